@@ -1,0 +1,8 @@
+//! Lets the binary, the tests and the examples find libtorch at run time without `LD_LIBRARY_PATH`.
+
+fn main() {
+    println!("cargo:rerun-if-changed=build.rs");
+    if let Ok(folder) = std::env::var("DEP_ROLLPACKER_STAGES_LIBTORCH_LIB") {
+        println!("cargo:rustc-link-arg=-Wl,-rpath,{folder}");
+    }
+}

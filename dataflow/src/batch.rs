@@ -1,0 +1,225 @@
+//! An Arrow record batch as a timely container.
+//!
+//! Within a process a [`Batch`] is shared, never copied: cloning counts references, and so does sending it to another thread.
+//! Between processes it travels as an Arrow IPC stream and is decoded without copying: the columns of a received batch lie in the
+//! slab that the network filled. The slab lives as long as any column of it does, so copy small values out of batches that you keep.
+//!
+//! No public precedent of a record batch as a timely container was found: other systems on timely route rows. Rows of Arrow arrays
+//! are views, so routing rows would copy every list; whole batches with one gather per receiver ([`crate::route`]) do not.
+//!
+//! A batch without rows carries nothing: timely drops containers whose record count is 0. That nothing follows at a step is what
+//! the frontier says, never a marker.
+
+use std::io::Write;
+use std::sync::{Arc, OnceLock};
+
+use arrow::array::{
+    Array, AsArray, ListArray, PrimitiveArray, RecordBatch, RecordBatchOptions, StringArray,
+};
+use arrow::buffer::Buffer;
+use arrow::datatypes::{ArrowPrimitiveType, SchemaRef};
+use arrow::ipc::reader::StreamDecoder;
+use arrow::ipc::writer::StreamWriter;
+use timely::Accountable;
+use timely::dataflow::channels::ContainerBytes;
+
+/// Rows of one stream at one step.
+#[derive(Clone, Default)]
+pub struct Batch {
+    /// Absent in the default that timely leaves behind when it takes a container.
+    rows: Option<RecordBatch>,
+    /// The IPC encoding: timely asks for its length and for its bytes in two calls.
+    encoded: Arc<OnceLock<Vec<u8>>>,
+}
+
+impl Batch {
+    /// Wraps a record batch.
+    #[must_use]
+    pub fn new(rows: RecordBatch) -> Self {
+        Self { rows: Some(rows), encoded: Arc::default() }
+    }
+
+    /// A batch of the columns of `schema`.
+    ///
+    /// # Panics
+    /// If the columns do not fit the schema: a bug of the operator that made them.
+    #[must_use]
+    pub fn from_columns(schema: &SchemaRef, columns: Vec<arrow::array::ArrayRef>) -> Self {
+        let options =
+            RecordBatchOptions::new().with_row_count(columns.first().map(|column| column.len()));
+        Self::new(
+            RecordBatch::try_new_with_options(schema.clone(), columns, &options)
+                .expect("invariant: an operator builds the columns of its output schema"),
+        )
+    }
+
+    /// The number of rows.
+    #[must_use]
+    pub fn num_rows(&self) -> usize {
+        self.rows.as_ref().map_or(0, RecordBatch::num_rows)
+    }
+
+    /// The record batch; `None` if this is the default.
+    #[must_use]
+    pub fn rows(&self) -> Option<&RecordBatch> {
+        self.rows.as_ref()
+    }
+
+    /// The record batch, out of its wrapper; `None` if this is the default.
+    #[must_use]
+    pub fn into_rows(self) -> Option<RecordBatch> {
+        self.rows
+    }
+
+    /// Takes the batch and leaves the default behind.
+    #[must_use]
+    pub fn take(&mut self) -> Self {
+        std::mem::take(self)
+    }
+
+    /// A numeric column.
+    ///
+    /// # Panics
+    /// If there is no such column of this type: operators check schemas at their inputs, so this is a bug.
+    #[must_use]
+    pub fn values<T: ArrowPrimitiveType>(&self, column: &str) -> &PrimitiveArray<T> {
+        self.column(column).as_primitive_opt().unwrap_or_else(|| self.mistyped(column))
+    }
+
+    /// A text column.
+    ///
+    /// # Panics
+    /// If there is no such text column.
+    #[must_use]
+    pub fn text(&self, column: &str) -> &StringArray {
+        self.column(column).as_string_opt().unwrap_or_else(|| self.mistyped(column))
+    }
+
+    /// A list column.
+    ///
+    /// # Panics
+    /// If there is no such list column.
+    #[must_use]
+    pub fn lists<T: ArrowPrimitiveType>(&self, column: &str) -> Lists<'_, T> {
+        let lists: &ListArray =
+            self.column(column).as_list_opt().unwrap_or_else(|| self.mistyped(column));
+        let values = lists.values().as_primitive_opt().unwrap_or_else(|| self.mistyped(column));
+        Lists { lists, values }
+    }
+
+    fn column(&self, name: &str) -> &dyn Array {
+        self.rows
+            .as_ref()
+            .and_then(|rows| rows.column_by_name(name))
+            .unwrap_or_else(|| self.mistyped(name))
+            .as_ref()
+    }
+
+    fn mistyped(&self, name: &str) -> ! {
+        let schema = self.rows.as_ref().map(RecordBatch::schema);
+        panic!(
+            "invariant: a checked batch has the column `{name}` of the type that is read; it has {schema:?}"
+        )
+    }
+
+    fn encode(&self) -> &[u8] {
+        self.encoded.get_or_init(|| {
+            let Some(rows) = &self.rows else { return Vec::new() };
+            let mut writer = StreamWriter::try_new(Vec::new(), &rows.schema())
+                .expect("invariant: the schemas of our streams are encodable");
+            writer.write(rows).expect("invariant: writing to memory does not fail");
+            writer.finish().expect("invariant: writing to memory does not fail");
+            let mut bytes = writer.into_inner().expect("invariant: the stream was finished");
+            bytes.resize(bytes.len().next_multiple_of(8), 0);
+            bytes
+        })
+    }
+}
+
+/// Equal rows, whatever their encoding.
+impl PartialEq for Batch {
+    fn eq(&self, other: &Self) -> bool {
+        self.rows == other.rows
+    }
+}
+
+impl std::fmt::Debug for Batch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.rows.fmt(f)
+    }
+}
+
+/// A list column: one slice a row.
+#[derive(Clone, Copy)]
+pub struct Lists<'a, T: ArrowPrimitiveType> {
+    lists: &'a ListArray,
+    values: &'a PrimitiveArray<T>,
+}
+
+impl<'a, T: ArrowPrimitiveType> Lists<'a, T> {
+    /// The list of row `row`.
+    ///
+    /// # Panics
+    /// If there is no such row.
+    #[must_use]
+    pub fn get(&self, row: usize) -> &'a [T::Native] {
+        let offsets = self.lists.value_offsets();
+        let range = usize_of(offsets[row])..usize_of(offsets[row + 1]);
+        &self.values.values()[range]
+    }
+}
+
+fn usize_of(offset: i32) -> usize {
+    usize::try_from(offset).expect("invariant: Arrow offsets are not negative")
+}
+
+impl Accountable for Batch {
+    fn record_count(&self) -> i64 {
+        i64::try_from(self.num_rows()).expect("invariant: a batch has fewer than 2^63 rows")
+    }
+}
+
+/// A `u64` length, then the Arrow IPC stream, padded to 8 bytes.
+impl ContainerBytes for Batch {
+    fn from_bytes(mut bytes: timely::bytes::arc::Bytes) -> Self {
+        let header = bytes.extract_to(8);
+        let length = u64::from_le_bytes(
+            header[..].try_into().expect("invariant: eight bytes were extracted"),
+        );
+        if length == 0 {
+            return Self::default();
+        }
+        let body = bytes.extract_to(
+            usize::try_from(length).expect("invariant: a batch fits the address space"),
+        );
+        Self::new(decode(Buffer::from(bytes::Bytes::from_owner(Slab(body)))))
+    }
+
+    fn length_in_bytes(&self) -> usize {
+        8 + self.encode().len()
+    }
+
+    fn into_bytes<W: Write>(&self, writer: &mut W) {
+        let encoded = self.encode();
+        let failed = "invariant: timely hands out a slab of the length that it asked for";
+        writer.write_all(&(encoded.len() as u64).to_le_bytes()).expect(failed);
+        writer.write_all(encoded).expect(failed);
+    }
+}
+
+fn decode(mut buffer: Buffer) -> RecordBatch {
+    let mut decoder = StreamDecoder::new();
+    decoder
+        .decode(&mut buffer)
+        .expect("invariant: a peer runs the same program and sends what `encode` wrote")
+        .expect("invariant: an encoded batch holds one record batch")
+}
+
+/// A received slab as the owner of Arrow buffers.
+struct Slab(timely::bytes::arc::Bytes);
+
+impl AsRef<[u8]> for Slab {
+    fn as_ref(&self) -> &[u8] {
+        &self.0[..]
+    }
+}

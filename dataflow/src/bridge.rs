@@ -1,0 +1,314 @@
+//! Between operators and the world that waits: tokio tasks, threads that own something, threads that produce.
+//!
+//! The shape is always the same: the operator keeps a capability for each thing under way, hands the work out, and is woken by a
+//! [`SyncActivator`] when an answer is there; it gives the answer out at the capability that it kept. Capabilities never leave the
+//! worker. What was handed out is given up when its owner is dropped. An operator that awaits futures itself was rejected: the
+//! worker's thread then runs an executor, and a slow future stalls every operator on it.
+
+use std::future::Future;
+use std::sync::mpsc::{self, TryRecvError};
+use std::thread::{self, JoinHandle};
+
+use timely::scheduling::SyncActivator;
+use tokio::runtime::Handle;
+use tokio::task::JoinSet;
+
+use crate::batch::Batch;
+use crate::budget::Budget;
+use crate::fault::{Fault, faults_batch};
+use crate::operator::{BatchStream, Operator};
+use crate::schema;
+use crate::step::Step;
+use arrow::datatypes::SchemaRef;
+use timely::dataflow::Scope;
+
+/// The thread or task that should have answered is gone: it panicked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the thread or task that was asked panicked")]
+pub struct Lost;
+
+/// Tokio tasks of one operator, each known by a key. Dropping it aborts them.
+pub struct Tasks<K, R> {
+    runtime: Handle,
+    tasks: JoinSet<()>,
+    sender: mpsc::Sender<(K, Result<R, Lost>)>,
+    receiver: mpsc::Receiver<(K, Result<R, Lost>)>,
+    activator: SyncActivator,
+}
+
+impl<K: Send + 'static, R: Send + 'static> Tasks<K, R> {
+    /// No tasks yet; `activator` wakes the operator that polls them.
+    #[must_use]
+    pub fn new(runtime: Handle, activator: SyncActivator) -> Self {
+        let (sender, receiver) = mpsc::channel();
+        Self { runtime, tasks: JoinSet::new(), sender, receiver, activator }
+    }
+
+    /// Starts a task.
+    pub fn spawn(&mut self, key: K, work: impl Future<Output = R> + Send + 'static) {
+        let mut answer = Answer {
+            key: Some(key),
+            sender: self.sender.clone(),
+            activator: self.activator.clone(),
+        };
+        self.tasks.spawn_on(async move { answer.send(Ok(work.await)) }, &self.runtime);
+    }
+
+    /// The next answer, if there is one now.
+    pub fn try_next(&mut self) -> Option<(K, Result<R, Lost>)> {
+        while self.tasks.try_join_next().is_some() {}
+        self.receiver.try_recv().ok()
+    }
+}
+
+/// Sends exactly one answer and wakes the operator: the result, or `Lost` if the task unwinds before it.
+struct Answer<K, R> {
+    key: Option<K>,
+    sender: mpsc::Sender<(K, Result<R, Lost>)>,
+    activator: SyncActivator,
+}
+
+impl<K, R> Answer<K, R> {
+    fn send(&mut self, result: Result<R, Lost>) {
+        if let Some(key) = self.key.take() {
+            // Both fail only when the operator is gone, and then nobody waits.
+            drop(self.sender.send((key, result)));
+            let _ = self.activator.activate();
+        }
+    }
+}
+
+impl<K, R> Drop for Answer<K, R> {
+    fn drop(&mut self) {
+        self.send(Err(Lost));
+    }
+}
+
+type Command<T> = Box<dyn FnOnce(&mut T) + Send>;
+
+/// A thread that owns a value and does what it is asked, in order. Dropping it lets the thread finish what it was asked, and waits.
+///
+/// For what is bound to a thread or must not be shared: a model and its optimizer, a device.
+pub struct OwnerThread<T> {
+    commands: Option<mpsc::Sender<Command<T>>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl<T: 'static> OwnerThread<T> {
+    /// Starts the thread `name`, which makes the value itself; waits until it is made.
+    ///
+    /// # Errors
+    /// What `make` returns.
+    ///
+    /// # Panics
+    /// If the system cannot start a thread, or `make` panics.
+    pub fn spawn<E: Send + 'static>(
+        name: &str,
+        make: impl FnOnce() -> Result<T, E> + Send + 'static,
+    ) -> Result<Self, E> {
+        let (commands, inbox) = mpsc::channel::<Command<T>>();
+        let (ready, made) = mpsc::sync_channel(1);
+        let body = move || match make() {
+            Ok(mut value) => {
+                drop(ready.send(Ok(())));
+                inbox.into_iter().for_each(|command| command(&mut value));
+            }
+            Err(error) => drop(ready.send(Err(error))),
+        };
+        let thread = thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(body)
+            .expect("the system starts a thread");
+        made.recv().expect("the value of an owner thread is made without a panic")?;
+        Ok(Self { commands: Some(commands), thread: Some(thread) })
+    }
+
+    /// Asks the thread to run `work`; `wake` is called once the reply is there, also if the thread panicked.
+    pub fn call<R: Send + 'static>(
+        &self,
+        wake: impl FnOnce() + Send + 'static,
+        work: impl FnOnce(&mut T) -> R + Send + 'static,
+    ) -> Reply<R> {
+        let (sender, receiver) = mpsc::sync_channel(1);
+        let asked = Asked { sender, _wake: WakeOnDrop(Some(wake)) };
+        let command: Command<T> = Box::new(move |value| {
+            let asked = asked;
+            drop(asked.sender.send(work(value)));
+        });
+        if let Some(commands) = &self.commands {
+            // A thread that is gone drops the command, and with it the sender: the reply then reads `Lost`.
+            drop(commands.send(command));
+        }
+        Reply(receiver)
+    }
+}
+
+impl<T> Drop for OwnerThread<T> {
+    fn drop(&mut self) {
+        self.commands = None;
+        if let Some(thread) = self.thread.take() {
+            // A panic there was reported by the panic hook, and by `Lost` to whoever asked.
+            drop(thread.join());
+        }
+    }
+}
+
+/// What a command owes. The fields are dropped in this order, whether the command ran, unwound or was never run: the wake-up comes
+/// when the answer, or its absence, can be read.
+struct Asked<R, F: FnOnce()> {
+    sender: mpsc::SyncSender<R>,
+    _wake: WakeOnDrop<F>,
+}
+
+struct WakeOnDrop<F: FnOnce()>(Option<F>);
+
+impl<F: FnOnce()> Drop for WakeOnDrop<F> {
+    fn drop(&mut self) {
+        if let Some(wake) = self.0.take() {
+            wake();
+        }
+    }
+}
+
+/// An answer that an [`OwnerThread`] owes.
+pub struct Reply<R>(mpsc::Receiver<R>);
+
+impl<R> Reply<R> {
+    /// The answer, if it is there now.
+    #[must_use]
+    pub fn poll(&self) -> Option<Result<R, Lost>> {
+        match self.0.try_recv() {
+            Ok(answer) => Some(Ok(answer)),
+            Err(TryRecvError::Empty) => None,
+            Err(TryRecvError::Disconnected) => Some(Err(Lost)),
+        }
+    }
+
+    /// Waits for the answer.
+    ///
+    /// # Errors
+    /// If the thread panicked.
+    pub fn wait(self) -> Result<R, Lost> {
+        self.0.recv().map_err(|_| Lost)
+    }
+}
+
+/// Where a producing thread hands over its batches.
+pub struct Emitter {
+    sender: mpsc::Sender<Batch>,
+    budget: Budget,
+    activator: SyncActivator,
+}
+
+impl Emitter {
+    /// Hands a batch over, in pieces as the budget allows; waits while the budget is spent. `false` when nothing more is wanted.
+    #[must_use]
+    pub fn send(&self, batch: Batch) -> bool {
+        let Some(mut rows) = batch.into_rows() else { return true };
+        while rows.num_rows() > 0 {
+            let Some(granted) = self.budget.acquire(rows.num_rows()) else { return false };
+            let piece = rows.slice(0, granted);
+            rows = rows.slice(granted, rows.num_rows() - granted);
+            if self.sender.send(Batch::new(piece)).is_err() || self.activator.activate().is_err() {
+                return false;
+            }
+        }
+        true
+    }
+}
+
+/// Streams what a thread produces, at step 0: the first step at which any of it may be used.
+///
+/// The thread runs ahead of its consumers by what `budget` allows; they release the rows that they are done with. The output ends
+/// when the thread does. An error that it returns is a row on the second stream. On a cluster the thread runs on worker 0 only.
+pub fn produce<'scope, E>(
+    scope: Scope<'scope, Step>,
+    name: &'static str,
+    schema: &SchemaRef,
+    budget: Budget,
+    body: impl FnOnce(&Emitter) -> Result<(), E> + Send + 'static,
+) -> (BatchStream<'scope>, BatchStream<'scope>)
+where
+    E: std::fmt::Display + Send + 'static,
+{
+    let mut operator = Operator::new(name, scope);
+    let (mut output, stream) = operator.output(schema, &[]);
+    let (mut errors, error_stream) = operator.output(&schema::ERRORS, &[]);
+    let activator = operator.activator();
+    let producer = (scope.index() == 0).then(|| Producer::start(name, budget, activator, body));
+    operator.build(move |capabilities| {
+        let mut running = producer.map(|producer| (producer, capabilities));
+        move |_frontiers| {
+            let Some((producer, capabilities)) = &mut running else { return };
+            match producer.drain(|batch| output.give(&capabilities[0], batch)) {
+                Progress::Running => {}
+                Progress::Ended => running = None,
+                Progress::Failed(message) => {
+                    errors.give(&capabilities[1], faults_batch(&[Fault::new(name, message)]));
+                    running = None;
+                }
+            }
+        }
+    });
+    (stream, error_stream)
+}
+
+enum Progress {
+    Running,
+    Ended,
+    Failed(String),
+}
+
+struct Producer {
+    batches: mpsc::Receiver<Batch>,
+    outcome: mpsc::Receiver<Result<(), String>>,
+    budget: Budget,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Producer {
+    fn start<E: std::fmt::Display>(
+        name: &str,
+        budget: Budget,
+        activator: SyncActivator,
+        body: impl FnOnce(&Emitter) -> Result<(), E> + Send + 'static,
+    ) -> Self {
+        let (sender, batches) = mpsc::channel();
+        let (report, outcome) = mpsc::sync_channel(1);
+        let emitter = Emitter { sender, budget: budget.clone(), activator: activator.clone() };
+        let body = move || {
+            // Also when `body` unwinds, the operator is woken after both channels are closed.
+            let _wake = WakeOnDrop(Some(move || {
+                let _ = activator.activate();
+            }));
+            let (report, emitter) = (report, emitter);
+            drop(report.send(body(&emitter).map_err(|error| error.to_string())));
+        };
+        let thread = thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(body)
+            .expect("the system starts a thread");
+        Self { batches, outcome, budget, thread: Some(thread) }
+    }
+
+    fn drain(&self, mut give: impl FnMut(Batch)) -> Progress {
+        // The outcome is asked for first: all batches were sent before it.
+        let outcome = self.outcome.try_recv();
+        self.batches.try_iter().for_each(&mut give);
+        match outcome {
+            Ok(Ok(())) => Progress::Ended,
+            Ok(Err(message)) => Progress::Failed(message),
+            Err(TryRecvError::Disconnected) => Progress::Failed(Lost.to_string()),
+            Err(TryRecvError::Empty) => Progress::Running,
+        }
+    }
+}
+
+impl Drop for Producer {
+    fn drop(&mut self) {
+        self.budget.close();
+        if let Some(thread) = self.thread.take() {
+            drop(thread.join());
+        }
+    }
+}

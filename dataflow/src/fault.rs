@@ -1,0 +1,142 @@
+//! Errors as rows beside the data, and what ends a run.
+//!
+//! An operator that fails gives an error row at the step that failed and keeps its capability, so that no frontier says the step is
+//! done. [`raise`] hands the rows to the runtime, which tears the graph down and returns the first. Dropping a capability on an error
+//! would be silent loss. A panic is a bug of ours and stops the process: peers of a worker that unwinds would wait for ever.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use arrow::array::{Array, StringArray, UInt32Array, UInt64Array};
+use arrow::datatypes::{UInt32Type, UInt64Type};
+use timely::dataflow::channels::pact::Pipeline;
+
+use crate::batch::Batch;
+use crate::operator::{BatchStream, Operator};
+use crate::schema::{self, column};
+use crate::step::{PromptId, Step};
+
+/// Something that went wrong, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// The step, once the row has travelled.
+    pub step: Option<Step>,
+    /// The operator it comes from.
+    pub operator: String,
+    /// The prompt concerned, if any.
+    pub prompt: Option<PromptId>,
+    /// The sample concerned, if any.
+    pub sample: Option<u32>,
+    /// What happened.
+    pub message: String,
+}
+
+impl Fault {
+    /// A fault that concerns no prompt in particular.
+    #[must_use]
+    pub fn new(operator: &str, message: impl Into<String>) -> Self {
+        Self {
+            step: None,
+            operator: operator.to_owned(),
+            prompt: None,
+            sample: None,
+            message: message.into(),
+        }
+    }
+
+    /// The same, about one response.
+    #[must_use]
+    pub fn about(mut self, prompt: PromptId, sample: u32) -> Self {
+        (self.prompt, self.sample) = (Some(prompt), Some(sample));
+        self
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.operator)?;
+        if let Some(step) = self.step {
+            write!(f, ", step {step}")?;
+        }
+        if let Some(prompt) = self.prompt {
+            write!(f, ", prompt {prompt}")?;
+        }
+        if let Some(sample) = self.sample {
+            write!(f, ", sample {sample}")?;
+        }
+        write!(f, ": {}", self.message)
+    }
+}
+
+impl std::error::Error for Fault {}
+
+/// Faults as a batch of [`schema::ERRORS`].
+#[must_use]
+pub fn faults_batch(faults: &[Fault]) -> Batch {
+    Batch::from_columns(
+        &schema::ERRORS,
+        vec![
+            Arc::new(faults.iter().map(|fault| Some(&fault.operator)).collect::<StringArray>()),
+            Arc::new(
+                faults
+                    .iter()
+                    .map(|fault| fault.prompt.map(|prompt| prompt.0))
+                    .collect::<UInt64Array>(),
+            ),
+            Arc::new(faults.iter().map(|fault| fault.sample).collect::<UInt32Array>()),
+            Arc::new(faults.iter().map(|fault| Some(&fault.message)).collect::<StringArray>()),
+        ],
+    )
+}
+
+/// The faults that have reached the end of this worker's error streams.
+#[derive(Clone, Debug, Default)]
+pub struct Faults(Rc<RefCell<Vec<Fault>>>);
+
+impl Faults {
+    /// The first fault, if there is one.
+    #[must_use]
+    pub fn first(&self) -> Option<Fault> {
+        self.0.borrow().first().cloned()
+    }
+}
+
+/// Ends the run at the first row of `errors`.
+pub fn raise(errors: BatchStream<'_>, faults: &Faults) {
+    let faults = faults.clone();
+    let mut operator = Operator::new("errors", errors.scope());
+    let mut input = operator.input(errors, Pipeline, &schema::ERRORS);
+    operator.build(move |_capabilities| {
+        move |_frontiers| {
+            input.for_each(|capability, batch| {
+                faults.0.borrow_mut().extend(rows(&batch, *capability.time()));
+            });
+        }
+    });
+}
+
+fn rows(batch: &Batch, step: Step) -> impl Iterator<Item = Fault> {
+    let (operators, messages) = (batch.text(column::OPERATOR), batch.text(column::MESSAGE));
+    let (prompts, samples) =
+        (batch.values::<UInt64Type>(column::PROMPT_ID), batch.values::<UInt32Type>(column::SAMPLE));
+    (0..batch.num_rows()).map(move |row| Fault {
+        step: Some(step),
+        operator: operators.value(row).to_owned(),
+        prompt: prompts.is_valid(row).then(|| PromptId(prompts.value(row))),
+        sample: samples.is_valid(row).then(|| samples.value(row)),
+        message: messages.value(row).to_owned(),
+    })
+}
+
+/// From now on a panic in any thread ends the process with exit status 101, once it is reported.
+///
+/// For binaries: a worker that unwinds leaves its peers waiting for ever.
+pub fn stop_on_panic() {
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        report(panic);
+        std::process::exit(101);
+    }));
+}

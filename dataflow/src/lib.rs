@@ -1,0 +1,23 @@
+//! The ground of RollPacker: Arrow record batches on timely streams.
+//!
+//! An RL step is one timestamp, [`step::Step`]. Operators exchange [`batch::Batch`]es of the schemas in [`schema`] on timely streams,
+//! and the frontier says when a step is complete; nothing waits on a barrier. [`operator::Operator`] puts logic on streams,
+//! [`bridge`] joins it to tokio tasks and to threads that own something, [`feedback`] closes the loop from one step's weights to the
+//! next step's rollout, [`fault`] carries errors as rows, and [`runtime`] runs the graph until it ends or fails.
+//!
+//! Architecture invariant: no RL decision, no model and no network protocol in this crate.
+
+pub mod batch;
+pub mod bridge;
+pub mod budget;
+pub mod clock;
+pub mod fault;
+pub mod feedback;
+pub mod operator;
+pub mod route;
+pub mod runtime;
+pub mod schema;
+pub mod step;
+pub mod telemetry;
+
+pub use timely;

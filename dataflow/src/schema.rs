@@ -1,0 +1,229 @@
+//! The schemas of the streams: which columns each batch has, in which unit.
+//!
+//! Token ids travel end to end as `i32`; text is carried beside them for rewards and for people, and is never tokenised again.
+//! Log-probabilities (nats) and the policy version that sampled each token travel with the tokens. Every list column that ends in
+//! a token quantity is aligned with `response_ids`: one entry a token.
+
+use std::sync::{Arc, LazyLock};
+
+use arrow::datatypes::{DataType, Field, Fields, Schema, SchemaRef};
+
+/// Column names, one constant each.
+pub mod column {
+    /// `UInt64`: the prompt, [`crate::step::PromptId`].
+    pub const PROMPT_ID: &str = "prompt_id";
+    /// `UInt32`: the epoch in which the prompt was read, from 0.
+    pub const EPOCH: &str = "epoch";
+    /// `UInt64`: row of the dataset, counted over its files in order.
+    pub const ROW: &str = "row";
+    /// `Utf8`: where the prompt comes from; routes rewards.
+    pub const DATA_SOURCE: &str = "data_source";
+    /// `Utf8`: what kind of task it is; quotas of a schedule go by it.
+    pub const DOMAIN: &str = "domain";
+    /// `Utf8`: the prompt as chat messages, a JSON array of `{role, content}`.
+    pub const MESSAGES: &str = "messages";
+    /// `List<Int32>`: the prompt as token ids, chat template applied.
+    pub const PROMPT_IDS: &str = "prompt_ids";
+    /// `Utf8`, nullable: the reference answer; structured ones as JSON.
+    pub const GROUND_TRUTH: &str = "ground_truth";
+    /// `Utf8`, nullable: everything else that the dataset says of the prompt, a JSON object.
+    pub const EXTRA_INFO: &str = "extra_info";
+    /// `UInt8`: 0 asks for responses, 1 aborts one; see [`super::REQUESTS`].
+    pub const ACTION: &str = "action";
+    /// `UInt32`: which response of the prompt, from 0.
+    pub const SAMPLE: &str = "sample";
+    /// `UInt32`: how many responses, starting at `sample`.
+    pub const SAMPLES: &str = "samples";
+    /// `UInt64`: the policy that sampled the response's first token, [`crate::step::PolicyVersion`].
+    pub const POLICY_VERSION: &str = "policy_version";
+    /// `List<Int32>`: the sampled tokens, end-of-sequence token included if it was sampled.
+    pub const RESPONSE_IDS: &str = "response_ids";
+    /// `Utf8`: the response as text, special tokens left out.
+    pub const RESPONSE_TEXT: &str = "response_text";
+    /// `List<Float32>`, nats: log-probability of each token under the policy that sampled it.
+    pub const LOGPROBS: &str = "logprobs_nats";
+    /// `List<UInt64>`: the policy version that sampled each token.
+    pub const TOKEN_VERSIONS: &str = "token_versions";
+    /// `Utf8`: `stop`, `length` or `abort`.
+    pub const FINISH_REASON: &str = "finish_reason";
+    /// `UInt64`, nanoseconds of the run's clock: when the engine took up the response.
+    pub const STARTED: &str = "started_ns";
+    /// `UInt64`, nanoseconds of the run's clock: when the last token was sampled.
+    pub const FINISHED: &str = "finished_ns";
+    /// `UInt32`: times the engine preempted the response and computed its KV cache again.
+    pub const PREEMPTIONS: &str = "preemptions";
+    /// `UInt32`: the engine instance that finished the response.
+    pub const INSTANCE: &str = "instance";
+    /// `Float64`: the reward.
+    pub const SCORE: &str = "score";
+    /// `Utf8`: the parts of the reward by name, a JSON object of numbers.
+    pub const COMPONENTS: &str = "components";
+    /// `UInt64`, nanoseconds: how long scoring took.
+    pub const REWARD_TIME: &str = "reward_time_ns";
+    /// `Float32`: how much the response counts in the loss; 1 unless a schedule corrects for what it selects.
+    pub const WEIGHT: &str = "weight";
+    /// `List<Float32>`: the advantage of each token.
+    pub const ADVANTAGES: &str = "advantages";
+    /// `Utf8`: where the weights are, in the words of the trainer that published them.
+    pub const LOCATION: &str = "location";
+    /// `UInt64`: a digest of the weights.
+    pub const DIGEST: &str = "digest";
+    /// `Utf8`: what the schedule decided: `open`, `admit`, `defer`, `drop` or `close`.
+    pub const DECISION: &str = "decision";
+    /// `Utf8`: why, in a word or two of the schedule's.
+    pub const REASON: &str = "reason";
+    /// `List<UInt32>`: the samples that a decision names.
+    pub const ADMITTED: &str = "admitted_samples";
+    /// `Utf8`: the kind of round, `short` or `long` in tail batching.
+    pub const ROUND: &str = "round";
+    /// `UInt64`: prompts in the long-prompt queue.
+    pub const QUEUE_LENGTH: &str = "queue_length";
+    /// `UInt64`: rounds that the oldest queued prompt has waited.
+    pub const QUEUE_AGE: &str = "queue_age_rounds";
+    /// `Utf8`: the operator that an error comes from.
+    pub const OPERATOR: &str = "operator";
+    /// `Utf8`: what went wrong.
+    pub const MESSAGE: &str = "message";
+}
+
+use column::*;
+
+/// Prompts, as read from a dataset and tokenised; one row a prompt.
+pub static PROMPTS: LazyLock<SchemaRef> = LazyLock::new(|| {
+    schema([
+        required(PROMPT_ID, DataType::UInt64),
+        required(EPOCH, DataType::UInt32),
+        required(ROW, DataType::UInt64),
+        required(DOMAIN, DataType::Utf8),
+        tokens(PROMPT_IDS, DataType::Int32),
+        required(DATA_SOURCE, DataType::Utf8),
+        required(MESSAGES, DataType::Utf8),
+        Field::new(GROUND_TRUTH, DataType::Utf8, true),
+        Field::new(EXTRA_INFO, DataType::Utf8, true),
+    ])
+});
+
+/// What the schedule asks of the rollout, in order: `action` 0 launches `samples` responses of a prompt, starting at `sample`;
+/// `action` 1 aborts that many.
+pub static REQUESTS: LazyLock<SchemaRef> = LazyLock::new(|| {
+    schema([
+        required(ACTION, DataType::UInt8),
+        required(PROMPT_ID, DataType::UInt64),
+        required(SAMPLE, DataType::UInt32),
+        required(SAMPLES, DataType::UInt32),
+        required(POLICY_VERSION, DataType::UInt64),
+        tokens(PROMPT_IDS, DataType::Int32),
+        Field::new(DATA_SOURCE, DataType::Utf8, true),
+        Field::new(MESSAGES, DataType::Utf8, true),
+        Field::new(GROUND_TRUTH, DataType::Utf8, true),
+        Field::new(EXTRA_INFO, DataType::Utf8, true),
+    ])
+});
+
+/// Responses, one row each, as soon as the engine finishes or drops them; aborted ones too, with the tokens they had.
+pub static RESPONSES: LazyLock<SchemaRef> = LazyLock::new(|| schema(response_fields()));
+
+/// Scored responses: [`RESPONSES`] with the reward.
+pub static SCORED: LazyLock<SchemaRef> =
+    LazyLock::new(|| schema(response_fields().into_iter().chain(score_fields())));
+
+/// Complete groups: [`SCORED`] with the advantages. The rows of one prompt are neighbours, in the order of their samples, and never
+/// split over two batches.
+pub static GROUPS: LazyLock<SchemaRef> = LazyLock::new(|| {
+    schema(
+        response_fields()
+            .into_iter()
+            .chain(score_fields())
+            .chain([tokens(ADVANTAGES, DataType::Float32)]),
+    )
+});
+
+/// Policy versions: handles of published weights; the weights themselves do not flow.
+pub static POLICIES: LazyLock<SchemaRef> = LazyLock::new(|| {
+    schema([
+        required(POLICY_VERSION, DataType::UInt64),
+        required(LOCATION, DataType::Utf8),
+        required(DIGEST, DataType::UInt64),
+    ])
+});
+
+/// Decisions of the schedule, in the order in which it took them.
+pub static DECISIONS: LazyLock<SchemaRef> = LazyLock::new(|| {
+    schema([
+        required(DECISION, DataType::Utf8),
+        Field::new(PROMPT_ID, DataType::UInt64, true),
+        tokens(ADMITTED, DataType::UInt32),
+        required(REASON, DataType::Utf8),
+        required(ROUND, DataType::Utf8),
+        required(QUEUE_LENGTH, DataType::UInt64),
+        required(QUEUE_AGE, DataType::UInt64),
+    ])
+});
+
+/// Errors, one row each, beside the data.
+pub static ERRORS: LazyLock<SchemaRef> = LazyLock::new(|| {
+    schema([
+        required(OPERATOR, DataType::Utf8),
+        Field::new(PROMPT_ID, DataType::UInt64, true),
+        Field::new(SAMPLE, DataType::UInt32, true),
+        required(MESSAGE, DataType::Utf8),
+    ])
+});
+
+/// Every stream schema with its name, for tests that go over all of them.
+#[must_use]
+pub fn all() -> [(&'static str, SchemaRef); 8] {
+    [
+        ("prompts", PROMPTS.clone()),
+        ("requests", REQUESTS.clone()),
+        ("responses", RESPONSES.clone()),
+        ("scored", SCORED.clone()),
+        ("groups", GROUPS.clone()),
+        ("policies", POLICIES.clone()),
+        ("decisions", DECISIONS.clone()),
+        ("errors", ERRORS.clone()),
+    ]
+}
+
+fn response_fields() -> Vec<Field> {
+    vec![
+        required(PROMPT_ID, DataType::UInt64),
+        required(SAMPLE, DataType::UInt32),
+        required(POLICY_VERSION, DataType::UInt64),
+        tokens(PROMPT_IDS, DataType::Int32),
+        tokens(RESPONSE_IDS, DataType::Int32),
+        tokens(LOGPROBS, DataType::Float32),
+        tokens(TOKEN_VERSIONS, DataType::UInt64),
+        required(FINISH_REASON, DataType::Utf8),
+        required(RESPONSE_TEXT, DataType::Utf8),
+        required(STARTED, DataType::UInt64),
+        required(FINISHED, DataType::UInt64),
+        required(PREEMPTIONS, DataType::UInt32),
+        required(INSTANCE, DataType::UInt32),
+        Field::new(DATA_SOURCE, DataType::Utf8, true),
+        Field::new(MESSAGES, DataType::Utf8, true),
+        Field::new(GROUND_TRUTH, DataType::Utf8, true),
+        Field::new(EXTRA_INFO, DataType::Utf8, true),
+    ]
+}
+
+fn score_fields() -> [Field; 4] {
+    [
+        required(SCORE, DataType::Float64),
+        required(COMPONENTS, DataType::Utf8),
+        required(REWARD_TIME, DataType::UInt64),
+        required(WEIGHT, DataType::Float32),
+    ]
+}
+
+fn schema(fields: impl IntoIterator<Item = Field>) -> SchemaRef {
+    Arc::new(Schema::new(fields.into_iter().collect::<Fields>()))
+}
+
+fn required(name: &str, data_type: DataType) -> Field {
+    Field::new(name, data_type, false)
+}
+
+fn tokens(name: &str, item: DataType) -> Field {
+    Field::new(name, DataType::new_list(item, false), false)
+}

@@ -1,0 +1,124 @@
+//! The time of the dataflow, and the quantities that travel with it.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use timely::order::{PartialOrder, TotalOrder};
+use timely::progress::timestamp::{PathSummary, Refines, Timestamp};
+
+/// One RL step: the timestamp of every stream.
+///
+/// Steps count from 0 and are totally ordered. A frontier past `Step(t)` says that nothing of step `t` is still under way.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct Step(pub u64);
+
+impl Step {
+    /// The step after this one.
+    #[must_use]
+    pub fn next(self) -> Self {
+        Self(self.0 + 1)
+    }
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl PartialOrder for Step {
+    fn less_equal(&self, other: &Self) -> bool {
+        self <= other
+    }
+}
+
+impl TotalOrder for Step {}
+
+impl Timestamp for Step {
+    type Summary = Steps;
+    fn minimum() -> Self {
+        Self(0)
+    }
+}
+
+impl Refines<()> for Step {
+    fn to_inner(_: ()) -> Self {
+        Self(0)
+    }
+    fn to_outer(self) {}
+    fn summarize(_: Steps) {}
+}
+
+/// A number of steps by which a path through the graph advances a [`Step`].
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct Steps(pub u64);
+
+impl PartialOrder for Steps {
+    fn less_equal(&self, other: &Self) -> bool {
+        self <= other
+    }
+}
+
+impl PathSummary<Step> for Steps {
+    fn results_in(&self, src: &Step) -> Option<Step> {
+        src.0.checked_add(self.0).map(Step)
+    }
+    fn followed_by(&self, other: &Self) -> Option<Self> {
+        self.0.checked_add(other.0).map(Steps)
+    }
+}
+
+/// Which weights: 0 is the policy that a run starts from, `v` the policy after `v` updates.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct PolicyVersion(pub u64);
+
+impl fmt::Display for PolicyVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "v{}", self.0)
+    }
+}
+
+/// A prompt of a run: its position in the order in which the run reads prompts, counted over all epochs.
+///
+/// Two equal rows of a dataset, or one row in two epochs, are two prompts.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct PromptId(pub u64);
+
+impl fmt::Display for PromptId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "p{}", self.0)
+    }
+}
+
+/// One response: the step that asked for it, the prompt, and which of its samples.
+///
+/// A prompt that is deferred and launched again gets new responses, told apart by their step.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+pub struct SampleId {
+    /// The step in which the response was launched.
+    pub step: Step,
+    /// The prompt that is answered.
+    pub prompt: PromptId,
+    /// Which response to the prompt, from 0.
+    pub sample: u32,
+}
+
+impl fmt::Display for SampleId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}@{}", self.prompt, self.sample, self.step)
+    }
+}

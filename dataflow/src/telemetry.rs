@@ -1,0 +1,163 @@
+//! What every operator reports of itself: rows, busy time, and one span a stage and step, ended by the frontier.
+//!
+//! Spans go to `tracing` under the target [`TARGET`]; without a subscriber they cost a branch. The trace of a step is the span
+//! [`step_span`]; the span of a stage opens at the first batch of the step that reaches the stage, and closes when the frontier of
+//! the stage's output passes the step. A timely log of every schedule would hold the same facts, at a hundred thousand events a second.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use timely::dataflow::channels::pact::Pipeline;
+use timely::dataflow::operators::generic::builder_rc::OperatorBuilder;
+use tracing::Span;
+
+use crate::clock::{Clock, Nanos, WallClock};
+use crate::operator::BatchStream;
+use crate::step::Step;
+
+/// Target of the spans of steps and stages.
+pub const TARGET: &str = "rollpacker";
+
+thread_local! {
+    static METERS: RefCell<Vec<Rc<Meter>>> = const { RefCell::new(Vec::new()) };
+    static STEPS: RefCell<BTreeMap<Step, Span>> = const { RefCell::new(BTreeMap::new()) };
+    // Busy time is spent on this machine whatever clock the policies see.
+    static WATCH: WallClock = WallClock::start();
+}
+
+/// Rows and busy time of one operator on one worker.
+#[derive(Debug)]
+pub struct Meter {
+    name: &'static str,
+    rows_in: Cell<u64>,
+    rows_out: Cell<u64>,
+    busy: Cell<u64>,
+}
+
+/// What a [`Meter`] has counted since the operator was built.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reading {
+    /// The operator.
+    pub operator: &'static str,
+    /// Rows taken in.
+    pub rows_in: u64,
+    /// Rows given out.
+    pub rows_out: u64,
+    /// Time spent in the operator's logic.
+    pub busy: Nanos,
+}
+
+impl Meter {
+    pub(crate) fn register(name: &'static str) -> Rc<Self> {
+        let meter = Rc::new(Self {
+            name,
+            rows_in: Cell::new(0),
+            rows_out: Cell::new(0),
+            busy: Cell::new(0),
+        });
+        METERS.with_borrow_mut(|meters| meters.push(meter.clone()));
+        meter
+    }
+
+    pub(crate) fn name(&self) -> &'static str {
+        self.name
+    }
+
+    pub(crate) fn count_in(&self, rows: usize) {
+        self.rows_in.set(self.rows_in.get() + rows as u64);
+    }
+
+    pub(crate) fn count_out(&self, rows: usize) {
+        self.rows_out.set(self.rows_out.get() + rows as u64);
+    }
+
+    pub(crate) fn time<R>(&self, logic: impl FnOnce() -> R) -> R {
+        let begun = WATCH.with(Clock::now);
+        let result = logic();
+        let spent = WATCH.with(Clock::now).since(begun);
+        self.busy.set(self.busy.get() + spent.0);
+        result
+    }
+
+    fn read(&self) -> Reading {
+        Reading {
+            operator: self.name,
+            rows_in: self.rows_in.get(),
+            rows_out: self.rows_out.get(),
+            busy: Nanos(self.busy.get()),
+        }
+    }
+}
+
+/// What the operators of this worker have counted, in the order in which they were built.
+#[must_use]
+pub fn readings() -> Vec<Reading> {
+    METERS.with_borrow(|meters| meters.iter().map(|meter| meter.read()).collect())
+}
+
+/// Forgets the meters of dataflows that this thread ran before.
+pub(crate) fn reset() {
+    METERS.with_borrow_mut(Vec::clear);
+    STEPS.with_borrow_mut(BTreeMap::clear);
+}
+
+/// The span of a step on this worker, opened at the first call for the step.
+#[must_use]
+pub fn step_span(step: Step) -> Span {
+    STEPS.with_borrow_mut(|steps| {
+        steps
+            .entry(step)
+            .or_insert_with(
+                || tracing::info_span!(target: TARGET, parent: None, "step", step = step.0),
+            )
+            .clone()
+    })
+}
+
+/// Ends the span of a step; the spans of stages that are still open keep it in the trace.
+pub fn close_step(step: Step) {
+    STEPS.with_borrow_mut(|steps| steps.remove(&step));
+}
+
+/// The open spans of one stage, one a step.
+#[derive(Clone, Debug)]
+pub(crate) struct StageSpans {
+    stage: &'static str,
+    open: Rc<RefCell<BTreeMap<Step, Span>>>,
+    closed_below: Rc<Cell<Step>>,
+}
+
+impl StageSpans {
+    pub(crate) fn new(stage: &'static str) -> Self {
+        Self { stage, open: Rc::default(), closed_below: Rc::default() }
+    }
+
+    pub(crate) fn open(&self, step: Step) {
+        if step >= self.closed_below.get() {
+            self.open.borrow_mut().entry(step).or_insert_with(|| {
+                tracing::info_span!(target: TARGET, parent: &step_span(step), "stage", otel.name = self.stage, step = step.0)
+            });
+        }
+    }
+
+    fn close_below(&self, frontier: Step) {
+        self.closed_below.set(frontier);
+        let mut open = self.open.borrow_mut();
+        *open = open.split_off(&frontier);
+    }
+}
+
+/// Watches the frontier of a stage's output and ends the stage's spans by it.
+pub(crate) fn close_spans(stream: BatchStream<'_>, spans: StageSpans) {
+    let mut builder = OperatorBuilder::new(format!("span of {}", spans.stage), stream.scope());
+    let mut input = builder.new_input(stream, Pipeline);
+    builder.set_notify_for(0, timely::progress::operate::FrontierInterest::Always);
+    builder.build(move |_capabilities| {
+        move |frontiers| {
+            input.for_each(|_capability, batch| drop(batch.take()));
+            let passed = frontiers[0].frontier().first().copied();
+            spans.close_below(passed.unwrap_or(Step(u64::MAX)));
+        }
+    });
+}

@@ -1,0 +1,150 @@
+//! Work that waits: tasks and threads answer exactly once, also when they panic, and producers respect their budget.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
+
+use arrow::array::{ArrayRef, StringArray, UInt64Array};
+use arrow::datatypes::UInt64Type;
+use rollpacker_dataflow::batch::Batch;
+use rollpacker_dataflow::bridge::{Lost, OwnerThread, Tasks, produce};
+use rollpacker_dataflow::budget::Budget;
+use rollpacker_dataflow::fault::raise;
+use rollpacker_dataflow::operator::Operator;
+use rollpacker_dataflow::runtime::run;
+use rollpacker_dataflow::schema::{self, column};
+use timely::dataflow::channels::pact::Pipeline;
+
+fn rows(range: std::ops::Range<u64>) -> Batch {
+    let ids: ArrayRef = Arc::new(UInt64Array::from_iter_values(range.clone()));
+    let text: ArrayRef = Arc::new(StringArray::from_iter_values(range.map(|_| "row")));
+    Batch::from_columns(&schema::POLICIES, vec![ids.clone(), text, ids])
+}
+
+#[test]
+fn an_owner_thread_answers_in_order_and_ends() {
+    let owner = OwnerThread::spawn("owner", || Ok::<_, ()>(0_u64)).expect("made");
+    let replies: Vec<_> = (1..=10)
+        .map(|n| {
+            owner.call(
+                || {},
+                move |sum| {
+                    *sum += n;
+                    *sum
+                },
+            )
+        })
+        .collect();
+    drop(owner);
+    let sums: Vec<_> = replies.into_iter().map(|reply| reply.wait().expect("answered")).collect();
+    assert_eq!(sums, [1, 3, 6, 10, 15, 21, 28, 36, 45, 55]);
+}
+
+#[test]
+fn an_owner_that_cannot_be_made_says_why() {
+    let made = OwnerThread::<u64>::spawn("owner", || Err("no device"));
+    assert_eq!(made.err(), Some("no device"));
+}
+
+#[test]
+fn an_owner_thread_that_panics_is_lost_and_wakes() {
+    let owner = OwnerThread::spawn("owner", || Ok::<_, ()>(())).expect("made");
+    let (woken, wakes) = channel();
+    let later = woken.clone();
+    let first = owner.call(move || woken.send("first").expect("read"), |()| panic!("on purpose"));
+    let second = owner.call(move || later.send("second").expect("read"), |()| ());
+    assert_eq!((first.wait(), second.wait()), (Err::<(), _>(Lost), Err(Lost)));
+    let mut seen: Vec<_> = wakes.into_iter().collect();
+    seen.sort_unstable();
+    assert_eq!(seen, ["first", "second"]);
+}
+
+#[test]
+fn tasks_answer_also_when_they_panic() {
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().expect("a runtime");
+    let answers = Rc::new(RefCell::new(Vec::new()));
+    let seen = answers.clone();
+    run(|scope, _| {
+        let mut operator = Operator::new("tasks", scope);
+        let (_output, _stream) = operator.output(&schema::POLICIES, &[]);
+        let mut tasks = Tasks::new(runtime.handle().clone(), operator.activator());
+        operator.build(move |capabilities| {
+            let mut capability = Some(capabilities);
+            tasks.spawn("good", async { 7 });
+            tasks.spawn("bad", async { panic!("on purpose") });
+            move |_| {
+                while let Some(answer) = tasks.try_next() {
+                    seen.borrow_mut().push(answer);
+                }
+                if seen.borrow().len() == 2 {
+                    capability = None;
+                }
+                let _held = &capability;
+            }
+        });
+    })
+    .expect("no fault");
+    answers.borrow_mut().sort_unstable_by_key(|(key, _)| *key);
+    assert_eq!(*answers.borrow(), [("bad", Err(Lost)), ("good", Ok(7))]);
+}
+
+#[test]
+fn a_producer_runs_ahead_by_its_budget_only() {
+    let budget = Budget::new(10);
+    let (most, total) = (Arc::new(AtomicUsize::new(0)), Rc::new(RefCell::new(0)));
+    let (under_way, counted, released) = (most.clone(), total.clone(), budget.clone());
+    run(|scope, faults| {
+        let (stream, errors) =
+            produce(scope, "reader", &schema::POLICIES, budget.clone(), |emitter| {
+                for chunk in 0..20 {
+                    assert!(emitter.send(rows(chunk * 7..(chunk + 1) * 7)), "all of it is wanted");
+                }
+                Ok::<_, String>(())
+            });
+        raise(errors, faults);
+        let mut operator = Operator::new("consumer", scope);
+        let mut input = operator.input(stream, Pipeline, &schema::POLICIES);
+        operator.build(move |_| {
+            move |_| {
+                let mut taken = 0;
+                input.for_each(|_, batch| {
+                    let ids = batch.values::<UInt64Type>(column::POLICY_VERSION);
+                    assert_eq!(ids.value(0), *counted.borrow() as u64, "in order");
+                    taken += batch.num_rows();
+                    *counted.borrow_mut() += batch.num_rows();
+                });
+                under_way.fetch_max(taken, Ordering::Relaxed);
+                released.release(taken);
+            }
+        });
+    })
+    .expect("no fault");
+    assert_eq!(*total.borrow(), 140);
+    assert!(most.load(Ordering::Relaxed) <= 10, "never more than the budget is under way");
+}
+
+#[test]
+fn a_producer_that_fails_ends_the_run_with_its_message() {
+    let fault = run(|scope, faults| {
+        let (_rows, errors) = produce(scope, "reader", &schema::POLICIES, Budget::new(1), |_| {
+            Err("train.parquet is truncated")
+        });
+        raise(errors, faults);
+    })
+    .expect_err("raised");
+    assert_eq!(fault.to_string(), "reader, step 0: train.parquet is truncated");
+}
+
+#[test]
+fn a_producer_that_panics_ends_the_run() {
+    let fault = run(|scope, faults| {
+        let body = |_: &_| -> Result<(), String> { panic!("on purpose") };
+        let (_rows, errors) = produce(scope, "reader", &schema::POLICIES, Budget::new(1), body);
+        raise(errors, faults);
+    })
+    .expect_err("raised");
+    assert_eq!(fault.message, Lost.to_string());
+}
