@@ -1,0 +1,304 @@
+//! What a model is: families, sizes and special tokens, read from and written to `config.json`.
+
+use std::path::Path;
+
+use serde_json::{Map, Value, json};
+
+use super::json::Object;
+use super::{ModelError, Rope};
+
+/// A family of decoder-only transformers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    /// Biases on the query, key and value projections.
+    Qwen2,
+    /// RMS norms on every query and key head.
+    Qwen3,
+    /// Neither.
+    Llama,
+}
+
+/// Sizes, features and special tokens of a model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ModelConfig {
+    /// Which family.
+    pub family: Family,
+    /// Rows of the embedding; may exceed the tokenizer's vocabulary.
+    pub vocab_size: i64,
+    /// Width of the residual stream.
+    pub hidden_size: i64,
+    /// Inner width of the feed-forward blocks.
+    pub intermediate_size: i64,
+    /// Transformer blocks.
+    pub layers: i64,
+    /// Query heads.
+    pub heads: i64,
+    /// Key and value heads; a divisor of `heads`.
+    pub kv_heads: i64,
+    /// Width of a head; even.
+    pub head_dim: i64,
+    /// What the RMS norms add under the root.
+    pub rms_norm_eps: f64,
+    /// Position embedding.
+    pub rope: Rope,
+    /// Whether the embedding also serves as output head.
+    pub tie_word_embeddings: bool,
+    /// Whether query, key and value projections have biases; in Qwen3 and Llama the output projection too.
+    pub attention_bias: bool,
+    /// Longest context that the model was made for, in tokens.
+    pub max_position_embeddings: i64,
+    /// Standard deviation of freshly initialised weights.
+    pub initializer_range: f64,
+    /// Tokens that end a response: those of `generation_config.json` first, then those of `config.json`; none twice.
+    pub eos_token_ids: Vec<i32>,
+    /// Begins a text.
+    pub bos_token_id: Option<i32>,
+    /// Fills up batches; nothing here pads.
+    pub pad_token_id: Option<i32>,
+}
+
+impl Family {
+    fn model_type(self) -> &'static str {
+        match self {
+            Self::Qwen2 => "qwen2",
+            Self::Qwen3 => "qwen3",
+            Self::Llama => "llama",
+        }
+    }
+
+    fn architecture(self) -> &'static str {
+        match self {
+            Self::Qwen2 => "Qwen2ForCausalLM",
+            Self::Qwen3 => "Qwen3ForCausalLM",
+            Self::Llama => "LlamaForCausalLM",
+        }
+    }
+}
+
+impl ModelConfig {
+    /// Reads `config.json`, in the spelling of transformers 4 or 5, and the end-of-sequence ids of `generation_config.json` if that
+    /// file is there.
+    ///
+    /// # Errors
+    /// If a file cannot be read, a key is absent or wrong, or the model has a feature that is not implemented.
+    pub fn from_folder(folder: &Path) -> Result<Self, ModelError> {
+        let mut config = Self::from_object(&Object::read(&folder.join("config.json"))?)?;
+        let generation = folder.join("generation_config.json");
+        if generation.exists() {
+            config.prefer_eos(Object::read(&generation)?.token_ids("eos_token_id")?);
+        }
+        Ok(config)
+    }
+
+    /// Whether every query and key head is normalised before the rotation.
+    #[must_use]
+    pub fn qk_norm(&self) -> bool {
+        self.family == Family::Qwen3
+    }
+
+    /// Whether the attention's output projection has a bias.
+    #[must_use]
+    pub fn output_bias(&self) -> bool {
+        self.attention_bias && self.family != Family::Qwen2
+    }
+
+    /// Number of parameters; a tied head is counted once.
+    #[must_use]
+    pub fn parameter_count(&self) -> i64 {
+        super::layout::parameters(self).iter().map(|(_, shape)| shape.iter().product::<i64>()).sum()
+    }
+
+    /// Writes `config.json`, readable by transformers 4 and 5, and `generation_config.json`.
+    ///
+    /// # Errors
+    /// If a file cannot be written.
+    pub fn write(&self, folder: &Path) -> Result<(), ModelError> {
+        write_json(&folder.join("config.json"), &Value::Object(self.to_json()))?;
+        write_json(&folder.join("generation_config.json"), &Value::Object(self.token_json()))
+    }
+
+    fn from_object(json: &Object) -> Result<Self, ModelError> {
+        let family = family(json)?;
+        let layers = json.required_size("num_hidden_layers")?;
+        refuse_unknown(json, layers)?;
+        let heads = json.required_size("num_attention_heads")?;
+        let hidden_size = json.required_size("hidden_size")?;
+        let config = Self {
+            family,
+            vocab_size: json.required_size("vocab_size")?,
+            hidden_size,
+            intermediate_size: json.required_size("intermediate_size")?,
+            layers,
+            heads,
+            kv_heads: json.size("num_key_value_heads")?.unwrap_or(heads),
+            head_dim: head_dim(json, family, hidden_size, heads)?,
+            rms_norm_eps: json.number("rms_norm_eps")?.unwrap_or(1e-6),
+            rope: Rope::from_json(json)?,
+            tie_word_embeddings: json.bool("tie_word_embeddings")?.unwrap_or(false),
+            attention_bias: family == Family::Qwen2
+                || json.bool("attention_bias")?.unwrap_or(false),
+            max_position_embeddings: json.required_size("max_position_embeddings")?,
+            initializer_range: json.number("initializer_range")?.unwrap_or(0.02),
+            eos_token_ids: json.token_ids("eos_token_id")?,
+            bos_token_id: json.token_ids("bos_token_id")?.first().copied(),
+            pad_token_id: pad_token(json)?,
+        };
+        config.check(json)?;
+        Ok(config)
+    }
+
+    fn check(&self, json: &Object) -> Result<(), ModelError> {
+        if self.heads % self.kv_heads != 0 {
+            return Err(json.wrong(
+                "num_key_value_heads",
+                &format!("a divisor of the {} attention heads", self.heads),
+            ));
+        }
+        if self.head_dim % 2 != 0 {
+            return Err(json.wrong("head_dim", "an even number"));
+        }
+        Ok(())
+    }
+
+    fn prefer_eos(&mut self, mut ids: Vec<i32>) {
+        ids.append(&mut self.eos_token_ids);
+        for id in ids {
+            if !self.eos_token_ids.contains(&id) {
+                self.eos_token_ids.push(id);
+            }
+        }
+    }
+
+    fn to_json(&self) -> Map<String, Value> {
+        let mut json = self.token_json();
+        let fields = json!({
+            "architectures": [self.family.architecture()],
+            "model_type": self.family.model_type(),
+            "torch_dtype": "float32",
+            "vocab_size": self.vocab_size,
+            "hidden_size": self.hidden_size,
+            "intermediate_size": self.intermediate_size,
+            "num_hidden_layers": self.layers,
+            "num_attention_heads": self.heads,
+            "num_key_value_heads": self.kv_heads,
+            "head_dim": self.head_dim,
+            "hidden_act": "silu",
+            "rms_norm_eps": self.rms_norm_eps,
+            "tie_word_embeddings": self.tie_word_embeddings,
+            "attention_bias": self.attention_bias,
+            "attention_dropout": 0.0,
+            "max_position_embeddings": self.max_position_embeddings,
+            "initializer_range": self.initializer_range,
+            "use_cache": true,
+        });
+        json.extend(fields.as_object().cloned().unwrap_or_default());
+        json.extend(self.rope_json());
+        json
+    }
+
+    /// Both spellings, so that either generation of transformers reads it.
+    fn rope_json(&self) -> Map<String, Value> {
+        let parameters = self.rope.to_json();
+        let mut json = Map::new();
+        json.insert("rope_theta".to_owned(), parameters["rope_theta"].clone());
+        if !matches!(self.rope, Rope::Default { .. }) {
+            let mut scaling = parameters.clone();
+            scaling.as_object_mut().and_then(|scaling| scaling.remove("rope_theta"));
+            json.insert("rope_scaling".to_owned(), scaling);
+        }
+        json.insert("rope_parameters".to_owned(), parameters);
+        json
+    }
+
+    fn token_json(&self) -> Map<String, Value> {
+        let eos = match self.eos_token_ids.as_slice() {
+            [] => None,
+            [one] => Some(json!(one)),
+            several => Some(json!(several)),
+        };
+        [
+            ("bos_token_id", self.bos_token_id.map(Value::from)),
+            ("eos_token_id", eos),
+            ("pad_token_id", self.pad_token_id.map(Value::from)),
+        ]
+        .into_iter()
+        .filter_map(|(key, value)| Some((key.to_owned(), value?)))
+        .collect()
+    }
+}
+
+fn family(json: &Object) -> Result<Family, ModelError> {
+    match json.string("model_type")? {
+        Some("qwen2") => Ok(Family::Qwen2),
+        Some("qwen3") => Ok(Family::Qwen3),
+        Some("llama") => Ok(Family::Llama),
+        _ => Err(json.wrong("model_type", "qwen2, qwen3 or llama")),
+    }
+}
+
+fn head_dim(
+    json: &Object,
+    family: Family,
+    hidden_size: i64,
+    heads: i64,
+) -> Result<i64, ModelError> {
+    match json.size("head_dim")? {
+        Some(dim) => Ok(dim),
+        // What transformers takes where Qwen3 names none.
+        None if family == Family::Qwen3 => Ok(128),
+        None if hidden_size % heads == 0 => Ok(hidden_size / heads),
+        None => Err(json
+            .wrong("num_attention_heads", &format!("a divisor of the hidden size {hidden_size}"))),
+    }
+}
+
+/// Some configurations say -1 for none.
+fn pad_token(json: &Object) -> Result<Option<i32>, ModelError> {
+    if json.get("pad_token_id").and_then(Value::as_i64) == Some(-1) {
+        return Ok(None);
+    }
+    Ok(json.token_ids("pad_token_id")?.first().copied())
+}
+
+/// Refuses what would change the numbers and is not implemented.
+fn refuse_unknown(json: &Object, layers: i64) -> Result<(), ModelError> {
+    match json.string("hidden_act")? {
+        None | Some("silu") => {}
+        Some(other) => return Err(json.unsupported(format!("hidden_act `{other}`"))),
+    }
+    if json.get("quantization_config").is_some() {
+        return Err(json.unsupported("`quantization_config`"));
+    }
+    if json.bool("mlp_bias")?.unwrap_or(false) {
+        return Err(json.unsupported("`mlp_bias`"));
+    }
+    if json.number("partial_rotary_factor")?.is_some_and(|part| part != 1.0) {
+        return Err(json.unsupported("`partial_rotary_factor` other than 1"));
+    }
+    refuse_sliding_windows(json, layers)
+}
+
+fn refuse_sliding_windows(json: &Object, layers: i64) -> Result<(), ModelError> {
+    if let Some(kinds) = json.get("layer_types") {
+        let kinds = kinds.as_array().ok_or_else(|| json.wrong("layer_types", "a list"))?;
+        if let Some(other) = kinds.iter().find(|kind| kind.as_str() != Some("full_attention")) {
+            return Err(json.unsupported(format!("layer type {other}")));
+        }
+        return Ok(());
+    }
+    // Without `layer_types`, the layers from `max_window_layers` on slide where `use_sliding_window` says so.
+    let slides =
+        json.bool("use_sliding_window")?.unwrap_or(false) && json.get("sliding_window").is_some();
+    let first = json.get("max_window_layers").and_then(Value::as_i64).unwrap_or(28);
+    if slides && first < layers {
+        return Err(json.unsupported(format!("`sliding_window` in the layers from {first} on")));
+    }
+    Ok(())
+}
+
+fn write_json(path: &Path, value: &Value) -> Result<(), ModelError> {
+    let text = serde_json::to_string_pretty(value)
+        .map_err(|source| ModelError::Json { path: path.to_owned(), source })?;
+    std::fs::write(path, text + "\n")
+        .map_err(|source| ModelError::Write { path: path.to_owned(), source })
+}

@@ -1,0 +1,91 @@
+//! Reads values of a JSON file such that every error names file, key, expected and found.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value};
+
+use super::ModelError;
+
+/// A JSON object of a file, or one inside it.
+pub(crate) struct Object {
+    path: PathBuf,
+    prefix: String,
+    map: Map<String, Value>,
+}
+
+impl Object {
+    pub(crate) fn read(path: &Path) -> Result<Self, ModelError> {
+        let text = std::fs::read_to_string(path).map_err(ModelError::read(path))?;
+        let map = serde_json::from_str(&text)
+            .map_err(|source| ModelError::Json { path: path.to_owned(), source })?;
+        Ok(Self { path: path.to_owned(), prefix: String::new(), map })
+    }
+
+    /// The value at `key`; a JSON null counts as absent.
+    pub(crate) fn get(&self, key: &str) -> Option<&Value> {
+        self.map.get(key).filter(|value| !value.is_null())
+    }
+
+    pub(crate) fn object(&self, key: &str) -> Result<Option<Self>, ModelError> {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        let map = value.as_object().ok_or_else(|| self.wrong(key, "an object"))?.clone();
+        Ok(Some(Self { path: self.path.clone(), prefix: format!("{}{key}.", self.prefix), map }))
+    }
+
+    pub(crate) fn string(&self, key: &str) -> Result<Option<&str>, ModelError> {
+        self.get(key)
+            .map(|value| value.as_str().ok_or_else(|| self.wrong(key, "a string")))
+            .transpose()
+    }
+
+    pub(crate) fn bool(&self, key: &str) -> Result<Option<bool>, ModelError> {
+        self.get(key)
+            .map(|value| value.as_bool().ok_or_else(|| self.wrong(key, "true or false")))
+            .transpose()
+    }
+
+    pub(crate) fn number(&self, key: &str) -> Result<Option<f64>, ModelError> {
+        let number = |value: &Value| value.as_f64().filter(|&x| x > 0.0 && x.is_finite());
+        self.get(key)
+            .map(|value| number(value).ok_or_else(|| self.wrong(key, "a number above 0")))
+            .transpose()
+    }
+
+    pub(crate) fn required_number(&self, key: &str) -> Result<f64, ModelError> {
+        self.number(key)?.ok_or_else(|| self.wrong(key, "a number above 0"))
+    }
+
+    pub(crate) fn size(&self, key: &str) -> Result<Option<i64>, ModelError> {
+        let size = |value: &Value| value.as_i64().filter(|&n| n > 0 && n <= i64::from(i32::MAX));
+        self.get(key)
+            .map(|value| size(value).ok_or_else(|| self.wrong(key, "a whole number above 0")))
+            .transpose()
+    }
+
+    pub(crate) fn required_size(&self, key: &str) -> Result<i64, ModelError> {
+        self.size(key)?.ok_or_else(|| self.wrong(key, "a whole number above 0"))
+    }
+
+    /// One token id or a list of them; empty when absent.
+    pub(crate) fn token_ids(&self, key: &str) -> Result<Vec<i32>, ModelError> {
+        let Some(value) = self.get(key) else { return Ok(Vec::new()) };
+        let values = value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice);
+        let id = |value: &Value| {
+            value.as_i64().and_then(|id| i32::try_from(id).ok()).filter(|&id| id >= 0)
+        };
+        values.iter().map(|value| id(value).ok_or_else(|| self.wrong(key, "token ids"))).collect()
+    }
+
+    pub(crate) fn wrong(&self, key: &str, expected: &str) -> ModelError {
+        ModelError::Key {
+            path: self.path.clone(),
+            key: format!("{}{key}", self.prefix),
+            expected: expected.to_owned(),
+            found: self.map.get(key).map_or_else(|| "nothing".to_owned(), Value::to_string),
+        }
+    }
+
+    pub(crate) fn unsupported(&self, feature: impl Into<String>) -> ModelError {
+        ModelError::Unsupported { path: self.path.clone(), feature: feature.into() }
+    }
+}

@@ -1,0 +1,224 @@
+//! One transformer block: attention and feed-forward, each on the residual stream.
+
+use tch::{Device, Kind, TchError, Tensor};
+
+use super::ModelConfig;
+
+/// How the attention of a layer is computed; see [`Decoder::forward`](super::Decoder::forward).
+pub(crate) type Attend<'a> =
+    dyn FnMut(usize, &Tensor, &Tensor, &Tensor) -> Result<Tensor, TchError> + 'a;
+
+/// A transformer block.
+#[derive(Debug)]
+pub(crate) struct Layer {
+    heads: Heads,
+    input_norm: Norm,
+    qkv: Stacked<3>,
+    /// Norms of query and key heads.
+    qk_norm: Option<(Norm, Norm)>,
+    output: Linear,
+    post_norm: Norm,
+    gate_up: Stacked<2>,
+    down: Linear,
+}
+
+/// Where the tokens of a forward pass stand, as factors of the rotation: `[n, 1, head_dim]` each.
+pub(crate) struct Rotation {
+    cos: Tensor,
+    /// The sine, negative in the first half.
+    sin: Tensor,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Heads {
+    query: i64,
+    key: i64,
+    dim: i64,
+}
+
+/// A linear map `[n, inputs] -> [n, outputs]`.
+#[derive(Debug)]
+struct Linear {
+    /// `[outputs, inputs]`
+    weight: Tensor,
+    /// `[outputs]`
+    bias: Option<Tensor>,
+}
+
+/// Linear maps of one input whose weights lie one below the other in memory.
+///
+/// `whole` serves inference with one matrix product; `parts` are the parameters, views of the same memory, each a leaf of the
+/// autograd graph under its own name. An update of one is an update of the other.
+#[derive(Debug)]
+struct Stacked<const N: usize> {
+    whole: Linear,
+    parts: [Linear; N],
+    outputs: [i64; N],
+}
+
+/// RMS norm over the last dimension (Zhang and Sennrich 2019).
+#[derive(Debug)]
+pub(crate) struct Norm {
+    weight: Tensor,
+    eps: f64,
+}
+
+impl Layer {
+    /// A layer with uninitialised weights.
+    pub(crate) fn allocate(config: &ModelConfig, device: Device) -> Result<Self, TchError> {
+        let heads = Heads { query: config.heads, key: config.kv_heads, dim: config.head_dim };
+        let (hidden, inner) = (config.hidden_size, config.intermediate_size);
+        let (q, kv) = (heads.query * heads.dim, heads.key * heads.dim);
+        let head_norm = || Norm::allocate(heads.dim, config.rms_norm_eps, device);
+        Ok(Self {
+            heads,
+            input_norm: Norm::allocate(hidden, config.rms_norm_eps, device)?,
+            qkv: Stacked::allocate([q, kv, kv], hidden, config.attention_bias, device)?,
+            qk_norm: if config.qk_norm() { Some((head_norm()?, head_norm()?)) } else { None },
+            output: Linear::allocate(hidden, q, config.output_bias(), device)?,
+            post_norm: Norm::allocate(hidden, config.rms_norm_eps, device)?,
+            gate_up: Stacked::allocate([inner, inner], hidden, false, device)?,
+            down: Linear::allocate(hidden, inner, false, device)?,
+        })
+    }
+
+    /// The parameters by their names within the layer.
+    pub(crate) fn parameters(&self) -> Vec<(String, &Tensor)> {
+        let [query, key, value] = &self.qkv.parts;
+        let [gate, up] = &self.gate_up.parts;
+        let mut all = vec![("input_layernorm.weight".to_owned(), &self.input_norm.weight)];
+        for (name, linear) in [("q", query), ("k", key), ("v", value)] {
+            linear.parameters(&format!("self_attn.{name}_proj"), &mut all);
+        }
+        if let Some((query, key)) = &self.qk_norm {
+            all.push(("self_attn.q_norm.weight".to_owned(), &query.weight));
+            all.push(("self_attn.k_norm.weight".to_owned(), &key.weight));
+        }
+        self.output.parameters("self_attn.o_proj", &mut all);
+        all.push(("post_attention_layernorm.weight".to_owned(), &self.post_norm.weight));
+        for (name, linear) in [("gate", gate), ("up", up), ("down", &self.down)] {
+            linear.parameters(&format!("mlp.{name}_proj"), &mut all);
+        }
+        all
+    }
+
+    /// `[n, hidden] -> [n, hidden]`. `trainable` says that gradients may be wanted for the parameters.
+    pub(crate) fn forward(
+        &self,
+        x: &Tensor,
+        rotation: &Rotation,
+        trainable: bool,
+        attend: &mut dyn FnMut(&Tensor, &Tensor, &Tensor) -> Result<Tensor, TchError>,
+    ) -> Result<Tensor, TchError> {
+        let [q, k, v] = self.qkv.forward(&self.input_norm.forward(x)?, trainable)?;
+        let (mut q, mut k) = (self.heads.split(&q)?, self.heads.split(&k)?);
+        if let Some((query, key)) = &self.qk_norm {
+            (q, k) = (query.forward(&q)?, key.forward(&k)?);
+        }
+        let attended = attend(&rotation.apply(&q)?, &rotation.apply(&k)?, &self.heads.split(&v)?)?;
+        let x = self.output.add_to(x, &attended)?;
+        let [gate, up] = self.gate_up.forward(&self.post_norm.forward(&x)?, trainable)?;
+        self.down.add_to(&x, &gate.f_silu()?.f_mul(&up)?)
+    }
+}
+
+impl Heads {
+    /// `[n, heads * dim] -> [n, heads, dim]`, a view.
+    fn split(self, x: &Tensor) -> Result<Tensor, TchError> {
+        x.f_unflatten(-1, [-1, self.dim])
+    }
+}
+
+impl Rotation {
+    /// `frequencies [head_dim]` are negative in their first half; `positions [n]`.
+    pub(crate) fn new(frequencies: &Tensor, positions: &Tensor) -> Result<Self, TchError> {
+        let angles = positions.f_to_kind(Kind::Float)?.f_outer(frequencies)?.f_unsqueeze(1)?;
+        Ok(Self { cos: angles.f_cos()?, sin: angles.f_sin()? })
+    }
+
+    /// Turns each pair `(x[i], x[i + dim / 2])` of `x [n, heads, dim]` by its angle.
+    fn apply(&self, x: &Tensor) -> Result<Tensor, TchError> {
+        let half = self.cos.size().last().map_or(0, |dim| dim / 2);
+        x.f_mul(&self.cos)?.f_addcmul(&x.f_roll(half, -1)?, &self.sin)
+    }
+}
+
+impl Linear {
+    fn allocate(outputs: i64, inputs: i64, bias: bool, device: Device) -> Result<Self, TchError> {
+        let empty = |shape: &[i64]| Tensor::f_empty(shape, (Kind::Float, device));
+        Ok(Self {
+            weight: empty(&[outputs, inputs])?,
+            bias: if bias { Some(empty(&[outputs])?) } else { None },
+        })
+    }
+
+    /// The rows `start..start + length` of the outputs: a leaf in the same memory.
+    fn rows(&self, start: i64, length: i64) -> Result<Self, TchError> {
+        let rows = |tensor: &Tensor| tensor.f_narrow(0, start, length)?.f_detach();
+        Ok(Self { weight: rows(&self.weight)?, bias: self.bias.as_ref().map(rows).transpose()? })
+    }
+
+    fn parameters<'a>(&'a self, name: &str, into: &mut Vec<(String, &'a Tensor)>) {
+        into.push((format!("{name}.weight"), &self.weight));
+        into.extend(self.bias.as_ref().map(|bias| (format!("{name}.bias"), bias)));
+    }
+
+    fn forward(&self, x: &Tensor) -> Result<Tensor, TchError> {
+        x.f_linear(&self.weight, self.bias.as_ref())
+    }
+
+    /// `residual + self(x)`; one kernel where there is no bias.
+    fn add_to(&self, residual: &Tensor, x: &Tensor) -> Result<Tensor, TchError> {
+        match &self.bias {
+            Some(_) => residual.f_add(&self.forward(x)?),
+            None => residual.f_addmm(x, &self.weight.f_transpose(0, 1)?),
+        }
+    }
+}
+
+impl<const N: usize> Stacked<N> {
+    fn allocate(
+        outputs: [i64; N],
+        inputs: i64,
+        bias: bool,
+        device: Device,
+    ) -> Result<Self, TchError> {
+        let whole = Linear::allocate(outputs.iter().sum(), inputs, bias, device)?;
+        let mut start = 0;
+        let parts = try_array(outputs.iter().map(|&length| {
+            let part = whole.rows(start, length);
+            start += length;
+            part
+        }))?;
+        Ok(Self { whole, parts, outputs })
+    }
+
+    fn forward(&self, x: &Tensor, trainable: bool) -> Result<[Tensor; N], TchError> {
+        if trainable {
+            return try_array(self.parts.iter().map(|part| part.forward(x)));
+        }
+        try_array(self.whole.forward(x)?.f_split_with_sizes(self.outputs, -1)?.into_iter().map(Ok))
+    }
+}
+
+impl Norm {
+    pub(crate) fn allocate(size: i64, eps: f64, device: Device) -> Result<Self, TchError> {
+        Ok(Self { weight: Tensor::f_empty([size], (Kind::Float, device))?, eps })
+    }
+
+    pub(crate) fn weight(&self) -> &Tensor {
+        &self.weight
+    }
+
+    pub(crate) fn forward(&self, x: &Tensor) -> Result<Tensor, TchError> {
+        x.f_rms_norm(self.weight.size(), Some(&self.weight), self.eps)
+    }
+}
+
+fn try_array<T, const N: usize>(
+    items: impl Iterator<Item = Result<T, TchError>>,
+) -> Result<[T; N], TchError> {
+    let items = items.collect::<Result<Vec<_>, _>>()?;
+    let found = items.len();
+    items.try_into().map_err(|_| TchError::Shape(format!("expected {N} tensors, found {found}")))
+}

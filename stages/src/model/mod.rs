@@ -1,0 +1,43 @@
+//! The language model: a Hugging Face folder as configuration, weights, tokenizer and chat template.
+//!
+//! Decoder-only transformers of the Qwen2, Qwen3 and Llama families. What needs libtorch ([`Decoder`], [`Weights`],
+//! [`WeightStore`]) stands behind the feature `torch`; the rest does not.
+//!
+//! Whatever a folder asks for that would change the numbers and is not implemented (sliding windows, quantised weights, other RoPE
+//! scalings, ...) is refused by name: a model that loads computes what transformers computes.
+
+//WIP pub mod chat;
+pub mod config;
+mod error;
+mod json;
+mod layout;
+//WIP pub mod prompt;
+pub mod rope;
+//WIP pub mod tokenizer;
+
+#[cfg(feature = "torch")]
+mod checkpoint;
+#[cfg(feature = "torch")]
+pub mod decoder;
+#[cfg(feature = "torch")]
+pub mod device;
+#[cfg(feature = "torch")]
+mod layer;
+#[cfg(feature = "torch")]
+mod packed;
+#[cfg(feature = "torch")]
+pub mod weights;
+
+//WIP pub use chat::{ChatTemplate, Message};
+pub use config::{Family, ModelConfig};
+pub use error::ModelError;
+//WIP pub use prompt::PromptEncoder;
+pub use rope::Rope;
+//WIP pub use tokenizer::Tokenizer;
+
+#[cfg(feature = "torch")]
+pub use decoder::Decoder;
+#[cfg(feature = "torch")]
+pub use device::DeviceChoice;
+#[cfg(feature = "torch")]
+pub use weights::{WeightStore, Weights};

@@ -1,0 +1,76 @@
+//! Causal attention within sequences that lie end to end.
+
+use tch::{TchError, Tensor};
+
+/// Where sequences begin and end in a pack.
+pub(crate) struct Packing {
+    /// Sequences of equal length that follow one another.
+    runs: Vec<Run>,
+    /// Tokens of each run.
+    tokens: Vec<i64>,
+}
+
+#[derive(Clone, Copy)]
+struct Run {
+    length: i64,
+    sequences: i64,
+}
+
+impl Packing {
+    pub(crate) fn new(lengths: &[i64], tokens: i64) -> Result<Self, TchError> {
+        if let Some(wrong) = lengths.iter().find(|&&length| length <= 0) {
+            return Err(TchError::Shape(format!("a sequence of {wrong} tokens in a pack")));
+        }
+        let total: i64 = lengths.iter().sum();
+        if total != tokens || total == 0 {
+            return Err(TchError::Shape(format!(
+                "sequences of {total} tokens in a pack of {tokens}"
+            )));
+        }
+        let runs: Vec<Run> = lengths
+            .chunk_by(|a, b| a == b)
+            .map(|run| Run { length: run[0], sequences: run.len() as i64 })
+            .collect();
+        let tokens = runs.iter().map(|run| run.length * run.sequences).collect();
+        Ok(Self { runs, tokens })
+    }
+
+    /// Positions within the sequences, `[tokens]`.
+    pub(crate) fn positions(&self) -> Result<Tensor, TchError> {
+        let positions: Vec<i64> = self
+            .runs
+            .iter()
+            .flat_map(|run| (0..run.sequences).flat_map(|_| 0..run.length))
+            .collect();
+        Tensor::f_from_slice(&positions)
+    }
+
+    /// q `[tokens, heads, dim]`, k and v `[tokens, kv_heads, dim]` to `[tokens, heads * dim]`.
+    ///
+    /// Split and joined once each: a narrow view per sequence would cost a pass over all tokens per sequence in the backward pass.
+    pub(crate) fn attend(&self, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor, TchError> {
+        let split = |x: &Tensor| x.f_split_with_sizes(self.tokens.as_slice(), 0);
+        let (q, k, v) = (split(q)?, split(k)?, split(v)?);
+        let attended = self
+            .runs
+            .iter()
+            .zip(q.iter().zip(k.iter().zip(&v)))
+            .map(|(run, (q, (k, v)))| run.attend(q, k, v));
+        let attended = attended.collect::<Result<Vec<_>, _>>()?;
+        Tensor::f_cat(&attended, 0)?.f_flatten(1, -1)
+    }
+}
+
+impl Run {
+    /// `[sequences * length, heads, dim]` to the same shape.
+    fn attend(self, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor, TchError> {
+        let by_head =
+            |x: &Tensor| x.f_unflatten(0, [self.sequences, self.length])?.f_transpose(1, 2);
+        let grouped = q.size()[1] != k.size()[1];
+        let (q, k, v) = (by_head(q)?, by_head(k)?, by_head(v)?);
+        let attended = Tensor::f_scaled_dot_product_attention::<&Tensor>(
+            &q, &k, &v, None, 0.0, true, None, grouped,
+        )?;
+        attended.f_transpose(1, 2)?.f_flatten(0, 1)
+    }
+}

@@ -1,0 +1,153 @@
+//! Rotary position embeddings: the frequencies of each variant.
+
+use serde_json::{Value, json};
+
+use super::ModelError;
+use super::json::Object;
+
+/// A variant of rotary position embedding (RoPE; Su et al. 2021) by the names of Hugging Face's `rope_type`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Rope {
+    /// `default`: frequency `i` of `d / 2` is `theta^(-2i / d)`, in radians per position.
+    Default {
+        /// Base of the frequencies.
+        theta: f64,
+    },
+    /// `linear`: all frequencies divided by `factor` (position interpolation; Chen et al. 2023).
+    Linear {
+        /// Base of the frequencies.
+        theta: f64,
+        /// How much longer the context is made.
+        factor: f64,
+    },
+    /// `llama3`: wavelengths above `original / low_freq_factor` are stretched by `factor`, those below
+    /// `original / high_freq_factor` are left alone, and between the two it is interpolated (Llama 3.1's reference code).
+    Llama3 {
+        /// Base of the frequencies.
+        theta: f64,
+        /// How much longer the context is made.
+        factor: f64,
+        /// Bound of the stretched wavelengths, as a divisor of the original context.
+        low_freq_factor: f64,
+        /// Bound of the untouched wavelengths, as a divisor of the original context.
+        high_freq_factor: f64,
+        /// Context length before stretching, in tokens.
+        original_max_position_embeddings: i64,
+    },
+}
+
+impl Rope {
+    /// Frequencies of the `head_dim / 2` pairs, in radians per position.
+    #[must_use]
+    pub fn frequencies(&self, head_dim: i64) -> Vec<f64> {
+        (0..head_dim / 2)
+            .map(|pair| self.stretched(self.theta().powf(-(2 * pair) as f64 / head_dim as f64)))
+            .collect()
+    }
+
+    fn theta(&self) -> f64 {
+        match *self {
+            Self::Default { theta } | Self::Linear { theta, .. } | Self::Llama3 { theta, .. } => {
+                theta
+            }
+        }
+    }
+
+    fn stretched(&self, frequency: f64) -> f64 {
+        match *self {
+            Self::Default { .. } => frequency,
+            Self::Linear { factor, .. } => frequency / factor,
+            Self::Llama3 {
+                factor,
+                low_freq_factor,
+                high_freq_factor,
+                original_max_position_embeddings,
+                ..
+            } => {
+                let turns =
+                    original_max_position_embeddings as f64 * frequency / std::f64::consts::TAU;
+                // 0 where fewer turns than `low` fit into the original context, 1 where more than `high` do.
+                let kept = ((turns - low_freq_factor) / (high_freq_factor - low_freq_factor))
+                    .clamp(0.0, 1.0);
+                kept * frequency + (1.0 - kept) * frequency / factor
+            }
+        }
+    }
+
+    /// Reads `rope_parameters` (transformers 5), or `rope_theta` and `rope_scaling` (transformers 4).
+    pub(crate) fn from_json(config: &Object) -> Result<Self, ModelError> {
+        let scaling = match config.object("rope_parameters")? {
+            Some(parameters) => Some(parameters),
+            None => config.object("rope_scaling")?,
+        };
+        let outer = config.number("rope_theta")?;
+        let Some(scaling) = scaling else {
+            return Ok(Self::Default { theta: outer.unwrap_or(DEFAULT_THETA) });
+        };
+        if scaling.get("full_attention").is_some() {
+            return Err(config.unsupported("`rope_parameters` by kind of layer"));
+        }
+        let theta = scaling.number("rope_theta")?.or(outer).unwrap_or(DEFAULT_THETA);
+        Self::from_parameters(config, &scaling, theta)
+    }
+
+    fn from_parameters(config: &Object, scaling: &Object, theta: f64) -> Result<Self, ModelError> {
+        if scaling.number("partial_rotary_factor")?.is_some_and(|part| part != 1.0) {
+            return Err(config.unsupported("`partial_rotary_factor` other than 1"));
+        }
+        // Configurations before transformers 4.43 say `type`.
+        let kind = match scaling.string("rope_type")? {
+            Some(kind) => kind,
+            None => scaling.string("type")?.unwrap_or("default"),
+        };
+        match kind {
+            "default" => Ok(Self::Default { theta }),
+            "linear" => Ok(Self::Linear { theta, factor: scaling.required_number("factor")? }),
+            "llama3" => Self::llama3(scaling, theta),
+            other => Err(config.unsupported(format!("rope_type `{other}`"))),
+        }
+    }
+
+    fn llama3(scaling: &Object, theta: f64) -> Result<Self, ModelError> {
+        let low_freq_factor = scaling.required_number("low_freq_factor")?;
+        let high_freq_factor = scaling.required_number("high_freq_factor")?;
+        if high_freq_factor <= low_freq_factor {
+            return Err(scaling.wrong("high_freq_factor", "more than low_freq_factor"));
+        }
+        Ok(Self::Llama3 {
+            theta,
+            factor: scaling.required_number("factor")?,
+            low_freq_factor,
+            high_freq_factor,
+            original_max_position_embeddings: scaling
+                .required_size("original_max_position_embeddings")?,
+        })
+    }
+
+    /// The object `rope_parameters` of transformers 5; less its theta, it is `rope_scaling` of transformers 4.
+    pub(crate) fn to_json(self) -> Value {
+        match self {
+            Self::Default { theta } => json!({ "rope_type": "default", "rope_theta": theta }),
+            Self::Linear { theta, factor } => {
+                json!({ "rope_type": "linear", "rope_theta": theta, "factor": factor })
+            }
+            Self::Llama3 {
+                theta,
+                factor,
+                low_freq_factor,
+                high_freq_factor,
+                original_max_position_embeddings,
+            } => json!({
+                "rope_type": "llama3",
+                "rope_theta": theta,
+                "factor": factor,
+                "low_freq_factor": low_freq_factor,
+                "high_freq_factor": high_freq_factor,
+                "original_max_position_embeddings": original_max_position_embeddings,
+            }),
+        }
+    }
+}
+
+/// What transformers takes where a configuration names no theta.
+const DEFAULT_THETA: f64 = 10_000.0;

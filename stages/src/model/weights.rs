@@ -1,0 +1,142 @@
+//! Published weights, and the store from which engines take them.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rollpacker_dataflow::step::PolicyVersion;
+use tch::{Device, Kind, Tensor};
+
+use super::{Decoder, ModelError};
+use crate::rollout::Policy;
+
+/// Parameters of a model by their Hugging Face names; no gradients flow into them.
+#[derive(Debug)]
+pub struct Weights {
+    tensors: Vec<(String, Tensor)>,
+    digest: u64,
+}
+
+impl Weights {
+    /// Takes tensors as weights. They are shared, not copied: whoever keeps another handle must not write through it.
+    ///
+    /// # Errors
+    /// If the values cannot be copied to the CPU for the digest.
+    pub fn new(tensors: Vec<(String, Tensor)>) -> Result<Self, ModelError> {
+        let mut digest = Digest(0);
+        for (name, tensor) in &tensors {
+            digest.bytes(name.as_bytes());
+            tensor.size().iter().for_each(|&size| digest.word(size as u64));
+            digest.bytes(&bytes(tensor)?);
+        }
+        Ok(Self { tensors, digest: digest.finish() })
+    }
+
+    /// The tensors, in the order of the network.
+    #[must_use]
+    pub fn tensors(&self) -> &[(String, Tensor)] {
+        &self.tensors
+    }
+
+    /// A digest of names, shapes and values. Equal weights have equal digests on every machine and device.
+    #[must_use]
+    pub fn digest(&self) -> u64 {
+        self.digest
+    }
+
+    /// Another handle of the same tensors.
+    fn share(&self) -> Self {
+        let tensors = self
+            .tensors
+            .iter()
+            .map(|(name, tensor)| (name.clone(), tensor.shallow_clone()))
+            .collect();
+        Self { tensors, digest: self.digest }
+    }
+}
+
+/// The values of a float32 tensor, little-endian, row-major.
+pub(crate) fn bytes(tensor: &Tensor) -> Result<Vec<u8>, ModelError> {
+    let tensor =
+        tensor.f_detach()?.f_to_device(Device::Cpu)?.f_to_kind(Kind::Float)?.f_contiguous()?;
+    let mut bytes = vec![0; tensor.numel() * size_of::<f32>()];
+    tensor.f_copy_data_u8(&mut bytes, tensor.numel())?;
+    Ok(bytes)
+}
+
+/// A multiplicative hash over 8-byte words; not cryptographic.
+struct Digest(u64);
+
+impl Digest {
+    fn word(&mut self, word: u64) {
+        self.0 = (self.0.rotate_left(5) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) {
+        self.word(bytes.len() as u64);
+        let (words, rest) = bytes.as_chunks::<8>();
+        words.iter().for_each(|word| self.word(u64::from_le_bytes(*word)));
+        let mut last = [0; 8];
+        last[..rest.len()].copy_from_slice(rest);
+        self.word(u64::from_le_bytes(last));
+    }
+
+    /// Spreads the high bits, which a product knows best, over the low ones.
+    fn finish(self) -> u64 {
+        let mixed = (self.0 ^ (self.0 >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93);
+        mixed ^ (mixed >> 32)
+    }
+}
+
+/// Weights published within this process: a trainer publishes, engines on other threads apply.
+///
+/// A clone is a handle of the same store. The newest `keep` versions are held; with staleness `k` an engine may ask for one that is
+/// `k + 1` updates old, so `keep` is at least `k + 2`.
+#[derive(Clone, Debug)]
+pub struct WeightStore {
+    keep: usize,
+    held: Arc<Mutex<VecDeque<(PolicyVersion, Weights)>>>,
+}
+
+impl WeightStore {
+    /// A store that holds the newest `keep` versions; at least one.
+    #[must_use]
+    pub fn new(keep: usize) -> Self {
+        Self { keep: keep.max(1), held: Arc::default() }
+    }
+
+    /// Makes `weights` available as `version`, in the place of an equal version, and drops the oldest beyond what is kept.
+    #[must_use]
+    pub fn publish(&self, version: PolicyVersion, weights: Weights) -> Policy {
+        let digest = weights.digest();
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        held.retain(|&(other, _)| other != version);
+        held.push_back((version, weights));
+        let surplus = held.len().saturating_sub(self.keep);
+        held.drain(..surplus);
+        Policy { version, location: format!("memory:{version}"), digest }
+    }
+
+    /// Copies the weights of `policy` into `decoder`.
+    ///
+    /// # Errors
+    /// If the store does not hold that version, or the decoder is another model.
+    pub fn apply(&self, policy: &Policy, decoder: &mut Decoder) -> Result<(), ModelError> {
+        // The copy runs outside the lock, so that several engines take over weights at once.
+        let weights = self.find(policy)?;
+        decoder.copy_from(&weights)
+    }
+
+    fn find(&self, policy: &Policy) -> Result<Weights, ModelError> {
+        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = held.iter().find(|&&(version, _)| version == policy.version);
+        found.map(|(_, weights)| weights.share()).ok_or_else(|| ModelError::NotPublished {
+            version: policy.version,
+            location: policy.location.clone(),
+            held: held
+                .iter()
+                .map(|(version, _)| version.to_string())
+                .collect::<Vec<_>>()
+                .join(", "),
+        })
+    }
+}
