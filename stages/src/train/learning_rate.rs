@@ -1,0 +1,94 @@
+//! The learning rate over the updates of a run.
+
+use std::f64::consts::PI;
+
+use serde::{Deserialize, Serialize};
+
+/// Linear warm-up to a peak, then [`Decay`].
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LearningRate {
+    /// Highest rate; positive.
+    pub peak: f64,
+    /// Updates over which the rate rises. The first of them already moves the weights, by `peak / warmup_steps`.
+    pub warmup_steps: u64,
+    /// What follows the warm-up.
+    pub decay: Decay,
+}
+
+impl Default for LearningRate {
+    fn default() -> Self {
+        Self { peak: 1e-6, warmup_steps: 0, decay: Decay::Constant }
+    }
+}
+
+/// What the learning rate does after its warm-up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Decay {
+    /// Stays at the peak.
+    #[default]
+    Constant,
+    /// Falls on a line, to 0 after `total_steps` updates of the run.
+    Linear {
+        /// Updates of the run, warm-up included.
+        total_steps: u64,
+    },
+    /// Falls on half a cosine, to 0 after `total_steps` updates of the run.
+    Cosine {
+        /// Updates of the run, warm-up included.
+        total_steps: u64,
+    },
+}
+
+impl LearningRate {
+    /// The rate of the update after `updates` others.
+    #[must_use]
+    pub fn at(&self, updates: u64) -> f64 {
+        if updates < self.warmup_steps {
+            return self.peak * (updates + 1) as f64 / self.warmup_steps as f64;
+        }
+        self.peak
+            * match self.decay {
+                Decay::Constant => 1.0,
+                Decay::Linear { total_steps } => 1.0 - self.progress(updates, total_steps),
+                Decay::Cosine { total_steps } => {
+                    0.5 * (1.0 + (PI * self.progress(updates, total_steps)).cos())
+                }
+            }
+    }
+
+    /// How far between the end of the warm-up (0) and of the run (1).
+    fn progress(&self, updates: u64, total_steps: u64) -> f64 {
+        let span = total_steps.saturating_sub(self.warmup_steps).max(1);
+        ((updates - self.warmup_steps) as f64 / span as f64).min(1.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(decay: Decay, warmup_steps: u64, expect: [f64; 6]) {
+        let rate = LearningRate { peak: 2.0, warmup_steps, decay };
+        for (updates, expect) in expect.into_iter().enumerate() {
+            assert!(
+                (rate.at(updates as u64) - expect).abs() < 1e-12,
+                "{decay:?} at {updates}: {}",
+                rate.at(updates as u64)
+            );
+        }
+    }
+
+    #[test]
+    fn rates_by_update() {
+        check(Decay::Constant, 0, [2.0; 6]);
+        check(Decay::Constant, 4, [0.5, 1.0, 1.5, 2.0, 2.0, 2.0]);
+        check(Decay::Linear { total_steps: 4 }, 0, [2.0, 1.5, 1.0, 0.5, 0.0, 0.0]);
+        check(
+            Decay::Cosine { total_steps: 6 },
+            2,
+            [1.0, 2.0, 2.0, 1.0 + 0.5f64.sqrt(), 1.0, 1.0 - 0.5f64.sqrt()],
+        );
+        check(Decay::Linear { total_steps: 1 }, 2, [1.0, 2.0, 2.0, 0.0, 0.0, 0.0]);
+    }
+}

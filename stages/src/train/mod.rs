@@ -1,0 +1,140 @@
+//! Trainers: what turns complete groups into a better policy.
+
+pub mod config;
+#[cfg(feature = "torch")]
+mod head;
+pub mod learning_rate;
+#[cfg(feature = "torch")]
+pub mod loss;
+#[cfg(feature = "torch")]
+mod micro_batch;
+#[cfg(feature = "torch")]
+pub mod optimizer;
+#[cfg(feature = "torch")]
+pub mod sft;
+#[cfg(feature = "torch")]
+mod tally;
+#[cfg(feature = "torch")]
+pub mod torch;
+
+use std::collections::BTreeMap;
+
+use rollpacker_dataflow::step::Step;
+
+use crate::rollout::Policy;
+
+/// One response to learn from. All slices but `prompt_ids` have the length of `response_ids`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sequence<'a> {
+    /// Prompt tokens; no loss falls on them.
+    pub prompt_ids: &'a [i32],
+    /// Sampled tokens.
+    pub response_ids: &'a [i32],
+    /// Log-probability of each token under the policy that sampled it, in nats.
+    pub logprobs: &'a [f32],
+    /// Advantage of each token.
+    pub advantages: &'a [f32],
+    /// How much the response counts in the loss.
+    pub weight: f32,
+}
+
+/// Numbers by metric name, in the words of the project's users (`actor/pg_loss`, ...).
+pub type Metrics = BTreeMap<String, f64>;
+
+/// Why a trainer stopped.
+#[derive(Debug, thiserror::Error)]
+pub enum TrainError {
+    /// A number of the loss or of the gradient is not finite.
+    #[error("{quantity} is not finite at step {step}")]
+    NotFinite {
+        /// The step.
+        step: Step,
+        /// What was computed.
+        quantity: &'static str,
+    },
+    /// There is nothing to learn from.
+    #[error("no example has a response")]
+    NoExamples,
+    /// A sequence does not hold together.
+    #[error("sequence {at}: `{field}` has {found} entries, expected {expected}")]
+    Sequence {
+        /// Which of those handed over, from 0.
+        at: usize,
+        /// The slice.
+        field: &'static str,
+        /// How many entries it should have.
+        expected: String,
+        /// How many it has.
+        found: usize,
+    },
+    /// The backend failed.
+    #[error("trainer failed in {operation}: {reason}")]
+    Backend {
+        /// What it was doing.
+        operation: &'static str,
+        /// What it said.
+        reason: String,
+    },
+    /// Weights could not be written.
+    #[error("cannot write {path}: {source}")]
+    Write {
+        /// The file.
+        path: std::path::PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+}
+
+#[cfg(feature = "torch")]
+impl TrainError {
+    /// Wraps what libtorch or the model says while doing `operation`; what follows its first line is a C++ stack.
+    pub(crate) fn backend<E: std::fmt::Display>(operation: &'static str) -> impl FnOnce(E) -> Self {
+        move |error| Self::Backend {
+            operation,
+            reason: error.to_string().lines().next().unwrap_or_default().to_owned(),
+        }
+    }
+}
+
+#[cfg(feature = "torch")]
+impl From<crate::model::ModelError> for TrainError {
+    fn from(error: crate::model::ModelError) -> Self {
+        match error {
+            crate::model::ModelError::Write { path, source } => Self::Write { path, source },
+            other => Self::backend("using the model")(other),
+        }
+    }
+}
+
+/// Something that accumulates gradients of groups as they arrive, and applies them once per step.
+///
+/// # Contract
+/// - The update depends on the sequences of the step, not on their order nor on how they were split over calls of
+///   [`accumulate`](Self::accumulate), beyond floating-point reassociation: accumulated sums are divided by the step's totals
+///   (tokens or sequences, whichever the loss aggregates over) in [`update`](Self::update).
+/// - [`update`](Self::update) without a sequence since the last one changes no weight, and still publishes a policy.
+pub trait Trainer: Send {
+    /// Hands out the weights that training starts from, as version 0.
+    ///
+    /// # Errors
+    /// If they cannot be published.
+    fn publish_initial(&mut self) -> Result<Policy, TrainError>;
+
+    /// Adds the gradient of some sequences of the current step.
+    ///
+    /// # Errors
+    /// If the loss is not finite or the backend fails; the step is lost then.
+    fn accumulate(&mut self, step: Step, sequences: &[Sequence<'_>]) -> Result<(), TrainError>;
+
+    /// Applies the optimizer to what was accumulated, publishes the new weights, and clears the accumulation.
+    ///
+    /// # Errors
+    /// If the gradient is not finite or the backend fails.
+    fn update(&mut self, step: Step) -> Result<(Policy, Metrics), TrainError>;
+
+    /// Writes the weights as a Hugging Face folder.
+    ///
+    /// # Errors
+    /// If a file cannot be written; the error names it.
+    fn save(&mut self, folder: &std::path::Path) -> Result<(), TrainError>;
+}

@@ -1,0 +1,351 @@
+//! The streaming form of the update (law 3), its weights, and the refusals.
+
+use proptest::prelude::*;
+use tch::{Device, Kind};
+
+use super::super::config::{Aggregation, KlPenalty};
+use super::super::learning_rate::{Decay, LearningRate};
+use super::super::optimizer::flat_gradient;
+use super::*;
+use crate::model::{Family, ModelConfig, Rope};
+
+/// Largest difference of the accumulated gradients, relative to their norm.
+const FLOAT32: f64 = 1e-5;
+const FLOAT64: f64 = 1e-12;
+
+fn model() -> ModelConfig {
+    ModelConfig {
+        family: Family::Qwen3,
+        vocab_size: 23,
+        hidden_size: 16,
+        intermediate_size: 24,
+        layers: 2,
+        heads: 4,
+        kv_heads: 2,
+        head_dim: 4,
+        rms_norm_eps: 1e-6,
+        rope: Rope::Default { theta: 1e4 },
+        tie_word_embeddings: true,
+        attention_bias: false,
+        max_position_embeddings: 128,
+        initializer_range: 0.3,
+        eos_token_ids: vec![1],
+        bos_token_id: None,
+        pad_token_id: None,
+    }
+}
+
+fn config(loss_agg_mode: Aggregation) -> TrainerConfig {
+    TrainerConfig {
+        optimizer: super::super::config::OptimizerConfig {
+            learning_rate: LearningRate { peak: 1e-2, warmup_steps: 0, decay: Decay::Constant },
+            grad_clip: f64::INFINITY,
+            ..Default::default()
+        },
+        loss_agg_mode,
+        loss_scale_factor: 32.0,
+        kl_loss_coef: 0.1,
+        kl_loss_type: KlPenalty::K2,
+        entropy_coeff: 0.01,
+        temperature: 0.8,
+        ..TrainerConfig::default()
+    }
+}
+
+fn trainer(config: TrainerConfig) -> TorchTrainer {
+    let decoder = Decoder::init(model(), 7, Device::Cpu).unwrap();
+    let mut trainer = TorchTrainer::new(decoder, config, Arc::new(WeightStore::new(4))).unwrap();
+    // Away from the reference, or its term has no gradient.
+    tch::no_grad(|| {
+        for (_, parameter) in trainer.decoder.parameters() {
+            let _same = parameter.shallow_clone().multiply_scalar_(1.01);
+        }
+    });
+    trainer.tally = Tally::default();
+    trainer
+}
+
+#[derive(Clone, Debug)]
+struct Response {
+    prompt: Vec<i32>,
+    response: Vec<i32>,
+    logprobs: Vec<f32>,
+    advantages: Vec<f32>,
+    weight: f32,
+}
+
+impl Response {
+    fn sequence(&self) -> Sequence<'_> {
+        Sequence {
+            prompt_ids: &self.prompt,
+            response_ids: &self.response,
+            logprobs: &self.logprobs,
+            advantages: &self.advantages,
+            weight: self.weight,
+        }
+    }
+}
+
+fn response() -> impl Strategy<Value = Response> {
+    let tokens = |range| proptest::collection::vec(0..23i32, range);
+    (tokens(1..5usize), tokens(0..9usize), 0.25..2.0f32).prop_flat_map(
+        |(prompt, response, weight)| {
+            let n = response.len();
+            let columns = (
+                proptest::collection::vec(-5.0..-1.0f32, n),
+                proptest::collection::vec(-2.0..2.0f32, n),
+            );
+            columns.prop_map(move |(logprobs, advantages)| Response {
+                prompt: prompt.clone(),
+                response: response.clone(),
+                logprobs,
+                advantages,
+                weight,
+            })
+        },
+    )
+}
+
+/// A step of responses, and how they reach the trainer.
+#[derive(Clone, Debug)]
+struct Arrival {
+    responses: Vec<Response>,
+    order: Vec<usize>,
+    /// Responses of a call.
+    call: usize,
+    micro_batch_tokens: usize,
+    /// Logits of a chunk of the head.
+    rows: i64,
+}
+
+fn arrival() -> impl Strategy<Value = Arrival> {
+    proptest::collection::vec(response(), 1..10).prop_flat_map(|responses| {
+        let order = Just((0..responses.len()).collect::<Vec<_>>()).prop_shuffle();
+        let pieces = (order, 1..5usize, 1..40usize, 1..20i64);
+        pieces.prop_map(move |(order, call, micro_batch_tokens, rows)| {
+            let responses = responses.clone();
+            Arrival { responses, order, call, micro_batch_tokens, rows }
+        })
+    })
+}
+
+fn accumulate<'a>(trainer: &mut TorchTrainer, calls: impl IntoIterator<Item = Vec<Sequence<'a>>>) {
+    for sequences in calls {
+        trainer.accumulate(Step(0), &sequences).unwrap();
+    }
+}
+
+/// The gradient that an update would apply.
+fn gradient(trainer: &TorchTrainer) -> Tensor {
+    flat_gradient(trainer.decoder.parameters()).unwrap() / trainer.tally.denominator
+}
+
+fn relative_difference(a: &Tensor, b: &Tensor) -> f64 {
+    let norm = a.norm().double_value(&[]).max(1e-30);
+    (a - b).norm().double_value(&[]) / norm
+}
+
+/// All responses in one call, micro-batch and chunk, against the arrival: the relative difference of the gradients.
+fn difference(mode: Aggregation, arrival: &Arrival, prepare: impl Fn(&mut TorchTrainer)) -> f64 {
+    let budget = |micro_batch_tokens| TrainerConfig { micro_batch_tokens, ..config(mode) };
+    let (mut whole, mut pieces) =
+        (trainer(budget(usize::MAX)), trainer(budget(arrival.micro_batch_tokens)));
+    prepare(&mut whole);
+    prepare(&mut pieces);
+    pieces.head.rows = arrival.rows;
+    accumulate(&mut whole, [arrival.responses.iter().map(Response::sequence).collect()]);
+    let order: Vec<_> = arrival.order.iter().map(|&at| arrival.responses[at].sequence()).collect();
+    accumulate(&mut pieces, order.chunks(arrival.call).map(<[_]>::to_vec));
+    if whole.tally.denominator == 0.0 {
+        return pieces.tally.denominator;
+    }
+    relative_difference(&gradient(&whole), &gradient(&pieces))
+}
+
+const MODES: [Aggregation; 4] = [
+    Aggregation::TokenMean,
+    Aggregation::SeqMeanTokenSum,
+    Aggregation::SeqMeanTokenMean,
+    Aggregation::SeqMeanTokenSumNorm,
+];
+
+/// Makes the parameters float64. Activations follow by promotion.
+fn widen(trainer: &mut TorchTrainer) {
+    for decoder in [Some(&mut trainer.decoder), trainer.reference.as_mut()].into_iter().flatten() {
+        // Without gradient a decoder runs on copies of its parameters joined into larger matrices.
+        decoder.set_requires_grad(true);
+        for (_, parameter) in decoder.parameters() {
+            parameter.shallow_clone().set_data(&parameter.detach().to_kind(Kind::Double));
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(16))]
+
+    #[test]
+    fn the_update_does_not_depend_on_order_or_pieces(arrival in arrival(), mode in 0..4usize) {
+        let found = difference(MODES[mode], &arrival, |_| {});
+        prop_assert!(found <= FLOAT32, "{found}");
+    }
+
+    #[test]
+    fn what_differs_is_rounding_for_it_shrinks_with_float64(arrival in arrival(), mode in 0..4usize) {
+        let found = difference(MODES[mode], &arrival, widen);
+        prop_assert!(found <= FLOAT64, "{found}");
+    }
+
+    #[test]
+    fn a_weight_of_two_is_the_response_twice(responses in proptest::collection::vec(response(), 1..6), mode in 0..4usize) {
+        let (mut weighted, mut repeated) = (trainer(config(MODES[mode])), trainer(config(MODES[mode])));
+        let responses: Vec<_> = responses.into_iter().map(|r| Response { weight: 1.0, ..r }).collect();
+        let heavy: Vec<_> = responses.iter().take(1).map(|r| Response { weight: 2.0, ..r.clone() }).collect();
+        accumulate(&mut weighted, [heavy.iter().chain(&responses[1..]).map(Response::sequence).collect()]);
+        accumulate(&mut repeated, [responses.iter().take(1).chain(&responses).map(Response::sequence).collect()]);
+        prop_assert_eq!(weighted.tally.denominator, repeated.tally.denominator);
+        if repeated.tally.denominator > 0.0 {
+            let found = relative_difference(&gradient(&repeated), &gradient(&weighted));
+            prop_assert!(found <= FLOAT32, "{found}");
+        }
+    }
+}
+
+fn example(prompt: &[i32], response: &[i32], advantage: f32) -> Response {
+    let n = response.len();
+    Response {
+        prompt: prompt.to_vec(),
+        response: response.to_vec(),
+        logprobs: vec![-2.0; n],
+        advantages: vec![advantage; n],
+        weight: 1.0,
+    }
+}
+
+/// Log-probabilities of a response by a plain pass over the whole sequence.
+fn slow_logprobs(trainer: &TorchTrainer, response: &Response) -> Tensor {
+    let ids: Vec<i64> =
+        response.prompt.iter().chain(&response.response).map(|&id| i64::from(id)).collect();
+    let (n, p) = (ids.len() as i64, response.prompt.len() as i64);
+    let ids = Tensor::from_slice(&ids);
+    let hidden = trainer.decoder.forward_packed(&ids, &[n]).unwrap();
+    let logits = trainer.decoder.logits(&hidden).unwrap() / trainer.config.temperature;
+    let next = ids.narrow(0, p, n - p).unsqueeze(-1);
+    logits
+        .narrow(0, p - 1, n - p)
+        .log_softmax(-1, Kind::Float)
+        .gather(-1, &next, false)
+        .squeeze_dim(-1)
+}
+
+fn on_policy(trainer: &TorchTrainer, response: &Response) -> Response {
+    let logprobs = Vec::try_from(slow_logprobs(trainer, response).detach()).unwrap();
+    Response { logprobs, ..response.clone() }
+}
+
+#[test]
+fn on_policy_the_ratio_is_one_and_the_loss_is_minus_the_mean_advantage() {
+    let mut trainer = trainer(config(Aggregation::TokenMean));
+    let responses = [
+        example(&[2, 3], &[4, 5, 1], 0.5),
+        example(&[6], &[7], -1.0),
+        example(&[8, 9], &[3, 3, 3, 1], 2.0),
+    ];
+    let responses = responses.map(|r| on_policy(&trainer, &r));
+    accumulate(&mut trainer, [responses.iter().map(Response::sequence).collect()]);
+    let (_, metrics) = trainer.update(Step(0)).unwrap();
+    let near = |name: &str, expect: f64| {
+        assert!((metrics[name] - expect).abs() < 1e-5, "{name}: {}", metrics[name])
+    };
+    near("actor/pg_loss", -(3.0 * 0.5 - 1.0 + 4.0 * 2.0) / 8.0);
+    near("actor/ppo_kl", 0.0);
+    near("actor/pg_clipfrac", 0.0);
+    near("actor/lr", 1e-2);
+    near("training/rollout_probs_diff_max", 0.0);
+    assert!(
+        metrics["actor/kl_loss"] > 0.0
+            && metrics["actor/entropy"] > 0.0
+            && metrics["actor/grad_norm"] > 0.0
+    );
+}
+
+#[test]
+fn the_difference_to_the_engine_is_seen() {
+    let mut trainer = trainer(config(Aggregation::TokenMean));
+    let mut response = on_policy(&trainer, &example(&[2, 3], &[4, 5, 1, 6], 0.5));
+    let (before, after) = (response.logprobs[1].exp(), response.logprobs[1].exp() + 0.04);
+    response.logprobs[1] = after.ln();
+    accumulate(&mut trainer, [vec![response.sequence()]]);
+    let (_, metrics) = trainer.update(Step(0)).unwrap();
+    let expect = f64::from(after - before);
+    assert!((metrics["training/rollout_probs_diff_max"] - expect).abs() < 1e-6);
+    assert!((metrics["training/rollout_probs_diff_mean"] - expect / 4.0).abs() < 1e-6);
+}
+
+#[test]
+fn updates_make_the_better_response_likelier() {
+    let plain =
+        TrainerConfig { kl_loss_coef: 0.0, entropy_coeff: 0.0, ..config(Aggregation::TokenMean) };
+    let mut trainer = trainer(plain);
+    assert!(trainer.reference.is_none());
+    let (good, bad) = (example(&[2, 3], &[4, 5, 1], 1.0), example(&[2, 3], &[6, 7, 8, 1], -1.0));
+    let margin = |trainer: &TorchTrainer| {
+        let total = |r| slow_logprobs(trainer, r).sum(Kind::Float).double_value(&[]);
+        total(&good) - total(&bad)
+    };
+    let before = margin(&trainer);
+    for step in 0..10 {
+        let pair = [on_policy(&trainer, &good), on_policy(&trainer, &bad)];
+        accumulate(&mut trainer, [pair.iter().map(Response::sequence).collect()]);
+        let _published = trainer.update(Step(step)).unwrap();
+    }
+    assert!(margin(&trainer) > before + 2.0, "{before} to {}", margin(&trainer));
+}
+
+#[test]
+fn an_update_without_sequences_publishes_the_same_weights() {
+    let mut trainer = trainer(config(Aggregation::TokenMean));
+    let initial = trainer.publish_initial().unwrap();
+    accumulate(&mut trainer, [vec![], vec![example(&[2], &[], 1.0).sequence()]]);
+    let (policy, metrics) = trainer.update(Step(0)).unwrap();
+    assert_eq!((initial.version, policy.version), (PolicyVersion(0), PolicyVersion(1)));
+    assert_eq!(policy.digest, initial.digest);
+    assert!(metrics.is_empty());
+}
+
+#[test]
+fn an_update_publishes_other_weights_and_starts_a_new_accumulation() {
+    let mut trainer = trainer(config(Aggregation::TokenMean));
+    let initial = trainer.publish_initial().unwrap();
+    accumulate(&mut trainer, [vec![example(&[2], &[3, 4], 1.0).sequence()]]);
+    let (first, _) = trainer.update(Step(0)).unwrap();
+    assert_ne!(first.digest, initial.digest);
+    let (second, _) = trainer.update(Step(1)).unwrap();
+    assert_eq!((second.version, second.digest), (PolicyVersion(2), first.digest));
+}
+
+fn refusal(response: &Response) -> String {
+    trainer(config(Aggregation::TokenMean))
+        .accumulate(Step(3), &[response.sequence()])
+        .unwrap_err()
+        .to_string()
+}
+
+#[test]
+fn refusals_name_what_is_wrong() {
+    let good = example(&[2], &[3, 4], 1.0);
+    let without_prompt = Response { prompt: vec![], ..good.clone() };
+    assert_eq!(
+        refusal(&without_prompt),
+        "sequence 0: `prompt_ids` has 0 entries, expected at least 1"
+    );
+    let short = Response { advantages: vec![1.0], ..good.clone() };
+    assert_eq!(refusal(&short), "sequence 0: `advantages` has 1 entries, expected 2");
+    let infinite = Response { advantages: vec![f32::INFINITY, 1.0], ..good.clone() };
+    assert_eq!(refusal(&infinite), "loss is not finite at step 3");
+    let stranger = Response { response: vec![3, 99], ..good };
+    assert!(
+        refusal(&stranger).starts_with("trainer failed in accumulating gradients: "),
+        "{}",
+        refusal(&stranger)
+    );
+}
