@@ -299,6 +299,5 @@ fn refuse_sliding_windows(json: &Object, layers: i64) -> Result<(), ModelError> 
 fn write_json(path: &Path, value: &Value) -> Result<(), ModelError> {
     let text = serde_json::to_string_pretty(value)
         .map_err(|source| ModelError::Json { path: path.to_owned(), source })?;
-    std::fs::write(path, text + "\n")
-        .map_err(|source| ModelError::Write { path: path.to_owned(), source })
+    std::fs::write(path, text + "\n").map_err(ModelError::write(path))
 }

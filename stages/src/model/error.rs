@@ -145,7 +145,6 @@ impl ModelError {
         |source| Self::Read { path, source }
     }
 
-    #[cfg(feature = "torch")]
     pub(crate) fn write(path: &Path) -> impl FnOnce(std::io::Error) -> Self + use<> {
         let path = path.to_owned();
         |source| Self::Write { path, source }

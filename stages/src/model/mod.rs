@@ -6,14 +6,14 @@
 //! Whatever a folder asks for that would change the numbers and is not implemented (sliding windows, quantised weights, other RoPE
 //! scalings, ...) is refused by name: a model that loads computes what transformers computes.
 
-//WIP pub mod chat;
+pub mod chat;
 pub mod config;
 mod error;
 mod json;
 mod layout;
-//WIP pub mod prompt;
+pub mod prompt;
 pub mod rope;
-//WIP pub mod tokenizer;
+pub mod tokenizer;
 
 #[cfg(feature = "torch")]
 mod checkpoint;
@@ -28,12 +28,12 @@ mod packed;
 #[cfg(feature = "torch")]
 pub mod weights;
 
-//WIP pub use chat::{ChatTemplate, Message};
+pub use chat::{ChatTemplate, Message};
 pub use config::{Family, ModelConfig};
 pub use error::ModelError;
-//WIP pub use prompt::PromptEncoder;
+pub use prompt::PromptEncoder;
 pub use rope::Rope;
-//WIP pub use tokenizer::Tokenizer;
+pub use tokenizer::Tokenizer;
 
 #[cfg(feature = "torch")]
 pub use decoder::Decoder;

@@ -1,0 +1,125 @@
+use super::*;
+
+/// The shape of Qwen2.5's template, less its tools.
+const CHATML: &str = "{%- if messages[0]['role'] == 'system' %}
+    {{- '<|im_start|>system\\n' + messages[0]['content'] + '<|im_end|>\\n' }}
+{%- else %}
+    {{- '<|im_start|>system\\nYou are terse.<|im_end|>\\n' }}
+{%- endif %}
+{%- for message in messages %}
+    {%- if (message.role == \"user\") or (message.role == \"system\" and not loop.first) or (message.role == \"assistant\" and not message.tool_calls) %}
+        {{- '<|im_start|>' + message.role + '\\n' + message.content.strip() + '<|im_end|>' + '\\n' }}
+    {%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\\n' }}
+{%- endif %}
+";
+
+fn messages(of: &[(&str, &str)]) -> Vec<Message> {
+    of.iter()
+        .map(|&(role, content)| Message { role: role.to_owned(), content: content.to_owned() })
+        .collect()
+}
+
+fn check(template: &str, chat: &[(&str, &str)], expected: &str) {
+    let template = ChatTemplate::new(template).unwrap();
+    assert_eq!(template.render(&messages(chat), true).unwrap(), expected);
+}
+
+fn refusal(template: &str) -> String {
+    let rendered = ChatTemplate::new(template)
+        .and_then(|template| template.render(&messages(&[("user", "a")]), true));
+    rendered.unwrap_err().to_string()
+}
+
+#[test]
+fn chatml_is_written_as_transformers_writes_it() {
+    check(
+        CHATML,
+        &[("user", " 1 < 2 & 'so' ")],
+        "<|im_start|>system\nYou are terse.<|im_end|>\n<|im_start|>user\n1 < 2 & 'so'<|im_end|>\n<|im_start|>assistant\n",
+    );
+    check(
+        CHATML,
+        &[("system", "S"), ("user", "U"), ("assistant", "A")],
+        "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nU<|im_end|>\n<|im_start|>assistant\nA<|im_end|>\n<|im_start|>assistant\n",
+    );
+}
+
+#[test]
+fn the_generation_prompt_is_a_choice() {
+    let template =
+        ChatTemplate::new("{{ messages[0].content }}{% if add_generation_prompt %}>{% endif %}")
+            .unwrap();
+    assert_eq!(template.render(&messages(&[("user", "a")]), false).unwrap(), "a");
+}
+
+#[test]
+fn json_is_python_s() {
+    let json = "{{ messages | tojson }}";
+    check(json, &[("user", "<é & \"b\">")], r#"[{"role": "user", "content": "<é & \"b\">"}]"#);
+    check(
+        "{{ messages | tojson(indent=2) }}",
+        &[("u", "a")],
+        "[\n  {\n    \"role\": \"u\",\n    \"content\": \"a\"\n  }\n]",
+    );
+    check("{{ [] | tojson }}{{ {} | tojson(indent=4) }}", &[], "[]{}");
+}
+
+#[test]
+fn blocks_are_trimmed() {
+    check(
+        "  {% for m in messages %}\n{{ m.content }}\n  {% endfor %}\n",
+        &[("user", "a"), ("user", "b")],
+        "a\nb\n",
+    );
+}
+
+#[test]
+fn python_methods_and_loop_controls_work() {
+    let template = "{% for m in messages %}{% if m.role.startswith('s') %}{% continue %}{% endif %}\
+                    {{ m.content.split('</think>')[-1].lstrip('\\n') }}{{ m.get('none', '!') }}{% endfor %}";
+    check(template, &[("system", "x"), ("user", "a</think>\nb")], "b!");
+}
+
+#[test]
+fn what_a_template_raises_is_said() {
+    let error = refusal("{{ raise_exception('roles must alternate') }}");
+    assert_eq!(error, "chat template of a string: roles must alternate (line 1)");
+    assert!(refusal("{{ strftime_now('%d %b %Y') }}").contains("strftime_now"));
+    assert!(refusal("{% if %}").starts_with("chat template of a string: "));
+}
+
+#[test]
+fn a_folder_s_template_is_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let render = || {
+        let template = ChatTemplate::from_folder(folder.path()).unwrap();
+        template.render(&messages(&[("user", "a"), ("user", "b")]), true).unwrap()
+    };
+    let config = |json: serde_json::Value| {
+        std::fs::write(folder.path().join("tokenizer_config.json"), json.to_string()).unwrap()
+    };
+    assert_eq!(render(), "ab");
+    config(serde_json::json!({ "eos_token": "E" }));
+    assert_eq!(render(), "ab");
+    config(
+        serde_json::json!({ "bos_token": { "content": "B" }, "eos_token": "E", "chat_template": "{{ bos_token }}1{{ eos_token }}" }),
+    );
+    assert_eq!(render(), "B1E");
+    let list = serde_json::json!([{ "name": "tool_use", "template": "2" }, { "name": "default", "template": "3" }]);
+    config(serde_json::json!({ "chat_template": list }));
+    assert_eq!(render(), "3");
+    std::fs::write(folder.path().join("chat_template.jinja"), "4").unwrap();
+    assert_eq!(render(), "4");
+    std::fs::remove_file(folder.path().join("chat_template.jinja")).unwrap();
+    config(serde_json::json!({ "chat_template": [] }));
+    let error = ChatTemplate::from_folder(folder.path()).unwrap_err().to_string();
+    assert!(
+        error.ends_with(
+            "key `chat_template`: expected a template, or a list with one named `default`, found []"
+        ),
+        "{error}"
+    );
+}

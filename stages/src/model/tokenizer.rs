@@ -1,0 +1,217 @@
+//! Text to token ids and back.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::Path;
+
+use tokenizers::models::wordlevel::WordLevel;
+use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
+use tokenizers::{
+    AddedToken, DecoderWrapper, SplitDelimiterBehavior, Tokenizer as Inner, decoders::fuse::Fuse,
+};
+
+use super::ModelError;
+
+/// A tokenizer in the format of Hugging Face's `tokenizer.json`.
+///
+/// Special tokens written in a text are recognised, since chat templates write them; encoding adds none of its own, since they write
+/// all of them.
+#[derive(Clone, Debug)]
+pub struct Tokenizer {
+    inner: Inner,
+    place: String,
+}
+
+/// Fills up batches.
+pub const PAD: &str = "<|pad|>";
+/// Ends a response.
+pub const EOS: &str = "<|eos|>";
+/// Stands for a character outside the alphabet.
+pub const UNKNOWN: &str = "<|unk|>";
+
+const SPECIAL: [&str; 3] = [PAD, EOS, UNKNOWN];
+
+impl Tokenizer {
+    /// Reads `tokenizer.json`.
+    ///
+    /// # Errors
+    /// If the file cannot be read or is no tokenizer.
+    pub fn from_folder(folder: &Path) -> Result<Self, ModelError> {
+        let path = folder.join("tokenizer.json");
+        let text = std::fs::read(&path).map_err(ModelError::read(&path))?;
+        let place = path.display().to_string();
+        let inner = Inner::from_bytes(text).map_err(failed(&place))?;
+        Ok(Self { inner, place })
+    }
+
+    /// A tokenizer with one token a character: ids 0, 1 and 2 are [`PAD`], [`EOS`] and [`UNKNOWN`], then `alphabet` in its order.
+    /// transformers loads what [`save`](Self::save) writes of it.
+    ///
+    /// # Errors
+    /// If a character stands twice in the alphabet.
+    pub fn characters(alphabet: &str) -> Result<Self, ModelError> {
+        let place = "of characters";
+        let vocabulary = numbered(place, alphabet)?;
+        let model = WordLevel::builder()
+            .vocab(vocabulary.into_iter().collect())
+            .unk_token(UNKNOWN.to_owned())
+            .build();
+        let mut inner = Inner::new(model.map_err(failed(place))?);
+        let any = SplitPattern::Regex("[\\s\\S]".to_owned());
+        inner.with_pre_tokenizer(Some(
+            Split::new(any, SplitDelimiterBehavior::Isolated, false).map_err(failed(place))?,
+        ));
+        inner.with_decoder(Some(DecoderWrapper::Fuse(Fuse::new())));
+        inner
+            .add_special_tokens(SPECIAL.map(|token| AddedToken::from(token, true)))
+            .map_err(failed(place))?;
+        Ok(Self { inner, place: place.to_owned() })
+    }
+
+    /// Token ids of a text.
+    ///
+    /// # Errors
+    /// If the tokenizer cannot represent it.
+    pub fn encode(&self, text: &str) -> Result<Vec<i32>, ModelError> {
+        let encoding = self.inner.encode_fast(text, false).map_err(failed(&self.place))?;
+        encoding
+            .get_ids()
+            .iter()
+            .map(|&id| i32::try_from(id).map_err(failed(&self.place)))
+            .collect()
+    }
+
+    /// The text of token ids, special tokens left out if `skip_special`. Ids that are no tokens are left out.
+    ///
+    /// # Errors
+    /// If the tokenizer's decoder fails.
+    pub fn decode(&self, ids: &[i32], skip_special: bool) -> Result<String, ModelError> {
+        let ids: Vec<u32> = ids.iter().filter_map(|&id| u32::try_from(id).ok()).collect();
+        self.inner.decode(&ids, skip_special).map_err(failed(&self.place))
+    }
+
+    /// Number of tokens, added ones included.
+    #[must_use]
+    pub fn vocab_size(&self) -> usize {
+        self.inner.get_vocab_size(true)
+    }
+
+    /// Id of a token.
+    #[must_use]
+    pub fn token_to_id(&self, token: &str) -> Option<i32> {
+        self.inner.token_to_id(token).and_then(|id| i32::try_from(id).ok())
+    }
+
+    /// The token with an id.
+    #[must_use]
+    pub fn id_to_token(&self, id: i32) -> Option<String> {
+        self.inner.id_to_token(u32::try_from(id).ok()?)
+    }
+
+    /// Writes `tokenizer.json`, and a `tokenizer_config.json` that lets transformers load it unless the folder has one.
+    ///
+    /// # Errors
+    /// If a file cannot be written.
+    pub fn save(&self, folder: &Path) -> Result<(), ModelError> {
+        let text = self.inner.to_string(true).map_err(failed(&self.place))?;
+        write(&folder.join("tokenizer.json"), &text)?;
+        let config = folder.join("tokenizer_config.json");
+        if config.exists() { Ok(()) } else { write(&config, &self.transformers_config()) }
+    }
+
+    fn transformers_config(&self) -> String {
+        let mut config = serde_json::json!({ "tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": false });
+        for (key, token) in [("pad_token", PAD), ("eos_token", EOS), ("unk_token", UNKNOWN)] {
+            if self.token_to_id(token).is_some() {
+                config[key] = token.into();
+            }
+        }
+        format!("{config:#}\n")
+    }
+}
+
+fn write(path: &Path, text: &str) -> Result<(), ModelError> {
+    std::fs::write(path, text).map_err(ModelError::write(path))
+}
+
+/// The special tokens, then the characters, with their ids.
+fn numbered(place: &str, alphabet: &str) -> Result<Vec<(String, u32)>, ModelError> {
+    let tokens =
+        SPECIAL.iter().map(|&token| token.to_owned()).chain(alphabet.chars().map(String::from));
+    let numbered: Vec<(String, u32)> = tokens.zip(0..).collect();
+    let mut ids = BTreeMap::new();
+    for (token, id) in &numbered {
+        if let Some(earlier) = ids.insert(token, id) {
+            let reason = format!("`{token}` stands at {earlier} and {id}");
+            return Err(ModelError::Tokenizer { place: place.to_owned(), reason });
+        }
+    }
+    Ok(numbered)
+}
+
+fn failed<E: fmt::Display>(place: &str) -> impl Fn(E) -> ModelError {
+    move |error| ModelError::Tokenizer { place: place.to_owned(), reason: error.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn characters_are_tokens() {
+        let tokenizer = Tokenizer::characters("0123456789+*=,: \n").unwrap();
+        assert_eq!(tokenizer.vocab_size(), 20);
+        assert_eq!(tokenizer.encode("3+ 4\n<|eos|>").unwrap(), [6, 13, 18, 7, 19, 1]);
+        assert_eq!(tokenizer.decode(&[6, 13, 18, 7, 19, 1], true).unwrap(), "3+ 4\n");
+        assert_eq!(tokenizer.decode(&[6, 1], false).unwrap(), "3<|eos|>");
+        assert_eq!(tokenizer.token_to_id(EOS), Some(1));
+        assert_eq!(tokenizer.id_to_token(13).as_deref(), Some("+"));
+        assert_eq!(tokenizer.id_to_token(-1), None);
+    }
+
+    #[test]
+    fn what_the_alphabet_lacks_is_unknown() {
+        let tokenizer = Tokenizer::characters("ab").unwrap();
+        assert_eq!(tokenizer.encode("acbé").unwrap(), [3, 2, 4, 2]);
+    }
+
+    #[test]
+    fn a_character_stands_once() {
+        let error = Tokenizer::characters("abca").unwrap_err();
+        assert_eq!(error.to_string(), "tokenizer of characters: `a` stands at 3 and 6");
+    }
+
+    #[test]
+    fn a_saved_tokenizer_encodes_alike() {
+        let tokenizer = Tokenizer::characters("abc ").unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        tokenizer.save(folder.path()).unwrap();
+        let again = Tokenizer::from_folder(folder.path()).unwrap();
+        for text in ["", "a  b", "<|pad|>c<|eos|>", "x"] {
+            assert_eq!(again.encode(text).unwrap(), tokenizer.encode(text).unwrap(), "{text:?}");
+        }
+        assert_eq!(again.vocab_size(), tokenizer.vocab_size());
+    }
+
+    #[test]
+    fn a_file_that_is_no_tokenizer_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let error = Tokenizer::from_folder(folder.path()).unwrap_err().to_string();
+        assert!(
+            error.starts_with(&format!(
+                "cannot read {}",
+                folder.path().join("tokenizer.json").display()
+            )),
+            "{error}"
+        );
+        std::fs::write(folder.path().join("tokenizer.json"), "{}").unwrap();
+        let error = Tokenizer::from_folder(folder.path()).unwrap_err().to_string();
+        assert!(
+            error.starts_with(&format!(
+                "tokenizer {}",
+                folder.path().join("tokenizer.json").display()
+            )),
+            "{error}"
+        );
+    }
+}
