@@ -1,0 +1,227 @@
+//! The running batch: which response sits in which slot of the KV cache.
+
+use std::ops::{Index, IndexMut, Range};
+
+/// Rows whose lengths differ by less than this share a bucket. Coarser buckets pad more, finer ones move more rows.
+const BUCKET: i64 = 32;
+
+/// A row that has changed its slot, and whose KV entries must follow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Move {
+    /// The slot it leaves.
+    pub(super) from: usize,
+    /// The slot it takes.
+    pub(super) to: usize,
+}
+
+/// Rows in the slots `0..len`, the longest first, up to a bucket's width.
+///
+/// The slots stay contiguous so that attention reads the cache through views, and ordered by length so that few views, each of rows
+/// of similar length, cover the batch with little padding. Every row grows by one token an iteration, so the differences of their
+/// lengths, and with them their order, never change while they run: a row that comes or goes moves at most one row of each later
+/// bucket.
+#[derive(Clone, Debug)]
+pub(super) struct Batch<T> {
+    rows: Vec<Row<T>>,
+    /// Iterations done; a row's length minus this is constant.
+    iterations: i64,
+}
+
+#[derive(Clone, Debug)]
+struct Row<T> {
+    bucket: i64,
+    value: T,
+}
+
+impl<T> Default for Batch<T> {
+    fn default() -> Self {
+        Self { rows: Vec::new(), iterations: 0 }
+    }
+}
+
+impl<T> Batch<T> {
+    /// Rows in the batch.
+    pub(super) fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// The rows in the order of their slots.
+    pub(super) fn iter(&self) -> impl ExactSizeIterator<Item = &T> {
+        self.rows.iter().map(|row| &row.value)
+    }
+
+    /// The rows in the order of their slots, to change; not their lengths.
+    pub(super) fn iter_mut(&mut self) -> impl ExactSizeIterator<Item = &mut T> {
+        self.rows.iter_mut().map(|row| &mut row.value)
+    }
+
+    /// Tells that every row has grown by one token.
+    pub(super) fn grown(&mut self) {
+        self.iterations += 1;
+    }
+
+    /// Takes in a row of `length` tokens; the moves are to be carried out in order before anything is written to its slot.
+    pub(super) fn insert(&mut self, value: T, length: usize) -> Vec<Move> {
+        let bucket = (self.iterations - length as i64).div_euclid(BUCKET);
+        let later = self.rows.partition_point(|row| row.bucket <= bucket);
+        let mut hole = self.rows.len();
+        self.rows.push(Row { bucket, value });
+        let mut moves = Vec::new();
+        for start in
+            (later..hole).rev().filter(|slot| self.starts_bucket(*slot)).collect::<Vec<_>>()
+        {
+            self.rows.swap(start, hole);
+            moves.push(Move { from: start, to: hole });
+            hole = start;
+        }
+        moves
+    }
+
+    /// Takes the row out of `slot`; the moves are to be carried out in order.
+    pub(super) fn remove(&mut self, slot: usize) -> (T, Vec<Move>) {
+        let mut hole = slot;
+        let mut moves = Vec::new();
+        for end in (slot..self.len()).filter(|slot| self.ends_bucket(*slot)).collect::<Vec<_>>() {
+            if end != hole {
+                self.rows.swap(end, hole);
+                moves.push(Move { from: end, to: hole });
+            }
+            hole = end;
+        }
+        (self.rows.swap_remove(hole).value, moves)
+    }
+
+    fn starts_bucket(&self, slot: usize) -> bool {
+        slot == 0 || self.rows[slot - 1].bucket != self.rows[slot].bucket
+    }
+
+    fn ends_bucket(&self, slot: usize) -> bool {
+        slot + 1 == self.len() || self.rows[slot + 1].bucket != self.rows[slot].bucket
+    }
+}
+
+impl<T> Index<usize> for Batch<T> {
+    type Output = T;
+    fn index(&self, slot: usize) -> &T {
+        &self.rows[slot].value
+    }
+}
+
+impl<T> IndexMut<usize> for Batch<T> {
+    fn index_mut(&mut self, slot: usize) -> &mut T {
+        &mut self.rows[slot].value
+    }
+}
+
+/// Cuts slots into runs of similar length: the shortest row of a run lacks at most 32 tokens, or an eighth, to the longest.
+pub(super) fn runs(lengths: &[usize]) -> Vec<Range<usize>> {
+    let mut runs = Vec::new();
+    let mut start = 0;
+    let (mut shortest, mut longest) = (usize::MAX, 0);
+    for (slot, length) in lengths.iter().enumerate() {
+        (shortest, longest) = (shortest.min(*length), longest.max(*length));
+        if longest - shortest > padding_limit(longest) {
+            runs.push(start..slot);
+            (start, shortest, longest) = (slot, *length, *length);
+        }
+    }
+    if start < lengths.len() {
+        runs.push(start..lengths.len());
+    }
+    runs
+}
+
+fn padding_limit(longest: usize) -> usize {
+    (BUCKET as usize).max(longest / 8)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A cache of one cell a slot, moved about as the batch says.
+    #[derive(Default)]
+    struct Model {
+        batch: Batch<u32>,
+        cells: Vec<u32>,
+        lengths: std::collections::BTreeMap<u32, usize>,
+    }
+
+    impl Model {
+        fn carry_out(&mut self, moves: &[Move]) {
+            self.cells.resize(self.cells.len().max(self.batch.len()), u32::MAX);
+            for Move { from, to } in moves {
+                self.cells[*to] = self.cells[*from];
+            }
+        }
+
+        fn insert(&mut self, value: u32, length: usize) {
+            let moves = self.batch.insert(value, length);
+            self.carry_out(&moves);
+            let slot = self.batch.iter().position(|v| *v == value).unwrap();
+            self.cells[slot] = value;
+            self.lengths.insert(value, length);
+        }
+
+        fn remove(&mut self, slot: usize) {
+            let expected = self.batch[slot];
+            let (value, moves) = self.batch.remove(slot);
+            assert_eq!(value, expected);
+            self.carry_out(&moves);
+            self.lengths.remove(&value);
+        }
+
+        fn grow(&mut self) {
+            self.batch.grown();
+            self.lengths.values_mut().for_each(|length| *length += 1);
+        }
+
+        fn check(&self) {
+            let values: Vec<u32> = self.batch.iter().copied().collect();
+            assert_eq!(values, self.cells[..values.len()], "the cache follows the batch");
+            assert_eq!(values.len(), self.lengths.len());
+            let lengths: Vec<usize> = values.iter().map(|value| self.lengths[value]).collect();
+            for pair in lengths.windows(2) {
+                assert!(
+                    pair[1] < pair[0] + BUCKET as usize,
+                    "longest first up to a bucket: {lengths:?}"
+                );
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn the_cache_follows_the_batch(script in prop::collection::vec((0..4u8, 1..400usize), 1..80)) {
+            let mut model = Model::default();
+            for (value, (action, number)) in script.into_iter().enumerate() {
+                match action {
+                    0 if model.batch.len() > 0 => model.remove(number % model.batch.len()),
+                    1 => (0..number % 50).for_each(|_| model.grow()),
+                    _ => model.insert(value as u32, number),
+                }
+                model.check();
+            }
+        }
+
+        #[test]
+        fn runs_cover_the_batch_and_bound_the_padding(lengths in prop::collection::vec(1..600usize, 0..60)) {
+            let runs = runs(&lengths);
+            let covered: Vec<usize> = runs.iter().cloned().flatten().collect();
+            prop_assert_eq!(covered, (0..lengths.len()).collect::<Vec<_>>());
+            for run in runs {
+                let longest = lengths[run.clone()].iter().max().unwrap();
+                let shortest = lengths[run].iter().min().unwrap();
+                prop_assert!(longest - shortest <= padding_limit(*longest));
+            }
+        }
+    }
+
+    #[test]
+    fn rows_of_one_length_are_one_run() {
+        assert_eq!(runs(&[40; 9]), [0..9]);
+        assert_eq!(runs(&[300, 290, 100, 90, 20]), [0..2, 2..4, 4..5]);
+    }
+}

@@ -1,0 +1,128 @@
+//! Response lengths that are given instead of sampled.
+
+use std::path::{Path, PathBuf};
+
+use rollpacker_dataflow::step::Step;
+
+/// Lengths of responses by step and launch order, end-of-sequence token included.
+///
+/// An engine that replays them ends each response exactly there and never earlier, so that two systems, or two schedules, can be
+/// compared on the same work. The `k`-th response launched in a step takes the step's `k`-th length: with whole groups launched
+/// prompt after prompt that is `prompt_index_in_step * samples + sample`. Steps beyond the last begin again at the first, and so do
+/// the launches of a step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lengths(Vec<Vec<u32>>);
+
+/// Why lengths cannot be replayed.
+#[derive(Debug, thiserror::Error)]
+pub enum LengthsError {
+    /// The file cannot be read.
+    #[error("cannot read {path}: {source}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The file is not a JSON list of lists of numbers.
+    #[error("{path}: expected a list of steps, each a list of lengths: {source}")]
+    Json {
+        /// The file.
+        path: PathBuf,
+        /// Where and why.
+        source: serde_json::Error,
+    },
+    /// There is no step.
+    #[error("lengths to replay hold no step")]
+    NoSteps,
+    /// A step has no lengths.
+    #[error("lengths to replay: step {step} is empty")]
+    EmptyStep {
+        /// Which, from 0.
+        step: usize,
+    },
+    /// A response would have no token.
+    #[error("lengths to replay: step {step}, response {launch}: expected at least 1, found 0")]
+    Zero {
+        /// Which step, from 0.
+        step: usize,
+        /// Which of its responses, from 0.
+        launch: usize,
+    },
+}
+
+impl Lengths {
+    /// Lengths by step and launch.
+    ///
+    /// # Errors
+    /// If there is no step, or a step without a length, or a length of 0.
+    pub fn new(steps: Vec<Vec<u32>>) -> Result<Self, LengthsError> {
+        if steps.is_empty() {
+            return Err(LengthsError::NoSteps);
+        }
+        for (step, lengths) in steps.iter().enumerate() {
+            if lengths.is_empty() {
+                return Err(LengthsError::EmptyStep { step });
+            }
+            if let Some(launch) = lengths.iter().position(|length| *length == 0) {
+                return Err(LengthsError::Zero { step, launch });
+            }
+        }
+        Ok(Self(steps))
+    }
+
+    /// Reads a JSON file: a list of steps, each a list of lengths in launch order.
+    ///
+    /// # Errors
+    /// If the file cannot be read, is not such a list, or [`new`](Self::new) refuses what it holds.
+    pub fn read(path: &Path) -> Result<Self, LengthsError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| LengthsError::Read { path: path.to_owned(), source })?;
+        let steps = serde_json::from_str(&text)
+            .map_err(|source| LengthsError::Json { path: path.to_owned(), source })?;
+        Self::new(steps)
+    }
+
+    /// Tokens of the `launch`-th response, from 0, launched in `step`.
+    #[must_use]
+    pub fn get(&self, step: Step, launch: u64) -> u32 {
+        let lengths = at(&self.0, step.0);
+        *at(lengths, launch)
+    }
+}
+
+fn at<T>(cycle: &[T], index: u64) -> &T {
+    &cycle[(index % cycle.len() as u64) as usize]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kth_launch_takes_the_kth_length() {
+        let lengths = Lengths::new(vec![vec![5, 6, 7], vec![8, 9]]).unwrap();
+        assert_eq!([0, 1, 2, 3].map(|launch| lengths.get(Step(0), launch)), [5, 6, 7, 5]);
+        assert_eq!(lengths.get(Step(1), 1), 9);
+        assert_eq!(lengths.get(Step(2), 1), 6);
+    }
+
+    #[test]
+    fn a_file_is_read_and_defects_are_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("lengths.json");
+        let read = |text: &str| {
+            std::fs::write(&path, text).unwrap();
+            Lengths::read(&path)
+                .map_err(|error| error.to_string().replace(path.to_str().unwrap(), "FILE"))
+        };
+        assert_eq!(read("[[1, 2], [3]]"), Ok(Lengths(vec![vec![1, 2], vec![3]])));
+        assert_eq!(read("[]").unwrap_err(), "lengths to replay hold no step");
+        assert_eq!(read("[[1], []]").unwrap_err(), "lengths to replay: step 1 is empty");
+        assert_eq!(
+            read("[[1, 0]]").unwrap_err(),
+            "lengths to replay: step 0, response 1: expected at least 1, found 0"
+        );
+        assert!(read("[1]").unwrap_err().starts_with("FILE: expected a list of steps"));
+    }
+}

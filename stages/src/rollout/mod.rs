@@ -1,0 +1,199 @@
+//! Rollout engines: what turns prompts into responses.
+
+pub mod lengths;
+pub mod sampling;
+pub mod statistics;
+
+#[cfg(feature = "torch")]
+mod batch;
+#[cfg(feature = "torch")]
+mod instance;
+#[cfg(feature = "torch")]
+mod kv_cache;
+#[cfg(feature = "torch")]
+mod sampler;
+#[cfg(feature = "torch")]
+mod scheduler;
+#[cfg(feature = "torch")]
+mod sequence;
+#[cfg(feature = "torch")]
+pub mod torch;
+
+use std::fmt;
+use std::sync::Arc;
+
+use rollpacker_dataflow::clock::Nanos;
+use rollpacker_dataflow::step::{PolicyVersion, PromptId, SampleId, Step};
+use serde::{Deserialize, Serialize};
+
+/// A handle of published weights; what [`POLICIES`](rollpacker_dataflow::schema::POLICIES) carries.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// Which weights.
+    pub version: PolicyVersion,
+    /// Where they are, in the words of the trainer that published them.
+    pub location: String,
+    /// Digest of the weights.
+    pub digest: u64,
+}
+
+/// A prompt to answer `samples` times.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// The step that wants the responses; seeds the sampling together with prompt and sample.
+    pub step: Step,
+    /// The prompt to answer.
+    pub prompt: PromptId,
+    /// Which of its samples.
+    pub samples: std::ops::Range<u32>,
+    /// The prompt as token ids; never empty.
+    pub prompt_ids: Arc<[i32]>,
+}
+
+/// Why a response ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FinishReason {
+    /// The policy sampled an end-of-sequence token.
+    Stop,
+    /// The response reached its longest allowed length.
+    Length,
+    /// The caller aborted it.
+    Abort,
+}
+
+impl FinishReason {
+    /// As written in the column `finish_reason`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Stop => "stop",
+            Self::Length => "length",
+            Self::Abort => "abort",
+        }
+    }
+}
+
+impl std::str::FromStr for FinishReason {
+    type Err = UnknownFinishReason;
+
+    fn from_str(written: &str) -> Result<Self, Self::Err> {
+        [Self::Stop, Self::Length, Self::Abort]
+            .into_iter()
+            .find(|reason| reason.as_str() == written)
+            .ok_or_else(|| UnknownFinishReason(written.to_owned()))
+    }
+}
+
+/// A text that is no [`FinishReason`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no finish reason: expected stop, length or abort")]
+pub struct UnknownFinishReason(pub String);
+
+impl fmt::Display for FinishReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A response that ended, or was dropped with the tokens it had.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Completion {
+    /// Which response.
+    pub id: SampleId,
+    /// The sampled tokens; an end-of-sequence token that was sampled is the last of them.
+    pub response_ids: Vec<i32>,
+    /// Log-probability of each token under the distribution it was drawn from before truncation by top-k and top-p
+    /// (temperature applied), in nats.
+    pub logprobs: Vec<f32>,
+    /// Policy version that sampled each token.
+    pub token_versions: Vec<PolicyVersion>,
+    /// The response as text, special tokens left out.
+    pub text: String,
+    /// Why it ended.
+    pub finish_reason: FinishReason,
+    /// When the engine took it up.
+    pub started: Nanos,
+    /// When its last token was sampled.
+    pub finished: Nanos,
+    /// Times its KV cache was given up and computed again.
+    pub preemptions: u32,
+    /// Engine instance that finished it.
+    pub instance: u32,
+}
+
+/// What an engine reports.
+#[derive(Clone, Debug, PartialEq)]
+pub enum RolloutEvent {
+    /// A response ended; exactly one for each sample that was asked for.
+    Completed(Completion),
+    /// The engine cannot go on; nothing follows.
+    Failed(RolloutError),
+}
+
+/// Why an engine stopped, or refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RolloutError {
+    /// The weights could not be taken over.
+    #[error("cannot load policy {version} from `{location}`: {reason}")]
+    Load {
+        /// Which weights.
+        version: PolicyVersion,
+        /// Where they should have been.
+        location: String,
+        /// What went wrong.
+        reason: String,
+    },
+    /// The prompt and its longest response do not fit.
+    #[error(
+        "{prompt} has {tokens} tokens, more than the {limit} that the engine can hold beside a response"
+    )]
+    PromptTooLong {
+        /// The prompt.
+        prompt: PromptId,
+        /// Its length.
+        tokens: usize,
+        /// The longest that fits.
+        limit: usize,
+    },
+    /// The engine broke while generating.
+    #[error("rollout engine instance {instance} failed: {reason}")]
+    Engine {
+        /// Which instance.
+        instance: u32,
+        /// What went wrong.
+        reason: String,
+    },
+}
+
+/// Called by an engine, from any thread, when [`RolloutEngine::poll`] has something new.
+pub type Waker = Arc<dyn Fn() + Send + Sync>;
+
+/// Something that generates responses: a torch model on threads, a server over HTTP, a simulation.
+///
+/// An engine is driven without blocking: commands return at once, events are polled, and the waker says when to poll again.
+///
+/// # Contract
+/// - Every sample of every [`Request`] is reported exactly once: as [`Completed`](RolloutEvent::Completed), with
+///   [`FinishReason::Abort`] if it was aborted before it ended. After [`Failed`](RolloutEvent::Failed) nothing is owed.
+/// - Commands take effect in the order in which they are given. Responses requested after [`load`](Self::load) are sampled by the
+///   loaded policy from their first token on.
+/// - What is sampled for a response depends on the seed of the engine, step, prompt, sample and weights, never on which other
+///   responses run, nor on when they arrive.
+/// - Aborting a response that has ended, or was never asked for, does nothing.
+pub trait RolloutEngine {
+    /// Uses the weights of `policy` for everything requested from now on.
+    fn load(&mut self, policy: &Policy);
+
+    /// Generates the samples of `request`.
+    fn generate(&mut self, request: Request);
+
+    /// Drops a response; its tokens so far are still reported.
+    fn abort(&mut self, id: SampleId);
+
+    /// The next event, if there is one now.
+    fn poll(&mut self) -> Option<RolloutEvent>;
+
+    /// Whom to call when there is an event to poll. Replaces an earlier waker.
+    fn wake_by(&mut self, waker: Waker);
+}

@@ -1,0 +1,221 @@
+//! Logits to tokens, on the device where the logits are.
+
+use tch::{Device, Kind, TchError, Tensor};
+
+use super::sampling::Sampling;
+use super::sequence::Draw;
+
+/// Draws a token for each row of a batch of logits.
+///
+/// Each row is inverted at its own uniform number: the token is the first whose cumulative probability, in order of token ids,
+/// exceeds it. The cumulative sums are in float64, so that rare tokens of large vocabularies keep their share.
+#[derive(Debug)]
+pub(super) struct Sampler {
+    sampling: Sampling,
+    /// The token that a forced end takes.
+    end: i64,
+    /// `[1, vocab]`, bool: the end-of-sequence tokens.
+    ends: Tensor,
+    device: Device,
+}
+
+/// What was drawn, by row.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Sampled {
+    pub(super) tokens: Vec<i64>,
+    /// Log-probabilities, in nats, before end-of-sequence tokens are held back or forced, and before truncation; at temperature 0
+    /// those of temperature 1.
+    pub(super) logprobs: Vec<f32>,
+}
+
+impl Sampler {
+    /// A sampler over `vocab` tokens, of which `eos` end a response.
+    pub(super) fn new(
+        sampling: Sampling,
+        vocab: i64,
+        eos: &[i32],
+        device: Device,
+    ) -> Result<Self, TchError> {
+        let ids: Vec<i64> = eos.iter().copied().map(i64::from).collect();
+        let mut ends = Tensor::f_zeros([1, vocab], (Kind::Bool, device))?;
+        if !ids.is_empty() {
+            let ids = Tensor::f_from_slice(&ids)?.f_to_device(device)?;
+            let _same_tensor = ends.f_index_fill_(1, &ids, 1)?;
+        }
+        Ok(Self { sampling, end: ids.first().copied().unwrap_or(0), ends, device })
+    }
+
+    /// Draws one token from each row of `logits [n, vocab]`.
+    pub(super) fn sample(&self, logits: &Tensor, draws: &[Draw]) -> Result<Sampled, TchError> {
+        let logprobs = self.tempered(logits)?.f_log_softmax(-1, Kind::Float)?;
+        let allowed = self.hold_back_ends(&logprobs, draws)?;
+        let allowed = allowed.as_ref().unwrap_or(&logprobs);
+        let drawn = if self.is_greedy() {
+            allowed.f_argmax(-1, true)?
+        } else {
+            self.invert(allowed, draws)?
+        };
+        let tokens = self.force_ends(drawn, draws)?;
+        let logprobs = logprobs.f_gather(-1, &tokens, false)?;
+        Ok(Sampled {
+            tokens: Vec::try_from(tokens.f_squeeze_dim(1)?)?,
+            logprobs: Vec::try_from(logprobs.f_squeeze_dim(1)?)?,
+        })
+    }
+
+    fn is_greedy(&self) -> bool {
+        self.sampling.temperature == 0.0
+    }
+
+    fn tempered(&self, logits: &Tensor) -> Result<Tensor, TchError> {
+        match self.sampling.temperature {
+            0.0 | 1.0 => Ok(logits.shallow_clone()),
+            temperature => logits.f_div_scalar(temperature),
+        }
+    }
+
+    fn hold_back_ends(
+        &self,
+        logprobs: &Tensor,
+        draws: &[Draw],
+    ) -> Result<Option<Tensor>, TchError> {
+        if draws.iter().all(|draw| draw.may_end) {
+            return Ok(None);
+        }
+        let held_back = self.column(draws.iter().map(|draw| !draw.may_end))?;
+        logprobs.f_masked_fill(&held_back.f_logical_and(&self.ends)?, f64::NEG_INFINITY).map(Some)
+    }
+
+    /// `[n, 1]`: the token at each draw's uniform number.
+    fn invert(&self, logprobs: &Tensor, draws: &[Draw]) -> Result<Tensor, TchError> {
+        let cumulative = self.truncated(logprobs.f_exp()?)?.f_cumsum(-1, Kind::Double)?;
+        let vocab = cumulative.size2()?.1;
+        let uniform = self.column(draws.iter().map(|draw| draw.uniform))?;
+        let at = uniform.f_mul(&cumulative.f_narrow(1, vocab - 1, 1)?)?;
+        let drawn = at.f_searchsorted::<Tensor>(&cumulative, false, true, "right", None)?;
+        // Past the end only if the probabilities are not numbers; the log-probability shows it to the caller.
+        drawn.f_clamp_max(vocab - 1)
+    }
+
+    /// The probabilities with those outside top-k and top-p zero.
+    fn truncated(&self, probabilities: Tensor) -> Result<Tensor, TchError> {
+        let vocab = probabilities.size2()?.1;
+        let top_k = match i64::from(self.sampling.top_k) {
+            0 => vocab,
+            top_k => top_k.min(vocab),
+        };
+        if top_k == vocab && self.sampling.top_p >= 1.0 {
+            return Ok(probabilities);
+        }
+        let (likeliest, _) = probabilities.f_topk(top_k, -1, true, true)?;
+        let last = self.last_kept(&likeliest)?;
+        let dropped = probabilities.f_lt_tensor(&likeliest.f_gather(1, &last, false)?)?;
+        probabilities.f_masked_fill(&dropped, 0.0)
+    }
+
+    /// `[n, 1]`: place in `likeliest [n, k]`, which descends, of the last probability to keep.
+    fn last_kept(&self, likeliest: &Tensor) -> Result<Tensor, TchError> {
+        let cumulative = likeliest.f_cumsum(-1, Kind::Double)?;
+        let last = likeliest.size2()?.1 - 1;
+        let wanted = cumulative.f_narrow(1, last, 1)?.f_mul_scalar(self.sampling.top_p)?;
+        wanted.f_searchsorted::<Tensor>(&cumulative, false, false, "left", None)?.f_clamp_max(last)
+    }
+
+    fn force_ends(&self, drawn: Tensor, draws: &[Draw]) -> Result<Tensor, TchError> {
+        if draws.iter().all(|draw| !draw.must_end) {
+            return Ok(drawn);
+        }
+        drawn.f_masked_fill(&self.column(draws.iter().map(|draw| draw.must_end))?, self.end)
+    }
+
+    fn column<T: tch::kind::Element>(
+        &self,
+        values: impl Iterator<Item = T>,
+    ) -> Result<Tensor, TchError> {
+        Tensor::f_from_slice(&values.collect::<Vec<_>>())?.f_unsqueeze(1)?.f_to_device(self.device)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PROBABILITIES: [f32; 4] = [0.1, 0.4, 0.2, 0.3];
+
+    fn sampler(sampling: Sampling) -> Sampler {
+        Sampler::new(sampling, 4, &[1], Device::Cpu).unwrap()
+    }
+
+    fn draw(uniform: f64) -> Draw {
+        Draw { uniform, may_end: true, must_end: false }
+    }
+
+    /// Tokens drawn at each of `draws` from the same distribution.
+    fn tokens(sampling: Sampling, draws: &[Draw]) -> Vec<i64> {
+        let rows = Tensor::from_slice(&PROBABILITIES).log().repeat([draws.len() as i64, 1]);
+        sampler(sampling).sample(&rows, draws).unwrap().tokens
+    }
+
+    fn at(uniforms: &[f64]) -> Vec<Draw> {
+        uniforms.iter().map(|uniform| draw(*uniform)).collect()
+    }
+
+    #[test]
+    fn tokens_are_where_the_distribution_is_inverted() {
+        let draws = at(&[0.0, 0.09, 0.11, 0.49, 0.51, 0.69, 0.71, 1.0 - f64::EPSILON]);
+        assert_eq!(tokens(Sampling::unrestricted(1), &draws), [0, 0, 1, 1, 2, 2, 3, 3]);
+    }
+
+    #[test]
+    fn temperature_sharpens() {
+        let cold = Sampling { temperature: 0.5, ..Sampling::unrestricted(1) };
+        // Squares over their sum: 1, 16, 4 and 9 of 30.
+        let draws = at(&[0.9 / 30.0, 1.1 / 30.0, 16.9 / 30.0, 17.1 / 30.0, 21.1 / 30.0]);
+        assert_eq!(tokens(cold, &draws), [0, 1, 1, 2, 3]);
+        assert_eq!(tokens(Sampling::greedy(1), &draws), [1; 5]);
+    }
+
+    #[test]
+    fn only_the_likeliest_are_drawn() {
+        let uniforms = at(&[0.01, 0.56, 0.58, 0.99]);
+        let two = Sampling { top_k: 2, ..Sampling::unrestricted(1) };
+        assert_eq!(tokens(two, &uniforms), [1, 1, 3, 3]);
+        let seven_tenths = Sampling { top_p: 0.69, ..Sampling::unrestricted(1) };
+        assert_eq!(tokens(seven_tenths, &uniforms), [1, 1, 3, 3]);
+        let a_bit_more = Sampling { top_p: 0.71, ..Sampling::unrestricted(1) };
+        assert_eq!(tokens(a_bit_more, &at(&[0.01, 0.46, 0.99])), [1, 2, 3]);
+        let one = Sampling { top_p: 1e-9, ..Sampling::unrestricted(1) };
+        assert_eq!(tokens(one, &uniforms), [1; 4]);
+        let both = Sampling { top_k: 2, top_p: 0.5, ..Sampling::unrestricted(1) };
+        assert_eq!(tokens(both, &uniforms), [1; 4], "0.4 of 0.7 is more than half");
+    }
+
+    #[test]
+    fn ends_are_held_back_and_forced_by_row() {
+        let held_back = Draw { may_end: false, ..draw(0.2) };
+        let forced = Draw { may_end: false, must_end: true, ..draw(0.9) };
+        assert_eq!(tokens(Sampling::unrestricted(1), &[draw(0.2), held_back, forced]), [1, 2, 1]);
+        assert_eq!(tokens(Sampling::greedy(1), &[draw(0.2), held_back, forced]), [1, 3, 1]);
+    }
+
+    #[test]
+    fn logprobs_are_those_before_truncation_and_holding_back() {
+        let sampling = Sampling { top_k: 1, ..Sampling::unrestricted(1) };
+        let rows = Tensor::from_slice(&PROBABILITIES).log().repeat([2, 1]);
+        let forced = Draw { may_end: false, must_end: true, ..draw(0.9) };
+        let sampled = sampler(sampling)
+            .sample(&rows, &[Draw { may_end: false, ..draw(0.5) }, forced])
+            .unwrap();
+        assert_eq!(sampled.tokens, [3, 1]);
+        for (found, expected) in sampled.logprobs.iter().zip([0.3f32, 0.4]) {
+            assert!((found - expected.ln()).abs() < 1e-6);
+        }
+    }
+
+    #[test]
+    fn logits_that_are_not_numbers_show_in_the_logprob() {
+        let rows = Tensor::from_slice(&[f32::NAN; 4]).unsqueeze(0);
+        let sampled = sampler(Sampling::unrestricted(1)).sample(&rows, &[draw(0.5)]).unwrap();
+        assert!(sampled.logprobs[0].is_nan());
+    }
+}

@@ -1,0 +1,127 @@
+//! How tokens are drawn: the options, and the random stream of a response.
+
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+use rollpacker_dataflow::step::SampleId;
+
+/// How the tokens of a response are drawn, and how many.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sampling {
+    /// Divides the logits; 0 takes the likeliest token each time.
+    pub temperature: f64,
+    /// Draws from the likeliest tokens whose probabilities sum to at least this, in (0, 1]; 1 is off. Applied after `top_k`.
+    pub top_p: f64,
+    /// Draws from this many likeliest tokens; 0 is off. Tokens as likely as the last of them stay.
+    pub top_k: u32,
+    /// Tokens before which no end-of-sequence token is drawn.
+    pub min_new_tokens: u32,
+    /// Tokens after which a response is cut; at least 1.
+    pub max_new_tokens: u32,
+}
+
+impl Sampling {
+    /// Draws from the policy's own distribution, up to `max_new_tokens`.
+    #[must_use]
+    pub fn unrestricted(max_new_tokens: u32) -> Self {
+        Self { temperature: 1.0, top_p: 1.0, top_k: 0, min_new_tokens: 0, max_new_tokens }
+    }
+
+    /// Takes the likeliest token each time, up to `max_new_tokens`.
+    #[must_use]
+    pub fn greedy(max_new_tokens: u32) -> Self {
+        Self { temperature: 0.0, ..Self::unrestricted(max_new_tokens) }
+    }
+
+    /// The first option out of its bounds: its name, the bounds and its value.
+    #[must_use]
+    pub fn defect(&self) -> Option<(&'static str, &'static str, String)> {
+        if !(self.temperature >= 0.0 && self.temperature.is_finite()) {
+            return Some((
+                "temperature",
+                "a finite number, at least 0",
+                self.temperature.to_string(),
+            ));
+        }
+        if !(self.top_p > 0.0 && self.top_p <= 1.0) {
+            return Some(("top_p", "in (0, 1]", self.top_p.to_string()));
+        }
+        if self.max_new_tokens == 0 {
+            return Some(("max_new_tokens", "at least 1", "0".to_owned()));
+        }
+        (self.min_new_tokens > self.max_new_tokens)
+            .then(|| ("min_new_tokens", "at most max_new_tokens", self.min_new_tokens.to_string()))
+    }
+}
+
+/// The random numbers of one response.
+///
+/// ChaCha8 keyed by the engine's seed, the step, the prompt and the sample, eight bytes each: one number a token, in order. So a
+/// response draws the same numbers in whatever company, order and instance it is generated, and goes on with them after a preemption.
+#[derive(Clone, Debug)]
+pub struct RandomStream(ChaCha8Rng);
+
+impl RandomStream {
+    /// The stream of response `id`.
+    #[must_use]
+    pub fn new(seed: u64, id: SampleId) -> Self {
+        let mut key = [0; 32];
+        for (bytes, word) in
+            key.chunks_exact_mut(8).zip([seed, id.step.0, id.prompt.0, u64::from(id.sample)])
+        {
+            bytes.copy_from_slice(&word.to_le_bytes());
+        }
+        Self(ChaCha8Rng::from_seed(key))
+    }
+
+    /// The next number, uniform in [0, 1).
+    pub fn uniform(&mut self) -> f64 {
+        (self.0.next_u64() >> 11) as f64 * (1.0 / (1u64 << 53) as f64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rollpacker_dataflow::step::{PromptId, Step};
+
+    use super::*;
+
+    fn first(seed: u64, step: u64, prompt: u64, sample: u32) -> f64 {
+        RandomStream::new(seed, SampleId { step: Step(step), prompt: PromptId(prompt), sample })
+            .uniform()
+    }
+
+    #[test]
+    fn every_part_of_the_key_changes_the_stream() {
+        let base = first(1, 2, 3, 4);
+        assert_eq!(base, first(1, 2, 3, 4));
+        for other in [
+            first(0, 2, 3, 4),
+            first(1, 0, 3, 4),
+            first(1, 2, 0, 4),
+            first(1, 2, 3, 0),
+            first(2, 1, 3, 4),
+        ] {
+            assert_ne!(base, other);
+        }
+    }
+
+    #[test]
+    fn numbers_are_uniform() {
+        let mut stream = RandomStream::new(0, SampleId::default());
+        let numbers: Vec<f64> = (0..10_000).map(|_| stream.uniform()).collect();
+        assert!(numbers.iter().all(|u| (0.0..1.0).contains(u)));
+        let mean = numbers.iter().sum::<f64>() / 1e4;
+        assert!((mean - 0.5).abs() < 0.015, "{mean}");
+    }
+
+    #[test]
+    fn options_out_of_bounds_are_named() {
+        let good = Sampling::unrestricted(8);
+        assert_eq!(good.defect(), None);
+        let name = |bad: Sampling| bad.defect().map(|(name, _, _)| name);
+        assert_eq!(name(Sampling { temperature: f64::NAN, ..good }), Some("temperature"));
+        assert_eq!(name(Sampling { top_p: 0.0, ..good }), Some("top_p"));
+        assert_eq!(name(Sampling { max_new_tokens: 0, ..good }), Some("max_new_tokens"));
+        assert_eq!(name(Sampling { min_new_tokens: 9, ..good }), Some("min_new_tokens"));
+    }
+}

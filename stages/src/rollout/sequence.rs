@@ -1,0 +1,192 @@
+//! A response under way.
+
+use std::sync::Arc;
+
+use rollpacker_dataflow::clock::Nanos;
+use rollpacker_dataflow::step::{PolicyVersion, SampleId};
+
+use super::sampling::{RandomStream, Sampling};
+use super::{Completion, FinishReason};
+
+/// What decides the next token of a response, beside the logits.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Draw {
+    /// Uniform in [0, 1): where in the distribution to draw.
+    pub(super) uniform: f64,
+    /// Whether an end-of-sequence token may be drawn.
+    pub(super) may_end: bool,
+    /// Whether the response ends here, whatever would be drawn.
+    pub(super) must_end: bool,
+}
+
+/// A prompt with the tokens sampled so far.
+#[derive(Clone, Debug)]
+pub(super) struct Sequence {
+    pub(super) id: SampleId,
+    pub(super) prompt_ids: Arc<[i32]>,
+    /// Length at which the response is made to end, if lengths are replayed.
+    pub(super) forced_length: Option<u32>,
+    /// Leading tokens whose keys and values are in the cache.
+    pub(super) cached: usize,
+    /// The policy that computed the first of them.
+    pub(super) cached_by: PolicyVersion,
+    pub(super) preemptions: u32,
+    started: Option<Nanos>,
+    stream: RandomStream,
+    response_ids: Vec<i32>,
+    logprobs: Vec<f32>,
+    token_versions: Vec<PolicyVersion>,
+}
+
+impl Sequence {
+    pub(super) fn new(
+        id: SampleId,
+        prompt_ids: Arc<[i32]>,
+        forced_length: Option<u32>,
+        stream: RandomStream,
+    ) -> Self {
+        Self {
+            id,
+            prompt_ids,
+            forced_length,
+            cached: 0,
+            cached_by: PolicyVersion::default(),
+            preemptions: 0,
+            started: None,
+            stream,
+            response_ids: Vec::new(),
+            logprobs: Vec::new(),
+            token_versions: Vec::new(),
+        }
+    }
+
+    /// Tokens of prompt and response.
+    pub(super) fn tokens(&self) -> usize {
+        self.prompt_ids.len() + self.response_ids.len()
+    }
+
+    /// The newest token: the input of the next decode iteration.
+    pub(super) fn last_token(&self) -> i32 {
+        *self
+            .response_ids
+            .last()
+            .or(self.prompt_ids.last())
+            .expect("invariant: the engine refuses empty prompts")
+    }
+
+    /// All tokens but the newest: what must be cached before the next decode iteration.
+    pub(super) fn prefix(&self) -> impl Iterator<Item = i32> {
+        self.prompt_ids.iter().chain(&self.response_ids).copied().take(self.tokens() - 1)
+    }
+
+    /// Whether no token has been sampled.
+    pub(super) fn is_fresh(&self) -> bool {
+        self.response_ids.is_empty()
+    }
+
+    /// Marks when the engine took it up; the first time counts.
+    pub(super) fn start(&mut self, now: Nanos) {
+        self.started.get_or_insert(now);
+    }
+
+    /// What decides the next token; advances the random stream.
+    pub(super) fn draw(&mut self, sampling: &Sampling) -> Draw {
+        let length = self.response_ids.len() + 1;
+        let forced = self.forced_length.map(|forced| forced as usize);
+        Draw {
+            uniform: self.stream.uniform(),
+            may_end: forced.is_none() && length > sampling.min_new_tokens as usize,
+            must_end: forced.is_some_and(|forced| length >= forced),
+        }
+    }
+
+    /// Takes in a sampled token, whose input is now cached; why the response ends with it, if it does.
+    pub(super) fn push(
+        &mut self,
+        token: i32,
+        logprob: f32,
+        version: PolicyVersion,
+        eos: &[i32],
+        max_new_tokens: u32,
+    ) -> Option<FinishReason> {
+        self.cached = self.tokens();
+        self.response_ids.push(token);
+        self.logprobs.push(logprob);
+        self.token_versions.push(version);
+        if eos.contains(&token) {
+            Some(FinishReason::Stop)
+        } else {
+            (self.response_ids.len() >= max_new_tokens as usize).then_some(FinishReason::Length)
+        }
+    }
+
+    /// Gives up what is cached, to be computed again.
+    pub(super) fn preempt(&mut self) {
+        self.cached = 0;
+        self.preemptions += 1;
+    }
+
+    /// The report of a response that ends `now`.
+    pub(super) fn complete(
+        self,
+        finish_reason: FinishReason,
+        now: Nanos,
+        instance: u32,
+        text: impl FnOnce(&[i32]) -> String,
+    ) -> Completion {
+        Completion {
+            id: self.id,
+            text: text(&self.response_ids),
+            response_ids: self.response_ids,
+            logprobs: self.logprobs,
+            token_versions: self.token_versions,
+            finish_reason,
+            started: self.started.unwrap_or(now),
+            finished: now,
+            preemptions: self.preemptions,
+            instance,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sequence(forced_length: Option<u32>) -> Sequence {
+        let id = SampleId::default();
+        Sequence::new(id, Arc::from([1, 2, 3]), forced_length, RandomStream::new(0, id))
+    }
+
+    #[test]
+    fn a_response_ends_at_a_stop_token_or_at_the_cap() {
+        let mut ending = sequence(None);
+        assert_eq!(ending.push(7, -1.0, PolicyVersion(0), &[9], 3), None);
+        assert_eq!(ending.push(9, -1.0, PolicyVersion(0), &[9], 3), Some(FinishReason::Stop));
+        let mut cut = sequence(None);
+        assert_eq!(cut.push(7, -1.0, PolicyVersion(0), &[9], 1), Some(FinishReason::Length));
+    }
+
+    #[test]
+    fn the_prefix_is_all_but_the_newest_token() {
+        let mut sequence = sequence(None);
+        assert_eq!((sequence.prefix().collect(), sequence.last_token()), (vec![1, 2], 3));
+        sequence.push(7, -1.0, PolicyVersion(0), &[], 9);
+        assert_eq!((sequence.prefix().collect(), sequence.last_token()), (vec![1, 2, 3], 7));
+        assert_eq!(sequence.cached, 3);
+    }
+
+    #[test]
+    fn ends_are_held_back_and_forced() {
+        let sampling = Sampling { min_new_tokens: 1, ..Sampling::unrestricted(9) };
+        let ends = |mut sequence: Sequence| {
+            [0, 1].map(|token| {
+                let draw = sequence.draw(&sampling);
+                sequence.push(token, -1.0, PolicyVersion(0), &[], 9);
+                (draw.may_end, draw.must_end)
+            })
+        };
+        assert_eq!(ends(sequence(None)), [(false, false), (true, false)]);
+        assert_eq!(ends(sequence(Some(2))), [(false, false), (false, true)]);
+    }
+}

@@ -1,0 +1,396 @@
+//! The torch engine: the policy on this machine, sampled by continuous batching over a KV cache.
+//!
+//! An engine is several instances, each a thread that owns a decoder and a KV cache; commands go to them over channels, events come
+//! back over one. On CPUs two instances of one thread each decode faster than one of two threads, whose barriers cost more than the
+//! small kernels that they split.
+//!
+//! What an instance does in an iteration: it carries out the commands that have arrived, gives up responses if the KV budget is
+//! exceeded, takes up waiting ones, runs the prompts that are new (once a prompt, whatever its number of samples), and samples one
+//! token for every running response. Responses that end leave at once, so that no time goes into padding.
+//!
+//! Equal logits give equal tokens in whatever company a response is generated. The logits themselves are equal up to floating-point
+//! reassociation: matrix kernels may sum in another order for another number of rows. A token differs only if a random number falls
+//! between the two sums, about once in 10^6 tokens.
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+
+use rollpacker_dataflow::clock::Clock;
+use rollpacker_dataflow::step::{PolicyVersion, SampleId, Step};
+use tch::TchError;
+
+use super::instance::{Command, Instance, Report, Reports};
+use super::kv_cache::{Extent, KvCache};
+use super::lengths::Lengths;
+use super::sampler::Sampler;
+use super::sampling::{RandomStream, Sampling};
+use super::scheduler::Scheduler;
+use super::sequence::Sequence;
+use super::statistics::{Counters, InstanceStatistics};
+use super::{Policy, Request, RolloutEngine, RolloutError, RolloutEvent, Waker};
+use crate::model::device::set_threads_of_this_thread;
+use crate::model::{Decoder, ModelError, WeightStore};
+
+/// Token ids of a response as text, special tokens left out.
+pub type Detokenize = Arc<dyn Fn(&[i32]) -> String + Send + Sync>;
+
+/// The options of a [`TorchEngine`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct TorchEngineConfig {
+    /// Instances, each on a thread of its own; at least 1.
+    pub instances: u32,
+    /// Threads that the torch operations of an instance use; at least 1.
+    pub threads_per_instance: usize,
+    /// Responses that an instance runs at once; at least 1.
+    pub max_running: usize,
+    /// Tokens, prompts included, that the running responses of an instance may hold in the KV cache together. Beyond, responses are
+    /// given up and computed again.
+    pub kv_cache_tokens: usize,
+    /// How tokens are drawn.
+    pub sampling: Sampling,
+    /// Seed of the random streams of all responses.
+    pub seed: u64,
+    /// Lengths to force on the responses.
+    pub replay: Option<Lengths>,
+}
+
+/// Why an engine cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum TorchEngineError {
+    /// An option is out of its bounds.
+    #[error("rollout option `{option}`: expected {expected}, found {found}")]
+    Option {
+        /// Its name.
+        option: &'static str,
+        /// The bounds.
+        expected: String,
+        /// Its value.
+        found: String,
+    },
+    /// The model cannot be loaded.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// The device has no room for what an instance needs.
+    #[error("cannot set up a rollout engine instance: {0}")]
+    Torch(#[from] TchError),
+    /// The system gives no thread.
+    #[error("cannot start the thread of rollout engine instance {instance}: {source}")]
+    Thread {
+        /// Which instance.
+        instance: u32,
+        /// What the system said.
+        source: std::io::Error,
+    },
+}
+
+/// A policy in torch that generates responses on threads of this process.
+///
+/// Each response goes to the instance that has the fewest under way, the first among equals. A [`Failed`](RolloutEvent::Failed) event
+/// ends the engine: it forgets what it was asked for. Dropping it stops the instances after their current iteration.
+///
+/// [`load`](RolloutEngine::load) does not interrupt: responses that were requested before go on with the new weights and the KV cache
+/// of the old ones, and their token versions say from which token on.
+pub struct TorchEngine {
+    config: TorchEngineConfig,
+    /// Tokens that a prompt and its response may have together.
+    token_limit: usize,
+    instances: Vec<Owner>,
+    /// The instance of each response under way.
+    launches: BTreeMap<SampleId, usize>,
+    /// Responses launched, by step; counted only if lengths are replayed.
+    launched: BTreeMap<Step, u64>,
+    reports: Reports,
+    received: Receiver<Report>,
+    failed: bool,
+}
+
+/// The engine's end of an instance.
+struct Owner {
+    /// Closed to end the thread.
+    commands: Option<Sender<Command>>,
+    thread: Option<JoinHandle<()>>,
+    counters: Arc<Counters>,
+    /// Responses under way.
+    outstanding: usize,
+}
+
+/// What all instances share.
+struct Shared {
+    config: TorchEngineConfig,
+    weights: WeightStore,
+    detokenize: Detokenize,
+    clock: Arc<dyn Clock>,
+    reports: Reports,
+}
+
+impl TorchEngine {
+    /// Starts the instances, each with a decoder of its own from `decoder`, called with the number of the instance. Until the first
+    /// [`load`](RolloutEngine::load) they sample from the weights that they came with, as policy version 0; policies are then taken
+    /// from `weights`.
+    ///
+    /// # Errors
+    /// If an option is out of bounds, `decoder` fails, or the system has no room or no thread.
+    pub fn start(
+        config: TorchEngineConfig,
+        mut decoder: impl FnMut(u32) -> Result<Decoder, ModelError>,
+        weights: WeightStore,
+        detokenize: Detokenize,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self, TorchEngineError> {
+        config.check()?;
+        let decoders = (0..config.instances).map(&mut decoder).collect::<Result<Vec<_>, _>>()?;
+        let token_limit = config.token_limit(&decoders)?;
+        let (sender, received) = channel();
+        let reports = Reports::new(sender);
+        let shared =
+            Shared { config: config.clone(), weights, detokenize, clock, reports: reports.clone() };
+        let mut engine = Self {
+            config,
+            token_limit,
+            instances: Vec::new(),
+            launches: BTreeMap::new(),
+            launched: BTreeMap::new(),
+            reports,
+            received,
+            failed: false,
+        };
+        for (number, decoder) in (0..).zip(decoders) {
+            engine.instances.push(shared.start(number, decoder, token_limit)?);
+        }
+        Ok(engine)
+    }
+
+    /// What each instance has done since it started. Free to call while they work.
+    #[must_use]
+    pub fn statistics(&self) -> Vec<InstanceStatistics> {
+        self.instances.iter().map(|owner| owner.counters.read(self.config.max_running)).collect()
+    }
+
+    fn launch(&mut self, request: &Request, sample: u32) -> (usize, Sequence) {
+        let id = SampleId { step: request.step, prompt: request.prompt, sample };
+        let stream = RandomStream::new(self.config.seed, id);
+        let forced_length = self.config.replay.as_ref().map(|lengths| {
+            let launched = self.launched.entry(request.step).or_default();
+            *launched += 1;
+            lengths.get(request.step, *launched - 1)
+        });
+        let instance = self.least_loaded();
+        self.instances[instance].outstanding += 1;
+        self.launches.insert(id, instance);
+        (instance, Sequence::new(id, Arc::clone(&request.prompt_ids), forced_length, stream))
+    }
+
+    fn least_loaded(&self) -> usize {
+        let loads = self.instances.iter().map(|owner| owner.outstanding).enumerate();
+        loads
+            .min_by_key(|(_, outstanding)| *outstanding)
+            .expect("invariant: an engine has an instance")
+            .0
+    }
+
+    fn refusal(&self, request: &Request) -> Option<RolloutError> {
+        let limit = self.token_limit - self.config.sampling.max_new_tokens as usize;
+        match request.prompt_ids.len() {
+            0 => Some(RolloutError::Engine {
+                instance: 0,
+                reason: format!("prompt {} has no token", request.prompt),
+            }),
+            tokens if tokens > limit => {
+                Some(RolloutError::PromptTooLong { prompt: request.prompt, tokens, limit })
+            }
+            _ => None,
+        }
+    }
+
+    fn fail(&mut self) {
+        self.failed = true;
+        self.instances.iter_mut().for_each(Owner::close);
+        self.launches.clear();
+    }
+}
+
+impl RolloutEngine for TorchEngine {
+    fn load(&mut self, policy: &Policy) {
+        self.instances.iter().for_each(|owner| owner.tell(Command::Load(policy.clone())));
+    }
+
+    fn generate(&mut self, request: Request) {
+        if let Some(error) = self.refusal(&request) {
+            self.reports.send([Report::Failed(error)]);
+            return;
+        }
+        let mut shares: Vec<Vec<Sequence>> = self.instances.iter().map(|_| Vec::new()).collect();
+        for sample in request.samples.clone() {
+            let (instance, sequence) = self.launch(&request, sample);
+            shares[instance].push(sequence);
+        }
+        for (owner, share) in self.instances.iter().zip(shares) {
+            if !share.is_empty() {
+                owner.tell(Command::Generate(share));
+            }
+        }
+    }
+
+    fn abort(&mut self, id: SampleId) {
+        if let Some(instance) = self.launches.get(&id) {
+            self.instances[*instance].tell(Command::Abort(id));
+        }
+    }
+
+    fn poll(&mut self) -> Option<RolloutEvent> {
+        if self.failed {
+            return None;
+        }
+        match self.received.try_recv().ok()? {
+            Report::Completed(completion) => {
+                self.launches.remove(&completion.id);
+                self.instances[completion.instance as usize].outstanding -= 1;
+                Some(RolloutEvent::Completed(completion))
+            }
+            Report::Failed(error) => {
+                self.fail();
+                Some(RolloutEvent::Failed(error))
+            }
+        }
+    }
+
+    fn wake_by(&mut self, waker: Waker) {
+        self.reports.wake_by(waker);
+    }
+}
+
+impl Drop for TorchEngine {
+    fn drop(&mut self) {
+        self.instances.iter_mut().for_each(Owner::close);
+        for thread in self.instances.iter_mut().filter_map(|owner| owner.thread.take()) {
+            // A panic of the thread has been reported as an event.
+            let _joined = thread.join();
+        }
+    }
+}
+
+impl Owner {
+    /// An instance that is gone has said why, in an event that is still to be polled.
+    fn tell(&self, command: Command) {
+        if let Some(commands) = &self.commands {
+            let _gone = commands.send(command);
+        }
+    }
+
+    fn close(&mut self) {
+        self.commands = None;
+    }
+}
+
+impl Shared {
+    fn start(
+        &self,
+        number: u32,
+        decoder: Decoder,
+        token_limit: usize,
+    ) -> Result<Owner, TorchEngineError> {
+        let (commands, received) = channel();
+        let counters = Arc::new(Counters::default());
+        let instance = self.instance(number, decoder, token_limit, &counters, received)?;
+        let (threads, reports) = (self.config.threads_per_instance, self.reports.clone());
+        let work = move || {
+            set_threads_of_this_thread(threads);
+            reports.send(outcome(instance).err().map(Report::Failed));
+        };
+        let thread = std::thread::Builder::new()
+            .name(format!("rollout-{number}"))
+            .spawn(work)
+            .map_err(|source| TorchEngineError::Thread { instance: number, source })?;
+        Ok(Owner { commands: Some(commands), thread: Some(thread), counters, outstanding: 0 })
+    }
+
+    fn instance(
+        &self,
+        number: u32,
+        decoder: Decoder,
+        token_limit: usize,
+        counters: &Arc<Counters>,
+        commands: Receiver<Command>,
+    ) -> Result<Instance, TchError> {
+        let TorchEngineConfig { max_running, kv_cache_tokens, sampling, .. } = self.config;
+        let (model, device) = (decoder.config(), decoder.device());
+        let limit = Extent { slots: max_running as i64, capacity: token_limit as i64 };
+        Ok(Instance {
+            number,
+            cache: KvCache::new(model, limit, device)?,
+            sampling,
+            sampler: Sampler::new(sampling, model.vocab_size, &model.eos_token_ids, device)?,
+            scheduler: Scheduler::new(max_running, kv_cache_tokens),
+            decoder,
+            weights: self.weights.clone(),
+            version: PolicyVersion(0),
+            detokenize: Arc::clone(&self.detokenize),
+            clock: Arc::clone(&self.clock),
+            counters: Arc::clone(counters),
+            commands,
+            reports: self.reports.clone(),
+        })
+    }
+}
+
+/// Runs an instance to its end; a panic is an error too, so that nobody waits for a thread that is gone.
+fn outcome(instance: Instance) -> Result<(), RolloutError> {
+    let number = instance.number;
+    match catch_unwind(AssertUnwindSafe(|| instance.run())) {
+        Ok(ended) => ended.map_err(|fault| fault.of(number)),
+        Err(panic) => {
+            let reason = format!("panicked: {}", panic_message(&*panic));
+            Err(RolloutError::Engine { instance: number, reason })
+        }
+    }
+}
+
+fn panic_message(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without a message")
+}
+
+impl TorchEngineConfig {
+    fn check(&self) -> Result<(), TorchEngineError> {
+        if let Some((option, expected, found)) = self.sampling.defect() {
+            return Err(TorchEngineError::Option { option, expected: expected.to_owned(), found });
+        }
+        at_least_one("instances", self.instances as usize)?;
+        at_least_one("threads_per_instance", self.threads_per_instance)?;
+        at_least_one("max_running", self.max_running)
+    }
+
+    /// Tokens that a sequence may have: those of the model, or of the KV budget if it is smaller.
+    fn token_limit(&self, decoders: &[Decoder]) -> Result<usize, TorchEngineError> {
+        let models = decoders
+            .iter()
+            .map(|decoder| usize::try_from(decoder.config().max_position_embeddings).unwrap_or(0));
+        let limit = models.min().unwrap_or(0).min(self.kv_cache_tokens);
+        let response = self.sampling.max_new_tokens as usize;
+        if response < limit {
+            return Ok(limit);
+        }
+        Err(TorchEngineError::Option {
+            option: "max_new_tokens",
+            expected: format!(
+                "less than {limit}, the smaller of kv_cache_tokens and the positions of the model"
+            ),
+            found: response.to_string(),
+        })
+    }
+}
+
+fn at_least_one(option: &'static str, value: usize) -> Result<(), TorchEngineError> {
+    match value {
+        0 => Err(TorchEngineError::Option {
+            option,
+            expected: "at least 1".to_owned(),
+            found: "0".to_owned(),
+        }),
+        _ => Ok(()),
+    }
+}
