@@ -301,3 +301,7 @@ fn write_json(path: &Path, value: &Value) -> Result<(), ModelError> {
         .map_err(|source| ModelError::Json { path: path.to_owned(), source })?;
     std::fs::write(path, text + "\n").map_err(ModelError::write(path))
 }
+
+#[cfg(test)]
+#[path = "config_tests.rs"]
+mod tests;

@@ -94,3 +94,35 @@ fn load_cuda() {
         library.inspect_err(|error| tracing::debug!(%error, "CUDA is not loaded")).ok()
     });
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn choices_read_as_they_are_written() {
+        for (text, choice) in [
+            ("auto", DeviceChoice::Auto),
+            ("cpu", DeviceChoice::Cpu),
+            ("cuda:3", DeviceChoice::Cuda(3)),
+        ] {
+            assert_eq!(text.parse::<DeviceChoice>().unwrap(), choice);
+            assert_eq!(choice.to_string(), text);
+        }
+        assert_eq!("cuda".parse::<DeviceChoice>().unwrap(), DeviceChoice::Cuda(0));
+        let error = "gpu".parse::<DeviceChoice>().unwrap_err().to_string();
+        assert_eq!(error, "device `gpu`: expected auto, cpu, cuda or cuda:INDEX");
+    }
+
+    #[test]
+    fn a_device_that_is_not_there_is_refused() {
+        assert_eq!(DeviceChoice::Cpu.resolve().unwrap(), Device::Cpu);
+        let error = DeviceChoice::Cuda(4096).resolve().unwrap_err().to_string();
+        assert!(
+            error.starts_with("device `cuda:4096`: ")
+                && error.ends_with(" CUDA device(s) usable on this machine"),
+            "{error}"
+        );
+        assert_eq!(DeviceChoice::Auto.resolve().unwrap().is_cuda(), cuda_devices() > 0);
+    }
+}

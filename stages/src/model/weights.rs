@@ -140,3 +140,67 @@ impl WeightStore {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn weights(values: &[f32]) -> Weights {
+        Weights::new(vec![("w".to_owned(), Tensor::from_slice(values))]).unwrap()
+    }
+
+    fn check_held(store: &WeightStore, version: u64, held: bool) {
+        let policy = Policy {
+            version: PolicyVersion(version),
+            location: format!("memory:v{version}"),
+            digest: 0,
+        };
+        assert_eq!(store.find(&policy).is_ok(), held, "v{version}");
+    }
+
+    #[test]
+    fn the_newest_versions_are_kept() {
+        let store = WeightStore::new(2);
+        for version in 0..4 {
+            let policy = store.clone().publish(PolicyVersion(version), weights(&[version as f32]));
+            assert_eq!(policy.location, format!("memory:v{version}"));
+        }
+        for version in 0..5 {
+            check_held(&store, version, version == 2 || version == 3);
+        }
+        let gone =
+            Policy { version: PolicyVersion(1), location: "memory:v1".to_owned(), digest: 0 };
+        let error = store.find(&gone).unwrap_err().to_string();
+        assert_eq!(error, "policy v1 is not at `memory:v1`: the store holds v2, v3");
+    }
+
+    #[test]
+    fn a_version_published_again_takes_the_place_of_the_first() {
+        let store = WeightStore::new(2);
+        let first = store.publish(PolicyVersion(0), weights(&[0.0]));
+        let again = store.publish(PolicyVersion(0), weights(&[1.0]));
+        assert_ne!(first.digest, again.digest);
+        assert_eq!(store.find(&first).unwrap().digest(), again.digest);
+    }
+
+    #[test]
+    fn the_digest_sees_names_shapes_and_values() {
+        let digest = |name: &str, tensor: Tensor| {
+            Weights::new(vec![(name.to_owned(), tensor)]).unwrap().digest()
+        };
+        let values = || Tensor::from_slice(&[1_f32, 2.0, 3.0, 4.0]);
+        let all = [
+            digest("w", values()),
+            digest("v", values()),
+            digest("w", values().view([2, 2])),
+            digest("w", Tensor::from_slice(&[1_f32, 2.0, 4.0, 3.0])),
+            digest("w", Tensor::from_slice(&[1_f32, 2.0, 3.0])),
+        ];
+        assert_eq!(all.iter().collect::<std::collections::BTreeSet<_>>().len(), all.len());
+        assert_eq!(all[0], digest("w", values()));
+        assert_eq!(
+            digest("w", values().view([2, 2])),
+            digest("w", values().view([2, 2]).transpose(0, 1).transpose(0, 1))
+        );
+    }
+}
