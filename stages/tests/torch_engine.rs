@@ -352,6 +352,26 @@ fn a_loaded_policy_samples_what_is_requested_after_it() {
 }
 
 #[test]
+fn a_response_that_runs_goes_on_with_the_loaded_policy() {
+    let store = WeightStore::new(2);
+    let sampling = Sampling { min_new_tokens: 60, ..Sampling::unrestricted(60) };
+    let (clock, closed) = Turnstile::for_readings(50);
+    let mut driver = Driver::start_by(clock, "qwen2_tied", config(sampling), store.clone());
+    driver.engine.generate(request(0, 0..1, &[1, 2, 3]));
+    while driver.engine.statistics()[0].decode_iterations < 2 {
+        std::thread::yield_now();
+    }
+    let weights = decoder("qwen2_tied").snapshot().unwrap();
+    let policy = store.publish(PolicyVersion(1), weights);
+    driver.engine.load(&policy);
+    drop(closed);
+    let versions = &driver.collect(1)[&id(0, 0)].token_versions;
+    assert_eq!(versions.len(), 60);
+    assert!(versions.is_sorted());
+    assert_eq!((versions[0], versions[59]), (PolicyVersion(0), PolicyVersion(1)));
+}
+
+#[test]
 fn a_load_that_fails_ends_the_engine() {
     let mut driver = Driver::new(config(Sampling::unrestricted(8)));
     driver.engine.load(&Policy {

@@ -7,12 +7,12 @@ use rollpacker_dataflow::clock::{Clock, Nanos};
 use rollpacker_dataflow::step::{PolicyVersion, SampleId};
 use tch::{TchError, Tensor};
 
+use super::counters::Counters;
 use super::kv_cache::KvCache;
 use super::sampler::{Sampled, Sampler};
 use super::sampling::Sampling;
 use super::scheduler::{Copy, Prefix, Scheduler};
 use super::sequence::{Draw, Sequence};
-use super::statistics::Counters;
 use super::torch::Detokenize;
 use super::{Completion, FinishReason, Policy, RolloutError, Waker};
 use crate::model::{Decoder, WeightStore};

@@ -7,9 +7,13 @@ pub mod statistics;
 #[cfg(feature = "torch")]
 mod batch;
 #[cfg(feature = "torch")]
+mod counters;
+#[cfg(feature = "torch")]
 mod instance;
 #[cfg(feature = "torch")]
 mod kv_cache;
+#[cfg(feature = "torch")]
+mod owner;
 #[cfg(feature = "torch")]
 mod sampler;
 #[cfg(feature = "torch")]
@@ -196,4 +200,26 @@ pub trait RolloutEngine {
 
     /// Whom to call when there is an event to poll. Replaces an earlier waker.
     fn wake_by(&mut self, waker: Waker);
+}
+
+impl RolloutEngine for Box<dyn RolloutEngine> {
+    fn load(&mut self, policy: &Policy) {
+        self.as_mut().load(policy);
+    }
+
+    fn generate(&mut self, request: Request) {
+        self.as_mut().generate(request);
+    }
+
+    fn abort(&mut self, id: SampleId) {
+        self.as_mut().abort(id);
+    }
+
+    fn poll(&mut self) -> Option<RolloutEvent> {
+        self.as_mut().poll()
+    }
+
+    fn wake_by(&mut self, waker: Waker) {
+        self.as_mut().wake_by(waker);
+    }
 }

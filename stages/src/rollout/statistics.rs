@@ -1,7 +1,5 @@
 //! How busy an engine instance was.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use rollpacker_dataflow::clock::Nanos;
 
 /// What an engine instance has done since it started. Differences of two readings describe what lies between them.
@@ -38,66 +36,19 @@ impl InstanceStatistics {
     }
 }
 
-/// The counters behind [`InstanceStatistics`]; written by one thread.
-#[derive(Debug, Default)]
-pub(super) struct Counters {
-    decode_iterations: AtomicU64,
-    slot_tokens: AtomicU64,
-    prefill_tokens: AtomicU64,
-    preemptions: AtomicU64,
-    busy_ns: AtomicU64,
-    running_slot_ns: AtomicU64,
-}
-
-impl Counters {
-    pub(super) fn prefilled(&self, tokens: usize) {
-        add(&self.prefill_tokens, tokens as u64);
-    }
-
-    pub(super) fn preempted(&self, responses: usize) {
-        add(&self.preemptions, responses as u64);
-    }
-
-    pub(super) fn iterated(&self, rows: usize, time: Nanos) {
-        add(&self.decode_iterations, 1);
-        add(&self.slot_tokens, rows as u64);
-        add(&self.busy_ns, time.0);
-        add(&self.running_slot_ns, rows as u64 * time.0);
-    }
-
-    pub(super) fn read(&self, slots: usize) -> InstanceStatistics {
-        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        InstanceStatistics {
-            slots: slots as u64,
-            decode_iterations: get(&self.decode_iterations),
-            slot_tokens: get(&self.slot_tokens),
-            prefill_tokens: get(&self.prefill_tokens),
-            preemptions: get(&self.preemptions),
-            busy_ns: get(&self.busy_ns),
-            running_slot_ns: get(&self.running_slot_ns),
-        }
-    }
-}
-
-fn add(counter: &AtomicU64, amount: u64) {
-    counter.fetch_add(amount, Ordering::Relaxed);
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn the_bubble_ratio_weighs_empty_slots_by_time() {
-        let counters = Counters::default();
-        counters.iterated(4, Nanos(10));
-        let before = counters.read(4);
-        counters.iterated(4, Nanos(10));
-        counters.iterated(1, Nanos(10));
-        let after = counters.read(4);
-        assert_eq!(after.bubble_ratio(&before, Nanos(20)), 3.0 / 8.0);
-        assert_eq!(after.bubble_ratio(&before, Nanos(40)), 1.0 - 50.0 / 160.0);
-        assert_eq!(after.bubble_ratio(&after, Nanos(0)), 0.0);
-        assert_eq!((after.slot_tokens, after.busy_ns), (9, 30));
+        let at = |running_slot_ns| InstanceStatistics {
+            slots: 4,
+            running_slot_ns,
+            ..InstanceStatistics::default()
+        };
+        assert_eq!(at(90).bubble_ratio(&at(40), Nanos(20)), 3.0 / 8.0);
+        assert_eq!(at(90).bubble_ratio(&at(40), Nanos(40)), 1.0 - 50.0 / 160.0);
+        assert_eq!(at(90).bubble_ratio(&at(90), Nanos(0)), 0.0);
     }
 }

@@ -12,30 +12,24 @@
 //! reassociation: matrix kernels may sum in another order for another number of rows. A token differs only if a random number falls
 //! between the two sums, about once in 10^6 tokens.
 
-use std::any::Any;
 use std::collections::BTreeMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::thread::JoinHandle;
+use std::sync::mpsc::{Receiver, channel};
 
 use rollpacker_dataflow::clock::Clock;
-use rollpacker_dataflow::step::{PolicyVersion, SampleId, Step};
+use rollpacker_dataflow::step::{SampleId, Step};
 use tch::TchError;
 
-use super::instance::{Command, Instance, Report, Reports};
-use super::kv_cache::{Extent, KvCache};
+use super::instance::{Command, Report, Reports};
 use super::lengths::Lengths;
-use super::sampler::Sampler;
+use super::owner::{Owner, Shared};
 use super::sampling::{RandomStream, Sampling};
-use super::scheduler::Scheduler;
 use super::sequence::Sequence;
-use super::statistics::{Counters, InstanceStatistics};
+use super::statistics::InstanceStatistics;
 use super::{Policy, Request, RolloutEngine, RolloutError, RolloutEvent, Waker};
-use crate::model::device::set_threads_of_this_thread;
 use crate::model::{Decoder, ModelError, WeightStore};
 
-/// Token ids of a response as text, special tokens left out.
+/// Token ids of a response as text, special tokens left out: a tokenizer's `decode`, or nothing for models without one.
 pub type Detokenize = Arc<dyn Fn(&[i32]) -> String + Send + Sync>;
 
 /// The options of a [`TorchEngine`].
@@ -106,25 +100,6 @@ pub struct TorchEngine {
     reports: Reports,
     received: Receiver<Report>,
     failed: bool,
-}
-
-/// The engine's end of an instance.
-struct Owner {
-    /// Closed to end the thread.
-    commands: Option<Sender<Command>>,
-    thread: Option<JoinHandle<()>>,
-    counters: Arc<Counters>,
-    /// Responses under way.
-    outstanding: usize,
-}
-
-/// What all instances share.
-struct Shared {
-    config: TorchEngineConfig,
-    weights: WeightStore,
-    detokenize: Detokenize,
-    clock: Arc<dyn Clock>,
-    reports: Reports,
 }
 
 impl TorchEngine {
@@ -266,92 +241,8 @@ impl RolloutEngine for TorchEngine {
 impl Drop for TorchEngine {
     fn drop(&mut self) {
         self.instances.iter_mut().for_each(Owner::close);
-        for thread in self.instances.iter_mut().filter_map(|owner| owner.thread.take()) {
-            // A panic of the thread has been reported as an event.
-            let _joined = thread.join();
-        }
+        self.instances.iter_mut().for_each(Owner::join);
     }
-}
-
-impl Owner {
-    /// An instance that is gone has said why, in an event that is still to be polled.
-    fn tell(&self, command: Command) {
-        if let Some(commands) = &self.commands {
-            let _gone = commands.send(command);
-        }
-    }
-
-    fn close(&mut self) {
-        self.commands = None;
-    }
-}
-
-impl Shared {
-    fn start(
-        &self,
-        number: u32,
-        decoder: Decoder,
-        token_limit: usize,
-    ) -> Result<Owner, TorchEngineError> {
-        let (commands, received) = channel();
-        let counters = Arc::new(Counters::default());
-        let instance = self.instance(number, decoder, token_limit, &counters, received)?;
-        let (threads, reports) = (self.config.threads_per_instance, self.reports.clone());
-        let work = move || {
-            set_threads_of_this_thread(threads);
-            reports.send(outcome(instance).err().map(Report::Failed));
-        };
-        let thread = std::thread::Builder::new()
-            .name(format!("rollout-{number}"))
-            .spawn(work)
-            .map_err(|source| TorchEngineError::Thread { instance: number, source })?;
-        Ok(Owner { commands: Some(commands), thread: Some(thread), counters, outstanding: 0 })
-    }
-
-    fn instance(
-        &self,
-        number: u32,
-        decoder: Decoder,
-        token_limit: usize,
-        counters: &Arc<Counters>,
-        commands: Receiver<Command>,
-    ) -> Result<Instance, TchError> {
-        let TorchEngineConfig { max_running, kv_cache_tokens, sampling, .. } = self.config;
-        let (model, device) = (decoder.config(), decoder.device());
-        let limit = Extent { slots: max_running as i64, capacity: token_limit as i64 };
-        Ok(Instance {
-            number,
-            cache: KvCache::new(model, limit, device)?,
-            sampling,
-            sampler: Sampler::new(sampling, model.vocab_size, &model.eos_token_ids, device)?,
-            scheduler: Scheduler::new(max_running, kv_cache_tokens),
-            decoder,
-            weights: self.weights.clone(),
-            version: PolicyVersion(0),
-            detokenize: Arc::clone(&self.detokenize),
-            clock: Arc::clone(&self.clock),
-            counters: Arc::clone(counters),
-            commands,
-            reports: self.reports.clone(),
-        })
-    }
-}
-
-/// Runs an instance to its end; a panic is an error too, so that nobody waits for a thread that is gone.
-fn outcome(instance: Instance) -> Result<(), RolloutError> {
-    let number = instance.number;
-    match catch_unwind(AssertUnwindSafe(|| instance.run())) {
-        Ok(ended) => ended.map_err(|fault| fault.of(number)),
-        Err(panic) => {
-            let reason = format!("panicked: {}", panic_message(&*panic));
-            Err(RolloutError::Engine { instance: number, reason })
-        }
-    }
-}
-
-fn panic_message(panic: &(dyn Any + Send)) -> &str {
-    let text = panic.downcast_ref::<String>().map(String::as_str);
-    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without a message")
 }
 
 impl TorchEngineConfig {

@@ -1,0 +1,73 @@
+//! The counters of an engine instance: written by its thread, read by the engine.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rollpacker_dataflow::clock::Nanos;
+
+use super::statistics::InstanceStatistics;
+
+/// The counters behind [`InstanceStatistics`]; written by one thread.
+#[derive(Debug, Default)]
+pub(super) struct Counters {
+    decode_iterations: AtomicU64,
+    slot_tokens: AtomicU64,
+    prefill_tokens: AtomicU64,
+    preemptions: AtomicU64,
+    busy_ns: AtomicU64,
+    running_slot_ns: AtomicU64,
+}
+
+impl Counters {
+    pub(super) fn prefilled(&self, tokens: usize) {
+        add(&self.prefill_tokens, tokens as u64);
+    }
+
+    pub(super) fn preempted(&self, responses: usize) {
+        add(&self.preemptions, responses as u64);
+    }
+
+    pub(super) fn iterated(&self, rows: usize, time: Nanos) {
+        add(&self.decode_iterations, 1);
+        add(&self.slot_tokens, rows as u64);
+        add(&self.busy_ns, time.0);
+        add(&self.running_slot_ns, rows as u64 * time.0);
+    }
+
+    pub(super) fn read(&self, slots: usize) -> InstanceStatistics {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        InstanceStatistics {
+            slots: slots as u64,
+            decode_iterations: get(&self.decode_iterations),
+            slot_tokens: get(&self.slot_tokens),
+            prefill_tokens: get(&self.prefill_tokens),
+            preemptions: get(&self.preemptions),
+            busy_ns: get(&self.busy_ns),
+            running_slot_ns: get(&self.running_slot_ns),
+        }
+    }
+}
+
+fn add(counter: &AtomicU64, amount: u64) {
+    counter.fetch_add(amount, Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn running_responses_are_weighted_by_time() {
+        let counters = Counters::default();
+        counters.iterated(4, Nanos(10));
+        counters.iterated(1, Nanos(20));
+        let expected = InstanceStatistics {
+            slots: 4,
+            decode_iterations: 2,
+            slot_tokens: 5,
+            busy_ns: 30,
+            running_slot_ns: 60,
+            ..InstanceStatistics::default()
+        };
+        assert_eq!(counters.read(4), expected);
+    }
+}

@@ -1,0 +1,130 @@
+//! The engine's side of an instance: its thread, and what goes there.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+
+use rollpacker_dataflow::clock::Clock;
+use rollpacker_dataflow::step::PolicyVersion;
+use tch::TchError;
+
+use super::RolloutError;
+use super::counters::Counters;
+use super::instance::{Command, Instance, Report, Reports};
+use super::kv_cache::{Extent, KvCache};
+use super::sampler::Sampler;
+use super::scheduler::Scheduler;
+use super::torch::{Detokenize, TorchEngineConfig, TorchEngineError};
+use crate::model::device::set_threads_of_this_thread;
+use crate::model::{Decoder, WeightStore};
+
+/// The engine's end of an instance.
+pub(super) struct Owner {
+    /// Closed to end the thread.
+    commands: Option<Sender<Command>>,
+    thread: Option<JoinHandle<()>>,
+    pub(super) counters: Arc<Counters>,
+    /// Responses under way.
+    pub(super) outstanding: usize,
+}
+
+/// What all instances share.
+pub(super) struct Shared {
+    pub(super) config: TorchEngineConfig,
+    pub(super) weights: WeightStore,
+    pub(super) detokenize: Detokenize,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) reports: Reports,
+}
+
+impl Owner {
+    /// An instance that is gone has said why, in an event that is still to be polled.
+    pub(super) fn tell(&self, command: Command) {
+        if let Some(commands) = &self.commands {
+            let _gone = commands.send(command);
+        }
+    }
+
+    /// Lets the thread end after its current iteration.
+    pub(super) fn close(&mut self) {
+        self.commands = None;
+    }
+
+    /// Waits until the thread has ended; a panic of it has been reported as an event.
+    pub(super) fn join(&mut self) {
+        if let Some(thread) = self.thread.take() {
+            let _panic = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    /// Starts instance `number` on a thread of its own.
+    pub(super) fn start(
+        &self,
+        number: u32,
+        decoder: Decoder,
+        token_limit: usize,
+    ) -> Result<Owner, TorchEngineError> {
+        let (commands, received) = channel();
+        let counters = Arc::new(Counters::default());
+        let instance = self.instance(number, decoder, token_limit, &counters, received)?;
+        let (threads, reports) = (self.config.threads_per_instance, self.reports.clone());
+        let work = move || {
+            set_threads_of_this_thread(threads);
+            reports.send(outcome(instance).err().map(Report::Failed));
+        };
+        let thread = std::thread::Builder::new()
+            .name(format!("rollout-{number}"))
+            .spawn(work)
+            .map_err(|source| TorchEngineError::Thread { instance: number, source })?;
+        Ok(Owner { commands: Some(commands), thread: Some(thread), counters, outstanding: 0 })
+    }
+
+    fn instance(
+        &self,
+        number: u32,
+        decoder: Decoder,
+        token_limit: usize,
+        counters: &Arc<Counters>,
+        commands: Receiver<Command>,
+    ) -> Result<Instance, TchError> {
+        let TorchEngineConfig { max_running, kv_cache_tokens, sampling, .. } = self.config;
+        let (model, device) = (decoder.config(), decoder.device());
+        let limit = Extent { slots: max_running as i64, capacity: token_limit as i64 };
+        Ok(Instance {
+            number,
+            cache: KvCache::new(model, limit, device)?,
+            sampling,
+            sampler: Sampler::new(sampling, model.vocab_size, &model.eos_token_ids, device)?,
+            scheduler: Scheduler::new(max_running, kv_cache_tokens),
+            decoder,
+            weights: self.weights.clone(),
+            version: PolicyVersion(0),
+            detokenize: Arc::clone(&self.detokenize),
+            clock: Arc::clone(&self.clock),
+            counters: Arc::clone(counters),
+            commands,
+            reports: self.reports.clone(),
+        })
+    }
+}
+
+/// Runs an instance to its end; a panic is an error too, so that nobody waits for a thread that is gone.
+fn outcome(instance: Instance) -> Result<(), RolloutError> {
+    let number = instance.number;
+    match catch_unwind(AssertUnwindSafe(|| instance.run())) {
+        Ok(ended) => ended.map_err(|fault| fault.of(number)),
+        Err(panic) => {
+            let reason = format!("panicked: {}", panic_message(&*panic));
+            Err(RolloutError::Engine { instance: number, reason })
+        }
+    }
+}
+
+fn panic_message(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without a message")
+}
