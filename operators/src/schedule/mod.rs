@@ -1,0 +1,290 @@
+//! Schedules: which prompts and responses a rollout round launches, keeps, drops and defers.
+//!
+//! A schedule is a pure policy: it is told events with the time at which they happened, and drained of decisions. It holds no clock,
+//! no channel, no capability; the driver in [`operator`] puts it on streams. So the same schedule runs live and simulated, and its
+//! state is a value that can be compared, cloned and written to a snapshot.
+
+mod builtin;
+pub(crate) mod encode;
+mod error;
+pub mod operator;
+mod pool;
+mod queue;
+mod round;
+mod rounds;
+mod speculation;
+pub mod sync;
+pub mod tail_batching;
+
+#[cfg(test)]
+mod tests;
+
+pub use builtin::Builtin;
+pub use error::ScheduleError;
+pub use sync::Synchronous;
+pub use tail_batching::TailBatching;
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+use rollpacker_dataflow::clock::Nanos;
+use rollpacker_dataflow::step::{PromptId, SampleId, Step};
+use rollpacker_stages::rollout::FinishReason;
+use serde::{Deserialize, Serialize};
+
+/// What a schedule is told.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Event {
+    /// A prompt was read. Prompts come in the order of their ids; epochs never go back.
+    Prompt(Offer),
+    /// No prompt follows.
+    EndOfPrompts,
+    /// The weights for `step` are published: its round may open. Steps ascend.
+    Policy {
+        /// The step.
+        step: Step,
+    },
+    /// A response ended or was dropped. Told exactly once for each launched sample, aborted ones included, possibly after the round
+    /// that launched it has closed.
+    Response {
+        /// Which response.
+        id: SampleId,
+        /// Sampled tokens.
+        tokens: u32,
+        /// Why it ended.
+        finish_reason: FinishReason,
+    },
+}
+
+/// A prompt that a schedule may launch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Offer {
+    /// The prompt.
+    pub prompt: PromptId,
+    /// The epoch it was read in.
+    pub epoch: u32,
+    /// What kind of task it is; quotas go by it.
+    pub domain: Arc<str>,
+}
+
+/// What a schedule wants done, in order.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Decision {
+    /// The round of `step` begins.
+    Open {
+        /// The step.
+        step: Step,
+        /// What kind of round, in the schedule's words.
+        round: Round,
+        /// Why this kind.
+        reason: Reason,
+    },
+    /// Ask for responses.
+    Launch {
+        /// The prompt.
+        prompt: PromptId,
+        /// Which of its samples.
+        samples: Range<u32>,
+        /// Why.
+        reason: Reason,
+    },
+    /// Drop a response.
+    Abort {
+        /// Which.
+        id: SampleId,
+        /// Why.
+        reason: Reason,
+    },
+    /// Train on these responses of a prompt, as one group.
+    Admit {
+        /// The prompt.
+        prompt: PromptId,
+        /// The responses that form the group, ascending.
+        samples: Vec<u32>,
+        /// Why.
+        reason: Reason,
+    },
+    /// Keep the prompt for a later round; its responses so far are not trained on.
+    Defer {
+        /// The prompt.
+        prompt: PromptId,
+        /// Why.
+        reason: Reason,
+    },
+    /// Never train on the prompt, which was not launched.
+    Reject {
+        /// The prompt.
+        prompt: PromptId,
+        /// Why.
+        reason: Reason,
+    },
+    /// The round of `step` is decided: nothing more will be launched, admitted or deferred in it.
+    Close {
+        /// The step.
+        step: Step,
+        /// What the schedule still holds.
+        queue: Queue,
+    },
+    /// No round will follow.
+    Finish,
+}
+
+impl fmt::Display for Decision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Open { step, round, reason } => write!(f, "open {step} {round} ({reason})"),
+            Self::Launch { prompt, samples, reason } => {
+                write!(f, "launch {prompt}.{}..{} ({reason})", samples.start, samples.end)
+            }
+            Self::Abort { id, reason } => write!(f, "abort {id} ({reason})"),
+            Self::Admit { prompt, samples, reason } => {
+                write!(f, "admit {prompt} {samples:?} ({reason})")
+            }
+            Self::Defer { prompt, reason } => write!(f, "defer {prompt} ({reason})"),
+            Self::Reject { prompt, reason } => write!(f, "reject {prompt} ({reason})"),
+            Self::Close { step, queue } => {
+                write!(f, "close {step} (queue {}, age {})", queue.length, queue.age)
+            }
+            Self::Finish => f.write_str("finish"),
+        }
+    }
+}
+
+/// Kind of a round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Round {
+    /// Every response that is launched is waited for.
+    Full,
+    /// Speculative: more is launched than kept.
+    Short,
+    /// Deferred prompts, each response waited for.
+    Long,
+}
+
+impl Round {
+    /// As written in the column `round`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Full => "full",
+            Self::Short => "short",
+            Self::Long => "long",
+        }
+    }
+}
+
+impl fmt::Display for Round {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Why a decision was taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reason {
+    /// The prompt was not launched before.
+    Fresh,
+    /// The prompt was deferred before.
+    Queued,
+    /// Among the first to finish.
+    Finished,
+    /// The round has all the prompts that it wants.
+    RoundFull,
+    /// The prompt has all the responses that it wants.
+    GroupFull,
+    /// Too many responses of the prompt were dropped by others than the schedule for the rest to fill its group.
+    Lost,
+    /// The queue holds a round.
+    QueueFull,
+    /// A deferred prompt has waited as long as it may.
+    QueueAge,
+    /// Too few fresh prompts remain of the epoch.
+    EpochEnd,
+    /// Only as many rounds remain of the run as the queue needs.
+    RunEnd,
+    /// No quota is set for the domain of the prompt.
+    NoQuota,
+}
+
+impl Reason {
+    /// As written in the column `reason`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Fresh => "fresh",
+            Self::Queued => "queued",
+            Self::Finished => "finished",
+            Self::RoundFull => "round full",
+            Self::GroupFull => "group full",
+            Self::Lost => "lost",
+            Self::QueueFull => "queue full",
+            Self::QueueAge => "queue age",
+            Self::EpochEnd => "epoch end",
+            Self::RunEnd => "run end",
+            Self::NoQuota => "no quota",
+        }
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Prompts that wait for a later round.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Queue {
+    /// How many.
+    pub length: usize,
+    /// Rounds that have closed since the oldest was deferred.
+    pub age: u64,
+}
+
+/// A policy of rollout rounds.
+///
+/// # Contract
+/// - **Conservation.** Each offered prompt is admitted or rejected exactly once before [`Decision::Finish`], unless the run's last step
+///   comes first: then what was launched was admitted, and the others were never launched. What is deferred is launched again. The
+///   prompts of an epoch are admitted before any of the next is launched.
+/// - **Rounds.** [`Decision::Open`] answers [`Event::Policy`]; rounds are open one at a time, in the order of their steps. Between
+///   `Open` and [`Decision::Close`] the round launches, aborts, admits and defers; each prompt that it launched is admitted or deferred
+///   in it, and only responses that were launched in it are admitted in it.
+/// - **Progress.** An open round closes at the latest when all its launched responses have ended; while prompts remain, a published
+///   policy opens a round.
+/// - **Determinism.** Decisions follow from the events alone: no clock, no randomness but a seeded one in the state, no hash order. How
+///   far ahead of [`wants_prompts`](Self::wants_prompts) prompts are offered changes no decision.
+pub trait Schedule {
+    /// Takes an event in.
+    ///
+    /// # Contract
+    /// The caller drains [`poll`](Self::poll) afterwards. A [`Event::Policy`] may come while an earlier round is still open, or before
+    /// the prompts for its round: the round opens as soon as it can.
+    fn on(&mut self, now: Nanos, event: Event);
+
+    /// The next decision, until there is none.
+    fn poll(&mut self) -> Option<Decision>;
+
+    /// Whether the next round cannot be decided without another [`Event::Prompt`] or [`Event::EndOfPrompts`].
+    ///
+    /// That an epoch is over is learned only from a prompt of a later one or from the end of prompts, so the last rounds of an epoch may
+    /// want a prompt that they do not launch. False while a round is open: what the next one needs depends on what this one defers.
+    fn wants_prompts(&self) -> bool;
+}
+
+impl Schedule for Box<dyn Schedule> {
+    fn on(&mut self, now: Nanos, event: Event) {
+        self.as_mut().on(now, event);
+    }
+
+    fn poll(&mut self) -> Option<Decision> {
+        self.as_mut().poll()
+    }
+
+    fn wants_prompts(&self) -> bool {
+        self.as_ref().wants_prompts()
+    }
+}

@@ -1,0 +1,74 @@
+//! The prompts that were offered and not launched yet.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use rollpacker_dataflow::step::PromptId;
+use serde::{Deserialize, Serialize};
+
+/// Fresh prompts by epoch and lane, in the order in which they were offered.
+///
+/// A lane is what has a quota of its own: a domain, or `""` for all prompts where no quotas are set.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Pool {
+    epochs: BTreeMap<u32, BTreeMap<Arc<str>, VecDeque<PromptId>>>,
+    latest: u32,
+    ended: bool,
+}
+
+impl Pool {
+    /// Adds a prompt at the end of its lane.
+    pub(super) fn put(&mut self, epoch: u32, lane: &Arc<str>, prompt: PromptId) {
+        self.reach(epoch);
+        self.epochs
+            .entry(epoch)
+            .or_default()
+            .entry(Arc::clone(lane))
+            .or_default()
+            .push_back(prompt);
+    }
+
+    /// Notes that prompts are now read from `epoch`.
+    pub(super) fn reach(&mut self, epoch: u32) {
+        self.latest = self.latest.max(epoch);
+    }
+
+    /// Notes that no prompt follows.
+    pub(super) fn end(&mut self) {
+        self.ended = true;
+    }
+
+    /// The earliest epoch with a prompt here.
+    pub(super) fn first_epoch(&self) -> Option<u32> {
+        self.epochs.keys().next().copied()
+    }
+
+    /// Whether no further prompt of `epoch` will be offered.
+    pub(super) fn has_all_of(&self, epoch: u32) -> bool {
+        self.ended || self.latest > epoch
+    }
+
+    /// Whether no prompt is here and none will come.
+    pub(super) fn is_over(&self) -> bool {
+        self.ended && self.epochs.is_empty()
+    }
+
+    /// Prompts of a lane.
+    pub(super) fn len(&self, epoch: u32, lane: &str) -> usize {
+        self.epochs.get(&epoch).and_then(|lanes| lanes.get(lane)).map_or(0, VecDeque::len)
+    }
+
+    /// Takes the first `count` prompts of a lane, or as many as there are.
+    pub(super) fn take(&mut self, epoch: u32, lane: &str, count: usize) -> Vec<PromptId> {
+        let Some(lanes) = self.epochs.get_mut(&epoch) else { return Vec::new() };
+        let Some(prompts) = lanes.get_mut(lane) else { return Vec::new() };
+        let taken = prompts.drain(..count.min(prompts.len())).collect();
+        if prompts.is_empty() {
+            lanes.remove(lane);
+        }
+        if lanes.is_empty() {
+            self.epochs.remove(&epoch);
+        }
+        taken
+    }
+}

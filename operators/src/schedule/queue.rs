@@ -1,0 +1,74 @@
+//! The long-prompt queue.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use rollpacker_dataflow::step::{PromptId, Step};
+use serde::{Deserialize, Serialize};
+
+use super::Queue;
+
+/// Deferred prompts by lane, in the order in which they were launched.
+///
+/// All are of one epoch: the queue drains before the next one begins.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct LongPrompts {
+    epoch: u32,
+    lanes: BTreeMap<Arc<str>, VecDeque<Deferred>>,
+}
+
+/// A prompt of the queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Deferred {
+    prompt: PromptId,
+    /// The step whose round deferred it.
+    step: Step,
+}
+
+impl LongPrompts {
+    /// Adds a prompt at the end of its lane.
+    pub(super) fn put(&mut self, epoch: u32, lane: Arc<str>, prompt: PromptId, step: Step) {
+        self.epoch = epoch;
+        self.lanes.entry(lane).or_default().push_back(Deferred { prompt, step });
+    }
+
+    /// The epoch of the prompts here, if there are any.
+    pub(super) fn epoch(&self) -> Option<u32> {
+        (!self.lanes.is_empty()).then_some(self.epoch)
+    }
+
+    /// Prompts of a lane.
+    pub(super) fn len(&self, lane: &str) -> usize {
+        self.lanes.get(lane).map_or(0, VecDeque::len)
+    }
+
+    /// Takes the first `count` prompts of a lane.
+    pub(super) fn take(&mut self, lane: &str, count: usize) -> Vec<PromptId> {
+        let Some(prompts) = self.lanes.get_mut(lane) else { return Vec::new() };
+        let taken =
+            prompts.drain(..count.min(prompts.len())).map(|deferred| deferred.prompt).collect();
+        if prompts.is_empty() {
+            self.lanes.remove(lane);
+        }
+        taken
+    }
+
+    /// Whether some prompt of a lane would wait more than `age` rounds if the round of `step` took none, and each later one `quota`.
+    ///
+    /// Deferral steps ascend along the lane, so the first prompt of each quota decides.
+    pub(super) fn is_overdue(&self, lane: &str, quota: usize, step: Step, age: u64) -> bool {
+        let Some(prompts) = self.lanes.get(lane) else { return false };
+        let heads = prompts.iter().step_by(quota);
+        heads.zip(step.0..).any(|(head, waited_until)| waited_until - head.step.0 > age)
+    }
+
+    /// As reported when the round of `step` closes.
+    pub(super) fn report(&self, step: Step) -> Queue {
+        let oldest =
+            self.lanes.values().filter_map(|prompts| prompts.front()).map(|head| head.step).min();
+        Queue {
+            length: self.lanes.values().map(VecDeque::len).sum(),
+            age: oldest.map_or(0, |oldest| step.0 - oldest.0),
+        }
+    }
+}

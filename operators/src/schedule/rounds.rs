@@ -1,0 +1,121 @@
+//! The rounds of a run: which are due, which one is open, what was decided.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use rollpacker_dataflow::step::{SampleId, Step};
+use rollpacker_stages::rollout::FinishReason;
+use serde::{Deserialize, Serialize};
+
+use super::round::{OpenRound, Plan};
+use super::{Decision, Queue};
+
+/// What a schedule would do next, were its policy published.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Next<T> {
+    /// It cannot say without further prompts.
+    Prompts,
+    /// A round.
+    Round(T),
+    /// Nothing, ever.
+    Finish,
+}
+
+/// The rounds of a run, open one at a time, in the order of their steps.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Rounds {
+    total_steps: Option<u64>,
+    /// The step after the last that was opened.
+    next: Step,
+    /// Steps whose policy is published and whose round is not open yet.
+    due: BTreeSet<Step>,
+    open: Option<OpenRound>,
+    out: VecDeque<Decision>,
+    finished: bool,
+}
+
+impl Rounds {
+    /// No round so far, and none at `total_steps` or later.
+    pub(super) fn new(total_steps: Option<u64>) -> Self {
+        Self {
+            total_steps,
+            next: Step(0),
+            due: BTreeSet::new(),
+            open: None,
+            out: VecDeque::new(),
+            finished: false,
+        }
+    }
+
+    /// The step of the round that opens next.
+    pub(super) fn upcoming(&self) -> Step {
+        self.due.first().copied().unwrap_or(self.next)
+    }
+
+    /// Rounds that the run still has, the upcoming one included.
+    pub(super) fn left(&self) -> u64 {
+        self.total_steps.map_or(u64::MAX, |total| total.saturating_sub(self.upcoming().0))
+    }
+
+    /// Whether a policy waits for its round.
+    pub(super) fn is_due(&self) -> bool {
+        !self.due.is_empty()
+    }
+
+    /// Whether no round is open and one may still come.
+    pub(super) fn is_idle(&self) -> bool {
+        self.open.is_none() && !self.finished
+    }
+
+    /// Whether no round will follow, so that nothing told matters any more.
+    pub(super) fn is_finished(&self) -> bool {
+        self.finished
+    }
+
+    /// Takes in that the policy of `step` is published.
+    pub(super) fn on_policy(&mut self, step: Step) {
+        if step >= self.next {
+            self.due.insert(step);
+        }
+    }
+
+    /// Takes in that a response ended.
+    pub(super) fn on_response(&mut self, id: SampleId, reason: FinishReason) {
+        if let Some(open) = &mut self.open {
+            open.on_response(id, reason, &mut self.out);
+        }
+    }
+
+    /// Opens the upcoming round.
+    pub(super) fn open(&mut self, plan: Plan) {
+        let step = self.upcoming();
+        self.due.remove(&step);
+        self.next = step.next();
+        self.open = Some(OpenRound::open(step, plan, &mut self.out));
+    }
+
+    /// Takes the open round out once it is decided; the caller defers what it left and closes it.
+    pub(super) fn take_decided(&mut self) -> Option<OpenRound> {
+        self.open.take_if(|open| open.is_decided())
+    }
+
+    /// Closes the round that was taken out.
+    pub(super) fn close(&mut self, step: Step, queue: Queue) {
+        self.out.push_back(Decision::Close { step, queue });
+    }
+
+    /// Decides that no round follows.
+    pub(super) fn finish(&mut self) {
+        self.finished = true;
+        self.out.push_back(Decision::Finish);
+    }
+
+    /// Notes a decision beside those of the open round.
+    pub(super) fn decide(&mut self, decision: Decision) {
+        self.out.push_back(decision);
+    }
+
+    /// The next decision, until there is none.
+    pub(super) fn poll(&mut self) -> Option<Decision> {
+        self.out.pop_front()
+    }
+}

@@ -1,0 +1,317 @@
+//! Tail batching (RollPacker, NSDI '26, section 3): long responses are packed into few rounds.
+//!
+//! # The paper
+//! A *short* round launches `ceil(eta_prompts * prompts)` fresh prompts with `ceil(eta_responses * responses)` responses each. A prompt
+//! is finished when `responses` of its responses are; these form its group, the others are aborted. The first `prompts` prompts to
+//! finish are admitted. With the last of them everything that still runs is aborted, and the prompts that did not finish enter the
+//! long-prompt queue in launch order. When the queue holds `prompts`, a *long* round launches exactly its first `prompts` with
+//! `responses` responses each, and waits for all. Factors of 1 give the variants of Fig. 12: `eta_responses = 1` speculates on prompts
+//! only, `eta_prompts = 1` on responses only. A response that ended at its length limit has ended like any other.
+//!
+//! # Beyond the paper
+//! - **Domains.** Each domain has a quota, and the above holds within each: a short round launches `ceil(eta_prompts * quota)` of it and
+//!   admits the first `quota`; a long round waits until the queue holds every quota. A domain of which the epoch has less than a quota
+//!   of fresh prompts left takes part in long rounds only, with its queue and then these; its places in short rounds stay empty, as do
+//!   those in long rounds that it cannot fill. Rounding up favours the queues of small quotas, which grow while they wait for the
+//!   others; the age limit bounds them. A domain that the data holds more rarely than its quota says makes the schedule read ahead.
+//! - **Age.** No prompt is in the queue for more than `max_queue_age` rounds after that which deferred it. A long round is run early
+//!   when a short one would break this, and filled up with fresh prompts, one by one no speculation either; and a short round launches
+//!   only as many as long rounds can then serve in time, which is fewer than the paper's only where `eta_prompts` is above 2 or quotas
+//!   are served unevenly.
+//! - **An epoch's end.** When less than a quota of fresh prompts remains of every domain, long rounds drain the queue and then these. With
+//!   one quota only the last round of an epoch is smaller. The next epoch begins when nothing is left of this one, so each epoch trains on
+//!   each of its prompts once. Prompts of the next epoch may be offered before; they wait.
+//! - **The run's end.** With `r` rounds left, this one included, a short round launches only as many as leave at most `r - 1` quotas in
+//!   the queue, and a long round is run when it already holds more. So the queue is empty after the last.
+//! - **Duplicates.** Rows are told apart by their id alone; two equal rows are two prompts.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use rollpacker_dataflow::clock::Nanos;
+use serde::{Deserialize, Serialize};
+
+use super::error::positive;
+use super::pool::Pool;
+use super::queue::LongPrompts;
+use super::round::{Plan, Planned};
+use super::rounds::{Next, Rounds};
+use super::speculation::{factor, scaled};
+use super::{Decision, Event, Offer, Reason, Round, Schedule, ScheduleError};
+
+/// What [`TailBatching`] is told at the start.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// Prompts admitted in a round: P0.
+    pub prompts: usize,
+    /// Responses of a group: R0.
+    pub responses: u32,
+    /// Prompts launched in a short round over prompts admitted: 1 or more.
+    pub eta_prompts: f64,
+    /// Responses launched in a short round over responses of a group: 1 or more.
+    pub eta_responses: f64,
+    /// Prompts admitted in a round by domain, summing to `prompts`; prompts of other domains are rejected. Empty: one quota for all.
+    #[serde(default)]
+    pub quotas: BTreeMap<Arc<str>, usize>,
+    /// Rounds that a prompt may be in the queue after that which deferred it: 0 sends it to the next.
+    #[serde(default)]
+    pub max_queue_age: Option<u64>,
+    /// Steps of the run, counted from step 0; none: as many as the prompts give.
+    #[serde(default)]
+    pub total_steps: Option<u64>,
+}
+
+/// The tail batching schedule.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TailBatching {
+    lanes: BTreeMap<Arc<str>, Lane>,
+    one_lane: bool,
+    responses: u32,
+    short_responses: u32,
+    max_queue_age: Option<u64>,
+    pool: Pool,
+    queue: LongPrompts,
+    rounds: Rounds,
+}
+
+/// How many prompts of a domain a round takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Lane {
+    /// Admitted in each round.
+    quota: usize,
+    /// Launched in a short round.
+    short: usize,
+}
+
+/// An upcoming round.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Upcoming {
+    round: Round,
+    reason: Reason,
+    epoch: u32,
+    shares: Vec<Share>,
+}
+
+/// What a lane gives to an upcoming round.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Share {
+    lane: Arc<str>,
+    queued: usize,
+    fresh: usize,
+    places: usize,
+}
+
+impl TailBatching {
+    /// A schedule at its start.
+    ///
+    /// # Errors
+    /// If a count or quota is 0, a factor is not within 1 and 1000, or the quotas do not sum to the prompts of a round.
+    pub fn new(config: Config) -> Result<Self, ScheduleError> {
+        config.check()?;
+        let one_lane = config.quotas.is_empty();
+        let quotas =
+            if one_lane { BTreeMap::from([("".into(), config.prompts)]) } else { config.quotas };
+        let lane = |quota| Lane { quota, short: scaled(config.eta_prompts, quota) };
+        let short_responses = scaled(config.eta_responses, config.responses as usize);
+        Ok(Self {
+            lanes: quotas.into_iter().map(|(name, quota)| (name, lane(quota))).collect(),
+            one_lane,
+            responses: config.responses,
+            short_responses: u32::try_from(short_responses).unwrap_or(u32::MAX),
+            max_queue_age: config.max_queue_age,
+            pool: Pool::default(),
+            queue: LongPrompts::default(),
+            rounds: Rounds::new(config.total_steps),
+        })
+    }
+
+    fn offer(&mut self, Offer { prompt, epoch, domain }: Offer) {
+        let lane = if self.one_lane { "" } else { &*domain };
+        match self.lanes.get_key_value(lane) {
+            Some((lane, _)) => self.pool.put(epoch, lane, prompt),
+            None => {
+                self.pool.reach(epoch);
+                self.rounds.decide(Decision::Reject { prompt, reason: Reason::NoQuota });
+            }
+        }
+    }
+
+    fn next(&self) -> Next<Upcoming> {
+        if self.rounds.left() == 0 {
+            return Next::Finish;
+        }
+        let Some(epoch) = self.queue.epoch().or_else(|| self.pool.first_epoch()) else {
+            return if self.pool.is_over() { Next::Finish } else { Next::Prompts };
+        };
+        let (round, reason, shares) = match self.why_long(epoch) {
+            Some(reason) => {
+                (Round::Long, reason, self.shares(|name, lane| self.long_share(epoch, name, lane)))
+            }
+            None => (
+                Round::Short,
+                Reason::Fresh,
+                self.shares(|name, lane| self.short_share(epoch, name, lane)),
+            ),
+        };
+        shares
+            .map_or(Next::Prompts, |shares| Next::Round(Upcoming { round, reason, epoch, shares }))
+    }
+
+    /// What each lane gives, unless one cannot say yet.
+    fn shares(&self, share: impl Fn(&Arc<str>, Lane) -> Option<Share>) -> Option<Vec<Share>> {
+        self.lanes.iter().map(|(name, &lane)| share(name, lane)).collect()
+    }
+
+    /// Why the upcoming round must be a long one, if it must. What the queue alone says comes first, so that the answer does not hang on
+    /// how much of the epoch is known.
+    fn why_long(&self, epoch: u32) -> Option<Reason> {
+        let all = |test: &dyn Fn(&str, Lane) -> bool| {
+            self.lanes.iter().all(|(name, &lane)| test(name, lane))
+        };
+        let is_full = |name: &str, lane: Lane| self.queue.len(name) >= lane.quota;
+        let is_spent = |name: &str, lane: Lane| self.is_spent(epoch, name, lane);
+        if all(&is_full) {
+            Some(Reason::QueueFull)
+        } else if !all(&|name, lane| self.is_in_time(name, lane)) {
+            Some(Reason::QueueAge)
+        } else if !all(&|name, lane| {
+            self.queue.len(name) <= times(self.rounds.left() - 1, lane.quota)
+        }) {
+            Some(Reason::RunEnd)
+        } else if all(&is_spent) && !self.lanes.iter().any(|(name, &lane)| is_full(name, lane)) {
+            Some(Reason::EpochEnd)
+        } else {
+            all(&|name, lane| is_full(name, lane) || is_spent(name, lane))
+                .then_some(Reason::QueueFull)
+        }
+    }
+
+    /// Whether no queued prompt of a lane would become too old, were the upcoming round a short one.
+    fn is_in_time(&self, name: &str, lane: Lane) -> bool {
+        let step = self.rounds.upcoming();
+        self.max_queue_age.is_none_or(|age| !self.queue.is_overdue(name, lane.quota, step, age))
+    }
+
+    /// Whether the epoch has too few fresh prompts left of a lane for a short round.
+    fn is_spent(&self, epoch: u32, name: &str, lane: Lane) -> bool {
+        self.pool.has_all_of(epoch) && self.pool.len(epoch, name) < lane.quota
+    }
+
+    fn long_share(&self, epoch: u32, name: &Arc<str>, lane: Lane) -> Option<Share> {
+        let queued = self.queue.len(name).min(lane.quota);
+        let fresh = self.fresh(epoch, name, lane.quota - queued)?;
+        Some(Share { lane: Arc::clone(name), queued, fresh, places: queued + fresh })
+    }
+
+    fn short_share(&self, epoch: u32, name: &Arc<str>, lane: Lane) -> Option<Share> {
+        let wanted = lane.short.min(lane.quota.saturating_add(self.room(name, lane)));
+        let fresh =
+            if self.is_spent(epoch, name, lane) { 0 } else { self.fresh(epoch, name, wanted)? };
+        Some(Share { lane: Arc::clone(name), queued: 0, fresh, places: fresh.min(lane.quota) })
+    }
+
+    /// How many of `wanted` fresh prompts there are; none if more may still be offered.
+    fn fresh(&self, epoch: u32, name: &str, wanted: usize) -> Option<usize> {
+        let fresh = self.pool.len(epoch, name).min(wanted);
+        (fresh == wanted || self.pool.has_all_of(epoch)).then_some(fresh)
+    }
+
+    /// How many prompts a short round may defer so that the age limit and the run's end can be kept.
+    fn room(&self, name: &str, lane: Lane) -> usize {
+        let by_age = self.max_queue_age.map_or(u64::MAX, |age| age.saturating_add(1));
+        let rounds = by_age.min(self.rounds.left() - 1);
+        times(rounds, lane.quota).saturating_sub(self.queue.len(name))
+    }
+
+    fn settle(&mut self) {
+        self.close();
+        if !self.rounds.is_idle() {
+            return;
+        }
+        match self.next() {
+            Next::Finish => self.rounds.finish(),
+            Next::Round(upcoming) if self.rounds.is_due() => self.open(upcoming),
+            Next::Round(_) | Next::Prompts => {}
+        }
+    }
+
+    fn close(&mut self) {
+        let Some(round) = self.rounds.take_decided() else { return };
+        let (step, epoch) = (round.step(), round.epoch());
+        for (prompt, lane) in round.into_deferred() {
+            self.rounds.decide(Decision::Defer { prompt, reason: Reason::RoundFull });
+            self.queue.put(epoch, lane, prompt, step);
+        }
+        self.rounds.close(step, self.queue.report(step));
+    }
+
+    fn open(&mut self, Upcoming { round, reason, epoch, shares }: Upcoming) {
+        let mut prompts = Vec::new();
+        for Share { lane, queued, fresh, .. } in &shares {
+            let planned = |reason| move |prompt| Planned { prompt, lane: Arc::clone(lane), reason };
+            prompts.extend(self.queue.take(lane, *queued).into_iter().map(planned(Reason::Queued)));
+            prompts.extend(
+                self.pool.take(epoch, lane, *fresh).into_iter().map(planned(Reason::Fresh)),
+            );
+        }
+        let places = shares
+            .into_iter()
+            .map(|share| (share.lane, share.places))
+            .filter(|(_, places)| *places > 0);
+        self.rounds.open(Plan {
+            round,
+            reason,
+            epoch,
+            samples: if round == Round::Short { self.short_responses } else { self.responses },
+            responses: self.responses,
+            prompts,
+            places: places.collect(),
+        });
+    }
+}
+
+impl Schedule for TailBatching {
+    fn on(&mut self, _now: Nanos, event: Event) {
+        if self.rounds.is_finished() {
+            return;
+        }
+        match event {
+            Event::Prompt(offer) => self.offer(offer),
+            Event::EndOfPrompts => self.pool.end(),
+            Event::Policy { step } => self.rounds.on_policy(step),
+            Event::Response { id, finish_reason, .. } => self.rounds.on_response(id, finish_reason),
+        }
+        self.settle();
+    }
+
+    fn poll(&mut self) -> Option<Decision> {
+        self.rounds.poll()
+    }
+
+    fn wants_prompts(&self) -> bool {
+        self.rounds.is_idle() && self.next() == Next::Prompts
+    }
+}
+
+impl Config {
+    fn check(&self) -> Result<(), ScheduleError> {
+        positive("prompts", self.prompts as u64)?;
+        positive("responses", self.responses.into())?;
+        positive("total_steps", self.total_steps.unwrap_or(1))?;
+        factor("eta_prompts", self.eta_prompts)?;
+        factor("eta_responses", self.eta_responses)?;
+        for (domain, &quota) in &self.quotas {
+            positive(&format!("quotas.{domain}"), quota as u64)?;
+        }
+        match self.quotas.values().sum() {
+            found if found == self.prompts || self.quotas.is_empty() => Ok(()),
+            found => Err(ScheduleError::Quotas { found, expected: self.prompts }),
+        }
+    }
+}
+
+/// `rounds * quota`, at most what can be counted.
+fn times(rounds: u64, quota: usize) -> usize {
+    usize::try_from(rounds).unwrap_or(usize::MAX).saturating_mul(quota)
+}

@@ -1,0 +1,193 @@
+//! The laws of a schedule, on random runs.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use proptest::prelude::*;
+
+use super::engine::{Entry, World};
+use super::oracle::Oracle;
+use crate::schedule::{
+    Builtin, Decision, Event, Schedule, Synchronous, TailBatching, sync, tail_batching,
+};
+
+/// A run: its configuration, and everything around it.
+#[derive(Clone, Debug)]
+struct Case {
+    world: World,
+    config: tail_batching::Config,
+    /// The factors of `config` in twentieths.
+    factors: (u64, u64),
+}
+
+impl Case {
+    fn tail_batching(&self) -> Builtin {
+        TailBatching::new(self.config.clone()).unwrap().into()
+    }
+
+    fn synchronous(&self) -> Builtin {
+        let tail_batching::Config { prompts, responses, total_steps, .. } = self.config;
+        Synchronous::new(sync::Config { prompts, responses, total_steps }).unwrap().into()
+    }
+
+    fn oracle(&self) -> Oracle {
+        let one = BTreeMap::from([("".into(), self.config.prompts)]);
+        Oracle {
+            prompts: self.world.prompts.clone(),
+            quotas: if self.config.quotas.is_empty() { one } else { self.config.quotas.clone() },
+            responses: self.config.responses,
+            eta_prompts: self.factors.0,
+            eta_responses: self.factors.1,
+            max_queue_age: self.config.max_queue_age,
+            total_steps: self.config.total_steps,
+            is_sync: false,
+        }
+    }
+
+    /// The same without quotas and speculation.
+    fn without_speculation(mut self) -> Self {
+        self.factors = (20, 20);
+        self.config.eta_prompts = 1.0;
+        self.config.eta_responses = 1.0;
+        self.config.quotas.clear();
+        self.config.max_queue_age = None;
+        self
+    }
+}
+
+const DOMAINS: [&str; 3] = ["code", "math", "poetry"];
+
+/// Quotas of the first domains, none of them set, or those of one domain.
+fn quotas() -> impl Strategy<Value = Vec<usize>> {
+    prop_oneof![3 => Just(Vec::new()), 4 => prop::collection::vec(1..4_usize, 1..=3)]
+}
+
+fn epochs() -> impl Strategy<Value = Vec<Vec<Arc<str>>>> {
+    let domain = prop::sample::select(&DOMAINS[..]).prop_map(Arc::from);
+    prop::collection::vec(prop::collection::vec(domain, 0..22), 1..3)
+}
+
+prop_compose! {
+    fn cases()(
+        epochs in epochs(),
+        seed: u64,
+        staleness in 0..3_u64,
+        read_ahead in 0..4_usize,
+        lossy: bool,
+        quotas in quotas(),
+        prompts in 1..6_usize,
+        responses in 1..4_u32,
+        factors in (20..70_u64, 20..50_u64),
+        max_queue_age in prop::option::of(0..4_u64),
+        total_steps in prop::option::of(1..9_u64),
+    ) -> Case {
+        let quotas: BTreeMap<Arc<str>, usize> = DOMAINS.into_iter().map(Arc::from).zip(quotas).collect();
+        let config = tail_batching::Config {
+            prompts: if quotas.is_empty() { prompts } else { quotas.values().sum() },
+            responses,
+            eta_prompts: factors.0 as f64 / 20.0,
+            eta_responses: factors.1 as f64 / 20.0,
+            quotas,
+            max_queue_age,
+            total_steps,
+        };
+        Case { world: World { staleness, read_ahead, lossy, ..World::new(&epochs, seed) }, config, factors }
+    }
+}
+
+fn decisions(log: Vec<Entry>) -> Vec<Decision> {
+    let decided = |entry| match entry {
+        Entry::Decided(decision) => Some(decision),
+        Entry::Told(_) => None,
+    };
+    log.into_iter().filter_map(decided).collect()
+}
+
+/// What becomes of the schedule when it is written to a snapshot and read back.
+fn restored(schedule: Builtin) -> Builtin {
+    let restored = serde_json::from_str(&serde_json::to_string(&schedule).unwrap()).unwrap();
+    assert_eq!(schedule, restored);
+    restored
+}
+
+/// Each was seen to fail on mutants, of which it names some.
+mod law {
+    use super::*;
+
+    proptest! {
+        /// Mutants: responses of earlier steps counted; lost responses counted or not replaced; surplus of a group not aborted; admitted
+        /// prompts deferred; long rounds with surplus responses; the queue taken from its tail; the age limit off by one, looked at only
+        /// for the oldest, or not applied to what is launched; the run's end not looked at, or off by one; a last quota of fresh prompts
+        /// taken for spent; the next epoch begun beside a queue.
+        #[test]
+        fn tail_batching_decides_as_the_oracle(case in cases()) {
+            case.oracle().check(&case.world.run(case.tail_batching(), |schedule| schedule));
+        }
+
+        /// Mutants: a round opened before its prompts are there; an epoch taken for complete when its first prompt is seen.
+        #[test]
+        fn sync_decides_as_the_oracle(case in cases()) {
+            let case = case.without_speculation();
+            let log = case.world.run(case.synchronous(), |schedule| schedule);
+            Oracle { is_sync: true, ..case.oracle() }.check(&log);
+        }
+
+        #[test]
+        fn sync_launches_and_admits_like_tail_batching_without_speculation(case in cases()) {
+            let case = case.without_speculation();
+            let unnamed = |schedule| {
+                let all = decisions(case.world.run(schedule, |schedule| schedule));
+                all.into_iter().filter(|decision| !matches!(decision, Decision::Open { .. })).collect::<Vec<_>>()
+            };
+            prop_assert_eq!(unnamed(case.synchronous()), unnamed(case.tail_batching()));
+        }
+
+        /// Mutants: a round opened with the prompts there are; the next epoch begun because it is on offer.
+        #[test]
+        fn reading_ahead_changes_no_decision(case in cases(), read_ahead in 1..50_usize) {
+            let run = |read_ahead| {
+                let world = World { read_ahead, ..case.world.clone() };
+                let all = decisions(world.run(case.tail_batching(), |schedule| schedule));
+                all.into_iter().filter(|decision| !matches!(decision, Decision::Reject { .. })).collect::<Vec<_>>()
+            };
+            prop_assert_eq!(run(0), run(read_ahead));
+        }
+
+        #[test]
+        fn the_scale_of_time_changes_no_decision(case in cases(), scale in 2..1000_u64) {
+            let run = |scale| World { scale, ..case.world.clone() }.run(case.tail_batching(), |schedule| schedule);
+            prop_assert_eq!(run(1), run(scale));
+        }
+
+        /// Mutant: published policies left out of the snapshot.
+        #[test]
+        fn a_snapshot_goes_on_as_the_original(case in cases(), at in 0..200_usize) {
+            for make in [Case::tail_batching, Case::synchronous] {
+                let mut event = 0;
+                let resumed = case.world.run(make(&case), |schedule| {
+                    event += 1;
+                    if event % (at + 1) == 0 { restored(schedule) } else { schedule }
+                });
+                prop_assert_eq!(resumed, case.world.run(make(&case), |schedule| schedule));
+            }
+        }
+
+        /// Even events that break the contract do not panic.
+        #[test]
+        fn any_order_of_events_is_survived(case in cases(), seed: u64) {
+            let log = case.world.run(case.tail_batching(), |schedule| schedule);
+            let mut events: Vec<Event> = log.into_iter().filter_map(|entry| match entry {
+                Entry::Told(event) => Some(event),
+                Entry::Decided(_) => None,
+            }).collect();
+            let mut schedule = case.tail_batching();
+            let mut random = seed;
+            while !events.is_empty() {
+                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                let index = usize::try_from(random >> 33).unwrap() % events.len();
+                schedule.on(Default::default(), events.swap_remove(index));
+                while schedule.poll().is_some() {}
+            }
+        }
+    }
+}

@@ -1,0 +1,8 @@
+//! Schedules against timelines, laws, and a slow oracle.
+
+mod engine;
+mod laws;
+mod oracle;
+mod sync;
+mod tail_batching;
+mod timeline;
