@@ -1,5 +1,6 @@
 //! The model computes what transformers computes: logits, log-probs, entropies, gradients and greedy continuations of the fixtures.
 #![cfg(feature = "torch")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::path::{Path, PathBuf};
 

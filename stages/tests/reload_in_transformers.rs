@@ -1,5 +1,7 @@
 //! What we save, transformers loads, with equal logits.
 #![cfg(feature = "torch")]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(clippy::print_stdout, reason = "a skipped test says so")]
 
 use std::path::Path;
 use std::process::Command;

@@ -21,8 +21,9 @@ pub struct Message {
 /// How a model wants chats written down.
 ///
 /// A Jinja template is rendered as transformers does it: blocks trimmed, `bos_token`, `eos_token` and the other special tokens,
-/// `raise_exception`, `tojson` without HTML escapes, and the methods of Python's strings, lists and dicts. `strftime_now` is refused:
-/// a prompt that depends on the day does not tokenise to the same ids twice.
+/// `raise_exception`, `tojson` without HTML escapes, and the methods of Python's strings, lists and dicts. `strftime_now` is left
+/// undefined: a prompt that names the day would not be the same tokens tomorrow. Templates that look whether it is defined, as
+/// Llama's do, fall back to a fixed date; one that insists is refused.
 ///
 /// Without a template the contents of the messages are joined as they are, roles left out: what base models and the built-in task get.
 #[derive(Debug)]
@@ -118,16 +119,10 @@ fn environment() -> Environment<'static> {
     environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
     environment.add_filter("tojson", to_json);
     environment.add_function("raise_exception", raise_exception);
-    environment.add_function("strftime_now", strftime_now);
     environment
 }
 
 fn raise_exception(reason: String) -> Result<Value, minijinja::Error> {
-    Err(minijinja::Error::new(ErrorKind::InvalidOperation, reason))
-}
-
-fn strftime_now(_format: String) -> Result<Value, minijinja::Error> {
-    let reason = "it asks for the date with `strftime_now`; give the date as a message, or edit the template";
     Err(minijinja::Error::new(ErrorKind::InvalidOperation, reason))
 }
 

@@ -48,6 +48,16 @@ fn chatml_is_written_as_transformers_writes_it() {
 }
 
 #[test]
+fn the_date_is_the_template_s_own() {
+    check(
+        "{% if strftime_now is defined %}{{ strftime_now('%Y') }}{% else %}26 Jul 2024{% endif %}",
+        &[],
+        "26 Jul 2024",
+    );
+    check("{% if tools is not none or date is defined %}tools{% endif %}", &[], "");
+}
+
+#[test]
 fn the_generation_prompt_is_a_choice() {
     let template =
         ChatTemplate::new("{{ messages[0].content }}{% if add_generation_prompt %}>{% endif %}")
@@ -87,7 +97,7 @@ fn python_methods_and_loop_controls_work() {
 fn what_a_template_raises_is_said() {
     let error = refusal("{{ raise_exception('roles must alternate') }}");
     assert_eq!(error, "chat template of a string: roles must alternate (line 1)");
-    assert!(refusal("{{ strftime_now('%d %b %Y') }}").contains("strftime_now"));
+    assert!(refusal("{{ strftime_now('%d %b %Y') }}").contains("strftime_now is unknown"));
     assert!(refusal("{% if %}").starts_with("chat template of a string: "));
 }
 

@@ -104,7 +104,6 @@ impl Decoder {
 
     /// The parameters by their Hugging Face names, in the order of the network: leaves of the autograd graph, each in contiguous
     /// memory. A tied head is not listed.
-    #[must_use]
     pub fn parameters(&self) -> &[(String, Tensor)] {
         &self.parameters
     }

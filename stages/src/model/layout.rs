@@ -28,6 +28,7 @@ pub(crate) fn layer_prefix(layer: i64) -> String {
 
 /// Whether a file may hold the tensor though the model has no such parameter: a copy of the tied embedding, or a table of rotary
 /// frequencies as old checkpoints hold them.
+#[cfg(feature = "torch")]
 pub(crate) fn is_redundant(config: &ModelConfig, name: &str) -> bool {
     (config.tie_word_embeddings && name == "lm_head.weight")
         || name.ends_with(".rotary_emb.inv_freq")

@@ -32,7 +32,6 @@ impl Weights {
     }
 
     /// The tensors, in the order of the network.
-    #[must_use]
     pub fn tensors(&self) -> &[(String, Tensor)] {
         &self.tensors
     }
