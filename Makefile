@@ -43,7 +43,7 @@ warm-start: $(WARM_START)/tokenizer_config.json ## fine-tune the model that trai
 # Made once, whatever becomes of the code: remove the folder to have it made again. Each command writes the file that is named here
 # last, so that it is there only if the rest is.
 $(DATA)/train.parquet: | release
-	$(rollpacker) data generate --output $(DATA)
+	$(rollpacker) data generate -o $(DATA)
 
 $(WARM_START)/tokenizer_config.json: | release $(DATA)/train.parquet
 	$(rollpacker) sft --config configs/chain.toml --out $(WARM_START) trainer.seed=$(SEED)
