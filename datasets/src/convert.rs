@@ -1,0 +1,136 @@
+//! From one format to another, row by row.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
+
+use crate::config::DatasetConfig;
+use crate::dataset::Dataset;
+use crate::error::DatasetError;
+use crate::json::messages_text;
+use crate::order::Cursor;
+use crate::prompt::{MessageRef, PromptRow};
+use crate::shape::Shape;
+use crate::writer::{PromptWriter, WriteOptions};
+
+/// A format to write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Format {
+    /// Parquet in verl's schema. A structured reference answer becomes JSON text; fields of `extra_info` that differ in type from row to
+    /// row become text.
+    Verl,
+    /// JSON lines in ROLL's columns, `messages` as JSON text; what these have no place for is in `extra_info`.
+    Roll,
+    /// JSON lines of `data_source`, `domain`, `messages` (a list), `ground_truth` and `extra_info`.
+    Messages,
+}
+
+/// Converts the rows of a dataset, in its order, one epoch, and says how many. Parquet takes two passes: the first finds the type of
+/// `extra_info`.
+///
+/// # Errors
+///
+/// When the dataset cannot be opened, a row cannot be used, or the output cannot be written.
+pub fn convert(
+    config: &DatasetConfig,
+    output: &Path,
+    format: Format,
+    options: WriteOptions,
+) -> Result<u64, DatasetError> {
+    let dataset = Dataset::open(config.clone())?;
+    match format {
+        Format::Verl => to_verl(&dataset, output, options),
+        Format::Roll => to_lines(&dataset, output, roll),
+        Format::Messages => to_lines(&dataset, output, messages),
+    }
+}
+
+fn rows(
+    dataset: &Dataset,
+) -> Result<impl Iterator<Item = Result<PromptRow, DatasetError>>, DatasetError> {
+    let prompts = dataset.prompts(Cursor::default())?.until_epoch(1);
+    Ok(prompts.map(|prompt| prompt.map(|prompt| prompt.to_row())))
+}
+
+fn to_verl(dataset: &Dataset, output: &Path, options: WriteOptions) -> Result<u64, DatasetError> {
+    let mut extra = Shape::Null;
+    for row in rows(dataset)? {
+        extra = extra.join(Shape::of_object(&row?.extra_info));
+    }
+    let mut writer = PromptWriter::create(output, extra, options)?;
+    for row in rows(dataset)? {
+        writer.write(row?)?;
+    }
+    writer.finish()
+}
+
+fn to_lines(
+    dataset: &Dataset,
+    output: &Path,
+    line: impl Fn(PromptRow) -> Value,
+) -> Result<u64, DatasetError> {
+    let failed = || DatasetError::io(output, "write");
+    let mut name = output.file_name().unwrap_or_default().to_owned();
+    name.push(".partial");
+    let partial = output.with_file_name(name);
+    let mut file =
+        BufWriter::new(File::create(&partial).map_err(DatasetError::io(&partial, "create"))?);
+    let mut written = 0;
+    for row in rows(dataset)? {
+        writeln!(file, "{}", line(row?)).map_err(failed())?;
+        written += 1;
+    }
+    file.flush().map_err(failed())?;
+    std::fs::rename(&partial, output).map_err(DatasetError::io(output, "move into place"))?;
+    Ok(written)
+}
+
+fn messages(row: PromptRow) -> Value {
+    json!({
+        "data_source": row.data_source,
+        "domain": row.domain,
+        "messages": row.messages,
+        "ground_truth": row.ground_truth,
+        "extra_info": row.extra_info,
+    })
+}
+
+/// ROLL's columns. `id` and those that only some tasks have are taken from `extra_info`, where reading such a file puts them.
+fn roll(mut row: PromptRow) -> Value {
+    let mut extra = std::mem::take(&mut row.extra_info);
+    let mut take = |name: &str, default: Value| {
+        extra.shift_remove(name).filter(|value| !value.is_null()).unwrap_or(default)
+    };
+    let asked = row
+        .messages
+        .iter()
+        .rev()
+        .find(|message| message.role == "user")
+        .map_or("", |message| &message.content);
+    let text = messages_text(
+        row.messages
+            .iter()
+            .map(|message| MessageRef { role: &message.role, content: &message.content }),
+    );
+    let mut line = Map::new();
+    let mut put = |name: &str, value: Value| drop(line.insert(name.to_owned(), value));
+    put("id", take("id", json!(row.row.to_string())));
+    put("domain", json!(row.domain));
+    put("source", json!(row.data_source));
+    put("difficulty", take("difficulty", json!("")));
+    put("prompt", take("prompt", json!(asked)));
+    put("messages", json!(text));
+    put("ground_truth", json!(row.ground_truth.unwrap_or_default()));
+    for name in ["case_type", "test_case_function", "test_cases"] {
+        put(name, take(name, json!("")));
+    }
+    put("tag", take("tag", json!(row.domain)));
+    if !extra.is_empty() {
+        line.insert("extra_info".to_owned(), Value::Object(extra));
+    }
+    Value::Object(line)
+}

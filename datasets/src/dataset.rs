@@ -1,0 +1,407 @@
+//! A dataset: files that are read as one sequence of prompts.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::chunk::{Chunk, index_u32};
+use crate::config::DatasetConfig;
+use crate::error::DatasetError;
+use crate::file::{Chunks, PromptFile, Segment};
+use crate::order::{Cursor, Fingerprint, Order, Window, choice, coalesced};
+use crate::prompt::Prompt;
+
+/// A dataset: files that are read as one sequence of prompts. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Dataset {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    files: Files,
+    /// The rows in use, ascending, where `max_samples` chose some.
+    chosen: Option<Vec<u64>>,
+    rows: u64,
+    /// `None` for the order of the files.
+    order: Option<Order>,
+    fingerprint: u64,
+}
+
+/// Opened files, one after another.
+#[derive(Debug)]
+pub(crate) struct Files {
+    files: Vec<PromptFile>,
+    /// Rows before each.
+    starts: Vec<u64>,
+}
+
+impl Dataset {
+    /// Opens the files and checks their columns. Of Parquet files only the footers are read, JSONL files are gone over once for their
+    /// line ends.
+    ///
+    /// # Errors
+    ///
+    /// When a setting is out of bounds, a file cannot be read, has no rows, or lacks a column or has one of a wrong type.
+    pub fn open(config: DatasetConfig) -> Result<Self, DatasetError> {
+        config.check()?;
+        let files = Files::open(&config)?;
+        let all = files.rows();
+        let rows = config.max_samples.unwrap_or(all).min(all);
+        let chosen = (config.shuffle && rows < all).then(|| choice(config.seed, all, rows));
+        let segments = || match &chosen {
+            Some(chosen) => chosen_segments(&files.segments(), chosen),
+            None => files.segments(),
+        };
+        let order = config
+            .shuffle
+            .then(|| Order::new(&segments(), config.seed, config.window_rows, config.window_bytes));
+        let fingerprint = files.fingerprint(&config);
+        Ok(Self { inner: Arc::new(Inner { files, chosen, rows, order, fingerprint }) })
+    }
+
+    /// Prompts of an epoch.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.inner.rows
+    }
+
+    /// Always `false`: a dataset without rows cannot be opened.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.inner.rows == 0
+    }
+
+    /// The prompts behind a cursor, epoch after epoch without end; see [`Prompts::until_epoch`].
+    ///
+    /// # Errors
+    ///
+    /// When the cursor belongs to another dataset or order, or lies behind the end.
+    pub fn prompts(&self, cursor: Cursor) -> Result<Prompts, DatasetError> {
+        let expected = self.inner.fingerprint;
+        match cursor.fingerprint {
+            Some(found) if found != expected => {
+                return Err(DatasetError::ForeignCursor { expected, found });
+            }
+            _ if cursor.offset > self.len() => {
+                return Err(DatasetError::CursorRange { rows: self.len(), offset: cursor.offset });
+            }
+            _ => {}
+        }
+        let cursor = Cursor { fingerprint: Some(expected), ..cursor };
+        Ok(Prompts {
+            inner: self.inner.clone(),
+            cursor,
+            end: None,
+            loaded: Loaded::default(),
+            ahead: Ahead::Nothing,
+            failed: false,
+        })
+    }
+}
+
+impl Files {
+    pub(crate) fn open(config: &DatasetConfig) -> Result<Self, DatasetError> {
+        let files = config
+            .paths()?
+            .iter()
+            .map(|path| PromptFile::open(path, config))
+            .collect::<Result<Vec<_>, _>>()?;
+        let mut rows = 0;
+        let mut starts = Vec::new();
+        for file in &files {
+            if file.rows() == 0 {
+                return Err(DatasetError::NoRows { file: file.path().to_path_buf() });
+            }
+            starts.push(rows);
+            rows += file.rows();
+        }
+        Ok(Self { files, starts })
+    }
+
+    fn rows(&self) -> u64 {
+        self.files.iter().map(PromptFile::rows).sum()
+    }
+
+    /// The segments of all files, in rows of the dataset.
+    fn segments(&self) -> Vec<Segment> {
+        let of_file = |(file, start): (&PromptFile, u64)| -> Vec<Segment> {
+            let shifted = |segment: &Segment| segment.rows.start + start..segment.rows.end + start;
+            file.segments()
+                .iter()
+                .map(|segment| Segment { rows: shifted(segment), bytes: segment.bytes })
+                .collect()
+        };
+        self.files.iter().zip(self.starts.iter().copied()).flat_map(of_file).collect()
+    }
+
+    /// File names, lengths, and all that the order depends on; not folders, so that a dataset may move.
+    fn fingerprint(&self, config: &DatasetConfig) -> u64 {
+        let mut print = Fingerprint::default()
+            .number(u64::from(config.shuffle))
+            .number(config.max_samples.unwrap_or(u64::MAX));
+        if config.shuffle {
+            print =
+                print.number(config.seed).number(config.window_rows).number(config.window_bytes);
+        }
+        for file in &self.files {
+            print = print
+                .bytes(file.path().file_name().unwrap_or_default().as_encoded_bytes())
+                .number(file.rows());
+            let bytes = file.segments().iter().map(|segment| segment.bytes);
+            print = bytes.filter(|_| config.shuffle).fold(print, Fingerprint::number);
+        }
+        print.value()
+    }
+
+    /// Ascending rows of the dataset, by file.
+    fn by_file(&self, ranges: &[Range<u64>]) -> VecDeque<(usize, Vec<Range<u64>>)> {
+        let in_file = |(index, start): (usize, &u64)| {
+            let (start, end) = (*start, start + self.files[index].rows());
+            let first = ranges.partition_point(|range| range.end <= start);
+            let near = ranges[first..].iter().take_while(|range| range.start < end);
+            let inside: Vec<_> = near
+                .map(|range| range.start.max(start) - start..range.end.min(end) - start)
+                .collect();
+            (!inside.is_empty()).then_some((index, inside))
+        };
+        self.starts.iter().enumerate().filter_map(in_file).collect()
+    }
+}
+
+/// The segments that chosen rows make, in places among the chosen.
+fn chosen_segments(segments: &[Segment], chosen: &[u64]) -> Vec<Segment> {
+    let place = |row: u64| chosen.partition_point(|chosen| *chosen < row) as u64;
+    let kept = |segment: &Segment| {
+        let rows = place(segment.rows.start)..place(segment.rows.end);
+        let all = (segment.rows.end - segment.rows.start).max(1);
+        Segment { bytes: segment.bytes / all * (rows.end - rows.start), rows }
+    };
+    segments.iter().map(kept).collect()
+}
+
+impl Inner {
+    /// The chunks of ascending rows in use.
+    fn chunks(self: &Arc<Self>, ranges: &[Range<u64>]) -> DatasetChunks {
+        let physical = match &self.chosen {
+            None => ranges.to_vec(),
+            Some(chosen) => {
+                let rows = ranges
+                    .iter()
+                    .flat_map(|range| &chosen[range.start as usize..range.end as usize]);
+                coalesced(rows.map(|row| *row..row + 1))
+            }
+        };
+        DatasetChunks { inner: self.clone(), pending: self.files.by_file(&physical), current: None }
+    }
+}
+
+/// The chunks of some rows of the dataset.
+struct DatasetChunks {
+    inner: Arc<Inner>,
+    pending: VecDeque<(usize, Vec<Range<u64>>)>,
+    current: Option<Chunks>,
+}
+
+impl Iterator for DatasetChunks {
+    type Item = Result<Arc<Chunk>, DatasetError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            if let Some(chunk) = self.current.as_mut().and_then(Iterator::next) {
+                return Some(chunk.map(Arc::new));
+            }
+            let (file, ranges) = self.pending.pop_front()?;
+            match self.inner.files.files[file].read(ranges, self.inner.files.starts[file]) {
+                Ok(chunks) => self.current = Some(chunks),
+                Err(error) => return Some(Err(error)),
+            }
+        }
+    }
+}
+
+/// The prompts of a dataset from a cursor on.
+///
+/// A bad row is an error of [`is_row`](DatasetError::is_row), behind which reading goes on; behind any other error there is nothing.
+pub struct Prompts {
+    inner: Arc<Inner>,
+    cursor: Cursor,
+    end: Option<u32>,
+    loaded: Loaded,
+    ahead: Ahead,
+    failed: bool,
+}
+
+impl std::fmt::Debug for Prompts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Prompts")
+            .field("cursor", &self.cursor)
+            .field("end", &self.end)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Decoded rows, and in which order to hand them out.
+#[derive(Debug, Default)]
+struct Loaded {
+    chunks: Vec<Arc<Chunk>>,
+    /// Rows before each chunk.
+    starts: Vec<u32>,
+    rows: u32,
+    /// `None` for their own order.
+    order: Option<Vec<u32>>,
+    next: u32,
+}
+
+/// Where the rows behind the loaded ones come from.
+enum Ahead {
+    /// The epoch is yet to begin.
+    Nothing,
+    InOrder(DatasetChunks),
+    /// Windows in reverse, the next one last.
+    Windows(Vec<Window>),
+}
+
+impl Prompts {
+    /// Ends before an epoch, counted from 0: `until_epoch(1)` reads one epoch.
+    #[must_use]
+    pub fn until_epoch(self, end: u32) -> Self {
+        Self { end: Some(end), ..self }
+    }
+
+    /// Where it is: what comes next here comes first from [`Dataset::prompts`] of it.
+    #[must_use]
+    pub fn cursor(&self) -> Cursor {
+        self.cursor
+    }
+
+    /// Hands out the next loaded row, if there is one.
+    fn hand_out(&mut self) -> Option<Result<Prompt, DatasetError>> {
+        let (chunk, index) = self.loaded.advance()?;
+        self.cursor.offset += 1;
+        let prompt = chunk.check(index).map(|()| Prompt {
+            chunk: chunk.clone(),
+            index: index_u32(index),
+            epoch: self.cursor.epoch,
+        });
+        Some(prompt)
+    }
+
+    /// Loads what comes next; `false` at the very end.
+    fn load(&mut self) -> Result<bool, DatasetError> {
+        if self.cursor.offset >= self.inner.rows {
+            self.cursor = Cursor { epoch: self.cursor.epoch + 1, offset: 0, ..self.cursor };
+            self.ahead = Ahead::Nothing;
+        }
+        if self.end.is_some_and(|end| self.cursor.epoch >= end) {
+            return Ok(false);
+        }
+        if matches!(self.ahead, Ahead::Nothing) {
+            self.ahead = self.begin();
+        }
+        self.loaded = match &mut self.ahead {
+            Ahead::InOrder(chunks) => match chunks.next().transpose()? {
+                Some(chunk) => Loaded::of(vec![chunk], None),
+                None => {
+                    return Err(DatasetError::Changed {
+                        expected: self.inner.rows,
+                        found: self.cursor.offset,
+                    });
+                }
+            },
+            Ahead::Windows(windows) => {
+                let window =
+                    windows.pop().expect("invariant: the windows of an epoch hold all its rows");
+                self.load_window(&window)?
+            }
+            Ahead::Nothing => Loaded::default(),
+        };
+        Ok(true)
+    }
+
+    /// What the cursor's epoch has from the cursor on.
+    fn begin(&self) -> Ahead {
+        match &self.inner.order {
+            None => Ahead::InOrder(
+                self.inner.chunks(std::slice::from_ref(&(self.cursor.offset..self.inner.rows))),
+            ),
+            Some(order) => {
+                let mut windows = order.windows(self.cursor.epoch);
+                windows.retain(|window| window.start + window.rows() > self.cursor.offset);
+                windows.reverse();
+                Ahead::Windows(windows)
+            }
+        }
+    }
+}
+
+impl Prompts {
+    fn load_window(&mut self, window: &Window) -> Result<Loaded, DatasetError> {
+        let order = self.inner.order.as_ref().expect("invariant: only an order makes windows");
+        let permutation = order.within(self.cursor.epoch, window);
+        let held = std::mem::take(&mut self.loaded);
+        let chunks = match u64::from(held.rows) == self.inner.rows && held.order.is_some() {
+            true => held.chunks, // the dataset fits one window, which is then decoded once
+            false => {
+                drop(held); // so that one window is held at a time
+                self.inner.chunks(&window.ranges).collect::<Result<_, _>>()?
+            }
+        };
+        let mut loaded = Loaded::of(chunks, Some(permutation));
+        if u64::from(loaded.rows) != window.rows() {
+            return Err(DatasetError::Changed {
+                expected: window.rows(),
+                found: u64::from(loaded.rows),
+            });
+        }
+        loaded.next = u32::try_from(self.cursor.offset - window.start)
+            .expect("invariant: the cursor lies within the window");
+        Ok(loaded)
+    }
+}
+
+impl Loaded {
+    fn of(chunks: Vec<Arc<Chunk>>, order: Option<Vec<u32>>) -> Self {
+        let mut rows = 0;
+        let mut starts = Vec::with_capacity(chunks.len());
+        for chunk in &chunks {
+            starts.push(rows);
+            rows += index_u32(chunk.len());
+        }
+        Self { chunks, starts, rows, order, next: 0 }
+    }
+
+    /// The next row, as a chunk and the row's index in it.
+    fn advance(&mut self) -> Option<(Arc<Chunk>, usize)> {
+        if self.next >= self.rows {
+            return None;
+        }
+        let at = self.order.as_ref().map_or(self.next, |order| order[self.next as usize]);
+        let chunk = self.starts.partition_point(|start| *start <= at) - 1;
+        self.next += 1;
+        Some((self.chunks[chunk].clone(), (at - self.starts[chunk]) as usize))
+    }
+}
+
+impl Iterator for Prompts {
+    type Item = Result<Prompt, DatasetError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            if let Some(prompt) = self.hand_out() {
+                return Some(prompt);
+            }
+            if self.failed {
+                return None;
+            }
+            match self.load() {
+                Ok(true) => {}
+                Ok(false) => return None,
+                Err(error) => {
+                    self.failed = true;
+                    return Some(Err(error));
+                }
+            }
+        }
+    }
+}

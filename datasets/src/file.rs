@@ -1,0 +1,184 @@
+//! A file of prompts, of either format.
+
+use std::fs::File;
+use std::io::Read;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::chunk::Chunk;
+use crate::columns::Plan;
+use crate::config::DatasetConfig;
+use crate::error::{DatasetError, quoted};
+use crate::jsonl::JsonlFile;
+use crate::parquet::ParquetFile;
+
+/// Rows of a chunk at most.
+pub(crate) const CHUNK_ROWS: usize = 2048;
+/// Bytes of a chunk, about, unless a single row has more.
+pub(crate) const CHUNK_BYTES: u64 = 4 << 20;
+
+/// An opened file: its layout is known and checked, its rows are not read.
+#[derive(Debug)]
+pub(crate) enum PromptFile {
+    Parquet(ParquetFile),
+    Jsonl(JsonlFile),
+}
+
+/// A run of neighbouring rows that can be read without reading others: a row group, or a stretch of lines.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Segment {
+    pub(crate) rows: Range<u64>,
+    /// Decoded size of the columns in use, as far as the file tells.
+    pub(crate) bytes: u64,
+}
+
+/// The chunks of some rows of one file.
+pub(crate) type Chunks = Box<dyn Iterator<Item = Result<Chunk, DatasetError>> + Send>;
+
+impl PromptFile {
+    /// # Errors
+    ///
+    /// When the file cannot be opened, is neither Parquet nor JSONL, is damaged, or lacks a column.
+    pub(crate) fn open(path: &Path, config: &DatasetConfig) -> Result<Self, DatasetError> {
+        let path: Arc<Path> = path.into();
+        match Format::of(&path)? {
+            Format::Parquet => ParquetFile::open(path, config).map(Self::Parquet),
+            Format::Jsonl => JsonlFile::open(path, config).map(Self::Jsonl),
+        }
+    }
+
+    pub(crate) fn path(&self) -> &Arc<Path> {
+        match self {
+            Self::Parquet(file) => file.path(),
+            Self::Jsonl(file) => file.path(),
+        }
+    }
+
+    pub(crate) fn plan(&self) -> &Plan {
+        match self {
+            Self::Parquet(file) => file.plan(),
+            Self::Jsonl(file) => file.plan(),
+        }
+    }
+
+    pub(crate) fn segments(&self) -> &[Segment] {
+        match self {
+            Self::Parquet(file) => file.segments(),
+            Self::Jsonl(file) => file.segments(),
+        }
+    }
+
+    pub(crate) fn rows(&self) -> u64 {
+        self.segments().last().map_or(0, |segment| segment.rows.end)
+    }
+
+    /// Rows that are read at once where damage should be confined: row groups, or a whole file of lines.
+    pub(crate) fn stretches(&self) -> Vec<Range<u64>> {
+        match self {
+            Self::Parquet(file) => {
+                file.segments().iter().map(|segment| segment.rows.clone()).collect()
+            }
+            Self::Jsonl(_) => std::iter::once(0..self.rows()).collect(),
+        }
+    }
+
+    /// Reads every row.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be opened again.
+    pub(crate) fn read_all(&self, first_row: u64) -> Result<Chunks, DatasetError> {
+        self.read(std::iter::once(0..self.rows()).collect(), first_row)
+    }
+
+    /// Reads some rows. `first_row` is how many rows of the dataset come before the file.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be opened again.
+    pub(crate) fn read(
+        &self,
+        ranges: Vec<Range<u64>>,
+        first_row: u64,
+    ) -> Result<Chunks, DatasetError> {
+        match self {
+            Self::Parquet(file) => file.read(ranges, first_row),
+            Self::Jsonl(file) => file.read(ranges, first_row),
+        }
+    }
+
+    /// Name and type of every root column.
+    pub(crate) fn columns(&self) -> Vec<(String, String)> {
+        match self {
+            Self::Parquet(file) => file.columns(),
+            Self::Jsonl(file) => file.columns(),
+        }
+    }
+
+    pub(crate) fn format(&self) -> &'static str {
+        match self {
+            Self::Parquet(_) => "parquet",
+            Self::Jsonl(_) => "jsonl",
+        }
+    }
+}
+
+enum Format {
+    Parquet,
+    Jsonl,
+}
+
+impl Format {
+    /// By the extension, else by the first bytes.
+    fn of(path: &Path) -> Result<Self, DatasetError> {
+        match path.extension().and_then(|extension| extension.to_str()) {
+            Some("parquet" | "pq") => Ok(Self::Parquet),
+            Some("jsonl" | "json" | "ndjson") => Ok(Self::Jsonl),
+            _ => Self::of_content(path),
+        }
+    }
+
+    fn of_content(path: &Path) -> Result<Self, DatasetError> {
+        let mut head = Vec::new();
+        let file = File::open(path).map_err(DatasetError::io(path, "open"))?;
+        file.take(4).read_to_end(&mut head).map_err(DatasetError::io(path, "read"))?;
+        match head.as_slice() {
+            b"PAR1" => Ok(Self::Parquet),
+            [b'{', ..] => Ok(Self::Jsonl),
+            _ => Err(DatasetError::UnknownFormat { file: path.to_owned(), found: quoted(&head) }),
+        }
+    }
+}
+
+/// Walks over the rows of ascending ranges.
+#[derive(Debug)]
+pub(crate) struct RowNumbers {
+    ranges: std::vec::IntoIter<Range<u64>>,
+    current: Range<u64>,
+}
+
+impl RowNumbers {
+    pub(crate) fn new(ranges: Vec<Range<u64>>) -> Self {
+        Self { ranges: ranges.into_iter(), current: 0..0 }
+    }
+
+    /// The first row not yet walked over, 0 at the end.
+    pub(crate) fn peek(&self) -> u64 {
+        let later = || self.ranges.as_slice().first().map_or(0, |range| range.start);
+        if self.current.is_empty() { later() } else { self.current.start }
+    }
+}
+
+impl Iterator for RowNumbers {
+    type Item = u64;
+
+    fn next(&mut self) -> Option<u64> {
+        loop {
+            if let Some(row) = self.current.next() {
+                return Some(row);
+            }
+            self.current = self.ranges.next()?;
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! One-digit maps, composed from left to right modulo 10.
+//!
+//! A prompt is a digit and maps, `3+4*7`: read from left to right, without precedence, only the last digit kept. Worked, its solution is
+//! `3+4=7,7*7=9,A:9`; answered at once, `A:9`. Every map is a bijection of the digits (adding 1 to 9, multiplying by 3, 7 or 9, which
+//! are coprime to 10), so that the answer depends on every step and no map can be skipped. Working it out pays: each step is one of 120
+//! facts, while the answer at once is a function of the whole prompt.
+
+use rand::RngExt;
+use rand_chacha::ChaCha8Rng;
+use rand_distr::{Distribution, LogNormal};
+use serde::{Deserialize, Serialize};
+
+/// Every character that a prompt or a solution has.
+pub const ALPHABET: &str = "0123456789+*=,:A";
+
+/// What stands before the answer.
+pub const ANSWER: &str = "A:";
+
+/// How many maps a prompt has: log-normal, drawn again above the bound.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Lengths {
+    /// Half of the prompts have at most so many, from 1.
+    pub median: f64,
+    /// Standard deviation of the logarithm, 0 to 3.
+    pub sigma: f64,
+    /// None has more, 1 to 4,096.
+    pub most: u32,
+}
+
+impl Default for Lengths {
+    fn default() -> Self {
+        Self { median: 6.0, sigma: 0.8, most: 96 }
+    }
+}
+
+impl Lengths {
+    fn draw(self, random: &mut ChaCha8Rng) -> u32 {
+        let lengths = LogNormal::new(self.median.ln(), self.sigma)
+            .expect("invariant: sigma was checked to be finite");
+        loop {
+            let maps = lengths.sample(random).round().max(1.0);
+            if maps <= f64::from(self.most) {
+                return maps as u32;
+            }
+        }
+    }
+}
+
+/// A map of the digits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Digits {
+    Add(u8),
+    Multiply(u8),
+}
+
+impl Digits {
+    fn draw(random: &mut ChaCha8Rng) -> Self {
+        match random.random_bool(0.5) {
+            true => Self::Add(random.random_range(1..=9)),
+            false => Self::Multiply([3, 7, 9][random.random_range(0..3)]),
+        }
+    }
+
+    fn apply(self, digit: u8) -> u8 {
+        match self {
+            Self::Add(by) => (digit + by) % 10,
+            Self::Multiply(by) => (digit * by) % 10,
+        }
+    }
+}
+
+impl std::fmt::Display for Digits {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Add(by) => write!(f, "+{by}"),
+            Self::Multiply(by) => write!(f, "*{by}"),
+        }
+    }
+}
+
+/// Which solution a demonstration shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Demonstration {
+    /// Every step.
+    Worked,
+    /// The answer only.
+    Direct,
+}
+
+impl Demonstration {
+    pub(crate) fn draw(random: &mut ChaCha8Rng, direct_share: f64) -> Self {
+        if random.random_bool(direct_share) { Self::Direct } else { Self::Worked }
+    }
+}
+
+/// A digit and the maps to apply to it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Chain {
+    start: u8,
+    maps: Vec<Digits>,
+}
+
+impl Chain {
+    /// A random one. The parameters of `lengths` must be within their bounds.
+    pub(crate) fn draw(random: &mut ChaCha8Rng, lengths: Lengths) -> Self {
+        let count = lengths.draw(random);
+        Self {
+            start: random.random_range(0..10),
+            maps: (0..count).map(|_| Digits::draw(random)).collect(),
+        }
+    }
+
+    /// How many maps it has.
+    #[must_use]
+    pub fn steps(&self) -> usize {
+        self.maps.len()
+    }
+
+    /// The prompt: `3+4*7`.
+    #[must_use]
+    pub fn prompt(&self) -> String {
+        self.maps.iter().fold(self.start.to_string(), |prompt, map| format!("{prompt}{map}"))
+    }
+
+    /// The answer: a digit.
+    #[must_use]
+    pub fn answer(&self) -> u8 {
+        self.maps.iter().fold(self.start, |digit, map| map.apply(digit))
+    }
+
+    /// The worked solution: `3+4=7,7*7=9,A:9`.
+    #[must_use]
+    pub fn worked(&self) -> String {
+        let mut solution = String::new();
+        let mut digit = self.start;
+        for map in &self.maps {
+            let next = map.apply(digit);
+            solution.push_str(&format!("{digit}{map}={next},"));
+            digit = next;
+        }
+        solution + &self.direct()
+    }
+
+    /// The answer at once: `A:9`.
+    #[must_use]
+    pub fn direct(&self) -> String {
+        format!("{ANSWER}{}", self.answer())
+    }
+
+    /// The solution that a demonstration shows.
+    #[must_use]
+    pub fn demonstration(&self, kind: Demonstration) -> String {
+        match kind {
+            Demonstration::Worked => self.worked(),
+            Demonstration::Direct => self.direct(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::SeedableRng;
+
+    use super::*;
+
+    #[test]
+    fn a_chain_reads_from_left_to_right() {
+        let chain = Chain { start: 3, maps: vec![Digits::Add(4), Digits::Multiply(7)] };
+        assert_eq!(chain.prompt(), "3+4*7");
+        assert_eq!(chain.worked(), "3+4=7,7*7=9,A:9");
+        assert_eq!(chain.direct(), "A:9");
+    }
+
+    #[test]
+    fn every_map_is_a_bijection_other_than_the_identity() {
+        let mut random = ChaCha8Rng::seed_from_u64(1);
+        for map in (0..1000).map(|_| Digits::draw(&mut random)) {
+            let mut images: Vec<u8> = (0..10).map(|digit| map.apply(digit)).collect();
+            assert_ne!(images, (0..10).collect::<Vec<_>>(), "{map}");
+            images.sort_unstable();
+            assert_eq!(images, (0..10).collect::<Vec<_>>(), "{map}");
+        }
+    }
+
+    #[test]
+    fn lengths_have_their_median_and_a_long_tail() {
+        let mut random = ChaCha8Rng::seed_from_u64(2);
+        let mut lengths: Vec<u32> =
+            (0..20_000).map(|_| Lengths::default().draw(&mut random)).collect();
+        lengths.sort_unstable();
+        assert_eq!(lengths[10_000], 6);
+        assert!(lengths[0] == 1 && (80..=96).contains(&lengths[19_999]));
+    }
+
+    #[test]
+    fn the_alphabet_is_complete() {
+        let mut random = ChaCha8Rng::seed_from_u64(3);
+        for _ in 0..100 {
+            let chain = Chain::draw(&mut random, Lengths::default());
+            assert!(
+                (chain.prompt() + &chain.worked())
+                    .chars()
+                    .all(|character| ALPHABET.contains(character))
+            );
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! The built-in task: prompts to train a small model on, with verifiable answers and worked solutions of a long-tailed length.
+
+pub mod chain;
+
+use std::collections::HashSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+pub use self::chain::{ALPHABET, Chain, Demonstration, Lengths};
+use crate::error::DatasetError;
+use crate::prompt::{Message, PromptRow};
+use crate::shape::Shape;
+use crate::writer::{PromptWriter, WriteOptions};
+
+/// `data_source` and domain of the built-in task.
+pub const DATA_SOURCE: &str = "rollpacker/chain";
+/// Domain of the built-in task.
+pub const DOMAIN: &str = "chain";
+
+/// What to generate.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ChainConfig {
+    /// Prompts of `train.parquet`, from 1.
+    pub rows: u64,
+    /// Prompts of `validation.parquet`, from 1; none is in the other file.
+    pub validation_rows: u64,
+    /// Seed of everything.
+    pub seed: u64,
+    /// How many maps a prompt has.
+    pub lengths: Lengths,
+    /// Share of the demonstrations that answer at once, 0 to 1.
+    pub direct_share: f64,
+}
+
+impl Default for ChainConfig {
+    fn default() -> Self {
+        Self {
+            rows: 16_384,
+            validation_rows: 512,
+            seed: 0,
+            lengths: Lengths::default(),
+            direct_share: 0.5,
+        }
+    }
+}
+
+/// What was generated.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Generated {
+    /// The prompts to train on, each with a demonstration in `extra_info.demonstration`.
+    pub train: PathBuf,
+    /// The prompts held out, without demonstrations.
+    pub validation: PathBuf,
+    /// Prompts of both.
+    pub rows: u64,
+    /// Half of the worked solutions of `train` have at most so many characters.
+    pub median_solution_chars: u64,
+    /// The longest worked solution of `train` has so many.
+    pub longest_solution_chars: u64,
+}
+
+/// Writes `train.parquet` and `validation.parquet` into a folder, which is made if need be. No prompt comes twice, in one file or in both.
+///
+/// Memory: 8 bytes a prompt, and a row group.
+///
+/// # Errors
+///
+/// When a setting is out of bounds, there are not as many different prompts, or the disk refuses.
+pub fn generate(
+    config: &ChainConfig,
+    folder: &Path,
+    options: WriteOptions,
+) -> Result<Generated, DatasetError> {
+    config.check()?;
+    std::fs::create_dir_all(folder).map_err(DatasetError::io(folder, "create"))?;
+    let (train, validation) = (folder.join("train.parquet"), folder.join("validation.parquet"));
+    let mut source =
+        Source { random: ChaCha8Rng::seed_from_u64(config.seed), seen: HashSet::new(), config };
+    let mut lengths = std::collections::BTreeMap::new();
+
+    let mut writer = PromptWriter::create(&validation, extra_shape(false), options)?;
+    for index in 0..config.validation_rows {
+        let chain = source.draw()?;
+        writer.write(row(&chain, index, "validation", None))?;
+    }
+    let mut rows = writer.finish()?;
+
+    let mut writer = PromptWriter::create(&train, extra_shape(true), options)?;
+    for index in 0..config.rows {
+        let chain = source.draw()?;
+        *lengths.entry(chain.worked().len() as u64).or_insert(0) += 1;
+        let demonstration = Demonstration::draw(&mut source.random, config.direct_share);
+        writer.write(row(&chain, index, "train", Some(demonstration)))?;
+    }
+    rows += writer.finish()?;
+
+    let percentiles = crate::inspect::percentiles(&lengths).unwrap_or_default();
+    let (median_solution_chars, longest_solution_chars) = (percentiles.p50, percentiles.max);
+    Ok(Generated { train, validation, rows, median_solution_chars, longest_solution_chars })
+}
+
+impl ChainConfig {
+    fn check(&self) -> Result<(), DatasetError> {
+        let bound = |key, holds: bool, expected, found: String| match holds {
+            true => Ok(()),
+            false => Err(DatasetError::Setting { key, expected, found }),
+        };
+        let Lengths { median, sigma, most } = self.lengths;
+        bound("rows", self.rows >= 1, "at least 1", self.rows.to_string())?;
+        bound(
+            "validation_rows",
+            self.validation_rows >= 1,
+            "at least 1",
+            self.validation_rows.to_string(),
+        )?;
+        bound(
+            "direct_share",
+            (0.0..=1.0).contains(&self.direct_share),
+            "0 to 1",
+            self.direct_share.to_string(),
+        )?;
+        bound(
+            "lengths.median",
+            median >= 1.0 && median <= f64::from(most),
+            "1 to `lengths.most`",
+            median.to_string(),
+        )?;
+        bound("lengths.sigma", (0.0..=3.0).contains(&sigma), "0 to 3", sigma.to_string())?;
+        bound("lengths.most", (1..=4096).contains(&most), "1 to 4096", most.to_string())
+    }
+}
+
+struct Source<'a> {
+    config: &'a ChainConfig,
+    random: ChaCha8Rng,
+    /// Digests of the prompts drawn; should two share one, a good prompt is drawn again, which does no harm.
+    seen: HashSet<u64>,
+}
+
+/// Draws in a row that may all be known before giving up.
+const PATIENCE: u32 = 10_000;
+
+impl Source<'_> {
+    /// A prompt that has not been drawn before.
+    fn draw(&mut self) -> Result<Chain, DatasetError> {
+        for _ in 0..PATIENCE {
+            let chain = Chain::draw(&mut self.random, self.config.lengths);
+            let mut hasher = DefaultHasher::new();
+            chain.hash(&mut hasher);
+            if self.seen.insert(hasher.finish()) {
+                return Ok(chain);
+            }
+        }
+        let found = format!(
+            "{}, but no more than {} short prompts differ",
+            self.config.rows,
+            self.seen.len()
+        );
+        Err(DatasetError::Setting { key: "rows", expected: "fewer rows or longer prompts", found })
+    }
+}
+
+fn row(chain: &Chain, index: u64, split: &str, demonstration: Option<Demonstration>) -> PromptRow {
+    let mut extra = serde_json::Map::new();
+    extra.insert("index".to_owned(), json!(index));
+    extra.insert("split".to_owned(), json!(split));
+    extra.insert("steps".to_owned(), json!(chain.steps()));
+    if let Some(demonstration) = demonstration {
+        extra.insert("demonstration".to_owned(), json!(chain.demonstration(demonstration)));
+    }
+    PromptRow {
+        row: index,
+        epoch: 0,
+        data_source: DATA_SOURCE.to_owned(),
+        domain: DOMAIN.to_owned(),
+        messages: vec![Message { role: "user".to_owned(), content: chain.prompt() }],
+        ground_truth: Some(chain.answer().to_string()),
+        extra_info: extra,
+    }
+}
+
+fn extra_shape(demonstrated: bool) -> Shape {
+    let mut fields = vec![("index", Shape::Int), ("split", Shape::Text), ("steps", Shape::Int)];
+    fields.extend(demonstrated.then_some(("demonstration", Shape::Text)));
+    Shape::Struct(fields.into_iter().map(|(name, shape)| (name.to_owned(), shape)).collect())
+}

@@ -1,0 +1,197 @@
+//! What is in a dataset.
+//!
+//! Memory: one batch of rows, and an entry for every distinct `data_source`, domain and prompt length.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::chunk::{Chunk, index_u32};
+use crate::config::DatasetConfig;
+use crate::error::DatasetError;
+use crate::file::PromptFile;
+use crate::prompt::{Prompt, PromptRow};
+
+/// What is in a dataset.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Inspection {
+    /// The files, in the order in which they are read.
+    pub files: Vec<FileFacts>,
+    /// Rows of all files.
+    pub rows: u64,
+    /// Rows that cannot be used; see [`validate()`](crate::validate()).
+    pub bad_rows: u64,
+    /// Rows by `data_source`.
+    pub data_sources: BTreeMap<String, u64>,
+    /// Rows by domain.
+    pub domains: BTreeMap<String, u64>,
+    /// Length of a prompt in characters.
+    pub prompt_chars: Option<Percentiles>,
+    /// Rows by what their reference answer is: `text`, `json object`, `json array`, `number`, `none`.
+    pub ground_truths: BTreeMap<String, u64>,
+    /// The first prompts.
+    pub samples: Vec<PromptRow>,
+}
+
+/// One file.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileFacts {
+    /// Where it is.
+    pub path: PathBuf,
+    /// `parquet` or `jsonl`.
+    pub format: String,
+    /// Its length.
+    pub bytes: u64,
+    /// Its rows.
+    pub rows: u64,
+    /// Its row groups; 0 in JSONL.
+    pub row_groups: u64,
+    /// Name and type of each column; in JSONL those of the first line.
+    pub columns: Vec<(String, String)>,
+    /// Which column plays which part: `prompt`, `data_source`, `ground_truth`, `extra_info`, `domain`.
+    pub parts: BTreeMap<String, String>,
+}
+
+/// Quantiles of a count; each is a value that occurs (nearest rank).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Percentiles {
+    /// The least.
+    pub min: u64,
+    /// Half are at most this.
+    pub p50: u64,
+    /// 90 in 100 are at most this.
+    pub p90: u64,
+    /// 99 in 100 are at most this.
+    pub p99: u64,
+    /// The greatest.
+    pub max: u64,
+    /// The arithmetic mean.
+    pub mean: f64,
+}
+
+/// Goes over every row. `samples` is how many prompts to show.
+///
+/// # Errors
+///
+/// When a file cannot be opened or decoded. Bad rows are counted.
+pub fn inspect(config: &DatasetConfig, samples: usize) -> Result<Inspection, DatasetError> {
+    config.check()?;
+    let mut count = Count { inspection: Inspection::default(), lengths: BTreeMap::new(), samples };
+    for path in config.paths()? {
+        let file = PromptFile::open(&path, config)?;
+        for chunk in file.read_all(count.inspection.rows)? {
+            count.chunk(&Arc::new(chunk?));
+        }
+        count.inspection.rows += file.rows();
+        count.inspection.files.push(facts(&file)?);
+    }
+    count.inspection.prompt_chars = percentiles(&count.lengths);
+    Ok(count.inspection)
+}
+
+struct Count {
+    inspection: Inspection,
+    /// Prompts by their length.
+    lengths: BTreeMap<u64, u64>,
+    samples: usize,
+}
+
+impl Count {
+    fn chunk(&mut self, chunk: &Arc<Chunk>) {
+        for index in 0..chunk.len() {
+            match chunk.defect(index) {
+                Some(_) => self.inspection.bad_rows += 1,
+                None => {
+                    self.prompt(&Prompt { chunk: chunk.clone(), index: index_u32(index), epoch: 0 })
+                }
+            }
+        }
+    }
+
+    fn prompt(&mut self, prompt: &Prompt) {
+        let inspection = &mut self.inspection;
+        add(&mut inspection.data_sources, prompt.data_source());
+        add(&mut inspection.domains, prompt.domain());
+        add(&mut inspection.ground_truths, answer_kind(prompt.ground_truth().as_deref()));
+        *self.lengths.entry(prompt.chars() as u64).or_default() += 1;
+        if inspection.samples.len() < self.samples {
+            inspection.samples.push(prompt.to_row());
+        }
+    }
+}
+
+fn add(counts: &mut BTreeMap<String, u64>, key: &str) {
+    match counts.get_mut(key) {
+        Some(count) => *count += 1,
+        None => drop(counts.insert(key.to_owned(), 1)),
+    }
+}
+
+fn answer_kind(answer: Option<&str>) -> &'static str {
+    let Some(answer) = answer else { return "none" };
+    let structured = answer.starts_with(['{', '[']);
+    match serde_json::from_str::<Value>(answer) {
+        Ok(Value::Number(_)) => "number",
+        Ok(Value::Object(_)) if structured => "json object",
+        Ok(Value::Array(_)) if structured => "json array",
+        _ => "text",
+    }
+}
+
+fn facts(file: &PromptFile) -> Result<FileFacts, DatasetError> {
+    let metadata = std::fs::metadata(file.path()).map_err(DatasetError::io(file.path(), "read"))?;
+    let row_groups = if file.format() == "parquet" { file.segments().len() as u64 } else { 0 };
+    Ok(FileFacts {
+        path: file.path().to_path_buf(),
+        format: file.format().to_owned(),
+        bytes: metadata.len(),
+        rows: file.rows(),
+        row_groups,
+        columns: file.columns(),
+        parts: file
+            .plan()
+            .parts()
+            .map(|(part, path)| (part.to_owned(), path.name.to_string()))
+            .collect(),
+    })
+}
+
+/// Nearest-rank percentiles of counted values.
+pub(crate) fn percentiles(counts: &BTreeMap<u64, u64>) -> Option<Percentiles> {
+    let total: u64 = counts.values().sum();
+    let at = |percent: u64| {
+        let rank = (total * percent).div_ceil(100).max(1);
+        let mut seen = 0;
+        counts.iter().find_map(|(value, count)| {
+            seen += count;
+            (seen >= rank).then_some(*value)
+        })
+    };
+    let sum: u128 =
+        counts.iter().map(|(value, count)| u128::from(*value) * u128::from(*count)).sum();
+    let mean = sum as f64 / total.max(1) as f64;
+    Some(Percentiles { min: at(0)?, p50: at(50)?, p90: at(90)?, p99: at(99)?, max: at(100)?, mean })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_nearest_ranks() {
+        let counts = (1..=200).map(|value| (value, 1)).collect();
+        let expected = Percentiles { min: 1, p50: 100, p90: 180, p99: 198, max: 200, mean: 100.5 };
+        assert_eq!(percentiles(&counts), Some(expected));
+        assert_eq!(percentiles(&BTreeMap::new()), None);
+    }
+
+    #[test]
+    fn answers_have_kinds() {
+        let kinds = [None, Some("72"), Some("{\"a\":1}"), Some("[1]"), Some("x = 1"), Some("")]
+            .map(answer_kind);
+        assert_eq!(kinds, ["none", "number", "json object", "json array", "text", "text"]);
+    }
+}

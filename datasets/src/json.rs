@@ -1,0 +1,344 @@
+//! Arrow values as JSON text, one row at a time.
+
+use std::borrow::Cow;
+
+use arrow::array::{
+    Array, ArrayRef, AsArray, BooleanArray, Float64Array, Int64Array, MapArray, StringArray,
+    StructArray, UInt64Array,
+};
+use arrow::buffer::{NullBuffer, OffsetBuffer};
+use arrow::compute::cast;
+use arrow::datatypes::{DataType, Float64Type, Int64Type, UInt64Type};
+use arrow::error::ArrowError;
+use arrow::util::display::{ArrayFormatter, FormatOptions};
+use serde_json::{Map, Value};
+
+use crate::prompt::MessageRef;
+
+/// A column whose values can be written as JSON. Integers, floats, booleans, text, lists, structs and maps are what they are in JSON;
+/// binary is hexadecimal text; dates, times, decimals and the rest are text as Arrow displays them.
+#[derive(Clone, Debug)]
+pub(crate) enum Json {
+    Null,
+    Text(StringArray),
+    /// Values that are JSON text already.
+    Raw(StringArray),
+    Bool(BooleanArray),
+    Int(Int64Array),
+    Uint(UInt64Array),
+    Float(Float64Array),
+    List(OffsetBuffer<i64>, Option<NullBuffer>, Box<Json>),
+    Struct(Vec<(String, Json)>, Option<NullBuffer>),
+    Map(OffsetBuffer<i32>, Option<NullBuffer>, Box<(Json, Json)>),
+    Shown(ArrayRef),
+}
+
+impl Json {
+    pub(crate) fn of(array: &ArrayRef) -> Result<Self, ArrowError> {
+        use DataType as T;
+        Ok(match array.data_type() {
+            T::Null => Self::Null,
+            T::Utf8 => Self::Text(array.as_string().clone()),
+            T::LargeUtf8 | T::Utf8View => Self::Text(cast(array, &T::Utf8)?.as_string().clone()),
+            T::Dictionary(_, value) => Self::of(&cast(array, value)?)?,
+            T::Boolean => Self::Bool(array.as_boolean().clone()),
+            T::Int8 | T::Int16 | T::Int32 | T::Int64 => {
+                Self::Int(cast(array, &T::Int64)?.as_primitive::<Int64Type>().clone())
+            }
+            T::UInt8 | T::UInt16 | T::UInt32 | T::UInt64 => {
+                Self::Uint(cast(array, &T::UInt64)?.as_primitive::<UInt64Type>().clone())
+            }
+            T::Float16 | T::Float32 | T::Float64 => {
+                Self::Float(cast(array, &T::Float64)?.as_primitive::<Float64Type>().clone())
+            }
+            T::List(item) | T::LargeList(item) | T::FixedSizeList(item, _) => {
+                let list = cast(array, &T::LargeList(item.clone()))?;
+                let list = list.as_list::<i64>();
+                Self::List(
+                    list.offsets().clone(),
+                    list.nulls().cloned(),
+                    Box::new(Self::of(list.values())?),
+                )
+            }
+            T::Struct(_) => Self::of_struct(array.as_struct())?,
+            T::Map(..) => Self::of_map(array.as_map())?,
+            _ => Self::Shown(array.clone()),
+        })
+    }
+
+    pub(crate) fn of_struct(array: &StructArray) -> Result<Self, ArrowError> {
+        let fields = array.fields().iter().zip(array.columns());
+        let fields = fields.map(|(field, column)| Ok((field.name().clone(), Self::of(column)?)));
+        Ok(Self::Struct(fields.collect::<Result<_, ArrowError>>()?, array.nulls().cloned()))
+    }
+
+    fn of_map(array: &MapArray) -> Result<Self, ArrowError> {
+        let entries = (Self::of(array.keys())?, Self::of(array.values())?);
+        Ok(Self::Map(array.offsets().clone(), array.nulls().cloned(), Box::new(entries)))
+    }
+
+    /// Whether it is a struct with a field of that name.
+    pub(crate) fn has_field(&self, name: &str) -> bool {
+        matches!(self, Self::Struct(fields, _) if fields.iter().any(|(field, _)| field == name))
+    }
+
+    pub(crate) fn is_null(&self, row: usize) -> bool {
+        match self {
+            Self::Null => true,
+            Self::Text(array) | Self::Raw(array) => array.is_null(row),
+            Self::Bool(array) => array.is_null(row),
+            Self::Int(array) => array.is_null(row),
+            Self::Uint(array) => array.is_null(row),
+            Self::Float(array) => array.is_null(row),
+            Self::List(_, nulls, _) | Self::Struct(_, nulls) | Self::Map(_, nulls, _) => {
+                nulls.as_ref().is_some_and(|nulls| nulls.is_null(row))
+            }
+            Self::Shown(array) => array.is_null(row),
+        }
+    }
+
+    /// The value as text where it is text, as JSON otherwise; `None` where it is null.
+    pub(crate) fn plain(&self, row: usize) -> Option<Cow<'_, str>> {
+        match self {
+            _ if self.is_null(row) => None,
+            Self::Text(array) | Self::Raw(array) => Some(Cow::Borrowed(array.value(row))),
+            _ => {
+                let mut out = Vec::new();
+                self.write(row, &mut out);
+                Some(Cow::Owned(into_text(out)))
+            }
+        }
+    }
+
+    /// Appends the value as JSON.
+    pub(crate) fn write(&self, row: usize, out: &mut Vec<u8>) {
+        match self {
+            _ if self.is_null(row) => out.extend(b"null"),
+            Self::Null => out.extend(b"null"),
+            Self::Raw(array) => out.extend(array.value(row).as_bytes()),
+            Self::Text(array) => write_text(array.value(row), out),
+            Self::Bool(array) => scalar(&array.value(row), out),
+            Self::Int(array) => scalar(&array.value(row), out),
+            Self::Uint(array) => scalar(&array.value(row), out),
+            Self::Float(array) => scalar(&array.value(row), out),
+            Self::List(offsets, _, item) => write_list(item, span(offsets, row), out),
+            Self::Struct(fields, _) => write_struct(fields, row, out),
+            Self::Map(offsets, _, entries) => {
+                write_map(&entries.0, &entries.1, span(offsets, row), out)
+            }
+            Self::Shown(array) => write_text(&shown(array, row), out),
+        }
+    }
+}
+
+fn span<O: arrow::array::OffsetSizeTrait>(
+    offsets: &OffsetBuffer<O>,
+    row: usize,
+) -> std::ops::Range<usize> {
+    offsets[row].as_usize()..offsets[row + 1].as_usize()
+}
+
+fn write_list(item: &Json, items: std::ops::Range<usize>, out: &mut Vec<u8>) {
+    out.push(b'[');
+    for index in items {
+        separate(out);
+        item.write(index, out);
+    }
+    out.push(b']');
+}
+
+fn write_struct(fields: &[(String, Json)], row: usize, out: &mut Vec<u8>) {
+    out.push(b'{');
+    write_fields(fields, row, out);
+    out.push(b'}');
+}
+
+/// Appends `"name":value` for each field.
+fn write_fields(fields: &[(String, Json)], row: usize, out: &mut Vec<u8>) {
+    for (name, column) in fields {
+        separate(out);
+        write_text(name, out);
+        out.push(b':');
+        column.write(row, out);
+    }
+}
+
+fn write_map(keys: &Json, values: &Json, entries: std::ops::Range<usize>, out: &mut Vec<u8>) {
+    out.push(b'{');
+    for index in entries {
+        separate(out);
+        write_text(&keys.plain(index).unwrap_or_default(), out);
+        out.push(b':');
+        values.write(index, out);
+    }
+    out.push(b'}');
+}
+
+/// A comma, unless a bracket has just been opened. Only called where a value is to begin, so that the last byte tells.
+fn separate(out: &mut Vec<u8>) {
+    if !matches!(out.last(), Some(b'[' | b'{')) {
+        out.push(b',');
+    }
+}
+
+fn scalar<T: serde::Serialize>(value: &T, out: &mut Vec<u8>) {
+    serde_json::to_writer(out, value).expect("invariant: a scalar into memory always serialises");
+}
+
+/// Appends text as a JSON string. Runs without anything to escape, which is nearly all of a prompt, are copied as a whole.
+fn write_text(text: &str, out: &mut Vec<u8>) {
+    let plain = |byte: &u8| *byte >= 0x20 && *byte != b'"' && *byte != b'\\';
+    out.reserve(text.len() + 2);
+    out.push(b'"');
+    let mut rest = text.as_bytes();
+    while let Some(end) = rest.iter().position(|byte| !plain(byte)) {
+        out.extend(&rest[..end]);
+        escape(rest[end], out);
+        rest = &rest[end + 1..];
+    }
+    out.extend(rest);
+    out.push(b'"');
+}
+
+fn escape(byte: u8, out: &mut Vec<u8>) {
+    match byte {
+        b'"' => out.extend(b"\\\""),
+        b'\\' => out.extend(b"\\\\"),
+        b'\n' => out.extend(b"\\n"),
+        b'\r' => out.extend(b"\\r"),
+        b'\t' => out.extend(b"\\t"),
+        _ => out.extend(format!("\\u{byte:04x}").as_bytes()),
+    }
+}
+
+fn shown(array: &ArrayRef, row: usize) -> String {
+    match ArrayFormatter::try_new(array, &FormatOptions::default()) {
+        Ok(formatter) => formatter.value(row).to_string(),
+        Err(error) => error.to_string(),
+    }
+}
+
+pub(crate) fn into_text(bytes: Vec<u8>) -> String {
+    String::from_utf8(bytes).expect("invariant: JSON made of text is text")
+}
+
+/// Messages as a JSON array of `{role, content}`.
+pub(crate) fn messages_text<'a>(messages: impl Iterator<Item = MessageRef<'a>>) -> String {
+    let mut out = vec![b'['];
+    for message in messages {
+        separate(&mut out);
+        out.extend(b"{\"role\":");
+        write_text(message.role, &mut out);
+        out.extend(b",\"content\":");
+        write_text(message.content, &mut out);
+        out.push(b'}');
+    }
+    out.push(b']');
+    into_text(out)
+}
+
+/// What a prompt has besides its own columns: `extra_info`, and columns beside it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Extra {
+    /// A struct, or JSON objects as text.
+    pub(crate) info: Option<Json>,
+    pub(crate) columns: Vec<(String, Json)>,
+}
+
+impl Extra {
+    /// The row's JSON object. Should a name come twice, the one in `extra_info` comes last, which is the one that parsers keep.
+    pub(crate) fn text(&self, row: usize) -> String {
+        let mut out = vec![b'{'];
+        write_fields(&self.columns, row, &mut out);
+        self.write_info(row, &mut out);
+        out.push(b'}');
+        into_text(out)
+    }
+
+    pub(crate) fn map(&self, row: usize) -> Map<String, Value> {
+        serde_json::from_str(&self.text(row)).unwrap_or_default()
+    }
+
+    fn write_info(&self, row: usize, out: &mut Vec<u8>) {
+        match &self.info {
+            Some(info) if info.is_null(row) => {}
+            Some(Json::Struct(fields, _)) => write_fields(fields, row, out),
+            Some(Json::Raw(objects)) => write_inner(objects.value(row), out),
+            _ => {}
+        }
+    }
+}
+
+/// Appends what stands between the braces of an object.
+fn write_inner(object: &str, out: &mut Vec<u8>) {
+    let inner = object
+        .trim()
+        .strip_prefix('{')
+        .and_then(|rest| rest.strip_suffix('}'))
+        .unwrap_or_default()
+        .trim();
+    if !inner.is_empty() {
+        separate(out);
+        out.extend(inner.as_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use arrow::array::{BinaryArray, Date32Array, Int32Array, ListArray, NullArray};
+    use arrow::datatypes::{Field, Int32Type};
+    use expect_test::{Expect, expect};
+
+    use super::*;
+
+    fn check(array: ArrayRef, expect: Expect) {
+        let json = Json::of(&array).unwrap();
+        let mut out = Vec::new();
+        for row in 0..array.len() {
+            json.write(row, &mut out);
+            out.push(b' ');
+        }
+        expect.assert_eq(&into_text(out));
+    }
+
+    #[test]
+    fn every_type_is_json() {
+        check(
+            Arc::new(StringArray::from(vec![Some("a \"b\"\\\n\u{1}é"), None])),
+            expect![[r#""a \"b\"\\\n\u0001é" null "#]],
+        );
+        check(Arc::new(Int32Array::from(vec![Some(-3), None])), expect!["-3 null "]);
+        check(Arc::new(UInt64Array::from(vec![u64::MAX])), expect!["18446744073709551615 "]);
+        check(Arc::new(Float64Array::from(vec![0.5, f64::NAN])), expect!["0.5 null "]);
+        check(Arc::new(BooleanArray::from(vec![true])), expect!["true "]);
+        check(Arc::new(NullArray::new(1)), expect!["null "]);
+        check(Arc::new(BinaryArray::from_vec(vec![b"\x00\xff"])), expect![[r#""00ff" "#]]);
+        check(Arc::new(Date32Array::from(vec![19_000])), expect![[r#""2022-01-08" "#]]);
+        let lists = ListArray::from_iter_primitive::<Int32Type, _, _>([
+            Some(vec![Some(1), None]),
+            None,
+            Some(vec![]),
+        ]);
+        check(Arc::new(lists), expect!["[1,null] null [] "]);
+    }
+
+    #[test]
+    fn a_struct_is_an_object() {
+        let inner: ArrayRef = Arc::new(StringArray::from(vec![Some("x"), None]));
+        let field = Arc::new(Field::new("target", DataType::Utf8, true));
+        let array =
+            StructArray::new(vec![field].into(), vec![inner], Some(vec![true, false].into()));
+        check(Arc::new(array), expect![[r#"{"target":"x"} null "#]]);
+    }
+
+    #[test]
+    fn extra_info_and_columns_make_one_object() {
+        let info = Json::Raw(StringArray::from(vec![Some(r#" {"a":1} "#), Some("{}"), None]));
+        let column = Json::Int(Int64Array::from(vec![7, 8, 9]));
+        let extra = Extra { info: Some(info), columns: vec![("b".to_owned(), column)] };
+        let texts: Vec<_> = (0..3).map(|row| extra.text(row)).collect();
+        assert_eq!(texts, [r#"{"b":7,"a":1}"#, r#"{"b":8}"#, r#"{"b":9}"#]);
+    }
+}

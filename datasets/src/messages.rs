@@ -1,0 +1,210 @@
+//! Chat messages, several a row, as columns.
+
+use std::sync::Arc;
+
+use arrow::array::{Array, StringArray, StringBuilder};
+use arrow::buffer::{NullBuffer, OffsetBuffer};
+use serde_json::Value;
+
+use crate::chunk::{RowDefect, index_u32};
+use crate::prompt::MessageRef;
+use crate::validate::DefectKind;
+
+/// Chat messages, several a row.
+#[derive(Debug)]
+pub(crate) struct Messages {
+    /// Name of the column, for errors.
+    pub(crate) column: Arc<str>,
+    pub(crate) offsets: OffsetBuffer<i32>,
+    pub(crate) nulls: Option<NullBuffer>,
+    /// `None` where all are the user's.
+    pub(crate) roles: Option<StringArray>,
+    pub(crate) contents: StringArray,
+}
+
+const MESSAGES: &str = "at least one message with role and content";
+const CONTENT: &str = "a role and a content in every message";
+const PROMPT: &str = "messages, JSON of messages, or text";
+
+impl Messages {
+    /// The messages of a row; of a defective one, what there is.
+    pub(crate) fn row(
+        &self,
+        index: usize,
+    ) -> impl ExactSizeIterator<Item = MessageRef<'_>> + Clone {
+        self.range(index).map(|at| MessageRef {
+            role: self.roles.as_ref().map_or("user", |roles| roles.value(at)),
+            content: self.contents.value(at),
+        })
+    }
+
+    /// What is wrong with a row, if it cannot be a prompt.
+    pub(crate) fn defect(&self, index: usize) -> Option<RowDefect> {
+        let wrong =
+            |kind, expected, found: &str| Some(RowDefect::new(kind, &self.column, expected, found));
+        let range = self.range(index);
+        if self.nulls.as_ref().is_some_and(|nulls| nulls.is_null(index)) {
+            return wrong(DefectKind::NullPrompt, MESSAGES, "null");
+        }
+        if range.is_empty() {
+            return wrong(DefectKind::EmptyPrompt, MESSAGES, "none");
+        }
+        if self.contents.null_count() > 0 && range.clone().any(|at| self.contents.is_null(at)) {
+            return wrong(DefectKind::NullContent, CONTENT, "a null content");
+        }
+        if self
+            .roles
+            .as_ref()
+            .is_some_and(|roles| range.clone().any(|at| roles.value(at).is_empty()))
+        {
+            return wrong(DefectKind::MissingRole, CONTENT, "no role");
+        }
+        let blank = range.clone().all(|at| self.contents.value(at).trim_start().is_empty());
+        if blank {
+            wrong(DefectKind::EmptyPrompt, "a prompt that is not blank", "only blank content")
+        } else {
+            None
+        }
+    }
+
+    fn range(&self, index: usize) -> std::ops::Range<usize> {
+        self.offsets[index] as usize..self.offsets[index + 1] as usize
+    }
+}
+
+/// A column of text as messages: each text that is a JSON array of messages as those, any other as one message of the user's.
+pub(crate) fn text_messages(
+    text: &StringArray,
+    column: &Arc<str>,
+) -> (Messages, Vec<(u32, RowDefect)>) {
+    if text.iter().flatten().any(|text| text.trim_start().starts_with('[')) {
+        return parsed_messages(text, column);
+    }
+    let messages = Messages {
+        column: column.clone(),
+        offsets: OffsetBuffer::from_lengths(std::iter::repeat_n(1, text.len())),
+        nulls: text.nulls().cloned(),
+        roles: None,
+        contents: text.clone(),
+    };
+    (messages, Vec::new())
+}
+
+fn parsed_messages(text: &StringArray, column: &Arc<str>) -> (Messages, Vec<(u32, RowDefect)>) {
+    let mut builder = MessagesBuilder::new(column.clone());
+    let mut bad = Vec::new();
+    for (index, text) in text.iter().enumerate() {
+        let pushed = match text {
+            Some(text) => builder.push_text(text),
+            None => builder.push(&Value::Null),
+        };
+        bad.extend(pushed.err().map(|defect| (index_u32(index), defect)));
+    }
+    (builder.finish(), bad)
+}
+
+/// Builds [`Messages`] row by row.
+#[derive(Debug)]
+pub(crate) struct MessagesBuilder {
+    column: Arc<str>,
+    lengths: Vec<usize>,
+    valid: Vec<bool>,
+    roles: StringBuilder,
+    contents: StringBuilder,
+}
+
+impl MessagesBuilder {
+    pub(crate) fn new(column: Arc<str>) -> Self {
+        let (roles, contents) = (StringBuilder::new(), StringBuilder::new());
+        Self { column, lengths: Vec::new(), valid: Vec::new(), roles, contents }
+    }
+
+    /// Adds a row: an array of messages, text, or null. A row that is none of these is added empty.
+    ///
+    /// # Errors
+    ///
+    /// When it is none of these.
+    pub(crate) fn push(&mut self, value: &Value) -> Result<(), RowDefect> {
+        match value {
+            Value::Null => self.end(false, 0),
+            Value::String(text) => return self.push_text(text),
+            Value::Array(messages) if messages.iter().all(is_message) => {
+                self.push_messages(messages)
+            }
+            _ => return self.refuse(PROMPT, shown(value)),
+        }
+        Ok(())
+    }
+
+    /// Adds a row of text, which is chat messages if it is JSON of such. In a column called `messages` it must be.
+    pub(crate) fn push_text(&mut self, text: &str) -> Result<(), RowDefect> {
+        let parsed = match text.trim_start().starts_with('[') {
+            true => serde_json::from_str::<Vec<Value>>(text).map_err(|error| error.to_string()),
+            false => Err("text".to_owned()),
+        };
+        match parsed {
+            Ok(messages) if messages.iter().all(is_message) => self.push_messages(&messages),
+            Err(found) if &*self.column == "messages" => {
+                return self.refuse("a JSON array of messages", found);
+            }
+            _ => {
+                self.append(None, Some(text));
+                self.end(true, 1);
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn finish(self) -> Messages {
+        let Self { column, lengths, valid, mut roles, mut contents } = self;
+        let nulls = valid.contains(&false).then(|| NullBuffer::from(valid));
+        let offsets = OffsetBuffer::from_lengths(lengths);
+        Messages {
+            column,
+            offsets,
+            nulls,
+            roles: Some(roles.finish()),
+            contents: contents.finish(),
+        }
+    }
+
+    fn push_messages(&mut self, messages: &[Value]) {
+        for message in messages {
+            self.append(
+                Some(message["role"].as_str().unwrap_or_default()),
+                message["content"].as_str(),
+            );
+        }
+        self.end(true, messages.len());
+    }
+
+    fn append(&mut self, role: Option<&str>, content: Option<&str>) {
+        self.roles.append_value(role.unwrap_or("user"));
+        self.contents.append_option(content);
+    }
+
+    fn end(&mut self, valid: bool, length: usize) {
+        self.lengths.push(length);
+        self.valid.push(valid);
+    }
+
+    fn refuse(&mut self, expected: &'static str, found: String) -> Result<(), RowDefect> {
+        self.end(true, 0);
+        Err(RowDefect::value(&self.column, expected, found))
+    }
+}
+
+/// An object whose role and content, where it has them, are text; null ones are found later.
+fn is_message(value: &Value) -> bool {
+    let text = |key: &str| value.get(key).is_none_or(|field| field.is_string() || field.is_null());
+    value.is_object() && text("role") && text("content")
+}
+
+/// A JSON value for a message, cut short.
+pub(crate) fn shown(value: &Value) -> String {
+    let text = value.to_string();
+    match text.char_indices().nth(60) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text,
+    }
+}

@@ -1,0 +1,311 @@
+//! In which order rows come, and where one is.
+//!
+//! See [`DatasetConfig`](crate::DatasetConfig) for how random the order is. Everything is a function of (blocks, seed, epoch, window), with
+//! a random stream of its own for each window, so that a cursor needs no state and resuming replays nothing. The draws are spelled out
+//! here and not left to `rand`'s `shuffle`, whose sequence may change between its versions: an order must outlive an upgrade.
+
+use std::ops::Range;
+
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use serde::{Deserialize, Serialize};
+
+use crate::file::Segment;
+
+/// Blocks of a full window, about.
+const BLOCKS: u64 = 64;
+
+/// A place in the sequence of prompts: what has been handed out. Serialised, it resumes exactly.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(deny_unknown_fields)]
+pub struct Cursor {
+    /// The epoch, from 0.
+    pub epoch: u32,
+    /// Rows of the epoch that have been handed out, or were found bad.
+    pub offset: u64,
+    /// The dataset and order that it belongs to, checked on resuming; a cursor made by hand may leave it out.
+    #[serde(default)]
+    pub fingerprint: Option<u64>,
+}
+
+/// The shuffled order of a dataset.
+#[derive(Debug)]
+pub(crate) struct Order {
+    blocks: Vec<Segment>,
+    seed: u64,
+    window_rows: u64,
+    window_bytes: u64,
+}
+
+/// Some rows that are shuffled together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Window {
+    /// Which window of the epoch.
+    pub(crate) index: u32,
+    /// Rows of the epoch before it.
+    pub(crate) start: u64,
+    /// Its rows, ascending, in as few ranges as possible.
+    pub(crate) ranges: Vec<Range<u64>>,
+}
+
+impl Window {
+    pub(crate) fn rows(&self) -> u64 {
+        self.ranges.iter().map(|range| range.end - range.start).sum()
+    }
+}
+
+impl Order {
+    /// The order of rows that come in `segments`, which cover `0..rows`.
+    pub(crate) fn new(
+        segments: &[Segment],
+        seed: u64,
+        window_rows: u64,
+        window_bytes: u64,
+    ) -> Self {
+        let blocks = segments
+            .iter()
+            .flat_map(|segment| cut(segment, window_rows / BLOCKS, window_bytes / BLOCKS))
+            .collect();
+        Self {
+            blocks: joined(blocks, window_rows / BLOCKS, window_bytes / BLOCKS),
+            seed,
+            window_rows,
+            window_bytes,
+        }
+    }
+
+    /// The windows of an epoch, in the order in which they come.
+    pub(crate) fn windows(&self, epoch: u32) -> Vec<Window> {
+        let order = permutation(self.seed, u64::from(epoch) << 32, self.blocks.len());
+        let mut windows = Vec::new();
+        let (mut held, mut rows, mut bytes, mut start) = (Vec::new(), 0, 0, 0);
+        for block in order.into_iter().map(|block| &self.blocks[block as usize]) {
+            let length = block.rows.end - block.rows.start;
+            if rows > 0
+                && (rows + length > self.window_rows || bytes + block.bytes > self.window_bytes)
+            {
+                windows.push(window(windows.len(), start, std::mem::take(&mut held)));
+                (start, rows, bytes) = (start + rows, 0, 0);
+            }
+            held.push(block.rows.clone());
+            (rows, bytes) = (rows + length, bytes + block.bytes);
+        }
+        if rows > 0 {
+            windows.push(window(windows.len(), start, held));
+        }
+        windows
+    }
+
+    /// The order of a window's rows.
+    pub(crate) fn within(&self, epoch: u32, window: &Window) -> Vec<u32> {
+        let rows = usize::try_from(window.rows()).expect("invariant: a window fits memory");
+        permutation(self.seed, (u64::from(epoch) << 32) + 1 + u64::from(window.index), rows)
+    }
+}
+
+fn window(index: usize, start: u64, mut blocks: Vec<Range<u64>>) -> Window {
+    blocks.sort_unstable_by_key(|block| block.start);
+    let index = u32::try_from(index).expect("invariant: windows are far fewer than rows");
+    Window { index, start, ranges: coalesced(blocks) }
+}
+
+/// Joins ranges that touch.
+pub(crate) fn coalesced(ranges: impl IntoIterator<Item = Range<u64>>) -> Vec<Range<u64>> {
+    let mut joined: Vec<Range<u64>> = Vec::new();
+    for range in ranges {
+        match joined.last_mut() {
+            Some(last) if last.end == range.start => last.end = range.end,
+            _ => joined.push(range),
+        }
+    }
+    joined
+}
+
+/// Cuts a segment into blocks of about equal length.
+fn cut(segment: &Segment, most_rows: u64, most_bytes: u64) -> Vec<Segment> {
+    let rows = segment.rows.end - segment.rows.start;
+    let pieces = rows.div_ceil(most_rows).max(segment.bytes.div_ceil(most_bytes)).min(rows);
+    let place = |piece: u64| segment.rows.start + piece * rows / pieces;
+    (0..pieces)
+        .map(|piece| Segment {
+            rows: place(piece)..place(piece + 1),
+            bytes: segment.bytes / pieces,
+        })
+        .collect()
+}
+
+/// Joins neighbours while they fit a block, so that there are few blocks whatever the segments.
+fn joined(blocks: Vec<Segment>, most_rows: u64, most_bytes: u64) -> Vec<Segment> {
+    let mut joined: Vec<Segment> = Vec::new();
+    for block in blocks {
+        match joined.last_mut() {
+            Some(last)
+                if block.rows.end - last.rows.start <= most_rows
+                    && last.bytes + block.bytes <= most_bytes =>
+            {
+                last.rows.end = block.rows.end;
+                last.bytes += block.bytes;
+            }
+            _ => joined.push(block),
+        }
+    }
+    joined
+}
+
+/// A uniformly random order of `0..n`: Fisher and Yates's.
+pub(crate) fn permutation(seed: u64, stream: u64, n: usize) -> Vec<u32> {
+    let mut random = stream_of(seed, stream);
+    let count =
+        u32::try_from(n).expect("invariant: at most 2^32 rows a window and blocks a dataset");
+    let mut order: Vec<u32> = (0..count).collect();
+    for last in (1..n).rev() {
+        order.swap(last, below(&mut random, last as u64 + 1) as usize);
+    }
+    order
+}
+
+/// `count` of `0..n`, ascending, each set of them equally likely: Knuth, TAOCP 3.4.2, algorithm S.
+pub(crate) fn choice(seed: u64, n: u64, count: u64) -> Vec<u64> {
+    let mut random = stream_of(seed, u64::MAX);
+    let mut chosen = Vec::new();
+    for row in 0..n {
+        if below(&mut random, n - row) < count - chosen.len() as u64 {
+            chosen.push(row);
+        }
+    }
+    chosen
+}
+
+fn stream_of(seed: u64, stream: u64) -> ChaCha8Rng {
+    let mut random = ChaCha8Rng::seed_from_u64(seed);
+    random.set_stream(stream);
+    random
+}
+
+/// A uniform draw from `0..n`: Lemire, Fast Random Integer Generation in an Interval, algorithm 5.
+fn below(random: &mut ChaCha8Rng, n: u64) -> u64 {
+    loop {
+        let product = u128::from(random.next_u64()) * u128::from(n);
+        let (high, low) = ((product >> 64) as u64, product as u64);
+        if low >= n || low >= n.wrapping_neg() % n {
+            return high;
+        }
+    }
+}
+
+/// A digest that stays the same over versions and machines: FNV-1a, 64 bits.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fingerprint(u64);
+
+impl Default for Fingerprint {
+    fn default() -> Self {
+        Self(0xcbf2_9ce4_8422_2325)
+    }
+}
+
+impl Fingerprint {
+    pub(crate) fn bytes(self, bytes: &[u8]) -> Self {
+        Self(
+            bytes.iter().fold(self.0, |hash, byte| {
+                (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+            }),
+        )
+    }
+
+    pub(crate) fn number(self, number: u64) -> Self {
+        self.bytes(&number.to_le_bytes())
+    }
+
+    pub(crate) fn value(self) -> u64 {
+        self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn order(groups: &[u64], window: u64, seed: u64) -> Order {
+        let mut start = 0;
+        let segments: Vec<_> = groups
+            .iter()
+            .map(|rows| {
+                start += rows;
+                Segment { rows: start - rows..start, bytes: rows * 100 }
+            })
+            .collect();
+        Order::new(&segments, seed, window, window * 100)
+    }
+
+    fn rows(order: &Order, epoch: u32) -> Vec<u64> {
+        let in_window = |window: &Window| {
+            let rows: Vec<u64> = window.ranges.iter().flat_map(Clone::clone).collect();
+            order.within(epoch, window).into_iter().map(|at| rows[at as usize]).collect::<Vec<_>>()
+        };
+        order.windows(epoch).iter().flat_map(in_window).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn every_epoch_is_a_permutation_in_bounded_windows(
+            groups in prop::collection::vec(0_u64..900, 1..12), window in 64_u64..600, seed: u64, epoch in 0_u32..5
+        ) {
+            let order = order(&groups, window, seed);
+            let windows = order.windows(epoch);
+            prop_assert!(windows.iter().all(|w| w.rows() <= window));
+            let mut start = 0;
+            for window in &windows {
+                prop_assert_eq!(window.start, start);
+                start += window.rows();
+            }
+            let mut seen = rows(&order, epoch);
+            prop_assert_eq!(&seen, &rows(&order, epoch));
+            seen.sort_unstable();
+            prop_assert_eq!(seen, (0..groups.iter().sum()).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn epochs_and_seeds_differ() {
+        let a = order(&[500, 500], 200, 1);
+        assert_ne!(rows(&a, 0), rows(&a, 1));
+        assert_ne!(rows(&a, 0), rows(&order(&[500, 500], 200, 2), 0));
+    }
+
+    /// Where a row comes does not depend on where it lies: over many seeds the mean place of each is the middle.
+    #[test]
+    fn places_are_uniform() {
+        let (n, seeds) = (400_u64, 400_u64);
+        let mut sums = vec![0_u64; 400];
+        for seed in 0..seeds {
+            for (place, row) in rows(&order(&[150, 250], 128, seed), 0).into_iter().enumerate() {
+                sums[row as usize] += place as u64;
+            }
+        }
+        // The mean of 400 uniform places has a standard deviation of 400 / sqrt(12 * 400) = 5.8.
+        let middle = (n - 1) as f64 / 2.0;
+        assert!(sums.iter().all(|sum| (*sum as f64 / seeds as f64 - middle).abs() < 5.0 * 5.8));
+    }
+
+    #[test]
+    fn the_order_outlives_upgrades() {
+        assert_eq!(permutation(7, 3, 10), [4, 5, 8, 3, 9, 6, 2, 7, 0, 1]);
+        assert_eq!(choice(7, 20, 5), [3, 8, 13, 15, 17]);
+    }
+
+    #[test]
+    fn a_choice_has_its_size_and_is_uniform() {
+        let mut counts = [0_u32; 30];
+        for seed in 0..3000 {
+            let chosen = choice(seed, 30, 6);
+            assert_eq!(chosen.len(), 6);
+            chosen.iter().for_each(|row| counts[*row as usize] += 1);
+        }
+        // Binomial: mean 600, standard deviation 22.
+        assert!(counts.iter().all(|count| (490..710).contains(count)), "{counts:?}");
+    }
+}

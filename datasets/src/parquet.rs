@@ -1,0 +1,437 @@
+//! Prompts in Parquet files: verl's schema in all its variants.
+//!
+//! The Arrow schema that a writer left in the footer is not used: text is then `Utf8` and lists are `List` whatever the writer called
+//! them, so that pandas' `large_string` is no case of its own. Only the leaves in use are read.
+
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+use ::parquet::arrow::ProjectionMask;
+use ::parquet::arrow::arrow_reader::{
+    ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader,
+    ParquetRecordBatchReaderBuilder, RowSelection, RowSelector,
+};
+use ::parquet::errors::ParquetError;
+use ::parquet::file::metadata::{PageIndexPolicy, RowGroupMetaData};
+use ::parquet::schema::types::SchemaDescriptor;
+use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, StringArray};
+use arrow::compute::{is_null, nullif};
+use arrow::datatypes::{DataType, Field, SchemaRef};
+
+use crate::chunk::{Chunk, RowDefect, index_u32};
+use crate::columns::{ColumnPath, Kind, Layout, Plan};
+use crate::config::DatasetConfig;
+use crate::error::{DatasetError, quoted};
+use crate::file::{CHUNK_BYTES, CHUNK_ROWS, Chunks, RowNumbers, Segment};
+use crate::json::{Extra, Json};
+use crate::messages::{Messages, text_messages};
+
+const MAGIC: &[u8] = b"PAR1";
+const PROMPT_TYPE: &str = "list<struct<role: string, content: string>> or string";
+
+/// A Parquet file of prompts.
+#[derive(Debug)]
+pub(crate) struct ParquetFile {
+    path: Arc<Path>,
+    metadata: ArrowReaderMetadata,
+    plan: Arc<Plan>,
+    projection: ProjectionMask,
+    segments: Vec<Segment>,
+    chunk_rows: usize,
+}
+
+impl ParquetFile {
+    pub(crate) fn open(path: Arc<Path>, config: &DatasetConfig) -> Result<Self, DatasetError> {
+        check_magic(&path)?;
+        let file = File::open(&path).map_err(DatasetError::io(&path, "open"))?;
+        let options = ArrowReaderOptions::new()
+            .with_skip_arrow_metadata(true)
+            .with_offset_index_policy(PageIndexPolicy::Optional);
+        let metadata = ArrowReaderMetadata::load(&file, options)
+            .map_err(|source| DatasetError::Footer { file: path.to_path_buf(), source })?;
+        let plan = Plan::resolve(&path, metadata.schema(), config)?;
+        check_types(&path, metadata.schema(), &plan)?;
+        let projection = projection(metadata.parquet_schema(), &plan);
+        let segments = segments(metadata.metadata().row_groups(), &projection);
+        let chunk_rows = chunk_rows(&segments);
+        Ok(Self { path, metadata, plan: Arc::new(plan), projection, segments, chunk_rows })
+    }
+
+    pub(crate) fn path(&self) -> &Arc<Path> {
+        &self.path
+    }
+
+    pub(crate) fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    pub(crate) fn segments(&self) -> &[Segment] {
+        &self.segments
+    }
+
+    pub(crate) fn columns(&self) -> Vec<(String, String)> {
+        self.metadata
+            .schema()
+            .fields()
+            .iter()
+            .map(|field| (field.name().clone(), shown(field.data_type())))
+            .collect()
+    }
+
+    pub(crate) fn read(
+        &self,
+        ranges: Vec<Range<u64>>,
+        first_row: u64,
+    ) -> Result<Chunks, DatasetError> {
+        let file = File::open(&self.path).map_err(DatasetError::io(&self.path, "open"))?;
+        let (groups, selection) = self.select(&ranges);
+        let mut builder =
+            ParquetRecordBatchReaderBuilder::new_with_metadata(file, self.metadata.clone())
+                .with_batch_size(self.chunk_rows)
+                .with_projection(self.projection.clone())
+                .with_row_groups(groups);
+        if let Some(selection) = selection {
+            builder = builder.with_row_selection(selection);
+        }
+        let rows = RowNumbers::new(ranges);
+        let damaged = |source| DatasetError::Damaged {
+            file: self.path.to_path_buf(),
+            row: rows.peek(),
+            source,
+        };
+        let reader = builder.build().map_err(damaged)?;
+        Ok(Box::new(ParquetChunks {
+            path: self.path.clone(),
+            plan: self.plan.clone(),
+            reader,
+            rows,
+            first_row,
+        }))
+    }
+
+    /// The row groups that the rows lie in, and which of their rows; `None` for all.
+    fn select(&self, ranges: &[Range<u64>]) -> (Vec<usize>, Option<RowSelection>) {
+        let mut groups = Vec::new();
+        let mut selectors = Vec::new();
+        for (group, segment) in self.segments.iter().enumerate() {
+            let first = ranges.partition_point(|range| range.end <= segment.rows.start);
+            let near = ranges[first..].iter().take_while(|range| range.start < segment.rows.end);
+            let inside = near
+                .map(|range| range.start.max(segment.rows.start)..range.end.min(segment.rows.end));
+            if select_within(&segment.rows, inside, &mut selectors) {
+                groups.push(group);
+            }
+        }
+        let all = selectors.iter().all(|selector: &RowSelector| !selector.skip);
+        (groups, (!all).then(|| RowSelection::from(selectors)))
+    }
+}
+
+/// Selects the ranges inside a row group and skips the rest of it, if there are any.
+fn select_within(
+    group: &Range<u64>,
+    inside: impl Iterator<Item = Range<u64>>,
+    selectors: &mut Vec<RowSelector>,
+) -> bool {
+    let length = |from: u64, to: u64| {
+        usize::try_from(to - from).expect("invariant: a row group's rows fit an address space")
+    };
+    let mut at = group.start;
+    let before = selectors.len();
+    for range in inside.filter(|range| !range.is_empty()) {
+        if range.start > at {
+            selectors.push(RowSelector::skip(length(at, range.start)));
+        }
+        selectors.push(RowSelector::select(length(range.start, range.end)));
+        at = range.end;
+    }
+    let any = selectors.len() > before;
+    if any && at < group.end {
+        selectors.push(RowSelector::skip(length(at, group.end)));
+    }
+    any
+}
+
+/// The chunks of some rows.
+struct ParquetChunks {
+    path: Arc<Path>,
+    plan: Arc<Plan>,
+    reader: ParquetRecordBatchReader,
+    rows: RowNumbers,
+    first_row: u64,
+}
+
+impl Iterator for ParquetChunks {
+    type Item = Result<Chunk, DatasetError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        Some(match self.reader.next()? {
+            Ok(batch) => self.chunk(&batch),
+            Err(error) => {
+                let source = ParquetError::ArrowError(error.to_string());
+                Err(DatasetError::Damaged {
+                    file: self.path.to_path_buf(),
+                    row: self.rows.peek(),
+                    source,
+                })
+            }
+        })
+    }
+}
+
+impl ParquetChunks {
+    fn chunk(&mut self, batch: &RecordBatch) -> Result<Chunk, DatasetError> {
+        let plan = &*self.plan;
+        let text = |path: &Option<ColumnPath>| {
+            descend(batch, &path.as_ref()?.parts)?.as_string_opt::<i32>().cloned()
+        };
+        let (messages, mut bad) = messages(batch, &plan.prompt);
+        let extra = self.extra(batch, &mut bad)?;
+        bad.sort_by_key(|(index, _)| *index);
+        Ok(Chunk {
+            file: self.path.clone(),
+            first_row: self.first_row,
+            messages,
+            data_source: text(&plan.data_source),
+            default_data_source: plan.default_data_source.clone(),
+            domain: text(&plan.domain),
+            ground_truth: plan
+                .ground_truth
+                .as_ref()
+                .map(|path| self.json(batch, path))
+                .transpose()?
+                .flatten(),
+            extra,
+            bad,
+            rows: self.rows.by_ref().take(batch.num_rows()).collect(),
+        })
+    }
+
+    fn json(&self, batch: &RecordBatch, path: &ColumnPath) -> Result<Option<Json>, DatasetError> {
+        let json = descend(batch, &path.parts).map(|array| Json::of(&array)).transpose();
+        json.map_err(|source| DatasetError::Layout { file: self.path.to_path_buf(), source })
+    }
+
+    fn extra(
+        &self,
+        batch: &RecordBatch,
+        bad: &mut Vec<(u32, RowDefect)>,
+    ) -> Result<Extra, DatasetError> {
+        let info = match &self.plan.extra_info {
+            None => None,
+            Some(path) => match self.json(batch, path)? {
+                Some(Json::Text(text)) => Some(Json::Raw(objects(&text, &path.name, bad))),
+                info => info,
+            },
+        };
+        let mut columns = Vec::new();
+        for name in self
+            .plan
+            .extra
+            .iter()
+            .filter(|name| !info.as_ref().is_some_and(|info| info.has_field(name)))
+        {
+            let path = ColumnPath { name: name.as_str().into(), parts: vec![name.clone()] };
+            columns.extend(self.json(batch, &path)?.map(|json| (name.clone(), json)));
+        }
+        Ok(Extra { info, columns })
+    }
+}
+
+/// Texts that are JSON objects; the others are null and reported.
+fn objects(text: &StringArray, column: &Arc<str>, bad: &mut Vec<(u32, RowDefect)>) -> StringArray {
+    let mut object = |(index, text): (usize, Option<&str>)| -> Option<String> {
+        let text = text?;
+        match serde_json::from_str::<serde_json::Map<_, _>>(text) {
+            Ok(_) => Some(text.to_owned()),
+            Err(error) => {
+                bad.push((
+                    index_u32(index),
+                    RowDefect::value(column, "a JSON object", error.to_string()),
+                ));
+                None
+            }
+        }
+    };
+    text.iter().enumerate().map(&mut object).collect()
+}
+
+/// The column at the end of a path, null wherever something on the way is.
+fn descend(batch: &RecordBatch, parts: &[String]) -> Option<ArrayRef> {
+    let (root, fields) = parts.split_first()?;
+    fields.iter().try_fold(batch.column_by_name(root)?.clone(), |array, field| child(&array, field))
+}
+
+fn child(array: &ArrayRef, field: &str) -> Option<ArrayRef> {
+    let child = array.as_struct_opt()?.column_by_name(field)?;
+    match array.null_count() {
+        0 => Some(child.clone()),
+        _ => nullif(child, &is_null(array).ok()?).ok(),
+    }
+}
+
+fn messages(batch: &RecordBatch, path: &ColumnPath) -> (Messages, Vec<(u32, RowDefect)>) {
+    let array = descend(batch, &path.parts).expect("invariant: the prompt's column is projected");
+    if let Some(text) = array.as_string_opt::<i32>() {
+        return text_messages(text, &path.name);
+    }
+    let list = array.as_list::<i32>();
+    let field = |name| {
+        child(list.values(), name)
+            .expect("invariant: the prompt's type was checked")
+            .as_string::<i32>()
+            .clone()
+    };
+    let messages = Messages {
+        column: path.name.clone(),
+        offsets: list.offsets().clone(),
+        nulls: list.nulls().cloned(),
+        roles: Some(field("role")),
+        contents: field("content"),
+    };
+    (messages, Vec::new())
+}
+
+fn check_magic(path: &Path) -> Result<(), DatasetError> {
+    let failed = || DatasetError::io(path, "read");
+    let mut file = File::open(path).map_err(DatasetError::io(path, "open"))?;
+    let bytes = file.metadata().map_err(failed())?.len();
+    let mut head = Vec::new();
+    file.by_ref().take(4).read_to_end(&mut head).map_err(failed())?;
+    if head != MAGIC {
+        return Err(DatasetError::NotParquet { file: path.to_owned(), found: quoted(&head) });
+    }
+    let mut tail = Vec::new();
+    file.seek(SeekFrom::Start(bytes.saturating_sub(4))).map_err(failed())?;
+    file.read_to_end(&mut tail).map_err(failed())?;
+    match tail == MAGIC && bytes >= 12 {
+        true => Ok(()),
+        false => {
+            Err(DatasetError::Truncated { file: path.to_owned(), found: quoted(&tail), bytes })
+        }
+    }
+}
+
+fn check_types(path: &Path, schema: &SchemaRef, plan: &Plan) -> Result<(), DatasetError> {
+    for (part, column) in plan.parts() {
+        let found = field(schema, &column.parts)
+            .expect("invariant: a resolved path leads to a field")
+            .data_type();
+        let (fits, expected) = match part {
+            "prompt" => (is_prompt(found), PROMPT_TYPE),
+            "extra_info" => (
+                matches!(found, DataType::Struct(_) | DataType::Utf8 | DataType::Null),
+                "struct or JSON text",
+            ),
+            "ground_truth" => (true, "any"),
+            _ => (matches!(found, DataType::Utf8), "string"),
+        };
+        if !fits {
+            let (file, column) = (path.to_owned(), column.name.to_string());
+            return Err(DatasetError::WrongType { file, column, expected, found: shown(found) });
+        }
+    }
+    Ok(())
+}
+
+fn is_prompt(data_type: &DataType) -> bool {
+    let text = |fields: &arrow::datatypes::Fields, name| {
+        fields.iter().any(|field| field.name() == name && *field.data_type() == DataType::Utf8)
+    };
+    match data_type {
+        DataType::Utf8 => true,
+        DataType::List(item) => match item.data_type() {
+            DataType::Struct(fields) => text(fields, "role") && text(fields, "content"),
+            _ => false,
+        },
+        _ => false,
+    }
+}
+
+fn field<'a>(schema: &'a SchemaRef, parts: &[String]) -> Option<&'a Field> {
+    let (root, rest) = parts.split_first()?;
+    let root = schema.field_with_name(root).ok()?;
+    rest.iter().try_fold(root, |field, part| match field.data_type() {
+        DataType::Struct(fields) => fields.find(part).map(|(_, field)| field.as_ref()),
+        _ => None,
+    })
+}
+
+impl Layout for SchemaRef {
+    fn roots(&self) -> Vec<String> {
+        self.fields().iter().map(|field| field.name().clone()).collect()
+    }
+
+    fn kind(&self, parts: &[String]) -> Option<Kind> {
+        Some(match field(self, parts)?.data_type() {
+            DataType::List(_) => Kind::List,
+            DataType::Utf8 => Kind::Text,
+            DataType::Struct(_) => Kind::Struct,
+            _ => Kind::Other,
+        })
+    }
+}
+
+/// The leaves in use: of messages only role and content.
+fn projection(schema: &SchemaDescriptor, plan: &Plan) -> ProjectionMask {
+    let used = |leaf: &[String]| {
+        let prompt = leaf.starts_with(&plan.prompt.parts)
+            && (leaf.len() == plan.prompt.parts.len()
+                || leaf.last().is_some_and(|name| name == "role" || name == "content"));
+        let part = plan.parts().skip(1).any(|(_, path)| leaf.starts_with(&path.parts));
+        prompt || part || plan.extra.contains(&leaf[0])
+    };
+    let leaves =
+        schema.columns().iter().enumerate().filter(|(_, column)| used(column.path().parts()));
+    ProjectionMask::leaves(schema, leaves.map(|(index, _)| index))
+}
+
+fn segments(groups: &[RowGroupMetaData], projection: &ProjectionMask) -> Vec<Segment> {
+    let mut start = 0;
+    let segment = |group: &RowGroupMetaData| {
+        let rows = start..start + group.num_rows().unsigned_abs();
+        start = rows.end;
+        Segment { rows, bytes: decoded_bytes(group, projection) }
+    };
+    groups.iter().map(segment).collect()
+}
+
+/// Decoded size of the projected columns: what the footer tells of text, or the pages where it does not, and 8 bytes a value.
+fn decoded_bytes(group: &RowGroupMetaData, projection: &ProjectionMask) -> u64 {
+    let used =
+        group.columns().iter().enumerate().filter(|(leaf, _)| projection.leaf_included(*leaf));
+    let bytes = used.map(|(_, column)| {
+        let text =
+            column.unencoded_byte_array_data_bytes().unwrap_or(0).max(column.uncompressed_size());
+        text.unsigned_abs() + 8 * column.num_values().unsigned_abs()
+    });
+    bytes.sum()
+}
+
+/// As many rows as make about [`CHUNK_BYTES`], at most [`CHUNK_ROWS`].
+fn chunk_rows(segments: &[Segment]) -> usize {
+    let fit = |segment: &Segment| {
+        CHUNK_BYTES * (segment.rows.end - segment.rows.start) / segment.bytes.max(1)
+    };
+    let least = segments.iter().map(fit).min().unwrap_or(1);
+    usize::try_from(least).unwrap_or(CHUNK_ROWS).clamp(1, CHUNK_ROWS)
+}
+
+/// A type as its users write it.
+fn shown(data_type: &DataType) -> String {
+    match data_type {
+        DataType::Utf8 => "string".to_owned(),
+        DataType::List(item) => format!("list<{}>", shown(item.data_type())),
+        DataType::Struct(fields) => {
+            let fields: Vec<_> = fields
+                .iter()
+                .map(|field| format!("{}: {}", field.name(), shown(field.data_type())))
+                .collect();
+            format!("struct<{}>", fields.join(", "))
+        }
+        other => other.to_string().to_lowercase(),
+    }
+}

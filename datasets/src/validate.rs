@@ -1,0 +1,306 @@
+//! Going over every row of a dataset for what is wrong with it.
+//!
+//! Memory: one batch of rows, and 16 bytes a row to find duplicates.
+
+use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::chunk::{Chunk, RowDefect};
+use crate::config::DatasetConfig;
+use crate::error::DatasetError;
+use crate::file::PromptFile;
+
+/// A kind of defect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DefectKind {
+    /// A file that cannot be opened: absent, truncated, of another format.
+    UnreadableFile,
+    /// A file without rows.
+    NoRows,
+    /// A column that is not there.
+    AbsentColumn,
+    /// A column of a type that cannot be used.
+    WrongType,
+    /// Rows that cannot be decoded.
+    Damaged,
+    /// A line that is not a JSON object.
+    BadJson,
+    /// A value of another kind than its column should have.
+    WrongValue,
+    /// A null or absent prompt.
+    NullPrompt,
+    /// A prompt without messages, or with only blank ones.
+    EmptyPrompt,
+    /// A message whose content is null.
+    NullContent,
+    /// A message without role.
+    MissingRole,
+    /// A role that chat templates do not know.
+    UnknownRole,
+    /// A row without reference answer, where the file has a column for it.
+    MissingGroundTruth,
+    /// A prompt equal to an earlier one.
+    DuplicatePrompt,
+}
+
+impl DefectKind {
+    /// Whether rows with it can still be trained on.
+    #[must_use]
+    pub fn is_warning(self) -> bool {
+        matches!(self, Self::UnknownRole | Self::MissingGroundTruth | Self::DuplicatePrompt)
+    }
+}
+
+/// A place with a defect.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Place {
+    /// The file.
+    pub file: PathBuf,
+    /// The row of the file, from 0; `None` where the whole file is concerned.
+    pub row: Option<u64>,
+    /// What is there.
+    pub found: String,
+}
+
+/// All defects of one kind in one column.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Defect {
+    /// The kind.
+    pub kind: DefectKind,
+    /// Whether rows with it can still be trained on.
+    pub warning: bool,
+    /// The column, where one is concerned.
+    pub column: Option<String>,
+    /// What would be right.
+    pub expected: String,
+    /// How many there are.
+    pub count: u64,
+    /// The first of them.
+    pub first: Vec<Place>,
+}
+
+/// What [`validate()`] found.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Validation {
+    /// Files gone over.
+    pub files: u64,
+    /// Rows gone over.
+    pub rows: u64,
+    /// Defects that keep rows from being trained on.
+    pub errors: u64,
+    /// Defects that do not.
+    pub warnings: u64,
+    /// Every kind of defect, in the order of [`DefectKind`].
+    pub defects: Vec<Defect>,
+}
+
+/// Goes over every row. `first` is how many places of each kind to name.
+///
+/// # Errors
+///
+/// When the configuration names no file that exists. Everything else is in the report.
+pub fn validate(config: &DatasetConfig, first: usize) -> Result<Validation, DatasetError> {
+    config.check()?;
+    let mut check = Check { first, files: config.paths()?, ..Check::default() };
+    for path in check.files.clone() {
+        check.starts.push(check.rows);
+        match PromptFile::open(&path, config) {
+            Err(error) => check.file_error(&path, &error),
+            Ok(file) => check.file(&file),
+        }
+    }
+    check.duplicates();
+    Ok(check.finish())
+}
+
+#[derive(Default)]
+struct Check {
+    first: usize,
+    files: Vec<PathBuf>,
+    /// Rows before each file.
+    starts: Vec<u64>,
+    rows: u64,
+    defects: BTreeMap<(DefectKind, Option<String>), Defect>,
+    /// Digest and row of the dataset of every prompt.
+    prompts: Vec<(u64, u64)>,
+}
+
+impl Check {
+    fn file(&mut self, file: &PromptFile) {
+        let path = file.path().clone();
+        if file.rows() == 0 {
+            return self.file_error(&path, &DatasetError::NoRows { file: path.to_path_buf() });
+        }
+        if file.plan().ground_truth.is_none() {
+            self.note(
+                DefectKind::MissingGroundTruth,
+                None,
+                "a column of reference answers",
+                place(&path, None, "none"),
+            );
+        }
+        self.prompts.reserve_exact(usize::try_from(file.rows()).unwrap_or(0));
+        for range in file.stretches() {
+            if let Err(error) = self.stretch(file, range) {
+                self.file_error(&path, &error);
+            }
+        }
+        self.rows += file.rows();
+    }
+
+    /// Rows that are read at once, so that damage in one row group does not hide the others.
+    fn stretch(&mut self, file: &PromptFile, rows: Range<u64>) -> Result<(), DatasetError> {
+        for chunk in file.read(vec![rows], self.rows)? {
+            let chunk = chunk?;
+            let truths = file.plan().ground_truth.as_ref().map(|column| column.name.clone());
+            (0..chunk.len()).for_each(|index| self.row(&chunk, index, truths.as_deref()));
+        }
+        Ok(())
+    }
+
+    fn row(&mut self, chunk: &Chunk, index: usize, truths: Option<&str>) {
+        let row = chunk.rows[index];
+        let at = |found: &str| place(&chunk.file, Some(row), found);
+        if let Some(defect) = chunk.defect(index) {
+            let RowDefect { kind, column, expected, found } = defect;
+            return self.note(kind, Some(&column), expected, at(&found));
+        }
+        if let Some(message) =
+            chunk.messages.row(index).find(|message| !ROLES.contains(&message.role))
+        {
+            self.note(
+                DefectKind::UnknownRole,
+                Some(&chunk.messages.column),
+                KNOWN_ROLES,
+                at(message.role),
+            );
+        }
+        if truths.is_some() && chunk.ground_truth.as_ref().is_none_or(|truth| truth.is_null(index))
+        {
+            self.note(DefectKind::MissingGroundTruth, truths, "a reference answer", at("null"));
+        }
+        self.prompts.push((digest(chunk, index), chunk.first_row + row));
+    }
+
+    fn file_error(&mut self, path: &Path, error: &DatasetError) {
+        use DatasetError as E;
+        let (kind, column, expected, row, found) = match error {
+            E::NoRows { .. } => {
+                (DefectKind::NoRows, None, "at least one row", None, "0".to_owned())
+            }
+            E::AbsentColumn { column, found, .. } => (
+                DefectKind::AbsentColumn,
+                Some(column.as_str()),
+                "a column of that name",
+                None,
+                found.join(", "),
+            ),
+            E::WrongType { column, expected, found, .. } => {
+                (DefectKind::WrongType, Some(column.as_str()), *expected, None, found.clone())
+            }
+            E::BadRow { row, column, expected, found, .. } => {
+                (DefectKind::BadJson, Some(column.as_str()), *expected, Some(*row), found.clone())
+            }
+            E::Damaged { row, source, .. } => (
+                DefectKind::Damaged,
+                None,
+                "rows that can be decoded",
+                Some(*row),
+                source.to_string(),
+            ),
+            other => (
+                DefectKind::UnreadableFile,
+                None,
+                "a Parquet or JSONL file",
+                None,
+                with_causes(other),
+            ),
+        };
+        self.note(kind, column, expected, place(path, row, &found));
+    }
+
+    fn note(&mut self, kind: DefectKind, column: Option<&str>, expected: &str, place: Place) {
+        let column = column.map(str::to_owned);
+        let defect = self.defects.entry((kind, column.clone())).or_insert_with(|| Defect {
+            kind,
+            warning: kind.is_warning(),
+            column,
+            expected: expected.to_owned(),
+            count: 0,
+            first: Vec::new(),
+        });
+        defect.count += 1;
+        if defect.first.len() < self.first {
+            defect.first.push(place);
+        }
+    }
+
+    /// Prompts with equal digests; with 5 million prompts two different ones share one with a chance of less than one in a million.
+    fn duplicates(&mut self) {
+        let mut prompts = std::mem::take(&mut self.prompts);
+        prompts.sort_unstable();
+        let mut doubles: Vec<(u64, u64)> = Vec::new();
+        for equal in prompts.chunk_by(|a, b| a.0 == b.0).filter(|equal| equal.len() > 1) {
+            doubles.extend(equal[1..].iter().map(|(_, row)| (*row, equal[0].1)));
+        }
+        doubles.sort_unstable();
+        for (row, earlier) in doubles {
+            let ((path, row), (earlier_path, earlier)) = (self.locate(row), self.locate(earlier));
+            let found = format!("the prompt of {} row {earlier}", earlier_path.display());
+            self.note(
+                DefectKind::DuplicatePrompt,
+                None,
+                "prompts that differ",
+                place(&path, Some(row), &found),
+            );
+        }
+    }
+
+    fn locate(&self, row: u64) -> (PathBuf, u64) {
+        let file = self.starts.partition_point(|start| *start <= row) - 1;
+        (self.files[file].clone(), row - self.starts[file])
+    }
+
+    fn finish(self) -> Validation {
+        let defects: Vec<Defect> = self.defects.into_values().collect();
+        let count = |warning| {
+            defects
+                .iter()
+                .filter(|defect| defect.warning == warning)
+                .map(|defect| defect.count)
+                .sum()
+        };
+        Validation {
+            files: self.files.len() as u64,
+            rows: self.rows,
+            errors: count(false),
+            warnings: count(true),
+            defects,
+        }
+    }
+}
+
+const ROLES: [&str; 5] = ["system", "user", "assistant", "tool", "developer"];
+const KNOWN_ROLES: &str = "system, user, assistant, tool or developer";
+
+fn place(file: &Path, row: Option<u64>, found: &str) -> Place {
+    Place { file: file.to_owned(), row, found: found.to_owned() }
+}
+
+fn digest(chunk: &Chunk, index: usize) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    chunk.messages.row(index).for_each(|message| (message.role, message.content).hash(&mut hasher));
+    hasher.finish()
+}
+
+fn with_causes(error: &dyn std::error::Error) -> String {
+    match error.source() {
+        Some(cause) => format!("{error}: {}", with_causes(cause)),
+        None => error.to_string(),
+    }
+}

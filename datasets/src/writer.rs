@@ -1,0 +1,213 @@
+//! Writing prompts as Parquet in verl's schema.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ::parquet::arrow::ArrowWriter;
+use ::parquet::basic::{Compression as Codec, ZstdLevel};
+use ::parquet::file::properties::WriterProperties;
+use arrow::array::{ArrayRef, RecordBatch, RecordBatchOptions, StringArray, StructArray};
+use arrow::datatypes::{DataType, Field, Fields, Schema, SchemaRef};
+use arrow::error::ArrowError;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::error::DatasetError;
+use crate::prompt::PromptRow;
+use crate::shape::Shape;
+
+/// How pages are compressed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Compression {
+    /// What verl's own files have; reads fastest.
+    #[default]
+    Snappy,
+    /// Level 3; smaller.
+    Zstd,
+}
+
+/// How to write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct WriteOptions {
+    /// How pages are compressed.
+    pub compression: Compression,
+    /// Rows of a row group at most, from 1; one is also closed at 64 MiB.
+    pub row_group_rows: usize,
+}
+
+impl Default for WriteOptions {
+    fn default() -> Self {
+        Self { compression: Compression::Snappy, row_group_rows: 65_536 }
+    }
+}
+
+/// Writes prompts as Parquet in verl's schema: `data_source`, `prompt`, `ability` (the domain), `reward_model {style, ground_truth}` and
+/// `extra_info`. It writes beside the file and moves it into place at the end, so that there is never half a file of that name.
+///
+/// Memory: a row group, encoded.
+#[derive(Debug)]
+pub struct PromptWriter {
+    path: PathBuf,
+    partial: PathBuf,
+    writer: ArrowWriter<File>,
+    layout: Layout,
+    held: Vec<PromptRow>,
+    written: u64,
+}
+
+/// Rows that are laid out at once.
+const BATCH: usize = 1024;
+/// A row group is closed at this size, encoded.
+const GROUP_BYTES: usize = 64 << 20;
+/// Rows of a page at most: what reading one row of a shuffled file costs.
+const PAGE_ROWS: usize = 2048;
+
+impl PromptWriter {
+    /// Begins a file. `extra` is the shape of `extra_info`, [`Shape::Null`] for none; a field that a row has beyond it is not written.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be created.
+    pub fn create(path: &Path, extra: Shape, options: WriteOptions) -> Result<Self, DatasetError> {
+        let mut name = path.file_name().unwrap_or_default().to_owned();
+        name.push(".partial");
+        let partial = path.with_file_name(name);
+        let layout = Layout::new(extra);
+        let file = File::create(&partial).map_err(DatasetError::io(&partial, "create"))?;
+        let writer = ArrowWriter::try_new(file, layout.schema.clone(), Some(properties(options)));
+        let writer = writer.map_err(|source| DatasetError::Write {
+            file: path.to_owned(),
+            row: 0,
+            source,
+        })?;
+        Ok(Self {
+            path: path.to_owned(),
+            partial,
+            writer,
+            layout,
+            held: Vec::with_capacity(BATCH),
+            written: 0,
+        })
+    }
+
+    /// Writes a prompt. Its `row` and `epoch` are not.
+    ///
+    /// # Errors
+    ///
+    /// When the disk refuses.
+    pub fn write(&mut self, prompt: PromptRow) -> Result<(), DatasetError> {
+        self.held.push(prompt);
+        if self.held.len() == BATCH { self.flush() } else { Ok(()) }
+    }
+
+    /// Ends the file and says how many prompts it has.
+    ///
+    /// # Errors
+    ///
+    /// When the disk refuses.
+    pub fn finish(mut self) -> Result<u64, DatasetError> {
+        self.flush()?;
+        let Self { path, partial, writer, written, .. } = self;
+        writer.close().map_err(|source| DatasetError::Write {
+            file: path.clone(),
+            row: written,
+            source,
+        })?;
+        std::fs::rename(&partial, &path).map_err(DatasetError::io(&path, "move into place"))?;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> Result<(), DatasetError> {
+        let batch = self.layout.batch(&self.held);
+        let batch =
+            batch.map_err(|source| DatasetError::Layout { file: self.path.clone(), source })?;
+        let failed =
+            |source| DatasetError::Write { file: self.path.clone(), row: self.written, source };
+        self.writer.write(&batch).map_err(failed)?;
+        self.written += self.held.len() as u64;
+        self.held.clear();
+        Ok(())
+    }
+}
+
+fn properties(options: WriteOptions) -> WriterProperties {
+    let codec = match options.compression {
+        Compression::Snappy => Codec::SNAPPY,
+        Compression::Zstd => {
+            Codec::ZSTD(ZstdLevel::try_new(3).expect("invariant: 3 is a level of zstd"))
+        }
+    };
+    WriterProperties::builder()
+        .set_compression(codec)
+        .set_max_row_group_row_count(Some(options.row_group_rows.max(1)))
+        .set_max_row_group_bytes(Some(GROUP_BYTES))
+        .set_data_page_row_count_limit(PAGE_ROWS)
+        .set_write_batch_size(256)
+        .build()
+}
+
+/// The schema, and rows laid out in it.
+#[derive(Debug)]
+struct Layout {
+    schema: SchemaRef,
+    extra: Shape,
+}
+
+impl Layout {
+    fn new(extra: Shape) -> Self {
+        let extra = if extra.data_type() == DataType::Utf8 { Shape::Null } else { extra };
+        let mut fields = vec![
+            Field::new("data_source", DataType::Utf8, true),
+            Field::new("prompt", prompt_shape().data_type(), true),
+            Field::new("ability", DataType::Utf8, true),
+            Field::new("reward_model", DataType::Struct(reward_fields()), true),
+        ];
+        if extra != Shape::Null {
+            fields.push(Field::new("extra_info", extra.data_type(), true));
+        }
+        Self { schema: Arc::new(Schema::new(fields)), extra }
+    }
+
+    fn batch(&self, rows: &[PromptRow]) -> Result<RecordBatch, ArrowError> {
+        let mut columns: Vec<ArrayRef> = vec![
+            Arc::new(StringArray::from_iter_values(rows.iter().map(|row| &row.data_source))),
+            prompts(rows)?,
+            Arc::new(StringArray::from_iter_values(rows.iter().map(|row| &row.domain))),
+            reward_models(rows)?,
+        ];
+        if self.extra != Shape::Null {
+            let values: Vec<Value> =
+                rows.iter().map(|row| Value::Object(row.extra_info.clone())).collect();
+            columns.push(self.extra.array(&values.iter().map(Some).collect::<Vec<_>>())?);
+        }
+        let options = RecordBatchOptions::new().with_row_count(Some(rows.len()));
+        RecordBatch::try_new_with_options(self.schema.clone(), columns, &options)
+    }
+}
+
+fn prompt_shape() -> Shape {
+    let message = vec![("role".to_owned(), Shape::Text), ("content".to_owned(), Shape::Text)];
+    Shape::List(Box::new(Shape::Struct(message)))
+}
+
+fn prompts(rows: &[PromptRow]) -> Result<ArrayRef, ArrowError> {
+    let values: Vec<Value> = rows.iter().map(|row| json!(row.messages)).collect();
+    prompt_shape().array(&values.iter().map(Some).collect::<Vec<_>>())
+}
+
+fn reward_fields() -> Fields {
+    ["style", "ground_truth"]
+        .into_iter()
+        .map(|name| Field::new(name, DataType::Utf8, true))
+        .collect()
+}
+
+fn reward_models(rows: &[PromptRow]) -> Result<ArrayRef, ArrowError> {
+    let style: ArrayRef = Arc::new(StringArray::from_iter_values(rows.iter().map(|_| "rule")));
+    let truth: ArrayRef =
+        Arc::new(rows.iter().map(|row| row.ground_truth.as_deref()).collect::<StringArray>());
+    Ok(Arc::new(StructArray::try_new(reward_fields(), vec![style, truth], None)?))
+}

@@ -1,0 +1,414 @@
+//! What is wrong with a dataset is named: file, row, column, expected, found.
+#![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout, reason = "tests")]
+
+mod made;
+
+use std::sync::Arc;
+
+use arrow::array::{
+    Array, ArrayRef, Int64Array, LargeStringArray, ListArray, ListBuilder, StringArray,
+    StringBuilder, StructArray, StructBuilder,
+};
+use arrow::datatypes::{DataType, Field, Fields};
+use expect_test::{Expect, expect};
+use proptest::prelude::*;
+use rollpacker_datasets::validate::{DefectKind, Validation, validate};
+use rollpacker_datasets::{Columns, Cursor, Dataset, DatasetConfig};
+use serde_json::json;
+
+use crate::made::{Folder, numbered, prompt, text};
+
+type Chat<'a> = Option<Vec<(Option<&'a str>, Option<&'a str>)>>;
+
+fn chats(rows: Vec<Chat<'_>>) -> ArrayRef {
+    let fields: Fields = ["role", "content"]
+        .into_iter()
+        .map(|name| Field::new(name, DataType::Utf8, true))
+        .collect();
+    let mut builder = ListBuilder::new(StructBuilder::from_fields(fields, 8));
+    for row in rows {
+        for (role, content) in row.iter().flatten() {
+            let message = builder.values();
+            message.field_builder::<StringBuilder>(0).unwrap().append_option(*role);
+            message.field_builder::<StringBuilder>(1).unwrap().append_option(*content);
+            message.append(true);
+        }
+        builder.append(row.is_some());
+    }
+    Arc::new(builder.finish())
+}
+
+fn user(content: &str) -> Chat<'_> {
+    Some(vec![(Some("user"), Some(content))])
+}
+
+/// The first error of opening or reading, causes included.
+fn first_error(folder: &Folder, config: DatasetConfig) -> String {
+    let error = match Dataset::open(config) {
+        Err(error) => error,
+        Ok(dataset) => dataset
+            .prompts(Cursor::default())
+            .unwrap()
+            .until_epoch(1)
+            .find_map(Result::err)
+            .unwrap(),
+    };
+    folder.strip(&error.to_string())
+}
+
+fn check(folder: &Folder, file: String, expect: Expect) {
+    expect.assert_eq(&first_error(folder, DatasetConfig::of([file])));
+}
+
+#[test]
+fn files_that_are_none() {
+    let folder = Folder::new();
+    let good = folder.prompts("good.parquet", (0..3).map(numbered));
+    let bytes = std::fs::read(good).unwrap();
+    check(
+        &folder,
+        folder.bytes("half.parquet", &bytes[..bytes.len() / 2]),
+        expect![
+            "half.parquet: truncated: expected `PAR1` at its end, found `esti` after 1095 bytes"
+        ],
+    );
+    check(
+        &folder,
+        folder.bytes("text.parquet", b"hello, world"),
+        expect!["text.parquet: not a Parquet file: expected `PAR1` at its beginning, found `hell`"],
+    );
+    check(
+        &folder,
+        folder.bytes("empty.parquet", b""),
+        expect![
+            "empty.parquet: not a Parquet file: expected `PAR1` at its beginning, found nothing"
+        ],
+    );
+    check(
+        &folder,
+        folder.bytes("table.csv", b"a,b\n"),
+        expect!["table.csv: expected a .parquet, .jsonl or .json file, found 0x612c620a"],
+    );
+    check(
+        &folder,
+        folder.bytes("empty.jsonl", b"\n\n"),
+        expect!["empty.jsonl: expected at least one row, found 0"],
+    );
+    check(
+        &folder,
+        folder.bytes("broken.jsonl", b"{\"prompt\": \n"),
+        expect![
+            "broken.jsonl: row 0: column `(the line)`: expected a JSON object, found EOF while parsing a value at line 2 column 0"
+        ],
+    );
+    check(
+        &folder,
+        folder.prompts("none.parquet", std::iter::empty()),
+        expect!["none.parquet: expected at least one row, found 0"],
+    );
+    check(
+        &folder,
+        folder.path("absent-*.parquet").display().to_string(),
+        expect!["`files`: no file matches `absent-*.parquet`"],
+    );
+    let mut footer = bytes.clone();
+    let end = footer.len() - 9;
+    footer[end - 40..end].fill(0xff);
+    let message =
+        first_error(&folder, DatasetConfig::of([folder.bytes("footer.parquet", &footer)]));
+    assert!(message.starts_with("footer.parquet: damaged footer"), "{message}");
+}
+
+#[test]
+fn columns_that_are_absent_or_wrong() {
+    let folder = Folder::new();
+    let numbers: ArrayRef = Arc::new(Int64Array::from(vec![1, 2]));
+    check(
+        &folder,
+        folder
+            .columns("absent.parquet", vec![("id", numbers.clone()), ("tokens", numbers.clone())]),
+        expect![
+            "absent.parquet: column `prompt` is absent: expected one of that name, found id, tokens"
+        ],
+    );
+    check(
+        &folder,
+        folder.columns("numbers.parquet", vec![("prompt", numbers.clone())]),
+        expect![
+            "numbers.parquet: column `prompt`: expected list<struct<role: string, content: string>> or string, found int64"
+        ],
+    );
+    let lists = Arc::new(ListArray::from_iter_primitive::<arrow::datatypes::Int64Type, _, _>([
+        Some([Some(1)]),
+        None,
+    ]));
+    check(
+        &folder,
+        folder.columns("lists.parquet", vec![("prompt", lists)]),
+        expect![
+            "lists.parquet: column `prompt`: expected list<struct<role: string, content: string>> or string, found list<int64>"
+        ],
+    );
+    let chat = || chats(vec![user("a"), user("b")]);
+    check(
+        &folder,
+        folder.columns("source.parquet", vec![("prompt", chat()), ("data_source", numbers)]),
+        expect!["source.parquet: column `data_source`: expected string, found int64"],
+    );
+    let columns =
+        Columns { ground_truth: Some("reward_model.solution".to_owned()), ..Columns::default() };
+    let file = folder.columns("renamed.parquet", vec![("prompt", chat())]);
+    expect!["renamed.parquet: column `reward_model.solution` is absent: expected one of that name, found prompt"].assert_eq(&first_error(&folder, DatasetConfig { columns, ..DatasetConfig::of([file]) }));
+}
+
+#[test]
+fn rows_that_cannot_be_used() {
+    let folder = Folder::new();
+    let file = |name, chat| folder.columns(name, vec![("prompt", chats(vec![user("fine"), chat]))]);
+    check(
+        &folder,
+        file("null.parquet", None),
+        expect![
+            "null.parquet: row 1: column `prompt`: expected at least one message with role and content, found null"
+        ],
+    );
+    check(
+        &folder,
+        file("none.parquet", Some(vec![])),
+        expect![
+            "none.parquet: row 1: column `prompt`: expected at least one message with role and content, found none"
+        ],
+    );
+    check(
+        &folder,
+        file("blank.parquet", user(" \n")),
+        expect![
+            "blank.parquet: row 1: column `prompt`: expected a prompt that is not blank, found only blank content"
+        ],
+    );
+    check(
+        &folder,
+        file("content.parquet", Some(vec![(Some("user"), None)])),
+        expect![
+            "content.parquet: row 1: column `prompt`: expected a role and a content in every message, found a null content"
+        ],
+    );
+    check(
+        &folder,
+        file("role.parquet", Some(vec![(None, Some("x"))])),
+        expect![
+            "role.parquet: row 1: column `prompt`: expected a role and a content in every message, found no role"
+        ],
+    );
+    let lines = [
+        json!({"messages": "[{\"role\": \"user\", \"content\": \"x\"}]"}),
+        json!({"messages": "[{\"role"}),
+    ];
+    check(
+        &folder,
+        folder.lines("messages.jsonl", &lines),
+        expect![
+            "messages.jsonl: row 1: column `messages`: expected a JSON array of messages, found EOF while parsing a string at line 1 column 7"
+        ],
+    );
+    let lines = [json!({"prompt": "x"}), json!({"prompt": {"a": 1}})];
+    check(
+        &folder,
+        folder.lines("object.jsonl", &lines),
+        expect![[
+            r#"object.jsonl: row 1: column `prompt`: expected messages, JSON of messages, or text, found {"a":1}"#
+        ]],
+    );
+    let lines =
+        [json!({"prompt": "x", "extra_info": {}}), json!({"prompt": "x", "extra_info": [1]})];
+    check(
+        &folder,
+        folder.lines("extra.jsonl", &lines),
+        expect!["extra.jsonl: row 1: column `extra_info`: expected a JSON object, found [1]"],
+    );
+}
+
+#[test]
+fn every_variant_of_the_schema_reads() {
+    let folder = Folder::new();
+    let strings =
+        |values: Vec<Option<&str>>| -> ArrayRef { Arc::new(LargeStringArray::from(values)) };
+    let target: ArrayRef = Arc::new(StringArray::from(vec![Some("t"), None]));
+    let truth = StructArray::new(
+        vec![Field::new("target", DataType::Utf8, true)].into(),
+        vec![target],
+        None,
+    );
+    let fields = vec![Field::new("ground_truth", truth.data_type().clone(), true)];
+    let reward =
+        StructArray::new(fields.into(), vec![Arc::new(truth)], Some(vec![true, false].into()));
+    let file = folder.columns(
+        "variants.parquet",
+        vec![
+            (
+                "prompt",
+                chats(vec![
+                    Some(vec![(Some("system"), Some("s")), (Some("user"), Some("u"))]),
+                    user("b"),
+                ]),
+            ),
+            ("data_source", strings(vec![Some("x"), None])),
+            ("ability", strings(vec![None, Some("math")])),
+            ("reward_model", Arc::new(reward)),
+            ("extra_info", strings(vec![Some("{\"a\": 1}"), None])),
+            ("question", strings(vec![Some("left over"), None])),
+        ],
+    );
+    let dataset = Dataset::open(DatasetConfig {
+        extra_columns: vec!["*".to_owned()],
+        ..DatasetConfig::of([file])
+    })
+    .unwrap();
+    let rows: Vec<_> = dataset
+        .prompts(Cursor::default())
+        .unwrap()
+        .until_epoch(1)
+        .map(|prompt| prompt.unwrap().to_row())
+        .collect();
+    expect![[r#"[{"row":0,"epoch":0,"data_source":"x","domain":"x","messages":[{"role":"system","content":"s"},{"role":"user","content":"u"}],"ground_truth":"{\"target\":\"t\"}","extra_info":{"question":"left over","a":1}},{"row":1,"epoch":0,"data_source":"unknown","domain":"math","messages":[{"role":"user","content":"b"}],"ground_truth":null,"extra_info":{"question":null}}]"#]].assert_eq(&serde_json::to_string(&rows).unwrap());
+}
+
+fn report(folder: &Folder, validation: &Validation) -> String {
+    let line = |defect: &rollpacker_datasets::validate::Defect| {
+        let first = &defect.first[0];
+        let file = folder.strip(&first.file.display().to_string());
+        let found = folder.strip(&first.found);
+        format!(
+            "{:?} {:?} x{}: {file} {:?} expected {} found {found}\n",
+            defect.kind, defect.column, defect.count, first.row, defect.expected
+        )
+    };
+    let Validation { files, rows, errors, warnings, defects } = validation;
+    format!("{files} files {rows} rows {errors} errors {warnings} warnings\n")
+        + &defects.iter().map(line).collect::<String>()
+}
+
+#[test]
+fn validation_lists_every_kind() {
+    let folder = Folder::new();
+    folder.bytes("a.parquet", b"not this");
+    let bad = vec![
+        user("a"),
+        None,
+        Some(vec![]),
+        Some(vec![(Some("robot"), Some("x"))]),
+        Some(vec![(Some("user"), None)]),
+        user("a"),
+    ];
+    folder.columns("b.parquet", vec![("prompt", chats(bad))]);
+    folder
+        .bytes("c.jsonl", b"{\"prompt\": \"a\", \"answer\": 3}\n{\"prompt\n{\"prompt\": \"c\"}\n");
+    folder.columns("d.parquet", vec![("id", Arc::new(Int64Array::from(vec![1])))]);
+    let files = ["*.parquet", "*.jsonl"].map(|name| folder.path(name).display().to_string());
+    let validation = validate(&DatasetConfig::of(files), 3).unwrap();
+    expect![[r#"
+        4 files 9 rows 6 errors 5 warnings
+        UnreadableFile None x1: a.parquet None expected a Parquet or JSONL file found a.parquet: not a Parquet file: expected `PAR1` at its beginning, found `not `
+        AbsentColumn Some("prompt") x1: d.parquet None expected a column of that name found id
+        BadJson Some("(the line)") x1: c.jsonl Some(1) expected a JSON object found control character (\u0000-\u001F) found while parsing a string at line 2 column 0
+        NullPrompt Some("prompt") x1: b.parquet Some(1) expected at least one message with role and content found null
+        EmptyPrompt Some("prompt") x1: b.parquet Some(2) expected at least one message with role and content found none
+        NullContent Some("prompt") x1: b.parquet Some(4) expected a role and a content in every message found a null content
+        UnknownRole Some("prompt") x1: b.parquet Some(3) expected system, user, assistant, tool or developer found robot
+        MissingGroundTruth None x1: b.parquet None expected a column of reference answers found none
+        MissingGroundTruth Some("answer") x1: c.jsonl Some(2) expected a reference answer found null
+        DuplicatePrompt None x2: b.parquet Some(5) expected prompts that differ found the prompt of b.parquet row 0
+    "#]].assert_eq(&report(&folder, &validation));
+    let back: Validation =
+        serde_json::from_str(&serde_json::to_string(&validation).unwrap()).unwrap();
+    assert_eq!(back, validation);
+}
+
+#[test]
+fn damage_in_one_row_group_does_not_hide_the_others() {
+    let folder = Folder::new();
+    let file = folder.columns(
+        "a.parquet",
+        vec![("prompt", chats((0..300).map(|_| user("some words")).collect()))],
+    );
+    let mut bytes = std::fs::read(&file).unwrap();
+    let middle = bytes.windows(4).position(|window| window == b"PAR1").unwrap() + 4;
+    bytes[middle..middle + 12].fill(0xff);
+    let validation = validate(&DatasetConfig::of([folder.bytes("b.parquet", &bytes)]), 1).unwrap();
+    let kinds: Vec<_> =
+        validation.defects.iter().map(|defect| (defect.kind, defect.count)).collect();
+    assert_eq!(kinds[0], (DefectKind::Damaged, 1), "{validation:?}");
+    assert_eq!(
+        validation
+            .defects
+            .iter()
+            .find(|defect| defect.kind == DefectKind::DuplicatePrompt)
+            .unwrap()
+            .count,
+        199
+    );
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+
+    /// Defects put anywhere are all found, and nothing else is.
+    #[test]
+    fn seeded_defects_are_found(kinds in prop::collection::vec(0_u8..5, 1..300)) {
+        let folder = Folder::new();
+        let names: Vec<String> = (0..kinds.len()).map(|row| format!("row {row}")).collect();
+        let chat = |(row, kind): (usize, &u8)| match kind {
+            1 => None,
+            2 => Some(vec![]),
+            3 => Some(vec![(Some("user"), None)]),
+            4 => Some(vec![(None, Some("x"))]),
+            _ => Some(vec![(Some("user"), Some(names[row].as_str()))]),
+        };
+        let truths: ArrayRef = Arc::new(StringArray::from(vec!["1"; kinds.len()]));
+        let prompts = chats(kinds.iter().enumerate().map(chat).collect());
+        let file = folder.columns("a.parquet", vec![("prompt", prompts), ("answer", truths)]);
+        let validation = validate(&DatasetConfig::of([file]), 400).unwrap();
+        for (kind, defect) in [(1, DefectKind::NullPrompt), (2, DefectKind::EmptyPrompt), (3, DefectKind::NullContent), (4, DefectKind::MissingRole)] {
+            let expected: Vec<_> = (0_u64..).zip(&kinds).filter(|(_, k)| **k == kind).map(|(row, _)| Some(row)).collect();
+            let found = validation.defects.iter().find(|found| found.kind == defect);
+            let found: Vec<_> = found.iter().flat_map(|defect| &defect.first).map(|place| place.row).collect();
+            prop_assert_eq!(found, expected);
+        }
+        prop_assert_eq!(validation.errors, kinds.iter().filter(|kind| **kind > 0).count() as u64);
+        prop_assert_eq!(validation.warnings, 0);
+    }
+}
+
+#[test]
+fn duplicates_are_warned_of_with_the_earlier_row() {
+    let folder = Folder::new();
+    let files = [
+        folder.prompts("a.parquet", ["x", "y"].map(prompt).into_iter()),
+        folder.prompts("b.parquet", ["z", "x"].map(prompt).into_iter()),
+    ];
+    let validation = validate(&DatasetConfig::of(files), 3).unwrap();
+    expect![[r#"
+        2 files 4 rows 0 errors 1 warnings
+        DuplicatePrompt None x1: b.parquet Some(1) expected prompts that differ found the prompt of a.parquet row 0
+    "#]].assert_eq(&report(&folder, &validation));
+}
+
+/// Every prompt file of a folder of real ones reads; set `ROLLPACKER_SHARED` to the folder that has `data`.
+#[test]
+fn real_files_read() {
+    let Ok(shared) = std::env::var("ROLLPACKER_SHARED") else {
+        println!("skipped: ROLLPACKER_SHARED is not set");
+        return;
+    };
+    let files = ["parquet", "jsonl"].map(|extension| format!("{shared}/data/*.{extension}"));
+    let validation = validate(&DatasetConfig::of(files.clone()), 1).unwrap();
+    assert_eq!(validation.errors, 0, "{validation:#?}");
+    let dataset =
+        Dataset::open(DatasetConfig { shuffle: true, ..DatasetConfig::of(files) }).unwrap();
+    let read = dataset
+        .prompts(Cursor::default())
+        .unwrap()
+        .until_epoch(1)
+        .filter(|prompt| !text(prompt.as_ref().unwrap()).is_empty());
+    assert_eq!(read.count() as u64, validation.rows);
+}

@@ -1,0 +1,166 @@
+//! Reading: order, cursors, windows, columns.
+#![allow(missing_docs, clippy::unwrap_used, reason = "tests")]
+
+mod made;
+
+use std::collections::HashSet;
+
+use proptest::prelude::*;
+use rollpacker_datasets::{Columns, Cursor, Dataset, DatasetConfig, DatasetError, Prompt};
+use serde_json::json;
+
+use crate::made::{Folder, text};
+
+fn config(files: Vec<String>, shuffle: bool) -> DatasetConfig {
+    DatasetConfig { shuffle, seed: 3, window_rows: 64, ..DatasetConfig::of(files) }
+}
+
+fn rows(prompts: impl Iterator<Item = Result<Prompt, DatasetError>>) -> Vec<(u32, u64, String)> {
+    prompts
+        .map(|prompt| {
+            let prompt = prompt.unwrap();
+            (prompt.epoch(), prompt.row(), text(&prompt))
+        })
+        .collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn a_cursor_resumes_exactly(
+        sizes in prop::collection::vec(1_usize..150, 1..4), at in 0_usize..600, shuffle: bool, jsonl: bool,
+        max_samples in prop::option::of(1_u64..200)
+    ) {
+        let folder = Folder::new();
+        let files = folder.numbered(&sizes, jsonl);
+        let dataset = Dataset::open(DatasetConfig { max_samples, ..config(files, shuffle) }).unwrap();
+        let mut prompts = dataset.prompts(Cursor::default()).unwrap().until_epoch(3);
+        let head: Vec<_> = rows(prompts.by_ref().take(at));
+        let cursor = serde_json::from_str(&serde_json::to_string(&prompts.cursor()).unwrap()).unwrap();
+        let rest = rows(prompts);
+        let resumed = rows(dataset.prompts(cursor).unwrap().until_epoch(3));
+        prop_assert_eq!(&resumed, &rest);
+        prop_assert_eq!(head.len() + rest.len(), 3 * dataset.len() as usize);
+    }
+
+    #[test]
+    fn every_epoch_has_every_row_once(sizes in prop::collection::vec(1_usize..150, 1..4), shuffle: bool, jsonl: bool) {
+        let folder = Folder::new();
+        let dataset = Dataset::open(config(folder.numbered(&sizes, jsonl), shuffle)).unwrap();
+        let all = rows(dataset.prompts(Cursor::default()).unwrap().until_epoch(2));
+        let total: usize = sizes.iter().sum();
+        for epoch in all.chunks(total) {
+            let seen: HashSet<_> = epoch.iter().map(|(_, row, _)| *row).collect();
+            prop_assert_eq!(seen.len(), total);
+            let right = epoch.iter().all(|(_, row, text)| *text == format!("question {row}"));
+            prop_assert!(right);
+        }
+        let in_order = all.iter().take(total).map(|(_, row, _)| *row).eq(0..total as u64);
+        prop_assert!(in_order || shuffle);
+    }
+}
+
+#[test]
+fn a_choice_of_rows_stays_the_same_over_epochs() {
+    let folder = Folder::new();
+    let dataset = Dataset::open(DatasetConfig {
+        max_samples: Some(40),
+        ..config(folder.numbered(&[200, 90], false), true)
+    })
+    .unwrap();
+    let all = rows(dataset.prompts(Cursor::default()).unwrap().until_epoch(2));
+    let set = |epoch: u32| {
+        all.iter().filter(|row| row.0 == epoch).map(|row| row.1).collect::<HashSet<_>>()
+    };
+    assert_eq!((set(0).len(), set(0) == set(1)), (40, true));
+    assert!(set(0).iter().any(|row| *row >= 40));
+    assert!(all.iter().all(|(_, row, text)| *text == format!("question {row}")));
+}
+
+#[test]
+fn epochs_go_on_without_end_and_a_foreign_cursor_is_refused() {
+    let folder = Folder::new();
+    let files = folder.numbered(&[10], false);
+    let dataset = Dataset::open(config(files.clone(), true)).unwrap();
+    assert_eq!(
+        dataset.prompts(Cursor::default()).unwrap().take(95).last().unwrap().unwrap().epoch(),
+        9
+    );
+    let cursor = dataset.prompts(Cursor::default()).unwrap().cursor();
+    let other = Dataset::open(DatasetConfig { seed: 4, ..config(files, true) }).unwrap();
+    assert!(matches!(other.prompts(cursor), Err(DatasetError::ForeignCursor { .. })));
+    let behind = Cursor { offset: 11, ..Cursor::default() };
+    assert!(matches!(
+        dataset.prompts(behind),
+        Err(DatasetError::CursorRange { rows: 10, offset: 11 })
+    ));
+}
+
+#[test]
+fn a_bad_row_is_an_error_behind_which_reading_goes_on() {
+    let folder = Folder::new();
+    let file = folder.lines(
+        "a.jsonl",
+        &[json!({"prompt": "a"}), json!({"prompt": null}), json!({"prompt": "c"})],
+    );
+    let dataset = Dataset::open(DatasetConfig::of([file])).unwrap();
+    let prompts: Vec<_> = dataset.prompts(Cursor::default()).unwrap().until_epoch(1).collect();
+    assert_eq!(prompts.iter().map(Result::is_ok).collect::<Vec<_>>(), [true, false, true]);
+    assert!(prompts[1].as_ref().unwrap_err().is_row());
+}
+
+#[test]
+fn columns_can_be_renamed_and_added() {
+    let folder = Folder::new();
+    let line = json!({"q": "why?", "prompt": "not this", "a": {"b": [1, 2]}, "from": "me", "kind": "code", "level": 5, "more": 1});
+    let columns = Columns {
+        prompt: Some("q".into()),
+        ground_truth: Some("a.b".into()),
+        data_source: Some("from".into()),
+        domain: Some("kind".into()),
+        extra_info: None,
+    };
+    let config = DatasetConfig {
+        columns,
+        extra_columns: vec!["level".into()],
+        ..DatasetConfig::of([folder.lines("a.jsonl", &[line])])
+    };
+    let prompt =
+        Dataset::open(config).unwrap().prompts(Cursor::default()).unwrap().next().unwrap().unwrap();
+    assert_eq!(text(&prompt), "why?");
+    assert_eq!(prompt.ground_truth().as_deref(), Some("[1,2]"));
+    assert_eq!((prompt.data_source(), prompt.domain()), ("me", "code"));
+    assert_eq!(prompt.extra_info_json(), r#"{"level":5}"#);
+}
+
+#[test]
+fn what_is_missing_has_a_default() {
+    let folder = Folder::new();
+    let file = folder.lines("a.jsonl", &[json!({"messages": [{"role": "user", "content": "x"}]})]);
+    let row = Dataset::open(DatasetConfig::of([file]))
+        .unwrap()
+        .prompts(Cursor::default())
+        .unwrap()
+        .next()
+        .unwrap()
+        .unwrap()
+        .to_row();
+    let expected = json!({"row": 0, "epoch": 0, "data_source": "unknown", "domain": "unknown",
+        "messages": [{"role": "user", "content": "x"}], "ground_truth": null, "extra_info": {}});
+    assert_eq!(serde_json::to_value(row).unwrap(), expected);
+}
+
+#[test]
+fn long_prompts_are_left_out_and_counted() {
+    let folder = Folder::new();
+    let dataset = Dataset::open(DatasetConfig::of(folder.numbered(&[120], false))).unwrap();
+    let measure = |prompt: &Prompt| (prompt.chars(), ());
+    let mut kept =
+        dataset.prompts(Cursor::default()).unwrap().until_epoch(1).no_longer_than(11, measure);
+    assert_eq!(kept.by_ref().map(Result::unwrap).count(), 100);
+    assert_eq!((kept.left_out().prompts, kept.left_out().longest), (20, 12));
+    assert_eq!(kept.left_out().by_data_source.get("made"), Some(&20));
+    let mut none = dataset.prompts(Cursor::default()).unwrap().no_longer_than(3, measure);
+    assert!(matches!(none.next(), Some(Err(DatasetError::AllFiltered { epoch: 0, limit: 3 }))));
+}

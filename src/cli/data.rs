@@ -1,0 +1,366 @@
+//! `rollpacker data`: look at, check, convert and make prompt datasets.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::{Args, Subcommand, ValueEnum};
+use rollpacker_datasets::convert::{Format, convert};
+use rollpacker_datasets::generate::{ChainConfig, Lengths, generate};
+use rollpacker_datasets::inspect::{FileFacts, Inspection, inspect};
+use rollpacker_datasets::validate::{Defect, Validation, validate};
+use rollpacker_datasets::{Columns, Compression, DatasetConfig, DatasetError, WriteOptions};
+
+/// Exit code of bad input.
+const BAD_INPUT: u8 = 2;
+
+/// Prompt datasets.
+#[derive(Debug, Args)]
+pub(crate) struct DataArgs {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Tell what is in a dataset: rows, columns, sources, prompt lengths, reference answers, samples.
+    Inspect(InspectArgs),
+    /// Go over every row and list every kind of defect; exit with 2 if a row cannot be used.
+    Validate(ValidateArgs),
+    /// Convert between Parquet in verl's schema and JSON lines.
+    Convert(ConvertArgs),
+    /// Make train.parquet and validation.parquet of the built-in task.
+    Generate(GenerateArgs),
+}
+
+#[derive(Debug, Args)]
+struct Input {
+    /// Parquet or JSONL files, or globs.
+    #[arg(required = true)]
+    files: Vec<String>,
+    /// Column of the prompt; a dot leads into a struct.
+    #[arg(long)]
+    prompt_key: Option<String>,
+    /// Column that says where a prompt comes from.
+    #[arg(long)]
+    data_source_key: Option<String>,
+    /// Column of the reference answer.
+    #[arg(long)]
+    ground_truth_key: Option<String>,
+    /// Column of everything else.
+    #[arg(long)]
+    extra_info_key: Option<String>,
+    /// Column of the kind of task.
+    #[arg(long)]
+    domain_key: Option<String>,
+    /// Data source of rows that name none.
+    #[arg(long, default_value = "unknown")]
+    default_data_source: String,
+    /// Further columns to read into extra_info; `*` for all.
+    #[arg(long, value_delimiter = ',')]
+    extra_columns: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+struct InspectArgs {
+    #[command(flatten)]
+    input: Input,
+    /// Prompts to show.
+    #[arg(long, default_value_t = 2)]
+    samples: usize,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+struct ValidateArgs {
+    #[command(flatten)]
+    input: Input,
+    /// Places to name of each kind of defect.
+    #[arg(long, default_value_t = 5)]
+    first: usize,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+struct ConvertArgs {
+    #[command(flatten)]
+    input: Input,
+    /// The file to write.
+    #[arg(short, long)]
+    output: PathBuf,
+    /// Format to write [default: verl for .parquet, messages otherwise].
+    #[arg(long, value_enum)]
+    to: Option<To>,
+    #[command(flatten)]
+    writing: Writing,
+}
+
+#[derive(Debug, Args)]
+struct GenerateArgs {
+    /// Folder to write into.
+    #[arg(short, long)]
+    output: PathBuf,
+    /// Prompts to train on.
+    #[arg(long, default_value_t = ChainConfig::default().rows)]
+    rows: u64,
+    /// Prompts held out.
+    #[arg(long, default_value_t = ChainConfig::default().validation_rows)]
+    validation_rows: u64,
+    /// Seed of everything.
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Half of the prompts have at most so many maps.
+    #[arg(long, default_value_t = Lengths::default().median)]
+    median: f64,
+    /// Standard deviation of the logarithm of the number of maps.
+    #[arg(long, default_value_t = Lengths::default().sigma)]
+    sigma: f64,
+    /// No prompt has more maps.
+    #[arg(long, default_value_t = Lengths::default().most)]
+    max_maps: u32,
+    /// Share of demonstrations that answer at once.
+    #[arg(long, default_value_t = ChainConfig::default().direct_share)]
+    direct_share: f64,
+    #[command(flatten)]
+    writing: Writing,
+}
+
+#[derive(Debug, Args)]
+struct Writing {
+    /// Compression of Parquet pages.
+    #[arg(long, value_enum, default_value_t = Codec::Snappy)]
+    compression: Codec,
+    /// Rows of a Parquet row group at most.
+    #[arg(long, default_value_t = WriteOptions::default().row_group_rows)]
+    row_group_rows: usize,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Codec {
+    Snappy,
+    Zstd,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum To {
+    /// Parquet in verl's schema.
+    Verl,
+    /// JSON lines in ROLL's columns.
+    Roll,
+    /// JSON lines with a list of messages.
+    Messages,
+}
+
+impl Input {
+    fn config(&self) -> DatasetConfig {
+        DatasetConfig {
+            columns: Columns {
+                prompt: self.prompt_key.clone(),
+                data_source: self.data_source_key.clone(),
+                ground_truth: self.ground_truth_key.clone(),
+                extra_info: self.extra_info_key.clone(),
+                domain: self.domain_key.clone(),
+            },
+            extra_columns: self.extra_columns.clone(),
+            default_data_source: self.default_data_source.clone(),
+            ..DatasetConfig::of(self.files.iter().cloned())
+        }
+    }
+}
+
+impl Writing {
+    fn options(&self) -> WriteOptions {
+        let compression = match self.compression {
+            Codec::Snappy => Compression::Snappy,
+            Codec::Zstd => Compression::Zstd,
+        };
+        WriteOptions { compression, row_group_rows: self.row_group_rows }
+    }
+}
+
+/// Runs a subcommand: 0 if the input is fine or only warned of, 2 if it is not, with the reason on standard error.
+///
+/// # Errors
+///
+/// When the report cannot be printed.
+pub(crate) fn run(args: DataArgs) -> anyhow::Result<ExitCode> {
+    let report = match args.command {
+        Command::Inspect(args) => inspect_report(&args)?,
+        Command::Validate(args) => validate_report(&args)?,
+        Command::Convert(args) => convert_report(&args),
+        Command::Generate(args) => generate_report(&args),
+    };
+    match report {
+        Ok((text, code)) => {
+            print(&text)?;
+            Ok(code)
+        }
+        Err(error) => {
+            use std::io::Write;
+            writeln!(std::io::stderr(), "error: {:#}", anyhow::Error::from(error))?;
+            Ok(ExitCode::from(BAD_INPUT))
+        }
+    }
+}
+
+/// What to print and how to exit, or what is wrong with the input.
+type Report = Result<(String, ExitCode), DatasetError>;
+
+/// A reader that has had enough of the report, as `head` does, is no error.
+fn print(text: &str) -> anyhow::Result<()> {
+    use std::io::Write;
+    match writeln!(std::io::stdout(), "{}", text.trim_end()) {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        result => result.context("cannot print the report"),
+    }
+}
+
+fn inspect_report(args: &InspectArgs) -> anyhow::Result<Report> {
+    let inspection = match inspect(&args.input.config(), args.samples) {
+        Ok(inspection) => inspection,
+        Err(error) => return Ok(Err(error)),
+    };
+    let text = if args.json {
+        serde_json::to_string_pretty(&inspection)?
+    } else {
+        inspection_text(&inspection)
+    };
+    Ok(Ok((text, ExitCode::SUCCESS)))
+}
+
+fn validate_report(args: &ValidateArgs) -> anyhow::Result<Report> {
+    let validation = match validate(&args.input.config(), args.first) {
+        Ok(validation) => validation,
+        Err(error) => return Ok(Err(error)),
+    };
+    let text =
+        if args.json { serde_json::to_string_pretty(&validation)? } else { summary(&validation) };
+    let code = if validation.errors > 0 { ExitCode::from(BAD_INPUT) } else { ExitCode::SUCCESS };
+    let (errors, warnings): (Vec<&Defect>, Vec<&Defect>) =
+        validation.defects.iter().partition(|defect| !defect.warning);
+    let listed = [errors, warnings].concat().into_iter().map(defect_text).collect::<String>();
+    use std::io::Write;
+    write!(std::io::stderr(), "{}", if args.json { "" } else { &listed })?;
+    Ok(Ok((text, code)))
+}
+
+fn convert_report(args: &ConvertArgs) -> Report {
+    let parquet = args.output.extension().is_some_and(|extension| extension == "parquet");
+    let format = match args.to {
+        Some(To::Verl) => Format::Verl,
+        None if parquet => Format::Verl,
+        Some(To::Roll) => Format::Roll,
+        Some(To::Messages) | None => Format::Messages,
+    };
+    let mut config = args.input.config();
+    if config.extra_columns.is_empty() {
+        config.extra_columns.push("*".to_owned()); // a conversion loses nothing unless told to
+    }
+    let rows = convert(&config, &args.output, format, args.writing.options())?;
+    Ok((format!("{}: {rows} rows", args.output.display()), ExitCode::SUCCESS))
+}
+
+fn generate_report(args: &GenerateArgs) -> Report {
+    let config = ChainConfig {
+        rows: args.rows,
+        validation_rows: args.validation_rows,
+        seed: args.seed,
+        lengths: Lengths { median: args.median, sigma: args.sigma, most: args.max_maps },
+        direct_share: args.direct_share,
+    };
+    let made = generate(&config, &args.output, args.writing.options())?;
+    let files = format!(
+        "{}: {} rows\n{}: {} rows",
+        made.train.display(),
+        args.rows,
+        made.validation.display(),
+        args.validation_rows
+    );
+    let (median, longest) = (made.median_solution_chars, made.longest_solution_chars);
+    Ok((
+        format!("{files}\nworked solutions: median {median}, longest {longest} characters"),
+        ExitCode::SUCCESS,
+    ))
+}
+
+fn summary(validation: &Validation) -> String {
+    let Validation { files, rows, errors, warnings, .. } = validation;
+    format!("{files} files, {rows} rows, {errors} errors, {warnings} warnings")
+}
+
+fn defect_text(defect: &Defect) -> String {
+    let severity = if defect.warning { "warning" } else { "error" };
+    let kind = serde_json::to_value(defect.kind)
+        .ok()
+        .and_then(|kind| kind.as_str().map(str::to_owned))
+        .unwrap_or_default();
+    let column =
+        defect.column.as_ref().map_or(String::new(), |column| format!(", column `{column}`"));
+    let mut text = format!(
+        "{severity}: {kind}{column}: {} found, expected {}\n",
+        defect.count, defect.expected
+    );
+    for place in &defect.first {
+        let row = place.row.map_or(String::new(), |row| format!(" row {row}"));
+        text += &format!("  {}{row}: found {}\n", place.file.display(), place.found);
+    }
+    match defect.count - defect.first.len() as u64 {
+        0 => text,
+        more => text + &format!("  and {more} more\n"),
+    }
+}
+
+fn inspection_text(inspection: &Inspection) -> String {
+    let mut text: String = inspection.files.iter().map(file_text).collect();
+    text += &format!("rows           {} ({} unusable)\n", inspection.rows, inspection.bad_rows);
+    text += &counts("data sources", &inspection.data_sources);
+    text += &counts("domains", &inspection.domains);
+    text += &counts("ground truths", &inspection.ground_truths);
+    if let Some(p) = inspection.prompt_chars {
+        let (min, p50, p90, p99, max, mean) = (p.min, p.p50, p.p90, p.p99, p.max, p.mean);
+        text += &format!(
+            "prompt chars   min {min}, p50 {p50}, p90 {p90}, p99 {p99}, max {max}, mean {mean:.1}\n"
+        );
+    }
+    for sample in &inspection.samples {
+        let sample = serde_json::to_string_pretty(sample).unwrap_or_else(|error| error.to_string());
+        text += &format!("sample         {sample}\n");
+    }
+    text
+}
+
+fn file_text(file: &FileFacts) -> String {
+    let mut text = format!("{}\n", file.path.display());
+    text += &format!(
+        "  {}, {} bytes, {} rows, {} row groups\n",
+        file.format, file.bytes, file.rows, file.row_groups
+    );
+    for (name, data_type) in &file.columns {
+        let roots = |path: &str| path == name || path.split('.').next() == Some(name);
+        let parts: Vec<_> = file
+            .parts
+            .iter()
+            .filter(|(_, path)| roots(path))
+            .map(|(part, _)| part.as_str())
+            .collect();
+        let role =
+            if parts.is_empty() { String::new() } else { format!("  <- {}", parts.join(", ")) };
+        text += &format!("  {name}: {data_type}{role}\n");
+    }
+    text
+}
+
+/// The commonest values, at most 20.
+fn counts(title: &str, counts: &std::collections::BTreeMap<String, u64>) -> String {
+    let mut commonest: Vec<_> = counts.iter().collect();
+    commonest.sort_by(|a, b| b.1.cmp(a.1).then(a.0.cmp(b.0)));
+    let shown: Vec<_> =
+        commonest.iter().take(20).map(|(value, count)| format!("{value} {count}")).collect();
+    let more = commonest.len().saturating_sub(20);
+    let rest = if more > 0 { format!(", and {more} more") } else { String::new() };
+    format!("{title:<14} {}{rest}\n", shown.join(", "))
+}
