@@ -34,7 +34,7 @@ impl Default for OptimizerConfig {
     }
 }
 
-/// What [`TorchTrainer`](super::torch::TorchTrainer) optimises, and how.
+/// What `TorchTrainer` optimises, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TrainerConfig {
     /// The optimizer.

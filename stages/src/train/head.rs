@@ -41,7 +41,7 @@ impl Head {
         decoder: &Decoder,
         batch: &MicroBatch,
     ) -> Result<TokenScores, TchError> {
-        tch::no_grad(|| self.score_in_chunks(decoder, &hidden(decoder, batch)?, &batch.targets))
+        tch::no_grad(|| self.score_in_chunks(decoder, &batch.hidden(decoder)?, &batch.targets))
     }
 
     /// Adds the gradient of an objective to the decoder's parameters, and returns what else the objective has to say.
@@ -51,7 +51,7 @@ impl Head {
         batch: &MicroBatch,
         objective: impl FnOnce(&TokenScores) -> Result<(Tensor, T), TchError>,
     ) -> Result<T, TchError> {
-        let hidden = hidden(decoder, batch)?;
+        let hidden = batch.hidden(decoder)?;
         if batch.targets.size1()? > self.rows {
             return self.backward_in_chunks(decoder, &hidden, &batch.targets, objective);
         }
@@ -135,11 +135,6 @@ impl Head {
             .step_by(usize::try_from(rows).unwrap_or(1))
             .map(move |start| (start, rows.min(total - start))))
     }
-}
-
-/// The hidden states that predict the response tokens, `[response tokens, hidden]`.
-fn hidden(decoder: &Decoder, batch: &MicroBatch) -> Result<Tensor, TchError> {
-    decoder.forward_packed(&batch.ids, &batch.lengths)?.f_index_select(0, &batch.positions)
 }
 
 /// The values of `tensor` as the start of a graph.

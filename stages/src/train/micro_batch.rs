@@ -2,6 +2,9 @@
 
 use tch::{Device, TchError, Tensor};
 
+use super::shared_prompts::{Family, SharedPrompts};
+use crate::model::Decoder;
+
 /// A prompt and the response that the loss falls on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Turn<'a> {
@@ -18,24 +21,35 @@ impl Turn<'_> {
 
 /// Divides turns into micro-batches of at most `budget` fed tokens, or of one turn that is longer; the turns by their index.
 ///
-/// Shorter turns come first, so that neighbours of equal length share the kernels of their attention. Turns without response are
-/// left out.
+/// Neighbours of equal prompt stay neighbours, and share its tokens. Where there are none, shorter turns come first, so that neighbours
+/// of equal length share the kernels of their attention. Turns without response are left out.
 pub(crate) fn plan(turns: &[Turn<'_>], budget: usize) -> Vec<Vec<usize>> {
     let mut order: Vec<usize> =
         (0..turns.len()).filter(|&at| !turns[at].response.is_empty()).collect();
-    order.sort_by_key(|&at| turns[at].fed_tokens());
+    if order.windows(2).all(|pair| turns[pair[0]].prompt != turns[pair[1]].prompt) {
+        order.sort_by_key(|&at| turns[at].fed_tokens());
+    }
     let mut batches: Vec<Vec<usize>> = Vec::new();
     let mut room = 0;
     for at in order {
-        let tokens = turns[at].fed_tokens();
+        let turn = &turns[at];
+        let more = |last: &usize| {
+            if turns[*last].prompt == turn.prompt {
+                turn.response.len() - 1
+            } else {
+                turn.fed_tokens()
+            }
+        };
         match batches.last_mut() {
-            Some(batch) if tokens <= room => batch.push(at),
+            Some(batch) if batch.last().map_or(0, more) <= room => {
+                room -= batch.last().map_or(0, more);
+                batch.push(at);
+            }
             _ => {
                 batches.push(vec![at]);
-                room = budget.max(tokens);
+                room = budget.saturating_sub(turn.fed_tokens());
             }
         }
-        room -= tokens;
     }
     batches
 }
@@ -43,39 +57,65 @@ pub(crate) fn plan(turns: &[Turn<'_>], budget: usize) -> Vec<Vec<usize>> {
 /// Turns packed for the model.
 #[derive(Debug)]
 pub(crate) struct MicroBatch {
-    /// What the model runs over, `[fed tokens]`.
-    pub(crate) ids: Tensor,
-    /// Fed tokens of each turn.
-    pub(crate) lengths: Vec<i64>,
+    /// What the model runs over, `[fed tokens]`; the prompt of neighbours that share it once, before their responses.
+    ids: Tensor,
+    layout: Layout,
     /// Where in `ids` each response token is predicted, `[response tokens]`.
-    pub(crate) positions: Tensor,
+    predicted: Tensor,
     /// The response tokens, `[response tokens]`.
     pub(crate) targets: Tensor,
+}
+
+#[derive(Debug)]
+enum Layout {
+    /// Fed tokens of each turn.
+    Apart(Vec<i64>),
+    Shared(SharedPrompts),
 }
 
 impl MicroBatch {
     /// Packs turns; each has a prompt and a response of at least one token.
     pub(crate) fn pack(turns: &[Turn<'_>], device: Device) -> Result<Self, TchError> {
-        let (mut ids, mut positions, mut targets) = (Vec::new(), Vec::new(), Vec::new());
-        for turn in turns {
-            let predicted = ids.len() + turn.prompt.len() - 1;
-            positions.extend((predicted..predicted + turn.response.len()).map(|at| at as i64));
-            targets.extend(turn.response.iter().map(|&id| i64::from(id)));
-            ids.extend(
-                turn.prompt
-                    .iter()
-                    .chain(turn.response)
-                    .take(turn.fed_tokens())
-                    .map(|&id| i64::from(id)),
-            );
+        let (mut ids, mut predicted, mut families) = (Vec::new(), Vec::new(), Vec::new());
+        for family in turns.chunk_by(|a, b| a.prompt == b.prompt) {
+            let prompt = family[0].prompt;
+            ids.extend(prompt.iter().map(|&id| i64::from(id)));
+            let last_of_prompt = ids.len() - 1;
+            for Turn { response, .. } in family {
+                predicted.extend([last_of_prompt as i64]);
+                predicted.extend((ids.len()..).take(response.len() - 1).map(|at| at as i64));
+                ids.extend(response[..response.len() - 1].iter().map(|&id| i64::from(id)));
+            }
+            let responses = family.iter().map(|turn| turn.response.len() as i64 - 1).collect();
+            families.push(Family { prompt: prompt.len() as i64, responses });
         }
+        let targets: Vec<i64> =
+            turns.iter().flat_map(|turn| turn.response).map(|&id| i64::from(id)).collect();
+        let layout = if families.len() == turns.len() {
+            Layout::Apart(turns.iter().map(|turn| turn.fed_tokens() as i64).collect())
+        } else {
+            Layout::Shared(SharedPrompts::new(families, device)?)
+        };
         let tensor = |values: &[i64]| Tensor::f_from_slice(values)?.f_to_device(device);
         Ok(Self {
             ids: tensor(&ids)?,
-            lengths: turns.iter().map(|turn| turn.fed_tokens() as i64).collect(),
-            positions: tensor(&positions)?,
+            layout,
+            predicted: tensor(&predicted)?,
             targets: tensor(&targets)?,
         })
+    }
+
+    /// The hidden states that predict the response tokens, `[response tokens, hidden]`.
+    pub(crate) fn hidden(&self, decoder: &Decoder) -> Result<Tensor, TchError> {
+        let hidden = match &self.layout {
+            Layout::Apart(lengths) => decoder.forward_packed(&self.ids, lengths)?,
+            Layout::Shared(shared) => {
+                decoder.forward(&self.ids, shared.positions(), &mut |_, q, k, v| {
+                    shared.attend(q, k, v)
+                })?
+            }
+        };
+        hidden.f_index_select(0, &self.predicted)
     }
 }
 
@@ -90,19 +130,37 @@ mod tests {
 
     #[test]
     fn plans_shorter_turns_first_and_never_exceeds_the_budget() {
-        let turns = turns(&[(4, 7), (2, 2), (1, 0), (2, 3), (2, 2), (8, 8)]);
-        assert_eq!(plan(&turns, 10), [vec![1, 4, 3], vec![0], vec![5]]);
+        let turns = turns(&[(4, 7), (2, 2), (1, 0), (3, 1), (2, 3), (8, 8)]);
+        assert_eq!(plan(&turns, 10), [vec![1, 3, 4], vec![0], vec![5]]);
         assert_eq!(plan(&turns, 1).len(), 5);
         assert!(plan(&[], 10).is_empty());
     }
 
     #[test]
+    fn neighbours_of_equal_prompt_stay_together_and_share_the_budget() {
+        let turns = turns(&[(4, 7), (4, 2), (4, 1), (2, 3), (4, 2)]);
+        assert_eq!(plan(&turns, 11), [vec![0, 1, 2], vec![3, 4]]);
+        assert_eq!(plan(&turns, 10), [vec![0], vec![1, 2, 3], vec![4]]);
+    }
+
+    fn numbers(tensor: &Tensor) -> Vec<i64> {
+        Vec::try_from(tensor).unwrap()
+    }
+
+    #[test]
     fn the_position_of_a_target_is_one_before_it() {
         let batch = MicroBatch::pack(&turns(&[(3, 2), (1, 3)]), Device::Cpu).unwrap();
-        let numbers = |t: &Tensor| Vec::<i64>::try_from(t).unwrap();
         assert_eq!(numbers(&batch.ids), [0, 1, 2, 8, 0, 8, 9]);
-        assert_eq!(batch.lengths, [4, 3]);
-        assert_eq!(numbers(&batch.positions), [2, 3, 4, 5, 6]);
+        assert!(matches!(&batch.layout, Layout::Apart(lengths) if lengths == &[4, 3]));
+        assert_eq!(numbers(&batch.predicted), [2, 3, 4, 5, 6]);
         assert_eq!(numbers(&batch.targets), [8, 9, 8, 9, 10]);
+    }
+
+    #[test]
+    fn a_shared_prompt_predicts_the_first_token_of_each_response() {
+        let batch = MicroBatch::pack(&turns(&[(3, 2), (3, 1), (3, 3)]), Device::Cpu).unwrap();
+        assert_eq!(numbers(&batch.ids), [0, 1, 2, 8, 8, 9]);
+        assert_eq!(numbers(&batch.predicted), [2, 3, 2, 2, 4, 5]);
+        assert_eq!(numbers(&batch.targets), [8, 9, 8, 8, 9, 10]);
     }
 }

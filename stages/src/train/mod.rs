@@ -13,6 +13,8 @@ pub mod optimizer;
 #[cfg(feature = "torch")]
 pub mod sft;
 #[cfg(feature = "torch")]
+mod shared_prompts;
+#[cfg(feature = "torch")]
 mod tally;
 #[cfg(feature = "torch")]
 pub mod torch;

@@ -13,6 +13,7 @@ use super::head::Head;
 use super::micro_batch::{MicroBatch, Turn, plan};
 use super::optimizer::{AdamW, clear_gradients};
 use crate::model::Decoder;
+use crate::model::device::set_threads_of_this_thread;
 
 /// A demonstration; the loss falls on the response.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,7 +84,7 @@ pub fn fine_tune(
     on_step: &mut dyn FnMut(&SftStep),
 ) -> Result<(), TrainError> {
     check(examples)?;
-    tch::set_num_threads(i32::try_from(config.threads.max(1)).unwrap_or(i32::MAX));
+    set_threads_of_this_thread(config.threads);
     decoder.set_requires_grad(true);
     let mut optimizer = AdamW::new(config.optimizer, decoder.parameters())
         .map_err(TrainError::backend("setting up"))?;

@@ -12,6 +12,7 @@ use super::micro_batch::{MicroBatch, Turn, plan};
 use super::optimizer::{AdamW, clear_gradients};
 use super::tally::{Tally, Terms};
 use super::{Metrics, Sequence, TrainError, Trainer};
+use crate::model::device::set_threads_of_this_thread;
 use crate::model::{Decoder, WeightStore};
 use crate::rollout::Policy;
 
@@ -158,10 +159,6 @@ impl TorchTrainer {
         }
         Ok(tally.metrics(update, (self.config.kl_loss_coef, self.config.entropy_coeff)))
     }
-
-    fn use_threads(&self) {
-        tch::set_num_threads(i32::try_from(self.config.threads.max(1)).unwrap_or(i32::MAX));
-    }
 }
 
 impl Trainer for TorchTrainer {
@@ -170,7 +167,7 @@ impl Trainer for TorchTrainer {
     }
 
     fn accumulate(&mut self, step: Step, sequences: &[Sequence<'_>]) -> Result<(), TrainError> {
-        self.use_threads();
+        set_threads_of_this_thread(self.config.threads);
         sequences.iter().enumerate().try_for_each(|(at, sequence)| check(at, sequence))?;
         let turns: Vec<_> = sequences.iter().map(turn).collect();
         for members in plan(&turns, self.config.micro_batch_tokens) {
@@ -187,7 +184,7 @@ impl Trainer for TorchTrainer {
     }
 
     fn update(&mut self, step: Step) -> Result<(Policy, Metrics), TrainError> {
-        self.use_threads();
+        set_threads_of_this_thread(self.config.threads);
         let metrics = self.apply(step)?;
         Ok((self.publish(PolicyVersion(step.next().0))?, metrics))
     }

@@ -88,22 +88,22 @@ impl Response {
 
 fn response() -> impl Strategy<Value = Response> {
     let tokens = |range| proptest::collection::vec(0..23i32, range);
-    (tokens(1..5usize), tokens(0..9usize), 0.25..2.0f32).prop_flat_map(
-        |(prompt, response, weight)| {
-            let n = response.len();
-            let columns = (
-                proptest::collection::vec(-5.0..-1.0f32, n),
-                proptest::collection::vec(-2.0..2.0f32, n),
-            );
-            columns.prop_map(move |(logprobs, advantages)| Response {
-                prompt: prompt.clone(),
-                response: response.clone(),
-                logprobs,
-                advantages,
-                weight,
-            })
-        },
-    )
+    // Few prompts, so that neighbours share one.
+    let prompt = prop_oneof![Just(vec![4, 9, 2]), Just(vec![4, 9]), tokens(1..5usize)];
+    (prompt, tokens(0..9usize), 0.25..2.0f32).prop_flat_map(|(prompt, response, weight)| {
+        let n = response.len();
+        let columns = (
+            proptest::collection::vec(-5.0..-1.0f32, n),
+            proptest::collection::vec(-2.0..2.0f32, n),
+        );
+        columns.prop_map(move |(logprobs, advantages)| Response {
+            prompt: prompt.clone(),
+            response: response.clone(),
+            logprobs,
+            advantages,
+            weight,
+        })
+    })
 }
 
 /// A step of responses, and how they reach the trainer.

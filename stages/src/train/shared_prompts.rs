@@ -1,0 +1,83 @@
+//! Attention of responses that share the tokens of their prompt.
+
+use tch::{Device, TchError, Tensor};
+
+/// A prompt of so many tokens, and after it the responses to it by their fed tokens, perhaps 0.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Family {
+    pub(crate) prompt: i64,
+    pub(crate) responses: Vec<i64>,
+}
+
+/// Families end to end: prompt, first response, second response, ..., next prompt.
+///
+/// The layers run over every prompt once instead of once a response. Only the attention sees prompt and response as one sequence, and
+/// computes the prompt's rows again for each: a small price, since the attention is the small part of short sequences.
+#[derive(Debug)]
+pub(crate) struct SharedPrompts {
+    families: Vec<Family>,
+    /// Tokens of each prompt and response.
+    pieces: Vec<i64>,
+    /// `[tokens]`, within prompt and response.
+    positions: Tensor,
+}
+
+impl SharedPrompts {
+    pub(crate) fn new(families: Vec<Family>, device: Device) -> Result<Self, TchError> {
+        let pieces = families
+            .iter()
+            .flat_map(|f| std::iter::once(f.prompt).chain(f.responses.iter().copied()))
+            .collect();
+        let positions: Vec<i64> = families
+            .iter()
+            .flat_map(|f| {
+                (0..f.prompt)
+                    .chain(f.responses.iter().flat_map(|&tokens| f.prompt..f.prompt + tokens))
+            })
+            .collect();
+        Ok(Self {
+            families,
+            pieces,
+            positions: Tensor::f_from_slice(&positions)?.f_to_device(device)?,
+        })
+    }
+
+    /// Positions for the decoder, `[tokens]`.
+    pub(crate) fn positions(&self) -> &Tensor {
+        &self.positions
+    }
+
+    /// q `[tokens, heads, dim]`, k and v `[tokens, kv_heads, dim]` to `[tokens, heads * dim]`.
+    pub(crate) fn attend(&self, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor, TchError> {
+        let split = |x: &Tensor| x.f_split_with_sizes(self.pieces.as_slice(), 0);
+        let (q, k, v) = (split(q)?, split(k)?, split(v)?);
+        let mut attended = Vec::with_capacity(self.pieces.len());
+        for family in &self.families {
+            let prompt = attended.len();
+            attended.push(causal(&q[prompt], &k[prompt], &v[prompt])?);
+            for (at, &tokens) in (prompt + 1..).zip(&family.responses) {
+                let whole = |x: &[Tensor]| Tensor::f_cat(&[&x[prompt], &x[at]], 0);
+                let rows = causal(&whole(&q)?, &whole(&k)?, &whole(&v)?)?;
+                attended.push(rows.f_narrow(0, family.prompt, tokens)?);
+            }
+        }
+        Tensor::f_cat(&attended, 0)?.f_flatten(1, -1)
+    }
+}
+
+/// Causal attention of one sequence: q `[n, heads, dim]`, k and v `[n, kv_heads, dim]` to `[n, heads, dim]`.
+fn causal(q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor, TchError> {
+    let by_head = |x: &Tensor| x.f_transpose(0, 1)?.f_unsqueeze(0);
+    let grouped = q.size()[1] != k.size()[1];
+    let attended = Tensor::f_scaled_dot_product_attention::<&Tensor>(
+        &by_head(q)?,
+        &by_head(k)?,
+        &by_head(v)?,
+        None,
+        0.0,
+        true,
+        None,
+        grouped,
+    )?;
+    attended.f_squeeze_dim(0)?.f_transpose(0, 1)
+}
