@@ -5,7 +5,8 @@
 //! ```
 //!
 //! Keys and what they are without being given: `batch=64`, `prompt=32`, `new=256`, `instances=2`, `threads=1`, `runs=3`,
-//! `temperature=1`; `lengths=FILE` replays the lengths of a file's first step in place of `new` tokens each.
+//! `temperature=1`, `running=batch` responses at once in an instance; `lengths=FILE` replays the lengths of a file, a step a run.
+//! The digest printed with a run is over all its tokens: equal for equal work, however it is spread and batched.
 
 #![allow(
     clippy::print_stdout,
@@ -25,6 +26,7 @@ fn main() {}
 #[cfg(feature = "torch")]
 mod decode {
     use std::error::Error;
+    use std::hash::{DefaultHasher, Hash, Hasher};
     use std::path::{Path, PathBuf};
     use std::sync::Arc;
     use std::sync::mpsc::{Receiver, channel};
@@ -41,6 +43,7 @@ mod decode {
     struct Options {
         model: PathBuf,
         batch: u64,
+        running: Option<usize>,
         prompt: i32,
         new: u32,
         instances: u32,
@@ -65,7 +68,7 @@ mod decode {
         for run in 0..=options.runs {
             let before = engine.statistics();
             let start = Instant::now();
-            let tokens = options.run(&mut engine, &woken, run)?;
+            let (tokens, digest) = options.run(&mut engine, &woken, run)?;
             let seconds = start.elapsed().as_secs_f64();
             let after = engine.statistics();
             let iterations = after
@@ -76,7 +79,7 @@ mod decode {
             let kind = if run == 0 { "warm-up" } else { "run" };
             let rate = tokens as f64 / seconds;
             println!(
-                "{kind} {tokens} tokens, {seconds:.3} s, {rate:.0} tokens/s, iterations {iterations:?}"
+                "{kind} {tokens} tokens, {seconds:.3} s, {rate:.0} tokens/s, iterations {iterations:?}, digest {digest:016x}"
             );
         }
         Ok(())
@@ -90,6 +93,7 @@ mod decode {
             let mut options = Self {
                 model: model.into(),
                 batch: 64,
+                running: None,
                 prompt: 32,
                 new: 256,
                 instances: 2,
@@ -110,6 +114,7 @@ mod decode {
         fn set(&mut self, key: &str, value: &str) -> Result<(), Box<dyn Error>> {
             match key {
                 "batch" => self.batch = value.parse()?,
+                "running" => self.running = Some(value.parse()?),
                 "prompt" => self.prompt = value.parse()?,
                 "new" => self.new = value.parse()?,
                 "instances" => self.instances = value.parse()?,
@@ -132,7 +137,7 @@ mod decode {
             let config = TorchEngineConfig {
                 instances: self.instances,
                 threads_per_instance: self.threads,
-                max_running: self.batch as usize,
+                max_running: self.running.unwrap_or(self.batch as usize),
                 kv_cache_tokens: 1 << 24,
                 sampling,
                 seed: 0,
@@ -154,7 +159,7 @@ mod decode {
             engine: &mut TorchEngine,
             woken: &Receiver<()>,
             run: u64,
-        ) -> Result<usize, Box<dyn Error>> {
+        ) -> Result<(usize, u64), Box<dyn Error>> {
             for prompt in 0..self.batch {
                 let prompt_ids =
                     (0..self.prompt).map(|at| (at * 31 + prompt as i32 * 17) % 256).collect();
@@ -165,18 +170,25 @@ mod decode {
                     prompt_ids,
                 });
             }
-            let (mut done, mut tokens) = (0, 0);
+            let (mut done, mut tokens, mut digest) = (0, 0, 0);
             while done < self.batch {
                 match engine.poll() {
                     Some(RolloutEvent::Completed(completion)) => {
                         done += 1;
                         tokens += completion.response_ids.len();
+                        digest ^= hash(&(completion.id, &completion.response_ids));
                     }
                     Some(RolloutEvent::Failed(error)) => return Err(error.into()),
                     None => woken.recv()?,
                 }
             }
-            Ok(tokens)
+            Ok((tokens, digest))
         }
+    }
+
+    fn hash(value: &impl Hash) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        value.hash(&mut hasher);
+        hasher.finish()
     }
 }

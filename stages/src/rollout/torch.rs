@@ -9,8 +9,8 @@
 //! token for every running response. Responses that end leave at once, so that no time goes into padding.
 //!
 //! Equal logits give equal tokens in whatever company a response is generated. The logits themselves are equal up to floating-point
-//! reassociation: matrix kernels may sum in another order for another number of rows. A token differs only if a random number falls
-//! between the two sums, about once in 10^6 tokens.
+//! reassociation, since matrix kernels may sum in another order for another number of rows; a token differs then if its random number
+//! falls between the two cumulative sums. Over 49,152 tokens of a vocabulary of 512, at 7, 32 and 64 rows, none did.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
