@@ -17,6 +17,7 @@ use timely::dataflow::operators::{Capability, InputCapability};
 use timely::dataflow::{Scope, Stream};
 use timely::progress::Antichain;
 use timely::progress::frontier::MutableAntichain;
+use timely::progress::operate::FrontierInterest;
 use timely::scheduling::SyncActivator;
 
 use crate::batch::Batch;
@@ -92,6 +93,14 @@ impl<'scope> Operator<'scope> {
             meter: self.meter.clone(),
         };
         (output, stream)
+    }
+
+    /// Runs the logic at every change of a frontier, also while the operator holds no capability: for operators that act on frontiers
+    /// and give nothing out.
+    pub fn notify_always(&mut self) {
+        for input in 0..self.builder.shape().inputs() {
+            self.builder.set_notify_for(input, FrontierInterest::Always);
+        }
     }
 
     /// What wakes the operator, from any thread.

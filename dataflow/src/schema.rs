@@ -80,6 +80,10 @@ pub mod column {
     pub const QUEUE_LENGTH: &str = "queue_length";
     /// `UInt64`: rounds that the oldest queued prompt has waited.
     pub const QUEUE_AGE: &str = "queue_age_rounds";
+    /// `Utf8`: a metric, in the words of the project's users.
+    pub const NAME: &str = "name";
+    /// `Float64`: the value of a metric.
+    pub const VALUE: &str = "value";
     /// `Utf8`: the operator that an error comes from.
     pub const OPERATOR: &str = "operator";
     /// `Utf8`: what went wrong.
@@ -160,6 +164,10 @@ pub static DECISIONS: LazyLock<SchemaRef> = LazyLock::new(|| {
     ])
 });
 
+/// Metrics of a step, one row each.
+pub static METRICS: LazyLock<SchemaRef> =
+    LazyLock::new(|| schema([required(NAME, DataType::Utf8), required(VALUE, DataType::Float64)]));
+
 /// Errors, one row each, beside the data.
 pub static ERRORS: LazyLock<SchemaRef> = LazyLock::new(|| {
     schema([
@@ -172,7 +180,7 @@ pub static ERRORS: LazyLock<SchemaRef> = LazyLock::new(|| {
 
 /// Every stream schema with its name, for tests that go over all of them.
 #[must_use]
-pub fn all() -> [(&'static str, SchemaRef); 8] {
+pub fn all() -> [(&'static str, SchemaRef); 9] {
     [
         ("prompts", PROMPTS.clone()),
         ("requests", REQUESTS.clone()),
@@ -181,6 +189,7 @@ pub fn all() -> [(&'static str, SchemaRef); 8] {
         ("groups", GROUPS.clone()),
         ("policies", POLICIES.clone()),
         ("decisions", DECISIONS.clone()),
+        ("metrics", METRICS.clone()),
         ("errors", ERRORS.clone()),
     ]
 }

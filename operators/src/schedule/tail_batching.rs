@@ -102,6 +102,19 @@ struct Share {
     places: usize,
 }
 
+impl Config {
+    /// Prompts that a short round launches, over all domains, and responses to each.
+    #[must_use]
+    pub fn launched(&self) -> (usize, u32) {
+        let prompts = match self.quotas.len() {
+            0 => scaled(self.eta_prompts, self.prompts),
+            _ => self.quotas.values().map(|&quota| scaled(self.eta_prompts, quota)).sum(),
+        };
+        let responses = scaled(self.eta_responses, self.responses as usize);
+        (prompts, u32::try_from(responses).unwrap_or(u32::MAX))
+    }
+}
+
 impl TailBatching {
     /// A schedule at its start.
     ///
@@ -109,16 +122,16 @@ impl TailBatching {
     /// If a count or quota is 0, a factor is not within 1 and 1000, or the quotas do not sum to the prompts of a round.
     pub fn new(config: Config) -> Result<Self, ScheduleError> {
         config.check()?;
+        let (_, short_responses) = config.launched();
         let one_lane = config.quotas.is_empty();
         let quotas =
             if one_lane { BTreeMap::from([("".into(), config.prompts)]) } else { config.quotas };
         let lane = |quota| Lane { quota, short: scaled(config.eta_prompts, quota) };
-        let short_responses = scaled(config.eta_responses, config.responses as usize);
         Ok(Self {
             lanes: quotas.into_iter().map(|(name, quota)| (name, lane(quota))).collect(),
             one_lane,
             responses: config.responses,
-            short_responses: u32::try_from(short_responses).unwrap_or(u32::MAX),
+            short_responses,
             max_queue_age: config.max_queue_age,
             pool: Pool::default(),
             queue: LongPrompts::default(),

@@ -1,0 +1,19 @@
+//! Columns of the stream schemas from plain values.
+
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, ListArray, PrimitiveArray};
+use arrow::buffer::OffsetBuffer;
+use arrow::datatypes::{ArrowPrimitiveType, Field};
+
+/// A list column without nulls: one list an item of `lists`.
+pub(crate) fn lists<'a, T: ArrowPrimitiveType>(lists: impl Iterator<Item = &'a [T::Native]>) -> ArrayRef {
+    let mut values = Vec::new();
+    let lengths = lists.map(|list| {
+        values.extend_from_slice(list);
+        list.len()
+    });
+    let offsets = OffsetBuffer::from_lengths(lengths);
+    let values = PrimitiveArray::<T>::from_iter_values(values);
+    Arc::new(ListArray::new(Arc::new(Field::new_list_field(T::DATA_TYPE, false)), offsets, Arc::new(values), None))
+}

@@ -1,0 +1,137 @@
+//! Gradients: trains on complete groups as they arrive, while later ones are still being generated.
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use arrow::compute::concat_batches;
+use arrow::datatypes::{Float32Type, Int32Type};
+use rollpacker_dataflow::batch::Batch;
+use rollpacker_dataflow::bridge::Reply;
+use rollpacker_dataflow::fault::{Fault, faults_batch};
+use rollpacker_dataflow::operator::{BatchStream, Operator};
+use rollpacker_dataflow::schema::{self, column};
+use rollpacker_dataflow::step::Step;
+use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
+use rollpacker_dataflow::timely::dataflow::operators::{Capability, Concat};
+use rollpacker_stages::train::Sequence;
+
+use crate::group::Groups;
+use crate::trainer::TrainerThread;
+
+/// Groups whose gradient is accumulated, and the trainer that holds it.
+pub struct Gradients<'scope> {
+    /// Batches of [`schema::GROUPS`], once their gradient is accumulated.
+    pub accumulated: BatchStream<'scope>,
+    /// Batches of [`schema::DECISIONS`].
+    pub decisions: BatchStream<'scope>,
+    /// Errors so far.
+    pub errors: BatchStream<'scope>,
+    pub(crate) trainer: Rc<TrainerThread>,
+}
+
+/// Accumulates gradients.
+pub trait GradientExt<'scope> {
+    /// Hands complete groups to the trainer at once. What arrives while the trainer is busy goes with the next call.
+    fn gradient(self, trainer: Rc<TrainerThread>) -> Gradients<'scope>;
+}
+
+impl<'scope> GradientExt<'scope> for Groups<'scope> {
+    fn gradient(self, trainer: Rc<TrainerThread>) -> Gradients<'scope> {
+        let (accumulated, errors) = accumulate(self.groups, trainer.clone());
+        Gradients { accumulated, decisions: self.decisions, errors: self.errors.concat(errors), trainer }
+    }
+}
+
+/// Groups with the capabilities to pass them on, or to say what failed.
+struct Held {
+    capabilities: [Capability<Step>; 2],
+    batch: Batch,
+}
+
+struct Running {
+    held: Held,
+    reply: Reply<Result<(), String>>,
+}
+
+fn accumulate<'scope>(
+    groups: BatchStream<'scope>,
+    trainer: Rc<TrainerThread>,
+) -> (BatchStream<'scope>, BatchStream<'scope>) {
+    let mut operator = Operator::new("gradient", groups.scope());
+    let mut groups = operator.input(groups, Pipeline, &schema::GROUPS);
+    let (mut accumulated, stream) = operator.output(&schema::GROUPS, &[0]);
+    let (mut errors, error_stream) = operator.output(&schema::ERRORS, &[0]);
+    let stream = operator.spanned(stream);
+    let activator = operator.activator();
+    operator.build(move |_capabilities| {
+        let mut waiting: VecDeque<Held> = VecDeque::new();
+        let mut running: Option<Running> = None;
+        move |_frontiers| {
+            groups.for_each(|capability, batch| {
+                let capabilities = [capability.retain(accumulated.index()), capability.retain(errors.index())];
+                waiting.push_back(Held { capabilities, batch });
+            });
+            if let Some((held, outcome)) = take_reply(&mut running) {
+                match outcome {
+                    Ok(()) => accumulated.give(&held.capabilities[0], held.batch),
+                    Err(message) => {
+                        errors.give(&held.capabilities[1], faults_batch(&[Fault::new("gradient", message)]));
+                        // Kept for ever: the step is not done, and no later group may be trained on.
+                        waiting.push_front(held);
+                        return;
+                    }
+                }
+            }
+            if running.is_none() {
+                running = next(&mut waiting).map(|held| {
+                    let (step, batch, activator) = (*held.capabilities[0].time(), held.batch.clone(), activator.clone());
+                    let wake = move || {
+                        let _ = activator.activate();
+                    };
+                    Running { held, reply: trainer.accumulate(step, batch, wake) }
+                });
+            }
+        }
+    });
+    (stream, error_stream)
+}
+
+fn take_reply(running: &mut Option<Running>) -> Option<(Held, Result<(), String>)> {
+    let outcome = running.as_ref()?.reply.poll()?;
+    let held = running.take()?.held;
+    Some((held, outcome.unwrap_or_else(|lost| Err(lost.to_string()))))
+}
+
+/// All that waits of the earliest step, as one.
+fn next(waiting: &mut VecDeque<Held>) -> Option<Held> {
+    let first = waiting.pop_front()?;
+    let step = *first.capabilities[0].time();
+    let (same, later): (VecDeque<Held>, VecDeque<Held>) =
+        waiting.drain(..).partition(|held| *held.capabilities[0].time() == step);
+    *waiting = later;
+    if same.is_empty() {
+        return Some(first);
+    }
+    let batches: Vec<_> = std::iter::once(&first).chain(&same).filter_map(|held| held.batch.rows()).collect();
+    let batch = concat_batches(&schema::GROUPS, batches).expect("invariant: groups have one schema");
+    Some(Held { capabilities: first.capabilities, batch: Batch::new(batch) })
+}
+
+/// The responses of a batch of [`schema::GROUPS`], for a trainer.
+#[must_use]
+pub fn sequences(groups: &Batch) -> Vec<Sequence<'_>> {
+    let prompts = groups.lists::<Int32Type>(column::PROMPT_IDS);
+    let responses = groups.lists::<Int32Type>(column::RESPONSE_IDS);
+    let logprobs = groups.lists::<Float32Type>(column::LOGPROBS);
+    let advantages = groups.lists::<Float32Type>(column::ADVANTAGES);
+    let weights = groups.values::<Float32Type>(column::WEIGHT);
+    (0..groups.num_rows())
+        .map(|row| Sequence {
+            prompt_ids: prompts.get(row),
+            response_ids: responses.get(row),
+            logprobs: logprobs.get(row),
+            advantages: advantages.get(row),
+            weight: weights.value(row),
+        })
+        .collect()
+}

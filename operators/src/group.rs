@@ -1,0 +1,124 @@
+//! Groups: gathers the admitted responses of a prompt, scored, into one.
+
+use std::collections::BTreeMap;
+
+use arrow::datatypes::{UInt32Type, UInt64Type};
+use rollpacker_dataflow::batch::Batch;
+use rollpacker_dataflow::operator::{BatchStream, Operator};
+use rollpacker_dataflow::schema::{self, column};
+use rollpacker_dataflow::step::{PromptId, Step};
+use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
+use rollpacker_dataflow::timely::dataflow::operators::Capability;
+
+use crate::reward::Scored;
+use crate::rows::{Row, gather};
+use crate::schedule::encode::ADMIT;
+
+/// Complete groups, and what formed their rounds.
+pub struct Groups<'scope> {
+    /// Batches of [`schema::SCORED`], each a whole number of groups: the rows of a prompt are neighbours, in the order of samples.
+    pub groups: BatchStream<'scope>,
+    /// Batches of [`schema::DECISIONS`].
+    pub decisions: BatchStream<'scope>,
+    /// Errors so far.
+    pub errors: BatchStream<'scope>,
+}
+
+/// Forms groups.
+pub trait GroupExt<'scope> {
+    /// Gives the group of a prompt as soon as the prompt is admitted and its admitted responses are scored. Scores of responses that
+    /// are not admitted are dropped when the step ends.
+    fn group(self) -> Groups<'scope>;
+}
+
+impl<'scope> GroupExt<'scope> for Scored<'scope> {
+    fn group(self) -> Groups<'scope> {
+        let groups = group(self.samples, self.decisions.clone());
+        Groups { groups, decisions: self.decisions, errors: self.errors }
+    }
+}
+
+fn group<'scope>(samples: BatchStream<'scope>, decisions: BatchStream<'scope>) -> BatchStream<'scope> {
+    let mut operator = Operator::new("group", samples.scope());
+    let mut samples = operator.input(samples, Pipeline, &schema::SCORED);
+    let mut decisions = operator.input(decisions, Pipeline, &schema::DECISIONS);
+    let (mut groups, stream) = operator.output(&schema::SCORED, &[0, 1]);
+    let stream = operator.spanned(stream);
+    operator.build(move |_capabilities| {
+        let mut steps: BTreeMap<Step, (Capability<Step>, Gathering)> = BTreeMap::new();
+        move |frontiers| {
+            let index = groups.index();
+            decisions.for_each(|capability, batch| {
+                let step = steps.entry(*capability.time());
+                step.or_insert_with(|| (capability.retain(index), Gathering::default())).1.admit(&batch);
+            });
+            samples.for_each(|capability, batch| {
+                let step = steps.entry(*capability.time());
+                step.or_insert_with(|| (capability.retain(index), Gathering::default())).1.score(&batch);
+            });
+            for (capability, gathering) in steps.values_mut() {
+                groups.give(capability, gathering.complete());
+            }
+            steps.retain(|step, (_, gathering)| {
+                let open = frontiers.iter().any(|frontier| frontier.less_equal(step));
+                debug_assert!(open || gathering.admitted.is_empty(), "every admitted response is scored within its step");
+                open
+            });
+        }
+    });
+    stream
+}
+
+/// The groups of one step that are not complete.
+#[derive(Default)]
+struct Gathering {
+    admitted: BTreeMap<PromptId, Vec<u32>>,
+    scored: BTreeMap<PromptId, BTreeMap<u32, Row>>,
+    /// Prompts that something arrived for since the last time.
+    touched: Vec<PromptId>,
+}
+
+impl Gathering {
+    fn admit(&mut self, batch: &Batch) {
+        let (prompts, admitted) =
+            (batch.values::<UInt64Type>(column::PROMPT_ID), batch.lists::<UInt32Type>(column::ADMITTED));
+        for (row, decision) in batch.text(column::DECISION).iter().enumerate() {
+            if decision == Some(ADMIT) {
+                let prompt = PromptId(prompts.value(row));
+                self.admitted.insert(prompt, admitted.get(row).to_vec());
+                self.touched.push(prompt);
+            }
+        }
+    }
+
+    fn score(&mut self, batch: &Batch) {
+        let (prompts, samples) =
+            (batch.values::<UInt64Type>(column::PROMPT_ID), batch.values::<UInt32Type>(column::SAMPLE));
+        for row in Row::all(batch) {
+            let prompt = PromptId(prompts.value(row.index));
+            self.scored.entry(prompt).or_default().insert(samples.value(row.index), row);
+            self.touched.push(prompt);
+        }
+    }
+
+    /// The groups that have become complete, in one batch; the default if there is none.
+    fn complete(&mut self) -> Batch {
+        let touched = std::mem::take(&mut self.touched);
+        let rows: Vec<Row> = touched.into_iter().filter_map(|prompt| self.take(prompt)).flatten().collect();
+        if rows.is_empty() {
+            return Batch::default();
+        }
+        let names: Vec<&str> = schema::SCORED.fields().iter().map(|field| field.name().as_str()).collect();
+        Batch::from_columns(&schema::SCORED, gather(&rows, names).collect())
+    }
+
+    fn take(&mut self, prompt: PromptId) -> Option<Vec<Row>> {
+        let (admitted, scored) = (self.admitted.get(&prompt)?, self.scored.get(&prompt)?);
+        let rows: Option<Vec<Row>> = admitted.iter().map(|sample| scored.get(sample).cloned()).collect();
+        if rows.is_some() {
+            self.admitted.remove(&prompt);
+            self.scored.remove(&prompt);
+        }
+        rows
+    }
+}

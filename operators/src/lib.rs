@@ -1,0 +1,32 @@
+//! The RL step as dataflow operators.
+//!
+//! Each operator is an extension trait on what the operator before it gives, a thin driver, and beside it a pure policy where it
+//! decides anything. Together they read as the step's diagram:
+//!
+//! ```text
+//! prompts.schedule(policy).rollout(engine, &policies).reward(router).group().advantage(Grpo::default()).gradient(trainer).update()
+//! ```
+//!
+//! Architecture invariant: no libtorch, no HTTP and no wall clock in this crate.
+
+pub mod advantage;
+mod columns;
+pub mod gradient;
+pub mod group;
+pub mod prompts;
+pub mod report;
+pub mod reward;
+pub mod rollout;
+mod rows;
+pub mod schedule;
+pub mod trainer;
+pub mod update;
+pub mod validate;
+
+pub use advantage::AdvantageExt;
+pub use gradient::GradientExt;
+pub use group::GroupExt;
+pub use reward::RewardExt;
+pub use rollout::RolloutExt;
+pub use schedule::operator::ScheduleExt;
+pub use update::UpdateExt;

@@ -1,0 +1,220 @@
+//! Metrics that follow from the rows of a step, in the names of verl where it has one.
+
+use arrow::datatypes::{Float32Type, Float64Type, Int32Type, UInt64Type};
+use rollpacker_dataflow::batch::Batch;
+use rollpacker_dataflow::schema::column;
+use rollpacker_stages::rollout::FinishReason;
+use rollpacker_stages::train::Metrics;
+
+use super::StepReport;
+use crate::schedule::encode::{ADMIT, CLOSE, DEFER, REJECT};
+
+/// Lengths of responses, in tokens.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Lengths {
+    /// Of those that ended by themselves.
+    pub finished: Vec<usize>,
+    /// Of those that were aborted.
+    pub aborted: Vec<usize>,
+    /// How many ended at the longest allowed length.
+    pub clipped: usize,
+}
+
+impl Lengths {
+    /// Of batches with response tokens and finish reasons.
+    #[must_use]
+    pub fn of(batches: &[Batch]) -> Self {
+        let mut lengths = Self::default();
+        for batch in batches {
+            let tokens = batch.lists::<Int32Type>(column::RESPONSE_IDS);
+            for (row, reason) in batch.text(column::FINISH_REASON).iter().enumerate() {
+                let aborted = reason == Some(FinishReason::Abort.as_str());
+                let kind = if aborted { &mut lengths.aborted } else { &mut lengths.finished };
+                kind.push(tokens.get(row).len());
+                lengths.clipped += usize::from(reason == Some(FinishReason::Length.as_str()));
+            }
+        }
+        lengths
+    }
+
+    /// Tokens of all of them.
+    #[must_use]
+    pub fn total(&self) -> usize {
+        self.finished.iter().chain(&self.aborted).sum()
+    }
+}
+
+/// All metrics of a step: what operators measured, and what follows from its rows.
+#[must_use]
+pub fn measure(report: &StepReport) -> Metrics {
+    let mut metrics = report.metrics.clone();
+    let launched = Lengths::of(&report.responses);
+    let trained = Lengths::of(&report.groups);
+    let seconds = report.closed.since(report.opened).as_secs_f64();
+    lengths(&mut metrics, &trained, &launched);
+    scores(&mut metrics, &report.groups);
+    schedule(&mut metrics, &report.decisions);
+    let trained_tokens = trained.total() + prompt_tokens(&mut metrics, &report.groups);
+    let rollout = span(&report.responses);
+    metrics.extend(
+        [
+            ("training/global_step", report.step.0 as f64 + 1.0),
+            ("timing_s/step", seconds),
+            ("timing_s/gen", rollout.seconds),
+            ("rollout/bubble_ratio", rollout.bubble_ratio),
+            ("rollout/launched_responses", (launched.finished.len() + launched.aborted.len()) as f64),
+            ("rollout/aborted_responses", launched.aborted.len() as f64),
+            ("rollout/launched_tokens", launched.total() as f64),
+            ("rollout/discarded_tokens", (launched.total() - trained.total()) as f64),
+            ("rollout/tokens_per_s", ratio(launched.total() as f64, rollout.seconds)),
+            ("perf/total_num_tokens", trained_tokens as f64),
+            ("perf/time_per_step", seconds),
+            ("perf/throughput", ratio(trained_tokens as f64, seconds)),
+            ("reward/mean_time_s", mean_reward_time(&report.groups)),
+        ]
+        .map(|(name, value)| (name.to_owned(), value)),
+    );
+    let busy: f64 = ["timing_s/gradient", "timing_s/update"].iter().filter_map(|name| metrics.get(*name)).sum();
+    metrics.insert("trainer/waiting_ratio".to_owned(), 1.0 - ratio(busy, seconds).min(1.0));
+    metrics
+}
+
+fn lengths(metrics: &mut Metrics, trained: &Lengths, launched: &Lengths) {
+    spread(metrics, "response_length", trained.finished.iter().map(|&length| length as f64));
+    let share = ratio(trained.clipped as f64, trained.finished.len() as f64);
+    metrics.insert("response_length/clip_ratio".to_owned(), share);
+    let aborted = launched.aborted.len() as f64;
+    let all = aborted + launched.finished.len() as f64;
+    metrics.insert("response/aborted_ratio".to_owned(), ratio(aborted, all));
+}
+
+fn scores(metrics: &mut Metrics, groups: &[Batch]) {
+    let scores = || groups.iter().flat_map(|batch| batch.values::<Float64Type>(column::SCORE).values());
+    spread(metrics, "critic/score", scores().copied());
+    spread(metrics, "critic/rewards", scores().copied());
+    let advantages = groups.iter().flat_map(|batch| {
+        let advantages = batch.lists::<Float32Type>(column::ADVANTAGES);
+        (0..batch.num_rows()).flat_map(move |row| advantages.get(row))
+    });
+    spread(metrics, "critic/advantages", advantages.map(|&advantage| f64::from(advantage)));
+    let spreads: Vec<bool> = groups.iter().flat_map(zero_spreads).collect();
+    let without = spreads.iter().filter(|zero| **zero).count();
+    metrics.insert("reward/frac_zero_std".to_owned(), ratio(without as f64, spreads.len() as f64));
+    components(metrics, groups);
+}
+
+/// For each group, whether all its scores are equal.
+fn zero_spreads(batch: &Batch) -> Vec<bool> {
+    let mut scores = batch.values::<Float64Type>(column::SCORE).values().iter();
+    let prompts = batch.values::<UInt64Type>(column::PROMPT_ID).values();
+    prompts
+        .chunk_by(|one, next| one == next)
+        .map(|group| {
+            let group: Vec<f64> = scores.by_ref().take(group.len()).copied().collect();
+            group.windows(2).all(|pair| pair[0].total_cmp(&pair[1]).is_eq())
+        })
+        .collect()
+}
+
+/// Means of the parts of rewards.
+fn components(metrics: &mut Metrics, groups: &[Batch]) {
+    let mut sums: std::collections::BTreeMap<String, (f64, f64)> = Default::default();
+    for text in groups.iter().flat_map(|batch| batch.text(column::COMPONENTS).iter().flatten()).filter(|text| *text != "{}") {
+        let parts: Metrics = serde_json::from_str(text).unwrap_or_default();
+        for (name, value) in parts {
+            let (sum, count) = sums.entry(format!("reward/{name}")).or_default();
+            (*sum, *count) = (*sum + value, *count + 1.0);
+        }
+    }
+    metrics.extend(sums.into_iter().map(|(name, (sum, count))| (name, sum / count)));
+}
+
+fn schedule(metrics: &mut Metrics, decisions: &[Batch]) {
+    let count = |decision: &str| {
+        let written = decisions.iter().flat_map(|batch| batch.text(column::DECISION).iter());
+        written.filter(|found| *found == Some(decision)).count() as f64
+    };
+    let (admitted, deferred, rejected) = (count(ADMIT), count(DEFER), count(REJECT));
+    let closed = decisions.iter().flat_map(|batch| {
+        let last = batch.text(column::DECISION).iter().position(|decision| decision == Some(CLOSE));
+        last.map(|row| {
+            [column::QUEUE_LENGTH, column::QUEUE_AGE].map(|name| batch.values::<UInt64Type>(name).value(row) as f64)
+        })
+    });
+    let [length, age] = closed.last().unwrap_or_default();
+    metrics.extend(
+        [
+            ("schedule/admitted_prompts", admitted),
+            ("schedule/deferred_prompts", deferred),
+            ("schedule/rejected_prompts", rejected),
+            ("schedule/launched_prompts", admitted + deferred),
+            ("schedule/queue_length", length),
+            ("schedule/queue_age", age),
+        ]
+        .map(|(name, value)| (name.to_owned(), value)),
+    );
+}
+
+fn prompt_tokens(metrics: &mut Metrics, groups: &[Batch]) -> usize {
+    let lengths: Vec<usize> = groups
+        .iter()
+        .flat_map(|batch| {
+            let prompts = batch.lists::<Int32Type>(column::PROMPT_IDS);
+            (0..batch.num_rows()).map(move |row| prompts.get(row).len())
+        })
+        .collect();
+    spread(metrics, "prompt_length", lengths.iter().map(|&length| length as f64));
+    lengths.iter().sum()
+}
+
+fn mean_reward_time(groups: &[Batch]) -> f64 {
+    let times = groups.iter().flat_map(|batch| batch.values::<UInt64Type>(column::REWARD_TIME).values());
+    let (sum, count) = times.fold((0.0, 0.0), |(sum, count), &time| (sum + time as f64 * 1e-9, count + 1.0));
+    ratio(sum, count)
+}
+
+/// How long responses ran, and how full the engine was meanwhile.
+struct Span {
+    seconds: f64,
+    bubble_ratio: f64,
+}
+
+/// Bubble ratio of SortedRL, equation 4: `sum_k (Q - r_k) dt_k / (Q T)`, where `r_k` responses run in interval `k` of the rollout
+/// and `Q` is the most that ran at once.
+fn span(responses: &[Batch]) -> Span {
+    let mut events: Vec<(u64, i64)> = Vec::new();
+    let mut running_time = 0.0;
+    for batch in responses {
+        let started = batch.values::<UInt64Type>(column::STARTED).values();
+        let finished = batch.values::<UInt64Type>(column::FINISHED).values();
+        for (&started, &finished) in started.iter().zip(finished) {
+            events.extend([(started, 1), (finished, -1)]);
+            running_time += finished.saturating_sub(started) as f64;
+        }
+    }
+    // Where one ends as another starts, the end comes first: a slot is handed on.
+    events.sort_unstable();
+    let most = events.iter().scan(0, |running, (_, change)| {
+        *running += change;
+        Some(*running)
+    });
+    let (most, first, last) = (most.max().unwrap_or(0), events.first(), events.last());
+    let length = last.map_or(0, |last| last.0) - first.map_or(0, |first| first.0);
+    let capacity = most as f64 * length as f64;
+    Span { seconds: length as f64 * 1e-9, bubble_ratio: if capacity > 0.0 { 1.0 - running_time / capacity } else { 0.0 } }
+}
+
+/// Mean, largest and least, under `name/`; nothing for no values.
+fn spread(metrics: &mut Metrics, name: &str, values: impl Iterator<Item = f64>) {
+    let (mut count, mut sum, mut least, mut most) = (0.0, 0.0, f64::INFINITY, f64::NEG_INFINITY);
+    for value in values {
+        (count, sum, least, most) = (count + 1.0, sum + value, value.min(least), value.max(most));
+    }
+    if count > 0.0 {
+        metrics.extend([("mean", sum / count), ("max", most), ("min", least)].map(|(part, value)| (format!("{name}/{part}"), value)));
+    }
+}
+
+fn ratio(part: f64, whole: f64) -> f64 {
+    if whole > 0.0 { part / whole } else { 0.0 }
+}

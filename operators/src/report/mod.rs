@@ -1,0 +1,148 @@
+//! Reports: what happened in each step, once all of it has happened.
+
+mod measure;
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use arrow::datatypes::Float64Type;
+use rollpacker_dataflow::batch::Batch;
+use rollpacker_dataflow::clock::{Clock, Nanos};
+use rollpacker_dataflow::operator::{BatchStream, Operator};
+use rollpacker_dataflow::schema::{self, column};
+use rollpacker_dataflow::step::Step;
+use rollpacker_dataflow::telemetry;
+use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
+use rollpacker_stages::train::Metrics;
+
+pub use measure::{Lengths, measure};
+
+/// The streams of a step that a report is made of.
+pub struct Observed<'scope> {
+    /// Every response, aborted ones too.
+    pub responses: BatchStream<'scope>,
+    /// The groups that were trained on.
+    pub groups: BatchStream<'scope>,
+    /// What the schedule decided.
+    pub decisions: BatchStream<'scope>,
+    /// Metrics of operators; streams of several are concatenated.
+    pub metrics: BatchStream<'scope>,
+}
+
+/// All that flowed in one step.
+#[derive(Clone, Debug, Default)]
+pub struct StepReport {
+    /// The step.
+    pub step: Step,
+    /// When its round opened.
+    pub opened: Nanos,
+    /// When the frontier passed it.
+    pub closed: Nanos,
+    /// Batches of [`schema::RESPONSES`].
+    pub responses: Vec<Batch>,
+    /// Batches of [`schema::GROUPS`].
+    pub groups: Vec<Batch>,
+    /// Batches of [`schema::DECISIONS`].
+    pub decisions: Vec<Batch>,
+    /// What operators measured; [`measure`] adds what follows from the rows.
+    pub metrics: Metrics,
+    progress: Progress,
+}
+
+/// What is told while a step is under way, for people who watch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// The step.
+    pub step: Step,
+    /// Responses that have ended by themselves.
+    pub finished: usize,
+    /// Responses in complete groups.
+    pub trained: usize,
+    /// Tokens sampled in responses that have ended.
+    pub tokens: usize,
+}
+
+/// Someone who is told of steps.
+pub trait Observer {
+    /// Something arrived for a step that is under way.
+    fn progress(&mut self, progress: &Progress) {
+        let _ = progress;
+    }
+
+    /// A step is over. Steps come in order, each once.
+    fn step(&mut self, report: StepReport);
+}
+
+/// An observer that outlives the graph which tells it.
+impl<O: Observer> Observer for Rc<RefCell<O>> {
+    fn progress(&mut self, progress: &Progress) {
+        self.borrow_mut().progress(progress);
+    }
+
+    fn step(&mut self, report: StepReport) {
+        self.borrow_mut().step(report);
+    }
+}
+
+/// Tells `observer` of each step.
+pub fn observe(streams: Observed<'_>, clock: Arc<dyn Clock>, mut observer: impl Observer + 'static) {
+    let mut operator = Operator::new("report", streams.responses.scope());
+    let mut inputs = [
+        operator.input(streams.responses, Pipeline, &schema::RESPONSES),
+        operator.input(streams.groups, Pipeline, &schema::GROUPS),
+        operator.input(streams.decisions, Pipeline, &schema::DECISIONS),
+        operator.input(streams.metrics, Pipeline, &schema::METRICS),
+    ];
+    operator.notify_always();
+    operator.build(move |_capabilities| {
+        let mut open: BTreeMap<Step, StepReport> = BTreeMap::new();
+        move |frontiers| {
+            for (kind, input) in inputs.iter_mut().enumerate() {
+                input.for_each(|capability, batch| {
+                    let step = *capability.time();
+                    open.entry(step).or_insert_with(|| StepReport::open(step, clock.now())).take(kind, batch);
+                });
+            }
+            if let Some(report) = open.values().next() {
+                observer.progress(&report.progress);
+            }
+            while let Some(first) = open.first_entry() {
+                if frontiers.iter().any(|frontier| frontier.less_equal(first.key())) {
+                    break;
+                }
+                let report = StepReport { closed: clock.now(), ..first.remove() };
+                telemetry::close_step(report.step);
+                observer.step(report);
+            }
+        }
+    });
+}
+
+impl StepReport {
+    fn open(step: Step, opened: Nanos) -> Self {
+        Self { step, opened, progress: Progress { step, ..Progress::default() }, ..Self::default() }
+    }
+
+    fn take(&mut self, kind: usize, batch: Batch) {
+        match kind {
+            0 => {
+                let lengths = Lengths::of(std::slice::from_ref(&batch));
+                self.progress.finished += lengths.finished.len();
+                self.progress.tokens += lengths.total();
+                self.responses.push(batch);
+            }
+            1 => {
+                self.progress.trained += batch.num_rows();
+                self.groups.push(batch);
+            }
+            2 => self.decisions.push(batch),
+            _ => {
+                let (names, values) = (batch.text(column::NAME), batch.values::<Float64Type>(column::VALUE));
+                let named = names.iter().flatten().map(str::to_owned);
+                self.metrics.extend(named.zip(values.values().iter().copied()));
+            }
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! The rollout: drives an engine with what the schedule asks for, and streams responses as they end.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, StringArray, UInt32Array, UInt64Array};
+use arrow::datatypes::{Float32Type, Int32Type, UInt8Type, UInt32Type, UInt64Type};
+use rollpacker_dataflow::batch::Batch;
+use rollpacker_dataflow::clock::Clock;
+use rollpacker_dataflow::fault::{Fault, faults_batch};
+use rollpacker_dataflow::operator::{BatchStream, Operator};
+use rollpacker_dataflow::schema::{self, column};
+use rollpacker_dataflow::step::{PolicyVersion, PromptId, SampleId, Step, Steps};
+use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
+use rollpacker_dataflow::timely::dataflow::operators::{Capability, Concat, ConnectLoop, Feedback};
+use rollpacker_stages::rollout::{Completion, Request, RolloutEngine, RolloutEvent};
+
+use crate::columns::lists;
+use crate::rows::{Row, gather};
+use crate::schedule::encode::LAUNCH;
+use crate::schedule::operator::{Rounds, Scheduled, schedule};
+use crate::update::policy_of;
+
+/// What a rollout gives.
+pub struct Rollouts<'scope> {
+    /// Batches of [`schema::RESPONSES`], as responses end; aborted ones too.
+    pub responses: BatchStream<'scope>,
+    /// Batches of [`schema::DECISIONS`].
+    pub decisions: BatchStream<'scope>,
+    /// Errors so far.
+    pub errors: BatchStream<'scope>,
+}
+
+/// Generates what a schedule decides.
+pub trait RolloutExt<'scope> {
+    /// Runs the rounds of each step with `engine`, sampling with the policies of `policies`.
+    ///
+    /// Schedule and rollout form the inner loop of the step: each response goes back to the schedule at once.
+    fn rollout(
+        self,
+        engine: impl RolloutEngine + 'static,
+        policies: &BatchStream<'scope>,
+        clock: Arc<dyn Clock>,
+    ) -> Rollouts<'scope>;
+}
+
+impl<'scope> RolloutExt<'scope> for Scheduled<'scope> {
+    fn rollout(
+        self,
+        engine: impl RolloutEngine + 'static,
+        policies: &BatchStream<'scope>,
+        clock: Arc<dyn Clock>,
+    ) -> Rollouts<'scope> {
+        let scope = policies.scope();
+        let reader_errors = self.prompts.errors.clone();
+        // The summary may be 0: the schedule declares that no output of its follows from responses, so this is no cycle of times.
+        let (loop_end, heard) = scope.feedback(Steps(0));
+        let Rounds { requests, decisions } = schedule(self, policies.clone(), heard, clock);
+        let (responses, errors) = generate(requests, policies.clone(), Box::new(engine));
+        responses.clone().connect_loop(loop_end);
+        Rollouts { responses, decisions, errors: reader_errors.concat(errors) }
+    }
+}
+
+fn generate<'scope>(
+    requests: BatchStream<'scope>,
+    policies: BatchStream<'scope>,
+    engine: Box<dyn RolloutEngine>,
+) -> (BatchStream<'scope>, BatchStream<'scope>) {
+    let mut operator = Operator::new("rollout", requests.scope());
+    let mut requests = operator.input(requests, Pipeline, &schema::REQUESTS);
+    let mut policies = operator.input(policies, Pipeline, &schema::POLICIES);
+    let (mut responses, response_stream) = operator.output(&schema::RESPONSES, &[0]);
+    let (mut errors, error_stream) = operator.output(&schema::ERRORS, &[0]);
+    let response_stream = operator.spanned(response_stream);
+    let activator = operator.activator();
+    operator.build(move |_capabilities| {
+        let mut driver = Driver::new(engine);
+        driver.engine.wake_by(Arc::new(move || {
+            let _ = activator.activate();
+        }));
+        move |_frontiers| {
+            // Policies first: a request of a step comes after the policy of the step.
+            policies.for_each(|_, batch| driver.load(&batch));
+            requests.for_each(|capability, batch| {
+                let output = || [capability.retain(responses.index()), capability.retain(errors.index())];
+                driver.request(*capability.time(), output, &batch);
+            });
+            driver.poll(
+                |capability, batch| responses.give(capability, batch),
+                |capability, fault| errors.give(capability, faults_batch(&[fault])),
+            );
+        }
+    });
+    (response_stream, error_stream)
+}
+
+/// What is under way at one step.
+struct UnderWay {
+    /// For responses and for errors.
+    capabilities: [Capability<Step>; 2],
+    prompts: BTreeMap<PromptId, Launched>,
+    owed: usize,
+}
+
+struct Launched {
+    row: Row,
+    version: PolicyVersion,
+}
+
+struct Driver {
+    engine: Box<dyn RolloutEngine>,
+    steps: BTreeMap<Step, UnderWay>,
+    failed: bool,
+}
+
+impl Driver {
+    fn new(engine: Box<dyn RolloutEngine>) -> Self {
+        Self { engine, steps: BTreeMap::new(), failed: false }
+    }
+
+    fn load(&mut self, batch: &Batch) {
+        (0..batch.num_rows()).for_each(|row| self.engine.load(&policy_of(batch, row)));
+    }
+
+    fn request(&mut self, step: Step, capabilities: impl FnOnce() -> [Capability<Step>; 2], batch: &Batch) {
+        let actions = batch.values::<UInt8Type>(column::ACTION);
+        let firsts = batch.values::<UInt32Type>(column::SAMPLE);
+        let counts = batch.values::<UInt32Type>(column::SAMPLES);
+        let under_way = self
+            .steps
+            .entry(step)
+            .or_insert_with(|| UnderWay { capabilities: capabilities(), prompts: BTreeMap::new(), owed: 0 });
+        for row in Row::all(batch) {
+            let prompt = PromptId(batch.values::<UInt64Type>(column::PROMPT_ID).value(row.index));
+            let samples = firsts.value(row.index)..firsts.value(row.index) + counts.value(row.index);
+            if actions.value(row.index) == LAUNCH {
+                under_way.owed += samples.len();
+                let prompt_ids = batch.lists::<Int32Type>(column::PROMPT_IDS).get(row.index).into();
+                let version = PolicyVersion(batch.values::<UInt64Type>(column::POLICY_VERSION).value(row.index));
+                under_way.prompts.insert(prompt, Launched { row, version });
+                self.engine.generate(Request { step, prompt, samples, prompt_ids });
+            } else {
+                samples.for_each(|sample| self.engine.abort(SampleId { step, prompt, sample }));
+            }
+        }
+        self.settle(step);
+    }
+
+    /// Passes on what the engine reports: one batch a step for all responses that ended since the last time.
+    fn poll(&mut self, mut respond: impl FnMut(&Capability<Step>, Batch), mut fail: impl FnMut(&Capability<Step>, Fault)) {
+        let mut ended: BTreeMap<Step, Vec<Completion>> = BTreeMap::new();
+        while let Some(event) = self.engine.poll() {
+            match event {
+                RolloutEvent::Completed(completion) => ended.entry(completion.id.step).or_default().push(completion),
+                RolloutEvent::Failed(error) => {
+                    // The capabilities stay: no frontier may say that these steps are done.
+                    if let Some(under_way) = self.steps.values().next().filter(|_| !self.failed) {
+                        fail(&under_way.capabilities[1], Fault::new("rollout", error.to_string()));
+                    }
+                    self.failed = true;
+                }
+            }
+        }
+        for (step, completions) in ended {
+            let under_way = self.steps.get_mut(&step).expect("invariant: an engine reports what it was asked for");
+            respond(&under_way.capabilities[0], response_batch(&completions, &under_way.prompts));
+            under_way.owed -= completions.len();
+            self.settle(step);
+        }
+    }
+
+    fn settle(&mut self, step: Step) {
+        if self.steps.get(&step).is_some_and(|under_way| under_way.owed == 0) && !self.failed {
+            self.steps.remove(&step);
+        }
+    }
+}
+
+fn response_batch(completions: &[Completion], prompts: &BTreeMap<PromptId, Launched>) -> Batch {
+    let launched = |completion: &Completion| &prompts[&completion.id.prompt];
+    let rows: Vec<Row> = completions.iter().map(|completion| launched(completion).row.clone()).collect();
+    let versions: Vec<Vec<u64>> =
+        completions.iter().map(|completion| completion.token_versions.iter().map(|version| version.0).collect()).collect();
+    let mut columns: Vec<ArrayRef> = vec![
+        Arc::new(UInt64Array::from_iter_values(completions.iter().map(|completion| completion.id.prompt.0))),
+        Arc::new(UInt32Array::from_iter_values(completions.iter().map(|completion| completion.id.sample))),
+        Arc::new(UInt64Array::from_iter_values(completions.iter().map(|completion| {
+            completion.token_versions.first().copied().unwrap_or(launched(completion).version).0
+        }))),
+    ];
+    columns.extend(gather(&rows, [column::PROMPT_IDS]));
+    columns.extend([
+        lists::<Int32Type>(completions.iter().map(|completion| completion.response_ids.as_slice())),
+        lists::<Float32Type>(completions.iter().map(|completion| completion.logprobs.as_slice())),
+        lists::<UInt64Type>(versions.iter().map(Vec::as_slice)),
+        Arc::new(StringArray::from_iter_values(completions.iter().map(|completion| completion.finish_reason.as_str()))),
+        Arc::new(StringArray::from_iter_values(completions.iter().map(|completion| &completion.text))),
+        Arc::new(UInt64Array::from_iter_values(completions.iter().map(|completion| completion.started.0))),
+        Arc::new(UInt64Array::from_iter_values(completions.iter().map(|completion| completion.finished.0))),
+        Arc::new(UInt32Array::from_iter_values(completions.iter().map(|completion| completion.preemptions))),
+        Arc::new(UInt32Array::from_iter_values(completions.iter().map(|completion| completion.instance))),
+    ]);
+    columns.extend(gather(&rows, [column::DATA_SOURCE, column::MESSAGES, column::GROUND_TRUTH, column::EXTRA_INFO]));
+    Batch::from_columns(&schema::RESPONSES, columns)
+}

@@ -1,0 +1,120 @@
+//! Decisions as batches: what the rollout is asked for, and what whoever forms groups is told.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, StringArray, UInt8Array, UInt32Array, UInt64Array, new_null_array};
+use arrow::datatypes::{DataType, Int32Type, UInt32Type};
+use rollpacker_dataflow::batch::Batch;
+use rollpacker_dataflow::schema::{self, column};
+use rollpacker_dataflow::step::{PolicyVersion, PromptId};
+
+use super::operator::Held;
+use super::{Decision, Queue, Round};
+use crate::columns::lists;
+use crate::rows::{Row, gather};
+
+/// `action` of a request that launches.
+pub(crate) const LAUNCH: u8 = 0;
+/// `action` of a request that aborts.
+pub(crate) const ABORT: u8 = 1;
+
+/// Responses of one prompt that are asked for, or aborted.
+#[derive(Clone, Copy)]
+struct Request {
+    action: u8,
+    prompt: PromptId,
+    first: u32,
+    samples: u32,
+}
+
+/// Launches and aborts in their order; one batch for each run of one kind.
+pub(super) fn requests(decided: &[Decision], version: PolicyVersion, prompts: &BTreeMap<PromptId, Held>) -> Vec<Batch> {
+    let requests: Vec<Request> = decided.iter().filter_map(request).collect();
+    requests.chunk_by(|one, next| one.action == next.action).map(|run| request_batch(run, version, prompts)).collect()
+}
+
+fn request(decision: &Decision) -> Option<Request> {
+    match decision {
+        Decision::Launch { prompt, samples, .. } => {
+            Some(Request { action: LAUNCH, prompt: *prompt, first: samples.start, samples: samples.end - samples.start })
+        }
+        Decision::Abort { id, .. } => Some(Request { action: ABORT, prompt: id.prompt, first: id.sample, samples: 1 }),
+        _ => None,
+    }
+}
+
+fn request_batch(run: &[Request], version: PolicyVersion, prompts: &BTreeMap<PromptId, Held>) -> Batch {
+    let mut columns: Vec<ArrayRef> = vec![
+        Arc::new(UInt8Array::from_iter_values(run.iter().map(|request| request.action))),
+        Arc::new(UInt64Array::from_iter_values(run.iter().map(|request| request.prompt.0))),
+        Arc::new(UInt32Array::from_iter_values(run.iter().map(|request| request.first))),
+        Arc::new(UInt32Array::from_iter_values(run.iter().map(|request| request.samples))),
+        Arc::new(UInt64Array::from_iter_values(run.iter().map(|_| version.0))),
+    ];
+    if run.first().is_some_and(|request| request.action == LAUNCH) {
+        let rows: Vec<Row> = run.iter().map(|request| prompts[&request.prompt].row.clone()).collect();
+        let carried =
+            [column::PROMPT_IDS, column::DATA_SOURCE, column::MESSAGES, column::GROUND_TRUTH, column::EXTRA_INFO];
+        columns.extend(gather(&rows, carried));
+    } else {
+        columns.push(lists::<Int32Type>(run.iter().map(|_| [].as_slice())));
+        columns.extend((0..4).map(|_| new_null_array(&DataType::Utf8, run.len())));
+    }
+    Batch::from_columns(&schema::REQUESTS, columns)
+}
+
+/// Every decision but launches and aborts, one row each.
+pub(super) fn decisions(decided: &[Decision], round: Round) -> Batch {
+    let rows: Vec<Entry<'_>> = decided.iter().filter_map(row).collect();
+    Batch::from_columns(
+        &schema::DECISIONS,
+        vec![
+            Arc::new(StringArray::from_iter_values(rows.iter().map(|row| row.decision))),
+            Arc::new(UInt64Array::from_iter(rows.iter().map(|row| row.prompt.map(|prompt| prompt.0)))),
+            lists::<UInt32Type>(rows.iter().map(|row| row.samples)),
+            Arc::new(StringArray::from_iter_values(rows.iter().map(|row| row.reason))),
+            Arc::new(StringArray::from_iter_values(rows.iter().map(|_| round.as_str()))),
+            Arc::new(UInt64Array::from_iter_values(rows.iter().map(|row| row.queue.length as u64))),
+            Arc::new(UInt64Array::from_iter_values(rows.iter().map(|row| row.queue.age))),
+        ],
+    )
+}
+
+/// A row of [`schema::DECISIONS`].
+struct Entry<'a> {
+    decision: &'static str,
+    prompt: Option<PromptId>,
+    samples: &'a [u32],
+    reason: &'static str,
+    queue: Queue,
+}
+
+fn row(decision: &Decision) -> Option<Entry<'_>> {
+    let plain = Entry { decision: "", prompt: None, samples: &[], reason: "", queue: Queue::default() };
+    match decision {
+        Decision::Open { reason, .. } => Some(Entry { decision: OPEN, reason: reason.as_str(), ..plain }),
+        Decision::Admit { prompt, samples, reason } => {
+            Some(Entry { decision: ADMIT, prompt: Some(*prompt), samples, reason: reason.as_str(), ..plain })
+        }
+        Decision::Defer { prompt, reason } => {
+            Some(Entry { decision: DEFER, prompt: Some(*prompt), reason: reason.as_str(), ..plain })
+        }
+        Decision::Reject { prompt, reason } => {
+            Some(Entry { decision: REJECT, prompt: Some(*prompt), reason: reason.as_str(), ..plain })
+        }
+        Decision::Close { queue, .. } => Some(Entry { decision: CLOSE, queue: *queue, ..plain }),
+        Decision::Launch { .. } | Decision::Abort { .. } | Decision::Finish => None,
+    }
+}
+
+/// `decision` of a round that begins.
+pub(crate) const OPEN: &str = "open";
+/// `decision` of a prompt that is trained on.
+pub(crate) const ADMIT: &str = "admit";
+/// `decision` of a prompt that waits.
+pub(crate) const DEFER: &str = "defer";
+/// `decision` of a prompt that is never trained on.
+pub(crate) const REJECT: &str = "reject";
+/// `decision` of a round that is decided.
+pub(crate) const CLOSE: &str = "close";

@@ -1,0 +1,286 @@
+//! Puts a [`Schedule`] and a rollout engine on streams.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use arrow::datatypes::{Int32Type, UInt32Type, UInt64Type};
+use rollpacker_dataflow::batch::Batch;
+use rollpacker_dataflow::budget::Budget;
+use rollpacker_dataflow::clock::Clock;
+use rollpacker_dataflow::operator::{BatchStream, Operator};
+use rollpacker_dataflow::schema::{self, column};
+use rollpacker_dataflow::step::{PolicyVersion, PromptId, SampleId, Step};
+use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
+use rollpacker_dataflow::timely::dataflow::operators::Capability;
+use rollpacker_stages::rollout::FinishReason;
+
+use super::{Decision, Event, Offer, Round, Schedule, encode};
+use crate::rows::Row;
+
+/// Prompts on a stream, with the back-pressure of whoever reads them.
+pub struct Prompts<'scope> {
+    /// Batches of [`schema::PROMPTS`].
+    pub rows: BatchStream<'scope>,
+    /// Errors of the reader.
+    pub errors: BatchStream<'scope>,
+    /// Rows that the reader may have handed over and the schedule not yet launched.
+    pub budget: Budget,
+}
+
+/// Asks a run to end after the rounds that are open. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub struct Stop(Arc<AtomicBool>);
+
+impl Stop {
+    /// Asks.
+    pub fn request(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+
+    /// Whether someone asked.
+    #[must_use]
+    pub fn is_requested(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+/// A schedule with the prompts that it will draw from; [`rollout`](crate::rollout) gives it an engine.
+pub struct Scheduled<'scope> {
+    pub(crate) prompts: Prompts<'scope>,
+    pub(crate) schedule: Box<dyn Schedule>,
+    pub(crate) stop: Stop,
+}
+
+/// Draws rounds from a stream of prompts.
+pub trait ScheduleExt<'scope> {
+    /// Lets `schedule` decide what is launched, admitted, aborted and deferred.
+    fn schedule(self, schedule: impl Schedule + 'static) -> Scheduled<'scope>;
+}
+
+impl<'scope> ScheduleExt<'scope> for Prompts<'scope> {
+    fn schedule(self, schedule: impl Schedule + 'static) -> Scheduled<'scope> {
+        Scheduled { prompts: self, schedule: Box::new(schedule), stop: Stop::default() }
+    }
+}
+
+impl Scheduled<'_> {
+    /// Ends the run after the rounds that are open when `stop` is requested.
+    #[must_use]
+    pub fn until(mut self, stop: &Stop) -> Self {
+        self.stop = stop.clone();
+        self
+    }
+}
+
+/// Requests for the rollout, and decisions for whoever forms groups.
+pub(crate) struct Rounds<'scope> {
+    pub(crate) requests: BatchStream<'scope>,
+    pub(crate) decisions: BatchStream<'scope>,
+}
+
+/// Installs the operator. `responses` is what the rollout of the same step reports: the inner loop. No output follows from it in the
+/// sense of progress tracking: what a schedule does upon a response it does at the step of a round that it holds open.
+pub(crate) fn schedule<'scope>(
+    scheduled: Scheduled<'scope>,
+    policies: BatchStream<'scope>,
+    responses: BatchStream<'scope>,
+    clock: Arc<dyn Clock>,
+) -> Rounds<'scope> {
+    let Scheduled { prompts: Prompts { rows, budget, .. }, schedule, stop } = scheduled;
+    let mut operator = Operator::new("schedule", rows.scope());
+    let mut rows = operator.input(rows, Pipeline, &schema::PROMPTS);
+    let mut policies = operator.input(policies, Pipeline, &schema::POLICIES);
+    let mut responses = operator.input(responses, Pipeline, &schema::RESPONSES);
+    let (mut requests, request_stream) = operator.output(&schema::REQUESTS, &[1]);
+    let (mut decisions, decision_stream) = operator.output(&schema::DECISIONS, &[1]);
+    let decision_stream = operator.spanned(decision_stream);
+    operator.build(move |_capabilities| {
+        let mut driver = Driver::new(schedule, budget, stop, clock);
+        move |frontiers| {
+            rows.for_each(|_, batch| driver.offer(&batch));
+            if frontiers[0].is_empty() {
+                driver.end_of_prompts();
+            }
+            policies.for_each(|capability, batch| {
+                let capabilities = Open {
+                    version: PolicyVersion(batch.values::<UInt64Type>(column::POLICY_VERSION).value(0)),
+                    requests: capability.retain(requests.index()),
+                    decisions: capability.retain(decisions.index()),
+                };
+                driver.policy(*capability.time(), capabilities);
+            });
+            responses.for_each(|capability, batch| driver.responses(*capability.time(), &batch));
+            driver.decide(
+                |open, batch| requests.give(&open.requests, batch),
+                |open, batch| decisions.give(&open.decisions, batch),
+            );
+        }
+    });
+    Rounds { requests: request_stream, decisions: decision_stream }
+}
+
+/// What the operator holds for a step whose round may open, or is open.
+struct Open {
+    version: PolicyVersion,
+    requests: Capability<Step>,
+    decisions: Capability<Step>,
+}
+
+/// A prompt that is not yet admitted.
+pub(super) struct Held {
+    pub(super) row: Row,
+    launched: bool,
+}
+
+/// Translates between streams and the schedule.
+struct Driver {
+    schedule: Box<dyn Schedule>,
+    clock: Arc<dyn Clock>,
+    budget: Budget,
+    stop: Stop,
+    prompts: BTreeMap<PromptId, Held>,
+    open: BTreeMap<Step, Open>,
+    ended: bool,
+    finished: bool,
+    round: Option<(Step, Round)>,
+    decided: Vec<Decision>,
+}
+
+impl Driver {
+    fn new(schedule: Box<dyn Schedule>, budget: Budget, stop: Stop, clock: Arc<dyn Clock>) -> Self {
+        Self {
+            schedule,
+            clock,
+            budget,
+            stop,
+            prompts: BTreeMap::new(),
+            open: BTreeMap::new(),
+            ended: false,
+            finished: false,
+            round: None,
+            decided: Vec::new(),
+        }
+    }
+
+    fn tell(&mut self, event: Event) {
+        self.schedule.on(self.clock.now(), event);
+    }
+
+    fn offer(&mut self, batch: &Batch) {
+        let (ids, epochs) = (batch.values::<UInt64Type>(column::PROMPT_ID), batch.values::<UInt32Type>(column::EPOCH));
+        for row in Row::all(batch) {
+            let prompt = PromptId(ids.value(row.index));
+            let domain = row.text(column::DOMAIN).unwrap_or_default().into();
+            self.tell(Event::Prompt(Offer { prompt, epoch: epochs.value(row.index), domain }));
+            self.prompts.insert(prompt, Held { row, launched: false });
+        }
+    }
+
+    fn end_of_prompts(&mut self) {
+        if !self.ended {
+            self.ended = true;
+            self.tell(Event::EndOfPrompts);
+        }
+    }
+
+    fn policy(&mut self, step: Step, open: Open) {
+        if self.finished || self.stop.is_requested() {
+            // Without a round nothing goes round the feedback edge, and the graph ends.
+            self.finish();
+        } else {
+            self.open.insert(step, open);
+            self.tell(Event::Policy { step });
+        }
+    }
+
+    fn responses(&mut self, step: Step, batch: &Batch) {
+        let prompts = batch.values::<UInt64Type>(column::PROMPT_ID);
+        let samples = batch.values::<UInt32Type>(column::SAMPLE);
+        let tokens = batch.lists::<Int32Type>(column::RESPONSE_IDS);
+        let reasons = batch.text(column::FINISH_REASON);
+        for row in 0..batch.num_rows() {
+            self.tell(Event::Response {
+                id: SampleId { step, prompt: PromptId(prompts.value(row)), sample: samples.value(row) },
+                tokens: u32::try_from(tokens.get(row).len()).unwrap_or(u32::MAX),
+                finish_reason: finish_reason(reasons.value(row)),
+            });
+        }
+    }
+
+    fn decide(&mut self, mut request: impl FnMut(&Open, Batch), mut decision: impl FnMut(&Open, Batch)) {
+        while let Some(next) = self.schedule.poll() {
+            match next {
+                Decision::Open { step, round, .. } => self.round = Some((step, round)),
+                Decision::Finish => self.finished = true,
+                _ => {}
+            }
+            let closed = matches!(next, Decision::Close { .. });
+            self.decided.push(next);
+            if closed {
+                self.send(&mut request, &mut decision);
+                self.close();
+            }
+        }
+        self.send(&mut request, &mut decision);
+        if self.finished {
+            self.finish();
+        }
+        self.feed();
+    }
+
+    /// Sends what was decided; a rejection between two rounds waits for the next.
+    fn send(&mut self, request: &mut impl FnMut(&Open, Batch), decision: &mut impl FnMut(&Open, Batch)) {
+        let Some((step, round)) = self.round else { return };
+        let decided = std::mem::take(&mut self.decided);
+        let open = self.open.get(&step).expect("invariant: a round opens after the policy of its step");
+        for batch in encode::requests(&decided, open.version, &self.prompts) {
+            request(open, batch);
+        }
+        decision(open, encode::decisions(&decided, round));
+        decided.iter().for_each(|decision| self.account(decision));
+    }
+
+    /// Lets the reader replace a prompt that is launched for the first time, and forgets one that will not be launched again.
+    fn account(&mut self, decision: &Decision) {
+        match decision {
+            Decision::Launch { prompt, .. } => {
+                let held = self.prompts.get_mut(prompt).expect("invariant: a launched prompt was offered");
+                if !std::mem::replace(&mut held.launched, true) {
+                    self.budget.release(1);
+                }
+            }
+            Decision::Admit { prompt, .. } => drop(self.prompts.remove(prompt)),
+            Decision::Reject { prompt, .. } => {
+                self.prompts.remove(prompt);
+                self.budget.release(1);
+            }
+            _ => {}
+        }
+    }
+
+    fn close(&mut self) {
+        if let Some((step, _)) = self.round.take() {
+            self.open.remove(&step);
+        }
+    }
+
+    fn finish(&mut self) {
+        self.finished = true;
+        self.budget.close();
+        self.open.clear();
+        self.prompts.clear();
+    }
+
+    /// Widens the reader's budget when the schedule cannot open a round with all that the budget allowed: the domain that it lacks
+    /// may be rare.
+    fn feed(&self) {
+        if !self.finished && self.schedule.wants_prompts() && self.budget.available() == 0 {
+            self.budget.release(self.prompts.len().max(1));
+        }
+    }
+}
+
+pub(crate) fn finish_reason(written: &str) -> FinishReason {
+    written.parse().expect("invariant: the rollout writes finish reasons only")
+}

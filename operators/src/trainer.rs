@@ -1,0 +1,115 @@
+//! A trainer on a thread of its own.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rollpacker_dataflow::batch::Batch;
+use rollpacker_dataflow::bridge::{OwnerThread, Reply};
+use rollpacker_dataflow::clock::{Clock, Nanos};
+use rollpacker_dataflow::step::Step;
+use rollpacker_stages::rollout::Policy;
+use rollpacker_stages::train::{Metrics, TrainError, Trainer};
+
+use crate::gradient::sequences;
+
+/// The thread that owns a trainer. Gradient and update share it: what they ask is done in order.
+pub struct TrainerThread {
+    owner: OwnerThread<Timed>,
+}
+
+struct Timed {
+    trainer: Box<dyn Trainer>,
+    clock: Arc<dyn Clock>,
+    accumulating: Nanos,
+    published: Option<Policy>,
+}
+
+impl TrainerThread {
+    /// Starts the thread, which makes the trainer itself: what a trainer holds may be bound to its thread.
+    ///
+    /// # Errors
+    /// What `make` returns.
+    pub fn spawn<E: Send + 'static>(
+        clock: Arc<dyn Clock>,
+        make: impl FnOnce() -> Result<Box<dyn Trainer>, E> + Send + 'static,
+    ) -> Result<Self, E> {
+        let owner = OwnerThread::spawn("trainer", move || {
+            Ok(Timed { trainer: make()?, clock, accumulating: Nanos::default(), published: None })
+        })?;
+        Ok(Self { owner })
+    }
+
+    /// Publishes the weights that training starts from; waits.
+    ///
+    /// # Errors
+    /// What the trainer says, or that its thread panicked.
+    pub fn publish_initial(&self) -> Result<Policy, String> {
+        self.ask(Timed::publish_initial)
+    }
+
+    /// The policy that was published last, or publishes the first; waits.
+    ///
+    /// # Errors
+    /// What the trainer says, or that its thread panicked.
+    pub fn policy(&self) -> Result<Policy, String> {
+        self.ask(|timed| timed.published.clone().map_or_else(|| timed.publish_initial(), Ok))
+    }
+
+    /// Writes the weights as a Hugging Face folder; waits.
+    ///
+    /// # Errors
+    /// What the trainer says, or that its thread panicked.
+    pub fn save(&self, folder: PathBuf) -> Result<(), String> {
+        self.ask(move |timed| timed.trainer.save(&folder))
+    }
+
+    pub(crate) fn accumulate(
+        &self,
+        step: Step,
+        groups: Batch,
+        wake: impl FnOnce() + Send + 'static,
+    ) -> Reply<Result<(), String>> {
+        self.owner.call(wake, move |timed| timed.accumulate(step, &groups).map_err(|error| error.to_string()))
+    }
+
+    pub(crate) fn update(
+        &self,
+        step: Step,
+        wake: impl FnOnce() + Send + 'static,
+    ) -> Reply<Result<(Policy, Metrics), String>> {
+        self.owner.call(wake, move |timed| timed.update(step).map_err(|error| error.to_string()))
+    }
+
+    fn ask<R: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Timed) -> Result<R, TrainError> + Send + 'static,
+    ) -> Result<R, String> {
+        let reply = self.owner.call(|| {}, move |timed| work(timed).map_err(|error| error.to_string()));
+        reply.wait().unwrap_or_else(|lost| Err(lost.to_string()))
+    }
+}
+
+impl Timed {
+    fn publish_initial(&mut self) -> Result<Policy, TrainError> {
+        let policy = self.trainer.publish_initial()?;
+        self.published = Some(policy.clone());
+        Ok(policy)
+    }
+
+    fn accumulate(&mut self, step: Step, groups: &Batch) -> Result<(), TrainError> {
+        let begun = self.clock.now();
+        self.trainer.accumulate(step, &sequences(groups))?;
+        self.accumulating.0 += self.clock.now().since(begun).0;
+        Ok(())
+    }
+
+    /// Adds how long the thread was busy with the step to the trainer's own metrics.
+    fn update(&mut self, step: Step) -> Result<(Policy, Metrics), TrainError> {
+        let begun = self.clock.now();
+        let (policy, mut metrics) = self.trainer.update(step)?;
+        self.published = Some(policy.clone());
+        metrics.insert("timing_s/gradient".to_owned(), std::mem::take(&mut self.accumulating).as_secs_f64());
+        metrics.insert("timing_s/update".to_owned(), self.clock.now().since(begun).as_secs_f64());
+        Ok((policy, metrics))
+    }
+}

@@ -1,0 +1,151 @@
+//! The update: applies the optimizer once per step, when the frontier has passed the step.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use arrow::array::{Float64Array, StringArray, UInt64Array};
+use arrow::datatypes::UInt64Type;
+use rollpacker_dataflow::batch::Batch;
+use rollpacker_dataflow::bridge::Reply;
+use rollpacker_dataflow::fault::{Fault, faults_batch};
+use rollpacker_dataflow::operator::{BatchStream, Operator};
+use rollpacker_dataflow::schema::{self, column};
+use rollpacker_dataflow::step::{PolicyVersion, Step};
+use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
+use rollpacker_dataflow::timely::dataflow::operators::{Capability, Concat, InputCapability};
+use rollpacker_dataflow::timely::progress::frontier::MutableAntichain;
+use rollpacker_stages::rollout::Policy;
+use rollpacker_stages::train::Metrics;
+
+use crate::gradient::Gradients;
+use crate::trainer::TrainerThread;
+
+/// The policies that steps make, and what is known of each step's training.
+pub struct Updates<'scope> {
+    /// Batches of [`schema::POLICIES`]: one row a step, at the step that made it.
+    pub policies: BatchStream<'scope>,
+    /// Batches of [`schema::METRICS`].
+    pub metrics: BatchStream<'scope>,
+    /// Errors of the whole step.
+    pub errors: BatchStream<'scope>,
+}
+
+/// Applies updates.
+pub trait UpdateExt<'scope> {
+    /// Updates the policy once per step, also in a step that admitted nothing, in the order of steps.
+    fn update(self) -> Updates<'scope>;
+}
+
+/// A policy as a batch of [`schema::POLICIES`].
+#[must_use]
+pub fn policy_batch(policy: &Policy) -> Batch {
+    Batch::from_columns(
+        &schema::POLICIES,
+        vec![
+            Arc::new(UInt64Array::from(vec![policy.version.0])),
+            Arc::new(StringArray::from(vec![policy.location.as_str()])),
+            Arc::new(UInt64Array::from(vec![policy.digest])),
+        ],
+    )
+}
+
+/// The policy in row `row` of a batch of [`schema::POLICIES`].
+#[must_use]
+pub fn policy_of(batch: &Batch, row: usize) -> Policy {
+    Policy {
+        version: PolicyVersion(batch.values::<UInt64Type>(column::POLICY_VERSION).value(row)),
+        location: batch.text(column::LOCATION).value(row).to_owned(),
+        digest: batch.values::<UInt64Type>(column::DIGEST).value(row),
+    }
+}
+
+/// Metrics as a batch of [`schema::METRICS`].
+#[must_use]
+pub fn metrics_batch(metrics: &Metrics) -> Batch {
+    Batch::from_columns(
+        &schema::METRICS,
+        vec![
+            Arc::new(StringArray::from_iter_values(metrics.keys())),
+            Arc::new(Float64Array::from_iter_values(metrics.values().copied())),
+        ],
+    )
+}
+
+/// For policies, metrics and errors.
+type Capabilities = [Capability<Step>; 3];
+
+struct Running {
+    capabilities: Capabilities,
+    reply: Reply<Result<(Policy, Metrics), String>>,
+}
+
+impl<'scope> UpdateExt<'scope> for Gradients<'scope> {
+    fn update(self) -> Updates<'scope> {
+        let Gradients { accumulated, decisions, errors: earlier, trainer } = self;
+        let mut operator = Operator::new("update", accumulated.scope());
+        let mut accumulated = operator.input(accumulated, Pipeline, &schema::GROUPS);
+        let mut decisions = operator.input(decisions, Pipeline, &schema::DECISIONS);
+        let (mut policies, policy_stream) = operator.output(&schema::POLICIES, &[0, 1]);
+        let (mut metrics, metric_stream) = operator.output(&schema::METRICS, &[0, 1]);
+        let (mut errors, error_stream) = operator.output(&schema::ERRORS, &[0, 1]);
+        let policy_stream = operator.spanned(policy_stream);
+        let activator = operator.activator();
+        operator.build(move |_capabilities| {
+            let mut open: BTreeMap<Step, Capabilities> = BTreeMap::new();
+            let mut running: Option<Running> = None;
+            let mut failed = None;
+            move |frontiers| {
+                let retain = |capability: &InputCapability<Step>| {
+                    [policies.index(), metrics.index(), errors.index()].map(|output| capability.retain(output))
+                };
+                accumulated.for_each(|capability, _| {
+                    open.entry(*capability.time()).or_insert_with(|| retain(&capability));
+                });
+                // A step that admits nothing is known by its decisions.
+                decisions.for_each(|capability, _| {
+                    open.entry(*capability.time()).or_insert_with(|| retain(&capability));
+                });
+                if let Some((done, outcome)) = take_reply(&mut running) {
+                    match outcome {
+                        Ok((policy, measured)) => {
+                            metrics.give(&done.capabilities[1], metrics_batch(&measured));
+                            policies.give(&done.capabilities[0], policy_batch(&policy));
+                        }
+                        Err(message) => {
+                            errors.give(&done.capabilities[2], faults_batch(&[Fault::new("update", message)]));
+                            // Kept for ever: the step is not done.
+                            failed = Some(done);
+                        }
+                    }
+                }
+                if running.is_none() && failed.is_none() {
+                    running = complete(&mut open, frontiers).map(|capabilities| {
+                        let activator = activator.clone();
+                        start(&trainer, capabilities, move || {
+                            let _ = activator.activate();
+                        })
+                    });
+                }
+            }
+        });
+        Updates { policies: policy_stream, metrics: metric_stream, errors: earlier.concat(error_stream) }
+    }
+}
+
+/// The first open step, if the frontiers have passed it.
+fn complete(open: &mut BTreeMap<Step, Capabilities>, frontiers: &[MutableAntichain<Step>]) -> Option<Capabilities> {
+    let first = open.first_entry()?;
+    let passed = !frontiers.iter().any(|frontier| frontier.less_equal(first.key()));
+    passed.then(|| first.remove())
+}
+
+fn start(trainer: &TrainerThread, capabilities: Capabilities, wake: impl FnOnce() + Send + 'static) -> Running {
+    let reply = trainer.update(*capabilities[0].time(), wake);
+    Running { capabilities, reply }
+}
+
+fn take_reply(running: &mut Option<Running>) -> Option<(Running, Result<(Policy, Metrics), String>)> {
+    let outcome = running.as_ref()?.reply.poll()?;
+    let done = running.take()?;
+    Some((done, outcome.unwrap_or_else(|lost| Err(lost.to_string()))))
+}

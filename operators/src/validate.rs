@@ -1,0 +1,183 @@
+//! Validation: how good a policy is on prompts that are never trained on.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use futures::future::join_all;
+use rollpacker_dataflow::bridge::{OwnerThread, Reply};
+use rollpacker_dataflow::fault::{Fault, faults_batch};
+use rollpacker_dataflow::operator::{BatchStream, Operator};
+use rollpacker_dataflow::schema;
+use rollpacker_dataflow::step::{PromptId, Step};
+use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
+use rollpacker_dataflow::timely::dataflow::operators::{Capability, Concat};
+use rollpacker_stages::reward::{Router, Sample};
+use rollpacker_stages::rollout::{Completion, Policy, Request, RolloutEngine, RolloutEvent};
+use rollpacker_stages::train::Metrics;
+use tokio::runtime::Handle;
+
+use crate::prompts::PromptRow;
+use crate::update::{Updates, metrics_batch, policy_batch, policy_of};
+
+/// How one set of responses did.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Outcome {
+    /// Mean score over all prompts.
+    pub score: f64,
+    /// Mean score by data source.
+    pub by_source: BTreeMap<String, f64>,
+    /// Mean response length, tokens.
+    pub mean_length: f64,
+    /// Longest response, tokens.
+    pub longest: usize,
+}
+
+/// An engine of its own, and the prompts to try it on.
+///
+/// Validation draws from no random stream of training: its responses are seeded by the prompt alone, so that two policies, or two
+/// recipes, are tried on the same draws.
+pub struct Validator {
+    engine: Box<dyn RolloutEngine>,
+    router: Router,
+    runtime: Handle,
+    prompts: Vec<PromptRow>,
+}
+
+impl Validator {
+    /// Will answer each of `prompts` once with `engine`, and score with `router`.
+    #[must_use]
+    pub fn new(engine: Box<dyn RolloutEngine>, router: Router, runtime: Handle, prompts: Vec<PromptRow>) -> Self {
+        Self { engine, router, runtime, prompts }
+    }
+
+    /// Tries a policy; waits until every prompt is answered and scored.
+    ///
+    /// # Errors
+    /// If engine or reward fails.
+    pub fn validate(&mut self, policy: &Policy) -> Result<Outcome, String> {
+        let completions = self.generate(policy)?;
+        let samples: Vec<Sample> = completions.iter().map(|completion| self.sample(completion)).collect();
+        let scores = self.runtime.block_on(join_all(samples.iter().map(|sample| self.router.score(sample))));
+        let mut outcome = Outcome::default();
+        let mut sources: BTreeMap<&str, (f64, f64)> = BTreeMap::new();
+        for (sample, score) in samples.iter().zip(scores) {
+            let value = score.map_err(|error| format!("{}: {error}", sample.id.prompt))?.value;
+            outcome.score += value / samples.len() as f64;
+            outcome.mean_length += sample.response_ids.len() as f64 / samples.len() as f64;
+            outcome.longest = outcome.longest.max(sample.response_ids.len());
+            let (sum, count) = sources.entry(&sample.data_source).or_default();
+            (*sum, *count) = (*sum + value, *count + 1.0);
+        }
+        outcome.by_source = sources.into_iter().map(|(source, (sum, count))| (source.to_owned(), sum / count)).collect();
+        Ok(outcome)
+    }
+
+    fn generate(&mut self, policy: &Policy) -> Result<Vec<Completion>, String> {
+        let waiting = std::thread::current();
+        self.engine.wake_by(Arc::new(move || waiting.unpark()));
+        self.engine.load(policy);
+        for (prompt, row) in (0..).map(PromptId).zip(&self.prompts) {
+            let prompt_ids = row.prompt_ids.as_slice().into();
+            self.engine.generate(Request { step: Step(0), prompt, samples: 0..1, prompt_ids });
+        }
+        let mut completions = Vec::with_capacity(self.prompts.len());
+        while completions.len() < self.prompts.len() {
+            match self.engine.poll() {
+                Some(RolloutEvent::Completed(completion)) => completions.push(completion),
+                Some(RolloutEvent::Failed(error)) => return Err(error.to_string()),
+                None => std::thread::park(),
+            }
+        }
+        completions.sort_unstable_by_key(|completion| completion.id);
+        Ok(completions)
+    }
+
+    fn sample(&self, completion: &Completion) -> Sample {
+        let index = usize::try_from(completion.id.prompt.0).expect("invariant: prompts are counted from 0");
+        let row = &self.prompts[index];
+        Sample {
+            id: completion.id,
+            data_source: row.data_source.clone(),
+            messages: row.messages.clone(),
+            response: completion.text.clone(),
+            response_ids: completion.response_ids.clone(),
+            ground_truth: row.ground_truth.clone(),
+            extra_info: row.extra_info.clone(),
+            finish_reason: completion.finish_reason,
+        }
+    }
+}
+
+/// Something that tries a policy and says how it did, as metrics; see [`Validator`].
+pub type ValidatorThread = OwnerThread<Box<dyn FnMut(&Policy) -> Result<Metrics, String>>>;
+
+/// Validates policies.
+pub trait ValidateExt {
+    /// Tries every `every`-th policy before it goes on: the next round waits for it. 0 tries none.
+    #[must_use]
+    fn validate(self, every: u64, validator: Rc<ValidatorThread>) -> Self;
+}
+
+struct Running {
+    capabilities: [Capability<Step>; 3],
+    policy: Policy,
+    reply: Reply<Result<Metrics, String>>,
+}
+
+impl ValidateExt for Updates<'_> {
+    fn validate(self, every: u64, validator: Rc<ValidatorThread>) -> Self {
+        let (policies, metrics, errors) = gate(self.policies, every, validator);
+        Self { policies, metrics: self.metrics.concat(metrics), errors: self.errors.concat(errors) }
+    }
+}
+
+fn gate<'scope>(
+    policies: BatchStream<'scope>,
+    every: u64,
+    validator: Rc<ValidatorThread>,
+) -> (BatchStream<'scope>, BatchStream<'scope>, BatchStream<'scope>) {
+    let mut operator = Operator::new("validate", policies.scope());
+    let mut input = operator.input(policies, Pipeline, &schema::POLICIES);
+    let (mut policies, policy_stream) = operator.output(&schema::POLICIES, &[0]);
+    let (mut metrics, metric_stream) = operator.output(&schema::METRICS, &[0]);
+    let (mut errors, error_stream) = operator.output(&schema::ERRORS, &[0]);
+    let policy_stream = operator.spanned(policy_stream);
+    let activator = operator.activator();
+    operator.build(move |_capabilities| {
+        let mut running: Vec<Running> = Vec::new();
+        let mut failed = Vec::new();
+        move |_frontiers| {
+            input.for_each(|capability, batch| {
+                let capabilities = [policies.index(), metrics.index(), errors.index()].map(|port| capability.retain(port));
+                let policy = policy_of(&batch, 0);
+                if every == 0 || policy.version.0 % every != 0 {
+                    policies.give(&capabilities[0], batch);
+                } else {
+                    let (asked, activator) = (policy.clone(), activator.clone());
+                    let wake = move || {
+                        let _ = activator.activate();
+                    };
+                    let reply = validator.call(wake, move |validate| validate(&asked));
+                    running.push(Running { capabilities, policy, reply });
+                }
+            });
+            running.retain_mut(|one| {
+                let Some(outcome) = one.reply.poll() else { return true };
+                match outcome.unwrap_or_else(|lost| Err(lost.to_string())) {
+                    Ok(measured) => {
+                        metrics.give(&one.capabilities[1], metrics_batch(&measured));
+                        policies.give(&one.capabilities[0], policy_batch(&one.policy));
+                    }
+                    Err(message) => {
+                        errors.give(&one.capabilities[2], faults_batch(&[Fault::new("validate", message)]));
+                        // Kept for ever: the policy has not passed.
+                        failed.push(one.capabilities.clone());
+                    }
+                }
+                false
+            });
+        }
+    });
+    (policy_stream, metric_stream, error_stream)
+}

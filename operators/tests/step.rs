@@ -1,0 +1,174 @@
+//! The whole step over stages without work: the laws of the graph.
+
+mod support;
+
+use std::collections::BTreeMap;
+
+use arrow::datatypes::{Int32Type, UInt64Type};
+use rollpacker_dataflow::schema::column;
+use rollpacker_operators::report::{Lengths, StepReport, measure};
+use rollpacker_operators::schedule::operator::Stop;
+use rollpacker_operators::schedule::{Synchronous, TailBatching, sync, tail_batching};
+use rollpacker_stages::train::Metrics;
+use support::{Remembering, Run};
+
+fn synchronous() -> Synchronous {
+    Synchronous::new(sync::Config { prompts: 8, responses: 4, total_steps: None }).expect("valid")
+}
+
+fn tail_batching() -> TailBatching {
+    let config = tail_batching::Config {
+        prompts: 8,
+        responses: 4,
+        eta_prompts: 1.25,
+        eta_responses: 1.5,
+        quotas: BTreeMap::new(),
+        max_queue_age: None,
+        total_steps: None,
+    };
+    TailBatching::new(config).expect("valid")
+}
+
+/// How often each prompt was trained on.
+fn trained(reports: &[StepReport]) -> BTreeMap<u64, usize> {
+    let mut trained = BTreeMap::new();
+    for batch in reports.iter().flat_map(|report| &report.groups) {
+        let prompts = batch.values::<UInt64Type>(column::PROMPT_ID).values();
+        prompts.iter().for_each(|prompt| *trained.entry(*prompt).or_default() += 1);
+    }
+    trained
+}
+
+fn each_once(prompts: u64) -> BTreeMap<u64, usize> {
+    (0..prompts).map(|prompt| (prompt, 4)).collect()
+}
+
+#[test]
+fn synchronous_rounds_train_every_prompt_once() {
+    let reports = Run::of(synchronous()).run().expect("no fault");
+    assert_eq!(reports.len(), 5);
+    assert_eq!(trained(&reports), each_once(40));
+}
+
+#[test]
+fn tail_batching_trains_every_prompt_once_over_two_epochs() {
+    let reports = Run { epochs: 2, ..Run::of(tail_batching()) }.run().expect("no fault");
+    assert_eq!(trained(&reports), each_once(80));
+    let metrics: Vec<Metrics> = reports.iter().map(measure).collect();
+    let sum = |name: &str| metrics.iter().map(|metrics| metrics[name]).sum::<f64>();
+    assert!(sum("schedule/deferred_prompts") > 0.0, "something was deferred");
+    assert_eq!(sum("schedule/launched_prompts"), 80.0 + sum("schedule/deferred_prompts"));
+    assert_eq!(metrics.last().expect("steps")["schedule/queue_length"], 0.0, "the queue is empty at the end");
+}
+
+#[test]
+fn speculation_shortens_what_is_trained_in_short_rounds() {
+    let longest = |reports: Vec<StepReport>| {
+        let of = |report: &StepReport| Lengths::of(&report.groups).finished.into_iter().max();
+        reports.iter().filter_map(of).collect::<Vec<_>>()
+    };
+    let (full, tail) =
+        (longest(Run::of(synchronous()).run().expect("no fault")), longest(Run::of(tail_batching()).run().expect("no fault")));
+    assert!(tail.iter().min() < full.iter().min(), "{tail:?} against {full:?}");
+}
+
+#[test]
+fn with_staleness_0_every_trained_token_is_on_policy() {
+    check_lag(0);
+}
+
+#[test]
+fn with_staleness_k_the_lag_is_k_and_no_more() {
+    (1..4).for_each(check_lag);
+}
+
+fn check_lag(staleness: u64) {
+    let reports = Run { staleness, prompts: 80, ..Run::of(tail_batching()) }.run().expect("no fault");
+    assert!(reports.len() > 5);
+    for report in &reports {
+        for batch in &report.groups {
+            let versions = batch.lists::<UInt64Type>(column::TOKEN_VERSIONS);
+            let tokens = batch.lists::<Int32Type>(column::RESPONSE_IDS);
+            for row in 0..batch.num_rows() {
+                assert_eq!(versions.get(row).len(), tokens.get(row).len(), "a version for each token");
+                let expected = report.step.0.saturating_sub(staleness);
+                assert!(versions.get(row).iter().all(|version| *version >= expected), "step {}", report.step);
+                assert!(versions.get(row).iter().all(|version| *version <= report.step.0));
+            }
+        }
+    }
+}
+
+#[test]
+fn the_trainer_gets_what_was_admitted_and_updates_once_a_step() {
+    let trainer = Remembering::default();
+    let run = Run { trainer: trainer.clone(), ..Run::of(tail_batching()) };
+    let reports = run.run().expect("no fault");
+    let steps = trainer.steps.lock().expect("unpoisoned").clone();
+    assert_eq!(steps.len(), reports.len());
+    for report in &reports {
+        let lengths = Lengths::of(&report.groups);
+        assert_eq!(steps[&report.step].sequences, lengths.finished.len());
+        assert_eq!(steps[&report.step].tokens, lengths.total());
+        assert_eq!(report.metrics["actor/lr"], 0.1, "the trainer's metrics arrive");
+    }
+    assert!(steps.values().any(|trained| trained.calls > 1), "groups are trained on before the step is complete");
+}
+
+#[test]
+fn responses_are_reported_exactly_once() {
+    let reports = Run::of(tail_batching()).run().expect("no fault");
+    for report in &reports {
+        let metrics = measure(report);
+        let launched = metrics["rollout/launched_responses"];
+        let mut ids: Vec<_> = report
+            .responses
+            .iter()
+            .flat_map(|batch| {
+                let prompts = batch.values::<UInt64Type>(column::PROMPT_ID).values();
+                let samples = batch.values::<arrow::datatypes::UInt32Type>(column::SAMPLE).values();
+                prompts.iter().copied().zip(samples.iter().copied()).collect::<Vec<_>>()
+            })
+            .collect();
+        ids.sort_unstable();
+        ids.dedup();
+        assert_eq!(ids.len() as f64, launched);
+    }
+}
+
+#[test]
+fn a_budget_smaller_than_a_round_does_not_starve_it() {
+    let reports = Run { budget: 1, ..Run::of(tail_batching()) }.run().expect("no fault");
+    assert_eq!(trained(&reports), each_once(40));
+}
+
+#[test]
+fn a_requested_stop_ends_the_run_after_the_open_round() {
+    let stop = Stop::default();
+    stop.request();
+    let reports = Run { stop, ..Run::of(synchronous()) }.run().expect("no fault");
+    assert_eq!(reports.len(), 0);
+}
+
+#[test]
+fn a_failing_engine_ends_the_run_and_is_named() {
+    let mut run = Run::of(synchronous());
+    run.engine.fails_at = Some(rollpacker_dataflow::step::PromptId(9));
+    let fault = run.run().expect_err("the engine fails");
+    assert_eq!(fault.to_string(), "rollout, step 1: rollout engine instance 3 failed: out of memory");
+}
+
+#[test]
+fn a_failing_trainer_ends_the_run_and_is_named() {
+    let mut run = Run::of(synchronous());
+    run.trainer.fails_at = Some(rollpacker_dataflow::step::Step(2));
+    let fault = run.run().expect_err("the trainer fails");
+    assert_eq!(fault.to_string(), "gradient, step 2: loss is not finite at step 2");
+}
+
+#[test]
+fn a_data_source_without_a_reward_ends_the_run_and_is_named() {
+    let fault = Run { data_source: "even", ..Run::of(synchronous()) }.run().expect_err("there is no such reward");
+    assert!(fault.to_string().ends_with("no reward for data_source `even`; there are routes for odd"), "{fault}");
+    assert!(fault.prompt.is_some() && fault.sample.is_some());
+}

@@ -1,0 +1,284 @@
+//! Stages without work, for tests and benches of the graph: an engine whose responses end in the order of their lengths, a trainer
+//! that remembers, and the whole step over them.
+
+#![allow(dead_code, reason = "each user of this module needs a part of it")]
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex};
+
+use rollpacker_dataflow::batch::Batch;
+use rollpacker_dataflow::bridge::produce;
+use rollpacker_dataflow::budget::Budget;
+use rollpacker_dataflow::clock::{Nanos, VirtualClock};
+use rollpacker_dataflow::fault::{Fault, raise};
+use rollpacker_dataflow::runtime::run;
+use rollpacker_dataflow::step::{PolicyVersion, PromptId, SampleId, Step};
+use rollpacker_dataflow::{feedback, schema};
+use rollpacker_operators::advantage::Grpo;
+use rollpacker_operators::prompts::{PromptRow, prompt_batch};
+use rollpacker_operators::report::{Observed, Observer, StepReport, observe};
+use rollpacker_operators::schedule::Schedule;
+use rollpacker_operators::schedule::operator::{Prompts, Stop};
+use rollpacker_operators::trainer::TrainerThread;
+use rollpacker_operators::update::policy_batch;
+use rollpacker_operators::{AdvantageExt, GradientExt, GroupExt, RewardExt, RolloutExt, ScheduleExt, UpdateExt};
+use rollpacker_stages::reward::{Reward, RewardError, Router, Sample, Score};
+use rollpacker_stages::rollout::{
+    Completion, FinishReason, Policy, Request, RolloutEngine, RolloutError, RolloutEvent, Waker,
+};
+use rollpacker_stages::train::{Metrics, Sequence, TrainError, Trainer};
+
+/// Response length of a sample: any fixed function with a long tail will do.
+pub fn length(id: SampleId) -> u32 {
+    let mut hash = id.step.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ id.prompt.0.wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    hash = (hash ^ u64::from(id.sample)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    let die = (hash >> 33) % 100;
+    1 + u32::try_from(if die < 90 { die % 10 } else { die }).expect("small")
+}
+
+/// Ends one response a poll, the shortest first, as if each token took a tick.
+#[derive(Default)]
+pub struct ShortestFirst {
+    version: PolicyVersion,
+    pending: BTreeSet<(u32, SampleId)>,
+    ended: Vec<RolloutEvent>,
+    waker: Option<Waker>,
+    yielded: bool,
+    /// Fails instead of ending the response of this prompt.
+    pub fails_at: Option<PromptId>,
+    /// Ends everything that is asked for within one poll loop.
+    pub instant: bool,
+}
+
+impl ShortestFirst {
+    fn complete(&self, id: SampleId, tokens: u32, finish_reason: FinishReason) -> RolloutEvent {
+        let count = usize::try_from(tokens).expect("small");
+        RolloutEvent::Completed(Completion {
+            id,
+            response_ids: vec![7; count],
+            logprobs: vec![-0.5; count],
+            token_versions: vec![self.version; count],
+            text: "7".repeat(count),
+            finish_reason,
+            started: Nanos(0),
+            finished: Nanos(u64::from(tokens)),
+            preemptions: 0,
+            instance: 0,
+        })
+    }
+
+    fn wake(&self) {
+        if let Some(waker) = &self.waker {
+            waker();
+        }
+    }
+}
+
+impl RolloutEngine for ShortestFirst {
+    fn load(&mut self, policy: &Policy) {
+        self.version = policy.version;
+    }
+
+    fn generate(&mut self, request: Request) {
+        let Request { step, prompt, samples, .. } = request;
+        let ids = samples.map(|sample| SampleId { step, prompt, sample });
+        self.pending.extend(ids.map(|id| (length(id), id)));
+        self.wake();
+    }
+
+    fn abort(&mut self, id: SampleId) {
+        if self.pending.remove(&(length(id), id)) {
+            self.ended.push(self.complete(id, length(id) / 2, FinishReason::Abort));
+            self.wake();
+        }
+    }
+
+    fn poll(&mut self) -> Option<RolloutEvent> {
+        self.yielded = !self.yielded && !self.instant;
+        if !self.yielded && !self.instant {
+            return None;
+        }
+        let event = self.ended.pop().or_else(|| {
+            let (tokens, id) = self.pending.pop_first()?;
+            if self.fails_at == Some(id.prompt) {
+                return Some(RolloutEvent::Failed(RolloutError::Engine { instance: 3, reason: "out of memory".into() }));
+            }
+            Some(self.complete(id, tokens, FinishReason::Stop))
+        });
+        self.wake();
+        event.or_else(|| {
+            self.yielded = false;
+            None
+        })
+    }
+
+    fn wake_by(&mut self, waker: Waker) {
+        self.waker = Some(waker);
+    }
+}
+
+/// What a step trained on.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Trained {
+    pub sequences: usize,
+    pub tokens: usize,
+    pub calls: usize,
+}
+
+/// Remembers what it was given.
+#[derive(Clone, Default)]
+pub struct Remembering {
+    pub steps: Arc<Mutex<BTreeMap<Step, Trained>>>,
+    pub fails_at: Option<Step>,
+    updates: u64,
+}
+
+impl Remembering {
+    fn policy(&self) -> Policy {
+        Policy { version: PolicyVersion(self.updates), location: "nowhere".into(), digest: self.updates }
+    }
+}
+
+impl Trainer for Remembering {
+    fn publish_initial(&mut self) -> Result<Policy, TrainError> {
+        Ok(self.policy())
+    }
+
+    fn accumulate(&mut self, step: Step, sequences: &[Sequence<'_>]) -> Result<(), TrainError> {
+        if self.fails_at == Some(step) {
+            return Err(TrainError::NotFinite { step, quantity: "loss" });
+        }
+        let mut steps = self.steps.lock().expect("unpoisoned");
+        let trained = steps.entry(step).or_default();
+        trained.calls += 1;
+        trained.sequences += sequences.len();
+        trained.tokens += sequences.iter().map(|sequence| sequence.response_ids.len()).sum::<usize>();
+        Ok(())
+    }
+
+    fn update(&mut self, step: Step) -> Result<(Policy, Metrics), TrainError> {
+        self.steps.lock().expect("unpoisoned").entry(step).or_default();
+        self.updates += 1;
+        Ok((self.policy(), Metrics::from([("actor/lr".to_owned(), 0.1)])))
+    }
+
+    fn save(&mut self, _folder: &Path) -> Result<(), TrainError> {
+        Ok(())
+    }
+}
+
+/// One point for an odd length.
+pub struct Odd;
+
+impl Reward for Odd {
+    async fn score(&self, sample: &Sample) -> Result<Score, RewardError> {
+        Ok(((sample.response_ids.len() % 2) as f64).into())
+    }
+}
+
+pub fn router() -> Router {
+    Router::default().route("odd", Odd)
+}
+
+/// A batch of prompts with the given ids.
+pub fn prompts(ids: std::ops::Range<u64>, epoch_of: impl Fn(u64) -> u32, data_source: &str) -> Batch {
+    let row = |id| PromptRow {
+        prompt: PromptId(id),
+        epoch: epoch_of(id),
+        row: id,
+        domain: "math".into(),
+        prompt_ids: vec![1, 2, 3],
+        data_source: data_source.into(),
+        messages: "[]".into(),
+        ground_truth: Some("7".into()),
+        extra_info: None,
+    };
+    prompt_batch(&ids.map(row).collect::<Vec<_>>())
+}
+
+/// Collects reports.
+#[derive(Clone, Default)]
+pub struct Reports(pub Rc<RefCell<Vec<StepReport>>>);
+
+impl Observer for Reports {
+    fn step(&mut self, report: StepReport) {
+        self.0.borrow_mut().push(report);
+    }
+}
+
+/// A run of the whole step.
+pub struct Run {
+    pub schedule: Box<dyn Schedule>,
+    pub engine: ShortestFirst,
+    pub trainer: Remembering,
+    pub staleness: u64,
+    pub prompts: u64,
+    pub epochs: u32,
+    pub budget: usize,
+    pub data_source: &'static str,
+    pub stop: Stop,
+}
+
+impl Run {
+    pub fn of(schedule: impl Schedule + 'static) -> Self {
+        Self {
+            schedule: Box::new(schedule),
+            engine: ShortestFirst::default(),
+            trainer: Remembering::default(),
+            staleness: 0,
+            prompts: 40,
+            epochs: 1,
+            budget: 16,
+            data_source: "odd",
+            stop: Stop::default(),
+        }
+    }
+
+    pub fn run(self) -> Result<Vec<StepReport>, Fault> {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().expect("a runtime");
+        let reports = Reports::default();
+        let (observer, handle) = (reports.clone(), runtime.handle().clone());
+        let clock = Arc::new(VirtualClock::default());
+        let Self { schedule, engine, trainer, staleness, prompts: count, epochs, budget, data_source, stop } = self;
+        run(move |scope, faults| {
+            let trainer =
+                TrainerThread::spawn(clock.clone(), || Ok::<_, Infallible>(Box::new(trainer) as Box<dyn Trainer>));
+            let trainer = Rc::new(trainer.expect("made"));
+            let budget = Budget::new(budget);
+            let body = move |emitter: &rollpacker_dataflow::bridge::Emitter| {
+                let total = count * u64::from(epochs);
+                for first in (0..total).step_by(7) {
+                    let epoch_of = |id| u32::try_from(id / count).expect("small");
+                    if !emitter.send(prompts(first..(first + 7).min(total), epoch_of, data_source)) {
+                        break;
+                    }
+                }
+                Ok::<_, Infallible>(())
+            };
+            let (rows, errors) = produce(scope, "prompts", &schema::PROMPTS, budget.clone(), body);
+            let initial = policy_batch(&trainer.publish_initial().expect("published"));
+            let (policies, edge) = feedback::policies(scope, staleness, initial);
+
+            let rollouts = Prompts { rows, errors, budget }
+                .schedule(schedule)
+                .until(&stop)
+                .rollout(engine, &policies, clock.clone());
+            let (responses, decisions) = (rollouts.responses.clone(), rollouts.decisions.clone());
+            let gradients = rollouts
+                .reward(router(), handle, clock.clone())
+                .group()
+                .advantage(Grpo::default())
+                .gradient(trainer);
+            let groups = gradients.accumulated.clone();
+            let updates = gradients.update();
+            raise(updates.errors, faults);
+            observe(Observed { responses, groups, decisions, metrics: updates.metrics }, clock, observer);
+            edge.connect(updates.policies);
+        })?;
+        Ok(reports.0.take())
+    }
+}

@@ -1,0 +1,6 @@
+//! The work of an RL step behind small traits.
+
+pub mod model;
+pub mod reward;
+pub mod rollout;
+pub mod train;
