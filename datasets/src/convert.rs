@@ -1,6 +1,5 @@
 //! From one format to another, row by row.
 
-use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;
 
@@ -12,6 +11,7 @@ use crate::dataset::Dataset;
 use crate::error::DatasetError;
 use crate::json::messages_text;
 use crate::order::Cursor;
+use crate::partial::Partial;
 use crate::prompt::{MessageRef, PromptRow};
 use crate::shape::Shape;
 use crate::writer::{PromptWriter, WriteOptions};
@@ -23,7 +23,8 @@ pub enum Format {
     /// Parquet in verl's schema. A structured reference answer becomes JSON text; fields of `extra_info` that differ in type from row to
     /// row become text.
     Verl,
-    /// JSON lines in ROLL's columns, `messages` as JSON text; what these have no place for is in `extra_info`.
+    /// JSON lines in ROLL's columns, `messages` as JSON text. Fields of `extra_info` become columns; those that have the name of one
+    /// stay in `extra_info`.
     Roll,
     /// JSON lines of `data_source`, `domain`, `messages` (a list), `ground_truth` and `extra_info`.
     Messages,
@@ -74,18 +75,15 @@ fn to_lines(
     line: impl Fn(PromptRow) -> Value,
 ) -> Result<u64, DatasetError> {
     let failed = || DatasetError::io(output, "write");
-    let mut name = output.file_name().unwrap_or_default().to_owned();
-    name.push(".partial");
-    let partial = output.with_file_name(name);
-    let mut file =
-        BufWriter::new(File::create(&partial).map_err(DatasetError::io(&partial, "create"))?);
+    let (partial, file) = Partial::create(output)?;
+    let mut file = BufWriter::new(file);
     let mut written = 0;
     for row in rows(dataset)? {
         writeln!(file, "{}", line(row?)).map_err(failed())?;
         written += 1;
     }
     file.flush().map_err(failed())?;
-    std::fs::rename(&partial, output).map_err(DatasetError::io(output, "move into place"))?;
+    partial.finish()?;
     Ok(written)
 }
 
@@ -129,8 +127,11 @@ fn roll(mut row: PromptRow) -> Value {
         put(name, take(name, json!("")));
     }
     put("tag", take("tag", json!(row.domain)));
-    if !extra.is_empty() {
-        line.insert("extra_info".to_owned(), Value::Object(extra));
+    let (inside, beside): (Map<_, _>, Map<_, _>) =
+        extra.into_iter().partition(|(name, _)| line.contains_key(name));
+    line.extend(beside);
+    if !inside.is_empty() {
+        line.insert("extra_info".to_owned(), Value::Object(inside));
     }
     Value::Object(line)
 }

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::dataset::Prompts;
 use crate::error::DatasetError;
 use crate::order::Cursor;
 use crate::prompt::Prompt;
+use crate::prompts::Prompts;
 
 /// What was left out, by `data_source`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

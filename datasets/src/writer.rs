@@ -1,7 +1,7 @@
 //! Writing prompts as Parquet in verl's schema.
 
 use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use ::parquet::arrow::ArrowWriter;
@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::error::DatasetError;
+use crate::partial::Partial;
 use crate::prompt::PromptRow;
 use crate::shape::Shape;
 
@@ -50,8 +51,7 @@ impl Default for WriteOptions {
 /// Memory: a row group, encoded.
 #[derive(Debug)]
 pub struct PromptWriter {
-    path: PathBuf,
-    partial: PathBuf,
+    partial: Partial,
     writer: ArrowWriter<File>,
     layout: Layout,
     held: Vec<PromptRow>,
@@ -72,25 +72,15 @@ impl PromptWriter {
     ///
     /// When the file cannot be created.
     pub fn create(path: &Path, extra: Shape, options: WriteOptions) -> Result<Self, DatasetError> {
-        let mut name = path.file_name().unwrap_or_default().to_owned();
-        name.push(".partial");
-        let partial = path.with_file_name(name);
         let layout = Layout::new(extra);
-        let file = File::create(&partial).map_err(DatasetError::io(&partial, "create"))?;
+        let (partial, file) = Partial::create(path)?;
         let writer = ArrowWriter::try_new(file, layout.schema.clone(), Some(properties(options)));
         let writer = writer.map_err(|source| DatasetError::Write {
             file: path.to_owned(),
             row: 0,
             source,
         })?;
-        Ok(Self {
-            path: path.to_owned(),
-            partial,
-            writer,
-            layout,
-            held: Vec::with_capacity(BATCH),
-            written: 0,
-        })
+        Ok(Self { partial, writer, layout, held: Vec::with_capacity(BATCH), written: 0 })
     }
 
     /// Writes a prompt. Its `row` and `epoch` are not.
@@ -110,22 +100,27 @@ impl PromptWriter {
     /// When the disk refuses.
     pub fn finish(mut self) -> Result<u64, DatasetError> {
         self.flush()?;
-        let Self { path, partial, writer, written, .. } = self;
+        let Self { partial, writer, written, .. } = self;
         writer.close().map_err(|source| DatasetError::Write {
-            file: path.clone(),
+            file: partial.place().to_owned(),
             row: written,
             source,
         })?;
-        std::fs::rename(&partial, &path).map_err(DatasetError::io(&path, "move into place"))?;
+        partial.finish()?;
         Ok(written)
     }
 
     fn flush(&mut self) -> Result<(), DatasetError> {
         let batch = self.layout.batch(&self.held);
-        let batch =
-            batch.map_err(|source| DatasetError::Layout { file: self.path.clone(), source })?;
-        let failed =
-            |source| DatasetError::Write { file: self.path.clone(), row: self.written, source };
+        let batch = batch.map_err(|source| DatasetError::Layout {
+            file: self.partial.place().to_owned(),
+            source,
+        })?;
+        let failed = |source| DatasetError::Write {
+            file: self.partial.place().to_owned(),
+            row: self.written,
+            source,
+        };
         self.writer.write(&batch).map_err(failed)?;
         self.written += self.held.len() as u64;
         self.held.clear();

@@ -3,8 +3,9 @@
 //! The Arrow schema that a writer left in the footer is not used: text is then `Utf8` and lists are `List` whatever the writer called
 //! them, so that pandas' `large_string` is no case of its own. Only the leaves in use are read.
 
+mod schema;
+
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
@@ -16,21 +17,17 @@ use ::parquet::arrow::arrow_reader::{
 };
 use ::parquet::errors::ParquetError;
 use ::parquet::file::metadata::{PageIndexPolicy, RowGroupMetaData};
-use ::parquet::schema::types::SchemaDescriptor;
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, StringArray};
 use arrow::compute::{is_null, nullif};
-use arrow::datatypes::{DataType, Field, SchemaRef};
 
 use crate::chunk::{Chunk, RowDefect, index_u32};
-use crate::columns::{ColumnPath, Kind, Layout, Plan};
+use crate::columns::{ColumnPath, Plan};
 use crate::config::DatasetConfig;
-use crate::error::{DatasetError, quoted};
+use crate::error::DatasetError;
 use crate::file::{CHUNK_BYTES, CHUNK_ROWS, Chunks, RowNumbers, Segment};
 use crate::json::{Extra, Json};
 use crate::messages::{Messages, text_messages};
-
-const MAGIC: &[u8] = b"PAR1";
-const PROMPT_TYPE: &str = "list<struct<role: string, content: string>> or string";
+use crate::parquet::schema::{check_magic, check_types, projection, shown};
 
 /// A Parquet file of prompts.
 #[derive(Debug)]
@@ -295,100 +292,6 @@ fn messages(batch: &RecordBatch, path: &ColumnPath) -> (Messages, Vec<(u32, RowD
     (messages, Vec::new())
 }
 
-fn check_magic(path: &Path) -> Result<(), DatasetError> {
-    let failed = || DatasetError::io(path, "read");
-    let mut file = File::open(path).map_err(DatasetError::io(path, "open"))?;
-    let bytes = file.metadata().map_err(failed())?.len();
-    let mut head = Vec::new();
-    file.by_ref().take(4).read_to_end(&mut head).map_err(failed())?;
-    if head != MAGIC {
-        return Err(DatasetError::NotParquet { file: path.to_owned(), found: quoted(&head) });
-    }
-    let mut tail = Vec::new();
-    file.seek(SeekFrom::Start(bytes.saturating_sub(4))).map_err(failed())?;
-    file.read_to_end(&mut tail).map_err(failed())?;
-    match tail == MAGIC && bytes >= 12 {
-        true => Ok(()),
-        false => {
-            Err(DatasetError::Truncated { file: path.to_owned(), found: quoted(&tail), bytes })
-        }
-    }
-}
-
-fn check_types(path: &Path, schema: &SchemaRef, plan: &Plan) -> Result<(), DatasetError> {
-    for (part, column) in plan.parts() {
-        let found = field(schema, &column.parts)
-            .expect("invariant: a resolved path leads to a field")
-            .data_type();
-        let (fits, expected) = match part {
-            "prompt" => (is_prompt(found), PROMPT_TYPE),
-            "extra_info" => (
-                matches!(found, DataType::Struct(_) | DataType::Utf8 | DataType::Null),
-                "struct or JSON text",
-            ),
-            "ground_truth" => (true, "any"),
-            _ => (matches!(found, DataType::Utf8), "string"),
-        };
-        if !fits {
-            let (file, column) = (path.to_owned(), column.name.to_string());
-            return Err(DatasetError::WrongType { file, column, expected, found: shown(found) });
-        }
-    }
-    Ok(())
-}
-
-fn is_prompt(data_type: &DataType) -> bool {
-    let text = |fields: &arrow::datatypes::Fields, name| {
-        fields.iter().any(|field| field.name() == name && *field.data_type() == DataType::Utf8)
-    };
-    match data_type {
-        DataType::Utf8 => true,
-        DataType::List(item) => match item.data_type() {
-            DataType::Struct(fields) => text(fields, "role") && text(fields, "content"),
-            _ => false,
-        },
-        _ => false,
-    }
-}
-
-fn field<'a>(schema: &'a SchemaRef, parts: &[String]) -> Option<&'a Field> {
-    let (root, rest) = parts.split_first()?;
-    let root = schema.field_with_name(root).ok()?;
-    rest.iter().try_fold(root, |field, part| match field.data_type() {
-        DataType::Struct(fields) => fields.find(part).map(|(_, field)| field.as_ref()),
-        _ => None,
-    })
-}
-
-impl Layout for SchemaRef {
-    fn roots(&self) -> Vec<String> {
-        self.fields().iter().map(|field| field.name().clone()).collect()
-    }
-
-    fn kind(&self, parts: &[String]) -> Option<Kind> {
-        Some(match field(self, parts)?.data_type() {
-            DataType::List(_) => Kind::List,
-            DataType::Utf8 => Kind::Text,
-            DataType::Struct(_) => Kind::Struct,
-            _ => Kind::Other,
-        })
-    }
-}
-
-/// The leaves in use: of messages only role and content.
-fn projection(schema: &SchemaDescriptor, plan: &Plan) -> ProjectionMask {
-    let used = |leaf: &[String]| {
-        let prompt = leaf.starts_with(&plan.prompt.parts)
-            && (leaf.len() == plan.prompt.parts.len()
-                || leaf.last().is_some_and(|name| name == "role" || name == "content"));
-        let part = plan.parts().skip(1).any(|(_, path)| leaf.starts_with(&path.parts));
-        prompt || part || plan.extra.contains(&leaf[0])
-    };
-    let leaves =
-        schema.columns().iter().enumerate().filter(|(_, column)| used(column.path().parts()));
-    ProjectionMask::leaves(schema, leaves.map(|(index, _)| index))
-}
-
 fn segments(groups: &[RowGroupMetaData], projection: &ProjectionMask) -> Vec<Segment> {
     let mut start = 0;
     let segment = |group: &RowGroupMetaData| {
@@ -418,20 +321,4 @@ fn chunk_rows(segments: &[Segment]) -> usize {
     };
     let least = segments.iter().map(fit).min().unwrap_or(1);
     usize::try_from(least).unwrap_or(CHUNK_ROWS).clamp(1, CHUNK_ROWS)
-}
-
-/// A type as its users write it.
-fn shown(data_type: &DataType) -> String {
-    match data_type {
-        DataType::Utf8 => "string".to_owned(),
-        DataType::List(item) => format!("list<{}>", shown(item.data_type())),
-        DataType::Struct(fields) => {
-            let fields: Vec<_> = fields
-                .iter()
-                .map(|field| format!("{}: {}", field.name(), shown(field.data_type())))
-                .collect();
-            format!("struct<{}>", fields.join(", "))
-        }
-        other => other.to_string().to_lowercase(),
-    }
 }

@@ -1,0 +1,58 @@
+//! The lines of a file.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Seek, SeekFrom};
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::error::DatasetError;
+
+/// The lines of a file that are not blank.
+#[derive(Debug)]
+pub(super) struct Lines {
+    pub(super) path: Arc<Path>,
+    reader: BufReader<File>,
+    /// The line read last, without its end.
+    pub(super) line: Vec<u8>,
+    /// Where the line ends.
+    pub(super) end: u64,
+}
+
+impl Lines {
+    pub(super) fn open(path: &Arc<Path>, at: u64) -> Result<Self, DatasetError> {
+        let file = File::open(path).map_err(DatasetError::io(path, "open"))?;
+        let reader = BufReader::with_capacity(1 << 16, file);
+        let mut lines = Self { path: path.clone(), reader, line: Vec::new(), end: 0 };
+        lines.seek(at)?;
+        Ok(lines)
+    }
+
+    pub(super) fn seek(&mut self, at: u64) -> Result<(), DatasetError> {
+        if at != self.end {
+            self.reader.seek(SeekFrom::Start(at)).map_err(DatasetError::io(&self.path, "read"))?;
+            self.end = at;
+        }
+        Ok(())
+    }
+
+    /// Reads the next line into `line` and says where it starts.
+    pub(super) fn next_line(&mut self) -> Result<Option<u64>, DatasetError> {
+        loop {
+            let start = self.end;
+            self.line.clear();
+            let read = self
+                .reader
+                .read_until(b'\n', &mut self.line)
+                .map_err(DatasetError::io(&self.path, "read"))?;
+            self.end += read as u64;
+            match read {
+                0 => return Ok(None),
+                _ if self.line.iter().all(u8::is_ascii_whitespace) => {}
+                _ => {
+                    self.line.truncate(self.line.trim_ascii_end().len());
+                    return Ok(Some(start));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! Prompts in JSON lines: ROLL's columns, with `messages` as JSON text, and files whose `messages` are real lists.
+//!
+//! Opening a file goes over it once to count its lines and keeps the place of every 64th. Blank lines do not count.
+
+mod lines;
+mod rows;
+
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+
+use crate::chunk::Chunk;
+use crate::columns::{Kind, Layout, Plan};
+use crate::config::DatasetConfig;
+use crate::error::DatasetError;
+use crate::file::{CHUNK_BYTES, CHUNK_ROWS, Chunks, RowNumbers, Segment};
+use crate::jsonl::lines::Lines;
+use crate::jsonl::rows::ChunkBuilder;
+use crate::messages::shown;
+
+/// Lines between two places that are kept.
+const STRIDE: u64 = 64;
+
+type Object = Map<String, Value>;
+
+/// A JSONL file of prompts.
+#[derive(Debug)]
+pub(crate) struct JsonlFile {
+    path: Arc<Path>,
+    plan: Arc<Plan>,
+    columns: Vec<(String, String)>,
+    /// Byte offset of rows 0, 64, 128, ...
+    places: Arc<[u64]>,
+    segments: Vec<Segment>,
+}
+
+impl JsonlFile {
+    pub(crate) fn open(path: Arc<Path>, config: &DatasetConfig) -> Result<Self, DatasetError> {
+        let mut lines = Lines::open(&path, 0)?;
+        let (mut places, mut rows) = (Vec::new(), 0);
+        let mut first = Object::new();
+        while let Some(place) = lines.next_line()? {
+            if rows == 0 {
+                first = object(&lines.line).map_err(|found| bad_line(&path, found))?;
+            }
+            if rows % STRIDE == 0 {
+                places.push(place);
+            }
+            rows += 1;
+        }
+        if rows == 0 {
+            return Err(DatasetError::NoRows { file: path.to_path_buf() });
+        }
+        let plan = Arc::new(Plan::resolve(&path, &first, config)?);
+        let columns =
+            first.iter().map(|(name, value)| (name.clone(), type_name(value).to_owned())).collect();
+        let segments = segments(rows, &places, lines.end);
+        Ok(Self { path, plan, columns, places: places.into(), segments })
+    }
+
+    pub(crate) fn path(&self) -> &Arc<Path> {
+        &self.path
+    }
+
+    pub(crate) fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    pub(crate) fn segments(&self) -> &[Segment] {
+        &self.segments
+    }
+
+    pub(crate) fn columns(&self) -> Vec<(String, String)> {
+        self.columns.clone()
+    }
+
+    pub(crate) fn read(
+        &self,
+        ranges: Vec<Range<u64>>,
+        first_row: u64,
+    ) -> Result<Chunks, DatasetError> {
+        Ok(Box::new(JsonlChunks {
+            plan: self.plan.clone(),
+            places: self.places.clone(),
+            lines: Lines::open(&self.path, 0)?,
+            next_line: 0,
+            rows: RowNumbers::new(ranges),
+            first_row,
+            failed: false,
+        }))
+    }
+}
+
+/// One segment for each kept place.
+fn segments(rows: u64, places: &[u64], end: u64) -> Vec<Segment> {
+    let ends = places.iter().skip(1).copied().chain([end]);
+    let segment = |((index, start), end): ((u64, &u64), u64)| Segment {
+        rows: index * STRIDE..rows.min((index + 1) * STRIDE),
+        bytes: end - start,
+    };
+    (0..).zip(places).zip(ends).map(segment).collect()
+}
+
+fn bad_line(path: &Path, found: String) -> DatasetError {
+    DatasetError::BadRow {
+        file: path.to_owned(),
+        row: 0,
+        column: LINE.to_owned(),
+        expected: OBJECT,
+        found,
+    }
+}
+
+const LINE: &str = "(the line)";
+const OBJECT: &str = "a JSON object";
+
+fn object(line: &[u8]) -> Result<Object, String> {
+    match serde_json::from_slice(line) {
+        Ok(Value::Object(object)) => Ok(object),
+        Ok(other) => Err(shown(&other)),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+fn type_name(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "bool",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
+}
+
+impl Layout for Object {
+    fn roots(&self) -> Vec<String> {
+        self.keys().cloned().collect()
+    }
+
+    fn kind(&self, parts: &[String]) -> Option<Kind> {
+        Some(match descend(self, parts)? {
+            Value::Array(_) => Kind::List,
+            Value::String(_) => Kind::Text,
+            Value::Object(_) => Kind::Struct,
+            _ => Kind::Other,
+        })
+    }
+}
+
+fn descend<'a>(object: &'a Object, parts: &[String]) -> Option<&'a Value> {
+    let (root, rest) = parts.split_first()?;
+    rest.iter().try_fold(object.get(root)?, |value, part| value.get(part))
+}
+
+/// The chunks of some rows.
+struct JsonlChunks {
+    plan: Arc<Plan>,
+    places: Arc<[u64]>,
+    lines: Lines,
+    /// The row that the next line is.
+    next_line: u64,
+    rows: RowNumbers,
+    first_row: u64,
+    failed: bool,
+}
+
+impl Iterator for JsonlChunks {
+    type Item = Result<Chunk, DatasetError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.failed {
+            return None;
+        }
+        let chunk = self.chunk().transpose();
+        self.failed = matches!(chunk, Some(Err(_)));
+        chunk
+    }
+}
+
+impl JsonlChunks {
+    fn chunk(&mut self) -> Result<Option<Chunk>, DatasetError> {
+        let mut builder = ChunkBuilder::new(self.plan.clone());
+        while builder.rows.len() < CHUNK_ROWS && builder.bytes < CHUNK_BYTES {
+            let Some(row) = self.rows.next() else { break };
+            self.line(row)?;
+            builder.push(row, &self.lines.line);
+        }
+        Ok((!builder.rows.is_empty())
+            .then(|| builder.finish(self.lines.path.clone(), self.first_row)))
+    }
+
+    /// Reads the line of a row.
+    fn line(&mut self, row: u64) -> Result<(), DatasetError> {
+        if row / STRIDE > self.next_line / STRIDE || row < self.next_line {
+            let stride =
+                usize::try_from(row / STRIDE).expect("invariant: the kept places fit memory");
+            self.lines.seek(self.places[stride])?;
+            self.next_line = row / STRIDE * STRIDE;
+        }
+        while self.next_line <= row {
+            if self.lines.next_line()?.is_none() {
+                let source = std::io::ErrorKind::UnexpectedEof.into();
+                return Err(DatasetError::Io {
+                    file: self.lines.path.to_path_buf(),
+                    operation: "read all lines of",
+                    source,
+                });
+            }
+            self.next_line += 1;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,132 @@
+//! Whether a Parquet file is one of prompts, and which of its leaves to read.
+
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::Path;
+
+use ::parquet::arrow::ProjectionMask;
+use ::parquet::schema::types::SchemaDescriptor;
+use arrow::datatypes::{DataType, Field, SchemaRef};
+
+use crate::columns::{Kind, Layout, Plan};
+use crate::error::{DatasetError, quoted};
+
+const MAGIC: &[u8] = b"PAR1";
+const PROMPT_TYPE: &str = "list<struct<role: string, content: string>> or string";
+
+/// # Errors
+///
+/// When the file does not begin and end as a Parquet file does.
+pub(super) fn check_magic(path: &Path) -> Result<(), DatasetError> {
+    let failed = || DatasetError::io(path, "read");
+    let mut file = File::open(path).map_err(DatasetError::io(path, "open"))?;
+    let bytes = file.metadata().map_err(failed())?.len();
+    let mut head = Vec::new();
+    file.by_ref().take(4).read_to_end(&mut head).map_err(failed())?;
+    if head != MAGIC {
+        return Err(DatasetError::NotParquet { file: path.to_owned(), found: quoted(&head) });
+    }
+    let mut tail = Vec::new();
+    file.seek(SeekFrom::Start(bytes.saturating_sub(4))).map_err(failed())?;
+    file.read_to_end(&mut tail).map_err(failed())?;
+    match tail == MAGIC && bytes >= 12 {
+        true => Ok(()),
+        false => {
+            Err(DatasetError::Truncated { file: path.to_owned(), found: quoted(&tail), bytes })
+        }
+    }
+}
+
+pub(super) fn check_types(
+    path: &Path,
+    schema: &SchemaRef,
+    plan: &Plan,
+) -> Result<(), DatasetError> {
+    for (part, column) in plan.parts() {
+        let found = field(schema, &column.parts)
+            .expect("invariant: a resolved path leads to a field")
+            .data_type();
+        let (fits, expected) = match part {
+            "prompt" => (is_prompt(found), PROMPT_TYPE),
+            "extra_info" => (
+                matches!(found, DataType::Struct(_) | DataType::Utf8 | DataType::Null),
+                "struct or JSON text",
+            ),
+            "ground_truth" => (true, "any"),
+            _ => (matches!(found, DataType::Utf8), "string"),
+        };
+        if !fits {
+            let (file, column) = (path.to_owned(), column.name.to_string());
+            return Err(DatasetError::WrongType { file, column, expected, found: shown(found) });
+        }
+    }
+    Ok(())
+}
+
+fn is_prompt(data_type: &DataType) -> bool {
+    let text = |fields: &arrow::datatypes::Fields, name| {
+        fields.iter().any(|field| field.name() == name && *field.data_type() == DataType::Utf8)
+    };
+    match data_type {
+        DataType::Utf8 => true,
+        DataType::List(item) => match item.data_type() {
+            DataType::Struct(fields) => text(fields, "role") && text(fields, "content"),
+            _ => false,
+        },
+        _ => false,
+    }
+}
+
+fn field<'a>(schema: &'a SchemaRef, parts: &[String]) -> Option<&'a Field> {
+    let (root, rest) = parts.split_first()?;
+    let root = schema.field_with_name(root).ok()?;
+    rest.iter().try_fold(root, |field, part| match field.data_type() {
+        DataType::Struct(fields) => fields.find(part).map(|(_, field)| field.as_ref()),
+        _ => None,
+    })
+}
+
+impl Layout for SchemaRef {
+    fn roots(&self) -> Vec<String> {
+        self.fields().iter().map(|field| field.name().clone()).collect()
+    }
+
+    fn kind(&self, parts: &[String]) -> Option<Kind> {
+        Some(match field(self, parts)?.data_type() {
+            DataType::List(_) => Kind::List,
+            DataType::Utf8 => Kind::Text,
+            DataType::Struct(_) => Kind::Struct,
+            _ => Kind::Other,
+        })
+    }
+}
+
+/// The leaves in use: of messages only role and content.
+pub(super) fn projection(schema: &SchemaDescriptor, plan: &Plan) -> ProjectionMask {
+    let used = |leaf: &[String]| {
+        let prompt = leaf.starts_with(&plan.prompt.parts)
+            && (leaf.len() == plan.prompt.parts.len()
+                || leaf.last().is_some_and(|name| name == "role" || name == "content"));
+        let part = plan.parts().skip(1).any(|(_, path)| leaf.starts_with(&path.parts));
+        prompt || part || plan.extra.contains(&leaf[0])
+    };
+    let leaves =
+        schema.columns().iter().enumerate().filter(|(_, column)| used(column.path().parts()));
+    ProjectionMask::leaves(schema, leaves.map(|(index, _)| index))
+}
+
+/// A type as its users write it.
+pub(super) fn shown(data_type: &DataType) -> String {
+    match data_type {
+        DataType::Utf8 => "string".to_owned(),
+        DataType::List(item) => format!("list<{}>", shown(item.data_type())),
+        DataType::Struct(fields) => {
+            let fields: Vec<_> = fields
+                .iter()
+                .map(|field| format!("{}: {}", field.name(), shown(field.data_type())))
+                .collect();
+            format!("struct<{}>", fields.join(", "))
+        }
+        other => other.to_string().to_lowercase(),
+    }
+}

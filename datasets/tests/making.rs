@@ -1,0 +1,149 @@
+//! Converting and generating.
+#![allow(missing_docs, clippy::unwrap_used, reason = "tests")]
+
+mod made;
+
+use std::collections::HashSet;
+
+use rollpacker_datasets::convert::{Format, convert};
+use rollpacker_datasets::generate::{ChainConfig, DATA_SOURCE, Lengths, generate};
+use rollpacker_datasets::validate::validate;
+use rollpacker_datasets::{
+    Compression, Cursor, Dataset, DatasetConfig, DatasetError, PromptRow, WriteOptions,
+};
+use serde_json::{Value, json};
+
+use crate::made::Folder;
+
+fn all(file: &str) -> DatasetConfig {
+    DatasetConfig { extra_columns: vec!["*".to_owned()], ..DatasetConfig::of([file]) }
+}
+
+fn rows(config: DatasetConfig) -> Vec<PromptRow> {
+    let dataset = Dataset::open(config).unwrap();
+    dataset
+        .prompts(Cursor::default())
+        .unwrap()
+        .until_epoch(1)
+        .map(|prompt| prompt.unwrap().to_row())
+        .collect()
+}
+
+fn roll_line(id: u32) -> Value {
+    let messages = json!([{"role": "system", "content": "\"think\""}, {"role": "user", "content": format!("é {id}")}]);
+    json!({"id": id.to_string(), "domain": "math", "source": "here", "difficulty": "2.0", "prompt": format!("é {id}"),
+        "messages": messages.to_string(), "ground_truth": "x", "case_type": "", "test_case_function": "", "test_cases": "",
+        "tag": "t", "level": id})
+}
+
+#[test]
+fn rows_survive_every_format_and_back() {
+    let folder = Folder::new();
+    let lines: Vec<Value> = (0..70).map(roll_line).collect();
+    let start = folder.lines("roll.jsonl", &lines);
+    let options = WriteOptions { compression: Compression::Zstd, row_group_rows: 32 };
+    let to = |from: &str, name: &str, format| {
+        let output = folder.path(name);
+        assert_eq!(convert(&all(from), &output, format, options).unwrap(), 70);
+        output.to_str().unwrap().to_owned()
+    };
+    let verl = to(&start, "a.parquet", Format::Verl);
+    let messages = to(&verl, "b.jsonl", Format::Messages);
+    let verl_again = to(&messages, "c.parquet", Format::Verl);
+    let roll = to(&verl_again, "d.jsonl", Format::Roll);
+    let expected = rows(all(&start));
+    for file in [&verl, &messages, &verl_again] {
+        assert_eq!(rows(all(file)), expected, "{file}");
+    }
+    let text = std::fs::read_to_string(roll).unwrap();
+    let back: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let same_messages =
+        |line: &Value| serde_json::from_str::<Value>(line["messages"].as_str().unwrap()).unwrap();
+    for (line, back) in lines.iter().zip(&back) {
+        assert_eq!(same_messages(line), same_messages(back));
+        let rest = |line: &Value| {
+            line.as_object().unwrap().iter().filter(|(name, _)| *name != "messages").count()
+        };
+        assert!(
+            line.as_object()
+                .unwrap()
+                .iter()
+                .all(|(name, value)| name == "messages" || back[name] == *value),
+            "{back}"
+        );
+        assert_eq!(rest(line), rest(back));
+    }
+}
+
+#[test]
+fn a_bad_row_leaves_no_half_a_file() {
+    let folder = Folder::new();
+    let file = folder.lines("a.jsonl", &[json!({"prompt": "a"}), json!({"prompt": ""})]);
+    let output = folder.path("b.jsonl");
+    let error =
+        convert(&all(&file), &output, Format::Messages, WriteOptions::default()).unwrap_err();
+    assert!(matches!(error, DatasetError::BadRow { row: 1, .. }), "{error}");
+    assert_eq!(std::fs::read_dir(output.parent().unwrap()).unwrap().count(), 1, "the input only");
+}
+
+fn demonstration(row: &PromptRow) -> &str {
+    row.extra_info["demonstration"].as_str().unwrap()
+}
+
+#[test]
+fn the_built_in_task_is_sound() {
+    let folder = Folder::new();
+    let config =
+        ChainConfig { rows: 4000, validation_rows: 500, seed: 5, ..ChainConfig::default() };
+    let made = generate(&config, &folder.path("task"), WriteOptions::default()).unwrap();
+    assert!(made.longest_solution_chars >= 8 * made.median_solution_chars, "{made:?}");
+    let files = [&made.train, &made.validation].map(|file| file.to_str().unwrap());
+    let report = validate(&DatasetConfig::of(files), 1).unwrap();
+    assert_eq!(
+        (report.rows, report.errors, report.warnings),
+        (4500, 0, 0),
+        "no prompt comes twice"
+    );
+
+    let (train, validation) = (rows(all(files[0])), rows(all(files[1])));
+    let answer = |row: &PromptRow| format!("A:{}", row.ground_truth.clone().unwrap());
+    assert!(train.iter().all(|row| demonstration(row).ends_with(&answer(row)) && row.data_source == DATA_SOURCE));
+    let direct = train.iter().filter(|row| demonstration(row) == answer(row)).count();
+    assert!((1850..2150).contains(&direct), "{direct} of 4000, standard deviation 32");
+    assert!(validation.iter().all(|row| !row.extra_info.contains_key("demonstration")));
+    let answers: HashSet<_> = train.iter().map(|row| row.ground_truth.clone()).collect();
+    assert_eq!(answers.len(), 10);
+}
+
+#[test]
+fn the_same_seed_makes_the_same_files() {
+    let folder = Folder::new();
+    let make = |name: &str, seed| {
+        let config = ChainConfig { rows: 300, validation_rows: 20, seed, ..ChainConfig::default() };
+        let made = generate(&config, &folder.path(name), WriteOptions::default()).unwrap();
+        std::fs::read(made.train).unwrap()
+    };
+    assert_eq!(make("a", 1), make("b", 1));
+    assert_ne!(make("a", 1), make("c", 2));
+}
+
+#[test]
+fn what_cannot_be_generated_is_refused() {
+    let folder = Folder::new();
+    let error = |config| {
+        generate(&config, &folder.path("no"), WriteOptions::default()).unwrap_err().to_string()
+    };
+    let share = ChainConfig { direct_share: 1.5, ..ChainConfig::default() };
+    assert_eq!(error(share), "`direct_share`: expected 0 to 1, found 1.5");
+    let short = Lengths { median: 1.0, sigma: 0.0, most: 1 };
+    let few = error(ChainConfig {
+        rows: 200,
+        validation_rows: 1,
+        lengths: short,
+        ..ChainConfig::default()
+    });
+    assert_eq!(
+        few,
+        "`rows`: expected fewer rows or longer prompts, found 200, but no more than 120 short prompts differ"
+    );
+}
