@@ -1,0 +1,166 @@
+//! What did not reach the collector. The SDK tells its own log of a failed export, and nobody else.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::error::OTelSdkResult;
+use opentelemetry_sdk::metrics::Temporality;
+use opentelemetry_sdk::metrics::data::ResourceMetrics;
+use opentelemetry_sdk::metrics::exporter::PushMetricExporter;
+use opentelemetry_sdk::trace::{SpanData, SpanExporter};
+
+/// A kind of telemetry, with a path and variables of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Signal {
+    /// Spans of steps and stages.
+    Traces,
+    /// Gauges of a step.
+    Metrics,
+}
+
+impl Signal {
+    pub(super) fn in_variables(self) -> &'static str {
+        match self {
+            Self::Traces => "TRACES",
+            Self::Metrics => "METRICS",
+        }
+    }
+}
+
+impl fmt::Display for Signal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Traces => "traces",
+            Self::Metrics => "metrics",
+        })
+    }
+}
+
+/// Exports of one signal that the collector did not take.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Loss {
+    /// Of what.
+    pub signal: Signal,
+    /// Where it was to go.
+    pub endpoint: String,
+    /// How many exports, each of one batch of spans or the metrics of one step, are known to have failed.
+    pub exports: u64,
+    /// Why the first did.
+    pub cause: String,
+}
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { signal, endpoint, exports, cause } = self;
+        write!(f, "{exports} exports of {signal} to {endpoint} ({cause})")
+    }
+}
+
+pub(super) fn join(losses: &[Loss]) -> String {
+    losses.iter().map(Loss::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// The account of one signal's losses, shared by the threads that make them.
+#[derive(Clone, Debug)]
+pub(super) struct Losses(Arc<Account>);
+
+#[derive(Debug)]
+struct Account {
+    signal: Signal,
+    endpoint: String,
+    exports: AtomicU64,
+    cause: OnceLock<String>,
+}
+
+impl Losses {
+    pub(super) fn new(signal: Signal, endpoint: String) -> Self {
+        Self(Arc::new(Account {
+            signal,
+            endpoint,
+            exports: AtomicU64::new(0),
+            cause: OnceLock::new(),
+        }))
+    }
+
+    pub(super) fn note(&self, cause: &impl fmt::Display) {
+        self.0.exports.fetch_add(1, Ordering::Relaxed);
+        self.0.cause.get_or_init(|| cause.to_string());
+    }
+
+    /// What was lost over the run, whose last export ended like `ended`.
+    pub(super) fn at_the_end(&self, ended: Result<(), impl fmt::Display>) -> Option<Loss> {
+        if let Err(error) = ended {
+            self.note(&error);
+        }
+        self.0.cause.get().map(|cause| Loss {
+            signal: self.0.signal,
+            endpoint: self.0.endpoint.clone(),
+            exports: self.0.exports.load(Ordering::Relaxed),
+            cause: cause.clone(),
+        })
+    }
+}
+
+/// An exporter whose failures are noted.
+#[derive(Debug)]
+pub(super) struct Watched<E> {
+    exporter: E,
+    losses: Losses,
+}
+
+impl<E> Watched<E> {
+    pub(super) fn new(exporter: E, losses: Losses) -> Self {
+        Self { exporter, losses }
+    }
+
+    fn noted(&self, result: OTelSdkResult) -> OTelSdkResult {
+        result.inspect_err(|error| self.losses.note(error))
+    }
+}
+
+impl<E: SpanExporter> SpanExporter for Watched<E> {
+    async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
+        self.noted(self.exporter.export(batch).await)
+    }
+
+    fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
+        self.exporter.shutdown_with_timeout(timeout)
+    }
+
+    fn shutdown(&self) -> OTelSdkResult {
+        self.exporter.shutdown()
+    }
+
+    fn force_flush(&self) -> OTelSdkResult {
+        self.exporter.force_flush()
+    }
+
+    fn set_resource(&mut self, resource: &Resource) {
+        self.exporter.set_resource(resource);
+    }
+}
+
+impl<E: PushMetricExporter> PushMetricExporter for Watched<E> {
+    async fn export(&self, metrics: &ResourceMetrics) -> OTelSdkResult {
+        self.noted(self.exporter.export(metrics).await)
+    }
+
+    fn force_flush(&self) -> OTelSdkResult {
+        self.exporter.force_flush()
+    }
+
+    fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
+        self.exporter.shutdown_with_timeout(timeout)
+    }
+
+    fn shutdown(&self) -> OTelSdkResult {
+        self.exporter.shutdown()
+    }
+
+    fn temporality(&self) -> Temporality {
+        self.exporter.temporality()
+    }
+}

@@ -1,0 +1,124 @@
+//! The metrics of steps as gauges, each step exported once, on a thread that may wait for the collector.
+//!
+//! The SDK's reader exports the last value of a gauge every so many seconds, and its flush waits without limit; a training run has
+//! one value a step, and must not wait.
+
+use std::collections::BTreeMap;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::time::Duration;
+
+use opentelemetry::metrics::MeterProvider;
+use opentelemetry_otlp::MetricExporter;
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::metrics::{PeriodicReader, SdkMeterProvider, Temporality};
+
+use super::TelemetryError;
+use super::loss::{Loss, Losses, Signal, Watched};
+
+/// Steps that wait for the collector; more are lost.
+const WAITING_STEPS: usize = 64;
+
+/// Longer than any run: steps are exported when they are there.
+const NEVER: Duration = Duration::from_secs(u32::MAX as u64);
+
+type StepMetrics = BTreeMap<String, f64>;
+
+/// The metrics of steps, on their way.
+#[derive(Debug)]
+pub(super) struct Metrics {
+    steps: SyncSender<StepMetrics>,
+    closing: Closing,
+}
+
+/// Metrics to which no step is added any more.
+#[derive(Debug)]
+pub(super) struct Closing {
+    done: Receiver<()>,
+    losses: Losses,
+}
+
+impl Metrics {
+    pub(super) fn start(endpoint: String, resource: Resource) -> Result<Self, TelemetryError> {
+        let losses = Losses::new(Signal::Metrics, endpoint);
+        let provider = provider(losses.clone(), resource)?;
+        let (steps, waiting) = sync_channel(WAITING_STEPS);
+        let (ended, done) = sync_channel(1);
+        std::thread::Builder::new()
+            .name("rollpacker-metrics".to_owned())
+            .spawn(move || {
+                export(&provider, waiting);
+                drop((provider, ended));
+            })
+            .map_err(TelemetryError::Thread)?;
+        Ok(Self { steps, closing: Closing { done, losses } })
+    }
+
+    pub(super) fn record(&self, metrics: &StepMetrics) {
+        if self.steps.try_send(metrics.clone()).is_err() {
+            self.closing
+                .losses
+                .note(&format_args!("the collector is {WAITING_STEPS} steps behind"));
+        }
+    }
+
+    pub(super) fn close(self) -> Closing {
+        self.closing
+    }
+}
+
+impl Closing {
+    pub(super) fn end(self, limit: Duration) -> Option<Loss> {
+        self.losses.at_the_end(match self.done.recv_timeout(limit) {
+            Ok(()) | Err(RecvTimeoutError::Disconnected) => Ok(()),
+            Err(RecvTimeoutError::Timeout) => Err("no answer at the end of the run"),
+        })
+    }
+}
+
+/// Delta temporality: a gauge is exported with the steps that have it, and only with them.
+fn provider(losses: Losses, resource: Resource) -> Result<SdkMeterProvider, TelemetryError> {
+    let exporter = MetricExporter::builder()
+        .with_temporality(Temporality::Delta)
+        .with_http()
+        .build()
+        .map_err(|source| TelemetryError::Exporter { signal: Signal::Metrics, source })?;
+    let reader =
+        PeriodicReader::builder(Watched::new(exporter, losses)).with_interval(NEVER).build();
+    Ok(SdkMeterProvider::builder().with_reader(reader).with_resource(resource).build())
+}
+
+fn export(provider: &SdkMeterProvider, steps: Receiver<StepMetrics>) {
+    let meter = provider.meter("rollpacker");
+    let mut gauges = BTreeMap::new();
+    for step in steps {
+        for (name, value) in step {
+            gauges
+                .entry(name)
+                .or_insert_with_key(|name| meter.f64_gauge(instrument(name)).build())
+                .record(value, &[]);
+        }
+        // A failure is noted by the exporter.
+        let _noted = provider.force_flush();
+    }
+}
+
+/// The name of the gauge of a metric: letters, digits, `_`, `-` and `.`, 255 at most, or the SDK makes a gauge that goes nowhere.
+fn instrument(metric: &str) -> String {
+    let allowed = |letter: char| match letter {
+        '/' => '.',
+        letter if letter.is_ascii_alphanumeric() || "_-.".contains(letter) => letter,
+        _ => '_',
+    };
+    "rollpacker.".chars().chain(metric.chars().map(allowed)).take(255).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_instruments_are_valid() {
+        assert_eq!(instrument("val-core/gsm8k/mean@8"), "rollpacker.val-core.gsm8k.mean_8");
+        assert_eq!(instrument(&"é".repeat(300)).len(), 255);
+    }
+}

@@ -1,0 +1,409 @@
+//! Steps and stages reach an OTLP collector as traces, metrics as gauges; no collector harms a run.
+//!
+//! Variables and the global subscriber belong to a process: every case runs the test [`child`] of this program in a process of its own.
+
+#![cfg(feature = "torch")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use arrow::array::{ArrayRef, StringArray, UInt64Array};
+use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
+use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
+use opentelemetry_proto::tonic::common::v1::any_value::Value;
+use opentelemetry_proto::tonic::common::v1::{AnyValue, KeyValue};
+use opentelemetry_proto::tonic::metrics::v1::metric::Data;
+use opentelemetry_proto::tonic::metrics::v1::number_data_point;
+use opentelemetry_proto::tonic::resource::v1::Resource;
+use opentelemetry_proto::tonic::trace::v1::Span;
+use prost::Message;
+use rollpacker::telemetry::{Telemetry, TelemetryError};
+use rollpacker_dataflow::batch::Batch;
+use rollpacker_dataflow::clock::{Clock, WallClock};
+use rollpacker_dataflow::fault::Fault;
+use rollpacker_dataflow::operator::{BatchStream, Operator};
+use rollpacker_dataflow::step::Step;
+use rollpacker_dataflow::{runtime, schema, telemetry};
+use timely::dataflow::Scope;
+use timely::dataflow::channels::pact::Pipeline;
+
+const STEPS: u64 = 3;
+const MODE: &str = "ROLLPACKER_TEST_TELEMETRY";
+
+// The run that is watched.
+
+fn batch() -> Batch {
+    let version: ArrayRef = Arc::new(UInt64Array::from(vec![0]));
+    let text: ArrayRef = Arc::new(StringArray::from(vec!["test"]));
+    Batch::from_columns(&schema::POLICIES, vec![version.clone(), text, version])
+}
+
+/// One batch a step.
+fn source(scope: Scope<'_, Step>) -> BatchStream<'_> {
+    let mut operator = Operator::new("source", scope);
+    let (mut output, stream) = operator.output(&schema::POLICIES, &[]);
+    operator.build(move |mut capabilities| {
+        let mut capability = capabilities.pop();
+        move |_| {
+            let Some(mut capability) = capability.take() else { return };
+            for step in 0..STEPS {
+                capability.downgrade(&Step(step));
+                output.give(&capability, batch());
+            }
+        }
+    });
+    stream
+}
+
+/// Hands batches on when their step is complete; ends the step if it is the `last` stage.
+fn stage<'scope>(
+    name: &'static str,
+    last: bool,
+    stream: BatchStream<'scope>,
+) -> BatchStream<'scope> {
+    let mut operator = Operator::new(name, stream.scope());
+    let mut input = operator.input(stream, Pipeline, &schema::POLICIES);
+    let (mut output, handed_on) = operator.output(&schema::POLICIES, &[0]);
+    let handed_on = operator.spanned(handed_on);
+    operator.build(move |_| {
+        let mut open = BTreeMap::new();
+        move |frontiers| {
+            input.for_each(|capability, batch| {
+                open.insert(*capability.time(), (capability.retain(0), batch));
+            });
+            while let Some(entry) =
+                open.first_entry().filter(|entry| !frontiers[0].less_equal(entry.key()))
+            {
+                let (step, (capability, batch)) = entry.remove_entry();
+                output.give(&capability, batch);
+                if last {
+                    telemetry::close_step(step);
+                }
+            }
+        }
+    });
+    handed_on
+}
+
+fn run() -> Result<(), Fault> {
+    runtime::run(|scope, _| {
+        stage("train", true, stage("sample", false, source(scope)));
+    })
+}
+
+fn metrics(step: u64) -> BTreeMap<String, f64> {
+    let mut metrics = BTreeMap::from([
+        ("response_length/mean".to_owned(), 10.5 + step as f64),
+        ("val/sum@1".to_owned(), f64::NAN),
+    ]);
+    if step == 1 {
+        metrics.insert("val/accuracy".to_owned(), 0.25);
+    }
+    metrics
+}
+
+/// What runs in a process of its own, with the variables of its case; on its own it has nothing to do.
+#[test]
+fn child() {
+    match std::env::var(MODE).as_deref() {
+        Ok("run") => in_an_async_context(export),
+        Ok("drop") => drop(telemetry().map(|_telemetry| run().expect("no fault"))),
+        Ok("lose") => lose(),
+        Ok("none") => assert!(telemetry().is_none()),
+        Ok("refused") => refused(),
+        Ok("subscribed") => subscribed(),
+        Ok(mode) => panic!("no mode `{mode}`"),
+        Err(_) => {}
+    }
+}
+
+fn telemetry() -> Option<Telemetry> {
+    Telemetry::from_env().expect("variables that are possible")
+}
+
+/// A blocking HTTP client panics where it is made or used inside a runtime.
+fn in_an_async_context(run: fn()) {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    runtime.block_on(async { run() });
+}
+
+fn export() {
+    let telemetry = telemetry().expect("asked for");
+    run().expect("no fault");
+    (0..STEPS).for_each(|step| telemetry.record(&metrics(step)));
+    telemetry.shutdown().expect("a collector");
+}
+
+fn lose() {
+    let telemetry = telemetry().expect("asked for");
+    let watch = WallClock::start();
+    run().expect("a collector has no part in the run");
+    (0..STEPS).for_each(|step| telemetry.record(&metrics(step)));
+    assert!(watch.now().as_secs_f64() < 3.0, "the run does not wait");
+    let lost = telemetry.shutdown().expect_err("nobody is there").to_string();
+    assert!(watch.now().as_secs_f64() < 9.0, "nor does its end, for long");
+    for signal in ["traces", "metrics"] {
+        assert!(lost.contains(&format!("exports of {signal} to http://127.0.0.1:")), "{lost}");
+    }
+}
+
+fn refused() {
+    let error = Telemetry::from_env().map(|_| ()).expect_err("grpc");
+    let message = "OTEL_EXPORTER_OTLP_PROTOCOL: expected `http/protobuf`, found `grpc`";
+    assert_eq!(error.to_string(), message);
+}
+
+fn subscribed() {
+    tracing::subscriber::set_global_default(tracing_subscriber::registry()).expect("the first");
+    let error = Telemetry::from_env().map(|_| ()).expect_err("there is one");
+    assert!(matches!(error, TelemetryError::Subscriber(_)), "{error}");
+}
+
+/// Runs the test [`child`] under the variables, and no others that matter.
+fn spawn(mode: &str, variables: &[(&str, &str)]) {
+    let ours = std::env::vars_os().filter(|(name, _)| {
+        let name = name.to_string_lossy().to_uppercase();
+        !name.starts_with("OTEL_") && !name.ends_with("_PROXY")
+    });
+    let output = Command::new(std::env::current_exe().expect("this test"))
+        .args(["--exact", "child", "--nocapture"])
+        .env_clear()
+        .envs(ours)
+        .env(MODE, mode)
+        .envs(variables.iter().copied())
+        .output()
+        .expect("the child starts");
+    assert!(output.status.success(), "{mode}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+// The collector.
+
+struct Post {
+    path: String,
+    headers: BTreeMap<String, String>,
+    body: Vec<u8>,
+}
+
+struct Collector {
+    endpoint: String,
+    posts: Receiver<Post>,
+}
+
+impl Collector {
+    fn start() -> Self {
+        let (listener, address) = listen();
+        let (sender, posts) = channel();
+        std::thread::spawn(move || {
+            for connection in listener.incoming() {
+                let sender = sender.clone();
+                std::thread::spawn(move || serve(&connection.expect("a connection"), &sender));
+            }
+        });
+        Self { endpoint: format!("http://{address}"), posts }
+    }
+
+    /// Everything that a child has sent.
+    fn of_child(mode: &str, variables: &[(&str, &str)]) -> Vec<Post> {
+        let collector = Self::start();
+        let endpoint = ("OTEL_EXPORTER_OTLP_ENDPOINT", collector.endpoint.as_str());
+        spawn(mode, &[&[endpoint], variables].concat());
+        collector.posts.try_iter().collect()
+    }
+}
+
+fn listen() -> (TcpListener, SocketAddr) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = listener.local_addr().expect("an address");
+    (listener, address)
+}
+
+/// Takes posts until the other side is done.
+fn serve(mut connection: &TcpStream, posts: &Sender<Post>) {
+    let mut reader = BufReader::new(connection);
+    while let Some(post) = read_post(&mut reader) {
+        posts.send(post).expect("the test waits");
+        let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
+        connection.write_all(answer).expect("the child waits for an answer");
+    }
+}
+
+fn read_post(reader: &mut impl BufRead) -> Option<Post> {
+    let mut lines =
+        reader.by_ref().lines().map_while(Result::ok).take_while(|line| !line.is_empty());
+    let request = lines.next()?;
+    let headers: BTreeMap<_, _> = lines
+        .filter_map(|line| {
+            line.split_once(':').map(|(name, value)| (name.to_lowercase(), value.trim().to_owned()))
+        })
+        .collect();
+    let mut body = vec![0; headers["content-length"].parse().expect("a length")];
+    reader.read_exact(&mut body).expect("a body");
+    let path = request.strip_prefix("POST ")?.split(' ').next()?.to_owned();
+    Some(Post { path, headers, body })
+}
+
+// What it has received.
+
+fn trace_requests(posts: &[Post]) -> Vec<ExportTraceServiceRequest> {
+    let traces = posts.iter().filter(|post| post.path == "/v1/traces");
+    traces.map(|post| Message::decode(&*post.body).expect("protobuf")).collect()
+}
+
+fn metrics_requests(posts: &[Post]) -> Vec<ExportMetricsServiceRequest> {
+    let metrics = posts.iter().filter(|post| post.path == "/v1/metrics");
+    metrics.map(|post| Message::decode(&*post.body).expect("protobuf")).collect()
+}
+
+/// The spans of each trace: the root, then the others.
+fn traces(posts: &[Post]) -> Vec<(Span, Vec<Span>)> {
+    let mut traces = BTreeMap::<Vec<u8>, Vec<Span>>::new();
+    for resource in trace_requests(posts).into_iter().flat_map(|request| request.resource_spans) {
+        for span in resource.scope_spans.into_iter().flat_map(|scope| scope.spans) {
+            traces.entry(span.trace_id.clone()).or_default().push(span);
+        }
+    }
+    let mut traces: Vec<_> = traces.into_values().map(root_and_stages).collect();
+    traces.sort_by_key(|(root, _)| step_of(root));
+    traces
+}
+
+fn root_and_stages(spans: Vec<Span>) -> (Span, Vec<Span>) {
+    let (mut roots, stages): (Vec<_>, Vec<_>) =
+        spans.into_iter().partition(|span| span.parent_span_id.is_empty());
+    assert_eq!(roots.len(), 1, "one root a trace; stages {stages:#?}");
+    (roots.remove(0), stages)
+}
+
+fn attribute<'a>(attributes: &'a [KeyValue], key: &str) -> Option<&'a Value> {
+    let found = attributes.iter().find(|attribute| attribute.key == key)?;
+    let AnyValue { value } = found.value.as_ref()?;
+    value.as_ref()
+}
+
+/// A number, as text: the bridge has no unsigned attributes.
+fn step_of(span: &Span) -> u64 {
+    match attribute(&span.attributes, "step") {
+        Some(Value::StringValue(step)) => step.parse().expect("a step"),
+        other => panic!("expected the attribute `step` of `{}`, found {other:?}", span.name),
+    }
+}
+
+fn text(resource: Option<&Resource>, key: &str) -> String {
+    match resource.and_then(|resource| attribute(&resource.attributes, key)) {
+        Some(Value::StringValue(text)) => text.clone(),
+        other => panic!("expected text, found {other:?}"),
+    }
+}
+
+/// The spans of a trace: of which step they are, how they hang together, when they were open.
+fn check_trace(step: u64, root: &Span, stages: &[Span], names: &[&str]) {
+    assert_eq!((root.name.as_str(), step_of(root)), ("step", step));
+    let found: BTreeSet<_> = stages.iter().map(|span| span.name.as_str()).collect();
+    assert_eq!((stages.len(), found), (names.len(), names.iter().copied().collect()));
+    for span in stages {
+        assert_eq!((step_of(span), &span.parent_span_id), (step, &root.span_id), "{}", span.name);
+        assert!(root.start_time_unix_nano <= span.start_time_unix_nano);
+        assert!(span.start_time_unix_nano < span.end_time_unix_nano, "{}", span.name);
+        assert!(span.end_time_unix_nano <= root.end_time_unix_nano, "{} ends last", span.name);
+    }
+}
+
+#[test]
+fn a_step_is_a_trace_with_a_span_per_stage() {
+    let variables = [
+        ("OTEL_EXPORTER_OTLP_HEADERS", "x-key=secret"),
+        ("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment.name=test"),
+    ];
+    let posts = Collector::of_child("run", &variables);
+    let traces = traces(&posts);
+    assert_eq!(traces.len() as u64, STEPS);
+    for (step, (root, stages)) in (0..).zip(&traces) {
+        check_trace(step, root, stages, &["sample", "train"]);
+    }
+    for post in &posts {
+        assert_eq!(post.headers["content-type"], "application/x-protobuf");
+        assert_eq!(post.headers["x-key"], "secret");
+    }
+    let requests = trace_requests(&posts);
+    let resource = requests[0].resource_spans[0].resource.as_ref();
+    assert_eq!(text(resource, "service.name"), "rollpacker");
+    assert_eq!(text(resource, "deployment.environment.name"), "test");
+}
+
+#[test]
+fn what_is_dropped_is_flushed() {
+    assert_eq!(traces(&Collector::of_child("drop", &[])).len() as u64, STEPS);
+}
+
+/// Names and values of the gauges of each export.
+fn gauges(posts: &[Post]) -> Vec<BTreeMap<String, f64>> {
+    let mut exports = Vec::new();
+    for resource in metrics_requests(posts).into_iter().flat_map(|request| request.resource_metrics)
+    {
+        assert_eq!(text(resource.resource.as_ref(), "service.name"), "trainer");
+        let metrics = resource.scope_metrics.into_iter().flat_map(|scope| scope.metrics);
+        exports.push(metrics.map(|metric| (metric.name, value(metric.data))).collect());
+    }
+    exports
+}
+
+fn value(data: Option<Data>) -> f64 {
+    let Some(Data::Gauge(gauge)) = data else { panic!("expected a gauge, found {data:?}") };
+    let [point] = gauge.data_points.as_slice() else {
+        panic!("expected one point, found {gauge:?}")
+    };
+    assert!(point.attributes.is_empty(), "{point:?}");
+    match point.value {
+        Some(number_data_point::Value::AsDouble(value)) => value,
+        other => panic!("expected a number, found {other:?}"),
+    }
+}
+
+#[test]
+fn metrics_are_gauges_exported_once_a_step() {
+    let variables = [("OTEL_SERVICE_NAME", "trainer"), ("OTEL_TRACES_EXPORTER", "none")];
+    let posts = Collector::of_child("run", &variables);
+    assert!(posts.iter().all(|post| post.path == "/v1/metrics"));
+    let length = |value: f64| ("rollpacker.response_length.mean".to_owned(), value);
+    let accuracy = ("rollpacker.val.accuracy".to_owned(), 0.25);
+    let expected = [vec![length(10.5)], vec![length(11.5), accuracy], vec![length(12.5)]]
+        .map(BTreeMap::from_iter);
+    assert_eq!(gauges(&posts), expected);
+}
+
+#[test]
+fn without_variables_there_is_nothing() {
+    spawn("none", &[]);
+    spawn("none", &[("OTEL_EXPORTER_OTLP_ENDPOINT", "")]);
+    let endpoint = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4318");
+    spawn("none", &[endpoint, ("OTEL_SDK_DISABLED", "true")]);
+    spawn("none", &[endpoint, ("OTEL_TRACES_EXPORTER", "none"), ("OTEL_METRICS_EXPORTER", "none")]);
+}
+
+#[test]
+fn another_protocol_is_refused_by_the_name_of_its_variable() {
+    let endpoint = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4317");
+    spawn("refused", &[endpoint, ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")]);
+}
+
+#[test]
+fn a_collector_that_is_gone_costs_what_it_did_not_receive() {
+    let (listener, address) = listen();
+    drop(listener);
+    spawn("lose", &[("OTEL_EXPORTER_OTLP_ENDPOINT", &format!("http://{address}"))]);
+}
+
+#[test]
+fn a_collector_that_does_not_answer_costs_no_more() {
+    let (_listener, address) = listen();
+    spawn("lose", &[("OTEL_EXPORTER_OTLP_ENDPOINT", &format!("http://{address}"))]);
+}
+
+#[test]
+fn a_subscriber_that_is_there_is_an_error() {
+    spawn("subscribed", &[("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4318")]);
+}
