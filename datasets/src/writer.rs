@@ -64,6 +64,9 @@ const BATCH: usize = 1024;
 const GROUP_BYTES: usize = 64 << 20;
 /// Rows of a page at most: what reading one row of a shuffled file costs.
 const PAGE_ROWS: usize = 2048;
+/// A dictionary stops growing at this size. It is read whole for whatever part of a row group is, and text that seldom recurs, as prompts
+/// are, only fills it.
+const DICTIONARY_BYTES: usize = 64 << 10;
 
 impl PromptWriter {
     /// Begins a file. `extra` is the shape of `extra_info`, [`Shape::Null`] for none; a field that a row has beyond it is not written.
@@ -140,6 +143,7 @@ fn properties(options: WriteOptions) -> WriterProperties {
         .set_max_row_group_row_count(Some(options.row_group_rows.max(1)))
         .set_max_row_group_bytes(Some(GROUP_BYTES))
         .set_data_page_row_count_limit(PAGE_ROWS)
+        .set_dictionary_page_size_limit(DICTIONARY_BYTES)
         .set_write_batch_size(256)
         .build()
 }

@@ -4,7 +4,9 @@
 mod made;
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
+use arrow::array::{ArrayRef, StringArray};
 use proptest::prelude::*;
 use rollpacker_datasets::{Columns, Cursor, Dataset, DatasetConfig, DatasetError, Prompt};
 use serde_json::json;
@@ -59,6 +61,24 @@ proptest! {
         let in_order = all.iter().take(total).map(|(_, row, _)| *row).eq(0..total as u64);
         prop_assert!(in_order || shuffle);
     }
+}
+
+#[test]
+fn a_row_group_may_be_larger_than_the_window_and_have_no_page_index() {
+    let folder = Folder::new();
+    let texts: ArrayRef =
+        Arc::new(StringArray::from_iter_values((0..9000).map(|row| format!("question {row}"))));
+    let file = folder.grouped("one.parquet", vec![("prompt", texts)], 9000);
+    let dataset =
+        Dataset::open(DatasetConfig { window_rows: 2000, ..config(vec![file], true) }).unwrap();
+    let all = rows(dataset.prompts(Cursor::default()).unwrap().until_epoch(1));
+    assert!(all.iter().all(|(_, row, text)| *text == format!("question {row}")));
+    let first: HashSet<_> = all[..1900].iter().map(|row| row.1 / 1000).collect();
+    assert_eq!(
+        (all.iter().map(|row| row.1).collect::<HashSet<_>>().len(), first.len()),
+        (9000, 9),
+        "from all over"
+    );
 }
 
 #[test]

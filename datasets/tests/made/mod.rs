@@ -7,7 +7,7 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, RecordBatch, RecordBatchOptions};
 use arrow::datatypes::{Field, Schema};
 use parquet::arrow::ArrowWriter;
-use parquet::file::properties::WriterProperties;
+use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use rollpacker_datasets::{Message, Prompt, PromptRow, PromptWriter, Shape, WriteOptions};
 use serde_json::{Map, Value, json};
 
@@ -64,8 +64,18 @@ impl Folder {
         shown(&self.path(name))
     }
 
-    /// A Parquet file of given columns.
+    /// A Parquet file of given columns, row groups of 100 rows, without a page index, as pyarrow writes them.
     pub(crate) fn columns(&self, name: &str, columns: Vec<(&str, ArrayRef)>) -> String {
+        self.grouped(name, columns, 100)
+    }
+
+    /// The same in row groups of a given length.
+    pub(crate) fn grouped(
+        &self,
+        name: &str,
+        columns: Vec<(&str, ArrayRef)>,
+        group: usize,
+    ) -> String {
         let fields: Vec<_> = columns
             .iter()
             .map(|(name, array)| Field::new(*name, array.data_type().clone(), true))
@@ -76,7 +86,11 @@ impl Folder {
         let options = RecordBatchOptions::new().with_row_count(Some(rows));
         let batch = RecordBatch::try_new_with_options(schema.clone(), arrays, &options).unwrap();
         let file = std::fs::File::create(self.path(name)).unwrap();
-        let properties = WriterProperties::builder().set_max_row_group_row_count(Some(100)).build();
+        let properties = WriterProperties::builder()
+            .set_max_row_group_row_count(Some(group))
+            .set_offset_index_disabled(true)
+            .set_statistics_enabled(EnabledStatistics::Chunk)
+            .build();
         let mut writer = ArrowWriter::try_new(file, schema, Some(properties)).unwrap();
         writer.write(&batch).unwrap();
         writer.close().unwrap();
