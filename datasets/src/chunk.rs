@@ -67,10 +67,12 @@ impl Chunk {
         self.rows.len()
     }
 
+    #[inline]
     pub(crate) fn data_source(&self, index: usize) -> &str {
         value(self.data_source.as_ref(), index).unwrap_or(&self.default_data_source)
     }
 
+    #[inline]
     pub(crate) fn domain(&self, index: usize) -> &str {
         value(self.domain.as_ref(), index).unwrap_or_else(|| self.data_source(index))
     }
@@ -100,6 +102,7 @@ impl Chunk {
     }
 }
 
+#[inline]
 fn value(column: Option<&StringArray>, index: usize) -> Option<&str> {
     column.filter(|column| column.is_valid(index)).map(|column| column.value(index))
 }

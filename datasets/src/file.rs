@@ -170,15 +170,32 @@ impl RowNumbers {
     }
 }
 
+impl RowNumbers {
+    /// Walks over the next `count` rows.
+    pub(crate) fn walk(&mut self, count: usize) -> Vec<u64> {
+        let mut rows = Vec::with_capacity(count);
+        while rows.len() < count {
+            let Some(end) = self.stretch((count - rows.len()) as u64) else { break };
+            rows.extend(self.current.start..end);
+            self.current.start = end;
+        }
+        rows
+    }
+
+    /// Where a walk over at most so many rows of one range ends.
+    fn stretch(&mut self, most: u64) -> Option<u64> {
+        while self.current.is_empty() {
+            self.current = self.ranges.next()?;
+        }
+        Some(self.current.end.min(self.current.start + most))
+    }
+}
+
 impl Iterator for RowNumbers {
     type Item = u64;
 
     fn next(&mut self) -> Option<u64> {
-        loop {
-            if let Some(row) = self.current.next() {
-                return Some(row);
-            }
-            self.current = self.ranges.next()?;
-        }
+        self.stretch(1)?;
+        self.current.next()
     }
 }

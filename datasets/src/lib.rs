@@ -23,6 +23,11 @@
 //! Memory does not grow with the number of rows, up to what [`DatasetConfig`] documents: in file order one batch of rows is held,
 //! shuffled one window of at most [`DatasetConfig::window_rows`] rows and [`DatasetConfig::window_bytes`] bytes.
 //!
+//! Measured on 5 million prompts of the built-in task (1.2 GB as JSONL, 178 MB as Parquet), peak resident memory of the process: reading in
+//! order 13 MiB, shuffled 32 MiB, `data inspect` 16 MiB (JSONL 14), `data convert` 25 MiB, `data validate` 89 MiB, of which 80 are the 16
+//! bytes a row that finding duplicates takes. To repeat it: `rollpacker data generate --rows 5000000 --output big`, then
+//! `/usr/bin/time -v rollpacker data validate big/train.parquet`, and for reading the bench `read` with `ROLLPACKER_BENCH_FILE`.
+//!
 //! # Around it
 //!
 //! [`validate()`] goes over every row and lists every kind of defect, [`inspect()`] tells what is in a dataset, [`convert()`] goes

@@ -59,7 +59,7 @@ impl Messages {
         {
             return wrong(DefectKind::MissingRole, CONTENT, "no role");
         }
-        let blank = range.clone().all(|at| self.contents.value(at).trim_start().is_empty());
+        let blank = range.clone().all(|at| is_blank(self.contents.value(at)));
         if blank {
             wrong(DefectKind::EmptyPrompt, "a prompt that is not blank", "only blank content")
         } else {
@@ -67,9 +67,15 @@ impl Messages {
         }
     }
 
+    #[inline]
     fn range(&self, index: usize) -> std::ops::Range<usize> {
         self.offsets[index] as usize..self.offsets[index + 1] as usize
     }
+}
+
+/// Nearly every text tells by its first byte.
+fn is_blank(text: &str) -> bool {
+    !text.as_bytes().first().is_some_and(u8::is_ascii_graphic) && text.trim_start().is_empty()
 }
 
 /// A column of text as messages: each text that is a JSON array of messages as those, any other as one message of the user's.

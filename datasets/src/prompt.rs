@@ -91,17 +91,20 @@ impl Prompt {
 
     /// Where the prompt comes from; routes rewards.
     #[must_use]
+    #[inline]
     pub fn data_source(&self) -> &str {
         self.chunk.data_source(self.at())
     }
 
     /// What kind of task it is; quotas of a schedule go by it.
     #[must_use]
+    #[inline]
     pub fn domain(&self) -> &str {
         self.chunk.domain(self.at())
     }
 
     /// The prompt as chat messages; at least one, not all blank.
+    #[inline]
     pub fn messages(&self) -> impl ExactSizeIterator<Item = MessageRef<'_>> + Clone {
         self.chunk.messages.row(self.at())
     }
@@ -114,6 +117,7 @@ impl Prompt {
 
     /// The reference answer: text as it is, everything else as JSON.
     #[must_use]
+    #[inline]
     pub fn ground_truth(&self) -> Option<Cow<'_, str>> {
         self.chunk.ground_truth.as_ref()?.plain(self.at())
     }
@@ -150,6 +154,7 @@ impl Prompt {
         }
     }
 
+    #[inline]
     fn at(&self) -> usize {
         self.index as usize
     }

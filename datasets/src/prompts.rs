@@ -78,12 +78,11 @@ impl Prompts {
     fn hand_out(&mut self) -> Option<Result<Prompt, DatasetError>> {
         let (chunk, index) = self.loaded.advance()?;
         self.cursor.offset += 1;
-        let prompt = chunk.check(index).map(|()| Prompt {
-            chunk: chunk.clone(),
-            index: index_u32(index),
-            epoch: self.cursor.epoch,
-        });
-        Some(prompt)
+        let epoch = self.cursor.epoch;
+        Some(match chunk.check(index) {
+            Ok(()) => Ok(Prompt { chunk, index: index_u32(index), epoch }),
+            Err(error) => Err(error),
+        })
     }
 
     /// Loads what comes next; `false` at the very end.
@@ -185,6 +184,7 @@ impl Loaded {
 impl Iterator for Prompts {
     type Item = Result<Prompt, DatasetError>;
 
+    #[inline]
     fn next(&mut self) -> Option<Self::Item> {
         loop {
             if let Some(prompt) = self.hand_out() {

@@ -203,7 +203,7 @@ impl ParquetChunks {
                 .flatten(),
             extra,
             bad,
-            rows: self.rows.by_ref().take(batch.num_rows()).collect(),
+            rows: self.rows.walk(batch.num_rows()),
         })
     }
 
