@@ -68,7 +68,7 @@ impl Prompts {
         Self { end: Some(end), ..self }
     }
 
-    /// Where it is: what comes next here comes first from [`Dataset::prompts`] of it.
+    /// Where it is: what comes next here comes first from [`Dataset::prompts`](crate::Dataset::prompts) of it.
     #[must_use]
     pub fn cursor(&self) -> Cursor {
         self.cursor
