@@ -1,1 +1,49 @@
-//! (being built)
+#![doc = include_str!("../README.md")]
+
+#[doc(hidden)]
+pub mod cli;
+pub mod pipeline;
+#[cfg(feature = "torch")]
+pub mod progress;
+pub mod prompts;
+pub mod recipe;
+#[cfg(feature = "torch")]
+pub mod record;
+#[cfg(feature = "torch")]
+pub mod run;
+#[cfg(feature = "torch")]
+pub mod session;
+#[cfg(feature = "torch")]
+pub mod telemetry;
+
+pub use rollpacker_dataflow as dataflow;
+pub use rollpacker_dataflow::fault::stop_on_panic;
+pub use rollpacker_datasets as datasets;
+pub use rollpacker_operators as operators;
+pub use rollpacker_stages as stages;
+
+/// What a program over the pipeline mostly needs.
+pub mod prelude {
+    pub use rollpacker_dataflow::batch::Batch;
+    pub use rollpacker_dataflow::clock::{Clock, Nanos, WallClock};
+    pub use rollpacker_dataflow::fault::raise;
+    pub use rollpacker_dataflow::step::{PolicyVersion, PromptId, SampleId, Step};
+    pub use rollpacker_dataflow::{feedback, runtime, schema};
+    pub use rollpacker_operators::advantage::{Advantage, Grpo, Rloo, Scored};
+    pub use rollpacker_operators::report::{Observed, Observer, StepReport, measure, observe};
+    pub use rollpacker_operators::schedule::operator::{Prompts, Stop};
+    pub use rollpacker_operators::schedule::{
+        Schedule, Synchronous, TailBatching, sync, tail_batching,
+    };
+    pub use rollpacker_operators::trainer::TrainerThread;
+    pub use rollpacker_operators::{
+        AdvantageExt, GradientExt, GroupExt, RewardExt, RolloutExt, ScheduleExt, UpdateExt,
+    };
+    pub use rollpacker_stages::reward::{Reward, RewardError, Router, Sample, Score};
+    pub use rollpacker_stages::rollout::{
+        Completion, FinishReason, Policy, Request, RolloutEngine, RolloutEvent, Waker,
+    };
+    pub use rollpacker_stages::train::{Metrics, Sequence, TrainError, Trainer};
+
+    pub use crate::pipeline::{Pipeline, PromptSource, prompts_of};
+}

@@ -24,11 +24,10 @@ use prost::Message;
 use rollpacker::telemetry::{Telemetry, TelemetryError};
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::clock::{Clock, WallClock};
-use rollpacker_dataflow::fault::Fault;
+use rollpacker_dataflow::fault::{Fault, faults_batch, raise};
 use rollpacker_dataflow::operator::{BatchStream, Operator};
 use rollpacker_dataflow::step::Step;
-use rollpacker_dataflow::{runtime, schema, telemetry};
-use timely::dataflow::Scope;
+use rollpacker_dataflow::{feedback, runtime, schema, telemetry};
 use timely::dataflow::channels::pact::Pipeline;
 
 const STEPS: u64 = 3;
@@ -42,33 +41,30 @@ fn batch() -> Batch {
     Batch::from_columns(&schema::POLICIES, vec![version.clone(), text, version])
 }
 
-/// One batch a step.
-fn source(scope: Scope<'_, Step>) -> BatchStream<'_> {
-    let mut operator = Operator::new("source", scope);
-    let (mut output, stream) = operator.output(&schema::POLICIES, &[]);
-    operator.build(move |mut capabilities| {
-        let mut capability = capabilities.pop();
+/// Hands on what belongs to the first steps.
+fn sample(policies: BatchStream<'_>) -> BatchStream<'_> {
+    let mut operator = Operator::new("sample", policies.scope());
+    let mut input = operator.input(policies, Pipeline, &schema::POLICIES);
+    let (mut output, sampled) = operator.output(&schema::POLICIES, &[0]);
+    let sampled = operator.spanned(sampled);
+    operator.build(move |_| {
         move |_| {
-            let Some(mut capability) = capability.take() else { return };
-            for step in 0..STEPS {
-                capability.downgrade(&Step(step));
-                output.give(&capability, batch());
-            }
+            input.for_each(|capability, batch| {
+                if *capability.time() < Step(STEPS) {
+                    output.give(&capability.retain(0), batch);
+                }
+            });
         }
     });
-    stream
+    sampled
 }
 
-/// Hands batches on when their step is complete; ends the step if it is the `last` stage.
-fn stage<'scope>(
-    name: &'static str,
-    last: bool,
-    stream: BatchStream<'scope>,
-) -> BatchStream<'scope> {
-    let mut operator = Operator::new(name, stream.scope());
-    let mut input = operator.input(stream, Pipeline, &schema::POLICIES);
-    let (mut output, handed_on) = operator.output(&schema::POLICIES, &[0]);
-    let handed_on = operator.spanned(handed_on);
+/// Makes a policy of a step when the step is complete.
+fn train(sampled: BatchStream<'_>) -> BatchStream<'_> {
+    let mut operator = Operator::new("train", sampled.scope());
+    let mut input = operator.input(sampled, Pipeline, &schema::POLICIES);
+    let (mut output, policies) = operator.output(&schema::POLICIES, &[0]);
+    let policies = operator.spanned(policies);
     operator.build(move |_| {
         let mut open = BTreeMap::new();
         move |frontiers| {
@@ -78,20 +74,67 @@ fn stage<'scope>(
             while let Some(entry) =
                 open.first_entry().filter(|entry| !frontiers[0].less_equal(entry.key()))
             {
-                let (step, (capability, batch)) = entry.remove_entry();
+                let (capability, batch) = entry.remove();
                 output.give(&capability, batch);
-                if last {
-                    telemetry::close_step(step);
-                }
             }
         }
     });
-    handed_on
+    policies
+}
+
+/// Ends the steps, and has no output by which its own spans would end.
+fn report(stream: BatchStream<'_>) {
+    let mut operator = Operator::new("report", stream.scope());
+    let mut input = operator.input(stream, Pipeline, &schema::POLICIES);
+    operator.notify_always();
+    operator.build(move |_| {
+        let mut open = BTreeSet::new();
+        move |frontiers| {
+            input.for_each(|capability, _| {
+                open.insert(*capability.time());
+            });
+            while let Some(&step) = open.first().filter(|step| !frontiers[0].less_equal(step)) {
+                open.remove(&step);
+                telemetry::close_step(step);
+            }
+        }
+    });
+}
+
+/// Fails at step 1.
+fn fail(stream: BatchStream<'_>) -> BatchStream<'_> {
+    let mut operator = Operator::new("fail", stream.scope());
+    let mut input = operator.input(stream, Pipeline, &schema::POLICIES);
+    let (mut errors, failed) = operator.output(&schema::ERRORS, &[0]);
+    let failed = operator.spanned(failed);
+    operator.build(move |_| {
+        move |_| {
+            input.for_each(|capability, _| {
+                if *capability.time() == Step(1) {
+                    let fault = Fault::new("fail", "as it should");
+                    errors.give(&capability.retain(0), faults_batch(&[fault]));
+                }
+            });
+        }
+    });
+    failed
 }
 
 fn run() -> Result<(), Fault> {
     runtime::run(|scope, _| {
-        stage("train", true, stage("sample", false, source(scope)));
+        let (policies, edge) = feedback::policies(scope, 0, batch());
+        let trained = train(sample(policies));
+        report(trained.clone());
+        edge.connect(trained);
+    })
+}
+
+fn run_into_a_fault() -> Result<(), Fault> {
+    runtime::run(|scope, faults| {
+        let (policies, edge) = feedback::policies(scope, 0, batch());
+        let sampled = sample(policies);
+        raise(fail(sampled.clone()), faults);
+        edge.connect(train(sampled));
     })
 }
 
@@ -112,6 +155,11 @@ fn child() {
     match std::env::var(MODE).as_deref() {
         Ok("run") => in_an_async_context(export),
         Ok("drop") => drop(telemetry().map(|_telemetry| run().expect("no fault"))),
+        Ok("fault") => {
+            let telemetry = telemetry().expect("asked for");
+            run_into_a_fault().expect_err("a fault");
+            telemetry.shutdown().expect("a collector");
+        }
         Ok("lose") => lose(),
         Ok("none") => assert!(telemetry().is_none()),
         Ok("refused") => refused(),
@@ -284,10 +332,9 @@ fn attribute<'a>(attributes: &'a [KeyValue], key: &str) -> Option<&'a Value> {
     value.as_ref()
 }
 
-/// A number, as text: the bridge has no unsigned attributes.
-fn step_of(span: &Span) -> u64 {
+fn step_of(span: &Span) -> i64 {
     match attribute(&span.attributes, "step") {
-        Some(Value::StringValue(step)) => step.parse().expect("a step"),
+        Some(Value::IntValue(step)) => *step,
         other => panic!("expected the attribute `step` of `{}`, found {other:?}", span.name),
     }
 }
@@ -300,10 +347,10 @@ fn text(resource: Option<&Resource>, key: &str) -> String {
 }
 
 /// The spans of a trace: of which step they are, how they hang together, when they were open.
-fn check_trace(step: u64, root: &Span, stages: &[Span], names: &[&str]) {
+fn check_trace(step: i64, root: &Span, stages: &[Span], names: &[&str]) {
     assert_eq!((root.name.as_str(), step_of(root)), ("step", step));
     let found: BTreeSet<_> = stages.iter().map(|span| span.name.as_str()).collect();
-    assert_eq!((stages.len(), found), (names.len(), names.iter().copied().collect()));
+    assert_eq!((stages.len(), found), (names.len(), names.iter().copied().collect()), "{step}");
     for span in stages {
         assert_eq!((step_of(span), &span.parent_span_id), (step, &root.span_id), "{}", span.name);
         assert!(root.start_time_unix_nano <= span.start_time_unix_nano);
@@ -320,10 +367,14 @@ fn a_step_is_a_trace_with_a_span_per_stage() {
     ];
     let posts = Collector::of_child("run", &variables);
     let traces = traces(&posts);
-    assert_eq!(traces.len() as u64, STEPS);
-    for (step, (root, stages)) in (0..).zip(&traces) {
-        check_trace(step, root, stages, &["sample", "train"]);
+    let [steps @ .., (after, stages_after)] = traces.as_slice() else { panic!("{traces:?}") };
+    assert_eq!(steps.len() as u64, STEPS);
+    for (step, (root, stages)) in (0..).zip(steps) {
+        check_trace(step, root, stages, &["sample", "train", "report"]);
     }
+    // The last policy goes to where the next step would begin.
+    check_trace(STEPS.cast_signed(), after, stages_after, &["sample"]);
+    assert!(steps[0].0.end_time_unix_nano < steps[2].0.start_time_unix_nano, "ended in time");
     for post in &posts {
         assert_eq!(post.headers["content-type"], "application/x-protobuf");
         assert_eq!(post.headers["x-key"], "secret");
@@ -335,8 +386,16 @@ fn a_step_is_a_trace_with_a_span_per_stage() {
 }
 
 #[test]
+fn a_fault_loses_no_span() {
+    let traces = traces(&Collector::of_child("fault", &[]));
+    let [(first, before), (second, at)] = traces.as_slice() else { panic!("{traces:?}") };
+    check_trace(0, first, before, &["sample", "fail", "train"]);
+    check_trace(1, second, at, &["sample", "fail", "train", "errors"]);
+}
+
+#[test]
 fn what_is_dropped_is_flushed() {
-    assert_eq!(traces(&Collector::of_child("drop", &[])).len() as u64, STEPS);
+    assert_eq!(traces(&Collector::of_child("drop", &[])).len() as u64, STEPS + 1);
 }
 
 /// Names and values of the gauges of each export.

@@ -122,10 +122,13 @@ impl<'scope> Operator<'scope> {
     where
         L: FnMut(&[MutableAntichain<Step>]) + 'static,
     {
-        let meter = self.meter;
+        let (meter, spans) = (self.meter, self.spans);
         self.builder.build(move |capabilities| {
             let mut logic = constructor(capabilities);
-            move |frontiers| meter.time(|| logic(frontiers))
+            move |frontiers| {
+                meter.time(|| logic(frontiers));
+                spans.close_by_inputs(frontiers);
+            }
         });
     }
 }

@@ -30,5 +30,6 @@ pub fn run<R>(build: impl FnOnce(Scope<'_, Step>, &Faults) -> R) -> Result<R, Fa
     for dataflow in worker.installed_dataflows() {
         worker.drop_dataflow(dataflow);
     }
+    telemetry::end_steps();
     faults.first().map_or(Ok(result), Err)
 }

@@ -2,7 +2,8 @@
 //!
 //! Spans go to `tracing` under the target [`TARGET`]; without a subscriber they cost a branch. The trace of a step is the span
 //! [`step_span`]; the span of a stage opens at the first batch of the step that reaches the stage, and closes when the frontier of
-//! the stage's output passes the step. A timely log of every schedule would hold the same facts, at a hundred thousand events a second.
+//! the stage's output passes the step, or, without an output that is watched, those of its inputs. A timely log of every schedule would
+//! hold the same facts, at a hundred thousand events a second.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -10,6 +11,7 @@ use std::rc::Rc;
 
 use timely::dataflow::channels::pact::Pipeline;
 use timely::dataflow::operators::generic::builder_rc::OperatorBuilder;
+use timely::progress::frontier::MutableAntichain;
 use tracing::Span;
 
 use crate::clock::{Clock, Nanos, WallClock};
@@ -99,6 +101,11 @@ pub fn readings() -> Vec<Reading> {
 /// Forgets the meters of dataflows that this thread ran before.
 pub(crate) fn reset() {
     METERS.with_borrow_mut(Vec::clear);
+    end_steps();
+}
+
+/// Ends the spans of steps that a fault has left open.
+pub(crate) fn end_steps() {
     STEPS.with_borrow_mut(BTreeMap::clear);
 }
 
@@ -109,7 +116,7 @@ pub fn step_span(step: Step) -> Span {
         steps
             .entry(step)
             .or_insert_with(
-                || tracing::info_span!(target: TARGET, parent: None, "step", step = step.0),
+                || tracing::info_span!(target: TARGET, parent: None, "step", step = step.0.cast_signed()),
             )
             .clone()
     })
@@ -126,18 +133,27 @@ pub(crate) struct StageSpans {
     stage: &'static str,
     open: Rc<RefCell<BTreeMap<Step, Span>>>,
     closed_below: Rc<Cell<Step>>,
+    by_output: Rc<Cell<bool>>,
 }
 
 impl StageSpans {
     pub(crate) fn new(stage: &'static str) -> Self {
-        Self { stage, open: Rc::default(), closed_below: Rc::default() }
+        Self { stage, open: Rc::default(), closed_below: Rc::default(), by_output: Rc::default() }
     }
 
     pub(crate) fn open(&self, step: Step) {
         if step >= self.closed_below.get() {
             self.open.borrow_mut().entry(step).or_insert_with(|| {
-                tracing::info_span!(target: TARGET, parent: &step_span(step), "stage", otel.name = self.stage, step = step.0)
+                tracing::info_span!(target: TARGET, parent: &step_span(step), "stage", otel.name = self.stage, step = step.0.cast_signed())
             });
+        }
+    }
+
+    /// Ends the spans of a stage of which no output is watched, by the frontiers of its inputs.
+    pub(crate) fn close_by_inputs(&self, frontiers: &[MutableAntichain<Step>]) {
+        if !self.by_output.get() {
+            let open = frontiers.iter().filter_map(|input| input.frontier().first().copied());
+            self.close_below(open.min().unwrap_or(Step(u64::MAX)));
         }
     }
 
@@ -150,6 +166,7 @@ impl StageSpans {
 
 /// Watches the frontier of a stage's output and ends the stage's spans by it.
 pub(crate) fn close_spans(stream: BatchStream<'_>, spans: StageSpans) {
+    spans.by_output.set(true);
     let mut builder = OperatorBuilder::new(format!("span of {}", spans.stage), stream.scope());
     let mut input = builder.new_input(stream, Pipeline);
     builder.set_notify_for(0, timely::progress::operate::FrontierInterest::Always);

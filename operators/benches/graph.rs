@@ -30,6 +30,6 @@ fn synchronous_step(bencher: Bencher<'_, '_>) {
 fn run() -> Run {
     let config = sync::Config { prompts: 128, responses: RESPONSES, total_steps: None };
     let schedule = Synchronous::new(config).expect("valid");
-    let engine = ShortestFirst { instant: true, ..ShortestFirst::default() };
+    let engine = ShortestFirst::instant();
     Run { engine, prompts: PROMPTS * STEPS, budget: 512, ..Run::of(schedule) }
 }

@@ -7,7 +7,9 @@ use arrow::buffer::OffsetBuffer;
 use arrow::datatypes::{ArrowPrimitiveType, Field};
 
 /// A list column without nulls: one list an item of `lists`.
-pub(crate) fn lists<'a, T: ArrowPrimitiveType>(lists: impl Iterator<Item = &'a [T::Native]>) -> ArrayRef {
+pub(crate) fn lists<'a, T: ArrowPrimitiveType>(
+    lists: impl Iterator<Item = &'a [T::Native]>,
+) -> ArrayRef {
     let mut values = Vec::new();
     let lengths = lists.map(|list| {
         values.extend_from_slice(list);
@@ -15,5 +17,10 @@ pub(crate) fn lists<'a, T: ArrowPrimitiveType>(lists: impl Iterator<Item = &'a [
     });
     let offsets = OffsetBuffer::from_lengths(lengths);
     let values = PrimitiveArray::<T>::from_iter_values(values);
-    Arc::new(ListArray::new(Arc::new(Field::new_list_field(T::DATA_TYPE, false)), offsets, Arc::new(values), None))
+    Arc::new(ListArray::new(
+        Arc::new(Field::new_list_field(T::DATA_TYPE, false)),
+        offsets,
+        Arc::new(values),
+        None,
+    ))
 }

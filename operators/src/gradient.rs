@@ -38,7 +38,12 @@ pub trait GradientExt<'scope> {
 impl<'scope> GradientExt<'scope> for Groups<'scope> {
     fn gradient(self, trainer: Rc<TrainerThread>) -> Gradients<'scope> {
         let (accumulated, errors) = accumulate(self.groups, trainer.clone());
-        Gradients { accumulated, decisions: self.decisions, errors: self.errors.concat(errors), trainer }
+        Gradients {
+            accumulated,
+            decisions: self.decisions,
+            errors: self.errors.concat(errors),
+            trainer,
+        }
     }
 }
 
@@ -68,14 +73,18 @@ fn accumulate<'scope>(
         let mut running: Option<Running> = None;
         move |_frontiers| {
             groups.for_each(|capability, batch| {
-                let capabilities = [capability.retain(accumulated.index()), capability.retain(errors.index())];
+                let capabilities =
+                    [capability.retain(accumulated.index()), capability.retain(errors.index())];
                 waiting.push_back(Held { capabilities, batch });
             });
             if let Some((held, outcome)) = take_reply(&mut running) {
                 match outcome {
                     Ok(()) => accumulated.give(&held.capabilities[0], held.batch),
                     Err(message) => {
-                        errors.give(&held.capabilities[1], faults_batch(&[Fault::new("gradient", message)]));
+                        errors.give(
+                            &held.capabilities[1],
+                            faults_batch(&[Fault::new("gradient", message)]),
+                        );
                         // Kept for ever: the step is not done, and no later group may be trained on.
                         waiting.push_front(held);
                         return;
@@ -84,7 +93,8 @@ fn accumulate<'scope>(
             }
             if running.is_none() {
                 running = next(&mut waiting).map(|held| {
-                    let (step, batch, activator) = (*held.capabilities[0].time(), held.batch.clone(), activator.clone());
+                    let (step, batch, activator) =
+                        (*held.capabilities[0].time(), held.batch.clone(), activator.clone());
                     let wake = move || {
                         let _ = activator.activate();
                     };
@@ -112,8 +122,10 @@ fn next(waiting: &mut VecDeque<Held>) -> Option<Held> {
     if same.is_empty() {
         return Some(first);
     }
-    let batches: Vec<_> = std::iter::once(&first).chain(&same).filter_map(|held| held.batch.rows()).collect();
-    let batch = concat_batches(&schema::GROUPS, batches).expect("invariant: groups have one schema");
+    let batches: Vec<_> =
+        std::iter::once(&first).chain(&same).filter_map(|held| held.batch.rows()).collect();
+    let batch =
+        concat_batches(&schema::GROUPS, batches).expect("invariant: groups have one schema");
     Some(Held { capabilities: first.capabilities, batch: Batch::new(batch) })
 }
 

@@ -38,7 +38,10 @@ impl<'scope> GroupExt<'scope> for Scored<'scope> {
     }
 }
 
-fn group<'scope>(samples: BatchStream<'scope>, decisions: BatchStream<'scope>) -> BatchStream<'scope> {
+fn group<'scope>(
+    samples: BatchStream<'scope>,
+    decisions: BatchStream<'scope>,
+) -> BatchStream<'scope> {
     let mut operator = Operator::new("group", samples.scope());
     let mut samples = operator.input(samples, Pipeline, &schema::SCORED);
     let mut decisions = operator.input(decisions, Pipeline, &schema::DECISIONS);
@@ -50,18 +53,25 @@ fn group<'scope>(samples: BatchStream<'scope>, decisions: BatchStream<'scope>) -
             let index = groups.index();
             decisions.for_each(|capability, batch| {
                 let step = steps.entry(*capability.time());
-                step.or_insert_with(|| (capability.retain(index), Gathering::default())).1.admit(&batch);
+                step.or_insert_with(|| (capability.retain(index), Gathering::default()))
+                    .1
+                    .admit(&batch);
             });
             samples.for_each(|capability, batch| {
                 let step = steps.entry(*capability.time());
-                step.or_insert_with(|| (capability.retain(index), Gathering::default())).1.score(&batch);
+                step.or_insert_with(|| (capability.retain(index), Gathering::default()))
+                    .1
+                    .score(&batch);
             });
             for (capability, gathering) in steps.values_mut() {
                 groups.give(capability, gathering.complete());
             }
             steps.retain(|step, (_, gathering)| {
                 let open = frontiers.iter().any(|frontier| frontier.less_equal(step));
-                debug_assert!(open || gathering.admitted.is_empty(), "every admitted response is scored within its step");
+                debug_assert!(
+                    open || gathering.admitted.is_empty(),
+                    "every admitted response is scored within its step"
+                );
                 open
             });
         }
@@ -80,8 +90,10 @@ struct Gathering {
 
 impl Gathering {
     fn admit(&mut self, batch: &Batch) {
-        let (prompts, admitted) =
-            (batch.values::<UInt64Type>(column::PROMPT_ID), batch.lists::<UInt32Type>(column::ADMITTED));
+        let (prompts, admitted) = (
+            batch.values::<UInt64Type>(column::PROMPT_ID),
+            batch.lists::<UInt32Type>(column::ADMITTED),
+        );
         for (row, decision) in batch.text(column::DECISION).iter().enumerate() {
             if decision == Some(ADMIT) {
                 let prompt = PromptId(prompts.value(row));
@@ -92,8 +104,10 @@ impl Gathering {
     }
 
     fn score(&mut self, batch: &Batch) {
-        let (prompts, samples) =
-            (batch.values::<UInt64Type>(column::PROMPT_ID), batch.values::<UInt32Type>(column::SAMPLE));
+        let (prompts, samples) = (
+            batch.values::<UInt64Type>(column::PROMPT_ID),
+            batch.values::<UInt32Type>(column::SAMPLE),
+        );
         for row in Row::all(batch) {
             let prompt = PromptId(prompts.value(row.index));
             self.scored.entry(prompt).or_default().insert(samples.value(row.index), row);
@@ -104,17 +118,20 @@ impl Gathering {
     /// The groups that have become complete, in one batch; the default if there is none.
     fn complete(&mut self) -> Batch {
         let touched = std::mem::take(&mut self.touched);
-        let rows: Vec<Row> = touched.into_iter().filter_map(|prompt| self.take(prompt)).flatten().collect();
+        let rows: Vec<Row> =
+            touched.into_iter().filter_map(|prompt| self.take(prompt)).flatten().collect();
         if rows.is_empty() {
             return Batch::default();
         }
-        let names: Vec<&str> = schema::SCORED.fields().iter().map(|field| field.name().as_str()).collect();
+        let names: Vec<&str> =
+            schema::SCORED.fields().iter().map(|field| field.name().as_str()).collect();
         Batch::from_columns(&schema::SCORED, gather(&rows, names).collect())
     }
 
     fn take(&mut self, prompt: PromptId) -> Option<Vec<Row>> {
         let (admitted, scored) = (self.admitted.get(&prompt)?, self.scored.get(&prompt)?);
-        let rows: Option<Vec<Row>> = admitted.iter().map(|sample| scored.get(sample).cloned()).collect();
+        let rows: Option<Vec<Row>> =
+            admitted.iter().map(|sample| scored.get(sample).cloned()).collect();
         if rows.is_some() {
             self.admitted.remove(&prompt);
             self.scored.remove(&prompt);

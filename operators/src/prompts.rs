@@ -36,7 +36,8 @@ pub struct PromptRow {
 /// Prompts as a batch of [`schema::PROMPTS`].
 #[must_use]
 pub fn prompt_batch(rows: &[PromptRow]) -> Batch {
-    let text = |of: fn(&PromptRow) -> Option<&str>| Arc::new(rows.iter().map(of).collect::<StringArray>());
+    let text =
+        |of: fn(&PromptRow) -> Option<&str>| Arc::new(rows.iter().map(of).collect::<StringArray>());
     Batch::from_columns(
         &schema::PROMPTS,
         vec![

@@ -1,5 +1,6 @@
 //! Rewards: scores each response as it arrives, beside the rollout.
 
+use std::rc::Rc;
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Float32Array, Float64Array, StringArray, UInt64Array};
@@ -49,7 +50,7 @@ impl<'scope> RewardExt<'scope> for Rollouts<'scope> {
 
 /// What the operator keeps for a response that is being scored: where to give the score, and the row to add it to.
 struct Pending {
-    capabilities: Arc<[Capability<Step>; 2]>,
+    capabilities: Rc<[Capability<Step>; 2]>,
     row: Row,
     id: SampleId,
 }
@@ -72,11 +73,16 @@ fn score<'scope>(
         let mut pending = Slab::new();
         move |_frontiers| {
             responses.for_each(|capability, batch| {
-                let capabilities = Arc::new([capability.retain(scored.index()), capability.retain(errors.index())]);
+                let capabilities =
+                    Rc::new([capability.retain(scored.index()), capability.retain(errors.index())]);
                 for row in Row::all(&batch) {
                     let sample = sample(*capability.time(), &row);
                     if sample.finish_reason != FinishReason::Abort {
-                        let slot = pending.insert(Pending { capabilities: capabilities.clone(), row, id: sample.id });
+                        let slot = pending.insert(Pending {
+                            capabilities: capabilities.clone(),
+                            row,
+                            id: sample.id,
+                        });
                         tasks.spawn(slot, timed(router.clone(), sample, clock.clone()));
                     }
                 }
@@ -136,11 +142,15 @@ fn sample(step: Step, row: &Row) -> Sample {
 
 fn scored_batch(run: &[(Pending, (Score, Nanos))]) -> Batch {
     let rows: Vec<Row> = run.iter().map(|(pending, _)| pending.row.clone()).collect();
-    let names: Vec<&str> = schema::RESPONSES.fields().iter().map(|field| field.name().as_str()).collect();
+    let names: Vec<&str> =
+        schema::RESPONSES.fields().iter().map(|field| field.name().as_str()).collect();
     let mut columns: Vec<ArrayRef> = gather(&rows, names).collect();
     columns.extend([
-        Arc::new(Float64Array::from_iter_values(run.iter().map(|(_, (score, _))| score.value))) as ArrayRef,
-        Arc::new(StringArray::from_iter_values(run.iter().map(|(_, (score, _))| components(score)))),
+        Arc::new(Float64Array::from_iter_values(run.iter().map(|(_, (score, _))| score.value)))
+            as ArrayRef,
+        Arc::new(StringArray::from_iter_values(
+            run.iter().map(|(_, (score, _))| components(score)),
+        )),
         Arc::new(UInt64Array::from_iter_values(run.iter().map(|(_, (_, took))| took.0))),
         Arc::new(Float32Array::from(vec![1.0; run.len()])),
     ]);
@@ -148,5 +158,6 @@ fn scored_batch(run: &[(Pending, (Score, Nanos))]) -> Batch {
 }
 
 fn components(score: &Score) -> String {
-    serde_json::to_string(&score.components).expect("invariant: a map of numbers by name is valid JSON")
+    serde_json::to_string(&score.components)
+        .expect("invariant: a map of numbers by name is valid JSON")
 }

@@ -83,7 +83,8 @@ fn generate<'scope>(
             // Policies first: a request of a step comes after the policy of the step.
             policies.for_each(|_, batch| driver.load(&batch));
             requests.for_each(|capability, batch| {
-                let output = || [capability.retain(responses.index()), capability.retain(errors.index())];
+                let output =
+                    || [capability.retain(responses.index()), capability.retain(errors.index())];
                 driver.request(*capability.time(), output, &batch);
             });
             driver.poll(
@@ -123,21 +124,30 @@ impl Driver {
         (0..batch.num_rows()).for_each(|row| self.engine.load(&policy_of(batch, row)));
     }
 
-    fn request(&mut self, step: Step, capabilities: impl FnOnce() -> [Capability<Step>; 2], batch: &Batch) {
+    fn request(
+        &mut self,
+        step: Step,
+        capabilities: impl FnOnce() -> [Capability<Step>; 2],
+        batch: &Batch,
+    ) {
         let actions = batch.values::<UInt8Type>(column::ACTION);
         let firsts = batch.values::<UInt32Type>(column::SAMPLE);
         let counts = batch.values::<UInt32Type>(column::SAMPLES);
-        let under_way = self
-            .steps
-            .entry(step)
-            .or_insert_with(|| UnderWay { capabilities: capabilities(), prompts: BTreeMap::new(), owed: 0 });
+        let under_way = self.steps.entry(step).or_insert_with(|| UnderWay {
+            capabilities: capabilities(),
+            prompts: BTreeMap::new(),
+            owed: 0,
+        });
         for row in Row::all(batch) {
             let prompt = PromptId(batch.values::<UInt64Type>(column::PROMPT_ID).value(row.index));
-            let samples = firsts.value(row.index)..firsts.value(row.index) + counts.value(row.index);
+            let samples =
+                firsts.value(row.index)..firsts.value(row.index) + counts.value(row.index);
             if actions.value(row.index) == LAUNCH {
                 under_way.owed += samples.len();
                 let prompt_ids = batch.lists::<Int32Type>(column::PROMPT_IDS).get(row.index).into();
-                let version = PolicyVersion(batch.values::<UInt64Type>(column::POLICY_VERSION).value(row.index));
+                let version = PolicyVersion(
+                    batch.values::<UInt64Type>(column::POLICY_VERSION).value(row.index),
+                );
                 under_way.prompts.insert(prompt, Launched { row, version });
                 self.engine.generate(Request { step, prompt, samples, prompt_ids });
             } else {
@@ -148,11 +158,17 @@ impl Driver {
     }
 
     /// Passes on what the engine reports: one batch a step for all responses that ended since the last time.
-    fn poll(&mut self, mut respond: impl FnMut(&Capability<Step>, Batch), mut fail: impl FnMut(&Capability<Step>, Fault)) {
+    fn poll(
+        &mut self,
+        mut respond: impl FnMut(&Capability<Step>, Batch),
+        mut fail: impl FnMut(&Capability<Step>, Fault),
+    ) {
         let mut ended: BTreeMap<Step, Vec<Completion>> = BTreeMap::new();
         while let Some(event) = self.engine.poll() {
             match event {
-                RolloutEvent::Completed(completion) => ended.entry(completion.id.step).or_default().push(completion),
+                RolloutEvent::Completed(completion) => {
+                    ended.entry(completion.id.step).or_default().push(completion)
+                }
                 RolloutEvent::Failed(error) => {
                     // The capabilities stay: no frontier may say that these steps are done.
                     if let Some(under_way) = self.steps.values().next().filter(|_| !self.failed) {
@@ -163,7 +179,10 @@ impl Driver {
             }
         }
         for (step, completions) in ended {
-            let under_way = self.steps.get_mut(&step).expect("invariant: an engine reports what it was asked for");
+            let under_way = self
+                .steps
+                .get_mut(&step)
+                .expect("invariant: an engine reports what it was asked for");
             respond(&under_way.capabilities[0], response_batch(&completions, &under_way.prompts));
             under_way.owed -= completions.len();
             self.settle(step);
@@ -179,12 +198,19 @@ impl Driver {
 
 fn response_batch(completions: &[Completion], prompts: &BTreeMap<PromptId, Launched>) -> Batch {
     let launched = |completion: &Completion| &prompts[&completion.id.prompt];
-    let rows: Vec<Row> = completions.iter().map(|completion| launched(completion).row.clone()).collect();
-    let versions: Vec<Vec<u64>> =
-        completions.iter().map(|completion| completion.token_versions.iter().map(|version| version.0).collect()).collect();
+    let rows: Vec<Row> =
+        completions.iter().map(|completion| launched(completion).row.clone()).collect();
+    let versions: Vec<Vec<u64>> = completions
+        .iter()
+        .map(|completion| completion.token_versions.iter().map(|version| version.0).collect())
+        .collect();
     let mut columns: Vec<ArrayRef> = vec![
-        Arc::new(UInt64Array::from_iter_values(completions.iter().map(|completion| completion.id.prompt.0))),
-        Arc::new(UInt32Array::from_iter_values(completions.iter().map(|completion| completion.id.sample))),
+        Arc::new(UInt64Array::from_iter_values(
+            completions.iter().map(|completion| completion.id.prompt.0),
+        )),
+        Arc::new(UInt32Array::from_iter_values(
+            completions.iter().map(|completion| completion.id.sample),
+        )),
         Arc::new(UInt64Array::from_iter_values(completions.iter().map(|completion| {
             completion.token_versions.first().copied().unwrap_or(launched(completion).version).0
         }))),
@@ -194,13 +220,28 @@ fn response_batch(completions: &[Completion], prompts: &BTreeMap<PromptId, Launc
         lists::<Int32Type>(completions.iter().map(|completion| completion.response_ids.as_slice())),
         lists::<Float32Type>(completions.iter().map(|completion| completion.logprobs.as_slice())),
         lists::<UInt64Type>(versions.iter().map(Vec::as_slice)),
-        Arc::new(StringArray::from_iter_values(completions.iter().map(|completion| completion.finish_reason.as_str()))),
-        Arc::new(StringArray::from_iter_values(completions.iter().map(|completion| &completion.text))),
-        Arc::new(UInt64Array::from_iter_values(completions.iter().map(|completion| completion.started.0))),
-        Arc::new(UInt64Array::from_iter_values(completions.iter().map(|completion| completion.finished.0))),
-        Arc::new(UInt32Array::from_iter_values(completions.iter().map(|completion| completion.preemptions))),
-        Arc::new(UInt32Array::from_iter_values(completions.iter().map(|completion| completion.instance))),
+        Arc::new(StringArray::from_iter_values(
+            completions.iter().map(|completion| completion.finish_reason.as_str()),
+        )),
+        Arc::new(StringArray::from_iter_values(
+            completions.iter().map(|completion| &completion.text),
+        )),
+        Arc::new(UInt64Array::from_iter_values(
+            completions.iter().map(|completion| completion.started.0),
+        )),
+        Arc::new(UInt64Array::from_iter_values(
+            completions.iter().map(|completion| completion.finished.0),
+        )),
+        Arc::new(UInt32Array::from_iter_values(
+            completions.iter().map(|completion| completion.preemptions),
+        )),
+        Arc::new(UInt32Array::from_iter_values(
+            completions.iter().map(|completion| completion.instance),
+        )),
     ]);
-    columns.extend(gather(&rows, [column::DATA_SOURCE, column::MESSAGES, column::GROUND_TRUTH, column::EXTRA_INFO]));
+    columns.extend(gather(
+        &rows,
+        [column::DATA_SOURCE, column::MESSAGES, column::GROUND_TRUTH, column::EXTRA_INFO],
+    ));
     Batch::from_columns(&schema::RESPONSES, columns)
 }

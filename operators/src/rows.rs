@@ -33,8 +33,10 @@ pub(crate) fn gather<'a>(
 ) -> impl Iterator<Item = ArrayRef> {
     let (batches, indices) = distinct(rows);
     columns.into_iter().map(move |column| {
-        let arrays: Vec<&dyn Array> = batches.iter().map(|batch| array(batch, column).as_ref()).collect();
-        interleave(&arrays, &indices).expect("invariant: the indices are rows of batches of one schema")
+        let arrays: Vec<&dyn Array> =
+            batches.iter().map(|batch| array(batch, column).as_ref()).collect();
+        interleave(&arrays, &indices)
+            .expect("invariant: the indices are rows of batches of one schema")
     })
 }
 

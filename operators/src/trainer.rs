@@ -69,7 +69,9 @@ impl TrainerThread {
         groups: Batch,
         wake: impl FnOnce() + Send + 'static,
     ) -> Reply<Result<(), String>> {
-        self.owner.call(wake, move |timed| timed.accumulate(step, &groups).map_err(|error| error.to_string()))
+        self.owner.call(wake, move |timed| {
+            timed.accumulate(step, &groups).map_err(|error| error.to_string())
+        })
     }
 
     pub(crate) fn update(
@@ -84,7 +86,8 @@ impl TrainerThread {
         &self,
         work: impl FnOnce(&mut Timed) -> Result<R, TrainError> + Send + 'static,
     ) -> Result<R, String> {
-        let reply = self.owner.call(|| {}, move |timed| work(timed).map_err(|error| error.to_string()));
+        let reply =
+            self.owner.call(|| {}, move |timed| work(timed).map_err(|error| error.to_string()));
         reply.wait().unwrap_or_else(|lost| Err(lost.to_string()))
     }
 }
@@ -108,7 +111,10 @@ impl Timed {
         let begun = self.clock.now();
         let (policy, mut metrics) = self.trainer.update(step)?;
         self.published = Some(policy.clone());
-        metrics.insert("timing_s/gradient".to_owned(), std::mem::take(&mut self.accumulating).as_secs_f64());
+        metrics.insert(
+            "timing_s/gradient".to_owned(),
+            std::mem::take(&mut self.accumulating).as_secs_f64(),
+        );
         metrics.insert("timing_s/update".to_owned(), self.clock.now().since(begun).as_secs_f64());
         Ok((policy, metrics))
     }

@@ -74,9 +74,12 @@ pub fn metrics_batch(metrics: &Metrics) -> Batch {
 /// For policies, metrics and errors.
 type Capabilities = [Capability<Step>; 3];
 
+/// What an update gives.
+type Made = Result<(Policy, Metrics), String>;
+
 struct Running {
     capabilities: Capabilities,
-    reply: Reply<Result<(Policy, Metrics), String>>,
+    reply: Reply<Made>,
 }
 
 impl<'scope> UpdateExt<'scope> for Gradients<'scope> {
@@ -96,7 +99,8 @@ impl<'scope> UpdateExt<'scope> for Gradients<'scope> {
             let mut failed = None;
             move |frontiers| {
                 let retain = |capability: &InputCapability<Step>| {
-                    [policies.index(), metrics.index(), errors.index()].map(|output| capability.retain(output))
+                    [policies.index(), metrics.index(), errors.index()]
+                        .map(|output| capability.retain(output))
                 };
                 accumulated.for_each(|capability, _| {
                     open.entry(*capability.time()).or_insert_with(|| retain(&capability));
@@ -112,7 +116,10 @@ impl<'scope> UpdateExt<'scope> for Gradients<'scope> {
                             policies.give(&done.capabilities[0], policy_batch(&policy));
                         }
                         Err(message) => {
-                            errors.give(&done.capabilities[2], faults_batch(&[Fault::new("update", message)]));
+                            errors.give(
+                                &done.capabilities[2],
+                                faults_batch(&[Fault::new("update", message)]),
+                            );
                             // Kept for ever: the step is not done.
                             failed = Some(done);
                         }
@@ -128,23 +135,34 @@ impl<'scope> UpdateExt<'scope> for Gradients<'scope> {
                 }
             }
         });
-        Updates { policies: policy_stream, metrics: metric_stream, errors: earlier.concat(error_stream) }
+        Updates {
+            policies: policy_stream,
+            metrics: metric_stream,
+            errors: earlier.concat(error_stream),
+        }
     }
 }
 
 /// The first open step, if the frontiers have passed it.
-fn complete(open: &mut BTreeMap<Step, Capabilities>, frontiers: &[MutableAntichain<Step>]) -> Option<Capabilities> {
+fn complete(
+    open: &mut BTreeMap<Step, Capabilities>,
+    frontiers: &[MutableAntichain<Step>],
+) -> Option<Capabilities> {
     let first = open.first_entry()?;
     let passed = !frontiers.iter().any(|frontier| frontier.less_equal(first.key()));
     passed.then(|| first.remove())
 }
 
-fn start(trainer: &TrainerThread, capabilities: Capabilities, wake: impl FnOnce() + Send + 'static) -> Running {
+fn start(
+    trainer: &TrainerThread,
+    capabilities: Capabilities,
+    wake: impl FnOnce() + Send + 'static,
+) -> Running {
     let reply = trainer.update(*capabilities[0].time(), wake);
     Running { capabilities, reply }
 }
 
-fn take_reply(running: &mut Option<Running>) -> Option<(Running, Result<(Policy, Metrics), String>)> {
+fn take_reply(running: &mut Option<Running>) -> Option<(Running, Made)> {
     let outcome = running.as_ref()?.reply.poll()?;
     let done = running.take()?;
     Some((done, outcome.unwrap_or_else(|lost| Err(lost.to_string()))))

@@ -47,7 +47,12 @@ pub struct Validator {
 impl Validator {
     /// Will answer each of `prompts` once with `engine`, and score with `router`.
     #[must_use]
-    pub fn new(engine: Box<dyn RolloutEngine>, router: Router, runtime: Handle, prompts: Vec<PromptRow>) -> Self {
+    pub fn new(
+        engine: Box<dyn RolloutEngine>,
+        router: Router,
+        runtime: Handle,
+        prompts: Vec<PromptRow>,
+    ) -> Self {
         Self { engine, router, runtime, prompts }
     }
 
@@ -57,8 +62,10 @@ impl Validator {
     /// If engine or reward fails.
     pub fn validate(&mut self, policy: &Policy) -> Result<Outcome, String> {
         let completions = self.generate(policy)?;
-        let samples: Vec<Sample> = completions.iter().map(|completion| self.sample(completion)).collect();
-        let scores = self.runtime.block_on(join_all(samples.iter().map(|sample| self.router.score(sample))));
+        let samples: Vec<Sample> =
+            completions.iter().map(|completion| self.sample(completion)).collect();
+        let scores =
+            self.runtime.block_on(join_all(samples.iter().map(|sample| self.router.score(sample))));
         let mut outcome = Outcome::default();
         let mut sources: BTreeMap<&str, (f64, f64)> = BTreeMap::new();
         for (sample, score) in samples.iter().zip(scores) {
@@ -69,7 +76,10 @@ impl Validator {
             let (sum, count) = sources.entry(&sample.data_source).or_default();
             (*sum, *count) = (*sum + value, *count + 1.0);
         }
-        outcome.by_source = sources.into_iter().map(|(source, (sum, count))| (source.to_owned(), sum / count)).collect();
+        outcome.by_source = sources
+            .into_iter()
+            .map(|(source, (sum, count))| (source.to_owned(), sum / count))
+            .collect();
         Ok(outcome)
     }
 
@@ -94,7 +104,8 @@ impl Validator {
     }
 
     fn sample(&self, completion: &Completion) -> Sample {
-        let index = usize::try_from(completion.id.prompt.0).expect("invariant: prompts are counted from 0");
+        let index =
+            usize::try_from(completion.id.prompt.0).expect("invariant: prompts are counted from 0");
         let row = &self.prompts[index];
         Sample {
             id: completion.id,
@@ -149,9 +160,10 @@ fn gate<'scope>(
         let mut failed = Vec::new();
         move |_frontiers| {
             input.for_each(|capability, batch| {
-                let capabilities = [policies.index(), metrics.index(), errors.index()].map(|port| capability.retain(port));
+                let capabilities = [policies.index(), metrics.index(), errors.index()]
+                    .map(|port| capability.retain(port));
                 let policy = policy_of(&batch, 0);
-                if every == 0 || policy.version.0 % every != 0 {
+                if every == 0 || !policy.version.0.is_multiple_of(every) {
                     policies.give(&capabilities[0], batch);
                 } else {
                     let (asked, activator) = (policy.clone(), activator.clone());
@@ -170,7 +182,10 @@ fn gate<'scope>(
                         policies.give(&one.capabilities[0], policy_batch(&one.policy));
                     }
                     Err(message) => {
-                        errors.give(&one.capabilities[2], faults_batch(&[Fault::new("validate", message)]));
+                        errors.give(
+                            &one.capabilities[2],
+                            faults_batch(&[Fault::new("validate", message)]),
+                        );
                         // Kept for ever: the policy has not passed.
                         failed.push(one.capabilities.clone());
                     }

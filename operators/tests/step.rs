@@ -58,7 +58,11 @@ fn tail_batching_trains_every_prompt_once_over_two_epochs() {
     let sum = |name: &str| metrics.iter().map(|metrics| metrics[name]).sum::<f64>();
     assert!(sum("schedule/deferred_prompts") > 0.0, "something was deferred");
     assert_eq!(sum("schedule/launched_prompts"), 80.0 + sum("schedule/deferred_prompts"));
-    assert_eq!(metrics.last().expect("steps")["schedule/queue_length"], 0.0, "the queue is empty at the end");
+    assert_eq!(
+        metrics.last().expect("steps")["schedule/queue_length"],
+        0.0,
+        "the queue is empty at the end"
+    );
 }
 
 #[test]
@@ -67,8 +71,10 @@ fn speculation_shortens_what_is_trained_in_short_rounds() {
         let of = |report: &StepReport| Lengths::of(&report.groups).finished.into_iter().max();
         reports.iter().filter_map(of).collect::<Vec<_>>()
     };
-    let (full, tail) =
-        (longest(Run::of(synchronous()).run().expect("no fault")), longest(Run::of(tail_batching()).run().expect("no fault")));
+    let (full, tail) = (
+        longest(Run::of(synchronous()).run().expect("no fault")),
+        longest(Run::of(tail_batching()).run().expect("no fault")),
+    );
     assert!(tail.iter().min() < full.iter().min(), "{tail:?} against {full:?}");
 }
 
@@ -83,16 +89,25 @@ fn with_staleness_k_the_lag_is_k_and_no_more() {
 }
 
 fn check_lag(staleness: u64) {
-    let reports = Run { staleness, prompts: 80, ..Run::of(tail_batching()) }.run().expect("no fault");
+    let reports =
+        Run { staleness, prompts: 80, ..Run::of(tail_batching()) }.run().expect("no fault");
     assert!(reports.len() > 5);
     for report in &reports {
         for batch in &report.groups {
             let versions = batch.lists::<UInt64Type>(column::TOKEN_VERSIONS);
             let tokens = batch.lists::<Int32Type>(column::RESPONSE_IDS);
             for row in 0..batch.num_rows() {
-                assert_eq!(versions.get(row).len(), tokens.get(row).len(), "a version for each token");
+                assert_eq!(
+                    versions.get(row).len(),
+                    tokens.get(row).len(),
+                    "a version for each token"
+                );
                 let expected = report.step.0.saturating_sub(staleness);
-                assert!(versions.get(row).iter().all(|version| *version >= expected), "step {}", report.step);
+                assert!(
+                    versions.get(row).iter().all(|version| *version >= expected),
+                    "step {}",
+                    report.step
+                );
                 assert!(versions.get(row).iter().all(|version| *version <= report.step.0));
             }
         }
@@ -112,7 +127,10 @@ fn the_trainer_gets_what_was_admitted_and_updates_once_a_step() {
         assert_eq!(steps[&report.step].tokens, lengths.total());
         assert_eq!(report.metrics["actor/lr"], 0.1, "the trainer's metrics arrive");
     }
-    assert!(steps.values().any(|trained| trained.calls > 1), "groups are trained on before the step is complete");
+    assert!(
+        steps.values().any(|trained| trained.calls > 1),
+        "groups are trained on before the step is complete"
+    );
 }
 
 #[test]
@@ -155,7 +173,10 @@ fn a_failing_engine_ends_the_run_and_is_named() {
     let mut run = Run::of(synchronous());
     run.engine.fails_at = Some(rollpacker_dataflow::step::PromptId(9));
     let fault = run.run().expect_err("the engine fails");
-    assert_eq!(fault.to_string(), "rollout, step 1: rollout engine instance 3 failed: out of memory");
+    assert_eq!(
+        fault.to_string(),
+        "rollout, step 1: rollout engine instance 3 failed: out of memory"
+    );
 }
 
 #[test]
@@ -168,7 +189,12 @@ fn a_failing_trainer_ends_the_run_and_is_named() {
 
 #[test]
 fn a_data_source_without_a_reward_ends_the_run_and_is_named() {
-    let fault = Run { data_source: "even", ..Run::of(synchronous()) }.run().expect_err("there is no such reward");
-    assert!(fault.to_string().ends_with("no reward for data_source `even`; there are routes for odd"), "{fault}");
+    let fault = Run { data_source: "even", ..Run::of(synchronous()) }
+        .run()
+        .expect_err("there is no such reward");
+    assert!(
+        fault.to_string().ends_with("no reward for data_source `even`; there are routes for odd"),
+        "{fault}"
+    );
     assert!(fault.prompt.is_some() && fault.sample.is_some());
 }

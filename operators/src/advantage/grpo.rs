@@ -38,7 +38,12 @@ impl Advantage for Rloo {
     fn advantages(&self, group: &[Scored]) -> Vec<f64> {
         let others = group.len().saturating_sub(1) as f64;
         let sum: f64 = group.iter().map(|one| one.score).sum();
-        group.iter().map(|one| if others > 0.0 { one.score - (sum - one.score) / others } else { one.score }).collect()
+        group
+            .iter()
+            .map(
+                |one| if others > 0.0 { one.score - (sum - one.score) / others } else { one.score },
+            )
+            .collect()
     }
 }
 
@@ -66,7 +71,10 @@ mod tests {
 
     #[test]
     fn grpo_is_relative_to_mean_and_unbiased_deviation() {
-        check(&Grpo::default().advantages(&group(&[1.0, 0.0, 0.0, 1.0])), &[0.866_02, -0.866_02, -0.866_02, 0.866_02]);
+        check(
+            &Grpo::default().advantages(&group(&[1.0, 0.0, 0.0, 1.0])),
+            &[0.866_02, -0.866_02, -0.866_02, 0.866_02],
+        );
         check(&Grpo::default().advantages(&group(&[0.5; 4])), &[0.0; 4]);
         check(&Grpo::default().advantages(&group(&[0.7])), &[0.7]);
     }

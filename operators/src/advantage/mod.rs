@@ -58,7 +58,10 @@ impl AdvantageExt for Groups<'_> {
         operator.build(move |_capabilities| {
             move |_frontiers| {
                 input.for_each(|capability, batch| {
-                    output.give(&capability.retain(output.index()), with_advantages(&batch, &estimator));
+                    output.give(
+                        &capability.retain(output.index()),
+                        with_advantages(&batch, &estimator),
+                    );
                 });
             }
         });
@@ -67,20 +70,34 @@ impl AdvantageExt for Groups<'_> {
 }
 
 fn with_advantages(batch: &Batch, estimator: &impl Advantage) -> Batch {
-    let (scores, tokens) = (batch.values::<Float64Type>(column::SCORE), batch.lists::<Int32Type>(column::RESPONSE_IDS));
+    let (scores, tokens) = (
+        batch.values::<Float64Type>(column::SCORE),
+        batch.lists::<Int32Type>(column::RESPONSE_IDS),
+    );
     let scored: Vec<Scored> = (0..batch.num_rows())
         .map(|row| Scored { score: scores.value(row), tokens: tokens.get(row).len() })
         .collect();
     let mut advantages: Vec<Vec<f32>> = Vec::with_capacity(scored.len());
     let mut rest = scored.as_slice();
-    for group in batch.values::<UInt64Type>(column::PROMPT_ID).values().chunk_by(|one, next| one == next) {
+    for group in
+        batch.values::<UInt64Type>(column::PROMPT_ID).values().chunk_by(|one, next| one == next)
+    {
         let (group, later) = rest.split_at(group.len());
         let estimated = estimator.advantages(group);
-        assert_eq!(estimated.len(), group.len(), "invariant: an estimator gives one advantage a response");
-        advantages.extend(group.iter().zip(estimated).map(|(one, advantage)| vec![advantage as f32; one.tokens]));
+        assert_eq!(
+            estimated.len(),
+            group.len(),
+            "invariant: an estimator gives one advantage a response"
+        );
+        advantages.extend(
+            group.iter().zip(estimated).map(|(one, advantage)| vec![advantage as f32; one.tokens]),
+        );
         rest = later;
     }
     let rows = batch.rows().map(RecordBatch::columns).unwrap_or_default();
     let column = lists::<Float32Type>(advantages.iter().map(Vec::as_slice));
-    Batch::from_columns(&schema::GROUPS, rows.iter().map(Arc::clone).chain([column as ArrayRef]).collect())
+    Batch::from_columns(
+        &schema::GROUPS,
+        rows.iter().map(Arc::clone).chain([column as ArrayRef]).collect(),
+    )
 }

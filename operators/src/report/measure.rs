@@ -62,7 +62,10 @@ pub fn measure(report: &StepReport) -> Metrics {
             ("timing_s/step", seconds),
             ("timing_s/gen", rollout.seconds),
             ("rollout/bubble_ratio", rollout.bubble_ratio),
-            ("rollout/launched_responses", (launched.finished.len() + launched.aborted.len()) as f64),
+            (
+                "rollout/launched_responses",
+                (launched.finished.len() + launched.aborted.len()) as f64,
+            ),
             ("rollout/aborted_responses", launched.aborted.len() as f64),
             ("rollout/launched_tokens", launched.total() as f64),
             ("rollout/discarded_tokens", (launched.total() - trained.total()) as f64),
@@ -74,7 +77,8 @@ pub fn measure(report: &StepReport) -> Metrics {
         ]
         .map(|(name, value)| (name.to_owned(), value)),
     );
-    let busy: f64 = ["timing_s/gradient", "timing_s/update"].iter().filter_map(|name| metrics.get(*name)).sum();
+    let busy: f64 =
+        ["timing_s/gradient", "timing_s/update"].iter().filter_map(|name| metrics.get(*name)).sum();
     metrics.insert("trainer/waiting_ratio".to_owned(), 1.0 - ratio(busy, seconds).min(1.0));
     metrics
 }
@@ -89,7 +93,8 @@ fn lengths(metrics: &mut Metrics, trained: &Lengths, launched: &Lengths) {
 }
 
 fn scores(metrics: &mut Metrics, groups: &[Batch]) {
-    let scores = || groups.iter().flat_map(|batch| batch.values::<Float64Type>(column::SCORE).values());
+    let scores =
+        || groups.iter().flat_map(|batch| batch.values::<Float64Type>(column::SCORE).values());
     spread(metrics, "critic/score", scores().copied());
     spread(metrics, "critic/rewards", scores().copied());
     let advantages = groups.iter().flat_map(|batch| {
@@ -119,7 +124,11 @@ fn zero_spreads(batch: &Batch) -> Vec<bool> {
 /// Means of the parts of rewards.
 fn components(metrics: &mut Metrics, groups: &[Batch]) {
     let mut sums: std::collections::BTreeMap<String, (f64, f64)> = Default::default();
-    for text in groups.iter().flat_map(|batch| batch.text(column::COMPONENTS).iter().flatten()).filter(|text| *text != "{}") {
+    for text in groups
+        .iter()
+        .flat_map(|batch| batch.text(column::COMPONENTS).iter().flatten())
+        .filter(|text| *text != "{}")
+    {
         let parts: Metrics = serde_json::from_str(text).unwrap_or_default();
         for (name, value) in parts {
             let (sum, count) = sums.entry(format!("reward/{name}")).or_default();
@@ -138,7 +147,8 @@ fn schedule(metrics: &mut Metrics, decisions: &[Batch]) {
     let closed = decisions.iter().flat_map(|batch| {
         let last = batch.text(column::DECISION).iter().position(|decision| decision == Some(CLOSE));
         last.map(|row| {
-            [column::QUEUE_LENGTH, column::QUEUE_AGE].map(|name| batch.values::<UInt64Type>(name).value(row) as f64)
+            [column::QUEUE_LENGTH, column::QUEUE_AGE]
+                .map(|name| batch.values::<UInt64Type>(name).value(row) as f64)
         })
     });
     let [length, age] = closed.last().unwrap_or_default();
@@ -168,8 +178,10 @@ fn prompt_tokens(metrics: &mut Metrics, groups: &[Batch]) -> usize {
 }
 
 fn mean_reward_time(groups: &[Batch]) -> f64 {
-    let times = groups.iter().flat_map(|batch| batch.values::<UInt64Type>(column::REWARD_TIME).values());
-    let (sum, count) = times.fold((0.0, 0.0), |(sum, count), &time| (sum + time as f64 * 1e-9, count + 1.0));
+    let times =
+        groups.iter().flat_map(|batch| batch.values::<UInt64Type>(column::REWARD_TIME).values());
+    let (sum, count) =
+        times.fold((0.0, 0.0), |(sum, count), &time| (sum + time as f64 * 1e-9, count + 1.0));
     ratio(sum, count)
 }
 
@@ -201,7 +213,10 @@ fn span(responses: &[Batch]) -> Span {
     let (most, first, last) = (most.max().unwrap_or(0), events.first(), events.last());
     let length = last.map_or(0, |last| last.0) - first.map_or(0, |first| first.0);
     let capacity = most as f64 * length as f64;
-    Span { seconds: length as f64 * 1e-9, bubble_ratio: if capacity > 0.0 { 1.0 - running_time / capacity } else { 0.0 } }
+    Span {
+        seconds: length as f64 * 1e-9,
+        bubble_ratio: if capacity > 0.0 { 1.0 - running_time / capacity } else { 0.0 },
+    }
 }
 
 /// Mean, largest and least, under `name/`; nothing for no values.
@@ -211,7 +226,10 @@ fn spread(metrics: &mut Metrics, name: &str, values: impl Iterator<Item = f64>) 
         (count, sum, least, most) = (count + 1.0, sum + value, value.min(least), value.max(most));
     }
     if count > 0.0 {
-        metrics.extend([("mean", sum / count), ("max", most), ("min", least)].map(|(part, value)| (format!("{name}/{part}"), value)));
+        metrics.extend(
+            [("mean", sum / count), ("max", most), ("min", least)]
+                .map(|(part, value)| (format!("{name}/{part}"), value)),
+        );
     }
 }
 

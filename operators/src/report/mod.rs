@@ -87,7 +87,11 @@ impl<O: Observer> Observer for Rc<RefCell<O>> {
 }
 
 /// Tells `observer` of each step.
-pub fn observe(streams: Observed<'_>, clock: Arc<dyn Clock>, mut observer: impl Observer + 'static) {
+pub fn observe(
+    streams: Observed<'_>,
+    clock: Arc<dyn Clock>,
+    mut observer: impl Observer + 'static,
+) {
     let mut operator = Operator::new("report", streams.responses.scope());
     let mut inputs = [
         operator.input(streams.responses, Pipeline, &schema::RESPONSES),
@@ -102,7 +106,9 @@ pub fn observe(streams: Observed<'_>, clock: Arc<dyn Clock>, mut observer: impl 
             for (kind, input) in inputs.iter_mut().enumerate() {
                 input.for_each(|capability, batch| {
                     let step = *capability.time();
-                    open.entry(step).or_insert_with(|| StepReport::open(step, clock.now())).take(kind, batch);
+                    open.entry(step)
+                        .or_insert_with(|| StepReport::open(step, clock.now()))
+                        .take(kind, batch);
                 });
             }
             if let Some(report) = open.values().next() {
@@ -139,7 +145,8 @@ impl StepReport {
             }
             2 => self.decisions.push(batch),
             _ => {
-                let (names, values) = (batch.text(column::NAME), batch.values::<Float64Type>(column::VALUE));
+                let (names, values) =
+                    (batch.text(column::NAME), batch.values::<Float64Type>(column::VALUE));
                 let named = names.iter().flatten().map(str::to_owned);
                 self.metrics.extend(named.zip(values.values().iter().copied()));
             }

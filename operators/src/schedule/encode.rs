@@ -29,22 +29,38 @@ struct Request {
 }
 
 /// Launches and aborts in their order; one batch for each run of one kind.
-pub(super) fn requests(decided: &[Decision], version: PolicyVersion, prompts: &BTreeMap<PromptId, Held>) -> Vec<Batch> {
+pub(super) fn requests(
+    decided: &[Decision],
+    version: PolicyVersion,
+    prompts: &BTreeMap<PromptId, Held>,
+) -> Vec<Batch> {
     let requests: Vec<Request> = decided.iter().filter_map(request).collect();
-    requests.chunk_by(|one, next| one.action == next.action).map(|run| request_batch(run, version, prompts)).collect()
+    requests
+        .chunk_by(|one, next| one.action == next.action)
+        .map(|run| request_batch(run, version, prompts))
+        .collect()
 }
 
 fn request(decision: &Decision) -> Option<Request> {
     match decision {
-        Decision::Launch { prompt, samples, .. } => {
-            Some(Request { action: LAUNCH, prompt: *prompt, first: samples.start, samples: samples.end - samples.start })
+        Decision::Launch { prompt, samples, .. } => Some(Request {
+            action: LAUNCH,
+            prompt: *prompt,
+            first: samples.start,
+            samples: samples.end - samples.start,
+        }),
+        Decision::Abort { id, .. } => {
+            Some(Request { action: ABORT, prompt: id.prompt, first: id.sample, samples: 1 })
         }
-        Decision::Abort { id, .. } => Some(Request { action: ABORT, prompt: id.prompt, first: id.sample, samples: 1 }),
         _ => None,
     }
 }
 
-fn request_batch(run: &[Request], version: PolicyVersion, prompts: &BTreeMap<PromptId, Held>) -> Batch {
+fn request_batch(
+    run: &[Request],
+    version: PolicyVersion,
+    prompts: &BTreeMap<PromptId, Held>,
+) -> Batch {
     let mut columns: Vec<ArrayRef> = vec![
         Arc::new(UInt8Array::from_iter_values(run.iter().map(|request| request.action))),
         Arc::new(UInt64Array::from_iter_values(run.iter().map(|request| request.prompt.0))),
@@ -53,9 +69,15 @@ fn request_batch(run: &[Request], version: PolicyVersion, prompts: &BTreeMap<Pro
         Arc::new(UInt64Array::from_iter_values(run.iter().map(|_| version.0))),
     ];
     if run.first().is_some_and(|request| request.action == LAUNCH) {
-        let rows: Vec<Row> = run.iter().map(|request| prompts[&request.prompt].row.clone()).collect();
-        let carried =
-            [column::PROMPT_IDS, column::DATA_SOURCE, column::MESSAGES, column::GROUND_TRUTH, column::EXTRA_INFO];
+        let rows: Vec<Row> =
+            run.iter().map(|request| prompts[&request.prompt].row.clone()).collect();
+        let carried = [
+            column::PROMPT_IDS,
+            column::DATA_SOURCE,
+            column::MESSAGES,
+            column::GROUND_TRUTH,
+            column::EXTRA_INFO,
+        ];
         columns.extend(gather(&rows, carried));
     } else {
         columns.push(lists::<Int32Type>(run.iter().map(|_| [].as_slice())));
@@ -71,7 +93,9 @@ pub(super) fn decisions(decided: &[Decision], round: Round) -> Batch {
         &schema::DECISIONS,
         vec![
             Arc::new(StringArray::from_iter_values(rows.iter().map(|row| row.decision))),
-            Arc::new(UInt64Array::from_iter(rows.iter().map(|row| row.prompt.map(|prompt| prompt.0)))),
+            Arc::new(UInt64Array::from_iter(
+                rows.iter().map(|row| row.prompt.map(|prompt| prompt.0)),
+            )),
             lists::<UInt32Type>(rows.iter().map(|row| row.samples)),
             Arc::new(StringArray::from_iter_values(rows.iter().map(|row| row.reason))),
             Arc::new(StringArray::from_iter_values(rows.iter().map(|_| round.as_str()))),
@@ -91,18 +115,28 @@ struct Entry<'a> {
 }
 
 fn row(decision: &Decision) -> Option<Entry<'_>> {
-    let plain = Entry { decision: "", prompt: None, samples: &[], reason: "", queue: Queue::default() };
+    let plain =
+        Entry { decision: "", prompt: None, samples: &[], reason: "", queue: Queue::default() };
     match decision {
-        Decision::Open { reason, .. } => Some(Entry { decision: OPEN, reason: reason.as_str(), ..plain }),
-        Decision::Admit { prompt, samples, reason } => {
-            Some(Entry { decision: ADMIT, prompt: Some(*prompt), samples, reason: reason.as_str(), ..plain })
+        Decision::Open { reason, .. } => {
+            Some(Entry { decision: OPEN, reason: reason.as_str(), ..plain })
         }
+        Decision::Admit { prompt, samples, reason } => Some(Entry {
+            decision: ADMIT,
+            prompt: Some(*prompt),
+            samples,
+            reason: reason.as_str(),
+            ..plain
+        }),
         Decision::Defer { prompt, reason } => {
             Some(Entry { decision: DEFER, prompt: Some(*prompt), reason: reason.as_str(), ..plain })
         }
-        Decision::Reject { prompt, reason } => {
-            Some(Entry { decision: REJECT, prompt: Some(*prompt), reason: reason.as_str(), ..plain })
-        }
+        Decision::Reject { prompt, reason } => Some(Entry {
+            decision: REJECT,
+            prompt: Some(*prompt),
+            reason: reason.as_str(),
+            ..plain
+        }),
         Decision::Close { queue, .. } => Some(Entry { decision: CLOSE, queue: *queue, ..plain }),
         Decision::Launch { .. } | Decision::Abort { .. } | Decision::Finish => None,
     }

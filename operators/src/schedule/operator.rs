@@ -104,7 +104,9 @@ pub(crate) fn schedule<'scope>(
             }
             policies.for_each(|capability, batch| {
                 let capabilities = Open {
-                    version: PolicyVersion(batch.values::<UInt64Type>(column::POLICY_VERSION).value(0)),
+                    version: PolicyVersion(
+                        batch.values::<UInt64Type>(column::POLICY_VERSION).value(0),
+                    ),
                     requests: capability.retain(requests.index()),
                     decisions: capability.retain(decisions.index()),
                 };
@@ -168,7 +170,10 @@ impl Driver {
     }
 
     fn offer(&mut self, batch: &Batch) {
-        let (ids, epochs) = (batch.values::<UInt64Type>(column::PROMPT_ID), batch.values::<UInt32Type>(column::EPOCH));
+        let (ids, epochs) = (
+            batch.values::<UInt64Type>(column::PROMPT_ID),
+            batch.values::<UInt32Type>(column::EPOCH),
+        );
         for row in Row::all(batch) {
             let prompt = PromptId(ids.value(row.index));
             let domain = row.text(column::DOMAIN).unwrap_or_default().into();
@@ -201,14 +206,22 @@ impl Driver {
         let reasons = batch.text(column::FINISH_REASON);
         for row in 0..batch.num_rows() {
             self.tell(Event::Response {
-                id: SampleId { step, prompt: PromptId(prompts.value(row)), sample: samples.value(row) },
+                id: SampleId {
+                    step,
+                    prompt: PromptId(prompts.value(row)),
+                    sample: samples.value(row),
+                },
                 tokens: u32::try_from(tokens.get(row).len()).unwrap_or(u32::MAX),
                 finish_reason: finish_reason(reasons.value(row)),
             });
         }
     }
 
-    fn decide(&mut self, mut request: impl FnMut(&Open, Batch), mut decision: impl FnMut(&Open, Batch)) {
+    fn decide(
+        &mut self,
+        mut request: impl FnMut(&Open, Batch),
+        mut decision: impl FnMut(&Open, Batch),
+    ) {
         while let Some(next) = self.schedule.poll() {
             match next {
                 Decision::Open { step, round, .. } => self.round = Some((step, round)),
@@ -230,10 +243,15 @@ impl Driver {
     }
 
     /// Sends what was decided; a rejection between two rounds waits for the next.
-    fn send(&mut self, request: &mut impl FnMut(&Open, Batch), decision: &mut impl FnMut(&Open, Batch)) {
+    fn send(
+        &mut self,
+        request: &mut impl FnMut(&Open, Batch),
+        decision: &mut impl FnMut(&Open, Batch),
+    ) {
         let Some((step, round)) = self.round else { return };
         let decided = std::mem::take(&mut self.decided);
-        let open = self.open.get(&step).expect("invariant: a round opens after the policy of its step");
+        let open =
+            self.open.get(&step).expect("invariant: a round opens after the policy of its step");
         for batch in encode::requests(&decided, open.version, &self.prompts) {
             request(open, batch);
         }
@@ -245,7 +263,8 @@ impl Driver {
     fn account(&mut self, decision: &Decision) {
         match decision {
             Decision::Launch { prompt, .. } => {
-                let held = self.prompts.get_mut(prompt).expect("invariant: a launched prompt was offered");
+                let held =
+                    self.prompts.get_mut(prompt).expect("invariant: a launched prompt was offered");
                 if !std::mem::replace(&mut held.launched, true) {
                     self.budget.release(1);
                 }

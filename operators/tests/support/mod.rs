@@ -1,7 +1,11 @@
 //! Stages without work, for tests and benches of the graph: an engine whose responses end in the order of their lengths, a trainer
 //! that remembers, and the whole step over them.
 
-#![allow(dead_code, reason = "each user of this module needs a part of it")]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    reason = "a module that tests and benches share, each a part of it"
+)]
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,7 +29,9 @@ use rollpacker_operators::schedule::Schedule;
 use rollpacker_operators::schedule::operator::{Prompts, Stop};
 use rollpacker_operators::trainer::TrainerThread;
 use rollpacker_operators::update::policy_batch;
-use rollpacker_operators::{AdvantageExt, GradientExt, GroupExt, RewardExt, RolloutExt, ScheduleExt, UpdateExt};
+use rollpacker_operators::{
+    AdvantageExt, GradientExt, GroupExt, RewardExt, RolloutExt, ScheduleExt, UpdateExt,
+};
 use rollpacker_stages::reward::{Reward, RewardError, Router, Sample, Score};
 use rollpacker_stages::rollout::{
     Completion, FinishReason, Policy, Request, RolloutEngine, RolloutError, RolloutEvent, Waker,
@@ -34,7 +40,8 @@ use rollpacker_stages::train::{Metrics, Sequence, TrainError, Trainer};
 
 /// Response length of a sample: any fixed function with a long tail will do.
 pub fn length(id: SampleId) -> u32 {
-    let mut hash = id.step.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ id.prompt.0.wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let mut hash = id.step.0.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+        ^ id.prompt.0.wrapping_mul(0xbf58_476d_1ce4_e5b9);
     hash = (hash ^ u64::from(id.sample)).wrapping_mul(0x94d0_49bb_1331_11eb);
     let die = (hash >> 33) % 100;
     1 + u32::try_from(if die < 90 { die % 10 } else { die }).expect("small")
@@ -51,10 +58,14 @@ pub struct ShortestFirst {
     /// Fails instead of ending the response of this prompt.
     pub fails_at: Option<PromptId>,
     /// Ends everything that is asked for within one poll loop.
-    pub instant: bool,
+    instant: bool,
 }
 
 impl ShortestFirst {
+    pub fn instant() -> Self {
+        Self { instant: true, ..Self::default() }
+    }
+
     fn complete(&self, id: SampleId, tokens: u32, finish_reason: FinishReason) -> RolloutEvent {
         let count = usize::try_from(tokens).expect("small");
         RolloutEvent::Completed(Completion {
@@ -105,7 +116,10 @@ impl RolloutEngine for ShortestFirst {
         let event = self.ended.pop().or_else(|| {
             let (tokens, id) = self.pending.pop_first()?;
             if self.fails_at == Some(id.prompt) {
-                return Some(RolloutEvent::Failed(RolloutError::Engine { instance: 3, reason: "out of memory".into() }));
+                return Some(RolloutEvent::Failed(RolloutError::Engine {
+                    instance: 3,
+                    reason: "out of memory".into(),
+                }));
             }
             Some(self.complete(id, tokens, FinishReason::Stop))
         });
@@ -139,7 +153,11 @@ pub struct Remembering {
 
 impl Remembering {
     fn policy(&self) -> Policy {
-        Policy { version: PolicyVersion(self.updates), location: "nowhere".into(), digest: self.updates }
+        Policy {
+            version: PolicyVersion(self.updates),
+            location: "nowhere".into(),
+            digest: self.updates,
+        }
     }
 }
 
@@ -156,7 +174,8 @@ impl Trainer for Remembering {
         let trained = steps.entry(step).or_default();
         trained.calls += 1;
         trained.sequences += sequences.len();
-        trained.tokens += sequences.iter().map(|sequence| sequence.response_ids.len()).sum::<usize>();
+        trained.tokens +=
+            sequences.iter().map(|sequence| sequence.response_ids.len()).sum::<usize>();
         Ok(())
     }
 
@@ -185,7 +204,11 @@ pub fn router() -> Router {
 }
 
 /// A batch of prompts with the given ids.
-pub fn prompts(ids: std::ops::Range<u64>, epoch_of: impl Fn(u64) -> u32, data_source: &str) -> Batch {
+pub fn prompts(
+    ids: std::ops::Range<u64>,
+    epoch_of: impl Fn(u64) -> u32,
+    data_source: &str,
+) -> Batch {
     let row = |id| PromptRow {
         prompt: PromptId(id),
         epoch: epoch_of(id),
@@ -239,21 +262,36 @@ impl Run {
     }
 
     pub fn run(self) -> Result<Vec<StepReport>, Fault> {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().expect("a runtime");
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .build()
+            .expect("a runtime");
         let reports = Reports::default();
         let (observer, handle) = (reports.clone(), runtime.handle().clone());
         let clock = Arc::new(VirtualClock::default());
-        let Self { schedule, engine, trainer, staleness, prompts: count, epochs, budget, data_source, stop } = self;
+        let Self {
+            schedule,
+            engine,
+            trainer,
+            staleness,
+            prompts: count,
+            epochs,
+            budget,
+            data_source,
+            stop,
+        } = self;
         run(move |scope, faults| {
-            let trainer =
-                TrainerThread::spawn(clock.clone(), || Ok::<_, Infallible>(Box::new(trainer) as Box<dyn Trainer>));
+            let trainer = TrainerThread::spawn(clock.clone(), || {
+                Ok::<_, Infallible>(Box::new(trainer) as Box<dyn Trainer>)
+            });
             let trainer = Rc::new(trainer.expect("made"));
             let budget = Budget::new(budget);
             let body = move |emitter: &rollpacker_dataflow::bridge::Emitter| {
                 let total = count * u64::from(epochs);
                 for first in (0..total).step_by(7) {
                     let epoch_of = |id| u32::try_from(id / count).expect("small");
-                    if !emitter.send(prompts(first..(first + 7).min(total), epoch_of, data_source)) {
+                    if !emitter.send(prompts(first..(first + 7).min(total), epoch_of, data_source))
+                    {
                         break;
                     }
                 }
@@ -276,7 +314,11 @@ impl Run {
             let groups = gradients.accumulated.clone();
             let updates = gradients.update();
             raise(updates.errors, faults);
-            observe(Observed { responses, groups, decisions, metrics: updates.metrics }, clock, observer);
+            observe(
+                Observed { responses, groups, decisions, metrics: updates.metrics },
+                clock,
+                observer,
+            );
             edge.connect(updates.policies);
         })?;
         Ok(reports.0.take())

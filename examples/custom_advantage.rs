@@ -1,0 +1,76 @@
+//! An advantage of one's own, in a pipeline over an engine and a trainer of one's own: the bandit of `custom_pipeline`.
+//!
+//! `cargo run --no-default-features --example custom_advantage`
+
+#[path = "bandit/mod.rs"]
+mod bandit;
+
+use std::convert::Infallible;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use rollpacker::prelude::*;
+
+/// How far a response is above the worst of its group, less the group's mean of that; bounded by 1 whatever the scale of the reward.
+struct Ranked;
+
+impl Advantage for Ranked {
+    fn advantages(&self, group: &[Scored]) -> Vec<f64> {
+        let below =
+            |one: &Scored| group.iter().filter(|other| other.score < one.score).count() as f64;
+        let ranks: Vec<f64> = group.iter().map(|one| below(one) / group.len() as f64).collect();
+        let mean = ranks.iter().sum::<f64>() / group.len() as f64;
+        ranks.iter().map(|rank| rank - mean).collect()
+    }
+}
+
+/// The larger the digit, the better.
+struct Digit;
+
+impl Reward for Digit {
+    async fn score(&self, sample: &Sample) -> Result<Score, RewardError> {
+        let failed = |error: std::num::ParseFloatError| RewardError::Failed {
+            reward: "digit".into(),
+            reason: error.to_string(),
+        };
+        Ok(sample.response.parse::<f64>().map_err(failed)?.into())
+    }
+}
+
+struct Print;
+
+impl Observer for Print {
+    fn step(&mut self, report: StepReport) {
+        println!("step {:2}: mean digit {:.2}", report.step, measure(&report)["critic/score/mean"]);
+    }
+}
+
+fn main() -> anyhow::Result<()> {
+    let rewards = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build()?;
+    let clock: Arc<dyn Clock> = Arc::new(WallClock::start());
+    let logits = bandit::Logits::default();
+    let learner = bandit::Learner::new(logits.clone());
+    let trainer = TrainerThread::spawn(clock.clone(), || {
+        Ok::<_, Infallible>(Box::new(learner) as Box<dyn Trainer>)
+    })?;
+    let pipeline = Pipeline {
+        prompts: Box::new(bandit::prompts(25 * 4)),
+        prompts_ahead: 16,
+        schedule: Box::new(Synchronous::new(sync::Config {
+            prompts: 4,
+            responses: 8,
+            total_steps: None,
+        })?),
+        engine: Box::new(bandit::Arms::new(logits)),
+        router: Router::default().route("bandit", Digit),
+        advantage: Rc::new(Ranked),
+        initial: trainer.publish_initial().map_err(anyhow::Error::msg)?,
+        trainer: Rc::new(trainer),
+        validator: None,
+        staleness: 0,
+        rewards: rewards.handle().clone(),
+        clock,
+        stop: Stop::default(),
+    };
+    Ok(pipeline.run(Print)?)
+}

@@ -1,0 +1,84 @@
+//! A reward of one's own on real stages: two steps of GRPO on a fresh model, rewarded for short answers.
+//!
+//! `cargo run --example custom_reward`
+
+use rollpacker::datasets::{WriteOptions, generate};
+use rollpacker::prelude::*;
+use rollpacker::recipe::{Raw, raw};
+use rollpacker::session::Session;
+use rollpacker::stages::model::{Decoder, Family, ModelConfig, Rope, Tokenizer};
+
+/// 1 for an empty response, and half as much for every 10 characters more.
+struct Terse;
+
+impl Reward for Terse {
+    async fn score(&self, sample: &Sample) -> Result<Score, RewardError> {
+        let length = sample.response.chars().count() as f64;
+        let components = [("characters".to_owned(), length)].into();
+        Ok(Score { value: 0.5_f64.powf(length / 10.0), components })
+    }
+}
+
+struct Print;
+
+impl Observer for Print {
+    fn step(&mut self, report: StepReport) {
+        let metrics = measure(&report);
+        println!(
+            "step {}: score {:.3}, {:.1} characters",
+            report.step, metrics["critic/score/mean"], metrics["reward/characters"]
+        );
+    }
+}
+
+fn main() -> anyhow::Result<()> {
+    let folder =
+        std::env::temp_dir().join(format!("rollpacker-custom-reward-{}", std::process::id()));
+    let chain = generate::ChainConfig { rows: 32, validation_rows: 4, ..Default::default() };
+    let data = generate::generate(&chain, &folder, WriteOptions::default())?;
+    fresh_model(&folder.join("model"))?;
+
+    let recipe = Raw {
+        data: raw::Data {
+            train_files: vec![data.train.display().to_string()],
+            train_batch_size: 4,
+            max_response_length: 24,
+            ..Default::default()
+        },
+        model: raw::Model { path: folder.join("model") },
+        rollout: raw::Rollout { n: 4, ..Default::default() },
+        actor: raw::Actor { lr: 1e-3, ..Default::default() },
+        trainer: raw::Trainer { total_training_steps: Some(2), ..Default::default() },
+        ..Default::default()
+    };
+    let session = Session::open(recipe.resolve()?)?.with_reward("rollpacker/*", Terse);
+    session.train(&Stop::default(), &folder.join("trained"), Print, |_| {})?;
+    std::fs::remove_dir_all(&folder)?;
+    Ok(())
+}
+
+/// A model with random weights over the characters of the built-in task.
+fn fresh_model(folder: &std::path::Path) -> anyhow::Result<()> {
+    let tokenizer = Tokenizer::characters(generate::ALPHABET)?;
+    let config = ModelConfig {
+        family: Family::Qwen3,
+        vocab_size: i64::try_from(tokenizer.vocab_size())?,
+        hidden_size: 32,
+        intermediate_size: 64,
+        layers: 2,
+        heads: 2,
+        kv_heads: 1,
+        head_dim: 16,
+        rms_norm_eps: 1e-6,
+        rope: Rope::Default { theta: 10_000.0 },
+        tie_word_embeddings: true,
+        attention_bias: false,
+        max_position_embeddings: 1024,
+        initializer_range: 0.02,
+        eos_token_ids: tokenizer.token_to_id("<|eos|>").into_iter().collect(),
+        bos_token_id: None,
+        pad_token_id: None,
+    };
+    Decoder::init(config, 1, tch::Device::Cpu)?.save(folder)?;
+    Ok(tokenizer.save(folder)?)
+}

@@ -1,0 +1,48 @@
+//! The command line.
+
+mod data;
+#[cfg(feature = "torch")]
+mod sft;
+#[cfg(feature = "torch")]
+mod train;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Exit status of input that cannot be used: a recipe, a dataset, a model folder.
+pub(crate) const BAD_INPUT: u8 = 2;
+
+/// Reinforcement-learning post-training of language models as a streaming dataflow graph, with tail batching.
+#[derive(Debug, Parser)]
+#[command(name = "rollpacker", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Train a model by reinforcement learning on a prompt dataset.
+    #[cfg(feature = "torch")]
+    Train(train::TrainArgs),
+    /// Train a small model from scratch on demonstrations, as a warm start.
+    #[cfg(feature = "torch")]
+    Sft(sft::SftArgs),
+    /// Inspect, validate, convert and generate prompt datasets.
+    Data(data::DataArgs),
+}
+
+/// Runs what the command line asks for.
+///
+/// # Errors
+/// What went wrong, to be shown to a person.
+pub fn run() -> anyhow::Result<ExitCode> {
+    match Cli::parse().command {
+        #[cfg(feature = "torch")]
+        Command::Train(args) => train::run(args),
+        #[cfg(feature = "torch")]
+        Command::Sft(args) => sft::run_args(args),
+        Command::Data(args) => data::run(args),
+    }
+}

@@ -1,0 +1,394 @@
+//! `rollpacker sft`: the warm start, a small model fine-tuned on demonstrations.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Context, bail, ensure};
+use clap::Args;
+use rollpacker_dataflow::clock::{Clock, Nanos, WallClock};
+use rollpacker_datasets::{Cursor, Dataset, DatasetConfig, Prompt};
+use rollpacker_stages::model::tokenizer::{EOS, UNKNOWN};
+use rollpacker_stages::model::{
+    ChatTemplate, Decoder, DeviceChoice, Family, Message, ModelConfig, PromptEncoder, Rope,
+    Tokenizer,
+};
+use rollpacker_stages::train::config::OptimizerConfig;
+use rollpacker_stages::train::learning_rate::{Decay, LearningRate};
+use rollpacker_stages::train::sft::{Example, SftConfig, SftStep, fine_tune};
+
+use super::BAD_INPUT;
+use crate::recipe::Recipe;
+
+/// Fine-tune a model from scratch on the demonstrations of a prompt dataset, and write it as a Hugging Face folder.
+#[derive(Debug, Args)]
+pub(crate) struct SftArgs {
+    /// The recipe, a TOML file.
+    #[arg(long)]
+    pub(crate) config: PathBuf,
+    /// Settings that replace those of the recipe, by their dotted names.
+    #[arg(value_name = "KEY=VALUE")]
+    pub(crate) overrides: Vec<String>,
+    /// Folder to write; replaces the recipe's.
+    #[arg(long)]
+    pub(crate) out: Option<PathBuf>,
+}
+
+/// A warm start, resolved.
+#[derive(Clone, Debug)]
+pub(crate) struct SftRecipe {
+    /// Sizes of the model.
+    pub(crate) model: ModelShape,
+    /// The characters that are its tokens, each once; the ids follow its order.
+    pub(crate) alphabet: String,
+    /// Prompts with demonstrations.
+    pub(crate) data: DatasetConfig,
+    /// The field of `extra_info` that holds the demonstration.
+    pub(crate) demonstration_key: String,
+    /// Optimizer, steps, batch size and seed; the seed also draws the initial weights.
+    pub(crate) training: SftConfig,
+    /// Where to train.
+    pub(crate) device: DeviceChoice,
+    /// Steps between two printed lines; at least 1.
+    pub(crate) print_every: u64,
+    /// Folder to write the model and its tokenizer to.
+    pub(crate) out: PathBuf,
+}
+
+/// Sizes of a model to train from scratch: a decoder of the Qwen3 family with its head tied to the embedding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ModelShape {
+    /// Width of the residual stream, from 1.
+    pub(crate) hidden_size: i64,
+    /// Inner width of the feed-forward blocks, from 1.
+    pub(crate) intermediate_size: i64,
+    /// Transformer blocks, from 1.
+    pub(crate) num_hidden_layers: i64,
+    /// Query heads, from 1; a divisor of `hidden_size` into heads of even width.
+    pub(crate) num_attention_heads: i64,
+    /// Key and value heads; a divisor of `num_attention_heads`.
+    pub(crate) num_key_value_heads: i64,
+    /// Longest context in tokens, written down for engines that want to know, from 1.
+    pub(crate) max_position_embeddings: i64,
+}
+
+impl Default for ModelShape {
+    /// 0.34 million parameters with the alphabet of the built-in task.
+    fn default() -> Self {
+        Self {
+            hidden_size: 96,
+            intermediate_size: 256,
+            num_hidden_layers: 3,
+            num_attention_heads: 4,
+            num_key_value_heads: 4,
+            max_position_embeddings: 2048,
+        }
+    }
+}
+
+impl ModelShape {
+    /// The model with the tokens of `tokenizer`.
+    fn config(&self, tokenizer: &Tokenizer) -> anyhow::Result<ModelConfig> {
+        let (hidden, heads, kv_heads) =
+            (self.hidden_size, self.num_attention_heads, self.num_key_value_heads);
+        ensure!(
+            heads > 0 && hidden % (2 * heads) == 0,
+            "hidden_size {hidden} is not {heads} heads of even width"
+        );
+        ensure!(
+            kv_heads > 0 && heads % kv_heads == 0,
+            "num_key_value_heads {kv_heads} does not divide {heads} heads"
+        );
+        Ok(ModelConfig {
+            family: Family::Qwen3,
+            vocab_size: i64::try_from(tokenizer.vocab_size())?,
+            hidden_size: hidden,
+            intermediate_size: self.intermediate_size,
+            layers: self.num_hidden_layers,
+            heads,
+            kv_heads,
+            head_dim: hidden / heads,
+            rms_norm_eps: 1e-6,
+            rope: Rope::Default { theta: 10_000.0 },
+            tie_word_embeddings: true,
+            attention_bias: false,
+            max_position_embeddings: self.max_position_embeddings,
+            initializer_range: 0.02,
+            eos_token_ids: tokenizer.token_to_id(EOS).into_iter().collect(),
+            bos_token_id: None,
+            pad_token_id: tokenizer.token_to_id(rollpacker_stages::model::tokenizer::PAD),
+        })
+    }
+}
+
+/// Reads the recipe that the command line names, and runs its warm start.
+///
+/// # Errors
+/// As [`run`]. A recipe that cannot be used is told on standard error, and is exit status 2.
+pub(crate) fn run_args(args: SftArgs) -> anyhow::Result<ExitCode> {
+    let recipe = Recipe::read(&args.config, &args.overrides)
+        .map_err(anyhow::Error::from)
+        .and_then(|recipe| SftRecipe::resolve(&recipe, args.out));
+    match recipe {
+        Ok(recipe) => run(&recipe).map(|()| ExitCode::SUCCESS),
+        Err(error) => {
+            drop(writeln!(std::io::stderr(), "error: {error:#}"));
+            Ok(ExitCode::from(BAD_INPUT))
+        }
+    }
+}
+
+impl SftRecipe {
+    fn resolve(recipe: &Recipe, out: Option<PathBuf>) -> anyhow::Result<Self> {
+        let (sft, trainer) = (&recipe.raw.sft, &recipe.raw.trainer);
+        let learning_rate = LearningRate {
+            peak: sft.lr,
+            warmup_steps: sft.lr_warmup_steps,
+            decay: Decay::Constant,
+        };
+        let optimizer = OptimizerConfig {
+            learning_rate,
+            weight_decay: sft.weight_decay,
+            ..OptimizerConfig::default()
+        };
+        Ok(Self {
+            model: ModelShape {
+                hidden_size: sft.hidden_size,
+                intermediate_size: sft.intermediate_size,
+                num_hidden_layers: sft.num_hidden_layers,
+                num_attention_heads: sft.num_attention_heads,
+                num_key_value_heads: sft.num_key_value_heads,
+                max_position_embeddings: sft.max_position_embeddings,
+            },
+            alphabet: sft.alphabet.clone(),
+            data: DatasetConfig::of(sft.train_files.iter().cloned()),
+            demonstration_key: sft.response_key.clone(),
+            training: SftConfig {
+                optimizer,
+                steps: sft.steps,
+                batch_size: sft.batch_size,
+                seed: trainer.seed,
+                micro_batch_tokens: sft.micro_batch_tokens,
+                threads: sft.threads,
+            },
+            device: trainer.device.parse()?,
+            print_every: sft.steps.div_ceil(12),
+            out: out.unwrap_or_else(|| recipe.raw.model.path.clone()),
+        })
+    }
+}
+
+/// Trains the model of `recipe` and writes it, telling its progress on standard output.
+///
+/// # Errors
+///
+/// If the data cannot be read or has a row without demonstration, training fails, or the folder cannot be written.
+pub(crate) fn run(recipe: &SftRecipe) -> anyhow::Result<()> {
+    let device = recipe.device.resolve()?;
+    let tokenizer = Arc::new(Tokenizer::characters(&recipe.alphabet)?);
+    let examples = examples(recipe, &tokenizer)?;
+    let mut decoder =
+        Decoder::init(recipe.model.config(&tokenizer)?, recipe.training.seed, device)?;
+    let (parameters, steps) = (decoder.config().parameter_count(), recipe.training.steps);
+    print(&format!(
+        "fine-tuning {parameters} parameters on {} demonstrations for {steps} steps",
+        examples.len()
+    ))?;
+    let mut progress = Progress::new(recipe.print_every, steps);
+    let mut printed = Ok(());
+    fine_tune(&mut decoder, &examples, &recipe.training, &mut |step| {
+        if let Some(line) = progress.take(step)
+            && printed.is_ok()
+        {
+            printed = print(&line);
+        }
+    })?;
+    printed?;
+    save(&decoder, &tokenizer, &recipe.out)
+}
+
+/// The dataset as token ids, in its order.
+fn examples(recipe: &SftRecipe, tokenizer: &Arc<Tokenizer>) -> anyhow::Result<Vec<Example>> {
+    let encoder = PromptEncoder { tokenizer: tokenizer.clone(), template: ChatTemplate::plain() };
+    let prompts = Dataset::open(recipe.data.clone())?.prompts(Cursor::default())?.until_epoch(1);
+    prompts
+        .map(|prompt| {
+            let prompt = prompt?;
+            let place = || format!("{} row {}", prompt.file().display(), prompt.file_row());
+            example(&prompt, &encoder, &recipe.demonstration_key).with_context(place)
+        })
+        .collect()
+}
+
+fn example(prompt: &Prompt, encoder: &PromptEncoder, key: &str) -> anyhow::Result<Example> {
+    let extra = prompt.extra_info();
+    let Some(demonstration) = extra.get(key).and_then(|value| value.as_str()) else {
+        bail!(
+            "`extra_info.{key}`: expected text, found {}",
+            extra.get(key).map_or("nothing".into(), ToString::to_string)
+        );
+    };
+    let messages: Vec<Message> = prompt
+        .messages()
+        .map(|message| Message {
+            role: message.role.to_owned(),
+            content: message.content.to_owned(),
+        })
+        .collect();
+    let prompt_ids = encoder.encode(&messages)?;
+    let mut response_ids = encoder.tokenizer.encode(demonstration)?;
+    let unknown = encoder.tokenizer.token_to_id(UNKNOWN);
+    if prompt_ids.iter().chain(&response_ids).any(|&id| Some(id) == unknown) {
+        bail!("prompt or demonstration has a character that the alphabet lacks");
+    }
+    response_ids.extend(encoder.tokenizer.token_to_id(EOS));
+    Ok(Example { prompt_ids, response_ids })
+}
+
+/// Writes the Hugging Face folder: configuration, weights, tokenizer.
+fn save(decoder: &Decoder, tokenizer: &Tokenizer, folder: &Path) -> anyhow::Result<()> {
+    decoder.save(folder)?;
+    tokenizer.save(folder)?;
+    print(&format!("wrote {}", folder.display()))
+}
+
+/// Loss and speed between two printed lines.
+struct Progress {
+    every: u64,
+    steps: u64,
+    clock: WallClock,
+    since: Nanos,
+    loss: f64,
+    response_tokens: usize,
+    tokens: usize,
+}
+
+impl Progress {
+    fn new(every: u64, steps: u64) -> Self {
+        let clock = WallClock::start();
+        Self {
+            every: every.max(1),
+            steps,
+            clock,
+            since: clock.now(),
+            loss: 0.0,
+            response_tokens: 0,
+            tokens: 0,
+        }
+    }
+
+    /// The line of a step, if it is one of those to print: means since the last line.
+    fn take(&mut self, step: &SftStep) -> Option<String> {
+        self.loss += step.loss * step.response_tokens as f64;
+        self.response_tokens += step.response_tokens;
+        self.tokens += step.tokens;
+        let done = step.step.0 + 1;
+        if done % self.every != 0 && done != self.steps {
+            return None;
+        }
+        let now = self.clock.now();
+        let loss = self.loss / self.response_tokens.max(1) as f64;
+        let speed = self.tokens as f64 / now.since(self.since).as_secs_f64().max(1e-9);
+        (self.since, self.loss, self.response_tokens, self.tokens) = (now, 0.0, 0, 0);
+        let (norm, rate) = (step.grad_norm, step.learning_rate);
+        Some(format!(
+            "step:{done} - sft/loss:{loss:.4} - sft/grad_norm:{norm:.3} - sft/lr:{rate:.2e} - perf/throughput:{speed:.0}"
+        ))
+    }
+}
+
+fn print(line: &str) -> anyhow::Result<()> {
+    writeln!(std::io::stdout(), "{line}").context("cannot print progress")
+}
+
+#[cfg(test)]
+mod tests {
+    use rollpacker_dataflow::step::Step;
+    use rollpacker_datasets::WriteOptions;
+    use rollpacker_datasets::generate::{ALPHABET, ChainConfig, generate};
+
+    use super::*;
+
+    fn recipe(folder: &Path) -> SftRecipe {
+        let shape = ModelShape {
+            hidden_size: 16,
+            intermediate_size: 32,
+            num_hidden_layers: 1,
+            ..ModelShape::default()
+        };
+        SftRecipe {
+            model: shape,
+            alphabet: ALPHABET.to_owned(),
+            data: DatasetConfig::of([folder.join("train.parquet").display().to_string()]),
+            demonstration_key: "demonstration".to_owned(),
+            training: SftConfig { steps: 3, batch_size: 4, ..SftConfig::default() },
+            device: DeviceChoice::Cpu,
+            print_every: 2,
+            out: folder.join("model"),
+        }
+    }
+
+    fn task(folder: &Path) {
+        let config = ChainConfig { rows: 8, validation_rows: 1, ..ChainConfig::default() };
+        let _made = generate(&config, folder, WriteOptions::default()).unwrap();
+    }
+
+    #[test]
+    fn trains_on_the_built_in_task_and_writes_a_folder_that_loads() {
+        let folder = tempfile::tempdir().unwrap();
+        task(folder.path());
+        let recipe = recipe(folder.path());
+        run(&recipe).unwrap();
+        let decoder = Decoder::load(&recipe.out, DeviceChoice::Cpu.resolve().unwrap()).unwrap();
+        let tokenizer = Tokenizer::from_folder(&recipe.out).unwrap();
+        assert_eq!(decoder.config().vocab_size, tokenizer.vocab_size() as i64);
+        assert_eq!(decoder.config().eos_token_ids, [tokenizer.token_to_id(EOS).unwrap()]);
+    }
+
+    #[test]
+    fn a_row_without_demonstration_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        task(folder.path());
+        let recipe =
+            SftRecipe { demonstration_key: "solution".to_owned(), ..recipe(folder.path()) };
+        let error = format!("{:#}", run(&recipe).unwrap_err());
+        assert!(
+            error.ends_with(
+                "train.parquet row 0: `extra_info.solution`: expected text, found nothing"
+            ),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn a_character_outside_the_alphabet_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        task(folder.path());
+        let recipe = SftRecipe { alphabet: "0123456789+*=,:".to_owned(), ..recipe(folder.path()) };
+        assert!(
+            format!("{:#}", run(&recipe).unwrap_err())
+                .contains("a character that the alphabet lacks")
+        );
+    }
+
+    #[test]
+    fn a_line_tells_the_means_since_the_last() {
+        let step = |step, loss, response_tokens| SftStep {
+            step: Step(step),
+            loss,
+            response_tokens,
+            tokens: 10,
+            grad_norm: 1.0,
+            learning_rate: 1e-3,
+        };
+        let mut progress = Progress::new(2, 3);
+        assert_eq!(progress.take(&step(0, 1.0, 3)), None);
+        let line = progress.take(&step(1, 2.0, 1)).unwrap();
+        assert!(
+            line.starts_with("step:2 - sft/loss:1.2500 - sft/grad_norm:1.000 - sft/lr:1.00e-3 - "),
+            "{line}"
+        );
+        assert!(progress.take(&step(2, 0.5, 1)).unwrap().starts_with("step:3 - sft/loss:0.5000"));
+    }
+}

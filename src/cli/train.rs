@@ -1,0 +1,79 @@
+//! `rollpacker train`: a recipe, run to its end.
+
+use std::cell::RefCell;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::rc::Rc;
+
+use anyhow::Context;
+use clap::Args;
+
+use super::BAD_INPUT;
+use crate::recipe::Recipe;
+use crate::run::{Run, describe};
+use crate::session::Session;
+use crate::telemetry::Telemetry;
+use rollpacker_operators::schedule::operator::Stop;
+
+/// Train a model by reinforcement learning on a prompt dataset.
+#[derive(Debug, Args)]
+pub(crate) struct TrainArgs {
+    /// The recipe, a TOML file.
+    #[arg(long)]
+    config: PathBuf,
+    /// Settings that replace those of the recipe, by their dotted names.
+    #[arg(value_name = "KEY=VALUE")]
+    overrides: Vec<String>,
+    /// Run folder; replaces the recipe's.
+    #[arg(long)]
+    out: Option<PathBuf>,
+    /// Check everything, print the resolved recipe, the batch arithmetic and the graph, and train nothing.
+    #[arg(long)]
+    dry_run: bool,
+}
+
+pub(crate) fn run(args: TrainArgs) -> anyhow::Result<ExitCode> {
+    let opened = Recipe::read(&args.config, &args.overrides).map_err(anyhow::Error::from).and_then(
+        |mut recipe| {
+            if let Some(out) = args.out {
+                recipe.raw.trainer.default_local_dir = out;
+            }
+            Ok((recipe.clone(), Session::open(recipe)?))
+        },
+    );
+    let (recipe, session) = match opened {
+        Ok(opened) => opened,
+        Err(error) => {
+            drop(writeln!(std::io::stderr(), "error: {error:#}"));
+            return Ok(ExitCode::from(BAD_INPUT));
+        }
+    };
+    if args.dry_run {
+        let text = describe(&recipe, session.prompts())?;
+        write!(std::io::stdout(), "{text}").context("cannot print")?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    train(&recipe, session)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn train(recipe: &Recipe, session: Session) -> anyhow::Result<()> {
+    let stop = Stop::default();
+    let requested = stop.clone();
+    ctrlc::set_handler(move || {
+        if requested.is_requested() {
+            std::process::exit(130);
+        }
+        requested.request();
+    })
+    .context("cannot listen for Ctrl-C")?;
+    let run = Rc::new(RefCell::new(Run::start(recipe, Telemetry::from_env()?, stop.clone())?));
+    let folder = run.borrow().model_folder();
+    let validated = run.clone();
+    let finished = session.train(&stop, &folder, run.clone(), |metrics| {
+        validated.borrow_mut().validated(0, metrics)
+    })?;
+    let summary = run.borrow_mut().finish(&finished)?;
+    writeln!(std::io::stdout(), "{summary}").context("cannot print")
+}

@@ -1,0 +1,111 @@
+//! The RL step as one graph, over stages given by value.
+
+use std::convert::Infallible;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use rollpacker_dataflow::bridge::{Emitter, produce};
+use rollpacker_dataflow::budget::Budget;
+use rollpacker_dataflow::clock::Clock;
+use rollpacker_dataflow::fault::{Fault, Faults, raise};
+use rollpacker_dataflow::step::Step;
+use rollpacker_dataflow::timely::dataflow::Scope;
+use rollpacker_dataflow::{feedback, runtime, schema};
+use rollpacker_operators::advantage::Advantage;
+use rollpacker_operators::report::{Observed, Observer, observe};
+use rollpacker_operators::schedule::Schedule;
+use rollpacker_operators::schedule::operator::{Prompts, Stop};
+use rollpacker_operators::trainer::TrainerThread;
+use rollpacker_operators::update::policy_batch;
+use rollpacker_operators::validate::{ValidateExt, ValidatorThread};
+use rollpacker_operators::{
+    AdvantageExt, GradientExt, GroupExt, RewardExt, RolloutExt, ScheduleExt, UpdateExt,
+};
+use rollpacker_stages::reward::Router;
+use rollpacker_stages::rollout::{Policy, RolloutEngine};
+
+/// Hands over the prompts of a run, as batches of [`schema::PROMPTS`]; runs on a thread of its own.
+pub type PromptSource = Box<dyn FnOnce(&Emitter) -> Result<(), String> + Send>;
+
+/// The stages of an RL step, ready to be run.
+pub struct Pipeline {
+    /// Where prompts come from.
+    pub prompts: PromptSource,
+    /// Prompts that the source may be ahead of the schedule.
+    pub prompts_ahead: usize,
+    /// What a round launches and keeps.
+    pub schedule: Box<dyn Schedule>,
+    /// What generates responses.
+    pub engine: Box<dyn RolloutEngine>,
+    /// What scores them.
+    pub router: Router,
+    /// How much better a response is than its group.
+    pub advantage: Rc<dyn Advantage>,
+    /// What learns from groups.
+    pub trainer: Rc<TrainerThread>,
+    /// What tries policies on other prompts, and every how many steps; 0 for never.
+    pub validator: Option<(u64, Rc<ValidatorThread>)>,
+    /// The policy to begin with.
+    pub initial: Policy,
+    /// Steps that the sampling policy may lag behind the trained one.
+    pub staleness: u64,
+    /// Where rewards run.
+    pub rewards: tokio::runtime::Handle,
+    /// What time it is.
+    pub clock: Arc<dyn Clock>,
+    /// Ends the run after the round that is open.
+    pub stop: Stop,
+}
+
+impl Pipeline {
+    /// Runs steps until the schedule finishes, or `stop` is requested; `observer` is told of each.
+    ///
+    /// # Errors
+    /// The first fault of any stage, which names operator, step and response.
+    pub fn run(self, observer: impl Observer + 'static) -> Result<(), Fault> {
+        runtime::run(|scope, faults| self.build(scope, faults, observer))
+    }
+
+    /// Lays out the graph of the RL step.
+    pub fn build(self, scope: Scope<'_, Step>, faults: &Faults, observer: impl Observer + 'static) {
+        let Self { prompts, engine, router, rewards, clock, .. } = self;
+        let budget = Budget::new(self.prompts_ahead);
+        let (rows, errors) = produce(scope, "prompts", &schema::PROMPTS, budget.clone(), prompts);
+        let (policies, weights) =
+            feedback::policies(scope, self.staleness, policy_batch(&self.initial));
+
+        let rollouts = Prompts { rows, errors, budget }
+            .schedule(self.schedule)
+            .until(&self.stop)
+            .rollout(engine, &policies, clock.clone());
+        let (responses, decisions) = (rollouts.responses.clone(), rollouts.decisions.clone());
+        let gradients = rollouts
+            .reward(router, rewards, clock.clone())
+            .group()
+            .advantage(self.advantage)
+            .gradient(self.trainer);
+        let groups = gradients.accumulated.clone();
+        let updates = match self.validator {
+            Some((every, validator)) => gradients.update().validate(every, validator),
+            None => gradients.update(),
+        };
+
+        raise(updates.errors, faults);
+        observe(
+            Observed { responses, groups, decisions, metrics: updates.metrics },
+            clock,
+            observer,
+        );
+        weights.connect(updates.policies);
+    }
+}
+
+/// A source that hands over batches which are there already.
+#[must_use]
+pub fn prompts_of(batches: Vec<rollpacker_dataflow::batch::Batch>) -> PromptSource {
+    Box::new(move |emitter| {
+        // `false` says that nothing more is wanted, which ends it as well.
+        let _all_wanted = batches.into_iter().all(|batch| emitter.send(batch));
+        Ok::<_, Infallible>(()).map_err(|never| match never {})
+    })
+}

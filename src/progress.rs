@@ -1,0 +1,149 @@
+//! What a person sees of a run: a live line on a terminal, one line a step elsewhere.
+
+use std::io::{IsTerminal, Write};
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use rollpacker_operators::report::Progress;
+use rollpacker_stages::train::Metrics;
+
+/// Metrics of the line of a step, in this order, if the step has them.
+const SHOWN: [&str; 14] = [
+    "critic/score/mean",
+    "response_length/mean",
+    "response_length/max",
+    "actor/pg_loss",
+    "actor/grad_norm",
+    "schedule/queue_length",
+    "schedule/queue_age",
+    "rollout/aborted_responses",
+    "rollout/discarded_tokens",
+    "rollout/bubble_ratio",
+    "trainer/waiting_ratio",
+    "rollout/tokens_per_s",
+    "timing_s/step",
+    "val/score",
+];
+
+/// Shows a run.
+pub struct Console {
+    bar: Option<ProgressBar>,
+    wanted: usize,
+    round: String,
+    score: f64,
+    queue: (f64, f64),
+}
+
+impl Console {
+    /// For a run of `steps` steps, if that is known, which train on `wanted` responses each.
+    ///
+    /// # Panics
+    /// Never: the templates are valid.
+    #[must_use]
+    pub fn new(steps: Option<u64>, wanted: usize) -> Self {
+        let bar = std::io::stderr().is_terminal().then(|| {
+            let template = if steps.is_some() {
+                "{bar:20} {pos}/{len} {msg} (eta {eta})"
+            } else {
+                "{spinner} {pos} {msg}"
+            };
+            let style =
+                ProgressStyle::with_template(template).expect("invariant: the template is valid");
+            let bar = steps.map_or_else(ProgressBar::no_length, ProgressBar::new).with_style(style);
+            bar.enable_steady_tick(Duration::from_millis(250));
+            bar
+        });
+        Self { bar, wanted, round: String::new(), score: f64::NAN, queue: (0.0, 0.0) }
+    }
+
+    /// A step is under way.
+    pub fn progress(&mut self, progress: &Progress) {
+        if let Some(bar) = &self.bar {
+            bar.set_message(format!(
+                "step {} | {} of {} responses trained, {} finished, {} tokens | last: {} round, score {:.3}, queue {} (age {})",
+                progress.step.0 + 1,
+                progress.trained,
+                self.wanted,
+                progress.finished,
+                progress.tokens,
+                self.round,
+                self.score,
+                self.queue.0,
+                self.queue.1,
+            ));
+        }
+    }
+
+    /// A step is over.
+    pub fn step(&mut self, step: u64, round: &str, metrics: &Metrics) {
+        let metric = |name: &str| metrics.get(name).copied();
+        round.clone_into(&mut self.round);
+        self.score = metric("critic/score/mean").unwrap_or(f64::NAN);
+        self.queue = (
+            metric("schedule/queue_length").unwrap_or(0.0),
+            metric("schedule/queue_age").unwrap_or(0.0),
+        );
+        let line = line(step, round, metrics);
+        match &self.bar {
+            Some(bar) => {
+                bar.println(line);
+                bar.set_position(step);
+            }
+            None => self.say(&line),
+        }
+    }
+
+    /// A line of text.
+    pub fn say(&self, line: &str) {
+        match &self.bar {
+            Some(bar) => bar.println(line),
+            // Nobody reads a closed standard output; the run goes on.
+            None => drop(writeln!(std::io::stdout(), "{line}")),
+        }
+    }
+
+    /// The run is over.
+    pub fn finish(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+fn line(step: u64, round: &str, metrics: &Metrics) -> String {
+    let shown = SHOWN
+        .iter()
+        .filter_map(|name| metrics.get(*name).map(|value| format!(" - {name}:{}", short(*value))));
+    format!("step:{step} - round:{round}{}", shown.collect::<String>())
+}
+
+/// Four significant digits.
+fn short(value: f64) -> String {
+    match value.abs() {
+        magnitude if magnitude == 0.0 || (magnitude >= 1000.0 && magnitude < 1e9) => {
+            format!("{value:.0}")
+        }
+        magnitude if magnitude >= 0.001 && magnitude < 1000.0 => {
+            let text = format!("{value:.4}");
+            text.trim_end_matches('0').trim_end_matches('.').to_owned()
+        }
+        _ => format!("{value:.3e}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_is_one_line_in_the_form_of_verl() {
+        let metrics = Metrics::from([
+            ("critic/score/mean".to_owned(), 0.25),
+            ("timing_s/step".to_owned(), 1.234_56),
+            ("actor/grad_norm".to_owned(), 1e-7),
+            ("hidden".to_owned(), 1.0),
+        ]);
+        let expected = "step:3 - round:short - critic/score/mean:0.25 - actor/grad_norm:1.000e-7 - timing_s/step:1.2346";
+        assert_eq!(line(3, "short", &metrics), expected);
+    }
+}

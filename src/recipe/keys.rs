@@ -1,0 +1,91 @@
+//! Which keys a recipe has, read off its types, so that an unknown one is answered with the nearest.
+
+use serde::de::{self, Deserialize, Deserializer, Visitor};
+use toml::{Table, Value};
+
+use super::RecipeError;
+use super::raw;
+
+/// Refuses the first key that `T`, or the section it stands in, does not have.
+pub(super) fn check<'de, T: Deserialize<'de>>(table: &Table) -> Result<(), RecipeError> {
+    let sections = fields::<T>();
+    for (section, value) in table {
+        known(section, sections, "")?;
+        let keys = section_fields(section);
+        for key in value.as_table().into_iter().flat_map(Table::keys) {
+            known(key, keys, &format!("{section}."))?;
+        }
+        if !matches!(value, Value::Table(_)) {
+            let reason = format!("expected a section, found {}", value.type_str());
+            return Err(RecipeError::Type { key: section.clone(), reason });
+        }
+    }
+    Ok(())
+}
+
+/// Of `candidates`, the one that is fewest edits away, if it is near at all.
+pub(super) fn nearest<'a>(
+    text: &str,
+    candidates: impl Iterator<Item = &'a str>,
+) -> Option<&'a str> {
+    candidates
+        .map(|candidate| (strsim::damerau_levenshtein(text, candidate), candidate))
+        .filter(|(edits, candidate)| *edits <= 1 + candidate.len() / 3)
+        .min_by_key(|(edits, _)| *edits)
+        .map(|(_, candidate)| candidate)
+}
+
+fn known(key: &str, keys: &'static [&'static str], prefix: &str) -> Result<(), RecipeError> {
+    if keys.contains(&key) {
+        return Ok(());
+    }
+    let nearest = nearest(key, keys.iter().copied()).map(|near| format!("{prefix}{near}"));
+    Err(RecipeError::UnknownKey { key: format!("{prefix}{key}"), nearest })
+}
+
+fn section_fields(section: &str) -> &'static [&'static str] {
+    match section {
+        "data" => fields::<raw::Data>(),
+        "model" => fields::<raw::Model>(),
+        "rollout" => fields::<raw::Rollout>(),
+        "schedule" => fields::<raw::Schedule>(),
+        "reward" => fields::<raw::Reward>(),
+        "algorithm" => fields::<raw::Algorithm>(),
+        "actor" => fields::<raw::Actor>(),
+        "trainer" => fields::<raw::Trainer>(),
+        _ => fields::<raw::Sft>(),
+    }
+}
+
+/// The fields that a struct's `Deserialize` asks for, aliases included.
+fn fields<'de, T: Deserialize<'de>>() -> &'static [&'static str] {
+    let mut fields: &'static [&'static str] = &[];
+    // The probe answers every request with an error; what it was asked for is all that is wanted.
+    drop(T::deserialize(Probe(&mut fields)));
+    fields
+}
+
+struct Probe<'a>(&'a mut &'static [&'static str]);
+
+impl<'de> Deserializer<'de> for Probe<'_> {
+    type Error = de::value::Error;
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _name: &'static str,
+        fields: &'static [&'static str],
+        _visitor: V,
+    ) -> Result<V::Value, Self::Error> {
+        *self.0 = fields;
+        Err(de::Error::custom("asked"))
+    }
+
+    fn deserialize_any<V: Visitor<'de>>(self, _visitor: V) -> Result<V::Value, Self::Error> {
+        Err(de::Error::custom("not a struct"))
+    }
+
+    serde::forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option unit unit_struct
+        newtype_struct seq tuple tuple_struct map enum identifier ignored_any
+    }
+}

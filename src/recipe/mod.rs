@@ -1,0 +1,516 @@
+//! Recipes: what a run is, in TOML, overridden key by key on the command line.
+//!
+//! Two phases: [`Raw`] is what was typed, [`Recipe`] what was meant, every bound checked. Nothing after this looks at text again.
+
+mod keys;
+pub mod raw;
+
+use std::path::{Path, PathBuf};
+
+use rollpacker_datasets::{Columns, DatasetConfig};
+use rollpacker_operators::schedule::{Builtin, Synchronous, TailBatching, sync, tail_batching};
+use rollpacker_stages::train::config::{OptimizerConfig, PolicyLoss, TrainerConfig};
+use rollpacker_stages::train::learning_rate::{Decay, LearningRate};
+use toml::{Table, Value};
+
+pub use raw::Raw;
+
+/// Why a recipe cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum RecipeError {
+    /// The file cannot be read.
+    #[error("cannot read recipe {path}: {source}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The file is no TOML.
+    #[error("recipe {path} is no TOML: {reason}")]
+    Toml {
+        /// The file.
+        path: PathBuf,
+        /// Where and why.
+        reason: String,
+    },
+    /// An override is not `key=value`.
+    #[error("override `{text}`: expected key=value")]
+    Override {
+        /// What was typed.
+        text: String,
+    },
+    /// A key does not exist.
+    #[error("unknown key `{key}`{}", nearest.as_ref().map(|key| format!("; did you mean `{key}`?")).unwrap_or_default())]
+    UnknownKey {
+        /// What was written.
+        key: String,
+        /// The valid key that is nearest.
+        nearest: Option<String>,
+    },
+    /// A value is of the wrong type.
+    #[error("key `{key}`: {reason}")]
+    Type {
+        /// The key.
+        key: String,
+        /// Expected and found.
+        reason: String,
+    },
+    /// A value is out of its bounds.
+    #[error("key `{key}`: expected {expected}, found {found}")]
+    Bound {
+        /// The key.
+        key: &'static str,
+        /// What is allowed.
+        expected: String,
+        /// What was written.
+        found: String,
+    },
+}
+
+/// A run, checked.
+#[derive(Clone, Debug)]
+pub struct Recipe {
+    /// What was written, defaults filled in.
+    pub raw: Raw,
+    /// Prompts to train on.
+    pub train_data: DatasetConfig,
+    /// Prompts to validate on.
+    pub val_data: Option<DatasetConfig>,
+    /// The trainer's options.
+    pub trainer: TrainerConfig,
+    /// Steps between two validations; 0 for none.
+    pub test_freq: u64,
+}
+
+impl Raw {
+    /// Reads a recipe, and lays `overrides`, each `section.key=value`, over it.
+    ///
+    /// # Errors
+    /// If the file cannot be read or is no TOML, a key does not exist, or a value is of the wrong type.
+    pub fn read(path: &Path, overrides: &[String]) -> Result<Self, RecipeError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| RecipeError::Read { path: path.to_owned(), source })?;
+        let mut table: Table =
+            text.parse().map_err(|error: toml::de::Error| RecipeError::Toml {
+                path: path.to_owned(),
+                reason: error.to_string().trim_end().to_owned(),
+            })?;
+        for text in overrides {
+            overlay(&mut table, text)?;
+        }
+        Self::from_table(table)
+    }
+
+    fn from_table(table: Table) -> Result<Self, RecipeError> {
+        keys::check::<Self>(&table)?;
+        serde_path_to_error::deserialize(Value::Table(table)).map_err(|error| RecipeError::Type {
+            key: error.path().to_string(),
+            reason: error.inner().to_string().trim_end().to_owned(),
+        })
+    }
+
+    /// Checks every bound.
+    ///
+    /// # Errors
+    /// [`RecipeError::Bound`] for the first value out of its bounds.
+    pub fn resolve(self) -> Result<Recipe, RecipeError> {
+        self.check()?;
+        let recipe = Recipe {
+            train_data: self.dataset(
+                &self.data.train_files,
+                self.data.train_max_samples,
+                self.data.shuffle,
+            ),
+            val_data: (!self.data.val_files.is_empty())
+                .then(|| self.dataset(&self.data.val_files, self.data.val_max_samples, false)),
+            trainer: self.trainer_config()?,
+            test_freq: u64::try_from(self.trainer.test_freq).unwrap_or(0),
+            raw: self,
+        };
+        recipe.schedule()?;
+        Ok(recipe)
+    }
+
+    fn check(&self) -> Result<(), RecipeError> {
+        let (data, rollout, actor, sft) = (&self.data, &self.rollout, &self.actor, &self.sft);
+        at_least("data.train_batch_size", data.train_batch_size, 1)?;
+        at_least("data.max_prompt_length", data.max_prompt_length, 1)?;
+        at_least("data.max_response_length", data.max_response_length, 1)?;
+        at_least("rollout.n", rollout.n, 1)?;
+        within("rollout.temperature", rollout.temperature, |t| t > 0.0, "a finite number above 0")?;
+        within("rollout.top_p", rollout.top_p, |p| p > 0.0 && p <= 1.0, "in (0, 1]")?;
+        within(
+            "rollout.min_response_length",
+            f64::from(rollout.min_response_length),
+            |n| n <= f64::from(data.max_response_length),
+            "at most data.max_response_length",
+        )?;
+        at_least("rollout.top_k", rollout.top_k, -1)?;
+        at_least("rollout.instances", rollout.instances, 1)?;
+        at_least("rollout.threads_per_instance", rollout.threads_per_instance, 1)?;
+        at_least("rollout.max_num_seqs", rollout.max_num_seqs, 1)?;
+        let longest = data.max_prompt_length
+            + usize::try_from(data.max_response_length).unwrap_or(usize::MAX / 2);
+        at_least("rollout.kv_cache_tokens", rollout.kv_cache_tokens, longest)?;
+        at_least("reward.num_workers", self.reward.num_workers, 1)?;
+        one_of("algorithm.adv_estimator", &self.algorithm.adv_estimator, &["grpo", "rloo"])?;
+        for reward in self.reward.routes.values() {
+            one_of("reward.routes", reward, rollpacker_stages::reward::builtin_names())?;
+        }
+        within("actor.lr", actor.lr, |lr| lr > 0.0, "a finite number above 0")?;
+        for (key, value) in [
+            ("actor.weight_decay", actor.weight_decay),
+            ("actor.clip_ratio_high", actor.clip_ratio_high),
+            ("actor.kl_loss_coef", actor.kl_loss_coef),
+            ("actor.entropy_coeff", actor.entropy_coeff),
+            ("sft.weight_decay", sft.weight_decay),
+        ] {
+            within(key, value, |value| value >= 0.0, "a finite number, at least 0")?;
+        }
+        within(
+            "actor.clip_ratio_low",
+            actor.clip_ratio_low,
+            |low| (0.0..=1.0).contains(&low),
+            "in [0, 1]",
+        )?;
+        within("actor.clip_ratio_c", actor.clip_ratio_c, |c| c > 1.0, "a finite number above 1")?;
+        within(
+            "actor.betas",
+            actor.betas.0.min(actor.betas.1),
+            |beta| beta >= 0.0,
+            "two numbers in [0, 1)",
+        )?;
+        within(
+            "actor.betas",
+            actor.betas.0.max(actor.betas.1),
+            |beta| beta < 1.0,
+            "two numbers in [0, 1)",
+        )?;
+        within("actor.eps", actor.eps, |eps| eps > 0.0, "a finite number above 0")?;
+        if actor.grad_clip.is_nan() || actor.grad_clip <= 0.0 {
+            return Err(bound("actor.grad_clip", "a number above 0, or inf", actor.grad_clip));
+        }
+        within(
+            "actor.loss_scale_factor",
+            actor.loss_scale_factor.unwrap_or(1.0),
+            |s| s > 0.0,
+            "a finite number above 0",
+        )?;
+        at_least("actor.ppo_max_token_len", actor.ppo_max_token_len, 1)?;
+        at_least("actor.threads", actor.threads, 1)?;
+        at_least("trainer.total_epochs", self.trainer.total_epochs, 1)?;
+        at_least(
+            "trainer.total_training_steps",
+            self.trainer.total_training_steps.unwrap_or(1),
+            1,
+        )?;
+        at_least("sft.steps", sft.steps, 1)?;
+        at_least("sft.batch_size", sft.batch_size, 1)?;
+        at_least("sft.micro_batch_tokens", sft.micro_batch_tokens, 1)?;
+        at_least("sft.threads", sft.threads, 1)?;
+        within("sft.lr", sft.lr, |lr| lr > 0.0, "a finite number above 0")?;
+        self.check_model_made_from_scratch()
+    }
+
+    fn check_model_made_from_scratch(&self) -> Result<(), RecipeError> {
+        let sft = &self.sft;
+        for (key, value) in [
+            ("sft.hidden_size", sft.hidden_size),
+            ("sft.intermediate_size", sft.intermediate_size),
+            ("sft.num_hidden_layers", sft.num_hidden_layers),
+            ("sft.num_attention_heads", sft.num_attention_heads),
+            ("sft.num_key_value_heads", sft.num_key_value_heads),
+            ("sft.max_position_embeddings", sft.max_position_embeddings),
+        ] {
+            at_least(key, value, 1)?;
+        }
+        if sft.hidden_size % (2 * sft.num_attention_heads) != 0 {
+            return Err(bound(
+                "sft.hidden_size",
+                "an even multiple of sft.num_attention_heads",
+                sft.hidden_size,
+            ));
+        }
+        if sft.num_attention_heads % sft.num_key_value_heads != 0 {
+            let expected = "a divisor of sft.num_attention_heads";
+            return Err(bound("sft.num_key_value_heads", expected, sft.num_key_value_heads));
+        }
+        Ok(())
+    }
+
+    /// Seed of the order of prompts.
+    #[must_use]
+    pub fn data_seed(&self) -> u64 {
+        self.data.seed.unwrap_or(self.trainer.seed)
+    }
+
+    fn dataset(&self, files: &[String], max_samples: i64, shuffle: bool) -> DatasetConfig {
+        let columns = Columns {
+            prompt: self.data.prompt_key.clone(),
+            data_source: self.data.reward_fn_key.clone(),
+            ground_truth: self.data.ground_truth_key.clone(),
+            domain: self.data.domain_key.clone(),
+            ..Columns::default()
+        };
+        DatasetConfig {
+            columns,
+            extra_columns: self.data.extra_columns.clone(),
+            shuffle,
+            seed: self.data_seed(),
+            max_samples: u64::try_from(max_samples).ok(),
+            ..DatasetConfig::of(files.iter().cloned())
+        }
+    }
+
+    fn trainer_config(&self) -> Result<TrainerConfig, RecipeError> {
+        let actor = &self.actor;
+        Ok(TrainerConfig {
+            optimizer: OptimizerConfig {
+                learning_rate: LearningRate {
+                    peak: actor.lr,
+                    warmup_steps: actor.lr_warmup_steps,
+                    decay: self.decay()?,
+                },
+                betas: actor.betas,
+                eps: actor.eps,
+                weight_decay: actor.weight_decay,
+                grad_clip: actor.grad_clip,
+            },
+            policy_loss: PolicyLoss::Vanilla {
+                clip_ratio_low: actor.clip_ratio_low,
+                clip_ratio_high: actor.clip_ratio_high,
+                clip_ratio_c: actor.clip_ratio_c,
+            },
+            loss_agg_mode: actor.loss_agg_mode,
+            loss_scale_factor: actor
+                .loss_scale_factor
+                .unwrap_or(f64::from(self.data.max_response_length)),
+            kl_loss_coef: if actor.use_kl_loss { actor.kl_loss_coef } else { 0.0 },
+            kl_loss_type: actor.kl_loss_type,
+            entropy_coeff: actor.entropy_coeff,
+            temperature: self.rollout.temperature,
+            micro_batch_tokens: actor.ppo_max_token_len,
+            threads: actor.threads,
+        })
+    }
+
+    fn decay(&self) -> Result<Decay, RecipeError> {
+        let key = "actor.lr_scheduler_type";
+        one_of(key, &self.actor.lr_scheduler_type, &["constant", "linear", "cosine"])?;
+        if self.actor.lr_scheduler_type == "constant" {
+            return Ok(Decay::Constant);
+        }
+        let needs = "`constant`, unless trainer.total_training_steps says where the rate ends";
+        let total_steps = self
+            .trainer
+            .total_training_steps
+            .ok_or_else(|| bound(key, needs, &self.actor.lr_scheduler_type))?;
+        Ok(if self.actor.lr_scheduler_type == "linear" {
+            Decay::Linear { total_steps }
+        } else {
+            Decay::Cosine { total_steps }
+        })
+    }
+}
+
+impl Recipe {
+    /// Reads and checks a recipe.
+    ///
+    /// # Errors
+    /// As [`Raw::read`] and [`Raw::resolve`].
+    pub fn read(path: &Path, overrides: &[String]) -> Result<Self, RecipeError> {
+        Raw::read(path, overrides)?.resolve()
+    }
+
+    /// The schedule, at its beginning.
+    ///
+    /// # Errors
+    /// If its options are out of bounds.
+    pub fn schedule(&self) -> Result<Builtin, RecipeError> {
+        one_of("schedule.name", &self.raw.schedule.name, &["sync", "tail_batching"])?;
+        let built = match self.tail_batching() {
+            Some(config) => TailBatching::new(config).map(Builtin::from),
+            None => Synchronous::new(sync::Config {
+                prompts: self.raw.data.train_batch_size,
+                responses: self.raw.rollout.n,
+                total_steps: self.raw.trainer.total_training_steps,
+            })
+            .map(Builtin::from),
+        };
+        built.map_err(|error| RecipeError::Type {
+            key: "schedule".to_owned(),
+            reason: error.to_string(),
+        })
+    }
+
+    fn tail_batching(&self) -> Option<tail_batching::Config> {
+        let schedule = &self.raw.schedule;
+        let quotas = schedule.quotas.iter().map(|(domain, quota)| (domain.as_str().into(), *quota));
+        (schedule.name == "tail_batching").then(|| tail_batching::Config {
+            prompts: self.raw.data.train_batch_size,
+            responses: self.raw.rollout.n,
+            eta_prompts: schedule.eta_prompts,
+            eta_responses: schedule.eta_responses,
+            quotas: quotas.collect(),
+            max_queue_age: schedule.max_queue_age,
+            total_steps: self.raw.trainer.total_training_steps,
+        })
+    }
+
+    /// Prompts, and responses to each, that a round of fresh prompts launches.
+    #[must_use]
+    pub fn launched(&self) -> (usize, u32) {
+        let (prompts, responses) = (self.raw.data.train_batch_size, self.raw.rollout.n);
+        match self.tail_batching() {
+            Some(config) => config.launched(),
+            None => (prompts, responses),
+        }
+    }
+
+    /// The recipe as TOML, defaults filled in.
+    ///
+    /// # Panics
+    /// Never: every value of a recipe is TOML.
+    #[must_use]
+    pub fn to_toml(&self) -> String {
+        toml::to_string_pretty(&self.raw).expect("invariant: recipes are read from TOML")
+    }
+}
+
+/// Lays `section.key=value` over a table. The value is TOML if it reads as such, otherwise text.
+fn overlay(table: &mut Table, text: &str) -> Result<(), RecipeError> {
+    let wrong = || RecipeError::Override { text: text.to_owned() };
+    let (key, value) = text.split_once('=').ok_or_else(wrong)?;
+    let mut path: Vec<&str> = key.trim().split('.').collect();
+    let last = path.pop().filter(|last| !last.is_empty()).ok_or_else(wrong)?;
+    let mut section = table;
+    for part in path {
+        let entry = section.entry(part).or_insert_with(|| Value::Table(Table::new()));
+        section = entry.as_table_mut().ok_or_else(wrong)?;
+    }
+    let parsed = format!("value = {value}")
+        .parse::<Table>()
+        .ok()
+        .and_then(|mut parsed| parsed.remove("value"));
+    section.insert(last.to_owned(), parsed.unwrap_or_else(|| Value::String(value.to_owned())));
+    Ok(())
+}
+
+fn bound(
+    key: &'static str,
+    expected: impl Into<String>,
+    found: impl std::fmt::Display,
+) -> RecipeError {
+    RecipeError::Bound { key, expected: expected.into(), found: found.to_string() }
+}
+
+fn at_least<T: PartialOrd + std::fmt::Display>(
+    key: &'static str,
+    value: T,
+    least: T,
+) -> Result<(), RecipeError> {
+    if value >= least { Ok(()) } else { Err(bound(key, format!("at least {least}"), value)) }
+}
+
+fn within(
+    key: &'static str,
+    value: f64,
+    fits: impl Fn(f64) -> bool,
+    expected: &str,
+) -> Result<(), RecipeError> {
+    if value.is_finite() && fits(value) { Ok(()) } else { Err(bound(key, expected, value)) }
+}
+
+fn one_of(key: &'static str, value: &str, allowed: &[&str]) -> Result<(), RecipeError> {
+    if allowed.contains(&value) {
+        return Ok(());
+    }
+    let nearest = keys::nearest(value, allowed.iter().copied());
+    let hint = nearest.map(|near| format!(" (did you mean `{near}`?)")).unwrap_or_default();
+    Err(bound(key, format!("one of {}{hint}", allowed.join(", ")), format!("`{value}`")))
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::{Expect, expect};
+
+    use super::*;
+
+    fn read(text: &str, overrides: &[&str]) -> Result<Recipe, RecipeError> {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("recipe.toml");
+        std::fs::write(&path, text).expect("written");
+        let overrides: Vec<String> = overrides.iter().map(|&text| text.to_owned()).collect();
+        Recipe::read(&path, &overrides)
+    }
+
+    fn check_error(text: &str, overrides: &[&str], expected: Expect) {
+        expected.assert_eq(&read(text, overrides).expect_err("refused").to_string());
+    }
+
+    #[test]
+    fn overrides_win_over_the_file_and_the_file_over_defaults() {
+        let recipe =
+            read("[rollout]\nn = 4\ntop_p = 0.9", &["rollout.n=6", "data.train_files=a.parquet"])
+                .expect("valid");
+        let Raw { rollout, data, .. } = &recipe.raw;
+        assert_eq!((rollout.n, rollout.top_p, rollout.temperature), (6, 0.9, 1.0));
+        assert_eq!(data.train_files, ["a.parquet"]);
+    }
+
+    #[test]
+    fn names_of_other_frameworks_are_understood() {
+        let recipe =
+            read("[rollout]\nnum_generations = 4\n[actor]\nbeta = 0.1\nuse_kl_loss = true", &[])
+                .expect("valid");
+        assert_eq!((recipe.raw.rollout.n, recipe.trainer.kl_loss_coef), (4, 0.1));
+    }
+
+    #[test]
+    fn unknown_keys_are_refused_with_the_nearest() {
+        check_error(
+            "[actor]\nclip_ration_low = 0.1",
+            &[],
+            expect!["unknown key `actor.clip_ration_low`; did you mean `actor.clip_ratio_low`?"],
+        );
+        check_error("", &["rolout.n=3"], expect!["unknown key `rolout`; did you mean `rollout`?"]);
+        check_error("", &["rollout.zzzzzzzz=3"], expect!["unknown key `rollout.zzzzzzzz`"]);
+    }
+
+    #[test]
+    fn wrong_types_and_bounds_name_the_key() {
+        check_error(
+            "",
+            &["rollout.n=many"],
+            expect!["key `rollout.n`: invalid type: string \"many\", expected u32"],
+        );
+        check_error("", &["rollout.n=0"], expect!["key `rollout.n`: expected at least 1, found 0"]);
+        check_error(
+            "",
+            &["rollout.temperature=nan"],
+            expect!["key `rollout.temperature`: expected a finite number above 0, found NaN"],
+        );
+        check_error(
+            "",
+            &["schedule.name=tail_batchin"],
+            expect![
+                "key `schedule.name`: expected one of sync, tail_batching (did you mean `tail_batching`?), found `tail_batchin`"
+            ],
+        );
+        check_error(
+            "",
+            &["actor.lr_scheduler_type=cosine"],
+            expect![
+                "key `actor.lr_scheduler_type`: expected `constant`, unless trainer.total_training_steps says where the rate ends, found cosine"
+            ],
+        );
+        check_error("", &["rollout.n"], expect!["override `rollout.n`: expected key=value"]);
+    }
+
+    #[test]
+    fn a_resolved_recipe_reads_back_as_itself() {
+        let recipe = read("[schedule]\nname = \"sync\"", &["trainer.seed=7"]).expect("valid");
+        assert_eq!(read(&recipe.to_toml(), &[]).expect("valid").raw, recipe.raw);
+    }
+}

@@ -1,0 +1,290 @@
+//! What a run tells: to the person who watches, to the run folder, and to a collector of telemetry.
+
+use std::fmt::Write;
+use std::path::PathBuf;
+
+use rollpacker_dataflow::schema::column;
+use rollpacker_operators::report::{Lengths, Observer, Progress, StepReport, measure};
+use rollpacker_operators::schedule::operator::Stop;
+use rollpacker_stages::train::Metrics;
+use serde::Serialize;
+
+use crate::progress::Console;
+use crate::recipe::Recipe;
+use crate::record::{RecordError, RunFolder};
+use crate::session::Finished;
+use crate::telemetry::Telemetry;
+
+/// A run while it goes on.
+pub struct Run {
+    console: Console,
+    folder: RunFolder,
+    telemetry: Option<Telemetry>,
+    stop: Stop,
+    totals: Totals,
+    failed: Option<RecordError>,
+}
+
+/// Sums over the steps of a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Totals {
+    steps: u64,
+    seconds: f64,
+    rollout_seconds: f64,
+    launched_tokens: usize,
+    trained_tokens: usize,
+    trained_responses: usize,
+    prompts: u64,
+}
+
+/// `summary.json`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Summary {
+    /// Steps that were trained.
+    pub steps: u64,
+    /// Prompts that were trained on.
+    pub trained_prompts: u64,
+    /// Prompts that were left out because they are longer than `data.max_prompt_length`.
+    pub overlong_prompts: u64,
+    /// Accuracy on held-out prompts.
+    pub validation: Validation,
+    /// Wall time of a step.
+    pub step_time_s: StepTime,
+    /// Tokens sampled in a second of rollout, aborted responses included.
+    pub tokens_per_s: f64,
+    /// Mean length of the responses trained on, tokens.
+    pub mean_trained_length: f64,
+    /// Tokens sampled.
+    pub launched_tokens: usize,
+    /// Tokens sampled and not trained on.
+    pub discarded_tokens: usize,
+}
+
+/// Mean scores on held-out prompts; null where there was no validation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Validation {
+    /// Prompts validated on.
+    pub prompts: usize,
+    /// Before the first step, sampled at the rollout temperature.
+    pub warm_start: Option<f64>,
+    /// The same, greedy.
+    pub warm_start_greedy: Option<f64>,
+    /// After the last step, sampled at the rollout temperature.
+    #[serde(rename = "final")]
+    pub last: Option<f64>,
+    /// The same, greedy.
+    #[serde(rename = "final_greedy")]
+    pub last_greedy: Option<f64>,
+}
+
+/// Seconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct StepTime {
+    /// Mean over the steps.
+    pub mean: f64,
+    /// Sum over the steps.
+    pub total: f64,
+}
+
+impl Run {
+    /// Makes the run folder.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn start(
+        recipe: &Recipe,
+        telemetry: Option<Telemetry>,
+        stop: Stop,
+    ) -> Result<Self, RecordError> {
+        let raw = &recipe.raw;
+        let wanted =
+            raw.data.train_batch_size * usize::try_from(raw.rollout.n).unwrap_or(usize::MAX);
+        Ok(Self {
+            console: Console::new(raw.trainer.total_training_steps, wanted),
+            folder: RunFolder::create(
+                &raw.trainer.default_local_dir,
+                &recipe.to_toml(),
+                raw.trainer.write_rollouts,
+            )?,
+            telemetry,
+            stop,
+            totals: Totals::default(),
+            failed: None,
+        })
+    }
+
+    /// Where the trained model goes.
+    #[must_use]
+    pub fn model_folder(&self) -> PathBuf {
+        self.folder.path().join("model")
+    }
+
+    /// A validation outside of any step.
+    pub fn validated(&mut self, step: u64, metrics: &Metrics) {
+        let score = |name: &str| metrics.get(name).copied().unwrap_or(f64::NAN);
+        self.console.say(&format!(
+            "step:{step} - val/score:{:.4} - val/greedy_score:{:.4} - val/response_length/mean:{:.1}",
+            score("val/score"),
+            score("val/greedy_score"),
+            score("val/response_length/mean")
+        ));
+        let written = self.folder.write_metrics(step, "validation", metrics);
+        self.tell(metrics);
+        self.note(written);
+    }
+
+    /// Writes the summary, and returns it as JSON.
+    ///
+    /// # Errors
+    /// If it, or anything before it, could not be written.
+    pub fn finish(&mut self, finished: &Finished) -> Result<String, RecordError> {
+        if let Some(last) = &finished.last {
+            self.validated(self.totals.steps, last);
+        }
+        self.console.finish();
+        if let Some(Err(lost)) = self.telemetry.take().map(Telemetry::shutdown) {
+            self.console.say(&format!("warning: {lost}"));
+        }
+        if let Some(error) = self.failed.take() {
+            return Err(error);
+        }
+        let summary = self.totals.summary(finished);
+        self.folder.summary(&summary)?;
+        Ok(serde_json::to_string_pretty(&summary).expect("invariant: a summary is plain data"))
+    }
+
+    fn tell(&self, metrics: &Metrics) {
+        if let Some(telemetry) = &self.telemetry {
+            telemetry.record(metrics);
+        }
+    }
+
+    /// A run that cannot be recorded ends after its step.
+    fn note(&mut self, written: Result<(), RecordError>) {
+        if let Err(error) = written {
+            self.stop.request();
+            self.failed.get_or_insert(error);
+        }
+    }
+}
+
+impl Observer for Run {
+    fn progress(&mut self, progress: &Progress) {
+        self.console.progress(progress);
+    }
+
+    fn step(&mut self, report: StepReport) {
+        let metrics = measure(&report);
+        let round = round(&report);
+        self.totals.add(&report, &metrics);
+        self.console.step(report.step.0 + 1, &round, &metrics);
+        let written = self.folder.step(&report, &round, &metrics);
+        self.tell(&metrics);
+        self.note(written);
+    }
+}
+
+impl Totals {
+    fn add(&mut self, report: &StepReport, metrics: &Metrics) {
+        let metric = |name: &str| metrics.get(name).copied().unwrap_or(0.0);
+        let trained = Lengths::of(&report.groups);
+        self.steps += 1;
+        self.seconds += metric("timing_s/step");
+        self.rollout_seconds += metric("timing_s/gen");
+        self.launched_tokens += Lengths::of(&report.responses).total();
+        self.trained_tokens += trained.total();
+        self.trained_responses += trained.finished.len();
+        self.prompts += metric("schedule/admitted_prompts") as u64;
+    }
+
+    fn summary(&self, finished: &Finished) -> Summary {
+        let score = |metrics: &Option<Metrics>, name: &str| {
+            metrics.as_ref().and_then(|all| all.get(name).copied())
+        };
+        let per = |sum: f64, count: f64| if count > 0.0 { sum / count } else { 0.0 };
+        Summary {
+            steps: self.steps,
+            trained_prompts: self.prompts,
+            overlong_prompts: finished.left_out,
+            validation: Validation {
+                prompts: finished.validation_prompts,
+                warm_start: score(&finished.warm_start, "val/score"),
+                warm_start_greedy: score(&finished.warm_start, "val/greedy_score"),
+                last: score(&finished.last, "val/score"),
+                last_greedy: score(&finished.last, "val/greedy_score"),
+            },
+            step_time_s: StepTime {
+                mean: per(self.seconds, self.steps as f64),
+                total: self.seconds,
+            },
+            tokens_per_s: per(self.launched_tokens as f64, self.rollout_seconds),
+            mean_trained_length: per(self.trained_tokens as f64, self.trained_responses as f64),
+            launched_tokens: self.launched_tokens,
+            discarded_tokens: self.launched_tokens - self.trained_tokens,
+        }
+    }
+}
+
+fn round(report: &StepReport) -> String {
+    let rounds = report.decisions.iter().map(|batch| batch.text(column::ROUND).value(0));
+    rounds.last().unwrap_or("none").to_owned()
+}
+
+/// A recipe as a person wants to see it before it runs: resolved, with the batch arithmetic and the graph.
+///
+/// # Errors
+/// If the schedule's options are out of bounds.
+pub fn describe(recipe: &Recipe, prompts: u64) -> Result<String, crate::recipe::RecipeError> {
+    let raw = &recipe.raw;
+    let (p0, r0, n) = (raw.data.train_batch_size, raw.rollout.n, &raw.schedule);
+    let mut text = format!("# resolved recipe\n{}\n# batch arithmetic\n", recipe.to_toml());
+    let steps = prompts.div_ceil(p0 as u64) * u64::from(raw.trainer.total_epochs);
+    let limit = raw
+        .trainer
+        .total_training_steps
+        .map_or(String::new(), |total| format!(", at most {total}"));
+    // Writing to a string does not fail.
+    let _ = writeln!(text, "prompts of an epoch       {prompts}");
+    let _ = writeln!(
+        text,
+        "a step trains on          {p0} prompts x {r0} responses = {} responses",
+        p0 * r0 as usize
+    );
+    let launched = recipe.launched();
+    if launched != (p0, r0) {
+        let _ = writeln!(
+            text,
+            "a short round launches    {} prompts x {} responses = {} responses",
+            launched.0,
+            launched.1,
+            launched.0 * launched.1 as usize
+        );
+    }
+    let _ = writeln!(
+        text,
+        "steps of {} epoch(s)       at least {steps}{limit}",
+        raw.trainer.total_epochs
+    );
+    let _ = writeln!(
+        text,
+        "micro-batches             at most {} tokens, without padding",
+        raw.actor.ppo_max_token_len
+    );
+    let _ = write!(
+        text,
+        "\n# graph\nprompts -> schedule({}) <-> rollout(torch x {}) -> reward({}) -> group -> advantage({}) -> gradient -> update{}\n   \
+         ^ policies(staleness {}): from update to schedule and rollout\n",
+        n.name,
+        raw.rollout.instances,
+        raw.reward
+            .routes
+            .iter()
+            .map(|(source, name)| format!("{source}={name}"))
+            .collect::<Vec<_>>()
+            .join(" "),
+        raw.algorithm.adv_estimator,
+        if recipe.val_data.is_some() { " -> validate" } else { "" },
+        raw.algorithm.staleness,
+    );
+    Ok(text)
+}

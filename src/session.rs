@@ -1,0 +1,377 @@
+//! A training run from a recipe: opens what the recipe names, and runs the pipeline over the torch stages.
+
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use anyhow::{Context, anyhow, ensure};
+use rollpacker_dataflow::bridge::OwnerThread;
+use rollpacker_dataflow::clock::{Clock, WallClock};
+use rollpacker_datasets::Dataset;
+use rollpacker_operators::advantage::{Advantage, Grpo, Rloo};
+use rollpacker_operators::prompts::PromptRow;
+use rollpacker_operators::report::Observer;
+use rollpacker_operators::schedule::operator::Stop;
+use rollpacker_operators::trainer::TrainerThread;
+use rollpacker_operators::validate::{Outcome, Validator, ValidatorThread};
+use rollpacker_stages::model::{
+    ChatTemplate, Decoder, DeviceChoice, ModelConfig, PromptEncoder, Tokenizer, WeightStore,
+};
+use rollpacker_stages::reward::{self, Reward, Router};
+use rollpacker_stages::rollout::Policy;
+use rollpacker_stages::rollout::lengths::Lengths;
+use rollpacker_stages::rollout::sampling::Sampling;
+use rollpacker_stages::rollout::torch::{TorchEngine, TorchEngineConfig};
+use rollpacker_stages::train::torch::TorchTrainer;
+use rollpacker_stages::train::{Metrics, Trainer};
+use tch::Device;
+
+use crate::pipeline::{Pipeline, PromptSource};
+use crate::prompts::{LeftOut, PromptReader};
+use crate::recipe::Recipe;
+
+/// Rounds that the prompt reader may be ahead of the schedule.
+const ROUNDS_AHEAD: usize = 4;
+
+/// What a recipe names, opened and checked, before anything flows.
+pub struct Session {
+    recipe: Recipe,
+    stages: Stages,
+    device: Device,
+    train_data: Dataset,
+    val_data: Option<Dataset>,
+    left_out: LeftOut,
+    advantage: Rc<dyn Advantage>,
+    rewards: tokio::runtime::Runtime,
+}
+
+/// What the threads of a run share.
+#[derive(Clone)]
+struct Stages {
+    clock: Arc<dyn Clock>,
+    encoder: Arc<PromptEncoder>,
+    router: Router,
+    store: WeightStore,
+}
+
+/// What a run did, beyond what its observer was told.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Finished {
+    /// Validation before the first step, if there was one.
+    pub warm_start: Option<Metrics>,
+    /// Validation after the last step, if there was one.
+    pub last: Option<Metrics>,
+    /// Prompts validated on.
+    pub validation_prompts: usize,
+    /// Prompts left out for their length.
+    pub left_out: u64,
+}
+
+impl Session {
+    /// Opens datasets, model folder, tokenizer, rewards and device.
+    ///
+    /// # Errors
+    /// If any of it cannot be used; the message names file and field.
+    pub fn open(recipe: Recipe) -> anyhow::Result<Self> {
+        let device = recipe.raw.trainer.device.parse::<DeviceChoice>()?.resolve()?;
+        let folder = &recipe.raw.model.path;
+        ensure!(
+            !folder.as_os_str().is_empty(),
+            "key `model.path`: expected a folder in Hugging Face format"
+        );
+        check_context(&recipe, &ModelConfig::from_folder(folder)?)?;
+        let encoder = PromptEncoder {
+            tokenizer: Arc::new(Tokenizer::from_folder(folder)?),
+            template: ChatTemplate::from_folder(folder)?,
+        };
+        let versions = usize::try_from(recipe.raw.algorithm.staleness + 2).unwrap_or(usize::MAX);
+        let stages = Stages {
+            clock: Arc::new(WallClock::start()),
+            encoder: Arc::new(encoder),
+            router: router(&recipe)?,
+            store: WeightStore::new(versions),
+        };
+        let rewards = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(recipe.raw.reward.num_workers)
+            .thread_name("reward")
+            .enable_all()
+            .build()
+            .context("cannot start the threads of the rewards")?;
+        Ok(Self {
+            train_data: Dataset::open(recipe.train_data.clone())?,
+            val_data: recipe.val_data.clone().map(Dataset::open).transpose()?,
+            left_out: LeftOut::default(),
+            advantage: advantage(&recipe),
+            recipe,
+            stages,
+            device,
+            rewards,
+        })
+    }
+
+    /// Scores responses to prompts of `data_source`, a source or a prefix that ends in `*`, with `reward`; goes before the recipe's.
+    #[must_use]
+    pub fn with_reward(mut self, data_source: &str, reward: impl Reward) -> Self {
+        self.stages.router = self.stages.router.route(data_source, reward);
+        self
+    }
+
+    /// Estimates advantages with `estimator` instead of the recipe's.
+    #[must_use]
+    pub fn with_advantage(self, estimator: impl Advantage + 'static) -> Self {
+        Self { advantage: Rc::new(estimator), ..self }
+    }
+
+    /// Prompts of an epoch.
+    #[must_use]
+    pub fn prompts(&self) -> u64 {
+        self.train_data.len()
+    }
+
+    /// The clock of the run.
+    #[must_use]
+    pub fn clock(&self) -> Arc<dyn Clock> {
+        self.stages.clock.clone()
+    }
+
+    /// Trains to the recipe's end or a requested stop, tells `observer` of each step and `validated` of the first validation, and
+    /// writes the model to `folder`.
+    ///
+    /// # Errors
+    /// The first fault of any stage; the message names operator, step and response.
+    pub fn train(
+        self,
+        stop: &Stop,
+        folder: &Path,
+        observer: impl Observer + 'static,
+        validated: impl FnOnce(&Metrics),
+    ) -> anyhow::Result<Finished> {
+        let trainer = Rc::new(self.trainer()?);
+        let initial = trainer
+            .publish_initial()
+            .map_err(|reason| anyhow!("publishing the initial weights: {reason}"))?;
+        let (validator, validation_prompts) = self.validator()?.unzip();
+        let mut finished =
+            Finished { validation_prompts: validation_prompts.unwrap_or(0), ..Finished::default() };
+        if let Some(validator) =
+            validator.as_ref().filter(|_| self.recipe.raw.trainer.val_before_train)
+        {
+            let metrics = validate(validator, initial.clone())?;
+            validated(&metrics);
+            finished.warm_start = Some(metrics);
+        }
+        self.pipeline(&trainer, validator.as_ref(), initial, stop)?.run(observer)?;
+        if let Some(validator) = &validator {
+            let policy = trainer
+                .policy()
+                .map_err(|reason| anyhow!("validating the last policy: {reason}"))?;
+            finished.last = Some(validate(validator, policy)?);
+        }
+        finished.left_out = self.left_out.count();
+        self.save(&trainer, folder)?;
+        Ok(finished)
+    }
+
+    fn pipeline(
+        &self,
+        trainer: &Rc<TrainerThread>,
+        validator: Option<&Rc<ValidatorThread>>,
+        initial: Policy,
+        stop: &Stop,
+    ) -> anyhow::Result<Pipeline> {
+        let raw = &self.recipe.raw;
+        Ok(Pipeline {
+            prompts: self.prompt_source(),
+            prompts_ahead: ROUNDS_AHEAD * raw.data.train_batch_size,
+            schedule: Box::new(self.recipe.schedule()?),
+            engine: Box::new(self.engine_options(self.sampling(), true)?.start()?),
+            router: self.stages.router.clone(),
+            advantage: self.advantage.clone(),
+            trainer: trainer.clone(),
+            validator: validator.map(|validator| (self.recipe.test_freq, validator.clone())),
+            initial,
+            staleness: raw.algorithm.staleness,
+            rewards: self.rewards.handle().clone(),
+            clock: self.stages.clock.clone(),
+            stop: stop.clone(),
+        })
+    }
+
+    fn prompt_source(&self) -> PromptSource {
+        let reader = self.reader(self.train_data.clone(), self.left_out.clone());
+        let epochs = self.recipe.raw.trainer.total_epochs;
+        Box::new(move |emitter| reader.emit(epochs, emitter).map_err(|error| error.to_string()))
+    }
+
+    fn reader(&self, dataset: Dataset, left_out: LeftOut) -> PromptReader {
+        PromptReader {
+            dataset,
+            encoder: self.stages.encoder.clone(),
+            max_prompt_length: self.recipe.raw.data.max_prompt_length,
+            router: self.stages.router.clone(),
+            left_out,
+        }
+    }
+
+    fn trainer(&self) -> anyhow::Result<TrainerThread> {
+        let (path, device) = (self.recipe.raw.model.path.clone(), self.device);
+        let (config, store) = (self.recipe.trainer, Arc::new(self.stages.store.clone()));
+        TrainerThread::spawn(self.stages.clock.clone(), move || {
+            let trainer = TorchTrainer::new(Decoder::load(&path, device)?, config, store)?;
+            anyhow::Ok(Box::new(trainer) as Box<dyn Trainer>)
+        })
+    }
+
+    /// The validator, and the number of its prompts.
+    fn validator(&self) -> anyhow::Result<Option<(Rc<ValidatorThread>, usize)>> {
+        let Some(dataset) = self.val_data.clone() else { return Ok(None) };
+        let prompts = self.reader(dataset, LeftOut::default()).read_all()?;
+        let count = prompts.len();
+        let sampled = self.engine_options(self.sampling(), false)?;
+        let greedy =
+            self.engine_options(Sampling { temperature: 0.0, ..self.sampling() }, false)?;
+        let (router, handle) = (self.stages.router.clone(), self.rewards.handle().clone());
+        let thread = OwnerThread::spawn("validation", move || {
+            let tries = |options: EngineOptions, prompts: Vec<PromptRow>| {
+                anyhow::Ok(Validator::new(
+                    Box::new(options.start()?),
+                    router.clone(),
+                    handle.clone(),
+                    prompts,
+                ))
+            };
+            let (mut sampled, mut greedy) =
+                (tries(sampled, prompts.clone())?, tries(greedy, prompts)?);
+            let validate = move |policy: &Policy| {
+                Ok(metrics(&sampled.validate(policy)?, &greedy.validate(policy)?))
+            };
+            anyhow::Ok(Box::new(validate) as Box<dyn FnMut(&Policy) -> Result<Metrics, String>>)
+        })?;
+        Ok(Some((Rc::new(thread), count)))
+    }
+
+    fn sampling(&self) -> Sampling {
+        let (rollout, data) = (&self.recipe.raw.rollout, &self.recipe.raw.data);
+        Sampling {
+            temperature: rollout.temperature,
+            top_p: rollout.top_p,
+            top_k: u32::try_from(rollout.top_k).unwrap_or(0),
+            min_new_tokens: rollout.min_response_length,
+            max_new_tokens: data.max_response_length,
+        }
+    }
+
+    fn engine_options(&self, sampling: Sampling, replayed: bool) -> anyhow::Result<EngineOptions> {
+        let raw = &self.recipe.raw;
+        let lengths = raw.rollout.replay_lengths.as_deref().filter(|_| replayed);
+        let config = TorchEngineConfig {
+            instances: raw.rollout.instances,
+            threads_per_instance: raw.rollout.threads_per_instance,
+            max_running: raw.rollout.max_num_seqs,
+            kv_cache_tokens: raw.rollout.kv_cache_tokens,
+            sampling,
+            seed: raw.rollout.seed.unwrap_or(raw.trainer.seed),
+            replay: lengths.map(Lengths::read).transpose()?,
+        };
+        Ok(EngineOptions {
+            config,
+            model: raw.model.path.clone(),
+            device: self.device,
+            stages: self.stages.clone(),
+        })
+    }
+
+    /// The model with its tokenizer and chat template: a folder that a run can start from.
+    fn save(&self, trainer: &TrainerThread, folder: &Path) -> anyhow::Result<()> {
+        trainer.save(folder.to_owned()).map_err(|reason| anyhow!(reason))?;
+        for name in [
+            "tokenizer.json",
+            "tokenizer_config.json",
+            "chat_template.jinja",
+            "special_tokens_map.json",
+        ] {
+            let from = self.recipe.raw.model.path.join(name);
+            if from.exists() {
+                std::fs::copy(&from, folder.join(name))
+                    .with_context(|| format!("cannot copy {}", from.display()))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What it takes to start an engine, on whatever thread wants one.
+struct EngineOptions {
+    config: TorchEngineConfig,
+    model: PathBuf,
+    device: Device,
+    stages: Stages,
+}
+
+impl EngineOptions {
+    fn start(self) -> anyhow::Result<TorchEngine> {
+        let Self { config, model, device, stages: Stages { clock, encoder, store, .. } } = self;
+        // Ids that the tokenizer does not have are the model's padding: they decode to nothing.
+        let detokenize =
+            Arc::new(move |ids: &[i32]| encoder.tokenizer.decode(ids, true).unwrap_or_default());
+        Ok(TorchEngine::start(
+            config,
+            |_instance| Decoder::load(&model, device),
+            store,
+            detokenize,
+            clock,
+        )?)
+    }
+}
+
+fn check_context(recipe: &Recipe, model: &ModelConfig) -> anyhow::Result<()> {
+    let data = &recipe.raw.data;
+    let longest = data.max_prompt_length as i64 + i64::from(data.max_response_length);
+    let context = model.max_position_embeddings;
+    ensure!(
+        longest <= context,
+        "keys `data.max_prompt_length` + `data.max_response_length`: expected at most the model's {context} tokens, found {longest}"
+    );
+    Ok(())
+}
+
+fn router(recipe: &Recipe) -> anyhow::Result<Router> {
+    recipe.raw.reward.routes.iter().try_fold(Router::default(), |router, (pattern, name)| {
+        reward::builtin(router, pattern, name)
+            .ok_or_else(|| anyhow!("key `reward.routes`: there is no reward `{name}`"))
+    })
+}
+
+fn advantage(recipe: &Recipe) -> Rc<dyn Advantage> {
+    let algorithm = &recipe.raw.algorithm;
+    match algorithm.adv_estimator.as_str() {
+        "rloo" => Rc::new(Rloo),
+        _ => Rc::new(Grpo { norm_by_std: algorithm.norm_adv_by_std_in_grpo, ..Grpo::default() }),
+    }
+}
+
+fn validate(validator: &ValidatorThread, policy: Policy) -> anyhow::Result<Metrics> {
+    let reply = validator.call(|| {}, move |validate| validate(&policy));
+    reply.wait()?.map_err(|reason| anyhow!("validation: {reason}"))
+}
+
+fn metrics(sampled: &Outcome, greedy: &Outcome) -> Metrics {
+    let by_source = |kind: &'static str, outcome: &Outcome| {
+        let named = outcome.by_source.iter();
+        named
+            .map(move |(source, score)| (format!("val-core/{source}/{kind}"), *score))
+            .collect::<Vec<_>>()
+    };
+    let mut metrics: Metrics = [
+        ("val/score", sampled.score),
+        ("val/greedy_score", greedy.score),
+        ("val/response_length/mean", sampled.mean_length),
+        ("val/response_length/max", sampled.longest as f64),
+        ("val/greedy_response_length/mean", greedy.mean_length),
+    ]
+    .map(|(name, value)| (name.to_owned(), value))
+    .into();
+    metrics.extend(by_source("acc/mean@1", sampled));
+    metrics.extend(by_source("acc/greedy@1", greedy));
+    metrics
+}

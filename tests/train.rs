@@ -1,0 +1,326 @@
+//! `rollpacker train` from data to a model that loads again, and what it refuses.
+#![cfg(feature = "torch")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use arrow::array::{AsArray, RecordBatch};
+use arrow::datatypes::{Float64Type, Int32Type, UInt64Type};
+use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use serde_json::Value;
+
+struct Workplace {
+    folder: tempfile::TempDir,
+}
+
+impl Workplace {
+    /// Data of the built-in task, and a model that was fine-tuned on it for a few steps.
+    fn new() -> Self {
+        let place = Self { folder: tempfile::tempdir().expect("a folder") };
+        place.ok(&[
+            "data",
+            "generate",
+            "--output",
+            "data",
+            "--rows",
+            "64",
+            "--validation-rows",
+            "8",
+        ]);
+        fs::write(place.path("recipe.toml"), RECIPE).expect("written");
+        place.ok(&["sft", "--config", "recipe.toml"]);
+        place
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn run(&self, args: &[&str]) -> Output {
+        let program = env!("CARGO_BIN_EXE_rollpacker");
+        Command::new(program)
+            .args(args)
+            .current_dir(self.folder.path())
+            .output()
+            .expect("the program starts")
+    }
+
+    fn ok(&self, args: &[&str]) -> String {
+        let output = self.run(args);
+        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// The error of a command that is refused with exit status 2.
+    fn refused(&self, args: &[&str]) -> String {
+        let output = self.run(args);
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    }
+}
+
+const RECIPE: &str = r#"
+[data]
+train_files = ["data/train.parquet"]
+val_files = "data/validation.parquet"
+train_batch_size = 4
+max_response_length = 48
+
+[model]
+path = "warm"
+
+[rollout]
+n = 4
+
+[schedule]
+eta_prompts = 1.5
+eta_responses = 1.5
+
+[actor]
+lr = 1e-4
+
+[trainer]
+total_training_steps = 4
+test_freq = 2
+device = "cpu"
+default_local_dir = "run"
+
+[sft]
+train_files = "data/train.parquet"
+steps = 8
+batch_size = 8
+hidden_size = 32
+intermediate_size = 64
+num_hidden_layers = 2
+num_attention_heads = 2
+num_key_value_heads = 1
+"#;
+
+fn json(path: &Path) -> Value {
+    serde_json::from_str(&fs::read_to_string(path).expect("the file is there")).expect("JSON")
+}
+
+fn rollouts(path: &Path) -> Vec<RecordBatch> {
+    let file = fs::File::open(path).expect("the file is there");
+    let reader =
+        ParquetRecordBatchReaderBuilder::try_new(file).expect("Parquet").build().expect("readable");
+    reader.collect::<Result<_, _>>().expect("readable")
+}
+
+#[test]
+fn a_run_leaves_metrics_rollouts_summary_and_a_model_to_go_on_from() {
+    let place = Workplace::new();
+    let printed = place.ok(&["train", "--config", "recipe.toml"]);
+    assert_eq!(printed.lines().filter(|line| line.contains(" - round:")).count(), 4, "{printed}");
+
+    let summary = json(&place.path("run/summary.json"));
+    assert_eq!((&summary["steps"], &summary["trained_prompts"]), (&4.into(), &16.into()));
+    assert_eq!(summary["validation"]["prompts"], 8);
+    for key in ["warm_start", "warm_start_greedy", "final", "final_greedy"] {
+        assert!(summary["validation"][key].is_number(), "{key}");
+    }
+    for key in ["tokens_per_s", "mean_trained_length", "launched_tokens", "discarded_tokens"] {
+        assert!(summary[key].is_number(), "{key}");
+    }
+
+    let metrics = fs::read_to_string(place.path("run/metrics.jsonl")).expect("the file is there");
+    let lines: Vec<Value> =
+        metrics.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let steps: Vec<u64> = lines.iter().map(|line| line["step"].as_u64().expect("a step")).collect();
+    assert_eq!(steps, [0, 1, 2, 3, 4, 4]);
+    assert!(
+        lines[2]["data"]["val/score"].is_number() && lines[1]["data"]["val/score"].is_null(),
+        "every second step"
+    );
+    let discarded: u64 = lines
+        .iter()
+        .filter_map(|line| line["data"]["rollout/discarded_tokens"].as_f64())
+        .sum::<f64>() as u64;
+    assert_eq!(summary["discarded_tokens"], discarded);
+
+    for step in 1..=4 {
+        check_rollouts(&place.path(&format!("run/rollouts/step_{step:05}.parquet")), &lines[step]);
+    }
+    let again = place.ok(&[
+        "train",
+        "--config",
+        "run/recipe.toml",
+        "--out",
+        "again",
+        "model.path=run/model",
+    ]);
+    assert!(again.contains("\"steps\": 4"), "{again}");
+}
+
+/// Every response that was launched is in the file, with as many log-probs as tokens; a score where it was trained on.
+fn check_rollouts(path: &Path, line: &Value) {
+    let (mut rows, mut trained) = (0, 0);
+    for batch in rollouts(path) {
+        let admitted = batch.column_by_name("admitted").expect("a column").as_boolean().clone();
+        let scores =
+            batch.column_by_name("score").expect("a column").as_primitive::<Float64Type>().clone();
+        let tokens =
+            batch.column_by_name("response_ids").expect("a column").as_list::<i32>().clone();
+        let logprobs =
+            batch.column_by_name("logprobs_nats").expect("a column").as_list::<i32>().clone();
+        let versions =
+            batch.column_by_name("token_versions").expect("a column").as_list::<i32>().clone();
+        for row in 0..batch.num_rows() {
+            assert_eq!(admitted.value(row), arrow::array::Array::is_valid(&scores, row));
+            let length = tokens.value(row).as_primitive::<Int32Type>().len();
+            assert_eq!((logprobs.value(row).len(), versions.value(row).len()), (length, length));
+            let policy = line["step"].as_u64().expect("a step") - 1;
+            assert!(
+                versions
+                    .value(row)
+                    .as_primitive::<UInt64Type>()
+                    .values()
+                    .iter()
+                    .all(|version| *version == policy)
+            );
+        }
+        rows += batch.num_rows();
+        trained += admitted.true_count();
+    }
+    assert_eq!(trained, 16);
+    assert_eq!(rows as f64, line["data"]["rollout/launched_responses"].as_f64().expect("a number"));
+}
+
+#[test]
+fn the_same_seed_gives_the_same_synchronous_run() {
+    let place = Workplace::new();
+    let scores = |out: &str| {
+        // One trainer call a step: the order in which groups finish cannot show.
+        place.ok(&[
+            "train",
+            "--config",
+            "recipe.toml",
+            "--out",
+            out,
+            "schedule.name=sync",
+            "rollout.instances=1",
+        ]);
+        let metrics =
+            fs::read_to_string(place.path(out).join("metrics.jsonl")).expect("the file is there");
+        let scores: Vec<f64> = metrics
+            .lines()
+            .filter_map(|line| {
+                serde_json::from_str::<Value>(line).expect("JSON")["data"]["response_length/mean"]
+                    .as_f64()
+            })
+            .collect();
+        scores
+    };
+    assert_eq!(scores("one"), scores("two"));
+}
+
+#[test]
+fn a_dry_run_shows_arithmetic_and_graph_and_trains_nothing() {
+    let place = Workplace::new();
+    let printed = place.ok(&["train", "--config", "recipe.toml", "--dry-run"]);
+    for part in [
+        "a step trains on          4 prompts x 4 responses = 16",
+        "6 prompts x 6 responses = 36",
+        "schedule(tail_batching)",
+    ] {
+        assert!(printed.contains(part), "{part}: {printed}");
+    }
+    assert!(!place.path("run").exists());
+}
+
+#[test]
+fn what_cannot_be_run_is_refused_by_name_with_exit_status_2() {
+    let place = Workplace::new();
+    let train =
+        |args: &[&str]| place.refused(&[&["train", "--config", "recipe.toml"], args].concat());
+    let cases: [(&[&str], &str); 7] = [
+        (
+            &["actor.learningrate=1"],
+            "unknown key `actor.learningrate`; did you mean `actor.learning_rate`?",
+        ),
+        (&["rollout.n=0"], "key `rollout.n`: expected at least 1, found 0"),
+        (&["model.path=nowhere"], "nowhere"),
+        (&["data.train_files=absent.parquet"], "absent.parquet"),
+        (&["data.train_files=recipe.toml"], "recipe.toml"),
+        (&["data.max_response_length=100000"], "data.max_response_length"),
+        (&["reward.routes={\"*\"=\"maths\"}"], "did you mean `math`?"),
+    ];
+    for (args, expected) in cases {
+        let error = train(args);
+        assert!(error.contains(expected), "{args:?}: {error}");
+    }
+    assert!(place.refused(&["train", "--config", "absent.toml"]).contains("absent.toml"));
+}
+
+#[test]
+fn prompts_without_a_reward_end_the_run_and_name_file_and_row() {
+    let place = Workplace::new();
+    let output = place.run(&[
+        "train",
+        "--config",
+        "recipe.toml",
+        "reward.routes={\"openai/gsm8k\"=\"math\"}",
+    ]);
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        error.contains(".parquet, row ")
+            && error.contains("no reward for data_source `rollpacker/chain`"),
+        "{error}"
+    );
+}
+
+#[test]
+fn overlong_prompts_are_left_out_and_counted() {
+    let place = Workplace::new();
+    place.ok(&[
+        "train",
+        "--config",
+        "recipe.toml",
+        "data.max_prompt_length=14",
+        "trainer.total_training_steps=1",
+        "data.val_files=[]",
+    ]);
+    let summary = json(&place.path("run/summary.json"));
+    assert!(summary["overlong_prompts"].as_u64().is_some_and(|count| count > 0), "{summary}");
+    let error = place.run(&[
+        "train",
+        "--config",
+        "recipe.toml",
+        "data.max_prompt_length=1",
+        "data.val_files=[]",
+    ]);
+    let error = String::from_utf8_lossy(&error.stderr).into_owned();
+    assert!(error.contains("data.max_prompt_length = 1 tokens"), "{error}");
+}
+
+/// Real prompt sets, where they lie on this machine: two files in verl's schema.
+#[test]
+fn real_prompts_train() {
+    let Some(shared) = std::env::var_os("ROLLPACKER_SHARED").map(PathBuf::from) else {
+        println!("skipped: ROLLPACKER_SHARED names no folder with data/");
+        return;
+    };
+    let place = Workplace::new();
+    for name in ["kk_3ppl_train.parquet", "gsm8k_train.parquet"] {
+        let files = format!("data.train_files={}", shared.join("data").join(name).display());
+        place.ok(&[
+            "train",
+            "--config",
+            "recipe.toml",
+            &files,
+            "data.val_files=[]",
+            "data.max_prompt_length=976",
+            "trainer.total_training_steps=3",
+            "reward.routes={\"*\"=\"math_flexible\"}",
+            "rollout.min_response_length=4",
+        ]);
+        let summary = json(&place.path("run/summary.json"));
+        assert_eq!(
+            (&summary["steps"], &summary["trained_prompts"]),
+            (&3.into(), &12.into()),
+            "{name}"
+        );
+    }
+}
