@@ -2,6 +2,8 @@
 //!
 //! `cargo run --no-default-features --example custom_advantage`
 
+#![allow(clippy::print_stdout, reason = "a program")]
+
 #[path = "bandit/mod.rs"]
 mod bandit;
 

@@ -3,6 +3,8 @@
 //! Nothing here needs libtorch: the policy is a table of ten logits, shared between engine and trainer.
 //! `cargo run --no-default-features --example custom_pipeline`
 
+#![allow(clippy::print_stdout, reason = "a program")]
+
 #[path = "bandit/mod.rs"]
 mod bandit;
 
@@ -12,7 +14,7 @@ use std::sync::Arc;
 
 use rollpacker::dataflow::bridge::produce;
 use rollpacker::dataflow::budget::Budget;
-use rollpacker::operators::update::policy_batch;
+use rollpacker::operators::policy::policy_batch;
 use rollpacker::prelude::*;
 
 /// One point for a 7.
@@ -28,11 +30,7 @@ struct Print;
 
 impl Observer for Print {
     fn step(&mut self, report: StepReport) {
-        println!(
-            "step {:2}: {:4.0} % sevens",
-            report.step,
-            100.0 * measure(&report)["critic/score/mean"]
-        );
+        println!("step {:2}: {:.2} sevens", report.step, measure(&report)["critic/score/mean"]);
     }
 }
 

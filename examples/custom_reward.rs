@@ -2,10 +2,11 @@
 //!
 //! `cargo run --example custom_reward`
 
+#![allow(clippy::print_stdout, reason = "a program")]
+
 use rollpacker::datasets::{WriteOptions, generate};
 use rollpacker::prelude::*;
 use rollpacker::recipe::{Raw, raw};
-use rollpacker::session::Session;
 use rollpacker::stages::model::{Decoder, Family, ModelConfig, Rope, Tokenizer};
 
 /// 1 for an empty response, and half as much for every 10 characters more.
@@ -23,21 +24,16 @@ struct Print;
 
 impl Observer for Print {
     fn step(&mut self, report: StepReport) {
-        let metrics = measure(&report);
-        println!(
-            "step {}: score {:.3}, {:.1} characters",
-            report.step, metrics["critic/score/mean"], metrics["reward/characters"]
-        );
+        println!("step {}: {:.1} characters", report.step, measure(&report)["reward/characters"]);
     }
 }
 
 fn main() -> anyhow::Result<()> {
-    let folder =
-        std::env::temp_dir().join(format!("rollpacker-custom-reward-{}", std::process::id()));
+    let temporary = tempfile::tempdir()?;
+    let folder = temporary.path();
     let chain = generate::ChainConfig { rows: 32, validation_rows: 4, ..Default::default() };
-    let data = generate::generate(&chain, &folder, WriteOptions::default())?;
+    let data = generate::generate(&chain, folder, WriteOptions::default())?;
     fresh_model(&folder.join("model"))?;
-
     let recipe = Raw {
         data: raw::Data {
             train_files: vec![data.train.display().to_string()],
@@ -51,9 +47,9 @@ fn main() -> anyhow::Result<()> {
         trainer: raw::Trainer { total_training_steps: Some(2), ..Default::default() },
         ..Default::default()
     };
-    let session = Session::open(recipe.resolve()?)?.with_reward("rollpacker/*", Terse);
+    let session =
+        rollpacker::session::Session::open(recipe.resolve()?)?.with_reward("rollpacker/*", Terse);
     session.train(&Stop::default(), &folder.join("trained"), Print, |_| {})?;
-    std::fs::remove_dir_all(&folder)?;
     Ok(())
 }
 

@@ -120,10 +120,10 @@ fn line(step: u64, round: &str, metrics: &Metrics) -> String {
 /// Four significant digits.
 fn short(value: f64) -> String {
     match value.abs() {
-        magnitude if magnitude == 0.0 || (magnitude >= 1000.0 && magnitude < 1e9) => {
+        magnitude if magnitude == 0.0 || (1000.0..1e9).contains(&magnitude) => {
             format!("{value:.0}")
         }
-        magnitude if magnitude >= 0.001 && magnitude < 1000.0 => {
+        magnitude if (0.001..1000.0).contains(&magnitude) => {
             let text = format!("{value:.4}");
             text.trim_end_matches('0').trim_end_matches('.').to_owned()
         }

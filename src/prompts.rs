@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rollpacker_dataflow::bridge::Emitter;
 use rollpacker_dataflow::step::PromptId;
-use rollpacker_datasets::{Cursor, Dataset, DatasetError, Prompt};
+use rollpacker_datasets::{Cursor, Dataset, DatasetError, MessageRef, Prompt};
 use rollpacker_operators::prompts::{PromptRow, prompt_batch};
 use rollpacker_stages::model::{Message, ModelError, PromptEncoder};
 use rollpacker_stages::reward::{RewardError, Router};
@@ -27,7 +27,7 @@ pub enum PromptError {
         /// Its row, from 0.
         row: u64,
         /// What is wrong.
-        source: ModelError,
+        source: Box<ModelError>,
     },
     /// No reward could score a response to it.
     #[error("{file}, row {row}: {source}")]
@@ -37,15 +37,7 @@ pub enum PromptError {
         /// Its row, from 0.
         row: u64,
         /// What is wrong.
-        source: RewardError,
-    },
-    /// Every prompt was too long.
-    #[error("all {left_out} prompts have more than data.max_prompt_length = {limit} tokens")]
-    AllTooLong {
-        /// How many.
-        left_out: u64,
-        /// The limit.
-        limit: usize,
+        source: Box<RewardError>,
     },
 }
 
@@ -81,21 +73,16 @@ impl PromptReader {
     /// # Errors
     /// At the first prompt that cannot be used; the message names file and row.
     pub fn emit(&self, epochs: u32, emitter: &Emitter) -> Result<(), PromptError> {
-        let mut read = 0;
         let mut rows = Vec::with_capacity(BATCH_ROWS);
-        for prompt in self.dataset.prompts(Cursor::default())?.until_epoch(epochs) {
-            let prompt = prompt?;
-            if let Some(prompt_ids) = self.encode(&prompt)? {
-                rows.push(row(&prompt, PromptId(read), prompt_ids));
-                read += 1;
-            }
+        for kept in self.rows(epochs)? {
+            rows.push(kept?);
             if rows.len() == BATCH_ROWS && !emitter.send(prompt_batch(&std::mem::take(&mut rows))) {
                 return Ok(());
             }
         }
         // Whether the rest is still wanted makes no difference: it is all there is.
         let _wanted = rows.is_empty() || emitter.send(prompt_batch(&rows));
-        self.refuse_none(read > 0)
+        Ok(())
     }
 
     /// All prompts of one epoch, to validate on.
@@ -103,49 +90,52 @@ impl PromptReader {
     /// # Errors
     /// At the first prompt that cannot be used.
     pub fn read_all(&self) -> Result<Vec<PromptRow>, PromptError> {
-        let mut rows = Vec::new();
-        for prompt in self.dataset.prompts(Cursor::default())?.until_epoch(1) {
-            let prompt = prompt?;
-            let id = PromptId(rows.len() as u64);
-            rows.extend(self.encode(&prompt)?.map(|prompt_ids| row(&prompt, id, prompt_ids)));
-        }
-        self.refuse_none(!rows.is_empty())?;
-        Ok(rows)
+        self.rows(1)?.collect()
     }
 
-    fn refuse_none(&self, some: bool) -> Result<(), PromptError> {
-        let limit = self.max_prompt_length;
-        if some {
-            Ok(())
-        } else {
-            Err(PromptError::AllTooLong { left_out: self.left_out.count(), limit })
-        }
+    /// The prompts that are not too long, numbered.
+    fn rows(
+        &self,
+        epochs: u32,
+    ) -> Result<impl Iterator<Item = Result<PromptRow, PromptError>>, PromptError> {
+        let measured = |prompt: &Prompt| match self.encode(prompt) {
+            Ok(ids) => (ids.len(), Ok(ids)),
+            // Of length 0 it is not left out, and comes up as an error.
+            Err(error) => (0, Err(error)),
+        };
+        let prompts = self.dataset.prompts(Cursor::default())?.until_epoch(epochs);
+        let mut kept = prompts.no_longer_than(self.max_prompt_length, measured);
+        let mut ids = (0..).map(PromptId);
+        Ok(std::iter::from_fn(move || {
+            let next = kept.next();
+            self.left_out.0.store(kept.left_out().prompts, Ordering::Relaxed);
+            Some(next?.map_err(PromptError::from).and_then(|(prompt, encoded)| {
+                let id = ids.next().expect("invariant: no run reads 2^64 prompts");
+                encoded.map(|prompt_ids| row(&prompt, id, prompt_ids))
+            }))
+        }))
     }
 
-    /// Token ids of a prompt; `None` if it is too long.
-    fn encode(&self, prompt: &Prompt) -> Result<Option<Vec<i32>>, PromptError> {
+    fn encode(&self, prompt: &Prompt) -> Result<Vec<i32>, PromptError> {
         let place = || (prompt.file().display().to_string(), prompt.file_row());
         self.router.check(prompt.data_source()).map_err(|source| {
             let (file, row) = place();
-            PromptError::Reward { file, row, source }
+            PromptError::Reward { file, row, source: Box::new(source) }
         })?;
-        let messages: Vec<Message> = prompt
-            .messages()
-            .map(|message| Message {
-                role: message.role.to_owned(),
-                content: message.content.to_owned(),
-            })
-            .collect();
-        let ids = self.encoder.encode(&messages).map_err(|source| {
+        self.encoder.encode(&chat(prompt)).map_err(|source| {
             let (file, row) = place();
-            PromptError::Encode { file, row, source }
-        })?;
-        if ids.len() <= self.max_prompt_length {
-            return Ok(Some(ids));
-        }
-        self.left_out.0.fetch_add(1, Ordering::Relaxed);
-        Ok(None)
+            PromptError::Encode { file, row, source: Box::new(source) }
+        })
     }
+}
+
+/// The messages of a prompt, as the model's template takes them.
+pub(crate) fn chat(prompt: &Prompt) -> Vec<Message> {
+    let owned = |message: MessageRef<'_>| Message {
+        role: message.role.to_owned(),
+        content: message.content.to_owned(),
+    };
+    prompt.messages().map(owned).collect()
 }
 
 /// The rows that the stream and the validation carry of a prompt.

@@ -226,8 +226,8 @@ impl Totals {
 }
 
 fn round(report: &StepReport) -> String {
-    let rounds = report.decisions.iter().map(|batch| batch.text(column::ROUND).value(0));
-    rounds.last().unwrap_or("none").to_owned()
+    let mut rounds = report.decisions.iter().map(|batch| batch.text(column::ROUND).value(0));
+    rounds.next_back().unwrap_or("none").to_owned()
 }
 
 /// A recipe as a person wants to see it before it runs: resolved, with the batch arithmetic and the graph.

@@ -1,5 +1,6 @@
 //! `rollpacker train` from data to a model that loads again, and what it refuses.
 #![cfg(feature = "torch")]
+#![allow(clippy::print_stdout, reason = "a test that skips says so")]
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -139,8 +140,9 @@ fn a_run_leaves_metrics_rollouts_summary_and_a_model_to_go_on_from() {
         .sum::<f64>() as u64;
     assert_eq!(summary["discarded_tokens"], discarded);
 
-    for step in 1..=4 {
-        check_rollouts(&place.path(&format!("run/rollouts/step_{step:05}.parquet")), &lines[step]);
+    for line in &lines[1..5] {
+        let step = line["step"].as_u64().expect("a step");
+        check_rollouts(&place.path(&format!("run/rollouts/step_{step:05}.parquet")), line);
     }
     let again = place.ok(&[
         "train",
@@ -292,7 +294,7 @@ fn overlong_prompts_are_left_out_and_counted() {
         "data.val_files=[]",
     ]);
     let error = String::from_utf8_lossy(&error.stderr).into_owned();
-    assert!(error.contains("data.max_prompt_length = 1 tokens"), "{error}");
+    assert!(error.contains("every prompt is longer than 1"), "{error}");
 }
 
 /// Real prompt sets, where they lie on this machine: two files in verl's schema.

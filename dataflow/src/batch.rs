@@ -21,7 +21,13 @@ use arrow::datatypes::{ArrowPrimitiveType, SchemaRef};
 use arrow::ipc::reader::StreamDecoder;
 use arrow::ipc::writer::StreamWriter;
 use timely::Accountable;
+use timely::dataflow::Stream;
 use timely::dataflow::channels::ContainerBytes;
+
+use crate::step::Step;
+
+/// A stream of batches at steps.
+pub type BatchStream<'scope> = Stream<'scope, Step, Batch>;
 
 /// Rows of one stream at one step.
 #[derive(Clone, Default)]

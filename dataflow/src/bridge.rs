@@ -13,10 +13,10 @@ use timely::scheduling::SyncActivator;
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 
-use crate::batch::Batch;
+use crate::batch::{Batch, BatchStream};
 use crate::budget::Budget;
 use crate::fault::{Fault, faults_batch};
-use crate::operator::{BatchStream, Operator};
+use crate::operator::Operator;
 use crate::schema;
 use crate::step::Step;
 use arrow::datatypes::SchemaRef;

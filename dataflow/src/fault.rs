@@ -13,8 +13,8 @@ use arrow::array::{Array, StringArray, UInt32Array, UInt64Array};
 use arrow::datatypes::{UInt32Type, UInt64Type};
 use timely::dataflow::channels::pact::Pipeline;
 
-use crate::batch::Batch;
-use crate::operator::{BatchStream, Operator};
+use crate::batch::{Batch, BatchStream};
+use crate::operator::Operator;
 use crate::schema::{self, column};
 use crate::step::{PromptId, Step};
 

@@ -9,8 +9,8 @@ use timely::dataflow::Scope;
 use timely::dataflow::operators::core::feedback::Handle;
 use timely::dataflow::operators::{Concat, ConnectLoop, Feedback};
 
-use crate::batch::Batch;
-use crate::operator::{BatchStream, Operator};
+use crate::batch::{Batch, BatchStream};
+use crate::operator::Operator;
 use crate::schema;
 use crate::step::{Step, Steps};
 

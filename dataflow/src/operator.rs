@@ -10,22 +10,19 @@ use std::rc::Rc;
 
 use arrow::datatypes::SchemaRef;
 use timely::container::NoopBuilder;
+use timely::dataflow::Scope;
 use timely::dataflow::channels::pact::ParallelizationContract;
 use timely::dataflow::operators::generic::builder_rc::OperatorBuilder;
 use timely::dataflow::operators::generic::{InputHandleCore, OutputBuilder};
 use timely::dataflow::operators::{Capability, InputCapability};
-use timely::dataflow::{Scope, Stream};
 use timely::progress::Antichain;
 use timely::progress::frontier::MutableAntichain;
 use timely::progress::operate::FrontierInterest;
 use timely::scheduling::SyncActivator;
 
-use crate::batch::Batch;
+use crate::batch::{Batch, BatchStream};
 use crate::step::Step;
 use crate::telemetry::{Meter, StageSpans, close_spans};
-
-/// A stream of batches at steps.
-pub type BatchStream<'scope> = Stream<'scope, Step, Batch>;
 
 /// Builds one operator over batches.
 pub struct Operator<'scope> {

@@ -14,8 +14,8 @@ use timely::dataflow::operators::generic::builder_rc::OperatorBuilder;
 use timely::progress::frontier::MutableAntichain;
 use tracing::Span;
 
+use crate::batch::BatchStream;
 use crate::clock::{Clock, Nanos, WallClock};
-use crate::operator::BatchStream;
 use crate::step::Step;
 
 /// Target of the spans of steps and stages.

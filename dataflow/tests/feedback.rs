@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, StringArray, UInt64Array};
 use arrow::datatypes::UInt64Type;
-use rollpacker_dataflow::batch::Batch;
+use rollpacker_dataflow::batch::{Batch, BatchStream};
 use rollpacker_dataflow::fault::{Fault, faults_batch, raise};
 use rollpacker_dataflow::feedback;
-use rollpacker_dataflow::operator::{BatchStream, Operator};
+use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::runtime::run;
 use rollpacker_dataflow::schema::{self, column};
 use rollpacker_dataflow::step::Step;

@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex};
 
 use arrow::array::{ArrayRef, StringArray, UInt64Array};
 use arrow::datatypes::UInt64Type;
-use rollpacker_dataflow::batch::Batch;
-use rollpacker_dataflow::operator::{BatchStream, Operator};
+use rollpacker_dataflow::batch::{Batch, BatchStream};
+use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::route::{by_key, to_first};
 use rollpacker_dataflow::schema::{self, column};
 use rollpacker_dataflow::step::Step;

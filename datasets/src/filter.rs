@@ -63,6 +63,14 @@ impl<M> NoLongerThan<M> {
         *self.left_out.by_data_source.entry(prompt.data_source().to_owned()).or_default() += 1;
     }
 
+    /// The end, or before it the error that the last epoch let nothing through.
+    fn end<I>(&mut self) -> Option<Result<I, DatasetError>> {
+        let (epoch, passed) = self.epoch;
+        self.epoch.1 = true;
+        let silent = passed || self.left_out.prompts == 0;
+        (!silent).then(|| Err(DatasetError::AllFiltered { epoch, limit: self.limit }))
+    }
+
     /// An error at the first prompt of an epoch behind one that let nothing through, which would otherwise go on for ever.
     fn enter(&mut self, epoch: u32) -> Result<(), DatasetError> {
         let (last, passed) = self.epoch;
@@ -83,9 +91,10 @@ impl<T, M: FnMut(&Prompt) -> (usize, T)> Iterator for NoLongerThan<M> {
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
-            let prompt = match self.prompts.next()? {
-                Ok(prompt) => prompt,
-                Err(error) => {
+            let prompt = match self.prompts.next() {
+                None => return self.end(),
+                Some(Ok(prompt)) => prompt,
+                Some(Err(error)) => {
                     self.epoch.1 = true;
                     return Some(Err(error));
                 }

@@ -183,4 +183,8 @@ fn long_prompts_are_left_out_and_counted() {
     assert_eq!(kept.left_out().by_data_source.get("made"), Some(&20));
     let mut none = dataset.prompts(Cursor::default()).unwrap().no_longer_than(3, measure);
     assert!(matches!(none.next(), Some(Err(DatasetError::AllFiltered { epoch: 0, limit: 3 }))));
+    let mut none =
+        dataset.prompts(Cursor::default()).unwrap().until_epoch(1).no_longer_than(3, measure);
+    assert!(matches!(none.next(), Some(Err(DatasetError::AllFiltered { epoch: 0, limit: 3 }))));
+    assert!(none.next().is_none());
 }

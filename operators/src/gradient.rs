@@ -4,16 +4,14 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 use arrow::compute::concat_batches;
-use arrow::datatypes::{Float32Type, Int32Type};
-use rollpacker_dataflow::batch::Batch;
+use rollpacker_dataflow::batch::{Batch, BatchStream};
 use rollpacker_dataflow::bridge::Reply;
 use rollpacker_dataflow::fault::{Fault, faults_batch};
-use rollpacker_dataflow::operator::{BatchStream, Operator};
-use rollpacker_dataflow::schema::{self, column};
+use rollpacker_dataflow::operator::Operator;
+use rollpacker_dataflow::schema;
 use rollpacker_dataflow::step::Step;
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::{Capability, Concat};
-use rollpacker_stages::train::Sequence;
 
 use crate::group::Groups;
 use crate::trainer::TrainerThread;
@@ -127,23 +125,4 @@ fn next(waiting: &mut VecDeque<Held>) -> Option<Held> {
     let batch =
         concat_batches(&schema::GROUPS, batches).expect("invariant: groups have one schema");
     Some(Held { capabilities: first.capabilities, batch: Batch::new(batch) })
-}
-
-/// The responses of a batch of [`schema::GROUPS`], for a trainer.
-#[must_use]
-pub fn sequences(groups: &Batch) -> Vec<Sequence<'_>> {
-    let prompts = groups.lists::<Int32Type>(column::PROMPT_IDS);
-    let responses = groups.lists::<Int32Type>(column::RESPONSE_IDS);
-    let logprobs = groups.lists::<Float32Type>(column::LOGPROBS);
-    let advantages = groups.lists::<Float32Type>(column::ADVANTAGES);
-    let weights = groups.values::<Float32Type>(column::WEIGHT);
-    (0..groups.num_rows())
-        .map(|row| Sequence {
-            prompt_ids: prompts.get(row),
-            response_ids: responses.get(row),
-            logprobs: logprobs.get(row),
-            advantages: advantages.get(row),
-            weight: weights.value(row),
-        })
-        .collect()
 }

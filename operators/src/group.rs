@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use arrow::datatypes::{UInt32Type, UInt64Type};
-use rollpacker_dataflow::batch::Batch;
-use rollpacker_dataflow::operator::{BatchStream, Operator};
+use rollpacker_dataflow::batch::{Batch, BatchStream};
+use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::schema::{self, column};
 use rollpacker_dataflow::step::{PromptId, Step};
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;

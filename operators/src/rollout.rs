@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, StringArray, UInt32Array, UInt64Array};
 use arrow::datatypes::{Float32Type, Int32Type, UInt8Type, UInt32Type, UInt64Type};
-use rollpacker_dataflow::batch::Batch;
+use rollpacker_dataflow::batch::{Batch, BatchStream};
 use rollpacker_dataflow::clock::Clock;
 use rollpacker_dataflow::fault::{Fault, faults_batch};
-use rollpacker_dataflow::operator::{BatchStream, Operator};
+use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::schema::{self, column};
 use rollpacker_dataflow::step::{PolicyVersion, PromptId, SampleId, Step, Steps};
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
@@ -16,10 +16,10 @@ use rollpacker_dataflow::timely::dataflow::operators::{Capability, Concat, Conne
 use rollpacker_stages::rollout::{Completion, Request, RolloutEngine, RolloutEvent};
 
 use crate::columns::lists;
+use crate::policy::policy_of;
 use crate::rows::{Row, gather};
 use crate::schedule::encode::LAUNCH;
 use crate::schedule::operator::{Rounds, Scheduled, schedule};
-use crate::update::policy_of;
 
 /// What a rollout gives.
 pub struct Rollouts<'scope> {

@@ -3,14 +3,14 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use arrow::datatypes::{Float32Type, Int32Type};
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::bridge::{OwnerThread, Reply};
 use rollpacker_dataflow::clock::{Clock, Nanos};
+use rollpacker_dataflow::schema::column;
 use rollpacker_dataflow::step::Step;
 use rollpacker_stages::rollout::Policy;
-use rollpacker_stages::train::{Metrics, TrainError, Trainer};
-
-use crate::gradient::sequences;
+use rollpacker_stages::train::{Metrics, Sequence, TrainError, Trainer};
 
 /// The thread that owns a trainer. Gradient and update share it: what they ask is done in order.
 pub struct TrainerThread {
@@ -118,4 +118,23 @@ impl Timed {
         metrics.insert("timing_s/update".to_owned(), self.clock.now().since(begun).as_secs_f64());
         Ok((policy, metrics))
     }
+}
+
+/// The responses of a batch of [`GROUPS`](rollpacker_dataflow::schema::GROUPS), for a trainer.
+#[must_use]
+pub fn sequences(groups: &Batch) -> Vec<Sequence<'_>> {
+    let prompts = groups.lists::<Int32Type>(column::PROMPT_IDS);
+    let responses = groups.lists::<Int32Type>(column::RESPONSE_IDS);
+    let logprobs = groups.lists::<Float32Type>(column::LOGPROBS);
+    let advantages = groups.lists::<Float32Type>(column::ADVANTAGES);
+    let weights = groups.values::<Float32Type>(column::WEIGHT);
+    (0..groups.num_rows())
+        .map(|row| Sequence {
+            prompt_ids: prompts.get(row),
+            response_ids: responses.get(row),
+            logprobs: logprobs.get(row),
+            advantages: advantages.get(row),
+            weight: weights.value(row),
+        })
+        .collect()
 }

@@ -1,16 +1,13 @@
 //! The update: applies the optimizer once per step, when the frontier has passed the step.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
-use arrow::array::{Float64Array, StringArray, UInt64Array};
-use arrow::datatypes::UInt64Type;
-use rollpacker_dataflow::batch::Batch;
+use rollpacker_dataflow::batch::BatchStream;
 use rollpacker_dataflow::bridge::Reply;
 use rollpacker_dataflow::fault::{Fault, faults_batch};
-use rollpacker_dataflow::operator::{BatchStream, Operator};
-use rollpacker_dataflow::schema::{self, column};
-use rollpacker_dataflow::step::{PolicyVersion, Step};
+use rollpacker_dataflow::operator::Operator;
+use rollpacker_dataflow::schema;
+use rollpacker_dataflow::step::Step;
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::{Capability, Concat, InputCapability};
 use rollpacker_dataflow::timely::progress::frontier::MutableAntichain;
@@ -18,6 +15,7 @@ use rollpacker_stages::rollout::Policy;
 use rollpacker_stages::train::Metrics;
 
 use crate::gradient::Gradients;
+use crate::policy::{metrics_batch, policy_batch};
 use crate::trainer::TrainerThread;
 
 /// The policies that steps make, and what is known of each step's training.
@@ -34,41 +32,6 @@ pub struct Updates<'scope> {
 pub trait UpdateExt<'scope> {
     /// Updates the policy once per step, also in a step that admitted nothing, in the order of steps.
     fn update(self) -> Updates<'scope>;
-}
-
-/// A policy as a batch of [`schema::POLICIES`].
-#[must_use]
-pub fn policy_batch(policy: &Policy) -> Batch {
-    Batch::from_columns(
-        &schema::POLICIES,
-        vec![
-            Arc::new(UInt64Array::from(vec![policy.version.0])),
-            Arc::new(StringArray::from(vec![policy.location.as_str()])),
-            Arc::new(UInt64Array::from(vec![policy.digest])),
-        ],
-    )
-}
-
-/// The policy in row `row` of a batch of [`schema::POLICIES`].
-#[must_use]
-pub fn policy_of(batch: &Batch, row: usize) -> Policy {
-    Policy {
-        version: PolicyVersion(batch.values::<UInt64Type>(column::POLICY_VERSION).value(row)),
-        location: batch.text(column::LOCATION).value(row).to_owned(),
-        digest: batch.values::<UInt64Type>(column::DIGEST).value(row),
-    }
-}
-
-/// Metrics as a batch of [`schema::METRICS`].
-#[must_use]
-pub fn metrics_batch(metrics: &Metrics) -> Batch {
-    Batch::from_columns(
-        &schema::METRICS,
-        vec![
-            Arc::new(StringArray::from_iter_values(metrics.keys())),
-            Arc::new(Float64Array::from_iter_values(metrics.values().copied())),
-        ],
-    )
 }
 
 /// For policies, metrics and errors.

@@ -5,9 +5,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use futures::future::join_all;
+use rollpacker_dataflow::batch::BatchStream;
 use rollpacker_dataflow::bridge::{OwnerThread, Reply};
 use rollpacker_dataflow::fault::{Fault, faults_batch};
-use rollpacker_dataflow::operator::{BatchStream, Operator};
+use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::schema;
 use rollpacker_dataflow::step::{PromptId, Step};
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
@@ -17,8 +18,9 @@ use rollpacker_stages::rollout::{Completion, Policy, Request, RolloutEngine, Rol
 use rollpacker_stages::train::Metrics;
 use tokio::runtime::Handle;
 
+use crate::policy::{metrics_batch, policy_batch, policy_of};
 use crate::prompts::PromptRow;
-use crate::update::{Updates, metrics_batch, policy_batch, policy_of};
+use crate::update::Updates;
 
 /// How one set of responses did.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -11,14 +11,14 @@ use rollpacker_dataflow::clock::{Clock, Nanos, WallClock};
 use rollpacker_datasets::{Cursor, Dataset, DatasetConfig, Prompt};
 use rollpacker_stages::model::tokenizer::{EOS, UNKNOWN};
 use rollpacker_stages::model::{
-    ChatTemplate, Decoder, DeviceChoice, Family, Message, ModelConfig, PromptEncoder, Rope,
-    Tokenizer,
+    ChatTemplate, Decoder, DeviceChoice, Family, ModelConfig, PromptEncoder, Rope, Tokenizer,
 };
 use rollpacker_stages::train::config::OptimizerConfig;
 use rollpacker_stages::train::learning_rate::{Decay, LearningRate};
 use rollpacker_stages::train::sft::{Example, SftConfig, SftStep, fine_tune};
 
 use super::BAD_INPUT;
+use crate::prompts::chat;
 use crate::recipe::Recipe;
 
 /// Fine-tune a model from scratch on the demonstrations of a prompt dataset, and write it as a Hugging Face folder.
@@ -229,14 +229,7 @@ fn example(prompt: &Prompt, encoder: &PromptEncoder, key: &str) -> anyhow::Resul
             extra.get(key).map_or("nothing".into(), ToString::to_string)
         );
     };
-    let messages: Vec<Message> = prompt
-        .messages()
-        .map(|message| Message {
-            role: message.role.to_owned(),
-            content: message.content.to_owned(),
-        })
-        .collect();
-    let prompt_ids = encoder.encode(&messages)?;
+    let prompt_ids = encoder.encode(&chat(prompt))?;
     let mut response_ids = encoder.tokenizer.encode(demonstration)?;
     let unknown = encoder.tokenizer.token_to_id(UNKNOWN);
     if prompt_ids.iter().chain(&response_ids).any(|&id| Some(id) == unknown) {
@@ -284,7 +277,7 @@ impl Progress {
         self.response_tokens += step.response_tokens;
         self.tokens += step.tokens;
         let done = step.step.0 + 1;
-        if done % self.every != 0 && done != self.steps {
+        if !done.is_multiple_of(self.every) && done != self.steps {
             return None;
         }
         let now = self.clock.now();

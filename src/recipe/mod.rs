@@ -2,6 +2,7 @@
 //!
 //! Two phases: [`Raw`] is what was typed, [`Recipe`] what was meant, every bound checked. Nothing after this looks at text again.
 
+mod bounds;
 mod keys;
 pub mod raw;
 
@@ -13,6 +14,7 @@ use rollpacker_stages::train::config::{OptimizerConfig, PolicyLoss, TrainerConfi
 use rollpacker_stages::train::learning_rate::{Decay, LearningRate};
 use toml::{Table, Value};
 
+use bounds::{bound, one_of};
 pub use raw::Raw;
 
 /// Why a recipe cannot be used.
@@ -106,7 +108,7 @@ impl Raw {
         keys::check::<Self>(&table)?;
         serde_path_to_error::deserialize(Value::Table(table)).map_err(|error| RecipeError::Type {
             key: error.path().to_string(),
-            reason: error.inner().to_string().trim_end().to_owned(),
+            reason: first_line(&error.inner().to_string()),
         })
     }
 
@@ -130,113 +132,6 @@ impl Raw {
         };
         recipe.schedule()?;
         Ok(recipe)
-    }
-
-    fn check(&self) -> Result<(), RecipeError> {
-        let (data, rollout, actor, sft) = (&self.data, &self.rollout, &self.actor, &self.sft);
-        at_least("data.train_batch_size", data.train_batch_size, 1)?;
-        at_least("data.max_prompt_length", data.max_prompt_length, 1)?;
-        at_least("data.max_response_length", data.max_response_length, 1)?;
-        at_least("rollout.n", rollout.n, 1)?;
-        within("rollout.temperature", rollout.temperature, |t| t > 0.0, "a finite number above 0")?;
-        within("rollout.top_p", rollout.top_p, |p| p > 0.0 && p <= 1.0, "in (0, 1]")?;
-        within(
-            "rollout.min_response_length",
-            f64::from(rollout.min_response_length),
-            |n| n <= f64::from(data.max_response_length),
-            "at most data.max_response_length",
-        )?;
-        at_least("rollout.top_k", rollout.top_k, -1)?;
-        at_least("rollout.instances", rollout.instances, 1)?;
-        at_least("rollout.threads_per_instance", rollout.threads_per_instance, 1)?;
-        at_least("rollout.max_num_seqs", rollout.max_num_seqs, 1)?;
-        let longest = data.max_prompt_length
-            + usize::try_from(data.max_response_length).unwrap_or(usize::MAX / 2);
-        at_least("rollout.kv_cache_tokens", rollout.kv_cache_tokens, longest)?;
-        at_least("reward.num_workers", self.reward.num_workers, 1)?;
-        one_of("algorithm.adv_estimator", &self.algorithm.adv_estimator, &["grpo", "rloo"])?;
-        for reward in self.reward.routes.values() {
-            one_of("reward.routes", reward, rollpacker_stages::reward::builtin_names())?;
-        }
-        within("actor.lr", actor.lr, |lr| lr > 0.0, "a finite number above 0")?;
-        for (key, value) in [
-            ("actor.weight_decay", actor.weight_decay),
-            ("actor.clip_ratio_high", actor.clip_ratio_high),
-            ("actor.kl_loss_coef", actor.kl_loss_coef),
-            ("actor.entropy_coeff", actor.entropy_coeff),
-            ("sft.weight_decay", sft.weight_decay),
-        ] {
-            within(key, value, |value| value >= 0.0, "a finite number, at least 0")?;
-        }
-        within(
-            "actor.clip_ratio_low",
-            actor.clip_ratio_low,
-            |low| (0.0..=1.0).contains(&low),
-            "in [0, 1]",
-        )?;
-        within("actor.clip_ratio_c", actor.clip_ratio_c, |c| c > 1.0, "a finite number above 1")?;
-        within(
-            "actor.betas",
-            actor.betas.0.min(actor.betas.1),
-            |beta| beta >= 0.0,
-            "two numbers in [0, 1)",
-        )?;
-        within(
-            "actor.betas",
-            actor.betas.0.max(actor.betas.1),
-            |beta| beta < 1.0,
-            "two numbers in [0, 1)",
-        )?;
-        within("actor.eps", actor.eps, |eps| eps > 0.0, "a finite number above 0")?;
-        if actor.grad_clip.is_nan() || actor.grad_clip <= 0.0 {
-            return Err(bound("actor.grad_clip", "a number above 0, or inf", actor.grad_clip));
-        }
-        within(
-            "actor.loss_scale_factor",
-            actor.loss_scale_factor.unwrap_or(1.0),
-            |s| s > 0.0,
-            "a finite number above 0",
-        )?;
-        at_least("actor.ppo_max_token_len", actor.ppo_max_token_len, 1)?;
-        at_least("actor.threads", actor.threads, 1)?;
-        at_least("trainer.total_epochs", self.trainer.total_epochs, 1)?;
-        at_least(
-            "trainer.total_training_steps",
-            self.trainer.total_training_steps.unwrap_or(1),
-            1,
-        )?;
-        at_least("sft.steps", sft.steps, 1)?;
-        at_least("sft.batch_size", sft.batch_size, 1)?;
-        at_least("sft.micro_batch_tokens", sft.micro_batch_tokens, 1)?;
-        at_least("sft.threads", sft.threads, 1)?;
-        within("sft.lr", sft.lr, |lr| lr > 0.0, "a finite number above 0")?;
-        self.check_model_made_from_scratch()
-    }
-
-    fn check_model_made_from_scratch(&self) -> Result<(), RecipeError> {
-        let sft = &self.sft;
-        for (key, value) in [
-            ("sft.hidden_size", sft.hidden_size),
-            ("sft.intermediate_size", sft.intermediate_size),
-            ("sft.num_hidden_layers", sft.num_hidden_layers),
-            ("sft.num_attention_heads", sft.num_attention_heads),
-            ("sft.num_key_value_heads", sft.num_key_value_heads),
-            ("sft.max_position_embeddings", sft.max_position_embeddings),
-        ] {
-            at_least(key, value, 1)?;
-        }
-        if sft.hidden_size % (2 * sft.num_attention_heads) != 0 {
-            return Err(bound(
-                "sft.hidden_size",
-                "an even multiple of sft.num_attention_heads",
-                sft.hidden_size,
-            ));
-        }
-        if sft.num_attention_heads % sft.num_key_value_heads != 0 {
-            let expected = "a divisor of sft.num_attention_heads";
-            return Err(bound("sft.num_key_value_heads", expected, sft.num_key_value_heads));
-        }
-        Ok(())
     }
 
     /// Seed of the order of prompts.
@@ -378,6 +273,11 @@ impl Recipe {
     }
 }
 
+/// toml repeats the key in further lines.
+fn first_line(message: &str) -> String {
+    message.lines().next().unwrap_or_default().to_owned()
+}
+
 /// Lays `section.key=value` over a table. The value is TOML if it reads as such, otherwise text.
 fn overlay(table: &mut Table, text: &str) -> Result<(), RecipeError> {
     let wrong = || RecipeError::Override { text: text.to_owned() };
@@ -395,40 +295,6 @@ fn overlay(table: &mut Table, text: &str) -> Result<(), RecipeError> {
         .and_then(|mut parsed| parsed.remove("value"));
     section.insert(last.to_owned(), parsed.unwrap_or_else(|| Value::String(value.to_owned())));
     Ok(())
-}
-
-fn bound(
-    key: &'static str,
-    expected: impl Into<String>,
-    found: impl std::fmt::Display,
-) -> RecipeError {
-    RecipeError::Bound { key, expected: expected.into(), found: found.to_string() }
-}
-
-fn at_least<T: PartialOrd + std::fmt::Display>(
-    key: &'static str,
-    value: T,
-    least: T,
-) -> Result<(), RecipeError> {
-    if value >= least { Ok(()) } else { Err(bound(key, format!("at least {least}"), value)) }
-}
-
-fn within(
-    key: &'static str,
-    value: f64,
-    fits: impl Fn(f64) -> bool,
-    expected: &str,
-) -> Result<(), RecipeError> {
-    if value.is_finite() && fits(value) { Ok(()) } else { Err(bound(key, expected, value)) }
-}
-
-fn one_of(key: &'static str, value: &str, allowed: &[&str]) -> Result<(), RecipeError> {
-    if allowed.contains(&value) {
-        return Ok(());
-    }
-    let nearest = keys::nearest(value, allowed.iter().copied());
-    let hint = nearest.map(|near| format!(" (did you mean `{near}`?)")).unwrap_or_default();
-    Err(bound(key, format!("one of {}{hint}", allowed.join(", ")), format!("`{value}`")))
 }
 
 #[cfg(test)]

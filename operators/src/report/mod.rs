@@ -8,9 +8,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use arrow::datatypes::Float64Type;
-use rollpacker_dataflow::batch::Batch;
+use rollpacker_dataflow::batch::{Batch, BatchStream};
 use rollpacker_dataflow::clock::{Clock, Nanos};
-use rollpacker_dataflow::operator::{BatchStream, Operator};
+use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::schema::{self, column};
 use rollpacker_dataflow::step::Step;
 use rollpacker_dataflow::telemetry;

@@ -1,6 +1,5 @@
 //! Decisions as batches: what the rollout is asked for, and what whoever forms groups is told.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, StringArray, UInt8Array, UInt32Array, UInt64Array, new_null_array};
@@ -9,7 +8,6 @@ use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::schema::{self, column};
 use rollpacker_dataflow::step::{PolicyVersion, PromptId};
 
-use super::operator::Held;
 use super::{Decision, Queue, Round};
 use crate::columns::lists;
 use crate::rows::{Row, gather};
@@ -32,12 +30,12 @@ struct Request {
 pub(super) fn requests(
     decided: &[Decision],
     version: PolicyVersion,
-    prompts: &BTreeMap<PromptId, Held>,
+    row_of: &impl Fn(PromptId) -> Row,
 ) -> Vec<Batch> {
     let requests: Vec<Request> = decided.iter().filter_map(request).collect();
     requests
         .chunk_by(|one, next| one.action == next.action)
-        .map(|run| request_batch(run, version, prompts))
+        .map(|run| request_batch(run, version, row_of))
         .collect()
 }
 
@@ -59,7 +57,7 @@ fn request(decision: &Decision) -> Option<Request> {
 fn request_batch(
     run: &[Request],
     version: PolicyVersion,
-    prompts: &BTreeMap<PromptId, Held>,
+    row_of: &impl Fn(PromptId) -> Row,
 ) -> Batch {
     let mut columns: Vec<ArrayRef> = vec![
         Arc::new(UInt8Array::from_iter_values(run.iter().map(|request| request.action))),
@@ -69,8 +67,7 @@ fn request_batch(
         Arc::new(UInt64Array::from_iter_values(run.iter().map(|_| version.0))),
     ];
     if run.first().is_some_and(|request| request.action == LAUNCH) {
-        let rows: Vec<Row> =
-            run.iter().map(|request| prompts[&request.prompt].row.clone()).collect();
+        let rows: Vec<Row> = run.iter().map(|request| row_of(request.prompt)).collect();
         let carried = [
             column::PROMPT_IDS,
             column::DATA_SOURCE,

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use arrow::datatypes::{Int32Type, UInt32Type, UInt64Type};
-use rollpacker_dataflow::batch::Batch;
+use rollpacker_dataflow::batch::{Batch, BatchStream};
 use rollpacker_dataflow::budget::Budget;
 use rollpacker_dataflow::clock::Clock;
-use rollpacker_dataflow::operator::{BatchStream, Operator};
+use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::schema::{self, column};
 use rollpacker_dataflow::step::{PolicyVersion, PromptId, SampleId, Step};
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
@@ -130,8 +130,8 @@ struct Open {
 }
 
 /// A prompt that is not yet admitted.
-pub(super) struct Held {
-    pub(super) row: Row,
+struct Held {
+    row: Row,
     launched: bool,
 }
 
@@ -252,7 +252,9 @@ impl Driver {
         let decided = std::mem::take(&mut self.decided);
         let open =
             self.open.get(&step).expect("invariant: a round opens after the policy of its step");
-        for batch in encode::requests(&decided, open.version, &self.prompts) {
+        for batch in
+            encode::requests(&decided, open.version, &|prompt| self.prompts[&prompt].row.clone())
+        {
             request(open, batch);
         }
         decision(open, encode::decisions(&decided, round));
