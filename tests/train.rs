@@ -313,7 +313,7 @@ fn real_prompts_train() {
             "recipe.toml",
             &files,
             "data.val_files=[]",
-            "data.max_prompt_length=976",
+            "data.max_prompt_length=3000",
             "trainer.total_training_steps=3",
             "reward.routes={\"*\"=\"math_flexible\"}",
             "rollout.min_response_length=4",

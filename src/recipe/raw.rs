@@ -246,7 +246,7 @@ section! {
         /// Field of `extra_info` that holds the demonstration.
         response_key: String = "demonstration".to_owned(),
         /// Updates.
-        steps: u64 = 1200,
+        steps: u64 = 1800,
         /// Examples of an update.
         batch_size: usize = 48,
         /// Highest learning rate.
@@ -268,7 +268,7 @@ section! {
         /// Its key and value heads.
         num_key_value_heads: i64 = 2,
         /// Its longest context in tokens.
-        max_position_embeddings: i64 = 1024,
+        max_position_embeddings: i64 = 4096,
         /// Tokens of a packed micro-batch.
         micro_batch_tokens: usize = 4096,
         /// Threads that tensor operations use on the CPU.

@@ -45,7 +45,7 @@ impl Default for ChainConfig {
             validation_rows: 512,
             seed: 0,
             lengths: Lengths::default(),
-            direct_share: 0.5,
+            direct_share: 0.65,
         }
     }
 }
