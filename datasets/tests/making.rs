@@ -109,7 +109,7 @@ fn the_built_in_task_is_sound() {
     let answer = |row: &PromptRow| format!("A:{}", row.ground_truth.clone().unwrap());
     assert!(train.iter().all(|row| demonstration(row).ends_with(&answer(row)) && row.data_source == DATA_SOURCE));
     let direct = train.iter().filter(|row| demonstration(row) == answer(row)).count();
-    assert!((1850..2150).contains(&direct), "{direct} of 4000, standard deviation 32");
+    assert!((2450..2750).contains(&direct), "{direct} of 4000, standard deviation 30");
     assert!(validation.iter().all(|row| !row.extra_info.contains_key("demonstration")));
     let answers: HashSet<_> = train.iter().map(|row| row.ground_truth.clone()).collect();
     assert_eq!(answers.len(), 10);
