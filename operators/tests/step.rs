@@ -169,6 +169,20 @@ fn a_requested_stop_ends_the_run_after_the_open_round() {
 }
 
 #[test]
+fn a_stop_in_the_middle_of_a_round_lets_what_is_open_or_due_end() {
+    for staleness in 0..3 {
+        let stop = Stop::default();
+        let mut run = Run { staleness, prompts: 80, stop: stop.clone(), ..Run::of(synchronous()) };
+        run.engine.stops_at = Some((rollpacker_dataflow::step::PromptId(17), stop));
+        let reports = run.run().expect("no fault");
+        // The third round launches prompt 17; with staleness, later rounds may be due by then.
+        let steps = reports.len() as u64;
+        assert!((3..=3 + staleness).contains(&steps), "{steps} steps with staleness {staleness}");
+        assert_eq!(trained(&reports), each_once(8 * steps));
+    }
+}
+
+#[test]
 fn a_failing_engine_ends_the_run_and_is_named() {
     let mut run = Run::of(synchronous());
     run.engine.fails_at = Some(rollpacker_dataflow::step::PromptId(9));

@@ -28,7 +28,7 @@ pub struct Prompts<'scope> {
     pub budget: Budget,
 }
 
-/// Asks a run to end after the rounds that are open. Clones share it.
+/// Asks a run to end after the rounds that are open or due: with staleness `k`, `k` rounds may be due. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct Stop(Arc<AtomicBool>);
 
@@ -145,6 +145,7 @@ struct Driver {
     open: BTreeMap<Step, Open>,
     ended: bool,
     finished: bool,
+    stopping: bool,
     round: Option<(Step, Round)>,
     decided: Vec<Decision>,
 }
@@ -160,6 +161,7 @@ impl Driver {
             open: BTreeMap::new(),
             ended: false,
             finished: false,
+            stopping: false,
             round: None,
             decided: Vec::new(),
         }
@@ -190,10 +192,9 @@ impl Driver {
     }
 
     fn policy(&mut self, step: Step, open: Open) {
-        if self.finished || self.stop.is_requested() {
-            // Without a round nothing goes round the feedback edge, and the graph ends.
-            self.finish();
-        } else {
+        self.stopping |= self.stop.is_requested();
+        // A policy that is not taken up goes no further round the feedback edge; when none is left under way, the graph ends.
+        if !self.finished && !self.stopping {
             self.open.insert(step, open);
             self.tell(Event::Policy { step });
         }
@@ -236,7 +237,7 @@ impl Driver {
             }
         }
         self.send(&mut request, &mut decision);
-        if self.finished {
+        if self.finished || (self.stopping && self.open.is_empty()) {
             self.finish();
         }
         self.feed();

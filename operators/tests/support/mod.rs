@@ -57,6 +57,8 @@ pub struct ShortestFirst {
     yielded: bool,
     /// Fails instead of ending the response of this prompt.
     pub fails_at: Option<PromptId>,
+    /// Requests a stop when this prompt is asked for.
+    pub stops_at: Option<(PromptId, Stop)>,
     /// Ends everything that is asked for within one poll loop.
     instant: bool,
 }
@@ -96,6 +98,9 @@ impl RolloutEngine for ShortestFirst {
 
     fn generate(&mut self, request: Request) {
         let Request { step, prompt, samples, .. } = request;
+        if let Some((_, stop)) = self.stops_at.as_ref().filter(|(at, _)| *at == prompt) {
+            stop.request();
+        }
         let ids = samples.map(|sample| SampleId { step, prompt, sample });
         self.pending.extend(ids.map(|id| (length(id), id)));
         self.wake();
