@@ -193,21 +193,25 @@ proptest! {
     }
 
     #[test]
-    fn a_weight_of_two_is_the_response_twice(
+    fn a_weight_is_as_many_responses_of_a_quarter(
         responses in proptest::collection::vec(response(), 1..6),
+        quarters in 1..9u8,
         mode in 0..4usize,
     ) {
         let (mut weighted, mut repeated) = (trainer(config(MODES[mode])), trainer(config(MODES[mode])));
         widen(&mut weighted);
         widen(&mut repeated);
-        let light: Vec<_> = responses.into_iter().map(|r| Response { weight: 1.0, ..r }).collect();
-        let heavy = Response { weight: 2.0, ..light[0].clone() };
-        accumulate(&mut weighted, [[&heavy].into_iter().chain(&light[1..]).map(Response::sequence).collect()]);
-        accumulate(&mut repeated, [[&light[0]].into_iter().chain(&light).map(Response::sequence).collect()]);
+        let others: Vec<_> = responses[1..].iter().map(|r| Response { weight: 1.0, ..r.clone() }).collect();
+        let whole = Response { weight: f32::from(quarters) / 4.0, ..responses[0].clone() };
+        let quarter = Response { weight: 0.25, ..responses[0].clone() };
+        let pieces = std::iter::repeat_n(&quarter, usize::from(quarters));
+        accumulate(&mut weighted, [[&whole].into_iter().chain(&others).map(Response::sequence).collect()]);
+        accumulate(&mut repeated, [pieces.chain(&others).map(Response::sequence).collect()]);
         prop_assert_eq!(weighted.tally.denominator, repeated.tally.denominator);
         if repeated.tally.denominator > 0.0 {
             let found = relative_difference(&gradient(&repeated), &gradient(&weighted));
-            prop_assert!(found <= FLOAT64, "{found}");
+            // Weights reach the loss as float32, so three quarters are rounded otherwise than a quarter three times.
+            prop_assert!(found <= 1e-6, "{found}");
         }
     }
 }
