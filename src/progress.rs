@@ -29,44 +29,37 @@ const SHOWN: [&str; 14] = [
 pub struct Console {
     bar: Option<ProgressBar>,
     wanted: usize,
-    round: String,
     score: f64,
     queue: (f64, f64),
 }
 
 impl Console {
-    /// For a run of `steps` steps, if that is known, which train on `wanted` responses each.
+    /// For a run of about `steps` steps, which train on `wanted` responses each.
     ///
     /// # Panics
-    /// Never: the templates are valid.
+    /// Never: the template is valid.
     #[must_use]
-    pub fn new(steps: Option<u64>, wanted: usize) -> Self {
+    pub fn new(steps: u64, wanted: usize) -> Self {
         let bar = std::io::stderr().is_terminal().then(|| {
-            let template = if steps.is_some() {
-                "{bar:20} {pos}/{len} {msg} (eta {eta})"
-            } else {
-                "{spinner} {pos} {msg}"
-            };
-            let style =
-                ProgressStyle::with_template(template).expect("invariant: the template is valid");
-            let bar = steps.map_or_else(ProgressBar::no_length, ProgressBar::new).with_style(style);
+            let style = ProgressStyle::with_template("{bar:20} {pos}/{len} {msg} (eta {eta})");
+            let style = style.expect("invariant: the template is valid");
+            let bar = ProgressBar::new(steps).with_style(style);
             bar.enable_steady_tick(Duration::from_millis(250));
             bar
         });
-        Self { bar, wanted, round: String::new(), score: f64::NAN, queue: (0.0, 0.0) }
+        Self { bar, wanted, score: f64::NAN, queue: (0.0, 0.0) }
     }
 
     /// A step is under way.
     pub fn progress(&mut self, progress: &Progress) {
         if let Some(bar) = &self.bar {
+            let rate = progress.tokens as f64 / progress.elapsed.as_secs_f64().max(1e-3);
             bar.set_message(format!(
-                "step {} | {} of {} responses trained, {} finished, {} tokens | last: {} round, score {:.3}, queue {} (age {})",
-                progress.step.0 + 1,
+                "{} round | {} of {} responses trained, {} finished, {rate:.0} tokens/s | last: score {:.3}, queue {} (age {})",
+                progress.round,
                 progress.trained,
                 self.wanted,
                 progress.finished,
-                progress.tokens,
-                self.round,
                 self.score,
                 self.queue.0,
                 self.queue.1,
@@ -77,7 +70,6 @@ impl Console {
     /// A step is over.
     pub fn step(&mut self, step: u64, round: &str, metrics: &Metrics) {
         let metric = |name: &str| metrics.get(name).copied();
-        round.clone_into(&mut self.round);
         self.score = metric("critic/score/mean").unwrap_or(f64::NAN);
         self.queue = (
             metric("schedule/queue_length").unwrap_or(0.0),

@@ -43,7 +43,8 @@ pub struct RunFolder {
 }
 
 impl RunFolder {
-    /// Makes the folder, and writes the recipe into it. What an earlier run left in it is overwritten.
+    /// Makes the folder, and writes the recipe into it. What an earlier run wrote into it goes, but for
+    /// its model, which may be what this run starts from.
     ///
     /// # Errors
     /// If a file cannot be written.
@@ -54,6 +55,10 @@ impl RunFolder {
         }
         let made = if rollouts { &steps } else { folder };
         fs::create_dir_all(made).map_err(|error| RecordError::of(made)(&error))?;
+        let summary = folder.join("summary.json");
+        if summary.exists() {
+            fs::remove_file(&summary).map_err(|error| RecordError::of(&summary)(&error))?;
+        }
         write(&folder.join("recipe.toml"), recipe.as_bytes())?;
         let path = folder.join("metrics.jsonl");
         let metrics = File::create(&path).map_err(|error| RecordError::of(&path)(&error))?;

@@ -44,11 +44,11 @@ pub struct Summary {
     pub steps: u64,
     /// Prompts that were trained on.
     pub trained_prompts: u64,
-    /// Prompts that were left out because they are longer than `data.max_prompt_length`.
+    /// Prompts that were read and left out because they are longer than `data.max_prompt_length`, once for each epoch.
     pub overlong_prompts: u64,
     /// Accuracy on held-out prompts.
     pub validation: Validation,
-    /// Wall time of a step.
+    /// Wall time of a step, validation apart.
     pub step_time_s: StepTime,
     /// Tokens sampled in a second of rollout, aborted responses included.
     pub tokens_per_s: f64,
@@ -65,6 +65,8 @@ pub struct Summary {
 pub struct Validation {
     /// Prompts validated on.
     pub prompts: usize,
+    /// Prompts that were left out because they are longer than `data.max_prompt_length`.
+    pub overlong_prompts: u64,
     /// Before the first step, sampled at the rollout temperature.
     pub warm_start: Option<f64>,
     /// The same, greedy.
@@ -82,17 +84,18 @@ pub struct Validation {
 pub struct StepTime {
     /// Mean over the steps.
     pub mean: f64,
-    /// Sum over the steps.
+    /// Sum over the steps; more than the wall time where a staleness lets steps overlap.
     pub total: f64,
 }
 
 impl Run {
-    /// Makes the run folder.
+    /// Makes the run folder, for a run over `prompts` prompts an epoch.
     ///
     /// # Errors
     /// If it cannot be written.
     pub fn start(
         recipe: &Recipe,
+        prompts: u64,
         telemetry: Option<Telemetry>,
         stop: Stop,
     ) -> Result<Self, RecordError> {
@@ -100,7 +103,7 @@ impl Run {
         let wanted =
             raw.data.train_batch_size * usize::try_from(raw.rollout.n).unwrap_or(usize::MAX);
         Ok(Self {
-            console: Console::new(raw.trainer.total_training_steps, wanted),
+            console: Console::new(expected_steps(recipe, prompts), wanted),
             folder: RunFolder::create(
                 &raw.trainer.default_local_dir,
                 &recipe.to_toml(),
@@ -207,7 +210,8 @@ impl Totals {
             trained_prompts: self.prompts,
             overlong_prompts: finished.left_out,
             validation: Validation {
-                prompts: finished.validation_prompts,
+                prompts: finished.validated.prompts,
+                overlong_prompts: finished.validated.left_out,
                 warm_start: score(&finished.warm_start, "val/score"),
                 warm_start_greedy: score(&finished.warm_start, "val/greedy_score"),
                 last: score(&finished.last, "val/score"),
@@ -230,6 +234,13 @@ fn round(report: &StepReport) -> String {
     rounds.next_back().unwrap_or("none").to_owned()
 }
 
+/// Steps of a run, unless prompts are left out.
+fn expected_steps(recipe: &Recipe, prompts: u64) -> u64 {
+    let (data, trainer) = (&recipe.raw.data, &recipe.raw.trainer);
+    let steps = prompts.div_ceil(data.train_batch_size as u64) * u64::from(trainer.total_epochs);
+    trainer.total_training_steps.map_or(steps, |limit| limit.min(steps))
+}
+
 /// A recipe as a person wants to see it before it runs: resolved, with the batch arithmetic and the graph.
 ///
 /// # Errors
@@ -238,11 +249,7 @@ pub fn describe(recipe: &Recipe, prompts: u64) -> Result<String, crate::recipe::
     let raw = &recipe.raw;
     let (p0, r0, n) = (raw.data.train_batch_size, raw.rollout.n, &raw.schedule);
     let mut text = format!("# resolved recipe\n{}\n# batch arithmetic\n", recipe.to_toml());
-    let steps = prompts.div_ceil(p0 as u64) * u64::from(raw.trainer.total_epochs);
-    let limit = raw
-        .trainer
-        .total_training_steps
-        .map_or(String::new(), |total| format!(", at most {total}"));
+    let steps = expected_steps(recipe, prompts);
     // Writing to a string does not fail.
     let _ = writeln!(text, "prompts of an epoch       {prompts}");
     let _ = writeln!(
@@ -260,11 +267,8 @@ pub fn describe(recipe: &Recipe, prompts: u64) -> Result<String, crate::recipe::
             launched.0 * launched.1 as usize
         );
     }
-    let _ = writeln!(
-        text,
-        "steps of {} epoch(s)       at least {steps}{limit}",
-        raw.trainer.total_epochs
-    );
+    let _ =
+        writeln!(text, "steps                     about {steps}, fewer if prompts are left out");
     let _ = writeln!(
         text,
         "micro-batches             at most {} tokens, without padding",

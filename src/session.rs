@@ -61,8 +61,17 @@ pub struct Finished {
     pub warm_start: Option<Metrics>,
     /// Validation after the last step, if there was one.
     pub last: Option<Metrics>,
-    /// Prompts validated on.
-    pub validation_prompts: usize,
+    /// What was validated on.
+    pub validated: Validated,
+    /// Prompts left out for their length.
+    pub left_out: u64,
+}
+
+/// What policies are tried on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Validated {
+    /// Prompts.
+    pub prompts: usize,
     /// Prompts left out for their length.
     pub left_out: u64,
 }
@@ -150,9 +159,10 @@ impl Session {
         let initial = trainer
             .publish_initial()
             .map_err(|reason| anyhow!("publishing the initial weights: {reason}"))?;
-        let (validator, validation_prompts) = self.validator()?.unzip();
+        let initial_version = initial.version;
+        let (validator, validated_on) = self.validator()?.unzip();
         let mut finished =
-            Finished { validation_prompts: validation_prompts.unwrap_or(0), ..Finished::default() };
+            Finished { validated: validated_on.unwrap_or_default(), ..Finished::default() };
         if let Some(validator) =
             validator.as_ref().filter(|_| self.recipe.raw.trainer.val_before_train)
         {
@@ -161,13 +171,19 @@ impl Session {
             finished.warm_start = Some(metrics);
         }
         self.pipeline(&trainer, validator.as_ref(), initial, stop)?.run(observer)?;
+        finished.left_out = self.left_out.count();
+        ensure!(
+            trainer.policy().map_err(anyhow::Error::msg)?.version > initial_version
+                || stop.is_requested(),
+            "no prompt could be trained on: {} are longer than data.max_prompt_length, the others have no quota",
+            finished.left_out
+        );
         if let Some(validator) = &validator {
             let policy = trainer
                 .policy()
                 .map_err(|reason| anyhow!("validating the last policy: {reason}"))?;
             finished.last = Some(validate(validator, policy)?);
         }
-        finished.left_out = self.left_out.count();
         self.save(&trainer, folder)?;
         Ok(finished)
     }
@@ -222,15 +238,18 @@ impl Session {
         })
     }
 
-    /// The validator, and the number of its prompts.
-    fn validator(&self) -> anyhow::Result<Option<(Rc<ValidatorThread>, usize)>> {
+    /// The validator, and what it validates on.
+    fn validator(&self) -> anyhow::Result<Option<(Rc<ValidatorThread>, Validated)>> {
         let Some(dataset) = self.val_data.clone() else { return Ok(None) };
-        let prompts = self.reader(dataset, LeftOut::default()).read_all()?;
+        let left_out = LeftOut::default();
+        let prompts = self.reader(dataset, left_out.clone()).read_all()?;
+        let overlong = left_out.count();
         let count = prompts.len();
         let sampled = self.engine_options(self.sampling(), false)?;
         let greedy =
             self.engine_options(Sampling { temperature: 0.0, ..self.sampling() }, false)?;
         let (router, handle) = (self.stages.router.clone(), self.rewards.handle().clone());
+        let clock = self.stages.clock.clone();
         let thread = OwnerThread::spawn("validation", move || {
             let tries = |options: EngineOptions, prompts: Vec<PromptRow>| {
                 anyhow::Ok(Validator::new(
@@ -243,11 +262,15 @@ impl Session {
             let (mut sampled, mut greedy) =
                 (tries(sampled, prompts.clone())?, tries(greedy, prompts)?);
             let validate = move |policy: &Policy| {
-                Ok(metrics(&sampled.validate(policy)?, &greedy.validate(policy)?))
+                let begun = clock.now();
+                let mut all = metrics(&sampled.validate(policy)?, &greedy.validate(policy)?);
+                let took = clock.now().since(begun).as_secs_f64();
+                all.insert("timing_s/testing".to_owned(), took);
+                Ok(all)
             };
             anyhow::Ok(Box::new(validate) as Box<dyn FnMut(&Policy) -> Result<Metrics, String>>)
         })?;
-        Ok(Some((Rc::new(thread), count)))
+        Ok(Some((Rc::new(thread), Validated { prompts: count, left_out: overlong })))
     }
 
     fn sampling(&self) -> Sampling {
@@ -290,9 +313,14 @@ impl Session {
             "chat_template.jinja",
             "special_tokens_map.json",
         ] {
-            let from = self.recipe.raw.model.path.join(name);
-            if from.exists() {
-                std::fs::copy(&from, folder.join(name))
+            let (from, to) = (self.recipe.raw.model.path.join(name), folder.join(name));
+            // Copying a file onto itself would empty it.
+            let same = from
+                .canonicalize()
+                .ok()
+                .is_some_and(|from| to.canonicalize().is_ok_and(|to| from == to));
+            if from.exists() && !same {
+                std::fs::copy(&from, &to)
                     .with_context(|| format!("cannot copy {}", from.display()))?;
             }
         }

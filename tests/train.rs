@@ -144,14 +144,11 @@ fn a_run_leaves_metrics_rollouts_summary_and_a_model_to_go_on_from() {
         let step = line["step"].as_u64().expect("a step");
         check_rollouts(&place.path(&format!("run/rollouts/step_{step:05}.parquet")), line);
     }
-    let again = place.ok(&[
-        "train",
-        "--config",
-        "run/recipe.toml",
-        "--out",
-        "again",
-        "model.path=run/model",
-    ]);
+    // Into the same folder: the model is read before it is written, and its tokenizer stays.
+    let again = place.ok(&["train", "--config", "run/recipe.toml", "model.path=run/model"]);
+    let tokenizer =
+        fs::metadata(place.path("run/model/tokenizer.json")).expect("the file is there");
+    assert!(tokenizer.len() > 0);
     assert!(again.contains("\"steps\": 4"), "{again}");
 }
 

@@ -69,6 +69,7 @@ fn accumulate<'scope>(
     operator.build(move |_capabilities| {
         let mut waiting: VecDeque<Held> = VecDeque::new();
         let mut running: Option<Running> = None;
+        let mut failed: Option<Held> = None;
         move |_frontiers| {
             groups.for_each(|capability, batch| {
                 let capabilities =
@@ -84,12 +85,11 @@ fn accumulate<'scope>(
                             faults_batch(&[Fault::new("gradient", message)]),
                         );
                         // Kept for ever: the step is not done, and no later group may be trained on.
-                        waiting.push_front(held);
-                        return;
+                        failed = Some(held);
                     }
                 }
             }
-            if running.is_none() {
+            if running.is_none() && failed.is_none() {
                 running = next(&mut waiting).map(|held| {
                     let (step, batch, activator) =
                         (*held.capabilities[0].time(), held.batch.clone(), activator.clone());

@@ -13,7 +13,7 @@ use rollpacker_dataflow::schema::{self, column};
 use rollpacker_dataflow::step::{PolicyVersion, PromptId, SampleId, Step, Steps};
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::{Capability, Concat, ConnectLoop, Feedback};
-use rollpacker_stages::rollout::{Completion, Request, RolloutEngine, RolloutEvent};
+use rollpacker_stages::rollout::{Completion, Policy, Request, RolloutEngine, RolloutEvent};
 
 use crate::columns::lists;
 use crate::policy::policy_of;
@@ -81,7 +81,7 @@ fn generate<'scope>(
         }));
         move |_frontiers| {
             // Policies first: a request of a step comes after the policy of the step.
-            policies.for_each(|_, batch| driver.load(&batch));
+            policies.for_each(|capability, batch| driver.policy(*capability.time(), &batch));
             requests.for_each(|capability, batch| {
                 let output =
                     || [capability.retain(responses.index()), capability.retain(errors.index())];
@@ -112,16 +112,27 @@ struct Launched {
 struct Driver {
     engine: Box<dyn RolloutEngine>,
     steps: BTreeMap<Step, UnderWay>,
+    /// Policies of steps that have asked for nothing yet.
+    policies: BTreeMap<Step, Policy>,
     failed: bool,
+    /// A failure that no step was there to tell it at.
+    untold: Option<String>,
 }
 
 impl Driver {
     fn new(engine: Box<dyn RolloutEngine>) -> Self {
-        Self { engine, steps: BTreeMap::new(), failed: false }
+        Self {
+            engine,
+            steps: BTreeMap::new(),
+            policies: BTreeMap::new(),
+            failed: false,
+            untold: None,
+        }
     }
 
-    fn load(&mut self, batch: &Batch) {
-        (0..batch.num_rows()).for_each(|row| self.engine.load(&policy_of(batch, row)));
+    /// Keeps the policy of a step for the step's first request: with staleness, an earlier round may still be sampling with its own.
+    fn policy(&mut self, step: Step, batch: &Batch) {
+        self.policies.insert(step, policy_of(batch, 0));
     }
 
     fn request(
@@ -130,6 +141,9 @@ impl Driver {
         capabilities: impl FnOnce() -> [Capability<Step>; 2],
         batch: &Batch,
     ) {
+        if let Some(policy) = self.policies.remove(&step) {
+            self.engine.load(&policy);
+        }
         let actions = batch.values::<UInt8Type>(column::ACTION);
         let firsts = batch.values::<UInt32Type>(column::SAMPLE);
         let counts = batch.values::<UInt32Type>(column::SAMPLES);
@@ -170,13 +184,17 @@ impl Driver {
                     ended.entry(completion.id.step).or_default().push(completion)
                 }
                 RolloutEvent::Failed(error) => {
-                    // The capabilities stay: no frontier may say that these steps are done.
-                    if let Some(under_way) = self.steps.values().next().filter(|_| !self.failed) {
-                        fail(&under_way.capabilities[1], Fault::new("rollout", error.to_string()));
+                    if !std::mem::replace(&mut self.failed, true) {
+                        self.untold = Some(error.to_string());
                     }
-                    self.failed = true;
                 }
             }
+        }
+        if let Some(under_way) = self.steps.values().next()
+            && let Some(message) = self.untold.take()
+        {
+            // The capabilities stay: no frontier may say that these steps are done.
+            fail(&under_way.capabilities[1], Fault::new("rollout", message));
         }
         for (step, completions) in ended {
             let under_way = self

@@ -22,6 +22,10 @@ struct Timed {
     clock: Arc<dyn Clock>,
     accumulating: Nanos,
     published: Option<Policy>,
+    /// The step whose update comes next.
+    next: Step,
+    /// Groups of later steps, which a staleness lets arrive before that update: they wait for theirs.
+    early: Vec<(Step, Batch)>,
 }
 
 impl TrainerThread {
@@ -34,7 +38,14 @@ impl TrainerThread {
         make: impl FnOnce() -> Result<Box<dyn Trainer>, E> + Send + 'static,
     ) -> Result<Self, E> {
         let owner = OwnerThread::spawn("trainer", move || {
-            Ok(Timed { trainer: make()?, clock, accumulating: Nanos::default(), published: None })
+            Ok(Timed {
+                trainer: make()?,
+                clock,
+                accumulating: Nanos::default(),
+                published: None,
+                next: Step(0),
+                early: Vec::new(),
+            })
         })?;
         Ok(Self { owner })
     }
@@ -100,6 +111,10 @@ impl Timed {
     }
 
     fn accumulate(&mut self, step: Step, groups: &Batch) -> Result<(), TrainError> {
+        if step > self.next {
+            self.early.push((step, groups.clone()));
+            return Ok(());
+        }
         let begun = self.clock.now();
         self.trainer.accumulate(step, &sequences(groups))?;
         self.accumulating.0 += self.clock.now().since(begun).0;
@@ -108,8 +123,13 @@ impl Timed {
 
     /// Adds how long the thread was busy with the step to the trainer's own metrics.
     fn update(&mut self, step: Step) -> Result<(Policy, Metrics), TrainError> {
+        self.next = step;
+        for (step, groups) in std::mem::take(&mut self.early) {
+            self.accumulate(step, &groups)?;
+        }
         let begun = self.clock.now();
         let (policy, mut metrics) = self.trainer.update(step)?;
+        self.next = step.next();
         self.published = Some(policy.clone());
         metrics.insert(
             "timing_s/gradient".to_owned(),

@@ -142,6 +142,11 @@ pub(crate) fn run_args(args: SftArgs) -> anyhow::Result<ExitCode> {
 impl SftRecipe {
     fn resolve(recipe: &Recipe, out: Option<PathBuf>) -> anyhow::Result<Self> {
         let (sft, trainer) = (&recipe.raw.sft, &recipe.raw.trainer);
+        let out = out.unwrap_or_else(|| recipe.raw.model.path.clone());
+        ensure!(
+            !out.as_os_str().is_empty(),
+            "key `model.path`: expected a folder to write, or --out"
+        );
         let learning_rate = LearningRate {
             peak: sft.lr,
             warmup_steps: sft.lr_warmup_steps,
@@ -162,7 +167,7 @@ impl SftRecipe {
                 max_position_embeddings: sft.max_position_embeddings,
             },
             alphabet: sft.alphabet.clone(),
-            data: DatasetConfig::of(sft.train_files.iter().cloned()),
+            data: recipe.raw.dataset(&sft.train_files, -1, false),
             demonstration_key: sft.response_key.clone(),
             training: SftConfig {
                 optimizer,
@@ -174,7 +179,7 @@ impl SftRecipe {
             },
             device: trainer.device.parse()?,
             print_every: sft.steps.div_ceil(12),
-            out: out.unwrap_or_else(|| recipe.raw.model.path.clone()),
+            out,
         })
     }
 }

@@ -68,7 +68,9 @@ fn train(recipe: &Recipe, session: Session) -> anyhow::Result<()> {
         requested.request();
     })
     .context("cannot listen for Ctrl-C")?;
-    let run = Rc::new(RefCell::new(Run::start(recipe, Telemetry::from_env()?, stop.clone())?));
+    let prompts = session.prompts();
+    let run =
+        Rc::new(RefCell::new(Run::start(recipe, prompts, Telemetry::from_env()?, stop.clone())?));
     let folder = run.borrow().model_folder();
     let validated = run.clone();
     let finished = session.train(&stop, &folder, run.clone(), |metrics| {

@@ -140,7 +140,12 @@ impl Raw {
         self.data.seed.unwrap_or(self.trainer.seed)
     }
 
-    fn dataset(&self, files: &[String], max_samples: i64, shuffle: bool) -> DatasetConfig {
+    pub(crate) fn dataset(
+        &self,
+        files: &[String],
+        max_samples: i64,
+        shuffle: bool,
+    ) -> DatasetConfig {
         let columns = Columns {
             prompt: self.data.prompt_key.clone(),
             data_source: self.data.reward_fn_key.clone(),
@@ -369,6 +374,20 @@ mod tests {
             &["actor.lr_scheduler_type=cosine"],
             expect![
                 "key `actor.lr_scheduler_type`: expected `constant`, unless trainer.total_training_steps says where the rate ends, found cosine"
+            ],
+        );
+        check_error(
+            "",
+            &["actor.beta=0.1"],
+            expect![
+                "key `actor.kl_loss_coef`: expected actor.use_kl_loss = true beside it, found 0.1"
+            ],
+        );
+        check_error(
+            "",
+            &["schedule.name=sync", "schedule.max_queue_age=3"],
+            expect![
+                "key `schedule.max_queue_age`: expected nothing with schedule.name = sync, which has no queue and no quotas, found 3"
             ],
         );
         check_error("", &["rollout.n"], expect!["override `rollout.n`: expected key=value"]);

@@ -52,7 +52,7 @@ pub struct StepReport {
 }
 
 /// What is told while a step is under way, for people who watch.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     /// The step.
     pub step: Step,
@@ -62,6 +62,10 @@ pub struct Progress {
     pub trained: usize,
     /// Tokens sampled in responses that have ended.
     pub tokens: usize,
+    /// Kind of the round, once it has opened.
+    pub round: String,
+    /// Time since the round opened.
+    pub elapsed: Nanos,
 }
 
 /// Someone who is told of steps.
@@ -111,7 +115,8 @@ pub fn observe(
                         .take(kind, batch);
                 });
             }
-            if let Some(report) = open.values().next() {
+            if let Some(report) = open.values_mut().next() {
+                report.progress.elapsed = clock.now().since(report.opened);
                 observer.progress(&report.progress);
             }
             while let Some(first) = open.first_entry() {
@@ -143,7 +148,10 @@ impl StepReport {
                 self.progress.trained += batch.num_rows();
                 self.groups.push(batch);
             }
-            2 => self.decisions.push(batch),
+            2 => {
+                batch.text(column::ROUND).value(0).clone_into(&mut self.progress.round);
+                self.decisions.push(batch);
+            }
             _ => {
                 let (names, values) =
                     (batch.text(column::NAME), batch.values::<Float64Type>(column::VALUE));

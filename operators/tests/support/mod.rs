@@ -175,6 +175,7 @@ impl Trainer for Remembering {
         if self.fails_at == Some(step) {
             return Err(TrainError::NotFinite { step, quantity: "loss" });
         }
+        assert_eq!(step.0, self.updates, "what a step trains on belongs to its own update");
         let mut steps = self.steps.lock().expect("unpoisoned");
         let trained = steps.entry(step).or_default();
         trained.calls += 1;
