@@ -7,6 +7,7 @@ use std::sync::Arc;
 use anyhow::{Context, anyhow, ensure};
 use rollpacker_dataflow::bridge::OwnerThread;
 use rollpacker_dataflow::clock::{Clock, WallClock};
+use rollpacker_dataflow::step::PolicyVersion;
 use rollpacker_datasets::Dataset;
 use rollpacker_operators::advantage::{Advantage, Grpo, Rloo};
 use rollpacker_operators::prompts::PromptRow;
@@ -261,11 +262,19 @@ impl Session {
             };
             let (mut sampled, mut greedy) =
                 (tries(sampled, prompts.clone())?, tries(greedy, prompts)?);
+            // The last policy of a run may be tried in its step and asked for again behind it.
+            let mut last: Option<(PolicyVersion, Metrics)> = None;
             let validate = move |policy: &Policy| {
+                if let Some((_, known)) =
+                    last.as_ref().filter(|(version, _)| *version == policy.version)
+                {
+                    return Ok(known.clone());
+                }
                 let begun = clock.now();
                 let mut all = metrics(&sampled.validate(policy)?, &greedy.validate(policy)?);
                 let took = clock.now().since(begun).as_secs_f64();
                 all.insert("timing_s/testing".to_owned(), took);
+                last = Some((policy.version, all.clone()));
                 Ok(all)
             };
             anyhow::Ok(Box::new(validate) as Box<dyn FnMut(&Policy) -> Result<Metrics, String>>)
