@@ -9,11 +9,11 @@ use tch::{TchError, Tensor};
 
 use super::counters::Counters;
 use super::kv_cache::KvCache;
+use super::options::Detokenize;
 use super::sampler::{Sampled, Sampler};
 use super::sampling::Sampling;
 use super::scheduler::{Copy, Prefix, Scheduler};
 use super::sequence::{Draw, Sequence};
-use super::torch::Detokenize;
 use super::{Completion, FinishReason, Policy, RolloutError, Waker};
 use crate::model::{Decoder, WeightStore};
 

@@ -13,6 +13,8 @@ mod instance;
 #[cfg(feature = "torch")]
 mod kv_cache;
 #[cfg(feature = "torch")]
+mod options;
+#[cfg(feature = "torch")]
 mod owner;
 #[cfg(feature = "torch")]
 mod sampler;

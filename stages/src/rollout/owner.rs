@@ -14,9 +14,9 @@ use super::RolloutError;
 use super::counters::Counters;
 use super::instance::{Command, Instance, Report, Reports};
 use super::kv_cache::{Extent, KvCache};
+use super::options::{Detokenize, TorchEngineConfig, TorchEngineError};
 use super::sampler::Sampler;
 use super::scheduler::Scheduler;
-use super::torch::{Detokenize, TorchEngineConfig, TorchEngineError};
 use crate::model::device::set_threads_of_this_thread;
 use crate::model::{Decoder, WeightStore};
 

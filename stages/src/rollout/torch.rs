@@ -18,68 +18,15 @@ use std::sync::mpsc::{Receiver, channel};
 
 use rollpacker_dataflow::clock::Clock;
 use rollpacker_dataflow::step::{SampleId, Step};
-use tch::TchError;
 
 use super::instance::{Command, Report, Reports};
-use super::lengths::Lengths;
+pub use super::options::{Detokenize, TorchEngineConfig, TorchEngineError};
 use super::owner::{Owner, Shared};
-use super::sampling::{RandomStream, Sampling};
+use super::sampling::RandomStream;
 use super::sequence::Sequence;
 use super::statistics::InstanceStatistics;
 use super::{Policy, Request, RolloutEngine, RolloutError, RolloutEvent, Waker};
 use crate::model::{Decoder, ModelError, WeightStore};
-
-/// Token ids of a response as text, special tokens left out: a tokenizer's `decode`, or nothing for models without one.
-pub type Detokenize = Arc<dyn Fn(&[i32]) -> String + Send + Sync>;
-
-/// The options of a [`TorchEngine`].
-#[derive(Clone, Debug, PartialEq)]
-pub struct TorchEngineConfig {
-    /// Instances, each on a thread of its own; at least 1.
-    pub instances: u32,
-    /// Threads that the torch operations of an instance use; at least 1.
-    pub threads_per_instance: usize,
-    /// Responses that an instance runs at once; at least 1.
-    pub max_running: usize,
-    /// Tokens, prompts included, that the running responses of an instance may hold in the KV cache together. Beyond, responses are
-    /// given up and computed again.
-    pub kv_cache_tokens: usize,
-    /// How tokens are drawn.
-    pub sampling: Sampling,
-    /// Seed of the random streams of all responses.
-    pub seed: u64,
-    /// Lengths to force on the responses.
-    pub replay: Option<Lengths>,
-}
-
-/// Why an engine cannot start.
-#[derive(Debug, thiserror::Error)]
-pub enum TorchEngineError {
-    /// An option is out of its bounds.
-    #[error("rollout option `{option}`: expected {expected}, found {found}")]
-    Option {
-        /// Its name.
-        option: &'static str,
-        /// The bounds.
-        expected: String,
-        /// Its value.
-        found: String,
-    },
-    /// The model cannot be loaded.
-    #[error(transparent)]
-    Model(#[from] ModelError),
-    /// The device has no room for what an instance needs.
-    #[error("cannot set up a rollout engine instance: {0}")]
-    Torch(#[from] TchError),
-    /// The system gives no thread.
-    #[error("cannot start the thread of rollout engine instance {instance}: {source}")]
-    Thread {
-        /// Which instance.
-        instance: u32,
-        /// What the system said.
-        source: std::io::Error,
-    },
-}
 
 /// A policy in torch that generates responses on threads of this process.
 ///
@@ -242,46 +189,5 @@ impl Drop for TorchEngine {
     fn drop(&mut self) {
         self.instances.iter_mut().for_each(Owner::close);
         self.instances.iter_mut().for_each(Owner::join);
-    }
-}
-
-impl TorchEngineConfig {
-    fn check(&self) -> Result<(), TorchEngineError> {
-        if let Some((option, expected, found)) = self.sampling.defect() {
-            return Err(TorchEngineError::Option { option, expected: expected.to_owned(), found });
-        }
-        at_least_one("instances", self.instances as usize)?;
-        at_least_one("threads_per_instance", self.threads_per_instance)?;
-        at_least_one("max_running", self.max_running)
-    }
-
-    /// Tokens that a sequence may have: those of the model, or of the KV budget if it is smaller.
-    fn token_limit(&self, decoders: &[Decoder]) -> Result<usize, TorchEngineError> {
-        let models = decoders
-            .iter()
-            .map(|decoder| usize::try_from(decoder.config().max_position_embeddings).unwrap_or(0));
-        let limit = models.min().unwrap_or(0).min(self.kv_cache_tokens);
-        let response = self.sampling.max_new_tokens as usize;
-        if response < limit {
-            return Ok(limit);
-        }
-        Err(TorchEngineError::Option {
-            option: "max_new_tokens",
-            expected: format!(
-                "less than {limit}, the smaller of kv_cache_tokens and the positions of the model"
-            ),
-            found: response.to_string(),
-        })
-    }
-}
-
-fn at_least_one(option: &'static str, value: usize) -> Result<(), TorchEngineError> {
-    match value {
-        0 => Err(TorchEngineError::Option {
-            option,
-            expected: "at least 1".to_owned(),
-            found: "0".to_owned(),
-        }),
-        _ => Ok(()),
     }
 }
