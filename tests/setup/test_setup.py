@@ -1,5 +1,6 @@
 """The set-up scripts, with a `pip` in place of the real one: it makes the wheels itself, or misbehaves."""
 
+import functools
 import os
 import platform
 import shutil
@@ -75,12 +76,14 @@ class Project:
     def start(self, **environment):
         command = [sys.executable, str(self.root / ".cargo" / "libtorch.py")]
         pipes = {"stdin": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        return subprocess.Popen(command, env={**self.environment, **environment}, **pipes)
+        # A job in the background of a shell is started with SIGINT ignored, and what it starts inherits that.
+        heed = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+        return subprocess.Popen(command, env={**self.environment, **environment}, preexec_fn=heed, **pipes)
 
     def run(self, **environment):
         """Exit code, and what was said last."""
         process = self.start(**environment)
-        _, said = process.communicate("")
+        _, said = process.communicate("", timeout=60)
         return process.returncode, said.strip().splitlines()[-1]
 
     def interrupt(self, signal_number):
@@ -90,7 +93,7 @@ class Project:
             if line.strip() == "hanging":
                 break
         process.send_signal(signal_number)
-        process.wait()
+        process.wait(timeout=60)
         process.stdin.close()
         process.stderr.close()
 
