@@ -45,5 +45,5 @@ pub mod prelude {
     };
     pub use rollpacker_stages::train::{Metrics, Sequence, TrainError, Trainer};
 
-    pub use crate::pipeline::{Pipeline, PromptSource, prompts_of};
+    pub use crate::pipeline::{Pipeline, PromptSource};
 }

@@ -1,6 +1,5 @@
 //! The RL step as one graph, over stages given by value.
 
-use std::convert::Infallible;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -98,14 +97,4 @@ impl Pipeline {
         );
         weights.connect(updates.policies);
     }
-}
-
-/// A source that hands over batches which are there already.
-#[must_use]
-pub fn prompts_of(batches: Vec<rollpacker_dataflow::batch::Batch>) -> PromptSource {
-    Box::new(move |emitter| {
-        // `false` says that nothing more is wanted, which ends it as well.
-        let _all_wanted = batches.into_iter().all(|batch| emitter.send(batch));
-        Ok::<_, Infallible>(()).map_err(|never| match never {})
-    })
 }

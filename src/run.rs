@@ -194,7 +194,7 @@ impl Totals {
         self.steps += 1;
         self.seconds += metric("timing_s/step");
         self.rollout_seconds += metric("timing_s/gen");
-        self.launched_tokens += Lengths::of(&report.responses).total();
+        self.launched_tokens += metric("rollout/launched_tokens") as usize;
         self.trained_tokens += trained.total();
         self.trained_responses += trained.finished.len();
         self.prompts += metric("schedule/admitted_prompts") as u64;

@@ -232,7 +232,7 @@ impl Session {
 
     fn trainer(&self) -> anyhow::Result<TrainerThread> {
         let (path, device) = (self.recipe.raw.model.path.clone(), self.device);
-        let (config, store) = (self.recipe.trainer, Arc::new(self.stages.store.clone()));
+        let (config, store) = (self.recipe.trainer, self.stages.store.clone());
         TrainerThread::spawn(self.stages.clock.clone(), move || {
             let trainer = TorchTrainer::new(Decoder::load(&path, device)?, config, store)?;
             anyhow::Ok(Box::new(trainer) as Box<dyn Trainer>)
@@ -389,7 +389,7 @@ fn advantage(recipe: &Recipe) -> Rc<dyn Advantage> {
 
 fn validate(validator: &ValidatorThread, policy: Policy) -> anyhow::Result<Metrics> {
     let reply = validator.call(|| {}, move |validate| validate(&policy));
-    reply.wait()?.map_err(|reason| anyhow!("validation: {reason}"))
+    reply.wait_outcome().map_err(|reason| anyhow!("validation: {reason}"))
 }
 
 fn metrics(sampled: &Outcome, greedy: &Outcome) -> Metrics {

@@ -193,6 +193,26 @@ impl<R> Reply<R> {
     }
 }
 
+impl<R> Reply<Result<R, String>> {
+    /// The outcome, if it is there now; a panic of the thread is an error like its own.
+    #[must_use]
+    pub fn poll_outcome(&self) -> Option<Result<R, String>> {
+        self.poll().map(outcome)
+    }
+
+    /// Waits for the outcome.
+    ///
+    /// # Errors
+    /// What the thread says, or that it panicked.
+    pub fn wait_outcome(self) -> Result<R, String> {
+        outcome(self.wait())
+    }
+}
+
+fn outcome<R>(answer: Result<Result<R, String>, Lost>) -> Result<R, String> {
+    answer.unwrap_or_else(|lost| Err(lost.to_string()))
+}
+
 /// Where a producing thread hands over its batches.
 pub struct Emitter {
     sender: mpsc::Sender<Batch>,

@@ -106,6 +106,15 @@ impl<'scope> Operator<'scope> {
         self.scope.worker().sync_activator_for(self.builder.operator_info().address.to_vec())
     }
 
+    /// [`activator`](Self::activator) as something to call.
+    pub fn waker(&self) -> impl Fn() + Clone + Send + Sync + use<> {
+        let activator = self.activator();
+        move || {
+            // It fails only when the worker is gone, and then there is nobody to wake.
+            let _ = activator.activate();
+        }
+    }
+
     /// Ends the stage's span of a step once the frontier of `stream`, an output of this operator, has passed the step.
     #[must_use]
     pub fn spanned(&self, stream: BatchStream<'scope>) -> BatchStream<'scope> {

@@ -65,7 +65,7 @@ fn accumulate<'scope>(
     let (mut accumulated, stream) = operator.output(&schema::GROUPS, &[0]);
     let (mut errors, error_stream) = operator.output(&schema::ERRORS, &[0]);
     let stream = operator.spanned(stream);
-    let activator = operator.activator();
+    let wake = operator.waker();
     operator.build(move |_capabilities| {
         let mut waiting: VecDeque<Held> = VecDeque::new();
         let mut running: Option<Running> = None;
@@ -91,12 +91,8 @@ fn accumulate<'scope>(
             }
             if running.is_none() && failed.is_none() {
                 running = next(&mut waiting).map(|held| {
-                    let (step, batch, activator) =
-                        (*held.capabilities[0].time(), held.batch.clone(), activator.clone());
-                    let wake = move || {
-                        let _ = activator.activate();
-                    };
-                    Running { held, reply: trainer.accumulate(step, batch, wake) }
+                    let (step, batch) = (*held.capabilities[0].time(), held.batch.clone());
+                    Running { held, reply: trainer.accumulate(step, batch, wake.clone()) }
                 });
             }
         }
@@ -105,9 +101,8 @@ fn accumulate<'scope>(
 }
 
 fn take_reply(running: &mut Option<Running>) -> Option<(Held, Result<(), String>)> {
-    let outcome = running.as_ref()?.reply.poll()?;
-    let held = running.take()?.held;
-    Some((held, outcome.unwrap_or_else(|lost| Err(lost.to_string()))))
+    let outcome = running.as_ref()?.reply.poll_outcome()?;
+    Some((running.take()?.held, outcome))
 }
 
 /// All that waits of the earliest step, as one.

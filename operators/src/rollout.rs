@@ -73,12 +73,10 @@ fn generate<'scope>(
     let (mut responses, response_stream) = operator.output(&schema::RESPONSES, &[0]);
     let (mut errors, error_stream) = operator.output(&schema::ERRORS, &[0]);
     let response_stream = operator.spanned(response_stream);
-    let activator = operator.activator();
+    let wake = operator.waker();
     operator.build(move |_capabilities| {
         let mut driver = Driver::new(engine);
-        driver.engine.wake_by(Arc::new(move || {
-            let _ = activator.activate();
-        }));
+        driver.engine.wake_by(Arc::new(wake));
         move |_frontiers| {
             // Policies first: a request of a step comes after the policy of the step.
             policies.for_each(|capability, batch| driver.policy(*capability.time(), &batch));

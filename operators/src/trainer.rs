@@ -99,7 +99,7 @@ impl TrainerThread {
     ) -> Result<R, String> {
         let reply =
             self.owner.call(|| {}, move |timed| work(timed).map_err(|error| error.to_string()));
-        reply.wait().unwrap_or_else(|lost| Err(lost.to_string()))
+        reply.wait_outcome()
     }
 }
 

@@ -55,7 +55,7 @@ impl<'scope> UpdateExt<'scope> for Gradients<'scope> {
         let (mut metrics, metric_stream) = operator.output(&schema::METRICS, &[0, 1]);
         let (mut errors, error_stream) = operator.output(&schema::ERRORS, &[0, 1]);
         let policy_stream = operator.spanned(policy_stream);
-        let activator = operator.activator();
+        let wake = operator.waker();
         operator.build(move |_capabilities| {
             let mut open: BTreeMap<Step, Capabilities> = BTreeMap::new();
             let mut running: Option<Running> = None;
@@ -89,12 +89,8 @@ impl<'scope> UpdateExt<'scope> for Gradients<'scope> {
                     }
                 }
                 if running.is_none() && failed.is_none() {
-                    running = complete(&mut open, frontiers).map(|capabilities| {
-                        let activator = activator.clone();
-                        start(&trainer, capabilities, move || {
-                            let _ = activator.activate();
-                        })
-                    });
+                    running = complete(&mut open, frontiers)
+                        .map(|capabilities| start(&trainer, capabilities, wake.clone()));
                 }
             }
         });
@@ -126,7 +122,6 @@ fn start(
 }
 
 fn take_reply(running: &mut Option<Running>) -> Option<(Running, Made)> {
-    let outcome = running.as_ref()?.reply.poll()?;
-    let done = running.take()?;
-    Some((done, outcome.unwrap_or_else(|lost| Err(lost.to_string()))))
+    let outcome = running.as_ref()?.reply.poll_outcome()?;
+    Some((running.take()?, outcome))
 }

@@ -156,7 +156,7 @@ fn gate<'scope>(
     let (mut metrics, metric_stream) = operator.output(&schema::METRICS, &[0]);
     let (mut errors, error_stream) = operator.output(&schema::ERRORS, &[0]);
     let policy_stream = operator.spanned(policy_stream);
-    let activator = operator.activator();
+    let wake = operator.waker();
     operator.build(move |_capabilities| {
         let mut running: Vec<Running> = Vec::new();
         let mut failed = Vec::new();
@@ -168,17 +168,14 @@ fn gate<'scope>(
                 if every == 0 || !policy.version.0.is_multiple_of(every) {
                     policies.give(&capabilities[0], batch);
                 } else {
-                    let (asked, activator) = (policy.clone(), activator.clone());
-                    let wake = move || {
-                        let _ = activator.activate();
-                    };
-                    let reply = validator.call(wake, move |validate| validate(&asked));
+                    let asked = policy.clone();
+                    let reply = validator.call(wake.clone(), move |validate| validate(&asked));
                     running.push(Running { capabilities, policy, reply });
                 }
             });
             running.retain_mut(|one| {
-                let Some(outcome) = one.reply.poll() else { return true };
-                match outcome.unwrap_or_else(|lost| Err(lost.to_string())) {
+                let Some(outcome) = one.reply.poll_outcome() else { return true };
+                match outcome {
                     Ok(measured) => {
                         metrics.give(&one.capabilities[1], metrics_batch(&measured));
                         policies.give(&one.capabilities[0], policy_batch(&one.policy));

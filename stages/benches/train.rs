@@ -3,8 +3,6 @@
 //!
 //! `cargo bench -p rollpacker-stages --bench train`
 
-use std::sync::Arc;
-
 use divan::Bencher;
 use divan::counter::ItemsCount;
 use rand::SeedableRng;
@@ -56,8 +54,8 @@ fn lengths() -> Vec<usize> {
 fn step(bencher: Bencher<'_, '_>, (threads, micro_batch_tokens): (usize, usize)) {
     let decoder = Decoder::init(model(), 0, tch::Device::Cpu).expect("memory for a small model");
     let config = TrainerConfig { threads, micro_batch_tokens, ..TrainerConfig::default() };
-    let mut trainer = TorchTrainer::new(decoder, config, Arc::new(WeightStore::new(1)))
-        .expect("memory for a small model");
+    let mut trainer =
+        TorchTrainer::new(decoder, config, WeightStore::new(1)).expect("memory for a small model");
     let (ids, numbers, lengths) = (vec![7i32; 512], vec![-0.5f32; 512], lengths());
     let sequence = |&length: &usize| Sequence {
         prompt_ids: &ids[..PROMPT],

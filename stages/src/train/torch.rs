@@ -1,9 +1,7 @@
 //! The trainer on libtorch: accumulates the gradient of a step response by response, then divides once.
 
-use std::path::Path;
-use std::sync::Arc;
-
 use rollpacker_dataflow::step::{PolicyVersion, Step};
+use std::path::Path;
 use tch::{TchError, Tensor};
 
 use super::config::TrainerConfig;
@@ -32,7 +30,7 @@ pub struct TorchTrainer {
     reference: Option<Decoder>,
     optimizer: AdamW,
     head: Head,
-    store: Arc<WeightStore>,
+    store: WeightStore,
     tally: Tally,
 }
 
@@ -44,7 +42,7 @@ impl TorchTrainer {
     pub fn new(
         mut decoder: Decoder,
         config: TrainerConfig,
-        store: Arc<WeightStore>,
+        store: WeightStore,
     ) -> Result<Self, TrainError> {
         let failed = || TrainError::backend("setting up");
         let reference = if config.kl_loss_coef > 0.0 { Some(frozen_copy(&decoder)?) } else { None };

@@ -57,7 +57,7 @@ fn config(loss_agg_mode: Aggregation) -> TrainerConfig {
 
 fn trainer(config: TrainerConfig) -> TorchTrainer {
     let decoder = Decoder::init(model(), 7, Device::Cpu).unwrap();
-    let mut trainer = TorchTrainer::new(decoder, config, Arc::new(WeightStore::new(4))).unwrap();
+    let mut trainer = TorchTrainer::new(decoder, config, WeightStore::new(4)).unwrap();
     // Away from the reference, or its term has no gradient.
     tch::no_grad(|| {
         for (_, parameter) in trainer.decoder.parameters() {
