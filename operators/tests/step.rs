@@ -122,6 +122,8 @@ fn the_trainer_gets_what_was_admitted_and_updates_once_a_step() {
         assert_eq!(steps[&report.step].sequences, lengths.finished.len());
         assert_eq!(steps[&report.step].tokens, lengths.total());
         assert_eq!(report.metrics["actor/lr"], 0.1, "the trainer's metrics arrive");
+        let rows = report.metrics["operator/advantage/rows_out"];
+        assert_eq!(rows, lengths.finished.len() as f64, "operators count what they give, by step");
     }
     assert!(
         steps.values().any(|trained| trained.calls > 1),

@@ -13,7 +13,7 @@ use rollpacker_dataflow::clock::{Clock, Nanos};
 use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::schema::{self, column};
 use rollpacker_dataflow::step::Step;
-use rollpacker_dataflow::telemetry;
+use rollpacker_dataflow::telemetry::{self, Reading};
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_stages::train::Metrics;
 
@@ -106,6 +106,7 @@ pub fn observe(
     operator.notify_always();
     operator.build(move |_capabilities| {
         let mut open: BTreeMap<Step, StepReport> = BTreeMap::new();
+        let mut before = Vec::new();
         move |frontiers| {
             for (kind, input) in inputs.iter_mut().enumerate() {
                 input.for_each(|capability, batch| {
@@ -123,12 +124,35 @@ pub fn observe(
                 if frontiers.iter().any(|frontier| frontier.less_equal(first.key())) {
                     break;
                 }
-                let report = StepReport { closed: clock.now(), ..first.remove() };
+                let mut report = StepReport { closed: clock.now(), ..first.remove() };
+                let now = telemetry::readings();
+                report.metrics.extend(since(&before, &now));
+                before = now;
                 telemetry::close_step(report.step);
                 observer.step(report);
             }
         }
     });
+}
+
+/// What the operators of this worker did between two readings: rows in and out, and busy time, under `operator/<name>/`.
+fn since(before: &[Reading], now: &[Reading]) -> Metrics {
+    let mut metrics = Metrics::new();
+    for (index, now) in now.iter().enumerate() {
+        // Operators are read in the order in which they were built, and none goes.
+        let before = before.get(index);
+        let rows = |of: fn(&Reading) -> u64| (of(now) - before.map_or(0, of)) as f64;
+        let busy = now.busy.since(before.map_or(Nanos(0), |before| before.busy)).as_secs_f64();
+        metrics.extend(
+            [
+                ("rows_in", rows(|reading| reading.rows_in)),
+                ("rows_out", rows(|reading| reading.rows_out)),
+                ("busy_s", busy),
+            ]
+            .map(|(part, value)| (format!("operator/{}/{part}", now.operator), value)),
+        );
+    }
+    metrics
 }
 
 impl StepReport {
