@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use rollpacker_dataflow::bridge::{Emitter, produce};
+use rollpacker_dataflow::bridge::{Emitter, Executor, produce};
 use rollpacker_dataflow::budget::Budget;
 use rollpacker_dataflow::clock::Clock;
 use rollpacker_dataflow::fault::{Fault, Faults, raise};
@@ -79,7 +79,7 @@ impl Pipeline {
             .rollout(engine, &policies, clock.clone());
         let (responses, decisions) = (rollouts.responses.clone(), rollouts.decisions.clone());
         let gradients = rollouts
-            .reward(router, rewards, clock.clone())
+            .reward(router, Executor::Tokio(rewards), clock.clone())
             .group()
             .advantage(self.advantage)
             .gradient(self.trainer);

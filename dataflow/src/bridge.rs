@@ -5,20 +5,27 @@
 //! worker. What was handed out is given up when its owner is dropped. An operator that awaits futures itself was rejected: the
 //! worker's thread then runs an executor, and a slow future stalls every operator on it.
 
+use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::sync::mpsc::{self, TryRecvError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, JoinHandle};
 
+use futures::future::{BoxFuture, FutureExt};
+use futures::stream::{FuturesUnordered, StreamExt};
 use timely::scheduling::SyncActivator;
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 
 use crate::batch::{Batch, BatchStream};
 use crate::budget::Budget;
+use crate::clock::{Alarm, Clock, Nanos, VirtualClock};
 use crate::fault::{Fault, faults_batch};
 use crate::operator::Operator;
 use crate::schema;
 use crate::step::Step;
+use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 use timely::dataflow::Scope;
 
@@ -27,21 +34,41 @@ use timely::dataflow::Scope;
 #[error("the thread or task that was asked panicked")]
 pub struct Lost;
 
-/// Tokio tasks of one operator, each known by a key. Dropping it aborts them.
+/// Where the futures of an operator run.
+#[derive(Clone, Debug)]
+pub enum Executor {
+    /// On a tokio runtime.
+    Tokio(Handle),
+    /// On the worker's own thread, where they wait for virtual time and for nothing else.
+    Inline,
+}
+
+/// Futures of one operator, each known by a key. Dropping it drops them.
 pub struct Tasks<K, R> {
-    runtime: Handle,
-    tasks: JoinSet<()>,
     sender: mpsc::Sender<(K, Result<R, Lost>)>,
     receiver: mpsc::Receiver<(K, Result<R, Lost>)>,
     activator: SyncActivator,
+    running: Running,
+}
+
+enum Running {
+    Tokio(Handle, JoinSet<()>),
+    Inline(FuturesUnordered<BoxFuture<'static, ()>>, Waker),
 }
 
 impl<K: Send + 'static, R: Send + 'static> Tasks<K, R> {
     /// No tasks yet; `activator` wakes the operator that polls them.
     #[must_use]
-    pub fn new(runtime: Handle, activator: SyncActivator) -> Self {
+    pub fn new(executor: Executor, activator: SyncActivator) -> Self {
         let (sender, receiver) = mpsc::channel();
-        Self { runtime, tasks: JoinSet::new(), sender, receiver, activator }
+        let running = match executor {
+            Executor::Tokio(handle) => Running::Tokio(handle, JoinSet::new()),
+            Executor::Inline => {
+                let waker = Arc::new(Activate(Mutex::new(activator.clone())));
+                Running::Inline(FuturesUnordered::new(), waker.into())
+            }
+        };
+        Self { sender, receiver, activator, running }
     }
 
     /// Starts a task.
@@ -51,13 +78,33 @@ impl<K: Send + 'static, R: Send + 'static> Tasks<K, R> {
             sender: self.sender.clone(),
             activator: self.activator.clone(),
         };
-        self.tasks.spawn_on(async move { answer.send(Ok(work.await)) }, &self.runtime);
+        let task = async move { answer.send(Ok(work.await)) };
+        match &mut self.running {
+            Running::Tokio(runtime, tasks) => drop(tasks.spawn_on(task, runtime)),
+            Running::Inline(futures, _) => futures.push(task.boxed()),
+        }
     }
 
     /// The next answer, if there is one now.
     pub fn try_next(&mut self) -> Option<(K, Result<R, Lost>)> {
-        while self.tasks.try_join_next().is_some() {}
+        match &mut self.running {
+            Running::Tokio(_, tasks) => while tasks.try_join_next().is_some() {},
+            Running::Inline(futures, waker) => {
+                let mut context = Context::from_waker(waker);
+                while let Poll::Ready(Some(())) = futures.poll_next_unpin(&mut context) {}
+            }
+        }
         self.receiver.try_recv().ok()
+    }
+}
+
+/// Wakes an operator in the words of a future.
+struct Activate(Mutex<SyncActivator>);
+
+impl Wake for Activate {
+    fn wake(self: Arc<Self>) {
+        // It fails only when the worker is gone, and then nobody waits.
+        let _ = self.0.lock().unwrap_or_else(PoisonError::into_inner).activate();
     }
 }
 
@@ -139,7 +186,7 @@ impl<T: 'static> OwnerThread<T> {
             // A thread that is gone drops the command, and with it the sender: the reply then reads `Lost`.
             drop(commands.send(command));
         }
-        Reply(receiver)
+        Reply::Thread(receiver)
     }
 }
 
@@ -149,6 +196,67 @@ impl<T> Drop for OwnerThread<T> {
         if let Some(thread) = self.thread.take() {
             // A panic there was reported by the panic hook, and by `Lost` to whoever asked.
             drop(thread.join());
+        }
+    }
+}
+
+/// Something that owns a value and does what it is asked, in order: a thread, or nobody, in virtual time.
+pub enum Owner<T> {
+    /// On a thread of its own.
+    Thread(OwnerThread<T>),
+    /// At once, and answered when as much virtual time has passed as the work [spent](VirtualClock::spend).
+    Virtual(VirtualOwner<T>),
+}
+
+/// See [`Owner::Virtual`].
+pub struct VirtualOwner<T> {
+    value: RefCell<T>,
+    clock: VirtualClock,
+    busy_until: Cell<Nanos>,
+}
+
+impl<T: 'static> Owner<T> {
+    /// Owns `value` in virtual time.
+    pub fn in_virtual_time(clock: VirtualClock, value: T) -> Self {
+        Self::Virtual(VirtualOwner {
+            value: RefCell::new(value),
+            clock,
+            busy_until: Cell::default(),
+        })
+    }
+
+    /// Asks for `work`; `wake` is called once the reply is there.
+    pub fn call<R: Send + 'static>(
+        &self,
+        wake: impl Fn() + Send + Sync + 'static,
+        work: impl FnOnce(&mut T) -> R + Send + 'static,
+    ) -> Reply<R> {
+        match self {
+            Self::Thread(thread) => thread.call(wake, work),
+            Self::Virtual(owner) => owner.call(wake, work),
+        }
+    }
+}
+
+impl<T: 'static> VirtualOwner<T> {
+    fn call<R: Send + 'static>(
+        &self,
+        wake: impl Fn() + Send + Sync + 'static,
+        work: impl FnOnce(&mut T) -> R,
+    ) -> Reply<R> {
+        // What is asked while the owner is busy begins when it is done.
+        self.clock.spend(self.busy_until.get().since(self.clock.now()));
+        let answer = work(&mut self.value.borrow_mut());
+        let ready = self.clock.now();
+        self.clock.take_spent();
+        self.busy_until.set(ready);
+        let alarm = self.clock.alarm(wake);
+        alarm.set(ready);
+        Reply::Later {
+            clock: self.clock.clone(),
+            ready,
+            answer: Cell::new(Some(answer)),
+            _alarm: alarm,
         }
     }
 }
@@ -170,26 +278,52 @@ impl<F: FnOnce()> Drop for WakeOnDrop<F> {
     }
 }
 
-/// An answer that an [`OwnerThread`] owes.
-pub struct Reply<R>(mpsc::Receiver<R>);
+/// An answer that an [`Owner`] owes.
+pub enum Reply<R> {
+    /// A thread will send it.
+    Thread(mpsc::Receiver<R>),
+    /// It is known, and cannot be read before its time.
+    Later {
+        /// What tells the time.
+        clock: VirtualClock,
+        /// When it can be read.
+        ready: Nanos,
+        /// The answer, until it is read.
+        answer: Cell<Option<R>>,
+        #[doc(hidden)]
+        _alarm: Alarm,
+    },
+}
 
 impl<R> Reply<R> {
     /// The answer, if it is there now.
     #[must_use]
     pub fn poll(&self) -> Option<Result<R, Lost>> {
-        match self.0.try_recv() {
-            Ok(answer) => Some(Ok(answer)),
-            Err(TryRecvError::Empty) => None,
-            Err(TryRecvError::Disconnected) => Some(Err(Lost)),
+        match self {
+            Self::Thread(receiver) => match receiver.try_recv() {
+                Ok(answer) => Some(Ok(answer)),
+                Err(TryRecvError::Empty) => None,
+                Err(TryRecvError::Disconnected) => Some(Err(Lost)),
+            },
+            Self::Later { clock, ready, answer, .. } => {
+                if clock.now() < *ready {
+                    None
+                } else {
+                    answer.take().map(Ok)
+                }
+            }
         }
     }
 
-    /// Waits for the answer.
+    /// Waits for the answer; in virtual time it is not waited for, but read early.
     ///
     /// # Errors
     /// If the thread panicked.
     pub fn wait(self) -> Result<R, Lost> {
-        self.0.recv().map_err(|_| Lost)
+        match self {
+            Self::Thread(receiver) => receiver.recv().map_err(|_| Lost),
+            Self::Later { answer, .. } => answer.take().ok_or(Lost),
+        }
     }
 }
 
@@ -271,6 +405,41 @@ where
         }
     });
     (stream, error_stream)
+}
+
+/// Streams what an iterator gives, at step 0, on the worker's own thread: as many rows as `budget` allows, and more when it is widened.
+///
+/// For runs in virtual time, where a thread that produces would be a race.
+pub fn produce_inline<'scope>(
+    scope: Scope<'scope, Step>,
+    name: &'static str,
+    schema: &SchemaRef,
+    budget: Budget,
+    mut batches: impl Iterator<Item = Batch> + 'static,
+) -> BatchStream<'scope> {
+    let mut operator = Operator::new(name, scope);
+    let (mut output, stream) = operator.output(schema, &[]);
+    budget.wake_by(operator.waker());
+    operator.build(move |mut capabilities| {
+        let mut capability = capabilities.pop();
+        let mut rest: Option<RecordBatch> = None;
+        move |_frontiers| {
+            while let Some(open) = &capability {
+                let next = rest.take().or_else(|| batches.next().and_then(Batch::into_rows));
+                let Some(rows) = next.filter(|_| !budget.is_closed()) else {
+                    capability = None;
+                    break;
+                };
+                let granted = budget.try_acquire(rows.num_rows());
+                output.give(open, Batch::new(rows.slice(0, granted)));
+                if granted < rows.num_rows() {
+                    rest = Some(rows.slice(granted, rows.num_rows() - granted));
+                    break;
+                }
+            }
+        }
+    });
+    stream
 }
 
 enum Progress {

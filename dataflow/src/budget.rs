@@ -4,17 +4,23 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// Rows, tokens or bytes that a producer may have handed over and its consumer not yet released. Clones share it.
 ///
-/// Messages are no measure: one may hold a row or a million. The producer is a thread and blocks; the consumer is an operator and
-/// never does.
+/// Messages are no measure: one may hold a row or a million. A producer that is a thread blocks; operators never do.
 #[derive(Clone, Debug)]
 pub struct Budget {
     shared: Arc<(Mutex<State>, Condvar)>,
 }
 
-#[derive(Debug)]
 struct State {
     available: usize,
     closed: bool,
+    waker: Option<Box<dyn Fn() + Send>>,
+}
+
+impl std::fmt::Debug for State {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { available, closed, .. } = self;
+        write!(f, "{available} free{}", if *closed { ", closed" } else { "" })
+    }
 }
 
 impl Budget {
@@ -23,7 +29,7 @@ impl Budget {
     pub fn new(amount: usize) -> Self {
         Self {
             shared: Arc::new((
-                Mutex::new(State { available: amount, closed: false }),
+                Mutex::new(State { available: amount, closed: false, waker: None }),
                 Condvar::new(),
             )),
         }
@@ -48,10 +54,37 @@ impl Budget {
         Some(taken)
     }
 
+    /// Takes at most `most` units, as many as are free now.
+    pub fn try_acquire(&self, most: usize) -> usize {
+        let mut state = self.lock();
+        let taken = most.min(state.available);
+        state.available -= taken;
+        taken
+    }
+
     /// Gives units back, or adds new ones.
     pub fn release(&self, amount: usize) {
-        self.lock().available += amount;
+        let mut state = self.lock();
+        state.available += amount;
+        self.tell(&state);
+    }
+
+    /// Calls `waker` whenever units are given back, and when the budget is closed.
+    pub fn wake_by(&self, waker: impl Fn() + Send + 'static) {
+        self.lock().waker = Some(Box::new(waker));
+    }
+
+    fn tell(&self, state: &State) {
         self.shared.1.notify_all();
+        if let Some(waker) = &state.waker {
+            waker();
+        }
+    }
+
+    /// Whether nothing more is wanted.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.lock().closed
     }
 
     /// Units that are free now.
@@ -62,8 +95,9 @@ impl Budget {
 
     /// Ends the waiting of every producer: nothing more is wanted.
     pub fn close(&self) {
-        self.lock().closed = true;
-        self.shared.1.notify_all();
+        let mut state = self.lock();
+        state.closed = true;
+        self.tell(&state);
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

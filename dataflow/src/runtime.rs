@@ -6,6 +6,7 @@ use timely::communication::allocator::thread::Thread;
 use timely::dataflow::Scope;
 use timely::worker::Worker;
 
+use crate::clock::VirtualClock;
 use crate::fault::{Fault, Faults};
 use crate::step::Step;
 use crate::telemetry;
@@ -16,17 +17,49 @@ use crate::telemetry;
 ///
 /// # Errors
 /// The first fault that was raised; the graph is torn down, and what its operators own is dropped with it.
-#[allow(clippy::disallowed_methods, reason = "timely takes its own start time, for its logs only")]
 pub fn run<R>(build: impl FnOnce(Scope<'_, Step>, &Faults) -> R) -> Result<R, Fault> {
+    run_with(build, |worker| {
+        worker.step_or_park(None);
+        true
+    })
+}
+
+/// The same in virtual time: whenever nothing is left to do now, `clock` moves to its earliest alarm.
+///
+/// Nothing in the graph may wait for anything but `clock`: no thread, no tokio runtime.
+///
+/// # Errors
+/// The first fault that was raised, or that nothing is left to wait for and the graph has not ended.
+pub fn run_virtual<R>(
+    clock: &VirtualClock,
+    build: impl FnOnce(Scope<'_, Step>, &Faults) -> R,
+) -> Result<R, Fault> {
+    let mut stalled = false;
+    let result = run_with(build, |worker| {
+        worker.step();
+        // A step without anything to do leaves nothing under way, in channels neither.
+        let quiet = worker.activations().borrow().empty_for().is_none();
+        stalled = quiet && worker.has_dataflows() && !clock.advance();
+        !stalled
+    })?;
+    if stalled { Err(Fault::new("runtime", STALLED)) } else { Ok(result) }
+}
+
+const STALLED: &str = "nothing is left to wait for, and the graph has not ended";
+
+/// Runs a graph by `step` until it ends, a fault is raised, or `step` says that it cannot go on.
+#[allow(clippy::disallowed_methods, reason = "timely takes its own start time, for its logs only")]
+fn run_with<R>(
+    build: impl FnOnce(Scope<'_, Step>, &Faults) -> R,
+    mut step: impl FnMut(&mut Worker) -> bool,
+) -> Result<R, Fault> {
     telemetry::reset();
     let faults = Faults::default();
     let allocator = Allocator::Thread(Thread::default());
     let mut worker =
         Worker::new(WorkerConfig::default(), allocator, Some(std::time::Instant::now()));
     let result = worker.dataflow(|scope| build(scope, &faults));
-    while worker.has_dataflows() && faults.first().is_none() {
-        worker.step_or_park(None);
-    }
+    while worker.has_dataflows() && faults.first().is_none() && step(&mut worker) {}
     for dataflow in worker.installed_dataflows() {
         worker.drop_dataflow(dataflow);
     }

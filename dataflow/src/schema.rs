@@ -28,7 +28,7 @@ pub mod column {
     pub const GROUND_TRUTH: &str = "ground_truth";
     /// `Utf8`, nullable: everything else that the dataset says of the prompt, a JSON object.
     pub const EXTRA_INFO: &str = "extra_info";
-    /// `UInt8`: 0 asks for responses, 1 aborts one; see [`super::REQUESTS`].
+    /// `UInt8`: 0 asks for responses, 1 aborts, 2 pauses; see [`super::REQUESTS`].
     pub const ACTION: &str = "action";
     /// `UInt32`: which response of the prompt, from 0.
     pub const SAMPLE: &str = "sample";
@@ -36,6 +36,8 @@ pub mod column {
     pub const SAMPLES: &str = "samples";
     /// `UInt64`: the policy that sampled the response's first token, [`crate::step::PolicyVersion`].
     pub const POLICY_VERSION: &str = "policy_version";
+    /// `UInt32`, tokens: length of the response; the lists beside it are empty where an engine counts tokens without sampling them.
+    pub const RESPONSE_LENGTH: &str = "response_length";
     /// `List<Int32>`: the sampled tokens, end-of-sequence token included if it was sampled.
     pub const RESPONSE_IDS: &str = "response_ids";
     /// `Utf8`: the response as text, special tokens left out.
@@ -44,8 +46,14 @@ pub mod column {
     pub const LOGPROBS: &str = "logprobs_nats";
     /// `List<UInt64>`: the policy version that sampled each token.
     pub const TOKEN_VERSIONS: &str = "token_versions";
-    /// `Utf8`: `stop`, `length` or `abort`.
+    /// `Utf8`: `stop`, `length`, `abort`, or `pause` for one that is continued in a later step.
     pub const FINISH_REASON: &str = "finish_reason";
+    /// `UInt32`: engine instances that generate.
+    pub const INSTANCES: &str = "instances";
+    /// `UInt32`: devices over which an engine instance is sharded.
+    pub const TENSOR_PARALLEL: &str = "tensor_parallel";
+    /// `UInt32`: devices that the trainer computes on.
+    pub const TRAINING_DEVICES: &str = "training_devices";
     /// `UInt64`, nanoseconds of the run's clock: when the engine took up the response.
     pub const STARTED: &str = "started_ns";
     /// `UInt64`, nanoseconds of the run's clock: when the last token was sampled.
@@ -68,12 +76,14 @@ pub mod column {
     pub const LOCATION: &str = "location";
     /// `UInt64`: a digest of the weights.
     pub const DIGEST: &str = "digest";
-    /// `Utf8`: what the schedule decided: `open`, `admit`, `defer`, `drop` or `close`.
+    /// `Utf8`: what the schedule decided: `open`, `admit`, `defer`, `reject` or `close`.
     pub const DECISION: &str = "decision";
     /// `Utf8`: why, in a word or two of the schedule's.
     pub const REASON: &str = "reason";
     /// `List<UInt32>`: the samples that a decision names.
     pub const ADMITTED: &str = "admitted_samples";
+    /// `List<Float32>`: how much each of these samples counts in the loss; empty: 1 each.
+    pub const WEIGHTS: &str = "admitted_weights";
     /// `Utf8`: the kind of round, `short` or `long` in tail batching.
     pub const ROUND: &str = "round";
     /// `UInt64`: prompts in the long-prompt queue.
@@ -108,7 +118,7 @@ pub static PROMPTS: LazyLock<SchemaRef> = LazyLock::new(|| {
 });
 
 /// What the schedule asks of the rollout, in order: `action` 0 launches `samples` responses of a prompt, starting at `sample`;
-/// `action` 1 aborts that many.
+/// `action` 1 aborts that many, `action` 2 stops them and keeps their tokens for a later launch.
 pub static REQUESTS: LazyLock<SchemaRef> = LazyLock::new(|| {
     schema([
         required(ACTION, DataType::UInt8),
@@ -157,10 +167,21 @@ pub static DECISIONS: LazyLock<SchemaRef> = LazyLock::new(|| {
         required(DECISION, DataType::Utf8),
         Field::new(PROMPT_ID, DataType::UInt64, true),
         tokens(ADMITTED, DataType::UInt32),
+        tokens(WEIGHTS, DataType::Float32),
         required(REASON, DataType::Utf8),
         required(ROUND, DataType::Utf8),
         required(QUEUE_LENGTH, DataType::UInt64),
         required(QUEUE_AGE, DataType::UInt64),
+    ])
+});
+
+/// What rollout and trainer compute on, from the moment at which the row arrives.
+pub static PLACEMENTS: LazyLock<SchemaRef> = LazyLock::new(|| {
+    schema([
+        required(INSTANCES, DataType::UInt32),
+        required(TENSOR_PARALLEL, DataType::UInt32),
+        required(TRAINING_DEVICES, DataType::UInt32),
+        required(REASON, DataType::Utf8),
     ])
 });
 
@@ -180,7 +201,7 @@ pub static ERRORS: LazyLock<SchemaRef> = LazyLock::new(|| {
 
 /// Every stream schema with its name, for tests that go over all of them.
 #[must_use]
-pub fn all() -> [(&'static str, SchemaRef); 9] {
+pub fn all() -> [(&'static str, SchemaRef); 10] {
     [
         ("prompts", PROMPTS.clone()),
         ("requests", REQUESTS.clone()),
@@ -189,6 +210,7 @@ pub fn all() -> [(&'static str, SchemaRef); 9] {
         ("groups", GROUPS.clone()),
         ("policies", POLICIES.clone()),
         ("decisions", DECISIONS.clone()),
+        ("placements", PLACEMENTS.clone()),
         ("metrics", METRICS.clone()),
         ("errors", ERRORS.clone()),
     ]
@@ -200,6 +222,7 @@ fn response_fields() -> Vec<Field> {
         required(SAMPLE, DataType::UInt32),
         required(POLICY_VERSION, DataType::UInt64),
         tokens(PROMPT_IDS, DataType::Int32),
+        required(RESPONSE_LENGTH, DataType::UInt32),
         tokens(RESPONSE_IDS, DataType::Int32),
         tokens(LOGPROBS, DataType::Float32),
         tokens(TOKEN_VERSIONS, DataType::UInt64),

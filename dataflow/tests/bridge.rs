@@ -9,7 +9,7 @@ use std::sync::mpsc::channel;
 use arrow::array::{ArrayRef, StringArray, UInt64Array};
 use arrow::datatypes::UInt64Type;
 use rollpacker_dataflow::batch::Batch;
-use rollpacker_dataflow::bridge::{Lost, OwnerThread, Tasks, produce};
+use rollpacker_dataflow::bridge::{Executor, Lost, OwnerThread, Tasks, produce};
 use rollpacker_dataflow::budget::Budget;
 use rollpacker_dataflow::fault::raise;
 use rollpacker_dataflow::operator::Operator;
@@ -70,7 +70,7 @@ fn tasks_answer_also_when_they_panic() {
     run(|scope, _| {
         let mut operator = Operator::new("tasks", scope);
         let (_output, _stream) = operator.output(&schema::POLICIES, &[]);
-        let mut tasks = Tasks::new(runtime.handle().clone(), operator.activator());
+        let mut tasks = Tasks::new(Executor::Tokio(runtime.handle().clone()), operator.activator());
         operator.build(move |capabilities| {
             let mut capability = Some(capabilities);
             tasks.spawn("good", async { 7 });

@@ -42,6 +42,7 @@ impl Arms {
         let token = token.unwrap_or(9);
         Completion {
             id,
+            response_length: 1,
             response_ids: vec![i32::try_from(token).unwrap_or(9)],
             logprobs: vec![probabilities[token].ln() as f32],
             token_versions: vec![self.version],

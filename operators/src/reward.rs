@@ -6,7 +6,7 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, Float32Array, Float64Array, StringArray, UInt64Array};
 use arrow::datatypes::{Int32Type, UInt32Type, UInt64Type};
 use rollpacker_dataflow::batch::{Batch, BatchStream};
-use rollpacker_dataflow::bridge::{Lost, Tasks};
+use rollpacker_dataflow::bridge::{Executor, Lost, Tasks};
 use rollpacker_dataflow::clock::{Clock, Nanos};
 use rollpacker_dataflow::fault::{Fault, faults_batch};
 use rollpacker_dataflow::operator::Operator;
@@ -15,9 +15,7 @@ use rollpacker_dataflow::step::{PromptId, SampleId, Step};
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::{Capability, Concat};
 use rollpacker_stages::reward::{RewardError, Router, Sample, Score};
-use rollpacker_stages::rollout::FinishReason;
 use slab::Slab;
-use tokio::runtime::Handle;
 
 use crate::rollout::Rollouts;
 use crate::rows::{Row, gather};
@@ -35,15 +33,15 @@ pub struct Scored<'scope> {
 
 /// Scores responses.
 pub trait RewardExt<'scope> {
-    /// Scores each response that ended by itself with the reward that `router` has for its data source, on `runtime`.
+    /// Scores each response that ended by itself with the reward that `router` has for its data source, on `executor`.
     ///
     /// A reward that fails ends the run with an error that names reward, step, prompt and sample.
-    fn reward(self, router: Router, runtime: Handle, clock: Arc<dyn Clock>) -> Scored<'scope>;
+    fn reward(self, router: Router, executor: Executor, clock: Arc<dyn Clock>) -> Scored<'scope>;
 }
 
 impl<'scope> RewardExt<'scope> for Rollouts<'scope> {
-    fn reward(self, router: Router, runtime: Handle, clock: Arc<dyn Clock>) -> Scored<'scope> {
-        let (samples, errors) = score(self.responses, router, runtime, clock);
+    fn reward(self, router: Router, executor: Executor, clock: Arc<dyn Clock>) -> Scored<'scope> {
+        let (samples, errors) = score(self.responses, router, executor, clock);
         Scored { samples, decisions: self.decisions, errors: self.errors.concat(errors) }
     }
 }
@@ -60,7 +58,7 @@ type Outcome = (Result<Score, RewardError>, Nanos);
 fn score<'scope>(
     responses: BatchStream<'scope>,
     router: Router,
-    runtime: Handle,
+    executor: Executor,
     clock: Arc<dyn Clock>,
 ) -> (BatchStream<'scope>, BatchStream<'scope>) {
     let mut operator = Operator::new("reward", responses.scope());
@@ -68,7 +66,7 @@ fn score<'scope>(
     let (mut scored, scored_stream) = operator.output(&schema::SCORED, &[0]);
     let (mut errors, error_stream) = operator.output(&schema::ERRORS, &[0]);
     let scored_stream = operator.spanned(scored_stream);
-    let mut tasks: Tasks<usize, Outcome> = Tasks::new(runtime, operator.activator());
+    let mut tasks: Tasks<usize, Outcome> = Tasks::new(executor, operator.activator());
     operator.build(move |_capabilities| {
         let mut pending = Slab::new();
         move |_frontiers| {
@@ -77,7 +75,7 @@ fn score<'scope>(
                     Rc::new([capability.retain(scored.index()), capability.retain(errors.index())]);
                 for row in Row::all(&batch) {
                     let sample = sample(*capability.time(), &row);
-                    if sample.finish_reason != FinishReason::Abort {
+                    if sample.finish_reason.is_whole() {
                         let slot = pending.insert(Pending {
                             capabilities: capabilities.clone(),
                             row,
@@ -133,6 +131,7 @@ fn sample(step: Step, row: &Row) -> Sample {
         data_source: text(column::DATA_SOURCE),
         messages: text(column::MESSAGES),
         response: text(column::RESPONSE_TEXT),
+        response_length: batch.values::<UInt32Type>(column::RESPONSE_LENGTH).value(index),
         response_ids: batch.lists::<Int32Type>(column::RESPONSE_IDS).get(index).to_vec(),
         ground_truth: row.text(column::GROUND_TRUTH).map(str::to_owned),
         extra_info: row.text(column::EXTRA_INFO).map(str::to_owned),

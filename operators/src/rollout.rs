@@ -161,7 +161,8 @@ impl Driver {
                     batch.values::<UInt64Type>(column::POLICY_VERSION).value(row.index),
                 );
                 under_way.prompts.insert(prompt, Launched { row, version });
-                self.engine.generate(Request { step, prompt, samples, prompt_ids });
+                let resumed = Vec::new();
+                self.engine.generate(Request { step, prompt, samples, prompt_ids, resumed });
             } else {
                 samples.for_each(|sample| self.engine.abort(SampleId { step, prompt, sample }));
             }
@@ -232,6 +233,9 @@ fn response_batch(completions: &[Completion], prompts: &BTreeMap<PromptId, Launc
         }))),
     ];
     columns.extend(gather(&rows, [column::PROMPT_IDS]));
+    columns.push(Arc::new(UInt32Array::from_iter_values(
+        completions.iter().map(|completion| completion.response_length),
+    )));
     columns.extend([
         lists::<Int32Type>(completions.iter().map(|completion| completion.response_ids.as_slice())),
         lists::<Float32Type>(completions.iter().map(|completion| completion.logprobs.as_slice())),

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use arrow::datatypes::{Float32Type, Int32Type};
+use arrow::datatypes::{Float32Type, Int32Type, UInt32Type};
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::bridge::{OwnerThread, Reply};
 use rollpacker_dataflow::clock::{Clock, Nanos};
@@ -144,6 +144,7 @@ impl Timed {
 #[must_use]
 pub fn sequences(groups: &Batch) -> Vec<Sequence<'_>> {
     let prompts = groups.lists::<Int32Type>(column::PROMPT_IDS);
+    let tokens = groups.values::<UInt32Type>(column::RESPONSE_LENGTH);
     let responses = groups.lists::<Int32Type>(column::RESPONSE_IDS);
     let logprobs = groups.lists::<Float32Type>(column::LOGPROBS);
     let advantages = groups.lists::<Float32Type>(column::ADVANTAGES);
@@ -151,6 +152,7 @@ pub fn sequences(groups: &Batch) -> Vec<Sequence<'_>> {
     (0..groups.num_rows())
         .map(|row| Sequence {
             prompt_ids: prompts.get(row),
+            response_length: tokens.value(row),
             response_ids: responses.get(row),
             logprobs: logprobs.get(row),
             advantages: advantages.get(row),

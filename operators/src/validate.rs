@@ -91,7 +91,13 @@ impl Validator {
         self.engine.load(policy);
         for (prompt, row) in (0..).map(PromptId).zip(&self.prompts) {
             let prompt_ids = row.prompt_ids.as_slice().into();
-            self.engine.generate(Request { step: Step(0), prompt, samples: 0..1, prompt_ids });
+            self.engine.generate(Request {
+                step: Step(0),
+                prompt,
+                samples: 0..1,
+                prompt_ids,
+                resumed: Vec::new(),
+            });
         }
         let mut completions = Vec::with_capacity(self.prompts.len());
         while completions.len() < self.prompts.len() {
@@ -114,6 +120,7 @@ impl Validator {
             data_source: row.data_source.clone(),
             messages: row.messages.clone(),
             response: completion.text.clone(),
+            response_length: completion.response_length,
             response_ids: completion.response_ids.clone(),
             ground_truth: row.ground_truth.clone(),
             extra_info: row.extra_info.clone(),

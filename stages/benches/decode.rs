@@ -152,6 +152,7 @@ impl Options {
             let prompt_ids =
                 (0..self.prompt).map(|at| (at * 31 + prompt as i32 * 17) % 256).collect();
             engine.generate(Request {
+                resumed: Vec::new(),
                 step: Step(run),
                 prompt: PromptId(prompt),
                 samples: 0..1,

@@ -59,6 +59,7 @@ fn step(bencher: Bencher<'_, '_>, (threads, micro_batch_tokens): (usize, usize))
     let (ids, numbers, lengths) = (vec![7i32; 512], vec![-0.5f32; 512], lengths());
     let sequence = |&length: &usize| Sequence {
         prompt_ids: &ids[..PROMPT],
+        response_length: u32::try_from(length).expect("short"),
         response_ids: &ids[..length],
         logprobs: &numbers[..length],
         advantages: &numbers[..length],

@@ -103,7 +103,13 @@ impl Driver {
 }
 
 fn request(prompt: u64, samples: std::ops::Range<u32>, prompt_ids: &[i32]) -> Request {
-    Request { step: Step(3), prompt: PromptId(prompt), samples, prompt_ids: Arc::from(prompt_ids) }
+    Request {
+        step: Step(3),
+        prompt: PromptId(prompt),
+        samples,
+        prompt_ids: Arc::from(prompt_ids),
+        resumed: Vec::new(),
+    }
 }
 
 fn id(prompt: u64, sample: u32) -> SampleId {

@@ -1,6 +1,6 @@
 //! Metrics that follow from the rows of a step, in the names of verl where it has one.
 
-use arrow::datatypes::{Float32Type, Float64Type, Int32Type, UInt64Type};
+use arrow::datatypes::{Float32Type, Float64Type, Int32Type, UInt32Type, UInt64Type};
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::schema::column;
 use rollpacker_stages::rollout::FinishReason;
@@ -26,11 +26,12 @@ impl Lengths {
     pub fn of(batches: &[Batch]) -> Self {
         let mut lengths = Self::default();
         for batch in batches {
-            let tokens = batch.lists::<Int32Type>(column::RESPONSE_IDS);
+            let tokens = batch.values::<UInt32Type>(column::RESPONSE_LENGTH);
             for (row, reason) in batch.text(column::FINISH_REASON).iter().enumerate() {
-                let aborted = reason == Some(FinishReason::Abort.as_str());
+                let aborted = reason.and_then(|reason| reason.parse::<FinishReason>().ok());
+                let aborted = !aborted.is_some_and(FinishReason::is_whole);
                 let kind = if aborted { &mut lengths.aborted } else { &mut lengths.finished };
-                kind.push(tokens.get(row).len());
+                kind.push(tokens.value(row) as usize);
                 lengths.clipped += usize::from(reason == Some(FinishReason::Length.as_str()));
             }
         }

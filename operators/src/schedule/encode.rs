@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, StringArray, UInt8Array, UInt32Array, UInt64Array, new_null_array};
-use arrow::datatypes::{DataType, Int32Type, UInt32Type};
+use arrow::datatypes::{DataType, Float32Type, Int32Type, UInt32Type};
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::schema::{self, column};
 use rollpacker_dataflow::step::{PolicyVersion, PromptId};
@@ -16,6 +16,8 @@ use crate::rows::{Row, gather};
 pub(crate) const LAUNCH: u8 = 0;
 /// `action` of a request that aborts.
 pub(crate) const ABORT: u8 = 1;
+/// `action` of a request that stops, to go on later.
+pub(crate) const PAUSE: u8 = 2;
 
 /// Responses of one prompt that are asked for, or aborted.
 #[derive(Clone, Copy)]
@@ -50,6 +52,9 @@ fn request(decision: &Decision) -> Option<Request> {
         Decision::Abort { id, .. } => {
             Some(Request { action: ABORT, prompt: id.prompt, first: id.sample, samples: 1 })
         }
+        Decision::Pause { id, .. } => {
+            Some(Request { action: PAUSE, prompt: id.prompt, first: id.sample, samples: 1 })
+        }
         _ => None,
     }
 }
@@ -83,7 +88,7 @@ fn request_batch(
     Batch::from_columns(&schema::REQUESTS, columns)
 }
 
-/// Every decision but launches and aborts, one row each.
+/// Every decision but launches, aborts and pauses, one row each.
 pub(super) fn decisions(decided: &[Decision], round: Round) -> Batch {
     let rows: Vec<Entry<'_>> = decided.iter().filter_map(row).collect();
     Batch::from_columns(
@@ -94,6 +99,7 @@ pub(super) fn decisions(decided: &[Decision], round: Round) -> Batch {
                 rows.iter().map(|row| row.prompt.map(|prompt| prompt.0)),
             )),
             lists::<UInt32Type>(rows.iter().map(|row| row.samples)),
+            lists::<Float32Type>(rows.iter().map(|row| row.weights)),
             Arc::new(StringArray::from_iter_values(rows.iter().map(|row| row.reason))),
             Arc::new(StringArray::from_iter_values(rows.iter().map(|_| round.as_str()))),
             Arc::new(UInt64Array::from_iter_values(rows.iter().map(|row| row.queue.length as u64))),
@@ -107,21 +113,29 @@ struct Entry<'a> {
     decision: &'static str,
     prompt: Option<PromptId>,
     samples: &'a [u32],
+    weights: &'a [f32],
     reason: &'static str,
     queue: Queue,
 }
 
 fn row(decision: &Decision) -> Option<Entry<'_>> {
-    let plain =
-        Entry { decision: "", prompt: None, samples: &[], reason: "", queue: Queue::default() };
+    let plain = Entry {
+        decision: "",
+        prompt: None,
+        samples: &[],
+        weights: &[],
+        reason: "",
+        queue: Queue::default(),
+    };
     match decision {
         Decision::Open { reason, .. } => {
             Some(Entry { decision: OPEN, reason: reason.as_str(), ..plain })
         }
-        Decision::Admit { prompt, samples, reason } => Some(Entry {
+        Decision::Admit { prompt, samples, weights, reason } => Some(Entry {
             decision: ADMIT,
             prompt: Some(*prompt),
             samples,
+            weights,
             reason: reason.as_str(),
             ..plain
         }),
@@ -135,7 +149,10 @@ fn row(decision: &Decision) -> Option<Entry<'_>> {
             ..plain
         }),
         Decision::Close { queue, .. } => Some(Entry { decision: CLOSE, queue: *queue, ..plain }),
-        Decision::Launch { .. } | Decision::Abort { .. } | Decision::Finish => None,
+        Decision::Launch { .. }
+        | Decision::Abort { .. }
+        | Decision::Pause { .. }
+        | Decision::Finish => None,
     }
 }
 

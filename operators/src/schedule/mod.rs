@@ -34,7 +34,7 @@ use rollpacker_stages::rollout::FinishReason;
 use serde::{Deserialize, Serialize};
 
 /// What a schedule is told.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Event {
     /// A prompt was read. Prompts come in the order of their ids; epochs never go back.
     Prompt(Offer),
@@ -52,8 +52,16 @@ pub enum Event {
         id: SampleId,
         /// Sampled tokens.
         tokens: u32,
-        /// Why it ended.
+        /// Why it ended; [`FinishReason::Pause`] answers [`Decision::Pause`], unless the response had ended before.
         finish_reason: FinishReason,
+    },
+    /// A response that ended by itself has its reward; told to schedules that [want scores](Schedule::wants_scores) only, after the
+    /// response's own event.
+    Scored {
+        /// Which response.
+        id: SampleId,
+        /// The reward.
+        score: f64,
     },
 }
 
@@ -64,12 +72,14 @@ pub struct Offer {
     pub prompt: PromptId,
     /// The epoch it was read in.
     pub epoch: u32,
+    /// The row of the dataset: the same in every epoch, so that what is known of the prompt can be known again.
+    pub row: u64,
     /// What kind of task it is; quotas go by it.
     pub domain: Arc<str>,
 }
 
 /// What a schedule wants done, in order.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Decision {
     /// The round of `step` begins.
     Open {
@@ -80,7 +90,7 @@ pub enum Decision {
         /// Why this kind.
         reason: Reason,
     },
-    /// Ask for responses.
+    /// Ask for responses. A sample that was paused goes on from the tokens that were kept of it, under a new [`SampleId`] of this step.
     Launch {
         /// The prompt.
         prompt: PromptId,
@@ -96,12 +106,21 @@ pub enum Decision {
         /// Why.
         reason: Reason,
     },
+    /// Stop a response and keep its tokens: a later launch of the same prompt and sample goes on from them.
+    Pause {
+        /// Which.
+        id: SampleId,
+        /// Why.
+        reason: Reason,
+    },
     /// Train on these responses of a prompt, as one group.
     Admit {
         /// The prompt.
         prompt: PromptId,
         /// The responses that form the group, ascending.
         samples: Vec<u32>,
+        /// How much each counts in the loss, in the order of `samples`; empty: 1 each.
+        weights: Vec<f32>,
         /// Why.
         reason: Reason,
     },
@@ -112,7 +131,7 @@ pub enum Decision {
         /// Why.
         reason: Reason,
     },
-    /// Never train on the prompt, which was not launched.
+    /// Never train on the prompt.
     Reject {
         /// The prompt.
         prompt: PromptId,
@@ -138,8 +157,12 @@ impl fmt::Display for Decision {
                 write!(f, "launch {prompt}.{}..{} ({reason})", samples.start, samples.end)
             }
             Self::Abort { id, reason } => write!(f, "abort {id} ({reason})"),
-            Self::Admit { prompt, samples, reason } => {
+            Self::Pause { id, reason } => write!(f, "pause {id} ({reason})"),
+            Self::Admit { prompt, samples, weights, reason } if weights.is_empty() => {
                 write!(f, "admit {prompt} {samples:?} ({reason})")
+            }
+            Self::Admit { prompt, samples, weights, reason } => {
+                write!(f, "admit {prompt} {samples:?} x {weights:.3?} ({reason})")
             }
             Self::Defer { prompt, reason } => write!(f, "defer {prompt} ({reason})"),
             Self::Reject { prompt, reason } => write!(f, "reject {prompt} ({reason})"),
@@ -247,12 +270,13 @@ pub struct Queue {
 /// A policy of rollout rounds.
 ///
 /// # Contract
-/// - **Conservation.** Each offered prompt is admitted or rejected exactly once before [`Decision::Finish`], unless the run's last step
+/// - **Conservation.** Each offered prompt is admitted or rejected (before or after it was launched) exactly once before [`Decision::Finish`], unless the run's last step
 ///   comes first: then what was launched was admitted, and the others were never launched. What is deferred is launched again. The
 ///   prompts of an epoch are admitted before any of the next is launched.
 /// - **Rounds.** [`Decision::Open`] answers [`Event::Policy`]; rounds are open one at a time, in the order of their steps. Between
 ///   `Open` and [`Decision::Close`] the round launches, aborts, admits and defers; each prompt that it launched is admitted or deferred
-///   in it, and only responses that were launched in it are admitted in it.
+///   in it, and only responses that were launched in it are admitted in it, whole ones. A paused response is answered before the round
+///   closes: as paused, or as whole where it ended before it could be stopped.
 /// - **Progress.** An open round closes at the latest when all its launched responses have ended; while prompts remain, a published
 ///   policy opens a round.
 /// - **Determinism.** Decisions follow from the events alone: no clock, no randomness but a seeded one in the state, no hash order. How
@@ -273,6 +297,11 @@ pub trait Schedule {
     /// That an epoch is over is learned only from a prompt of a later one or from the end of prompts, so the last rounds of an epoch may
     /// want a prompt that they do not launch. False while a round is open: what the next one needs depends on what this one defers.
     fn wants_prompts(&self) -> bool;
+
+    /// Whether the schedule decides by rewards, and so is told of them.
+    fn wants_scores(&self) -> bool {
+        false
+    }
 }
 
 impl Schedule for Box<dyn Schedule> {
@@ -286,5 +315,9 @@ impl Schedule for Box<dyn Schedule> {
 
     fn wants_prompts(&self) -> bool {
         self.as_ref().wants_prompts()
+    }
+
+    fn wants_scores(&self) -> bool {
+        self.as_ref().wants_scores()
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use arrow::datatypes::{Int32Type, UInt32Type, UInt64Type};
+use arrow::datatypes::{UInt32Type, UInt64Type};
 use rollpacker_dataflow::batch::{Batch, BatchStream};
 use rollpacker_dataflow::budget::Budget;
 use rollpacker_dataflow::clock::Clock;
@@ -172,14 +172,20 @@ impl Driver {
     }
 
     fn offer(&mut self, batch: &Batch) {
-        let (ids, epochs) = (
+        let (ids, epochs, rows) = (
             batch.values::<UInt64Type>(column::PROMPT_ID),
             batch.values::<UInt32Type>(column::EPOCH),
+            batch.values::<UInt64Type>(column::ROW),
         );
         for row in Row::all(batch) {
             let prompt = PromptId(ids.value(row.index));
             let domain = row.text(column::DOMAIN).unwrap_or_default().into();
-            self.tell(Event::Prompt(Offer { prompt, epoch: epochs.value(row.index), domain }));
+            self.tell(Event::Prompt(Offer {
+                prompt,
+                epoch: epochs.value(row.index),
+                row: rows.value(row.index),
+                domain,
+            }));
             self.prompts.insert(prompt, Held { row, launched: false });
         }
     }
@@ -203,7 +209,7 @@ impl Driver {
     fn responses(&mut self, step: Step, batch: &Batch) {
         let prompts = batch.values::<UInt64Type>(column::PROMPT_ID);
         let samples = batch.values::<UInt32Type>(column::SAMPLE);
-        let tokens = batch.lists::<Int32Type>(column::RESPONSE_IDS);
+        let tokens = batch.values::<UInt32Type>(column::RESPONSE_LENGTH);
         let reasons = batch.text(column::FINISH_REASON);
         for row in 0..batch.num_rows() {
             self.tell(Event::Response {
@@ -212,7 +218,7 @@ impl Driver {
                     prompt: PromptId(prompts.value(row)),
                     sample: samples.value(row),
                 },
-                tokens: u32::try_from(tokens.get(row).len()).unwrap_or(u32::MAX),
+                tokens: tokens.value(row),
                 finish_reason: finish_reason(reasons.value(row)),
             });
         }

@@ -129,7 +129,7 @@ impl OpenRound {
         if !group.live.remove(&id.sample) {
             return;
         }
-        if reason == FinishReason::Abort {
+        if !reason.is_whole() {
             group.replace_lost(id.prompt, self.responses, out);
             return;
         }
@@ -145,7 +145,12 @@ impl OpenRound {
             self.groups.get_mut(&prompt).expect("invariant: only prompts of the round finish");
         group.fate = Some(Fate::Admitted);
         let samples = group.ended.iter().copied().collect();
-        out.push_back(Decision::Admit { prompt, samples, reason: Reason::Finished });
+        out.push_back(Decision::Admit {
+            prompt,
+            samples,
+            weights: Vec::new(),
+            reason: Reason::Finished,
+        });
         group.abort(self.step, prompt, Reason::GroupFull, out);
         let lane = Arc::clone(&group.lane);
         let places = self

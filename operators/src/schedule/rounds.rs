@@ -21,7 +21,7 @@ pub(super) enum Next<T> {
 }
 
 /// The rounds of a run, open one at a time, in the order of their steps.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Rounds {
     total_steps: Option<u64>,
     /// The step after the last that was opened.

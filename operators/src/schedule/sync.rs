@@ -32,7 +32,7 @@ pub struct Config {
 /// The synchronous schedule.
 ///
 /// Not named `Sync`, which would shadow the marker trait wherever it is imported.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Synchronous {
     config: Config,
     lane: Arc<str>,
@@ -112,6 +112,7 @@ impl Schedule for Synchronous {
             Event::EndOfPrompts => self.pool.end(),
             Event::Policy { step } => self.rounds.on_policy(step),
             Event::Response { id, finish_reason, .. } => self.rounds.on_response(id, finish_reason),
+            Event::Scored { .. } => {}
         }
         self.settle();
     }

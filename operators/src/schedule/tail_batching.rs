@@ -63,7 +63,7 @@ pub struct Config {
 }
 
 /// The tail batching schedule.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TailBatching {
     lanes: BTreeMap<Arc<str>, Lane>,
     one_lane: bool,
@@ -139,7 +139,7 @@ impl TailBatching {
         })
     }
 
-    fn offer(&mut self, Offer { prompt, epoch, domain }: Offer) {
+    fn offer(&mut self, Offer { prompt, epoch, domain, .. }: Offer) {
         let lane = if self.one_lane { "" } else { &*domain };
         match self.lanes.get_key_value(lane) {
             Some((lane, _)) => self.pool.put(epoch, lane, prompt),
@@ -294,6 +294,7 @@ impl Schedule for TailBatching {
             Event::EndOfPrompts => self.pool.end(),
             Event::Policy { step } => self.rounds.on_policy(step),
             Event::Response { id, finish_reason, .. } => self.rounds.on_response(id, finish_reason),
+            Event::Scored { .. } => {}
         }
         self.settle();
     }

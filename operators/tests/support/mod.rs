@@ -15,7 +15,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
 use rollpacker_dataflow::batch::Batch;
-use rollpacker_dataflow::bridge::produce;
+use rollpacker_dataflow::bridge::{Executor, produce};
 use rollpacker_dataflow::budget::Budget;
 use rollpacker_dataflow::clock::{Nanos, VirtualClock};
 use rollpacker_dataflow::fault::{Fault, raise};
@@ -72,6 +72,7 @@ impl ShortestFirst {
         let count = usize::try_from(tokens).expect("small");
         RolloutEvent::Completed(Completion {
             id,
+            response_length: tokens,
             response_ids: vec![7; count],
             logprobs: vec![-0.5; count],
             token_versions: vec![self.version; count],
@@ -313,7 +314,7 @@ impl Run {
                 .rollout(engine, &policies, clock.clone());
             let (responses, decisions) = (rollouts.responses.clone(), rollouts.decisions.clone());
             let gradients = rollouts
-                .reward(router(), handle, clock.clone())
+                .reward(router(), Executor::Tokio(handle), clock.clone())
                 .group()
                 .advantage(Grpo::default())
                 .gradient(trainer);

@@ -40,6 +40,8 @@ pub struct Sample {
     pub messages: String,
     /// The response as text, special tokens left out.
     pub response: String,
+    /// Tokens of the response: how many, also where an engine counts tokens without sampling them.
+    pub response_length: u32,
     /// The response as token ids.
     pub response_ids: Vec<i32>,
     /// The reference answer; structured ones as JSON.

@@ -88,6 +88,7 @@ mod tests {
 
     fn sample(data_source: &str) -> Sample {
         Sample {
+            response_length: 0,
             id: Default::default(),
             data_source: data_source.to_owned(),
             messages: String::new(),

@@ -44,7 +44,7 @@ pub struct Policy {
 }
 
 /// A prompt to answer `samples` times.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Request {
     /// The step that wants the responses; seeds the sampling together with prompt and sample.
     pub step: Step,
@@ -54,6 +54,40 @@ pub struct Request {
     pub samples: std::ops::Range<u32>,
     /// The prompt as token ids; never empty.
     pub prompt_ids: Arc<[i32]>,
+    /// What earlier requests sampled of these samples and the caller kept, ascending by sample; each response goes on from there.
+    pub resumed: Vec<Partial>,
+}
+
+/// The tokens of a response that was stopped to be continued later.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Partial {
+    /// Which sample of the prompt.
+    pub sample: u32,
+    /// Sampled tokens: how many, also where an engine counts tokens without sampling them.
+    pub response_length: u32,
+    /// The tokens.
+    pub response_ids: Vec<i32>,
+    /// Log-probability of each token under the policy that sampled it, in nats.
+    pub logprobs: Vec<f32>,
+    /// Policy version that sampled each token.
+    pub token_versions: Vec<PolicyVersion>,
+}
+
+/// What a rollout runs on: `instances` engine instances, each sharded over `tensor_parallel` devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Placement {
+    /// Engine instances, the first of those that the engine has; 0: none, all devices are lent.
+    pub instances: u32,
+    /// Devices of an instance.
+    pub tensor_parallel: u32,
+}
+
+impl Placement {
+    /// Devices in use.
+    #[must_use]
+    pub fn devices(self) -> u32 {
+        self.instances * self.tensor_parallel
+    }
 }
 
 /// Why a response ended.
@@ -66,6 +100,8 @@ pub enum FinishReason {
     Length,
     /// The caller aborted it.
     Abort,
+    /// The caller stopped it, keeps its tokens, and will continue it; engines report [`Abort`](Self::Abort).
+    Pause,
 }
 
 impl FinishReason {
@@ -76,7 +112,14 @@ impl FinishReason {
             Self::Stop => "stop",
             Self::Length => "length",
             Self::Abort => "abort",
+            Self::Pause => "pause",
         }
+    }
+
+    /// Whether the response is whole: it ended by itself.
+    #[must_use]
+    pub fn is_whole(self) -> bool {
+        matches!(self, Self::Stop | Self::Length)
     }
 }
 
@@ -84,7 +127,7 @@ impl std::str::FromStr for FinishReason {
     type Err = UnknownFinishReason;
 
     fn from_str(written: &str) -> Result<Self, Self::Err> {
-        [Self::Stop, Self::Length, Self::Abort]
+        [Self::Stop, Self::Length, Self::Abort, Self::Pause]
             .into_iter()
             .find(|reason| reason.as_str() == written)
             .ok_or_else(|| UnknownFinishReason(written.to_owned()))
@@ -93,7 +136,7 @@ impl std::str::FromStr for FinishReason {
 
 /// A text that is no [`FinishReason`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no finish reason: expected stop, length or abort")]
+#[error("`{0}` is no finish reason: expected stop, length, abort or pause")]
 pub struct UnknownFinishReason(pub String);
 
 impl fmt::Display for FinishReason {
@@ -107,6 +150,8 @@ impl fmt::Display for FinishReason {
 pub struct Completion {
     /// Which response.
     pub id: SampleId,
+    /// Sampled tokens: how many, also where an engine counts tokens without sampling them.
+    pub response_length: u32,
     /// The sampled tokens; an end-of-sequence token that was sampled is the last of them.
     pub response_ids: Vec<i32>,
     /// Log-probability of each token under the distribution it was drawn from before truncation by top-k and top-p
@@ -183,7 +228,8 @@ pub type Waker = Arc<dyn Fn() + Send + Sync>;
 /// - Every sample of every [`Request`] is reported exactly once: as [`Completed`](RolloutEvent::Completed), with
 ///   [`FinishReason::Abort`] if it was aborted before it ended. After [`Failed`](RolloutEvent::Failed) nothing is owed.
 /// - Commands take effect in the order in which they are given. Responses requested after [`load`](Self::load) are sampled by the
-///   loaded policy from their first token on.
+///   loaded policy from their first token on; a resumed one from the first token that it does not bring with it. What is reported of a
+///   resumed response holds the tokens that it brought.
 /// - What is sampled for a response depends on the seed of the engine, step, prompt, sample and weights, never on which other
 ///   responses run, nor on when they arrive.
 /// - Aborting a response that has ended, or was never asked for, does nothing.
@@ -196,6 +242,13 @@ pub trait RolloutEngine {
 
     /// Drops a response; its tokens so far are still reported.
     fn abort(&mut self, id: SampleId);
+
+    /// Runs on `placement` from now on: what runs on instances that are given up goes on elsewhere, its KV cache computed again.
+    ///
+    /// An engine of a fixed size has nothing to do here.
+    fn place(&mut self, placement: Placement) {
+        let _ = placement;
+    }
 
     /// The next event, if there is one now.
     fn poll(&mut self) -> Option<RolloutEvent>;
@@ -215,6 +268,10 @@ impl RolloutEngine for Box<dyn RolloutEngine> {
 
     fn abort(&mut self, id: SampleId) {
         self.as_mut().abort(id);
+    }
+
+    fn place(&mut self, placement: Placement) {
+        self.as_mut().place(placement);
     }
 
     fn poll(&mut self) -> Option<RolloutEvent> {

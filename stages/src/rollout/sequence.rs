@@ -136,6 +136,7 @@ impl Sequence {
     ) -> Completion {
         Completion {
             id: self.id,
+            response_length: u32::try_from(self.response_ids.len()).unwrap_or(u32::MAX),
             text: text(&self.response_ids),
             response_ids: self.response_ids,
             logprobs: self.logprobs,

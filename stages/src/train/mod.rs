@@ -25,11 +25,14 @@ use rollpacker_dataflow::step::Step;
 
 use crate::rollout::Policy;
 
-/// One response to learn from. All slices but `prompt_ids` have the length of `response_ids`.
+/// One response to learn from. All slices but `prompt_ids` have the length of `response_ids`, which is `response_length` unless tokens
+/// are only counted.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sequence<'a> {
     /// Prompt tokens; no loss falls on them.
     pub prompt_ids: &'a [i32],
+    /// Sampled tokens: how many.
+    pub response_length: u32,
     /// Sampled tokens.
     pub response_ids: &'a [i32],
     /// Log-probability of each token under the policy that sampled it, in nats.
@@ -133,6 +136,11 @@ pub trait Trainer: Send {
     /// # Errors
     /// If the gradient is not finite or the backend fails.
     fn update(&mut self, step: Step) -> Result<(Policy, Metrics), TrainError>;
+
+    /// Computes on `devices` devices from the next call on; a trainer of a fixed size has nothing to do here.
+    fn place(&mut self, devices: u32) {
+        let _ = devices;
+    }
 
     /// Writes the weights as a Hugging Face folder.
     ///

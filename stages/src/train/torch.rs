@@ -210,6 +210,9 @@ fn check(at: usize, sequence: &Sequence<'_>) -> Result<(), TrainError> {
     let tokens = sequence.response_ids.len();
     match sequence {
         s if s.prompt_ids.is_empty() => refuse("prompt_ids", "at least 1".to_owned(), 0),
+        s if s.response_length as usize != tokens => {
+            refuse("response_ids", s.response_length.to_string(), tokens)
+        }
         s if s.logprobs.len() != tokens => refuse("logprobs", tokens.to_string(), s.logprobs.len()),
         s if s.advantages.len() != tokens => {
             refuse("advantages", tokens.to_string(), s.advantages.len())

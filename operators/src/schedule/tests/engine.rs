@@ -41,6 +41,7 @@ impl World {
             .flat_map(|(epoch, domains)| domains.iter().map(move |domain| (epoch, domain)));
         let offer = |(id, (epoch, domain)): (u64, (u32, &Arc<str>))| Offer {
             prompt: PromptId(id),
+            row: id,
             epoch,
             domain: Arc::clone(domain),
         };

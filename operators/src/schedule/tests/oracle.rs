@@ -56,6 +56,7 @@ impl Oracle {
             }
             Decision::Admit { prompt, samples, .. } => self.admit(past, *prompt, samples),
             Decision::Abort { id, reason } => self.abort(past, *id, *reason),
+            Decision::Pause { id, .. } => panic!("these schedules pause nothing: {id}"),
             Decision::Defer { prompt, .. } => self.defer(past, *prompt),
             Decision::Reject { prompt, .. } => {
                 assert_eq!(self.lane(*prompt), None, "a prompt with a quota was rejected")

@@ -57,8 +57,10 @@ fn prompts(ids: Range<u64>, rest: &[&str]) -> Vec<Event> {
         _ => (0, ""),
     };
     let epoch = u32::try_from(epoch).unwrap();
-    ids.map(|id| Event::Prompt(Offer { prompt: PromptId(id), epoch, domain: domain.into() }))
-        .collect()
+    ids.map(|id| {
+        Event::Prompt(Offer { prompt: PromptId(id), row: id, epoch, domain: domain.into() })
+    })
+    .collect()
 }
 
 fn responses(step: Step, text: &str, finish_reason: FinishReason) -> Vec<Event> {
@@ -77,6 +79,7 @@ fn reason(word: &str) -> FinishReason {
         "stop" => FinishReason::Stop,
         "length" => FinishReason::Length,
         "abort" => FinishReason::Abort,
+        "pause" => FinishReason::Pause,
         _ => panic!("not a finish reason: {word}"),
     }
 }
@@ -99,6 +102,7 @@ fn alike(one: &Decision, next: &Decision) -> bool {
             Decision::Launch { samples: b, reason: s, .. },
         ) => (a, r) == (b, s),
         (Decision::Abort { reason: a, .. }, Decision::Abort { reason: b, .. })
+        | (Decision::Pause { reason: a, .. }, Decision::Pause { reason: b, .. })
         | (Decision::Defer { reason: a, .. }, Decision::Defer { reason: b, .. })
         | (Decision::Reject { reason: a, .. }, Decision::Reject { reason: b, .. }) => a == b,
         _ => false,
@@ -112,6 +116,7 @@ fn render(like: &[Decision]) -> String {
             format!("launch {}..{} of {} ({reason})", samples.start, samples.end, all.join(" "))
         }
         Decision::Abort { reason, .. } => format!("abort {} ({reason})", all.join(" ")),
+        Decision::Pause { reason, .. } => format!("pause {} ({reason})", all.join(" ")),
         Decision::Defer { reason, .. } => format!("defer {} ({reason})", all.join(" ")),
         Decision::Reject { reason, .. } => format!("reject {} ({reason})", all.join(" ")),
         one => one.to_string(),
@@ -120,7 +125,7 @@ fn render(like: &[Decision]) -> String {
 
 fn subject(decision: &Decision) -> String {
     match decision {
-        Decision::Abort { id, .. } => id.to_string(),
+        Decision::Abort { id, .. } | Decision::Pause { id, .. } => id.to_string(),
         Decision::Launch { prompt, .. }
         | Decision::Admit { prompt, .. }
         | Decision::Defer { prompt, .. }

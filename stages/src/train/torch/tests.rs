@@ -81,6 +81,7 @@ impl Response {
     fn sequence(&self) -> Sequence<'_> {
         Sequence {
             prompt_ids: &self.prompt,
+            response_length: u32::try_from(self.response.len()).expect("short"),
             response_ids: &self.response,
             logprobs: &self.logprobs,
             advantages: &self.advantages,

@@ -1,0 +1,99 @@
+//! Placements that follow the rounds and nothing else.
+
+use rollpacker_dataflow::clock::Nanos;
+use rollpacker_stages::rollout::Placement;
+use serde::{Deserialize, Serialize};
+
+use super::{Decision, Event, Place, Reason};
+
+/// Rollout and trainer share the same devices at the same time, as threads of one machine do: groups are trained on at once.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Shared {
+    rollout: Placement,
+    out: bool,
+}
+
+/// All devices generate until the rollout is drained, and train from then on (veRL, RLHFuse).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Colocated {
+    rollout: Placement,
+    out: Option<Reason>,
+}
+
+/// Some devices always generate and the others always train (RolloutPipe, one-off and asynchronous pipelines).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Separate {
+    rollout: Placement,
+    training_devices: u32,
+    out: bool,
+}
+
+impl Shared {
+    /// A rollout on `rollout`, and a trainer beside it.
+    #[must_use]
+    pub fn new(rollout: Placement) -> Self {
+        Self { rollout, out: true }
+    }
+}
+
+impl Colocated {
+    /// Rounds on `rollout`, which uses all devices of the job.
+    #[must_use]
+    pub fn new(rollout: Placement) -> Self {
+        Self { rollout, out: None }
+    }
+}
+
+impl Separate {
+    /// A rollout on `rollout` and a trainer on `training_devices` others.
+    #[must_use]
+    pub fn new(rollout: Placement, training_devices: u32) -> Self {
+        Self { rollout, training_devices, out: true }
+    }
+}
+
+impl Place for Shared {
+    fn on(&mut self, _now: Nanos, _event: Event) {}
+
+    fn poll(&mut self) -> Option<Decision> {
+        let decision = || Decision {
+            rollout: self.rollout,
+            training_devices: self.rollout.devices(),
+            reason: Reason::Round,
+        };
+        std::mem::take(&mut self.out).then(decision)
+    }
+}
+
+impl Place for Separate {
+    fn on(&mut self, _now: Nanos, _event: Event) {}
+
+    fn poll(&mut self) -> Option<Decision> {
+        let decision = || Decision {
+            rollout: self.rollout,
+            training_devices: self.training_devices,
+            reason: Reason::Round,
+        };
+        std::mem::take(&mut self.out).then(decision)
+    }
+}
+
+impl Place for Colocated {
+    fn on(&mut self, _now: Nanos, event: Event) {
+        match event {
+            Event::Policy { .. } => self.out = Some(Reason::Round),
+            Event::Drained { .. } => self.out = Some(Reason::Drained),
+            _ => {}
+        }
+    }
+
+    fn poll(&mut self) -> Option<Decision> {
+        let reason = self.out.take()?;
+        let trains = reason == Reason::Drained;
+        Some(Decision {
+            rollout: if trains { Placement { instances: 0, ..self.rollout } } else { self.rollout },
+            training_devices: if trains { self.rollout.devices() } else { 0 },
+            reason,
+        })
+    }
+}
