@@ -5,11 +5,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use anyhow::{Context, anyhow, ensure};
-use rollpacker_dataflow::bridge::OwnerThread;
+use rollpacker_dataflow::bridge::{Executor, OwnerThread};
 use rollpacker_dataflow::clock::{Clock, WallClock};
 use rollpacker_dataflow::step::PolicyVersion;
 use rollpacker_datasets::Dataset;
 use rollpacker_operators::advantage::{Advantage, Grpo, Rloo};
+use rollpacker_operators::placement::{Place, Shared};
 use rollpacker_operators::prompts::PromptRow;
 use rollpacker_operators::report::Observer;
 use rollpacker_operators::schedule::operator::Stop;
@@ -19,15 +20,15 @@ use rollpacker_stages::model::{
     ChatTemplate, Decoder, DeviceChoice, ModelConfig, PromptEncoder, Tokenizer, WeightStore,
 };
 use rollpacker_stages::reward::{self, Reward, Router};
-use rollpacker_stages::rollout::Policy;
 use rollpacker_stages::rollout::lengths::Lengths;
 use rollpacker_stages::rollout::sampling::Sampling;
 use rollpacker_stages::rollout::torch::{TorchEngine, TorchEngineConfig};
+use rollpacker_stages::rollout::{Placement, Policy};
 use rollpacker_stages::train::torch::TorchTrainer;
 use rollpacker_stages::train::{Metrics, Trainer};
 use tch::Device;
 
-use crate::pipeline::{Pipeline, PromptSource};
+use crate::pipeline::{Pipeline, PromptSource, Time};
 use crate::prompts::{LeftOut, PromptReader};
 use crate::recipe::Recipe;
 
@@ -202,22 +203,33 @@ impl Session {
             prompts_ahead: ROUNDS_AHEAD * raw.data.train_batch_size,
             schedule: Box::new(self.recipe.schedule()?),
             engine: Box::new(self.engine_options(self.sampling(), true)?.start()?),
+            placement: self.placement(),
             router: self.stages.router.clone(),
+            scoring: self.recipe.scoring()?,
             advantage: self.advantage.clone(),
             trainer: trainer.clone(),
+            fetch: self.recipe.fetch()?,
             validator: validator.map(|validator| (self.recipe.test_freq, validator.clone())),
             initial,
             staleness: raw.algorithm.staleness,
-            rewards: self.rewards.handle().clone(),
-            clock: self.stages.clock.clone(),
+            rewards: Executor::Tokio(self.rewards.handle().clone()),
+            time: Time::Wall(self.stages.clock.clone()),
             stop: stop.clone(),
         })
+    }
+
+    /// Instances and trainer are threads of one machine: both run at once, unless the recipe trains on whole steps.
+    fn placement(&self) -> Box<dyn Place> {
+        let instances = self.recipe.raw.rollout.instances;
+        Box::new(Shared::new(Placement { instances, tensor_parallel: 1 }))
     }
 
     fn prompt_source(&self) -> PromptSource {
         let reader = self.reader(self.train_data.clone(), self.left_out.clone());
         let epochs = self.recipe.raw.trainer.total_epochs;
-        Box::new(move |emitter| reader.emit(epochs, emitter).map_err(|error| error.to_string()))
+        PromptSource::Thread(Box::new(move |emitter| {
+            reader.emit(epochs, emitter).map_err(|error| error.to_string())
+        }))
     }
 
     fn reader(&self, dataset: Dataset, left_out: LeftOut) -> PromptReader {

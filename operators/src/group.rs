@@ -20,6 +20,8 @@ pub struct Groups<'scope> {
     pub groups: BatchStream<'scope>,
     /// Batches of [`schema::DECISIONS`].
     pub decisions: BatchStream<'scope>,
+    /// Batches of [`schema::PLACEMENTS`].
+    pub placements: BatchStream<'scope>,
     /// Errors so far.
     pub errors: BatchStream<'scope>,
 }
@@ -34,7 +36,12 @@ pub trait GroupExt<'scope> {
 impl<'scope> GroupExt<'scope> for Scored<'scope> {
     fn group(self) -> Groups<'scope> {
         let groups = group(self.samples, self.decisions.clone());
-        Groups { groups, decisions: self.decisions, errors: self.errors }
+        Groups {
+            groups,
+            decisions: self.decisions,
+            placements: self.placements,
+            errors: self.errors,
+        }
     }
 }
 
