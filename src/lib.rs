@@ -25,6 +25,7 @@ pub use rollpacker_stages as stages;
 /// What a program over the pipeline mostly needs.
 pub mod prelude {
     pub use rollpacker_dataflow::batch::Batch;
+    pub use rollpacker_dataflow::bridge::Executor;
     pub use rollpacker_dataflow::clock::{Clock, Nanos, WallClock};
     pub use rollpacker_dataflow::fault::raise;
     pub use rollpacker_dataflow::step::{PolicyVersion, PromptId, SampleId, Step};

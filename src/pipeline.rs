@@ -27,10 +27,13 @@ use rollpacker_operators::{
 use rollpacker_stages::reward::Router;
 use rollpacker_stages::rollout::{Policy, RolloutEngine};
 
+/// Emits prompts until it has no more, or nobody wants them.
+pub type Produce = Box<dyn FnOnce(&Emitter) -> Result<(), String> + Send>;
+
 /// What hands over the prompts of a run, as batches of [`schema::PROMPTS`].
 pub enum PromptSource {
     /// A thread of its own, which may wait for files.
-    Thread(Box<dyn FnOnce(&Emitter) -> Result<(), String> + Send>),
+    Thread(Produce),
     /// The worker's own thread: for runs in virtual time.
     Inline(Box<dyn Iterator<Item = Batch>>),
 }

@@ -302,9 +302,8 @@ impl Driver {
             }
             Decision::Admit { prompt, .. } => drop(self.prompts.remove(prompt)),
             Decision::Reject { prompt, .. } => {
-                if self.prompts.remove(prompt).is_some_and(|held| !held.launched) {
-                    self.budget.release(1);
-                }
+                let unlaunched = self.prompts.remove(prompt).is_some_and(|held| !held.launched);
+                self.budget.release(usize::from(unlaunched));
             }
             _ => {}
         }
