@@ -383,7 +383,7 @@ mod tests {
             "",
             &["schedule.name=tail_batchin"],
             expect![
-                "key `schedule.name`: expected one of sync, tail_batching (did you mean `tail_batching`?), found `tail_batchin`"
+                "key `schedule.name`: expected one of sync, fused, tail_batching (did you mean `tail_batching`?), found `tail_batchin`"
             ],
         );
         check_error(
@@ -404,7 +404,7 @@ mod tests {
             "",
             &["schedule.name=sync", "schedule.max_queue_age=3"],
             expect![
-                "key `schedule.max_queue_age`: expected nothing with schedule.name = sync, which has no queue and no quotas, found 3"
+                "unknown key `schedule.max_queue_age`; did you mean `schedule.name = tail_batching`?"
             ],
         );
         check_error("", &["rollout.n"], expect!["override `rollout.n`: expected key=value"]);
