@@ -300,7 +300,8 @@ fn first_line(message: &str) -> String {
     message.lines().next().unwrap_or_default().to_owned()
 }
 
-/// Lays `section.key=value` over a table. The value is TOML if it reads as such, otherwise text.
+/// Lays `section.key=value` over a table. The value is TOML if it reads as such, otherwise text. Another schedule leaves the keys of the
+/// one before behind.
 fn overlay(table: &mut Table, text: &str) -> Result<(), RecipeError> {
     let wrong = || RecipeError::Override { text: text.to_owned() };
     let (key, value) = text.split_once('=').ok_or_else(wrong)?;
@@ -316,6 +317,9 @@ fn overlay(table: &mut Table, text: &str) -> Result<(), RecipeError> {
         .ok()
         .and_then(|mut parsed| parsed.remove("value"));
     section.insert(last.to_owned(), parsed.unwrap_or_else(|| Value::String(value.to_owned())));
+    if key.trim() == "schedule.name" {
+        schedule::leave_others(section);
+    }
     Ok(())
 }
 
@@ -408,6 +412,15 @@ mod tests {
             ],
         );
         check_error("", &["rollout.n"], expect!["override `rollout.n`: expected key=value"]);
+    }
+
+    #[test]
+    fn another_schedule_leaves_the_keys_of_the_one_before_behind() {
+        let file = "[schedule]\nname = \"tail_batching\"\neta_prompts = 1.5";
+        let recipe = read(file, &["schedule.name=sync"]).expect("valid");
+        assert!(recipe.raw.schedule.options.is_empty());
+        let same = read(file, &["schedule.name=tail_batching"]).expect("valid");
+        assert_eq!(same.raw.schedule.options.len(), 1);
     }
 
     #[test]

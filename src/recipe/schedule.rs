@@ -79,6 +79,16 @@ pub fn names() -> impl Iterator<Item = &'static str> {
     KNOWN.iter().map(|known| known.name)
 }
 
+/// Drops the keys of other schedules than the one that a section names, so that an override of the name is enough to change it.
+pub(super) fn leave_others(section: &mut Table) {
+    let name = section.get("name").and_then(Value::as_str).unwrap_or_default();
+    let has = |known: &Known, key: &str| (known.fields)().contains(&key);
+    let Some(named) = KNOWN.iter().find(|known| known.name == name) else { return };
+    section.retain(|key, _| {
+        key == "name" || has(named, key) || !KNOWN.iter().any(|known| has(known, key))
+    });
+}
+
 impl Default for Section {
     fn default() -> Self {
         Self { name: default_name(), options: Table::new() }
