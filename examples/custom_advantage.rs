@@ -64,7 +64,7 @@ fn main() -> anyhow::Result<()> {
             total_steps: None,
         })?),
         engine: Box::new(bandit::Arms::new(logits)),
-        placement: Box::new(Shared::new(Placement { instances: 1, tensor_parallel: 1 })),
+        placement: None,
         router: Router::default().route("bandit", Digit),
         scoring: Scoring::Streamed,
         advantage: Rc::new(Ranked),

@@ -53,23 +53,17 @@ fn main() -> anyhow::Result<()> {
 
         let rollouts = Prompts { rows, errors, budget }
             .schedule(Synchronous::new(rounds).expect("4 prompts and 8 responses are a round"))
-            .rollout(
-                bandit::Arms::new(logits),
-                Shared::new(Placement { instances: 1, tensor_parallel: 1 }),
-                &policies,
-                clock.clone(),
-            );
+            .rollout(bandit::Arms::new(logits), &policies, clock.clone());
         let (responses, decisions) = (rollouts.responses.clone(), rollouts.decisions.clone());
         let gradients = rollouts
             .reward(
                 Router::default().route("bandit", Sevens),
-                Scoring::Streamed,
                 Executor::Tokio(rewards.handle().clone()),
                 clock.clone(),
             )
             .group()
             .advantage(Grpo::default())
-            .gradient(trainer.clone(), Fetch::default());
+            .gradient(trainer.clone());
         let groups = gradients.accumulated.clone();
         let updates = gradients.update();
 

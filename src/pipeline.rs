@@ -68,8 +68,8 @@ pub struct Pipeline {
     pub schedule: Box<dyn Schedule>,
     /// What generates responses.
     pub engine: Box<dyn RolloutEngine>,
-    /// What generates and what trains, when.
-    pub placement: Box<dyn Place>,
+    /// What generates and what trains, when; none: the engine as it is, and the trainer beside it.
+    pub placement: Option<Box<dyn Place>>,
     /// What scores responses.
     pub router: Router,
     /// When they are scored.
@@ -123,16 +123,20 @@ impl Pipeline {
         let (policies, weights) =
             feedback::policies(scope, self.staleness, policy_batch(&self.initial));
 
-        let rollouts = Prompts { rows, errors, budget }
-            .schedule(self.schedule)
-            .until(&self.stop)
-            .rollout(self.engine, self.placement, &policies, clock.clone());
+        let mut scheduled =
+            Prompts { rows, errors, budget }.schedule(self.schedule).until(&self.stop);
+        if let Some(placement) = self.placement {
+            scheduled = scheduled.placed(placement);
+        }
+        let rollouts = scheduled.rollout(self.engine, &policies, clock.clone());
         let (responses, decisions) = (rollouts.responses.clone(), rollouts.decisions.clone());
         let gradients = rollouts
-            .reward(self.router, self.scoring, self.rewards, clock.clone())
+            .scored(self.scoring)
+            .reward(self.router, self.rewards, clock.clone())
             .group()
             .advantage(self.advantage)
-            .gradient(self.trainer, self.fetch);
+            .fetched(self.fetch)
+            .gradient(self.trainer);
         let groups = gradients.accumulated.clone();
         let updates = match self.validator {
             Some((every, validator)) => gradients.update().validate(every, validator),

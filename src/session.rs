@@ -10,7 +10,6 @@ use rollpacker_dataflow::clock::{Clock, WallClock};
 use rollpacker_dataflow::step::PolicyVersion;
 use rollpacker_datasets::Dataset;
 use rollpacker_operators::advantage::{Advantage, Grpo, Rloo};
-use rollpacker_operators::placement::{Place, Shared};
 use rollpacker_operators::prompts::PromptRow;
 use rollpacker_operators::report::Observer;
 use rollpacker_operators::schedule::operator::Stop;
@@ -20,10 +19,10 @@ use rollpacker_stages::model::{
     ChatTemplate, Decoder, DeviceChoice, ModelConfig, PromptEncoder, Tokenizer, WeightStore,
 };
 use rollpacker_stages::reward::{self, Reward, Router};
+use rollpacker_stages::rollout::Policy;
 use rollpacker_stages::rollout::lengths::Lengths;
 use rollpacker_stages::rollout::sampling::Sampling;
 use rollpacker_stages::rollout::torch::{TorchEngine, TorchEngineConfig};
-use rollpacker_stages::rollout::{Placement, Policy};
 use rollpacker_stages::train::torch::TorchTrainer;
 use rollpacker_stages::train::{Metrics, Trainer};
 use tch::Device;
@@ -203,7 +202,7 @@ impl Session {
             prompts_ahead: ROUNDS_AHEAD * raw.data.train_batch_size,
             schedule: Box::new(self.recipe.schedule()?),
             engine: Box::new(self.engine_options(self.sampling(), true)?.start()?),
-            placement: self.placement(),
+            placement: None,
             router: self.stages.router.clone(),
             scoring: self.recipe.scoring()?,
             advantage: self.advantage.clone(),
@@ -216,12 +215,6 @@ impl Session {
             time: Time::Wall(self.stages.clock.clone()),
             stop: stop.clone(),
         })
-    }
-
-    /// Instances and trainer are threads of one machine: both run at once, unless the recipe trains on whole steps.
-    fn placement(&self) -> Box<dyn Place> {
-        let instances = self.recipe.raw.rollout.instances;
-        Box::new(Shared::new(Placement { instances, tensor_parallel: 1 }))
     }
 
     fn prompt_source(&self) -> PromptSource {

@@ -12,6 +12,7 @@ use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::schema::{self, column};
 use rollpacker_dataflow::step::Step;
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
+use rollpacker_dataflow::timely::dataflow::operators::generic::operator::empty;
 use rollpacker_dataflow::timely::dataflow::operators::{Capability, Concat};
 use rollpacker_dataflow::timely::progress::frontier::MutableAntichain;
 use serde::{Deserialize, Serialize};
@@ -53,15 +54,15 @@ impl Default for Fetch {
 
 /// Accumulates gradients.
 pub trait GradientExt<'scope> {
-    /// Hands complete groups to the trainer, when `fetch` and the placement say so. What arrives while the trainer is busy goes with a
+    /// Hands complete groups to the trainer, when [`fetched`](Groups::fetched) and the placement say so. What arrives while the trainer is busy goes with a
     /// later call.
-    fn gradient(self, trainer: Rc<TrainerThread>, fetch: Fetch) -> Gradients<'scope>;
+    fn gradient(self, trainer: Rc<TrainerThread>) -> Gradients<'scope>;
 }
 
 impl<'scope> GradientExt<'scope> for Groups<'scope> {
-    fn gradient(self, trainer: Rc<TrainerThread>, fetch: Fetch) -> Gradients<'scope> {
+    fn gradient(self, trainer: Rc<TrainerThread>) -> Gradients<'scope> {
         let (accumulated, errors) =
-            accumulate(self.groups, self.placements, trainer.clone(), fetch);
+            accumulate(self.groups, self.placements, trainer.clone(), self.fetch);
         Gradients {
             accumulated,
             decisions: self.decisions,
@@ -84,11 +85,14 @@ struct Running {
 
 fn accumulate<'scope>(
     groups: BatchStream<'scope>,
-    placements: BatchStream<'scope>,
+    placements: Option<BatchStream<'scope>>,
     trainer: Rc<TrainerThread>,
     fetch: Fetch,
 ) -> (BatchStream<'scope>, BatchStream<'scope>) {
     let mut operator = Operator::new("gradient", groups.scope());
+    // Where nothing places, something always trains.
+    let devices = u32::from(placements.is_none());
+    let placements = placements.unwrap_or_else(|| empty(groups.scope()));
     let mut groups = operator.input(groups, Pipeline, &schema::GROUPS);
     let mut placements = operator.input(placements, Pipeline, &schema::PLACEMENTS);
     let (mut accumulated, stream) = operator.output(&schema::GROUPS, &[0]);
@@ -96,7 +100,7 @@ fn accumulate<'scope>(
     let stream = operator.spanned(stream);
     let wake = operator.waker();
     operator.build(move |_capabilities| {
-        let mut waiting = Waiting::new(fetch);
+        let mut waiting = Waiting::new(fetch, devices);
         let mut running: Option<Running> = None;
         let mut failed: Option<Held> = None;
         move |frontiers| {
@@ -153,8 +157,8 @@ struct Waiting {
 }
 
 impl Waiting {
-    fn new(fetch: Fetch) -> Self {
-        Self { fetch, groups: VecDeque::new(), devices: 0, begun: None }
+    fn new(fetch: Fetch, devices: u32) -> Self {
+        Self { fetch, groups: VecDeque::new(), devices, begun: None }
     }
 
     /// What the trainer is to be given now, of the earliest step, as one.

@@ -29,8 +29,8 @@ pub struct Scored<'scope> {
     pub samples: BatchStream<'scope>,
     /// Batches of [`schema::DECISIONS`].
     pub decisions: BatchStream<'scope>,
-    /// Batches of [`schema::PLACEMENTS`].
-    pub placements: BatchStream<'scope>,
+    /// Batches of [`schema::PLACEMENTS`], if a policy places.
+    pub placements: Option<BatchStream<'scope>>,
     /// Errors so far.
     pub errors: BatchStream<'scope>,
 }
@@ -51,24 +51,12 @@ pub trait RewardExt<'scope> {
     /// Scores each response that ended by itself with the reward that `router` has for its data source, on `executor`.
     ///
     /// A reward that fails ends the run with an error that names reward, step, prompt and sample.
-    fn reward(
-        self,
-        router: Router,
-        scoring: Scoring,
-        executor: Executor,
-        clock: Arc<dyn Clock>,
-    ) -> Scored<'scope>;
+    fn reward(self, router: Router, executor: Executor, clock: Arc<dyn Clock>) -> Scored<'scope>;
 }
 
 impl<'scope> RewardExt<'scope> for Rollouts<'scope> {
-    fn reward(
-        self,
-        router: Router,
-        scoring: Scoring,
-        executor: Executor,
-        clock: Arc<dyn Clock>,
-    ) -> Scored<'scope> {
-        let (samples, errors) = score(self.responses, router, scoring, executor, clock);
+    fn reward(self, router: Router, executor: Executor, clock: Arc<dyn Clock>) -> Scored<'scope> {
+        let (samples, errors) = score(self.responses, router, self.scoring, executor, clock);
         samples.clone().connect_loop(self.scores);
         Scored {
             samples,

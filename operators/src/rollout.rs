@@ -13,14 +13,16 @@ use rollpacker_dataflow::schema::{self, column};
 use rollpacker_dataflow::step::{PolicyVersion, PromptId, SampleId, Step, Steps};
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::core::feedback::Handle;
+use rollpacker_dataflow::timely::dataflow::operators::generic::operator::empty;
 use rollpacker_dataflow::timely::dataflow::operators::{Capability, Concat, ConnectLoop, Feedback};
 use rollpacker_stages::rollout::{
     Completion, FinishReason, Partial, Placement, Policy, Request, RolloutEngine, RolloutEvent,
 };
 
 use crate::columns::lists;
-use crate::placement::{self, Place};
+use crate::placement;
 use crate::policy::policy_of;
+use crate::reward::Scoring;
 use crate::rows::{Row, gather};
 use crate::schedule::encode::{LAUNCH, PAUSE};
 use crate::schedule::operator::{Rounds, Scheduled, schedule};
@@ -31,24 +33,31 @@ pub struct Rollouts<'scope> {
     pub responses: BatchStream<'scope>,
     /// Batches of [`schema::DECISIONS`].
     pub decisions: BatchStream<'scope>,
-    /// Batches of [`schema::PLACEMENTS`].
-    pub placements: BatchStream<'scope>,
+    /// Batches of [`schema::PLACEMENTS`], if a policy places.
+    pub placements: Option<BatchStream<'scope>>,
     /// Errors so far.
     pub errors: BatchStream<'scope>,
     /// Where the schedule hears of scores.
     pub(crate) scores: Handle<'scope, Step, Batch>,
+    pub(crate) scoring: Scoring,
+}
+
+impl Rollouts<'_> {
+    /// Scores responses when `scoring` says; without it, each as it ends.
+    #[must_use]
+    pub fn scored(self, scoring: Scoring) -> Self {
+        Self { scoring, ..self }
+    }
 }
 
 /// Generates what a schedule decides.
 pub trait RolloutExt<'scope> {
     /// Runs the rounds of each step with `engine`, sampling with the policies of `policies`.
     ///
-    /// Schedule and rollout form the inner loop of the step: each response goes back to the schedule at once, and to `placement`, which
-    /// says what generates and what trains.
+    /// Schedule and rollout form the inner loop of the step: each response goes back to the schedule at once.
     fn rollout(
         self,
         engine: impl RolloutEngine + 'static,
-        placement: impl Place + 'static,
         policies: &BatchStream<'scope>,
         clock: Arc<dyn Clock>,
     ) -> Rollouts<'scope>;
@@ -58,30 +67,31 @@ impl<'scope> RolloutExt<'scope> for Scheduled<'scope> {
     fn rollout(
         self,
         engine: impl RolloutEngine + 'static,
-        placement: impl Place + 'static,
         policies: &BatchStream<'scope>,
         clock: Arc<dyn Clock>,
     ) -> Rollouts<'scope> {
         let scope = policies.scope();
-        let reader_errors = self.prompts.errors.clone();
+        let mut scheduled = self;
+        let reader_errors = scheduled.prompts.errors.clone();
+        let placement = scheduled.placement.take();
         // The summaries may be 0: schedule and placement declare that no output of theirs follows from responses or scores, so these
         // are no cycles of times.
         let (loop_end, heard) = scope.feedback(Steps(0));
         let (scores, scored) = scope.feedback(Steps(0));
         let Rounds { requests, decisions } =
-            schedule(self, policies.clone(), heard.clone(), scored, clock.clone());
+            schedule(scheduled, policies.clone(), heard.clone(), scored, clock.clone());
         let rounds = placement::operator::Observed {
             policies: policies.clone(),
             requests: requests.clone(),
             responses: heard,
             decisions: decisions.clone(),
         };
-        let placements = placement::operator::place(placement, rounds, clock);
-        let (responses, errors) =
-            generate(requests, policies.clone(), placements.clone(), Box::new(engine));
+        let placements = placement.map(|policy| placement::operator::place(policy, rounds, clock));
+        let placed = placements.clone().unwrap_or_else(|| empty(scope));
+        let (responses, errors) = generate(requests, policies.clone(), placed, Box::new(engine));
         responses.clone().connect_loop(loop_end);
         let errors = reader_errors.concat(errors);
-        Rollouts { responses, decisions, placements, errors, scores }
+        Rollouts { responses, decisions, placements, errors, scores, scoring: Scoring::default() }
     }
 }
 

@@ -167,14 +167,17 @@ fn run(
         let config = sync::Config { prompts: 4, responses: 2, total_steps: None };
         let rollouts = Prompts { rows, errors, budget }
             .schedule(Synchronous::new(config).expect("valid"))
-            .rollout(engine, placement, &policies, time.clone());
+            .placed(placement)
+            .rollout(engine, &policies, time.clone());
         let (responses, decisions) = (rollouts.responses.clone(), rollouts.decisions.clone());
         let router = Router::default().route("slow", Slow(clock.clone()));
         let gradients = rollouts
-            .reward(router, scoring, Executor::Inline, time.clone())
+            .scored(scoring)
+            .reward(router, Executor::Inline, time.clone())
             .group()
             .advantage(Grpo::default())
-            .gradient(trainer, fetch);
+            .fetched(fetch)
+            .gradient(trainer);
         let groups = gradients.accumulated.clone();
         let updates = gradients.update();
         raise(updates.errors, faults);

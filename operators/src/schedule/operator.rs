@@ -15,6 +15,8 @@ use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::Capability;
 use rollpacker_stages::rollout::FinishReason;
 
+use crate::placement::Place;
+
 use super::{Decision, Event, Offer, Round, Schedule, encode};
 use crate::rows::Row;
 
@@ -50,6 +52,7 @@ pub struct Scheduled<'scope> {
     pub(crate) prompts: Prompts<'scope>,
     pub(crate) schedule: Box<dyn Schedule>,
     pub(crate) stop: Stop,
+    pub(crate) placement: Option<Box<dyn Place>>,
 }
 
 /// Draws rounds from a stream of prompts.
@@ -60,7 +63,8 @@ pub trait ScheduleExt<'scope> {
 
 impl<'scope> ScheduleExt<'scope> for Prompts<'scope> {
     fn schedule(self, schedule: impl Schedule + 'static) -> Scheduled<'scope> {
-        Scheduled { prompts: self, schedule: Box::new(schedule), stop: Stop::default() }
+        let schedule = Box::new(schedule);
+        Scheduled { prompts: self, schedule, stop: Stop::default(), placement: None }
     }
 }
 
@@ -69,6 +73,13 @@ impl Scheduled<'_> {
     #[must_use]
     pub fn until(mut self, stop: &Stop) -> Self {
         self.stop = stop.clone();
+        self
+    }
+
+    /// Lets `placement` say what generates and what trains, when. Without one the engine stays as it is, and the trainer always trains.
+    #[must_use]
+    pub fn placed(mut self, placement: impl Place + 'static) -> Self {
+        self.placement = Some(Box::new(placement));
         self
     }
 }
@@ -88,7 +99,7 @@ pub(crate) fn schedule<'scope>(
     scores: BatchStream<'scope>,
     clock: Arc<dyn Clock>,
 ) -> Rounds<'scope> {
-    let Scheduled { prompts: Prompts { rows, budget, .. }, schedule, stop } = scheduled;
+    let Scheduled { prompts: Prompts { rows, budget, .. }, schedule, stop, .. } = scheduled;
     let mut operator = Operator::new("schedule", rows.scope());
     let mut rows = operator.input(rows, Pipeline, &schema::PROMPTS);
     let mut policies = operator.input(policies, Pipeline, &schema::POLICIES);

@@ -23,12 +23,9 @@ use rollpacker_dataflow::runtime::run;
 use rollpacker_dataflow::step::{PolicyVersion, PromptId, SampleId, Step};
 use rollpacker_dataflow::{feedback, schema};
 use rollpacker_operators::advantage::Grpo;
-use rollpacker_operators::gradient::Fetch;
-use rollpacker_operators::placement::Shared;
 use rollpacker_operators::policy::policy_batch;
 use rollpacker_operators::prompts::{PromptRow, prompt_batch};
 use rollpacker_operators::report::{Observed, Observer, StepReport, observe};
-use rollpacker_operators::reward::Scoring;
 use rollpacker_operators::schedule::Schedule;
 use rollpacker_operators::schedule::operator::{Prompts, Stop};
 use rollpacker_operators::trainer::TrainerThread;
@@ -37,8 +34,7 @@ use rollpacker_operators::{
 };
 use rollpacker_stages::reward::{Reward, RewardError, Router, Sample, Score};
 use rollpacker_stages::rollout::{
-    Completion, FinishReason, Placement, Policy, Request, RolloutEngine, RolloutError,
-    RolloutEvent, Waker,
+    Completion, FinishReason, Policy, Request, RolloutEngine, RolloutError, RolloutEvent, Waker,
 };
 use rollpacker_stages::train::{Metrics, Sequence, TrainError, Trainer};
 
@@ -312,19 +308,16 @@ impl Run {
             let initial = policy_batch(&trainer.publish_initial().expect("published"));
             let (policies, edge) = feedback::policies(scope, staleness, initial);
 
-            let rollouts =
-                Prompts { rows, errors, budget }.schedule(schedule).until(&stop).rollout(
-                    engine,
-                    Shared::new(Placement { instances: 1, tensor_parallel: 1 }),
-                    &policies,
-                    clock.clone(),
-                );
+            let rollouts = Prompts { rows, errors, budget }
+                .schedule(schedule)
+                .until(&stop)
+                .rollout(engine, &policies, clock.clone());
             let (responses, decisions) = (rollouts.responses.clone(), rollouts.decisions.clone());
             let gradients = rollouts
-                .reward(router(), Scoring::Streamed, Executor::Tokio(handle), clock.clone())
+                .reward(router(), Executor::Tokio(handle), clock.clone())
                 .group()
                 .advantage(Grpo::default())
-                .gradient(trainer, Fetch::default());
+                .gradient(trainer);
             let groups = gradients.accumulated.clone();
             let updates = gradients.update();
             raise(updates.errors, faults);
