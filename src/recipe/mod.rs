@@ -2,8 +2,8 @@
 //!
 //! Two phases: [`Raw`] is what was typed, [`Recipe`] what was meant, every bound checked. Nothing after this looks at text again.
 
-mod bounds;
-mod keys;
+pub(crate) mod bounds;
+pub(crate) mod keys;
 pub mod raw;
 
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ pub use raw::Raw;
 #[derive(Debug, thiserror::Error)]
 pub enum RecipeError {
     /// The file cannot be read.
-    #[error("cannot read recipe {path}: {source}")]
+    #[error("cannot read {path}: {source}")]
     Read {
         /// The file.
         path: PathBuf,
@@ -29,7 +29,7 @@ pub enum RecipeError {
         source: std::io::Error,
     },
     /// The file is no TOML.
-    #[error("recipe {path} is no TOML: {reason}")]
+    #[error("{path} is no TOML: {reason}")]
     Toml {
         /// The file.
         path: PathBuf,
@@ -91,25 +91,7 @@ impl Raw {
     /// # Errors
     /// If the file cannot be read or is no TOML, a key does not exist, or a value is of the wrong type.
     pub fn read(path: &Path, overrides: &[String]) -> Result<Self, RecipeError> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|source| RecipeError::Read { path: path.to_owned(), source })?;
-        let mut table: Table =
-            text.parse().map_err(|error: toml::de::Error| RecipeError::Toml {
-                path: path.to_owned(),
-                reason: error.to_string().trim_end().to_owned(),
-            })?;
-        for text in overrides {
-            overlay(&mut table, text)?;
-        }
-        Self::from_table(table)
-    }
-
-    fn from_table(table: Table) -> Result<Self, RecipeError> {
-        keys::check::<Self>(&table)?;
-        serde_path_to_error::deserialize(Value::Table(table)).map_err(|error| RecipeError::Type {
-            key: error.path().to_string(),
-            reason: first_line(&error.inner().to_string()),
-        })
+        from_table(read_table(path, overrides)?)
     }
 
     /// Checks every bound.
@@ -278,13 +260,36 @@ impl Recipe {
     }
 }
 
+/// Reads a TOML file, and lays `overrides`, each `section.key=value`, over it.
+pub(crate) fn read_table(path: &Path, overrides: &[String]) -> Result<Table, RecipeError> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|source| RecipeError::Read { path: path.to_owned(), source })?;
+    let mut table: Table = text.parse().map_err(|error: toml::de::Error| RecipeError::Toml {
+        path: path.to_owned(),
+        reason: error.to_string().trim_end().to_owned(),
+    })?;
+    for text in overrides {
+        overlay(&mut table, text)?;
+    }
+    Ok(table)
+}
+
+/// What is written in a table, every key known and of its type.
+pub(crate) fn from_table<T: keys::Sections>(table: Table) -> Result<T, RecipeError> {
+    keys::check::<T>(&table)?;
+    serde_path_to_error::deserialize(Value::Table(table)).map_err(|error| RecipeError::Type {
+        key: error.path().to_string(),
+        reason: first_line(&error.inner().to_string()),
+    })
+}
+
 /// toml repeats the key in further lines.
 fn first_line(message: &str) -> String {
     message.lines().next().unwrap_or_default().to_owned()
 }
 
 /// Lays `section.key=value` over a table. The value is TOML if it reads as such, otherwise text.
-fn overlay(table: &mut Table, text: &str) -> Result<(), RecipeError> {
+pub(crate) fn overlay(table: &mut Table, text: &str) -> Result<(), RecipeError> {
     let wrong = || RecipeError::Override { text: text.to_owned() };
     let (key, value) = text.split_once('=').ok_or_else(wrong)?;
     let mut path: Vec<&str> = key.trim().split('.').collect();

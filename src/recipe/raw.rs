@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use rollpacker_stages::train::config::{Aggregation, KlPenalty};
 use serde::{Deserialize, Serialize};
 
+/// A section: its keys with their defaults, as a struct.
 macro_rules! section {
     ($(#[$meta:meta])* $name:ident { $($(#[$field_meta:meta])* $field:ident: $type:ty = $default:expr,)* }) => {
         $(#[$meta])*
@@ -22,6 +23,8 @@ macro_rules! section {
         }
     };
 }
+
+pub(crate) use section;
 
 section! {
     /// A recipe as written.

@@ -1,3 +1,4 @@
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -165,7 +166,8 @@ fn errors_name_file_row_and_column() {
 #[test]
 fn azure_request_traces_are_read() {
     let Ok(shared) = std::env::var("ROLLPACKER_SHARED") else {
-        eprintln!("skipped: ROLLPACKER_SHARED is not set");
+        let note = "skipped: ROLLPACKER_SHARED is not set";
+        drop(writeln!(std::io::stderr(), "{note}"));
         return;
     };
     let path = Path::new(&shared).join("data/azure_llm_2023_conv.csv");
