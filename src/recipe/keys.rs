@@ -63,12 +63,13 @@ impl Sections for raw::Raw {
             "data" => fields::<raw::Data>(),
             "model" => fields::<raw::Model>(),
             "rollout" => fields::<raw::Rollout>(),
-            "schedule" => fields::<raw::Schedule>(),
+            "pipeline" => fields::<raw::Pipeline>(),
             "reward" => fields::<raw::Reward>(),
             "algorithm" => fields::<raw::Algorithm>(),
             "actor" => fields::<raw::Actor>(),
             "trainer" => fields::<raw::Trainer>(),
             "sft" => fields::<raw::Sft>(),
+            // The keys of a schedule depend on its name; it checks them when it is built.
             _ => return None,
         })
     }

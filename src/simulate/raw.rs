@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use rollpacker_operators::reward::Scoring;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
 use crate::recipe::keys::{Sections, fields};
-use crate::recipe::raw::{Schedule, section};
+use crate::recipe::raw::section;
+use crate::recipe::schedule;
 
 section! {
     /// A job as written.
@@ -27,7 +29,7 @@ section! {
         /// What kinds of tasks there are, and how they are rewarded.
         tasks: Tasks = Tasks::default(),
         /// Which prompts and responses a round launches and keeps: the section of recipes.
-        schedule: Schedule = Schedule::default(),
+        schedule: schedule::Section = schedule::Section::default(),
         /// How the stages overlap.
         pipeline: Pipeline = Pipeline::default(),
         /// How the stream trainer decides, with `pipeline.placement = "stream"`.
@@ -148,10 +150,12 @@ section! {
 section! {
     /// `[pipeline]`: left out, what the authors of the schedule do; see [`super::job`].
     Pipeline {
-        /// When responses are scored.
-        reward: Option<Reward> = None,
-        /// When gradients of groups are computed.
-        gradient: Option<Gradient> = None,
+        /// When responses are scored, as in recipes: `streamed` or `after_rollout`.
+        reward: Option<Scoring> = None,
+        /// When groups are trained on, as in recipes: `streamed`, `once` or `whole_step`.
+        gradient: Option<String> = None,
+        /// Groups that the trainer is given at once, as in recipes.
+        max_groups: Option<usize> = None,
         /// Which GPUs generate and which train.
         placement: Option<Placement> = None,
         /// GPUs that train, with `placement = "separate"`; left out, half.
@@ -259,26 +263,6 @@ choice! {
 }
 
 choice! {
-    /// When responses are scored.
-    Reward {
-        /// Each as it ends.
-        Streamed,
-        /// All when the last has ended.
-        AfterRollout,
-    }
-}
-
-choice! {
-    /// When gradients are computed.
-    Gradient {
-        /// Of each group when it is complete and GPUs train.
-        Streamed,
-        /// Of all when the last group is complete.
-        WholeStep,
-    }
-}
-
-choice! {
     /// Which GPUs generate and which train.
     Placement {
         /// All generate, then all train.
@@ -339,7 +323,6 @@ impl Sections for RawJob {
             "data" => fields::<Data>(),
             "lengths" => fields::<Lengths>(),
             "tasks" => fields::<Tasks>(),
-            "schedule" => fields::<Schedule>(),
             "pipeline" => fields::<Pipeline>(),
             "stream" => fields::<Stream>(),
             "planner" => fields::<Planner>(),
