@@ -1,6 +1,5 @@
 //! Jobs: what is simulated, checked.
 
-use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -198,9 +197,9 @@ impl Job {
 
     /// The seeds to run it with.
     #[must_use]
-    pub fn seeds(&self) -> Range<u64> {
+    pub fn seeds(&self) -> Vec<u64> {
         let sim = &self.raw.sim;
-        sim.seed..sim.seed + sim.seeds
+        (sim.seed..).zip(0..sim.seeds).map(|(seed, _)| seed).collect()
     }
 
     /// What it is, in a line.

@@ -203,7 +203,7 @@ impl Sweep {
         let tasks: Vec<(&Point, u64)> = self
             .points
             .iter()
-            .flat_map(|point| point.job.seeds().map(move |seed| (point, seed)))
+            .flat_map(|point| point.job.seeds().into_iter().map(move |seed| (point, seed)))
             .collect();
         let outcomes = parallel(threads, tasks.len(), |index| {
             let (point, seed) = tasks[index];
@@ -219,7 +219,7 @@ impl Sweep {
             .map(|point| Configured {
                 label: point.label.clone(),
                 settings: point.settings.clone(),
-                seeds: point.job.seeds().collect(),
+                seeds: point.job.seeds(),
                 outcomes: outcomes.by_ref().take(point.job.seeds().len()).collect(),
                 baseline: point.baseline,
             })
