@@ -56,7 +56,7 @@ fn main() -> anyhow::Result<()> {
         Ok::<_, Infallible>(Box::new(learner) as Box<dyn Trainer>)
     })?;
     let pipeline = Pipeline {
-        prompts: Box::new(bandit::prompts(25 * 4)),
+        prompts: PromptSource::Thread(Box::new(bandit::prompts(25 * 4))),
         prompts_ahead: 16,
         schedule: Box::new(Synchronous::new(sync::Config {
             prompts: 4,
@@ -64,14 +64,17 @@ fn main() -> anyhow::Result<()> {
             total_steps: None,
         })?),
         engine: Box::new(bandit::Arms::new(logits)),
+        placement: None,
         router: Router::default().route("bandit", Digit),
+        scoring: Scoring::Streamed,
         advantage: Rc::new(Ranked),
         initial: trainer.publish_initial().map_err(anyhow::Error::msg)?,
         trainer: Rc::new(trainer),
+        fetch: Fetch::default(),
         validator: None,
         staleness: 0,
-        rewards: rewards.handle().clone(),
-        clock,
+        rewards: Executor::Tokio(rewards.handle().clone()),
+        time: Time::Wall(clock),
         stop: Stop::default(),
     };
     Ok(pipeline.run(Print)?)

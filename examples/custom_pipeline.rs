@@ -12,7 +12,7 @@ use std::convert::Infallible;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use rollpacker::dataflow::bridge::{Executor, produce};
+use rollpacker::dataflow::bridge::produce;
 use rollpacker::dataflow::budget::Budget;
 use rollpacker::operators::policy::policy_batch;
 use rollpacker::prelude::*;

@@ -25,12 +25,16 @@ pub use rollpacker_stages as stages;
 /// What a program over the pipeline mostly needs.
 pub mod prelude {
     pub use rollpacker_dataflow::batch::Batch;
+    pub use rollpacker_dataflow::bridge::Executor;
     pub use rollpacker_dataflow::clock::{Clock, Nanos, WallClock};
     pub use rollpacker_dataflow::fault::raise;
     pub use rollpacker_dataflow::step::{PolicyVersion, PromptId, SampleId, Step};
     pub use rollpacker_dataflow::{feedback, runtime, schema};
     pub use rollpacker_operators::advantage::{Advantage, Grpo, Rloo, Scored};
+    pub use rollpacker_operators::gradient::Fetch;
+    pub use rollpacker_operators::placement::{Colocated, Place, Separate, Shared};
     pub use rollpacker_operators::report::{Observed, Observer, StepReport, measure, observe};
+    pub use rollpacker_operators::reward::Scoring;
     pub use rollpacker_operators::schedule::operator::{Prompts, Stop};
     pub use rollpacker_operators::schedule::{
         Schedule, Synchronous, TailBatching, sync, tail_batching,
@@ -41,9 +45,9 @@ pub mod prelude {
     };
     pub use rollpacker_stages::reward::{Reward, RewardError, Router, Sample, Score};
     pub use rollpacker_stages::rollout::{
-        Completion, FinishReason, Policy, Request, RolloutEngine, RolloutEvent, Waker,
+        Completion, FinishReason, Placement, Policy, Request, RolloutEngine, RolloutEvent, Waker,
     };
     pub use rollpacker_stages::train::{Metrics, Sequence, TrainError, Trainer};
 
-    pub use crate::pipeline::{Pipeline, PromptSource};
+    pub use crate::pipeline::{Pipeline, PromptSource, Time};
 }

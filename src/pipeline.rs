@@ -3,16 +3,20 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use rollpacker_dataflow::bridge::{Emitter, Executor, produce};
+use rollpacker_dataflow::batch::Batch;
+use rollpacker_dataflow::bridge::{Emitter, Executor, produce, produce_inline};
 use rollpacker_dataflow::budget::Budget;
-use rollpacker_dataflow::clock::Clock;
+use rollpacker_dataflow::clock::{Clock, VirtualClock};
 use rollpacker_dataflow::fault::{Fault, Faults, raise};
 use rollpacker_dataflow::step::Step;
 use rollpacker_dataflow::timely::dataflow::Scope;
 use rollpacker_dataflow::{feedback, runtime, schema};
 use rollpacker_operators::advantage::Advantage;
+use rollpacker_operators::gradient::Fetch;
+use rollpacker_operators::placement::Place;
 use rollpacker_operators::policy::policy_batch;
 use rollpacker_operators::report::{Observed, Observer, observe};
+use rollpacker_operators::reward::Scoring;
 use rollpacker_operators::schedule::Schedule;
 use rollpacker_operators::schedule::operator::{Prompts, Stop};
 use rollpacker_operators::trainer::TrainerThread;
@@ -23,8 +27,36 @@ use rollpacker_operators::{
 use rollpacker_stages::reward::Router;
 use rollpacker_stages::rollout::{Policy, RolloutEngine};
 
-/// Hands over the prompts of a run, as batches of [`schema::PROMPTS`]; runs on a thread of its own.
-pub type PromptSource = Box<dyn FnOnce(&Emitter) -> Result<(), String> + Send>;
+/// Emits prompts until it has no more, or nobody wants them.
+pub type Produce = Box<dyn FnOnce(&Emitter) -> Result<(), String> + Send>;
+
+/// What hands over the prompts of a run, as batches of [`schema::PROMPTS`].
+pub enum PromptSource {
+    /// A thread of its own, which may wait for files.
+    Thread(Produce),
+    /// The worker's own thread: for runs in virtual time.
+    Inline(Box<dyn Iterator<Item = Batch>>),
+}
+
+/// The time that a run goes by.
+#[derive(Clone)]
+pub enum Time {
+    /// That of the machine.
+    Wall(Arc<dyn Clock>),
+    /// One that passes as the stages say.
+    Virtual(VirtualClock),
+}
+
+impl Time {
+    /// What tells it.
+    #[must_use]
+    pub fn clock(&self) -> Arc<dyn Clock> {
+        match self {
+            Self::Wall(clock) => clock.clone(),
+            Self::Virtual(clock) => Arc::new(clock.clone()),
+        }
+    }
+}
 
 /// The stages of an RL step, ready to be run.
 pub struct Pipeline {
@@ -36,12 +68,18 @@ pub struct Pipeline {
     pub schedule: Box<dyn Schedule>,
     /// What generates responses.
     pub engine: Box<dyn RolloutEngine>,
-    /// What scores them.
+    /// What generates and what trains, when; none: the engine as it is, and the trainer beside it.
+    pub placement: Option<Box<dyn Place>>,
+    /// What scores responses.
     pub router: Router,
+    /// When they are scored.
+    pub scoring: Scoring,
     /// How much better a response is than its group.
     pub advantage: Rc<dyn Advantage>,
     /// What learns from groups.
     pub trainer: Rc<TrainerThread>,
+    /// When it is given them.
+    pub fetch: Fetch,
     /// What tries policies on other prompts, and every how many steps; 0 for never.
     pub validator: Option<(u64, Rc<ValidatorThread>)>,
     /// The policy to begin with.
@@ -49,9 +87,9 @@ pub struct Pipeline {
     /// Steps that the sampling policy may lag behind the trained one.
     pub staleness: u64,
     /// Where rewards run.
-    pub rewards: tokio::runtime::Handle,
-    /// What time it is.
-    pub clock: Arc<dyn Clock>,
+    pub rewards: Executor,
+    /// What time it is. In virtual time no stage may wait for a thread.
+    pub time: Time,
     /// Ends the run after the round that is open.
     pub stop: Stop,
 }
@@ -62,26 +100,42 @@ impl Pipeline {
     /// # Errors
     /// The first fault of any stage, which names operator, step and response.
     pub fn run(self, observer: impl Observer + 'static) -> Result<(), Fault> {
-        runtime::run(|scope, faults| self.build(scope, faults, observer))
+        match self.time.clone() {
+            Time::Wall(_) => runtime::run(|scope, faults| self.build(scope, faults, observer)),
+            Time::Virtual(clock) => {
+                runtime::run_virtual(&clock, |scope, faults| self.build(scope, faults, observer))
+            }
+        }
     }
 
     /// Lays out the graph of the RL step.
     pub fn build(self, scope: Scope<'_, Step>, faults: &Faults, observer: impl Observer + 'static) {
-        let Self { prompts, engine, router, rewards, clock, .. } = self;
+        let clock = self.time.clock();
         let budget = Budget::new(self.prompts_ahead);
-        let (rows, errors) = produce(scope, "prompts", &schema::PROMPTS, budget.clone(), prompts);
+        let (rows, errors) = match self.prompts {
+            PromptSource::Thread(body) => {
+                produce(scope, "prompts", &schema::PROMPTS, budget.clone(), body)
+            }
+            PromptSource::Inline(batches) => {
+                produce_inline(scope, "prompts", &schema::PROMPTS, budget.clone(), batches)
+            }
+        };
         let (policies, weights) =
             feedback::policies(scope, self.staleness, policy_batch(&self.initial));
 
-        let rollouts = Prompts { rows, errors, budget }
-            .schedule(self.schedule)
-            .until(&self.stop)
-            .rollout(engine, &policies, clock.clone());
+        let mut scheduled =
+            Prompts { rows, errors, budget }.schedule(self.schedule).until(&self.stop);
+        if let Some(placement) = self.placement {
+            scheduled = scheduled.placed(placement);
+        }
+        let rollouts = scheduled.rollout(self.engine, &policies, clock.clone());
         let (responses, decisions) = (rollouts.responses.clone(), rollouts.decisions.clone());
         let gradients = rollouts
-            .reward(router, Executor::Tokio(rewards), clock.clone())
+            .scored(self.scoring)
+            .reward(self.router, self.rewards, clock.clone())
             .group()
             .advantage(self.advantage)
+            .fetched(self.fetch)
             .gradient(self.trainer);
         let groups = gradients.accumulated.clone();
         let updates = match self.validator {

@@ -32,6 +32,7 @@ struct Totals {
     seconds: f64,
     rollout_seconds: f64,
     launched_tokens: usize,
+    discarded_tokens: usize,
     trained_tokens: usize,
     trained_responses: usize,
     prompts: u64,
@@ -195,6 +196,7 @@ impl Totals {
         self.seconds += metric("timing_s/step");
         self.rollout_seconds += metric("timing_s/gen");
         self.launched_tokens += metric("rollout/launched_tokens") as usize;
+        self.discarded_tokens += metric("rollout/discarded_tokens") as usize;
         self.trained_tokens += trained.total();
         self.trained_responses += trained.finished.len();
         self.prompts += metric("schedule/admitted_prompts") as u64;
@@ -224,7 +226,7 @@ impl Totals {
             tokens_per_s: per(self.launched_tokens as f64, self.rollout_seconds),
             mean_trained_length: per(self.trained_tokens as f64, self.trained_responses as f64),
             launched_tokens: self.launched_tokens,
-            discarded_tokens: self.launched_tokens - self.trained_tokens,
+            discarded_tokens: self.discarded_tokens,
         }
     }
 }

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use anyhow::{Context, anyhow, ensure};
-use rollpacker_dataflow::bridge::OwnerThread;
+use rollpacker_dataflow::bridge::{Executor, OwnerThread};
 use rollpacker_dataflow::clock::{Clock, WallClock};
 use rollpacker_dataflow::step::PolicyVersion;
 use rollpacker_datasets::Dataset;
@@ -27,7 +27,7 @@ use rollpacker_stages::train::torch::TorchTrainer;
 use rollpacker_stages::train::{Metrics, Trainer};
 use tch::Device;
 
-use crate::pipeline::{Pipeline, PromptSource};
+use crate::pipeline::{Pipeline, PromptSource, Time};
 use crate::prompts::{LeftOut, PromptReader};
 use crate::recipe::Recipe;
 
@@ -202,14 +202,17 @@ impl Session {
             prompts_ahead: ROUNDS_AHEAD * raw.data.train_batch_size,
             schedule: Box::new(self.recipe.schedule()?),
             engine: Box::new(self.engine_options(self.sampling(), true)?.start()?),
+            placement: None,
             router: self.stages.router.clone(),
+            scoring: self.recipe.scoring()?,
             advantage: self.advantage.clone(),
             trainer: trainer.clone(),
+            fetch: self.recipe.fetch()?,
             validator: validator.map(|validator| (self.recipe.test_freq, validator.clone())),
             initial,
             staleness: raw.algorithm.staleness,
-            rewards: self.rewards.handle().clone(),
-            clock: self.stages.clock.clone(),
+            rewards: Executor::Tokio(self.rewards.handle().clone()),
+            time: Time::Wall(self.stages.clock.clone()),
             stop: stop.clone(),
         })
     }
@@ -217,7 +220,9 @@ impl Session {
     fn prompt_source(&self) -> PromptSource {
         let reader = self.reader(self.train_data.clone(), self.left_out.clone());
         let epochs = self.recipe.raw.trainer.total_epochs;
-        Box::new(move |emitter| reader.emit(epochs, emitter).map_err(|error| error.to_string()))
+        PromptSource::Thread(Box::new(move |emitter| {
+            reader.emit(epochs, emitter).map_err(|error| error.to_string())
+        }))
     }
 
     fn reader(&self, dataset: Dataset, left_out: LeftOut) -> PromptReader {

@@ -409,18 +409,20 @@ where
 
 /// Streams what an iterator gives, at step 0, on the worker's own thread: as many rows as `budget` allows, and more when it is widened.
 ///
-/// For runs in virtual time, where a thread that produces would be a race.
+/// For runs in virtual time, where a thread that produces would be a race. The second stream is that of errors, of which there are none.
 pub fn produce_inline<'scope>(
     scope: Scope<'scope, Step>,
     name: &'static str,
     schema: &SchemaRef,
     budget: Budget,
     mut batches: impl Iterator<Item = Batch> + 'static,
-) -> BatchStream<'scope> {
+) -> (BatchStream<'scope>, BatchStream<'scope>) {
     let mut operator = Operator::new(name, scope);
     let (mut output, stream) = operator.output(schema, &[]);
+    let (_, error_stream) = operator.output(&schema::ERRORS, &[]);
     budget.wake_by(operator.waker());
     operator.build(move |mut capabilities| {
+        capabilities.truncate(1);
         let mut capability = capabilities.pop();
         let mut rest: Option<RecordBatch> = None;
         move |_frontiers| {
@@ -439,7 +441,7 @@ pub fn produce_inline<'scope>(
             }
         }
     });
-    stream
+    (stream, error_stream)
 }
 
 enum Progress {

@@ -38,6 +38,8 @@ pub mod column {
     pub const POLICY_VERSION: &str = "policy_version";
     /// `UInt32`, tokens: length of the response; the lists beside it are empty where an engine counts tokens without sampling them.
     pub const RESPONSE_LENGTH: &str = "response_length";
+    /// `UInt32`, tokens: how many of them an earlier step had sampled, before the response was paused.
+    pub const RESUMED_LENGTH: &str = "resumed_length";
     /// `List<Int32>`: the sampled tokens, end-of-sequence token included if it was sampled.
     pub const RESPONSE_IDS: &str = "response_ids";
     /// `Utf8`: the response as text, special tokens left out.
@@ -68,6 +70,8 @@ pub mod column {
     pub const COMPONENTS: &str = "components";
     /// `UInt64`, nanoseconds: how long scoring took.
     pub const REWARD_TIME: &str = "reward_time_ns";
+    /// `UInt64`, nanoseconds of the run's clock: when the score was known.
+    pub const SCORED_AT: &str = "scored_ns";
     /// `Float32`: how much the response counts in the loss; 1 unless a schedule corrects for what it selects.
     pub const WEIGHT: &str = "weight";
     /// `List<Float32>`: the advantage of each token.
@@ -223,6 +227,7 @@ fn response_fields() -> Vec<Field> {
         required(POLICY_VERSION, DataType::UInt64),
         tokens(PROMPT_IDS, DataType::Int32),
         required(RESPONSE_LENGTH, DataType::UInt32),
+        required(RESUMED_LENGTH, DataType::UInt32),
         tokens(RESPONSE_IDS, DataType::Int32),
         tokens(LOGPROBS, DataType::Float32),
         tokens(TOKEN_VERSIONS, DataType::UInt64),
@@ -239,11 +244,12 @@ fn response_fields() -> Vec<Field> {
     ]
 }
 
-fn score_fields() -> [Field; 4] {
+fn score_fields() -> [Field; 5] {
     [
         required(SCORE, DataType::Float64),
         required(COMPONENTS, DataType::Utf8),
         required(REWARD_TIME, DataType::UInt64),
+        required(SCORED_AT, DataType::UInt64),
         required(WEIGHT, DataType::Float32),
     ]
 }

@@ -10,6 +10,7 @@ use rollpacker_dataflow::step::{PromptId, Step};
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::Capability;
 
+use crate::gradient::Fetch;
 use crate::reward::Scored;
 use crate::rows::{Row, gather};
 use crate::schedule::encode::ADMIT;
@@ -20,8 +21,19 @@ pub struct Groups<'scope> {
     pub groups: BatchStream<'scope>,
     /// Batches of [`schema::DECISIONS`].
     pub decisions: BatchStream<'scope>,
+    /// Batches of [`schema::PLACEMENTS`], if a policy places.
+    pub placements: Option<BatchStream<'scope>>,
     /// Errors so far.
     pub errors: BatchStream<'scope>,
+    pub(crate) fetch: Fetch,
+}
+
+impl Groups<'_> {
+    /// Hands groups to the trainer when `fetch` says; without it, as they become complete.
+    #[must_use]
+    pub fn fetched(self, fetch: Fetch) -> Self {
+        Self { fetch, ..self }
+    }
 }
 
 /// Forms groups.
@@ -34,7 +46,13 @@ pub trait GroupExt<'scope> {
 impl<'scope> GroupExt<'scope> for Scored<'scope> {
     fn group(self) -> Groups<'scope> {
         let groups = group(self.samples, self.decisions.clone());
-        Groups { groups, decisions: self.decisions, errors: self.errors }
+        Groups {
+            groups,
+            decisions: self.decisions,
+            placements: self.placements,
+            errors: self.errors,
+            fetch: Fetch::default(),
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! Rewards: scores each response as it arrives, beside the rollout.
 
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -13,8 +14,9 @@ use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::schema::{self, column};
 use rollpacker_dataflow::step::{PromptId, SampleId, Step};
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
-use rollpacker_dataflow::timely::dataflow::operators::{Capability, Concat};
+use rollpacker_dataflow::timely::dataflow::operators::{Capability, Concat, ConnectLoop};
 use rollpacker_stages::reward::{RewardError, Router, Sample, Score};
+use serde::{Deserialize, Serialize};
 use slab::Slab;
 
 use crate::rollout::Rollouts;
@@ -27,8 +29,21 @@ pub struct Scored<'scope> {
     pub samples: BatchStream<'scope>,
     /// Batches of [`schema::DECISIONS`].
     pub decisions: BatchStream<'scope>,
+    /// Batches of [`schema::PLACEMENTS`], if a policy places.
+    pub placements: Option<BatchStream<'scope>>,
     /// Errors so far.
     pub errors: BatchStream<'scope>,
+}
+
+/// When responses are scored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Scoring {
+    /// Each as it ends, beside the rollout (RLHFuse, ROLL, RollPacker).
+    #[default]
+    Streamed,
+    /// All of a step once its rollout has ended (veRL).
+    AfterRollout,
 }
 
 /// Scores responses.
@@ -41,23 +56,39 @@ pub trait RewardExt<'scope> {
 
 impl<'scope> RewardExt<'scope> for Rollouts<'scope> {
     fn reward(self, router: Router, executor: Executor, clock: Arc<dyn Clock>) -> Scored<'scope> {
-        let (samples, errors) = score(self.responses, router, executor, clock);
-        Scored { samples, decisions: self.decisions, errors: self.errors.concat(errors) }
+        let (samples, errors) = score(self.responses, router, self.scoring, executor, clock);
+        samples.clone().connect_loop(self.scores);
+        Scored {
+            samples,
+            decisions: self.decisions,
+            placements: self.placements,
+            errors: self.errors.concat(errors),
+        }
     }
 }
 
+type Capabilities = Rc<[Capability<Step>; 2]>;
+
 /// What the operator keeps for a response that is being scored: where to give the score, and the row to add it to.
 struct Pending {
-    capabilities: Rc<[Capability<Step>; 2]>,
+    capabilities: Capabilities,
     row: Row,
     id: SampleId,
 }
 
-type Outcome = (Result<Score, RewardError>, Nanos);
+/// What a reward said, how long it took, and when it was done.
+type Outcome = (Result<Score, RewardError>, Timing);
+
+#[derive(Clone, Copy)]
+struct Timing {
+    took: Nanos,
+    done: Nanos,
+}
 
 fn score<'scope>(
     responses: BatchStream<'scope>,
     router: Router,
+    scoring: Scoring,
     executor: Executor,
     clock: Arc<dyn Clock>,
 ) -> (BatchStream<'scope>, BatchStream<'scope>) {
@@ -69,22 +100,29 @@ fn score<'scope>(
     let mut tasks: Tasks<usize, Outcome> = Tasks::new(executor, operator.activator());
     operator.build(move |_capabilities| {
         let mut pending = Slab::new();
-        move |_frontiers| {
+        let mut held: BTreeMap<Step, Vec<(Capabilities, Batch)>> = BTreeMap::new();
+        move |frontiers| {
             responses.for_each(|capability, batch| {
                 let capabilities =
                     Rc::new([capability.retain(scored.index()), capability.retain(errors.index())]);
-                for row in Row::all(&batch) {
-                    let sample = sample(*capability.time(), &row);
-                    if sample.finish_reason.is_whole() {
-                        let slot = pending.insert(Pending {
-                            capabilities: capabilities.clone(),
-                            row,
-                            id: sample.id,
-                        });
-                        tasks.spawn(slot, timed(router.clone(), sample, clock.clone()));
+                held.entry(*capability.time()).or_default().push((capabilities, batch));
+            });
+            let due = |step: &Step| match scoring {
+                Scoring::Streamed => true,
+                Scoring::AfterRollout => !frontiers[0].less_equal(step),
+            };
+            for (step, batches) in held.extract_if(.., |step, _| due(step)) {
+                for (capabilities, batch) in batches {
+                    for row in Row::all(&batch) {
+                        let sample = sample(step, &row);
+                        if sample.finish_reason.is_whole() {
+                            let capabilities = capabilities.clone();
+                            let slot = pending.insert(Pending { capabilities, row, id: sample.id });
+                            tasks.spawn(slot, timed(router.clone(), sample, clock.clone()));
+                        }
                     }
                 }
-            });
+            }
             let mut arrived = Vec::new();
             while let Some((slot, outcome)) = tasks.try_next() {
                 match message(outcome) {
@@ -108,10 +146,11 @@ fn score<'scope>(
 async fn timed(router: Router, sample: Sample, clock: Arc<dyn Clock>) -> Outcome {
     let begun = clock.now();
     let score = router.score(&sample).await;
-    (score, clock.now().since(begun))
+    let done = clock.now();
+    (score, Timing { took: done.since(begun), done })
 }
 
-fn message(outcome: Result<Outcome, Lost>) -> Result<(Score, Nanos), String> {
+fn message(outcome: Result<Outcome, Lost>) -> Result<(Score, Timing), String> {
     match outcome {
         Ok((Ok(score), took)) => Ok((score, took)),
         Ok((Err(error), _)) => Err(error.to_string()),
@@ -139,7 +178,7 @@ fn sample(step: Step, row: &Row) -> Sample {
     }
 }
 
-fn scored_batch(run: &[(Pending, (Score, Nanos))]) -> Batch {
+fn scored_batch(run: &[(Pending, (Score, Timing))]) -> Batch {
     let rows: Vec<Row> = run.iter().map(|(pending, _)| pending.row.clone()).collect();
     let names: Vec<&str> =
         schema::RESPONSES.fields().iter().map(|field| field.name().as_str()).collect();
@@ -150,7 +189,8 @@ fn scored_batch(run: &[(Pending, (Score, Nanos))]) -> Batch {
         Arc::new(StringArray::from_iter_values(
             run.iter().map(|(_, (score, _))| components(score)),
         )),
-        Arc::new(UInt64Array::from_iter_values(run.iter().map(|(_, (_, took))| took.0))),
+        Arc::new(UInt64Array::from_iter_values(run.iter().map(|(_, (_, time))| time.took.0))),
+        Arc::new(UInt64Array::from_iter_values(run.iter().map(|(_, (_, time))| time.done.0))),
         Arc::new(Float32Array::from(vec![1.0; run.len()])),
     ]);
     Batch::from_columns(&schema::SCORED, columns)

@@ -1,6 +1,6 @@
 //! The rollout: drives an engine with what the schedule asks for, and streams responses as they end.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, StringArray, UInt32Array, UInt64Array};
@@ -12,13 +12,19 @@ use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::schema::{self, column};
 use rollpacker_dataflow::step::{PolicyVersion, PromptId, SampleId, Step, Steps};
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
+use rollpacker_dataflow::timely::dataflow::operators::core::feedback::Handle;
+use rollpacker_dataflow::timely::dataflow::operators::generic::operator::empty;
 use rollpacker_dataflow::timely::dataflow::operators::{Capability, Concat, ConnectLoop, Feedback};
-use rollpacker_stages::rollout::{Completion, Policy, Request, RolloutEngine, RolloutEvent};
+use rollpacker_stages::rollout::{
+    Completion, FinishReason, Partial, Placement, Policy, Request, RolloutEngine, RolloutEvent,
+};
 
 use crate::columns::lists;
+use crate::placement;
 use crate::policy::policy_of;
+use crate::reward::Scoring;
 use crate::rows::{Row, gather};
-use crate::schedule::encode::LAUNCH;
+use crate::schedule::encode::{LAUNCH, PAUSE};
 use crate::schedule::operator::{Rounds, Scheduled, schedule};
 
 /// What a rollout gives.
@@ -27,8 +33,21 @@ pub struct Rollouts<'scope> {
     pub responses: BatchStream<'scope>,
     /// Batches of [`schema::DECISIONS`].
     pub decisions: BatchStream<'scope>,
+    /// Batches of [`schema::PLACEMENTS`], if a policy places.
+    pub placements: Option<BatchStream<'scope>>,
     /// Errors so far.
     pub errors: BatchStream<'scope>,
+    /// Where the schedule hears of scores.
+    pub(crate) scores: Handle<'scope, Step, Batch>,
+    pub(crate) scoring: Scoring,
+}
+
+impl Rollouts<'_> {
+    /// Scores responses when `scoring` says; without it, each as it ends.
+    #[must_use]
+    pub fn scored(self, scoring: Scoring) -> Self {
+        Self { scoring, ..self }
+    }
 }
 
 /// Generates what a schedule decides.
@@ -52,24 +71,40 @@ impl<'scope> RolloutExt<'scope> for Scheduled<'scope> {
         clock: Arc<dyn Clock>,
     ) -> Rollouts<'scope> {
         let scope = policies.scope();
-        let reader_errors = self.prompts.errors.clone();
-        // The summary may be 0: the schedule declares that no output of its follows from responses, so this is no cycle of times.
+        let mut scheduled = self;
+        let reader_errors = scheduled.prompts.errors.clone();
+        let placement = scheduled.placement.take();
+        // The summaries may be 0: schedule and placement declare that no output of theirs follows from responses or scores, so these
+        // are no cycles of times.
         let (loop_end, heard) = scope.feedback(Steps(0));
-        let Rounds { requests, decisions } = schedule(self, policies.clone(), heard, clock);
-        let (responses, errors) = generate(requests, policies.clone(), Box::new(engine));
+        let (scores, scored) = scope.feedback(Steps(0));
+        let Rounds { requests, decisions } =
+            schedule(scheduled, policies.clone(), heard.clone(), scored, clock.clone());
+        let rounds = placement::operator::Observed {
+            policies: policies.clone(),
+            requests: requests.clone(),
+            responses: heard,
+            decisions: decisions.clone(),
+        };
+        let placements = placement.map(|policy| placement::operator::place(policy, rounds, clock));
+        let placed = placements.clone().unwrap_or_else(|| empty(scope));
+        let (responses, errors) = generate(requests, policies.clone(), placed, Box::new(engine));
         responses.clone().connect_loop(loop_end);
-        Rollouts { responses, decisions, errors: reader_errors.concat(errors) }
+        let errors = reader_errors.concat(errors);
+        Rollouts { responses, decisions, placements, errors, scores, scoring: Scoring::default() }
     }
 }
 
 fn generate<'scope>(
     requests: BatchStream<'scope>,
     policies: BatchStream<'scope>,
+    placements: BatchStream<'scope>,
     engine: Box<dyn RolloutEngine>,
 ) -> (BatchStream<'scope>, BatchStream<'scope>) {
     let mut operator = Operator::new("rollout", requests.scope());
     let mut requests = operator.input(requests, Pipeline, &schema::REQUESTS);
     let mut policies = operator.input(policies, Pipeline, &schema::POLICIES);
+    let mut placements = operator.input(placements, Pipeline, &schema::PLACEMENTS);
     let (mut responses, response_stream) = operator.output(&schema::RESPONSES, &[0]);
     let (mut errors, error_stream) = operator.output(&schema::ERRORS, &[0]);
     let response_stream = operator.spanned(response_stream);
@@ -78,8 +113,9 @@ fn generate<'scope>(
         let mut driver = Driver::new(engine);
         driver.engine.wake_by(Arc::new(wake));
         move |_frontiers| {
-            // Policies first: a request of a step comes after the policy of the step.
+            // Policies and placements first: a request of a step comes after those of the step.
             policies.for_each(|capability, batch| driver.policy(*capability.time(), &batch));
+            placements.for_each(|_, batch| driver.place(&batch));
             requests.for_each(|capability, batch| {
                 let output =
                     || [capability.retain(responses.index()), capability.retain(errors.index())];
@@ -112,6 +148,12 @@ struct Driver {
     steps: BTreeMap<Step, UnderWay>,
     /// Policies of steps that have asked for nothing yet.
     policies: BTreeMap<Step, Policy>,
+    /// Responses that are being stopped to be continued.
+    pausing: BTreeSet<SampleId>,
+    /// What was sampled of responses that are to be continued.
+    kept: BTreeMap<(PromptId, u32), Partial>,
+    /// Tokens that responses under way brought with them.
+    resumed: BTreeMap<SampleId, u32>,
     failed: bool,
     /// A failure that no step was there to tell it at.
     untold: Option<String>,
@@ -123,6 +165,9 @@ impl Driver {
             engine,
             steps: BTreeMap::new(),
             policies: BTreeMap::new(),
+            pausing: BTreeSet::new(),
+            kept: BTreeMap::new(),
+            resumed: BTreeMap::new(),
             failed: false,
             untold: None,
         }
@@ -131,6 +176,19 @@ impl Driver {
     /// Keeps the policy of a step for the step's first request: with staleness, an earlier round may still be sampling with its own.
     fn policy(&mut self, step: Step, batch: &Batch) {
         self.policies.insert(step, policy_of(batch, 0));
+    }
+
+    fn place(&mut self, batch: &Batch) {
+        let (instances, tensor_parallel) = (
+            batch.values::<UInt32Type>(column::INSTANCES),
+            batch.values::<UInt32Type>(column::TENSOR_PARALLEL),
+        );
+        for row in 0..batch.num_rows() {
+            self.engine.place(Placement {
+                instances: instances.value(row),
+                tensor_parallel: tensor_parallel.value(row),
+            });
+        }
     }
 
     fn request(
@@ -161,13 +219,42 @@ impl Driver {
                     batch.values::<UInt64Type>(column::POLICY_VERSION).value(row.index),
                 );
                 under_way.prompts.insert(prompt, Launched { row, version });
-                let resumed = Vec::new();
+                let kept = |sample| self.kept.remove(&(prompt, sample));
+                let resumed: Vec<Partial> = samples.clone().filter_map(kept).collect();
+                self.resumed.extend(resumed.iter().map(|partial| {
+                    (SampleId { step, prompt, sample: partial.sample }, partial.response_length)
+                }));
                 self.engine.generate(Request { step, prompt, samples, prompt_ids, resumed });
-            } else {
-                samples.for_each(|sample| self.engine.abort(SampleId { step, prompt, sample }));
+                continue;
+            }
+            for sample in samples {
+                let id = SampleId { step, prompt, sample };
+                if actions.value(row.index) == PAUSE {
+                    self.pausing.insert(id);
+                }
+                self.engine.abort(id);
             }
         }
         self.settle(step);
+    }
+
+    /// Keeps the tokens of a response that was stopped to be continued, and says how many it had brought.
+    fn keep(&mut self, completion: &mut Completion) -> u32 {
+        let id = completion.id;
+        if self.pausing.remove(&id) && !completion.finish_reason.is_whole() {
+            completion.finish_reason = FinishReason::Pause;
+            self.kept.insert(
+                (id.prompt, id.sample),
+                Partial {
+                    sample: id.sample,
+                    response_length: completion.response_length,
+                    response_ids: completion.response_ids.clone(),
+                    logprobs: completion.logprobs.clone(),
+                    token_versions: completion.token_versions.clone(),
+                },
+            );
+        }
+        self.resumed.remove(&id).unwrap_or(0)
     }
 
     /// Passes on what the engine reports: one batch a step for all responses that ended since the last time.
@@ -176,11 +263,12 @@ impl Driver {
         mut respond: impl FnMut(&Capability<Step>, Batch),
         mut fail: impl FnMut(&Capability<Step>, Fault),
     ) {
-        let mut ended: BTreeMap<Step, Vec<Completion>> = BTreeMap::new();
+        let mut ended: BTreeMap<Step, Vec<Ended>> = BTreeMap::new();
         while let Some(event) = self.engine.poll() {
             match event {
-                RolloutEvent::Completed(completion) => {
-                    ended.entry(completion.id.step).or_default().push(completion)
+                RolloutEvent::Completed(mut completion) => {
+                    let resumed = self.keep(&mut completion);
+                    ended.entry(completion.id.step).or_default().push(Ended { completion, resumed })
                 }
                 RolloutEvent::Failed(error) => {
                     if !std::mem::replace(&mut self.failed, true) {
@@ -213,8 +301,15 @@ impl Driver {
     }
 }
 
-fn response_batch(completions: &[Completion], prompts: &BTreeMap<PromptId, Launched>) -> Batch {
+/// A response that ended, and how many of its tokens an earlier step had sampled.
+struct Ended {
+    completion: Completion,
+    resumed: u32,
+}
+
+fn response_batch(ended: &[Ended], prompts: &BTreeMap<PromptId, Launched>) -> Batch {
     let launched = |completion: &Completion| &prompts[&completion.id.prompt];
+    let completions: Vec<&Completion> = ended.iter().map(|ended| &ended.completion).collect();
     let rows: Vec<Row> =
         completions.iter().map(|completion| launched(completion).row.clone()).collect();
     let versions: Vec<Vec<u64>> = completions
@@ -236,6 +331,7 @@ fn response_batch(completions: &[Completion], prompts: &BTreeMap<PromptId, Launc
     columns.push(Arc::new(UInt32Array::from_iter_values(
         completions.iter().map(|completion| completion.response_length),
     )));
+    columns.push(Arc::new(UInt32Array::from_iter_values(ended.iter().map(|ended| ended.resumed))));
     columns.extend([
         lists::<Int32Type>(completions.iter().map(|completion| completion.response_ids.as_slice())),
         lists::<Float32Type>(completions.iter().map(|completion| completion.logprobs.as_slice())),

@@ -5,16 +5,16 @@ use std::sync::Arc;
 
 use arrow::datatypes::{Float32Type, Int32Type, UInt32Type};
 use rollpacker_dataflow::batch::Batch;
-use rollpacker_dataflow::bridge::{OwnerThread, Reply};
-use rollpacker_dataflow::clock::{Clock, Nanos};
+use rollpacker_dataflow::bridge::{Owner, OwnerThread, Reply};
+use rollpacker_dataflow::clock::{Clock, Nanos, VirtualClock};
 use rollpacker_dataflow::schema::column;
 use rollpacker_dataflow::step::Step;
 use rollpacker_stages::rollout::Policy;
 use rollpacker_stages::train::{Metrics, Sequence, TrainError, Trainer};
 
-/// The thread that owns a trainer. Gradient and update share it: what they ask is done in order.
+/// Whoever owns a trainer: a thread, or nobody, in virtual time. Gradient and update share it: what they ask is done in order.
 pub struct TrainerThread {
-    owner: OwnerThread<Timed>,
+    owner: Owner<Timed>,
 }
 
 struct Timed {
@@ -26,6 +26,8 @@ struct Timed {
     next: Step,
     /// Groups of later steps, which a staleness lets arrive before that update: they wait for theirs.
     early: Vec<(Step, Batch)>,
+    /// What went wrong while nobody waited.
+    failed: Option<TrainError>,
 }
 
 impl TrainerThread {
@@ -37,17 +39,21 @@ impl TrainerThread {
         clock: Arc<dyn Clock>,
         make: impl FnOnce() -> Result<Box<dyn Trainer>, E> + Send + 'static,
     ) -> Result<Self, E> {
-        let owner = OwnerThread::spawn("trainer", move || {
-            Ok(Timed {
-                trainer: make()?,
-                clock,
-                accumulating: Nanos::default(),
-                published: None,
-                next: Step(0),
-                early: Vec::new(),
-            })
-        })?;
-        Ok(Self { owner })
+        let owner = OwnerThread::spawn("trainer", move || Ok(Timed::new(make()?, clock)))?;
+        Ok(Self { owner: Owner::Thread(owner) })
+    }
+
+    /// A trainer whose work takes the virtual time that it [spends](VirtualClock::spend).
+    #[must_use]
+    pub fn in_virtual_time(clock: VirtualClock, trainer: Box<dyn Trainer>) -> Self {
+        let timed = Timed::new(trainer, Arc::new(clock.clone()));
+        Self { owner: Owner::in_virtual_time(clock, timed) }
+    }
+
+    /// Computes on `devices` devices from the next call on.
+    pub(crate) fn place(&self, devices: u32) {
+        // What it answers is of no interest; a thread that is gone is told of by the next call.
+        drop(self.owner.call(|| {}, move |timed| timed.trainer.place(devices)));
     }
 
     /// Publishes the weights that training starts from; waits.
@@ -78,7 +84,7 @@ impl TrainerThread {
         &self,
         step: Step,
         groups: Batch,
-        wake: impl FnOnce() + Send + 'static,
+        wake: impl Fn() + Send + Sync + 'static,
     ) -> Reply<Result<(), String>> {
         self.owner.call(wake, move |timed| {
             timed.accumulate(step, &groups).map_err(|error| error.to_string())
@@ -88,9 +94,14 @@ impl TrainerThread {
     pub(crate) fn update(
         &self,
         step: Step,
-        wake: impl FnOnce() + Send + 'static,
+        wake: impl Fn() + Send + Sync + 'static,
     ) -> Reply<Result<(Policy, Metrics), String>> {
-        self.owner.call(wake, move |timed| timed.update(step).map_err(|error| error.to_string()))
+        let reply = self
+            .owner
+            .call(wake, move |timed| timed.update(step).map_err(|error| error.to_string()));
+        // Behind the update, which nobody is to wait longer for. What goes wrong is told with the next call.
+        drop(self.owner.call(|| {}, Timed::catch_up));
+        reply
     }
 
     fn ask<R: Send + 'static>(
@@ -104,13 +115,34 @@ impl TrainerThread {
 }
 
 impl Timed {
+    fn new(trainer: Box<dyn Trainer>, clock: Arc<dyn Clock>) -> Self {
+        Self {
+            trainer,
+            clock,
+            accumulating: Nanos::default(),
+            published: None,
+            next: Step(0),
+            early: Vec::new(),
+            failed: None,
+        }
+    }
+
     fn publish_initial(&mut self) -> Result<Policy, TrainError> {
         let policy = self.trainer.publish_initial()?;
         self.published = Some(policy.clone());
         Ok(policy)
     }
 
+    /// Trains on the groups of the next update that came before the last one.
+    fn catch_up(&mut self) {
+        for (step, groups) in std::mem::take(&mut self.early) {
+            let outcome = self.accumulate(step, &groups);
+            self.failed = self.failed.take().or(outcome.err());
+        }
+    }
+
     fn accumulate(&mut self, step: Step, groups: &Batch) -> Result<(), TrainError> {
+        self.failed.take().map_or(Ok(()), Err)?;
         if step > self.next {
             self.early.push((step, groups.clone()));
             return Ok(());
@@ -124,9 +156,8 @@ impl Timed {
     /// Adds how long the thread was busy with the step to the trainer's own metrics.
     fn update(&mut self, step: Step) -> Result<(Policy, Metrics), TrainError> {
         self.next = step;
-        for (step, groups) in std::mem::take(&mut self.early) {
-            self.accumulate(step, &groups)?;
-        }
+        self.catch_up();
+        self.failed.take().map_or(Ok(()), Err)?;
         let begun = self.clock.now();
         let (policy, mut metrics) = self.trainer.update(step)?;
         self.next = step.next();

@@ -115,7 +115,7 @@ fn complete(
 fn start(
     trainer: &TrainerThread,
     capabilities: Capabilities,
-    wake: impl FnOnce() + Send + 'static,
+    wake: impl Fn() + Send + Sync + 'static,
 ) -> Running {
     let reply = trainer.update(*capabilities[0].time(), wake);
     Running { capabilities, reply }

@@ -74,7 +74,6 @@ impl Raw {
             let expected = "actor.use_kl_loss = true beside it";
             return Err(bound("actor.kl_loss_coef", expected, actor.kl_loss_coef));
         }
-        self.check_schedule()?;
         at_least("actor.ppo_max_token_len", actor.ppo_max_token_len, 1)?;
         at_least("actor.threads", actor.threads, 1)?;
         at_least("trainer.total_epochs", self.trainer.total_epochs, 1)?;
@@ -89,20 +88,6 @@ impl Raw {
         at_least("sft.threads", sft.threads, 1)?;
         within("sft.lr", sft.lr, |lr| lr > 0.0, "a finite number above 0")?;
         self.check_model_made_from_scratch()
-    }
-
-    fn check_schedule(&self) -> Result<(), RecipeError> {
-        let schedule = &self.schedule;
-        if schedule.name != "sync" {
-            return Ok(());
-        }
-        let expected = "nothing with schedule.name = sync, which has no queue and no quotas";
-        if !schedule.quotas.is_empty() {
-            return Err(bound("schedule.quotas", expected, format!("{:?}", schedule.quotas)));
-        }
-        schedule
-            .max_queue_age
-            .map_or(Ok(()), |age| Err(bound("schedule.max_queue_age", expected, age)))
     }
 
     fn check_model_made_from_scratch(&self) -> Result<(), RecipeError> {

@@ -11,7 +11,11 @@ pub(super) fn check<'de, T: Deserialize<'de>>(table: &Table) -> Result<(), Recip
     let sections = fields::<T>();
     for (section, value) in table {
         known(section, sections, "")?;
-        let keys = section_fields(section);
+        // The keys of a schedule depend on its name; it checks them when it is built.
+        let keys = match section.as_str() {
+            "schedule" => continue,
+            section => section_fields(section),
+        };
         for key in value.as_table().into_iter().flat_map(Table::keys) {
             known(key, keys, &format!("{section}."))?;
         }
@@ -48,7 +52,7 @@ fn section_fields(section: &str) -> &'static [&'static str] {
         "data" => fields::<raw::Data>(),
         "model" => fields::<raw::Model>(),
         "rollout" => fields::<raw::Rollout>(),
-        "schedule" => fields::<raw::Schedule>(),
+        "pipeline" => fields::<raw::Pipeline>(),
         "reward" => fields::<raw::Reward>(),
         "algorithm" => fields::<raw::Algorithm>(),
         "actor" => fields::<raw::Actor>(),
@@ -58,7 +62,7 @@ fn section_fields(section: &str) -> &'static [&'static str] {
 }
 
 /// The fields that a struct's `Deserialize` asks for, aliases included.
-fn fields<'de, T: Deserialize<'de>>() -> &'static [&'static str] {
+pub(super) fn fields<'de, T: Deserialize<'de>>() -> &'static [&'static str] {
     let mut fields: &'static [&'static str] = &[];
     // The probe answers every request with an error; what it was asked for is all that is wanted.
     drop(T::deserialize(Probe(&mut fields)));

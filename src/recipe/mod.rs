@@ -5,11 +5,14 @@
 mod bounds;
 mod keys;
 pub mod raw;
+pub mod schedule;
 
 use std::path::{Path, PathBuf};
 
 use rollpacker_datasets::{Columns, DatasetConfig};
-use rollpacker_operators::schedule::{Builtin, Synchronous, TailBatching, sync, tail_batching};
+use rollpacker_operators::gradient::Fetch;
+use rollpacker_operators::reward::Scoring;
+use rollpacker_operators::schedule::Builtin;
 use rollpacker_stages::train::config::{OptimizerConfig, PolicyLoss, TrainerConfig};
 use rollpacker_stages::train::learning_rate::{Decay, LearningRate};
 use toml::{Table, Value};
@@ -131,6 +134,8 @@ impl Raw {
             raw: self,
         };
         recipe.schedule()?;
+        recipe.scoring()?;
+        recipe.fetch()?;
         Ok(recipe)
     }
 
@@ -228,43 +233,55 @@ impl Recipe {
     /// # Errors
     /// If its options are out of bounds.
     pub fn schedule(&self) -> Result<Builtin, RecipeError> {
-        one_of("schedule.name", &self.raw.schedule.name, &["sync", "tail_batching"])?;
-        let built = match self.tail_batching() {
-            Some(config) => TailBatching::new(config).map(Builtin::from),
-            None => Synchronous::new(sync::Config {
-                prompts: self.raw.data.train_batch_size,
-                responses: self.raw.rollout.n,
-                total_steps: self.raw.trainer.total_training_steps,
-            })
-            .map(Builtin::from),
-        };
-        built.map_err(|error| RecipeError::Type {
-            key: "schedule".to_owned(),
-            reason: error.to_string(),
+        self.raw.schedule.build(schedule::Size {
+            prompts: self.raw.data.train_batch_size,
+            responses: self.raw.rollout.n,
+            total_steps: self.raw.trainer.total_training_steps,
         })
     }
 
-    fn tail_batching(&self) -> Option<tail_batching::Config> {
-        let schedule = &self.raw.schedule;
-        let quotas = schedule.quotas.iter().map(|(domain, quota)| (domain.as_str().into(), *quota));
-        (schedule.name == "tail_batching").then(|| tail_batching::Config {
-            prompts: self.raw.data.train_batch_size,
-            responses: self.raw.rollout.n,
-            eta_prompts: schedule.eta_prompts,
-            eta_responses: schedule.eta_responses,
-            quotas: quotas.collect(),
-            max_queue_age: schedule.max_queue_age,
-            total_steps: self.raw.trainer.total_training_steps,
-        })
+    /// When responses are scored.
+    ///
+    /// # Errors
+    /// If there is no schedule of the recipe's name.
+    pub fn scoring(&self) -> Result<Scoring, RecipeError> {
+        self.raw.pipeline.reward.map_or_else(|| self.raw.schedule.scoring(), Ok)
+    }
+
+    /// When groups are trained on.
+    ///
+    /// # Errors
+    /// If `pipeline.gradient` is no way of it, or `pipeline.max_groups` is set where groups are not streamed.
+    pub fn fetch(&self) -> Result<Fetch, RecipeError> {
+        let pipeline = &self.raw.pipeline;
+        let key = "pipeline.gradient";
+        let fetch = match pipeline.gradient.as_deref() {
+            None => self.raw.schedule.fetch()?,
+            Some("streamed") => Fetch::default(),
+            Some("once") => Fetch::Once,
+            Some("whole_step") => Fetch::WholeStep,
+            Some(other) => {
+                one_of(key, other, &["streamed", "once", "whole_step"])?;
+                unreachable!("invariant: every name is matched above")
+            }
+        };
+        match (fetch, pipeline.max_groups) {
+            (fetch, None) => Ok(fetch),
+            (_, Some(0)) => Err(bound("pipeline.max_groups", "at least 1", 0)),
+            (Fetch::Streamed { .. }, max_groups) => Ok(Fetch::Streamed { max_groups }),
+            (_, Some(found)) => {
+                Err(bound("pipeline.max_groups", "streamed groups beside it", found))
+            }
+        }
     }
 
     /// Prompts, and responses to each, that a round of fresh prompts launches.
     #[must_use]
     pub fn launched(&self) -> (usize, u32) {
         let (prompts, responses) = (self.raw.data.train_batch_size, self.raw.rollout.n);
-        match self.tail_batching() {
-            Some(config) => config.launched(),
-            None => (prompts, responses),
+        match self.schedule() {
+            Ok(Builtin::TailBatching(schedule)) => schedule.launched(),
+            _ => (prompts, responses),
         }
     }
 
@@ -283,7 +300,8 @@ fn first_line(message: &str) -> String {
     message.lines().next().unwrap_or_default().to_owned()
 }
 
-/// Lays `section.key=value` over a table. The value is TOML if it reads as such, otherwise text.
+/// Lays `section.key=value` over a table. The value is TOML if it reads as such, otherwise text. Another schedule leaves the keys of the
+/// one before behind.
 fn overlay(table: &mut Table, text: &str) -> Result<(), RecipeError> {
     let wrong = || RecipeError::Override { text: text.to_owned() };
     let (key, value) = text.split_once('=').ok_or_else(wrong)?;
@@ -299,6 +317,9 @@ fn overlay(table: &mut Table, text: &str) -> Result<(), RecipeError> {
         .ok()
         .and_then(|mut parsed| parsed.remove("value"));
     section.insert(last.to_owned(), parsed.unwrap_or_else(|| Value::String(value.to_owned())));
+    if key.trim() == "schedule.name" {
+        schedule::leave_others(section);
+    }
     Ok(())
 }
 
@@ -366,7 +387,7 @@ mod tests {
             "",
             &["schedule.name=tail_batchin"],
             expect![
-                "key `schedule.name`: expected one of sync, tail_batching (did you mean `tail_batching`?), found `tail_batchin`"
+                "key `schedule.name`: expected one of sync, fused, tail_batching (did you mean `tail_batching`?), found `tail_batchin`"
             ],
         );
         check_error(
@@ -387,10 +408,19 @@ mod tests {
             "",
             &["schedule.name=sync", "schedule.max_queue_age=3"],
             expect![
-                "key `schedule.max_queue_age`: expected nothing with schedule.name = sync, which has no queue and no quotas, found 3"
+                "unknown key `schedule.max_queue_age`; did you mean `schedule.name = tail_batching`?"
             ],
         );
         check_error("", &["rollout.n"], expect!["override `rollout.n`: expected key=value"]);
+    }
+
+    #[test]
+    fn another_schedule_leaves_the_keys_of_the_one_before_behind() {
+        let file = "[schedule]\nname = \"tail_batching\"\neta_prompts = 1.5";
+        let recipe = read(file, &["schedule.name=sync"]).expect("valid");
+        assert!(recipe.raw.schedule.options.is_empty());
+        let same = read(file, &["schedule.name=tail_batching"]).expect("valid");
+        assert_eq!(same.raw.schedule.options.len(), 1);
     }
 
     #[test]

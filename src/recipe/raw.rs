@@ -5,8 +5,11 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use rollpacker_operators::reward::Scoring;
 use rollpacker_stages::train::config::{Aggregation, KlPenalty};
 use serde::{Deserialize, Serialize};
+
+use super::schedule;
 
 macro_rules! section {
     ($(#[$meta:meta])* $name:ident { $($(#[$field_meta:meta])* $field:ident: $type:ty = $default:expr,)* }) => {
@@ -33,7 +36,9 @@ section! {
         /// How responses are sampled, and by what.
         rollout: Rollout = Rollout::default(),
         /// Which prompts and responses a round launches and keeps.
-        schedule: Schedule = Schedule::default(),
+        schedule: schedule::Section = schedule::Section::default(),
+        /// How the stages of a step overlap.
+        pipeline: Pipeline = Pipeline::default(),
         /// How good a response is.
         reward: Reward = Reward::default(),
         /// Advantages, and how old a policy may be.
@@ -125,18 +130,14 @@ section! {
 }
 
 section! {
-    /// `[schedule]`
-    Schedule {
-        /// `sync` or `tail_batching`.
-        name: String = "tail_batching".to_owned(),
-        /// Prompts launched in a short round over prompts admitted.
-        eta_prompts: f64 = 1.25,
-        /// Responses launched in a short round over responses of a group.
-        eta_responses: f64 = 1.25,
-        /// Rounds that a deferred prompt may wait; left out, without limit.
-        max_queue_age: Option<u64> = None,
-        /// Prompts of a step by domain, summing to `data.train_batch_size`; empty: one quota for all.
-        quotas: BTreeMap<String, usize> = BTreeMap::new(),
+    /// `[pipeline]`: how the stages of a step overlap.
+    Pipeline {
+        /// When responses are scored: `streamed`, each as it ends, or `after_rollout`; left out, as the schedule has it.
+        reward: Option<Scoring> = None,
+        /// When groups are trained on: `streamed`, `once` or `whole_step`; left out, as the schedule has it.
+        gradient: Option<String> = None,
+        /// Groups that the trainer is given at once where they are streamed; left out, all that wait.
+        max_groups: Option<usize> = None,
     }
 }
 

@@ -5,6 +5,7 @@
 //! parallelism planner are policies of this kind.
 
 pub mod fixed;
+pub(crate) mod operator;
 
 pub use fixed::{Colocated, Separate, Shared};
 

@@ -2,6 +2,7 @@
 
 use arrow::datatypes::{Float32Type, Float64Type, Int32Type, UInt32Type, UInt64Type};
 use rollpacker_dataflow::batch::Batch;
+use rollpacker_dataflow::clock::Nanos;
 use rollpacker_dataflow::schema::column;
 use rollpacker_stages::rollout::FinishReason;
 use rollpacker_stages::train::Metrics;
@@ -16,6 +17,10 @@ pub struct Lengths {
     pub finished: Vec<usize>,
     /// Of those that were aborted.
     pub aborted: Vec<usize>,
+    /// Of those that were stopped to be continued, so far.
+    pub paused: Vec<usize>,
+    /// Tokens sampled in the step: without those that resumed responses brought with them.
+    pub sampled: usize,
     /// How many ended at the longest allowed length.
     pub clipped: usize,
 }
@@ -27,18 +32,22 @@ impl Lengths {
         let mut lengths = Self::default();
         for batch in batches {
             let tokens = batch.values::<UInt32Type>(column::RESPONSE_LENGTH);
+            let resumed = batch.values::<UInt32Type>(column::RESUMED_LENGTH);
             for (row, reason) in batch.text(column::FINISH_REASON).iter().enumerate() {
-                let aborted = reason.and_then(|reason| reason.parse::<FinishReason>().ok());
-                let aborted = !aborted.is_some_and(FinishReason::is_whole);
-                let kind = if aborted { &mut lengths.aborted } else { &mut lengths.finished };
+                let kind = match reason.and_then(|reason| reason.parse().ok()) {
+                    Some(FinishReason::Stop | FinishReason::Length) => &mut lengths.finished,
+                    Some(FinishReason::Pause) => &mut lengths.paused,
+                    Some(FinishReason::Abort) | None => &mut lengths.aborted,
+                };
                 kind.push(tokens.value(row) as usize);
+                lengths.sampled += (tokens.value(row) - resumed.value(row)) as usize;
                 lengths.clipped += usize::from(reason == Some(FinishReason::Length.as_str()));
             }
         }
         lengths
     }
 
-    /// Tokens of all of them.
+    /// Tokens of all that have ended.
     #[must_use]
     pub fn total(&self) -> usize {
         self.finished.iter().chain(&self.aborted).sum()
@@ -59,6 +68,7 @@ pub fn measure(report: &StepReport) -> Metrics {
     schedule(&mut metrics, &report.decisions);
     let trained_tokens = trained.total() + prompt_tokens(&mut metrics, &report.groups);
     let rollout = span(&report.responses);
+    metrics.extend(stages(report, &rollout, seconds));
     metrics.extend(
         [
             ("training/global_step", report.step.0 as f64 + 1.0),
@@ -70,9 +80,13 @@ pub fn measure(report: &StepReport) -> Metrics {
                 (launched.finished.len() + launched.aborted.len()) as f64,
             ),
             ("rollout/aborted_responses", launched.aborted.len() as f64),
-            ("rollout/launched_tokens", launched.total() as f64),
-            ("rollout/discarded_tokens", (launched.total() - trained.total()) as f64),
-            ("rollout/tokens_per_s", ratio(launched.total() as f64, rollout.seconds)),
+            ("rollout/paused_responses", launched.paused.len() as f64),
+            ("rollout/launched_tokens", launched.sampled as f64),
+            (
+                "rollout/discarded_tokens",
+                (launched.total() as f64 - trained.total() as f64).max(0.0),
+            ),
+            ("rollout/tokens_per_s", ratio(launched.sampled as f64, rollout.seconds)),
             ("perf/total_num_tokens", trained_tokens as f64),
             ("perf/time_per_step", seconds),
             ("perf/throughput", ratio(trained_tokens as f64, seconds)),
@@ -188,8 +202,32 @@ fn mean_reward_time(groups: &[Batch]) -> f64 {
     ratio(sum, count)
 }
 
+/// Where the time of a step went. The stages are told apart as a watch on the rollout sees them: until its first response is taken up
+/// the weights are synchronised, then it generates, then the last scores are waited for, and the rest is training that nothing hides.
+fn stages(report: &StepReport, rollout: &Span, seconds: f64) -> Metrics {
+    let scored = report
+        .groups
+        .iter()
+        .flat_map(|batch| batch.values::<UInt64Type>(column::SCORED_AT).values().iter().copied());
+    let until = |end: Option<u64>| Nanos(end.unwrap_or(0)).since(report.opened).as_secs_f64();
+    let sync = until(rollout.first);
+    let generated = until(rollout.last);
+    let scored = until(scored.max()).max(generated);
+    [
+        ("timing_s/weight_sync", sync),
+        ("timing_s/reward_exposed", scored - generated),
+        ("timing_s/training_exposed", (seconds - scored).max(0.0)),
+    ]
+    .map(|(name, value)| (name.to_owned(), value))
+    .into()
+}
+
 /// How long responses ran, and how full the engine was meanwhile.
 struct Span {
+    /// When the first was taken up, nanoseconds of the run's clock.
+    first: Option<u64>,
+    /// When the last ended.
+    last: Option<u64>,
     seconds: f64,
     bubble_ratio: f64,
 }
@@ -217,6 +255,8 @@ fn span(responses: &[Batch]) -> Span {
     let length = last.map_or(0, |last| last.0) - first.map_or(0, |first| first.0);
     let capacity = most as f64 * length as f64;
     Span {
+        first: first.map(|first| first.0),
+        last: last.map(|last| last.0),
         seconds: length as f64 * 1e-9,
         bubble_ratio: if capacity > 0.0 { 1.0 - running_time / capacity } else { 0.0 },
     }

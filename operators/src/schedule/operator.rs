@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use arrow::datatypes::{UInt32Type, UInt64Type};
+use arrow::datatypes::{Float64Type, UInt32Type, UInt64Type};
 use rollpacker_dataflow::batch::{Batch, BatchStream};
 use rollpacker_dataflow::budget::Budget;
 use rollpacker_dataflow::clock::Clock;
@@ -14,6 +14,8 @@ use rollpacker_dataflow::step::{PolicyVersion, PromptId, SampleId, Step};
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::Capability;
 use rollpacker_stages::rollout::FinishReason;
+
+use crate::placement::Place;
 
 use super::{Decision, Event, Offer, Round, Schedule, encode};
 use crate::rows::Row;
@@ -50,6 +52,7 @@ pub struct Scheduled<'scope> {
     pub(crate) prompts: Prompts<'scope>,
     pub(crate) schedule: Box<dyn Schedule>,
     pub(crate) stop: Stop,
+    pub(crate) placement: Option<Box<dyn Place>>,
 }
 
 /// Draws rounds from a stream of prompts.
@@ -60,7 +63,8 @@ pub trait ScheduleExt<'scope> {
 
 impl<'scope> ScheduleExt<'scope> for Prompts<'scope> {
     fn schedule(self, schedule: impl Schedule + 'static) -> Scheduled<'scope> {
-        Scheduled { prompts: self, schedule: Box::new(schedule), stop: Stop::default() }
+        let schedule = Box::new(schedule);
+        Scheduled { prompts: self, schedule, stop: Stop::default(), placement: None }
     }
 }
 
@@ -71,6 +75,13 @@ impl Scheduled<'_> {
         self.stop = stop.clone();
         self
     }
+
+    /// Lets `placement` say what generates and what trains, when. Without one the engine stays as it is, and the trainer always trains.
+    #[must_use]
+    pub fn placed(mut self, placement: impl Place + 'static) -> Self {
+        self.placement = Some(Box::new(placement));
+        self
+    }
 }
 
 /// Requests for the rollout, and decisions for whoever forms groups.
@@ -79,19 +90,21 @@ pub(crate) struct Rounds<'scope> {
     pub(crate) decisions: BatchStream<'scope>,
 }
 
-/// Installs the operator. `responses` is what the rollout of the same step reports: the inner loop. No output follows from it in the
-/// sense of progress tracking: what a schedule does upon a response it does at the step of a round that it holds open.
+/// Installs the operator. `responses` and `scores` are what rollout and reward of the same step report: the inner loop. No output follows
+/// from them in the sense of progress tracking: what a schedule does upon them it does at the step of a round that it holds open.
 pub(crate) fn schedule<'scope>(
     scheduled: Scheduled<'scope>,
     policies: BatchStream<'scope>,
     responses: BatchStream<'scope>,
+    scores: BatchStream<'scope>,
     clock: Arc<dyn Clock>,
 ) -> Rounds<'scope> {
-    let Scheduled { prompts: Prompts { rows, budget, .. }, schedule, stop } = scheduled;
+    let Scheduled { prompts: Prompts { rows, budget, .. }, schedule, stop, .. } = scheduled;
     let mut operator = Operator::new("schedule", rows.scope());
     let mut rows = operator.input(rows, Pipeline, &schema::PROMPTS);
     let mut policies = operator.input(policies, Pipeline, &schema::POLICIES);
     let mut responses = operator.input(responses, Pipeline, &schema::RESPONSES);
+    let mut scores = operator.input(scores, Pipeline, &schema::SCORED);
     let (mut requests, request_stream) = operator.output(&schema::REQUESTS, &[1]);
     let (mut decisions, decision_stream) = operator.output(&schema::DECISIONS, &[1]);
     let decision_stream = operator.spanned(decision_stream);
@@ -113,6 +126,7 @@ pub(crate) fn schedule<'scope>(
                 driver.policy(*capability.time(), capabilities);
             });
             responses.for_each(|capability, batch| driver.responses(*capability.time(), &batch));
+            scores.for_each(|capability, batch| driver.scores(*capability.time(), &batch));
             driver.decide(
                 |open, batch| requests.give(&open.requests, batch),
                 |open, batch| decisions.give(&open.decisions, batch),
@@ -224,6 +238,25 @@ impl Driver {
         }
     }
 
+    fn scores(&mut self, step: Step, batch: &Batch) {
+        if !self.schedule.wants_scores() {
+            return;
+        }
+        let prompts = batch.values::<UInt64Type>(column::PROMPT_ID);
+        let samples = batch.values::<UInt32Type>(column::SAMPLE);
+        let scores = batch.values::<Float64Type>(column::SCORE);
+        for row in 0..batch.num_rows() {
+            self.tell(Event::Scored {
+                id: SampleId {
+                    step,
+                    prompt: PromptId(prompts.value(row)),
+                    sample: samples.value(row),
+                },
+                score: scores.value(row),
+            });
+        }
+    }
+
     fn decide(
         &mut self,
         mut request: impl FnMut(&Open, Batch),
@@ -280,8 +313,8 @@ impl Driver {
             }
             Decision::Admit { prompt, .. } => drop(self.prompts.remove(prompt)),
             Decision::Reject { prompt, .. } => {
-                self.prompts.remove(prompt);
-                self.budget.release(1);
+                let unlaunched = self.prompts.remove(prompt).is_some_and(|held| !held.launched);
+                self.budget.release(usize::from(unlaunched));
             }
             _ => {}
         }

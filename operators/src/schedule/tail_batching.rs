@@ -47,9 +47,11 @@ pub struct Config {
     pub prompts: usize,
     /// Responses of a group: R0.
     pub responses: u32,
-    /// Prompts launched in a short round over prompts admitted: 1 or more.
+    /// Prompts launched in a short round over prompts admitted: 1 or more; the paper's 1.25 if left out.
+    #[serde(default = "paper")]
     pub eta_prompts: f64,
-    /// Responses launched in a short round over responses of a group: 1 or more.
+    /// Responses launched in a short round over responses of a group: 1 or more; the paper's 1.25 if left out.
+    #[serde(default = "paper")]
     pub eta_responses: f64,
     /// Prompts admitted in a round by domain, summing to `prompts`; prompts of other domains are rejected. Empty: one quota for all.
     #[serde(default)]
@@ -102,17 +104,9 @@ struct Share {
     places: usize,
 }
 
-impl Config {
-    /// Prompts that a short round launches, over all domains, and responses to each.
-    #[must_use]
-    pub fn launched(&self) -> (usize, u32) {
-        let prompts = match self.quotas.len() {
-            0 => scaled(self.eta_prompts, self.prompts),
-            _ => self.quotas.values().map(|&quota| scaled(self.eta_prompts, quota)).sum(),
-        };
-        let responses = scaled(self.eta_responses, self.responses as usize);
-        (prompts, u32::try_from(responses).unwrap_or(u32::MAX))
-    }
+/// The speculation factor of the paper's runs.
+fn paper() -> f64 {
+    1.25
 }
 
 impl TailBatching {
@@ -122,7 +116,8 @@ impl TailBatching {
     /// If a count or quota is 0, a factor is not within 1 and 1000, or the quotas do not sum to the prompts of a round.
     pub fn new(config: Config) -> Result<Self, ScheduleError> {
         config.check()?;
-        let (_, short_responses) = config.launched();
+        let short_responses = scaled(config.eta_responses, config.responses as usize);
+        let short_responses = u32::try_from(short_responses).unwrap_or(u32::MAX);
         let one_lane = config.quotas.is_empty();
         let quotas =
             if one_lane { BTreeMap::from([("".into(), config.prompts)]) } else { config.quotas };
@@ -137,6 +132,12 @@ impl TailBatching {
             queue: LongPrompts::default(),
             rounds: Rounds::new(config.total_steps),
         })
+    }
+
+    /// Prompts that a short round launches, over all domains, and responses to each.
+    #[must_use]
+    pub fn launched(&self) -> (usize, u32) {
+        (self.lanes.values().map(|lane| lane.short).sum(), self.short_responses)
     }
 
     fn offer(&mut self, Offer { prompt, epoch, domain, .. }: Offer) {

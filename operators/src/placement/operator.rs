@@ -1,0 +1,213 @@
+//! Puts a [placement policy](Place) on streams.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use arrow::array::{StringArray, UInt32Array};
+use arrow::datatypes::{Int32Type, UInt8Type, UInt32Type, UInt64Type};
+use rollpacker_dataflow::batch::{Batch, BatchStream};
+use rollpacker_dataflow::clock::Clock;
+use rollpacker_dataflow::operator::Operator;
+use rollpacker_dataflow::schema::{self, column};
+use rollpacker_dataflow::step::{PromptId, SampleId, Step};
+use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
+use rollpacker_dataflow::timely::dataflow::operators::Capability;
+
+use super::{Decision, Event, Place};
+use crate::schedule::Round;
+use crate::schedule::encode::{ADMIT, CLOSE, LAUNCH, OPEN};
+use crate::schedule::operator::finish_reason;
+
+/// What a placement follows from.
+pub(crate) struct Observed<'scope> {
+    pub(crate) policies: BatchStream<'scope>,
+    pub(crate) requests: BatchStream<'scope>,
+    pub(crate) responses: BatchStream<'scope>,
+    pub(crate) decisions: BatchStream<'scope>,
+}
+
+/// Installs the operator: batches of [`schema::PLACEMENTS`]. They follow from policies alone: what a policy decides later in a step it
+/// says at that step, until the step's rollout is drained.
+pub(crate) fn place<'scope>(
+    policy: impl Place + 'static,
+    observed: Observed<'scope>,
+    clock: Arc<dyn Clock>,
+) -> BatchStream<'scope> {
+    let mut operator = Operator::new("placement", observed.policies.scope());
+    let mut policies = operator.input(observed.policies, Pipeline, &schema::POLICIES);
+    let mut requests = operator.input(observed.requests, Pipeline, &schema::REQUESTS);
+    let mut responses = operator.input(observed.responses, Pipeline, &schema::RESPONSES);
+    let mut decisions = operator.input(observed.decisions, Pipeline, &schema::DECISIONS);
+    let (mut output, stream) = operator.output(&schema::PLACEMENTS, &[0]);
+    operator.build(move |_capabilities| {
+        let mut driver = Driver { policy, clock, steps: BTreeMap::new(), decided: Vec::new() };
+        move |frontiers| {
+            policies.for_each(|capability, _| {
+                driver.open(*capability.time(), capability.retain(output.index()));
+            });
+            // In this order: a round opens before it launches, and a response ends before it is admitted.
+            let mut rounds = Vec::new();
+            decisions.for_each(|capability, batch| rounds.push((*capability.time(), batch)));
+            rounds.iter().for_each(|(step, batch)| driver.opened(*step, batch));
+            requests.for_each(|capability, batch| driver.requested(*capability.time(), &batch));
+            responses.for_each(|capability, batch| driver.responded(*capability.time(), &batch));
+            rounds.iter().for_each(|(step, batch)| driver.decided(*step, batch));
+            driver.drain();
+            driver.give(|capability, batch| output.give(capability, batch));
+            // A step of which neither responses nor decisions can come any more has nothing left to place.
+            driver
+                .steps
+                .retain(|step, _| frontiers[1..].iter().any(|frontier| frontier.less_equal(step)));
+        }
+    });
+    stream
+}
+
+struct Driver<P> {
+    policy: P,
+    clock: Arc<dyn Clock>,
+    steps: BTreeMap<Step, UnderWay>,
+    decided: Vec<Decision>,
+}
+
+/// A step whose rollout may still be placed.
+struct UnderWay {
+    capability: Capability<Step>,
+    launched: usize,
+    ended: usize,
+    closed: bool,
+    drained: bool,
+}
+
+impl<P: Place> Driver<P> {
+    fn tell(&mut self, event: Event) {
+        self.policy.on(self.clock.now(), event);
+        while let Some(decision) = self.policy.poll() {
+            self.decided.push(decision);
+        }
+    }
+
+    fn open(&mut self, step: Step, capability: Capability<Step>) {
+        let fresh = UnderWay { capability, launched: 0, ended: 0, closed: false, drained: false };
+        self.steps.insert(step, fresh);
+        self.tell(Event::Policy { step });
+    }
+
+    fn opened(&mut self, step: Step, batch: &Batch) {
+        let rounds = batch.text(column::ROUND);
+        for (row, decision) in batch.text(column::DECISION).iter().enumerate() {
+            if decision == Some(OPEN) {
+                self.tell(Event::Opened { step, round: round(rounds.value(row)) });
+            }
+        }
+    }
+
+    fn requested(&mut self, step: Step, batch: &Batch) {
+        let actions = batch.values::<UInt8Type>(column::ACTION);
+        let prompts = batch.values::<UInt64Type>(column::PROMPT_ID);
+        let samples = batch.values::<UInt32Type>(column::SAMPLES);
+        let prompt_ids = batch.lists::<Int32Type>(column::PROMPT_IDS);
+        for row in (0..batch.num_rows()).filter(|&row| actions.value(row) == LAUNCH) {
+            let samples = samples.value(row);
+            if let Some(under_way) = self.steps.get_mut(&step) {
+                under_way.launched += samples as usize;
+                under_way.drained = false;
+            }
+            self.tell(Event::Launched {
+                step,
+                prompt: PromptId(prompts.value(row)),
+                samples,
+                prompt_length: u32::try_from(prompt_ids.get(row).len()).unwrap_or(u32::MAX),
+            });
+        }
+    }
+
+    fn responded(&mut self, step: Step, batch: &Batch) {
+        let prompts = batch.values::<UInt64Type>(column::PROMPT_ID);
+        let samples = batch.values::<UInt32Type>(column::SAMPLE);
+        let tokens = batch.values::<UInt32Type>(column::RESPONSE_LENGTH);
+        let preemptions = batch.values::<UInt32Type>(column::PREEMPTIONS);
+        let reasons = batch.text(column::FINISH_REASON);
+        if let Some(under_way) = self.steps.get_mut(&step) {
+            under_way.ended += batch.num_rows();
+        }
+        for row in 0..batch.num_rows() {
+            let (prompt, sample) = (PromptId(prompts.value(row)), samples.value(row));
+            self.tell(Event::Response {
+                id: SampleId { step, prompt, sample },
+                tokens: tokens.value(row),
+                finish_reason: finish_reason(reasons.value(row)),
+                preemptions: preemptions.value(row),
+            });
+        }
+    }
+
+    fn decided(&mut self, step: Step, batch: &Batch) {
+        let prompts = batch.values::<UInt64Type>(column::PROMPT_ID);
+        let admitted = batch.lists::<UInt32Type>(column::ADMITTED);
+        for (row, decision) in batch.text(column::DECISION).iter().enumerate() {
+            match decision {
+                Some(ADMIT) => self.tell(Event::Admitted {
+                    step,
+                    prompt: PromptId(prompts.value(row)),
+                    samples: u32::try_from(admitted.get(row).len()).unwrap_or(u32::MAX),
+                }),
+                Some(CLOSE) => {
+                    if let Some(under_way) = self.steps.get_mut(&step) {
+                        under_way.closed = true;
+                    }
+                    self.tell(Event::Closed { step });
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Tells of the steps whose rollout has ended.
+    fn drain(&mut self) {
+        let ended = |under_way: &UnderWay| {
+            under_way.closed && !under_way.drained && under_way.ended == under_way.launched
+        };
+        let drained: Vec<Step> = self
+            .steps
+            .iter()
+            .filter(|(_, under_way)| ended(under_way))
+            .map(|(&step, _)| step)
+            .collect();
+        for step in drained {
+            if let Some(under_way) = self.steps.get_mut(&step) {
+                under_way.drained = true;
+            }
+            self.tell(Event::Drained { step });
+        }
+    }
+
+    /// Gives what was decided, at the earliest step under way.
+    fn give(&mut self, mut give: impl FnMut(&Capability<Step>, Batch)) {
+        let Some(under_way) = self.steps.values().next() else { return };
+        give(&under_way.capability, placement_batch(&std::mem::take(&mut self.decided)));
+    }
+}
+
+fn placement_batch(decided: &[Decision]) -> Batch {
+    let numbers =
+        |of: fn(&Decision) -> u32| Arc::new(UInt32Array::from_iter_values(decided.iter().map(of)));
+    Batch::from_columns(
+        &schema::PLACEMENTS,
+        vec![
+            numbers(|decision| decision.rollout.instances),
+            numbers(|decision| decision.rollout.tensor_parallel),
+            numbers(|decision| decision.training_devices),
+            Arc::new(StringArray::from_iter_values(
+                decided.iter().map(|decision| decision.reason.as_str()),
+            )),
+        ],
+    )
+}
+
+fn round(written: &str) -> Round {
+    [Round::Full, Round::Short, Round::Long]
+        .into_iter()
+        .find(|round| round.as_str() == written)
+        .expect("invariant: the schedule writes kinds of rounds only")
+}

@@ -1,0 +1,169 @@
+//! The section `[schedule]`: which schedule, and the options of its own; recipes and simulated jobs share it.
+
+use rollpacker_operators::gradient::Fetch;
+use rollpacker_operators::reward::Scoring;
+use rollpacker_operators::schedule::{
+    Builtin, ScheduleError, Synchronous, TailBatching, sync, tail_batching,
+};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use toml::{Table, Value};
+
+use super::bounds::one_of;
+use super::{RecipeError, keys};
+
+/// `[schedule]`: a name, and the keys of that schedule's `Config` but for those that other sections say.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Section {
+    /// One of [`names`].
+    #[serde(default = "default_name")]
+    pub name: String,
+    /// The other keys.
+    #[serde(flatten)]
+    pub options: Table,
+}
+
+/// What other sections say of every schedule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Size {
+    /// Prompts of a round.
+    pub prompts: usize,
+    /// Responses to each.
+    pub responses: u32,
+    /// Steps of the run, if it has an end of its own.
+    pub total_steps: Option<u64>,
+}
+
+/// Keys that a [`Size`] says.
+const SAID_ELSEWHERE: [&str; 3] = ["prompts", "responses", "total_steps"];
+
+/// A schedule that can be named.
+struct Known {
+    name: &'static str,
+    fields: fn() -> &'static [&'static str],
+    build: fn(Table) -> Result<Built, toml::de::Error>,
+    scoring: Scoring,
+    fetch: Fetch,
+}
+
+type Built = Result<Builtin, ScheduleError>;
+
+const STREAMED: Fetch = Fetch::Streamed { max_groups: None };
+
+static KNOWN: [Known; 3] = [
+    Known {
+        name: "sync",
+        fields: keys::fields::<sync::Config>,
+        build: |table| Ok(Synchronous::new(config(table)?).map(Builtin::from)),
+        scoring: Scoring::AfterRollout,
+        fetch: Fetch::WholeStep,
+    },
+    Known {
+        name: "fused",
+        fields: keys::fields::<sync::Config>,
+        build: |table| Ok(Synchronous::new(config(table)?).map(Builtin::from)),
+        scoring: Scoring::Streamed,
+        fetch: STREAMED,
+    },
+    Known {
+        name: "tail_batching",
+        fields: keys::fields::<tail_batching::Config>,
+        build: |table| Ok(TailBatching::new(config(table)?).map(Builtin::from)),
+        scoring: Scoring::Streamed,
+        fetch: STREAMED,
+    },
+];
+
+/// The schedules that can be named.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    KNOWN.iter().map(|known| known.name)
+}
+
+/// Drops the keys of other schedules than the one that a section names, so that an override of the name is enough to change it.
+pub(super) fn leave_others(section: &mut Table) {
+    let name = section.get("name").and_then(Value::as_str).unwrap_or_default();
+    let has = |known: &Known, key: &str| (known.fields)().contains(&key);
+    let Some(named) = KNOWN.iter().find(|known| known.name == name) else { return };
+    section.retain(|key, _| {
+        key == "name" || has(named, key) || !KNOWN.iter().any(|known| has(known, key))
+    });
+}
+
+impl Default for Section {
+    fn default() -> Self {
+        Self { name: default_name(), options: Table::new() }
+    }
+}
+
+impl Section {
+    /// The schedule, at its beginning.
+    ///
+    /// # Errors
+    /// If there is no schedule of that name, it does not have a key, or a value is of a wrong type or out of its bounds.
+    pub fn build(&self, size: Size) -> Result<Builtin, RecipeError> {
+        let known = self.known()?;
+        self.check_keys(known)?;
+        let mut table = self.options.clone();
+        table.insert("prompts".to_owned(), integer(size.prompts as u64));
+        table.insert("responses".to_owned(), integer(size.responses.into()));
+        if let Some(steps) = size.total_steps {
+            table.insert("total_steps".to_owned(), integer(steps));
+        }
+        let refuse = |reason: String| RecipeError::Type { key: "schedule".to_owned(), reason };
+        (known.build)(table)
+            .map_err(|error| refuse(super::first_line(error.message())))?
+            .map_err(|error| refuse(error.to_string()))
+    }
+
+    /// When its responses are scored, unless the recipe says otherwise.
+    ///
+    /// # Errors
+    /// If there is no schedule of that name.
+    pub fn scoring(&self) -> Result<Scoring, RecipeError> {
+        Ok(self.known()?.scoring)
+    }
+
+    /// When its groups are trained on, unless the recipe says otherwise.
+    ///
+    /// # Errors
+    /// If there is no schedule of that name.
+    pub fn fetch(&self) -> Result<Fetch, RecipeError> {
+        Ok(self.known()?.fetch)
+    }
+
+    fn known(&self) -> Result<&'static Known, RecipeError> {
+        one_of("schedule.name", &self.name, &names().collect::<Vec<_>>())?;
+        Ok(KNOWN
+            .iter()
+            .find(|known| known.name == self.name)
+            .expect("invariant: the name is one of them"))
+    }
+
+    fn check_keys(&self, known: &Known) -> Result<(), RecipeError> {
+        let keys: Vec<&'static str> =
+            (known.fields)().iter().copied().filter(|key| !SAID_ELSEWHERE.contains(key)).collect();
+        let unknown = self.options.keys().find(|key| !keys.contains(&key.as_str()));
+        unknown.map_or(Ok(()), |key| {
+            let near = keys::nearest(key, keys.iter().copied());
+            let owner = KNOWN.iter().find(|other| (other.fields)().contains(&key.as_str()));
+            Err(RecipeError::UnknownKey {
+                key: format!("schedule.{key}"),
+                nearest: near
+                    .map(|near| format!("schedule.{near}"))
+                    .or_else(|| owner.map(|owner| format!("schedule.name = {}", owner.name))),
+            })
+        })
+    }
+}
+
+fn default_name() -> String {
+    "tail_batching".to_owned()
+}
+
+fn config<C: DeserializeOwned>(table: Table) -> Result<C, toml::de::Error> {
+    Value::Table(table).try_into()
+}
+
+fn integer(value: u64) -> Value {
+    Value::Integer(i64::try_from(value).unwrap_or(i64::MAX))
+}
