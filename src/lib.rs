@@ -13,6 +13,7 @@ pub mod record;
 pub mod run;
 #[cfg(feature = "torch")]
 pub mod session;
+pub mod simulate;
 #[cfg(feature = "torch")]
 pub mod telemetry;
 

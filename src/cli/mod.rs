@@ -3,6 +3,7 @@
 mod data;
 #[cfg(feature = "torch")]
 mod sft;
+mod simulate;
 #[cfg(feature = "torch")]
 mod train;
 
@@ -29,6 +30,8 @@ enum Command {
     /// Train a small model from scratch on demonstrations, as a warm start.
     #[cfg(feature = "torch")]
     Sft(sft::SftArgs),
+    /// Simulate a job on a cluster, schedule beside schedule: how fast, and at what statistical price.
+    Simulate(simulate::SimulateArgs),
     /// Inspect, validate, convert and generate prompt datasets.
     Data(data::DataArgs),
 }
@@ -43,6 +46,7 @@ pub fn run() -> anyhow::Result<ExitCode> {
         Command::Train(args) => train::run(args),
         #[cfg(feature = "torch")]
         Command::Sft(args) => sft::run_args(args),
+        Command::Simulate(args) => simulate::run(args),
         Command::Data(args) => data::run(args),
     }
 }

@@ -1,5 +1,6 @@
 //! The work of an RL step behind small traits.
 
+pub mod cluster;
 pub mod model;
 pub mod reward;
 pub mod rollout;

@@ -2,6 +2,7 @@
 
 pub mod lengths;
 pub mod sampling;
+pub mod simulated;
 pub mod statistics;
 
 #[cfg(feature = "torch")]

@@ -14,6 +14,7 @@ pub mod optimizer;
 pub mod sft;
 #[cfg(feature = "torch")]
 mod shared_prompts;
+pub mod simulated;
 #[cfg(feature = "torch")]
 mod tally;
 #[cfg(feature = "torch")]

@@ -1,0 +1,218 @@
+//! Outcomes: what a simulated run was like, step by step.
+
+use std::collections::BTreeMap;
+
+use arrow::datatypes::{Float32Type, UInt32Type, UInt64Type};
+use rollpacker_dataflow::batch::Batch;
+use rollpacker_dataflow::clock::Nanos;
+use rollpacker_dataflow::schema::column;
+use rollpacker_operators::report::{Observer, StepReport, measure};
+use rollpacker_operators::survival::Survival;
+use rollpacker_stages::rollout::FinishReason;
+use rollpacker_stages::train::Metrics;
+use serde::Serialize;
+
+use super::gantt::{Gantt, TrainingLog};
+
+/// A run with one seed.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Outcome {
+    /// The steps that count, in order.
+    pub steps: Vec<StepOutcome>,
+    /// How much each length was trained on: the sum of the weights of its responses.
+    pub trained: BTreeMap<u32, f64>,
+    /// The lengths of all launched responses, aborted ones censored.
+    pub launched: Survival,
+    /// Who worked when, in the step that was asked for.
+    pub gantt: Option<Gantt>,
+}
+
+/// A step.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct StepOutcome {
+    /// Its number, from 1.
+    pub step: u64,
+    /// `full`, `short` or `long`.
+    pub round: String,
+    /// Seconds since the step before it was complete.
+    pub seconds: f64,
+    /// What these seconds went to.
+    pub stages: Stages,
+    /// Response tokens that were trained on.
+    pub trained_tokens: f64,
+    /// Responses that were trained on.
+    pub trained_responses: f64,
+    /// All other numbers, by name.
+    pub metrics: Metrics,
+}
+
+/// The seconds of a step by the stage that it waited for; they sum to those of the step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Stages {
+    /// Until the first response was taken up: new weights, a new placement.
+    pub sync: f64,
+    /// Until the last response ended.
+    pub rollout: f64,
+    /// From then on, until the last reward was known.
+    pub reward: f64,
+    /// The rest: training that nothing hid.
+    pub training: f64,
+}
+
+impl Stages {
+    /// Names and seconds, in the order of a step.
+    #[must_use]
+    pub fn named(&self) -> [(&'static str, f64); 4] {
+        [
+            ("sync", self.sync),
+            ("rollout", self.rollout),
+            ("reward", self.reward),
+            ("training", self.training),
+        ]
+    }
+}
+
+/// Makes an [`Outcome`] of the reports of steps.
+#[derive(Debug, Default)]
+pub struct Recorder {
+    outcome: Outcome,
+    warmup_steps: u64,
+    gantt: Charted,
+    training: TrainingLog,
+    /// Whether rewards wait for the last response.
+    rewards_wait: bool,
+    /// When the step before was complete.
+    before: Nanos,
+}
+
+/// Which step has its Gantt chart kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Charted {
+    /// None.
+    #[default]
+    None,
+    /// The one that took longest.
+    Slowest,
+    /// The one of this number, from 1.
+    Step(u64),
+}
+
+impl Recorder {
+    /// Leaves the first `warmup_steps` out, and charts the step that `gantt` says with what `training` logs.
+    #[must_use]
+    pub fn new(warmup_steps: u64, gantt: Charted, training: TrainingLog) -> Self {
+        Self { warmup_steps, gantt, training, ..Self::default() }
+    }
+
+    /// The same of a run in which nothing is scored before the last response has ended.
+    #[must_use]
+    pub fn with_rewards_after_rollout(self) -> Self {
+        Self { rewards_wait: true, ..self }
+    }
+
+    /// What was recorded so far.
+    #[must_use]
+    pub fn take(&mut self) -> Outcome {
+        std::mem::take(&mut self.outcome)
+    }
+
+    fn charts(&self, step: u64, seconds: f64) -> bool {
+        match self.gantt {
+            Charted::None => false,
+            Charted::Step(number) => number == step,
+            Charted::Slowest => {
+                step > self.warmup_steps
+                    && self.outcome.gantt.as_ref().is_none_or(|kept| kept.seconds < seconds)
+            }
+        }
+    }
+}
+
+impl Observer for Recorder {
+    fn step(&mut self, report: StepReport) {
+        let from = std::mem::replace(&mut self.before, report.closed);
+        let number = report.step.0 + 1;
+        let seconds = report.closed.since(from).as_secs_f64();
+        let intervals = self.training.take_until(report.closed);
+        if self.charts(number, seconds) {
+            self.outcome.gantt = Some(Gantt::of(&report, from, &intervals));
+        }
+        if number <= self.warmup_steps {
+            return;
+        }
+        let (trained_tokens, trained_responses) = self.outcome.observe(&report);
+        self.outcome.steps.push(StepOutcome {
+            step: number,
+            round: round(&report.decisions),
+            seconds,
+            stages: stages(&report, from, self.rewards_wait),
+            trained_tokens,
+            trained_responses,
+            metrics: measure(&report),
+        });
+    }
+}
+
+impl Outcome {
+    /// Adds the lengths of a step; tokens and responses that were trained on.
+    fn observe(&mut self, report: &StepReport) -> (f64, f64) {
+        for batch in &report.responses {
+            let tokens = batch.values::<UInt32Type>(column::RESPONSE_LENGTH).values();
+            let reasons = batch.text(column::FINISH_REASON);
+            for (&tokens, reason) in tokens.iter().zip(reasons.iter()) {
+                match reason.and_then(|reason| reason.parse::<FinishReason>().ok()) {
+                    // It goes on in a later step, and is observed there.
+                    Some(FinishReason::Pause) => {}
+                    reason => self
+                        .launched
+                        .observe(tokens, reason.is_some_and(FinishReason::is_whole)),
+                }
+            }
+        }
+        let (mut sum, mut count) = (0.0, 0.0);
+        for batch in &report.groups {
+            let tokens = batch.values::<UInt32Type>(column::RESPONSE_LENGTH).values();
+            let weights = batch.values::<Float32Type>(column::WEIGHT).values();
+            for (&tokens, &weight) in tokens.iter().zip(weights) {
+                *self.trained.entry(tokens).or_default() += f64::from(weight);
+                (sum, count) = (sum + f64::from(tokens), count + 1.0);
+            }
+        }
+        (sum, count)
+    }
+}
+
+fn round(decisions: &[Batch]) -> String {
+    let rounds = decisions.iter().flat_map(|batch| batch.text(column::ROUND).iter().flatten());
+    rounds.last().unwrap_or("full").to_owned()
+}
+
+/// Where the seconds since `from` went.
+fn stages(report: &StepReport, from: Nanos, rewards_wait: bool) -> Stages {
+    let stamps = |name: &'static str| {
+        report.responses.iter().flat_map(move |batch| batch.values::<UInt64Type>(name).values())
+    };
+    let closed = report.closed.0;
+    let inside = |time: u64| time.clamp(from.0, closed);
+    let first = inside(stamps(column::STARTED).min().copied().unwrap_or(from.0));
+    let last = inside(stamps(column::FINISHED).max().copied().unwrap_or(first)).max(first);
+    let sent = rewards_wait.then_some(last);
+    let scored = inside(last_reward(&report.groups, sent)).max(last);
+    let seconds = |from: u64, to: u64| Nanos(to - from).as_secs_f64();
+    Stages {
+        sync: seconds(from.0, first),
+        rollout: seconds(first, last),
+        reward: seconds(last, scored),
+        training: seconds(scored, closed),
+    }
+}
+
+/// When the last reward of a group was known, if its responses were scored as they ended, or all were `sent` at once.
+fn last_reward(groups: &[Batch], sent: Option<u64>) -> u64 {
+    let known = groups.iter().flat_map(|batch| {
+        let ended = batch.values::<UInt64Type>(column::FINISHED).values();
+        let took = batch.values::<UInt64Type>(column::REWARD_TIME).values();
+        ended.iter().zip(took).map(|(&ended, &took)| sent.unwrap_or(ended).saturating_add(took))
+    });
+    known.max().unwrap_or(0)
+}

@@ -1,0 +1,182 @@
+//! The fitted constants of the cost model, all of them, and the measured distributions that it draws from.
+//!
+//! Sources: RollPacker (paper and the figures of its authors' repository). What a constant was fitted to is said beside it.
+
+use serde::{Deserialize, Serialize};
+
+/// Constants that no data sheet gives. [`Default`] is the fit; a recipe may change any of them for a sensitivity study.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Calibration {
+    /// Share of a device's memory that an engine may use. vLLM's usual setting; not fitted.
+    pub memory_share: f64,
+    /// Bytes of a device that activations and graphs of an engine take. Not fitted.
+    pub activation_bytes: f64,
+    /// Share of the memory bandwidth at which weights are read. Fitted to the long rounds of Fig. 11c.
+    pub weight_bandwidth: f64,
+    /// Share of the memory bandwidth at which the KV cache is read. Fitted to the long rounds of Fig. 11c.
+    pub kv_bandwidth: f64,
+    /// Share of the peak that decoding reaches where it is bound by arithmetic. Not fitted.
+    pub decode_utilisation: f64,
+    /// Share of the peak that prefill reaches. Not fitted.
+    pub prefill_utilisation: f64,
+    /// Seconds of a prefill beside its arithmetic. Not fitted.
+    pub prefill_overhead: f64,
+    /// Seconds of a decode iteration, whatever runs. Fitted to the long rounds of Fig. 11c.
+    pub iteration_overhead: f64,
+    /// Seconds of a decode iteration for each running response: sampling, scheduling, detokenisation. Fitted with the above.
+    pub response_overhead: f64,
+    /// Seconds that the all-reduces of a layer take between two devices, however little they carry; grows with the logarithm of the
+    /// devices. Fitted to the long rounds of the 32B job in Fig. 11c.
+    pub all_reduce_latency: f64,
+    /// Seconds that the controller of a job takes to hand out a response; those launched together arrive when all are handed out.
+    /// Fitted to the short rounds of Fig. 11c.
+    pub dispatch_interval: f64,
+    /// Seconds of a rollout before its first token, whatever the model. Fitted to the short rounds of Fig. 11c.
+    pub rollout_overhead: f64,
+    /// Seconds of weight synchronisation a parameter. Fitted to the synchronisation of Fig. 11c.
+    pub weight_sync_per_parameter: f64,
+    /// Seconds to restart engine instances with another tensor parallelism, beside loading the weights. Not fitted.
+    pub reconfiguration: f64,
+    /// Seconds of an optimizer step, whatever the model. Fitted to the training times of Fig. 11c.
+    pub optimizer_step: f64,
+    /// Seconds a token of the padded batch in the single controller, once for each of its responses. Fitted with the above.
+    pub padding_per_token: f64,
+    /// Tokens of a sequence on each device that it is split over, below which the device is not filled. Not fitted.
+    pub saturating_tokens: f64,
+    /// Arithmetic of training a token in multiples of the parameters: 6 for forward and backward, 2 for the log-probabilities of the
+    /// reference, 2 for those of the old policy. Not fitted.
+    pub training_flops_per_parameter: f64,
+    /// Seconds from the decision that a trainer takes some of the devices to its first group. RollPacker, section 5; not fitted.
+    pub handover: f64,
+    /// Seconds until a trainer that computes already computes on more devices. Not fitted.
+    pub reassignment: f64,
+    /// Seconds that the controller takes to have a response scored after the rollout. Fitted to Table 1 and the totals of Fig. 10.
+    pub scoring_interval: f64,
+}
+
+impl Default for Calibration {
+    fn default() -> Self {
+        Self {
+            memory_share: 0.80,
+            activation_bytes: 4e9,
+            weight_bandwidth: 0.92,
+            kv_bandwidth: 0.90,
+            decode_utilisation: 0.60,
+            prefill_utilisation: 0.50,
+            prefill_overhead: 2e-3,
+            iteration_overhead: 0.5e-3,
+            response_overhead: 20e-6,
+            all_reduce_latency: 80e-6,
+            dispatch_interval: 28e-3,
+            rollout_overhead: 2.0,
+            weight_sync_per_parameter: 0.83e-9,
+            reconfiguration: 10.0,
+            optimizer_step: 8.0,
+            padding_per_token: 1.0e-6,
+            saturating_tokens: 512.0,
+            training_flops_per_parameter: 10.0,
+            handover: 3.0,
+            reassignment: 2.0,
+            scoring_interval: 17e-3,
+        }
+    }
+}
+
+/// Model FLOP utilisation of training by devices that hold a copy of the model; between them by the logarithm, beyond them the nearest.
+/// Fitted to the training times of the 7B (TP2), 14B (TP2 PP2 CP2) and 32B (TP4 PP2 CP2) jobs in Fig. 11c.
+pub const TRAINING_UTILISATION: [(f64, f64); 3] = [(2.0, 0.33), (8.0, 0.25), (16.0, 0.145)];
+
+/// Tokens to which prompts are padded in a batch; veRL's setting in RollPacker's jobs.
+pub const PADDED_PROMPT: f64 = 2048.0;
+
+/// Execution times of a code sandbox: percentile and seconds. RollPacker, Fig. 8a; about 5 % run into the timeout of 30 s.
+pub const SANDBOX_SECONDS: [(f64, f64); 15] = [
+    (0.0, 0.13),
+    (5.0, 0.15),
+    (10.0, 0.17),
+    (25.0, 0.23),
+    (50.0, 0.31),
+    (60.0, 0.36),
+    (70.0, 0.45),
+    (75.0, 0.54),
+    (80.0, 0.66),
+    (85.0, 0.74),
+    (90.0, 0.87),
+    (92.0, 0.96),
+    (93.0, 1.05),
+    (94.0, 1.94),
+    (94.5, 12.6),
+];
+
+/// Share of sandbox runs that never end by themselves; RollPacker, Fig. 8a: the CDF reaches 94.8 % short of the timeout.
+pub const SANDBOX_HANGS: f64 = 0.052;
+
+/// Share of responses that never end among those to a prompt that has any. Not identified by the figures; with 8 responses a group it
+/// makes a hard prompt fill most of a long round with one or two capped responses, as in RollPacker's Fig. 11a.
+pub const ENDLESS_OF_HARD: f64 = 0.18;
+
+/// Correlation of the lengths of two responses to a prompt, in ranks of a normal. RollPacker, Fig. 4a: longest short-round responses.
+pub const LENGTH_CORRELATION: f64 = 0.3;
+
+/// Response lengths of Qwen2.5-14B by task: name, share of responses that never end, and percentiles with their tokens.
+/// RollPacker, Fig. 2a; between the last measured percentile and the responses that never end, up to the 16k of the measured run.
+pub const LENGTHS: [(&str, f64, &[(f64, f64)]); 3] = [
+    (
+        "math",
+        0.0099,
+        &[
+            (0.0, 8.0),
+            (1.0, 16.0),
+            (5.0, 150.0),
+            (10.0, 243.0),
+            (25.0, 414.0),
+            (50.0, 660.0),
+            (75.0, 1128.0),
+            (85.0, 1752.0),
+            (90.0, 2554.0),
+            (93.0, 3372.0),
+            (95.0, 4091.0),
+            (99.01, 16384.0),
+        ],
+    ),
+    (
+        "code",
+        0.0091,
+        &[
+            (0.0, 8.0),
+            (1.0, 195.0),
+            (5.0, 286.0),
+            (10.0, 348.0),
+            (25.0, 481.0),
+            (50.0, 663.0),
+            (75.0, 945.0),
+            (85.0, 1261.0),
+            (90.0, 1620.0),
+            (93.0, 2112.0),
+            (95.0, 2783.0),
+            (97.0, 4047.0),
+            (99.09, 16384.0),
+        ],
+    ),
+    (
+        "judge",
+        0.0017,
+        &[
+            (0.0, 8.0),
+            (1.0, 8.0),
+            (5.0, 12.0),
+            (10.0, 91.0),
+            (25.0, 295.0),
+            (50.0, 520.0),
+            (75.0, 755.0),
+            (85.0, 914.0),
+            (90.0, 1063.0),
+            (93.0, 1219.0),
+            (95.0, 1416.0),
+            (97.0, 1962.0),
+            (99.0, 3797.0),
+            (99.83, 16384.0),
+        ],
+    ),
+];

@@ -1,0 +1,102 @@
+//! What a simulated engine is told.
+
+use rollpacker_dataflow::clock::Nanos;
+use serde::{Deserialize, Serialize};
+
+use crate::rollout::Placement;
+
+/// The options of a [`SimulatedEngine`](super::SimulatedEngine).
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SimulatedEngineConfig {
+    /// What it runs on until it is placed otherwise.
+    pub placement: Placement,
+    /// Responses that an instance runs at once; at least 1.
+    #[serde(default = "max_running")]
+    pub max_running: u32,
+    /// Which instance gets which response.
+    #[serde(default)]
+    pub dispatch: Dispatch,
+    /// Time between two looks of the caller for responses that ended; 0 reports each at once.
+    #[serde(default = "report_interval")]
+    pub report_interval: Nanos,
+    /// Factor on the time of decoding: more than 1 where something else runs on the devices, as a colocated judge does.
+    #[serde(default = "slowdown")]
+    pub slowdown: f64,
+}
+
+/// Which instance gets which response.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Dispatch {
+    /// One response after the other to one instance after the other.
+    #[default]
+    RoundRobin,
+    /// All responses of a prompt to one instance, neighbouring prompts together, the prompts that are launched at once in as many parts
+    /// as there are instances (veRL).
+    PromptChunks,
+}
+
+impl SimulatedEngineConfig {
+    /// An engine on `placement`; everything else as usual.
+    #[must_use]
+    pub fn new(placement: Placement) -> Self {
+        Self {
+            placement,
+            max_running: max_running(),
+            dispatch: Dispatch::default(),
+            report_interval: report_interval(),
+            slowdown: slowdown(),
+        }
+    }
+
+    pub(super) fn check(&self) -> Result<(), SimulatedEngineError> {
+        if self.max_running == 0 {
+            return Err(SimulatedEngineError::Option {
+                option: "max_running",
+                expected: "at least 1",
+                found: self.max_running.to_string(),
+            });
+        }
+        if !(self.slowdown > 0.0 && self.slowdown.is_finite()) {
+            return Err(SimulatedEngineError::Option {
+                option: "slowdown",
+                expected: "more than 0",
+                found: self.slowdown.to_string(),
+            });
+        }
+        Ok(())
+    }
+}
+
+/// Why a simulated engine cannot start.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum SimulatedEngineError {
+    /// An option is out of its bounds.
+    #[error("simulated rollout option `{option}`: expected {expected}, found {found}")]
+    Option {
+        /// Its name.
+        option: &'static str,
+        /// The bounds.
+        expected: &'static str,
+        /// Its value.
+        found: String,
+    },
+    /// The model does not fit.
+    #[error(transparent)]
+    Cost(#[from] crate::cluster::CostError),
+}
+
+/// vLLM's default.
+fn max_running() -> u32 {
+    256
+}
+
+/// The polling interval of a router.
+fn report_interval() -> Nanos {
+    Nanos(10_000_000)
+}
+
+fn slowdown() -> f64 {
+    1.0
+}

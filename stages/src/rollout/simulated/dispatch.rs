@@ -1,0 +1,110 @@
+//! The controller of a job: hands responses out to instances.
+
+use super::config::Dispatch;
+use super::instance::NANOS;
+use super::lengths::{LengthModel, response_beyond};
+use super::requests::{Live, Requests, State};
+use crate::rollout::{Partial, Request};
+use rollpacker_dataflow::step::SampleId;
+
+/// Hands out what is asked for at one time.
+#[derive(Debug)]
+pub(super) struct Controller {
+    dispatch: Dispatch,
+    /// Seconds to hand out a response; responses arrive together when all of those asked for at a time are handed out.
+    interval: f64,
+    asked: Vec<Request>,
+    /// When it is done with what it was asked before, in nanoseconds.
+    free: f64,
+    /// The instance after the last that it gave something to.
+    next: usize,
+}
+
+impl Controller {
+    pub(super) fn new(dispatch: Dispatch, interval: f64) -> Self {
+        Self { dispatch, interval, asked: Vec::new(), free: 0.0, next: 0 }
+    }
+
+    pub(super) fn ask(&mut self, request: Request) {
+        self.asked.push(request);
+    }
+
+    /// Hands out nothing before `until`.
+    pub(super) fn hold(&mut self, until: f64) {
+        self.free = self.free.max(until);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.asked.is_empty()
+    }
+
+    /// Takes in all responses that were asked for; says which of `instances` instances gets which and when. `None` without instances.
+    pub(super) fn assign(
+        &mut self,
+        now: f64,
+        instances: usize,
+        lengths: &dyn LengthModel,
+        requests: &mut Requests,
+    ) -> Vec<(Option<usize>, f64, usize)> {
+        let asked = std::mem::take(&mut self.asked);
+        let prompts = asked.len();
+        let responses: usize = asked.iter().map(|request| request.samples.len()).sum();
+        self.free = self.free.max(now) + NANOS * self.interval * responses as f64;
+        let mut assigned = Vec::with_capacity(responses);
+        for (position, request) in asked.iter().enumerate() {
+            let chunk = position * instances / prompts;
+            for live in take_in(request, lengths) {
+                let slot = requests.insert(live);
+                assigned.push((self.instance(chunk, instances), self.free, slot));
+            }
+        }
+        if self.dispatch == Dispatch::PromptChunks && instances > 0 {
+            self.next = (self.next + prompts) % instances;
+        }
+        assigned
+    }
+
+    /// The instance for the next response of a prompt in part `chunk` of those asked for.
+    fn instance(&mut self, chunk: usize, instances: usize) -> Option<usize> {
+        if instances == 0 {
+            return None;
+        }
+        match self.dispatch {
+            Dispatch::RoundRobin => {
+                let instance = self.next % instances;
+                self.next = instance + 1;
+                Some(instance)
+            }
+            Dispatch::PromptChunks => Some((self.next + chunk) % instances),
+        }
+    }
+}
+
+/// The responses of a request.
+fn take_in(request: &Request, lengths: &dyn LengthModel) -> impl Iterator<Item = Live> {
+    let row = request.prompt_ids.first().map_or(0, |id| u64::from(id.unsigned_abs()));
+    let prompt_length = lengths.prompt(row).prompt_length;
+    request.samples.clone().map(move |sample| {
+        let id = SampleId { step: request.step, prompt: request.prompt, sample };
+        let kept = kept(&request.resumed, sample);
+        Live {
+            id,
+            prompt_length,
+            length: response_beyond(lengths, row, id, kept),
+            tokens: kept,
+            since: 0,
+            turn: 0,
+            state: State::Waiting,
+            instance: 0,
+            preemptions: 0,
+            started: None,
+        }
+    })
+}
+
+/// Tokens that the request brings of a response.
+fn kept(resumed: &[Partial], sample: u32) -> u32 {
+    resumed
+        .binary_search_by_key(&sample, |partial| partial.sample)
+        .map_or(0, |at| resumed[at].response_length)
+}

@@ -1,0 +1,373 @@
+//! An instance of a simulated engine: continuous batching, from event to event.
+//!
+//! All running responses gain one token an iteration. So a response ends at an iteration that is known when it is admitted, and between
+//! two events (an end, a full KV cache, an arrival) nothing happens but iterations, whose time has a closed form ([`Decode`]). Time is in
+//! nanoseconds, as `f64`: whole nanoseconds are exact up to 104 days, and shares of them do not add up to an error.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+use super::requests::{Requests, State, Ticket};
+use crate::cluster::{Cost, CostError, Decode};
+
+/// Nanoseconds of a second.
+pub(super) const NANOS: f64 = 1e9;
+
+/// What all instances of an engine have in common.
+#[derive(Clone, Debug)]
+pub(super) struct Shape {
+    pub(super) cost: Cost,
+    pub(super) tensor_parallel: u32,
+    pub(super) decode: Decode,
+    /// Tokens of the KV cache.
+    pub(super) capacity: u64,
+    /// Responses that run at once.
+    pub(super) max_running: u32,
+}
+
+impl Shape {
+    pub(super) fn new(
+        cost: Cost,
+        tensor_parallel: u32,
+        max_running: u32,
+        slowdown: f64,
+    ) -> Result<Self, CostError> {
+        let capacity = cost.kv_capacity(tensor_parallel)?;
+        let decode = cost.decode(tensor_parallel).slowed(slowdown);
+        Ok(Self { cost, tensor_parallel, decode, capacity, max_running })
+    }
+
+    /// Whether a response of `context` tokens is admitted beside `running` ones that hold `held`: a hundredth is kept for growth, and a
+    /// response alone always runs.
+    pub(super) fn admits(&self, context: u64, running: u32, held: u64) -> bool {
+        let room = self.capacity - self.capacity / 100;
+        running == 0 || running < self.max_running && held + context + u64::from(running) <= room
+    }
+}
+
+/// A response that ended by itself, and when, in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct End {
+    pub(super) slot: usize,
+    pub(super) at: f64,
+}
+
+/// An engine instance.
+///
+/// # Invariants
+/// What happens up to `at` is decided: `at` is the end of an iteration or of a prefill, and lies beyond the time to which the instance
+/// was advanced only if that was under way then and something had to be changed at its end.
+#[derive(Debug, Default)]
+pub(super) struct Instance {
+    at: f64,
+    /// When the last iteration ended; a prefill may have followed.
+    sampled: f64,
+    iteration: u64,
+    running: u32,
+    /// Tokens in the KV cache.
+    held: u64,
+    /// Running responses by the iteration at which they end.
+    ends: BinaryHeap<Reverse<(u64, Ticket)>>,
+    /// Running responses in the order of their admission.
+    admitted: Vec<Ticket>,
+    /// Responses that are not admitted, and when they arrive.
+    waiting: VecDeque<(f64, Ticket)>,
+    /// How many of them there are: tickets in the queue may be void.
+    waits: u32,
+}
+
+/// What comes next in an instance.
+enum Next {
+    /// The running responses sample so many tokens.
+    Iterations(u64),
+    /// The KV cache is full.
+    Full,
+    /// Nothing runs, and the next response arrives then.
+    Arrival(f64),
+    Nothing,
+}
+
+impl Instance {
+    /// Responses that it has, running or not.
+    pub(super) fn load(&self) -> u32 {
+        self.running + self.waits
+    }
+
+    /// Adds a response at the end of the queue.
+    pub(super) fn enqueue(&mut self, slot: usize, arrival: f64, requests: &mut Requests) {
+        let ticket = requests.turn(slot, State::Waiting);
+        self.waiting.push_back((arrival, ticket));
+        self.waits += 1;
+    }
+
+    /// Adds a response before the others in the queue: it ran before.
+    fn enqueue_first(&mut self, slot: usize, arrival: f64, requests: &mut Requests) {
+        let ticket = requests.turn(slot, State::Waiting);
+        self.waiting.push_front((arrival, ticket));
+        self.waits += 1;
+    }
+
+    /// Does nothing before `until`.
+    pub(super) fn hold(&mut self, until: f64) {
+        self.at = self.at.max(until);
+    }
+
+    /// Lets all happen that is decided by `until`.
+    pub(super) fn advance(
+        &mut self,
+        until: f64,
+        shape: &Shape,
+        requests: &mut Requests,
+        ended: &mut Vec<End>,
+    ) {
+        while self.at <= until {
+            self.admit(shape, requests);
+            match self.next(shape, requests) {
+                Next::Iterations(count) => {
+                    if self.after(count, shape) > until {
+                        return;
+                    }
+                    self.iterate(count, shape, requests, ended);
+                }
+                Next::Full => self.preempt(requests),
+                Next::Arrival(at) if at <= until => self.hold(at),
+                Next::Arrival(_) | Next::Nothing => return,
+            }
+        }
+    }
+
+    /// Lets all happen up to the first moment from `now` on at which the instance can be changed: between two iterations.
+    fn settle(&mut self, now: f64, shape: &Shape, requests: &mut Requests, ended: &mut Vec<End>) {
+        self.advance(now, shape, requests, ended);
+        if self.running == 0 {
+            self.hold(now);
+        } else if self.at < now {
+            let seconds = (now - self.at) / NANOS;
+            let whole = shape.decode.within(seconds, self.running, self.held);
+            self.iterate(whole, shape, requests, ended);
+            if self.at < now && self.running > 0 {
+                self.iterate(1, shape, requests, ended);
+            }
+        }
+    }
+
+    /// When something that may have to be reported happens next, unless something changes: never too late.
+    pub(super) fn due(&mut self, shape: &Shape, requests: &Requests) -> Option<f64> {
+        if self.running == 0 {
+            return self.first_waiting(requests).map(|(arrival, _)| arrival.max(self.at));
+        }
+        // Arrivals until then can only delay it.
+        let count = self.until_end(requests).min(self.until_full(shape));
+        Some(self.after(count, shape))
+    }
+
+    fn next(&mut self, shape: &Shape, requests: &Requests) -> Next {
+        let arrival = self.next_arrival(shape, requests);
+        if self.running == 0 {
+            return arrival.map_or(Next::Nothing, Next::Arrival);
+        }
+        let until_arrival = arrival.map_or(u64::MAX, |arrival| {
+            1 + shape.decode.within((arrival - self.at) / NANOS, self.running, self.held)
+        });
+        match self.until_full(shape) {
+            0 => Next::Full,
+            full => Next::Iterations(full.min(self.until_end(requests)).min(until_arrival)),
+        }
+    }
+
+    /// When the next response arrives that could be admitted then.
+    fn next_arrival(&mut self, shape: &Shape, requests: &Requests) -> Option<f64> {
+        if self.running >= shape.max_running {
+            return None;
+        }
+        self.first_waiting(requests).map(|(arrival, _)| arrival).filter(|at| *at > self.at)
+    }
+
+    /// Iterations until a response ends.
+    fn until_end(&mut self, requests: &Requests) -> u64 {
+        while let Some(&Reverse((iteration, ticket))) = self.ends.peek() {
+            if requests.find(ticket).is_some() {
+                return iteration - self.iteration;
+            }
+            self.ends.pop();
+        }
+        u64::MAX
+    }
+
+    /// Iterations until the KV cache is full; a response alone runs on.
+    fn until_full(&self, shape: &Shape) -> u64 {
+        if self.running <= 1 {
+            return u64::MAX;
+        }
+        shape.capacity.saturating_sub(self.held) / u64::from(self.running)
+    }
+
+    /// When `count` iterations from now have ended.
+    fn after(&self, count: u64, shape: &Shape) -> f64 {
+        self.at + NANOS * shape.decode.iterations(count, self.running, self.held)
+    }
+
+    /// Samples `count` tokens of each running response; none ends before the last.
+    fn iterate(
+        &mut self,
+        count: u64,
+        shape: &Shape,
+        requests: &mut Requests,
+        ended: &mut Vec<End>,
+    ) {
+        if count == 0 {
+            return;
+        }
+        self.at = self.after(count, shape);
+        self.sampled = self.at;
+        self.iteration += count;
+        self.held += count * u64::from(self.running);
+        while self.until_end(requests) == 0 {
+            let Some(Reverse((_, Ticket { slot, .. }))) = self.ends.pop() else { break };
+            let length = requests.get(slot).length;
+            self.leave(slot, requests);
+            requests.end(slot, length);
+            ended.push(End { slot, at: self.at });
+        }
+    }
+
+    /// Takes a running response out of the count.
+    fn leave(&mut self, slot: usize, requests: &Requests) {
+        self.held -= requests.get(slot).context(self.iteration);
+        self.running -= 1;
+    }
+
+    /// Admits what has arrived and fits, first come first served; each is run through the model at once.
+    fn admit(&mut self, shape: &Shape, requests: &mut Requests) {
+        let boundary = self.at;
+        while let Some((arrival, ticket)) = self.first_waiting(requests) {
+            let context = requests.get(ticket.slot).context(self.iteration);
+            if arrival > boundary || !shape.admits(context, self.running, self.held) {
+                return;
+            }
+            self.waiting.pop_front();
+            self.waits -= 1;
+            self.run(ticket.slot, boundary, context, requests);
+            self.at += NANOS * shape.cost.prefill(shape.tensor_parallel, context as f64);
+        }
+    }
+
+    fn run(&mut self, slot: usize, boundary: f64, context: u64, requests: &mut Requests) {
+        let ticket = requests.turn(slot, State::Running);
+        let iteration = self.iteration;
+        let live = requests.get_mut(slot);
+        live.since = iteration;
+        live.started.get_or_insert(boundary);
+        let left = u64::from(live.length - live.tokens);
+        self.ends.push(Reverse((iteration + left, ticket)));
+        self.admitted.push(ticket);
+        self.forget_void(requests);
+        self.held += context;
+        self.running += 1;
+    }
+
+    /// Keeps what is void from outgrowing what is not.
+    fn forget_void(&mut self, requests: &Requests) {
+        if self.admitted.len() > 2 * self.running as usize + 64 {
+            self.admitted.retain(|ticket| requests.find(*ticket).is_some());
+        }
+    }
+
+    fn first_waiting(&mut self, requests: &Requests) -> Option<(f64, Ticket)> {
+        while let Some(&first) = self.waiting.front() {
+            if requests.find(first.1).is_some() {
+                return Some(first);
+            }
+            self.waiting.pop_front();
+        }
+        None
+    }
+
+    /// Gives up the KV cache of the response that was admitted last.
+    fn preempt(&mut self, requests: &mut Requests) {
+        while let Some(ticket) = self.admitted.pop() {
+            if requests.find(ticket).is_some() {
+                self.stop(ticket.slot, requests);
+                requests.get_mut(ticket.slot).preemptions += 1;
+                self.enqueue_first(ticket.slot, self.at, requests);
+                return;
+            }
+        }
+    }
+
+    /// Stops a running response; it keeps its tokens, and its KV cache is given up.
+    fn stop(&mut self, slot: usize, requests: &mut Requests) {
+        self.leave(slot, requests);
+        let iteration = self.iteration;
+        let live = requests.get_mut(slot);
+        live.tokens = live.tokens_at(iteration);
+    }
+
+    /// Drops a response at `now`, unless it has ended by then; says so.
+    pub(super) fn abort(
+        &mut self,
+        now: f64,
+        slot: usize,
+        shape: &Shape,
+        requests: &mut Requests,
+        ended: &mut Vec<End>,
+    ) -> bool {
+        self.settle(now, shape, requests, ended);
+        let live = requests.get(slot);
+        match live.state {
+            State::Ended => return false,
+            State::Waiting => {
+                self.waits -= 1;
+                let tokens = live.tokens;
+                requests.end(slot, tokens);
+            }
+            State::Running => {
+                // The token of the iteration under way is not there yet.
+                let early = self.sampled > now && live.since < self.iteration;
+                let tokens = live.tokens_at(self.iteration) - u32::from(early);
+                self.leave(slot, requests);
+                requests.end(slot, tokens);
+            }
+        }
+        true
+    }
+
+    /// Lets all happen up to the first moment from `now` on at which the weights can be exchanged, and does nothing for `pause` then.
+    pub(super) fn pause(
+        &mut self,
+        now: f64,
+        pause: f64,
+        shape: &Shape,
+        requests: &mut Requests,
+        ended: &mut Vec<End>,
+    ) {
+        self.settle(now, shape, requests, ended);
+        self.at += NANOS * pause;
+    }
+
+    /// Gives up all that it has: slots in the order in which they would run, and from when on they can run elsewhere.
+    pub(super) fn evict(
+        &mut self,
+        now: f64,
+        shape: &Shape,
+        requests: &mut Requests,
+        ended: &mut Vec<End>,
+    ) -> Vec<(f64, usize)> {
+        self.settle(now, shape, requests, ended);
+        let admitted = std::mem::take(&mut self.admitted);
+        let running = admitted.into_iter().filter(|ticket| requests.find(*ticket).is_some());
+        let mut slots: Vec<_> = running.map(|ticket| (self.at, ticket.slot)).collect();
+        slots.iter().for_each(|(_, slot)| self.stop(*slot, requests));
+        slots.extend(self.give_waiting(requests));
+        self.ends.clear();
+        slots
+    }
+
+    /// Gives up what it has not admitted: slots in the order of their arrival, and when that is.
+    pub(super) fn give_waiting(&mut self, requests: &Requests) -> Vec<(f64, usize)> {
+        self.waits = 0;
+        let waiting = std::mem::take(&mut self.waiting).into_iter();
+        let valid = waiting.filter(|(_, ticket)| requests.find(*ticket).is_some());
+        valid.map(|(arrival, ticket)| (arrival, ticket.slot)).collect()
+    }
+}

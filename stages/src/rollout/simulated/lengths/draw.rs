@@ -1,0 +1,90 @@
+//! Random numbers by name instead of by turn.
+
+use rollpacker_dataflow::step::SampleId;
+use statrs::function::erf::{erfc, erfc_inv};
+use std::f64::consts::SQRT_2;
+
+/// A random number that follows from a seed and from what it is drawn for, and from nothing else.
+///
+/// A stream of numbers would give a response another length whenever something else drew before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Draw(u64);
+
+impl Draw {
+    /// The root of all draws of a seed.
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(mix(seed))
+    }
+
+    /// The draw for `what` among those that follow from this.
+    pub(crate) fn of(self, what: u64) -> Self {
+        Self(mix(self.0 ^ mix(what)))
+    }
+
+    /// The draw for a response.
+    pub(crate) fn of_sample(self, id: SampleId) -> Self {
+        self.of(id.step.0).of(id.prompt.0).of(u64::from(id.sample))
+    }
+
+    /// Uniform, more than 0 and less than 1.
+    pub(crate) fn uniform(self) -> f64 {
+        ((self.0 >> 11) as f64 + 0.5) / (1_u64 << 53) as f64
+    }
+
+    /// Standard normal.
+    pub(crate) fn normal(self) -> f64 {
+        normal_quantile(self.uniform())
+    }
+
+    /// Less than `bound`, which is at least 1.
+    pub(crate) fn below(self, bound: usize) -> usize {
+        ((u128::from(self.0) * bound as u128) >> 64) as usize
+    }
+}
+
+/// The finaliser of SplitMix64 (Steele, Lea, Flood 2014), on the next number of its sequence.
+fn mix(value: u64) -> u64 {
+    let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    value ^ (value >> 31)
+}
+
+/// Share of a standard normal below `value`.
+pub(crate) fn normal_cdf(value: f64) -> f64 {
+    0.5 * erfc(-value / SQRT_2)
+}
+
+/// Where a standard normal has the share `below` below it.
+pub(crate) fn normal_quantile(below: f64) -> f64 {
+    -SQRT_2 * erfc_inv(2.0 * below)
+}
+
+/// A standard normal that has correlation `correlation` with `other`; `own` is independent of it.
+pub(crate) fn correlated(correlation: f64, other: f64, own: f64) -> f64 {
+    correlation * other + (1.0 - correlation * correlation).sqrt() * own
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn normals_have_mean_0_and_variance_1_and_names_are_independent() {
+        let root = Draw::new(7);
+        let pairs: Vec<_> =
+            (0..20_000).map(|n| (root.of(n).of(0).normal(), root.of(n).of(1).normal())).collect();
+        let mean =
+            |f: &dyn Fn(&(f64, f64)) -> f64| pairs.iter().map(f).sum::<f64>() / pairs.len() as f64;
+        assert!(mean(&|p| p.0).abs() < 0.02);
+        assert!((mean(&|p| p.0 * p.0) - 1.0).abs() < 0.03);
+        assert!(mean(&|p| p.0 * p.1).abs() < 0.02);
+    }
+
+    #[test]
+    fn quantile_is_the_inverse_of_cdf() {
+        for value in [-3.0, -0.5, 0.0, 1.0, 2.5] {
+            assert!((normal_quantile(normal_cdf(value)) - value).abs() < 1e-9);
+        }
+    }
+}

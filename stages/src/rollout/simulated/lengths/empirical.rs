@@ -1,0 +1,163 @@
+//! Lengths from a table of percentiles.
+
+use std::collections::BTreeMap;
+
+use rollpacker_dataflow::step::SampleId;
+use serde::{Deserialize, Serialize};
+
+use super::draw::{correlated, normal_cdf};
+use super::population::{Latent, Population};
+use super::{LengthModel, LengthModelError, PopulationConfig, PromptTraits, check, tokens};
+use crate::cluster::calibration;
+
+/// A table of percentiles a domain; see [`EmpiricalDomain`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EmpiricalConfig {
+    /// The domains by name.
+    pub domains: BTreeMap<String, EmpiricalDomain>,
+}
+
+/// The lengths of a domain, as measured over many prompts, and how much of that is between prompts.
+///
+/// The rank of a response that ends is the share below a normal variable that its siblings share with `correlation` (a Gaussian copula),
+/// so the whole follows the table whatever the correlation. The responses that never end belong to some of the prompts.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EmpiricalDomain {
+    /// Share of the prompts, in proportion to that of the other domains.
+    pub share: f64,
+    /// Percentile, and the tokens that this many percent of all responses do not exceed; ascending. Interpolated in the logarithm.
+    pub percentiles: Vec<(f64, f64)>,
+    /// Share of responses that never end by themselves and are cut at the cap, whatever it is, in [0, 1).
+    pub endless: f64,
+    /// This share among the responses to a prompt that has any; at least `endless`.
+    pub endless_of_hard: f64,
+    /// Correlation of the lengths of two responses to a prompt, in [0, 1].
+    pub correlation: f64,
+}
+
+impl EmpiricalConfig {
+    /// RollPacker's three tasks, Fig. 2a, each a third of the prompts.
+    #[must_use]
+    pub fn rollpacker() -> Self {
+        let domain = |&(name, endless, percentiles): &(&str, f64, &[(f64, f64)])| {
+            let domain = EmpiricalDomain {
+                share: 1.0,
+                percentiles: percentiles.to_vec(),
+                endless,
+                endless_of_hard: calibration::ENDLESS_OF_HARD,
+                correlation: calibration::LENGTH_CORRELATION,
+            };
+            (name.to_owned(), domain)
+        };
+        Self { domains: calibration::LENGTHS.iter().map(domain).collect() }
+    }
+}
+
+impl EmpiricalDomain {
+    fn check(&self, name: &str) -> Result<(), LengthModelError> {
+        let field = |field: &'static str| move || format!("{name}.{field}");
+        let ascending = self.percentiles.is_sorted_by(|a, b| a.0 < b.0 && a.1 <= b.1);
+        let bounded = self.percentiles.iter().all(|(p, x)| (0.0..=100.0).contains(p) && *x >= 1.0);
+        check(
+            ascending && bounded && self.percentiles.len() > 1,
+            field("percentiles"),
+            "at least 2 ascending pairs of a percentile and 1 token or more",
+            &self.percentiles,
+        )?;
+        let Self { endless, endless_of_hard, correlation, .. } = *self;
+        check((0.0..1.0).contains(&endless), field("endless"), "0 to 1", endless)?;
+        let hard = endless_of_hard >= endless && endless_of_hard <= 1.0 && endless_of_hard > 0.0;
+        check(hard, field("endless_of_hard"), "`endless` to 1", endless_of_hard)?;
+        check((0.0..=1.0).contains(&correlation), field("correlation"), "0 to 1", correlation)
+    }
+}
+
+/// [`EmpiricalConfig`] as a model.
+#[derive(Clone, Debug)]
+pub struct Empirical {
+    population: Population,
+    domains: Vec<Domain>,
+    cap: u32,
+}
+
+#[derive(Clone, Debug)]
+struct Domain {
+    /// Share of the responses that end, and the logarithm of tokens.
+    table: Vec<(f64, f64)>,
+    /// Share of the prompts that have endless responses.
+    hard: f64,
+    endless_of_hard: f64,
+    /// Correlation of a response with what it shares with its siblings: the square root of that of two siblings.
+    loading: f64,
+}
+
+impl Empirical {
+    /// Draws by `seed`, and cuts responses at `cap` tokens.
+    ///
+    /// # Errors
+    /// If a number is out of its bounds.
+    pub fn new(
+        config: &EmpiricalConfig,
+        population: &PopulationConfig,
+        seed: u64,
+        cap: u32,
+    ) -> Result<Self, LengthModelError> {
+        check(cap > 0, || "cap".to_owned(), "at least 1", cap)?;
+        config.domains.iter().try_for_each(|(name, domain)| domain.check(name))?;
+        let shares = config.domains.iter().map(|(name, domain)| (name.as_str(), domain.share));
+        let population = Population::new(*population, seed, shares)?;
+        Ok(Self { population, domains: config.domains.values().map(Domain::of).collect(), cap })
+    }
+
+    fn scale(&self, row: u64) -> f64 {
+        self.population.draw(row, Latent::Length).normal()
+    }
+}
+
+impl Domain {
+    fn of(config: &EmpiricalDomain) -> Self {
+        let ends = 1.0 - config.endless;
+        Self {
+            table: config.percentiles.iter().map(|(p, x)| (p / 100.0 / ends, x.ln())).collect(),
+            hard: config.endless / config.endless_of_hard,
+            endless_of_hard: config.endless_of_hard,
+            loading: config.correlation.sqrt(),
+        }
+    }
+
+    /// Tokens that the share `below` of the responses that end do not exceed.
+    fn quantile(&self, below: f64) -> f64 {
+        let above = self.table.partition_point(|(share, _)| *share < below);
+        let above = above.clamp(1, self.table.len() - 1);
+        let [(low, from), (high, to)] = [self.table[above - 1], self.table[above]];
+        (from + (to - from) * ((below - low) / (high - low)).clamp(0.0, 1.0)).exp()
+    }
+}
+
+impl LengthModel for Empirical {
+    fn prompt(&self, row: u64) -> PromptTraits {
+        PromptTraits {
+            domain: self.population.domain_name(self.population.domain(row)),
+            prompt_length: self.population.prompt_length(row),
+            pass_rate: self.population.pass_rate(row, self.scale(row)),
+        }
+    }
+
+    fn response(&self, row: u64, id: SampleId, draw: u32) -> u32 {
+        let domain = &self.domains[self.population.domain(row)];
+        let response =
+            self.population.draw(row, Latent::Response).of_sample(id).of(u64::from(draw));
+        let hard = self.population.draw(row, Latent::Hard).uniform() < domain.hard;
+        if hard && response.of(0).uniform() < domain.endless_of_hard {
+            return self.cap;
+        }
+        let normal = correlated(domain.loading, self.scale(row), response.of(1).normal());
+        tokens(domain.quantile(normal_cdf(normal)), self.cap)
+    }
+
+    fn cap(&self) -> u32 {
+        self.cap
+    }
+}

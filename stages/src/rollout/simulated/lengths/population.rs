@@ -1,0 +1,144 @@
+//! What prompts have beside the lengths of their responses.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::draw::{Draw, correlated, normal_cdf, normal_quantile};
+use super::{LengthModelError, check};
+
+/// A log-normal distribution of tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LogNormal {
+    /// Median, tokens; at least 1.
+    pub median: f64,
+    /// Standard deviation of the logarithm; at least 0.
+    pub spread: f64,
+}
+
+/// How often responses are right, prompt by prompt: `cdf(quantile(median) - spread * difficulty)` of the standard normal.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PassRate {
+    /// Pass rate of the median prompt, in (0, 1).
+    pub median: f64,
+    /// How far prompts differ; 0: not at all.
+    pub spread: f64,
+    /// Correlation of difficulty with how long the responses to a prompt are, in [-1, 1].
+    pub length_correlation: f64,
+}
+
+/// What prompts have beside the lengths of their responses.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct PopulationConfig {
+    /// Tokens of a prompt.
+    pub prompt_length: LogNormal,
+    /// How often responses are right.
+    pub pass_rate: PassRate,
+}
+
+impl Default for PopulationConfig {
+    fn default() -> Self {
+        Self {
+            prompt_length: LogNormal { median: 250.0, spread: 0.4 },
+            pass_rate: PassRate { median: 0.5, spread: 1.2, length_correlation: 0.5 },
+        }
+    }
+}
+
+impl PopulationConfig {
+    pub(super) fn check(&self) -> Result<(), LengthModelError> {
+        let Self { prompt_length: LogNormal { median, spread }, pass_rate } = self;
+        let name = |field: &str| {
+            let field = field.to_owned();
+            move || field
+        };
+        check(*median >= 1.0, name("prompt_length.median"), "at least 1", median)?;
+        check(*spread >= 0.0, name("prompt_length.spread"), "at least 0", spread)?;
+        let PassRate { median, spread, length_correlation } = pass_rate;
+        check(*median > 0.0 && *median < 1.0, name("pass_rate.median"), "0 to 1", median)?;
+        check(*spread >= 0.0, name("pass_rate.spread"), "at least 0", spread)?;
+        check(
+            length_correlation.abs() <= 1.0,
+            name("pass_rate.length_correlation"),
+            "-1 to 1",
+            length_correlation,
+        )
+    }
+}
+
+/// What is drawn for a prompt, one number each: names for [`Draw::of`].
+#[derive(Clone, Copy)]
+pub(super) enum Latent {
+    Domain,
+    PromptLength,
+    Difficulty,
+    /// How long the responses to a prompt are beside those to others.
+    Length,
+    Tail,
+    Hard,
+    Response,
+}
+
+/// The prompts of a run.
+#[derive(Clone, Debug)]
+pub(super) struct Population {
+    draw: Draw,
+    config: PopulationConfig,
+    /// Names, and the share of prompts up to and including each.
+    domains: Vec<(Arc<str>, f64)>,
+}
+
+impl Population {
+    /// Prompts of `domains`, each with its share among them.
+    pub(super) fn new<'a>(
+        config: PopulationConfig,
+        seed: u64,
+        domains: impl Iterator<Item = (&'a str, f64)>,
+    ) -> Result<Self, LengthModelError> {
+        config.check()?;
+        let mut sum = 0.0;
+        let mut up_to = Vec::new();
+        for (name, share) in domains {
+            check(share > 0.0, || format!("{name}.share"), "more than 0", share)?;
+            sum += share;
+            up_to.push((Arc::from(name), sum));
+        }
+        up_to.iter_mut().for_each(|(_, share)| *share /= sum);
+        if up_to.is_empty() {
+            return Err(LengthModelError::Empty("domains"));
+        }
+        Ok(Self { draw: Draw::new(seed), config, domains: up_to })
+    }
+
+    /// The draw of something for the prompt in `row`.
+    pub(super) fn draw(&self, row: u64, latent: Latent) -> Draw {
+        self.draw.of(row).of(latent as u64)
+    }
+
+    /// Which domain the prompt in `row` is of.
+    pub(super) fn domain(&self, row: u64) -> usize {
+        let at = self.draw(row, Latent::Domain).uniform();
+        self.domains.partition_point(|(_, up_to)| *up_to < at).min(self.domains.len() - 1)
+    }
+
+    pub(super) fn domain_name(&self, domain: usize) -> Arc<str> {
+        self.domains[domain].0.clone()
+    }
+
+    pub(super) fn prompt_length(&self, row: u64) -> u32 {
+        let LogNormal { median, spread } = self.config.prompt_length;
+        let drawn = median * (spread * self.draw(row, Latent::PromptLength).normal()).exp();
+        drawn.clamp(16.0_f64.min(median), 8.0 * median) as u32
+    }
+
+    /// Pass rate of the prompt in `row`, whose responses are `length` standard deviations longer than others.
+    pub(super) fn pass_rate(&self, row: u64, length: f64) -> f64 {
+        let PassRate { median, spread, length_correlation } = self.config.pass_rate;
+        let own = self.draw(row, Latent::Difficulty).normal();
+        let difficulty = correlated(length_correlation, length, own);
+        normal_cdf(normal_quantile(median) - spread * difficulty)
+    }
+}

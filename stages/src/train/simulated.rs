@@ -1,0 +1,222 @@
+//! A trainer of a simulated cluster: it computes nothing, and takes the time that computing it would take.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use rollpacker_dataflow::clock::{Nanos, VirtualClock};
+use rollpacker_dataflow::step::{PolicyVersion, Step};
+
+use super::{Metrics, Sequence, TrainError, Trainer};
+use crate::cluster::{Cost, TrainingLayout};
+use crate::rollout::Policy;
+use crate::rollout::simulated::lengths::LengthModel;
+
+/// A [`Trainer`] that spends virtual time and publishes versions without weights.
+///
+/// Groups take the time of their arithmetic on the devices of the last [`place`](Trainer::place), and an update that of the optimizer step.
+/// Taking over a part of the devices, and more devices after that, takes the time that the calibration gives it, ahead of the next group.
+/// It reports no loss: there is none.
+pub struct SimulatedTrainer {
+    clock: VirtualClock,
+    cost: Cost,
+    layout: TrainingLayout,
+    lengths: Arc<dyn LengthModel>,
+    /// Devices of the job.
+    devices: u32,
+    /// Devices in use.
+    placed: u32,
+    /// Seconds that a change of devices takes and that are not spent.
+    owed: f64,
+    tally: Tally,
+}
+
+/// What a step has trained on.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Tally {
+    responses: u64,
+    tokens: u64,
+    longest: u32,
+    flops: f64,
+    /// Seconds on the devices, and these times the devices.
+    seconds: f64,
+    device_seconds: f64,
+}
+
+impl SimulatedTrainer {
+    /// A trainer on `devices` devices, the model laid out over them in copies of `layout`.
+    #[must_use]
+    pub fn new(
+        cost: Cost,
+        layout: TrainingLayout,
+        devices: u32,
+        lengths: Arc<dyn LengthModel>,
+        clock: VirtualClock,
+    ) -> Self {
+        let tally = Tally::default();
+        Self { clock, cost, layout, lengths, devices, placed: devices, owed: 0.0, tally }
+    }
+
+    fn spend(&self, seconds: f64) {
+        self.clock.spend(Nanos::from_secs_f64(seconds));
+    }
+
+    fn add(&mut self, sequence: &Sequence<'_>) -> f64 {
+        let row = sequence.prompt_ids.first().map_or(0, |id| u64::from(id.unsigned_abs()));
+        let tokens = self.lengths.prompt(row).prompt_length + sequence.response_length;
+        self.tally.responses += 1;
+        self.tally.tokens += u64::from(tokens);
+        self.tally.longest = self.tally.longest.max(sequence.response_length);
+        self.cost.training_flops(self.layout, f64::from(tokens))
+    }
+
+    fn metrics(&self) -> Metrics {
+        let Tally { tokens, flops, seconds, device_seconds, .. } = self.tally;
+        let mut metrics = vec![("perf/total_num_tokens", tokens as f64)];
+        if seconds > 0.0 {
+            let peak = self.cost.hardware().flops;
+            metrics.push(("perf/mfu/actor", flops / (device_seconds * peak)));
+            metrics.push(("perf/training_devices", device_seconds / seconds));
+        }
+        metrics.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+    }
+}
+
+fn policy(version: PolicyVersion) -> Policy {
+    Policy { version, location: format!("simulated:{version}"), digest: version.0 }
+}
+
+impl Trainer for SimulatedTrainer {
+    fn publish_initial(&mut self) -> Result<Policy, TrainError> {
+        Ok(policy(PolicyVersion(0)))
+    }
+
+    fn accumulate(&mut self, _step: Step, sequences: &[Sequence<'_>]) -> Result<(), TrainError> {
+        if self.placed == 0 {
+            return Err(TrainError::Backend {
+                operation: "accumulating gradients",
+                reason: "it was placed on 0 devices".to_owned(),
+            });
+        }
+        let flops = sequences.iter().map(|sequence| self.add(sequence)).sum();
+        let seconds = self.cost.training(self.placed, self.layout, flops);
+        self.tally.flops += flops;
+        self.tally.seconds += seconds;
+        self.tally.device_seconds += seconds * f64::from(self.placed);
+        let owed = std::mem::take(&mut self.owed);
+        self.spend(seconds + owed);
+        Ok(())
+    }
+
+    fn update(&mut self, step: Step) -> Result<(Policy, Metrics), TrainError> {
+        let Tally { responses, longest, .. } = self.tally;
+        let mut seconds = std::mem::take(&mut self.owed);
+        if responses > 0 {
+            seconds += self.cost.optimizer(responses, longest);
+        }
+        self.spend(seconds);
+        let metrics = self.metrics();
+        self.tally = Tally::default();
+        Ok((policy(PolicyVersion(step.next().0)), metrics))
+    }
+
+    fn place(&mut self, devices: u32) {
+        let before = std::mem::replace(&mut self.placed, devices);
+        let calibration = self.cost.calibration();
+        self.owed = match (before, devices) {
+            // Nothing computes, or all devices change hands with the rollout, whose cost is its own.
+            (_, 0) => 0.0,
+            (before, devices) if before == devices => self.owed,
+            (0, devices) if devices >= self.devices => 0.0,
+            (0, _) => calibration.handover,
+            _ => calibration.reassignment,
+        };
+    }
+
+    fn save(&mut self, folder: &Path) -> Result<(), TrainError> {
+        Err(TrainError::Backend {
+            operation: "saving",
+            reason: format!("a simulated trainer has no weights to write to {}", folder.display()),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rollpacker_dataflow::clock::Clock;
+
+    use super::*;
+    use crate::cluster::{Calibration, Hardware, ModelShape};
+    use crate::rollout::simulated::lengths::{EmpiricalConfig, LengthsConfig, PopulationConfig};
+
+    const LAYOUT: TrainingLayout = TrainingLayout { tensor_parallel: 2, pipeline: 1, context: 1 };
+
+    fn trainer(clock: &VirtualClock) -> SimulatedTrainer {
+        let model = ModelShape::built_in("Qwen2.5-7B").expect("built in");
+        let hardware = Hardware::built_in("H800").expect("built in");
+        let cost = Cost::new(hardware, model, Calibration::default());
+        let lengths = LengthsConfig::Empirical(EmpiricalConfig::rollpacker());
+        let lengths = lengths.build(&PopulationConfig::default(), 1, 8192).expect("in bounds");
+        SimulatedTrainer::new(cost, LAYOUT, 16, lengths, clock.clone())
+    }
+
+    fn sequence(prompt_ids: &[i32], response_length: u32) -> Sequence<'_> {
+        Sequence {
+            prompt_ids,
+            response_length,
+            response_ids: &[],
+            logprobs: &[],
+            advantages: &[],
+            weight: 1.0,
+        }
+    }
+
+    /// Seconds that `work` spends.
+    fn spent(clock: &VirtualClock, work: impl FnOnce()) -> f64 {
+        let before = clock.now();
+        work();
+        clock.now().since(before).as_secs_f64()
+    }
+
+    #[test]
+    fn time_does_not_depend_on_how_groups_are_split_and_halves_with_twice_the_devices() {
+        let clock = VirtualClock::default();
+        let mut trainer = trainer(&clock);
+        let sequences = [sequence(&[3], 4000), sequence(&[4], 100), sequence(&[3], 8192)];
+        let whole = spent(&clock, || trainer.accumulate(Step(0), &sequences).unwrap());
+        let split = spent(&clock, || {
+            sequences.iter().for_each(|s| trainer.accumulate(Step(0), &[*s]).unwrap());
+        });
+        assert!((whole - split).abs() < 1e-6, "{whole} {split}");
+        trainer.place(0);
+        trainer.place(8);
+        let half = spent(&clock, || trainer.accumulate(Step(0), &sequences).unwrap());
+        assert!((half - 3.0 - 2.0 * whole).abs() < 1e-6, "{half}: a handover of 3 s, {whole}");
+    }
+
+    #[test]
+    fn an_update_publishes_the_next_version_and_tells_what_the_step_was() {
+        let clock = VirtualClock::default();
+        let mut trainer = trainer(&clock);
+        trainer.accumulate(Step(4), &[sequence(&[3], 4000)]).unwrap();
+        let mut answer = None;
+        let seconds = spent(&clock, || answer = Some(trainer.update(Step(4)).unwrap()));
+        let (policy, metrics) = answer.expect("it was called");
+        assert_eq!(policy.version, PolicyVersion(5));
+        assert!((metrics["perf/mfu/actor"] - 0.33).abs() < 1e-9);
+        assert_eq!(metrics["perf/training_devices"], 16.0);
+        assert!(seconds >= 8.0);
+        let empty = spent(&clock, || drop(trainer.update(Step(5)).unwrap()));
+        assert_eq!(empty, 0.0, "nothing to update");
+    }
+
+    #[test]
+    fn what_it_cannot_do_is_an_error() {
+        let mut trainer = trainer(&VirtualClock::default());
+        assert_eq!(
+            trainer.save(Path::new("out")).unwrap_err().to_string(),
+            "trainer failed in saving: a simulated trainer has no weights to write to out"
+        );
+        trainer.place(0);
+        assert!(trainer.accumulate(Step(0), &[sequence(&[3], 1)]).is_err());
+    }
+}
