@@ -83,8 +83,9 @@ impl Drift {
             return;
         }
         let ratio = (seconds / profiled).ln();
+        let smoothing = self.options.smoothing;
         let entry = self.entry(Cell::of(cell), ratio);
-        entry.mean += self.options.smoothing * (ratio - entry.mean);
+        entry.mean += smoothing * (ratio - entry.mean);
         entry.count += 1;
     }
 

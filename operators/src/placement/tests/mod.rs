@@ -5,6 +5,7 @@ mod planner;
 mod profile;
 mod scale_down;
 mod timeline;
+mod triggers;
 
 use rollpacker_stages::rollout::Placement;
 use serde::{Deserialize, Serialize};
