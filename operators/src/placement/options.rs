@@ -35,7 +35,7 @@ pub enum Rounds {
 /// When devices leave the rollout. Shares are of the responses that are expected to end by themselves: all launched ones, less what the
 /// last round of the kind dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "trigger", rename_all = "snake_case", deny_unknown_fields)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Trigger {
     /// Never: rollout and training take turns on all devices.
     Never,

@@ -1,5 +1,6 @@
 //! Tests of placement policies.
 
+mod forecast;
 mod laws;
 mod planner;
 mod profile;

@@ -181,7 +181,6 @@ fn no_fixed_or_adaptive_trigger_beats_the_predicted_one() {
         let others = fixed.chain([Trigger::Never, Options::paper().trigger]);
         for other in others {
             let time = seconds(with(other), cost);
-            println!("{trainer} {other:?} {time:.1} | {predicted:.1}");
             assert!(predicted < time * 1.02, "{other:?} ends in {time} s, not {predicted} s");
         }
     }
@@ -193,8 +192,5 @@ fn consolidation_shortens_the_step_further() {
     let trigger = Trigger::Predicted { from: 0.2, every: 0.02 };
     let without = seconds(with(trigger), cost);
     let wider = seconds(Options { consolidate: true, ..with(trigger) }, cost);
-    println!("{wider} {without}");
-    for keep in [0.5,0.25,0.1] { for trigger in [trigger, Trigger::Never] { for consolidate in [false,true]{
-        println!("{keep} {consolidate} {trigger:?} {}", seconds(Options{consolidate, keep, ..with(trigger)}, cost)); } } }
     assert!(wider < without, "{wider} s with, {without} s without");
 }
