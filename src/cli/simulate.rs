@@ -97,8 +97,7 @@ impl SimulateArgs {
         if self.trace.is_some() && axes.is_empty() {
             axes.push(Axis::schedules());
         }
-        let mut sweep =
-            Sweep::read(&self.config, &self.overrides, &axes, &|raw| self.change(raw))?;
+        let mut sweep = Sweep::read(&self.config, &self.overrides, &axes, &|raw| self.change(raw))?;
         if self.report.is_some() {
             let charted = self.gantt_step.map_or(Charted::Slowest, Charted::Step);
             sweep.jobs_mut().for_each(|job| job.charted = charted);

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use rollpacker_datasets::Trace;
 use rollpacker_dataflow::step::{PromptId, SampleId, Step};
+use rollpacker_datasets::Trace;
 use rollpacker_stages::rollout::simulated::lengths::{
     self, EmpiricalConfig, EmpiricalDomain, LengthModel, LengthsConfig, PopulationConfig, Recorded,
     TraceConfig, TraceRecord, TwoModeConfig, TwoModeDomain,
@@ -20,7 +20,7 @@ use crate::recipe::RecipeError;
 ///
 /// # Errors
 /// If a key of `[lengths]` is out of its bounds.
-pub fn lengths(job: &Job, seed: u64) -> anyhow::Result<Arc<dyn LengthModel>> {
+pub(super) fn lengths(job: &Job, seed: u64) -> anyhow::Result<Arc<dyn LengthModel>> {
     let lengths = &job.raw.lengths;
     let population: PopulationConfig = match &lengths.population {
         Some(table) => read_value("lengths.population", Value::Table(table.clone()))?,
@@ -57,9 +57,9 @@ fn shares(tasks: &Tasks) -> BTreeMap<String, f64> {
 
 fn paper(shares: &BTreeMap<String, f64>) -> EmpiricalConfig {
     let mut paper = EmpiricalConfig::rollpacker();
-    paper.domains.retain(|name, domain| {
-        shares.get(name).inspect(|share| domain.share = **share).is_some()
-    });
+    paper
+        .domains
+        .retain(|name, domain| shares.get(name).inspect(|share| domain.share = **share).is_some());
     paper
 }
 
@@ -98,11 +98,8 @@ fn recorded(
         response_length: row.tokens,
     });
     let replayed = trace.rows.iter().filter_map(|row| {
-        let id = SampleId {
-            step: Step(row.step?),
-            prompt: PromptId(row.prompt?),
-            sample: row.sample?,
-        };
+        let id =
+            SampleId { step: Step(row.step?), prompt: PromptId(row.prompt?), sample: row.sample? };
         Some((id, Recorded { response_length: row.tokens, whole: row.whole }))
     });
     let config = TraceConfig { domain: "math".to_owned(), population, seed, cap };

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use rollpacker_stages::rollout::Placement;
 
+use crate::placement::StepCost;
 use crate::placement::drift::{Cell, Drift, Options};
 use crate::placement::profile::{Measured, Phase, Profile, Row};
-use crate::placement::StepCost;
 
 fn row(batch_size: u32, tokens: u32, seconds: f64) -> Row {
     let phase = Phase::Decode;
