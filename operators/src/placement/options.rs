@@ -75,6 +75,18 @@ impl Options {
         }
     }
 
+    /// What predictions can do: all rounds, as few as a quarter of the instances, consolidation of the last.
+    #[must_use]
+    pub fn predicted() -> Self {
+        Self {
+            rounds: Rounds::All,
+            trigger: Trigger::Predicted { from: 0.2, every: 0.02 },
+            keep: 0.25,
+            headroom: 0.95,
+            consolidate: true,
+        }
+    }
+
     /// The options, if they are in range.
     ///
     /// # Errors
@@ -102,6 +114,12 @@ impl Options {
     /// Whether devices may leave a round of the kind.
     pub(super) fn streams(self, round: Round) -> bool {
         self.trigger != Trigger::Never && (self.rounds == Rounds::All || round != Round::Short)
+    }
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self::paper()
     }
 }
 

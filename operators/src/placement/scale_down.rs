@@ -56,10 +56,15 @@ struct State {
 /// Rounds of a kind that are over.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct History {
+    /// Of the last rounds, the newest last.
+    rounds: VecDeque<Survival>,
+    /// All of them.
     lengths: Survival,
     last: Load,
 }
 
+/// Rounds of a kind that are remembered: the policy learns, and its lengths of long ago tell nothing.
+const REMEMBERED: usize = 8;
 /// In the tail, predictions are compared again when this share of the remaining responses has ended.
 const TAIL: u32 = 8;
 
@@ -116,12 +121,7 @@ impl<C: StepCost> StreamTrainer<C> {
         let Some(progress) = self.rounds.remove(&step) else { return };
         let (round, load) = (progress.round, progress.load());
         self.planner.observe(round, load.preemptions, &self.cost);
-        let history = self
-            .history
-            .entry(round)
-            .or_insert_with(|| History { lengths: Survival::default(), last: load });
-        history.lengths.merge(&progress.lengths);
-        history.last = load;
+        self.history.entry(round).or_insert_with(|| History::new(load)).add(progress.lengths, load);
         if self.latest == Some(step)
             && let Some(Layout { rollout, .. }) = self.state.layout
         {
@@ -165,15 +165,7 @@ impl<C: StepCost> StreamTrainer<C> {
         if due == Due::default() {
             return;
         }
-        let curve = self.curve(progress.round);
-        let tail = Tail {
-            job: self.job(),
-            options: self.options,
-            cost: &self.cost,
-            projected: projected(&progress.cohorts(now), &curve, self.job()),
-            forecast: self.forecast(now, progress, &curve),
-            layout,
-        };
+        let tail = self.tail(now, progress, layout);
         let streams = self.options.streams(progress.round);
         let leaves = streams && !self.state.is_scaled_down;
         if let Some(next) = leaves.then(|| tail.scale_down(due)).flatten() {
@@ -186,9 +178,18 @@ impl<C: StepCost> StreamTrainer<C> {
         }
     }
 
-    fn forecast(&self, now: Nanos, progress: &Progress, curve: &Curve) -> Forecast {
+    fn tail(&self, now: Nanos, progress: &Progress, layout: Layout) -> Tail<'_, C> {
+        let (job, curve) = (self.job(), self.curve(progress.round));
         let last = self.history.get(&progress.round).map(|history| history.last);
-        Forecast::new(progress, now, curve, self.job(), last, self.trained(now, progress))
+        let trained = self.trained(now, progress);
+        Tail {
+            job,
+            options: self.options,
+            cost: &self.cost,
+            projected: projected(&progress.cohorts(now), &curve, job),
+            forecast: Forecast::new(progress, now, &curve, job, last, trained),
+            layout,
+        }
     }
 
     /// Tokens that the trainer is taken to have dealt with since devices were freed for it.
@@ -225,6 +226,22 @@ impl State {
             self.compared = Some(load.completed);
         }
         due
+    }
+}
+
+impl History {
+    fn new(last: Load) -> Self {
+        Self { rounds: VecDeque::new(), lengths: Survival::default(), last }
+    }
+
+    fn add(&mut self, lengths: Survival, load: Load) {
+        self.last = load;
+        self.rounds.push_back(lengths);
+        if self.rounds.len() > REMEMBERED {
+            self.rounds.pop_front();
+        }
+        self.lengths = Survival::default();
+        self.rounds.iter().for_each(|round| self.lengths.merge(round));
     }
 }
 

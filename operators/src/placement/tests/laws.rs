@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use rollpacker_dataflow::clock::Nanos;
 use rollpacker_dataflow::step::{PromptId, SampleId, Step};
-use rollpacker_stages::rollout::FinishReason;
+use rollpacker_stages::rollout::{FinishReason, Placement};
 
 use super::Cost;
 use crate::placement::planner::Rule;
@@ -170,6 +170,8 @@ fn check_round(case: &Case, round: Round, decisions: &[Decision]) {
                 let least = f64::from(before.instances) * case.options.keep;
                 assert!(f64::from(after.instances) >= least);
                 assert_eq!(after.tensor_parallel, before.tensor_parallel);
+                let one_more = Placement { instances: after.instances + 1, ..after };
+                assert!(job.training_beside(one_more) < pair[1].training_devices, "idle devices");
                 assert!(pair[1].training_devices > pair[0].training_devices);
             }
             Reason::Consolidate => {
