@@ -26,12 +26,16 @@ pub(super) enum Command {
     Load(Policy),
     Generate(Vec<Sequence>),
     Abort(SampleId),
+    /// Give everything back, and the memory of the cache.
+    HandOver,
 }
 
 /// What an instance tells the engine.
 #[derive(Debug)]
 pub(super) enum Report {
     Completed(Completion),
+    /// What was under way; those that ran before those that waited.
+    HandedOver(Vec<Sequence>),
     Failed(RolloutError),
 }
 
@@ -134,6 +138,7 @@ impl Instance {
                 sequences.into_iter().for_each(|sequence| self.scheduler.push(sequence))
             }
             Command::Abort(id) => self.abort(id)?,
+            Command::HandOver => self.hand_over()?,
         }
         Ok(())
     }
@@ -156,6 +161,14 @@ impl Instance {
         self.reports.send(
             removed.map(|sequence| self.complete(sequence, FinishReason::Abort, self.clock.now())),
         );
+        Ok(())
+    }
+
+    fn hand_over(&mut self) -> Result<(), TchError> {
+        let (sequences, lost) = self.scheduler.clear();
+        self.counters.preempted(lost);
+        self.cache.clear()?;
+        self.reports.send([Report::HandedOver(sequences)]);
         Ok(())
     }
 

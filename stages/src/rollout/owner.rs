@@ -26,8 +26,6 @@ pub(super) struct Owner {
     commands: Option<Sender<Command>>,
     thread: Option<JoinHandle<()>>,
     pub(super) counters: Arc<Counters>,
-    /// Responses under way.
-    pub(super) outstanding: usize,
 }
 
 /// What all instances share.
@@ -80,7 +78,7 @@ impl Shared {
             .name(format!("rollout-{number}"))
             .spawn(work)
             .map_err(|source| TorchEngineError::Thread { instance: number, source })?;
-        Ok(Owner { commands: Some(commands), thread: Some(thread), counters, outstanding: 0 })
+        Ok(Owner { commands: Some(commands), thread: Some(thread), counters })
     }
 
     fn instance(
