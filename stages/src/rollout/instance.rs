@@ -183,7 +183,7 @@ impl Instance {
     }
 
     /// Gives up what exceeds the KV budget, takes up what fits, and computes what the cache lacks.
-    fn take_up(&mut self, now: Nanos) -> Result<(), Fault> {
+    pub(super) fn take_up(&mut self, now: Nanos) -> Result<(), Fault> {
         let mut copies = Vec::new();
         self.counters.preempted(self.scheduler.preempt(&mut copies));
         self.scheduler.admit(now, &mut copies);
@@ -217,7 +217,7 @@ impl Instance {
         Ok(())
     }
 
-    fn decode(&mut self) -> Result<Sampled, TchError> {
+    pub(super) fn decode(&mut self) -> Result<Sampled, TchError> {
         let lengths: Vec<usize> = self.scheduler.running().map(Sequence::tokens).collect();
         let positions: Vec<i64> = lengths.iter().map(|length| *length as i64 - 1).collect();
         let ids: Vec<i64> =
@@ -233,7 +233,7 @@ impl Instance {
     }
 
     /// Gives every running response its token, and reports those that end with it.
-    fn take_in(&mut self, sampled: Sampled, now: Nanos) -> Result<(), Fault> {
+    pub(super) fn take_in(&mut self, sampled: Sampled, now: Nanos) -> Result<(), Fault> {
         let eos = &self.decoder.config().eos_token_ids;
         let mut ended = Vec::new();
         let tokens = sampled.tokens.into_iter().zip(sampled.logprobs);

@@ -1,6 +1,7 @@
 //! Rollout engines: what turns prompts into responses.
 
 pub mod lengths;
+pub mod profile;
 pub mod sampling;
 pub mod statistics;
 

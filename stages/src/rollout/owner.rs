@@ -81,7 +81,7 @@ impl Shared {
         Ok(Owner { commands: Some(commands), thread: Some(thread), counters })
     }
 
-    fn instance(
+    pub(super) fn instance(
         &self,
         number: u32,
         decoder: Decoder,
