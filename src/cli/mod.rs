@@ -2,6 +2,8 @@
 
 mod data;
 #[cfg(feature = "torch")]
+mod profile;
+#[cfg(feature = "torch")]
 mod sft;
 #[cfg(feature = "torch")]
 mod train;
@@ -29,6 +31,9 @@ enum Command {
     /// Train a small model from scratch on demonstrations, as a warm start.
     #[cfg(feature = "torch")]
     Sft(sft::SftArgs),
+    /// Measure what the iterations of the rollout engine cost, over batch sizes, lengths and instances.
+    #[cfg(feature = "torch")]
+    Profile(profile::ProfileArgs),
     /// Inspect, validate, convert and generate prompt datasets.
     Data(data::DataArgs),
 }
@@ -43,6 +48,8 @@ pub fn run() -> anyhow::Result<ExitCode> {
         Command::Train(args) => train::run(args),
         #[cfg(feature = "torch")]
         Command::Sft(args) => sft::run_args(args),
+        #[cfg(feature = "torch")]
+        Command::Profile(args) => profile::run(args),
         Command::Data(args) => data::run(args),
     }
 }

@@ -34,7 +34,6 @@ pub struct TorchMeasure {
 }
 
 /// The engine's end of an instance.
-
 struct Worker {
     /// Closed to end the thread.
     tasks: Option<Sender<Task>>,
