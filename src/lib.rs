@@ -3,6 +3,7 @@
 #[doc(hidden)]
 pub mod cli;
 pub mod pipeline;
+pub mod profile;
 #[cfg(feature = "torch")]
 pub mod progress;
 pub mod prompts;

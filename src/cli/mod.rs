@@ -2,6 +2,8 @@
 
 mod data;
 #[cfg(feature = "torch")]
+mod profile;
+#[cfg(feature = "torch")]
 mod sft;
 mod simulate;
 #[cfg(feature = "torch")]
@@ -32,6 +34,9 @@ enum Command {
     Sft(sft::SftArgs),
     /// Simulate a job on a cluster, schedule beside schedule: how fast, and at what statistical price.
     Simulate(simulate::SimulateArgs),
+    /// Measure what the iterations of the rollout engine cost, over batch sizes, lengths and instances.
+    #[cfg(feature = "torch")]
+    Profile(profile::ProfileArgs),
     /// Inspect, validate, convert and generate prompt datasets.
     Data(data::DataArgs),
 }
@@ -47,6 +52,8 @@ pub fn run() -> anyhow::Result<ExitCode> {
         #[cfg(feature = "torch")]
         Command::Sft(args) => sft::run_args(args),
         Command::Simulate(args) => simulate::run(args),
+        #[cfg(feature = "torch")]
+        Command::Profile(args) => profile::run(args),
         Command::Data(args) => data::run(args),
     }
 }
