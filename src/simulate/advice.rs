@@ -69,7 +69,8 @@ fn pace(summary: &Summary) -> String {
 
 fn price(summary: &Summary) -> String {
     let bias = &summary.bias;
-    let shown = |stat: Option<super::summary::Stat>| stat.map_or("unknown".to_owned(), |s| ratio(s.mean));
+    let shown =
+        |stat: Option<super::summary::Stat>| stat.map_or("unknown".to_owned(), |s| ratio(s.mean));
     format!(
         "the mean trained length is {} of the policy's, the 99th percentile {}, and {} of the sampled tokens are discarded",
         shown(bias.mean_ratio),

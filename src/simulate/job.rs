@@ -85,7 +85,12 @@ impl RawJob {
         {
             within(key, value, |share| share >= 0.0, "a finite number, at least 0")?;
         }
-        within("tasks.math", tasks.math + tasks.code + tasks.judge, |sum| sum > 0.0, "more than 0 with the other shares")?;
+        within(
+            "tasks.math",
+            tasks.math + tasks.code + tasks.judge,
+            |sum| sum > 0.0,
+            "more than 0 with the other shares",
+        )?;
         at_least("tasks.sandbox_slots", tasks.sandbox_slots.unwrap_or(1), 1)?;
         within("tasks.timeout_s", tasks.timeout_s, |s| s > 0.0, "a finite number above 0")?;
         for (key, value) in [
@@ -112,7 +117,11 @@ impl RawJob {
         whole("rollout.tensor_parallel", rollout.tensor_parallel, "a divisor of")?;
         let replica =
             training.tensor_parallel * training.pipeline_parallel * training.context_parallel;
-        whole("training.tensor_parallel", replica, "a product with pipeline and context that divides")
+        whole(
+            "training.tensor_parallel",
+            replica,
+            "a product with pipeline and context that divides",
+        )
     }
 }
 
@@ -232,7 +241,10 @@ fn training_gpus(raw: &RawJob, placement: Placement) -> Result<u32, RecipeError>
     let (key, gpus) = ("pipeline.training_gpus", raw.cluster.gpus);
     if placement != Placement::Separate {
         let expected = "pipeline.placement = separate beside it";
-        return raw.pipeline.training_gpus.map_or(Ok(gpus), |found| Err(bound(key, expected, found)));
+        return raw
+            .pipeline
+            .training_gpus
+            .map_or(Ok(gpus), |found| Err(bound(key, expected, found)));
     }
     let training = raw.pipeline.training_gpus.unwrap_or(gpus / 2);
     let instance = raw.rollout.tensor_parallel;

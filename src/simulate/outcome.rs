@@ -163,9 +163,9 @@ impl Outcome {
                 match reason.and_then(|reason| reason.parse::<FinishReason>().ok()) {
                     // It goes on in a later step, and is observed there.
                     Some(FinishReason::Pause) => {}
-                    reason => self
-                        .launched
-                        .observe(tokens, reason.is_some_and(FinishReason::is_whole)),
+                    reason => {
+                        self.launched.observe(tokens, reason.is_some_and(FinishReason::is_whole))
+                    }
                 }
             }
         }

@@ -6,7 +6,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context;
-use arrow::array::{ArrayRef, Float64Array, RecordBatch, RecordBatchOptions, StringArray, UInt64Array};
+use arrow::array::{
+    ArrayRef, Float64Array, RecordBatch, RecordBatchOptions, StringArray, UInt64Array,
+};
 use arrow::datatypes::{DataType, Field, Schema};
 use parquet::arrow::ArrowWriter;
 use parquet::basic::Compression;
@@ -24,10 +26,11 @@ pub fn write(path: &Path, runs: &[Configured]) -> anyhow::Result<()> {
     let batch = batch(runs).context("cannot lay out the steps")?;
     let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
     let properties = WriterProperties::builder().set_compression(Compression::SNAPPY).build();
-    let written = ArrowWriter::try_new(file, batch.schema(), Some(properties)).and_then(|mut writer| {
-        writer.write(&batch)?;
-        writer.close()
-    });
+    let written =
+        ArrowWriter::try_new(file, batch.schema(), Some(properties)).and_then(|mut writer| {
+            writer.write(&batch)?;
+            writer.close()
+        });
     written.map(drop).with_context(|| format!("cannot write {}", path.display()))
 }
 

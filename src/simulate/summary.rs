@@ -127,7 +127,9 @@ impl Summary {
             tokens_per_s: stat(runs, |run| Some(tokens_per_s(run)))?,
             bias: Bias::of(runs),
             speedup: Stat::of(&beside().map(|(own, base)| base.0 / own.0).collect::<Vec<_>>()),
-            token_speedup: Stat::of(&beside().map(|(own, base)| own.1 / base.1).collect::<Vec<_>>()),
+            token_speedup: Stat::of(
+                &beside().map(|(own, base)| own.1 / base.1).collect::<Vec<_>>(),
+            ),
         })
     }
 }
@@ -135,7 +137,9 @@ impl Summary {
 impl Bias {
     fn of(runs: &[Outcome]) -> Self {
         let ratio = |name: &str| {
-            stat(runs, |run| last(run, &format!("bias/weighted_{name}")).or(last(run, &format!("bias/{name}"))))
+            stat(runs, |run| {
+                last(run, &format!("bias/weighted_{name}")).or(last(run, &format!("bias/{name}")))
+            })
         };
         let inclusion = inclusion(runs);
         let least = inclusion.iter().map(|(_, stat)| *stat);
@@ -199,7 +203,9 @@ fn inclusion(runs: &[Outcome]) -> Vec<(String, Stat)> {
         .into_iter()
         .flat_map(Metrics::keys)
         .filter_map(|name| name.strip_prefix(metric::INCLUSION))
-        .map(|bucket| (bucket, bucket.split('_').next().and_then(|low| low.parse().ok()).unwrap_or(0)))
+        .map(|bucket| {
+            (bucket, bucket.split('_').next().and_then(|low| low.parse().ok()).unwrap_or(0))
+        })
         .collect();
     buckets.sort_by_key(|&(_, low)| low);
     let of = |bucket: &str| {

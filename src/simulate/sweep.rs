@@ -129,8 +129,13 @@ impl Sweep {
         for (label, _, raw) in &wanted {
             let baseline = raw.baseline();
             if !sweep.has(&baseline) && !wanted.iter().any(|(.., raw)| *raw == baseline) {
-                let label = if label.is_empty() { "sync".to_owned() } else { format!("sync, beside {label}") };
-                sweep.add("sync".to_owned(), vec!["schedule.name=sync".to_owned()], baseline)
+                let label = if label.is_empty() {
+                    "sync".to_owned()
+                } else {
+                    format!("sync, beside {label}")
+                };
+                sweep
+                    .add("sync".to_owned(), vec!["schedule.name=sync".to_owned()], baseline)
                     .with_context(|| named(&label))?;
             }
         }
@@ -147,12 +152,7 @@ impl Sweep {
         self.points.iter().any(|point| point.job.raw == *raw)
     }
 
-    fn add(
-        &mut self,
-        label: String,
-        settings: Vec<String>,
-        raw: RawJob,
-    ) -> anyhow::Result<()> {
+    fn add(&mut self, label: String, settings: Vec<String>, raw: RawJob) -> anyhow::Result<()> {
         // A trace is read once for all.
         let trace = self.points.iter().find(|point| point.job.raw.lengths == raw.lengths);
         let trace = trace.and_then(|point| point.job.trace.clone());
@@ -273,7 +273,10 @@ fn product(axes: &[Axis]) -> Vec<(String, Vec<String>)> {
             .into_iter()
             .flat_map(|(labels, settings): (Vec<String>, Vec<String>)| {
                 axis.values.iter().map(move |(label, more)| {
-                    ([&labels[..], std::slice::from_ref(label)].concat(), [&settings[..], &more[..]].concat())
+                    (
+                        [&labels[..], std::slice::from_ref(label)].concat(),
+                        [&settings[..], &more[..]].concat(),
+                    )
                 })
             })
             .collect();

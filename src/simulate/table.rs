@@ -10,8 +10,17 @@ pub fn render(summaries: &[Summary]) -> String {
 
 fn times(summaries: &[Summary]) -> String {
     let head = [
-        "configuration", "step s", "short s", "long s", "full s", "sync", "rollout", "reward",
-        "training", "bubble", "waiting",
+        "configuration",
+        "step s",
+        "short s",
+        "long s",
+        "full s",
+        "sync",
+        "rollout",
+        "reward",
+        "training",
+        "bubble",
+        "waiting",
     ];
     let row = |summary: &Summary| {
         let round = |kind: &str| match summary.rounds.get(kind) {
@@ -21,7 +30,9 @@ fn times(summaries: &[Summary]) -> String {
         let mut row = vec![summary.label.clone(), spread(Some(summary.step_s), number)];
         row.extend(["short", "long", "full"].map(round));
         row.extend(summary.stages.named().map(|(_, seconds)| number(seconds)));
-        row.extend([summary.bubble_ratio, summary.waiting_ratio].map(|ratio| plain(ratio, percent)));
+        row.extend(
+            [summary.bubble_ratio, summary.waiting_ratio].map(|ratio| plain(ratio, percent)),
+        );
         row
     };
     aligned(&head, summaries.iter().map(row))
@@ -29,8 +40,16 @@ fn times(summaries: &[Summary]) -> String {
 
 fn costs(summaries: &[Summary]) -> String {
     let head = [
-        "configuration", "x a step", "x a token", "mean", "p90", "p99", "inclusion", "ESS",
-        "discarded", "tokens/s",
+        "configuration",
+        "x a step",
+        "x a token",
+        "mean",
+        "p90",
+        "p99",
+        "inclusion",
+        "ESS",
+        "discarded",
+        "tokens/s",
     ];
     let row = |summary: &Summary| {
         let bias = &summary.bias;
@@ -119,12 +138,11 @@ mod tests {
         ];
         let batched = [("short", 80.0), ("short", 90.0), ("short", 100.0), ("long", 230.0)];
         let tail_batching = [run(&batched, &metrics)];
-        let summary = |label: &str, runs| {
-            Summary::of(label.to_owned(), vec![], runs, &sync).expect("steps")
-        };
+        let summary =
+            |label: &str, runs| Summary::of(label.to_owned(), vec![], runs, &sync).expect("steps");
         expect![[r#"
-            configuration  step s    short s      long s       full s  sync  rollout  reward  training  bubble  waiting
-            sync              200          -           -  200 (100 %)  1.00      100    0.50      98.5    74 %     80 %
+            configuration  step s      short s      long s       full s  sync  rollout  reward  training  bubble  waiting
+            sync              200            -           -  200 (100 %)  1.00      100    0.50      98.5    74 %     80 %
             tail_batching     125  90.0 (75 %)  230 (25 %)            -  1.00     62.5    0.50      61.0    31 %     60 %
 
             configuration  x a step  x a token  mean   p90   p99  inclusion   ESS  discarded  tokens/s

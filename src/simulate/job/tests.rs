@@ -31,7 +31,8 @@ fn a_job_says_what_the_authors_of_its_schedule_leave_out() {
 
 #[test]
 fn the_baseline_keeps_the_cluster_and_the_data_and_nothing_of_the_schedule() {
-    let overrides = ["cluster.gpus=64", "schedule.eta_prompts=1.5", "pipeline.staleness=1", "rollout.n=4"];
+    let overrides =
+        ["cluster.gpus=64", "schedule.eta_prompts=1.5", "pipeline.staleness=1", "rollout.n=4"];
     let job = read("", &overrides).expect("valid");
     let baseline = Job::resolve(job.raw.baseline(), None).expect("valid");
     assert_eq!((baseline.raw.cluster.gpus, baseline.raw.rollout.n), (64, 4));
@@ -41,13 +42,19 @@ fn the_baseline_keeps_the_cluster_and_the_data_and_nothing_of_the_schedule() {
 
 #[test]
 fn keys_are_known_on_every_floor() {
-    check_error("[cluster]\ngpu = 3", &[], expect!["unknown key `cluster.gpu`; did you mean `cluster.gpus`?"]);
+    check_error(
+        "[cluster]\ngpu = 3",
+        &[],
+        expect!["unknown key `cluster.gpu`; did you mean `cluster.gpus`?"],
+    );
     check_error("", &["clustr.gpus=3"], expect!["unknown key `clustr`; did you mean `cluster`?"]);
     check_error("sim = 3", &[], expect!["key `sim`: expected a section, found integer"]);
     check_error(
         "[cluster.hardware]\nname = \"X1\"\nflop = 3.0",
         &[],
-        expect!["key `cluster.hardware.flop`: unknown field `flop`, expected one of `name`, `flops`, `memory_bandwidth`, `memory`, `interconnect_bandwidth`, `devices_per_server`"],
+        expect![
+            "key `cluster.hardware.flop`: unknown field `flop`, expected one of `name`, `flops`, `memory_bandwidth`, `memory`, `interconnect_bandwidth`, `devices_per_server`"
+        ],
     );
     check_error(
         "",
@@ -61,12 +68,16 @@ fn names_and_bounds_are_told() {
     check_error(
         "",
         &["cluster.hardware=H8000"],
-        expect!["key `cluster.hardware`: expected one of A100, H800, H100, H200, B200, or a table (did you mean `H800`?), found `H8000`"],
+        expect![
+            "key `cluster.hardware`: expected one of A100, H800, H100, H200, B200, or a table (did you mean `H800`?), found `H8000`"
+        ],
     );
     check_error(
         "",
         &["model.name=Qwen2.5-6B"],
-        expect!["key `model.name`: expected one of Qwen2.5-7B, Qwen2.5-14B, Qwen2.5-32B, Qwen3-1.7B, Qwen3-8B, or a table (did you mean `Qwen2.5-7B`?), found `Qwen2.5-6B`"],
+        expect![
+            "key `model.name`: expected one of Qwen2.5-7B, Qwen2.5-14B, Qwen2.5-32B, Qwen3-1.7B, Qwen3-8B, or a table (did you mean `Qwen2.5-7B`?), found `Qwen2.5-6B`"
+        ],
     );
     check_error(
         "",
@@ -81,17 +92,23 @@ fn names_and_bounds_are_told() {
     check_error(
         "",
         &["pipeline.training_gpus=3"],
-        expect!["key `pipeline.training_gpus`: expected pipeline.placement = separate beside it, found 3"],
+        expect![
+            "key `pipeline.training_gpus`: expected pipeline.placement = separate beside it, found 3"
+        ],
     );
     check_error(
         "",
         &["pipeline.placement=seperate"],
-        expect!["key `pipeline.placement`: unknown variant `seperate`, expected one of `colocated`, `separate`, `stream`, `shared`"],
+        expect![
+            "key `pipeline.placement`: unknown variant `seperate`, expected one of `colocated`, `separate`, `stream`, `shared`"
+        ],
     );
     check_error(
         "",
         &["lengths.source=trace"],
-        expect!["key `lengths.file`: expected a file or folder beside lengths.source = trace, found nothing"],
+        expect![
+            "key `lengths.file`: expected a file or folder beside lengths.source = trace, found nothing"
+        ],
     );
     check_error("", &["sim.seeds=0"], expect!["key `sim.seeds`: expected at least 1, found 0"]);
 }

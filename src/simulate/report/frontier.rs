@@ -21,7 +21,10 @@ pub(super) fn chart(summaries: &[Summary]) -> anyhow::Result<Vec<String>> {
         return Ok(Vec::new());
     }
     let ends = |of: fn(&(&str, f64, f64, f64)) -> f64, start: (f64, f64)| {
-        points.iter().map(of).fold(start, |(least, most), value| (least.min(value), most.max(value)))
+        points
+            .iter()
+            .map(of)
+            .fold(start, |(least, most), value| (least.min(value), most.max(value)))
     };
     let (least, most) = ends(|point| point.1, (1.0, 1.0));
     let margin = 0.1 * (most - least).max(0.1);

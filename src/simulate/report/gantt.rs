@@ -58,11 +58,14 @@ fn chart(label: &str, gantt: &Gantt) -> anyhow::Result<String> {
         };
         let most = gantt.running.iter().flatten().copied().fold(f32::MIN_POSITIVE, f32::max);
         for (place, &instance) in shown.iter().enumerate() {
-            let bars = shades(&gantt.running[instance], most).into_iter().map(|(from, to, shade)| {
-                let at = |bin: usize| gantt.seconds * bin as f64 / gantt.running[instance].len() as f64;
-                let style = colour(0).mix(0.15 + 0.85 * f64::from(shade / SHADES)).filled();
-                lane(lanes - 1 - place, at(from), at(to), style)
-            });
+            let bars =
+                shades(&gantt.running[instance], most).into_iter().map(|(from, to, shade)| {
+                    let at = |bin: usize| {
+                        gantt.seconds * bin as f64 / gantt.running[instance].len() as f64
+                    };
+                    let style = colour(0).mix(0.15 + 0.85 * f64::from(shade / SHADES)).filled();
+                    lane(lanes - 1 - place, at(from), at(to), style)
+                });
             chart.draw_series(bars)?;
         }
         let training = gantt.training.iter();

@@ -79,10 +79,7 @@ fn trained(outcomes: &[Outcome]) -> BTreeMap<u32, f64> {
 }
 
 /// The share of the weights that lies at or under each of some lengths, which ascend.
-fn cumulated(
-    lengths: &BTreeMap<u32, f64>,
-    at: impl Iterator<Item = f64>,
-) -> Vec<(f64, f64)> {
+fn cumulated(lengths: &BTreeMap<u32, f64>, at: impl Iterator<Item = f64>) -> Vec<(f64, f64)> {
     let total: f64 = lengths.values().sum();
     let (mut sum, mut rest) = (0.0, lengths.iter().peekable());
     at.map(|length| {

@@ -49,12 +49,9 @@ pub(super) fn breakdown(summaries: &[Summary]) -> anyhow::Result<Vec<String>> {
                 bar.set_margin(4, 4, 0, 0);
                 bar
             };
-            chart
-                .draw_series(summaries.iter().enumerate().map(bar))?
-                .label(name)
-                .legend(move |(x, y)| {
-                    Rectangle::new([(x, y - 5), (x + 12, y + 5)], colour(stage).filled())
-                });
+            chart.draw_series(summaries.iter().enumerate().map(bar))?.label(name).legend(
+                move |(x, y)| Rectangle::new([(x, y - 5), (x + 12, y + 5)], colour(stage).filled()),
+            );
         }
         chart
             .configure_series_labels()
@@ -102,11 +99,16 @@ pub(super) fn series(runs: &[Configured]) -> anyhow::Result<Vec<String>> {
             .y_desc("seconds")
             .label_style(("sans-serif", 13))
             .light_line_style(WHITE)
-            .x_label_formatter(&|step| if *step <= last { format!("{step:.0}") } else { String::new() })
+            .x_label_formatter(&|step| {
+                if *step <= last { format!("{step:.0}") } else { String::new() }
+            })
             .draw()?;
         for (index, (label, points)) in lines.iter().enumerate() {
             chart
-                .draw_series(LineSeries::new(points.iter().copied(), colour(index).stroke_width(2)))?
+                .draw_series(LineSeries::new(
+                    points.iter().copied(),
+                    colour(index).stroke_width(2),
+                ))?
                 .label(*label)
                 .legend(move |(x, y)| {
                     PathElement::new([(x, y), (x + 16, y)], colour(index).stroke_width(2))
