@@ -17,7 +17,7 @@ use crate::simulate::outcome::Charted;
 use crate::simulate::raw::{RawJob, Source};
 use crate::simulate::report::Report;
 use crate::simulate::sweep::{Axis, Configured, Sweep, summaries};
-use crate::simulate::{Summary, parquet, table};
+use crate::simulate::{Summary, parquet, run as simulation, table};
 
 /// Simulate a job on a cluster, schedule beside schedule: how fast, and at what statistical price.
 #[derive(Debug, Args)]
@@ -127,7 +127,7 @@ impl SimulateArgs {
         let one = NonZero::<usize>::MIN;
         let threads = self.threads.or(std::thread::available_parallelism().ok()).unwrap_or(one);
         let bar = progress(sweep.runs() as u64);
-        let runs = sweep.run(threads, &|_, _| anyhow::bail!("no pipeline"), &|| bar.inc(1));
+        let runs = sweep.run(threads, &simulation::run, &|| bar.inc(1));
         bar.finish_and_clear();
         runs
     }

@@ -5,12 +5,15 @@
 //! stages and clock are simulated.
 
 pub mod advice;
+pub mod cost;
 pub mod gantt;
 pub mod job;
 pub mod outcome;
 pub mod parquet;
 pub mod raw;
 pub mod report;
+pub mod run;
+mod stages;
 pub mod summary;
 pub mod sweep;
 pub mod table;
