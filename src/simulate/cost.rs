@@ -1,25 +1,31 @@
-//! What placement policies predict with: the costs of the cluster that they place on.
+//! The cost model of the simulated cluster as placement policies ask it.
 
 use rollpacker_operators::placement::StepCost;
 use rollpacker_stages::cluster::{Cost, TrainingLayout};
 use rollpacker_stages::rollout::Placement;
 
-/// The costs that the simulated stages have, as predictions. What a policy does not know is the lengths that will be drawn.
+/// What placement policies predict with: the model by which the stages take their time.
 #[derive(Clone, Debug)]
-pub struct Predicted {
-    /// The costs.
-    pub cost: Cost,
-    /// How the trainer is laid out.
-    pub layout: TrainingLayout,
+pub struct Modelled {
+    cost: Cost,
+    layout: TrainingLayout,
 }
 
-/// Tokens of the sequence by which the arithmetic of training a token is taken, and that of computing a cache again.
-const SEQUENCE: f64 = 2048.0;
+/// Tokens of a sequence as predicted from a number of tokens alone: about the mean of the paper's jobs, prompt included. Attention over
+/// longer ones is left out.
+const SEQUENCE: f64 = 1500.0;
 
-impl StepCost for Predicted {
+impl Modelled {
+    /// The costs of a model that is trained in copies of `layout`.
+    #[must_use]
+    pub fn new(cost: Cost, layout: TrainingLayout) -> Self {
+        Self { cost, layout }
+    }
+}
+
+impl StepCost for Modelled {
     fn decode_iteration(&self, tensor_parallel: u32, running: f64, kv_tokens: f64) -> f64 {
-        let decode = self.cost.decode(tensor_parallel);
-        decode.iteration(running.round() as u32, kv_tokens.round() as u64)
+        self.cost.decode(tensor_parallel).iteration(running.round() as u32, kv_tokens as u64)
     }
 
     fn training(&self, devices: u32, tokens: f64) -> f64 {
@@ -35,14 +41,16 @@ impl StepCost for Predicted {
     }
 
     fn reconfiguration(&self, from: Placement, to: Placement, kv_tokens: f64) -> f64 {
-        if from == to || to.instances == 0 {
+        if from == to {
             return 0.0;
         }
-        let restarts = from.tensor_parallel != to.tensor_parallel;
-        let stays = f64::from(to.instances) / f64::from(from.instances.max(1));
-        let moved = if restarts { 1.0 } else { (1.0 - stays).max(0.0) };
-        let sequences = moved * kv_tokens / SEQUENCE / f64::from(to.instances);
-        let computed = sequences * self.cost.prefill(to.tensor_parallel, SEQUENCE);
-        computed + if restarts { self.cost.reconfiguration() } else { 0.0 }
+        let start = if from.tensor_parallel == to.tensor_parallel {
+            0.0
+        } else {
+            self.cost.reconfiguration()
+        };
+        // What has to move is computed again, on the instances that are left.
+        let instances = f64::from(to.instances.max(1));
+        start + self.cost.prefill(to.tensor_parallel, kv_tokens / instances)
     }
 }

@@ -5,18 +5,19 @@
 //! stages and clock are simulated.
 
 pub mod advice;
-pub mod cost;
+mod cost;
 pub mod gantt;
 pub mod job;
 pub mod outcome;
 pub mod parquet;
+mod population;
 pub mod raw;
 pub mod report;
 pub mod run;
-mod stages;
 pub mod summary;
 pub mod sweep;
 pub mod table;
+mod tasks;
 pub mod variant;
 
 pub use job::Job;

@@ -49,9 +49,9 @@ pub struct StepOutcome {
 /// The seconds of a step by the stage that it waited for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Stages {
-    /// Until the first response was taken up: new weights, a new placement.
+    /// New weights on their way to the rollout.
     pub sync: f64,
-    /// Until the last response ended.
+    /// From then on, until the last response ended: requests handed out, prefill and decoding.
     pub rollout: f64,
     /// From then on, until the last reward was known.
     pub reward: f64,
@@ -79,6 +79,8 @@ pub struct Recorder {
     warmup_steps: u64,
     gantt: Charted,
     training: TrainingLog,
+    /// What the transfer of new weights takes, seconds.
+    weight_sync: f64,
     /// When the step before was complete.
     before: Nanos,
 }
@@ -100,6 +102,12 @@ impl Recorder {
     #[must_use]
     pub fn new(warmup_steps: u64, gantt: Charted, training: TrainingLog) -> Self {
         Self { warmup_steps, gantt, training, ..Self::default() }
+    }
+
+    /// Tells the transfer of weights, which takes so many seconds, from what else happens before the first response is taken up.
+    #[must_use]
+    pub fn with_weight_sync(self, seconds: f64) -> Self {
+        Self { weight_sync: seconds, ..self }
     }
 
     /// What was recorded so far.
@@ -138,7 +146,7 @@ impl Observer for Recorder {
             step: number,
             round: round(&report.decisions),
             seconds,
-            stages: Stages::of(&metrics, seconds),
+            stages: Stages::of(&metrics, seconds, self.weight_sync),
             trained_tokens,
             trained_responses,
             metrics,
@@ -182,10 +190,12 @@ fn round(decisions: &[Batch]) -> String {
 
 impl Stages {
     /// What the `seconds` of a step went to, by its metrics. A stale step overlaps with the one before: what it did meanwhile is left out.
-    fn of(metrics: &Metrics, seconds: f64) -> Self {
-        let [sync, rollout, reward, training] =
+    fn of(metrics: &Metrics, seconds: f64, weight_sync: f64) -> Self {
+        let [before, generating, reward, training] =
             ["weight_sync", "gen", "reward_exposed", "training_exposed"]
                 .map(|stage| metrics.get(&format!("timing_s/{stage}")).copied().unwrap_or(0.0));
+        let sync = before.min(weight_sync);
+        let rollout = before - sync + generating;
         let mut overlap = (sync + rollout + reward + training - seconds).max(0.0);
         let mut alone = |stage: f64| {
             let hidden = stage.min(overlap);
@@ -215,8 +225,8 @@ mod tests {
         ]
         .map(|(name, value)| (name.to_owned(), value))
         .into();
-        let stages = |seconds| Stages::of(&metrics, seconds).named().map(|(_, seconds)| seconds);
-        assert_eq!(stages(88.0), [5.0, 60.0, 3.0, 20.0]);
+        let stages = |seconds| Stages::of(&metrics, seconds, 4.0).named().map(|(_, seconds)| seconds);
+        assert_eq!(stages(88.0), [4.0, 61.0, 3.0, 20.0]);
         assert_eq!(stages(70.0), [0.0, 47.0, 3.0, 20.0]);
     }
 }

@@ -6,7 +6,7 @@ use rollpacker_stages::rollout::Placement;
 
 use crate::placement::drift::{Cell, Drift, Options};
 use crate::placement::profile::{Measured, Phase, Profile, Row};
-use crate::placement::{Decision, Fetch, Gate, Reason, StepCost};
+use crate::placement::StepCost;
 
 fn row(batch_size: u32, tokens: u32, seconds: f64) -> Row {
     let phase = Phase::Decode;
@@ -123,31 +123,4 @@ fn a_cell_that_is_faster_or_was_so_for_a_while_is_told_apart() {
     near(drift.drifted().next().map(|(_, ratio)| ratio), 0.5);
     (0..4).for_each(|_| drift.observe(&profile(), &row(8, 100, truth(8.0, 100.0))));
     assert_eq!(drift.drifted().next(), None, "it is as fast as profiled again");
-}
-
-#[test]
-fn a_single_fetch_takes_what_waits_at_the_trigger_and_the_rest_at_the_end() {
-    let decision = |training_devices, reason| Decision {
-        rollout: Placement { instances: 1, tensor_parallel: 1 },
-        training_devices,
-        reason,
-    };
-    let passed = |fetch| {
-        let mut gate = Gate::new(fetch);
-        let mut passed = vec![gate.pass(1)];
-        for (devices, reason) in [
-            (0, Reason::Round),
-            (2, Reason::ScaleDown),
-            (3, Reason::Consolidate),
-            (4, Reason::Drained),
-            (0, Reason::Round),
-            (3, Reason::Consolidate),
-        ] {
-            gate.place(&decision(devices, reason));
-            passed.extend([gate.pass(5), gate.pass(2)]);
-        }
-        passed
-    };
-    assert_eq!(passed(Fetch::Stream), [0, 0, 0, 5, 2, 5, 2, 5, 2, 0, 0, 5, 2]);
-    assert_eq!(passed(Fetch::Once), [0, 0, 0, 5, 0, 0, 0, 5, 2, 0, 0, 5, 0]);
 }
