@@ -169,6 +169,7 @@ fn sample(step: Step, row: &Row) -> Sample {
         },
         data_source: text(column::DATA_SOURCE),
         messages: text(column::MESSAGES),
+        prompt_ids: batch.lists::<Int32Type>(column::PROMPT_IDS).get(index).to_vec(),
         response: text(column::RESPONSE_TEXT),
         response_length: batch.values::<UInt32Type>(column::RESPONSE_LENGTH).value(index),
         response_ids: batch.lists::<Int32Type>(column::RESPONSE_IDS).get(index).to_vec(),

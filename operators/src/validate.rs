@@ -119,6 +119,7 @@ impl Validator {
             id: completion.id,
             data_source: row.data_source.clone(),
             messages: row.messages.clone(),
+            prompt_ids: row.prompt_ids.clone(),
             response: completion.text.clone(),
             response_length: completion.response_length,
             response_ids: completion.response_ids.clone(),

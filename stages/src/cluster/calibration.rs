@@ -51,8 +51,28 @@ pub struct Calibration {
     pub handover: f64,
     /// Seconds until a trainer that computes already computes on more devices. Not fitted.
     pub reassignment: f64,
-    /// Seconds that the controller takes to have a response scored after the rollout. Fitted to Table 1 and the totals of Fig. 10.
+    /// Seconds that the controller takes to have a response scored after the rollout; those scored together are handed out when all are
+    /// taken in. Fitted to Table 1 and the totals of Fig. 10.
     pub scoring_interval: f64,
+    /// Seconds that a reward adds to its own time when responses are scored as they end. Fitted to the exposed rewards of Fig. 11c.
+    pub scoring_latency: f64,
+    /// Seconds of checking a mathematical answer. Not fitted.
+    pub math: f64,
+    /// Seconds in which a judge has scored all responses of a step at once. Fitted to Table 1.
+    pub judge_batch: f64,
+    /// Seconds in which a judge with devices of its own scores a response. Not identified by the figures.
+    pub judge_dedicated: f64,
+    /// Seconds in which a judge that shares the devices of the rollout scores a response. Not identified by the figures.
+    pub judge_colocated: f64,
+    /// Factor on the time of decoding beside a colocated judge. RollPacker, Fig. 14a; not fitted.
+    pub judge_slowdown: f64,
+    /// Least seconds that a sandbox waits where its limit adapts to the task. Fitted to Fig. 14c.
+    pub sandbox_patience: f64,
+    /// What the limit of a sandbox is, in median times of the task. RollPacker, section 4.3: 1.5 times the longest correct run; not
+    /// fitted.
+    pub sandbox_slack: f64,
+    /// Correlation of the times of two runs for one task, in ranks of a normal. Not identified by the figures.
+    pub sandbox_correlation: f64,
 }
 
 impl Default for Calibration {
@@ -60,32 +80,41 @@ impl Default for Calibration {
         Self {
             memory_share: 0.80,
             activation_bytes: 4e9,
-            weight_bandwidth: 0.92,
+            weight_bandwidth: 0.95,
             kv_bandwidth: 0.90,
             decode_utilisation: 0.60,
             prefill_utilisation: 0.50,
             prefill_overhead: 2e-3,
             iteration_overhead: 0.5e-3,
-            response_overhead: 20e-6,
-            all_reduce_latency: 80e-6,
-            dispatch_interval: 28e-3,
+            response_overhead: 18e-6,
+            all_reduce_latency: 65e-6,
+            dispatch_interval: 31e-3,
             rollout_overhead: 2.0,
             weight_sync_per_parameter: 0.83e-9,
             reconfiguration: 10.0,
-            optimizer_step: 8.0,
+            optimizer_step: 6.5,
             padding_per_token: 1.0e-6,
             saturating_tokens: 512.0,
             training_flops_per_parameter: 10.0,
             handover: 3.0,
             reassignment: 2.0,
-            scoring_interval: 17e-3,
+            scoring_interval: 30e-3,
+            scoring_latency: 1.0,
+            math: 0.01,
+            judge_batch: 7.0,
+            judge_dedicated: 2.0,
+            judge_colocated: 2.0,
+            judge_slowdown: 1.04,
+            sandbox_patience: 3.0,
+            sandbox_slack: 1.95,
+            sandbox_correlation: 0.5,
         }
     }
 }
 
 /// Model FLOP utilisation of training by devices that hold a copy of the model; between them by the logarithm, beyond them the nearest.
 /// Fitted to the training times of the 7B (TP2), 14B (TP2 PP2 CP2) and 32B (TP4 PP2 CP2) jobs in Fig. 11c.
-pub const TRAINING_UTILISATION: [(f64, f64); 3] = [(2.0, 0.33), (8.0, 0.25), (16.0, 0.145)];
+pub const TRAINING_UTILISATION: [(f64, f64); 3] = [(2.0, 0.37), (8.0, 0.22), (16.0, 0.16)];
 
 /// Tokens to which prompts are padded in a batch; veRL's setting in RollPacker's jobs.
 pub const PADDED_PROMPT: f64 = 2048.0;
@@ -117,7 +146,7 @@ pub const SANDBOX_HANGS: f64 = 0.052;
 pub const ENDLESS_OF_HARD: f64 = 0.18;
 
 /// Correlation of the lengths of two responses to a prompt, in ranks of a normal. RollPacker, Fig. 4a: longest short-round responses.
-pub const LENGTH_CORRELATION: f64 = 0.3;
+pub const LENGTH_CORRELATION: f64 = 0.2;
 
 /// Response lengths of Qwen2.5-14B by task: name, share of responses that never end, and percentiles with their tokens.
 /// RollPacker, Fig. 2a; between the last measured percentile and the responses that never end, up to the 16k of the measured run.

@@ -316,8 +316,8 @@ mod tests {
     #[test]
     fn decoding_alone_reads_the_weights_once_a_token() {
         let decode = cost("Qwen2.5-7B").decode(1);
-        // 15.24 GB at 92 % of 3.35 TB/s, and 0.5 ms.
-        assert!((decode.iteration(1, 0) - 5.46e-3).abs() < 0.05e-3);
+        // 15.24 GB at 95 % of 3.35 TB/s, and 0.5 ms.
+        assert!((decode.iteration(1, 0) - 5.31e-3).abs() < 0.05e-3);
         assert!(decode.iteration(256, 0) < 2.0 * decode.iteration(1, 0));
     }
 
@@ -333,8 +333,8 @@ mod tests {
     #[test]
     fn utilisation_falls_with_the_devices_of_a_copy() {
         let at = |tensor_parallel| TrainingLayout { tensor_parallel, ..LAYOUT }.utilisation();
-        assert_eq!([at(1), at(2), at(8), at(64)], [0.33, 0.33, 0.25, 0.145]);
-        assert!((at(4) - 0.29).abs() < 1e-9);
+        assert_eq!([at(1), at(2), at(8), at(64)], [0.37, 0.37, 0.22, 0.16]);
+        assert!((at(4) - 0.295).abs() < 1e-9);
     }
 
     #[test]

@@ -17,6 +17,7 @@
 
 mod math;
 mod router;
+pub mod simulated;
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -38,6 +39,8 @@ pub struct Sample {
     pub data_source: String,
     /// The prompt as chat messages, a JSON array of `{role, content}`.
     pub messages: String,
+    /// The prompt as token ids.
+    pub prompt_ids: Vec<i32>,
     /// The response as text, special tokens left out.
     pub response: String,
     /// Tokens of the response: how many, also where an engine counts tokens without sampling them.

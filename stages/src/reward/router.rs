@@ -92,6 +92,7 @@ mod tests {
             id: Default::default(),
             data_source: data_source.to_owned(),
             messages: String::new(),
+            prompt_ids: Vec::new(),
             response: String::new(),
             response_ids: Vec::new(),
             ground_truth: None,

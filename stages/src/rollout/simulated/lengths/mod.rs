@@ -6,10 +6,12 @@
 mod draw;
 mod empirical;
 mod population;
+#[cfg(test)]
+mod tests;
 mod trace;
 mod two_mode;
 
-pub(crate) use draw::Draw;
+pub(crate) use draw::{Draw, correlated, normal_cdf};
 pub use empirical::{Empirical, EmpiricalConfig, EmpiricalDomain};
 pub use population::{LogNormal, PassRate, PopulationConfig};
 pub use trace::{Recorded, Trace, TraceConfig, TraceRecord};

@@ -1,0 +1,180 @@
+//! Rewards of a simulated cluster: they take the virtual time that scoring would take, and draw the score.
+//!
+//! A response is right with the pass rate of its prompt, and wrong if it was cut. Whether, and how long it takes to find out, follow from
+//! the seed and the response alone, except for what others make it wait.
+
+mod queue;
+mod sandbox;
+
+pub use sandbox::{SimulatedSandbox, Timeout, Workers};
+
+use std::sync::Arc;
+
+use rollpacker_dataflow::clock::{Clock, Nanos, VirtualClock};
+use serde::{Deserialize, Serialize};
+
+use self::queue::Controller;
+use super::{Reward, RewardError, Router, Sample, Score};
+use crate::cluster::Calibration;
+use crate::rollout::FinishReason;
+use crate::rollout::simulated::lengths::{Draw, LengthModel};
+
+/// How simulated rewards are set up.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SimulatedRewardsConfig {
+    /// Seed of scores and times.
+    pub seed: u64,
+    /// Runs that the sandbox executes at once; at least 1.
+    pub slots: usize,
+    /// Which slot gets which run.
+    pub workers: Workers,
+    /// How long the sandbox waits for a run.
+    pub timeout: Timeout,
+    /// Where the judge runs.
+    pub judge: Judge,
+    /// Whether all responses of a step are scored at once after its rollout, instead of each as it ends.
+    pub after_rollout: bool,
+    /// Time between two looks of the caller for scores; 0 reports each at once.
+    pub report_interval: Nanos,
+}
+
+/// Where a judge runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Judge {
+    /// On devices of its own.
+    Dedicated,
+    /// On the devices of the rollout, which decodes the slower for it.
+    #[default]
+    Colocated,
+}
+
+/// Rewards for the data sources `math`, `code` and `judge`; any other is scored as `math` is.
+#[must_use]
+pub fn simulated_router(
+    config: &SimulatedRewardsConfig,
+    calibration: &Calibration,
+    lengths: Arc<dyn LengthModel>,
+    clock: &VirtualClock,
+) -> Router {
+    let course = Course::new(config, calibration, lengths, clock);
+    let judge = match (config.after_rollout, config.judge) {
+        (true, _) => calibration.judge_batch,
+        (false, Judge::Dedicated) => calibration.judge_dedicated,
+        (false, Judge::Colocated) => calibration.judge_colocated,
+    };
+    let sandbox = SimulatedSandbox::new(config, calibration, course.clone());
+    Router::default()
+        .route("*", SimulatedMath { seconds: calibration.math, course: course.clone() })
+        .route("code", sandbox)
+        .route("judge", SimulatedJudge { seconds: judge, course })
+}
+
+/// Checking an answer: a time that is always the same.
+pub struct SimulatedMath {
+    seconds: f64,
+    course: Course,
+}
+
+/// Asking a model: a time that is always the same; what else runs on its devices is in the calibration.
+pub struct SimulatedJudge {
+    seconds: f64,
+    course: Course,
+}
+
+impl Reward for SimulatedMath {
+    async fn score(&self, sample: &Sample) -> Result<Score, RewardError> {
+        self.course.begin().await;
+        self.course.end(self.seconds).await;
+        Ok(self.course.outcome(sample))
+    }
+}
+
+impl Reward for SimulatedJudge {
+    async fn score(&self, sample: &Sample) -> Result<Score, RewardError> {
+        self.course.begin().await;
+        self.course.end(self.seconds).await;
+        Ok(self.course.outcome(sample))
+    }
+}
+
+/// What all simulated rewards of a run share.
+#[derive(Clone)]
+struct Course {
+    draw: Draw,
+    lengths: Arc<dyn LengthModel>,
+    clock: VirtualClock,
+    /// Hands responses out that are scored after the rollout.
+    controller: Option<Arc<Controller>>,
+    /// Seconds beside the reward's own.
+    latency: f64,
+    report_interval: u64,
+}
+
+/// What is drawn for a response: names for [`Draw::of`].
+#[derive(Clone, Copy)]
+enum What {
+    Score,
+    Hang,
+    Time,
+    TaskTime,
+}
+
+impl Course {
+    fn new(
+        config: &SimulatedRewardsConfig,
+        calibration: &Calibration,
+        lengths: Arc<dyn LengthModel>,
+        clock: &VirtualClock,
+    ) -> Self {
+        let controller = || Arc::new(Controller::new(calibration.scoring_interval));
+        Self {
+            draw: Draw::new(config.seed),
+            lengths,
+            clock: clock.clone(),
+            controller: config.after_rollout.then(controller),
+            latency: if config.after_rollout { 0.0 } else { calibration.scoring_latency },
+            report_interval: config.report_interval.0.max(1),
+        }
+    }
+
+    /// The draw of something for a response.
+    fn draw(&self, what: What, sample: &Sample) -> Draw {
+        self.draw.of(what as u64).of_sample(sample.id)
+    }
+
+    /// The draw of something for all responses to a prompt, in any epoch.
+    fn draw_of_row(&self, what: What, row: u64) -> Draw {
+        self.draw.of(what as u64).of(row)
+    }
+
+    fn outcome(&self, sample: &Sample) -> Score {
+        let chance = self.lengths.prompt(row(sample)).pass_rate;
+        let right = self.draw(What::Score, sample).uniform() < chance;
+        f64::from(right && sample.finish_reason != FinishReason::Length).into()
+    }
+
+    /// Waits until the response is handed out.
+    async fn begin(&self) {
+        if let Some(controller) = &self.controller {
+            controller.pass(&self.clock).await;
+        }
+    }
+
+    /// Waits until a look of the caller finds what took `seconds` from now.
+    async fn end(&self, seconds: f64) {
+        let now = self.clock.now();
+        let end = now.0 + Nanos::from_secs_f64(seconds + self.latency).0;
+        let seen = end.div_ceil(self.report_interval) * self.report_interval;
+        self.clock.sleep(Nanos(seen).since(now)).await;
+    }
+}
+
+/// The dataset row that a simulated prompt stands for.
+fn row(sample: &Sample) -> u64 {
+    sample.prompt_ids.first().map_or(0, |id| u64::from(id.unsigned_abs()))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,126 @@
+//! What responses wait for before they are scored.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::{Mutex, PoisonError};
+
+use rollpacker_dataflow::clock::{Clock, Nanos, VirtualClock};
+
+use super::sandbox::Workers;
+
+/// The controller of a job: takes in what it is given at one time, one response after the other, and then hands all of it out.
+#[derive(Debug)]
+pub(super) struct Controller {
+    /// Time to take in a response.
+    interval: Nanos,
+    turn: Mutex<Turn>,
+}
+
+/// What was given at one time.
+#[derive(Debug, Default)]
+struct Turn {
+    given: Nanos,
+    /// When it can be begun with.
+    from: Nanos,
+    responses: u64,
+}
+
+impl Controller {
+    pub(super) fn new(interval: f64) -> Self {
+        Self { interval: Nanos::from_secs_f64(interval), turn: Mutex::default() }
+    }
+
+    /// Waits until what is given now is handed out.
+    pub(super) async fn pass(&self, clock: &VirtualClock) {
+        self.give(clock.now());
+        // All that is given now is counted before the time moves.
+        clock.sleep(Nanos(1)).await;
+        let handed_out = self.handed_out();
+        clock.sleep(handed_out.since(clock.now())).await;
+    }
+
+    fn give(&self, now: Nanos) {
+        let mut turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        if turn.given != now || turn.responses == 0 {
+            let free = turn.end(self.interval);
+            *turn = Turn { given: now, from: now.max(free), responses: 0 };
+        }
+        turn.responses += 1;
+    }
+
+    fn handed_out(&self) -> Nanos {
+        self.turn.lock().unwrap_or_else(PoisonError::into_inner).end(self.interval)
+    }
+}
+
+impl Turn {
+    fn end(&self, interval: Nanos) -> Nanos {
+        Nanos(self.from.0 + interval.0 * self.responses)
+    }
+}
+
+/// Slots that each do one thing after the other. What a slot is given is done to its end, also if nobody waits for it any more.
+#[derive(Debug)]
+pub(super) struct Slots {
+    workers: Workers,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// When each slot is free, and which it is.
+    free: BinaryHeap<Reverse<(Nanos, usize)>>,
+    /// When each slot is free, where a slot is given its work without a look at the others.
+    own: Vec<Nanos>,
+    given: usize,
+}
+
+impl Slots {
+    pub(super) fn new(slots: usize, workers: Workers) -> Self {
+        let free = (0..slots.max(1)).map(|slot| Reverse((Nanos(0), slot))).collect();
+        let own = vec![Nanos(0); slots.max(1)];
+        Self { workers, state: Mutex::new(State { free, own, given: 0 }) }
+    }
+
+    /// Gives work of `duration` to a slot; says when it is done.
+    pub(super) fn give(&self, now: Nanos, duration: Nanos) -> Nanos {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        match self.workers {
+            Workers::FirstFree => state.to_first_free(now, duration),
+            Workers::InTurn => state.in_turn(now, duration),
+        }
+    }
+}
+
+impl State {
+    fn to_first_free(&mut self, now: Nanos, duration: Nanos) -> Nanos {
+        let mut first = self.free.peek_mut().expect("invariant: there is at least one slot");
+        let Reverse((free, slot)) = *first;
+        let done = Nanos(free.max(now).0 + duration.0);
+        *first = Reverse((done, slot));
+        done
+    }
+
+    fn in_turn(&mut self, now: Nanos, duration: Nanos) -> Nanos {
+        let slots = self.own.len();
+        let slot = &mut self.own[self.given % slots];
+        self.given += 1;
+        *slot = Nanos((*slot).max(now).0 + duration.0);
+        *slot
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_free_slot_takes_what_comes_next_and_turns_do_not_look() {
+        let done = |workers| {
+            let slots = Slots::new(2, workers);
+            [9, 1, 1, 1].map(|duration| slots.give(Nanos(100), Nanos(duration)).0)
+        };
+        assert_eq!(done(Workers::FirstFree), [109, 101, 102, 103]);
+        assert_eq!(done(Workers::InTurn), [109, 101, 110, 102]);
+    }
+}

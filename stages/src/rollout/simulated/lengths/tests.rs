@@ -1,0 +1,182 @@
+use proptest::prelude::*;
+use rollpacker_dataflow::step::{PromptId, Step};
+
+use super::*;
+
+const PROMPTS: u64 = 3000;
+const SAMPLES: u32 = 8;
+
+fn id(prompt: u64, sample: u32) -> SampleId {
+    SampleId { step: Step(0), prompt: PromptId(prompt), sample }
+}
+
+/// Lengths of the responses to each prompt.
+fn groups(model: &dyn LengthModel) -> Vec<Vec<u32>> {
+    let group = |row| (0..SAMPLES).map(|sample| model.response(row, id(row, sample), 0)).collect();
+    (0..PROMPTS).map(group).collect()
+}
+
+/// Tokens that `percent` of all lengths do not exceed.
+fn percentile(groups: &[Vec<u32>], percent: usize) -> f64 {
+    let mut all = groups.concat();
+    all.sort_unstable();
+    f64::from(all[all.len() * percent / 100])
+}
+
+fn check_close(found: f64, expected: f64, tolerance: f64) {
+    assert!((found / expected - 1.0).abs() < tolerance, "{found}, expected about {expected}");
+}
+
+/// Correlation of the logarithms of two responses to a prompt.
+fn siblings(groups: &[Vec<u32>]) -> f64 {
+    let log = |length: u32| f64::from(length).ln();
+    let pairs = || groups.iter().flat_map(|g| g.windows(2).map(|w| (log(w[0]), log(w[1]))));
+    let count = pairs().count() as f64;
+    let mean = pairs().map(|(x, _)| x).sum::<f64>() / count;
+    let covariance = pairs().map(|(x, y)| (x - mean) * (y - mean)).sum::<f64>() / count;
+    covariance / (pairs().map(|(x, _)| (x - mean).powi(2)).sum::<f64>() / count)
+}
+
+fn math() -> EmpiricalConfig {
+    let mut config = EmpiricalConfig::rollpacker();
+    config.domains.retain(|name, _| name == "math");
+    config
+}
+
+fn empirical(config: &EmpiricalConfig, cap: u32) -> Empirical {
+    Empirical::new(config, &PopulationConfig::default(), 11, cap).expect("in bounds")
+}
+
+#[test]
+fn the_table_is_reproduced_whatever_the_correlation() {
+    for correlation in [0.0, 0.6] {
+        let mut config = math();
+        config.domains.values_mut().for_each(|domain| domain.correlation = correlation);
+        let groups = groups(&empirical(&config, 16_384));
+        for (percent, tokens) in [(10, 243.0), (50, 660.0), (75, 1128.0), (90, 2554.0)] {
+            check_close(percentile(&groups, percent), tokens, 0.12);
+        }
+        let capped = groups.concat().iter().filter(|length| **length == 16_384).count();
+        check_close(capped as f64, 0.0099 * 24_000.0, 0.35);
+        assert!((siblings(&groups) - correlation).abs() < 0.15, "{}", siblings(&groups));
+    }
+}
+
+#[test]
+fn endless_responses_reach_any_cap_and_share_prompts() {
+    let groups = groups(&empirical(&math(), 32_768));
+    let capped = |group: &&Vec<u32>| group.contains(&32_768);
+    let hard = groups.iter().filter(capped).count();
+    let all = groups.concat().iter().filter(|length| **length == 32_768).count();
+    assert!(all > 150);
+    assert!((all as f64) > 1.4 * hard as f64, "{all} in {hard} prompts");
+    assert!(groups.concat().iter().all(|length| *length <= 16_384 || *length == 32_768));
+}
+
+#[test]
+fn the_two_modes_have_the_percentiles_that_they_were_fitted_to() {
+    let domains = [("all".to_owned(), TwoModeDomain::default())].into();
+    let config = LengthsConfig::TwoMode(TwoModeConfig { domains });
+    let model = config.build(&PopulationConfig::default(), 5, 16_384).expect("in bounds");
+    let groups = groups(&*model);
+    for (percent, tokens) in [(50, 511.0), (75, 921.0), (90, 4700.0), (95, 8100.0)] {
+        check_close(percentile(&groups, percent), tokens, 0.15);
+    }
+    let all = groups.concat();
+    check_close(all.iter().map(|l| f64::from(*l)).sum::<f64>() / all.len() as f64, 1571.0, 0.1);
+}
+
+#[test]
+fn prompts_are_of_their_domains_and_lengths() {
+    let model = empirical(&EmpiricalConfig::rollpacker(), 8192);
+    let prompts: Vec<_> = (0..PROMPTS).map(|row| model.prompt(row)).collect();
+    for domain in ["math", "code", "judge"] {
+        let of = prompts.iter().filter(|prompt| &*prompt.domain == domain).count();
+        check_close(of as f64, PROMPTS as f64 / 3.0, 0.1);
+    }
+    let mut lengths: Vec<_> = prompts.iter().map(|prompt| prompt.prompt_length).collect();
+    lengths.sort_unstable();
+    check_close(f64::from(lengths[1500]), 250.0, 0.05);
+    assert!(lengths[0] >= 16 && lengths[2999] <= 2000);
+}
+
+fn record(prompt: Option<&str>, response_length: u32) -> TraceRecord {
+    TraceRecord { prompt: prompt.map(str::to_owned), prompt_length: Some(70), response_length }
+}
+
+fn trace(records: Vec<TraceRecord>) -> Trace {
+    let population = PopulationConfig::default();
+    let config = TraceConfig { domain: "math".to_owned(), population, seed: 2, cap: 1000 };
+    Trace::new(records, &config).expect("in bounds")
+}
+
+#[test]
+fn a_trace_with_prompts_draws_from_those_of_the_prompt() {
+    let (a, b) = (Some("a"), Some("b"));
+    let trace = trace(vec![record(a, 10), record(b, 500), record(a, 12), record(b, 2000)]);
+    for row in 0..40 {
+        let length = trace.response(row, id(row, 1), 0);
+        assert!(if row % 2 == 0 { [10, 12] } else { [500, 1000] }.contains(&length));
+    }
+    assert_eq!(trace.prompt(3).prompt_length, 70);
+    let rates = |first: u64| (0..100).map(|n| trace.prompt(first + 2 * n).pass_rate).sum::<f64>();
+    assert!(rates(0) > rates(1) + 10.0, "prompts with longer responses are harder");
+}
+
+#[test]
+fn a_trace_without_prompts_is_one_pool() {
+    let trace = trace(vec![record(None, 10), record(None, 20), record(None, 30)]);
+    let drawn: std::collections::BTreeSet<_> =
+        (0..100).map(|row| trace.response(row, id(row, 0), 0)).collect();
+    assert_eq!(drawn.into_iter().collect::<Vec<_>>(), [10, 20, 30]);
+}
+
+#[test]
+fn what_was_recorded_is_replayed_and_what_was_dropped_is_longer() {
+    let pool = (1..=100).map(|length| record(None, length)).collect();
+    let recorded = |response_length, whole| Recorded { response_length, whole };
+    let trace = trace(pool).replaying([
+        (id(1, 0), recorded(7, true)),
+        (id(1, 1), recorded(60, false)),
+        (id(1, 2), recorded(100, false)),
+    ]);
+    assert_eq!(trace.response(9, id(1, 0), 0), 7);
+    assert!(trace.response(9, id(1, 1), 0) > 60);
+    assert_eq!(trace.response(9, id(1, 2), 0), 1000, "none is longer: the cap");
+}
+
+#[test]
+fn what_is_out_of_bounds_is_named() {
+    let error = |change: fn(&mut EmpiricalDomain)| {
+        let mut config = math();
+        config.domains.values_mut().for_each(change);
+        let model = Empirical::new(&config, &PopulationConfig::default(), 1, 100);
+        model.expect_err("it is refused").to_string()
+    };
+    assert_eq!(
+        error(|domain| domain.endless_of_hard = 0.001),
+        "lengths: `math.endless_of_hard`: expected `endless` to 1, found 0.001"
+    );
+    assert_eq!(
+        error(|domain| domain.share = 0.0),
+        "lengths: `math.share`: expected more than 0, found 0.0"
+    );
+    assert!(error(|domain| domain.percentiles.reverse()).contains("math.percentiles"));
+    let nothing = EmpiricalConfig { domains: Default::default() };
+    let model = Empirical::new(&nothing, &PopulationConfig::default(), 1, 100);
+    assert_eq!(model.expect_err("it is refused").to_string(), "lengths: `domains` is empty");
+}
+
+proptest! {
+    #[test]
+    fn what_is_kept_of_a_response_is_less_than_all_of_it(
+        row in 0_u64..1000, sample in 0_u32..16, kept in 0_u32..9000
+    ) {
+        let model = empirical(&math(), 8192);
+        let length = response_beyond(&model, row, id(row, sample), kept);
+        prop_assert!(length > kept);
+        prop_assert!(length <= 8192.max(kept + 1));
+        let whole = model.response(row, id(row, sample), 0);
+        prop_assert!(whole <= kept || length == whole, "the first draw stands if it can");
+    }
+}
