@@ -6,7 +6,7 @@ use rollpacker_stages::rollout::Placement;
 
 /// What placement policies predict with: the model by which the stages take their time.
 #[derive(Clone, Debug)]
-pub struct Modelled {
+pub(super) struct Modelled {
     cost: Cost,
     layout: TrainingLayout,
 }
@@ -18,7 +18,7 @@ const SEQUENCE: f64 = 1500.0;
 impl Modelled {
     /// The costs of a model that is trained in copies of `layout`.
     #[must_use]
-    pub fn new(cost: Cost, layout: TrainingLayout) -> Self {
+    pub(super) fn new(cost: Cost, layout: TrainingLayout) -> Self {
         Self { cost, layout }
     }
 }

@@ -201,18 +201,9 @@ impl Job {
     /// Prompts of an epoch.
     #[must_use]
     pub fn prompts(&self) -> u64 {
-        self.raw.data.prompts.unwrap_or(self.ample_prompts())
-    }
-
-    /// Prompts that are there to be read: whole epochs.
-    #[must_use]
-    pub fn prompts_of_run(&self) -> u64 {
-        self.ample_prompts().next_multiple_of(self.prompts())
-    }
-
-    fn ample_prompts(&self) -> u64 {
         // Oversubscription reads ahead, and DAPO leaves prompts out.
-        16 * self.total_steps() * self.raw.data.train_batch_size as u64
+        let ample = 16 * self.total_steps() * self.raw.data.train_batch_size as u64;
+        self.raw.data.prompts.unwrap_or(ample)
     }
 
     /// GPUs that generate at the beginning of a round.
@@ -276,7 +267,8 @@ impl Habits {
 
 fn training_gpus(raw: &RawJob, placement: Placement) -> Result<u32, RecipeError> {
     if raw.pipeline.staleness > 0 && placement != Placement::Separate {
-        let expected = "0, unless pipeline.placement = separate: steps that overlap need GPUs of their own";
+        let expected =
+            "0, unless pipeline.placement = separate: steps that overlap need GPUs of their own";
         return Err(bound("pipeline.staleness", expected, raw.pipeline.staleness));
     }
     let (key, gpus) = ("pipeline.training_gpus", raw.cluster.gpus);

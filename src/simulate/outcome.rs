@@ -225,7 +225,8 @@ mod tests {
         ]
         .map(|(name, value)| (name.to_owned(), value))
         .into();
-        let stages = |seconds| Stages::of(&metrics, seconds, 4.0).named().map(|(_, seconds)| seconds);
+        let stages =
+            |seconds| Stages::of(&metrics, seconds, 4.0).named().map(|(_, seconds)| seconds);
         assert_eq!(stages(88.0), [4.0, 61.0, 3.0, 20.0]);
         assert_eq!(stages(70.0), [0.0, 47.0, 3.0, 20.0]);
     }

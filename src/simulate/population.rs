@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use rollpacker_datasets::Trace;
 use rollpacker_dataflow::step::{PromptId, SampleId, Step};
+use rollpacker_datasets::Trace;
 use rollpacker_stages::rollout::simulated::lengths::{
     self, EmpiricalConfig, EmpiricalDomain, LengthModel, LengthsConfig, PopulationConfig, Recorded,
     TraceConfig, TraceRecord, TwoModeConfig, TwoModeDomain,
@@ -21,7 +21,7 @@ use crate::recipe::bounds::bound;
 ///
 /// # Errors
 /// If a key of `[lengths]` is out of its bounds.
-pub fn lengths(job: &Job, seed: u64) -> anyhow::Result<Arc<dyn LengthModel>> {
+pub(super) fn lengths(job: &Job, seed: u64) -> anyhow::Result<Arc<dyn LengthModel>> {
     let lengths = &job.raw.lengths;
     let population: PopulationConfig = match &lengths.population {
         Some(table) => read_value("lengths.population", Value::Table(table.clone()))?,
@@ -60,9 +60,9 @@ fn shares(tasks: &Tasks) -> BTreeMap<String, f64> {
 
 fn paper(shares: &BTreeMap<String, f64>) -> EmpiricalConfig {
     let mut paper = EmpiricalConfig::rollpacker();
-    paper.domains.retain(|name, domain| {
-        shares.get(name).inspect(|share| domain.share = **share).is_some()
-    });
+    paper
+        .domains
+        .retain(|name, domain| shares.get(name).inspect(|share| domain.share = **share).is_some());
     paper
 }
 
@@ -83,8 +83,10 @@ fn read_domains<D: DeserializeOwned>(
     shares: &BTreeMap<String, f64>,
 ) -> Result<BTreeMap<String, D>, RecipeError> {
     if !written.keys().eq(shares.keys()) {
-        let names = |of: Vec<&String>| of.into_iter().map(String::as_str).collect::<Vec<_>>().join(", ");
-        let expected = format!("one for each task that has a share: {}", names(shares.keys().collect()));
+        let names =
+            |of: Vec<&String>| of.into_iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+        let expected =
+            format!("one for each task that has a share: {}", names(shares.keys().collect()));
         return Err(bound("lengths.domains", expected, names(written.keys().collect())));
     }
     let domain = |(name, table): (&String, &Table)| {

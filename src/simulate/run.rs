@@ -183,11 +183,9 @@ fn stream_options(job: &Job) -> placement::Options {
         _ if job.placement == raw::Placement::Colocated => placement::Trigger::Never,
         raw::Trigger::Never => placement::Trigger::Never,
         raw::Trigger::Fixed => placement::Trigger::Fixed { share: stream.from },
-        raw::Trigger::Adaptive => placement::Trigger::Adaptive {
-            from: stream.from,
-            to: stream.to,
-            every: stream.every,
-        },
+        raw::Trigger::Adaptive => {
+            placement::Trigger::Adaptive { from: stream.from, to: stream.to, every: stream.every }
+        }
         raw::Trigger::Predicted => {
             placement::Trigger::Predicted { from: stream.from, every: stream.every }
         }

@@ -19,7 +19,7 @@ const SLOTS_PER_GPU: usize = 8;
 
 /// The rewards of a job, which draw by `seed`.
 #[must_use]
-pub fn router(
+pub(super) fn router(
     job: &Job,
     seed: u64,
     calibration: &Calibration,
@@ -50,10 +50,9 @@ pub fn router(
 
 /// Factor on the time of decoding: a judge on the devices of the rollout takes its share of them while responses are scored.
 #[must_use]
-pub fn slowdown(job: &Job, calibration: &Calibration) -> f64 {
+pub(super) fn slowdown(job: &Job, calibration: &Calibration) -> f64 {
     let tasks = &job.raw.tasks;
-    let beside = tasks.judge > 0.0
-        && job.judge == Judge::Colocated
-        && job.scoring == Scoring::Streamed;
+    let beside =
+        tasks.judge > 0.0 && job.judge == Judge::Colocated && job.scoring == Scoring::Streamed;
     if beside { calibration.judge_slowdown } else { 1.0 }
 }
