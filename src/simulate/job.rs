@@ -13,7 +13,9 @@ use serde::de::DeserializeOwned;
 use toml::{Table, Value};
 
 use super::outcome::Charted;
-use super::raw::{Dispatch, Lengths, Pipeline, Placement, Planner, RawJob, Source, Stream};
+use super::raw::{
+    Dispatch, Judge, Lengths, Pipeline, Placement, Planner, RawJob, Source, Stream, Timeout,
+};
 use crate::recipe::RecipeError;
 use crate::recipe::bounds::{at_least, bound, within};
 use crate::recipe::keys::nearest;
@@ -22,10 +24,11 @@ use crate::recipe::schedule::{Section, Size};
 
 /// A job, checked.
 ///
-/// What `[pipeline]` and `rollout.dispatch` leave out is what the authors of the schedule do: `sync` is veRL, which dispatches
-/// chunks of prompts, scores when the rollout has ended, and trains on whole steps, on GPUs that generate and train in turn; the others
-/// dispatch by response and score each as it ends; `tail_batching` has the stream trainer, and `frontier_group` GPUs of its own for
-/// each stage.
+/// What `[pipeline]`, `rollout.dispatch`, `tasks.judge_placement` and `tasks.timeout` leave out is what the authors of the schedule do:
+/// `sync` is veRL, which dispatches chunks of prompts, scores when the rollout has ended, and trains on whole steps, on GPUs that generate
+/// and train in turn; the others dispatch by response and score each as it ends; `tail_batching` has the stream trainer, and
+/// `frontier_group` GPUs of its own for each stage. The judge has GPUs of its own and the sandbox a fixed time limit in `sync` and `fused`;
+/// the others have RollPacker's reward scheduler.
 #[derive(Clone, Debug)]
 pub struct Job {
     /// What was written, defaults filled in.
@@ -44,6 +47,10 @@ pub struct Job {
     pub training_gpus: u32,
     /// Which instance a response goes to.
     pub dispatch: Dispatch,
+    /// Where the judge runs.
+    pub judge: Judge,
+    /// How long a sandbox waits.
+    pub timeout: Timeout,
     /// The recorded responses, if lengths are those.
     pub trace: Option<Arc<Trace>>,
     /// Which step has its Gantt chart kept.
@@ -60,6 +67,8 @@ impl RawJob {
         raw.stream = Stream::default();
         raw.planner = Planner::default();
         raw.rollout.dispatch = None;
+        raw.tasks.judge_placement = None;
+        raw.tasks.timeout = None;
         raw
     }
 
@@ -141,8 +150,8 @@ impl Job {
     /// As [`read`](Self::read).
     pub fn resolve(raw: RawJob, trace: Option<Arc<Trace>>) -> anyhow::Result<Self> {
         raw.check()?;
-        let (placement, dispatch) = habits(&raw.schedule.name);
-        let placement = raw.pipeline.placement.unwrap_or(placement);
+        let habits = Habits::of(&raw.schedule.name);
+        let placement = raw.pipeline.placement.unwrap_or(habits.placement);
         let overlap = raw::Pipeline {
             reward: raw.pipeline.reward,
             gradient: raw.pipeline.gradient.clone(),
@@ -160,7 +169,9 @@ impl Job {
             fetch: overlap.fetch(&raw.schedule)?,
             placement,
             training_gpus: training_gpus(&raw, placement)?,
-            dispatch: raw.rollout.dispatch.unwrap_or(dispatch),
+            dispatch: raw.rollout.dispatch.unwrap_or(habits.dispatch),
+            judge: raw.tasks.judge_placement.unwrap_or(habits.judge),
+            timeout: raw.tasks.timeout.unwrap_or(habits.timeout),
             trace,
             charted: Charted::None,
             raw,
@@ -190,7 +201,7 @@ impl Job {
     /// Prompts of an epoch.
     #[must_use]
     pub fn prompts(&self) -> u64 {
-        // A schedule reads more than it trains on, DAPO's several times as much.
+        // Oversubscription reads ahead, and DAPO leaves prompts out.
         let ample = 16 * self.total_steps() * self.raw.data.train_batch_size as u64;
         self.raw.data.prompts.unwrap_or(ample)
     }
@@ -227,17 +238,39 @@ impl Job {
     }
 }
 
-/// Where and how the authors of a schedule run it.
-fn habits(schedule: &str) -> (Placement, Dispatch) {
-    match schedule {
-        "sync" => (Placement::Colocated, Dispatch::PromptChunks),
-        "tail_batching" => (Placement::Stream, Dispatch::RoundRobin),
-        "frontier_group" => (Placement::Separate, Dispatch::RoundRobin),
-        _ => (Placement::Colocated, Dispatch::RoundRobin),
+/// How the authors of a schedule run it.
+struct Habits {
+    placement: Placement,
+    dispatch: Dispatch,
+    judge: Judge,
+    timeout: Timeout,
+}
+
+impl Habits {
+    fn of(schedule: &str) -> Self {
+        let (judge, timeout) = match schedule {
+            "sync" | "fused" => (Judge::Dedicated, Timeout::Fixed),
+            _ => (Judge::Colocated, Timeout::Adaptive),
+        };
+        let dispatch = match schedule {
+            "sync" => Dispatch::PromptChunks,
+            _ => Dispatch::RoundRobin,
+        };
+        let placement = match schedule {
+            "tail_batching" => Placement::Stream,
+            "frontier_group" => Placement::Separate,
+            _ => Placement::Colocated,
+        };
+        Self { placement, dispatch, judge, timeout }
     }
 }
 
 fn training_gpus(raw: &RawJob, placement: Placement) -> Result<u32, RecipeError> {
+    if raw.pipeline.staleness > 0 && placement != Placement::Separate {
+        let expected =
+            "0, unless pipeline.placement = separate: steps that overlap need GPUs of their own";
+        return Err(bound("pipeline.staleness", expected, raw.pipeline.staleness));
+    }
     let (key, gpus) = ("pipeline.training_gpus", raw.cluster.gpus);
     if placement != Placement::Separate {
         let expected = "pipeline.placement = separate beside it";

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use arrow::datatypes::{Float32Type, UInt32Type, UInt64Type};
+use arrow::datatypes::{Float32Type, UInt32Type};
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::clock::Nanos;
 use rollpacker_dataflow::schema::column;
@@ -46,12 +46,12 @@ pub struct StepOutcome {
     pub metrics: Metrics,
 }
 
-/// The seconds of a step by the stage that it waited for; they sum to those of the step.
+/// The seconds of a step by the stage that it waited for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Stages {
-    /// Until the first response was taken up: new weights, a new placement.
+    /// New weights on their way to the rollout.
     pub sync: f64,
-    /// Until the last response ended.
+    /// From then on, until the last response ended: requests handed out, prefill and decoding.
     pub rollout: f64,
     /// From then on, until the last reward was known.
     pub reward: f64,
@@ -79,8 +79,8 @@ pub struct Recorder {
     warmup_steps: u64,
     gantt: Charted,
     training: TrainingLog,
-    /// Whether rewards wait for the last response.
-    rewards_wait: bool,
+    /// What the transfer of new weights takes, seconds.
+    weight_sync: f64,
     /// When the step before was complete.
     before: Nanos,
 }
@@ -104,10 +104,10 @@ impl Recorder {
         Self { warmup_steps, gantt, training, ..Self::default() }
     }
 
-    /// The same of a run in which nothing is scored before the last response has ended.
+    /// Tells the transfer of weights, which takes so many seconds, from what else happens before the first response is taken up.
     #[must_use]
-    pub fn with_rewards_after_rollout(self) -> Self {
-        Self { rewards_wait: true, ..self }
+    pub fn with_weight_sync(self, seconds: f64) -> Self {
+        Self { weight_sync: seconds, ..self }
     }
 
     /// What was recorded so far.
@@ -141,14 +141,15 @@ impl Observer for Recorder {
             return;
         }
         let (trained_tokens, trained_responses) = self.outcome.observe(&report);
+        let metrics = measure(&report);
         self.outcome.steps.push(StepOutcome {
             step: number,
             round: round(&report.decisions),
             seconds,
-            stages: stages(&report, from, self.rewards_wait),
+            stages: Stages::of(&metrics, seconds, self.weight_sync),
             trained_tokens,
             trained_responses,
-            metrics: measure(&report),
+            metrics,
         });
     }
 }
@@ -187,32 +188,46 @@ fn round(decisions: &[Batch]) -> String {
     rounds.last().unwrap_or("full").to_owned()
 }
 
-/// Where the seconds since `from` went.
-fn stages(report: &StepReport, from: Nanos, rewards_wait: bool) -> Stages {
-    let stamps = |name: &'static str| {
-        report.responses.iter().flat_map(move |batch| batch.values::<UInt64Type>(name).values())
-    };
-    let closed = report.closed.0;
-    let inside = |time: u64| time.clamp(from.0, closed);
-    let first = inside(stamps(column::STARTED).min().copied().unwrap_or(from.0));
-    let last = inside(stamps(column::FINISHED).max().copied().unwrap_or(first)).max(first);
-    let sent = rewards_wait.then_some(last);
-    let scored = inside(last_reward(&report.groups, sent)).max(last);
-    let seconds = |from: u64, to: u64| Nanos(to - from).as_secs_f64();
-    Stages {
-        sync: seconds(from.0, first),
-        rollout: seconds(first, last),
-        reward: seconds(last, scored),
-        training: seconds(scored, closed),
+impl Stages {
+    /// What the `seconds` of a step went to, by its metrics. A stale step overlaps with the one before: what it did meanwhile is left out.
+    fn of(metrics: &Metrics, seconds: f64, weight_sync: f64) -> Self {
+        let [before, generating, reward, training] =
+            ["weight_sync", "gen", "reward_exposed", "training_exposed"]
+                .map(|stage| metrics.get(&format!("timing_s/{stage}")).copied().unwrap_or(0.0));
+        let sync = before.min(weight_sync);
+        let rollout = before - sync + generating;
+        let mut overlap = (sync + rollout + reward + training - seconds).max(0.0);
+        let mut alone = |stage: f64| {
+            let hidden = stage.min(overlap);
+            overlap -= hidden;
+            stage - hidden
+        };
+        Self {
+            sync: alone(sync),
+            rollout: alone(rollout),
+            reward: alone(reward),
+            training: alone(training),
+        }
     }
 }
 
-/// When the last reward of a group was known, if its responses were scored as they ended, or all were `sent` at once.
-fn last_reward(groups: &[Batch], sent: Option<u64>) -> u64 {
-    let known = groups.iter().flat_map(|batch| {
-        let ended = batch.values::<UInt64Type>(column::FINISHED).values();
-        let took = batch.values::<UInt64Type>(column::REWARD_TIME).values();
-        ended.iter().zip(took).map(|(&ended, &took)| sent.unwrap_or(ended).saturating_add(took))
-    });
-    known.max().unwrap_or(0)
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_overlaps_with_the_step_before_is_left_out_from_the_front() {
+        let metrics: Metrics = [
+            ("timing_s/weight_sync", 5.0),
+            ("timing_s/gen", 60.0),
+            ("timing_s/reward_exposed", 3.0),
+            ("timing_s/training_exposed", 20.0),
+        ]
+        .map(|(name, value)| (name.to_owned(), value))
+        .into();
+        let stages =
+            |seconds| Stages::of(&metrics, seconds, 4.0).named().map(|(_, seconds)| seconds);
+        assert_eq!(stages(88.0), [4.0, 61.0, 3.0, 20.0]);
+        assert_eq!(stages(70.0), [0.0, 47.0, 3.0, 20.0]);
+    }
 }

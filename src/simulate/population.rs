@@ -15,6 +15,7 @@ use toml::{Table, Value};
 use super::job::{Job, read_value};
 use super::raw::{Source, Tasks};
 use crate::recipe::RecipeError;
+use crate::recipe::bounds::bound;
 
 /// The length model of a run with `seed`.
 ///
@@ -28,7 +29,9 @@ pub(super) fn lengths(job: &Job, seed: u64) -> anyhow::Result<Arc<dyn LengthMode
     };
     let cap = job.raw.data.max_response_length;
     if let Some(trace) = &job.trace {
-        return Ok(Arc::new(recorded(trace, population, seed, cap)?));
+        let domain = largest(&job.raw.tasks).to_owned();
+        let config = TraceConfig { domain, population, seed, cap };
+        return Ok(Arc::new(recorded(trace, &config)?));
     }
     let shares = shares(&job.raw.tasks);
     let config = match lengths.source {
@@ -39,7 +42,7 @@ pub(super) fn lengths(job: &Job, seed: u64) -> anyhow::Result<Arc<dyn LengthMode
             })?,
         }),
         Source::Empirical => LengthsConfig::Empirical(EmpiricalConfig {
-            domains: read_domains::<EmpiricalDomain>(&lengths.domains)?,
+            domains: read_domains::<EmpiricalDomain>(&lengths.domains, &shares)?,
         }),
         Source::Paper | Source::Trace => LengthsConfig::Empirical(paper(&shares)),
     };
@@ -72,36 +75,53 @@ fn domains<D: DeserializeOwned>(
     if written.is_empty() {
         return Ok(shares.iter().map(|(name, &share)| (name.clone(), default(share))).collect());
     }
-    read_domains(written)
+    read_domains(written, shares)
 }
 
 fn read_domains<D: DeserializeOwned>(
     written: &BTreeMap<String, Table>,
+    shares: &BTreeMap<String, f64>,
 ) -> Result<BTreeMap<String, D>, RecipeError> {
+    if !written.keys().eq(shares.keys()) {
+        let names =
+            |of: Vec<&String>| of.into_iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+        let expected =
+            format!("one for each task that has a share: {}", names(shares.keys().collect()));
+        return Err(bound("lengths.domains", expected, names(written.keys().collect())));
+    }
     let domain = |(name, table): (&String, &Table)| {
         let key = format!("lengths.domains.{name}");
-        Ok((name.clone(), read_value(&key, Value::Table(table.clone()))?))
+        if table.contains_key("share") {
+            let reason = format!("expected nothing: the share is that of tasks.{name}");
+            return Err(RecipeError::Type { key: format!("{key}.share"), reason });
+        }
+        let mut table = table.clone();
+        table.insert("share".to_owned(), Value::Float(shares[name]));
+        Ok((name.clone(), read_value(&key, Value::Table(table))?))
     };
     written.iter().map(domain).collect()
 }
 
-/// A trace as a model. Responses whose step, prompt and sample are recorded are replayed; the others are drawn from all.
-fn recorded(
-    trace: &Trace,
-    population: PopulationConfig,
-    seed: u64,
-    cap: u32,
-) -> anyhow::Result<lengths::Trace> {
-    let records = trace.rows.iter().map(|row| TraceRecord {
+/// The kind of task of a trace: the one with the largest share, math among equals.
+fn largest(tasks: &Tasks) -> &'static str {
+    let shares = [("judge", tasks.judge), ("code", tasks.code), ("math", tasks.math)];
+    let largest = shares.into_iter().max_by(|a, b| a.1.total_cmp(&b.1));
+    largest.expect("invariant: there are three").0
+}
+
+/// A trace as a model. Responses whose step, prompt and sample are recorded are replayed; the others are drawn from those to the same
+/// prompt or, where prompts are unknown, from all; dropped ones as long as they are likely to have become.
+fn recorded(trace: &Trace, config: &TraceConfig) -> anyhow::Result<lengths::Trace> {
+    let records = trace.uncensored(config.seed).into_iter().map(|row| TraceRecord {
         prompt: row.prompt.map(|prompt| prompt.to_string()),
         prompt_length: None,
         response_length: row.tokens,
     });
+    // Steps of a run folder count from 1.
     let replayed = trace.rows.iter().filter_map(|row| {
-        let id =
-            SampleId { step: Step(row.step?), prompt: PromptId(row.prompt?), sample: row.sample? };
+        let step = Step(row.step?.checked_sub(1)?);
+        let id = SampleId { step, prompt: PromptId(row.prompt?), sample: row.sample? };
         Some((id, Recorded { response_length: row.tokens, whole: row.whole }))
     });
-    let config = TraceConfig { domain: "math".to_owned(), population, seed, cap };
-    Ok(lengths::Trace::new(records, &config)?.replaying(replayed))
+    Ok(lengths::Trace::new(records, config)?.replaying(replayed))
 }

@@ -98,7 +98,7 @@ section! {
 section! {
     /// `[data]`
     Data {
-        /// Prompts of an epoch; left out, as many as no run of the job ends an epoch.
+        /// Prompts of an epoch; left out, more than a run of the job reads.
         prompts: Option<u64> = None,
         /// Prompts of a step: P0.
         train_batch_size: usize = 128,
@@ -138,10 +138,10 @@ section! {
         judge: f64 = 1.0,
         /// CPU slots of the sandbox; left out, 8 a GPU.
         sandbox_slots: Option<usize> = None,
-        /// Whether the judge has GPUs of its own or shares those of the rollout.
-        judge_placement: Judge = Judge::Colocated,
-        /// Whether a sandbox waits as long for each test, or by what right answers took.
-        timeout: Timeout = Timeout::Adaptive,
+        /// Whether the judge has GPUs beside those of the job or shares those of the rollout; left out, what the schedule's authors do.
+        judge_placement: Option<Judge> = None,
+        /// Whether a sandbox waits as long for each run, or by what right answers took; left out, what the schedule's authors do.
+        timeout: Option<Timeout> = None,
         /// The fixed time limit, and the upper bound of the adaptive one.
         timeout_s: f64 = 30.0,
     }
@@ -271,8 +271,6 @@ choice! {
         Separate,
         /// All generate, some train before the rollout ends.
         Stream,
-        /// All generate and train at the same time.
-        Shared,
     }
 }
 

@@ -10,7 +10,7 @@ use rollpacker_dataflow::bridge::Executor;
 use rollpacker_dataflow::clock::{Nanos, VirtualClock};
 use rollpacker_dataflow::step::PromptId;
 use rollpacker_operators::advantage::Grpo;
-use rollpacker_operators::placement::{self, Colocated, Place, Separate, Shared, StreamTrainer};
+use rollpacker_operators::placement::{self, Colocated, Place, Separate, StreamTrainer};
 use rollpacker_operators::prompts::{PromptRow, prompt_batch};
 use rollpacker_operators::schedule::operator::Stop;
 use rollpacker_operators::trainer::TrainerThread;
@@ -42,13 +42,14 @@ pub fn run(job: &Job, seed: u64) -> anyhow::Result<Outcome> {
     let clock = VirtualClock::default();
     let stages = Stages::new(job, seed, &clock)?;
     let log = TrainingLog::default();
-    let recorder = recorder(job, log.clone());
+    let recorder = recorder(job, log.clone(), stages.cost.weight_sync());
     stages.pipeline(job, log)?.run(recorder.clone())?;
     Ok(recorder.borrow_mut().take())
 }
 
-fn recorder(job: &Job, log: TrainingLog) -> Rc<RefCell<Recorder>> {
-    Rc::new(RefCell::new(Recorder::new(job.raw.sim.warmup_steps, job.charted, log)))
+fn recorder(job: &Job, log: TrainingLog, weight_sync: f64) -> Rc<RefCell<Recorder>> {
+    let recorder = Recorder::new(job.raw.sim.warmup_steps, job.charted, log);
+    Rc::new(RefCell::new(recorder.with_weight_sync(weight_sync)))
 }
 
 /// What the stages of a run share.
@@ -138,7 +139,6 @@ impl Stages {
                 Box::new(Colocated::new(rollout))
             }
             raw::Placement::Separate => Box::new(Separate::new(rollout, job.training_gpus)),
-            raw::Placement::Shared => Box::new(Shared::new(rollout)),
             raw::Placement::Colocated | raw::Placement::Stream => {
                 let options = stream_options(job);
                 let planner = placement::Planner::new(

@@ -141,8 +141,8 @@ mod tests {
         let summary =
             |label: &str, runs| Summary::of(label.to_owned(), vec![], runs, &sync).expect("steps");
         expect![[r#"
-            configuration  step s    short s      long s       full s  sync  rollout  reward  training  bubble  waiting
-            sync              200          -           -  200 (100 %)  1.00      100    0.50      98.5    74 %     80 %
+            configuration  step s      short s      long s       full s  sync  rollout  reward  training  bubble  waiting
+            sync              200            -           -  200 (100 %)  1.00      100    0.50      98.5    74 %     80 %
             tail_batching     125  90.0 (75 %)  230 (25 %)            -  1.00     62.5    0.50      61.0    31 %     60 %
 
             configuration  x a step  x a token  mean   p90   p99  inclusion   ESS  discarded  tokens/s

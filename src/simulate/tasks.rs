@@ -33,12 +33,12 @@ pub(super) fn router(
         seed,
         slots: tasks.sandbox_slots.unwrap_or(SLOTS_PER_GPU * job.raw.cluster.gpus as usize),
         workers: if job.raw.schedule.name == "sync" { Workers::InTurn } else { Workers::FirstFree },
-        timeout: match tasks.timeout {
+        timeout: match job.timeout {
             // What scores after the rollout knows no times of the task yet.
             Timeout::Adaptive if !after_rollout => simulated::Timeout::Adaptive { seconds },
             _ => simulated::Timeout::Fixed { seconds },
         },
-        judge: match tasks.judge_placement {
+        judge: match job.judge {
             Judge::Dedicated => simulated::Judge::Dedicated,
             Judge::Colocated => simulated::Judge::Colocated,
         },
@@ -52,8 +52,7 @@ pub(super) fn router(
 #[must_use]
 pub(super) fn slowdown(job: &Job, calibration: &Calibration) -> f64 {
     let tasks = &job.raw.tasks;
-    let beside = tasks.judge > 0.0
-        && tasks.judge_placement == Judge::Colocated
-        && job.scoring == Scoring::Streamed;
+    let beside =
+        tasks.judge > 0.0 && job.judge == Judge::Colocated && job.scoring == Scoring::Streamed;
     if beside { calibration.judge_slowdown } else { 1.0 }
 }

@@ -16,6 +16,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
 use crate::error::{DatasetError, quoted};
 use plan::{How, Plan};
 
@@ -100,6 +103,30 @@ impl Trace {
         let prompts: std::collections::BTreeSet<_> =
             self.rows.iter().filter_map(|row| row.prompt).collect();
         prompts.len()
+    }
+
+    /// The rows, those that were dropped made whole: each as long as one drawn from the rows that are longer, as Kaplan and Meier
+    /// estimate what it would have become. One that no other exceeds stays as it is.
+    #[must_use]
+    pub fn uncensored(&self, seed: u64) -> Vec<TraceRow> {
+        let mut ascending: Vec<(u32, bool)> =
+            self.rows.iter().map(|row| (row.tokens, row.whole)).collect();
+        ascending.sort_unstable();
+        let mut random = ChaCha8Rng::seed_from_u64(seed);
+        let mut grown = |mut tokens: u32, mut whole: bool| {
+            while !whole {
+                let longer = &ascending[ascending.partition_point(|row| row.0 <= tokens)..];
+                if longer.is_empty() {
+                    break;
+                }
+                // One that was dropped itself is grown in turn: its share goes to those that are longer still.
+                (tokens, whole) = longer[random.random_range(0..longer.len())];
+            }
+            tokens
+        };
+        let mut whole =
+            |row: &TraceRow| TraceRow { tokens: grown(row.tokens, row.whole), whole: true, ..*row };
+        self.rows.iter().map(&mut whole).collect()
     }
 
     /// The longest response.

@@ -163,6 +163,27 @@ fn errors_name_file_row_and_column() {
     check_error("a.txt", "", &TraceOptions::default(), expected);
 }
 
+// Four end at 100, 200, 300 and 400; one is dropped at 150: by Kaplan and Meier it is one of the last three, each alike.
+#[test]
+fn dropped_responses_grow_to_one_that_is_longer() {
+    let row = |tokens, whole| TraceRow { prompt: None, sample: None, step: None, tokens, whole };
+    let rows =
+        vec![row(100, true), row(150, false), row(200, true), row(300, true), row(400, true)];
+    let source =
+        super::TraceSource { files: Vec::new(), length_column: String::new(), prompt_column: None };
+    let trace = Trace { rows, source };
+    let mut grown = std::collections::BTreeMap::new();
+    for seed in 0..600 {
+        let rows = trace.uncensored(seed);
+        assert_eq!((rows[0].tokens, rows[4].tokens), (100, 400));
+        *grown.entry(rows[1].tokens).or_insert(0) += 1;
+    }
+    assert_eq!(grown.keys().copied().collect::<Vec<_>>(), [200, 300, 400]);
+    assert!(grown.values().all(|&count| (150..=250).contains(&count)), "{grown:?}");
+    let last = Trace { rows: vec![row(7, false)], ..trace };
+    assert_eq!(last.uncensored(1), [row(7, true)]);
+}
+
 #[test]
 fn azure_request_traces_are_read() {
     let Ok(shared) = std::env::var("ROLLPACKER_SHARED") else {

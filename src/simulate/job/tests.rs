@@ -31,8 +31,13 @@ fn a_job_says_what_the_authors_of_its_schedule_leave_out() {
 
 #[test]
 fn the_baseline_keeps_the_cluster_and_the_data_and_nothing_of_the_schedule() {
-    let overrides =
-        ["cluster.gpus=64", "schedule.eta_prompts=1.5", "pipeline.staleness=1", "rollout.n=4"];
+    let overrides = [
+        "cluster.gpus=64",
+        "schedule.eta_prompts=1.5",
+        "pipeline.staleness=1",
+        "pipeline.placement=separate",
+        "rollout.n=4",
+    ];
     let job = read("", &overrides).expect("valid");
     let baseline = Job::resolve(job.raw.baseline(), None).expect("valid");
     assert_eq!((baseline.raw.cluster.gpus, baseline.raw.rollout.n), (64, 4));
@@ -100,7 +105,7 @@ fn names_and_bounds_are_told() {
         "",
         &["pipeline.placement=seperate"],
         expect![
-            "key `pipeline.placement`: unknown variant `seperate`, expected one of `colocated`, `separate`, `stream`, `shared`"
+            "key `pipeline.placement`: unknown variant `seperate`, expected one of `colocated`, `separate`, `stream`"
         ],
     );
     check_error(
