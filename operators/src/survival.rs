@@ -169,7 +169,6 @@ impl Survival {
 /// Absorbs the rounding of a product of thousands of ratios, so that the 0.9 quantile of ten whole responses is the ninth.
 const ROUNDING: f64 = 1e-9;
 
-#[expect(clippy::cast_precision_loss, reason = "counts of responses stay far below 2^53")]
 fn share(part: u64, of: u64) -> f64 {
     part as f64 / of as f64
 }

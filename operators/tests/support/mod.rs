@@ -21,8 +21,10 @@ use rollpacker_dataflow::clock::{Nanos, VirtualClock};
 use rollpacker_dataflow::fault::{Fault, raise};
 use rollpacker_dataflow::runtime::run;
 use rollpacker_dataflow::step::{PolicyVersion, PromptId, SampleId, Step};
+use rollpacker_dataflow::timely::dataflow::operators::Concat;
 use rollpacker_dataflow::{feedback, schema};
 use rollpacker_operators::advantage::Grpo;
+use rollpacker_operators::ledger::{Recorded, ledger};
 use rollpacker_operators::policy::policy_batch;
 use rollpacker_operators::prompts::{PromptRow, prompt_batch};
 use rollpacker_operators::report::{Observed, Observer, StepReport, observe};
@@ -37,6 +39,9 @@ use rollpacker_stages::rollout::{
     Completion, FinishReason, Policy, Request, RolloutEngine, RolloutError, RolloutEvent, Waker,
 };
 use rollpacker_stages::train::{Metrics, Sequence, TrainError, Trainer};
+
+/// The longest response, tokens.
+pub const LONGEST: u32 = 100;
 
 /// Response length of a sample: any fixed function with a long tail will do.
 pub fn length(id: SampleId) -> u32 {
@@ -321,11 +326,13 @@ impl Run {
             let groups = gradients.accumulated.clone();
             let updates = gradients.update();
             raise(updates.errors, faults);
-            observe(
-                Observed { responses, groups, decisions, metrics: updates.metrics },
-                clock,
-                observer,
-            );
+            let recorded = Recorded {
+                responses: responses.clone(),
+                groups: groups.clone(),
+                decisions: decisions.clone(),
+            };
+            let metrics = updates.metrics.concat(ledger(recorded, LONGEST));
+            observe(Observed { responses, groups, decisions, metrics }, clock, observer);
             edge.connect(updates.policies);
         })?;
         Ok(reports.0.take())
