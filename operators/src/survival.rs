@@ -98,6 +98,12 @@ impl Survival {
         self.count
     }
 
+    /// The longest observation, whole or censored.
+    #[must_use]
+    pub fn longest(&self) -> Option<u32> {
+        self.tallies.last_key_value().map(|(length, _)| *length)
+    }
+
     /// P(L > `tokens`): 1 before anything is observed; constant beyond the last whole length.
     #[must_use]
     pub fn survival(&self, tokens: u32) -> f64 {
@@ -141,7 +147,7 @@ impl Survival {
             (at, survival) = (length, fallen);
             steps.push(Fall { length, survival, area });
         }
-        let last = self.tallies.last_key_value().map(|(length, _)| *length);
+        let last = self.longest();
         Curve { steps, last, area: area + survival * f64::from(last.unwrap_or(at) - at) }
     }
 

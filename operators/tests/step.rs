@@ -25,6 +25,8 @@ fn tail_batching() -> TailBatching {
         quotas: BTreeMap::new(),
         max_queue_age: None,
         total_steps: None,
+        selection: tail_batching::Selection::Fastest,
+        max_weight: tail_batching::MAX_WEIGHT,
     };
     TailBatching::new(config).expect("valid")
 }
@@ -220,7 +222,8 @@ fn the_ledger_sees_what_speculation_leaves_out() {
     assert!(seen("bias/mean_ratio") <= seen("bias/mean_ratio_high"));
     assert!((seen("bias/ess") - 1.0).abs() < 1e-9);
     assert!((seen("ledger/rows") - 40.0).abs() < 1e-9);
-    let launched: f64 = reports.iter().map(|report| measure(report)["rollout/launched_responses"]).sum();
+    let launched: f64 =
+        reports.iter().map(|report| measure(report)["rollout/launched_responses"]).sum();
     assert!((seen("ledger/launches_per_row") - launched / 40.0).abs() < 1e-9);
     assert!(reports.iter().all(|report| report.metrics.contains_key("bias/step_mean_ratio")));
 }

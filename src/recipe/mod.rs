@@ -255,6 +255,8 @@ impl Recipe {
             quotas: quotas.collect(),
             max_queue_age: schedule.max_queue_age,
             total_steps: self.raw.trainer.total_training_steps,
+            selection: schedule.selection,
+            max_weight: schedule.max_weight,
         })
     }
 

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, Float32Array, Float64Array, StringArray, UInt32Array, UInt64Array, new_empty_array};
+use arrow::array::{
+    ArrayRef, Float32Array, Float64Array, StringArray, UInt32Array, UInt64Array, new_empty_array,
+};
 use arrow::datatypes::{DataType, Float32Type, Schema, UInt32Type};
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::schema::{self, column};
@@ -88,7 +90,12 @@ fn blank(data_type: &DataType, rows: usize) -> ArrayRef {
         list => {
             let DataType::List(item) = list else { panic!("no such column: {list}") };
             let offsets = arrow::buffer::OffsetBuffer::from_lengths(vec![0; rows]);
-            Arc::new(arrow::array::ListArray::new(item.clone(), offsets, new_empty_array(item.data_type()), None))
+            Arc::new(arrow::array::ListArray::new(
+                item.clone(),
+                offsets,
+                new_empty_array(item.data_type()),
+                None,
+            ))
         }
     }
 }
@@ -98,8 +105,14 @@ fn responses(rows: &[(u64, u32, &str)]) -> Batch {
     let named: [(&str, ArrayRef); 4] = [
         (column::PROMPT_ID, Arc::new(UInt64Array::from_iter_values(rows.iter().map(|row| row.0)))),
         (column::ROW, Arc::new(UInt64Array::from_iter_values(rows.iter().map(|row| row.0 * 10)))),
-        (column::RESPONSE_LENGTH, Arc::new(UInt32Array::from_iter_values(rows.iter().map(|row| row.1)))),
-        (column::FINISH_REASON, Arc::new(StringArray::from_iter_values(rows.iter().map(|row| row.2)))),
+        (
+            column::RESPONSE_LENGTH,
+            Arc::new(UInt32Array::from_iter_values(rows.iter().map(|row| row.1))),
+        ),
+        (
+            column::FINISH_REASON,
+            Arc::new(StringArray::from_iter_values(rows.iter().map(|row| row.2))),
+        ),
     ];
     batch(&schema::RESPONSES, rows.len(), &named)
 }
@@ -115,7 +128,12 @@ fn decisions(rows: &[(&str, u64)]) -> Batch {
     batch(&schema::DECISIONS, rows.len(), &named)
 }
 
-fn close(step: u64, waits: &mut Waits, rows: &[(u64, u32, &str)], decided: &[(&str, u64)]) -> Facts {
+fn close(
+    step: u64,
+    waits: &mut Waits,
+    rows: &[(u64, u32, &str)],
+    decided: &[(&str, u64)],
+) -> Facts {
     let mut gathering = Gathering::default();
     gathering.responses(&responses(rows));
     gathering.decisions(&decisions(decided));
@@ -130,9 +148,15 @@ fn counts(facts: &Facts) -> Vec<(Length, i64)> {
 #[test]
 fn a_prompt_that_is_launched_again_enters_where_it_was_cut() {
     let mut waits = Waits::default();
-    let rows = [(0, 10, "stop"), (0, 10, "abort"), (1, 30, "stop"), (1, 50, "abort"), (2, 7, "pause")];
+    let rows =
+        [(0, 10, "stop"), (0, 10, "abort"), (1, 30, "stop"), (1, 50, "abort"), (2, 7, "pause")];
     let first = close(0, &mut waits, &rows, &[("admit", 0), ("defer", 1), ("close", 0)]);
-    let expected = [(Length::Ended(10), 1), (Length::Ended(30), 1), (Length::Cut(50), 1), (Length::Surplus(10), 1)];
+    let expected = [
+        (Length::Ended(10), 1),
+        (Length::Ended(30), 1),
+        (Length::Cut(50), 1),
+        (Length::Surplus(10), 1),
+    ];
     assert_eq!(counts(&first), expected);
     assert_eq!(first.waiting, [(PromptId(1), Step(0), 1)]);
     assert_eq!((first.rows[&10].launched, first.rows[&10].whole), (2, [1, 30, 900]));

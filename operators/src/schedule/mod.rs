@@ -7,6 +7,7 @@
 mod builtin;
 pub(crate) mod encode;
 mod error;
+mod inclusion;
 pub mod operator;
 mod pool;
 mod queue;
