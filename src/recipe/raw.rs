@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use rollpacker_operators::schedule::tail_batching::{MAX_WEIGHT, Selection};
 use rollpacker_stages::train::config::{Aggregation, KlPenalty};
 use serde::{Deserialize, Serialize};
 
@@ -127,7 +128,7 @@ section! {
 section! {
     /// `[schedule]`
     Schedule {
-        /// `sync` or `tail_batching`.
+        /// `sync`, `history_sorted` or `tail_batching`.
         name: String = "tail_batching".to_owned(),
         /// Prompts launched in a short round over prompts admitted.
         eta_prompts: f64 = 1.25,
