@@ -140,6 +140,8 @@ section! {
         max_weight: f64 = MAX_WEIGHT,
         /// Rounds that a deferred prompt may wait; left out, without limit.
         max_queue_age: Option<u64> = None,
+        /// Rounds whose prompts `history_sorted` sorts together, at least 1; left out, those of an epoch.
+        window: Option<usize> = None,
         /// Prompts of a step by domain, summing to `data.train_batch_size`; empty: one quota for all.
         quotas: BTreeMap<String, usize> = BTreeMap::new(),
     }
