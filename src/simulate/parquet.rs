@@ -92,3 +92,40 @@ fn named(rows: &[Row<'_>]) -> Vec<(&'static str, ArrayRef)> {
         ("trained_responses", number(|step| step.trained_responses)),
     ]
 }
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::AsArray;
+    use arrow::datatypes::Float64Type;
+    use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+
+    use super::super::summary::tests::run;
+    use super::*;
+
+    #[test]
+    fn every_step_is_a_row_and_every_metric_a_column() {
+        let configured = |label: &str, metrics: &[(&str, f64)]| Configured {
+            label: label.to_owned(),
+            settings: vec!["rollout.n=4".to_owned()],
+            seeds: vec![7],
+            outcomes: vec![run(&[("short", 2.0), ("long", 3.0)], metrics)],
+            baseline: 0,
+        };
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("steps.parquet");
+        write(&path, &[configured("a", &[("x/y", 0.5)]), configured("b", &[])]).expect("written");
+        let file = File::open(&path).expect("opened");
+        let reader = ParquetRecordBatchReaderBuilder::try_new(file).expect("parquet");
+        let batches: Vec<_> =
+            reader.build().expect("a reader").collect::<Result<_, _>>().expect("rows");
+        let [batch] = batches.as_slice() else { panic!("one batch") };
+        let schema = batch.schema();
+        let names: Vec<&str> = schema.fields().iter().map(|field| field.name().as_str()).collect();
+        assert_eq!(names[..6], ["configuration", "settings", "seed", "step", "round", "step_s"]);
+        assert_eq!(names[12..], ["x/y"]);
+        let seconds = batch.column(5).as_primitive::<Float64Type>().values();
+        assert_eq!(seconds.to_vec(), [2.0, 3.0, 2.0, 3.0]);
+        let metric = batch.column(12).as_primitive::<Float64Type>();
+        assert_eq!(metric.iter().collect::<Vec<_>>(), [Some(0.5), Some(0.5), None, None]);
+    }
+}

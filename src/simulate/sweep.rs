@@ -300,3 +300,107 @@ fn point(
 fn named(label: &str) -> String {
     if label.is_empty() { "the job".to_owned() } else { format!("configuration {label}") }
 }
+
+#[cfg(test)]
+mod tests {
+    use expect_test::{Expect, expect};
+
+    use super::*;
+
+    const JOB: &str = "[sim]\nseeds = 2\nsteps = 1";
+
+    fn read(axes: &[&str]) -> anyhow::Result<Sweep> {
+        let folder = tempfile::tempdir()?;
+        let path = folder.path().join("job.toml");
+        std::fs::write(&path, JOB)?;
+        let axes = axes.iter().map(|text| Axis::parse(text)).collect::<Result<Vec<_>, _>>()?;
+        Sweep::read(&path, &[], &axes, &|_| {})
+    }
+
+    fn check(axes: &[&str], expected: Expect) {
+        let shown = match read(axes) {
+            Ok(sweep) => sweep
+                .points
+                .iter()
+                .map(|point| {
+                    let baseline = &sweep.points[point.baseline].label;
+                    format!("{} | {} | {baseline}\n", point.label, point.settings.join(" "))
+                })
+                .collect(),
+            Err(error) => format!("{error:#}"),
+        };
+        expected.assert_eq(&shown);
+    }
+
+    #[test]
+    fn sweeps_are_crossed_and_stand_beside_their_baselines() {
+        check(
+            &[],
+            expect![[r#"
+            sync | schedule.name=sync | sync
+            tail_batching |  | sync
+        "#]],
+        );
+        check(
+            &["rollout.n=4,8", "schedule.name=sync,tail_batching"],
+            expect![[r#"
+            n=4 sync | rollout.n=4 schedule.name=sync | n=4 sync
+            n=4 tail_batching | rollout.n=4 schedule.name=tail_batching | n=4 sync
+            n=8 sync | rollout.n=8 schedule.name=sync | n=8 sync
+            n=8 tail_batching | rollout.n=8 schedule.name=tail_batching | n=8 sync
+        "#]],
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_swept_is_named() {
+        check(&["rollout.n"], expect!["override `rollout.n`: expected key=value"]);
+        check(&["rollout.n="], expect!["override `rollout.n=`: expected key=value"]);
+        check(
+            &["rollout.n=8,0"],
+            expect!["configuration sync, beside n=0: key `rollout.n`: expected at least 1, found 0"],
+        );
+        check(
+            &["rollout.m=8"],
+            expect!["configuration m=8: unknown key `rollout.m`; did you mean `rollout.n`?"],
+        );
+    }
+
+    #[test]
+    fn commas_within_brackets_and_quotes_separate_nothing() {
+        assert_eq!(split("1,{a = 2, b = [3, 4]},\"x,y\""), ["1", "{a = 2, b = [3, 4]}", "\"x,y\""]);
+    }
+
+    #[test]
+    fn outcomes_are_those_of_their_seeds_whatever_the_threads() {
+        let labels = |threads| {
+            let run = |job: &Job, seed| {
+                let steps = job.raw.rollout.n as usize;
+                let step = super::super::summary::tests::run(&[("full", seed as f64)], &[]);
+                Ok(Outcome { steps: vec![step.steps[0].clone(); steps], ..Outcome::default() })
+            };
+            let threads = NonZero::new(threads).expect("some");
+            let runs = read(&["rollout.n=1,2,3"]).expect("valid").run(threads, &run, &|| {});
+            let runs = runs.expect("no error");
+            let shown = |run: &Configured| {
+                let of = |outcome: &Outcome| (outcome.steps.len(), outcome.steps[0].seconds);
+                (run.label.clone(), run.outcomes.iter().map(of).collect::<Vec<_>>())
+            };
+            runs.iter().map(shown).collect::<Vec<_>>()
+        };
+        assert_eq!(labels(1), labels(5));
+        assert_eq!(labels(5)[2], ("sync".to_owned(), vec![(3, 1.0), (3, 2.0)]));
+        assert_eq!(labels(5)[5], ("n=3".to_owned(), vec![(3, 1.0), (3, 2.0)]));
+    }
+
+    #[test]
+    fn the_first_error_is_told_with_its_configuration_and_seed() {
+        let run = |job: &Job, seed: u64| match (job.raw.rollout.n, seed) {
+            (2, 2) => anyhow::bail!("no"),
+            _ => Ok(Outcome::default()),
+        };
+        let sweep = read(&["rollout.n=1,2"]).expect("valid");
+        let error = sweep.run(NonZero::<usize>::MIN, &run, &|| {}).expect_err("failed");
+        assert_eq!(format!("{error:#}"), "configuration sync, seed 2: no");
+    }
+}

@@ -117,3 +117,15 @@ fn names_and_bounds_are_told() {
     );
     check_error("", &["sim.seeds=0"], expect!["key `sim.seeds`: expected at least 1, found 0"]);
 }
+
+#[test]
+fn jobs_that_are_shipped_are_valid() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("configs/sim");
+    let mut jobs = 0;
+    for file in std::fs::read_dir(folder).expect("a folder") {
+        let job = Job::read(&file.expect("a file").path(), &[]).expect("valid");
+        Job::resolve(job.raw.baseline(), None).expect("valid");
+        jobs += 1;
+    }
+    assert_eq!(jobs, 4);
+}

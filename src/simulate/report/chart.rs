@@ -50,6 +50,11 @@ pub(super) fn caption() -> TextStyle<'static> {
     ("sans-serif", 16).into_text_style(&(WIDTH, 20))
 }
 
+/// A number on an axis of seconds.
+pub(super) fn whole(seconds: &f64) -> String {
+    format!("{seconds:.0}")
+}
+
 /// The end of an axis: a little more than `most`.
 pub(super) fn beyond(most: f64) -> f64 {
     if most > 0.0 { most * 1.05 } else { 1.0 }

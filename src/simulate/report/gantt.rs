@@ -4,7 +4,7 @@ use plotters::prelude::*;
 
 use super::super::gantt::Gantt;
 use super::super::sweep::Configured;
-use super::chart::{caption, colour, draw};
+use super::chart::{caption, colour, draw, whole};
 
 /// Instances that are shown at most; of more, evenly spaced ones.
 const LANES: usize = 40;
@@ -34,7 +34,7 @@ fn chart(label: &str, gantt: &Gantt) -> anyhow::Result<String> {
             .caption(title, caption())
             .x_label_area_size(40)
             .y_label_area_size(110)
-            .build_cartesian_2d(0.0..gantt.seconds, (0..lanes).into_segmented())?;
+            .build_cartesian_2d(0.0..gantt.seconds, (0..lanes - 1).into_segmented())?;
         let name = |lane: &SegmentValue<usize>| match lane {
             SegmentValue::CenterOf(0) => "trainer".to_owned(),
             SegmentValue::CenterOf(lane) if *lane < lanes => {
@@ -46,6 +46,7 @@ fn chart(label: &str, gantt: &Gantt) -> anyhow::Result<String> {
             .configure_mesh()
             .disable_mesh()
             .x_desc("seconds of the step")
+            .x_label_formatter(&whole)
             .y_labels(lanes)
             .y_label_formatter(&name)
             .label_style(("sans-serif", 12))

@@ -1,6 +1,6 @@
 //! The charts of lengths: the policy's against those trained on.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use plotters::prelude::*;
 use rollpacker_operators::survival::Survival;
@@ -17,8 +17,7 @@ const POINTS: u32 = 200;
 /// # Errors
 /// If it cannot be drawn.
 pub(super) fn charts(runs: &[Configured]) -> anyhow::Result<Vec<String>> {
-    let mut policy = Survival::default();
-    runs.iter().flat_map(|run| &run.outcomes).for_each(|run| policy.merge(&run.launched));
+    let policy = policy(runs);
     let trained: Vec<(&str, BTreeMap<u32, f64>)> =
         runs.iter().map(|run| (run.label.as_str(), trained(&run.outcomes))).collect();
     let longest = trained.iter().filter_map(|(_, lengths)| lengths.keys().last()).max().copied();
@@ -68,6 +67,17 @@ pub(super) fn charts(runs: &[Configured]) -> anyhow::Result<Vec<String>> {
         Ok(())
     })?;
     Ok(vec![svg])
+}
+
+/// The lengths of the baselines, which drop nothing: of a response that a schedule drops the rest is not known, and that it was dropped
+/// says something of it.
+fn policy(runs: &[Configured]) -> Survival {
+    let mut policy = Survival::default();
+    let baselines: BTreeSet<usize> = runs.iter().map(|run| run.baseline).collect();
+    for run in baselines.into_iter().flat_map(|baseline| &runs[baseline].outcomes) {
+        policy.merge(&run.launched);
+    }
+    policy
 }
 
 fn trained(outcomes: &[Outcome]) -> BTreeMap<u32, f64> {

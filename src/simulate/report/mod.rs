@@ -68,12 +68,12 @@ impl Report<'_> {
         );
         page.section(
             "Lengths",
-            "Share of responses that are not longer: the policy's (Kaplan-Meier over all launched responses) and those trained on.",
+            "Share of responses that are not longer: the policy's, as the baseline samples them, and those trained on, weights counted.",
             &lengths::charts(self.runs)?,
         );
         page.section(
             "Who worked when",
-            "Instances of the rollout, darker where they run more responses, and the trainer; first seed.",
+            "Instances of the rollout, darker where they run more responses, and the trainer; first seed. A response that was moved is shown where it ended.",
             &gantt::charts(self.runs)?,
         );
         Ok(page.finish(self.title))
@@ -127,4 +127,75 @@ fn escape(text: &str) -> String {
         }
     }
     escaped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::gantt::Gantt;
+    use super::super::outcome::Outcome;
+    use super::super::summary::tests::run;
+    use super::super::sweep::summaries;
+    use super::*;
+
+    fn configured(label: &str, seconds: [f64; 2], mean_ratio: f64) -> Configured {
+        let mut outcome: Outcome =
+            run(&[("short", seconds[0]), ("long", seconds[1])], &[("bias/mean_ratio", mean_ratio)]);
+        for tokens in [90, 200, 1000] {
+            outcome.launched.observe(tokens, true);
+            outcome.trained.insert(tokens, 1.0);
+        }
+        outcome.gantt = Some(Gantt {
+            step: 2,
+            seconds: seconds[1],
+            running: vec![vec![3.0, 1.0, 0.0], vec![1.0, 0.0, 0.0]],
+            training: vec![(seconds[1] / 2.0, seconds[1])],
+        });
+        Configured {
+            label: label.to_owned(),
+            settings: Vec::new(),
+            seeds: vec![1],
+            outcomes: vec![outcome],
+            baseline: 0,
+        }
+    }
+
+    #[test]
+    fn the_page_shows_everything_and_needs_nothing_else() {
+        let runs = [configured("sync", [200.0, 190.0], 1.0), configured("a<b", [80.0, 210.0], 0.7)];
+        let report = Report {
+            title: "Job & cluster",
+            runs: &runs,
+            summaries: &summaries(&runs),
+            advice: Some("Choose sync."),
+        };
+        let page = report.html().expect("drawn");
+        for part in [
+            "Job &amp; cluster",
+            "Choose sync.",
+            "Seconds of a step by stage",
+            "seconds of a step",
+            "mean trained length / mean length of the policy",
+            "steps in the time of one of sync",
+            "tokens of a response (logarithmic)",
+            "a&lt;b, step 2: 210 s",
+            "instance 1",
+            "trainer",
+        ] {
+            assert!(page.contains(part), "{part}");
+        }
+        assert_eq!(page.matches("<svg").count(), 6);
+        assert!(!page.contains("a<b"));
+        let outside = page.replace("http://www.w3.org/2000/svg", "");
+        for reference in ["http:", "https:", "<script", "<link", "src=", "url(", "@import"] {
+            assert!(!outside.contains(reference), "{reference}");
+        }
+    }
+
+    #[test]
+    fn a_single_run_has_no_frontier() {
+        let runs = [configured("sync", [200.0, 190.0], 1.0)];
+        let report =
+            Report { title: "One", runs: &runs, summaries: &summaries(&runs), advice: None };
+        assert!(!report.html().expect("drawn").contains("Speed and bias"));
+    }
 }

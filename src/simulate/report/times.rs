@@ -4,7 +4,7 @@ use plotters::prelude::*;
 
 use super::super::summary::Summary;
 use super::super::sweep::Configured;
-use super::chart::{beyond, caption, colour, draw};
+use super::chart::{beyond, caption, colour, draw, whole};
 
 /// Stacked bars of the stages, one bar a configuration.
 ///
@@ -22,7 +22,7 @@ pub(super) fn breakdown(summaries: &[Summary]) -> anyhow::Result<Vec<String>> {
             .caption("Seconds of a step by stage", caption())
             .x_label_area_size(40)
             .y_label_area_size(250)
-            .build_cartesian_2d(0.0..beyond(most) * 1.12, (0..bars).into_segmented())?;
+            .build_cartesian_2d(0.0..beyond(most) * 1.12, (0..bars - 1).into_segmented())?;
         let name = |index: &SegmentValue<usize>| match index {
             // The first configuration is the uppermost.
             SegmentValue::CenterOf(bar) if *bar < bars => summaries[bars - 1 - bar].label.clone(),
@@ -32,6 +32,8 @@ pub(super) fn breakdown(summaries: &[Summary]) -> anyhow::Result<Vec<String>> {
             .configure_mesh()
             .disable_y_mesh()
             .x_desc("seconds of a step")
+            .x_label_formatter(&whole)
+            .light_line_style(WHITE)
             .y_labels(bars)
             .y_label_formatter(&name)
             .label_style(("sans-serif", 13))
@@ -97,6 +99,7 @@ pub(super) fn series(runs: &[Configured]) -> anyhow::Result<Vec<String>> {
             .configure_mesh()
             .x_desc("step")
             .y_desc("seconds")
+            .y_label_formatter(&whole)
             .label_style(("sans-serif", 13))
             .light_line_style(WHITE)
             .x_label_formatter(&|step| {
