@@ -19,6 +19,9 @@ pub const LEAST_REPEATS: u32 = 3;
 /// Repeats after which a point is left, whatever time there is.
 pub const MOST_REPEATS: u32 = 15;
 
+/// A point waits while one repeat of it would take more than this part of the time that is left.
+const PARTS: u64 = 8;
+
 /// What an engine does with a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -134,10 +137,10 @@ pub trait Measure {
 /// Measures the points of `grid`, coarse to fine, until all are measured or `budget` is spent; the rows by point.
 ///
 /// What is left of the budget is shared among the points that are left; of its share a point is measured up to [`MOST_REPEATS`] times,
-/// beyond it up to [`LEAST_REPEATS`] times. A point that would take longer than what is left is put off: its time is taken to grow in
-/// proportion to the tokens from the smaller points that are known, which is too much rather than too little, and the closer these come
-/// the sooner it fits. Of each phase and instance count the smallest point is measured whatever it takes, while there is time, so that
-/// there is always a row.
+/// beyond it up to [`LEAST_REPEATS`] times. A point of which one repeat would take more than an eighth of what is left is put off while
+/// there are others, and left out if it would take all that is left. What it would take grows in proportion to the tokens from the
+/// smaller points that are known, which is too much rather than too little; the closer these come, the sooner it fits. Of each phase
+/// and instance count the smallest point is measured whatever it takes, while there is time, so that there is always a row.
 ///
 /// # Errors
 /// If the engine breaks.
@@ -154,7 +157,12 @@ pub fn measure(
     loop {
         let begun = clock.now();
         let left = end.since(begun);
-        let Some(at) = affordable(&pending, &known, left) else { break };
+        if left == Nanos(0) && !rows.is_empty() {
+            break;
+        }
+        let part = Nanos(left.0 / PARTS);
+        let at = affordable(&pending, &known, part).or_else(|| affordable(&pending, &known, left));
+        let Some(at) = at else { break };
         let share_end = Nanos(begun.0 + left.0 / pending.len() as u64);
         let point = pending.remove(at);
         engine.prepare(point)?;
@@ -170,9 +178,6 @@ pub fn measure(
 /// The first of `pending` that can be prepared and measured once in the time that is `left`, by the seconds that points are `known` to
 /// take.
 fn affordable(pending: &[Point], known: &[(Point, f64)], left: Nanos) -> Option<usize> {
-    if left == Nanos(0) && !known.is_empty() {
-        return None;
-    }
     pending.iter().position(|point| {
         let estimates = known.iter().filter(|(known, _)| known.is_part_of(point));
         let estimates =
@@ -285,7 +290,7 @@ mod tests {
     #[test]
     fn the_budget_is_kept() {
         for dearness in [0.0, 0.1, 1.0] {
-            for budget in [0.0, 1.0, 7.5, 30.0, 100.0, 1000.0] {
+            for budget in (0..200).map(|part| f64::from(part) * 7.3) {
                 let mut engine = Steady::new(dearness, &[1.0]);
                 let rows = engine.measure(budget);
                 let spent = engine.clock.now().as_secs_f64();
