@@ -28,9 +28,9 @@ impl Grid {
             [(Phase::Prefill, &self.prompt_lengths), (Phase::Decode, &self.context_lengths)]
                 .into_iter()
                 .flat_map(|(phase, lengths)| self.phase(phase, lengths))
-                .filter(|(_, point)| cost(point) <= self.kv_cache_tokens)
+                .filter(|(_, point)| point.work() <= self.kv_cache_tokens)
                 .collect();
-        points.sort_by_key(|(level, point)| (*level, cost(point), *point));
+        points.sort_by_key(|(level, point)| (*level, point.work(), *point));
         points.into_iter().map(|(_, point)| point).collect()
     }
 
@@ -54,11 +54,6 @@ impl Grid {
 pub fn doublings(first: u32, last: u32) -> Vec<u32> {
     let below = std::iter::successors(Some(first), |value| value.checked_mul(2));
     below.take_while(|value| *value > 0 && *value < last).chain([last]).collect()
-}
-
-/// Tokens that an instance computes or reads.
-fn cost(point: &Point) -> usize {
-    point.batch_size as usize * point.tokens as usize
 }
 
 /// Each value with its level: 0 for the ends, 1 for the middle between them, 2 for the middles of the halves, and so on.
@@ -121,6 +116,6 @@ mod tests {
         let ends = |point: &Point| point.batch_size != 2 && point.tokens != 16;
         let corners = points.iter().take_while(|point| ends(point)).count();
         assert_eq!(corners, points.iter().filter(|point| ends(point)).count());
-        assert!(points[..corners].is_sorted_by_key(cost));
+        assert!(points[..corners].is_sorted_by_key(Point::work));
     }
 }
