@@ -37,7 +37,8 @@ fn scattered(row: u64, id: SampleId) -> u32 {
 }
 
 fn cost(dispatch_interval: f64) -> Cost {
-    let calibration = Calibration { dispatch_interval, ..Calibration::default() };
+    let calibration =
+        Calibration { dispatch_interval, reconfiguration: 10.0, ..Calibration::default() };
     let model = ModelShape::built_in("Qwen2.5-7B").expect("built in");
     Cost::new(Hardware::built_in("H800").expect("built in"), model, calibration)
 }
@@ -200,7 +201,7 @@ fn an_instance_starts_after_the_weights_and_reports_on_the_grid() {
     }
     assert!(reported.keys().all(|at| at % 10_000_000 == 0), "{reported:?}");
     assert_eq!(reported.values().sum::<usize>(), 4);
-    let load = 2.0 + 0.83e-9 * 7.62e9;
+    let load = 2.0 + 0.75e-9 * 7.62e9;
     let first = bench.ended.values().map(|c| c.started).min().expect("some");
     assert!((first.as_secs_f64() - load).abs() < 1e-6, "{first}");
 }
