@@ -3,6 +3,7 @@
 #[doc(hidden)]
 pub mod cli;
 pub mod pipeline;
+pub mod profile;
 #[cfg(feature = "torch")]
 pub mod progress;
 pub mod prompts;
@@ -13,6 +14,7 @@ pub mod record;
 pub mod run;
 #[cfg(feature = "torch")]
 pub mod session;
+pub mod simulate;
 #[cfg(feature = "torch")]
 pub mod telemetry;
 

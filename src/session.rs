@@ -201,7 +201,7 @@ impl Session {
             prompts: self.prompt_source(),
             prompts_ahead: ROUNDS_AHEAD * raw.data.train_batch_size,
             schedule: Box::new(self.recipe.schedule()?),
-            engine: Box::new(self.engine_options(self.sampling(), true)?.start()?),
+            engine: Box::new(self.engine_options(sampling(&self.recipe), true)?.start()?),
             placement: None,
             router: self.stages.router.clone(),
             scoring: self.recipe.scoring()?,
@@ -251,9 +251,9 @@ impl Session {
         let prompts = self.reader(dataset, left_out.clone()).read_all()?;
         let overlong = left_out.count();
         let count = prompts.len();
-        let sampled = self.engine_options(self.sampling(), false)?;
+        let sampled = self.engine_options(sampling(&self.recipe), false)?;
         let greedy =
-            self.engine_options(Sampling { temperature: 0.0, ..self.sampling() }, false)?;
+            self.engine_options(Sampling { temperature: 0.0, ..sampling(&self.recipe) }, false)?;
         let (router, handle) = (self.stages.router.clone(), self.rewards.handle().clone());
         let clock = self.stages.clock.clone();
         let thread = OwnerThread::spawn("validation", move || {
@@ -287,29 +287,11 @@ impl Session {
         Ok(Some((Rc::new(thread), Validated { prompts: count, left_out: overlong })))
     }
 
-    fn sampling(&self) -> Sampling {
-        let (rollout, data) = (&self.recipe.raw.rollout, &self.recipe.raw.data);
-        Sampling {
-            temperature: rollout.temperature,
-            top_p: rollout.top_p,
-            top_k: u32::try_from(rollout.top_k).unwrap_or(0),
-            min_new_tokens: rollout.min_response_length,
-            max_new_tokens: data.max_response_length,
-        }
-    }
-
     fn engine_options(&self, sampling: Sampling, replayed: bool) -> anyhow::Result<EngineOptions> {
         let raw = &self.recipe.raw;
         let lengths = raw.rollout.replay_lengths.as_deref().filter(|_| replayed);
-        let config = TorchEngineConfig {
-            instances: raw.rollout.instances,
-            threads_per_instance: raw.rollout.threads_per_instance,
-            max_running: raw.rollout.max_num_seqs,
-            kv_cache_tokens: raw.rollout.kv_cache_tokens,
-            sampling,
-            seed: raw.rollout.seed.unwrap_or(raw.trainer.seed),
-            replay: lengths.map(Lengths::read).transpose()?,
-        };
+        let replay = lengths.map(Lengths::read).transpose()?;
+        let config = TorchEngineConfig { sampling, replay, ..engine_config(&self.recipe) };
         Ok(EngineOptions {
             config,
             model: raw.model.path.clone(),
@@ -366,7 +348,34 @@ impl EngineOptions {
     }
 }
 
-fn check_context(recipe: &Recipe, model: &ModelConfig) -> anyhow::Result<()> {
+/// How tokens are drawn in training.
+fn sampling(recipe: &Recipe) -> Sampling {
+    let (rollout, data) = (&recipe.raw.rollout, &recipe.raw.data);
+    Sampling {
+        temperature: rollout.temperature,
+        top_p: rollout.top_p,
+        top_k: u32::try_from(rollout.top_k).unwrap_or(0),
+        min_new_tokens: rollout.min_response_length,
+        max_new_tokens: data.max_response_length,
+    }
+}
+
+/// The engine that a recipe trains with, no lengths replayed.
+pub(crate) fn engine_config(recipe: &Recipe) -> TorchEngineConfig {
+    let rollout = &recipe.raw.rollout;
+    TorchEngineConfig {
+        instances: rollout.instances,
+        threads_per_instance: rollout.threads_per_instance,
+        max_running: rollout.max_num_seqs,
+        kv_cache_tokens: rollout.kv_cache_tokens,
+        sampling: sampling(recipe),
+        seed: rollout.seed.unwrap_or(recipe.raw.trainer.seed),
+        replay: None,
+    }
+}
+
+/// Refuses prompts and responses that the model has no positions for.
+pub(crate) fn check_context(recipe: &Recipe, model: &ModelConfig) -> anyhow::Result<()> {
     let data = &recipe.raw.data;
     let longest = data.max_prompt_length as i64 + i64::from(data.max_response_length);
     let context = model.max_position_embeddings;

@@ -44,11 +44,13 @@ pub enum DatasetError {
         /// What it said.
         source: std::io::Error,
     },
-    /// Neither Parquet nor JSONL.
-    #[error("{}: expected a .parquet, .jsonl or .json file, found {found}", file.display())]
+    /// A file of a format that is not read here.
+    #[error("{}: expected {expected}, found {found}", file.display())]
     UnknownFormat {
         /// The file.
         file: PathBuf,
+        /// The formats that are.
+        expected: &'static str,
         /// How it begins.
         found: String,
     },

@@ -146,7 +146,11 @@ impl Format {
         match head.as_slice() {
             b"PAR1" => Ok(Self::Parquet),
             [b'{', ..] => Ok(Self::Jsonl),
-            _ => Err(DatasetError::UnknownFormat { file: path.to_owned(), found: quoted(&head) }),
+            _ => Err(DatasetError::UnknownFormat {
+                file: path.to_owned(),
+                expected: "a .parquet, .jsonl or .json file",
+                found: quoted(&head),
+            }),
         }
     }
 }

@@ -54,6 +54,7 @@ mod partial;
 mod prompt;
 mod prompts;
 mod shape;
+pub mod trace;
 pub mod validate;
 mod writer;
 
@@ -66,5 +67,6 @@ pub use crate::order::Cursor;
 pub use crate::prompt::{Message, MessageRef, Prompt, PromptRow};
 pub use crate::prompts::Prompts;
 pub use crate::shape::Shape;
+pub use crate::trace::{Trace, TraceOptions, TraceRow};
 pub use crate::validate::validate;
 pub use crate::writer::{Compression, PromptWriter, WriteOptions};

@@ -7,7 +7,12 @@ mod support;
 
 use divan::Bencher;
 use divan::counter::ItemsCount;
+use rollpacker_operators::gradient::Fetch;
+use rollpacker_operators::placement::Colocated;
+use rollpacker_operators::reward::Scoring;
 use rollpacker_operators::schedule::{Synchronous, sync};
+use rollpacker_stages::rollout::Placement;
+use support::in_virtual_time::VirtualRun;
 use support::{Run, ShortestFirst};
 
 const PROMPTS: u64 = 128;
@@ -24,6 +29,25 @@ fn synchronous_step(bencher: Bencher<'_, '_>) {
     bencher.counter(ItemsCount::new(responses)).with_inputs(run).bench_values(|run| {
         let reports = run.run().expect("no fault");
         assert_eq!(reports.len() as u64, STEPS);
+    });
+}
+
+// Each response an event of its own: the cost of a simulated one.
+#[divan::bench(sample_count = 10)]
+fn virtual_time(bencher: Bencher<'_, '_>) {
+    let responses = PROMPTS * u64::from(RESPONSES) * STEPS;
+    bencher.counter(ItemsCount::new(responses)).bench(|| {
+        let run = VirtualRun {
+            placement: Colocated::new(Placement { instances: 1, tensor_parallel: 1 }),
+            scoring: Scoring::Streamed,
+            fetch: Fetch::default(),
+            staleness: 0,
+            prompts: 128,
+            responses: RESPONSES,
+            steps: STEPS,
+            seconds: |id| 1 + id.prompt.0 % PROMPTS * u64::from(RESPONSES) + u64::from(id.sample),
+        };
+        assert_eq!(run.run().len() as u64, STEPS);
     });
 }
 

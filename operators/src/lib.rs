@@ -21,6 +21,7 @@ pub mod reward;
 pub mod rollout;
 mod rows;
 pub mod schedule;
+pub mod survival;
 pub mod trainer;
 pub mod update;
 pub mod validate;

@@ -152,8 +152,8 @@ struct Driver {
     pausing: BTreeSet<SampleId>,
     /// What was sampled of responses that are to be continued.
     kept: BTreeMap<(PromptId, u32), Partial>,
-    /// Tokens that responses under way brought with them.
-    resumed: BTreeMap<SampleId, u32>,
+    /// What responses under way brought with them.
+    resumed: BTreeMap<SampleId, Brought>,
     failed: bool,
     /// A failure that no step was there to tell it at.
     untold: Option<String>,
@@ -222,7 +222,8 @@ impl Driver {
                 let kept = |sample| self.kept.remove(&(prompt, sample));
                 let resumed: Vec<Partial> = samples.clone().filter_map(kept).collect();
                 self.resumed.extend(resumed.iter().map(|partial| {
-                    (SampleId { step, prompt, sample: partial.sample }, partial.response_length)
+                    let id = SampleId { step, prompt, sample: partial.sample };
+                    (id, Brought { launched: partial.launched, tokens: partial.response_length })
                 }));
                 self.engine.generate(Request { step, prompt, samples, prompt_ids, resumed });
                 continue;
@@ -241,12 +242,14 @@ impl Driver {
     /// Keeps the tokens of a response that was stopped to be continued, and says how many it had brought.
     fn keep(&mut self, completion: &mut Completion) -> u32 {
         let id = completion.id;
+        let brought = self.resumed.remove(&id);
         if self.pausing.remove(&id) && !completion.finish_reason.is_whole() {
             completion.finish_reason = FinishReason::Pause;
             self.kept.insert(
                 (id.prompt, id.sample),
                 Partial {
                     sample: id.sample,
+                    launched: brought.map_or(id.step, |brought| brought.launched),
                     response_length: completion.response_length,
                     response_ids: completion.response_ids.clone(),
                     logprobs: completion.logprobs.clone(),
@@ -254,7 +257,7 @@ impl Driver {
                 },
             );
         }
-        self.resumed.remove(&id).unwrap_or(0)
+        brought.map_or(0, |brought| brought.tokens)
     }
 
     /// Passes on what the engine reports: one batch a step for all responses that ended since the last time.
@@ -299,6 +302,14 @@ impl Driver {
             self.steps.remove(&step);
         }
     }
+}
+
+/// What a resumed response brought with it.
+#[derive(Clone, Copy)]
+struct Brought {
+    /// The step that launched it first.
+    launched: Step,
+    tokens: u32,
 }
 
 /// A response that ended, and how many of its tokens an earlier step had sampled.

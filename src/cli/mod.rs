@@ -2,7 +2,10 @@
 
 mod data;
 #[cfg(feature = "torch")]
+mod profile;
+#[cfg(feature = "torch")]
 mod sft;
+mod simulate;
 #[cfg(feature = "torch")]
 mod train;
 
@@ -29,6 +32,11 @@ enum Command {
     /// Train a small model from scratch on demonstrations, as a warm start.
     #[cfg(feature = "torch")]
     Sft(sft::SftArgs),
+    /// Simulate a job on a cluster, schedule beside schedule: how fast, and at what statistical price.
+    Simulate(simulate::SimulateArgs),
+    /// Measure what the iterations of the rollout engine cost, over batch sizes, lengths and instances.
+    #[cfg(feature = "torch")]
+    Profile(profile::ProfileArgs),
     /// Inspect, validate, convert and generate prompt datasets.
     Data(data::DataArgs),
 }
@@ -43,6 +51,9 @@ pub fn run() -> anyhow::Result<ExitCode> {
         Command::Train(args) => train::run(args),
         #[cfg(feature = "torch")]
         Command::Sft(args) => sft::run_args(args),
+        Command::Simulate(args) => simulate::run(args),
+        #[cfg(feature = "torch")]
+        Command::Profile(args) => profile::run(args),
         Command::Data(args) => data::run(args),
     }
 }

@@ -117,7 +117,7 @@ impl Raw {
     }
 }
 
-pub(super) fn bound(
+pub(crate) fn bound(
     key: &'static str,
     expected: impl Into<String>,
     found: impl std::fmt::Display,
@@ -125,7 +125,7 @@ pub(super) fn bound(
     RecipeError::Bound { key, expected: expected.into(), found: found.to_string() }
 }
 
-pub(super) fn at_least<T: PartialOrd + std::fmt::Display>(
+pub(crate) fn at_least<T: PartialOrd + std::fmt::Display>(
     key: &'static str,
     value: T,
     least: T,
@@ -133,7 +133,7 @@ pub(super) fn at_least<T: PartialOrd + std::fmt::Display>(
     if value >= least { Ok(()) } else { Err(bound(key, format!("at least {least}"), value)) }
 }
 
-pub(super) fn within(
+pub(crate) fn within(
     key: &'static str,
     value: f64,
     fits: impl Fn(f64) -> bool,
@@ -142,7 +142,7 @@ pub(super) fn within(
     if value.is_finite() && fits(value) { Ok(()) } else { Err(bound(key, expected, value)) }
 }
 
-pub(super) fn one_of(key: &'static str, value: &str, allowed: &[&str]) -> Result<(), RecipeError> {
+pub(crate) fn one_of(key: &'static str, value: &str, allowed: &[&str]) -> Result<(), RecipeError> {
     if allowed.contains(&value) {
         return Ok(());
     }

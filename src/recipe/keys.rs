@@ -6,29 +6,38 @@ use toml::{Table, Value};
 use super::RecipeError;
 use super::raw;
 
+/// Something that is written in TOML sections.
+pub(crate) trait Sections: serde::de::DeserializeOwned {
+    /// Keys of the section of this dotted name, "" for the file itself; none where the section is no struct.
+    fn keys(section: &str) -> Option<&'static [&'static str]>;
+}
+
 /// Refuses the first key that `T`, or the section it stands in, does not have.
-pub(super) fn check<'de, T: Deserialize<'de>>(table: &Table) -> Result<(), RecipeError> {
-    let sections = fields::<T>();
-    for (section, value) in table {
-        known(section, sections, "")?;
-        // The keys of a schedule depend on its name; it checks them when it is built.
-        let keys = match section.as_str() {
-            "schedule" => continue,
-            section => section_fields(section),
-        };
-        for key in value.as_table().into_iter().flat_map(Table::keys) {
-            known(key, keys, &format!("{section}."))?;
-        }
-        if !matches!(value, Value::Table(_)) {
+pub(super) fn check<T: Sections>(table: &Table) -> Result<(), RecipeError> {
+    for (key, value) in table {
+        if T::keys(key).is_some() && !value.is_table() {
+            known(key, T::keys("").unwrap_or_default(), "")?;
             let reason = format!("expected a section, found {}", value.type_str());
-            return Err(RecipeError::Type { key: section.clone(), reason });
+            return Err(RecipeError::Type { key: key.clone(), reason });
+        }
+    }
+    check_section::<T>(table, "")
+}
+
+fn check_section<T: Sections>(table: &Table, section: &str) -> Result<(), RecipeError> {
+    let Some(keys) = T::keys(section) else { return Ok(()) };
+    let prefix = if section.is_empty() { String::new() } else { format!("{section}.") };
+    for (key, value) in table {
+        known(key, keys, &prefix)?;
+        if let Value::Table(inner) = value {
+            check_section::<T>(inner, &format!("{prefix}{key}"))?;
         }
     }
     Ok(())
 }
 
 /// Of `candidates`, the one that is fewest edits away, if it is near at all.
-pub(super) fn nearest<'a>(
+pub(crate) fn nearest<'a>(
     text: &str,
     candidates: impl Iterator<Item = &'a str>,
 ) -> Option<&'a str> {
@@ -47,22 +56,27 @@ fn known(key: &str, keys: &'static [&'static str], prefix: &str) -> Result<(), R
     Err(RecipeError::UnknownKey { key: format!("{prefix}{key}"), nearest })
 }
 
-fn section_fields(section: &str) -> &'static [&'static str] {
-    match section {
-        "data" => fields::<raw::Data>(),
-        "model" => fields::<raw::Model>(),
-        "rollout" => fields::<raw::Rollout>(),
-        "pipeline" => fields::<raw::Pipeline>(),
-        "reward" => fields::<raw::Reward>(),
-        "algorithm" => fields::<raw::Algorithm>(),
-        "actor" => fields::<raw::Actor>(),
-        "trainer" => fields::<raw::Trainer>(),
-        _ => fields::<raw::Sft>(),
+impl Sections for raw::Raw {
+    fn keys(section: &str) -> Option<&'static [&'static str]> {
+        Some(match section {
+            "" => fields::<Self>(),
+            "data" => fields::<raw::Data>(),
+            "model" => fields::<raw::Model>(),
+            "rollout" => fields::<raw::Rollout>(),
+            "pipeline" => fields::<raw::Pipeline>(),
+            "reward" => fields::<raw::Reward>(),
+            "algorithm" => fields::<raw::Algorithm>(),
+            "actor" => fields::<raw::Actor>(),
+            "trainer" => fields::<raw::Trainer>(),
+            "sft" => fields::<raw::Sft>(),
+            // The keys of a schedule depend on its name; it checks them when it is built.
+            _ => return None,
+        })
     }
 }
 
 /// The fields that a struct's `Deserialize` asks for, aliases included.
-pub(super) fn fields<'de, T: Deserialize<'de>>() -> &'static [&'static str] {
+pub(crate) fn fields<'de, T: Deserialize<'de>>() -> &'static [&'static str] {
     let mut fields: &'static [&'static str] = &[];
     // The probe answers every request with an error; what it was asked for is all that is wanted.
     drop(T::deserialize(Probe(&mut fields)));

@@ -2,8 +2,8 @@
 //!
 //! Two phases: [`Raw`] is what was typed, [`Recipe`] what was meant, every bound checked. Nothing after this looks at text again.
 
-mod bounds;
-mod keys;
+pub(crate) mod bounds;
+pub(crate) mod keys;
 pub mod raw;
 pub mod schedule;
 
@@ -24,7 +24,7 @@ pub use raw::Raw;
 #[derive(Debug, thiserror::Error)]
 pub enum RecipeError {
     /// The file cannot be read.
-    #[error("cannot read recipe {path}: {source}")]
+    #[error("cannot read {path}: {source}")]
     Read {
         /// The file.
         path: PathBuf,
@@ -32,7 +32,7 @@ pub enum RecipeError {
         source: std::io::Error,
     },
     /// The file is no TOML.
-    #[error("recipe {path} is no TOML: {reason}")]
+    #[error("{path} is no TOML: {reason}")]
     Toml {
         /// The file.
         path: PathBuf,
@@ -94,25 +94,7 @@ impl Raw {
     /// # Errors
     /// If the file cannot be read or is no TOML, a key does not exist, or a value is of the wrong type.
     pub fn read(path: &Path, overrides: &[String]) -> Result<Self, RecipeError> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|source| RecipeError::Read { path: path.to_owned(), source })?;
-        let mut table: Table =
-            text.parse().map_err(|error: toml::de::Error| RecipeError::Toml {
-                path: path.to_owned(),
-                reason: error.to_string().trim_end().to_owned(),
-            })?;
-        for text in overrides {
-            overlay(&mut table, text)?;
-        }
-        Self::from_table(table)
-    }
-
-    fn from_table(table: Table) -> Result<Self, RecipeError> {
-        keys::check::<Self>(&table)?;
-        serde_path_to_error::deserialize(Value::Table(table)).map_err(|error| RecipeError::Type {
-            key: error.path().to_string(),
-            reason: first_line(&error.inner().to_string()),
-        })
+        from_table(read_table(path, overrides)?)
     }
 
     /// Checks every bound.
@@ -245,7 +227,7 @@ impl Recipe {
     /// # Errors
     /// If there is no schedule of the recipe's name.
     pub fn scoring(&self) -> Result<Scoring, RecipeError> {
-        self.raw.pipeline.reward.map_or_else(|| self.raw.schedule.scoring(), Ok)
+        self.raw.pipeline.scoring(&self.raw.schedule)
     }
 
     /// When groups are trained on.
@@ -253,26 +235,7 @@ impl Recipe {
     /// # Errors
     /// If `pipeline.gradient` is no way of it, or `pipeline.max_groups` is set where groups are not streamed.
     pub fn fetch(&self) -> Result<Fetch, RecipeError> {
-        let pipeline = &self.raw.pipeline;
-        let key = "pipeline.gradient";
-        let fetch = match pipeline.gradient.as_deref() {
-            None => self.raw.schedule.fetch()?,
-            Some("streamed") => Fetch::default(),
-            Some("once") => Fetch::Once,
-            Some("whole_step") => Fetch::WholeStep,
-            Some(other) => {
-                one_of(key, other, &["streamed", "once", "whole_step"])?;
-                unreachable!("invariant: every name is matched above")
-            }
-        };
-        match (fetch, pipeline.max_groups) {
-            (fetch, None) => Ok(fetch),
-            (_, Some(0)) => Err(bound("pipeline.max_groups", "at least 1", 0)),
-            (Fetch::Streamed { .. }, max_groups) => Ok(Fetch::Streamed { max_groups }),
-            (_, Some(found)) => {
-                Err(bound("pipeline.max_groups", "streamed groups beside it", found))
-            }
-        }
+        self.raw.pipeline.fetch(&self.raw.schedule)
     }
 
     /// Prompts, and responses to each, that a round of fresh prompts launches.
@@ -295,6 +258,57 @@ impl Recipe {
     }
 }
 
+/// Reads a TOML file, and lays `overrides`, each `section.key=value`, over it.
+pub(crate) fn read_table(path: &Path, overrides: &[String]) -> Result<Table, RecipeError> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|source| RecipeError::Read { path: path.to_owned(), source })?;
+    let mut table: Table = text.parse().map_err(|error: toml::de::Error| RecipeError::Toml {
+        path: path.to_owned(),
+        reason: error.to_string().trim_end().to_owned(),
+    })?;
+    for text in overrides {
+        overlay(&mut table, text)?;
+    }
+    Ok(table)
+}
+
+/// What is written in a table, every key known and of its type.
+pub(crate) fn from_table<T: keys::Sections>(table: Table) -> Result<T, RecipeError> {
+    keys::check::<T>(&table)?;
+    serde_path_to_error::deserialize(Value::Table(table)).map_err(|error| RecipeError::Type {
+        key: error.path().to_string(),
+        reason: first_line(&error.inner().to_string()),
+    })
+}
+
+impl raw::Pipeline {
+    pub(crate) fn scoring(&self, schedule: &schedule::Section) -> Result<Scoring, RecipeError> {
+        self.reward.map_or_else(|| schedule.scoring(), Ok)
+    }
+
+    pub(crate) fn fetch(&self, schedule: &schedule::Section) -> Result<Fetch, RecipeError> {
+        let key = "pipeline.gradient";
+        let fetch = match self.gradient.as_deref() {
+            None => schedule.fetch()?,
+            Some("streamed") => Fetch::default(),
+            Some("once") => Fetch::Once,
+            Some("whole_step") => Fetch::WholeStep,
+            Some(other) => {
+                one_of(key, other, &["streamed", "once", "whole_step"])?;
+                unreachable!("invariant: every name is matched above")
+            }
+        };
+        match (fetch, self.max_groups) {
+            (fetch, None) => Ok(fetch),
+            (_, Some(0)) => Err(bound("pipeline.max_groups", "at least 1", 0)),
+            (Fetch::Streamed { .. }, max_groups) => Ok(Fetch::Streamed { max_groups }),
+            (_, Some(found)) => {
+                Err(bound("pipeline.max_groups", "streamed groups beside it", found))
+            }
+        }
+    }
+}
+
 /// toml repeats the key in further lines.
 fn first_line(message: &str) -> String {
     message.lines().next().unwrap_or_default().to_owned()
@@ -302,7 +316,7 @@ fn first_line(message: &str) -> String {
 
 /// Lays `section.key=value` over a table. The value is TOML if it reads as such, otherwise text. Another schedule leaves the keys of the
 /// one before behind.
-fn overlay(table: &mut Table, text: &str) -> Result<(), RecipeError> {
+pub(crate) fn overlay(table: &mut Table, text: &str) -> Result<(), RecipeError> {
     let wrong = || RecipeError::Override { text: text.to_owned() };
     let (key, value) = text.split_once('=').ok_or_else(wrong)?;
     let mut path: Vec<&str> = key.trim().split('.').collect();

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::schedule;
 
+/// A section: its keys with their defaults, as a struct.
 macro_rules! section {
     ($(#[$meta:meta])* $name:ident { $($(#[$field_meta:meta])* $field:ident: $type:ty = $default:expr,)* }) => {
         $(#[$meta])*
@@ -25,6 +26,8 @@ macro_rules! section {
         }
     };
 }
+
+pub(crate) use section;
 
 section! {
     /// A recipe as written.

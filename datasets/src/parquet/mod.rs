@@ -5,6 +5,8 @@
 
 mod schema;
 
+pub(crate) use schema::check_magic;
+
 use std::fs::File;
 use std::ops::Range;
 use std::path::Path;
@@ -27,7 +29,7 @@ use crate::error::DatasetError;
 use crate::file::{CHUNK_BYTES, CHUNK_ROWS, Chunks, RowNumbers, Segment};
 use crate::json::{Extra, Json};
 use crate::messages::{Messages, text_messages};
-use crate::parquet::schema::{check_magic, check_types, projection, shown};
+use crate::parquet::schema::{check_types, projection, shown};
 
 /// A Parquet file of prompts.
 #[derive(Debug)]

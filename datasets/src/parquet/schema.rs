@@ -17,7 +17,7 @@ const PROMPT_TYPE: &str = "list<struct<role: string, content: string>> or string
 /// # Errors
 ///
 /// When the file does not begin and end as a Parquet file does.
-pub(super) fn check_magic(path: &Path) -> Result<(), DatasetError> {
+pub(crate) fn check_magic(path: &Path) -> Result<(), DatasetError> {
     let failed = || DatasetError::io(path, "read");
     let mut file = File::open(path).map_err(DatasetError::io(path, "open"))?;
     let bytes = file.metadata().map_err(failed())?.len();

@@ -4,10 +4,30 @@
 //! decisions. Time-sharing of all devices between rollout and training, separate pools, the stream trainer's scale-down and the
 //! parallelism planner are policies of this kind.
 
+pub mod cost;
+pub mod drift;
+mod error;
 pub mod fixed;
+mod forecast;
 pub(crate) mod operator;
+pub mod options;
+pub mod planner;
+pub mod profile;
+mod progress;
+pub mod scale_down;
+mod tail;
 
+#[cfg(test)]
+mod tests;
+
+pub use cost::{Job, StepCost};
+pub use error::PlacementError;
 pub use fixed::{Colocated, Separate, Shared};
+pub use options::{Options, Rounds, Trigger};
+pub use planner::Planner;
+pub use profile::Profile;
+pub use progress::Load;
+pub use scale_down::StreamTrainer;
 
 use std::fmt;
 

@@ -7,6 +7,8 @@
     reason = "a module that tests and benches share, each a part of it"
 )]
 
+pub mod in_virtual_time;
+
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;

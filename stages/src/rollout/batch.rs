@@ -55,6 +55,11 @@ impl<T> Batch<T> {
         self.rows.iter_mut().map(|row| &mut row.value)
     }
 
+    /// The rows in the order of their slots.
+    pub(super) fn into_iter(self) -> impl ExactSizeIterator<Item = T> {
+        self.rows.into_iter().map(|row| row.value)
+    }
+
     /// Tells that every row has grown by one token.
     pub(super) fn grown(&mut self) {
         self.iterations += 1;

@@ -26,12 +26,16 @@ pub(super) enum Command {
     Load(Policy),
     Generate(Vec<Sequence>),
     Abort(SampleId),
+    /// Give everything back, and the memory of the cache.
+    HandOver,
 }
 
 /// What an instance tells the engine.
 #[derive(Debug)]
 pub(super) enum Report {
     Completed(Completion),
+    /// What was under way; those that ran before those that waited.
+    HandedOver(Vec<Sequence>),
     Failed(RolloutError),
 }
 
@@ -134,6 +138,7 @@ impl Instance {
                 sequences.into_iter().for_each(|sequence| self.scheduler.push(sequence))
             }
             Command::Abort(id) => self.abort(id)?,
+            Command::HandOver => self.hand_over()?,
         }
         Ok(())
     }
@@ -159,6 +164,14 @@ impl Instance {
         Ok(())
     }
 
+    fn hand_over(&mut self) -> Result<(), TchError> {
+        let (sequences, lost) = self.scheduler.clear();
+        self.counters.preempted(lost);
+        self.cache.clear()?;
+        self.reports.send([Report::HandedOver(sequences)]);
+        Ok(())
+    }
+
     /// One decode iteration: a token for every running response.
     fn iterate(&mut self) -> Result<(), Fault> {
         let begun = self.clock.now();
@@ -170,7 +183,7 @@ impl Instance {
     }
 
     /// Gives up what exceeds the KV budget, takes up what fits, and computes what the cache lacks.
-    fn take_up(&mut self, now: Nanos) -> Result<(), Fault> {
+    pub(super) fn take_up(&mut self, now: Nanos) -> Result<(), Fault> {
         let mut copies = Vec::new();
         self.counters.preempted(self.scheduler.preempt(&mut copies));
         self.scheduler.admit(now, &mut copies);
@@ -204,7 +217,7 @@ impl Instance {
         Ok(())
     }
 
-    fn decode(&mut self) -> Result<Sampled, TchError> {
+    pub(super) fn decode(&mut self) -> Result<Sampled, TchError> {
         let lengths: Vec<usize> = self.scheduler.running().map(Sequence::tokens).collect();
         let positions: Vec<i64> = lengths.iter().map(|length| *length as i64 - 1).collect();
         let ids: Vec<i64> =
@@ -220,7 +233,7 @@ impl Instance {
     }
 
     /// Gives every running response its token, and reports those that end with it.
-    fn take_in(&mut self, sampled: Sampled, now: Nanos) -> Result<(), Fault> {
+    pub(super) fn take_in(&mut self, sampled: Sampled, now: Nanos) -> Result<(), Fault> {
         let eos = &self.decoder.config().eos_token_ids;
         let mut ended = Vec::new();
         let tokens = sampled.tokens.into_iter().zip(sampled.logprobs);

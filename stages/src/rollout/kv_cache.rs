@@ -73,18 +73,27 @@ impl KvCache {
         limit: Extent,
         device: Device,
     ) -> Result<Self, TchError> {
-        let extent =
-            Extent { slots: limit.slots.min(1), capacity: limit.capacity.min(FIRST_CAPACITY) };
         let shape = Shape {
             layers: config.layers,
             heads: config.heads,
             kv_heads: config.kv_heads,
             head_dim: config.head_dim,
-            extent,
+            extent: limit.first(),
         };
+        Self::empty(shape, limit, device)
+    }
+
+    /// Gives back the memory; nothing is cached afterwards.
+    pub(super) fn clear(&mut self) -> Result<(), TchError> {
+        let shape = Shape { extent: self.limit.first(), ..self.shape };
+        *self = Self::empty(shape, self.limit, self.device)?;
+        Ok(())
+    }
+
+    fn empty(shape: Shape, limit: Extent, device: Device) -> Result<Self, TchError> {
         let memory = shape.allocate(device)?;
         let layers = shape.layers(&memory)?;
-        Ok(Self { memory, layers, shape, limit, places: places(extent, device)?, device })
+        Ok(Self { memory, layers, shape, limit, places: places(shape.extent, device)?, device })
     }
 
     /// Makes room for `slots` sequences of up to `capacity` tokens.
@@ -200,6 +209,13 @@ impl KvCache {
         let absent = self.places.f_narrow(0, 0, longest)?.f_ge_tensor(&lengths)?;
         let zeros = Tensor::f_zeros(absent.size(), (Kind::Float, self.device))?;
         zeros.f_masked_fill(&absent, f64::NEG_INFINITY)
+    }
+}
+
+impl Extent {
+    /// What is allocated before it is known how much is needed.
+    fn first(self) -> Self {
+        Self { slots: self.slots.min(1), capacity: self.capacity.min(FIRST_CAPACITY) }
     }
 }
 

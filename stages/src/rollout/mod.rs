@@ -1,6 +1,7 @@
 //! Rollout engines: what turns prompts into responses.
 
 pub mod lengths;
+pub mod profile;
 pub mod sampling;
 pub mod simulated;
 pub mod statistics;
@@ -10,6 +11,8 @@ mod batch;
 #[cfg(feature = "torch")]
 mod counters;
 #[cfg(feature = "torch")]
+mod dispatch;
+#[cfg(feature = "torch")]
 mod instance;
 #[cfg(feature = "torch")]
 mod kv_cache;
@@ -17,6 +20,8 @@ mod kv_cache;
 mod options;
 #[cfg(feature = "torch")]
 mod owner;
+#[cfg(feature = "torch")]
+mod refusal;
 #[cfg(feature = "torch")]
 mod sampler;
 #[cfg(feature = "torch")]
@@ -64,6 +69,9 @@ pub struct Request {
 pub struct Partial {
     /// Which sample of the prompt.
     pub sample: u32,
+    /// The step whose request launched the response; with prompt and sample it names the random numbers of the response, in whichever
+    /// step it goes on.
+    pub launched: Step,
     /// Sampled tokens: how many, also where an engine counts tokens without sampling them.
     pub response_length: u32,
     /// The tokens.
@@ -208,6 +216,30 @@ pub enum RolloutError {
         /// The longest that fits.
         limit: usize,
     },
+    /// The engine cannot run on what it was given.
+    #[error(
+        "cannot place {} instances of tensor_parallel {}: expected at most {instances} of tensor_parallel 1",
+        found.instances,
+        found.tensor_parallel
+    )]
+    Placement {
+        /// What was asked for.
+        found: Placement,
+        /// Instances that the engine was started with.
+        instances: u32,
+    },
+    /// A response cannot go on from the tokens that it brings.
+    #[error("cannot resume {id}: {field} {found}, expected {expected}")]
+    Resume {
+        /// Which response.
+        id: SampleId,
+        /// The field of its [`Partial`].
+        field: &'static str,
+        /// What it should have been.
+        expected: String,
+        /// What it was.
+        found: String,
+    },
     /// The engine broke while generating.
     #[error("rollout engine instance {instance} failed: {reason}")]
     Engine {
@@ -231,8 +263,8 @@ pub type Waker = Arc<dyn Fn() + Send + Sync>;
 /// - Commands take effect in the order in which they are given. Responses requested after [`load`](Self::load) are sampled by the
 ///   loaded policy from their first token on; a resumed one from the first token that it does not bring with it. What is reported of a
 ///   resumed response holds the tokens that it brought.
-/// - What is sampled for a response depends on the seed of the engine, step, prompt, sample and weights, never on which other
-///   responses run, nor on when they arrive.
+/// - What is sampled for a response depends on the seed of the engine, the step that launched it, prompt, sample and weights, never on
+///   which other responses run, on when they arrive, nor on how often it was stopped and resumed.
 /// - Aborting a response that has ended, or was never asked for, does nothing.
 pub trait RolloutEngine {
     /// Uses the weights of `policy` for everything requested from now on.

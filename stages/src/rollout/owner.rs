@@ -26,8 +26,6 @@ pub(super) struct Owner {
     commands: Option<Sender<Command>>,
     thread: Option<JoinHandle<()>>,
     pub(super) counters: Arc<Counters>,
-    /// Responses under way.
-    pub(super) outstanding: usize,
 }
 
 /// What all instances share.
@@ -80,10 +78,10 @@ impl Shared {
             .name(format!("rollout-{number}"))
             .spawn(work)
             .map_err(|source| TorchEngineError::Thread { instance: number, source })?;
-        Ok(Owner { commands: Some(commands), thread: Some(thread), counters, outstanding: 0 })
+        Ok(Owner { commands: Some(commands), thread: Some(thread), counters })
     }
 
-    fn instance(
+    pub(super) fn instance(
         &self,
         number: u32,
         decoder: Decoder,

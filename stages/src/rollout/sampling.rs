@@ -53,10 +53,14 @@ impl Sampling {
     }
 }
 
+/// Words of 32 bits that the generator spends on a number.
+const WORDS_OF_A_NUMBER: u128 = 2;
+
 /// The random numbers of one response.
 ///
 /// ChaCha8 keyed by the engine's seed, the step, the prompt and the sample, eight bytes each: one number a token, in order. So a
-/// response draws the same numbers in whatever company, order and instance it is generated, and goes on with them after a preemption.
+/// response draws the same numbers in whatever company, order and instance it is generated, and goes on with them after a preemption,
+/// and where it was stopped.
 #[derive(Clone, Debug)]
 pub struct RandomStream(ChaCha8Rng);
 
@@ -71,6 +75,13 @@ impl RandomStream {
             bytes.copy_from_slice(&word.to_le_bytes());
         }
         Self(ChaCha8Rng::from_seed(key))
+    }
+
+    /// The stream behind its first `drawn` numbers.
+    #[must_use]
+    pub fn after(mut self, drawn: u32) -> Self {
+        self.0.set_word_pos(WORDS_OF_A_NUMBER * u128::from(drawn));
+        self
     }
 
     /// The next number, uniform in [0, 1).
@@ -102,6 +113,15 @@ mod tests {
             first(2, 1, 3, 4),
         ] {
             assert_ne!(base, other);
+        }
+    }
+
+    #[test]
+    fn a_stream_goes_on_where_it_was_left() {
+        let mut stream = RandomStream::new(0, SampleId::default());
+        for drawn in 0..100 {
+            let mut again = RandomStream::new(0, SampleId::default()).after(drawn);
+            assert_eq!(again.uniform(), stream.uniform(), "number {drawn}");
         }
     }
 

@@ -135,6 +135,15 @@ impl Scheduler {
         Some(self.retire(slot, copies))
     }
 
+    /// Takes out every response, those that run before those that wait; how many of them lose what is cached.
+    pub(super) fn clear(&mut self) -> (Vec<Sequence>, usize) {
+        let running = std::mem::take(&mut self.running).into_iter().map(|row| row.sequence);
+        let mut all: Vec<Sequence> = running.chain(self.waiting.drain(..)).collect();
+        let cached = all.iter_mut().filter(|sequence| sequence.cached > 0);
+        let lost = cached.map(Sequence::preempt).count();
+        (all, lost)
+    }
+
     /// What must be computed, and what can be copied, before the next iteration can run.
     ///
     /// Responses that start from one prompt share its computation: with each other, and with one that is running already if

@@ -6,7 +6,7 @@ use rollpacker_dataflow::clock::Nanos;
 use rollpacker_dataflow::step::{PolicyVersion, SampleId};
 
 use super::sampling::{RandomStream, Sampling};
-use super::{Completion, FinishReason};
+use super::{Completion, FinishReason, Partial};
 
 /// What decides the next token of a response, beside the logits.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -57,6 +57,18 @@ impl Sequence {
             response_ids: Vec::new(),
             logprobs: Vec::new(),
             token_versions: Vec::new(),
+        }
+    }
+
+    /// Takes over the tokens that an earlier request sampled; the next one is drawn as if there had been no other request.
+    pub(super) fn resume(self, partial: &Partial) -> Self {
+        Self {
+            stream: self.stream.after(partial.response_length),
+            forced_length: self.forced_length.map(|forced| forced.max(partial.response_length + 1)),
+            response_ids: partial.response_ids.clone(),
+            logprobs: partial.logprobs.clone(),
+            token_versions: partial.token_versions.clone(),
+            ..self
         }
     }
 

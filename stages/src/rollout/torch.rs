@@ -8,6 +8,10 @@
 //! exceeded, takes up waiting ones, runs the prompts that are new (once a prompt, whatever its number of samples), and samples one
 //! token for every running response. Responses that end leave at once, so that no time goes into padding.
 //!
+//! [`place`](RolloutEngine::place) says how many instances take responses. The others hand over what they have, prompts and tokens
+//! without the cache, and give back the cache's memory; they keep their weights up to date. A response that is handed over is computed
+//! again where it goes, and counts a preemption if it had a cache.
+//!
 //! Equal logits give equal tokens in whatever company a response is generated. The logits themselves are equal up to floating-point
 //! reassociation, since matrix kernels may sum in another order for another number of rows; a token differs then if its random number
 //! falls between the two cumulative sums. Over 49,152 tokens of a vocabulary of 512, at 7, 32 and 64 rows, none did.
@@ -19,32 +23,36 @@ use std::sync::mpsc::{Receiver, channel};
 use rollpacker_dataflow::clock::Clock;
 use rollpacker_dataflow::step::{SampleId, Step};
 
+use super::dispatch::{Abort, Dispatch, Route};
 use super::instance::{Command, Report, Reports};
 pub use super::options::{Detokenize, TorchEngineConfig, TorchEngineError};
 use super::owner::{Owner, Shared};
+use super::refusal;
 use super::sampling::RandomStream;
 use super::sequence::Sequence;
 use super::statistics::InstanceStatistics;
-use super::{Policy, Request, RolloutEngine, RolloutError, RolloutEvent, Waker};
+use super::{
+    FinishReason, Partial, Placement, Policy, Request, RolloutEngine, RolloutError, RolloutEvent,
+    Waker,
+};
 use crate::model::{Decoder, ModelError, WeightStore};
 
 /// A policy in torch that generates responses on threads of this process.
 ///
-/// Each response goes to the instance that has the fewest under way, the first among equals. A [`Failed`](RolloutEvent::Failed) event
-/// ends the engine: it forgets what it was asked for. Dropping it stops the instances after their current iteration.
+/// Each response goes to the placed instance that has the fewest under way, the first among equals; after the start all are placed. A
+/// [`Failed`](RolloutEvent::Failed) event ends the engine: it forgets what it was asked for. Dropping it stops the instances after
+/// their current iteration.
 ///
 /// [`load`](RolloutEngine::load) does not interrupt: responses that were requested before go on with the new weights and the KV cache
 /// of the old ones, and their token versions say from which token on.
 pub struct TorchEngine {
-    config: TorchEngineConfig,
+    shared: Shared,
     /// Tokens that a prompt and its response may have together.
     token_limit: usize,
     instances: Vec<Owner>,
-    /// The instance of each response under way.
-    launches: BTreeMap<SampleId, usize>,
+    dispatch: Dispatch<Sequence>,
     /// Responses launched, by step; counted only if lengths are replayed.
     launched: BTreeMap<Step, u64>,
-    reports: Reports,
     received: Receiver<Report>,
     failed: bool,
 }
@@ -67,21 +75,17 @@ impl TorchEngine {
         let decoders = (0..config.instances).map(&mut decoder).collect::<Result<Vec<_>, _>>()?;
         let token_limit = config.token_limit(&decoders)?;
         let (sender, received) = channel();
-        let reports = Reports::new(sender);
-        let shared =
-            Shared { config: config.clone(), weights, detokenize, clock, reports: reports.clone() };
         let mut engine = Self {
-            config,
+            dispatch: Dispatch::new(decoders.len()),
+            shared: Shared { config, weights, detokenize, clock, reports: Reports::new(sender) },
             token_limit,
             instances: Vec::new(),
-            launches: BTreeMap::new(),
             launched: BTreeMap::new(),
-            reports,
             received,
             failed: false,
         };
         for (number, decoder) in (0..).zip(decoders) {
-            engine.instances.push(shared.start(number, decoder, token_limit)?);
+            engine.instances.push(engine.shared.start(number, decoder, token_limit)?);
         }
         Ok(engine)
     }
@@ -89,49 +93,87 @@ impl TorchEngine {
     /// What each instance has done since it started. Free to call while they work.
     #[must_use]
     pub fn statistics(&self) -> Vec<InstanceStatistics> {
-        self.instances.iter().map(|owner| owner.counters.read(self.config.max_running)).collect()
+        let slots = self.shared.config.max_running;
+        self.instances.iter().map(|owner| owner.counters.read(slots)).collect()
     }
 
-    fn launch(&mut self, request: &Request, sample: u32) -> (usize, Sequence) {
+    /// A sequence for each sample of a request; those that it resumes go on.
+    fn sequences(&mut self, request: &Request) -> Vec<(SampleId, Sequence)> {
+        let mut resumed = request.resumed.iter().peekable();
+        let samples = request.samples.clone();
+        samples
+            .map(|sample| {
+                let partial = resumed.next_if(|partial| partial.sample == sample);
+                self.sequence(request, sample, partial)
+            })
+            .collect()
+    }
+
+    fn sequence(
+        &mut self,
+        request: &Request,
+        sample: u32,
+        partial: Option<&Partial>,
+    ) -> (SampleId, Sequence) {
         let id = SampleId { step: request.step, prompt: request.prompt, sample };
-        let stream = RandomStream::new(self.config.seed, id);
-        let forced_length = self.config.replay.as_ref().map(|lengths| {
-            let launched = self.launched.entry(request.step).or_default();
-            *launched += 1;
-            lengths.get(request.step, *launched - 1)
-        });
-        let instance = self.least_loaded();
-        self.instances[instance].outstanding += 1;
-        self.launches.insert(id, instance);
-        (instance, Sequence::new(id, Arc::clone(&request.prompt_ids), forced_length, stream))
-    }
-
-    fn least_loaded(&self) -> usize {
-        let loads = self.instances.iter().map(|owner| owner.outstanding).enumerate();
-        loads
-            .min_by_key(|(_, outstanding)| *outstanding)
-            .expect("invariant: an engine has an instance")
-            .0
-    }
-
-    fn refusal(&self, request: &Request) -> Option<RolloutError> {
-        let limit = self.token_limit - self.config.sampling.max_new_tokens as usize;
-        match request.prompt_ids.len() {
-            0 => Some(RolloutError::Engine {
-                instance: 0,
-                reason: format!("prompt {} has no token", request.prompt),
-            }),
-            tokens if tokens > limit => {
-                Some(RolloutError::PromptTooLong { prompt: request.prompt, tokens, limit })
-            }
-            _ => None,
+        let launched = partial.map_or(request.step, |partial| partial.launched);
+        let stream = RandomStream::new(self.shared.config.seed, SampleId { step: launched, ..id });
+        let forced_length = self.forced_length(request.step);
+        let fresh = Sequence::new(id, Arc::clone(&request.prompt_ids), forced_length, stream);
+        match partial {
+            Some(partial) => (id, fresh.resume(partial)),
+            None => (id, fresh),
         }
+    }
+
+    /// The length of the next response of a step, if lengths are replayed.
+    fn forced_length(&mut self, step: Step) -> Option<u32> {
+        let lengths = self.shared.config.replay.as_ref()?;
+        let launched = self.launched.entry(step).or_default();
+        *launched += 1;
+        Some(lengths.get(step, *launched - 1))
+    }
+
+    /// Carries out where responses go; those of an instance in one piece, so that they share the computation of their prompt.
+    fn follow(&self, routes: Vec<Route<Sequence>>) {
+        let mut shares: BTreeMap<usize, Vec<Sequence>> = BTreeMap::new();
+        let mut ended = Vec::new();
+        for route in routes {
+            match route {
+                Route::To(instance, sequence) => shares.entry(instance).or_default().push(sequence),
+                Route::Ends(sequence) => ended.push(sequence),
+            }
+        }
+        for (instance, share) in shares {
+            self.instances[instance].tell(Command::Generate(share));
+        }
+        ended.into_iter().for_each(|sequence| self.report_abort(sequence));
+    }
+
+    /// Reports a response that was aborted while no instance had it; the first instance stands for the engine.
+    fn report_abort(&self, sequence: Sequence) {
+        let (now, detokenize) = (self.shared.clock.now(), &*self.shared.detokenize);
+        let completion = sequence.complete(FinishReason::Abort, now, 0, detokenize);
+        self.shared.reports.send([Report::Completed(completion)]);
+    }
+
+    /// Has what an instance handed over generated elsewhere.
+    fn take_back(&mut self, sequences: Vec<Sequence>) {
+        let routes = sequences
+            .into_iter()
+            .filter_map(|sequence| self.dispatch.send_again(sequence.id, sequence))
+            .collect();
+        self.follow(routes);
+    }
+
+    fn refuse(&self, error: RolloutError) {
+        self.shared.reports.send([Report::Failed(error)]);
     }
 
     fn fail(&mut self) {
         self.failed = true;
         self.instances.iter_mut().for_each(Owner::close);
-        self.launches.clear();
+        self.dispatch.clear();
     }
 }
 
@@ -141,47 +183,57 @@ impl RolloutEngine for TorchEngine {
     }
 
     fn generate(&mut self, request: Request) {
-        if let Some(error) = self.refusal(&request) {
-            self.reports.send([Report::Failed(error)]);
-            return;
+        let longest_response = self.shared.config.sampling.max_new_tokens;
+        if let Err(error) = refusal::check(&request, self.token_limit, longest_response) {
+            return self.refuse(error);
         }
-        let mut shares: Vec<Vec<Sequence>> = self.instances.iter().map(|_| Vec::new()).collect();
-        for sample in request.samples.clone() {
-            let (instance, sequence) = self.launch(&request, sample);
-            shares[instance].push(sequence);
-        }
-        for (owner, share) in self.instances.iter().zip(shares) {
-            if !share.is_empty() {
-                owner.tell(Command::Generate(share));
-            }
-        }
+        let sequences = self.sequences(&request).into_iter();
+        let routes = sequences.filter_map(|(id, sequence)| self.dispatch.send(id, sequence));
+        let routes = routes.collect();
+        self.follow(routes);
     }
 
     fn abort(&mut self, id: SampleId) {
-        if let Some(instance) = self.launches.get(&id) {
-            self.instances[*instance].tell(Command::Abort(id));
+        match self.dispatch.abort(id) {
+            Abort::Of(instance) => self.instances[instance].tell(Command::Abort(id)),
+            Abort::Held(sequence) => self.report_abort(sequence),
+            Abort::Unknown => {}
         }
+    }
+
+    fn place(&mut self, placement: Placement) {
+        let instances = placement.instances as usize;
+        let sharded = instances > 0 && placement.tensor_parallel != 1;
+        if sharded || instances > self.instances.len() {
+            let instances = self.shared.config.instances;
+            return self.refuse(RolloutError::Placement { found: placement, instances });
+        }
+        let (given_up, held) = self.dispatch.place(instances);
+        self.instances[given_up].iter().for_each(|owner| owner.tell(Command::HandOver));
+        let sent = held.into_iter().filter_map(|(id, sequence)| self.dispatch.send(id, sequence));
+        let routes = sent.collect();
+        self.follow(routes);
     }
 
     fn poll(&mut self) -> Option<RolloutEvent> {
-        if self.failed {
-            return None;
-        }
-        match self.received.try_recv().ok()? {
-            Report::Completed(completion) => {
-                self.launches.remove(&completion.id);
-                self.instances[completion.instance as usize].outstanding -= 1;
-                Some(RolloutEvent::Completed(completion))
+        while !self.failed {
+            match self.received.try_recv().ok()? {
+                Report::Completed(completion) => {
+                    self.dispatch.end(completion.id);
+                    return Some(RolloutEvent::Completed(completion));
+                }
+                Report::HandedOver(sequences) => self.take_back(sequences),
+                Report::Failed(error) => {
+                    self.fail();
+                    return Some(RolloutEvent::Failed(error));
+                }
             }
-            Report::Failed(error) => {
-                self.fail();
-                Some(RolloutEvent::Failed(error))
-            }
         }
+        None
     }
 
     fn wake_by(&mut self, waker: Waker) {
-        self.reports.wake_by(waker);
+        self.shared.reports.wake_by(waker);
     }
 }
 

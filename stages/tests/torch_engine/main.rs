@@ -2,124 +2,27 @@
 #![cfg(feature = "torch")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod driver;
+mod placement;
+mod resume;
+
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
+use driver::{Driver, EOS, Turnstile, config, decoder, folder, id, prompts, request};
 use proptest::prelude::*;
-use rollpacker_dataflow::clock::{Clock, Nanos, WallClock};
-use rollpacker_dataflow::step::{PolicyVersion, PromptId, SampleId, Step};
+use rollpacker_dataflow::clock::{Nanos, WallClock};
+use rollpacker_dataflow::step::{PolicyVersion, PromptId, SampleId};
 use rollpacker_stages::model::{Decoder, WeightStore};
 use rollpacker_stages::rollout::lengths::Lengths;
 use rollpacker_stages::rollout::sampling::Sampling;
 use rollpacker_stages::rollout::torch::{TorchEngine, TorchEngineConfig, TorchEngineError};
-use rollpacker_stages::rollout::{
-    Completion, FinishReason, Policy, Request, RolloutEngine, RolloutError, RolloutEvent,
-};
-use tch::{Device, Kind, Tensor};
+use rollpacker_stages::rollout::{FinishReason, Policy, RolloutEngine, RolloutError, RolloutEvent};
+use tch::{Kind, Tensor};
 
 const MODELS: [&str; 4] = ["qwen2_tied", "qwen3_tied", "llama_untied", "llama3_rope"];
-const EOS: i32 = 258;
-
-fn folder(model: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/models").join(model)
-}
-
-fn decoder(model: &str) -> Decoder {
-    Decoder::load(&folder(model), Device::Cpu).unwrap()
-}
-
-fn config(sampling: Sampling) -> TorchEngineConfig {
-    TorchEngineConfig {
-        instances: 1,
-        threads_per_instance: 1,
-        max_running: 64,
-        kv_cache_tokens: 10_000,
-        sampling,
-        seed: 7,
-        replay: None,
-    }
-}
-
-/// An engine, and what its waker calls.
-struct Driver {
-    engine: TorchEngine,
-    woken: Receiver<()>,
-}
-
-impl Driver {
-    fn start(model: &str, config: TorchEngineConfig, weights: WeightStore) -> Self {
-        Self::start_by(Arc::new(WallClock::start()), model, config, weights)
-    }
-
-    fn start_by(
-        clock: Arc<dyn Clock>,
-        model: &str,
-        config: TorchEngineConfig,
-        weights: WeightStore,
-    ) -> Self {
-        let detokenize = Arc::new(|ids: &[i32]| format!("{ids:?}"));
-        let mut engine =
-            TorchEngine::start(config, |_| Ok(decoder(model)), weights, detokenize, clock).unwrap();
-        let (wake, woken) = channel();
-        engine.wake_by(Arc::new(move || {
-            let _gone = wake.send(());
-        }));
-        Self { engine, woken }
-    }
-
-    fn new(config: TorchEngineConfig) -> Self {
-        Self::start("qwen2_tied", config, WeightStore::new(2))
-    }
-
-    /// The next event; blocks until the engine wakes.
-    fn next(&mut self) -> RolloutEvent {
-        loop {
-            if let Some(event) = self.engine.poll() {
-                return event;
-            }
-            self.woken.recv_timeout(Duration::from_secs(120)).expect("the engine wakes its caller");
-        }
-    }
-
-    fn collect(&mut self, responses: usize) -> BTreeMap<SampleId, Completion> {
-        let mut all = BTreeMap::new();
-        while all.len() < responses {
-            match self.next() {
-                RolloutEvent::Completed(completion) => {
-                    assert!(
-                        all.insert(completion.id, completion).is_none(),
-                        "a response is reported once"
-                    );
-                }
-                RolloutEvent::Failed(error) => panic!("{error}"),
-            }
-        }
-        assert_eq!(self.engine.poll(), None);
-        all
-    }
-}
-
-fn request(prompt: u64, samples: std::ops::Range<u32>, prompt_ids: &[i32]) -> Request {
-    Request {
-        step: Step(3),
-        prompt: PromptId(prompt),
-        samples,
-        prompt_ids: Arc::from(prompt_ids),
-        resumed: Vec::new(),
-    }
-}
-
-fn id(prompt: u64, sample: u32) -> SampleId {
-    SampleId { step: Step(3), prompt: PromptId(prompt), sample }
-}
-
-/// Prompts of 1 to about 40 tokens, all different.
-fn prompts() -> Vec<Vec<i32>> {
-    (0..6).map(|p| (0..1 + 8 * p).map(|i| (i * 7 + p * 13) % 256).collect()).collect()
-}
 
 /// Log-probabilities of a response under a plain forward pass over prompt and response.
 fn packed_logprobs(decoder: &Decoder, prompt: &[i32], response: &[i32]) -> Vec<f32> {
@@ -278,24 +181,6 @@ fn replayed_lengths_are_met_exactly() {
         let expected =
             packed_logprobs(&decoder, &prompts()[id.prompt.0 as usize], &completion.response_ids);
         assert!((completion.logprobs.last().unwrap() - expected.last().unwrap()).abs() < 1e-4);
-    }
-}
-
-/// A clock that holds up whoever reads it more often than it was told to bear, until the other end is dropped.
-struct Turnstile(Mutex<Receiver<()>>);
-
-impl Turnstile {
-    fn for_readings(readings: usize) -> (Arc<Self>, Sender<()>) {
-        let (permit, permits) = channel();
-        (0..readings).for_each(|_| permit.send(()).unwrap());
-        (Arc::new(Self(Mutex::new(permits))), permit)
-    }
-}
-
-impl Clock for Turnstile {
-    fn now(&self) -> Nanos {
-        let _open = self.0.lock().unwrap().recv();
-        Nanos(1)
     }
 }
 

@@ -1,0 +1,68 @@
+//! Traces in JSON lines. Columns are those of the first line.
+
+use std::borrow::Cow;
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+
+use serde_json::{Map, Value};
+
+use super::plan::{Kind, Plan};
+use super::{At, Cell, Reading, bad_line};
+use crate::error::DatasetError;
+
+pub(super) fn read(path: &Path, trace: &mut Reading<'_>) -> Result<(), DatasetError> {
+    let mut lines = BufReader::new(File::open(path).map_err(DatasetError::io(path, "open"))?);
+    let mut line = String::new();
+    let mut planned: Option<(Vec<(String, Kind)>, Plan)> = None;
+    let mut row = 0;
+    while lines.read_line(&mut line).map_err(DatasetError::io(path, "read"))? > 0 {
+        if !line.trim().is_empty() {
+            let object =
+                object(&line).map_err(|found| bad_line(path, row, "a JSON object", found))?;
+            if planned.is_none() {
+                let columns: Vec<_> =
+                    object.iter().map(|(name, value)| (name.clone(), kind(value))).collect();
+                planned = Some((columns.clone(), trace.plan(path, &columns)?));
+            }
+            let (columns, plan) = planned.as_ref().expect("invariant: the first line planned it");
+            let at = At { file: path, row, columns };
+            trace.push(&at, plan, |column| {
+                object.get(columns[column].0.as_str()).map_or(Cell::Null, cell)
+            })?;
+            row += 1;
+        }
+        line.clear();
+    }
+    Ok(())
+}
+
+fn object(line: &str) -> Result<Map<String, Value>, String> {
+    match serde_json::from_str(line) {
+        Ok(Value::Object(object)) => Ok(object),
+        Ok(_) => Err("another value".to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+fn kind(value: &Value) -> Kind {
+    match value {
+        Value::Number(_) => Kind::Number,
+        Value::String(_) => Kind::Text,
+        Value::Array(_) => Kind::List,
+        Value::Null | Value::Bool(_) | Value::Object(_) => Kind::Other,
+    }
+}
+
+fn cell(value: &Value) -> Cell<'_> {
+    match value {
+        Value::Null => Cell::Null,
+        Value::Number(number) => number
+            .as_i128()
+            .map_or_else(|| Cell::Float(number.as_f64().unwrap_or(f64::NAN)), Cell::Integer),
+        Value::String(text) => Cell::Text(Cow::Borrowed(text)),
+        Value::Array(entries) => Cell::List(entries.len()),
+        Value::Bool(_) => Cell::Other("a truth value"),
+        Value::Object(_) => Cell::Other("an object"),
+    }
+}

@@ -1,0 +1,104 @@
+//! Traces in Parquet. Only the columns in use are read.
+
+use std::borrow::Cow;
+use std::fs::File;
+use std::path::Path;
+
+use ::parquet::arrow::ProjectionMask;
+use ::parquet::arrow::arrow_reader::{
+    ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReaderBuilder,
+};
+use arrow::array::{Array, ArrayRef, AsArray};
+use arrow::compute::cast;
+use arrow::datatypes::{DataType, Float64Type, Int64Type, UInt64Type};
+use arrow::error::ArrowError;
+
+use super::plan::{Kind, Plan};
+use super::{At, Cell, Reading};
+use crate::error::DatasetError;
+use crate::parquet::check_magic;
+
+/// Rows decoded at once; a row may hold a list of all its tokens.
+const ROWS: usize = 1024;
+
+pub(super) fn read(path: &Path, trace: &mut Reading<'_>) -> Result<(), DatasetError> {
+    check_magic(path)?;
+    let file = File::open(path).map_err(DatasetError::io(path, "open"))?;
+    let options = ArrowReaderOptions::new().with_skip_arrow_metadata(true);
+    let metadata = ArrowReaderMetadata::load(&file, options)
+        .map_err(|source| DatasetError::Footer { file: path.to_owned(), source })?;
+    let columns: Vec<(String, Kind)> = metadata
+        .schema()
+        .fields()
+        .iter()
+        .map(|field| (field.name().clone(), kind(field.data_type())))
+        .collect();
+    let plan = trace.plan(path, &columns)?;
+    let mut row = 0;
+    let damaged = |row, source| DatasetError::Damaged { file: path.to_owned(), row, source };
+    let mask = ProjectionMask::roots(metadata.parquet_schema(), plan.columns());
+    let reader = ParquetRecordBatchReaderBuilder::new_with_metadata(file, metadata)
+        .with_batch_size(ROWS)
+        .with_projection(mask)
+        .build()
+        .map_err(|source| damaged(0, source))?;
+    for batch in reader {
+        let batch = batch.map_err(|source| damaged(row, source.into()))?;
+        let arrays: Vec<Option<ArrayRef>> = columns
+            .iter()
+            .map(|(name, _)| batch.column_by_name(name).map(plain).transpose())
+            .collect::<Result<_, _>>()
+            .map_err(|source| damaged(row, source.into()))?;
+        for index in 0..batch.num_rows() {
+            let at = At { file: path, row, columns: &columns };
+            trace.push(&at, &plan, |column| {
+                arrays[column].as_ref().map_or(Cell::Null, |array| cell(array, index))
+            })?;
+            row += 1;
+        }
+    }
+    Ok(())
+}
+
+impl Plan {
+    fn columns(&self) -> impl Iterator<Item = usize> {
+        [Some(self.length.0), self.prompt, self.sample, self.step, self.finish_reason]
+            .into_iter()
+            .flatten()
+    }
+}
+
+fn kind(data_type: &DataType) -> Kind {
+    match data_type {
+        data_type if data_type.is_integer() || data_type.is_floating() => Kind::Number,
+        DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => Kind::Text,
+        DataType::List(_) | DataType::LargeList(_) => Kind::List,
+        _ => Kind::Other,
+    }
+}
+
+/// One type for each kind.
+fn plain(array: &ArrayRef) -> Result<ArrayRef, ArrowError> {
+    match array.data_type() {
+        DataType::UInt64 | DataType::List(_) | DataType::LargeList(_) => Ok(array.clone()),
+        data_type if data_type.is_integer() => cast(array, &DataType::Int64),
+        data_type if data_type.is_floating() => cast(array, &DataType::Float64),
+        DataType::LargeUtf8 | DataType::Utf8View => cast(array, &DataType::Utf8),
+        _ => Ok(array.clone()),
+    }
+}
+
+fn cell(array: &ArrayRef, row: usize) -> Cell<'_> {
+    if array.is_null(row) {
+        return Cell::Null;
+    }
+    match array.data_type() {
+        DataType::UInt64 => Cell::Integer(array.as_primitive::<UInt64Type>().value(row).into()),
+        DataType::Int64 => Cell::Integer(array.as_primitive::<Int64Type>().value(row).into()),
+        DataType::Float64 => Cell::Float(array.as_primitive::<Float64Type>().value(row)),
+        DataType::Utf8 => Cell::Text(Cow::Borrowed(array.as_string::<i32>().value(row))),
+        DataType::List(_) => Cell::List(array.as_list::<i32>().value(row).len()),
+        DataType::LargeList(_) => Cell::List(array.as_list::<i64>().value(row).len()),
+        _ => Cell::Other("another type"),
+    }
+}

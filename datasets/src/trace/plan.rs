@@ -1,0 +1,155 @@
+//! Which columns of a trace say what.
+
+use std::path::Path;
+
+use super::TraceOptions;
+use crate::error::DatasetError;
+
+/// What a column holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Number,
+    Text,
+    /// Text that may be a number, as all of CSV is.
+    Field,
+    List,
+    Other,
+}
+
+/// How a length follows from its column.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum How {
+    Number,
+    List,
+    Text,
+}
+
+/// Columns by index.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Plan {
+    pub(super) length: (usize, How),
+    pub(super) prompt: Option<usize>,
+    pub(super) sample: Option<usize>,
+    pub(super) step: Option<usize>,
+    pub(super) finish_reason: Option<usize>,
+}
+
+/// Names of lengths in tokens, compared without case and underscores: ours and verl's, those of request traces and of servers.
+const NUMBERS: [&str; 14] = [
+    "responselength",
+    "responselen",
+    "responsetokens",
+    "generatedtokens",
+    "completionlength",
+    "completiontokens",
+    "outputtokens",
+    "outputlength",
+    "outputlen",
+    "numoutputtokens",
+    "numgeneratedtokens",
+    "numtokens",
+    "tokens",
+    "length",
+];
+/// Names of token ids.
+const LISTS: [&str; 6] =
+    ["responseids", "completionids", "outputids", "responsetokenids", "tokenids", "responses"];
+/// Names of texts: TRL's, verl's, and those of others.
+const TEXTS: [&str; 5] = ["completion", "output", "response", "responsetext", "generation"];
+/// Names of prompt keys.
+const PROMPTS: [&str; 7] =
+    ["promptid", "uid", "promptuid", "groupid", "promptindex", "prompt", "input"];
+
+const LENGTHS: &str = "a column of lengths in tokens such as `response_length`, token ids such as `response_ids`, or a tokenizer that \
+                       counts the tokens of the text";
+
+impl Plan {
+    /// # Errors
+    /// If no column tells lengths, or one that was asked for is not there.
+    pub(super) fn of(
+        file: &Path,
+        columns: &[(String, Kind)],
+        options: &TraceOptions<'_>,
+    ) -> Result<Self, DatasetError> {
+        let table = Table { file, columns };
+        let prompt = match &options.prompt_column {
+            Some(name) => Some(table.named(name)?),
+            None => table.find(&PROMPTS, &[Kind::Number, Kind::Text, Kind::Field]),
+        };
+        let scalar = |name: &str| table.find(&[name], &[Kind::Number, Kind::Field]);
+        Ok(Self {
+            length: table.length(options)?,
+            prompt,
+            sample: scalar("sample"),
+            step: scalar("step"),
+            finish_reason: table.find(&["finishreason"], &[Kind::Text, Kind::Field]),
+        })
+    }
+}
+
+struct Table<'a> {
+    file: &'a Path,
+    columns: &'a [(String, Kind)],
+}
+
+impl Table<'_> {
+    fn length(&self, options: &TraceOptions<'_>) -> Result<(usize, How), DatasetError> {
+        if let Some(name) = &options.length_column {
+            let index = self.named(name)?;
+            return match self.columns[index].1 {
+                Kind::Number | Kind::Field => Ok((index, How::Number)),
+                Kind::List => Ok((index, How::List)),
+                Kind::Text if options.count_tokens.is_some() => Ok((index, How::Text)),
+                Kind::Text => Err(self.not_lengths(index, "text")),
+                Kind::Other => Err(self.not_lengths(index, "another type")),
+            };
+        }
+        let numbers = self.find(&NUMBERS, &[Kind::Number, Kind::Field]);
+        let lists = || self.find(&LISTS, &[Kind::List]);
+        if let Some(found) =
+            numbers.map(|at| (at, How::Number)).or_else(|| lists().map(|at| (at, How::List)))
+        {
+            return Ok(found);
+        }
+        match self.find(&TEXTS, &[Kind::Text, Kind::Field]) {
+            Some(text) if options.count_tokens.is_some() => Ok((text, How::Text)),
+            Some(text) => Err(self.not_lengths(text, "text")),
+            None => Err(self.absent("response_length")),
+        }
+    }
+
+    /// The first of `names` that a column of one of these kinds bears.
+    fn find(&self, names: &[&str], kinds: &[Kind]) -> Option<usize> {
+        names.iter().find_map(|name| {
+            self.columns
+                .iter()
+                .position(|(column, kind)| kinds.contains(kind) && plain(column) == *name)
+        })
+    }
+
+    fn named(&self, name: &str) -> Result<usize, DatasetError> {
+        let found = self.columns.iter().position(|(column, _)| column == name);
+        found.ok_or_else(|| self.absent(name))
+    }
+
+    fn absent(&self, column: &str) -> DatasetError {
+        DatasetError::AbsentColumn {
+            file: self.file.to_owned(),
+            column: column.to_owned(),
+            found: self.columns.iter().map(|(name, _)| name.clone()).collect(),
+        }
+    }
+
+    fn not_lengths(&self, column: usize, found: &str) -> DatasetError {
+        DatasetError::WrongType {
+            file: self.file.to_owned(),
+            column: self.columns[column].0.clone(),
+            expected: LENGTHS,
+            found: found.to_owned(),
+        }
+    }
+}
+
+fn plain(column: &str) -> String {
+    column.chars().filter(|c| *c != '_').flat_map(char::to_lowercase).collect()
+}

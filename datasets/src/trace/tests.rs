@@ -1,0 +1,197 @@
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ::parquet::arrow::ArrowWriter;
+use arrow::array::{
+    ArrayRef, Int64Array, ListArray, RecordBatch, StringArray, UInt32Array, UInt64Array,
+};
+use arrow::datatypes::Int32Type;
+use expect_test::{Expect, expect};
+
+use super::{Trace, TraceOptions, TraceRow};
+
+fn written(name: &str, text: &str) -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join(name);
+    std::fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+    std::fs::write(&path, text).expect("written");
+    (folder, path)
+}
+
+fn parquet(path: &Path, columns: Vec<(&str, ArrayRef)>) {
+    let batch = RecordBatch::try_from_iter(columns).expect("columns of one length");
+    let file = std::fs::File::create(path).expect("made");
+    let mut writer = ArrowWriter::try_new(file, batch.schema(), None).expect("a schema");
+    writer.write(&batch).expect("written");
+    writer.close().expect("closed");
+}
+
+fn tokens(trace: &Trace) -> Vec<u32> {
+    trace.rows.iter().map(|row| row.tokens).collect()
+}
+
+fn check(name: &str, text: &str, expected: &[u32]) {
+    let (_folder, path) = written(name, text);
+    let trace = Trace::read(&path, &TraceOptions::default()).expect("read");
+    assert_eq!(tokens(&trace), expected);
+}
+
+fn check_error(name: &str, text: &str, options: &TraceOptions<'_>, expected: Expect) {
+    let (folder, path) = written(name, text);
+    let error = Trace::read(&path, options).expect_err("refused").to_string();
+    expected.assert_eq(&error.replace(&format!("{}/", folder.path().display()), ""));
+}
+
+fn named(column: &str) -> TraceOptions<'static> {
+    TraceOptions { length_column: Some(column.to_owned()), ..TraceOptions::default() }
+}
+
+#[test]
+fn lengths_are_found_by_the_names_in_use() {
+    check("a.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\nx,374,44\ny,396,109\n", &[44, 109]);
+    check("a.tsv", "id\toutput_tokens\n1\t7\n", &[7]);
+    check("a.jsonl", "{\"completion_tokens\": 3}\n\n{\"completion_tokens\": 4.0}\n", &[3, 4]);
+    check("a.jsonl", "{\"response_ids\": [1, 2, 3], \"output\": \"x y\"}\n", &[3]);
+}
+
+#[test]
+fn rollouts_of_our_own_keep_prompt_sample_step_and_what_was_aborted() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let rollouts = folder.path().join("rollouts");
+    std::fs::create_dir(&rollouts).expect("made");
+    for (name, step) in [("step_00001.parquet", 1), ("step_00002.parquet", 2)] {
+        parquet(
+            &rollouts.join(name),
+            vec![
+                ("step", Arc::new(UInt64Array::from(vec![step; 2]))),
+                ("prompt_id", Arc::new(UInt64Array::from(vec![70, 71]))),
+                ("sample", Arc::new(UInt32Array::from(vec![0, 3]))),
+                ("response_length", Arc::new(UInt32Array::from(vec![9, 5]))),
+                ("finish_reason", Arc::new(StringArray::from(vec!["length", "abort"]))),
+            ],
+        );
+    }
+    let trace = Trace::read(folder.path(), &TraceOptions::default()).expect("read");
+    let row = |step, prompt, sample, tokens, whole| TraceRow {
+        prompt: Some(prompt),
+        sample: Some(sample),
+        step: Some(step),
+        tokens,
+        whole,
+    };
+    assert_eq!(
+        trace.rows,
+        [
+            row(1, 70, 0, 9, true),
+            row(1, 71, 3, 5, false),
+            row(2, 70, 0, 9, true),
+            row(2, 71, 3, 5, false)
+        ]
+    );
+    assert_eq!((trace.prompts(), trace.longest()), (2, 9));
+    assert_eq!(trace.source.length_column, "response_length");
+}
+
+#[test]
+fn token_ids_are_counted_and_prompts_told_apart_by_text() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("completions.parquet");
+    let ids = ListArray::from_iter_primitive::<Int32Type, _, _>([
+        Some(vec![Some(1); 4]),
+        Some(vec![]),
+        Some(vec![Some(1); 2]),
+    ]);
+    parquet(
+        &path,
+        vec![
+            ("step", Arc::new(Int64Array::from(vec![1, 1, 1]))),
+            ("prompt", Arc::new(StringArray::from(vec!["a", "b", "a"]))),
+            ("completion_ids", Arc::new(ids)),
+        ],
+    );
+    let trace = Trace::read(&path, &TraceOptions::default()).expect("read");
+    assert_eq!(tokens(&trace), [4, 0, 2]);
+    let prompts: Vec<_> = trace.rows.iter().map(|row| row.prompt).collect();
+    assert_eq!(prompts, [Some(0), Some(1), Some(0)]);
+}
+
+#[test]
+fn text_needs_a_tokenizer() {
+    let dump = "{\"input\": \"1+1?\", \"output\": \"one two\", \"score\": 1.0, \"step\": 3}\n";
+    let expected = expect![
+        "3.jsonl: column `output`: expected a column of lengths in tokens such as `response_length`, token ids such as `response_ids`, or a tokenizer that counts the tokens of the text, found text"
+    ];
+    check_error("3.jsonl", dump, &TraceOptions::default(), expected);
+    let (_folder, path) = written("3.jsonl", dump);
+    let count = |text: &str| Ok(text.split(' ').count());
+    let options = TraceOptions { count_tokens: Some(&count), ..TraceOptions::default() };
+    let trace = Trace::read(&path, &options).expect("read");
+    assert_eq!((trace.rows[0].tokens, trace.rows[0].step), (2, Some(3)));
+    assert_eq!(trace.source.prompt_column.as_deref(), Some("input"));
+}
+
+#[test]
+fn errors_name_file_row_and_column() {
+    let expected =
+        expect!["a.csv: row 1: column `tokens`: expected a whole number of tokens, found `many`"];
+    check_error("a.csv", "tokens\n3\nmany\n", &TraceOptions::default(), expected);
+    let expected =
+        expect!["a.csv: row 0: column `tokens`: expected a whole number of tokens, found `-4`"];
+    check_error("a.csv", "tokens\n-4\n", &TraceOptions::default(), expected);
+    let expected =
+        expect!["a.csv: column `lengths` is absent: expected one of that name, found a, b"];
+    check_error("a.csv", "a,b\n1,2\n", &named("lengths"), expected);
+    let expected =
+        expect!["a.csv: column `response_length` is absent: expected one of that name, found a, b"];
+    check_error("a.csv", "a,b\n1,2\n", &TraceOptions::default(), expected);
+    let expected =
+        expect!["a.jsonl: row 1: column `(the line)`: expected a JSON object, found another value"];
+    check_error("a.jsonl", "{\"tokens\": 3}\n7\n", &TraceOptions::default(), expected);
+    let expected = expect![
+        "a.jsonl: row 1: column `tokens`: expected a whole number of tokens, found nothing"
+    ];
+    check_error("a.jsonl", "{\"tokens\": 3}\n{}\n", &TraceOptions::default(), expected);
+    check_error(
+        "a.csv",
+        "tokens\n",
+        &TraceOptions::default(),
+        expect!["a.csv: expected at least one row, found 0"],
+    );
+    let expected =
+        expect!["a.txt: expected a .parquet, .jsonl, .json, .csv or .tsv file, found `.txt`"];
+    check_error("a.txt", "", &TraceOptions::default(), expected);
+}
+
+// Four end at 100, 200, 300 and 400; one is dropped at 150: by Kaplan and Meier it is one of the last three, each alike.
+#[test]
+fn dropped_responses_grow_to_one_that_is_longer() {
+    let row = |tokens, whole| TraceRow { prompt: None, sample: None, step: None, tokens, whole };
+    let rows =
+        vec![row(100, true), row(150, false), row(200, true), row(300, true), row(400, true)];
+    let source =
+        super::TraceSource { files: Vec::new(), length_column: String::new(), prompt_column: None };
+    let trace = Trace { rows, source };
+    let mut grown = std::collections::BTreeMap::new();
+    for seed in 0..600 {
+        let rows = trace.uncensored(seed);
+        assert_eq!((rows[0].tokens, rows[4].tokens), (100, 400));
+        *grown.entry(rows[1].tokens).or_insert(0) += 1;
+    }
+    assert_eq!(grown.keys().copied().collect::<Vec<_>>(), [200, 300, 400]);
+    assert!(grown.values().all(|&count| (150..=250).contains(&count)), "{grown:?}");
+    let last = Trace { rows: vec![row(7, false)], ..trace };
+    assert_eq!(last.uncensored(1), [row(7, true)]);
+}
+
+#[test]
+fn azure_request_traces_are_read() {
+    let Ok(shared) = std::env::var("ROLLPACKER_SHARED") else {
+        let note = "skipped: ROLLPACKER_SHARED is not set";
+        drop(writeln!(std::io::stderr(), "{note}"));
+        return;
+    };
+    let path = Path::new(&shared).join("data/azure_llm_2023_conv.csv");
+    let trace = Trace::read(&path, &TraceOptions::default()).expect("read");
+    assert_eq!((trace.rows.len(), trace.rows[0].tokens), (19_366, 44));
+}

@@ -1,0 +1,120 @@
+//! Whether an engine still is as fast as its profile says.
+
+use rollpacker_stages::rollout::Placement;
+use serde::{Deserialize, Serialize};
+
+use super::PlacementError;
+use super::error::within;
+use super::profile::{Phase, Profile, Row};
+
+/// A cell of a profile: the measurement that live ones are counted to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Cell {
+    /// What the engine does.
+    pub phase: Phase,
+    /// Instances that run.
+    pub instances: u32,
+    /// Devices of an instance.
+    pub tensor_parallel: u32,
+    /// Sequences of an iteration.
+    pub batch_size: u32,
+    /// Tokens of each.
+    pub tokens: u32,
+}
+
+/// When a cell counts as drifted.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Options {
+    /// Measured over profiled seconds may be between `1 / band` and `band`; more than 1.
+    pub band: f64,
+    /// Weight of the newest ratio in the moving average, in (0, 1].
+    pub smoothing: f64,
+    /// Live measurements of a cell before it is judged; at least 1.
+    pub least: u32,
+}
+
+/// Compares live iterations with a profile, cell by cell, by an exponentially weighted mean of their ratios.
+///
+/// A live iteration rarely has the batch size and length of a cell: it is compared with the profile's value at its own, and counted to the
+/// nearest cell. The mean is taken over logarithms, so that twice as slow and twice as fast weigh the same.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Drift {
+    options: Options,
+    /// Ascending by cell.
+    cells: Vec<(Cell, Ratio)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+struct Ratio {
+    /// Logarithm of measured over profiled seconds.
+    mean: f64,
+    count: u32,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { band: 1.25, smoothing: 0.1, least: 8 }
+    }
+}
+
+impl Drift {
+    /// A monitor that has seen nothing.
+    ///
+    /// # Errors
+    /// If an option is out of range.
+    pub fn new(options: Options) -> Result<Self, PlacementError> {
+        within("band", "more than 1", 1.0 + f64::EPSILON..=f64::MAX, options.band)?;
+        within("smoothing", "in (0, 1]", f64::MIN_POSITIVE..=1.0, options.smoothing)?;
+        match options.least {
+            0 => Err(PlacementError::Zero { field: "least" }),
+            _ => Ok(Self { options, cells: Vec::new() }),
+        }
+    }
+
+    /// Compares a live iteration with `profile`; one of a phase, parallelism or instance count that was not profiled is passed over, and
+    /// so is one that took no time.
+    pub fn observe(&mut self, profile: &Profile, live: &Row) {
+        let Row { phase, instances, tensor_parallel, batch_size, tokens, seconds, .. } = *live;
+        let placement = Placement { instances, tensor_parallel };
+        let profiled = profile.seconds(phase, placement, f64::from(batch_size), f64::from(tokens));
+        let Some((cell, profiled)) = profile.nearest(live).zip(profiled) else { return };
+        if seconds <= 0.0 {
+            return;
+        }
+        let ratio = (seconds / profiled).ln();
+        let smoothing = self.options.smoothing;
+        let entry = self.entry(Cell::of(cell), ratio);
+        entry.mean += smoothing * (ratio - entry.mean);
+        entry.count += 1;
+    }
+
+    fn entry(&mut self, cell: Cell, first: f64) -> &mut Ratio {
+        let at = self.cells.binary_search_by_key(&cell, |(cell, _)| *cell).unwrap_or_else(|at| {
+            self.cells.insert(at, (cell, Ratio { mean: first, count: 0 }));
+            at
+        });
+        &mut self.cells[at].1
+    }
+
+    /// The cells to be measured again, with measured over profiled seconds.
+    pub fn drifted(&self) -> impl Iterator<Item = (Cell, f64)> {
+        let Options { band, least, .. } = self.options;
+        self.cells
+            .iter()
+            .filter(move |(_, ratio)| ratio.count >= least && ratio.mean.abs() > band.ln())
+            .map(|(cell, ratio)| (*cell, ratio.mean.exp()))
+    }
+
+    /// Forgets a cell that was measured again.
+    pub fn renew(&mut self, cell: Cell) {
+        self.cells.retain(|(known, _)| *known != cell);
+    }
+}
+
+impl Cell {
+    fn of(row: &Row) -> Self {
+        let Row { phase, instances, tensor_parallel, batch_size, tokens, .. } = *row;
+        Self { phase, instances, tensor_parallel, batch_size, tokens }
+    }
+}

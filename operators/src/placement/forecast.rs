@@ -1,0 +1,245 @@
+//! When a step will end: the responses that still run, their residual lengths, and what placements make of them.
+
+use rollpacker_dataflow::clock::Nanos;
+use rollpacker_stages::rollout::Placement;
+
+use super::cost::{Job, StepCost};
+use super::progress::{Cohort, Load, Progress};
+use crate::survival::Curve;
+
+/// What generates and what trains.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub(super) struct Layout {
+    pub(super) rollout: Placement,
+    pub(super) training_devices: u32,
+}
+
+/// A change of layout when the first `after` rungs of a [`Forecast`] have ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Change {
+    pub(super) from: Layout,
+    pub(super) to: Layout,
+    pub(super) after: usize,
+}
+
+/// Responses that are expected to end together.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Rung {
+    pub(super) count: f64,
+    /// Tokens cached now, prompt included.
+    pub(super) context: f64,
+    /// Tokens still to come.
+    pub(super) residual: f64,
+}
+
+/// The rest of a round.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Forecast {
+    /// By residual length, ascending.
+    rungs: Vec<Rung>,
+    job: Job,
+    /// Tokens of the groups that can be trained on now.
+    ready: f64,
+    /// Tokens of the groups that lack so many responses.
+    lacking: Vec<(u32, f64)>,
+    /// Tokens that the trainer has dealt with.
+    trained: f64,
+}
+
+/// A forecast has about this many rungs of each age, and no more in all than [`RUNGS`].
+const SPLIT: f64 = 4.0;
+const RUNGS: usize = 24;
+
+impl Forecast {
+    /// The rest of a round at `now`, with lengths as in `curve` and drops as in the `last` round of its kind.
+    pub(super) fn new(
+        progress: &Progress,
+        now: Nanos,
+        curve: &Curve,
+        job: Job,
+        last: Option<Load>,
+        trained: f64,
+    ) -> Self {
+        let rungs = ladder(curve, job, &progress.cohorts(now));
+        let load = progress.load();
+        let completed = last.map_or(1.0, Load::completed_share) * f64::from(load.launched);
+        let groups = last.map_or(1.0, Load::admitted_share) * f64::from(load.prompts);
+        let length = mean_length(&rungs);
+        let incomplete = progress.incomplete();
+        let open: f64 = incomplete.values().map(|some| some.groups).sum();
+        let kept = ((groups - f64::from(load.admitted)) / open.max(1.0)).clamp(0.0, 1.0);
+        let lacking = incomplete.into_iter().map(|(lack, some)| {
+            (lack, kept * (some.tokens + f64::from(lack) * some.groups * length))
+        });
+        Self {
+            lacking: lacking.collect(),
+            rungs: without_surplus(rungs, completed - f64::from(load.completed)),
+            job,
+            ready: progress.admitted_tokens(),
+            trained,
+        }
+    }
+
+    /// A round that is yet to begin: `load` as in the last of its kind.
+    pub(super) fn of_round(load: Load, curve: &Curve, job: Job) -> Self {
+        let count = f64::from(load.launched);
+        let prompt_length = load.prompt_tokens as f64 / count.max(1.0);
+        let rungs = ladder(curve, job, &[Cohort { count, prompt_length, tokens: 0.0 }]);
+        let rungs = without_surplus(rungs, f64::from(load.completed));
+        Self { rungs, job, ready: 0.0, lacking: Vec::new(), trained: 0.0 }
+    }
+
+    pub(super) fn rungs(&self) -> usize {
+        self.rungs.len()
+    }
+
+    /// Tokens that the running responses have cached.
+    pub(super) fn cached(&self) -> f64 {
+        self.rungs.iter().map(|rung| rung.count * rung.context).sum()
+    }
+
+    /// Seconds until all responses have ended and their gradient is computed.
+    pub(super) fn seconds<C: StepCost>(&self, cost: &C, change: Change) -> f64 {
+        let total = self.ready(1.0);
+        let all = self.job.training_beside(Placement { instances: 0, tensor_parallel: 1 });
+        let speed = |devices| match devices {
+            0 => 0.0,
+            _ => total.max(1.0) / cost.training(devices, total.max(1.0)),
+        };
+        let (before, after) =
+            (speed(change.from.training_devices), speed(change.to.training_devices));
+        let mut trained = self.trained;
+        let rollout = self.walk(cost, change, |at, seconds, ended| {
+            let speed = if at < change.after { before } else { after };
+            trained = self.ready(ended).min(trained + speed * seconds).max(trained);
+        });
+        rollout + cost.training(all, (total - trained).max(0.0))
+    }
+
+    /// Seconds until all responses have ended; `stretch` is told of each rung: which, how long it took, and the share that had ended.
+    pub(super) fn walk<C: StepCost>(
+        &self,
+        cost: &C,
+        change: Change,
+        mut stretch: impl FnMut(usize, f64, f64),
+    ) -> f64 {
+        let count: f64 = self.rungs.iter().map(|rung| rung.count).sum();
+        let (mut alive, mut held, mut at, mut clock) = (count, self.cached(), 0.0, 0.0);
+        for (index, rung) in self.rungs.iter().enumerate() {
+            let rollout = if index < change.after { change.from } else { change.to }.rollout;
+            let mut seconds = 0.0;
+            if index == change.after {
+                seconds += cost.reconfiguration(change.from.rollout, change.to.rollout, held);
+            }
+            let iterations = rung.residual - at;
+            let grown = alive * iterations;
+            seconds += iterations * iteration(cost, rollout, alive, held + grown / 2.0);
+            stretch(index, seconds, 1.0 - alive / count);
+            held += grown - rung.count * (rung.context + rung.residual);
+            alive -= rung.count;
+            (at, clock) = (rung.residual, clock + seconds);
+        }
+        clock
+    }
+
+    /// Tokens that can be trained on when a share of the running responses has ended, whichever they are.
+    fn ready(&self, ended: f64) -> f64 {
+        self.lacking
+            .iter()
+            .map(|(lack, tokens)| tokens * ended.powi(i32::try_from(*lack).unwrap_or(i32::MAX)))
+            .sum::<f64>()
+            + self.ready
+    }
+}
+
+/// Seconds of an iteration with `alive` responses that hold `held` tokens spread evenly; what does not fit into the caches waits, and
+/// the iterations of the others are paid for it as well.
+fn iteration<C: StepCost>(cost: &C, rollout: Placement, alive: f64, held: f64) -> f64 {
+    let running = (alive / f64::from(rollout.instances)).max(1.0);
+    let tokens = held / alive * running;
+    let capacity = cost.kv_capacity(rollout.tensor_parallel) as f64;
+    let share = if tokens > capacity { capacity / tokens } else { 1.0 };
+    cost.decode_iteration(rollout.tensor_parallel, running * share, tokens * share) / share
+}
+
+/// Responses by the length that is left to them: coarse where many end, single at the end of the tail.
+fn ladder(curve: &Curve, job: Job, cohorts: &[Cohort]) -> Vec<Rung> {
+    let mut rungs: Vec<Rung> =
+        cohorts.iter().flat_map(|cohort| climb(curve, job, *cohort)).collect();
+    rungs.sort_by(|one, other| one.residual.total_cmp(&other.residual));
+    match rungs.len() > RUNGS {
+        true => rungs.chunks(rungs.len().div_ceil(RUNGS)).map(merged).collect(),
+        false => rungs,
+    }
+}
+
+fn climb(curve: &Curve, job: Job, cohort: Cohort) -> Vec<Rung> {
+    let sampled = (cohort.tokens as u32).min(job.response_length - 1);
+    let (mut left, mut rungs) = (cohort.count, Vec::new());
+    while left >= 1.0 {
+        let count = (left / SPLIT).ceil();
+        let share = 1.0 - (left - count / 2.0) / cohort.count;
+        let length = length_beyond(curve, sampled, share, job.response_length);
+        rungs.push(Rung {
+            count,
+            context: cohort.prompt_length + f64::from(sampled),
+            residual: f64::from(length - sampled),
+        });
+        left -= count;
+    }
+    rungs
+}
+
+/// The least length that a share of the responses that outlive `sampled` tokens do not exceed.
+fn length_beyond(curve: &Curve, sampled: u32, share: f64, longest: u32) -> u32 {
+    let survival = curve.survival(sampled) * (1.0 - share);
+    let (mut low, mut high) = (sampled + 1, longest);
+    while low < high {
+        let middle = low.midpoint(high);
+        match curve.survival(middle) <= survival {
+            true => high = middle,
+            false => low = middle + 1,
+        }
+    }
+    low
+}
+
+/// Some rungs as one that ends with the last of them.
+fn merged(rungs: &[Rung]) -> Rung {
+    let count: f64 = rungs.iter().map(|rung| rung.count).sum();
+    let context = rungs.iter().map(|rung| rung.count * rung.context).sum::<f64>() / count;
+    Rung { count, context, residual: rungs[rungs.len() - 1].residual }
+}
+
+/// The rungs when only the `completing` shortest of the responses are waited for: the others are dropped when the last of these ends.
+fn without_surplus(mut rungs: Vec<Rung>, completing: f64) -> Vec<Rung> {
+    let mut before = 0.0;
+    let last = rungs.iter().position(|rung| {
+        before += rung.count;
+        before >= completing
+    });
+    if let Some(last) = last {
+        let (end, dropped) = (rungs[last].residual, rungs.split_off(last + 1));
+        rungs.extend((!dropped.is_empty()).then(|| Rung { residual: end, ..merged(&dropped) }));
+    }
+    rungs
+}
+
+/// Mean final length of the running responses, prompt included.
+fn mean_length(rungs: &[Rung]) -> f64 {
+    let count: f64 = rungs.iter().map(|rung| rung.count).sum();
+    let tokens: f64 = rungs.iter().map(|rung| rung.count * (rung.context + rung.residual)).sum();
+    if count > 0.0 { tokens / count } else { 0.0 }
+}
+
+/// Tokens that running responses will have cached when each has its expected length: the projection of Algorithm 1 (RollPacker, section
+/// 5), an upper bound of the peak because some end before others have grown.
+pub(super) fn projected(cohorts: &[Cohort], curve: &Curve, job: Job) -> f64 {
+    let of = |cohort: &Cohort| {
+        let sampled = (cohort.tokens as u32).min(job.response_length);
+        let most = f64::from(job.response_length - sampled);
+        let residual = curve.mean_residual(sampled).unwrap_or(most);
+        cohort.count * (cohort.prompt_length + f64::from(sampled) + residual)
+    };
+    cohorts.iter().map(of).sum()
+}

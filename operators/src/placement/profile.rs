@@ -1,0 +1,238 @@
+//! Measured times of an engine over batch sizes and lengths, and the costs that follow from them.
+
+use std::collections::BTreeMap;
+
+use rollpacker_stages::rollout::Placement;
+use serde::{Deserialize, Serialize};
+
+use super::PlacementError;
+use super::cost::StepCost;
+
+/// What an engine does with a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    /// Prompts, or caches that were given up, are computed.
+    Prefill,
+    /// Each response of the batch gets one token.
+    Decode,
+}
+
+/// One measurement; a row of a profile's Parquet file, with columns of the same names.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Row {
+    /// What was measured.
+    pub phase: Phase,
+    /// Instances that ran at the same time: on one machine they share cores or bandwidth.
+    pub instances: u32,
+    /// Devices of an instance.
+    pub tensor_parallel: u32,
+    /// Sequences of an iteration, of each instance.
+    pub batch_size: u32,
+    /// Tokens of each sequence: of the prompt when prefilling, in the cache when decoding.
+    pub tokens: u32,
+    /// Seconds of an iteration, the median of the repeats.
+    pub seconds: f64,
+    /// How often it was measured.
+    pub repeats: u32,
+}
+
+/// Measurements on a grid, with the values between by linear interpolation over tokens, then batch size.
+///
+/// Beyond the largest measured value the last two are extended; below the smallest its own holds.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "Vec<Row>", into = "Vec<Row>")]
+pub struct Profile {
+    rows: Vec<Row>,
+    grids: BTreeMap<(Phase, u32), BTreeMap<u32, Grid>>,
+}
+
+/// Seconds by tokens, by batch size.
+type Grid = BTreeMap<u32, BTreeMap<u32, f64>>;
+
+/// The costs of a step where the engine was measured; its trainer and caches by a few numbers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Measured {
+    /// The engine.
+    pub profile: Profile,
+    /// Instances of whose measurements times are taken: as many as a round runs on.
+    pub instances: u32,
+    /// Tokens per second of the trainer on one device; more devices are as many times faster.
+    pub training_tokens_per_second: f64,
+    /// Tokens that the cache of an instance holds, by its devices.
+    pub kv_capacity: BTreeMap<u32, u64>,
+    /// Seconds that a change of placement takes besides computing caches again.
+    pub reconfiguration_seconds: f64,
+}
+
+impl Profile {
+    /// The profile with these rows; of rows that differ only in their seconds the last counts.
+    ///
+    /// # Errors
+    /// If a row counts nothing, or its time is not positive.
+    pub fn new(rows: Vec<Row>) -> Result<Self, PlacementError> {
+        let mut grids: BTreeMap<_, BTreeMap<u32, Grid>> = BTreeMap::new();
+        for (at, row) in rows.iter().enumerate() {
+            row.check(at)?;
+            let by_instances = grids.entry((row.phase, row.tensor_parallel)).or_default();
+            let grid = by_instances.entry(row.instances).or_default();
+            grid.entry(row.batch_size).or_default().insert(row.tokens, row.seconds);
+        }
+        Ok(Self { rows, grids })
+    }
+
+    /// The measurements.
+    #[must_use]
+    pub fn rows(&self) -> &[Row] {
+        &self.rows
+    }
+
+    /// Seconds of an iteration of each of the instances of `placement` over `batch_size` sequences of `tokens` tokens; both are means and
+    /// need not be whole. Of the measured instance
+    /// counts the next larger holds, or the largest. `None` where nothing was measured of the phase at that parallelism.
+    #[must_use]
+    pub fn seconds(
+        &self,
+        phase: Phase,
+        placement: Placement,
+        batch_size: f64,
+        tokens: f64,
+    ) -> Option<f64> {
+        let by_instances = self.grids.get(&(phase, placement.tensor_parallel))?;
+        let (_, grid) = by_instances
+            .range(placement.instances..)
+            .next()
+            .or_else(|| by_instances.last_key_value())?;
+        let near = around(grid, batch_size);
+        let points = near.iter().filter_map(|(batch, row)| Some((*batch, along(row, tokens)?)));
+        line(&points.collect::<Vec<_>>(), batch_size)
+    }
+
+    /// The measurement that is nearest to another, in ratios of batch size and tokens, of the same phase, parallelism and instances.
+    #[must_use]
+    pub fn nearest(&self, to: &Row) -> Option<&Row> {
+        let same = |row: &&Row| {
+            (row.phase, row.instances, row.tensor_parallel)
+                == (to.phase, to.instances, to.tensor_parallel)
+        };
+        let ratio = |one: u32, other: u32| (f64::from(one) / f64::from(other.max(1))).ln().abs();
+        let distance =
+            |row: &Row| ratio(row.batch_size, to.batch_size) + ratio(row.tokens, to.tokens);
+        self.rows.iter().filter(same).min_by(|one, other| distance(one).total_cmp(&distance(other)))
+    }
+}
+
+impl TryFrom<Vec<Row>> for Profile {
+    type Error = PlacementError;
+
+    fn try_from(rows: Vec<Row>) -> Result<Self, Self::Error> {
+        Self::new(rows)
+    }
+}
+
+impl From<Profile> for Vec<Row> {
+    fn from(profile: Profile) -> Self {
+        profile.rows
+    }
+}
+
+impl Row {
+    fn check(&self, row: usize) -> Result<(), PlacementError> {
+        let counts = [
+            ("instances", self.instances),
+            ("tensor_parallel", self.tensor_parallel),
+            ("batch_size", self.batch_size),
+            ("tokens", self.tokens),
+        ];
+        let zero = counts.into_iter().find(|(_, count)| *count == 0);
+        if let Some((field, _)) = zero {
+            return Err(PlacementError::Profile { row, field, expected: "at least 1", found: 0.0 });
+        }
+        match self.seconds > 0.0 && self.seconds.is_finite() {
+            true => Ok(()),
+            false => Err(PlacementError::Profile {
+                row,
+                field: "seconds",
+                expected: "more than 0",
+                found: self.seconds,
+            }),
+        }
+    }
+}
+
+impl Measured {
+    fn placement(&self, tensor_parallel: u32) -> Placement {
+        Placement { instances: self.instances, tensor_parallel }
+    }
+
+    /// Seconds in which an instance prefills a token, at the largest measured prompt.
+    fn prefill_per_token(&self, tensor_parallel: u32) -> Option<f64> {
+        let rows =
+            self.profile.rows.iter().filter(|row| {
+                row.phase == Phase::Prefill && row.tensor_parallel == tensor_parallel
+            });
+        let largest = rows.max_by_key(|row| (row.tokens, row.batch_size))?;
+        Some(largest.seconds / (f64::from(largest.tokens) * f64::from(largest.batch_size)))
+    }
+}
+
+impl StepCost for Measured {
+    fn decode_iteration(&self, tensor_parallel: u32, running: f64, kv_tokens: f64) -> f64 {
+        let tokens = kv_tokens / running;
+        self.profile
+            .seconds(Phase::Decode, self.placement(tensor_parallel), running, tokens)
+            .unwrap_or(f64::INFINITY)
+    }
+
+    fn training(&self, devices: u32, tokens: f64) -> f64 {
+        tokens / (self.training_tokens_per_second * f64::from(devices))
+    }
+
+    fn kv_capacity(&self, tensor_parallel: u32) -> u64 {
+        self.kv_capacity.get(&tensor_parallel).copied().unwrap_or(0)
+    }
+
+    fn reconfiguration(&self, from: Placement, to: Placement, kv_tokens: f64) -> f64 {
+        if from == to {
+            return 0.0;
+        }
+        let kept = f64::from(to.instances.min(from.instances)) / f64::from(from.instances.max(1));
+        let moved =
+            if from.tensor_parallel == to.tensor_parallel { 1.0 - kept } else { 1.0 } * kv_tokens;
+        if moved == 0.0 {
+            return self.reconfiguration_seconds;
+        }
+        let per_token = self.prefill_per_token(to.tensor_parallel).unwrap_or(f64::INFINITY);
+        self.reconfiguration_seconds + per_token * moved / f64::from(to.instances.max(1))
+    }
+}
+
+/// The entries of a row or grid between which `x` lies, or the last two; one if there is no other, or none below.
+fn around<T>(points: &BTreeMap<u32, T>, x: f64) -> Vec<(f64, &T)> {
+    let below = points.range(..=(x as u32)).next_back();
+    let Some((low, _)) = below else {
+        return points.iter().take(1).map(|(x, y)| (f64::from(*x), y)).collect();
+    };
+    let above = points.range(low + 1..).next();
+    let pair = match above {
+        Some(above) => vec![below, Some(above)],
+        None => vec![points.range(..low).next_back(), below],
+    };
+    pair.into_iter().flatten().map(|(x, y)| (f64::from(*x), y)).collect()
+}
+
+fn along(row: &BTreeMap<u32, f64>, tokens: f64) -> Option<f64> {
+    let points: Vec<_> = around(row, tokens).into_iter().map(|(x, y)| (x, *y)).collect();
+    line(&points, tokens)
+}
+
+/// The line through one or two points, never below a hundredth of the first: noise must not extend to negative times.
+fn line(points: &[(f64, f64)], x: f64) -> Option<f64> {
+    match *points {
+        [] => None,
+        [(_, y)] => Some(y),
+        [(x0, y0), (x1, y1), ..] => Some((y0 + (y1 - y0) * (x - x0) / (x1 - x0)).max(y0 * 0.01)),
+    }
+}

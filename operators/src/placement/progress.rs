@@ -1,0 +1,246 @@
+//! What is known of a round while it runs.
+
+use std::collections::BTreeMap;
+
+use rollpacker_dataflow::clock::Nanos;
+use rollpacker_dataflow::step::PromptId;
+use rollpacker_stages::rollout::FinishReason;
+use serde::{Deserialize, Serialize};
+
+use crate::schedule::Round;
+use crate::survival::Survival;
+
+/// A round, as far as events have told.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Progress {
+    pub(super) round: Round,
+    groups: BTreeMap<PromptId, Group>,
+    launched: u32,
+    outstanding: u32,
+    completed: u32,
+    prompt_tokens: u64,
+    preemptions: u64,
+    admitted: u32,
+    admitted_tokens: u64,
+    /// Responses of an admitted group.
+    group_size: Option<u32>,
+    /// Lengths seen; those of what still runs are missing, so they tell of a round only when it is over.
+    pub(super) lengths: Survival,
+    /// Tokens and age of the response that sampled the most per second of its life. What runs is taken to be as fast: engines that queue
+    /// make it slower, so that the tokens cached now are an upper estimate.
+    fastest: Option<(u32, Nanos)>,
+    is_closed: bool,
+}
+
+/// The responses of a prompt.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+struct Group {
+    launched: Nanos,
+    prompt_length: u32,
+    samples: u32,
+    outstanding: u32,
+    /// Responses that ended by themselves.
+    whole: u32,
+    /// Tokens of those, prompts included.
+    tokens: u64,
+    is_admitted: bool,
+}
+
+/// What a round was, in sum: what is expected of the next of its kind.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Load {
+    /// Responses that were launched.
+    pub launched: u32,
+    /// Those of them that ended by themselves.
+    pub completed: u32,
+    /// Prompts that were launched.
+    pub prompts: u32,
+    /// Those of them that were admitted.
+    pub admitted: u32,
+    /// Prompt tokens of all launched responses.
+    pub prompt_tokens: u64,
+    /// Times that a response lost its cache.
+    pub preemptions: u64,
+}
+
+/// Running responses of about the same age.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Cohort {
+    pub(super) count: f64,
+    /// Tokens of a prompt, on average.
+    pub(super) prompt_length: f64,
+    /// Sampled tokens of a response so far.
+    pub(super) tokens: f64,
+}
+
+/// Groups that are not admitted yet and lack equally many responses.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Incomplete {
+    pub(super) groups: f64,
+    /// Tokens of the responses that they have, prompts included.
+    pub(super) tokens: f64,
+}
+
+/// Ages are told apart up to this many: a schedule that launches all the time has as many as prompts.
+const AGES: usize = 8;
+
+impl Progress {
+    pub(super) fn new(round: Round) -> Self {
+        Self {
+            round,
+            groups: BTreeMap::new(),
+            launched: 0,
+            outstanding: 0,
+            completed: 0,
+            prompt_tokens: 0,
+            preemptions: 0,
+            admitted: 0,
+            admitted_tokens: 0,
+            group_size: None,
+            lengths: Survival::default(),
+            fastest: None,
+            is_closed: false,
+        }
+    }
+
+    pub(super) fn launch(&mut self, now: Nanos, prompt: PromptId, samples: u32, length: u32) {
+        let group = self.groups.entry(prompt).or_insert(Group {
+            launched: now,
+            prompt_length: length,
+            samples: 0,
+            outstanding: 0,
+            whole: 0,
+            tokens: 0,
+            is_admitted: false,
+        });
+        group.samples += samples;
+        group.outstanding += samples;
+        self.launched += samples;
+        self.outstanding += samples;
+        self.prompt_tokens += u64::from(samples) * u64::from(length);
+    }
+
+    pub(super) fn end(
+        &mut self,
+        now: Nanos,
+        prompt: PromptId,
+        tokens: u32,
+        preemptions: u32,
+        finish_reason: FinishReason,
+    ) {
+        let Some(group) = self.groups.get_mut(&prompt) else { return };
+        let ended = (tokens, now.since(group.launched));
+        if ended.1 > Nanos(0) && self.fastest.is_none_or(|fastest| pace(ended) > pace(fastest)) {
+            self.fastest = Some(ended);
+        }
+        group.outstanding = group.outstanding.saturating_sub(1);
+        self.outstanding = self.outstanding.saturating_sub(1);
+        self.preemptions += u64::from(preemptions);
+        if finish_reason != FinishReason::Pause {
+            self.lengths.observe(tokens, finish_reason.is_whole());
+        }
+        if finish_reason.is_whole() {
+            group.whole += 1;
+            group.tokens += u64::from(tokens) + u64::from(group.prompt_length);
+            self.completed += 1;
+        }
+    }
+
+    /// A group is trained on: what it still lacks is being dropped.
+    pub(super) fn admit(&mut self, prompt: PromptId, samples: u32) {
+        let Some(group) = self.groups.get_mut(&prompt).filter(|group| !group.is_admitted) else {
+            return;
+        };
+        group.is_admitted = true;
+        let whole = u64::from(group.whole.max(1));
+        self.admitted += 1;
+        self.admitted_tokens += group.tokens * u64::from(samples).min(whole) / whole;
+        self.group_size = Some(samples);
+    }
+
+    pub(super) fn load(&self) -> Load {
+        Load {
+            launched: self.launched,
+            completed: self.completed,
+            prompts: u32::try_from(self.groups.len()).unwrap_or(u32::MAX),
+            admitted: self.admitted,
+            prompt_tokens: self.prompt_tokens,
+            preemptions: self.preemptions,
+        }
+    }
+
+    pub(super) fn close(&mut self) {
+        self.is_closed = true;
+    }
+
+    /// Whether anything is left to be decided and waited for.
+    pub(super) fn is_open(&self) -> bool {
+        !self.is_closed && self.outstanding > 0
+    }
+
+    pub(super) fn admitted_tokens(&self) -> f64 {
+        self.admitted_tokens as f64
+    }
+
+    /// What runs of the groups that are not admitted, youngest last.
+    pub(super) fn cohorts(&self, now: Nanos) -> Vec<Cohort> {
+        let mut ages: BTreeMap<Nanos, (f64, f64)> = BTreeMap::new();
+        for group in self.groups.values().filter(|group| group.runs()) {
+            let (count, prompt_tokens) = ages.entry(group.launched).or_default();
+            *count += f64::from(group.outstanding);
+            *prompt_tokens += f64::from(group.outstanding) * f64::from(group.prompt_length);
+        }
+        let ages: Vec<_> = ages.into_iter().collect();
+        ages.chunks(ages.len().div_ceil(AGES).max(1)).map(|ages| self.cohort(now, ages)).collect()
+    }
+
+    fn cohort(&self, now: Nanos, ages: &[(Nanos, (f64, f64))]) -> Cohort {
+        let count: f64 = ages.iter().map(|(_, (count, _))| count).sum();
+        let prompt_tokens: f64 = ages.iter().map(|(_, (_, tokens))| tokens).sum();
+        let seconds: f64 =
+            ages.iter().map(|(at, (count, _))| count * now.since(*at).as_secs_f64()).sum();
+        Cohort {
+            count,
+            prompt_length: prompt_tokens / count,
+            tokens: self.fastest.map_or(0.0, pace) * seconds / count,
+        }
+    }
+
+    /// Groups that are not admitted, by how many responses they lack; a group is taken to need as many as the last admitted one had, or
+    /// all that were launched.
+    pub(super) fn incomplete(&self) -> BTreeMap<u32, Incomplete> {
+        let mut lacking: BTreeMap<u32, Incomplete> = BTreeMap::new();
+        for group in self.groups.values().filter(|group| !group.is_admitted) {
+            let size = self.group_size.map_or(group.samples, |size| size.min(group.samples));
+            let entry = lacking.entry(size.saturating_sub(group.whole)).or_default();
+            entry.groups += 1.0;
+            entry.tokens += group.tokens as f64;
+        }
+        lacking
+    }
+}
+
+impl Group {
+    fn runs(&self) -> bool {
+        !self.is_admitted && self.outstanding > 0
+    }
+}
+
+impl Load {
+    /// The share of the launched responses that end by themselves.
+    #[must_use]
+    pub fn completed_share(self) -> f64 {
+        f64::from(self.completed) / f64::from(self.launched.max(1))
+    }
+
+    /// The share of the launched prompts that are admitted.
+    #[must_use]
+    pub fn admitted_share(self) -> f64 {
+        f64::from(self.admitted) / f64::from(self.prompts.max(1))
+    }
+}
+
+/// Tokens per second.
+fn pace((tokens, age): (u32, Nanos)) -> f64 {
+    f64::from(tokens) / age.as_secs_f64()
+}

@@ -1,0 +1,273 @@
+//! The stream trainer: devices that the tail of a rollout leaves idle train on the groups that are complete.
+//!
+//! RollPacker, section 5 and Algorithm 1: at milestones of a round, when the responses that still run are projected to fit into the
+//! caches of fewer instances, the others leave; their responses go on elsewhere, caches computed again; complete groups stream to the
+//! trainer on the freed devices, and the update waits for the end of the round. Beyond the paper, the trigger may weigh the predicted
+//! slow-down of the rollout against the training that it hides, and the last stragglers may be merged onto fewer, wider instances.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use rollpacker_dataflow::clock::Nanos;
+use rollpacker_dataflow::step::Step;
+use rollpacker_stages::rollout::Placement;
+use serde::{Deserialize, Serialize};
+
+use super::cost::{Job, StepCost};
+use super::forecast::{Forecast, Layout, projected};
+use super::options::{Options, Trigger};
+use super::planner::{Outlook, Planner};
+use super::progress::{Load, Progress};
+use super::tail::{Due, Tail};
+use super::{Decision, Event, Place, PlacementError, Reason};
+use crate::schedule::Round;
+use crate::survival::{Curve, Survival};
+
+/// A placement policy after RollPacker's stream trainer, with a [`Planner`] for the rounds.
+///
+/// Each round starts on all devices. At most one scale-down follows, perhaps consolidations, each onto wider instances than before; when
+/// the rollout is drained all devices train.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StreamTrainer<C> {
+    options: Options,
+    planner: Planner,
+    cost: C,
+    /// Rounds with responses under way.
+    rounds: BTreeMap<Step, Progress>,
+    /// The round that opened last.
+    latest: Option<Step>,
+    state: State,
+    history: BTreeMap<Round, History>,
+    decisions: VecDeque<Decision>,
+}
+
+/// What the round that opened last runs on.
+#[derive(Clone, Copy, Debug, PartialEq, Default, Serialize, Deserialize)]
+struct State {
+    layout: Option<Layout>,
+    is_scaled_down: bool,
+    /// Milestones passed.
+    reached: u32,
+    /// Responses that had ended when predictions were last compared.
+    compared: Option<u32>,
+    /// When the first devices began to train.
+    training_since: Option<Nanos>,
+}
+
+/// Rounds of a kind that are over.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct History {
+    /// Of the last rounds, the newest last.
+    rounds: VecDeque<Survival>,
+    /// All of them.
+    lengths: Survival,
+    last: Load,
+}
+
+/// Rounds of a kind that are remembered: the policy learns, and its lengths of long ago tell nothing.
+const REMEMBERED: usize = 8;
+/// In the tail, predictions are compared again when this share of the remaining responses has ended.
+const TAIL: u32 = 8;
+
+impl<C: StepCost> StreamTrainer<C> {
+    /// The policy on the job of `planner`, with predictions by `cost`.
+    ///
+    /// # Errors
+    /// If an option is out of range, or instances as the planner starts with cannot hold a longest response.
+    pub fn new(options: Options, planner: Planner, cost: C) -> Result<Self, PlacementError> {
+        let options = options.validated()?;
+        let (tensor_parallel, response_length) = (planner.start(), planner.job().response_length);
+        let capacity = cost.kv_capacity(tensor_parallel);
+        if capacity < u64::from(response_length) {
+            return Err(PlacementError::Capacity { tensor_parallel, capacity, response_length });
+        }
+        Ok(Self {
+            options,
+            planner,
+            cost,
+            rounds: BTreeMap::new(),
+            latest: None,
+            state: State::default(),
+            history: BTreeMap::new(),
+            decisions: VecDeque::new(),
+        })
+    }
+
+    fn update(&mut self, step: Step, with: impl FnOnce(&mut Progress)) {
+        if let Some(progress) = self.rounds.get_mut(&step) {
+            with(progress);
+        }
+    }
+
+    fn job(&self) -> Job {
+        self.planner.job()
+    }
+
+    fn open(&mut self, step: Step, round: Round) {
+        let curve = self.curve(round);
+        let outlook = Outlook {
+            last: self.history.get(&round).map(|history| history.last),
+            lengths: &curve,
+            current: self.state.layout.map(|layout| layout.rollout),
+        };
+        let (tensor_parallel, reason) = self.planner.plan(round, outlook, &self.cost);
+        self.rounds.insert(step, Progress::new(round));
+        self.latest = Some(step);
+        self.state = State::default();
+        let rollout = self.job().rollout(tensor_parallel);
+        self.decide(Layout { rollout, training_devices: 0 }, reason);
+    }
+
+    fn drained(&mut self, step: Step) {
+        let Some(progress) = self.rounds.remove(&step) else { return };
+        let (round, load) = (progress.round, progress.load());
+        self.planner.observe(round, load.preemptions, &self.cost);
+        self.history.entry(round).or_insert_with(|| History::new(load)).add(progress.lengths, load);
+        if self.latest == Some(step)
+            && let Some(Layout { rollout, .. }) = self.state.layout
+        {
+            self.lend(Placement { instances: 0, ..rollout });
+        }
+    }
+
+    /// All devices train. The layout stays what generated last: the next round is reconfigured from it.
+    fn lend(&mut self, rollout: Placement) {
+        let training_devices = self.job().training_beside(rollout);
+        self.decisions.push_back(Decision { rollout, training_devices, reason: Reason::Drained });
+    }
+
+    fn decide(&mut self, layout: Layout, reason: Reason) {
+        self.state.layout = Some(layout);
+        let Layout { rollout, training_devices } = layout;
+        self.decisions.push_back(Decision { rollout, training_devices, reason });
+    }
+
+    /// Lengths of the kind, or of all kinds while there was no round of it.
+    fn curve(&self, round: Round) -> Curve {
+        match self.history.get(&round) {
+            Some(history) => history.lengths.curve(),
+            None => {
+                let mut all = Survival::default();
+                self.history.values().for_each(|history| all.merge(&history.lengths));
+                all.curve()
+            }
+        }
+    }
+
+    /// Decides on the round of `step` after one of its responses ended.
+    fn consider(&mut self, now: Nanos, step: Step) {
+        let Some(layout) = self.state.layout.filter(|_| self.latest == Some(step)) else { return };
+        let Some(progress) = self.rounds.get(&step).filter(|progress| progress.is_open()) else {
+            return;
+        };
+        let last = self.history.get(&progress.round).map(|history| history.last);
+        let mut due = self.state.due(self.options.trigger, progress.load(), last);
+        due.comparison &= !self.history.is_empty();
+        if due == Due::default() {
+            return;
+        }
+        let tail = self.tail(now, progress, layout);
+        let streams = self.options.streams(progress.round);
+        let leaves = streams && !self.state.is_scaled_down;
+        if let Some(next) = leaves.then(|| tail.scale_down(due)).flatten() {
+            self.state.is_scaled_down = true;
+            self.change(now, next, Reason::ScaleDown);
+        } else if due.comparison
+            && let Some(next) = tail.consolidate(streams)
+        {
+            self.change(now, next, Reason::Consolidate);
+        }
+    }
+
+    fn tail(&self, now: Nanos, progress: &Progress, layout: Layout) -> Tail<'_, C> {
+        let (job, curve) = (self.job(), self.curve(progress.round));
+        let last = self.history.get(&progress.round).map(|history| history.last);
+        let trained = self.trained(now, progress);
+        Tail {
+            job,
+            options: self.options,
+            cost: &self.cost,
+            projected: projected(&progress.cohorts(now), &curve, job),
+            forecast: Forecast::new(progress, now, &curve, job, last, trained),
+            layout,
+        }
+    }
+
+    /// Tokens that the trainer is taken to have dealt with since devices were freed for it.
+    fn trained(&self, now: Nanos, progress: &Progress) -> f64 {
+        let ready = progress.admitted_tokens();
+        let (Some(since), Some(layout)) = (self.state.training_since, self.state.layout) else {
+            return 0.0;
+        };
+        let seconds = self.cost.training(layout.training_devices, ready.max(1.0));
+        ready * (now.since(since).as_secs_f64() / seconds).min(1.0)
+    }
+
+    fn change(&mut self, now: Nanos, layout: Layout, reason: Reason) {
+        if layout.training_devices > 0 {
+            self.state.training_since.get_or_insert(now);
+        }
+        self.decide(layout, reason);
+    }
+}
+
+impl State {
+    /// What is to be decided now that `load` is known of the round.
+    fn due(&mut self, trigger: Trigger, load: Load, last: Option<Load>) -> Due {
+        let expected = f64::from(load.launched) * last.map_or(1.0, Load::completed_share);
+        let share = f64::from(load.completed) / expected.max(1.0);
+        let reached = trigger.reached(share).max(self.reached);
+        let (from, every) = trigger.cadence();
+        let left = load.launched.saturating_sub(load.completed);
+        let stride = ((every * expected) as u32).min(left / TAIL).max(1);
+        let is_next = self.compared.is_none_or(|at| load.completed >= at + stride);
+        let due = Due { milestone: reached > self.reached, comparison: share >= from && is_next };
+        self.reached = reached;
+        if due.comparison {
+            self.compared = Some(load.completed);
+        }
+        due
+    }
+}
+
+impl History {
+    fn new(last: Load) -> Self {
+        Self { rounds: VecDeque::new(), lengths: Survival::default(), last }
+    }
+
+    fn add(&mut self, lengths: Survival, load: Load) {
+        self.last = load;
+        self.rounds.push_back(lengths);
+        if self.rounds.len() > REMEMBERED {
+            self.rounds.pop_front();
+        }
+        self.lengths = Survival::default();
+        self.rounds.iter().for_each(|round| self.lengths.merge(round));
+    }
+}
+
+impl<C: StepCost> Place for StreamTrainer<C> {
+    fn on(&mut self, now: Nanos, event: Event) {
+        match event {
+            Event::Policy { .. } => {}
+            Event::Opened { step, round } => self.open(step, round),
+            Event::Launched { step, prompt, samples, prompt_length } => {
+                self.update(step, |round| round.launch(now, prompt, samples, prompt_length));
+            }
+            Event::Response { id, tokens, finish_reason, preemptions } => {
+                self.update(id.step, |round| {
+                    round.end(now, id.prompt, tokens, preemptions, finish_reason);
+                });
+                self.consider(now, id.step);
+            }
+            Event::Admitted { step, prompt, samples } => {
+                self.update(step, |round| round.admit(prompt, samples));
+            }
+            Event::Closed { step } => self.update(step, Progress::close),
+            Event::Drained { step } => self.drained(step),
+        }
+    }
+
+    fn poll(&mut self) -> Option<Decision> {
+        self.decisions.pop_front()
+    }
+}

@@ -1,0 +1,120 @@
+//! The candidates that the tail of a round has, and which of them is taken.
+
+use rollpacker_stages::rollout::Placement;
+
+use super::cost::{Job, StepCost};
+use super::forecast::{Change, Forecast, Layout};
+use super::options::{Options, Trigger};
+
+/// What is to be decided.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Due {
+    /// A milestone of the trigger was passed.
+    pub(super) milestone: bool,
+    /// Enough has changed since predictions were last compared.
+    pub(super) comparison: bool,
+}
+
+/// The rest of a round, on what it runs.
+#[derive(Clone, Debug)]
+pub(super) struct Tail<'a, C> {
+    pub(super) job: Job,
+    pub(super) options: Options,
+    pub(super) cost: &'a C,
+    /// Tokens that the running responses are projected to cache.
+    pub(super) projected: f64,
+    pub(super) forecast: Forecast,
+    pub(super) layout: Layout,
+}
+
+/// A prediction must promise this share of the rest of the step, lest its error decide.
+const LEAST_GAIN: f64 = 0.01;
+/// Layouts compared at a time, so that a decision on thousands of instances costs as much as one on eight.
+const CANDIDATES: usize = 8;
+/// Later moments that the present one is compared with.
+const LATER: usize = 6;
+
+impl<C: StepCost> Tail<'_, C> {
+    /// What is kept when devices leave for the trainer now.
+    pub(super) fn scale_down(&self, due: Due) -> Option<Layout> {
+        match self.options.trigger {
+            Trigger::Fixed { .. } if due.milestone => self.leaving().next(),
+            Trigger::Adaptive { .. } if due.milestone => {
+                self.leaving().find(|layout| self.fits(layout.rollout))
+            }
+            Trigger::Predicted { .. } if due.comparison => {
+                let candidates: Vec<Layout> = self.leaving().collect();
+                let thin = candidates.len().div_ceil(CANDIDATES).max(1);
+                self.soonest(candidates.into_iter().step_by(thin))
+            }
+            _ => None,
+        }
+    }
+
+    /// Fewer and wider instances for the last responses, if that ends the step sooner; devices are freed if the round `streams`.
+    pub(super) fn consolidate(&self, streams: bool) -> Option<Layout> {
+        let is_wanted = self.options.consolidate;
+        is_wanted.then(|| self.soonest(self.wider(streams))).flatten()
+    }
+
+    /// Layouts with fewer instances, the fewest first. Instances leave whole, none leaves for nothing, and what they free holds at
+    /// least one whole replica of the trainer.
+    fn leaving(&self) -> impl Iterator<Item = Layout> {
+        let (job, Placement { instances, tensor_parallel }) = (self.job, self.layout.rollout);
+        let least = (f64::from(instances) * self.options.keep).ceil().max(1.0) as u32;
+        let beside = move |instances| job.training_beside(Placement { instances, tensor_parallel });
+        (least..instances)
+            .filter(move |kept| beside(*kept) > 0 && beside(*kept) > beside(kept + 1))
+            .map(move |kept| Layout {
+                rollout: Placement { instances: kept, tensor_parallel },
+                training_devices: beside(kept),
+            })
+    }
+
+    /// Layouts with wider instances on no more devices than now.
+    fn wider(&self, streams: bool) -> impl Iterator<Item = Layout> {
+        let (job, now) = (self.job, self.layout);
+        let width = move |power: u32| now.rollout.tensor_parallel << power;
+        (1..)
+            .map(width)
+            .take_while(move |width| *width <= job.devices_per_server)
+            .filter(move |width| job.allows(*width) && self.holds_one(*width))
+            .flat_map(move |width| {
+                halves(now.rollout.devices() / width)
+                    .map(move |instances| Placement { instances, tensor_parallel: width })
+            })
+            .map(move |rollout| Layout {
+                rollout,
+                training_devices: if streams { job.training_beside(rollout) } else { 0 },
+            })
+    }
+
+    fn holds_one(&self, tensor_parallel: u32) -> bool {
+        self.cost.kv_capacity(tensor_parallel) >= u64::from(self.job.response_length)
+    }
+
+    /// Whether the projection leaves headroom in the caches of `rollout`.
+    fn fits(&self, rollout: Placement) -> bool {
+        let capacity = self.cost.kv_capacity(rollout.tensor_parallel) as f64;
+        self.projected <= self.options.headroom * capacity * f64::from(rollout.instances)
+    }
+
+    /// The layout with which the step is predicted to end soonest, if it is worth it and changing now is better than later.
+    fn soonest(&self, candidates: impl Iterator<Item = Layout>) -> Option<Layout> {
+        let rungs = self.forecast.rungs();
+        let seconds =
+            |to, after| self.forecast.seconds(self.cost, Change { from: self.layout, to, after });
+        let stay = seconds(self.layout, rungs);
+        let (to, soonest) = candidates
+            .map(|to| (to, seconds(to, 0)))
+            .min_by(|(_, one), (_, other)| one.total_cmp(other))
+            .filter(|(_, soonest)| *soonest < stay * (1.0 - LEAST_GAIN))?;
+        let mut later = (1..rungs).step_by(rungs.div_ceil(LATER).max(1));
+        later.all(|after| seconds(to, after) >= soonest).then_some(to)
+    }
+}
+
+/// `most`, its half, and so on down to 1; nothing for 0.
+fn halves(most: u32) -> impl Iterator<Item = u32> {
+    std::iter::successors(Some(most), |instances| Some(instances / 2)).take_while(|left| *left > 0)
+}

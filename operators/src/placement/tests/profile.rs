@@ -1,0 +1,126 @@
+//! Profiles, what they say between measurements, and when live steps no longer agree with them.
+
+use std::collections::BTreeMap;
+
+use rollpacker_stages::rollout::Placement;
+
+use crate::placement::StepCost;
+use crate::placement::drift::{Cell, Drift, Options};
+use crate::placement::profile::{Measured, Phase, Profile, Row};
+
+fn row(batch_size: u32, tokens: u32, seconds: f64) -> Row {
+    let phase = Phase::Decode;
+    Row { phase, instances: 1, tensor_parallel: 1, batch_size, tokens, seconds, repeats: 3 }
+}
+
+/// What the profile has on its grid; bilinear, so that it holds between as well.
+fn truth(batch: f64, tokens: f64) -> f64 {
+    1.0 + batch / 8.0 + batch * tokens / 1024.0
+}
+
+fn profile() -> Profile {
+    let seconds = |batch, tokens| truth(f64::from(batch), f64::from(tokens));
+    let grid = [1, 8, 16].into_iter().flat_map(|batch| [10, 100].map(|tokens| (batch, tokens)));
+    Profile::new(grid.map(|(batch, tokens)| row(batch, tokens, seconds(batch, tokens))).collect())
+        .unwrap()
+}
+
+fn seconds(batch: f64, tokens: f64) -> Option<f64> {
+    let one = Placement { instances: 1, tensor_parallel: 1 };
+    profile().seconds(Phase::Decode, one, batch, tokens)
+}
+
+#[track_caller]
+fn near(found: Option<f64>, expected: f64) {
+    let found = found.expect("a value");
+    assert!((found - expected).abs() < 1e-9, "{found} is not {expected}");
+}
+
+#[test]
+fn between_measurements_and_beyond_the_largest_values_lie_on_lines() {
+    near(seconds(8.0, 100.0), truth(8.0, 100.0));
+    near(seconds(4.5, 55.0), truth(4.5, 55.0));
+    near(seconds(32.0, 200.0), truth(32.0, 200.0));
+    near(seconds(0.5, 5.0), truth(1.0, 10.0));
+}
+
+#[test]
+fn what_was_not_measured_has_no_time_and_is_never_chosen() {
+    let two = Placement { instances: 1, tensor_parallel: 2 };
+    assert_eq!(profile().seconds(Phase::Decode, two, 1.0, 10.0), None);
+    assert!(measured().decode_iteration(2, 1.0, 10.0).is_infinite());
+    assert_eq!(measured().kv_capacity(2), 0);
+}
+
+#[test]
+fn the_next_larger_count_of_instances_stands_in_or_the_largest() {
+    let counts = [1, 4].map(|count| Row { instances: count, ..row(1, 10, f64::from(count)) });
+    let profile = Profile::new(counts.to_vec()).unwrap();
+    let at = |instances| {
+        let placement = Placement { instances, tensor_parallel: 1 };
+        profile.seconds(Phase::Decode, placement, 1.0, 10.0)
+    };
+    assert_eq!([1, 2, 4, 9].map(at), [Some(1.0), Some(4.0), Some(4.0), Some(4.0)]);
+}
+
+#[test]
+fn rows_survive_a_round_trip_and_bad_ones_are_named() {
+    let text = serde_json::to_string(&profile()).unwrap();
+    assert_eq!(serde_json::from_str::<Profile>(&text).unwrap(), profile());
+    let error = Profile::new(vec![row(1, 10, 1.0), row(0, 10, 1.0)]).unwrap_err().to_string();
+    assert_eq!(error, "row 1 of the profile: `batch_size` is 0, expected at least 1");
+    let error = Profile::new(vec![row(1, 10, -1.0)]).unwrap_err().to_string();
+    assert_eq!(error, "row 0 of the profile: `seconds` is -1, expected more than 0");
+}
+
+fn measured() -> Measured {
+    let prefill = Row { phase: Phase::Prefill, ..row(1, 100, 0.5) };
+    let rows = profile().rows().iter().copied().chain([prefill]).collect();
+    Measured {
+        profile: Profile::new(rows).unwrap(),
+        instances: 1,
+        training_tokens_per_second: 100.0,
+        kv_capacity: BTreeMap::from([(1, 1000)]),
+        reconfiguration_seconds: 2.0,
+    }
+}
+
+/// A token is prefilled in 5 ms. Of 400 cached on four instances half move to the two that stay, 100 to each.
+#[test]
+fn a_change_costs_its_base_and_the_prefill_of_what_moves() {
+    let of = |instances| Placement { instances, tensor_parallel: 1 };
+    near(Some(measured().reconfiguration(of(4), of(2), 400.0)), 2.0 + 0.5);
+    near(Some(measured().reconfiguration(of(4), of(4), 400.0)), 0.0);
+    near(Some(measured().reconfiguration(of(2), of(4), 400.0)), 2.0);
+    near(Some(measured().training(2, 1000.0)), 5.0);
+    near(Some(measured().decode_iteration(1, 8.0, 800.0)), truth(8.0, 100.0));
+}
+
+#[test]
+fn only_the_cell_that_became_slower_is_named_until_it_is_measured_again() {
+    let mut drift = Drift::new(Options { band: 1.25, smoothing: 0.5, least: 3 }).unwrap();
+    let slow =
+        Cell { phase: Phase::Decode, instances: 1, tensor_parallel: 1, batch_size: 8, tokens: 100 };
+    for count in 1..=3 {
+        drift.observe(&profile(), &row(7, 90, 1.5 * seconds(7.0, 90.0).unwrap()));
+        drift.observe(&profile(), &row(16, 10, 1.2 * seconds(16.0, 10.0).unwrap()));
+        drift.observe(&profile(), &Row { tensor_parallel: 2, ..row(1, 10, 100.0) });
+        assert_eq!(drift.drifted().count(), usize::from(count == 3));
+    }
+    let drifted: Vec<_> = drift.drifted().collect();
+    assert_eq!(drifted[0].0, slow);
+    near(Some(drifted[0].1), 1.5);
+    let text = serde_json::to_string(&drift).unwrap();
+    assert_eq!(serde_json::from_str::<Drift>(&text).unwrap().drifted().next().unwrap().0, slow);
+    drift.renew(slow);
+    assert_eq!(drift.drifted().next(), None);
+}
+
+#[test]
+fn a_cell_that_is_faster_or_was_so_for_a_while_is_told_apart() {
+    let mut drift = Drift::new(Options { band: 1.25, smoothing: 0.5, least: 1 }).unwrap();
+    drift.observe(&profile(), &row(8, 100, truth(8.0, 100.0) / 2.0));
+    near(drift.drifted().next().map(|(_, ratio)| ratio), 0.5);
+    (0..4).for_each(|_| drift.observe(&profile(), &row(8, 100, truth(8.0, 100.0))));
+    assert_eq!(drift.drifted().next(), None, "it is as fast as profiled again");
+}

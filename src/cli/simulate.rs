@@ -1,0 +1,172 @@
+//! `rollpacker simulate`: a job in virtual time, swept, beside its baseline.
+
+use std::io::{IsTerminal, Write};
+use std::num::NonZero;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Args;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::Serialize;
+
+use super::BAD_INPUT;
+use crate::simulate::advice::Advice;
+use crate::simulate::outcome::Charted;
+use crate::simulate::raw::{RawJob, Source};
+use crate::simulate::report::Report;
+use crate::simulate::sweep::{Axis, Configured, Sweep, summaries};
+use crate::simulate::{Summary, parquet, run as simulation, table};
+
+/// Simulate a job on a cluster, schedule beside schedule: how fast, and at what statistical price.
+#[derive(Debug, Args)]
+pub(crate) struct SimulateArgs {
+    /// The job, a TOML file.
+    #[arg(long)]
+    config: PathBuf,
+    /// Settings that replace those of the job, by their dotted names.
+    #[arg(value_name = "KEY=VALUE")]
+    overrides: Vec<String>,
+    /// A setting and the values that it takes; several are crossed. `schedule.name=all` is every schedule.
+    #[arg(long, value_name = "KEY=A,B,C")]
+    sweep: Vec<String>,
+    /// Seeds of each configuration; replaces the job's.
+    #[arg(long, value_name = "N")]
+    seeds: Option<u64>,
+    /// Response lengths of a run, in a file or a folder of files; ends with the schedule to choose.
+    #[arg(long, value_name = "PATH")]
+    trace: Option<PathBuf>,
+    /// Column of the lengths in the trace.
+    #[arg(long, requires = "trace")]
+    length_column: Option<String>,
+    /// Column of the prompt keys in the trace.
+    #[arg(long, requires = "trace")]
+    prompt_column: Option<String>,
+    /// Folder of the tokenizer that counts the tokens of a trace of texts.
+    #[arg(long, requires = "trace", value_name = "FOLDER")]
+    tokenizer: Option<PathBuf>,
+    /// How far the mean trained length may be from the policy's in a configuration of low bias.
+    #[arg(long, default_value_t = 0.03, value_name = "SHARE")]
+    max_bias: f64,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+    /// Write a report with charts, one HTML page.
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+    /// Step whose Gantt chart the report has; left out, the one that took longest.
+    #[arg(long, value_name = "N", requires = "report")]
+    gantt_step: Option<u64>,
+    /// Write every step of every run, a Parquet file.
+    #[arg(long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Runs at a time; left out, one a core.
+    #[arg(long, value_name = "N")]
+    threads: Option<NonZero<usize>>,
+}
+
+pub(crate) fn run(args: SimulateArgs) -> anyhow::Result<ExitCode> {
+    let sweep = match args.sweep() {
+        Ok(sweep) => sweep,
+        Err(error) => {
+            drop(writeln!(std::io::stderr(), "error: {error:#}"));
+            return Ok(ExitCode::from(BAD_INPUT));
+        }
+    };
+    let title = sweep.job().map(|job| job.title()).unwrap_or_default();
+    let runs = args.execute(sweep)?;
+    let summaries = summaries(&runs);
+    let advice = args.advises().then(|| Advice::of(&summaries, args.max_bias).text());
+    args.write(&title, &runs, &summaries, advice.as_deref())?;
+    let text = if args.json {
+        json(&title, &summaries, advice.as_deref())?
+    } else {
+        let advice = advice.map(|advice| format!("\n{advice}\n")).unwrap_or_default();
+        format!("{title}\n\n{}{advice}", table::render(&summaries))
+    };
+    write!(std::io::stdout(), "{text}").context("cannot print")?;
+    Ok(ExitCode::SUCCESS)
+}
+
+impl SimulateArgs {
+    fn sweep(&self) -> anyhow::Result<Sweep> {
+        let mut axes =
+            self.sweep.iter().map(|text| Axis::parse(text)).collect::<Result<Vec<_>, _>>()?;
+        // A trace asks which schedule to choose.
+        if self.trace.is_some() && axes.is_empty() {
+            axes.push(Axis::schedules());
+        }
+        let mut sweep = Sweep::read(&self.config, &self.overrides, &axes, &|raw| self.change(raw))?;
+        if self.report.is_some() {
+            let charted = self.gantt_step.map_or(Charted::Slowest, Charted::Step);
+            sweep.jobs_mut().for_each(|job| job.charted = charted);
+        }
+        Ok(sweep)
+    }
+
+    fn change(&self, raw: &mut RawJob) {
+        if let Some(seeds) = self.seeds {
+            raw.sim.seeds = seeds;
+        }
+        if let Some(trace) = &self.trace {
+            raw.lengths.source = Source::Trace;
+            raw.lengths.file = Some(trace.clone());
+            raw.lengths.length_column.clone_from(&self.length_column);
+            raw.lengths.prompt_column.clone_from(&self.prompt_column);
+            raw.lengths.tokenizer.clone_from(&self.tokenizer);
+        }
+    }
+
+    /// Whether there is a choice to advise on.
+    fn advises(&self) -> bool {
+        self.trace.is_some() || self.sweep.iter().any(|sweep| sweep.starts_with("schedule.name="))
+    }
+
+    fn execute(&self, sweep: Sweep) -> anyhow::Result<Vec<Configured>> {
+        let one = NonZero::<usize>::MIN;
+        let threads = self.threads.or(std::thread::available_parallelism().ok()).unwrap_or(one);
+        let bar = progress(sweep.runs() as u64);
+        let runs = sweep.run(threads, &simulation::run, &|| bar.inc(1));
+        bar.finish_and_clear();
+        runs
+    }
+
+    fn write(
+        &self,
+        title: &str,
+        runs: &[Configured],
+        summaries: &[Summary],
+        advice: Option<&str>,
+    ) -> anyhow::Result<()> {
+        if let Some(path) = &self.output {
+            parquet::write(path, runs)?;
+        }
+        if let Some(path) = &self.report {
+            Report { title, runs, summaries, advice }.write(path)?;
+        }
+        Ok(())
+    }
+}
+
+/// A bar of runs, on a terminal and where there are several.
+fn progress(runs: u64) -> ProgressBar {
+    let shown = runs > 1 && std::io::stderr().is_terminal();
+    let target = if shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+    let style = ProgressStyle::with_template("{bar:20} {pos}/{len} runs (eta {eta})");
+    let style = style.expect("invariant: the template is valid");
+    let bar = ProgressBar::with_draw_target(Some(runs), target).with_style(style);
+    bar.enable_steady_tick(Duration::from_millis(250));
+    bar
+}
+
+fn json(title: &str, summaries: &[Summary], advice: Option<&str>) -> anyhow::Result<String> {
+    #[derive(Serialize)]
+    struct Whole<'a> {
+        job: &'a str,
+        configurations: &'a [Summary],
+        advice: Option<&'a str>,
+    }
+    let whole = Whole { job: title, configurations: summaries, advice };
+    Ok(format!("{}\n", serde_json::to_string_pretty(&whole).context("cannot print")?))
+}

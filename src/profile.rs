@@ -1,0 +1,285 @@
+//! Profiles of an engine as Parquet.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, LazyLock};
+
+use arrow::array::{
+    Array, ArrayRef, AsArray, Float64Array, RecordBatch, RecordBatchOptions, StringArray,
+    UInt32Array,
+};
+use arrow::datatypes::{DataType, Field, Float64Type, Schema, SchemaRef, UInt32Type};
+use parquet::arrow::ArrowWriter;
+use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use rollpacker_stages::rollout::profile::{Phase, Row};
+
+/// Why a profile cannot be read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum ProfileError {
+    /// The file cannot be written.
+    #[error("cannot write {path}: {reason}")]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        reason: String,
+    },
+    /// The file cannot be read, or is no Parquet.
+    #[error("cannot read {path}: {reason}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        reason: String,
+    },
+    /// A column is missing or of another type.
+    #[error("{path} column `{column}`: expected {expected}, found {found}")]
+    Column {
+        /// The file.
+        path: PathBuf,
+        /// The column.
+        column: String,
+        /// Its type.
+        expected: DataType,
+        /// The type that it has, or none.
+        found: String,
+    },
+    /// A value cannot be used.
+    #[error("{path} row {row} column `{column}`: expected {expected}, found {found}")]
+    Value {
+        /// The file.
+        path: PathBuf,
+        /// The row, from 0.
+        row: usize,
+        /// The column.
+        column: String,
+        /// What can be used.
+        expected: &'static str,
+        /// What was there.
+        found: String,
+    },
+}
+
+const PHASE: &str = "phase";
+const INSTANCES: &str = "instances";
+const TENSOR_PARALLEL: &str = "tensor_parallel";
+const BATCH_SIZE: &str = "batch_size";
+const TOKENS: &str = "tokens";
+const SECONDS: &str = "seconds";
+const REPEATS: &str = "repeats";
+
+/// The columns of a profile, those of [`Row`].
+static PROFILE: LazyLock<SchemaRef> = LazyLock::new(|| {
+    let count = |name| Field::new(name, DataType::UInt32, false);
+    Arc::new(Schema::new(vec![
+        Field::new(PHASE, DataType::Utf8, false),
+        count(INSTANCES),
+        count(TENSOR_PARALLEL),
+        count(BATCH_SIZE),
+        count(TOKENS),
+        Field::new(SECONDS, DataType::Float64, false),
+        count(REPEATS),
+    ]))
+});
+
+/// Writes `rows` to a Parquet file, a row each: columns `phase` (`prefill` or `decode`), `instances`, `tensor_parallel`, `batch_size`,
+/// `tokens`, `seconds` and `repeats`.
+///
+/// # Errors
+/// If the file cannot be written.
+pub fn write(path: &Path, rows: &[Row]) -> Result<(), ProfileError> {
+    let failed = |reason: &dyn std::fmt::Display| ProfileError::Write {
+        path: path.to_owned(),
+        reason: reason.to_string(),
+    };
+    let file = File::create(path).map_err(|error| failed(&error))?;
+    let mut writer =
+        ArrowWriter::try_new(file, PROFILE.clone(), None).map_err(|error| failed(&error))?;
+    writer.write(&encoded(rows)).map_err(|error| failed(&error))?;
+    writer.close().map_err(|error| failed(&error))?;
+    Ok(())
+}
+
+fn encoded(rows: &[Row]) -> RecordBatch {
+    let counts = |count: fn(&Row) -> u32| -> ArrayRef {
+        Arc::new(rows.iter().map(count).collect::<Vec<_>>().into_iter().collect::<UInt32Array>())
+    };
+    let columns: Vec<ArrayRef> = vec![
+        Arc::new(rows.iter().map(|row| Some(row.phase.as_str())).collect::<StringArray>()),
+        counts(|row| row.instances),
+        counts(|row| row.tensor_parallel),
+        counts(|row| row.batch_size),
+        counts(|row| row.tokens),
+        Arc::new(rows.iter().map(|row| Some(row.seconds)).collect::<Float64Array>()),
+        counts(|row| row.repeats),
+    ];
+    let options = RecordBatchOptions::new().with_row_count(Some(rows.len()));
+    RecordBatch::try_new_with_options(PROFILE.clone(), columns, &options)
+        .expect("invariant: the columns are those of the schema")
+}
+
+/// Reads the rows of a Parquet file; columns that are no profile's are passed over.
+///
+/// # Errors
+/// If the file cannot be read, a column is missing or of another type, or a value cannot be used: it is null, the phase is neither
+/// `prefill` nor `decode`, or the time is not positive.
+pub fn read(path: &Path) -> Result<Vec<Row>, ProfileError> {
+    let failed = |reason: &dyn std::fmt::Display| ProfileError::Read {
+        path: path.to_owned(),
+        reason: reason.to_string(),
+    };
+    let file = File::open(path).map_err(|error| failed(&error))?;
+    let reader = ParquetRecordBatchReaderBuilder::try_new(file)
+        .and_then(ParquetRecordBatchReaderBuilder::build)
+        .map_err(|error| failed(&error))?;
+    let mut rows = Vec::new();
+    for batch in reader {
+        let batch = batch.map_err(|error| failed(&error))?;
+        let columns = Columns::of(path, &batch, rows.len())?;
+        for at in 0..batch.num_rows() {
+            rows.push(columns.row(at)?);
+        }
+    }
+    Ok(rows)
+}
+
+/// The columns of a batch, whose types are those of [`PROFILE`].
+struct Columns<'a> {
+    path: &'a Path,
+    batch: &'a RecordBatch,
+    /// Rows of the file before this batch.
+    before: usize,
+}
+
+impl<'a> Columns<'a> {
+    fn of(path: &'a Path, batch: &'a RecordBatch, before: usize) -> Result<Self, ProfileError> {
+        for field in PROFILE.fields() {
+            let found = batch.column_by_name(field.name()).map(|column| column.data_type());
+            if found != Some(field.data_type()) {
+                return Err(ProfileError::Column {
+                    path: path.to_owned(),
+                    column: field.name().clone(),
+                    expected: field.data_type().clone(),
+                    found: found.map_or("no such column".to_owned(), ToString::to_string),
+                });
+            }
+        }
+        Ok(Self { path, batch, before })
+    }
+
+    fn row(&self, at: usize) -> Result<Row, ProfileError> {
+        if let Some(null) =
+            PROFILE.fields().iter().find(|field| self.column(field.name()).is_null(at))
+        {
+            return Err(self.wrong(at, null.name(), "a value", "null"));
+        }
+        let count = |name| self.column(name).as_primitive::<UInt32Type>().value(at);
+        Ok(Row {
+            phase: self.phase(at)?,
+            instances: count(INSTANCES),
+            tensor_parallel: count(TENSOR_PARALLEL),
+            batch_size: count(BATCH_SIZE),
+            tokens: count(TOKENS),
+            seconds: self.seconds(at)?,
+            repeats: count(REPEATS),
+        })
+    }
+
+    fn phase(&self, at: usize) -> Result<Phase, ProfileError> {
+        let written = self.column(PHASE).as_string::<i32>().value(at);
+        [Phase::Prefill, Phase::Decode]
+            .into_iter()
+            .find(|phase| phase.as_str() == written)
+            .ok_or_else(|| self.wrong(at, PHASE, "prefill or decode", written))
+    }
+
+    fn seconds(&self, at: usize) -> Result<f64, ProfileError> {
+        let seconds = self.column(SECONDS).as_primitive::<Float64Type>().value(at);
+        if seconds > 0.0 && seconds.is_finite() {
+            Ok(seconds)
+        } else {
+            Err(self.wrong(at, SECONDS, "a number above 0", &seconds.to_string()))
+        }
+    }
+
+    fn column(&self, name: &str) -> &ArrayRef {
+        self.batch.column_by_name(name).expect("invariant: the columns are those of the schema")
+    }
+
+    fn wrong(&self, at: usize, column: &str, expected: &'static str, found: &str) -> ProfileError {
+        ProfileError::Value {
+            path: self.path.to_owned(),
+            row: self.before + at,
+            column: column.to_owned(),
+            expected,
+            found: found.to_owned(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::{Expect, expect};
+
+    use super::*;
+
+    fn row(phase: Phase, batch_size: u32, seconds: f64) -> Row {
+        Row { phase, instances: 2, tensor_parallel: 1, batch_size, tokens: 64, seconds, repeats: 5 }
+    }
+
+    fn file(name: &str) -> (tempfile::TempDir, PathBuf) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join(name);
+        (folder, path)
+    }
+
+    #[test]
+    fn what_is_written_reads_back() {
+        let (_folder, path) = file("profile.parquet");
+        let rows = vec![
+            row(Phase::Prefill, 1, 0.25),
+            row(Phase::Decode, 8, 1e-4),
+            row(Phase::Decode, 9, 2.0),
+        ];
+        write(&path, &rows).expect("written");
+        assert_eq!(read(&path).expect("readable"), rows);
+    }
+
+    fn check_refused(rows: &[Row], columns: &[&str], expected: Expect) {
+        let (folder, path) = file("profile.parquet");
+        let batch = encoded(rows);
+        let kept: Vec<usize> =
+            columns.iter().map(|name| batch.schema().index_of(name).expect("a column")).collect();
+        let batch = batch.project(&kept).expect("columns of it");
+        let mut writer =
+            ArrowWriter::try_new(File::create(&path).expect("a file"), batch.schema(), None)
+                .expect("a writer");
+        writer.write(&batch).expect("written");
+        writer.close().expect("closed");
+        let error = read(&path).expect_err("refused").to_string();
+        expected.assert_eq(&error.replace(&folder.path().display().to_string(), ""));
+    }
+
+    #[test]
+    fn what_is_no_profile_is_named() {
+        let all = [PHASE, INSTANCES, TENSOR_PARALLEL, BATCH_SIZE, TOKENS, SECONDS, REPEATS];
+        let good = row(Phase::Decode, 1, 1.0);
+        check_refused(
+            &[good],
+            &all[..5],
+            expect!["/profile.parquet column `seconds`: expected Float64, found no such column"],
+        );
+        check_refused(
+            &[good, row(Phase::Decode, 1, -1.0)],
+            &all,
+            expect!["/profile.parquet row 1 column `seconds`: expected a number above 0, found -1"],
+        );
+    }
+
+    #[test]
+    fn a_file_that_is_not_there_is_named() {
+        let (_folder, path) = file("profile.parquet");
+        let error = read(&path).expect_err("refused").to_string();
+        assert!(error.starts_with(&format!("cannot read {}: ", path.display())), "{error}");
+    }
+}

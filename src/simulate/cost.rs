@@ -1,0 +1,61 @@
+//! The cost model of the simulated cluster as placement policies ask it.
+
+use rollpacker_operators::placement::StepCost;
+use rollpacker_stages::cluster::{Cost, TrainingLayout};
+use rollpacker_stages::rollout::Placement;
+
+/// What placement policies predict with: the model by which the stages take their time.
+#[derive(Clone, Debug)]
+pub(super) struct Modelled {
+    cost: Cost,
+    layout: TrainingLayout,
+}
+
+/// Tokens of a sequence as predicted from a number of tokens alone: about the mean of the paper's jobs, prompt included. Attention over
+/// longer ones is left out.
+const SEQUENCE: f64 = 1500.0;
+
+impl Modelled {
+    /// The costs of a model that is trained in copies of `layout`.
+    #[must_use]
+    pub(super) fn new(cost: Cost, layout: TrainingLayout) -> Self {
+        Self { cost, layout }
+    }
+}
+
+impl StepCost for Modelled {
+    fn decode_iteration(&self, tensor_parallel: u32, running: f64, kv_tokens: f64) -> f64 {
+        self.cost.decode(tensor_parallel).iteration(running.round() as u32, kv_tokens as u64)
+    }
+
+    fn training(&self, devices: u32, tokens: f64) -> f64 {
+        if devices == 0 {
+            return f64::INFINITY;
+        }
+        let flops = self.cost.training_flops(self.layout, SEQUENCE) * tokens / SEQUENCE;
+        self.cost.training(devices, self.layout, flops)
+    }
+
+    fn kv_capacity(&self, tensor_parallel: u32) -> u64 {
+        self.cost.kv_capacity(tensor_parallel).unwrap_or(0)
+    }
+
+    fn reconfiguration(&self, from: Placement, to: Placement, kv_tokens: f64) -> f64 {
+        if from == to {
+            return 0.0;
+        }
+        let start = if from.tensor_parallel == to.tensor_parallel {
+            0.0
+        } else {
+            self.cost.reconfiguration()
+        };
+        // What has to move is computed again, one response after the other, on the instances that are left.
+        let moved = if from.tensor_parallel == to.tensor_parallel {
+            1.0 - f64::from(to.instances) / f64::from(from.instances.max(1))
+        } else {
+            1.0
+        };
+        let responses = moved.max(0.0) * kv_tokens / SEQUENCE / f64::from(to.instances.max(1));
+        start + responses * self.cost.prefill(to.tensor_parallel, SEQUENCE)
+    }
+}

@@ -1,0 +1,119 @@
+use expect_test::{Expect, expect};
+
+use super::*;
+
+fn read(text: &str, overrides: &[&str]) -> anyhow::Result<Job> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("job.toml");
+    std::fs::write(&path, text)?;
+    let overrides: Vec<String> = overrides.iter().map(|&text| text.to_owned()).collect();
+    Job::read(&path, &overrides)
+}
+
+fn check_error(text: &str, overrides: &[&str], expected: Expect) {
+    expected.assert_eq(&format!("{:#}", read(text, overrides).expect_err("refused")));
+}
+
+#[test]
+fn a_job_says_what_the_authors_of_its_schedule_leave_out() {
+    let job = |overrides: &[&str]| read("", overrides).expect("valid");
+    let sync = job(&["schedule.name=sync"]);
+    assert_eq!(
+        (sync.scoring, sync.fetch, sync.placement, sync.dispatch),
+        (Scoring::AfterRollout, Fetch::WholeStep, Placement::Colocated, Dispatch::PromptChunks)
+    );
+    let batched = job(&[]);
+    assert_eq!((batched.scoring, batched.placement), (Scoring::Streamed, Placement::Stream));
+    let told = job(&["pipeline.placement=separate", "pipeline.gradient=once"]);
+    assert_eq!((told.placement, told.fetch), (Placement::Separate, Fetch::Once));
+    assert_eq!((told.training_gpus, told.rollout_gpus()), (16, 16));
+}
+
+#[test]
+fn the_baseline_keeps_the_cluster_and_the_data_and_nothing_of_the_schedule() {
+    let overrides = [
+        "cluster.gpus=64",
+        "schedule.eta_prompts=1.5",
+        "pipeline.staleness=1",
+        "pipeline.placement=separate",
+        "rollout.n=4",
+    ];
+    let job = read("", &overrides).expect("valid");
+    let baseline = Job::resolve(job.raw.baseline(), None).expect("valid");
+    assert_eq!((baseline.raw.cluster.gpus, baseline.raw.rollout.n), (64, 4));
+    assert_eq!((baseline.raw.schedule.name.as_str(), baseline.raw.pipeline.staleness), ("sync", 0));
+    assert_eq!(baseline.raw.baseline(), baseline.raw);
+}
+
+#[test]
+fn keys_are_known_on_every_floor() {
+    check_error(
+        "[cluster]\ngpu = 3",
+        &[],
+        expect!["unknown key `cluster.gpu`; did you mean `cluster.gpus`?"],
+    );
+    check_error("", &["clustr.gpus=3"], expect!["unknown key `clustr`; did you mean `cluster`?"]);
+    check_error("sim = 3", &[], expect!["key `sim`: expected a section, found integer"]);
+    check_error(
+        "[cluster.hardware]\nname = \"X1\"\nflop = 3.0",
+        &[],
+        expect![
+            "key `cluster.hardware.flop`: unknown field `flop`, expected one of `name`, `flops`, `memory_bandwidth`, `memory`, `interconnect_bandwidth`, `devices_per_server`"
+        ],
+    );
+    check_error(
+        "",
+        &["schedule.eta_prompt=1.2"],
+        expect!["unknown key `schedule.eta_prompt`; did you mean `schedule.eta_prompts`?"],
+    );
+}
+
+#[test]
+fn names_and_bounds_are_told() {
+    check_error(
+        "",
+        &["cluster.hardware=H8000"],
+        expect![
+            "key `cluster.hardware`: expected one of A100, H800, H100, H200, B200, or a table (did you mean `H800`?), found `H8000`"
+        ],
+    );
+    check_error(
+        "",
+        &["model.name=Qwen2.5-6B"],
+        expect![
+            "key `model.name`: expected one of Qwen2.5-7B, Qwen2.5-14B, Qwen2.5-32B, Qwen3-1.7B, Qwen3-8B, or a table (did you mean `Qwen2.5-7B`?), found `Qwen2.5-6B`"
+        ],
+    );
+    check_error(
+        "",
+        &["rollout.tensor_parallel=3"],
+        expect!["key `rollout.tensor_parallel`: expected a divisor of cluster.gpus = 32, found 3"],
+    );
+    check_error(
+        "",
+        &["rollout.tensor_parallel=16"],
+        expect!["key `rollout.tensor_parallel`: expected at most the 8 GPUs of a server, found 16"],
+    );
+    check_error(
+        "",
+        &["pipeline.training_gpus=3"],
+        expect![
+            "key `pipeline.training_gpus`: expected pipeline.placement = separate beside it, found 3"
+        ],
+    );
+    check_error(
+        "",
+        &["pipeline.placement=seperate"],
+        expect![
+            "key `pipeline.placement`: unknown variant `seperate`, expected one of `colocated`, `separate`, `stream`"
+        ],
+    );
+    check_error(
+        "",
+        &["lengths.source=trace"],
+        expect![
+            "key `lengths.file`: expected a file or folder beside lengths.source = trace, found nothing"
+        ],
+    );
+    check_error("", &["sim.seeds=0"], expect!["key `sim.seeds`: expected at least 1, found 0"]);
+}

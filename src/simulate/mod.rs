@@ -1,0 +1,25 @@
+//! Simulation: a job that runs the pipeline in virtual time, swept over its settings, and what came of it.
+//!
+//! A [`Job`] is read from TOML like a recipe, an [`Outcome`] is one run of it with one seed, a [`Summary`] what the runs of one
+//! configuration say together, beside the `sync` baseline of the same job. The schedules, operators and policies are those of a live run;
+//! stages and clock are simulated.
+
+pub mod advice;
+mod cost;
+pub mod gantt;
+pub mod job;
+pub mod outcome;
+pub mod parquet;
+mod population;
+pub mod raw;
+pub mod report;
+pub mod run;
+pub mod summary;
+pub mod sweep;
+pub mod table;
+mod tasks;
+pub mod variant;
+
+pub use job::Job;
+pub use outcome::{Outcome, Recorder, StepOutcome};
+pub use summary::Summary;

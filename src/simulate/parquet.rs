@@ -1,0 +1,94 @@
+//! Steps of a sweep as a Parquet file, one row a step.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::Context;
+use arrow::array::{
+    ArrayRef, Float64Array, RecordBatch, RecordBatchOptions, StringArray, UInt64Array,
+};
+use arrow::datatypes::{DataType, Field, Schema};
+use parquet::arrow::ArrowWriter;
+use parquet::basic::Compression;
+use parquet::file::properties::WriterProperties;
+
+use super::outcome::StepOutcome;
+use super::sweep::Configured;
+
+/// Columns: `configuration`, `settings` (a line each), `seed`, `step`, `round`, `step_s`, `sync_s`, `rollout_s`, `reward_s`,
+/// `training_s`, `trained_tokens`, `trained_responses`, and every metric under its name, null where a step has none.
+///
+/// # Errors
+/// If the file cannot be written.
+pub fn write(path: &Path, runs: &[Configured]) -> anyhow::Result<()> {
+    let batch = batch(runs).context("cannot lay out the steps")?;
+    let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
+    let properties = WriterProperties::builder().set_compression(Compression::SNAPPY).build();
+    let written =
+        ArrowWriter::try_new(file, batch.schema(), Some(properties)).and_then(|mut writer| {
+            writer.write(&batch)?;
+            writer.close()
+        });
+    written.map(drop).with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// A step and the run that it belongs to.
+struct Row<'a> {
+    run: &'a Configured,
+    seed: u64,
+    step: &'a StepOutcome,
+}
+
+fn batch(runs: &[Configured]) -> Result<RecordBatch, arrow::error::ArrowError> {
+    let rows: Vec<Row<'_>> = runs
+        .iter()
+        .flat_map(|run| {
+            let outcomes = run.seeds.iter().zip(&run.outcomes);
+            outcomes.flat_map(move |(&seed, outcome)| {
+                outcome.steps.iter().map(move |step| Row { run, seed, step })
+            })
+        })
+        .collect();
+    let metrics: BTreeSet<&String> = rows.iter().flat_map(|row| row.step.metrics.keys()).collect();
+    let mut columns = named(&rows);
+    columns.extend(metrics.into_iter().map(|name| {
+        let values = rows.iter().map(|row| row.step.metrics.get(name).copied());
+        (name.as_str(), Arc::new(values.collect::<Float64Array>()) as ArrayRef)
+    }));
+    let field = |(name, array): &(&str, ArrayRef)| {
+        Field::new(*name, array.data_type().clone(), *array.data_type() == DataType::Float64)
+    };
+    let schema = Arc::new(Schema::new(columns.iter().map(field).collect::<Vec<_>>()));
+    let options = RecordBatchOptions::new().with_row_count(Some(rows.len()));
+    let arrays = columns.into_iter().map(|(_, array)| array).collect();
+    RecordBatch::try_new_with_options(schema, arrays, &options)
+}
+
+fn named(rows: &[Row<'_>]) -> Vec<(&'static str, ArrayRef)> {
+    let text = |of: &dyn Fn(&Row<'_>) -> String| {
+        Arc::new(rows.iter().map(|row| Some(of(row))).collect::<StringArray>()) as ArrayRef
+    };
+    let count = |of: &dyn Fn(&Row<'_>) -> u64| {
+        Arc::new(rows.iter().map(of).collect::<Vec<_>>().into_iter().collect::<UInt64Array>())
+            as ArrayRef
+    };
+    let number = |of: fn(&StepOutcome) -> f64| {
+        Arc::new(rows.iter().map(|row| Some(of(row.step))).collect::<Float64Array>()) as ArrayRef
+    };
+    vec![
+        ("configuration", text(&|row| row.run.label.clone())),
+        ("settings", text(&|row| row.run.settings.join("\n"))),
+        ("seed", count(&|row| row.seed)),
+        ("step", count(&|row| row.step.step)),
+        ("round", text(&|row| row.step.round.clone())),
+        ("step_s", number(|step| step.seconds)),
+        ("sync_s", number(|step| step.stages.sync)),
+        ("rollout_s", number(|step| step.stages.rollout)),
+        ("reward_s", number(|step| step.stages.reward)),
+        ("training_s", number(|step| step.stages.training)),
+        ("trained_tokens", number(|step| step.trained_tokens)),
+        ("trained_responses", number(|step| step.trained_responses)),
+    ]
+}

@@ -1,0 +1,127 @@
+//! The prompts of a job, and how long the responses to them are.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use rollpacker_dataflow::step::{PromptId, SampleId, Step};
+use rollpacker_datasets::Trace;
+use rollpacker_stages::rollout::simulated::lengths::{
+    self, EmpiricalConfig, EmpiricalDomain, LengthModel, LengthsConfig, PopulationConfig, Recorded,
+    TraceConfig, TraceRecord, TwoModeConfig, TwoModeDomain,
+};
+use serde::de::DeserializeOwned;
+use toml::{Table, Value};
+
+use super::job::{Job, read_value};
+use super::raw::{Source, Tasks};
+use crate::recipe::RecipeError;
+use crate::recipe::bounds::bound;
+
+/// The length model of a run with `seed`.
+///
+/// # Errors
+/// If a key of `[lengths]` is out of its bounds.
+pub(super) fn lengths(job: &Job, seed: u64) -> anyhow::Result<Arc<dyn LengthModel>> {
+    let lengths = &job.raw.lengths;
+    let population: PopulationConfig = match &lengths.population {
+        Some(table) => read_value("lengths.population", Value::Table(table.clone()))?,
+        None => PopulationConfig::default(),
+    };
+    let cap = job.raw.data.max_response_length;
+    if let Some(trace) = &job.trace {
+        let domain = largest(&job.raw.tasks).to_owned();
+        let config = TraceConfig { domain, population, seed, cap };
+        return Ok(Arc::new(recorded(trace, &config)?));
+    }
+    let shares = shares(&job.raw.tasks);
+    let config = match lengths.source {
+        Source::TwoMode => LengthsConfig::TwoMode(TwoModeConfig {
+            domains: domains(&lengths.domains, &shares, |share| TwoModeDomain {
+                share,
+                ..TwoModeDomain::default()
+            })?,
+        }),
+        Source::Empirical => LengthsConfig::Empirical(EmpiricalConfig {
+            domains: read_domains::<EmpiricalDomain>(&lengths.domains, &shares)?,
+        }),
+        Source::Paper | Source::Trace => LengthsConfig::Empirical(paper(&shares)),
+    };
+    Ok(config.build(&population, seed, cap)?)
+}
+
+/// Kinds of tasks that a job has, with their shares.
+fn shares(tasks: &Tasks) -> BTreeMap<String, f64> {
+    [("math", tasks.math), ("code", tasks.code), ("judge", tasks.judge)]
+        .into_iter()
+        .filter(|(_, share)| *share > 0.0)
+        .map(|(name, share)| (name.to_owned(), share))
+        .collect()
+}
+
+fn paper(shares: &BTreeMap<String, f64>) -> EmpiricalConfig {
+    let mut paper = EmpiricalConfig::rollpacker();
+    paper
+        .domains
+        .retain(|name, domain| shares.get(name).inspect(|share| domain.share = **share).is_some());
+    paper
+}
+
+/// The domains that are written, or the default of each kind of task.
+fn domains<D: DeserializeOwned>(
+    written: &BTreeMap<String, Table>,
+    shares: &BTreeMap<String, f64>,
+    default: impl Fn(f64) -> D,
+) -> Result<BTreeMap<String, D>, RecipeError> {
+    if written.is_empty() {
+        return Ok(shares.iter().map(|(name, &share)| (name.clone(), default(share))).collect());
+    }
+    read_domains(written, shares)
+}
+
+fn read_domains<D: DeserializeOwned>(
+    written: &BTreeMap<String, Table>,
+    shares: &BTreeMap<String, f64>,
+) -> Result<BTreeMap<String, D>, RecipeError> {
+    if !written.keys().eq(shares.keys()) {
+        let names =
+            |of: Vec<&String>| of.into_iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+        let expected =
+            format!("one for each task that has a share: {}", names(shares.keys().collect()));
+        return Err(bound("lengths.domains", expected, names(written.keys().collect())));
+    }
+    let domain = |(name, table): (&String, &Table)| {
+        let key = format!("lengths.domains.{name}");
+        if table.contains_key("share") {
+            let reason = format!("expected nothing: the share is that of tasks.{name}");
+            return Err(RecipeError::Type { key: format!("{key}.share"), reason });
+        }
+        let mut table = table.clone();
+        table.insert("share".to_owned(), Value::Float(shares[name]));
+        Ok((name.clone(), read_value(&key, Value::Table(table))?))
+    };
+    written.iter().map(domain).collect()
+}
+
+/// The kind of task of a trace: the one with the largest share, math among equals.
+fn largest(tasks: &Tasks) -> &'static str {
+    let shares = [("judge", tasks.judge), ("code", tasks.code), ("math", tasks.math)];
+    let largest = shares.into_iter().max_by(|a, b| a.1.total_cmp(&b.1));
+    largest.expect("invariant: there are three").0
+}
+
+/// A trace as a model. Responses whose step, prompt and sample are recorded are replayed; the others are drawn from those to the same
+/// prompt or, where prompts are unknown, from all; dropped ones as long as they are likely to have become.
+fn recorded(trace: &Trace, config: &TraceConfig) -> anyhow::Result<lengths::Trace> {
+    let records = trace.uncensored(config.seed).into_iter().map(|row| TraceRecord {
+        prompt: row.prompt.map(|prompt| prompt.to_string()),
+        prompt_length: None,
+        response_length: row.tokens,
+    });
+    // Steps of a run folder count from 1.
+    let replayed = trace.rows.iter().filter_map(|row| {
+        let step = Step(row.step?.checked_sub(1)?);
+        let id = SampleId { step, prompt: PromptId(row.prompt?), sample: row.sample? };
+        Some((id, Recorded { response_length: row.tokens, whole: row.whole }))
+    });
+    Ok(lengths::Trace::new(records, config)?.replaying(replayed))
+}

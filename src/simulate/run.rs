@@ -1,0 +1,226 @@
+//! One run of a job: the pipeline of a live run over simulated stages, in virtual time.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use anyhow::{Context, anyhow};
+use rollpacker_dataflow::batch::Batch;
+use rollpacker_dataflow::bridge::Executor;
+use rollpacker_dataflow::clock::{Nanos, VirtualClock};
+use rollpacker_dataflow::step::PromptId;
+use rollpacker_operators::advantage::Grpo;
+use rollpacker_operators::placement::{self, Colocated, Place, Separate, StreamTrainer};
+use rollpacker_operators::prompts::{PromptRow, prompt_batch};
+use rollpacker_operators::schedule::operator::Stop;
+use rollpacker_operators::trainer::TrainerThread;
+use rollpacker_stages::cluster::{Calibration, Cost, TrainingLayout};
+use rollpacker_stages::reward::Router;
+use rollpacker_stages::rollout::Placement;
+use rollpacker_stages::rollout::simulated::lengths::LengthModel;
+use rollpacker_stages::rollout::simulated::{self, SimulatedEngine, SimulatedEngineConfig};
+use rollpacker_stages::train::simulated::SimulatedTrainer;
+
+use super::cost::Modelled;
+use super::gantt::{Logged, TrainingLog};
+use super::job::Job;
+use super::outcome::{Outcome, Recorder};
+use super::{population, raw, tasks};
+use crate::pipeline::{Pipeline, PromptSource, Time};
+
+/// Prompts that are read at once.
+const CHUNK: usize = 1024;
+
+/// Rounds that the reader may be ahead of the schedule.
+const ROUNDS_AHEAD: usize = 4;
+
+/// Runs `job` with `seed`; the same seed gives the same outcome, bit for bit.
+///
+/// # Errors
+/// If the model does not fit, an option is out of its bounds, or a stage fails.
+pub fn run(job: &Job, seed: u64) -> anyhow::Result<Outcome> {
+    let clock = VirtualClock::default();
+    let stages = Stages::new(job, seed, &clock)?;
+    let log = TrainingLog::default();
+    let recorder = recorder(job, log.clone(), stages.cost.weight_sync());
+    stages.pipeline(job, log)?.run(recorder.clone())?;
+    Ok(recorder.borrow_mut().take())
+}
+
+fn recorder(job: &Job, log: TrainingLog, weight_sync: f64) -> Rc<RefCell<Recorder>> {
+    let recorder = Recorder::new(job.raw.sim.warmup_steps, job.charted, log);
+    Rc::new(RefCell::new(recorder.with_weight_sync(weight_sync)))
+}
+
+/// What the stages of a run share.
+struct Stages {
+    clock: VirtualClock,
+    cost: Cost,
+    layout: TrainingLayout,
+    lengths: Arc<dyn LengthModel>,
+    router: Router,
+}
+
+impl Stages {
+    fn new(job: &Job, seed: u64, clock: &VirtualClock) -> anyhow::Result<Self> {
+        let raw = &job.raw;
+        let mut calibration = Calibration::default();
+        if let Some(share) = raw.rollout.gpu_memory_utilization {
+            calibration.memory_share = share;
+        }
+        let lengths = population::lengths(job, seed)?;
+        Ok(Self {
+            clock: clock.clone(),
+            cost: Cost::new(job.hardware.clone(), job.model.clone(), calibration),
+            layout: TrainingLayout {
+                tensor_parallel: raw.training.tensor_parallel,
+                pipeline: raw.training.pipeline_parallel,
+                context: raw.training.context_parallel,
+            },
+            router: tasks::router(job, seed, &calibration, &lengths, clock),
+            lengths,
+        })
+    }
+
+    fn pipeline(self, job: &Job, log: TrainingLog) -> anyhow::Result<Pipeline> {
+        let trainer = Rc::new(self.trainer(job, log));
+        Ok(Pipeline {
+            prompts: PromptSource::Inline(Box::new(prompts(job, self.lengths.clone()))),
+            prompts_ahead: ROUNDS_AHEAD * job.raw.data.train_batch_size,
+            schedule: Box::new(job.schedule()?),
+            engine: Box::new(self.engine(job)?),
+            placement: Some(self.placement(job)?),
+            initial: trainer
+                .publish_initial()
+                .map_err(|reason| anyhow!("publishing the initial weights: {reason}"))?,
+            router: self.router,
+            scoring: job.scoring,
+            advantage: Rc::new(Grpo::default()),
+            trainer,
+            fetch: job.fetch,
+            validator: None,
+            staleness: job.raw.pipeline.staleness,
+            rewards: Executor::Inline,
+            time: Time::Virtual(self.clock),
+            stop: Stop::default(),
+        })
+    }
+
+    fn trainer(&self, job: &Job, log: TrainingLog) -> TrainerThread {
+        let devices = job.training_gpus;
+        let (cost, lengths) = (self.cost.clone(), self.lengths.clone());
+        let trainer =
+            SimulatedTrainer::new(cost, self.layout, devices, lengths, self.clock.clone());
+        let logged = Logged { trainer, clock: Arc::new(self.clock.clone()), log };
+        TrainerThread::in_virtual_time(self.clock.clone(), Box::new(logged))
+    }
+
+    fn engine(&self, job: &Job) -> anyhow::Result<SimulatedEngine> {
+        let rollout = &job.raw.rollout;
+        let config = SimulatedEngineConfig {
+            max_running: rollout.max_num_seqs,
+            dispatch: match job.dispatch {
+                raw::Dispatch::RoundRobin => simulated::Dispatch::RoundRobin,
+                raw::Dispatch::PromptChunks => simulated::Dispatch::PromptChunks,
+            },
+            report_interval: Nanos::from_secs_f64(rollout.report_interval_s),
+            slowdown: tasks::slowdown(job, self.cost.calibration()),
+            ..SimulatedEngineConfig::new(rollout_placement(job))
+        };
+        let (cost, lengths) = (self.cost.clone(), self.lengths.clone());
+        SimulatedEngine::new(config, cost, lengths, self.clock.clone())
+            .context("the rollout cannot start")
+    }
+
+    fn placement(&self, job: &Job) -> anyhow::Result<Box<dyn Place>> {
+        let rollout = rollout_placement(job);
+        Ok(match job.placement {
+            raw::Placement::Colocated if job.raw.planner.rule == raw::PlannerRule::Fixed => {
+                Box::new(Colocated::new(rollout))
+            }
+            raw::Placement::Separate => Box::new(Separate::new(rollout, job.training_gpus)),
+            raw::Placement::Colocated | raw::Placement::Stream => {
+                let options = stream_options(job);
+                let planner = placement::Planner::new(
+                    planner_rule(job),
+                    self.placed_job(job),
+                    rollout.tensor_parallel,
+                )?;
+                let cost = Modelled::new(self.cost.clone(), self.layout);
+                Box::new(StreamTrainer::new(options, planner, cost)?)
+            }
+        })
+    }
+
+    fn placed_job(&self, job: &Job) -> placement::Job {
+        placement::Job {
+            devices: job.raw.cluster.gpus,
+            devices_per_server: job.hardware.devices_per_server,
+            training_replica: self.layout.tensor_parallel
+                * self.layout.pipeline
+                * self.layout.context,
+            response_length: job.raw.data.max_response_length,
+        }
+    }
+}
+
+fn rollout_placement(job: &Job) -> Placement {
+    let tensor_parallel = job.raw.rollout.tensor_parallel;
+    Placement { instances: job.rollout_gpus() / tensor_parallel, tensor_parallel }
+}
+
+fn planner_rule(job: &Job) -> placement::planner::Rule {
+    match job.raw.planner.rule {
+        raw::PlannerRule::Fixed => placement::planner::Rule::Fixed,
+        raw::PlannerRule::Paper => placement::planner::Rule::paper(),
+        raw::PlannerRule::Predictive => placement::planner::Rule::Predictive,
+    }
+}
+
+fn stream_options(job: &Job) -> placement::Options {
+    let stream = &job.raw.stream;
+    let trigger = match stream.trigger {
+        _ if job.placement == raw::Placement::Colocated => placement::Trigger::Never,
+        raw::Trigger::Never => placement::Trigger::Never,
+        raw::Trigger::Fixed => placement::Trigger::Fixed { share: stream.from },
+        raw::Trigger::Adaptive => {
+            placement::Trigger::Adaptive { from: stream.from, to: stream.to, every: stream.every }
+        }
+        raw::Trigger::Predicted => {
+            placement::Trigger::Predicted { from: stream.from, every: stream.every }
+        }
+    };
+    placement::Options {
+        rounds: match stream.rounds {
+            raw::StreamRounds::Long => placement::Rounds::Long,
+            raw::StreamRounds::All => placement::Rounds::All,
+        },
+        trigger,
+        keep: stream.keep,
+        headroom: stream.headroom,
+        consolidate: stream.consolidate,
+    }
+}
+
+/// The prompts of a run, epoch after epoch, in the order of their rows. The only token of a prompt is its row.
+fn prompts(job: &Job, lengths: Arc<dyn LengthModel>) -> impl Iterator<Item = Batch> + 'static {
+    let rows = job.prompts();
+    (0..).step_by(CHUNK).map(move |first| {
+        let row = |id: u64| {
+            let row = id % rows;
+            let domain = lengths.prompt(row).domain.to_string();
+            PromptRow {
+                prompt: PromptId(id),
+                epoch: u32::try_from(id / rows).unwrap_or(u32::MAX),
+                row,
+                prompt_ids: vec![i32::try_from(row).unwrap_or(i32::MAX)],
+                data_source: domain.clone(),
+                domain,
+                messages: "[]".to_owned(),
+                ground_truth: None,
+                extra_info: None,
+            }
+        };
+        prompt_batch(&(first..first + CHUNK as u64).map(row).collect::<Vec<_>>())
+    })
+}

@@ -1,0 +1,58 @@
+//! What rewards the tasks of a job.
+
+use std::sync::Arc;
+
+use rollpacker_dataflow::clock::{Nanos, VirtualClock};
+use rollpacker_operators::reward::Scoring;
+use rollpacker_stages::cluster::Calibration;
+use rollpacker_stages::reward::Router;
+use rollpacker_stages::reward::simulated::{
+    self, SimulatedRewardsConfig, Workers, simulated_router,
+};
+use rollpacker_stages::rollout::simulated::lengths::LengthModel;
+
+use super::job::Job;
+use super::raw::{Judge, Timeout};
+
+/// Sandbox slots of a GPU: the CPU workers beside it.
+const SLOTS_PER_GPU: usize = 8;
+
+/// The rewards of a job, which draw by `seed`.
+#[must_use]
+pub(super) fn router(
+    job: &Job,
+    seed: u64,
+    calibration: &Calibration,
+    lengths: &Arc<dyn LengthModel>,
+    clock: &VirtualClock,
+) -> Router {
+    let tasks = &job.raw.tasks;
+    let after_rollout = job.scoring == Scoring::AfterRollout;
+    let seconds = tasks.timeout_s;
+    let config = SimulatedRewardsConfig {
+        seed,
+        slots: tasks.sandbox_slots.unwrap_or(SLOTS_PER_GPU * job.raw.cluster.gpus as usize),
+        workers: if job.raw.schedule.name == "sync" { Workers::InTurn } else { Workers::FirstFree },
+        timeout: match job.timeout {
+            // What scores after the rollout knows no times of the task yet.
+            Timeout::Adaptive if !after_rollout => simulated::Timeout::Adaptive { seconds },
+            _ => simulated::Timeout::Fixed { seconds },
+        },
+        judge: match job.judge {
+            Judge::Dedicated => simulated::Judge::Dedicated,
+            Judge::Colocated => simulated::Judge::Colocated,
+        },
+        after_rollout,
+        report_interval: Nanos::from_secs_f64(job.raw.rollout.report_interval_s),
+    };
+    simulated_router(&config, calibration, lengths.clone(), clock)
+}
+
+/// Factor on the time of decoding: a judge on the devices of the rollout takes its share of them while responses are scored.
+#[must_use]
+pub(super) fn slowdown(job: &Job, calibration: &Calibration) -> f64 {
+    let tasks = &job.raw.tasks;
+    let beside =
+        tasks.judge > 0.0 && job.judge == Judge::Colocated && job.scoring == Scoring::Streamed;
+    if beside { calibration.judge_slowdown } else { 1.0 }
+}

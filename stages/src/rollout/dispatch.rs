@@ -1,0 +1,194 @@
+//! Which instance of an engine works on which response.
+
+use std::collections::BTreeMap;
+
+use rollpacker_dataflow::step::SampleId;
+
+/// Where the responses under way are, over the instances of an engine of which the first few are placed.
+///
+/// A response goes to the placed instance that has the fewest, the first among equals. When its instance is given up it is on its way
+/// back until the instance has handed it over, and is then sent out again. While no instance is placed, responses are held.
+#[derive(Debug)]
+pub(super) struct Dispatch<T> {
+    places: BTreeMap<SampleId, Place>,
+    /// Responses under way, by instance.
+    loads: Vec<usize>,
+    /// Instances that take responses, the first of `loads`.
+    placed: usize,
+    /// What waits for an instance to be placed, in order.
+    held: Vec<(SampleId, T)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Place {
+    /// The instance that has it; none: it is held.
+    instance: Option<usize>,
+    aborted: bool,
+}
+
+/// What becomes of a response.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Route<T> {
+    /// It goes to an instance.
+    To(usize, T),
+    /// It was aborted on its way and ends.
+    Ends(T),
+}
+
+/// Whom to tell of an abort.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Abort<T> {
+    /// The instance that has the response.
+    Of(usize),
+    /// Nobody: it was held and ends.
+    Held(T),
+    /// Nobody: it is not under way.
+    Unknown,
+}
+
+impl<T> Dispatch<T> {
+    /// Nothing under way, every one of `instances` placed.
+    pub(super) fn new(instances: usize) -> Self {
+        Self {
+            places: BTreeMap::new(),
+            loads: vec![0; instances],
+            placed: instances,
+            held: Vec::new(),
+        }
+    }
+
+    /// Takes up a response; where it goes, unless it is held.
+    pub(super) fn send(&mut self, id: SampleId, response: T) -> Option<Route<T>> {
+        let place = self.places.entry(id).or_insert(Place { instance: None, aborted: false });
+        if place.aborted {
+            return Some(Route::Ends(response));
+        }
+        let placed = self.loads[..self.placed].iter().enumerate();
+        let Some((instance, _)) = placed.min_by_key(|(_, load)| **load) else {
+            self.held.push((id, response));
+            return None;
+        };
+        place.instance = Some(instance);
+        self.loads[instance] += 1;
+        Some(Route::To(instance, response))
+    }
+
+    /// Takes back what an instance has handed over, and sends it out again.
+    pub(super) fn send_again(&mut self, id: SampleId, response: T) -> Option<Route<T>> {
+        self.release(id);
+        self.send(id, response)
+    }
+
+    /// Marks a response as aborted.
+    pub(super) fn abort(&mut self, id: SampleId) -> Abort<T> {
+        let Some(place) = self.places.get_mut(&id) else { return Abort::Unknown };
+        place.aborted = true;
+        if let Some(instance) = place.instance {
+            return Abort::Of(instance);
+        }
+        let held = self.held.iter().position(|(held, _)| *held == id);
+        held.map_or(Abort::Unknown, |at| Abort::Held(self.held.remove(at).1))
+    }
+
+    /// Forgets a response that has ended.
+    pub(super) fn end(&mut self, id: SampleId) {
+        self.release(id);
+        self.places.remove(&id);
+    }
+
+    /// Places the first `instances`; which of the others are to hand over what they have, and what was held.
+    pub(super) fn place(
+        &mut self,
+        instances: usize,
+    ) -> (std::ops::Range<usize>, Vec<(SampleId, T)>) {
+        let given_up = instances..self.placed.max(instances);
+        self.placed = instances;
+        let held = if instances > 0 { std::mem::take(&mut self.held) } else { Vec::new() };
+        (given_up, held)
+    }
+
+    /// Forgets everything.
+    pub(super) fn clear(&mut self) {
+        self.places.clear();
+        self.held.clear();
+        self.loads.fill(0);
+    }
+
+    /// Takes a response off the instance that has it.
+    fn release(&mut self, id: SampleId) {
+        let place = self.places.get_mut(&id);
+        if let Some(instance) = place.and_then(|place| place.instance.take()) {
+            self.loads[instance] -= 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(sample: u32) -> SampleId {
+        SampleId { sample, ..SampleId::default() }
+    }
+
+    fn sent(dispatch: &mut Dispatch<u32>, sample: u32) -> Option<Route<u32>> {
+        dispatch.send(id(sample), sample)
+    }
+
+    fn send_all(dispatch: &mut Dispatch<u32>, samples: std::ops::Range<u32>) {
+        for sample in samples {
+            assert!(matches!(sent(dispatch, sample), Some(Route::To(..))));
+        }
+    }
+
+    #[test]
+    fn the_least_loaded_takes_the_next() {
+        let mut dispatch = Dispatch::new(2);
+        let routes: Vec<_> = (0..4).map(|sample| sent(&mut dispatch, sample)).collect();
+        assert_eq!(
+            routes,
+            [0, 1, 0, 1].iter().zip(0..).map(|(to, s)| Some(Route::To(*to, s))).collect::<Vec<_>>()
+        );
+        dispatch.end(id(1));
+        dispatch.end(id(1));
+        assert_eq!(sent(&mut dispatch, 4), Some(Route::To(1, 4)));
+        assert_eq!(sent(&mut dispatch, 5), Some(Route::To(0, 5)));
+    }
+
+    #[test]
+    fn given_up_responses_go_to_those_that_stay() {
+        let mut dispatch = Dispatch::new(3);
+        send_all(&mut dispatch, 0..3);
+        assert_eq!(dispatch.place(1), (1..3, vec![]));
+        assert_eq!(dispatch.send_again(id(2), 2), Some(Route::To(0, 2)));
+        assert_eq!(dispatch.place(2), (2..2, vec![]));
+        assert_eq!(dispatch.send_again(id(1), 1), Some(Route::To(1, 1)));
+        assert_eq!(sent(&mut dispatch, 3), Some(Route::To(1, 3)));
+    }
+
+    #[test]
+    fn nothing_placed_holds_everything() {
+        let mut dispatch = Dispatch::new(1);
+        send_all(&mut dispatch, 0..1);
+        assert_eq!(dispatch.place(0), (0..1, vec![]));
+        assert_eq!(dispatch.send_again(id(0), 0), None);
+        assert_eq!(sent(&mut dispatch, 1), None);
+        assert_eq!(dispatch.abort(id(1)), Abort::Held(1));
+        assert_eq!(dispatch.abort(id(1)), Abort::Unknown);
+        assert_eq!(dispatch.place(0), (0..0, vec![]));
+        assert_eq!(dispatch.place(1), (1..1, vec![(id(0), 0)]));
+        assert_eq!(sent(&mut dispatch, 0), Some(Route::To(0, 0)));
+    }
+
+    #[test]
+    fn an_abort_on_the_way_ends_the_response() {
+        let mut dispatch = Dispatch::new(2);
+        send_all(&mut dispatch, 0..2);
+        assert_eq!(dispatch.place(1), (1..2, vec![]));
+        assert_eq!(dispatch.abort(id(1)), Abort::Of(1));
+        assert_eq!(dispatch.send_again(id(1), 1), Some(Route::Ends(1)));
+        dispatch.end(id(1));
+        assert_eq!(dispatch.abort(id(1)), Abort::Unknown);
+        assert_eq!(dispatch.abort(id(0)), Abort::Of(0));
+    }
+}

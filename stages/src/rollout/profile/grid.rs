@@ -1,0 +1,126 @@
+//! Where to measure.
+
+use super::{Phase, Point};
+
+/// Points to measure: every combination of its values that an instance can hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Grid {
+    /// Instances that run at the same time, ascending.
+    pub instances: Vec<u32>,
+    /// Devices of an instance.
+    pub tensor_parallel: u32,
+    /// Sequences of an iteration, of each instance, ascending.
+    pub batch_sizes: Vec<u32>,
+    /// Tokens of a sequence when prefilling, ascending.
+    pub prompt_lengths: Vec<u32>,
+    /// Tokens of a sequence when decoding, ascending.
+    pub context_lengths: Vec<u32>,
+    /// Tokens that an instance holds; larger batches are left out.
+    pub kv_cache_tokens: usize,
+}
+
+impl Grid {
+    /// The points, coarse to fine: first the corners, then what halves the distances, over and over. Points of one fineness go from
+    /// the cheap to the dear, so that a budget ends with what costs most.
+    #[must_use]
+    pub fn points(&self) -> Vec<Point> {
+        let mut points: Vec<(u32, Point)> =
+            [(Phase::Prefill, &self.prompt_lengths), (Phase::Decode, &self.context_lengths)]
+                .into_iter()
+                .flat_map(|(phase, lengths)| self.phase(phase, lengths))
+                .filter(|(_, point)| cost(point) <= self.kv_cache_tokens)
+                .collect();
+        points.sort_by_key(|(level, point)| (*level, cost(point), *point));
+        points.into_iter().map(|(_, point)| point).collect()
+    }
+
+    fn phase(&self, phase: Phase, lengths: &[u32]) -> Vec<(u32, Point)> {
+        let tensor_parallel = self.tensor_parallel;
+        let mut points = Vec::new();
+        for (by_instances, instances) in leveled(&self.instances) {
+            for (by_batch, batch_size) in leveled(&self.batch_sizes) {
+                points.extend(leveled(lengths).into_iter().map(|(by_tokens, tokens)| {
+                    let point = Point { phase, instances, tensor_parallel, batch_size, tokens };
+                    (by_instances.max(by_batch).max(by_tokens), point)
+                }));
+            }
+        }
+        points
+    }
+}
+
+/// `first`, twice it, four times it, ... below `last`, and `last`.
+#[must_use]
+pub fn doublings(first: u32, last: u32) -> Vec<u32> {
+    let below = std::iter::successors(Some(first), |value| value.checked_mul(2));
+    below.take_while(|value| *value > 0 && *value < last).chain([last]).collect()
+}
+
+/// Tokens that an instance computes or reads.
+fn cost(point: &Point) -> usize {
+    point.batch_size as usize * point.tokens as usize
+}
+
+/// Each value with its level: 0 for the ends, 1 for the middle between them, 2 for the middles of the halves, and so on.
+fn leveled(values: &[u32]) -> Vec<(u32, u32)> {
+    let mut levels = vec![0; values.len()];
+    if let Some(last) = values.len().checked_sub(1) {
+        halve(&mut levels, 0, last, 1);
+    }
+    levels.into_iter().zip(values.iter().copied()).collect()
+}
+
+fn halve(levels: &mut [u32], first: usize, last: usize, level: u32) {
+    if last - first > 1 {
+        let middle = first.midpoint(last);
+        levels[middle] = level;
+        halve(levels, first, middle, level + 1);
+        halve(levels, middle, last, level + 1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn values_double_up_to_the_last() {
+        assert_eq!(doublings(1, 8), [1, 2, 4, 8]);
+        assert_eq!(doublings(16, 100), [16, 32, 64, 100]);
+        assert_eq!(doublings(16, 10), [10]);
+        assert_eq!(doublings(1, u32::MAX).len(), 33);
+    }
+
+    #[test]
+    fn ends_come_before_what_lies_between() {
+        let levels = |count: u32| -> Vec<u32> {
+            let values: Vec<u32> = (0..count).collect();
+            leveled(&values).into_iter().map(|(level, _)| level).collect()
+        };
+        assert_eq!(levels(0), [0; 0]);
+        assert_eq!(levels(1), [0]);
+        assert_eq!(levels(6), [0, 2, 1, 2, 3, 0]);
+    }
+
+    #[test]
+    fn all_that_fits_is_there_once_and_corners_are_first() {
+        let grid = Grid {
+            instances: vec![1, 2],
+            tensor_parallel: 1,
+            batch_sizes: vec![1, 2, 4],
+            prompt_lengths: vec![8],
+            context_lengths: vec![8, 16, 32],
+            kv_cache_tokens: 64,
+        };
+        let points = grid.points();
+        let distinct: BTreeSet<_> = points.iter().collect();
+        // 2 instance counts x (3 prefills + 9 decodes less the 4 x 32 that no instance holds).
+        assert_eq!((points.len(), distinct.len()), (22, 22));
+        let ends = |point: &Point| point.batch_size != 2 && point.tokens != 16;
+        let corners = points.iter().take_while(|point| ends(point)).count();
+        assert_eq!(corners, points.iter().filter(|point| ends(point)).count());
+        assert!(points[..corners].is_sorted_by_key(cost));
+    }
+}

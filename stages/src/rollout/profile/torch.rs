@@ -1,0 +1,260 @@
+//! The iterations of the torch engine, measured without its commands and events.
+//!
+//! What is timed is what an instance does: when prefilling, taking the batch up and running it through the model; when decoding,
+//! planning, the forward pass, sampling, and taking the tokens in. All sequences of a batch are equally long; those of a live engine are
+//! not, and its attention covers them in several runs.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+
+use rollpacker_dataflow::clock::{Clock, Nanos};
+use rollpacker_dataflow::step::{PolicyVersion, SampleId};
+use tch::{Cuda, Device, TchError};
+
+use super::super::counters::Counters;
+use super::super::instance::{Fault, Instance, Reports};
+use super::super::options::{TorchEngineConfig, TorchEngineError};
+use super::super::owner::Shared;
+use super::super::sampling::{RandomStream, Sampling};
+use super::super::sequence::Sequence;
+use super::super::{Partial, Placement, RolloutError};
+use super::{MOST_REPEATS, Measure, Phase, Point};
+use crate::model::device::set_threads_of_this_thread;
+use crate::model::{Decoder, ModelError, WeightStore};
+
+/// Tokens by which the sequences of a point grow at most while it is measured.
+const GROWTH: usize = MOST_REPEATS as usize + 2;
+
+/// Instances of a torch engine that do what they are told, each on a thread of its own, as in the engine.
+pub struct TorchMeasure {
+    workers: Vec<Worker>,
+    /// How many of them work at the point in hand.
+    working: usize,
+}
+
+/// The engine's end of an instance.
+struct Worker {
+    /// Closed to end the thread.
+    tasks: Option<Sender<Task>>,
+    replies: Receiver<Result<f64, RolloutError>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Task {
+    Prepare(Point),
+    Iterate,
+}
+
+/// An instance with a batch to iterate on.
+struct Bench {
+    instance: Instance,
+    point: Point,
+}
+
+impl TorchMeasure {
+    /// Starts `config.instances` instances, each with a decoder of its own from `decoder`, called with its number. They sample as
+    /// `config` says, but never end a response, and hold the batches of the points, whatever it says of theirs.
+    ///
+    /// # Errors
+    /// If an option is out of bounds, `decoder` fails, or the system has no room or no thread.
+    pub fn start(
+        config: TorchEngineConfig,
+        mut decoder: impl FnMut(u32) -> Result<Decoder, ModelError>,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self, TorchEngineError> {
+        config.check()?;
+        let sampling = Sampling { min_new_tokens: 0, max_new_tokens: u32::MAX, ..config.sampling };
+        // Nothing ends, so nothing is reported.
+        let (sender, _) = channel();
+        let shared = Shared {
+            config: TorchEngineConfig {
+                sampling,
+                max_running: i32::MAX as usize,
+                kv_cache_tokens: usize::MAX,
+                ..config
+            },
+            weights: WeightStore::new(1),
+            detokenize: Arc::new(|_: &[i32]| String::new()),
+            clock,
+            reports: Reports::new(sender),
+        };
+        let workers = (0..shared.config.instances)
+            .map(|number| Worker::start(&shared, number, decoder(number)?))
+            .collect::<Result<_, _>>()?;
+        Ok(Self { workers, working: 0 })
+    }
+
+    /// Has the instances of the point in hand do `task` at once; the mean of their replies.
+    fn all(&mut self, task: Task) -> Result<f64, RolloutError> {
+        let workers = &self.workers[..self.working];
+        workers.iter().for_each(|worker| worker.tell(task));
+        // Each is heard before any error is told, so that none answers late.
+        let replies: Vec<_> = (0..).zip(workers).map(|(at, worker)| worker.hear(at)).collect();
+        let seconds = replies.into_iter().sum::<Result<f64, _>>()?;
+        Ok(seconds / self.working.max(1) as f64)
+    }
+}
+
+impl Measure for TorchMeasure {
+    fn prepare(&mut self, point: Point) -> Result<(), RolloutError> {
+        let Point { instances, tensor_parallel, .. } = point;
+        if instances as usize > self.workers.len() || tensor_parallel != 1 {
+            let found = Placement { instances, tensor_parallel };
+            let instances = u32::try_from(self.workers.len()).unwrap_or(u32::MAX);
+            return Err(RolloutError::Placement { found, instances });
+        }
+        self.working = instances as usize;
+        self.all(Task::Prepare(point))?;
+        // Memory and kernels are touched for the first time.
+        self.seconds()?;
+        Ok(())
+    }
+
+    fn seconds(&mut self) -> Result<f64, RolloutError> {
+        self.all(Task::Iterate)
+    }
+}
+
+impl Drop for TorchMeasure {
+    fn drop(&mut self) {
+        self.workers.iter_mut().for_each(|worker| worker.tasks = None);
+        for worker in &mut self.workers {
+            if let Some(thread) = worker.thread.take() {
+                let _panic = thread.join();
+            }
+        }
+    }
+}
+
+impl Worker {
+    fn start(shared: &Shared, number: u32, decoder: Decoder) -> Result<Self, TorchEngineError> {
+        let (tasks, given) = channel();
+        let (reply, replies) = channel();
+        let mut bench = Bench::new(shared, number, decoder)?;
+        let threads = shared.config.threads_per_instance;
+        let work = move || {
+            set_threads_of_this_thread(threads);
+            let _no_grad = tch::no_grad_guard();
+            for task in given {
+                let outcome = bench.work(task).map_err(|fault| fault.of(number));
+                if reply.send(outcome).is_err() {
+                    return;
+                }
+            }
+        };
+        let thread = std::thread::Builder::new()
+            .name(format!("profile-{number}"))
+            .spawn(work)
+            .map_err(|source| TorchEngineError::Thread { instance: number, source })?;
+        Ok(Self { tasks: Some(tasks), replies, thread: Some(thread) })
+    }
+
+    /// A thread that is gone does not reply.
+    fn tell(&self, task: Task) {
+        if let Some(tasks) = &self.tasks {
+            let _gone = tasks.send(task);
+        }
+    }
+
+    fn hear(&self, instance: u32) -> Result<f64, RolloutError> {
+        self.replies.recv().unwrap_or_else(|_| {
+            Err(RolloutError::Engine { instance, reason: "its thread is gone".to_owned() })
+        })
+    }
+}
+
+impl Bench {
+    fn new(shared: &Shared, number: u32, decoder: Decoder) -> Result<Self, TchError> {
+        let positions = usize::try_from(decoder.config().max_position_embeddings).unwrap_or(0);
+        let (_, commands) = channel();
+        let counters = Arc::new(Counters::default());
+        let limit = positions + GROWTH;
+        let instance = shared.instance(number, decoder, limit, &counters, commands)?;
+        let point = Point {
+            phase: Phase::Decode,
+            instances: 1,
+            tensor_parallel: 1,
+            batch_size: 0,
+            tokens: 0,
+        };
+        Ok(Self { instance, point })
+    }
+
+    /// Does what it is told; the seconds of an iteration.
+    fn work(&mut self, task: Task) -> Result<f64, Fault> {
+        match task {
+            Task::Prepare(point) => self.prepare(point).map(|()| 0.0),
+            Task::Iterate => match self.point.phase {
+                Phase::Prefill => self.prefill(),
+                Phase::Decode => self.decode(),
+            },
+        }
+    }
+
+    fn prepare(&mut self, point: Point) -> Result<(), Fault> {
+        self.point = point;
+        let _earlier = self.instance.scheduler.clear();
+        self.instance.cache.clear()?;
+        let longest = point.tokens as usize + GROWTH;
+        self.instance.cache.reserve(point.batch_size as usize, longest)?;
+        if point.phase == Phase::Decode {
+            // One prompt, computed once and copied.
+            (0..point.batch_size).for_each(|sample| self.push(sample, false));
+            self.instance.take_up(Nanos(0))?;
+        }
+        Ok(())
+    }
+
+    fn prefill(&mut self) -> Result<f64, Fault> {
+        let _earlier = self.instance.scheduler.clear();
+        (0..self.point.batch_size).for_each(|sample| self.push(sample, true));
+        self.timed(|instance| instance.take_up(Nanos(0)))
+    }
+
+    /// The tokens are those that are sampled, but for ends of sequences.
+    fn decode(&mut self) -> Result<f64, Fault> {
+        self.timed(|instance| {
+            instance.take_up(Nanos(0))?;
+            let mut sampled = instance.decode()?;
+            let ends = &instance.decoder.config().eos_token_ids;
+            let is_end = |token: &i64| ends.iter().any(|end| i64::from(*end) == *token);
+            let other = (0..).find(|token| !is_end(token)).unwrap_or(0);
+            for token in sampled.tokens.iter_mut().filter(|token| is_end(token)) {
+                *token = other;
+            }
+            instance.take_in(sampled, Nanos(0))
+        })
+    }
+
+    fn timed(
+        &mut self,
+        work: impl FnOnce(&mut Instance) -> Result<(), Fault>,
+    ) -> Result<f64, Fault> {
+        let begun = self.instance.clock.now();
+        work(&mut self.instance)?;
+        if let Device::Cuda(index) = self.instance.decoder.device() {
+            Cuda::synchronize(index as i64);
+        }
+        Ok(self.instance.clock.now().since(begun).as_secs_f64())
+    }
+
+    /// Puts a sequence in line. One that is `alone` brings a token, and so shares the computation of its prompt with no other.
+    fn push(&mut self, sample: u32, alone: bool) {
+        let id = SampleId { sample, ..SampleId::default() };
+        let vocabulary = self.instance.decoder.config().vocab_size;
+        let token = |at: u32| (i64::from(at) % vocabulary) as i32;
+        let prompt = (0..self.point.tokens).map(token).collect();
+        let fresh = Sequence::new(id, prompt, None, RandomStream::new(0, id));
+        let brought = Partial {
+            response_length: 1,
+            response_ids: vec![0],
+            logprobs: vec![0.0],
+            token_versions: vec![PolicyVersion(0)],
+            ..Partial::default()
+        };
+        let sequence = if alone { fresh.resume(&brought) } else { fresh };
+        self.instance.scheduler.push(sequence);
+    }
+}

@@ -1,0 +1,133 @@
+//! An engine on a small model, driven to the end of what it was asked for.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use rollpacker_dataflow::clock::{Clock, Nanos, WallClock};
+use rollpacker_dataflow::step::{PromptId, SampleId, Step};
+use rollpacker_stages::model::{Decoder, WeightStore};
+use rollpacker_stages::rollout::sampling::Sampling;
+use rollpacker_stages::rollout::torch::{TorchEngine, TorchEngineConfig};
+use rollpacker_stages::rollout::{Completion, Request, RolloutEngine, RolloutEvent};
+use tch::Device;
+
+pub(super) const EOS: i32 = 258;
+
+pub(super) fn folder(model: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/models").join(model)
+}
+
+pub(super) fn decoder(model: &str) -> Decoder {
+    Decoder::load(&folder(model), Device::Cpu).unwrap()
+}
+
+pub(super) fn config(sampling: Sampling) -> TorchEngineConfig {
+    TorchEngineConfig {
+        instances: 1,
+        threads_per_instance: 1,
+        max_running: 64,
+        kv_cache_tokens: 10_000,
+        sampling,
+        seed: 7,
+        replay: None,
+    }
+}
+
+/// An engine, and what its waker calls.
+pub(super) struct Driver {
+    pub(super) engine: TorchEngine,
+    woken: Receiver<()>,
+}
+
+impl Driver {
+    pub(super) fn start(model: &str, config: TorchEngineConfig, weights: WeightStore) -> Self {
+        Self::start_by(Arc::new(WallClock::start()), model, config, weights)
+    }
+
+    pub(super) fn start_by(
+        clock: Arc<dyn Clock>,
+        model: &str,
+        config: TorchEngineConfig,
+        weights: WeightStore,
+    ) -> Self {
+        let detokenize = Arc::new(|ids: &[i32]| format!("{ids:?}"));
+        let mut engine =
+            TorchEngine::start(config, |_| Ok(decoder(model)), weights, detokenize, clock).unwrap();
+        let (wake, woken) = channel();
+        engine.wake_by(Arc::new(move || {
+            let _gone = wake.send(());
+        }));
+        Self { engine, woken }
+    }
+
+    pub(super) fn new(config: TorchEngineConfig) -> Self {
+        Self::start("qwen2_tied", config, WeightStore::new(2))
+    }
+
+    /// The next event; blocks until the engine wakes.
+    pub(super) fn next(&mut self) -> RolloutEvent {
+        loop {
+            if let Some(event) = self.engine.poll() {
+                return event;
+            }
+            self.woken.recv_timeout(Duration::from_secs(120)).expect("the engine wakes its caller");
+        }
+    }
+
+    pub(super) fn collect(&mut self, responses: usize) -> BTreeMap<SampleId, Completion> {
+        let mut all = BTreeMap::new();
+        while all.len() < responses {
+            match self.next() {
+                RolloutEvent::Completed(completion) => {
+                    assert!(
+                        all.insert(completion.id, completion).is_none(),
+                        "a response is reported once"
+                    );
+                }
+                RolloutEvent::Failed(error) => panic!("{error}"),
+            }
+        }
+        assert_eq!(self.engine.poll(), None);
+        all
+    }
+}
+
+pub(super) fn request(prompt: u64, samples: std::ops::Range<u32>, prompt_ids: &[i32]) -> Request {
+    Request {
+        step: Step(3),
+        prompt: PromptId(prompt),
+        samples,
+        prompt_ids: Arc::from(prompt_ids),
+        resumed: Vec::new(),
+    }
+}
+
+pub(super) fn id(prompt: u64, sample: u32) -> SampleId {
+    SampleId { step: Step(3), prompt: PromptId(prompt), sample }
+}
+
+/// Prompts of 1 to about 40 tokens, all different.
+pub(super) fn prompts() -> Vec<Vec<i32>> {
+    (0..6).map(|p| (0..1 + 8 * p).map(|i| (i * 7 + p * 13) % 256).collect()).collect()
+}
+
+/// A clock that holds up whoever reads it more often than it was told to bear, until the other end is dropped.
+pub(super) struct Turnstile(Mutex<Receiver<()>>);
+
+impl Turnstile {
+    pub(super) fn for_readings(readings: usize) -> (Arc<Self>, Sender<()>) {
+        let (permit, permits) = channel();
+        (0..readings).for_each(|_| permit.send(()).unwrap());
+        (Arc::new(Self(Mutex::new(permits))), permit)
+    }
+}
+
+impl Clock for Turnstile {
+    fn now(&self) -> Nanos {
+        let _open = self.0.lock().unwrap().recv();
+        Nanos(1)
+    }
+}
