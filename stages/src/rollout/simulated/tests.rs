@@ -265,6 +265,24 @@ fn fewer_instances_take_over_what_the_others_had() {
 }
 
 #[test]
+fn more_instances_take_over_what_waits_once_they_have_the_weights() {
+    let few = SimulatedEngineConfig { max_running: 2, ..config(1, 0) };
+    let mut bench = Bench::new(few, Rule { length: |_, _| 1000, prompt_length: 250 });
+    let version = PolicyVersion(0);
+    bench.engine.load(&Policy { version, location: String::new(), digest: 0 });
+    bench.generate(1, 8);
+    bench.run_until(3.0);
+    bench.engine.place(Placement { instances: 4, tensor_parallel: 1 });
+    bench.run();
+    let instances: BTreeMap<_, _> = bench.ended.values().map(|c| (c.instance, c.started)).collect();
+    assert_eq!(instances.len(), 4);
+    let load = bench.engine.loading();
+    let new = instances.iter().filter(|(instance, _)| **instance > 0);
+    assert!(new.clone().all(|(_, started)| started.as_secs_f64() >= 3.0 + load), "{instances:?}");
+    assert_eq!(bench.ended.len(), 8);
+}
+
+#[test]
 fn without_instances_responses_wait_and_another_tensor_parallelism_restarts() {
     let mut bench = Bench::new(config(2, 0), Rule { length: |_, _| 1000, prompt_length: 250 });
     bench.generate(1, 4);
