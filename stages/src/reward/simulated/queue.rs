@@ -86,14 +86,14 @@ impl Slots {
     pub(super) fn give(&self, now: Nanos, duration: Nanos) -> Nanos {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         match self.workers {
-            Workers::FirstFree => state.to_first_free(now, duration),
+            Workers::FirstFree => state.first_free(now, duration),
             Workers::InTurn => state.in_turn(now, duration),
         }
     }
 }
 
 impl State {
-    fn to_first_free(&mut self, now: Nanos, duration: Nanos) -> Nanos {
+    fn first_free(&mut self, now: Nanos, duration: Nanos) -> Nanos {
         let mut first = self.free.peek_mut().expect("invariant: there is at least one slot");
         let Reverse((free, slot)) = *first;
         let done = Nanos(free.max(now).0 + duration.0);

@@ -37,7 +37,8 @@ fn scattered(row: u64, id: SampleId) -> u32 {
 }
 
 fn cost(dispatch_interval: f64) -> Cost {
-    let calibration = Calibration { dispatch_interval, ..Calibration::default() };
+    let calibration =
+        Calibration { dispatch_interval, reconfiguration: 10.0, ..Calibration::default() };
     let model = ModelShape::built_in("Qwen2.5-7B").expect("built in");
     Cost::new(Hardware::built_in("H800").expect("built in"), model, calibration)
 }
@@ -200,7 +201,7 @@ fn an_instance_starts_after_the_weights_and_reports_on_the_grid() {
     }
     assert!(reported.keys().all(|at| at % 10_000_000 == 0), "{reported:?}");
     assert_eq!(reported.values().sum::<usize>(), 4);
-    let load = 2.0 + 0.83e-9 * 7.62e9;
+    let load = 2.0 + 0.75e-9 * 7.62e9;
     let first = bench.ended.values().map(|c| c.started).min().expect("some");
     assert!((first.as_secs_f64() - load).abs() < 1e-6, "{first}");
 }
@@ -261,6 +262,24 @@ fn fewer_instances_take_over_what_the_others_had() {
         bench.clock.now()
     };
     assert!(bench.clock.now() > on_four);
+}
+
+#[test]
+fn more_instances_take_over_what_waits_once_they_have_the_weights() {
+    let few = SimulatedEngineConfig { max_running: 2, ..config(1, 0) };
+    let mut bench = Bench::new(few, Rule { length: |_, _| 1000, prompt_length: 250 });
+    let version = PolicyVersion(0);
+    bench.engine.load(&Policy { version, location: String::new(), digest: 0 });
+    bench.generate(1, 8);
+    bench.run_until(3.0);
+    bench.engine.place(Placement { instances: 4, tensor_parallel: 1 });
+    bench.run();
+    let instances: BTreeMap<_, _> = bench.ended.values().map(|c| (c.instance, c.started)).collect();
+    assert_eq!(instances.len(), 4);
+    let load = bench.engine.loading();
+    let new = instances.iter().filter(|(instance, _)| **instance > 0);
+    assert!(new.clone().all(|(_, started)| started.as_secs_f64() >= 3.0 + load), "{instances:?}");
+    assert_eq!(bench.ended.len(), 8);
 }
 
 #[test]

@@ -41,7 +41,7 @@ impl EmpiricalConfig {
     /// RollPacker's three tasks, Fig. 2a, each a third of the prompts.
     #[must_use]
     pub fn rollpacker() -> Self {
-        let domain = |&(name, endless, percentiles): &(&str, f64, &[(f64, f64)])| {
+        let domain = |&(name, endless, percentiles): &calibration::TaskLengths| {
             let domain = EmpiricalDomain {
                 share: 1.0,
                 percentiles: percentiles.to_vec(),

@@ -50,12 +50,19 @@ pub struct TraceConfig {
 #[derive(Clone, Debug)]
 pub struct Trace {
     population: Population,
-    /// Of each prompt: its tokens where recorded, and the lengths of its responses, ascending.
-    prompts: Vec<(Option<u32>, Vec<u32>)>,
+    prompts: Vec<RecordedPrompt>,
     /// All lengths, ascending.
     pool: Vec<u32>,
     replayed: BTreeMap<SampleId, Recorded>,
     cap: u32,
+}
+
+#[derive(Clone, Debug)]
+struct RecordedPrompt {
+    /// Tokens of the prompt, where recorded.
+    prompt_length: Option<u32>,
+    /// Tokens of its responses, ascending once all are read.
+    lengths: Vec<u32>,
 }
 
 impl Trace {
@@ -72,7 +79,7 @@ impl Trace {
         let population = Population::new(config.population, config.seed, domain)?;
         let mut prompts = Prompts::default();
         records.into_iter().for_each(|record| prompts.add(record));
-        let (prompts, pool) = prompts.sorted();
+        let Prompts { prompts, pool, .. } = prompts.sorted();
         if pool.is_empty() {
             return Err(LengthModelError::Empty("trace"));
         }
@@ -86,14 +93,14 @@ impl Trace {
         self
     }
 
-    fn recorded_prompt(&self, row: u64) -> Option<&(Option<u32>, Vec<u32>)> {
+    fn recorded_prompt(&self, row: u64) -> Option<&RecordedPrompt> {
         let count = self.prompts.len() as u64;
         (count > 0).then(|| &self.prompts[(row % count) as usize])
     }
 
     /// Where the prompt's mean length stands among all lengths, in standard deviations of their logarithms.
     fn scale(&self, row: u64) -> f64 {
-        let Some((_, lengths)) = self.recorded_prompt(row) else {
+        let Some(RecordedPrompt { lengths, .. }) = self.recorded_prompt(row) else {
             return self.population.draw(row, Latent::Length).normal();
         };
         let middle = lengths[lengths.len() / 2];
@@ -112,7 +119,7 @@ impl Trace {
 #[derive(Default)]
 struct Prompts {
     position: BTreeMap<String, usize>,
-    prompts: Vec<(Option<u32>, Vec<u32>)>,
+    prompts: Vec<RecordedPrompt>,
     pool: Vec<u32>,
 }
 
@@ -123,21 +130,22 @@ impl Prompts {
         let next = self.prompts.len();
         let position = *self.position.entry(key).or_insert(next);
         if position == next {
-            self.prompts.push((record.prompt_length, Vec::new()));
+            let prompt_length = record.prompt_length;
+            self.prompts.push(RecordedPrompt { prompt_length, lengths: Vec::new() });
         }
-        self.prompts[position].1.push(record.response_length.max(1));
+        self.prompts[position].lengths.push(record.response_length.max(1));
     }
 
-    fn sorted(mut self) -> (Vec<(Option<u32>, Vec<u32>)>, Vec<u32>) {
+    fn sorted(mut self) -> Self {
         self.pool.sort_unstable();
-        self.prompts.iter_mut().for_each(|(_, lengths)| lengths.sort_unstable());
-        (self.prompts, self.pool)
+        self.prompts.iter_mut().for_each(|prompt| prompt.lengths.sort_unstable());
+        self
     }
 }
 
 impl LengthModel for Trace {
     fn prompt(&self, row: u64) -> PromptTraits {
-        let recorded = self.recorded_prompt(row).and_then(|(prompt_length, _)| *prompt_length);
+        let recorded = self.recorded_prompt(row).and_then(|prompt| prompt.prompt_length);
         PromptTraits {
             domain: Arc::clone(&self.population.domain_name(0)),
             prompt_length: recorded.unwrap_or_else(|| self.population.prompt_length(row)),
@@ -152,7 +160,7 @@ impl LengthModel for Trace {
                 let longer = self.pool.partition_point(|l| *l <= recorded.response_length);
                 &self.pool[longer..]
             }
-            None => self.recorded_prompt(row).map_or(&*self.pool, |(_, lengths)| lengths),
+            None => self.recorded_prompt(row).map_or(&*self.pool, |prompt| &prompt.lengths),
         };
         if lengths.is_empty() {
             return self.cap;
