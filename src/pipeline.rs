@@ -10,9 +10,11 @@ use rollpacker_dataflow::clock::{Clock, VirtualClock};
 use rollpacker_dataflow::fault::{Fault, Faults, raise};
 use rollpacker_dataflow::step::Step;
 use rollpacker_dataflow::timely::dataflow::Scope;
+use rollpacker_dataflow::timely::dataflow::operators::Concat;
 use rollpacker_dataflow::{feedback, runtime, schema};
 use rollpacker_operators::advantage::Advantage;
 use rollpacker_operators::gradient::Fetch;
+use rollpacker_operators::ledger::{Recorded, ledger};
 use rollpacker_operators::placement::Place;
 use rollpacker_operators::policy::policy_batch;
 use rollpacker_operators::report::{Observed, Observer, observe};
@@ -68,6 +70,8 @@ pub struct Pipeline {
     pub schedule: Box<dyn Schedule>,
     /// What generates responses.
     pub engine: Box<dyn RolloutEngine>,
+    /// The longest response it samples, tokens: what the ledger's shares go by.
+    pub max_response_length: u32,
     /// What generates and what trains, when; none: the engine as it is, and the trainer beside it.
     pub placement: Option<Box<dyn Place>>,
     /// What scores responses.
@@ -144,11 +148,13 @@ impl Pipeline {
         };
 
         raise(updates.errors, faults);
-        observe(
-            Observed { responses, groups, decisions, metrics: updates.metrics },
-            clock,
-            observer,
-        );
+        let recorded = Recorded {
+            responses: responses.clone(),
+            groups: groups.clone(),
+            decisions: decisions.clone(),
+        };
+        let metrics = updates.metrics.concat(ledger(recorded, self.max_response_length));
+        observe(Observed { responses, groups, decisions, metrics }, clock, observer);
         weights.connect(updates.policies);
     }
 }

@@ -203,6 +203,7 @@ impl Session {
             schedule: Box::new(self.recipe.schedule()?),
             engine: Box::new(self.engine_options(sampling(&self.recipe), true)?.start()?),
             placement: None,
+            max_response_length: raw.data.max_response_length,
             router: self.stages.router.clone(),
             scoring: self.recipe.scoring()?,
             advantage: self.advantage.clone(),

@@ -13,6 +13,7 @@ pub mod advantage;
 mod columns;
 pub mod gradient;
 pub mod group;
+pub mod ledger;
 pub mod placement;
 pub mod policy;
 pub mod prompts;

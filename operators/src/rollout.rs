@@ -368,7 +368,13 @@ fn response_batch(ended: &[Ended], prompts: &BTreeMap<PromptId, Launched>) -> Ba
     ]);
     columns.extend(gather(
         &rows,
-        [column::DATA_SOURCE, column::MESSAGES, column::GROUND_TRUTH, column::EXTRA_INFO],
+        [
+            column::DATA_SOURCE,
+            column::MESSAGES,
+            column::GROUND_TRUTH,
+            column::EXTRA_INFO,
+            column::ROW,
+        ],
     ));
     Batch::from_columns(&schema::RESPONSES, columns)
 }

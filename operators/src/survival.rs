@@ -13,8 +13,8 @@
 //! that keeps and resumes it is observed once, when it ends.
 //!
 //! The estimate is consistent where the moment of an abort tells nothing of the length still to come. An abort because *other*
-//! responses of the same prompt were shorter does tell something, since lengths within a prompt are alike; the ledger says how
-//! far that carries and what is done about it.
+//! responses of the same prompt were shorter does tell something, since lengths within a prompt are alike; and a prompt that is
+//! launched again because it was long is counted twice. The ledger says how far that carries, and what is done about it.
 
 use std::collections::BTreeMap;
 
@@ -28,6 +28,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Survival {
     tallies: BTreeMap<u32, Tally>,
+    /// Responses that are observed only beyond these tokens.
+    entries: BTreeMap<u32, u64>,
     count: u64,
 }
 
@@ -59,11 +61,34 @@ impl Survival {
         self.count += count;
     }
 
+    /// Observes `count` responses that say nothing of the first `entry` tokens: left-truncated, they stand beside those that were cut
+    /// there. Follow with [`Survival::observe_many`] of the same number of responses, of more than `entry` tokens each.
+    ///
+    /// They are at risk at the lengths above `entry` alone (delayed entry; W.-Y. Tsai, N. P. Jewell and M.-C. Wang, Biometrika 74,
+    /// 1987). Entries and ends are counted apart, since the estimate needs no more of them.
+    pub fn enter_many(&mut self, entry: u32, count: u64) {
+        if count > 0 {
+            *self.entries.entry(entry).or_default() += count;
+        }
+    }
+
+    /// Observes a response of which only the length beyond `entry` tokens tells anything: a prompt's new response, where an earlier one
+    /// was cut there. One that is no longer than `entry` tells nothing.
+    pub fn observe_from(&mut self, entry: u32, tokens: u32, whole: bool) {
+        if tokens > entry {
+            self.enter_many(entry, 1);
+            self.observe(tokens, whole);
+        }
+    }
+
     /// Adds what another estimate observed.
     pub fn merge(&mut self, other: &Self) {
         for (tokens, tally) in &other.tallies {
             self.observe_many(*tokens, true, tally.whole);
             self.observe_many(*tokens, false, tally.cut);
+        }
+        for (entry, count) in &other.entries {
+            self.enter_many(*entry, *count);
         }
     }
 
@@ -71,6 +96,12 @@ impl Survival {
     #[must_use]
     pub fn count(&self) -> u64 {
         self.count
+    }
+
+    /// The longest observation, whole or censored.
+    #[must_use]
+    pub fn longest(&self) -> Option<u32> {
+        self.tallies.last_key_value().map(|(length, _)| *length)
     }
 
     /// P(L > `tokens`): 1 before anything is observed; constant beyond the last whole length.
@@ -116,21 +147,26 @@ impl Survival {
             (at, survival) = (length, fallen);
             steps.push(Fall { length, survival, area });
         }
-        let last = self.tallies.last_key_value().map(|(length, _)| *length);
+        let last = self.longest();
         Curve { steps, last, area: area + survival * f64::from(last.unwrap_or(at) - at) }
     }
 
     /// The lengths at which responses ended, rising, each with P(L > length).
     fn falls(&self) -> impl Iterator<Item = (u32, f64)> {
-        let mut at_risk = self.count;
+        let late: u64 = self.entries.values().sum();
+        let mut entries = self.entries.iter().peekable();
+        let mut at_risk = self.count.saturating_sub(late);
         let mut survival = 1.0;
         self.tallies.iter().filter_map(move |(length, tally)| {
+            while let Some((_, count)) = entries.next_if(|(entry, _)| *entry < length) {
+                at_risk += count;
+            }
             let reached = at_risk;
-            at_risk -= tally.whole + tally.cut;
-            if tally.whole == 0 {
+            at_risk = at_risk.saturating_sub(tally.whole + tally.cut);
+            if tally.whole == 0 || reached == 0 {
                 return None;
             }
-            survival *= share(reached - tally.whole, reached);
+            survival *= share(reached.saturating_sub(tally.whole), reached);
             Some((*length, survival))
         })
     }
@@ -139,7 +175,6 @@ impl Survival {
 /// Absorbs the rounding of a product of thousands of ratios, so that the 0.9 quantile of ten whole responses is the ninth.
 const ROUNDING: f64 = 1e-9;
 
-#[expect(clippy::cast_precision_loss, reason = "counts of responses stay far below 2^53")]
 fn share(part: u64, of: u64) -> f64 {
     part as f64 / of as f64
 }
@@ -263,6 +298,17 @@ mod tests {
         near(survival.mean().unwrap(), 2.0 + 8.0 * 0.5);
         near(survival.mean_residual(4).unwrap(), 6.0);
         assert_eq!(survival.mean_residual(10), None, "no observation tells");
+    }
+
+    /// One of two ends at 2, the other is cut at 4 and drawn again: 8, at risk only beyond 4. A new draw of 3 tells nothing.
+    #[test]
+    fn a_new_draw_stands_for_the_one_that_was_cut() {
+        let mut survival = observed(&[(2, true), (4, false)]);
+        survival.observe_from(4, 8, true);
+        survival.observe_from(4, 3, true);
+        near(survival.survival(4), 0.5);
+        near(survival.mean().unwrap(), 2.0 + 6.0 * 0.5);
+        near(observed(&[(2, true), (4, false), (8, true)]).mean().unwrap(), 2.0 + 6.0 * 2.0 / 3.0);
     }
 
     #[test]

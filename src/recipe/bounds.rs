@@ -1,5 +1,6 @@
 //! The bounds of every setting of a recipe.
 
+
 use super::raw::Actor;
 use super::{Raw, RecipeError, keys};
 

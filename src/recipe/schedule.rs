@@ -3,7 +3,8 @@
 use rollpacker_operators::gradient::Fetch;
 use rollpacker_operators::reward::Scoring;
 use rollpacker_operators::schedule::{
-    Builtin, ScheduleError, Synchronous, TailBatching, sync, tail_batching,
+    Builtin, HistorySorted, ScheduleError, Synchronous, TailBatching, history_sorted, sync,
+    tail_batching,
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -50,7 +51,7 @@ type Built = Result<Builtin, ScheduleError>;
 
 const STREAMED: Fetch = Fetch::Streamed { max_groups: None };
 
-static KNOWN: [Known; 3] = [
+static KNOWN: [Known; 4] = [
     Known {
         name: "sync",
         fields: keys::fields::<sync::Config>,
@@ -62,6 +63,13 @@ static KNOWN: [Known; 3] = [
         name: "fused",
         fields: keys::fields::<sync::Config>,
         build: |table| Ok(Synchronous::new(config(table)?).map(Builtin::from)),
+        scoring: Scoring::Streamed,
+        fetch: STREAMED,
+    },
+    Known {
+        name: "history_sorted",
+        fields: keys::fields::<history_sorted::Config>,
+        build: |table| Ok(HistorySorted::new(config(table)?).map(Builtin::from)),
         scoring: Scoring::Streamed,
         fetch: STREAMED,
     },

@@ -49,8 +49,13 @@ impl StepCost for Modelled {
         } else {
             self.cost.reconfiguration()
         };
-        // What has to move is computed again, on the instances that are left.
-        let instances = f64::from(to.instances.max(1));
-        start + self.cost.prefill(to.tensor_parallel, kv_tokens / instances)
+        // What has to move is computed again, one response after the other, on the instances that are left.
+        let moved = if from.tensor_parallel == to.tensor_parallel {
+            1.0 - f64::from(to.instances) / f64::from(from.instances.max(1))
+        } else {
+            1.0
+        };
+        let responses = moved.max(0.0) * kv_tokens / SEQUENCE / f64::from(to.instances.max(1));
+        start + responses * self.cost.prefill(to.tensor_parallel, SEQUENCE)
     }
 }

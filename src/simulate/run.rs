@@ -89,6 +89,7 @@ impl Stages {
             prompts_ahead: ROUNDS_AHEAD * job.raw.data.train_batch_size,
             schedule: Box::new(job.schedule()?),
             engine: Box::new(self.engine(job)?),
+            max_response_length: job.raw.data.max_response_length,
             placement: Some(self.placement(job)?),
             initial: trainer
                 .publish_initial()

@@ -3,7 +3,7 @@
 use rollpacker_dataflow::clock::Nanos;
 use serde::{Deserialize, Serialize};
 
-use super::{Decision, Event, Schedule, Synchronous, TailBatching};
+use super::{Decision, Event, HistorySorted, Schedule, Synchronous, TailBatching};
 
 /// Any built-in schedule: what a recipe chooses by name, and what a snapshot holds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -11,6 +11,8 @@ use super::{Decision, Event, Schedule, Synchronous, TailBatching};
 pub enum Builtin {
     /// Everything launched is waited for.
     Sync(Synchronous),
+    /// Everything launched is waited for; long prompts share rounds.
+    HistorySorted(HistorySorted),
     /// Speculative short rounds, and long rounds for what they defer.
     TailBatching(TailBatching),
 }
@@ -18,6 +20,12 @@ pub enum Builtin {
 impl From<Synchronous> for Builtin {
     fn from(schedule: Synchronous) -> Self {
         Self::Sync(schedule)
+    }
+}
+
+impl From<HistorySorted> for Builtin {
+    fn from(schedule: HistorySorted) -> Self {
+        Self::HistorySorted(schedule)
     }
 }
 
@@ -31,6 +39,7 @@ impl Schedule for Builtin {
     fn on(&mut self, now: Nanos, event: Event) {
         match self {
             Self::Sync(schedule) => schedule.on(now, event),
+            Self::HistorySorted(schedule) => schedule.on(now, event),
             Self::TailBatching(schedule) => schedule.on(now, event),
         }
     }
@@ -38,6 +47,7 @@ impl Schedule for Builtin {
     fn poll(&mut self) -> Option<Decision> {
         match self {
             Self::Sync(schedule) => schedule.poll(),
+            Self::HistorySorted(schedule) => schedule.poll(),
             Self::TailBatching(schedule) => schedule.poll(),
         }
     }
@@ -45,6 +55,7 @@ impl Schedule for Builtin {
     fn wants_prompts(&self) -> bool {
         match self {
             Self::Sync(schedule) => schedule.wants_prompts(),
+            Self::HistorySorted(schedule) => schedule.wants_prompts(),
             Self::TailBatching(schedule) => schedule.wants_prompts(),
         }
     }

@@ -7,6 +7,8 @@
 mod builtin;
 pub(crate) mod encode;
 mod error;
+pub mod history_sorted;
+mod inclusion;
 pub mod operator;
 mod pool;
 mod queue;
@@ -21,6 +23,7 @@ mod tests;
 
 pub use builtin::Builtin;
 pub use error::ScheduleError;
+pub use history_sorted::HistorySorted;
 pub use sync::Synchronous;
 pub use tail_batching::TailBatching;
 

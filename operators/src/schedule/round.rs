@@ -103,6 +103,11 @@ impl OpenRound {
         self.epoch
     }
 
+    /// Its prompts, ascending.
+    pub(super) fn prompts(&self) -> impl Iterator<Item = PromptId> {
+        self.groups.keys().copied()
+    }
+
     /// Whether every group was admitted or deferred.
     pub(super) fn is_decided(&self) -> bool {
         self.places.is_empty()

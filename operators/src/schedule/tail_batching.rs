@@ -23,15 +23,21 @@
 //!   each of its prompts once. Prompts of the next epoch may be offered before; they wait.
 //! - **The run's end.** With `r` rounds left, this one included, a short round launches only as many as leave at most `r - 1` quotas in
 //!   the queue, and a long round is run when it already holds more. So the queue is empty after the last.
+//! - **Selection.** `weighted` decides as the paper does, with speculation on prompts alone, and weighs what long rounds train on so that
+//!   the lengths trained on are the policy's: new draws of a prompt that was cut off count by the inverse of their inclusion, estimated
+//!   as the run goes. With surplus responses some lengths are never trained on, and no weight makes up for that, so these are refused.
 //! - **Duplicates.** Rows are told apart by their id alone; two equal rows are two prompts.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use rollpacker_dataflow::clock::Nanos;
+use rollpacker_dataflow::step::SampleId;
+use rollpacker_stages::rollout::FinishReason;
 use serde::{Deserialize, Serialize};
 
 use super::error::positive;
+use super::inclusion::Inclusion;
 use super::pool::Pool;
 use super::queue::LongPrompts;
 use super::round::{Plan, Planned};
@@ -62,6 +68,30 @@ pub struct Config {
     /// Steps of the run, counted from step 0; none: as many as the prompts give.
     #[serde(default)]
     pub total_steps: Option<u64>,
+    /// How what finishes first counts in the loss.
+    #[serde(default)]
+    pub selection: Selection,
+    /// The greatest weight of `weighted`, at least 1: bounds the variance, and leaves some bias where it binds.
+    #[serde(default = "max_weight")]
+    pub max_weight: f64,
+}
+
+/// How responses that are selected for finishing first count in the loss.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Selection {
+    /// 1 each, as in the paper: the lengths trained on are shorter than the policy's.
+    #[default]
+    Fastest,
+    /// By inverse inclusion; needs `eta_responses = 1`.
+    Weighted,
+}
+
+/// The greatest weight unless told otherwise; the estimate rarely asks for more.
+pub const MAX_WEIGHT: f64 = 16.0;
+
+fn max_weight() -> f64 {
+    MAX_WEIGHT
 }
 
 /// The tail batching schedule.
@@ -75,6 +105,8 @@ pub struct TailBatching {
     pool: Pool,
     queue: LongPrompts,
     rounds: Rounds,
+    /// Only where what is selected is weighed.
+    inclusion: Option<Inclusion>,
 }
 
 /// How many prompts of a domain a round takes.
@@ -113,9 +145,14 @@ impl TailBatching {
     /// A schedule at its start.
     ///
     /// # Errors
-    /// If a count or quota is 0, a factor is not within 1 and 1000, or the quotas do not sum to the prompts of a round.
+    /// If a count or quota is 0, a factor is not within 1 and 1000, the quotas do not sum to the prompts of a round, or `weighted` is
+    /// asked for together with surplus responses.
     pub fn new(config: Config) -> Result<Self, ScheduleError> {
         config.check()?;
+        let inclusion = match config.selection {
+            Selection::Fastest => None,
+            Selection::Weighted => Some(Inclusion::new(config.max_weight)),
+        };
         let short_responses = scaled(config.eta_responses, config.responses as usize);
         let short_responses = u32::try_from(short_responses).unwrap_or(u32::MAX);
         let one_lane = config.quotas.is_empty();
@@ -131,6 +168,7 @@ impl TailBatching {
             pool: Pool::default(),
             queue: LongPrompts::default(),
             rounds: Rounds::new(config.total_steps),
+            inclusion,
         })
     }
 
@@ -238,6 +276,15 @@ impl TailBatching {
         times(rounds, lane.quota).saturating_sub(self.queue.len(name))
     }
 
+    fn on_response(&mut self, id: SampleId, tokens: u32, reason: FinishReason) {
+        let open = self.rounds.open_step();
+        self.rounds.on_response(id, reason);
+        if let Some(inclusion) = &mut self.inclusion {
+            inclusion.on_response(open, id, tokens, reason.is_whole());
+            self.rounds.decided().for_each(|decision| inclusion.weigh(decision));
+        }
+    }
+
     fn settle(&mut self) {
         self.close();
         if !self.rounds.is_idle() {
@@ -253,14 +300,22 @@ impl TailBatching {
     fn close(&mut self) {
         let Some(round) = self.rounds.take_decided() else { return };
         let (step, epoch) = (round.step(), round.epoch());
+        let mut deferred = Vec::new();
         for (prompt, lane) in round.into_deferred() {
             self.rounds.decide(Decision::Defer { prompt, reason: Reason::RoundFull });
             self.queue.put(epoch, lane, prompt, step);
+            deferred.push(prompt);
+        }
+        if let Some(inclusion) = &mut self.inclusion {
+            inclusion.close(step, &deferred);
         }
         self.rounds.close(step, self.queue.report(step));
     }
 
     fn open(&mut self, Upcoming { round, reason, epoch, shares }: Upcoming) {
+        if let Some(inclusion) = &mut self.inclusion {
+            inclusion.open();
+        }
         let mut prompts = Vec::new();
         for Share { lane, queued, fresh, .. } in &shares {
             let planned = |reason| move |prompt| Planned { prompt, lane: Arc::clone(lane), reason };
@@ -294,7 +349,9 @@ impl Schedule for TailBatching {
             Event::Prompt(offer) => self.offer(offer),
             Event::EndOfPrompts => self.pool.end(),
             Event::Policy { step } => self.rounds.on_policy(step),
-            Event::Response { id, finish_reason, .. } => self.rounds.on_response(id, finish_reason),
+            Event::Response { id, tokens, finish_reason } => {
+                self.on_response(id, tokens, finish_reason);
+            }
             Event::Scored { .. } => {}
         }
         self.settle();
@@ -316,6 +373,10 @@ impl Config {
         positive("total_steps", self.total_steps.unwrap_or(1))?;
         factor("eta_prompts", self.eta_prompts)?;
         factor("eta_responses", self.eta_responses)?;
+        if self.selection != Selection::Fastest && self.eta_responses > 1.0 {
+            return Err(ScheduleError::Weighted { eta_responses: self.eta_responses });
+        }
+        factor("max_weight", self.max_weight)?;
         for (domain, &quota) in &self.quotas {
             positive(&format!("quotas.{domain}"), quota as u64)?;
         }

@@ -133,7 +133,8 @@ impl Run<'_> {
             1..4 => FinishReason::Length,
             _ => FinishReason::Stop,
         };
-        self.later(duration, random, Event::Response { id, tokens: 1, finish_reason });
+        let tokens = u32::try_from(duration).expect("short");
+        self.later(duration, random, Event::Response { id, tokens, finish_reason });
     }
 
     /// Half of the aborts come too late: the response ends as it would have.

@@ -86,11 +86,14 @@ fn take_in(request: &Request, lengths: &dyn LengthModel) -> impl Iterator<Item =
     let prompt_length = lengths.prompt(row).prompt_length;
     request.samples.clone().map(move |sample| {
         let id = SampleId { step: request.step, prompt: request.prompt, sample };
-        let kept = kept(&request.resumed, sample);
+        let resumed = resumed(&request.resumed, sample);
+        let (launched, kept) = resumed
+            .map_or((request.step, 0), |resumed| (resumed.launched, resumed.response_length));
         Live {
             id,
             prompt_length,
-            length: response_beyond(lengths, row, id, kept),
+            // As long as it would have been, had it never been stopped.
+            length: response_beyond(lengths, row, SampleId { step: launched, ..id }, kept),
             tokens: kept,
             since: 0,
             turn: 0,
@@ -102,9 +105,7 @@ fn take_in(request: &Request, lengths: &dyn LengthModel) -> impl Iterator<Item =
     })
 }
 
-/// Tokens that the request brings of a response.
-fn kept(resumed: &[Partial], sample: u32) -> u32 {
-    resumed
-        .binary_search_by_key(&sample, |partial| partial.sample)
-        .map_or(0, |at| resumed[at].response_length)
+/// What the request brings of a response.
+fn resumed(resumed: &[Partial], sample: u32) -> Option<&Partial> {
+    resumed.binary_search_by_key(&sample, |partial| partial.sample).ok().map(|at| &resumed[at])
 }
