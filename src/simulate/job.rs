@@ -196,6 +196,17 @@ impl Job {
         })
     }
 
+    /// Whether every trained token is sampled by the weights that are updated: no staleness, and no response that goes on in a later
+    /// step.
+    #[must_use]
+    pub fn is_on_policy(&self) -> bool {
+        let Section { name, options } = &self.raw.schedule;
+        let resumes = name == "partial"
+            || options.get("mode").and_then(Value::as_str) == Some("partial")
+            || options.get("keep_partial").and_then(Value::as_bool) == Some(true);
+        self.raw.pipeline.staleness == 0 && !resumes
+    }
+
     /// Responses that the engine runs at once, unless its KV cache is full before.
     fn slots(&self) -> u32 {
         let rollout = &self.raw.rollout;

@@ -39,6 +39,8 @@ pub struct Configured {
     pub outcomes: Vec<Outcome>,
     /// Where its baseline is among the configurations.
     pub baseline: usize,
+    /// Whether every trained token is sampled by the weights that are updated.
+    pub on_policy: bool,
 }
 
 /// The configurations of a sweep, to be run.
@@ -218,6 +220,7 @@ impl Sweep {
                 seeds: point.job.seeds(),
                 outcomes: outcomes.by_ref().take(point.job.seeds().len()).collect(),
                 baseline: point.baseline,
+                on_policy: point.job.is_on_policy(),
             })
             .collect())
     }
@@ -229,7 +232,8 @@ pub fn summaries(runs: &[Configured]) -> Vec<Summary> {
     runs.iter()
         .filter_map(|run| {
             let baseline = &runs[run.baseline].outcomes;
-            Summary::of(run.label.clone(), run.settings.clone(), &run.outcomes, baseline)
+            let (label, settings) = (run.label.clone(), run.settings.clone());
+            Summary::of(label, settings, &run.outcomes, baseline, run.on_policy)
         })
         .collect()
 }
