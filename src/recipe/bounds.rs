@@ -1,6 +1,5 @@
 //! The bounds of every setting of a recipe.
 
-
 use super::raw::Actor;
 use super::{Raw, RecipeError, keys};
 

@@ -1,14 +1,14 @@
 //! Advice: which configuration of a sweep to choose, and why.
 
-use super::summary::Summary;
+use super::summary::{LEAST_ESS, Stat, Summary};
 use super::table::{percent, ratio};
 
-/// The best of a sweep.
+/// The best of a sweep by its speed-up a step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Advice<'a> {
-    /// The most speed-up a step among those of low bias.
+    /// The fastest of low bias that is on-policy.
     pub low_bias: Option<&'a Summary>,
-    /// The most speed-up a step whatever the bias.
+    /// The fastest whatever it trains on.
     pub fastest: Option<&'a Summary>,
     /// How far the mean length may be off.
     pub tolerance: f64,
@@ -23,7 +23,7 @@ impl<'a> Advice<'a> {
             summaries.iter().filter(fits).max_by(|a, b| speed(a).total_cmp(&speed(b)))
         };
         Self {
-            low_bias: best(&|summary| summary.bias.is_low(tolerance)),
+            low_bias: best(&|summary| summary.on_policy && summary.bias.is_low(tolerance)),
             fastest: best(&|_| true),
             tolerance,
         }
@@ -35,22 +35,24 @@ impl<'a> Advice<'a> {
         let bound = percent(self.tolerance);
         let chosen = match self.low_bias {
             Some(chosen) => format!(
-                "Choose {}: {}. Of the configurations whose mean trained length is within {bound} of the policy's and whose effective \
-                 sample size is at least 0.95, it has the shortest steps ({}).",
+                "Choose {}: {}. Of the on-policy configurations whose mean trained length is within {bound} of the policy's and whose \
+                 effective sample size is at least {LEAST_ESS}, it has the shortest steps: {}.",
                 chosen.label,
                 pace(chosen),
                 price(chosen),
             ),
             None => format!(
-                "No configuration trains on a mean length within {bound} of the policy's with an effective sample size of at least 0.95."
+                "No on-policy configuration trains on a mean length within {bound} of the policy's with an effective sample size of at \
+                 least {LEAST_ESS}."
             ),
         };
         match self.fastest.filter(|fastest| self.low_bias.is_none_or(|low| low != *fastest)) {
             Some(fastest) => format!(
-                "{chosen}\nWithout that bound, {} has the shortest steps: {}, but {}.",
+                "{chosen}\nWithout these bounds, {} has the shortest steps: {}, but {}{}.",
                 fastest.label,
                 pace(fastest),
                 price(fastest),
+                if fastest.on_policy { "" } else { "; it trains on tokens of earlier weights" },
             ),
             None => format!("{chosen} No other has shorter steps."),
         }
@@ -58,7 +60,7 @@ impl<'a> Advice<'a> {
 }
 
 fn pace(summary: &Summary) -> String {
-    let times = |stat: Option<super::summary::Stat>| stat.map_or(0.0, |stat| stat.mean);
+    let times = |stat: Option<Stat>| stat.map_or(0.0, |stat| stat.mean);
     format!(
         "steps of {:.0} s on average, {} times as fast as sync, and {} times the trained tokens a second",
         summary.step_s.mean,
@@ -69,13 +71,15 @@ fn pace(summary: &Summary) -> String {
 
 fn price(summary: &Summary) -> String {
     let bias = &summary.bias;
-    let shown =
-        |stat: Option<super::summary::Stat>| stat.map_or("unknown".to_owned(), |s| ratio(s.mean));
+    let of_policy = |stat: Option<Stat>| match stat {
+        Some(stat) => format!("{} of the policy's", ratio(stat.mean)),
+        None => "not known".to_owned(),
+    };
     format!(
-        "the mean trained length is {} of the policy's, the 99th percentile {}, and {} of the sampled tokens are discarded",
-        shown(bias.mean_ratio),
-        shown(bias.p99_ratio),
-        bias.discarded.map_or("none".to_owned(), |discarded| percent(discarded.mean)),
+        "the mean trained length is {}, the 99th percentile {}, and {} of the sampled tokens are discarded",
+        of_policy(bias.mean_ratio),
+        of_policy(bias.p99_ratio),
+        percent(bias.discarded.map_or(0.0, |discarded| discarded.mean)),
     )
 }
 
@@ -86,25 +90,26 @@ mod tests {
     use super::super::summary::tests::run;
     use super::*;
 
-    fn summary(label: &str, seconds: f64, mean_ratio: f64) -> Summary {
+    fn summary(label: &str, seconds: f64, mean_ratio: f64, on_policy: bool) -> Summary {
         let metrics = [("bias/mean_ratio", mean_ratio), ("bias/p99_ratio", mean_ratio)];
         let runs = [run(&[("full", seconds)], &metrics)];
-        Summary::of(label.to_owned(), vec![], &runs, &[run(&[("full", 100.0)], &[])])
+        Summary::of(label.to_owned(), vec![], &runs, &[run(&[("full", 100.0)], &[])], on_policy)
             .expect("a step")
     }
 
     #[test]
     fn the_fastest_of_low_bias_is_chosen_and_the_fastest_named() {
         let all = [
-            summary("sync", 100.0, 1.0),
-            summary("history_sorted", 80.0, 1.01),
-            summary("tail_batching", 40.0, 0.66),
+            summary("sync", 100.0, 1.0, true),
+            summary("history_sorted", 80.0, 1.01, true),
+            summary("sync one-off", 50.0, 1.0, false),
+            summary("tail_batching one-off", 40.0, 0.66, false),
         ];
         let advice = Advice::of(&all, 0.03);
         assert_eq!(advice.low_bias.map(|chosen| chosen.label.as_str()), Some("history_sorted"));
         expect![[r#"
-            Choose history_sorted: steps of 80 s on average, 1.25 times as fast as sync, and 1.25 times the trained tokens a second. Of the configurations whose mean trained length is within 3 % of the policy's and whose effective sample size is at least 0.95, it has the shortest steps (the mean trained length is 1.01 of the policy's, the 99th percentile 1.01, and none of the sampled tokens are discarded).
-            Without that bound, tail_batching has the shortest steps: steps of 40 s on average, 2.50 times as fast as sync, and 2.50 times the trained tokens a second, but the mean trained length is 0.66 of the policy's, the 99th percentile 0.66, and none of the sampled tokens are discarded."#]]
+            Choose history_sorted: steps of 80 s on average, 1.25 times as fast as sync, and 1.25 times the trained tokens a second. Of the on-policy configurations whose mean trained length is within 3 % of the policy's and whose effective sample size is at least 0.95, it has the shortest steps: the mean trained length is 1.01 of the policy's, the 99th percentile 1.01 of the policy's, and 0 % of the sampled tokens are discarded.
+            Without these bounds, tail_batching one-off has the shortest steps: steps of 40 s on average, 2.50 times as fast as sync, and 2.50 times the trained tokens a second, but the mean trained length is 0.66 of the policy's, the 99th percentile 0.66 of the policy's, and 0 % of the sampled tokens are discarded; it trains on tokens of earlier weights."#]]
         .assert_eq(&advice.text());
     }
 }

@@ -185,11 +185,32 @@ impl Job {
     /// # Errors
     /// If its options are out of bounds.
     pub fn schedule(&self) -> Result<Builtin, RecipeError> {
-        self.raw.schedule.build(Size {
+        let mut section = self.raw.schedule.clone();
+        if HAS_SLOTS.contains(&section.name.as_str()) && !section.options.contains_key("slots") {
+            section.options.insert("slots".to_owned(), Value::Integer(self.slots().into()));
+        }
+        section.build(Size {
             prompts: self.raw.data.train_batch_size,
             responses: self.raw.rollout.n,
             total_steps: Some(self.total_steps()),
         })
+    }
+
+    /// Whether every trained token is sampled by the weights that are updated: no staleness, and no response that goes on in a later
+    /// step.
+    #[must_use]
+    pub fn is_on_policy(&self) -> bool {
+        let Section { name, options } = &self.raw.schedule;
+        let resumes = name == "partial"
+            || options.get("mode").and_then(Value::as_str) == Some("partial")
+            || options.get("keep_partial").and_then(Value::as_bool) == Some(true);
+        self.raw.pipeline.staleness == 0 && !resumes
+    }
+
+    /// Responses that the engine runs at once, unless its KV cache is full before.
+    fn slots(&self) -> u32 {
+        let rollout = &self.raw.rollout;
+        self.rollout_gpus() / rollout.tensor_parallel * rollout.max_num_seqs
     }
 
     /// Steps that are run, those that do not count included.
@@ -237,6 +258,9 @@ impl Job {
         )
     }
 }
+
+/// Schedules that hold back what the engine has no slot for; left out, `schedule.slots` is what the engine runs at once.
+const HAS_SLOTS: [&str; 2] = ["sorted", "frontier_group"];
 
 /// How the authors of a schedule run it.
 struct Habits {

@@ -110,6 +110,7 @@ mod tests {
             seeds: vec![7],
             outcomes: vec![run(&[("short", 2.0), ("long", 3.0)], metrics)],
             baseline: 0,
+            on_policy: true,
         };
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("steps.parquet");

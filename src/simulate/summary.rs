@@ -84,6 +84,8 @@ pub struct Summary {
     pub tokens_per_s: Stat,
     /// What it costs statistically.
     pub bias: Bias,
+    /// Whether every trained token was sampled by the weights that are updated.
+    pub on_policy: bool,
     /// Steps in the time of one of the baseline.
     pub speedup: Option<Stat>,
     /// Trained tokens in the time of one of the baseline.
@@ -110,6 +112,7 @@ impl Summary {
         settings: Vec<String>,
         runs: &[Outcome],
         baseline: &[Outcome],
+        on_policy: bool,
     ) -> Option<Self> {
         let all = || runs.iter().flat_map(|run| &run.steps);
         let pace = |run: &Outcome| (step_s(run), tokens_per_s(run));
@@ -126,6 +129,7 @@ impl Summary {
             waiting_ratio: stat(runs, |run| mean_of(run, metric::WAITING)),
             tokens_per_s: stat(runs, |run| Some(tokens_per_s(run)))?,
             bias: Bias::of(runs),
+            on_policy,
             speedup: Stat::of(&beside().map(|(own, base)| base.0 / own.0).collect::<Vec<_>>()),
             token_speedup: Stat::of(
                 &beside().map(|(own, base)| own.1 / base.1).collect::<Vec<_>>(),
@@ -282,7 +286,7 @@ pub(super) mod tests {
     fn speed_ups_are_taken_seed_by_seed() {
         let baseline = [run(&[("full", 20.0)], &[]), run(&[("full", 40.0)], &[])];
         let runs = [run(&[("short", 10.0)], &[]), run(&[("short", 10.0)], &[])];
-        let summary = Summary::of(String::new(), vec![], &runs, &baseline).expect("steps");
+        let summary = Summary::of(String::new(), vec![], &runs, &baseline, true).expect("steps");
         let speedup = summary.speedup.expect("a baseline");
         assert_eq!(speedup.mean, 3.0);
         assert!((speedup.sd - 2f64.sqrt()).abs() < 1e-12);
@@ -292,7 +296,7 @@ pub(super) mod tests {
     #[test]
     fn rounds_are_told_apart() {
         let runs = [run(&[("short", 10.0), ("short", 12.0), ("long", 40.0), ("short", 14.0)], &[])];
-        let summary = Summary::of(String::new(), vec![], &runs, &runs).expect("steps");
+        let summary = Summary::of(String::new(), vec![], &runs, &runs, true).expect("steps");
         let rounds: Vec<_> = summary
             .rounds
             .iter()

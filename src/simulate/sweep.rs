@@ -18,9 +18,13 @@ use crate::recipe::{RecipeError, from_table, overlay, read_table};
 /// A setting and the values that it takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Axis {
+    key: String,
     /// Values by name, each with the settings that make it.
     values: Vec<(String, Vec<String>)>,
 }
+
+/// The setting that tells a configuration from its baseline.
+const SCHEDULE: &str = "schedule.name";
 
 /// A configuration, and what came of it.
 #[derive(Clone, Debug)]
@@ -35,6 +39,8 @@ pub struct Configured {
     pub outcomes: Vec<Outcome>,
     /// Where its baseline is among the configurations.
     pub baseline: usize,
+    /// Whether every trained token is sampled by the weights that are updated.
+    pub on_policy: bool,
 }
 
 /// The configurations of a sweep, to be run.
@@ -63,28 +69,25 @@ impl Axis {
         if key.is_empty() || values.trim().is_empty() {
             return Err(wrong());
         }
-        if (key, values.trim()) == ("schedule.name", "all") {
+        if (key, values.trim()) == (SCHEDULE, "all") {
             return Ok(Self::schedules());
         }
         let name = |value: &str| match key {
-            "schedule.name" => value.to_owned(),
+            SCHEDULE => value.to_owned(),
             key => format!("{}={value}", key.rsplit('.').next().unwrap_or(key)),
         };
         let values = split(values).into_iter().map(|value| {
             let value = value.trim();
             (name(value), vec![format!("{key}={value}")])
         });
-        Ok(Self { values: values.collect() })
+        Ok(Self { key: key.to_owned(), values: values.collect() })
     }
 
     /// Every schedule as its authors run it.
     #[must_use]
     pub fn schedules() -> Self {
-        let value = |variant: &Variant| {
-            let settings = variant.settings.iter().map(|&setting| setting.to_owned());
-            (variant.label.to_owned(), settings.collect())
-        };
-        Self { values: variant::ALL.iter().map(value).collect() }
+        let value = |variant: &Variant| (variant.label.to_owned(), variant.overrides().collect());
+        Self { key: SCHEDULE.to_owned(), values: variant::all().map(value).collect() }
     }
 }
 
@@ -121,28 +124,22 @@ impl Sweep {
     ) -> anyhow::Result<Self> {
         let table = read_table(path, overrides)?;
         let mut wanted = Vec::new();
-        for (label, settings) in product(axes) {
-            let raw = point(table.clone(), &settings, change);
-            wanted.push((label.clone(), settings, raw.with_context(|| named(&label))?));
+        for point in product(axes) {
+            let raw = read(table.clone(), &point.settings, change);
+            wanted.push((raw.with_context(|| named(&point.label))?, point));
         }
         let mut sweep = Self { points: Vec::new() };
-        for (label, _, raw) in &wanted {
+        for (raw, point) in &wanted {
             let baseline = raw.baseline();
-            if !sweep.has(&baseline) && !wanted.iter().any(|(.., raw)| *raw == baseline) {
-                let label = if label.is_empty() {
-                    "sync".to_owned()
-                } else {
-                    format!("sync, beside {label}")
-                };
-                sweep
-                    .add("sync".to_owned(), vec!["schedule.name=sync".to_owned()], baseline)
-                    .with_context(|| named(&label))?;
+            if !sweep.has(&baseline) && !wanted.iter().any(|(raw, _)| *raw == baseline) {
+                sweep.add(point.baseline(), baseline)?;
             }
         }
-        for (label, settings, raw) in wanted {
-            let shown = if label.is_empty() { raw.schedule.name.clone() } else { label };
-            let failed = named(&shown);
-            sweep.add(shown, settings, raw).context(failed)?;
+        for (raw, mut point) in wanted {
+            if point.label.is_empty() {
+                point.label.clone_from(&raw.schedule.name);
+            }
+            sweep.add(point, raw)?;
         }
         sweep.find_baselines();
         Ok(sweep)
@@ -152,11 +149,12 @@ impl Sweep {
         self.points.iter().any(|point| point.job.raw == *raw)
     }
 
-    fn add(&mut self, label: String, settings: Vec<String>, raw: RawJob) -> anyhow::Result<()> {
+    fn add(&mut self, place: Place, raw: RawJob) -> anyhow::Result<()> {
         // A trace is read once for all.
         let trace = self.points.iter().find(|point| point.job.raw.lengths == raw.lengths);
         let trace = trace.and_then(|point| point.job.trace.clone());
-        let job = Job::resolve(raw, trace)?;
+        let job = Job::resolve(raw, trace).with_context(|| named(&place.label))?;
+        let Place { label, settings, .. } = place;
         self.points.push(Point { label, settings, job, baseline: 0 });
         Ok(())
     }
@@ -222,6 +220,7 @@ impl Sweep {
                 seeds: point.job.seeds(),
                 outcomes: outcomes.by_ref().take(point.job.seeds().len()).collect(),
                 baseline: point.baseline,
+                on_policy: point.job.is_on_policy(),
             })
             .collect())
     }
@@ -233,7 +232,8 @@ pub fn summaries(runs: &[Configured]) -> Vec<Summary> {
     runs.iter()
         .filter_map(|run| {
             let baseline = &runs[run.baseline].outcomes;
-            Summary::of(run.label.clone(), run.settings.clone(), &run.outcomes, baseline)
+            let (label, settings) = (run.label.clone(), run.settings.clone());
+            Summary::of(label, settings, &run.outcomes, baseline, run.on_policy)
         })
         .collect()
 }
@@ -265,26 +265,49 @@ fn parallel<T: Send>(
     results.into_iter().map(|(_, result)| result).collect()
 }
 
-/// Labels and settings of the cross product; one without any where there is no axis.
-fn product(axes: &[Axis]) -> Vec<(String, Vec<String>)> {
-    let mut points = vec![(Vec::new(), Vec::new())];
-    for axis in axes {
-        points = points
-            .into_iter()
-            .flat_map(|(labels, settings): (Vec<String>, Vec<String>)| {
-                axis.values.iter().map(move |(label, more)| {
-                    (
-                        [&labels[..], std::slice::from_ref(label)].concat(),
-                        [&settings[..], &more[..]].concat(),
-                    )
-                })
-            })
-            .collect();
-    }
-    points.into_iter().map(|(labels, settings)| (labels.join(" "), settings)).collect()
+/// A place in the cross product.
+#[derive(Clone, Debug, Default)]
+struct Place {
+    label: String,
+    settings: Vec<String>,
+    /// Label and settings without those of the schedule.
+    beside: (String, Vec<String>),
 }
 
-fn point(
+impl Place {
+    fn with(&self, axis: &Axis, label: &str, settings: &[String]) -> Self {
+        let joined = |one: &str| format!("{one} {label}").trim().to_owned();
+        let both = |one: &[String]| [one, settings].concat();
+        let beside = match axis.key.as_str() {
+            SCHEDULE => self.beside.clone(),
+            _ => (joined(&self.beside.0), both(&self.beside.1)),
+        };
+        Self { label: joined(&self.label), settings: both(&self.settings), beside }
+    }
+
+    /// Where its baseline stands.
+    fn baseline(&self) -> Self {
+        let (label, settings) = &self.beside;
+        let label = format!("{label} sync").trim().to_owned();
+        let name = format!("{SCHEDULE}=sync");
+        let settings = settings.iter().cloned().chain([name]).collect();
+        Self { label, settings, beside: self.beside.clone() }
+    }
+}
+
+/// The cross product; one place without settings where there is no axis.
+fn product(axes: &[Axis]) -> Vec<Place> {
+    let crossed = |places: Vec<Place>, axis: &Axis| {
+        let along = |place: Place| {
+            let values = axis.values.iter();
+            values.map(move |(label, settings)| place.with(axis, label, settings))
+        };
+        places.into_iter().flat_map(along).collect()
+    };
+    axes.iter().fold(vec![Place::default()], crossed)
+}
+
+fn read(
     mut table: Table,
     settings: &[String],
     change: &dyn Fn(&mut RawJob),
@@ -309,7 +332,7 @@ mod tests {
 
     const JOB: &str = "[sim]\nseeds = 2\nsteps = 1";
 
-    fn read(axes: &[&str]) -> anyhow::Result<Sweep> {
+    fn sweep(axes: &[&str]) -> anyhow::Result<Sweep> {
         let folder = tempfile::tempdir()?;
         let path = folder.path().join("job.toml");
         std::fs::write(&path, JOB)?;
@@ -318,7 +341,7 @@ mod tests {
     }
 
     fn check(axes: &[&str], expected: Expect) {
-        let shown = match read(axes) {
+        let shown = match sweep(axes) {
             Ok(sweep) => sweep
                 .points
                 .iter()
@@ -358,7 +381,7 @@ mod tests {
         check(&["rollout.n="], expect!["override `rollout.n=`: expected key=value"]);
         check(
             &["rollout.n=8,0"],
-            expect!["configuration sync, beside n=0: key `rollout.n`: expected at least 1, found 0"],
+            expect!["configuration n=0 sync: key `rollout.n`: expected at least 1, found 0"],
         );
         check(
             &["rollout.m=8"],
@@ -380,7 +403,7 @@ mod tests {
                 Ok(Outcome { steps: vec![step.steps[0].clone(); steps], ..Outcome::default() })
             };
             let threads = NonZero::new(threads).expect("some");
-            let runs = read(&["rollout.n=1,2,3"]).expect("valid").run(threads, &run, &|| {});
+            let runs = sweep(&["rollout.n=1,2,3"]).expect("valid").run(threads, &run, &|| {});
             let runs = runs.expect("no error");
             let shown = |run: &Configured| {
                 let of = |outcome: &Outcome| (outcome.steps.len(), outcome.steps[0].seconds);
@@ -389,7 +412,7 @@ mod tests {
             runs.iter().map(shown).collect::<Vec<_>>()
         };
         assert_eq!(labels(1), labels(5));
-        assert_eq!(labels(5)[2], ("sync".to_owned(), vec![(3, 1.0), (3, 2.0)]));
+        assert_eq!(labels(5)[2], ("n=3 sync".to_owned(), vec![(3, 1.0), (3, 2.0)]));
         assert_eq!(labels(5)[5], ("n=3".to_owned(), vec![(3, 1.0), (3, 2.0)]));
     }
 
@@ -399,8 +422,8 @@ mod tests {
             (2, 2) => anyhow::bail!("no"),
             _ => Ok(Outcome::default()),
         };
-        let sweep = read(&["rollout.n=1,2"]).expect("valid");
+        let sweep = sweep(&["rollout.n=1,2"]).expect("valid");
         let error = sweep.run(NonZero::<usize>::MIN, &run, &|| {}).expect_err("failed");
-        assert_eq!(format!("{error:#}"), "configuration sync, seed 2: no");
+        assert_eq!(format!("{error:#}"), "configuration n=2 sync, seed 2: no");
     }
 }

@@ -138,8 +138,9 @@ mod tests {
         ];
         let batched = [("short", 80.0), ("short", 90.0), ("short", 100.0), ("long", 230.0)];
         let tail_batching = [run(&batched, &metrics)];
-        let summary =
-            |label: &str, runs| Summary::of(label.to_owned(), vec![], runs, &sync).expect("steps");
+        let summary = |label: &str, runs| {
+            Summary::of(label.to_owned(), vec![], runs, &sync, true).expect("steps")
+        };
         expect![[r#"
             configuration  step s      short s      long s       full s  sync  rollout  reward  training  bubble  waiting
             sync              200            -           -  200 (100 %)  1.00      100    0.50      98.5    74 %     80 %

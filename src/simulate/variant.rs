@@ -1,17 +1,97 @@
 //! The schedules that `schedule.name=all` stands for, each with the settings that make it what its authors describe.
 
+use crate::recipe::schedule;
+
 /// A schedule by name, with settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Variant {
     /// Its name in tables.
     pub label: &'static str,
-    /// What it sets in a job, `key=value`.
+    /// The schedule.
+    pub schedule: &'static str,
+    /// What it sets in a job beside the name, `key=value`.
     pub settings: &'static [&'static str],
 }
 
+impl Variant {
+    const fn new(
+        label: &'static str,
+        schedule: &'static str,
+        settings: &'static [&'static str],
+    ) -> Self {
+        Self { label, schedule, settings }
+    }
+
+    /// All of its settings.
+    pub fn overrides(&self) -> impl Iterator<Item = String> {
+        let name = format!("schedule.name={}", self.schedule);
+        std::iter::once(name).chain(self.settings.iter().map(|&setting| setting.to_owned()))
+    }
+}
+
 /// Every schedule, from the baseline on.
-pub const ALL: &[Variant] = &[
-    Variant { label: "sync", settings: &["schedule.name=sync"] },
-    Variant { label: "fused", settings: &["schedule.name=fused"] },
-    Variant { label: "tail_batching", settings: &["schedule.name=tail_batching"] },
+pub fn all() -> impl Iterator<Item = &'static Variant> {
+    ALL.iter().filter(|variant| schedule::names().any(|name| name == variant.schedule))
+}
+
+const ALL: &[Variant] = &[
+    // veRL.
+    Variant::new("sync", "sync", &[]),
+    // RLHFuse as RollPacker strengthens it.
+    Variant::new("fused", "fused", &[]),
+    // RollPacker, and its rounds with speculation on prompts alone, weighted against the length bias.
+    Variant::new(
+        "tail_batching",
+        "tail_batching",
+        &["schedule.eta_prompts=1.25", "schedule.eta_responses=1.25"],
+    ),
+    Variant::new(
+        "tail_batching weighted",
+        "tail_batching",
+        &["schedule.eta_prompts=1.25", "schedule.eta_responses=1", "schedule.selection=weighted"],
+    ),
+    // Long prompts share rounds from the second epoch on.
+    Variant::new("history_sorted", "history_sorted", &[]),
+    // DAPO.
+    Variant::new(
+        "dynamic",
+        "dynamic",
+        &["schedule.max_generated_batches=10", "schedule.on_exhausted=smaller_step"],
+    ),
+    // SortedRL.
+    Variant::new("sorted", "sorted", &["schedule.group_size=4", "schedule.mode=on_policy"]),
+    Variant::new(
+        "sorted partial",
+        "sorted",
+        &["schedule.group_size=4", "schedule.mode=partial", "schedule.carry_over=true"],
+    ),
+    // Kimi k1.5 and APRIL.
+    Variant::new(
+        "partial",
+        "partial",
+        &["schedule.oversubscription=1.5", "schedule.max_versions=4"],
+    ),
+    // RolloutPipe.
+    Variant::new("frontier_group", "frontier_group", &["schedule.order=group_major"]),
+    // One step off the policy, on GPUs of their own; RollPacker, section 6.7.
+    Variant::new(
+        "sync one-off",
+        "sync",
+        &[
+            "pipeline.staleness=1",
+            "pipeline.placement=separate",
+            "pipeline.reward=streamed",
+            "pipeline.gradient=streamed",
+        ],
+    ),
+    Variant::new(
+        "tail_batching one-off",
+        "tail_batching",
+        &[
+            "schedule.eta_prompts=1.25",
+            "schedule.eta_responses=1.25",
+            "pipeline.staleness=1",
+            "pipeline.placement=separate",
+        ],
+    ),
 ];

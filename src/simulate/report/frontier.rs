@@ -45,16 +45,44 @@ pub(super) fn chart(summaries: &[Summary]) -> anyhow::Result<Vec<String>> {
             .draw()?;
         let unbiased = [(1.0, 0.0), (1.0, beyond(fastest))];
         chart.draw_series([PathElement::new(unbiased, BLACK.mix(0.5).stroke_width(1))])?;
+        let mut labels = Vec::new();
         for (index, &(label, ratio, speedup, sd)) in points.iter().enumerate() {
             let colour = colour(index);
             let spread = [(ratio, speedup - sd), (ratio, speedup + sd)];
             chart.draw_series([PathElement::new(spread, colour.stroke_width(1))])?;
             chart.draw_series([Circle::new((ratio, speedup), 5, colour.filled())])?;
+            let (x, y) = chart.backend_coord(&(ratio, speedup));
+            let below = free(&mut labels, x, y);
             let beside = EmptyElement::at((ratio, speedup))
-                + Text::new(label.to_owned(), (8, -14), ("sans-serif", 13));
+                + Text::new(label.to_owned(), (8, below), ("sans-serif", 13));
             chart.draw_series([beside])?;
         }
         Ok(())
     })?;
     Ok(vec![svg])
+}
+
+/// Where a label goes, in pixels below its point, so that it lies on none of the earlier ones, which it joins.
+fn free(labels: &mut Vec<(i32, i32)>, x: i32, y: i32) -> i32 {
+    const PLACES: [i32; 5] = [-14, 1, -28, 15, -42];
+    let covers =
+        |at: i32, (left, top): &(i32, i32)| (x - left).abs() < 150 && (at - top).abs() < 13;
+    let place =
+        PLACES.into_iter().find(|place| !labels.iter().any(|label| covers(y + place, label)));
+    let place = place.unwrap_or(PLACES[0]);
+    labels.push((x, y + place));
+    place
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_of_near_points_lie_beside_each_other() {
+        let mut labels = Vec::new();
+        assert_eq!(free(&mut labels, 100, 50), -14);
+        assert_eq!(free(&mut labels, 104, 52), 1);
+        assert_eq!(free(&mut labels, 400, 50), -14);
+    }
 }

@@ -156,6 +156,7 @@ mod tests {
             seeds: vec![1],
             outcomes: vec![outcome],
             baseline: 0,
+            on_policy: true,
         }
     }
 
