@@ -25,6 +25,7 @@ fn tail_batching() -> TailBatching {
         quotas: BTreeMap::new(),
         max_queue_age: None,
         total_steps: None,
+        filter_zero_variance: None,
     };
     TailBatching::new(config).expect("valid")
 }

@@ -255,6 +255,7 @@ impl Recipe {
             quotas: quotas.collect(),
             max_queue_age: schedule.max_queue_age,
             total_steps: self.raw.trainer.total_training_steps,
+            filter_zero_variance: None,
         })
     }
 

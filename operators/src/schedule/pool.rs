@@ -58,6 +58,12 @@ impl Pool {
         self.epochs.get(&epoch).and_then(|lanes| lanes.get(lane)).map_or(0, VecDeque::len)
     }
 
+    /// How many of `wanted` prompts there are; none if more may still be offered.
+    pub(super) fn fresh(&self, epoch: u32, lane: &str, wanted: usize) -> Option<usize> {
+        let fresh = self.len(epoch, lane).min(wanted);
+        (fresh == wanted || self.has_all_of(epoch)).then_some(fresh)
+    }
+
     /// Takes the first `count` prompts of a lane, or as many as there are.
     pub(super) fn take(&mut self, epoch: u32, lane: &str, count: usize) -> Vec<PromptId> {
         let Some(lanes) = self.epochs.get_mut(&epoch) else { return Vec::new() };

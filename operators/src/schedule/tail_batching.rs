@@ -23,6 +23,9 @@
 //!   each of its prompts once. Prompts of the next epoch may be offered before; they wait.
 //! - **The run's end.** With `r` rounds left, this one included, a short round launches only as many as leave at most `r - 1` quotas in
 //!   the queue, and a long round is run when it already holds more. So the queue is empty after the last.
+//! - **Dynamic sampling** (section 7). With `filter_zero_variance`, a group without variance of reward is rejected instead of admitted, and
+//!   never queued; another prompt is launched in its place, in a long round the next of the queue. When the epoch has none left, or
+//!   the bound allows none, the round admits fewer groups, or the run fails.
 //! - **Duplicates.** Rows are told apart by their id alone; two equal rows are two prompts.
 
 use std::collections::BTreeMap;
@@ -34,9 +37,11 @@ use serde::{Deserialize, Serialize};
 use super::error::positive;
 use super::pool::Pool;
 use super::queue::LongPrompts;
-use super::round::{Plan, Planned};
-use super::rounds::{Next, Rounds};
+use super::round::{OpenRound, Plan, Planned, Rules, Vacancy};
+use super::round_policy::RoundPolicy;
+use super::rounds::{Next, Rounds, times};
 use super::speculation::{factor, scaled};
+use super::variance::ZeroVarianceFilter;
 use super::{Decision, Event, Offer, Reason, Round, Schedule, ScheduleError};
 
 /// What [`TailBatching`] is told at the start.
@@ -60,6 +65,9 @@ pub struct Config {
     /// Steps of the run, counted from step 0; none: as many as the prompts give.
     #[serde(default)]
     pub total_steps: Option<u64>,
+    /// Groups without variance of reward are rejected and replaced; none: they are admitted.
+    #[serde(default)]
+    pub filter_zero_variance: Option<ZeroVarianceFilter>,
 }
 
 /// The tail batching schedule.
@@ -70,6 +78,7 @@ pub struct TailBatching {
     responses: u32,
     short_responses: u32,
     max_queue_age: Option<u64>,
+    filter: Option<ZeroVarianceFilter>,
     pool: Pool,
     queue: LongPrompts,
     rounds: Rounds,
@@ -86,7 +95,7 @@ struct Lane {
 
 /// An upcoming round.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Upcoming {
+pub(super) struct Upcoming {
     round: Round,
     reason: Reason,
     epoch: u32,
@@ -133,42 +142,11 @@ impl TailBatching {
             responses: config.responses,
             short_responses,
             max_queue_age: config.max_queue_age,
+            filter: config.filter_zero_variance,
             pool: Pool::default(),
             queue: LongPrompts::default(),
             rounds: Rounds::new(config.total_steps),
         })
-    }
-
-    fn offer(&mut self, Offer { prompt, epoch, domain, .. }: Offer) {
-        let lane = if self.one_lane { "" } else { &*domain };
-        match self.lanes.get_key_value(lane) {
-            Some((lane, _)) => self.pool.put(epoch, lane, prompt),
-            None => {
-                self.pool.reach(epoch);
-                self.rounds.decide(Decision::Reject { prompt, reason: Reason::NoQuota });
-            }
-        }
-    }
-
-    fn next(&self) -> Next<Upcoming> {
-        if self.rounds.left() == 0 {
-            return Next::Finish;
-        }
-        let Some(epoch) = self.queue.epoch().or_else(|| self.pool.first_epoch()) else {
-            return if self.pool.is_over() { Next::Finish } else { Next::Prompts };
-        };
-        let (round, reason, shares) = match self.why_long(epoch) {
-            Some(reason) => {
-                (Round::Long, reason, self.shares(|name, lane| self.long_share(epoch, name, lane)))
-            }
-            None => (
-                Round::Short,
-                Reason::Fresh,
-                self.shares(|name, lane| self.short_share(epoch, name, lane)),
-            ),
-        };
-        shares
-            .map_or(Next::Prompts, |shares| Next::Round(Upcoming { round, reason, epoch, shares }))
     }
 
     /// What each lane gives, unless one cannot say yet.
@@ -213,21 +191,15 @@ impl TailBatching {
 
     fn long_share(&self, epoch: u32, name: &Arc<str>, lane: Lane) -> Option<Share> {
         let queued = self.queue.len(name).min(lane.quota);
-        let fresh = self.fresh(epoch, name, lane.quota - queued)?;
+        let fresh = self.pool.fresh(epoch, name, lane.quota - queued)?;
         Some(Share { lane: Arc::clone(name), queued, fresh, places: queued + fresh })
     }
 
     fn short_share(&self, epoch: u32, name: &Arc<str>, lane: Lane) -> Option<Share> {
         let wanted = lane.short.min(lane.quota.saturating_add(self.room(name, lane)));
         let fresh =
-            if self.is_spent(epoch, name, lane) { 0 } else { self.fresh(epoch, name, wanted)? };
+            if self.is_spent(epoch, name, lane) { 0 } else { self.pool.fresh(epoch, name, wanted)? };
         Some(Share { lane: Arc::clone(name), queued: 0, fresh, places: fresh.min(lane.quota) })
-    }
-
-    /// How many of `wanted` fresh prompts there are; none if more may still be offered.
-    fn fresh(&self, epoch: u32, name: &str, wanted: usize) -> Option<usize> {
-        let fresh = self.pool.len(epoch, name).min(wanted);
-        (fresh == wanted || self.pool.has_all_of(epoch)).then_some(fresh)
     }
 
     /// How many prompts a short round may defer so that the age limit and the run's end can be kept.
@@ -236,25 +208,83 @@ impl TailBatching {
         let rounds = by_age.min(self.rounds.left() - 1);
         times(rounds, lane.quota).saturating_sub(self.queue.len(name))
     }
+}
 
-    fn settle(&mut self) {
-        self.close();
-        if !self.rounds.is_idle() {
-            return;
+impl RoundPolicy for TailBatching {
+    type Upcoming = Upcoming;
+
+    fn rounds(&mut self) -> &mut Rounds {
+        &mut self.rounds
+    }
+
+    fn rounds_ref(&self) -> &Rounds {
+        &self.rounds
+    }
+
+    fn pool(&mut self) -> &mut Pool {
+        &mut self.pool
+    }
+
+    fn filter(&self) -> Option<&ZeroVarianceFilter> {
+        self.filter.as_ref()
+    }
+
+    fn quota(&self, lane: &str) -> usize {
+        self.lanes.get(lane).map_or(0, |lane| lane.quota)
+    }
+
+    /// A long round goes on with its queue before it takes a fresh prompt.
+    fn replacement(&mut self, Vacancy { epoch, lane, .. }: &Vacancy) -> Next<Planned> {
+        let is_long = self.rounds.kind() == Some(Round::Long);
+        if let Some(prompt) = self.queue.take(lane, usize::from(is_long)).pop() {
+            return Next::Round(Planned::new(prompt, lane, Reason::Queued));
         }
-        match self.next() {
-            Next::Finish => self.rounds.finish(),
-            Next::Round(upcoming) if self.rounds.is_due() => self.open(upcoming),
-            Next::Round(_) | Next::Prompts => {}
+        match self.pool.fresh(*epoch, lane, 1) {
+            None => Next::Prompts,
+            Some(count) => match self.pool.take(*epoch, lane, count).pop() {
+                None => Next::Finish,
+                Some(prompt) => Next::Round(Planned::new(prompt, lane, Reason::Fresh)),
+            },
         }
     }
 
-    fn close(&mut self) {
-        let Some(round) = self.rounds.take_decided() else { return };
+    fn offer(&mut self, Offer { prompt, epoch, domain, .. }: Offer) {
+        let lane = if self.one_lane { "" } else { &*domain };
+        match self.lanes.get_key_value(lane) {
+            Some((lane, _)) => self.pool.put(epoch, lane, prompt),
+            None => {
+                self.pool.reach(epoch);
+                self.rounds.decide(Decision::Reject { prompt, reason: Reason::NoQuota });
+            }
+        }
+    }
+
+    fn next(&self) -> Next<Upcoming> {
+        if self.rounds.left() == 0 {
+            return Next::Finish;
+        }
+        let Some(epoch) = self.queue.epoch().or_else(|| self.pool.first_epoch()) else {
+            return if self.pool.is_over() { Next::Finish } else { Next::Prompts };
+        };
+        let (round, reason, shares) = match self.why_long(epoch) {
+            Some(reason) => {
+                (Round::Long, reason, self.shares(|name, lane| self.long_share(epoch, name, lane)))
+            }
+            None => (
+                Round::Short,
+                Reason::Fresh,
+                self.shares(|name, lane| self.short_share(epoch, name, lane)),
+            ),
+        };
+        shares
+            .map_or(Next::Prompts, |shares| Next::Round(Upcoming { round, reason, epoch, shares }))
+    }
+
+    fn close(&mut self, round: OpenRound) {
         let (step, epoch) = (round.step(), round.epoch());
-        for (prompt, lane) in round.into_deferred() {
-            self.rounds.decide(Decision::Defer { prompt, reason: Reason::RoundFull });
-            self.queue.put(epoch, lane, prompt, step);
+        for (lane, left, _) in round.into_rest() {
+            self.rounds.decide(Decision::Defer { prompt: left.prompt, reason: Reason::RoundFull });
+            self.queue.put(epoch, lane, left.prompt, step);
         }
         self.rounds.close(step, self.queue.report(step));
     }
@@ -262,7 +292,7 @@ impl TailBatching {
     fn open(&mut self, Upcoming { round, reason, epoch, shares }: Upcoming) {
         let mut prompts = Vec::new();
         for Share { lane, queued, fresh, .. } in &shares {
-            let planned = |reason| move |prompt| Planned { prompt, lane: Arc::clone(lane), reason };
+            let planned = |reason| move |prompt| Planned::new(prompt, lane, reason);
             prompts.extend(self.queue.take(lane, *queued).into_iter().map(planned(Reason::Queued)));
             prompts.extend(
                 self.pool.take(epoch, lane, *fresh).into_iter().map(planned(Reason::Fresh)),
@@ -280,23 +310,14 @@ impl TailBatching {
             responses: self.responses,
             prompts,
             places: places.collect(),
+            rules: Rules { filters: self.filter.is_some(), ..Rules::default() },
         });
     }
 }
 
 impl Schedule for TailBatching {
     fn on(&mut self, _now: Nanos, event: Event) {
-        if self.rounds.is_finished() {
-            return;
-        }
-        match event {
-            Event::Prompt(offer) => self.offer(offer),
-            Event::EndOfPrompts => self.pool.end(),
-            Event::Policy { step } => self.rounds.on_policy(step),
-            Event::Response { id, finish_reason, .. } => self.rounds.on_response(id, finish_reason),
-            Event::Scored { .. } => {}
-        }
-        self.settle();
+        self.tell(event);
     }
 
     fn poll(&mut self) -> Option<Decision> {
@@ -304,7 +325,11 @@ impl Schedule for TailBatching {
     }
 
     fn wants_prompts(&self) -> bool {
-        self.rounds.is_idle() && self.next() == Next::Prompts
+        self.asks()
+    }
+
+    fn wants_scores(&self) -> bool {
+        self.filter.is_some()
     }
 }
 
@@ -318,14 +343,15 @@ impl Config {
         for (domain, &quota) in &self.quotas {
             positive(&format!("quotas.{domain}"), quota as u64)?;
         }
+        if let Some(filter) = self.filter_zero_variance {
+            let lanes = if self.quotas.is_empty() { vec![self.prompts] } else { self.quotas.values().copied().collect() };
+            for quota in lanes {
+                filter.check(self.responses, scaled(self.eta_prompts, quota), quota)?;
+            }
+        }
         match self.quotas.values().sum() {
             found if found == self.prompts || self.quotas.is_empty() => Ok(()),
             found => Err(ScheduleError::Quotas { found, expected: self.prompts }),
         }
     }
-}
-
-/// `rounds * quota`, at most what can be counted.
-fn times(rounds: u64, quota: usize) -> usize {
-    usize::try_from(rounds).unwrap_or(usize::MAX).saturating_mul(quota)
 }

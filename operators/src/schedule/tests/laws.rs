@@ -90,6 +90,7 @@ prop_compose! {
             quotas,
             max_queue_age,
             total_steps,
+            filter_zero_variance: None,
         };
         Case { world: World { staleness, read_ahead, lossy, ..World::new(&epochs, seed) }, config, factors }
     }

@@ -18,6 +18,7 @@ fn config() -> Config {
         quotas: BTreeMap::new(),
         max_queue_age: None,
         total_steps: None,
+        filter_zero_variance: None,
     }
 }
 

@@ -130,6 +130,9 @@ fn subject(decision: &Decision) -> String {
         | Decision::Admit { prompt, .. }
         | Decision::Defer { prompt, .. }
         | Decision::Reject { prompt, .. } => prompt.to_string(),
-        Decision::Open { .. } | Decision::Close { .. } | Decision::Finish => String::new(),
+        Decision::Open { .. }
+        | Decision::Close { .. }
+        | Decision::Finish
+        | Decision::Fail { .. } => String::new(),
     }
 }
