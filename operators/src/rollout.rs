@@ -55,10 +55,11 @@ impl<'scope> RolloutExt<'scope> for Scheduled<'scope> {
         let reader_errors = self.prompts.errors.clone();
         // The summary may be 0: the schedule declares that no output of its follows from responses, so this is no cycle of times.
         let (loop_end, heard) = scope.feedback(Steps(0));
-        let Rounds { requests, decisions } = schedule(self, policies.clone(), heard, clock);
+        let Rounds { requests, decisions, errors: failed } =
+            schedule(self, policies.clone(), heard, clock);
         let (responses, errors) = generate(requests, policies.clone(), Box::new(engine));
         responses.clone().connect_loop(loop_end);
-        Rollouts { responses, decisions, errors: reader_errors.concat(errors) }
+        Rollouts { responses, decisions, errors: reader_errors.concat(failed).concat(errors) }
     }
 }
 

@@ -90,7 +90,7 @@ pub(super) fn defer_rest(
 /// As reported when the round of `step` closes: the prompts that were launched before.
 pub(super) fn queue<'a>(left: impl IntoIterator<Item = &'a Leftover>, step: Step) -> Queue {
     let deferred = left.into_iter().filter_map(|left| left.since);
-    let (length, oldest) = deferred
-        .fold((0, step), |(length, oldest), since| (length + 1, oldest.min(since)));
+    let (length, oldest) =
+        deferred.fold((0, step), |(length, oldest), since| (length + 1, oldest.min(since)));
     Queue { length, age: step.0 - oldest.0 }
 }

@@ -197,8 +197,11 @@ impl TailBatching {
 
     fn short_share(&self, epoch: u32, name: &Arc<str>, lane: Lane) -> Option<Share> {
         let wanted = lane.short.min(lane.quota.saturating_add(self.room(name, lane)));
-        let fresh =
-            if self.is_spent(epoch, name, lane) { 0 } else { self.pool.fresh(epoch, name, wanted)? };
+        let fresh = if self.is_spent(epoch, name, lane) {
+            0
+        } else {
+            self.pool.fresh(epoch, name, wanted)?
+        };
         Some(Share { lane: Arc::clone(name), queued: 0, fresh, places: fresh.min(lane.quota) })
     }
 
@@ -344,7 +347,11 @@ impl Config {
             positive(&format!("quotas.{domain}"), quota as u64)?;
         }
         if let Some(filter) = self.filter_zero_variance {
-            let lanes = if self.quotas.is_empty() { vec![self.prompts] } else { self.quotas.values().copied().collect() };
+            let lanes = if self.quotas.is_empty() {
+                vec![self.prompts]
+            } else {
+                self.quotas.values().copied().collect()
+            };
             for quota in lanes {
                 filter.check(self.responses, scaled(self.eta_prompts, quota), quota)?;
             }

@@ -96,7 +96,7 @@ prop_compose! {
     }
 }
 
-fn decisions(log: Vec<Entry>) -> Vec<Decision> {
+pub(super) fn decisions(log: Vec<Entry>) -> Vec<Decision> {
     let decided = |entry| match entry {
         Entry::Decided(decision) => Some(decision),
         Entry::Told(_) => None,
@@ -105,7 +105,7 @@ fn decisions(log: Vec<Entry>) -> Vec<Decision> {
 }
 
 /// What becomes of the schedule when it is written to a snapshot and read back.
-fn restored(schedule: Builtin) -> Builtin {
+pub(super) fn restored(schedule: Builtin) -> Builtin {
     let restored = serde_json::from_str(&serde_json::to_string(&schedule).unwrap()).unwrap();
     assert_eq!(schedule, restored);
     restored
