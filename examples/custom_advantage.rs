@@ -64,6 +64,7 @@ fn main() -> anyhow::Result<()> {
             total_steps: None,
         })?),
         engine: Box::new(bandit::Arms::new(logits)),
+        max_response_length: 1,
         router: Router::default().route("bandit", Digit),
         advantage: Rc::new(Ranked),
         initial: trainer.publish_initial().map_err(anyhow::Error::msg)?,

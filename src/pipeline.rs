@@ -9,8 +9,10 @@ use rollpacker_dataflow::clock::Clock;
 use rollpacker_dataflow::fault::{Fault, Faults, raise};
 use rollpacker_dataflow::step::Step;
 use rollpacker_dataflow::timely::dataflow::Scope;
+use rollpacker_dataflow::timely::dataflow::operators::Concat;
 use rollpacker_dataflow::{feedback, runtime, schema};
 use rollpacker_operators::advantage::Advantage;
+use rollpacker_operators::ledger::{Recorded, ledger};
 use rollpacker_operators::policy::policy_batch;
 use rollpacker_operators::report::{Observed, Observer, observe};
 use rollpacker_operators::schedule::Schedule;
@@ -36,6 +38,8 @@ pub struct Pipeline {
     pub schedule: Box<dyn Schedule>,
     /// What generates responses.
     pub engine: Box<dyn RolloutEngine>,
+    /// The longest response it samples, tokens: what the ledger's shares go by.
+    pub max_response_length: u32,
     /// What scores them.
     pub router: Router,
     /// How much better a response is than its group.
@@ -90,8 +94,14 @@ impl Pipeline {
         };
 
         raise(updates.errors, faults);
+        let recorded = Recorded {
+            responses: responses.clone(),
+            groups: groups.clone(),
+            decisions: decisions.clone(),
+        };
+        let metrics = updates.metrics.concat(ledger(recorded, self.max_response_length));
         observe(
-            Observed { responses, groups, decisions, metrics: updates.metrics },
+            Observed { responses, groups, decisions, metrics },
             clock,
             observer,
         );

@@ -202,6 +202,7 @@ impl Session {
             prompts_ahead: ROUNDS_AHEAD * raw.data.train_batch_size,
             schedule: Box::new(self.recipe.schedule()?),
             engine: Box::new(self.engine_options(self.sampling(), true)?.start()?),
+            max_response_length: raw.data.max_response_length,
             router: self.stages.router.clone(),
             advantage: self.advantage.clone(),
             trainer: trainer.clone(),

@@ -20,4 +20,5 @@ pub mod schema;
 pub mod step;
 pub mod telemetry;
 
+pub use differential_dataflow;
 pub use timely;

@@ -131,6 +131,7 @@ pub static REQUESTS: LazyLock<SchemaRef> = LazyLock::new(|| {
         Field::new(MESSAGES, DataType::Utf8, true),
         Field::new(GROUND_TRUTH, DataType::Utf8, true),
         Field::new(EXTRA_INFO, DataType::Utf8, true),
+        Field::new(ROW, DataType::UInt64, true),
     ])
 });
 
@@ -236,6 +237,7 @@ fn response_fields() -> Vec<Field> {
         Field::new(MESSAGES, DataType::Utf8, true),
         Field::new(GROUND_TRUTH, DataType::Utf8, true),
         Field::new(EXTRA_INFO, DataType::Utf8, true),
+        required(ROW, DataType::UInt64),
     ]
 }
 

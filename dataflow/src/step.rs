@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use differential_dataflow::lattice::Lattice;
 use serde::{Deserialize, Serialize};
 use timely::order::{PartialOrder, TotalOrder};
 use timely::progress::timestamp::{PathSummary, Refines, Timestamp};
@@ -36,6 +37,15 @@ impl PartialOrder for Step {
 }
 
 impl TotalOrder for Step {}
+
+impl Lattice for Step {
+    fn join(&self, other: &Self) -> Self {
+        *self.max(other)
+    }
+    fn meet(&self, other: &Self) -> Self {
+        *self.min(other)
+    }
+}
 
 impl Timestamp for Step {
     type Summary = Steps;

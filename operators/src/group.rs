@@ -1,8 +1,10 @@
 //! Groups: gathers the admitted responses of a prompt, scored, into one.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use arrow::datatypes::{UInt32Type, UInt64Type};
+use arrow::array::{ArrayRef, Float32Array};
+use arrow::datatypes::{Float32Type, UInt32Type, UInt64Type};
 use rollpacker_dataflow::batch::{Batch, BatchStream};
 use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::schema::{self, column};
@@ -82,7 +84,7 @@ fn group<'scope>(
 /// The groups of one step that are not complete.
 #[derive(Default)]
 struct Gathering {
-    admitted: BTreeMap<PromptId, Vec<u32>>,
+    admitted: BTreeMap<PromptId, Admitted>,
     scored: BTreeMap<PromptId, BTreeMap<u32, Row>>,
     /// Prompts that something arrived for since the last time.
     touched: Vec<PromptId>,
@@ -90,14 +92,19 @@ struct Gathering {
 
 impl Gathering {
     fn admit(&mut self, batch: &Batch) {
-        let (prompts, admitted) = (
+        let (prompts, admitted, weights) = (
             batch.values::<UInt64Type>(column::PROMPT_ID),
             batch.lists::<UInt32Type>(column::ADMITTED),
+            batch.lists::<Float32Type>(column::WEIGHTS),
         );
         for (row, decision) in batch.text(column::DECISION).iter().enumerate() {
             if decision == Some(ADMIT) {
                 let prompt = PromptId(prompts.value(row));
-                self.admitted.insert(prompt, admitted.get(row).to_vec());
+                let admitted = Admitted {
+                    samples: admitted.get(row).to_vec(),
+                    weights: weights.get(row).to_vec(),
+                };
+                self.admitted.insert(prompt, admitted);
                 self.touched.push(prompt);
             }
         }
@@ -118,24 +125,46 @@ impl Gathering {
     /// The groups that have become complete, in one batch; the default if there is none.
     fn complete(&mut self) -> Batch {
         let touched = std::mem::take(&mut self.touched);
-        let rows: Vec<Row> =
-            touched.into_iter().filter_map(|prompt| self.take(prompt)).flatten().collect();
+        let (rows, weights): (Vec<Row>, Vec<f32>) =
+            touched.into_iter().filter_map(|prompt| self.take(prompt)).flatten().unzip();
         if rows.is_empty() {
             return Batch::default();
         }
-        let names: Vec<&str> =
-            schema::SCORED.fields().iter().map(|field| field.name().as_str()).collect();
-        Batch::from_columns(&schema::SCORED, gather(&rows, names).collect())
+        let names = schema::SCORED.fields().iter().map(|field| field.name().as_str());
+        let names: Vec<&str> = names.filter(|name| *name != column::WEIGHT).collect();
+        let mut columns: Vec<ArrayRef> = gather(&rows, names).collect();
+        let at = schema::SCORED
+            .index_of(column::WEIGHT)
+            .expect("invariant: scored responses have a weight");
+        columns.insert(at, Arc::new(Float32Array::from(weights)));
+        Batch::from_columns(&schema::SCORED, columns)
     }
 
-    fn take(&mut self, prompt: PromptId) -> Option<Vec<Row>> {
+    /// The rows of a group with their weights, if it is complete.
+    fn take(&mut self, prompt: PromptId) -> Option<Vec<(Row, f32)>> {
         let (admitted, scored) = (self.admitted.get(&prompt)?, self.scored.get(&prompt)?);
-        let rows: Option<Vec<Row>> =
-            admitted.iter().map(|sample| scored.get(sample).cloned()).collect();
+        let rows: Option<Vec<(Row, f32)>> = admitted
+            .weighted()
+            .map(|(sample, weight)| Some((scored.get(&sample)?.clone(), weight)))
+            .collect();
         if rows.is_some() {
             self.admitted.remove(&prompt);
             self.scored.remove(&prompt);
         }
         rows
+    }
+}
+
+/// What a group is made of.
+struct Admitted {
+    samples: Vec<u32>,
+    /// How much each counts in the loss; empty: 1 each.
+    weights: Vec<f32>,
+}
+
+impl Admitted {
+    fn weighted(&self) -> impl Iterator<Item = (u32, f32)> {
+        let weights = self.weights.iter().copied().chain(std::iter::repeat(1.0));
+        self.samples.iter().copied().zip(weights)
     }
 }

@@ -262,7 +262,13 @@ fn response_batch(completions: &[Completion], prompts: &BTreeMap<PromptId, Launc
     ]);
     columns.extend(gather(
         &rows,
-        [column::DATA_SOURCE, column::MESSAGES, column::GROUND_TRUTH, column::EXTRA_INFO],
+        [
+            column::DATA_SOURCE,
+            column::MESSAGES,
+            column::GROUND_TRUTH,
+            column::EXTRA_INFO,
+            column::ROW,
+        ],
     ));
     Batch::from_columns(&schema::RESPONSES, columns)
 }

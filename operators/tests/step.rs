@@ -31,6 +31,9 @@ fn tail_batching() -> TailBatching {
         max_queue_age: None,
         total_steps: None,
         filter_zero_variance: None,
+        keep_partial: false,
+        selection: tail_batching::Selection::Fastest,
+        max_weight: tail_batching::MAX_WEIGHT,
     };
     TailBatching::new(config).expect("valid")
 }
@@ -257,4 +260,29 @@ fn a_data_source_without_a_reward_ends_the_run_and_is_named() {
         "{fault}"
     );
     assert!(fault.prompt.is_some() && fault.sample.is_some());
+}
+
+#[test]
+fn the_ledger_sees_what_speculation_leaves_out() {
+    let reports = Run::of(tail_batching()).run().expect("no fault");
+    let last = &reports.last().expect("steps").metrics;
+    let seen = |name: &str| *last.get(name).unwrap_or_else(|| panic!("no {name} in {last:?}"));
+    assert!(seen("bias/mean_ratio") < 0.9, "{}", seen("bias/mean_ratio"));
+    assert!(seen("bias/mean_ratio") <= seen("bias/mean_ratio_high"));
+    assert!((seen("bias/ess") - 1.0).abs() < 1e-9);
+    assert!((seen("ledger/rows") - 40.0).abs() < 1e-9);
+    let launched: f64 =
+        reports.iter().map(|report| measure(report)["rollout/launched_responses"]).sum();
+    assert!((seen("ledger/launches_per_row") - launched / 40.0).abs() < 1e-9);
+    assert!(reports.iter().all(|report| report.metrics.contains_key("bias/step_mean_ratio")));
+}
+
+#[test]
+fn without_aborts_the_ledger_finds_no_bias() {
+    for report in Run::of(synchronous()).run().expect("no fault") {
+        for name in ["bias/mean_ratio", "bias/p90_ratio", "bias/inclusion/0_512"] {
+            assert!((report.metrics[name] - 1.0).abs() < 1e-9, "{name} {}", report.metrics[name]);
+        }
+        assert!(!report.metrics.contains_key("ledger/waiting_prompts"));
+    }
 }

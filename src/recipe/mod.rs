@@ -256,6 +256,9 @@ impl Recipe {
             max_queue_age: schedule.max_queue_age,
             total_steps: self.raw.trainer.total_training_steps,
             filter_zero_variance: None,
+            keep_partial: false,
+            selection: schedule.selection,
+            max_weight: schedule.max_weight,
         })
     }
 

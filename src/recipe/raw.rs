@@ -133,6 +133,10 @@ section! {
         eta_prompts: f64 = 1.25,
         /// Responses launched in a short round over responses of a group.
         eta_responses: f64 = 1.25,
+        /// `fastest`, or `weighted`: by inverse inclusion, so that the lengths trained on are the policy's; needs `eta_responses = 1`.
+        selection: Selection = Selection::Fastest,
+        /// Greatest weight of `weighted`, from 1 to 1000.
+        max_weight: f64 = MAX_WEIGHT,
         /// Rounds that a deferred prompt may wait; left out, without limit.
         max_queue_age: Option<u64> = None,
         /// Prompts of a step by domain, summing to `data.train_batch_size`; empty: one quota for all.

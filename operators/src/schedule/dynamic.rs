@@ -105,7 +105,7 @@ impl RoundPolicy for Dynamic {
     }
 
     fn replacement(&mut self, Vacancy { epoch, lane, .. }: &Vacancy) -> Next<Planned> {
-        self.stock.one_more(*epoch).map(|fresh| fresh.planned(lane, 0))
+        self.stock.pool.one_more(*epoch, lane).map(|fresh| fresh.planned(lane, 0))
     }
 
     fn next(&self) -> Next<Share> {

@@ -79,11 +79,13 @@ fn request_batch(
             column::MESSAGES,
             column::GROUND_TRUTH,
             column::EXTRA_INFO,
+            column::ROW,
         ];
         columns.extend(gather(&rows, carried));
     } else {
         columns.push(lists::<Int32Type>(run.iter().map(|_| [].as_slice())));
         columns.extend((0..4).map(|_| new_null_array(&DataType::Utf8, run.len())));
+        columns.push(new_null_array(&DataType::UInt64, run.len()));
     }
     Batch::from_columns(&schema::REQUESTS, columns)
 }

@@ -41,6 +41,14 @@ pub enum ScheduleError {
         /// The greatest allowed.
         max: f64,
     },
+    /// Weights are asked for where some lengths are never trained on.
+    #[error(
+        "`selection` is `weighted` with `eta_responses` = {eta_responses}, expected 1: no weight makes up for responses that surplus ones cut off"
+    )]
+    Weighted {
+        /// What was given.
+        eta_responses: f64,
+    },
     /// The quotas do not make up a round.
     #[error("`quotas` sum to {found}, expected `prompts` = {expected}")]
     Quotas {

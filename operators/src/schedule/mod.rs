@@ -10,6 +10,7 @@ pub(crate) mod encode;
 mod error;
 pub mod frontier_group;
 mod group;
+mod inclusion;
 pub mod operator;
 pub mod partial;
 mod pool;

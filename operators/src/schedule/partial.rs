@@ -112,7 +112,7 @@ impl RoundPolicy for Partial {
     }
 
     fn open(&mut self, share: Share) {
-        let due = self.due();
+        let due = self.due().min(self.config.prompts);
         let taken = self.stock.take(share);
         let (launched, quota) = (taken.len(), self.config.prompts.min(taken.len()));
         let lanes: [Arc<str>; 2] = [DUE.into(), Arc::default()];

@@ -82,14 +82,6 @@ pub(super) struct Planned {
     pub(super) kept: Kept,
 }
 
-impl Planned {
-    /// A prompt of which nothing is kept.
-    pub(super) fn new(prompt: PromptId, lane: &Arc<str>, reason: Reason) -> Self {
-        let (lane, kept) = (Arc::clone(lane), Kept::default());
-        Self { prompt, lane, reason, priority: 0, since: None, kept }
-    }
-}
-
 /// A round that was launched and not closed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct OpenRound {

@@ -1,5 +1,8 @@
 //! What the built-in schedules have in common: fresh prompts in a pool, rounds one at a time, rejected prompts replaced.
 
+use rollpacker_dataflow::step::SampleId;
+use rollpacker_stages::rollout::FinishReason;
+
 use super::pool::Pool;
 use super::round::{OpenRound, Planned, Vacancy};
 use super::rounds::{Next, Rounds};
@@ -34,6 +37,16 @@ pub(super) trait RoundPolicy {
         self.pool().put(epoch, &Default::default(), prompt);
     }
 
+    /// Takes in that a response ended.
+    fn on_response(&mut self, id: SampleId, tokens: u32, reason: FinishReason) {
+        self.rounds().on_response(id, tokens, reason);
+    }
+
+    /// Takes in a reward.
+    fn on_score(&mut self, id: SampleId, score: f64) {
+        self.rounds().on_score(id, score);
+    }
+
     /// How it goes about groups without variance of reward; none: it does not look at rewards.
     fn filter(&self) -> Option<&ZeroVarianceFilter> {
         None
@@ -61,9 +74,9 @@ pub(super) trait RoundPolicy {
             Event::EndOfPrompts => self.pool().end(),
             Event::Policy { step } => self.rounds().on_policy(step),
             Event::Response { id, tokens, finish_reason } => {
-                self.rounds().on_response(id, tokens, finish_reason);
+                self.on_response(id, tokens, finish_reason);
             }
-            Event::Scored { id, score } => self.rounds().on_score(id, score),
+            Event::Scored { id, score } => self.on_score(id, score),
         }
         self.settle();
     }

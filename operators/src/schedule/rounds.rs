@@ -127,6 +127,16 @@ impl Rounds {
         }
     }
 
+    /// The step of the round that is open.
+    pub(super) fn open_step(&self) -> Option<Step> {
+        self.open.as_ref().map(OpenRound::step)
+    }
+
+    /// What was decided and not drained yet.
+    pub(super) fn decided(&mut self) -> impl Iterator<Item = &mut Decision> {
+        self.out.iter_mut()
+    }
+
     /// Opens the upcoming round.
     pub(super) fn open(&mut self, plan: Plan) {
         let step = self.upcoming();

@@ -231,7 +231,7 @@ impl Config {
         at_least("group_size", self.group_size as u64, least, "for a load to hold the harvest")?;
         let on_policy = self.mode == Mode::OnPolicy;
         let refused =
-            |key, why| Err(ScheduleError::Conflict { key, with: "mode = \"on_policy\"", why });
+            |key, why| Err(ScheduleError::Conflict { key, with: "`mode = \"on_policy\"`", why });
         match (self.carry_over, self.chooses()) {
             (true, _) if on_policy => refused("carry_over", "what it runs ahead would be aborted"),
             (_, Some(_)) if on_policy => refused("harvest", "complete groups would be lost"),

@@ -54,17 +54,6 @@ impl Stock {
         &self.left
     }
 
-    /// Another fresh prompt of an epoch.
-    pub(super) fn one_more(&mut self, epoch: u32) -> Next<Leftover> {
-        match self.pool.fresh(epoch, "", 1) {
-            None => Next::Prompts,
-            Some(count) => match self.pool.take(epoch, "", count).pop() {
-                None => Next::Finish,
-                Some(prompt) => Next::Round(Leftover::fresh(prompt)),
-            },
-        }
-    }
-
     /// Closes a round; what it left goes into the next.
     pub(super) fn close(&mut self, round: OpenRound, rounds: &mut Rounds) {
         let step = round.step();

@@ -26,15 +26,24 @@
 //! - **Dynamic sampling** (section 7). With `filter_zero_variance`, a group without variance of reward is rejected instead of admitted, and
 //!   never queued; another prompt is launched in its place, in a long round the next of the queue. When the epoch has none left, or
 //!   the bound allows none, the round admits fewer groups, or the run fails.
+//! - **Partial rollouts** (section 6.7). With `keep_partial`, the responses of a prompt that is put off are paused, those that have ended
+//!   too, and the long round goes on from there. They span the policies of both rounds, at most `max_queue_age + 2` steps apart.
+//! - **Selection.** `weighted` decides as the paper does, with speculation on prompts alone, and weighs what long rounds train on so that
+//!   the lengths trained on are the policy's: new draws of a prompt that was cut off count by the inverse of their inclusion, estimated
+//!   as the run goes. With surplus responses some lengths are never trained on, and no weight makes up for that, so these are refused.
 //! - **Duplicates.** Rows are told apart by their id alone; two equal rows are two prompts.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use rollpacker_dataflow::clock::Nanos;
+use rollpacker_dataflow::step::SampleId;
+use rollpacker_stages::rollout::FinishReason;
 use serde::{Deserialize, Serialize};
 
 use super::error::positive;
+use super::group::Leftover;
+use super::inclusion::Inclusion;
 use super::pool::Pool;
 use super::queue::LongPrompts;
 use super::round::{OpenRound, Plan, Planned, Rules, Vacancy};
@@ -68,6 +77,33 @@ pub struct Config {
     /// Groups without variance of reward are rejected and replaced; none: they are admitted.
     #[serde(default)]
     pub filter_zero_variance: Option<ZeroVarianceFilter>,
+    /// Whether what a short round cuts off goes on in a long round, instead of being generated anew.
+    #[serde(default)]
+    pub keep_partial: bool,
+    /// How what finishes first counts in the loss.
+    #[serde(default)]
+    pub selection: Selection,
+    /// The greatest weight of `weighted`, at least 1: bounds the variance, and leaves some bias where it binds.
+    #[serde(default = "max_weight")]
+    pub max_weight: f64,
+}
+
+/// How responses that are selected for finishing first count in the loss.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Selection {
+    /// 1 each, as in the paper: the lengths trained on are shorter than the policy's.
+    #[default]
+    Fastest,
+    /// By inverse inclusion; needs `eta_responses = 1`.
+    Weighted,
+}
+
+/// The greatest weight unless told otherwise; the estimate rarely asks for more.
+pub const MAX_WEIGHT: f64 = 16.0;
+
+fn max_weight() -> f64 {
+    MAX_WEIGHT
 }
 
 /// The tail batching schedule.
@@ -79,9 +115,12 @@ pub struct TailBatching {
     short_responses: u32,
     max_queue_age: Option<u64>,
     filter: Option<ZeroVarianceFilter>,
+    keep_partial: bool,
     pool: Pool,
     queue: LongPrompts,
     rounds: Rounds,
+    /// Only where what is selected is weighed.
+    inclusion: Option<Inclusion>,
 }
 
 /// How many prompts of a domain a round takes.
@@ -128,9 +167,14 @@ impl TailBatching {
     /// A schedule at its start.
     ///
     /// # Errors
-    /// If a count or quota is 0, a factor is not within 1 and 1000, or the quotas do not sum to the prompts of a round.
+    /// If a count or quota is 0, a factor is not within 1 and 1000, the quotas do not sum to the prompts of a round, or `weighted` is
+    /// asked for together with surplus responses.
     pub fn new(config: Config) -> Result<Self, ScheduleError> {
         config.check()?;
+        let inclusion = match config.selection {
+            Selection::Fastest => None,
+            Selection::Weighted => Some(Inclusion::new(config.max_weight)),
+        };
         let (_, short_responses) = config.launched();
         let one_lane = config.quotas.is_empty();
         let quotas =
@@ -143,9 +187,11 @@ impl TailBatching {
             short_responses,
             max_queue_age: config.max_queue_age,
             filter: config.filter_zero_variance,
+            keep_partial: config.keep_partial,
             pool: Pool::default(),
             queue: LongPrompts::default(),
             rounds: Rounds::new(config.total_steps),
+            inclusion,
         })
     }
 
@@ -239,15 +285,25 @@ impl RoundPolicy for TailBatching {
     /// A long round goes on with its queue before it takes a fresh prompt.
     fn replacement(&mut self, Vacancy { epoch, lane, .. }: &Vacancy) -> Next<Planned> {
         let is_long = self.rounds.kind() == Some(Round::Long);
-        if let Some(prompt) = self.queue.take(lane, usize::from(is_long)).pop() {
-            return Next::Round(Planned::new(prompt, lane, Reason::Queued));
+        match self.queue.take(lane, usize::from(is_long)).pop() {
+            Some(queued) => Next::Round(queued.planned(lane, 0)),
+            None => self.pool.one_more(*epoch, lane).map(|fresh| fresh.planned(lane, 0)),
         }
-        match self.pool.fresh(*epoch, lane, 1) {
-            None => Next::Prompts,
-            Some(count) => match self.pool.take(*epoch, lane, count).pop() {
-                None => Next::Finish,
-                Some(prompt) => Next::Round(Planned::new(prompt, lane, Reason::Fresh)),
-            },
+    }
+
+    fn on_response(&mut self, id: SampleId, tokens: u32, reason: FinishReason) {
+        let open = self.rounds.open_step();
+        self.rounds.on_response(id, tokens, reason);
+        if let Some(inclusion) = &mut self.inclusion {
+            inclusion.on_response(open, id, tokens, reason.is_whole());
+            self.rounds.decided().for_each(|decision| inclusion.weigh(decision));
+        }
+    }
+
+    fn on_score(&mut self, id: SampleId, score: f64) {
+        self.rounds.on_score(id, score);
+        if let Some(inclusion) = &mut self.inclusion {
+            self.rounds.decided().for_each(|decision| inclusion.weigh(decision));
         }
     }
 
@@ -285,21 +341,27 @@ impl RoundPolicy for TailBatching {
 
     fn close(&mut self, round: OpenRound) {
         let (step, epoch) = (round.step(), round.epoch());
+        let mut deferred = Vec::new();
         for (lane, left, _) in round.into_rest() {
             self.rounds.decide(Decision::Defer { prompt: left.prompt, reason: Reason::RoundFull });
-            self.queue.put(epoch, lane, left.prompt, step);
+            deferred.push(left.prompt);
+            self.queue.put(epoch, lane, left, step);
+        }
+        if let Some(inclusion) = &mut self.inclusion {
+            inclusion.close(step, &deferred);
         }
         self.rounds.close(step, self.queue.report(step));
     }
 
     fn open(&mut self, Upcoming { round, reason, epoch, shares }: Upcoming) {
+        if let Some(inclusion) = &mut self.inclusion {
+            inclusion.open();
+        }
         let mut prompts = Vec::new();
         for Share { lane, queued, fresh, .. } in &shares {
-            let planned = |reason| move |prompt| Planned::new(prompt, lane, reason);
-            prompts.extend(self.queue.take(lane, *queued).into_iter().map(planned(Reason::Queued)));
-            prompts.extend(
-                self.pool.take(epoch, lane, *fresh).into_iter().map(planned(Reason::Fresh)),
-            );
+            let fresh = self.pool.take(epoch, lane, *fresh).into_iter().map(Leftover::fresh);
+            let taken = self.queue.take(lane, *queued).into_iter().chain(fresh);
+            prompts.extend(taken.map(|left| left.planned(lane, 0)));
         }
         let places = shares
             .into_iter()
@@ -313,7 +375,11 @@ impl RoundPolicy for TailBatching {
             responses: self.responses,
             prompts,
             places: places.collect(),
-            rules: Rules { filters: self.filter.is_some(), ..Rules::default() },
+            rules: Rules {
+                pauses: self.keep_partial,
+                filters: self.filter.is_some(),
+                ..Rules::default()
+            },
         });
     }
 }
@@ -343,6 +409,14 @@ impl Config {
         positive("total_steps", self.total_steps.unwrap_or(1))?;
         factor("eta_prompts", self.eta_prompts)?;
         factor("eta_responses", self.eta_responses)?;
+        if self.selection != Selection::Fastest && self.eta_responses > 1.0 {
+            return Err(ScheduleError::Weighted { eta_responses: self.eta_responses });
+        }
+        if self.selection != Selection::Fastest && self.keep_partial {
+            let (with, why) = ("`selection = \"weighted\"`", "there are no new draws to weigh");
+            return Err(ScheduleError::Conflict { key: "keep_partial", with, why });
+        }
+        factor("max_weight", self.max_weight)?;
         for (domain, &quota) in &self.quotas {
             positive(&format!("quotas.{domain}"), quota as u64)?;
         }

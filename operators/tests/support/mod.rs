@@ -21,8 +21,10 @@ use rollpacker_dataflow::clock::{Nanos, VirtualClock};
 use rollpacker_dataflow::fault::{Fault, raise};
 use rollpacker_dataflow::runtime::run;
 use rollpacker_dataflow::step::{PolicyVersion, PromptId, SampleId, Step};
+use rollpacker_dataflow::timely::dataflow::operators::Concat;
 use rollpacker_dataflow::{feedback, schema};
 use rollpacker_operators::advantage::Grpo;
+use rollpacker_operators::ledger::{Recorded, ledger};
 use rollpacker_operators::policy::policy_batch;
 use rollpacker_operators::prompts::{PromptRow, prompt_batch};
 use rollpacker_operators::report::{Observed, Observer, StepReport, observe};
@@ -51,6 +53,10 @@ pub fn length(id: SampleId) -> u32 {
 #[derive(Default)]
 pub struct ShortestFirst {
     version: PolicyVersion,
+    /// How long a response is; none: [`length`].
+    pub lengths: Option<fn(SampleId) -> u32>,
+    /// Tokens that each response under way has.
+    now: u32,
     pending: BTreeSet<(u32, SampleId)>,
     ended: Vec<RolloutEvent>,
     waker: Option<Waker>,
@@ -102,14 +108,19 @@ impl RolloutEngine for ShortestFirst {
         if let Some((_, stop)) = self.stops_at.as_ref().filter(|(at, _)| *at == prompt) {
             stop.request();
         }
+        if self.pending.is_empty() {
+            self.now = 0;
+        }
         let ids = samples.map(|sample| SampleId { step, prompt, sample });
+        let length = self.lengths.unwrap_or(length);
         self.pending.extend(ids.map(|id| (length(id), id)));
         self.wake();
     }
 
     fn abort(&mut self, id: SampleId) {
-        if self.pending.remove(&(length(id), id)) {
-            self.ended.push(self.complete(id, length(id) / 2, FinishReason::Abort));
+        let length = self.lengths.unwrap_or(length)(id);
+        if self.pending.remove(&(length, id)) {
+            self.ended.push(self.complete(id, self.now, FinishReason::Abort));
             self.wake();
         }
     }
@@ -121,6 +132,7 @@ impl RolloutEngine for ShortestFirst {
         }
         let event = self.ended.pop().or_else(|| {
             let (tokens, id) = self.pending.pop_first()?;
+            self.now = tokens;
             if self.fails_at == Some(id.prompt) {
                 return Some(RolloutEvent::Failed(RolloutError::Engine {
                     instance: 3,
@@ -251,6 +263,8 @@ pub struct Run {
     pub budget: usize,
     pub data_source: &'static str,
     pub stop: Stop,
+    /// The longest response, tokens.
+    pub cap: u32,
 }
 
 impl Run {
@@ -265,6 +279,7 @@ impl Run {
             budget: 16,
             data_source: "odd",
             stop: Stop::default(),
+            cap: 100,
         }
     }
 
@@ -286,6 +301,7 @@ impl Run {
             budget,
             data_source,
             stop,
+            cap,
         } = self;
         run(move |scope, faults| {
             let trainer = TrainerThread::spawn(clock.clone(), || {
@@ -321,11 +337,13 @@ impl Run {
             let groups = gradients.accumulated.clone();
             let updates = gradients.update();
             raise(updates.errors, faults);
-            observe(
-                Observed { responses, groups, decisions, metrics: updates.metrics },
-                clock,
-                observer,
-            );
+            let recorded = Recorded {
+                responses: responses.clone(),
+                groups: groups.clone(),
+                decisions: decisions.clone(),
+            };
+            let metrics = updates.metrics.concat(ledger(recorded, cap));
+            observe(Observed { responses, groups, decisions, metrics }, clock, observer);
             edge.connect(updates.policies);
         })?;
         Ok(reports.0.take())

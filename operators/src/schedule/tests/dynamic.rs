@@ -209,6 +209,9 @@ fn tail_batching_filters_in_short_and_long_rounds_and_queues_no_rejected_prompt(
             max_generated_batches: 2,
             on_exhausted: OnExhausted::SmallerStep,
         }),
+        keep_partial: false,
+        selection: tail_batching::Selection::Fastest,
+        max_weight: tail_batching::MAX_WEIGHT,
     };
     let mut schedule = TailBatching::new(config).unwrap();
     assert!(schedule.wants_scores());

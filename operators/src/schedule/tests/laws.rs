@@ -1,12 +1,13 @@
 //! The laws of a schedule, on random runs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use proptest::prelude::*;
 
 use super::engine::{Entry, World};
 use super::oracle::Oracle;
+use crate::schedule::tail_batching::{MAX_WEIGHT, Selection};
 use crate::schedule::{
     Builtin, Decision, Event, Schedule, Synchronous, TailBatching, sync, tail_batching,
 };
@@ -91,6 +92,9 @@ prop_compose! {
             max_queue_age,
             total_steps,
             filter_zero_variance: None,
+            keep_partial: false,
+            selection: Selection::Fastest,
+            max_weight: MAX_WEIGHT,
         };
         Case { world: World { staleness, read_ahead, lossy, ..World::new(&epochs, seed) }, config, factors }
     }
@@ -131,6 +135,36 @@ mod law {
             let case = case.without_speculation();
             let log = case.world.run(case.synchronous(), |schedule| schedule);
             Oracle { is_sync: true, ..case.oracle() }.check(&log);
+        }
+
+        /// Mutants: a new draw left unweighed in the snapshot; weights given to first draws.
+        #[test]
+        fn weights_change_no_other_decision(case in cases(), at in 1..60_usize) {
+            let mut config = tail_batching::Config { eta_responses: 1.0, ..case.config.clone() };
+            let fastest: Builtin = TailBatching::new(config.clone()).unwrap().into();
+            config.selection = Selection::Weighted;
+            let weighted: Builtin = TailBatching::new(config).unwrap().into();
+            let mut event = 0;
+            let log = case.world.run(weighted.clone(), |schedule| {
+                event += 1;
+                if event % at == 0 { restored(schedule) } else { schedule }
+            });
+            prop_assert_eq!(&log, &case.world.run(weighted, |schedule| schedule));
+            let mut deferred = BTreeSet::new();
+            let plain = decisions(log).into_iter().map(|decision| match decision {
+                Decision::Defer { prompt, .. } => {
+                    deferred.insert(prompt);
+                    decision
+                }
+                Decision::Admit { prompt, samples, weights, reason } => {
+                    assert_eq!(weights.is_empty(), !deferred.contains(&prompt), "first draws count 1");
+                    assert!(weights.iter().all(|weight| (0.0..=16.0).contains(weight)), "{weights:?}");
+                    Decision::Admit { prompt, samples, weights: Vec::new(), reason }
+                }
+                decision => decision,
+            });
+            let plain: Vec<Decision> = plain.collect();
+            prop_assert_eq!(plain, decisions(case.world.run(fastest, |schedule| schedule)));
         }
 
         #[test]

@@ -1,10 +1,12 @@
 //! Timelines of partial rollouts.
 
+use std::collections::BTreeMap;
+
 use expect_test::{Expect, expect};
 
 use super::timeline::play;
 use crate::schedule::partial::Config;
-use crate::schedule::{Partial, Schedule};
+use crate::schedule::{Partial, Schedule, TailBatching, tail_batching};
 
 /// 3 prompts of 2 responses are launched, 2 are admitted.
 fn config() -> Config {
@@ -245,4 +247,57 @@ fn more_oversubscription_than_versions_is_refused() {
     expect!["`oversubscription` is 0.5, expected a number from 1 to 1000"]
         .assert_eq(&refused(Config { oversubscription: 0.5, ..config() }));
     assert!(!Partial::new(config()).unwrap().wants_scores());
+}
+
+#[test]
+fn tail_batching_goes_on_in_its_long_round_with_what_its_short_round_cut_off() {
+    let config = tail_batching::Config {
+        prompts: 1,
+        responses: 2,
+        eta_prompts: 2.0,
+        eta_responses: 1.5,
+        quotas: BTreeMap::new(),
+        max_queue_age: None,
+        total_steps: None,
+        filter_zero_variance: None,
+        keep_partial: true,
+        selection: tail_batching::Selection::Fastest,
+        max_weight: tail_batching::MAX_WEIGHT,
+    };
+    let weighted = tail_batching::Selection::Weighted;
+    let refused =
+        tail_batching::Config { selection: weighted, eta_responses: 1.0, ..config.clone() };
+    expect![[r#"`keep_partial` cannot be had with `selection = "weighted"`: there are no new draws to weigh"#]].assert_eq(&TailBatching::new(refused).unwrap_err().to_string());
+    let outcome = play(
+        &mut TailBatching::new(config).unwrap(),
+        "prompts 0..9
+         policy 0
+         stop @0 0:1 1:0..2
+         pause @0 0:0 0:2
+         abort @0 1:2
+         policy 1
+         stop @1 0:1 0:2",
+    );
+    expect![[r#"
+        > prompts 0..9
+        > policy 0
+          open 0 short (fresh)
+          launch 0..3 of p0 p1 (fresh)
+        > stop @0 0:1 1:0..2
+          admit p1 [0, 1] (finished)
+          abort p1.2@0 (group full)
+          pause p0.0@0 p0.1@0 p0.2@0 (round full)
+        > pause @0 0:0 0:2
+          defer p0 (round full)
+          close 0 (queue 1, age 0)
+        > abort @0 1:2
+        > policy 1
+          open 1 long (queue full)
+          launch 0..3 of p0 (queued)
+        > stop @1 0:1 0:2
+          admit p0 [1, 2] (finished)
+          abort p0.0@1 (group full)
+          close 1 (queue 0, age 0)
+    "#]]
+    .assert_eq(&outcome);
 }

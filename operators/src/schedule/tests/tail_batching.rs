@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use expect_test::{Expect, expect};
 
 use super::timeline::play;
-use crate::schedule::tail_batching::Config;
+use crate::schedule::tail_batching::{Config, MAX_WEIGHT, Selection};
 use crate::schedule::{ScheduleError, TailBatching};
 
 /// The paper's proportions in small: 4 prompts of 2 responses, factors of 1.5.
@@ -19,6 +19,9 @@ fn config() -> Config {
         max_queue_age: None,
         total_steps: None,
         filter_zero_variance: None,
+        keep_partial: false,
+        selection: Selection::Fastest,
+        max_weight: MAX_WEIGHT,
     }
 }
 
@@ -754,4 +757,17 @@ fn configurations_out_of_bounds_are_refused() {
     assert_eq!(TailBatching::new(quotas), Err(ScheduleError::Quotas { found: 3, expected: 4 }));
     let zero = Config { quotas: BTreeMap::from([("math".into(), 0)]), ..config() };
     assert_eq!(TailBatching::new(zero), Err(ScheduleError::Zero { key: "quotas.math".to_owned() }));
+}
+
+#[test]
+fn weights_with_surplus_responses_are_refused_by_name() {
+    let config = Config { selection: Selection::Weighted, ..config() };
+    let refused = TailBatching::new(config.clone()).unwrap_err();
+    assert_eq!(refused, ScheduleError::Weighted { eta_responses: 1.5 });
+    assert!(refused.to_string().contains("`eta_responses` = 1.5"), "{refused}");
+    let refused = Config { eta_responses: 1.0, max_weight: 0.5, ..config };
+    assert_eq!(
+        TailBatching::new(refused).unwrap_err().to_string(),
+        "`max_weight` is 0.5, expected a number from 1 to 1000"
+    );
 }

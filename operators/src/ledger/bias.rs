@@ -1,0 +1,203 @@
+//! Trained lengths against the policy's.
+
+use std::collections::BTreeMap;
+
+use rollpacker_stages::train::Metrics;
+use serde::{Deserialize, Serialize};
+
+use super::Lengths;
+use crate::survival::{Curve, Survival};
+
+/// Weights are added up in units of 2^-20, so that sums do not depend on the order and can be taken back.
+pub(super) const UNIT: f64 = 1_048_576.0;
+
+/// Responses trained on, at one length or at many: how many, the sum of their weights and of the squares of these, in units of 2^-20.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+pub struct Weighed {
+    /// Responses.
+    pub count: i64,
+    /// Sum of weights.
+    pub weight: i64,
+    /// Sum of squared weights.
+    pub square: i64,
+}
+
+impl Weighed {
+    /// One response of weight `weight`.
+    #[must_use]
+    pub fn one(weight: f32) -> Self {
+        let weight = f64::from(weight);
+        Self { count: 1, weight: units(weight), square: units(weight * weight) }
+    }
+
+    /// Adds `other`.
+    pub fn add(&mut self, other: Self) {
+        self.count += other.count;
+        self.weight += other.weight;
+        self.square += other.square;
+    }
+}
+
+pub(super) fn units(value: f64) -> i64 {
+    (value * UNIT).round() as i64
+}
+
+/// The lengths of responses that were trained on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Trained {
+    lengths: BTreeMap<u32, Weighed>,
+    all: Weighed,
+}
+
+/// How a response counts.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum By {
+    Count,
+    Weight,
+}
+
+impl By {
+    fn of(self, weighed: Weighed) -> f64 {
+        match self {
+            Self::Count => weighed.count as f64,
+            Self::Weight => weighed.weight as f64 / UNIT,
+        }
+    }
+}
+
+impl Trained {
+    /// Adds responses of `tokens` tokens.
+    pub fn add(&mut self, tokens: u32, weighed: Weighed) {
+        self.lengths.entry(tokens).or_default().add(weighed);
+        self.all.add(weighed);
+    }
+
+    /// Responses.
+    #[must_use]
+    pub fn count(&self) -> i64 {
+        self.all.count
+    }
+
+    /// Tokens of all responses.
+    #[must_use]
+    pub fn tokens(&self) -> i64 {
+        self.lengths.iter().map(|(tokens, weighed)| i64::from(*tokens) * weighed.count).sum()
+    }
+
+    /// Effective sample size over responses, `(sum w)^2 / (n sum w^2)` (L. Kish, Survey Sampling, 1965).
+    #[must_use]
+    pub fn effective(&self) -> f64 {
+        let weight = self.all.weight as f64 / UNIT;
+        weight * weight / (self.all.count as f64 * self.all.square as f64 / UNIT)
+    }
+
+    /// Whether some weight differs from 1.
+    #[must_use]
+    pub fn is_weighted(&self) -> bool {
+        let one = Weighed::one(1.0);
+        let differs = |all: &Weighed| {
+            all.weight != all.count * one.weight || all.square != all.count * one.square
+        };
+        self.lengths.values().any(|weighed| differs(weighed))
+    }
+
+    fn mean(&self, by: By) -> f64 {
+        let sum: f64 =
+            self.lengths.iter().map(|(l, weighed)| f64::from(*l) * by.of(*weighed)).sum();
+        sum / by.of(self.all)
+    }
+
+    fn quantile(&self, p: f64, by: By) -> Option<u32> {
+        let mut below = 0.0;
+        let covers = |weighed: &Weighed| {
+            below += by.of(*weighed);
+            below >= (p - 1e-9) * by.of(self.all)
+        };
+        let mut covers = covers;
+        self.lengths.iter().find(|(_, weighed)| covers(weighed)).map(|(length, _)| *length)
+    }
+
+    /// Share of responses of at least `from` tokens.
+    fn from(&self, from: u32, by: By) -> f64 {
+        let sum: f64 = self.lengths.range(from..).map(|(_, weighed)| by.of(*weighed)).sum();
+        sum / by.of(self.all)
+    }
+}
+
+impl Lengths {
+    /// The columns `bias/...`, but for that of the single step; nothing until something was trained on.
+    #[must_use]
+    pub fn bias(&self, cap: u32) -> Metrics {
+        let (Some(mean), Some(low)) = (self.policy.mean(), self.policy_low.mean()) else {
+            return Metrics::new();
+        };
+        if self.trained.count() == 0 || mean <= 0.0 {
+            return Metrics::new();
+        }
+        let trained = self.trained.mean(By::Count);
+        let mut metrics = Metrics::from([
+            ("bias/policy_mean".to_owned(), mean),
+            ("bias/policy_mean_low".to_owned(), low),
+            ("bias/mean_ratio_high".to_owned(), trained / low),
+            ("bias/ess".to_owned(), self.trained.effective()),
+        ]);
+        let curve = self.policy.curve();
+        self.shares(&curve, cap, &mut metrics);
+        self.ratios("bias/", By::Count, &curve, cap, &mut metrics);
+        if self.trained.is_weighted() {
+            self.ratios("bias/weighted_", By::Weight, &curve, cap, &mut metrics);
+        }
+        metrics
+    }
+
+    fn ratios(&self, prefix: &str, by: By, curve: &Curve, cap: u32, metrics: &mut Metrics) {
+        let mut put = |name: String, value: f64| metrics.insert(format!("{prefix}{name}"), value);
+        if let Some(mean) = curve.mean() {
+            put("mean_ratio".to_owned(), self.trained.mean(by) / mean);
+        }
+        for (name, p) in [("p90_ratio", 0.9), ("p99_ratio", 0.99)] {
+            if let (Some(ours), Some(policy)) =
+                (self.trained.quantile(p, by), quantile(&self.policy, p))
+            {
+                put(name.to_owned(), f64::from(ours) / policy);
+            }
+        }
+        for (low, high) in buckets(cap) {
+            let share = reach(curve, low) - reach(curve, high);
+            if share > 0.0 {
+                let ours = self.trained.from(low, by) - self.trained.from(high, by);
+                put(format!("inclusion/{low}_{high}"), ours / share);
+            }
+        }
+    }
+
+    fn shares(&self, curve: &Curve, cap: u32, metrics: &mut Metrics) {
+        // Of the cap itself what counts is who reaches it: no response exceeds it.
+        for (limit, from) in [(cap / 4, 1), (cap / 2, 1), (cap / 4 * 3, 1), (cap, 0)] {
+            let from = limit.saturating_add(from);
+            let name = format!("bias/share_above_{limit}");
+            metrics.insert(format!("{name}/trained"), self.trained.from(from, By::Count));
+            metrics.insert(format!("{name}/policy"), reach(curve, from));
+        }
+    }
+}
+
+fn quantile(policy: &Survival, p: f64) -> Option<f64> {
+    policy.quantile(p).filter(|length| *length > 0).map(f64::from)
+}
+
+/// P(L >= `tokens`).
+fn reach(curve: &Curve, tokens: u32) -> f64 {
+    tokens.checked_sub(1).map_or(1.0, |before| curve.survival(before))
+}
+
+/// Length buckets `[low, high)`: 512 tokens, then doubling, the last one with the cap itself.
+pub(crate) fn buckets(cap: u32) -> impl Iterator<Item = (u32, u32)> {
+    let edges = std::iter::successors(Some(512u32), |edge| edge.checked_mul(2));
+    let mut low = 0;
+    edges
+        .take_while(move |edge| edge / 2 <= cap || *edge == 512)
+        .map(move |high| (std::mem::replace(&mut low, high), high))
+}

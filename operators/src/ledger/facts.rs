@@ -1,0 +1,194 @@
+//! The facts of a step, read off its batches and added up.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use arrow::datatypes::{Float32Type, Float64Type, UInt32Type, UInt64Type};
+use rollpacker_dataflow::batch::Batch;
+use rollpacker_dataflow::schema::column;
+use rollpacker_dataflow::step::{PromptId, Step};
+use serde::{Deserialize, Serialize};
+
+use super::bias::{Weighed, units};
+use crate::schedule::encode::{ADMIT, DEFER, REJECT};
+
+/// A fact about lengths; its multiplicity says how often.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub(super) enum Length {
+    /// A response that is observed beyond these tokens only.
+    Entered(u32),
+    /// A response that ended at these tokens.
+    Ended(u32),
+    /// A response that was aborted at these tokens when its round was full.
+    Cut(u32),
+    /// A response that was aborted at these tokens when its group was full.
+    Surplus(u32),
+    /// A response that was trained on.
+    Trained(u32),
+}
+
+/// The history of a dataset row, or of all: sums.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Launches {
+    /// Responses.
+    pub(super) launched: i64,
+    /// Responses that ended by themselves, tokens of these, and squares of these.
+    pub(super) whole: [i64; 3],
+    /// Responses trained on, and their scores in units of 2^-20.
+    pub(super) scored: [i64; 2],
+}
+
+/// What a step adds to the ledger.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Facts {
+    pub(super) lengths: BTreeMap<Length, Weighed>,
+    pub(super) rows: BTreeMap<u64, Launches>,
+    /// Prompts that begin to wait, and the step since when; -1 where the wait is over.
+    pub(super) waiting: Vec<(PromptId, Step, isize)>,
+}
+
+/// The batches of a step that is not complete, reduced to what the ledger wants to know.
+#[derive(Debug, Default)]
+pub(super) struct Gathering {
+    responses: Vec<Response>,
+    deferred: Vec<PromptId>,
+    admitted: BTreeSet<PromptId>,
+    rejected: Vec<PromptId>,
+    facts: Facts,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Response {
+    prompt: PromptId,
+    row: u64,
+    tokens: u32,
+    whole: bool,
+}
+
+/// A prompt that waits for a later round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Waiting {
+    since: Step,
+    /// The longest it was observed at.
+    longest: u32,
+}
+
+/// Prompts that wait. Only these are known by name, and only until they are trained on: the bounded part of the ledger's state.
+#[derive(Debug, Default)]
+pub(super) struct Waits(BTreeMap<PromptId, Waiting>);
+
+impl Gathering {
+    pub(super) fn responses(&mut self, batch: &Batch) {
+        let prompts = batch.values::<UInt64Type>(column::PROMPT_ID);
+        let rows = batch.values::<UInt64Type>(column::ROW);
+        let tokens = batch.values::<UInt32Type>(column::RESPONSE_LENGTH);
+        for (at, reason) in batch.text(column::FINISH_REASON).iter().enumerate() {
+            // What is paused is observed when it ends.
+            if reason != Some("pause") {
+                self.responses.push(Response {
+                    prompt: PromptId(prompts.value(at)),
+                    row: rows.value(at),
+                    tokens: tokens.value(at),
+                    whole: reason != Some("abort"),
+                });
+            }
+        }
+    }
+
+    pub(super) fn groups(&mut self, batch: &Batch) {
+        let rows = batch.values::<UInt64Type>(column::ROW);
+        let tokens = batch.values::<UInt32Type>(column::RESPONSE_LENGTH);
+        let weights = batch.values::<Float32Type>(column::WEIGHT);
+        let scores = batch.values::<Float64Type>(column::SCORE);
+        for at in 0..batch.num_rows() {
+            let trained = Length::Trained(tokens.value(at));
+            self.facts.count(trained, Weighed::one(weights.value(at)));
+            let history = self.facts.rows.entry(rows.value(at)).or_default();
+            history.scored[0] += 1;
+            history.scored[1] += units(scores.value(at));
+        }
+    }
+
+    pub(super) fn decisions(&mut self, batch: &Batch) {
+        let prompts = batch.values::<UInt64Type>(column::PROMPT_ID);
+        for (at, decision) in batch.text(column::DECISION).iter().enumerate() {
+            let prompt = PromptId(prompts.value(at));
+            match decision {
+                Some(DEFER) => self.deferred.push(prompt),
+                Some(ADMIT) => {
+                    self.admitted.insert(prompt);
+                }
+                Some(REJECT) => self.rejected.push(prompt),
+                _ => {}
+            }
+        }
+    }
+
+    /// The facts of `step`, which is complete; those who wait are told apart by it. Steps come in order.
+    pub(super) fn close(mut self, step: Step, waits: &mut Waits) -> Facts {
+        let mut longest: BTreeMap<PromptId, u32> = BTreeMap::new();
+        for response in std::mem::take(&mut self.responses) {
+            let entry = waits.0.get(&response.prompt).map(|waiting| waiting.longest);
+            self.facts.observe(response, entry, self.admitted.contains(&response.prompt));
+            let seen = longest.entry(response.prompt).or_default();
+            *seen = response.tokens.max(*seen);
+        }
+        for prompt in self.admitted.into_iter().chain(self.rejected) {
+            waits.settle(prompt, &mut self.facts);
+        }
+        for prompt in self.deferred {
+            waits.defer(prompt, step, longest.get(&prompt).copied().unwrap_or(0), &mut self.facts);
+        }
+        self.facts
+    }
+}
+
+impl Facts {
+    fn count(&mut self, length: Length, weighed: Weighed) {
+        self.lengths.entry(length).or_default().add(weighed);
+    }
+
+    /// Counts a response; one of a prompt that was observed at `entry` tokens before is a new draw of it.
+    fn observe(&mut self, response: Response, entry: Option<u32>, is_admitted: bool) {
+        let Response { row, tokens, whole, .. } = response;
+        let history = self.rows.entry(row).or_default();
+        history.launched += 1;
+        if whole {
+            let length = i64::from(tokens);
+            history
+                .whole
+                .iter_mut()
+                .zip([1, length, length * length])
+                .for_each(|(sum, more)| *sum += more);
+        }
+        let once = Weighed { count: 1, ..Weighed::default() };
+        if let Some(entry) = entry {
+            if tokens <= entry {
+                return;
+            }
+            self.count(Length::Entered(entry), once);
+        }
+        let end = match (whole, is_admitted) {
+            (true, _) => Length::Ended(tokens),
+            (false, true) => Length::Surplus(tokens),
+            (false, false) => Length::Cut(tokens),
+        };
+        self.count(end, once);
+    }
+}
+
+impl Waits {
+    fn settle(&mut self, prompt: PromptId, facts: &mut Facts) {
+        if let Some(waiting) = self.0.remove(&prompt) {
+            facts.waiting.push((prompt, waiting.since, -1));
+        }
+    }
+
+    /// One that was deferred before goes on waiting since then.
+    fn defer(&mut self, prompt: PromptId, step: Step, longest: u32, facts: &mut Facts) {
+        let waiting = self.0.entry(prompt).or_insert_with(|| {
+            facts.waiting.push((prompt, step, 1));
+            Waiting { since: step, longest }
+        });
+        waiting.longest = waiting.longest.max(longest);
+    }
+}
