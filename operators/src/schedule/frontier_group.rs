@@ -7,7 +7,7 @@
 //! admitted to it first (FGD), so that the trainer's first groups are not held up by requests of its last.
 //!
 //! # Here
-//! A round launches `prompts` fresh prompts with `responses` responses each and waits for all, as [`sync`](super::sync) does; it is one
+//! A round launches `prompts` fresh prompts with `responses` responses each and waits for all, as [`Synchronous`] does; it is one
 //! training step, and its gradient is accumulated group by group. At most `slots` responses run; the others wait here, not in the
 //! engine, and one is launched whenever another ends. `order = "group_major"` is FGD: the next request is one of the group that has the
 //! fewest responses left to end, and of the first such in the order of prompts. `order = "sample_major"` launches the first response
@@ -61,8 +61,8 @@ impl FrontierGroup {
         let Config { prompts, responses, slots, order, total_steps } = config;
         positive("slots", slots as u64)?;
         let order = match order {
-            Order::GroupMajor => round::Order::GroupMajor,
-            Order::SampleMajor => round::Order::SampleMajor,
+            Order::GroupMajor => round::Order::Groups,
+            Order::SampleMajor => round::Order::Samples,
         };
         let rules = Rules { slots, order, ..Rules::default() };
         Synchronous::with_rules(sync::Config { prompts, responses, total_steps }, rules).map(Self)

@@ -110,9 +110,9 @@ impl Group {
     pub(super) fn rank(&self, order: Order) -> Option<(u8, u32)> {
         let next = *self.waiting.first()?;
         let rank = match order {
-            Order::PromptMajor => 0,
-            Order::GroupMajor => self.waiting.len() + self.live.len(),
-            Order::SampleMajor => next as usize,
+            Order::Prompts => 0,
+            Order::Groups => self.waiting.len() + self.live.len(),
+            Order::Samples => next as usize,
         };
         Some((self.priority, u32::try_from(rank).unwrap_or(u32::MAX)))
     }

@@ -290,7 +290,8 @@ impl Driver {
             }
             Decision::Admit { prompt, .. } => drop(self.prompts.remove(prompt)),
             Decision::Reject { prompt, .. } => {
-                if self.prompts.remove(prompt).is_some_and(|held| !held.launched) {
+                let held = self.prompts.remove(prompt);
+                if held.is_some_and(|held| !held.launched) {
                     self.budget.release(1);
                 }
             }

@@ -50,7 +50,7 @@ pub(super) struct Rules {
 impl Default for Rules {
     fn default() -> Self {
         let slots = usize::MAX;
-        Self { slots, order: Order::PromptMajor, harvest: None, pauses: false, filters: false }
+        Self { slots, order: Order::Prompts, harvest: None, pauses: false, filters: false }
     }
 }
 
@@ -58,11 +58,11 @@ impl Default for Rules {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Order {
     /// All of a prompt, then all of the next.
-    PromptMajor,
+    Prompts,
     /// First those of the group that has the fewest responses left to end.
-    GroupMajor,
+    Groups,
     /// The first of each prompt, then the second of each.
-    SampleMajor,
+    Samples,
 }
 
 /// A prompt of a [`Plan`].
@@ -168,7 +168,7 @@ impl OpenRound {
             && let Some((_, prompt)) = self.waiting.pop_first()
         {
             let free = self.rules.slots - self.running;
-            let most = if self.rules.order == Order::SampleMajor { 1 } else { free };
+            let most = if self.rules.order == Order::Samples { 1 } else { free };
             let step = self.step;
             self.running += self.group(prompt).launch(step, prompt, most, out);
             self.rank(prompt);

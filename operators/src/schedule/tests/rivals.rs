@@ -260,7 +260,7 @@ fn loads_in_order(config: &sorted::Config, case: &Case, log: &[Entry]) {
             assert!(is_current(&prompt) || next, "{prompt} is of a later load");
         }
         let trained = admitted(round);
-        assert!(trained.iter().all(|prompt| is_current(prompt)), "a later load was trained on");
+        assert!(trained.iter().all(is_current), "a later load was trained on");
         let harvest = config.harvest.unwrap_or(config.prompts);
         let (complete, tokens) = harvested(config, round, &is_current);
         assert_eq!(complete.len(), harvest.min(of_load), "groups at the harvest");
