@@ -100,11 +100,7 @@ impl Pipeline {
             decisions: decisions.clone(),
         };
         let metrics = updates.metrics.concat(ledger(recorded, self.max_response_length));
-        observe(
-            Observed { responses, groups, decisions, metrics },
-            clock,
-            observer,
-        );
+        observe(Observed { responses, groups, decisions, metrics }, clock, observer);
         weights.connect(updates.policies);
     }
 }

@@ -1,5 +1,7 @@
 //! The bounds of every setting of a recipe.
 
+use rollpacker_operators::schedule::tail_batching::Selection;
+
 use super::raw::Actor;
 use super::{Raw, RecipeError, keys};
 
@@ -93,10 +95,20 @@ impl Raw {
 
     fn check_schedule(&self) -> Result<(), RecipeError> {
         let schedule = &self.schedule;
-        if schedule.name != "sync" {
+        let name = &schedule.name;
+        if let (true, Some(window)) = (name != "history_sorted", schedule.window) {
+            let expected = format!("nothing with schedule.name = {name}, which sorts nothing");
+            return Err(bound("schedule.window", expected, window));
+        }
+        if name == "tail_batching" {
             return Ok(());
         }
-        let expected = "nothing with schedule.name = sync, which has no queue and no quotas";
+        if schedule.selection != Selection::Fastest {
+            let expected = format!("nothing with schedule.name = {name}, which selects nothing");
+            return Err(bound("schedule.selection", expected, "weighted"));
+        }
+        let expected =
+            &format!("nothing with schedule.name = {name}, which has no queue and no quotas");
         if !schedule.quotas.is_empty() {
             return Err(bound("schedule.quotas", expected, format!("{:?}", schedule.quotas)));
         }

@@ -9,7 +9,9 @@ pub mod raw;
 use std::path::{Path, PathBuf};
 
 use rollpacker_datasets::{Columns, DatasetConfig};
-use rollpacker_operators::schedule::{Builtin, Synchronous, TailBatching, sync, tail_batching};
+use rollpacker_operators::schedule::{
+    Builtin, HistorySorted, Synchronous, TailBatching, history_sorted, sync, tail_batching,
+};
 use rollpacker_stages::train::config::{OptimizerConfig, PolicyLoss, TrainerConfig};
 use rollpacker_stages::train::learning_rate::{Decay, LearningRate};
 use toml::{Table, Value};
@@ -228,9 +230,22 @@ impl Recipe {
     /// # Errors
     /// If its options are out of bounds.
     pub fn schedule(&self) -> Result<Builtin, RecipeError> {
-        one_of("schedule.name", &self.raw.schedule.name, &["sync", "tail_batching"])?;
+        one_of(
+            "schedule.name",
+            &self.raw.schedule.name,
+            &["sync", "history_sorted", "tail_batching"],
+        )?;
         let built = match self.tail_batching() {
             Some(config) => TailBatching::new(config).map(Builtin::from),
+            None if self.raw.schedule.name == "history_sorted" => {
+                HistorySorted::new(history_sorted::Config {
+                    prompts: self.raw.data.train_batch_size,
+                    responses: self.raw.rollout.n,
+                    window: self.raw.schedule.window,
+                    total_steps: self.raw.trainer.total_training_steps,
+                })
+                .map(Builtin::from)
+            }
             None => Synchronous::new(sync::Config {
                 prompts: self.raw.data.train_batch_size,
                 responses: self.raw.rollout.n,
@@ -370,7 +385,7 @@ mod tests {
             "",
             &["schedule.name=tail_batchin"],
             expect![
-                "key `schedule.name`: expected one of sync, tail_batching (did you mean `tail_batching`?), found `tail_batchin`"
+                "key `schedule.name`: expected one of sync, history_sorted, tail_batching (did you mean `tail_batching`?), found `tail_batchin`"
             ],
         );
         check_error(

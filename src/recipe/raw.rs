@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use rollpacker_operators::schedule::tail_batching::{MAX_WEIGHT, Selection};
 use rollpacker_stages::train::config::{Aggregation, KlPenalty};
 use serde::{Deserialize, Serialize};
 
@@ -127,7 +128,7 @@ section! {
 section! {
     /// `[schedule]`
     Schedule {
-        /// `sync` or `tail_batching`.
+        /// `sync`, `history_sorted` or `tail_batching`.
         name: String = "tail_batching".to_owned(),
         /// Prompts launched in a short round over prompts admitted.
         eta_prompts: f64 = 1.25,
@@ -139,6 +140,8 @@ section! {
         max_weight: f64 = MAX_WEIGHT,
         /// Rounds that a deferred prompt may wait; left out, without limit.
         max_queue_age: Option<u64> = None,
+        /// Rounds whose prompts `history_sorted` sorts together, at least 1; left out, those of an epoch.
+        window: Option<usize> = None,
         /// Prompts of a step by domain, summing to `data.train_batch_size`; empty: one quota for all.
         quotas: BTreeMap<String, usize> = BTreeMap::new(),
     }

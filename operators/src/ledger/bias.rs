@@ -96,11 +96,9 @@ impl Trained {
     /// Whether some weight differs from 1.
     #[must_use]
     pub fn is_weighted(&self) -> bool {
-        let one = Weighed::one(1.0);
-        let differs = |all: &Weighed| {
-            all.weight != all.count * one.weight || all.square != all.count * one.square
-        };
-        self.lengths.values().any(|weighed| differs(weighed))
+        // Mean and mean square are both 1 only where every weight is.
+        let units = self.all.count * Weighed::one(1.0).weight;
+        self.all.weight != units || self.all.square != units
     }
 
     fn mean(&self, by: By) -> f64 {
@@ -111,12 +109,11 @@ impl Trained {
 
     fn quantile(&self, p: f64, by: By) -> Option<u32> {
         let mut below = 0.0;
-        let covers = |weighed: &Weighed| {
-            below += by.of(*weighed);
+        let covers = self.lengths.iter().find(|(_, weighed)| {
+            below += by.of(**weighed);
             below >= (p - 1e-9) * by.of(self.all)
-        };
-        let mut covers = covers;
-        self.lengths.iter().find(|(_, weighed)| covers(weighed)).map(|(length, _)| *length)
+        });
+        covers.map(|(length, _)| *length)
     }
 
     /// Share of responses of at least `from` tokens.

@@ -22,6 +22,9 @@ use super::bias::{UNIT, Weighed};
 use super::facts::{Facts, Gathering, Launches, Length, Waits};
 use super::{Lengths, Recorded};
 
+/// What a step makes true, and what it takes back.
+type Changes = Vec<(Told, isize)>;
+
 /// The diff of a length: responses, weights and squared weights.
 type Weighing = (i64, i64, i64);
 /// The diff of a row: launched; ended by themselves, their tokens and squares; trained, their scores.
@@ -198,7 +201,7 @@ fn report<'scope>(told: VecCollection<'scope, Step, Told>) -> BatchStream<'scope
         "bias",
         |capability, _info| {
             drop(capability);
-            let mut steps: BTreeMap<Step, (Capability<Step>, Vec<(Told, isize)>)> = BTreeMap::new();
+            let mut steps: BTreeMap<Step, (Capability<Step>, Changes)> = BTreeMap::new();
             move |(input, frontier), output| {
                 input.for_each(|capability, updates| {
                     for (told, step, change) in updates.drain(..) {

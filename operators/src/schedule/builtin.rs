@@ -4,7 +4,8 @@ use rollpacker_dataflow::clock::Nanos;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Decision, Dynamic, Event, FrontierGroup, Partial, Schedule, Sorted, Synchronous, TailBatching,
+    Decision, Dynamic, Event, FrontierGroup, HistorySorted, Partial, Schedule, Sorted, Synchronous,
+    TailBatching,
 };
 
 /// Any built-in schedule: what a recipe chooses by name, and what a snapshot holds.
@@ -13,6 +14,8 @@ use super::{
 pub enum Builtin {
     /// Everything launched is waited for.
     Sync(Synchronous),
+    /// Everything launched is waited for; long prompts share rounds.
+    HistorySorted(HistorySorted),
     /// Speculative short rounds, and long rounds for what they defer.
     TailBatching(TailBatching),
     /// Groups without variance of reward are replaced.
@@ -28,6 +31,12 @@ pub enum Builtin {
 impl From<Synchronous> for Builtin {
     fn from(schedule: Synchronous) -> Self {
         Self::Sync(schedule)
+    }
+}
+
+impl From<HistorySorted> for Builtin {
+    fn from(schedule: HistorySorted) -> Self {
+        Self::HistorySorted(schedule)
     }
 }
 
@@ -65,6 +74,7 @@ impl Builtin {
     fn inner(&self) -> &dyn Schedule {
         match self {
             Self::Sync(schedule) => schedule,
+            Self::HistorySorted(schedule) => schedule,
             Self::TailBatching(schedule) => schedule,
             Self::Dynamic(schedule) => schedule,
             Self::Sorted(schedule) => schedule,
@@ -76,6 +86,7 @@ impl Builtin {
     fn inner_mut(&mut self) -> &mut dyn Schedule {
         match self {
             Self::Sync(schedule) => schedule,
+            Self::HistorySorted(schedule) => schedule,
             Self::TailBatching(schedule) => schedule,
             Self::Dynamic(schedule) => schedule,
             Self::Sorted(schedule) => schedule,

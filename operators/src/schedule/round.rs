@@ -213,6 +213,11 @@ impl OpenRound {
         self.epoch
     }
 
+    /// Its prompts, ascending.
+    pub(super) fn prompts(&self) -> impl Iterator<Item = PromptId> {
+        self.groups.keys().copied()
+    }
+
     /// Whether every place is taken, and nothing owes an answer.
     pub(super) fn is_decided(&self) -> bool {
         self.is_full() && self.pausing == 0

@@ -132,6 +132,11 @@ impl Rounds {
         self.open.as_ref().map(OpenRound::step)
     }
 
+    /// The epoch of the round that is open.
+    pub(super) fn open_epoch(&self) -> Option<u32> {
+        self.open.as_ref().map(OpenRound::epoch)
+    }
+
     /// What was decided and not drained yet.
     pub(super) fn decided(&mut self) -> impl Iterator<Item = &mut Decision> {
         self.out.iter_mut()

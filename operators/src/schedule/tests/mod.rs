@@ -4,6 +4,7 @@ mod contract;
 mod dynamic;
 mod engine;
 mod frontier_group;
+mod history_sorted;
 mod laws;
 mod log;
 mod oracle;

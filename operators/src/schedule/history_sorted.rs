@@ -1,0 +1,221 @@
+//! History-sorted rounds: long prompts share rounds, as far as it is known beforehand who is long.
+//!
+//! Every round launches its prompts with the responses of a group each, waits for all, and trains on all: nothing is aborted, nothing
+//! deferred. What differs from [`sync`](super::sync) is which prompts share a round. In the first epoch it is the order in which they
+//! are read; from the second on, the prompts of a window (by default the epoch) are sorted by the mean length of their dataset row when it
+//! was last drawn, unknown ones first, and cut into rounds. So the tail of an epoch falls into few rounds, and the others end early.
+//! Rounds of a window run in the order of the earliest read of their prompts, which is no order of lengths.
+//!
+//! # Why it is unbiased
+//! The rounds of a window are fixed when its first one opens, from responses of closed steps; so which prompts a step trains on is
+//! decided before any response of theirs is sampled. Every response that is sampled is trained on, with weight 1, and a prompt has the
+//! same number of them whatever their lengths. Hence given the past each trained response of a prompt has the policy's distribution at
+//! its step, and over an epoch each prompt counts once: selection by *realised* length, the source of the bias of speculation, does not
+//! happen. What sorting does change is the composition of single steps: prompts of one step are alike, so a step's gradient estimates that
+//! of its stratum, and the mean over the epoch is the one of `sync`. A narrower window mixes more and wins less.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use rollpacker_dataflow::clock::Nanos;
+use rollpacker_dataflow::step::{PromptId, SampleId};
+use rollpacker_stages::rollout::FinishReason;
+use serde::{Deserialize, Serialize};
+
+use super::error::positive;
+use super::group::Leftover;
+use super::pool::Pool;
+use super::round::{OpenRound, Plan, Rules};
+use super::round_policy::RoundPolicy;
+use super::rounds::{Next, Rounds};
+use super::{Decision, Event, Offer, Queue, Reason, Round, Schedule, ScheduleError};
+
+/// What [`HistorySorted`] is told at the start.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// Prompts of a round.
+    pub prompts: usize,
+    /// Responses to each prompt.
+    pub responses: u32,
+    /// Rounds whose prompts are sorted together, and read ahead; none: all of an epoch.
+    #[serde(default)]
+    pub window: Option<usize>,
+    /// Steps of the run, counted from step 0; none: as many as the prompts give.
+    #[serde(default)]
+    pub total_steps: Option<u64>,
+}
+
+/// The history-sorted schedule.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct HistorySorted {
+    config: Config,
+    lane: Arc<str>,
+    pool: Pool,
+    rounds: Rounds,
+    /// Rows of prompts that are not admitted.
+    rows: BTreeMap<PromptId, u64>,
+    history: BTreeMap<u64, Drawn>,
+    /// The epoch in which no row is known.
+    first_epoch: Option<u32>,
+    planned: VecDeque<Group>,
+}
+
+/// The whole responses to a row in the epoch in which it was last drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Drawn {
+    epoch: u32,
+    responses: u64,
+    tokens: u64,
+}
+
+/// The prompts of an upcoming round.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Group {
+    epoch: u32,
+    prompts: Vec<PromptId>,
+}
+
+impl HistorySorted {
+    /// A schedule at its start.
+    ///
+    /// # Errors
+    /// If a count of the configuration is 0.
+    pub fn new(config: Config) -> Result<Self, ScheduleError> {
+        positive("prompts", config.prompts as u64)?;
+        positive("responses", config.responses.into())?;
+        positive("window", config.window.unwrap_or(1) as u64)?;
+        positive("total_steps", config.total_steps.unwrap_or(1))?;
+        let rounds = Rounds::new(config.total_steps);
+        Ok(Self {
+            config,
+            lane: "".into(),
+            pool: Pool::default(),
+            rounds,
+            rows: BTreeMap::new(),
+            history: BTreeMap::new(),
+            first_epoch: None,
+            planned: VecDeque::new(),
+        })
+    }
+
+    /// Prompts that are sorted together. Where none is known, more than a round need not be read.
+    fn window(&self, epoch: u32) -> usize {
+        if self.first_epoch.is_none_or(|first| first == epoch) {
+            self.config.prompts
+        } else {
+            self.config
+                .window
+                .map_or(usize::MAX, |rounds| rounds.saturating_mul(self.config.prompts))
+        }
+    }
+
+    /// Sorts the next window and cuts it into rounds.
+    fn plan(&mut self) {
+        let Some(epoch) = self.pool.first_epoch() else { return };
+        let mut prompts = self.pool.take(epoch, &self.lane, self.window(epoch));
+        self.first_epoch.get_or_insert(epoch);
+        prompts.sort_by_key(|prompt| (self.mean_length(*prompt), *prompt));
+        let rounds = prompts.chunks(self.config.prompts);
+        let mut rounds: Vec<Group> =
+            rounds.map(|prompts| Group { epoch, prompts: prompts.to_vec() }).collect();
+        rounds.sort_by_key(|group| group.prompts.iter().min().copied());
+        self.planned = rounds.into();
+    }
+
+    /// Whole tokens; `None` if the row was never drawn.
+    fn mean_length(&self, prompt: PromptId) -> Option<u64> {
+        let drawn = self.history.get(self.rows.get(&prompt)?)?;
+        drawn.tokens.checked_div(drawn.responses)
+    }
+}
+
+impl RoundPolicy for HistorySorted {
+    type Upcoming = ();
+
+    fn rounds(&mut self) -> &mut Rounds {
+        &mut self.rounds
+    }
+
+    fn rounds_ref(&self) -> &Rounds {
+        &self.rounds
+    }
+
+    fn pool(&mut self) -> &mut Pool {
+        &mut self.pool
+    }
+
+    fn offer(&mut self, Offer { prompt, epoch, row, .. }: Offer) {
+        self.rows.insert(prompt, row);
+        self.pool.put(epoch, &self.lane, prompt);
+    }
+
+    fn next(&self) -> Next<()> {
+        if self.rounds.left() == 0 {
+            return Next::Finish;
+        }
+        if !self.planned.is_empty() {
+            return Next::Round(());
+        }
+        let Some(epoch) = self.pool.first_epoch() else {
+            return if self.pool.is_over() { Next::Finish } else { Next::Prompts };
+        };
+        let is_there = self.pool.len(epoch, &self.lane) >= self.window(epoch);
+        if is_there || self.pool.has_all_of(epoch) { Next::Round(()) } else { Next::Prompts }
+    }
+
+    fn on_response(&mut self, id: SampleId, tokens: u32, reason: FinishReason) {
+        if reason.is_whole()
+            && let (Some(row), Some(epoch)) = (self.rows.get(&id.prompt), self.rounds.open_epoch())
+        {
+            let fresh = Drawn { epoch, responses: 0, tokens: 0 };
+            let drawn = self.history.entry(*row).or_insert(fresh);
+            if drawn.epoch != epoch {
+                *drawn = fresh;
+            }
+            drawn.responses += 1;
+            drawn.tokens += u64::from(tokens);
+        }
+        self.rounds.on_response(id, tokens, reason);
+    }
+
+    fn open(&mut self, (): ()) {
+        if self.planned.is_empty() {
+            self.plan();
+        }
+        let Some(Group { epoch, prompts }) = self.planned.pop_front() else { return };
+        let places = prompts.len();
+        let planned = |prompt| Leftover::fresh(prompt).planned(&self.lane, 0);
+        self.rounds.open(Plan {
+            round: Round::Full,
+            reason: if places < self.config.prompts { Reason::EpochEnd } else { Reason::Fresh },
+            epoch,
+            samples: self.config.responses,
+            responses: self.config.responses,
+            prompts: prompts.into_iter().map(planned).collect(),
+            places: BTreeMap::from([(Arc::clone(&self.lane), places)]),
+            rules: Rules::default(),
+        });
+    }
+
+    fn close(&mut self, round: OpenRound) {
+        for prompt in round.prompts() {
+            self.rows.remove(&prompt);
+        }
+        self.rounds.close(round.step(), Queue::default());
+    }
+}
+
+impl Schedule for HistorySorted {
+    fn on(&mut self, _now: Nanos, event: Event) {
+        self.tell(event);
+    }
+
+    fn poll(&mut self) -> Option<Decision> {
+        self.rounds.poll()
+    }
+
+    fn wants_prompts(&self) -> bool {
+        self.asks()
+    }
+}
