@@ -69,7 +69,12 @@ impl Oversampling {
             round.groups.remove(&id.prompt);
             round.places -= 1;
             let (weights, reason) = (Vec::new(), Reason::Finished);
-            self.decisions.push_back(Decision::Admit { prompt: id.prompt, samples, weights, reason });
+            self.decisions.push_back(Decision::Admit {
+                prompt: id.prompt,
+                samples,
+                weights,
+                reason,
+            });
         }
     }
 
