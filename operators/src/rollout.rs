@@ -78,7 +78,7 @@ impl<'scope> RolloutExt<'scope> for Scheduled<'scope> {
         // are no cycles of times.
         let (loop_end, heard) = scope.feedback(Steps(0));
         let (scores, scored) = scope.feedback(Steps(0));
-        let Rounds { requests, decisions } =
+        let Rounds { requests, decisions, errors: failed } =
             schedule(scheduled, policies.clone(), heard.clone(), scored, clock.clone());
         let rounds = placement::operator::Observed {
             policies: policies.clone(),
@@ -90,7 +90,7 @@ impl<'scope> RolloutExt<'scope> for Scheduled<'scope> {
         let placed = placements.clone().unwrap_or_else(|| empty(scope));
         let (responses, errors) = generate(requests, policies.clone(), placed, Box::new(engine));
         responses.clone().connect_loop(loop_end);
-        let errors = reader_errors.concat(errors);
+        let errors = reader_errors.concat(failed).concat(errors);
         Rollouts { responses, decisions, placements, errors, scores, scoring: Scoring::default() }
     }
 }

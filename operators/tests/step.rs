@@ -5,10 +5,15 @@ mod support;
 use std::collections::BTreeMap;
 
 use arrow::datatypes::{Int32Type, UInt64Type};
+use rollpacker_dataflow::clock::Nanos;
 use rollpacker_dataflow::schema::column;
+use rollpacker_dataflow::step::Step;
 use rollpacker_operators::report::{Lengths, StepReport, measure};
 use rollpacker_operators::schedule::operator::Stop;
-use rollpacker_operators::schedule::{Synchronous, TailBatching, sync, tail_batching};
+use rollpacker_operators::schedule::{
+    Decision, Event, FrontierGroup, Schedule, Synchronous, TailBatching, frontier_group, sync,
+    tail_batching,
+};
 use rollpacker_stages::train::Metrics;
 use support::{Remembering, Run};
 
@@ -25,6 +30,8 @@ fn tail_batching() -> TailBatching {
         quotas: BTreeMap::new(),
         max_queue_age: None,
         total_steps: None,
+        filter_zero_variance: None,
+        keep_partial: false,
         selection: tail_batching::Selection::Fastest,
         max_weight: tail_batching::MAX_WEIGHT,
     };
@@ -193,10 +200,52 @@ fn a_failing_engine_ends_the_run_and_is_named() {
     );
 }
 
+/// Gives up in its second round.
+struct Failing {
+    rounds: Synchronous,
+    decided: Vec<Decision>,
+}
+
+impl Schedule for Failing {
+    fn on(&mut self, now: Nanos, event: Event) {
+        self.rounds.on(now, event);
+        self.decided.extend(std::iter::from_fn(|| self.rounds.poll()).flat_map(|decision| {
+            let fails = matches!(decision, Decision::Open { step: Step(1), .. });
+            let message = "no prompt teaches anything".to_owned();
+            [decision].into_iter().chain(fails.then_some(Decision::Fail { message }))
+        }));
+    }
+
+    fn poll(&mut self) -> Option<Decision> {
+        (!self.decided.is_empty()).then(|| self.decided.remove(0))
+    }
+
+    fn wants_prompts(&self) -> bool {
+        self.rounds.wants_prompts()
+    }
+}
+
+#[test]
+fn a_failing_schedule_ends_the_run_and_is_named() {
+    let run = Run::of(Failing { rounds: synchronous(), decided: Vec::new() });
+    let fault = run.run().expect_err("the schedule fails");
+    assert_eq!(fault.to_string(), "schedule, step 1: no prompt teaches anything");
+}
+
+#[test]
+fn requests_that_wait_in_the_schedule_are_served() {
+    let order = frontier_group::Order::GroupMajor;
+    let config =
+        frontier_group::Config { prompts: 8, responses: 4, slots: 5, order, total_steps: None };
+    let run = Run::of(FrontierGroup::new(config).expect("valid"));
+    let reports = run.run().expect("no fault");
+    assert_eq!(trained(&reports), each_once(40));
+}
+
 #[test]
 fn a_failing_trainer_ends_the_run_and_is_named() {
     let mut run = Run::of(synchronous());
-    run.trainer.fails_at = Some(rollpacker_dataflow::step::Step(2));
+    run.trainer.fails_at = Some(Step(2));
     let fault = run.run().expect_err("the trainer fails");
     assert_eq!(fault.to_string(), "gradient, step 2: loss is not finite at step 2");
 }

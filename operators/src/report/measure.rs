@@ -8,6 +8,7 @@ use rollpacker_stages::rollout::FinishReason;
 use rollpacker_stages::train::Metrics;
 
 use super::StepReport;
+use crate::schedule::Reason;
 use crate::schedule::encode::{ADMIT, CLOSE, DEFER, REJECT};
 
 /// Lengths of responses, in tokens.
@@ -161,6 +162,8 @@ fn schedule(metrics: &mut Metrics, decisions: &[Batch]) {
         written.filter(|found| *found == Some(decision)).count() as f64
     };
     let (admitted, deferred, rejected) = (count(ADMIT), count(DEFER), count(REJECT));
+    let reasons = decisions.iter().flat_map(|batch| batch.text(column::REASON).iter());
+    let filtered = reasons.filter(|it| *it == Some(Reason::ZeroVariance.as_str())).count() as f64;
     let closed = decisions.iter().flat_map(|batch| {
         let last = batch.text(column::DECISION).iter().position(|decision| decision == Some(CLOSE));
         last.map(|row| {
@@ -174,7 +177,7 @@ fn schedule(metrics: &mut Metrics, decisions: &[Batch]) {
             ("schedule/admitted_prompts", admitted),
             ("schedule/deferred_prompts", deferred),
             ("schedule/rejected_prompts", rejected),
-            ("schedule/launched_prompts", admitted + deferred),
+            ("schedule/launched_prompts", admitted + deferred + filtered),
             ("schedule/queue_length", length),
             ("schedule/queue_age", age),
         ]

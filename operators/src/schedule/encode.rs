@@ -154,7 +154,8 @@ fn row(decision: &Decision) -> Option<Entry<'_>> {
         Decision::Launch { .. }
         | Decision::Abort { .. }
         | Decision::Pause { .. }
-        | Decision::Finish => None,
+        | Decision::Finish
+        | Decision::Fail { .. } => None,
     }
 }
 
