@@ -81,9 +81,13 @@ impl Gathering {
         let prompts = batch.values::<UInt64Type>(column::PROMPT_ID);
         let rows = batch.values::<UInt64Type>(column::ROW);
         let tokens = batch.values::<UInt32Type>(column::RESPONSE_LENGTH);
+        let resumed = batch.values::<UInt32Type>(column::RESUMED_LENGTH);
         for (at, reason) in batch.text(column::FINISH_REASON).iter().enumerate() {
-            // What is paused is observed when it ends.
-            if reason != Some("pause") {
+            // What is paused is observed when it ends, and what had ended before it was kept has been.
+            let again = reason != Some("abort")
+                && resumed.value(at) > 0
+                && resumed.value(at) == tokens.value(at);
+            if reason != Some("pause") && !again {
                 self.responses.push(Response {
                     prompt: PromptId(prompts.value(at)),
                     row: rows.value(at),

@@ -92,7 +92,8 @@ impl Case {
                 }
             }
             Kind::TailBatching(config) => {
-                let (launched, samples) = config.launched();
+                let (launched, samples) =
+                    super::super::TailBatching::new(config.clone()).expect("valid").launched();
                 let filter = config.filter_zero_variance;
                 Contract {
                     samples,
