@@ -13,6 +13,7 @@ use serde::de::DeserializeOwned;
 use toml::{Table, Value};
 
 use super::outcome::Charted;
+use super::raw::HandOut;
 use super::raw::{
     Dispatch, Judge, Lengths, Pipeline, Placement, Planner, RawJob, Source, Stream, Timeout,
 };
@@ -67,6 +68,7 @@ impl RawJob {
         raw.stream = Stream::default();
         raw.planner = Planner::default();
         raw.rollout.dispatch = None;
+        raw.rollout.hand_out = HandOut::Together;
         raw.tasks.judge_placement = None;
         raw.tasks.timeout = None;
         raw

@@ -78,6 +78,8 @@ section! {
         gpu_memory_utilization: Option<f64> = None,
         /// `round_robin` by response, or `prompt_chunks`; left out, what the schedule's authors do.
         dispatch: Option<Dispatch> = None,
+        /// Whether instances get what is launched at once when all of it is handed out, or each response when it is.
+        hand_out: HandOut = HandOut::Together,
         /// Seconds between two looks at what has ended.
         report_interval_s: f64 = 0.01,
     }
@@ -225,6 +227,16 @@ choice! {
         RoundRobin,
         /// Consecutive prompts to the same (veRL).
         PromptChunks,
+    }
+}
+
+choice! {
+    /// When instances get the responses that are launched at once.
+    HandOut {
+        /// All when the last is handed out (veRL, RollPacker).
+        Together,
+        /// Each when it is handed out.
+        Streamed,
     }
 }
 

@@ -124,6 +124,10 @@ impl Stages {
                 raw::Dispatch::RoundRobin => simulated::Dispatch::RoundRobin,
                 raw::Dispatch::PromptChunks => simulated::Dispatch::PromptChunks,
             },
+            hand_out: match rollout.hand_out {
+                raw::HandOut::Together => simulated::HandOut::Together,
+                raw::HandOut::Streamed => simulated::HandOut::Streamed,
+            },
             report_interval: Nanos::from_secs_f64(rollout.report_interval_s),
             slowdown: tasks::slowdown(job, self.cost.calibration()),
             ..SimulatedEngineConfig::new(rollout_placement(job))
