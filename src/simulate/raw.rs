@@ -48,6 +48,9 @@ section! {
         hardware: Value = Value::String("H800".to_owned()),
         /// GPUs of the job.
         gpus: u32 = 32,
+        /// Controllers that share the work of handing out requests, collecting responses and passing batches on; the paper's systems have
+        /// one.
+        controllers: u32 = 1,
         /// GPUs of a server, within which a tensor-parallel group stays; left out, those of the hardware.
         gpus_per_server: Option<u32> = None,
     }
@@ -94,6 +97,8 @@ section! {
         pipeline_parallel: u32 = 1,
         /// GPUs over which a sequence is split.
         context_parallel: u32 = 1,
+        /// Whether pipeline stages and parts of sequences are as written, or sequences are split no more than it takes for them to fit.
+        layout: Layout = Layout::Written,
     }
 }
 
@@ -227,6 +232,16 @@ choice! {
         RoundRobin,
         /// Consecutive prompts to the same (veRL).
         PromptChunks,
+    }
+}
+
+choice! {
+    /// How a replica of the trainer is laid out.
+    Layout {
+        /// As written.
+        Written,
+        /// With as few parts of a sequence as fit, and that many more pipeline stages.
+        Planned,
     }
 }
 
