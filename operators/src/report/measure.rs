@@ -43,7 +43,7 @@ impl Lengths {
                     Some(FinishReason::Abort) | None => &mut lengths.aborted,
                 };
                 kind.push(tokens.value(row) as usize);
-                lengths.sampled += (tokens.value(row) - resumed.value(row)) as usize;
+                lengths.sampled += tokens.value(row).saturating_sub(resumed.value(row)) as usize;
                 lengths.clipped += usize::from(reason == Some(FinishReason::Length.as_str()));
             }
         }
