@@ -27,6 +27,16 @@ fn custom_pipeline_learns_to_say_seven() {
 }
 
 #[test]
+fn custom_schedule_learns_to_say_seven_and_defers_prompts() {
+    let lines = run("custom_schedule");
+    assert_eq!(lines.len(), 30);
+    let (share, deferred) = (|line: &String| number(line, 2), |line: &String| number(line, 4));
+    assert!(share(&lines[0]) < 0.4 && share(&lines[29]) > 0.8, "{lines:#?}");
+    assert!(lines[..29].iter().all(|line| deferred(line) == 2.0), "{lines:#?}");
+    assert_eq!(deferred(&lines[29]), 0.0, "the last step waits for all");
+}
+
+#[test]
 fn custom_advantage_raises_the_mean_digit() {
     let lines = run("custom_advantage");
     assert_eq!(lines.len(), 25);

@@ -69,6 +69,8 @@ fn tail_batching(eta_responses: f64, selection: Selection) -> TailBatching {
         quotas: BTreeMap::new(),
         max_queue_age: None,
         total_steps: None,
+        filter_zero_variance: None,
+        keep_partial: false,
         selection,
         max_weight: MAX_WEIGHT,
     };

@@ -401,7 +401,7 @@ mod tests {
             "",
             &["schedule.name=tail_batchin"],
             expect![
-                "key `schedule.name`: expected one of sync, fused, history_sorted, tail_batching (did you mean `tail_batching`?), found `tail_batchin`"
+                "key `schedule.name`: expected one of sync, fused, history_sorted, tail_batching, dynamic, sorted, partial, frontier_group (did you mean `tail_batching`?), found `tail_batchin`"
             ],
         );
         check_error(

@@ -3,8 +3,8 @@
 use rollpacker_operators::gradient::Fetch;
 use rollpacker_operators::reward::Scoring;
 use rollpacker_operators::schedule::{
-    Builtin, HistorySorted, ScheduleError, Synchronous, TailBatching, history_sorted, sync,
-    tail_batching,
+    Builtin, Dynamic, FrontierGroup, HistorySorted, Partial, ScheduleError, Sorted, Synchronous,
+    TailBatching, dynamic, frontier_group, history_sorted, partial, sorted, sync, tail_batching,
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -51,7 +51,7 @@ type Built = Result<Builtin, ScheduleError>;
 
 const STREAMED: Fetch = Fetch::Streamed { max_groups: None };
 
-static KNOWN: [Known; 4] = [
+static KNOWN: [Known; 8] = [
     Known {
         name: "sync",
         fields: keys::fields::<sync::Config>,
@@ -77,6 +77,34 @@ static KNOWN: [Known; 4] = [
         name: "tail_batching",
         fields: keys::fields::<tail_batching::Config>,
         build: |table| Ok(TailBatching::new(config(table)?).map(Builtin::from)),
+        scoring: Scoring::Streamed,
+        fetch: STREAMED,
+    },
+    Known {
+        name: "dynamic",
+        fields: keys::fields::<dynamic::Config>,
+        build: |table| Ok(Dynamic::new(config(table)?).map(Builtin::from)),
+        scoring: Scoring::Streamed,
+        fetch: STREAMED,
+    },
+    Known {
+        name: "sorted",
+        fields: keys::fields::<sorted::Config>,
+        build: |table| Ok(Sorted::new(config(table)?).map(Builtin::from)),
+        scoring: Scoring::Streamed,
+        fetch: STREAMED,
+    },
+    Known {
+        name: "partial",
+        fields: keys::fields::<partial::Config>,
+        build: |table| Ok(Partial::new(config(table)?).map(Builtin::from)),
+        scoring: Scoring::Streamed,
+        fetch: STREAMED,
+    },
+    Known {
+        name: "frontier_group",
+        fields: keys::fields::<frontier_group::Config>,
+        build: |table| Ok(FrontierGroup::new(config(table)?).map(Builtin::from)),
         scoring: Scoring::Streamed,
         fetch: STREAMED,
     },
@@ -116,6 +144,11 @@ impl Section {
         table.insert("responses".to_owned(), integer(size.responses.into()));
         if let Some(steps) = size.total_steps {
             table.insert("total_steps".to_owned(), integer(steps));
+        }
+        if (known.fields)().contains(&"slots") && !table.contains_key("slots") {
+            // What one round trains on, all at once.
+            let slots = (size.prompts as u64).saturating_mul(size.responses.into());
+            table.insert("slots".to_owned(), integer(slots));
         }
         let refuse = |reason: String| RecipeError::Type { key: "schedule".to_owned(), reason };
         (known.build)(table)

@@ -7,15 +7,17 @@ use rollpacker_datasets::{Trace, TraceOptions};
 use rollpacker_operators::gradient::Fetch;
 use rollpacker_operators::reward::Scoring;
 use rollpacker_operators::schedule::Builtin;
-use rollpacker_stages::cluster::{Hardware, ModelShape};
+use rollpacker_stages::cluster::{Hardware, ModelShape, TrainingLayout};
 use rollpacker_stages::model::tokenizer::Tokenizer;
 use serde::de::DeserializeOwned;
 use toml::{Table, Value};
 
+use super::layout;
 use super::outcome::Charted;
 use super::raw::{
     Dispatch, Judge, Lengths, Pipeline, Placement, Planner, RawJob, Source, Stream, Timeout,
 };
+use super::raw::{HandOut, Layout};
 use crate::recipe::RecipeError;
 use crate::recipe::bounds::{at_least, bound, within};
 use crate::recipe::keys::nearest;
@@ -67,14 +69,31 @@ impl RawJob {
         raw.stream = Stream::default();
         raw.planner = Planner::default();
         raw.rollout.dispatch = None;
+        raw.rollout.hand_out = HandOut::Together;
         raw.tasks.judge_placement = None;
         raw.tasks.timeout = None;
         raw
     }
 
+    /// Whether the baseline of a job has an override as the job has it.
+    pub(super) fn is_kept(setting: &str) -> bool {
+        const LEFT: [&str; 8] = [
+            "schedule.",
+            "pipeline.",
+            "stream.",
+            "planner.",
+            "rollout.dispatch=",
+            "rollout.hand_out=",
+            "tasks.judge_placement=",
+            "tasks.timeout=",
+        ];
+        !LEFT.iter().any(|left| setting.starts_with(left))
+    }
+
     fn check(&self) -> Result<(), RecipeError> {
         let Self { cluster, rollout, training, data, tasks, stream, sim, .. } = self;
         at_least("cluster.gpus", cluster.gpus, 1)?;
+        at_least("cluster.controllers", cluster.controllers, 1)?;
         at_least("cluster.gpus_per_server", cluster.gpus_per_server.unwrap_or(1), 1)?;
         at_least("rollout.n", rollout.n, 1)?;
         at_least("rollout.tensor_parallel", rollout.tensor_parallel, 1)?;
@@ -211,6 +230,24 @@ impl Job {
     fn slots(&self) -> u32 {
         let rollout = &self.raw.rollout;
         self.rollout_gpus() / rollout.tensor_parallel * rollout.max_num_seqs
+    }
+
+    /// How a replica of the trainer is laid out.
+    #[must_use]
+    pub fn training_layout(&self) -> TrainingLayout {
+        let training = &self.raw.training;
+        let written = TrainingLayout {
+            tensor_parallel: training.tensor_parallel,
+            pipeline: training.pipeline_parallel,
+            context: training.context_parallel,
+        };
+        match training.layout {
+            Layout::Written => written,
+            Layout::Planned => {
+                let longest = self.raw.data.max_response_length;
+                layout::planned(&self.hardware, &self.model, written, longest)
+            }
+        }
     }
 
     /// Steps that are run, those that do not count included.

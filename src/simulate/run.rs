@@ -65,6 +65,14 @@ impl Stages {
     fn new(job: &Job, seed: u64, clock: &VirtualClock) -> anyhow::Result<Self> {
         let raw = &job.raw;
         let mut calibration = Calibration::default();
+        let controllers = f64::from(raw.cluster.controllers);
+        for serial in [
+            &mut calibration.dispatch_interval,
+            &mut calibration.scoring_interval,
+            &mut calibration.padding_per_token,
+        ] {
+            *serial /= controllers;
+        }
         if let Some(share) = raw.rollout.gpu_memory_utilization {
             calibration.memory_share = share;
         }
@@ -72,11 +80,7 @@ impl Stages {
         Ok(Self {
             clock: clock.clone(),
             cost: Cost::new(job.hardware.clone(), job.model.clone(), calibration),
-            layout: TrainingLayout {
-                tensor_parallel: raw.training.tensor_parallel,
-                pipeline: raw.training.pipeline_parallel,
-                context: raw.training.context_parallel,
-            },
+            layout: job.training_layout(),
             router: tasks::router(job, seed, &calibration, &lengths, clock),
             lengths,
         })
@@ -123,6 +127,10 @@ impl Stages {
             dispatch: match job.dispatch {
                 raw::Dispatch::RoundRobin => simulated::Dispatch::RoundRobin,
                 raw::Dispatch::PromptChunks => simulated::Dispatch::PromptChunks,
+            },
+            hand_out: match rollout.hand_out {
+                raw::HandOut::Together => simulated::HandOut::Together,
+                raw::HandOut::Streamed => simulated::HandOut::Streamed,
             },
             report_interval: Nanos::from_secs_f64(rollout.report_interval_s),
             slowdown: tasks::slowdown(job, self.cost.calibration()),

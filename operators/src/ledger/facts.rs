@@ -9,7 +9,7 @@ use rollpacker_dataflow::step::{PromptId, Step};
 use serde::{Deserialize, Serialize};
 
 use super::bias::{Weighed, units};
-use crate::schedule::encode::{ADMIT, DEFER, REJECT};
+use crate::schedule::encode::{ADMIT, DEFER, PAUSE_DECISION, REJECT};
 
 /// A fact about lengths; its multiplicity says how often.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -53,6 +53,8 @@ pub(super) struct Gathering {
     deferred: Vec<PromptId>,
     admitted: BTreeSet<PromptId>,
     rejected: Vec<PromptId>,
+    /// Prompts whose responses are kept: those of a later round are no new draws.
+    paused: BTreeSet<PromptId>,
     facts: Facts,
 }
 
@@ -81,9 +83,13 @@ impl Gathering {
         let prompts = batch.values::<UInt64Type>(column::PROMPT_ID);
         let rows = batch.values::<UInt64Type>(column::ROW);
         let tokens = batch.values::<UInt32Type>(column::RESPONSE_LENGTH);
+        let resumed = batch.values::<UInt32Type>(column::RESUMED_LENGTH);
         for (at, reason) in batch.text(column::FINISH_REASON).iter().enumerate() {
-            // What is paused is observed when it ends.
-            if reason != Some("pause") {
+            // What is paused is observed when it ends, and what had ended before it was kept has been.
+            let again = reason != Some("abort")
+                && resumed.value(at) > 0
+                && resumed.value(at) == tokens.value(at);
+            if reason != Some("pause") && !again {
                 self.responses.push(Response {
                     prompt: PromptId(prompts.value(at)),
                     row: rows.value(at),
@@ -118,6 +124,7 @@ impl Gathering {
                     self.admitted.insert(prompt);
                 }
                 Some(REJECT) => self.rejected.push(prompt),
+                Some(PAUSE_DECISION) => drop(self.paused.insert(prompt)),
                 _ => {}
             }
         }
@@ -129,8 +136,10 @@ impl Gathering {
         for response in std::mem::take(&mut self.responses) {
             let entry = waits.0.get(&response.prompt).map(|waiting| waiting.longest);
             self.facts.observe(response, entry, self.admitted.contains(&response.prompt));
-            let seen = longest.entry(response.prompt).or_default();
-            *seen = response.tokens.max(*seen);
+            if !self.paused.contains(&response.prompt) {
+                let seen = longest.entry(response.prompt).or_default();
+                *seen = response.tokens.max(*seen);
+            }
         }
         for prompt in self.admitted.into_iter().chain(self.rejected) {
             waits.settle(prompt, &mut self.facts);

@@ -1,5 +1,7 @@
 //! Metrics that follow from the rows of a step, in the names of verl where it has one.
 
+use std::collections::HashSet;
+
 use arrow::datatypes::{Float32Type, Float64Type, Int32Type, UInt32Type, UInt64Type};
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::clock::Nanos;
@@ -8,7 +10,8 @@ use rollpacker_stages::rollout::FinishReason;
 use rollpacker_stages::train::Metrics;
 
 use super::StepReport;
-use crate::schedule::encode::{ADMIT, CLOSE, DEFER, REJECT};
+use crate::schedule::Reason;
+use crate::schedule::encode::{ADMIT, CLOSE, DEFER, PAUSE_DECISION, REJECT};
 
 /// Lengths of responses, in tokens.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -40,7 +43,7 @@ impl Lengths {
                     Some(FinishReason::Abort) | None => &mut lengths.aborted,
                 };
                 kind.push(tokens.value(row) as usize);
-                lengths.sampled += (tokens.value(row) - resumed.value(row)) as usize;
+                lengths.sampled += tokens.value(row).saturating_sub(resumed.value(row)) as usize;
                 lengths.clipped += usize::from(reason == Some(FinishReason::Length.as_str()));
             }
         }
@@ -82,10 +85,7 @@ pub fn measure(report: &StepReport) -> Metrics {
             ("rollout/aborted_responses", launched.aborted.len() as f64),
             ("rollout/paused_responses", launched.paused.len() as f64),
             ("rollout/launched_tokens", launched.sampled as f64),
-            (
-                "rollout/discarded_tokens",
-                (launched.total() as f64 - trained.total() as f64).max(0.0),
-            ),
+            ("rollout/discarded_tokens", discarded(report) as f64),
             ("rollout/tokens_per_s", ratio(launched.sampled as f64, rollout.seconds)),
             ("perf/total_num_tokens", trained_tokens as f64),
             ("perf/time_per_step", seconds),
@@ -98,6 +98,37 @@ pub fn measure(report: &StepReport) -> Metrics {
         ["timing_s/gradient", "timing_s/update"].iter().filter_map(|name| metrics.get(*name)).sum();
     metrics.insert("trainer/waiting_ratio".to_owned(), 1.0 - ratio(busy, seconds).min(1.0));
     metrics
+}
+
+/// Tokens of responses that ended or were dropped in the step, and are neither trained on nor kept for a later one.
+fn discarded(report: &StepReport) -> usize {
+    let mut used: HashSet<(u64, u32)> = HashSet::new();
+    for batch in &report.groups {
+        let prompts = batch.values::<UInt64Type>(column::PROMPT_ID).values();
+        let samples = batch.values::<UInt32Type>(column::SAMPLE).values();
+        used.extend(prompts.iter().copied().zip(samples.iter().copied()));
+    }
+    for batch in &report.decisions {
+        let prompts = batch.values::<UInt64Type>(column::PROMPT_ID);
+        let samples = batch.lists::<UInt32Type>(column::ADMITTED);
+        let decisions = batch.text(column::DECISION).iter().enumerate();
+        for (row, _) in decisions.filter(|(_, decision)| *decision == Some(PAUSE_DECISION)) {
+            used.extend(samples.get(row).iter().map(|&sample| (prompts.value(row), sample)));
+        }
+    }
+    let mut discarded = 0;
+    for batch in &report.responses {
+        let prompts = batch.values::<UInt64Type>(column::PROMPT_ID).values();
+        let samples = batch.values::<UInt32Type>(column::SAMPLE).values();
+        let tokens = batch.values::<UInt32Type>(column::RESPONSE_LENGTH).values();
+        let ids = prompts.iter().copied().zip(samples.iter().copied());
+        discarded += ids
+            .zip(tokens)
+            .filter(|(id, _)| !used.contains(id))
+            .map(|(_, &tokens)| tokens as usize)
+            .sum::<usize>();
+    }
+    discarded
 }
 
 fn lengths(metrics: &mut Metrics, trained: &Lengths, launched: &Lengths) {
@@ -161,6 +192,8 @@ fn schedule(metrics: &mut Metrics, decisions: &[Batch]) {
         written.filter(|found| *found == Some(decision)).count() as f64
     };
     let (admitted, deferred, rejected) = (count(ADMIT), count(DEFER), count(REJECT));
+    let reasons = decisions.iter().flat_map(|batch| batch.text(column::REASON).iter());
+    let filtered = reasons.filter(|it| *it == Some(Reason::ZeroVariance.as_str())).count() as f64;
     let closed = decisions.iter().flat_map(|batch| {
         let last = batch.text(column::DECISION).iter().position(|decision| decision == Some(CLOSE));
         last.map(|row| {
@@ -174,7 +207,7 @@ fn schedule(metrics: &mut Metrics, decisions: &[Batch]) {
             ("schedule/admitted_prompts", admitted),
             ("schedule/deferred_prompts", deferred),
             ("schedule/rejected_prompts", rejected),
-            ("schedule/launched_prompts", admitted + deferred),
+            ("schedule/launched_prompts", admitted + deferred + filtered),
             ("schedule/queue_length", length),
             ("schedule/queue_age", age),
         ]

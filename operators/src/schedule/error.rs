@@ -9,6 +9,28 @@ pub enum ScheduleError {
         /// The key.
         key: String,
     },
+    /// A number is too small beside another.
+    #[error("`{key}` is {found}, expected at least {least}, {why}")]
+    Small {
+        /// The key.
+        key: &'static str,
+        /// What was given.
+        found: u64,
+        /// The least allowed.
+        least: u64,
+        /// Where that comes from.
+        why: &'static str,
+    },
+    /// An option has no meaning beside another.
+    #[error("`{key}` cannot be had with {with}: {why}")]
+    Conflict {
+        /// The key.
+        key: &'static str,
+        /// The other option, as written.
+        with: &'static str,
+        /// Why not.
+        why: &'static str,
+    },
     /// A speculation factor is out of bounds.
     #[error("`{key}` is {found}, expected a number from 1 to {max}")]
     Factor {
@@ -40,4 +62,14 @@ pub enum ScheduleError {
 /// Refuses a `count` of 0.
 pub(super) fn positive(key: &str, count: u64) -> Result<(), ScheduleError> {
     if count == 0 { Err(ScheduleError::Zero { key: key.to_owned() }) } else { Ok(()) }
+}
+
+/// Refuses a number below `least`, which is there because of `why`.
+pub(super) fn at_least(
+    key: &'static str,
+    found: u64,
+    least: u64,
+    why: &'static str,
+) -> Result<(), ScheduleError> {
+    if found < least { Err(ScheduleError::Small { key, found, least, why }) } else { Ok(()) }
 }

@@ -23,8 +23,10 @@ use rollpacker_stages::rollout::FinishReason;
 use serde::{Deserialize, Serialize};
 
 use super::error::positive;
+use super::group::Leftover;
 use super::pool::Pool;
-use super::round::{Plan, Planned};
+use super::round::{OpenRound, Plan, Rules};
+use super::round_policy::RoundPolicy;
 use super::rounds::{Next, Rounds};
 use super::{Decision, Event, Offer, Queue, Reason, Round, Schedule, ScheduleError};
 
@@ -97,11 +99,6 @@ impl HistorySorted {
         })
     }
 
-    fn offer(&mut self, Offer { prompt, epoch, row, .. }: Offer) {
-        self.rows.insert(prompt, row);
-        self.pool.put(epoch, &self.lane, prompt);
-    }
-
     /// Prompts that are sorted together. Where none is known, more than a round need not be read.
     fn window(&self, epoch: u32) -> usize {
         if self.first_epoch.is_none_or(|first| first == epoch) {
@@ -111,6 +108,46 @@ impl HistorySorted {
                 .window
                 .map_or(usize::MAX, |rounds| rounds.saturating_mul(self.config.prompts))
         }
+    }
+
+    /// Sorts the next window and cuts it into rounds.
+    fn plan(&mut self) {
+        let Some(epoch) = self.pool.first_epoch() else { return };
+        let mut prompts = self.pool.take(epoch, &self.lane, self.window(epoch));
+        self.first_epoch.get_or_insert(epoch);
+        prompts.sort_by_key(|prompt| (self.mean_length(*prompt), *prompt));
+        let rounds = prompts.chunks(self.config.prompts);
+        let mut rounds: Vec<Group> =
+            rounds.map(|prompts| Group { epoch, prompts: prompts.to_vec() }).collect();
+        rounds.sort_by_key(|group| group.prompts.iter().min().copied());
+        self.planned = rounds.into();
+    }
+
+    /// Whole tokens; `None` if the row was never drawn.
+    fn mean_length(&self, prompt: PromptId) -> Option<u64> {
+        let drawn = self.history.get(self.rows.get(&prompt)?)?;
+        drawn.tokens.checked_div(drawn.responses)
+    }
+}
+
+impl RoundPolicy for HistorySorted {
+    type Upcoming = ();
+
+    fn rounds(&mut self) -> &mut Rounds {
+        &mut self.rounds
+    }
+
+    fn rounds_ref(&self) -> &Rounds {
+        &self.rounds
+    }
+
+    fn pool(&mut self) -> &mut Pool {
+        &mut self.pool
+    }
+
+    fn offer(&mut self, Offer { prompt, epoch, row, .. }: Offer) {
+        self.rows.insert(prompt, row);
+        self.pool.put(epoch, &self.lane, prompt);
     }
 
     fn next(&self) -> Next<()> {
@@ -139,34 +176,16 @@ impl HistorySorted {
             drawn.responses += 1;
             drawn.tokens += u64::from(tokens);
         }
-        self.rounds.on_response(id, reason);
+        self.rounds.on_response(id, tokens, reason);
     }
 
-    fn settle(&mut self) {
-        if let Some(round) = self.rounds.take_decided() {
-            for prompt in round.prompts() {
-                self.rows.remove(&prompt);
-            }
-            self.rounds.close(round.step(), Queue::default());
-        }
-        if !self.rounds.is_idle() {
-            return;
-        }
-        match self.next() {
-            Next::Finish => self.rounds.finish(),
-            Next::Round(()) if self.rounds.is_due() => self.open(),
-            Next::Round(()) | Next::Prompts => {}
-        }
-    }
-
-    fn open(&mut self) {
+    fn open(&mut self, (): ()) {
         if self.planned.is_empty() {
             self.plan();
         }
         let Some(Group { epoch, prompts }) = self.planned.pop_front() else { return };
         let places = prompts.len();
-        let planned =
-            |prompt| Planned { prompt, lane: Arc::clone(&self.lane), reason: Reason::Fresh };
+        let planned = |prompt| Leftover::fresh(prompt).planned(&self.lane, 0);
         self.rounds.open(Plan {
             round: Round::Full,
             reason: if places < self.config.prompts { Reason::EpochEnd } else { Reason::Fresh },
@@ -175,44 +194,21 @@ impl HistorySorted {
             responses: self.config.responses,
             prompts: prompts.into_iter().map(planned).collect(),
             places: BTreeMap::from([(Arc::clone(&self.lane), places)]),
+            rules: Rules::default(),
         });
     }
 
-    /// Sorts the next window and cuts it into rounds.
-    fn plan(&mut self) {
-        let Some(epoch) = self.pool.first_epoch() else { return };
-        let mut prompts = self.pool.take(epoch, &self.lane, self.window(epoch));
-        self.first_epoch.get_or_insert(epoch);
-        prompts.sort_by_key(|prompt| (self.mean_length(*prompt), *prompt));
-        let rounds = prompts.chunks(self.config.prompts);
-        let mut rounds: Vec<Group> =
-            rounds.map(|prompts| Group { epoch, prompts: prompts.to_vec() }).collect();
-        rounds.sort_by_key(|group| group.prompts.iter().min().copied());
-        self.planned = rounds.into();
-    }
-
-    /// Whole tokens; `None` if the row was never drawn.
-    fn mean_length(&self, prompt: PromptId) -> Option<u64> {
-        let drawn = self.history.get(self.rows.get(&prompt)?)?;
-        drawn.tokens.checked_div(drawn.responses)
+    fn close(&mut self, round: OpenRound) {
+        for prompt in round.prompts() {
+            self.rows.remove(&prompt);
+        }
+        self.rounds.close(round.step(), Queue::default());
     }
 }
 
 impl Schedule for HistorySorted {
     fn on(&mut self, _now: Nanos, event: Event) {
-        if self.rounds.is_finished() {
-            return;
-        }
-        match event {
-            Event::Prompt(offer) => self.offer(offer),
-            Event::EndOfPrompts => self.pool.end(),
-            Event::Policy { step } => self.rounds.on_policy(step),
-            Event::Response { id, tokens, finish_reason } => {
-                self.on_response(id, tokens, finish_reason);
-            }
-            Event::Scored { .. } => {}
-        }
-        self.settle();
+        self.tell(event);
     }
 
     fn poll(&mut self) -> Option<Decision> {
@@ -220,6 +216,6 @@ impl Schedule for HistorySorted {
     }
 
     fn wants_prompts(&self) -> bool {
-        self.rounds.is_idle() && self.next() == Next::Prompts
+        self.asks()
     }
 }

@@ -5,27 +5,40 @@
 //! state is a value that can be compared, cloned and written to a snapshot.
 
 mod builtin;
+pub mod dynamic;
 pub(crate) mod encode;
 mod error;
+pub mod frontier_group;
+mod group;
 pub mod history_sorted;
 mod inclusion;
 pub mod operator;
+pub mod partial;
 mod pool;
 mod queue;
 mod round;
+mod round_policy;
 mod rounds;
+pub mod sorted;
 mod speculation;
+mod stock;
 pub mod sync;
 pub mod tail_batching;
+mod variance;
 
 #[cfg(test)]
 mod tests;
 
 pub use builtin::Builtin;
+pub use dynamic::Dynamic;
 pub use error::ScheduleError;
+pub use frontier_group::FrontierGroup;
 pub use history_sorted::HistorySorted;
+pub use partial::Partial;
+pub use sorted::Sorted;
 pub use sync::Synchronous;
 pub use tail_batching::TailBatching;
+pub use variance::{OnExhausted, ZeroVarianceFilter};
 
 use std::fmt;
 use std::ops::Range;
@@ -110,6 +123,9 @@ pub enum Decision {
         reason: Reason,
     },
     /// Stop a response and keep its tokens: a later launch of the same prompt and sample goes on from them.
+    ///
+    /// One that has ended is kept whole: the later launch gives it again at once, without another token being sampled. So a group can be
+    /// completed in a later round, with each of its responses a response of that round.
     Pause {
         /// Which.
         id: SampleId,
@@ -150,6 +166,11 @@ pub enum Decision {
     },
     /// No round will follow.
     Finish,
+    /// The open round cannot be completed as configured: the run ends with this error. Nothing follows.
+    Fail {
+        /// What cannot be done, and which key of the configuration says so.
+        message: String,
+    },
 }
 
 impl fmt::Display for Decision {
@@ -173,6 +194,7 @@ impl fmt::Display for Decision {
                 write!(f, "close {step} (queue {}, age {})", queue.length, queue.age)
             }
             Self::Finish => f.write_str("finish"),
+            Self::Fail { message } => write!(f, "fail ({message})"),
         }
     }
 }
@@ -233,6 +255,8 @@ pub enum Reason {
     RunEnd,
     /// No quota is set for the domain of the prompt.
     NoQuota,
+    /// All responses of the prompt have the same reward: they teach nothing.
+    ZeroVariance,
 }
 
 impl Reason {
@@ -251,6 +275,7 @@ impl Reason {
             Self::EpochEnd => "epoch end",
             Self::RunEnd => "run end",
             Self::NoQuota => "no quota",
+            Self::ZeroVariance => "zero variance",
         }
     }
 }
@@ -278,10 +303,10 @@ pub struct Queue {
 ///   prompts of an epoch are admitted before any of the next is launched.
 /// - **Rounds.** [`Decision::Open`] answers [`Event::Policy`]; rounds are open one at a time, in the order of their steps. Between
 ///   `Open` and [`Decision::Close`] the round launches, aborts, admits and defers; each prompt that it launched is admitted or deferred
-///   in it, and only responses that were launched in it are admitted in it, whole ones. A paused response is answered before the round
-///   closes: as paused, or as whole where it ended before it could be stopped.
-/// - **Progress.** An open round closes at the latest when all its launched responses have ended; while prompts remain, a published
-///   policy opens a round.
+///   in it, or rejected, and only responses that were launched in it are admitted in it, whole ones. A paused response is answered before
+///   the round closes: as paused, or as whole where it ended before it could be stopped; either way its tokens are kept.
+/// - **Progress.** An open round closes at the latest when all its launched responses have ended and, for a schedule that wants scores,
+///   the whole ones are scored; while prompts remain, a published policy opens a round. Or the schedule [fails](Decision::Fail).
 /// - **Determinism.** Decisions follow from the events alone: no clock, no randomness but a seeded one in the state, no hash order. How
 ///   far ahead of [`wants_prompts`](Self::wants_prompts) prompts are offered changes no decision.
 pub trait Schedule {
@@ -298,7 +323,8 @@ pub trait Schedule {
     /// Whether the next round cannot be decided without another [`Event::Prompt`] or [`Event::EndOfPrompts`].
     ///
     /// That an epoch is over is learned only from a prompt of a later one or from the end of prompts, so the last rounds of an epoch may
-    /// want a prompt that they do not launch. False while a round is open: what the next one needs depends on what this one defers.
+    /// want a prompt that they do not launch. While a round is open, what the next one needs depends on what this one defers; so it is
+    /// true then only if the open round itself needs a prompt to go on.
     fn wants_prompts(&self) -> bool;
 
     /// Whether the schedule decides by rewards, and so is told of them.

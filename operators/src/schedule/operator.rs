@@ -8,6 +8,7 @@ use arrow::datatypes::{Float64Type, UInt32Type, UInt64Type};
 use rollpacker_dataflow::batch::{Batch, BatchStream};
 use rollpacker_dataflow::budget::Budget;
 use rollpacker_dataflow::clock::Clock;
+use rollpacker_dataflow::fault::{Fault, faults_batch};
 use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::schema::{self, column};
 use rollpacker_dataflow::step::{PolicyVersion, PromptId, SampleId, Step};
@@ -88,6 +89,7 @@ impl Scheduled<'_> {
 pub(crate) struct Rounds<'scope> {
     pub(crate) requests: BatchStream<'scope>,
     pub(crate) decisions: BatchStream<'scope>,
+    pub(crate) errors: BatchStream<'scope>,
 }
 
 /// Installs the operator. `responses` and `scores` are what rollout and reward of the same step report: the inner loop. No output follows
@@ -107,6 +109,7 @@ pub(crate) fn schedule<'scope>(
     let mut scores = operator.input(scores, Pipeline, &schema::SCORED);
     let (mut requests, request_stream) = operator.output(&schema::REQUESTS, &[1]);
     let (mut decisions, decision_stream) = operator.output(&schema::DECISIONS, &[1]);
+    let (mut errors, error_stream) = operator.output(&schema::ERRORS, &[1]);
     let decision_stream = operator.spanned(decision_stream);
     operator.build(move |_capabilities| {
         let mut driver = Driver::new(schedule, budget, stop, clock);
@@ -122,6 +125,7 @@ pub(crate) fn schedule<'scope>(
                     ),
                     requests: capability.retain(requests.index()),
                     decisions: capability.retain(decisions.index()),
+                    errors: capability.retain(errors.index()),
                 };
                 driver.policy(*capability.time(), capabilities);
             });
@@ -131,9 +135,10 @@ pub(crate) fn schedule<'scope>(
                 |open, batch| requests.give(&open.requests, batch),
                 |open, batch| decisions.give(&open.decisions, batch),
             );
+            driver.fail(|open, fault| errors.give(&open.errors, faults_batch(&[fault])));
         }
     });
-    Rounds { requests: request_stream, decisions: decision_stream }
+    Rounds { requests: request_stream, decisions: decision_stream, errors: error_stream }
 }
 
 /// What the operator holds for a step whose round may open, or is open.
@@ -141,6 +146,7 @@ struct Open {
     version: PolicyVersion,
     requests: Capability<Step>,
     decisions: Capability<Step>,
+    errors: Capability<Step>,
 }
 
 /// A prompt that is not yet admitted.
@@ -162,6 +168,8 @@ struct Driver {
     stopping: bool,
     round: Option<(Step, Round)>,
     decided: Vec<Decision>,
+    /// Why the run cannot go on, until it is told.
+    failure: Option<String>,
 }
 
 impl Driver {
@@ -178,6 +186,7 @@ impl Driver {
             stopping: false,
             round: None,
             decided: Vec::new(),
+            failure: None,
         }
     }
 
@@ -263,9 +272,10 @@ impl Driver {
         mut decision: impl FnMut(&Open, Batch),
     ) {
         while let Some(next) = self.schedule.poll() {
-            match next {
-                Decision::Open { step, round, .. } => self.round = Some((step, round)),
+            match &next {
+                Decision::Open { step, round, .. } => self.round = Some((*step, *round)),
                 Decision::Finish => self.finished = true,
+                Decision::Fail { message } => self.failure = Some(message.clone()),
                 _ => {}
             }
             let closed = matches!(next, Decision::Close { .. });
@@ -318,6 +328,16 @@ impl Driver {
             }
             _ => {}
         }
+    }
+
+    /// Tells the failure of a schedule at the step whose round it gave up. The round stays open: no frontier may say that its step is done.
+    fn fail(&mut self, tell: impl FnOnce(&Open, Fault)) {
+        let Some(message) = self.failure.take() else { return };
+        let open = self.round.and_then(|(step, _)| self.open.get(&step));
+        tell(
+            open.expect("invariant: a schedule fails in an open round"),
+            Fault::new("schedule", message),
+        );
     }
 
     fn close(&mut self) {

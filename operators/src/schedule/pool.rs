@@ -6,6 +6,9 @@ use std::sync::Arc;
 use rollpacker_dataflow::step::PromptId;
 use serde::{Deserialize, Serialize};
 
+use super::group::Leftover;
+use super::rounds::Next;
+
 /// Fresh prompts by epoch and lane, in the order in which they were offered.
 ///
 /// A lane is what has a quota of its own: a domain, or `""` for all prompts where no quotas are set.
@@ -56,6 +59,23 @@ impl Pool {
     /// Prompts of a lane.
     pub(super) fn len(&self, epoch: u32, lane: &str) -> usize {
         self.epochs.get(&epoch).and_then(|lanes| lanes.get(lane)).map_or(0, VecDeque::len)
+    }
+
+    /// How many of `wanted` prompts there are; none if more may still be offered.
+    pub(super) fn fresh(&self, epoch: u32, lane: &str, wanted: usize) -> Option<usize> {
+        let fresh = self.len(epoch, lane).min(wanted);
+        (fresh == wanted || self.has_all_of(epoch)).then_some(fresh)
+    }
+
+    /// Another prompt of a lane.
+    pub(super) fn one_more(&mut self, epoch: u32, lane: &str) -> Next<Leftover> {
+        match self.fresh(epoch, lane, 1) {
+            None => Next::Prompts,
+            Some(count) => match self.take(epoch, lane, count).pop() {
+                None => Next::Finish,
+                Some(prompt) => Next::Round(Leftover::fresh(prompt)),
+            },
+        }
     }
 
     /// Takes the first `count` prompts of a lane, or as many as there are.

@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use rollpacker_dataflow::step::{PromptId, Step};
+use rollpacker_dataflow::step::Step;
 use serde::{Deserialize, Serialize};
 
 use super::Queue;
+use super::group::Leftover;
 
 /// Deferred prompts by lane, in the order in which they were launched.
 ///
@@ -18,18 +19,18 @@ pub(super) struct LongPrompts {
 }
 
 /// A prompt of the queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Deferred {
-    prompt: PromptId,
+    left: Leftover,
     /// The step whose round deferred it.
     step: Step,
 }
 
 impl LongPrompts {
     /// Adds a prompt at the end of its lane.
-    pub(super) fn put(&mut self, epoch: u32, lane: Arc<str>, prompt: PromptId, step: Step) {
+    pub(super) fn put(&mut self, epoch: u32, lane: Arc<str>, left: Leftover, step: Step) {
         self.epoch = epoch;
-        self.lanes.entry(lane).or_default().push_back(Deferred { prompt, step });
+        self.lanes.entry(lane).or_default().push_back(Deferred { left, step });
     }
 
     /// The epoch of the prompts here, if there are any.
@@ -43,10 +44,10 @@ impl LongPrompts {
     }
 
     /// Takes the first `count` prompts of a lane.
-    pub(super) fn take(&mut self, lane: &str, count: usize) -> Vec<PromptId> {
+    pub(super) fn take(&mut self, lane: &str, count: usize) -> Vec<Leftover> {
         let Some(prompts) = self.lanes.get_mut(lane) else { return Vec::new() };
         let taken =
-            prompts.drain(..count.min(prompts.len())).map(|deferred| deferred.prompt).collect();
+            prompts.drain(..count.min(prompts.len())).map(|deferred| deferred.left).collect();
         if prompts.is_empty() {
             self.lanes.remove(lane);
         }

@@ -7,6 +7,7 @@ use rollpacker_dataflow::step::{PromptId, SampleId, Step};
 use rollpacker_stages::rollout::FinishReason;
 use serde::{Deserialize, Serialize};
 
+use super::group::{Fate, Group, Kept, Leftover};
 use super::{Decision, Reason, Round};
 
 /// What a round shall do.
@@ -24,8 +25,44 @@ pub(super) struct Plan {
     pub(super) responses: u32,
     /// Its prompts, in any order.
     pub(super) prompts: Vec<Planned>,
-    /// Groups that are admitted of each lane, at most as many as it has prompts.
+    /// Groups that are admitted of each lane, at most as many as it has prompts. What is launched of a lane without places is for later
+    /// rounds.
     pub(super) places: BTreeMap<Arc<str>, usize>,
+    /// How it goes about it.
+    pub(super) rules: Rules,
+}
+
+/// How a round goes about its plan.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Rules {
+    /// Responses that run at a time; the others wait here.
+    pub(super) slots: usize,
+    /// Which of those that wait is launched first.
+    pub(super) order: Order,
+    /// Complete groups that are waited for before the shortest are admitted; none: each is admitted when it is complete.
+    pub(super) harvest: Option<usize>,
+    /// Whether what still runs when a lane has no place left is kept.
+    pub(super) pauses: bool,
+    /// Whether groups without variance of reward are rejected.
+    pub(super) filters: bool,
+}
+
+impl Default for Rules {
+    fn default() -> Self {
+        let slots = usize::MAX;
+        Self { slots, order: Order::Prompts, harvest: None, pauses: false, filters: false }
+    }
+}
+
+/// In which order the requests of prompts of one priority are launched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Order {
+    /// All of a prompt, then all of the next.
+    Prompts,
+    /// First those of the group that has the fewest responses left to end.
+    Groups,
+    /// The first of each prompt, then the second of each.
+    Samples,
 }
 
 /// A prompt of a [`Plan`].
@@ -37,65 +74,138 @@ pub(super) struct Planned {
     pub(super) lane: Arc<str>,
     /// Why it is launched.
     pub(super) reason: Reason,
+    /// Requests of lower priorities are launched first.
+    pub(super) priority: u8,
+    /// The step that launched it first, if it was launched before.
+    pub(super) since: Option<Step>,
+    /// Its responses that go on.
+    pub(super) kept: Kept,
 }
 
 /// A round that was launched and not closed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct OpenRound {
     step: Step,
+    kind: Round,
     epoch: u32,
+    samples: u32,
     responses: u32,
-    /// Groups still to be admitted, by lane.
-    places: BTreeMap<Arc<str>, usize>,
+    rules: Rules,
+    lanes: BTreeMap<Arc<str>, Lane>,
     groups: BTreeMap<PromptId, Group>,
+    /// Groups with requests that wait, by rank.
+    waiting: BTreeSet<((u8, u32), PromptId)>,
+    /// Complete groups that wait for the harvest, by tokens.
+    harvested: BTreeSet<(u64, PromptId)>,
+    /// Responses that run.
+    running: usize,
+    /// Responses that were told to stop and have not answered.
+    pausing: usize,
 }
 
-/// The responses of one prompt in one round.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Group {
-    lane: Arc<str>,
-    /// Samples launched so far.
-    launched: u32,
-    /// Samples neither ended nor aborted.
-    live: BTreeSet<u32>,
-    /// Samples that ended.
-    ended: BTreeSet<u32>,
-    fate: Option<Fate>,
+/// What a round has of a lane.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Lane {
+    /// Groups still to be admitted.
+    places: usize,
+    /// Prompts so far.
+    prompts: usize,
+    /// Prompts neither admitted nor rejected.
+    undecided: usize,
+    /// Prompts that were rejected and not replaced.
+    vacancies: usize,
 }
 
-/// What became of a group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-enum Fate {
-    Admitted,
-    Deferred,
+/// A prompt that was rejected, and may be replaced.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Vacancy {
+    /// The epoch of the round.
+    pub(super) epoch: u32,
+    /// The lane that lacks a prompt.
+    pub(super) lane: Arc<str>,
+    /// Prompts of the lane so far.
+    pub(super) prompts: usize,
+    /// Whether the lane admits fewer than planned unless the prompt is replaced.
+    pub(super) is_needed: bool,
 }
 
 impl OpenRound {
-    /// Launches `plan`, its prompts in ascending order: that in which they were read.
-    pub(super) fn open(step: Step, mut plan: Plan, out: &mut VecDeque<Decision>) -> Self {
-        plan.prompts.sort_unstable_by_key(|planned| planned.prompt);
+    /// Launches `plan`, prompts of one priority in ascending order: that in which they were read.
+    pub(super) fn open(step: Step, plan: Plan, out: &mut VecDeque<Decision>) -> Self {
         out.push_back(Decision::Open { step, round: plan.round, reason: plan.reason });
-        out.extend(plan.prompts.iter().map(|planned| Decision::Launch {
-            prompt: planned.prompt,
-            samples: 0..plan.samples,
-            reason: planned.reason,
-        }));
-        let groups = plan
-            .prompts
-            .into_iter()
-            .map(|planned| (planned.prompt, Group::new(planned.lane, plan.samples)));
-        Self {
+        let lane = |places| Lane { places, ..Lane::default() };
+        let mut round = Self {
             step,
+            kind: plan.round,
             epoch: plan.epoch,
+            samples: plan.samples,
             responses: plan.responses,
-            places: plan.places,
-            groups: groups.collect(),
+            rules: plan.rules,
+            lanes: plan.places.into_iter().map(|(name, places)| (name, lane(places))).collect(),
+            groups: BTreeMap::new(),
+            waiting: BTreeSet::new(),
+            harvested: BTreeSet::new(),
+            running: 0,
+            pausing: 0,
+        };
+        plan.prompts.into_iter().for_each(|planned| round.add(planned));
+        round.launch(out);
+        round
+    }
+
+    fn add(&mut self, planned: Planned) {
+        let prompt = planned.prompt;
+        let lane = self.lanes.entry(Arc::clone(&planned.lane)).or_default();
+        lane.prompts += 1;
+        lane.undecided += 1;
+        self.groups.insert(prompt, Group::new(planned, self.samples));
+        self.rank(prompt);
+    }
+
+    /// Launches what waits, as far as slots are free.
+    fn launch(&mut self, out: &mut VecDeque<Decision>) {
+        while self.running < self.rules.slots
+            && let Some((_, prompt)) = self.waiting.pop_first()
+        {
+            let free = self.rules.slots - self.running;
+            let most = if self.rules.order == Order::Samples { 1 } else { free };
+            let step = self.step;
+            self.running += self.group(prompt).launch(step, prompt, most, out);
+            self.rank(prompt);
         }
+    }
+
+    /// Lines a group up, if requests of it wait.
+    fn rank(&mut self, prompt: PromptId) {
+        let order = self.rules.order;
+        if let Some(rank) = self.group(prompt).rank(order) {
+            self.waiting.insert((rank, prompt));
+        }
+    }
+
+    fn unrank(&mut self, prompt: PromptId) {
+        let order = self.rules.order;
+        if let Some(rank) = self.group(prompt).rank(order) {
+            self.waiting.remove(&(rank, prompt));
+        }
+    }
+
+    fn group(&mut self, prompt: PromptId) -> &mut Group {
+        self.groups.get_mut(&prompt).expect("invariant: the prompt is of this round")
+    }
+
+    fn lane(&mut self, name: &str) -> &mut Lane {
+        self.lanes.get_mut(name).expect("invariant: the lane has a prompt in this round")
     }
 
     /// The step of the round.
     pub(super) fn step(&self) -> Step {
         self.step
+    }
+
+    /// What kind it is.
+    pub(super) fn kind(&self) -> Round {
+        self.kind
     }
 
     /// The epoch of its prompts.
@@ -108,117 +218,191 @@ impl OpenRound {
         self.groups.keys().copied()
     }
 
-    /// Whether every group was admitted or deferred.
+    /// Whether every place is taken, and nothing owes an answer.
     pub(super) fn is_decided(&self) -> bool {
-        self.places.is_empty()
+        self.is_full() && self.pausing == 0
     }
 
-    /// The deferred prompts with their lanes, ascending.
-    pub(super) fn into_deferred(self) -> impl Iterator<Item = (PromptId, Arc<str>)> {
-        let deferred =
-            self.groups.into_iter().filter(|(_, group)| group.fate == Some(Fate::Deferred));
-        deferred.map(|(prompt, group)| (prompt, group.lane))
+    fn is_full(&self) -> bool {
+        self.lanes.values().all(|lane| lane.places == 0)
+    }
+
+    /// What was neither admitted nor rejected, with its lane, ascending by prompt; whether it is deferred: what was never launched in
+    /// the round is not.
+    pub(super) fn into_rest(self) -> impl Iterator<Item = (Arc<str>, Leftover, bool)> {
+        let is_left = |group: &Group| matches!(group.fate, None | Some(Fate::Deferred));
+        let left = self.groups.into_iter().filter(move |(_, group)| is_left(group));
+        left.map(|(prompt, group)| {
+            let is_deferred = group.is_launched();
+            (Arc::clone(&group.lane), group.into_leftover(prompt), is_deferred)
+        })
     }
 
     /// Takes in that a response ended. What was aborted, told before, or launched by another round is ignored.
     pub(super) fn on_response(
         &mut self,
         id: SampleId,
+        tokens: u32,
         reason: FinishReason,
         out: &mut VecDeque<Decision>,
     ) {
-        if id.step != self.step {
+        if id.step != self.step || !self.groups.contains_key(&id.prompt) {
             return;
         }
-        let Some(group) = self.groups.get_mut(&id.prompt) else { return };
-        if !group.live.remove(&id.sample) {
+        if self.group(id.prompt).on_paused(id.sample, reason != FinishReason::Abort) {
+            self.pausing -= 1;
             return;
         }
-        if !reason.is_whole() {
-            group.replace_lost(id.prompt, self.responses, out);
+        if !self.group(id.prompt).live.contains(&id.sample) {
             return;
         }
-        group.ended.insert(id.sample);
-        if group.ended.len() == self.responses as usize {
-            self.admit(id.prompt, out);
+        self.unrank(id.prompt);
+        self.group(id.prompt).live.remove(&id.sample);
+        self.running -= 1;
+        if reason.is_whole() {
+            self.group(id.prompt).end(id.sample, tokens);
+        } else {
+            let (step, responses) = (self.step, self.responses);
+            let replaced = self.group(id.prompt).replace_lost(step, id.prompt, responses, out);
+            self.running += usize::from(replaced);
+        }
+        self.rank(id.prompt);
+        let responses = self.responses;
+        if reason.is_whole() && self.group(id.prompt).is_complete(responses) {
+            self.complete(id.prompt, out);
+        }
+        self.launch(out);
+    }
+
+    /// Takes in a reward. That of a response that is not waited for is ignored.
+    pub(super) fn on_score(&mut self, id: SampleId, score: f64, out: &mut VecDeque<Decision>) {
+        let (step, responses) = (self.step, self.responses);
+        let group = self.groups.get_mut(&id.prompt).filter(|group| group.fate.is_none());
+        let Some(group) = group.filter(|_| id.step == step) else { return };
+        let was_scored = group.is_scored();
+        group.score(id.sample, score);
+        if !was_scored && group.is_scored() && group.is_complete(responses) {
+            self.judge(id.prompt, out);
+            self.launch(out);
         }
     }
 
-    /// Admits a finished prompt, drops its surplus, and that of its lane if the lane has no place left.
-    fn admit(&mut self, prompt: PromptId, out: &mut VecDeque<Decision>) {
-        let group =
-            self.groups.get_mut(&prompt).expect("invariant: only prompts of the round finish");
-        group.fate = Some(Fate::Admitted);
-        let samples = group.ended.iter().copied().collect();
-        out.push_back(Decision::Admit {
-            prompt,
-            samples,
-            weights: Vec::new(),
-            reason: Reason::Finished,
-        });
-        group.abort(self.step, prompt, Reason::GroupFull, out);
+    fn complete(&mut self, prompt: PromptId, out: &mut VecDeque<Decision>) {
+        if !self.rules.filters {
+            self.keep(prompt, out);
+        } else if self.group(prompt).is_scored() {
+            self.judge(prompt, out);
+        }
+        // What is not admitted yet has no use for its surplus either.
+        self.drop_surplus(prompt, out);
+    }
+
+    fn judge(&mut self, prompt: PromptId, out: &mut VecDeque<Decision>) {
+        if self.group(prompt).has_zero_variance() {
+            self.reject(prompt, out);
+        } else {
+            self.keep(prompt, out);
+        }
+    }
+
+    fn drop_surplus(&mut self, prompt: PromptId, out: &mut VecDeque<Decision>) {
+        self.unrank(prompt);
+        let step = self.step;
+        self.running -= self.group(prompt).abort(step, prompt, Reason::GroupFull, out);
+    }
+
+    fn reject(&mut self, prompt: PromptId, out: &mut VecDeque<Decision>) {
+        let group = self.group(prompt);
+        group.fate = Some(Fate::Rejected);
         let lane = Arc::clone(&group.lane);
-        let places = self
-            .places
-            .get_mut(&lane)
-            .expect("invariant: a lane without places has no undecided group");
-        *places -= 1;
-        if *places == 0 {
-            self.places.remove(&lane);
-            self.defer_rest(&lane, out);
+        out.push_back(Decision::Reject { prompt, reason: Reason::ZeroVariance });
+        let lane = self.lane(&lane);
+        lane.undecided -= 1;
+        lane.vacancies += 1;
+    }
+
+    /// Admits a complete group, or holds it until enough are complete. One of a lane without places waits for a later round.
+    fn keep(&mut self, prompt: PromptId, out: &mut VecDeque<Decision>) {
+        let group = self.group(prompt);
+        let (lane, tokens) = (Arc::clone(&group.lane), group.tokens());
+        if self.lane(&lane).places == 0 {
+            return;
+        }
+        let Some(harvest) = self.rules.harvest else { return self.admit(prompt, out) };
+        self.harvested.insert((tokens, prompt));
+        if self.harvested.len() == harvest {
+            let places = self.lane(&lane).places;
+            let shortest: Vec<_> = self.harvested.iter().take(places).copied().collect();
+            shortest.into_iter().for_each(|(_, prompt)| self.admit(prompt, out));
         }
     }
 
-    /// Drops what still runs of a lane; the deferrals are told when the round closes, so that they come in launch order.
-    fn defer_rest(&mut self, lane: &str, out: &mut VecDeque<Decision>) {
-        let rest = self
-            .groups
-            .iter_mut()
-            .filter(|(_, group)| group.fate.is_none() && *group.lane == *lane);
-        for (&prompt, group) in rest {
+    /// Admits a group, drops its surplus, and stops the rest of its lane if the lane has no place left.
+    fn admit(&mut self, prompt: PromptId, out: &mut VecDeque<Decision>) {
+        let group = self.group(prompt);
+        group.fate = Some(Fate::Admitted);
+        let (lane, samples) = (Arc::clone(&group.lane), group.members());
+        let (weights, reason) = (Vec::new(), Reason::Finished);
+        out.push_back(Decision::Admit { prompt, samples, weights, reason });
+        self.drop_surplus(prompt, out);
+        let counts = self.lane(&lane);
+        counts.undecided -= 1;
+        counts.places -= 1;
+        if counts.places == 0 {
+            self.stop(&lane, out);
+        }
+    }
+
+    /// Stops what still runs of a lane that has all its groups, and of the whole round if every lane has. The deferrals are told when
+    /// the round closes, so that they come in launch order.
+    fn stop(&mut self, lane: &str, out: &mut VecDeque<Decision>) {
+        let all = self.is_full();
+        self.lane(lane).vacancies = 0;
+        let (step, pauses) = (self.step, self.rules.pauses);
+        for (&prompt, group) in &mut self.groups {
+            if group.fate.is_some() || !(all || *group.lane == *lane) {
+                continue;
+            }
+            if let Some(rank) = group.rank(self.rules.order) {
+                self.waiting.remove(&(rank, prompt));
+            }
             group.fate = Some(Fate::Deferred);
-            group.abort(self.step, prompt, Reason::RoundFull, out);
-        }
-    }
-}
-
-impl Group {
-    fn new(lane: Arc<str>, samples: u32) -> Self {
-        Self {
-            lane,
-            launched: samples,
-            live: (0..samples).collect(),
-            ended: BTreeSet::new(),
-            fate: None,
+            let stopped = if pauses {
+                let paused = group.pause(step, prompt, Reason::RoundFull, out);
+                self.pausing += paused;
+                paused
+            } else {
+                group.abort(step, prompt, Reason::RoundFull, out)
+            };
+            self.running -= stopped;
         }
     }
 
-    /// Drops all live responses.
-    fn abort(
-        &mut self,
-        step: Step,
-        prompt: PromptId,
-        reason: Reason,
-        out: &mut VecDeque<Decision>,
-    ) {
-        let live = std::mem::take(&mut self.live);
-        out.extend(
-            live.into_iter()
-                .map(|sample| Decision::Abort { id: SampleId { step, prompt, sample }, reason }),
-        );
+    /// A prompt that was rejected and neither replaced nor given up.
+    pub(super) fn vacancy(&self) -> Option<Vacancy> {
+        let (name, lane) = self.lanes.iter().find(|(_, lane)| lane.vacancies > 0)?;
+        Some(Vacancy {
+            epoch: self.epoch,
+            lane: Arc::clone(name),
+            prompts: lane.prompts,
+            is_needed: lane.undecided < lane.places,
+        })
     }
 
-    /// Launches one more response if those left cannot fill the group: somebody else aborted one.
-    fn replace_lost(&mut self, prompt: PromptId, responses: u32, out: &mut VecDeque<Decision>) {
-        if self.ended.len() + self.live.len() < responses as usize {
-            let sample = self.launched;
-            self.launched += 1;
-            self.live.insert(sample);
-            out.push_back(Decision::Launch {
-                prompt,
-                samples: sample..sample + 1,
-                reason: Reason::Lost,
-            });
+    /// Launches a prompt in place of a rejected one of its lane.
+    pub(super) fn replace(&mut self, planned: Planned, out: &mut VecDeque<Decision>) {
+        self.lane(&planned.lane).vacancies -= 1;
+        self.add(planned);
+        self.launch(out);
+    }
+
+    /// Goes on without replacing a rejected prompt of a lane: it admits fewer groups if those left are fewer than its places.
+    pub(super) fn give_up(&mut self, lane: &str, out: &mut VecDeque<Decision>) {
+        let counts = self.lane(lane);
+        counts.vacancies -= 1;
+        counts.places = counts.places.min(counts.undecided);
+        if counts.places == 0 {
+            self.stop(lane, out);
         }
     }
 }

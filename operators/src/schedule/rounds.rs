@@ -6,8 +6,8 @@ use rollpacker_dataflow::step::{SampleId, Step};
 use rollpacker_stages::rollout::FinishReason;
 use serde::{Deserialize, Serialize};
 
-use super::round::{OpenRound, Plan};
-use super::{Decision, Queue};
+use super::round::{OpenRound, Plan, Planned, Vacancy};
+use super::{Decision, Queue, Round};
 
 /// What a schedule would do next, were its policy published.
 #[derive(Clone, Debug, PartialEq)]
@@ -18,6 +18,17 @@ pub(super) enum Next<T> {
     Round(T),
     /// Nothing, ever.
     Finish,
+}
+
+impl<T> Next<T> {
+    /// The same about something else.
+    pub(super) fn map<U>(self, f: impl FnOnce(T) -> U) -> Next<U> {
+        match self {
+            Self::Prompts => Next::Prompts,
+            Self::Round(round) => Next::Round(f(round)),
+            Self::Finish => Next::Finish,
+        }
+    }
 }
 
 /// The rounds of a run, open one at a time, in the order of their steps.
@@ -79,9 +90,40 @@ impl Rounds {
     }
 
     /// Takes in that a response ended.
-    pub(super) fn on_response(&mut self, id: SampleId, reason: FinishReason) {
+    pub(super) fn on_response(&mut self, id: SampleId, tokens: u32, reason: FinishReason) {
         if let Some(open) = &mut self.open {
-            open.on_response(id, reason, &mut self.out);
+            open.on_response(id, tokens, reason, &mut self.out);
+        }
+    }
+
+    /// Takes in a reward.
+    pub(super) fn on_score(&mut self, id: SampleId, score: f64) {
+        if let Some(open) = &mut self.open {
+            open.on_score(id, score, &mut self.out);
+        }
+    }
+
+    /// What kind the open round is.
+    pub(super) fn kind(&self) -> Option<Round> {
+        self.open.as_ref().map(OpenRound::kind)
+    }
+
+    /// A prompt of the open round that was rejected and may be replaced.
+    pub(super) fn vacancy(&self) -> Option<Vacancy> {
+        self.open.as_ref().filter(|_| !self.finished)?.vacancy()
+    }
+
+    /// Replaces a rejected prompt of the open round.
+    pub(super) fn replace(&mut self, planned: Planned) {
+        if let Some(open) = &mut self.open {
+            open.replace(planned, &mut self.out);
+        }
+    }
+
+    /// Does not replace a rejected prompt of the open round.
+    pub(super) fn give_up(&mut self, lane: &str) {
+        if let Some(open) = &mut self.open {
+            open.give_up(lane, &mut self.out);
         }
     }
 
@@ -124,6 +166,12 @@ impl Rounds {
         self.out.push_back(Decision::Finish);
     }
 
+    /// Decides that the run cannot go on.
+    pub(super) fn fail(&mut self, message: String) {
+        self.finished = true;
+        self.out.push_back(Decision::Fail { message });
+    }
+
     /// Notes a decision beside those of the open round.
     pub(super) fn decide(&mut self, decision: Decision) {
         self.out.push_back(decision);
@@ -133,4 +181,9 @@ impl Rounds {
     pub(super) fn poll(&mut self) -> Option<Decision> {
         self.out.pop_front()
     }
+}
+
+/// `rounds * quota`, at most what can be counted.
+pub(super) fn times(rounds: u64, quota: usize) -> usize {
+    usize::try_from(rounds).unwrap_or(usize::MAX).saturating_mul(quota)
 }

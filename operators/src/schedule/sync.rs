@@ -12,9 +12,11 @@ use serde::{Deserialize, Serialize};
 
 use super::error::positive;
 use super::pool::Pool;
-use super::round::{Plan, Planned};
+use super::round::{OpenRound, Plan, Rules};
+use super::round_policy::RoundPolicy;
 use super::rounds::{Next, Rounds};
-use super::{Decision, Event, Offer, Queue, Reason, Round, Schedule, ScheduleError};
+use super::stock::{Share, Stock};
+use super::{Decision, Event, Reason, Round, Schedule, ScheduleError};
 
 /// What [`Synchronous`] is told at the start.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,16 +37,9 @@ pub struct Config {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Synchronous {
     config: Config,
-    lane: Arc<str>,
-    pool: Pool,
+    rules: Rules,
+    stock: Stock,
     rounds: Rounds,
-}
-
-/// An upcoming round.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Share {
-    epoch: u32,
-    prompts: usize,
 }
 
 impl Synchronous {
@@ -53,68 +48,61 @@ impl Synchronous {
     /// # Errors
     /// If a count of the configuration is 0.
     pub fn new(config: Config) -> Result<Self, ScheduleError> {
+        Self::with_rules(config, Rules::default())
+    }
+
+    /// The same rounds, their requests launched by `rules`.
+    pub(super) fn with_rules(config: Config, rules: Rules) -> Result<Self, ScheduleError> {
         positive("prompts", config.prompts as u64)?;
         positive("responses", config.responses.into())?;
         positive("total_steps", config.total_steps.unwrap_or(1))?;
         let rounds = Rounds::new(config.total_steps);
-        Ok(Self { config, lane: "".into(), pool: Pool::default(), rounds })
+        Ok(Self { config, rules, stock: Stock::default(), rounds })
+    }
+}
+
+impl RoundPolicy for Synchronous {
+    type Upcoming = Share;
+
+    fn rounds(&mut self) -> &mut Rounds {
+        &mut self.rounds
+    }
+
+    fn rounds_ref(&self) -> &Rounds {
+        &self.rounds
+    }
+
+    fn pool(&mut self) -> &mut Pool {
+        &mut self.stock.pool
     }
 
     fn next(&self) -> Next<Share> {
-        if self.rounds.left() == 0 || self.pool.is_over() {
-            return Next::Finish;
-        }
-        let Some(epoch) = self.pool.first_epoch() else { return Next::Prompts };
-        let fresh = self.pool.len(epoch, &self.lane);
-        if fresh < self.config.prompts && !self.pool.has_all_of(epoch) {
-            return Next::Prompts;
-        }
-        Next::Round(Share { epoch, prompts: fresh.min(self.config.prompts) })
+        self.stock.next(&self.rounds, self.config.prompts, self.config.prompts)
     }
 
-    fn settle(&mut self) {
-        if let Some(round) = self.rounds.take_decided() {
-            self.rounds.close(round.step(), Queue::default());
-        }
-        if !self.rounds.is_idle() {
-            return;
-        }
-        match self.next() {
-            Next::Finish => self.rounds.finish(),
-            Next::Round(share) if self.rounds.is_due() => self.open(share),
-            Next::Round(_) | Next::Prompts => {}
-        }
-    }
-
-    fn open(&mut self, Share { epoch, prompts }: Share) {
-        let taken = self.pool.take(epoch, &self.lane, prompts);
-        let planned =
-            |prompt| Planned { prompt, lane: Arc::clone(&self.lane), reason: Reason::Fresh };
+    fn open(&mut self, share: Share) {
+        let (lane, taken) = (Arc::default(), self.stock.take(share));
+        let prompts = taken.len();
         self.rounds.open(Plan {
             round: Round::Full,
             reason: if prompts < self.config.prompts { Reason::EpochEnd } else { Reason::Fresh },
-            epoch,
+            epoch: share.epoch,
             samples: self.config.responses,
             responses: self.config.responses,
-            prompts: taken.into_iter().map(planned).collect(),
-            places: BTreeMap::from([(Arc::clone(&self.lane), prompts)]),
+            prompts: taken.into_iter().map(|left| left.planned(&lane, 0)).collect(),
+            places: BTreeMap::from([(Arc::clone(&lane), prompts)]),
+            rules: self.rules.clone(),
         });
+    }
+
+    fn close(&mut self, round: OpenRound) {
+        self.stock.close(round, &mut self.rounds);
     }
 }
 
 impl Schedule for Synchronous {
     fn on(&mut self, _now: Nanos, event: Event) {
-        if self.rounds.is_finished() {
-            return;
-        }
-        match event {
-            Event::Prompt(Offer { prompt, epoch, .. }) => self.pool.put(epoch, &self.lane, prompt),
-            Event::EndOfPrompts => self.pool.end(),
-            Event::Policy { step } => self.rounds.on_policy(step),
-            Event::Response { id, finish_reason, .. } => self.rounds.on_response(id, finish_reason),
-            Event::Scored { .. } => {}
-        }
-        self.settle();
+        self.tell(event);
     }
 
     fn poll(&mut self) -> Option<Decision> {
@@ -122,6 +110,6 @@ impl Schedule for Synchronous {
     }
 
     fn wants_prompts(&self) -> bool {
-        self.rounds.is_idle() && self.next() == Next::Prompts
+        self.asks()
     }
 }

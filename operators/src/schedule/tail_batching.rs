@@ -23,6 +23,11 @@
 //!   each of its prompts once. Prompts of the next epoch may be offered before; they wait.
 //! - **The run's end.** With `r` rounds left, this one included, a short round launches only as many as leave at most `r - 1` quotas in
 //!   the queue, and a long round is run when it already holds more. So the queue is empty after the last.
+//! - **Dynamic sampling** (section 7). With `filter_zero_variance`, a group without variance of reward is rejected instead of admitted, and
+//!   never queued; another prompt is launched in its place, in a long round the next of the queue. When the epoch has none left, or
+//!   the bound allows none, the round admits fewer groups, or the run fails.
+//! - **Partial rollouts** (section 6.7). With `keep_partial`, the responses of a prompt that is put off are paused, those that have ended
+//!   too, and the long round goes on from there. They span the policies of both rounds, at most `max_queue_age + 2` steps apart.
 //! - **Selection.** `weighted` decides as the paper does, with speculation on prompts alone, and weighs what long rounds train on so that
 //!   the lengths trained on are the policy's: new draws of a prompt that was cut off count by the inverse of their inclusion, estimated
 //!   as the run goes. With surplus responses some lengths are never trained on, and no weight makes up for that, so these are refused.
@@ -37,12 +42,15 @@ use rollpacker_stages::rollout::FinishReason;
 use serde::{Deserialize, Serialize};
 
 use super::error::positive;
+use super::group::Leftover;
 use super::inclusion::Inclusion;
 use super::pool::Pool;
 use super::queue::LongPrompts;
-use super::round::{Plan, Planned};
-use super::rounds::{Next, Rounds};
+use super::round::{OpenRound, Plan, Planned, Rules, Vacancy};
+use super::round_policy::RoundPolicy;
+use super::rounds::{Next, Rounds, times};
 use super::speculation::{factor, scaled};
+use super::variance::ZeroVarianceFilter;
 use super::{Decision, Event, Offer, Reason, Round, Schedule, ScheduleError};
 
 /// What [`TailBatching`] is told at the start.
@@ -68,6 +76,12 @@ pub struct Config {
     /// Steps of the run, counted from step 0; none: as many as the prompts give.
     #[serde(default)]
     pub total_steps: Option<u64>,
+    /// Groups without variance of reward are rejected and replaced; none: they are admitted.
+    #[serde(default)]
+    pub filter_zero_variance: Option<ZeroVarianceFilter>,
+    /// Whether what a short round cuts off goes on in a long round, instead of being generated anew.
+    #[serde(default)]
+    pub keep_partial: bool,
     /// How what finishes first counts in the loss.
     #[serde(default)]
     pub selection: Selection,
@@ -102,6 +116,8 @@ pub struct TailBatching {
     responses: u32,
     short_responses: u32,
     max_queue_age: Option<u64>,
+    filter: Option<ZeroVarianceFilter>,
+    keep_partial: bool,
     pool: Pool,
     queue: LongPrompts,
     rounds: Rounds,
@@ -120,7 +136,7 @@ struct Lane {
 
 /// An upcoming round.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Upcoming {
+pub(super) struct Upcoming {
     round: Round,
     reason: Reason,
     epoch: u32,
@@ -165,6 +181,8 @@ impl TailBatching {
             responses: config.responses,
             short_responses,
             max_queue_age: config.max_queue_age,
+            filter: config.filter_zero_variance,
+            keep_partial: config.keep_partial,
             pool: Pool::default(),
             queue: LongPrompts::default(),
             rounds: Rounds::new(config.total_steps),
@@ -176,38 +194,6 @@ impl TailBatching {
     #[must_use]
     pub fn launched(&self) -> (usize, u32) {
         (self.lanes.values().map(|lane| lane.short).sum(), self.short_responses)
-    }
-
-    fn offer(&mut self, Offer { prompt, epoch, domain, .. }: Offer) {
-        let lane = if self.one_lane { "" } else { &*domain };
-        match self.lanes.get_key_value(lane) {
-            Some((lane, _)) => self.pool.put(epoch, lane, prompt),
-            None => {
-                self.pool.reach(epoch);
-                self.rounds.decide(Decision::Reject { prompt, reason: Reason::NoQuota });
-            }
-        }
-    }
-
-    fn next(&self) -> Next<Upcoming> {
-        if self.rounds.left() == 0 {
-            return Next::Finish;
-        }
-        let Some(epoch) = self.queue.epoch().or_else(|| self.pool.first_epoch()) else {
-            return if self.pool.is_over() { Next::Finish } else { Next::Prompts };
-        };
-        let (round, reason, shares) = match self.why_long(epoch) {
-            Some(reason) => {
-                (Round::Long, reason, self.shares(|name, lane| self.long_share(epoch, name, lane)))
-            }
-            None => (
-                Round::Short,
-                Reason::Fresh,
-                self.shares(|name, lane| self.short_share(epoch, name, lane)),
-            ),
-        };
-        shares
-            .map_or(Next::Prompts, |shares| Next::Round(Upcoming { round, reason, epoch, shares }))
     }
 
     /// What each lane gives, unless one cannot say yet.
@@ -252,21 +238,18 @@ impl TailBatching {
 
     fn long_share(&self, epoch: u32, name: &Arc<str>, lane: Lane) -> Option<Share> {
         let queued = self.queue.len(name).min(lane.quota);
-        let fresh = self.fresh(epoch, name, lane.quota - queued)?;
+        let fresh = self.pool.fresh(epoch, name, lane.quota - queued)?;
         Some(Share { lane: Arc::clone(name), queued, fresh, places: queued + fresh })
     }
 
     fn short_share(&self, epoch: u32, name: &Arc<str>, lane: Lane) -> Option<Share> {
         let wanted = lane.short.min(lane.quota.saturating_add(self.room(name, lane)));
-        let fresh =
-            if self.is_spent(epoch, name, lane) { 0 } else { self.fresh(epoch, name, wanted)? };
+        let fresh = if self.is_spent(epoch, name, lane) {
+            0
+        } else {
+            self.pool.fresh(epoch, name, wanted)?
+        };
         Some(Share { lane: Arc::clone(name), queued: 0, fresh, places: fresh.min(lane.quota) })
-    }
-
-    /// How many of `wanted` fresh prompts there are; none if more may still be offered.
-    fn fresh(&self, epoch: u32, name: &str, wanted: usize) -> Option<usize> {
-        let fresh = self.pool.len(epoch, name).min(wanted);
-        (fresh == wanted || self.pool.has_all_of(epoch)).then_some(fresh)
     }
 
     /// How many prompts a short round may defer so that the age limit and the run's end can be kept.
@@ -275,36 +258,95 @@ impl TailBatching {
         let rounds = by_age.min(self.rounds.left() - 1);
         times(rounds, lane.quota).saturating_sub(self.queue.len(name))
     }
+}
+
+impl RoundPolicy for TailBatching {
+    type Upcoming = Upcoming;
+
+    fn rounds(&mut self) -> &mut Rounds {
+        &mut self.rounds
+    }
+
+    fn rounds_ref(&self) -> &Rounds {
+        &self.rounds
+    }
+
+    fn pool(&mut self) -> &mut Pool {
+        &mut self.pool
+    }
+
+    fn filter(&self) -> Option<&ZeroVarianceFilter> {
+        self.filter.as_ref()
+    }
+
+    fn quota(&self, lane: &str) -> usize {
+        self.lanes.get(lane).map_or(0, |lane| lane.quota)
+    }
+
+    /// A long round goes on with its queue before it takes a fresh prompt.
+    fn replacement(&mut self, Vacancy { epoch, lane, .. }: &Vacancy) -> Next<Planned> {
+        let is_long = self.rounds.kind() == Some(Round::Long);
+        match self.queue.take(lane, usize::from(is_long)).pop() {
+            Some(queued) => Next::Round(queued.planned(lane, 0)),
+            None => self.pool.one_more(*epoch, lane).map(|fresh| fresh.planned(lane, 0)),
+        }
+    }
 
     fn on_response(&mut self, id: SampleId, tokens: u32, reason: FinishReason) {
         let open = self.rounds.open_step();
-        self.rounds.on_response(id, reason);
+        self.rounds.on_response(id, tokens, reason);
         if let Some(inclusion) = &mut self.inclusion {
             inclusion.on_response(open, id, tokens, reason.is_whole());
             self.rounds.decided().for_each(|decision| inclusion.weigh(decision));
         }
     }
 
-    fn settle(&mut self) {
-        self.close();
-        if !self.rounds.is_idle() {
-            return;
-        }
-        match self.next() {
-            Next::Finish => self.rounds.finish(),
-            Next::Round(upcoming) if self.rounds.is_due() => self.open(upcoming),
-            Next::Round(_) | Next::Prompts => {}
+    fn on_score(&mut self, id: SampleId, score: f64) {
+        self.rounds.on_score(id, score);
+        if let Some(inclusion) = &mut self.inclusion {
+            self.rounds.decided().for_each(|decision| inclusion.weigh(decision));
         }
     }
 
-    fn close(&mut self) {
-        let Some(round) = self.rounds.take_decided() else { return };
+    fn offer(&mut self, Offer { prompt, epoch, domain, .. }: Offer) {
+        let lane = if self.one_lane { "" } else { &*domain };
+        match self.lanes.get_key_value(lane) {
+            Some((lane, _)) => self.pool.put(epoch, lane, prompt),
+            None => {
+                self.pool.reach(epoch);
+                self.rounds.decide(Decision::Reject { prompt, reason: Reason::NoQuota });
+            }
+        }
+    }
+
+    fn next(&self) -> Next<Upcoming> {
+        if self.rounds.left() == 0 {
+            return Next::Finish;
+        }
+        let Some(epoch) = self.queue.epoch().or_else(|| self.pool.first_epoch()) else {
+            return if self.pool.is_over() { Next::Finish } else { Next::Prompts };
+        };
+        let (round, reason, shares) = match self.why_long(epoch) {
+            Some(reason) => {
+                (Round::Long, reason, self.shares(|name, lane| self.long_share(epoch, name, lane)))
+            }
+            None => (
+                Round::Short,
+                Reason::Fresh,
+                self.shares(|name, lane| self.short_share(epoch, name, lane)),
+            ),
+        };
+        shares
+            .map_or(Next::Prompts, |shares| Next::Round(Upcoming { round, reason, epoch, shares }))
+    }
+
+    fn close(&mut self, round: OpenRound) {
         let (step, epoch) = (round.step(), round.epoch());
         let mut deferred = Vec::new();
-        for (prompt, lane) in round.into_deferred() {
-            self.rounds.decide(Decision::Defer { prompt, reason: Reason::RoundFull });
-            self.queue.put(epoch, lane, prompt, step);
-            deferred.push(prompt);
+        for (lane, left, _) in round.into_rest() {
+            self.rounds.decide(Decision::Defer { prompt: left.prompt, reason: Reason::RoundFull });
+            deferred.push(left.prompt);
+            self.queue.put(epoch, lane, left, step);
         }
         if let Some(inclusion) = &mut self.inclusion {
             inclusion.close(step, &deferred);
@@ -318,11 +360,9 @@ impl TailBatching {
         }
         let mut prompts = Vec::new();
         for Share { lane, queued, fresh, .. } in &shares {
-            let planned = |reason| move |prompt| Planned { prompt, lane: Arc::clone(lane), reason };
-            prompts.extend(self.queue.take(lane, *queued).into_iter().map(planned(Reason::Queued)));
-            prompts.extend(
-                self.pool.take(epoch, lane, *fresh).into_iter().map(planned(Reason::Fresh)),
-            );
+            let fresh = self.pool.take(epoch, lane, *fresh).into_iter().map(Leftover::fresh);
+            let taken = self.queue.take(lane, *queued).into_iter().chain(fresh);
+            prompts.extend(taken.map(|left| left.planned(lane, 0)));
         }
         let places = shares
             .into_iter()
@@ -336,25 +376,18 @@ impl TailBatching {
             responses: self.responses,
             prompts,
             places: places.collect(),
+            rules: Rules {
+                pauses: self.keep_partial,
+                filters: self.filter.is_some(),
+                ..Rules::default()
+            },
         });
     }
 }
 
 impl Schedule for TailBatching {
     fn on(&mut self, _now: Nanos, event: Event) {
-        if self.rounds.is_finished() {
-            return;
-        }
-        match event {
-            Event::Prompt(offer) => self.offer(offer),
-            Event::EndOfPrompts => self.pool.end(),
-            Event::Policy { step } => self.rounds.on_policy(step),
-            Event::Response { id, tokens, finish_reason } => {
-                self.on_response(id, tokens, finish_reason);
-            }
-            Event::Scored { .. } => {}
-        }
-        self.settle();
+        self.tell(event);
     }
 
     fn poll(&mut self) -> Option<Decision> {
@@ -362,7 +395,11 @@ impl Schedule for TailBatching {
     }
 
     fn wants_prompts(&self) -> bool {
-        self.rounds.is_idle() && self.next() == Next::Prompts
+        self.asks()
+    }
+
+    fn wants_scores(&self) -> bool {
+        self.filter.is_some()
     }
 }
 
@@ -376,18 +413,27 @@ impl Config {
         if self.selection != Selection::Fastest && self.eta_responses > 1.0 {
             return Err(ScheduleError::Weighted { eta_responses: self.eta_responses });
         }
+        if self.selection != Selection::Fastest && self.keep_partial {
+            let (with, why) = ("`selection = \"weighted\"`", "there are no new draws to weigh");
+            return Err(ScheduleError::Conflict { key: "keep_partial", with, why });
+        }
         factor("max_weight", self.max_weight)?;
         for (domain, &quota) in &self.quotas {
             positive(&format!("quotas.{domain}"), quota as u64)?;
+        }
+        if let Some(filter) = self.filter_zero_variance {
+            let lanes = if self.quotas.is_empty() {
+                vec![self.prompts]
+            } else {
+                self.quotas.values().copied().collect()
+            };
+            for quota in lanes {
+                filter.check(self.responses, scaled(self.eta_prompts, quota), quota)?;
+            }
         }
         match self.quotas.values().sum() {
             found if found == self.prompts || self.quotas.is_empty() => Ok(()),
             found => Err(ScheduleError::Quotas { found, expected: self.prompts }),
         }
     }
-}
-
-/// `rounds * quota`, at most what can be counted.
-fn times(rounds: u64, quota: usize) -> usize {
-    usize::try_from(rounds).unwrap_or(usize::MAX).saturating_mul(quota)
 }

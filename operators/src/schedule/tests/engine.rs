@@ -1,6 +1,6 @@
 //! A random run: prompts, engine and trainer around a schedule, in virtual time.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use rollpacker_dataflow::clock::Nanos;
@@ -59,6 +59,10 @@ impl World {
             world: self,
             now: 0,
             agenda: BTreeMap::new(),
+            running: BTreeMap::new(),
+            whole: BTreeMap::new(),
+            pausing: BTreeSet::new(),
+            kept: BTreeMap::new(),
             published: 0,
             offered: 0,
             ended: false,
@@ -69,7 +73,7 @@ impl World {
         while let Some(((now, _), event)) = run.agenda.pop_first() {
             assert!(run.log.len() < 100_000, "the run does not end");
             run.now = now;
-            run.tell(&mut schedule, event);
+            run.happen(&mut schedule, event);
             run.offer(&mut schedule);
             schedule = each(schedule);
         }
@@ -77,11 +81,28 @@ impl World {
     }
 }
 
+/// What a response will be.
+#[derive(Clone, Copy)]
+struct Fate {
+    tokens: u32,
+    /// Of these, how many are sampled: one a tick.
+    sampled: u32,
+    finish_reason: FinishReason,
+}
+
 struct Run<'a> {
     world: &'a World,
     now: u64,
     /// What will happen: by time, then by a random tie break.
     agenda: BTreeMap<(u64, u64), Event>,
+    /// Responses under way: what they will be, and when they were launched.
+    running: BTreeMap<SampleId, (Fate, u64)>,
+    /// Responses that ended by themselves.
+    whole: BTreeMap<SampleId, Fate>,
+    /// Responses that were paused and have not answered.
+    pausing: BTreeSet<SampleId>,
+    /// What later launches go on from.
+    kept: BTreeMap<(PromptId, u32), Fate>,
     /// When the last policy is published: they come in order.
     published: u64,
     offered: usize,
@@ -119,12 +140,33 @@ impl Run<'_> {
                     .for_each(|sample| self.generate(SampleId { step, prompt: *prompt, sample }));
             }
             Decision::Abort { id, .. } => self.abort(*id),
+            Decision::Pause { id, .. } => self.pause(*id),
             Decision::Close { step, .. } => self.publish(Step(step.0 + 1 + self.world.staleness)),
             _ => {}
         }
     }
 
-    /// A response with a long-tailed duration.
+    /// What an agenda entry brings about: a response is told, and its reward follows if the schedule wants it.
+    fn happen(&mut self, schedule: &mut impl Schedule, event: Event) {
+        if let Event::Response { id, tokens, finish_reason } = event {
+            let (fate, _) = self.running.remove(&id).expect("only what runs ends");
+            let fate = Fate { sampled: tokens, ..fate };
+            if self.pausing.remove(&id) && finish_reason != FinishReason::Abort {
+                self.kept.insert((id.prompt, id.sample), fate);
+            }
+            if finish_reason.is_whole() {
+                self.whole.insert(id, fate);
+                if schedule.wants_scores() {
+                    let random = self.random(&[id.step.0, id.prompt.0, id.sample.into(), 2]);
+                    let score = f64::from(u32::try_from(random >> 8 & 7).unwrap() / 3);
+                    self.later(1 + random % 16, random, Event::Scored { id, score });
+                }
+            }
+        }
+        self.tell(schedule, event);
+    }
+
+    /// A response with a long-tailed duration, or the rest of one that was stopped; one that had ended ends at once.
     fn generate(&mut self, id: SampleId) {
         let random = self.random(&[id.step.0, id.prompt.0, id.sample.into()]);
         let duration = 1 + (random % 64) * if random.is_multiple_of(7) { 9 } else { 1 };
@@ -133,21 +175,45 @@ impl Run<'_> {
             1..4 => FinishReason::Length,
             _ => FinishReason::Stop,
         };
-        let tokens = u32::try_from(duration).expect("short");
-        self.later(duration, random, Event::Response { id, tokens, finish_reason });
+        let fresh = Fate { tokens: u32::try_from(duration).unwrap(), sampled: 0, finish_reason };
+        let fate = self.kept.remove(&(id.prompt, id.sample)).unwrap_or(fresh);
+        let Fate { tokens, sampled, finish_reason } = fate;
+        let twice = self.running.insert(id, (fate, self.now));
+        assert!(twice.is_none(), "{id} runs already");
+        let event = Event::Response { id, tokens, finish_reason };
+        self.later((tokens - sampled).into(), random, event);
     }
 
     /// Half of the aborts come too late: the response ends as it would have.
     fn abort(&mut self, id: SampleId) {
         let random = self.random(&[id.step.0, id.prompt.0, id.sample.into(), 1]);
+        if random.is_multiple_of(2) {
+            self.cut(id, 0, FinishReason::Abort);
+        }
+    }
+
+    /// Half of the pauses come too late.
+    fn pause(&mut self, id: SampleId) {
+        if let Some(fate) = self.whole.get(&id) {
+            self.kept.insert((id.prompt, id.sample), *fate);
+            return;
+        }
+        let random = self.random(&[id.step.0, id.prompt.0, id.sample.into(), 1]);
+        self.pausing.insert(id);
+        if random.is_multiple_of(2) {
+            let (fate, launched) = self.running[&id];
+            let sampled = fate.sampled + u32::try_from(self.now - launched).unwrap();
+            self.cut(id, sampled, FinishReason::Pause);
+        }
+    }
+
+    /// Puts another end in the place of the one that a response would have had.
+    fn cut(&mut self, id: SampleId, tokens: u32, finish_reason: FinishReason) {
+        let random = self.random(&[id.step.0, id.prompt.0, id.sample.into(), 3]);
         let is_it = |event: &Event| matches!(event, Event::Response { id: it, .. } if *it == id);
         let found = self.agenda.iter().find(|(_, event)| is_it(event)).map(|(&key, _)| key);
-        let key = found.expect("only what runs is aborted");
-        if random.is_multiple_of(2) {
-            self.agenda.remove(&key);
-            let event = Event::Response { id, tokens: 1, finish_reason: FinishReason::Abort };
-            self.later(random >> 8 & 63, random, event);
-        }
+        self.agenda.remove(&found.expect("only what runs is stopped"));
+        self.later(random >> 8 & 63, random, Event::Response { id, tokens, finish_reason });
     }
 
     fn publish(&mut self, step: Step) {

@@ -91,6 +91,8 @@ prop_compose! {
             quotas,
             max_queue_age,
             total_steps,
+            filter_zero_variance: None,
+            keep_partial: false,
             selection: Selection::Fastest,
             max_weight: MAX_WEIGHT,
         };
@@ -98,7 +100,7 @@ prop_compose! {
     }
 }
 
-fn decisions(log: Vec<Entry>) -> Vec<Decision> {
+pub(super) fn decisions(log: Vec<Entry>) -> Vec<Decision> {
     let decided = |entry| match entry {
         Entry::Decided(decision) => Some(decision),
         Entry::Told(_) => None,
@@ -107,7 +109,7 @@ fn decisions(log: Vec<Entry>) -> Vec<Decision> {
 }
 
 /// What becomes of the schedule when it is written to a snapshot and read back.
-fn restored(schedule: Builtin) -> Builtin {
+pub(super) fn restored(schedule: Builtin) -> Builtin {
     let restored = serde_json::from_str(&serde_json::to_string(&schedule).unwrap()).unwrap();
     assert_eq!(schedule, restored);
     restored

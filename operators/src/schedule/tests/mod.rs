@@ -1,9 +1,16 @@
 //! Schedules against timelines, laws, and a slow oracle.
 
+mod contract;
+mod dynamic;
 mod engine;
+mod frontier_group;
 mod history_sorted;
 mod laws;
+mod log;
 mod oracle;
+mod partial;
+mod rivals;
+mod sorted;
 mod sync;
 mod tail_batching;
 mod timeline;

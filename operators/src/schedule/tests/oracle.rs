@@ -6,9 +6,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use rollpacker_dataflow::step::{PromptId, SampleId, Step};
-use rollpacker_stages::rollout::FinishReason;
 
 use super::engine::Entry;
+use super::log::{
+    admitted, as_defer, decided, ended, fates, is_admit, is_open, launched_samples, launches, live,
+    open_round, rounds, since_open, told,
+};
 use crate::schedule::{Decision, Event, Offer, Queue, Reason, Round};
 
 /// What the schedule was told, and the dataset of the run.
@@ -63,6 +66,7 @@ impl Oracle {
             }
             Decision::Close { step, queue } => self.close(past, *step, *queue),
             Decision::Finish => self.finish(past),
+            Decision::Fail { message } => panic!("these schedules do not fail: {message}"),
         }
     }
 
@@ -387,124 +391,4 @@ struct Expected {
 /// `ceil(twentieths / 20 * count)`.
 fn ceil(twentieths: u64, count: u64) -> u64 {
     (twentieths * count).div_ceil(20)
-}
-
-// Questions to a log.
-
-fn told(log: &[Entry], test: impl Fn(&Event) -> bool) -> bool {
-    log.iter().any(|entry| matches!(entry, Entry::Told(event) if test(event)))
-}
-
-fn decided(log: &[Entry], test: impl Fn(&Decision) -> bool) -> bool {
-    log.iter().any(|entry| matches!(entry, Entry::Decided(decision) if test(decision)))
-}
-
-fn is_open(entry: &Entry) -> bool {
-    matches!(entry, Entry::Decided(Decision::Open { .. }))
-}
-
-fn is_admit(decision: &Decision, prompt: PromptId) -> bool {
-    matches!(decision, Decision::Admit { prompt: it, .. } if *it == prompt)
-}
-
-fn as_defer(entry: &Entry) -> Option<PromptId> {
-    match entry {
-        Entry::Decided(Decision::Defer { prompt, .. }) => Some(*prompt),
-        _ => None,
-    }
-}
-
-fn rounds(log: &[Entry]) -> Vec<&Entry> {
-    log.iter().filter(|entry| is_open(entry)).collect()
-}
-
-fn since_open(log: &[Entry]) -> &[Entry] {
-    &log[log.iter().rposition(is_open).unwrap_or(log.len())..]
-}
-
-fn open_round(log: &[Entry]) -> Option<Step> {
-    log.iter().rev().find_map(|entry| match entry {
-        Entry::Decided(Decision::Open { step, .. }) => Some(Some(*step)),
-        Entry::Decided(Decision::Close { .. }) => Some(None),
-        _ => None,
-    })?
-}
-
-/// Launched prompts, replacements of lost responses left out.
-fn launches(log: &[Entry]) -> Vec<(PromptId, Reason)> {
-    let launch = |entry: &Entry| match entry {
-        Entry::Decided(Decision::Launch { prompt, reason, .. }) if *reason != Reason::Lost => {
-            Some((*prompt, *reason))
-        }
-        _ => None,
-    };
-    log.iter().filter_map(launch).collect()
-}
-
-fn launched_samples(round: &[Entry], prompt: PromptId) -> u32 {
-    let samples = |entry: &Entry| match entry {
-        Entry::Decided(Decision::Launch { prompt: it, samples, .. }) if *it == prompt => {
-            Some(samples.end)
-        }
-        _ => None,
-    };
-    round.iter().filter_map(samples).max().unwrap_or(0)
-}
-
-fn admitted(log: &[Entry]) -> Vec<PromptId> {
-    let admit = |entry: &Entry| match entry {
-        Entry::Decided(Decision::Admit { prompt, .. }) => Some(*prompt),
-        _ => None,
-    };
-    log.iter().filter_map(admit).collect()
-}
-
-fn fates(round: &[Entry], prompt: PromptId) -> Vec<&'static str> {
-    let fate = |entry: &Entry| match entry {
-        Entry::Decided(decision) if is_admit(decision, prompt) => Some("admit"),
-        Entry::Decided(Decision::Defer { prompt: it, .. }) if *it == prompt => Some("defer"),
-        _ => None,
-    };
-    round.iter().filter_map(fate).collect()
-}
-
-/// Samples of `prompt` that were aborted in the round.
-fn aborted(round: &[Entry], prompt: PromptId) -> Vec<u32> {
-    let abort = |entry: &Entry| match entry {
-        Entry::Decided(Decision::Abort { id, .. }) if id.prompt == prompt => Some(id.sample),
-        _ => None,
-    };
-    round.iter().filter_map(abort).collect()
-}
-
-/// Samples of `prompt` of which an end was told, with how.
-fn reported(round: &[Entry], prompt: PromptId) -> Vec<(u32, FinishReason)> {
-    let Some(step) = open_round(round) else { return Vec::new() };
-    let report = |entry: &Entry| match entry {
-        Entry::Told(Event::Response { id, finish_reason, .. })
-            if id.prompt == prompt && id.step == step =>
-        {
-            Some((id.sample, *finish_reason))
-        }
-        _ => None,
-    };
-    round.iter().filter_map(report).collect()
-}
-
-/// Samples of `prompt` that ended without being aborted.
-fn ended(round: &[Entry], prompt: PromptId) -> Vec<u32> {
-    let aborted = aborted(round, prompt);
-    let reports = reported(round, prompt).into_iter();
-    reports
-        .filter(|(sample, reason)| *reason != FinishReason::Abort && !aborted.contains(sample))
-        .map(|(sample, _)| sample)
-        .collect()
-}
-
-/// Samples of `prompt` that were launched, neither reported nor aborted.
-fn live(round: &[Entry], prompt: PromptId) -> Vec<u32> {
-    let (aborted, reported) = (aborted(round, prompt), reported(round, prompt));
-    let is_live =
-        |sample: &u32| !aborted.contains(sample) && !reported.iter().any(|(it, _)| it == sample);
-    (0..launched_samples(round, prompt)).filter(is_live).collect()
 }

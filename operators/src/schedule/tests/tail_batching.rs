@@ -18,6 +18,8 @@ fn config() -> Config {
         quotas: BTreeMap::new(),
         max_queue_age: None,
         total_steps: None,
+        filter_zero_variance: None,
+        keep_partial: false,
         selection: Selection::Fastest,
         max_weight: MAX_WEIGHT,
     }

@@ -4,7 +4,9 @@
 //! - `prompts 0..12 [epoch 1] [math]`: prompts p0 to p11 are offered;
 //! - `end`: no prompt follows;
 //! - `policy 0`: the weights of step 0 are published;
-//! - `stop @0 3:0..2 4..6:1`: of step 0, samples 0 and 1 of p3 and sample 1 of p4 and p5 end; `length` and `abort` likewise.
+//! - `stop @0 3:0..2 4..6:1`: of step 0, samples 0 and 1 of p3 and sample 1 of p4 and p5 end; `length`, `abort` and `pause` likewise;
+//!   `stop 7 @0 3:0` says that it has 7 tokens instead of 1;
+//! - `score 0.5 @0 3:0..2`: samples 0 and 1 of p3 get a reward of 0.5.
 //!
 //! The outcome repeats each line, followed by the decisions drained after each of its events; like ones in a row share a line. `?` says
 //! that prompts are wanted.
@@ -41,9 +43,16 @@ fn events(line: &str) -> Vec<Event> {
         ["prompts", ids, ref rest @ ..] => prompts(range(ids), rest),
         ["end"] => vec![Event::EndOfPrompts],
         ["policy", step] => vec![Event::Policy { step: Step(number(step)) }],
-        [how, step, ref samples @ ..] => {
-            let step = Step(number(step.strip_prefix('@').expect("a step")));
-            samples.iter().flat_map(|text| responses(step, text, reason(how))).collect()
+        ["score", score, step, ref samples @ ..] => {
+            let score = score.parse().expect("a reward");
+            ids(step, samples).into_iter().map(|id| Event::Scored { id, score }).collect()
+        }
+        [how, step, ref samples @ ..] if step.starts_with('@') => {
+            responses(reason(how), 1, ids(step, samples))
+        }
+        [how, tokens, step, ref samples @ ..] => {
+            let tokens = u32::try_from(number(tokens)).unwrap();
+            responses(reason(how), tokens, ids(step, samples))
         }
         _ => panic!("not an event: {line}"),
     }
@@ -63,15 +72,23 @@ fn prompts(ids: Range<u64>, rest: &[&str]) -> Vec<Event> {
     .collect()
 }
 
-fn responses(step: Step, text: &str, finish_reason: FinishReason) -> Vec<Event> {
-    let (prompts, samples) = text.split_once(':').expect("prompts:samples");
-    let ids = range(prompts).flat_map(|prompt| range(samples).map(move |sample| (prompt, sample)));
+fn responses(finish_reason: FinishReason, tokens: u32, ids: Vec<SampleId>) -> Vec<Event> {
+    ids.into_iter().map(|id| Event::Response { id, tokens, finish_reason }).collect()
+}
+
+fn ids(step: &str, samples: &[&str]) -> Vec<SampleId> {
+    let step = Step(number(step.strip_prefix('@').expect("a step")));
+    let of = |text: &&str| {
+        let (prompts, samples) = text.split_once(':').expect("prompts:samples");
+        let samples = range(samples);
+        range(prompts).flat_map(move |prompt| samples.clone().map(move |sample| (prompt, sample)))
+    };
     let id = |(prompt, sample)| SampleId {
         step,
         prompt: PromptId(prompt),
         sample: u32::try_from(sample).unwrap(),
     };
-    ids.map(|ids| Event::Response { id: id(ids), tokens: 1, finish_reason }).collect()
+    samples.iter().flat_map(of).map(id).collect()
 }
 
 fn reason(word: &str) -> FinishReason {
@@ -130,6 +147,9 @@ fn subject(decision: &Decision) -> String {
         | Decision::Admit { prompt, .. }
         | Decision::Defer { prompt, .. }
         | Decision::Reject { prompt, .. } => prompt.to_string(),
-        Decision::Open { .. } | Decision::Close { .. } | Decision::Finish => String::new(),
+        Decision::Open { .. }
+        | Decision::Close { .. }
+        | Decision::Finish
+        | Decision::Fail { .. } => String::new(),
     }
 }

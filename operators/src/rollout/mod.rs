@@ -1,6 +1,8 @@
 //! The rollout: drives an engine with what the schedule asks for, and streams responses as they end.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod kept;
+
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, StringArray, UInt32Array, UInt64Array};
@@ -16,9 +18,10 @@ use rollpacker_dataflow::timely::dataflow::operators::core::feedback::Handle;
 use rollpacker_dataflow::timely::dataflow::operators::generic::operator::empty;
 use rollpacker_dataflow::timely::dataflow::operators::{Capability, Concat, ConnectLoop, Feedback};
 use rollpacker_stages::rollout::{
-    Completion, FinishReason, Partial, Placement, Policy, Request, RolloutEngine, RolloutEvent,
+    Completion, Placement, Policy, Request, RolloutEngine, RolloutEvent,
 };
 
+use self::kept::{Ended, Kept, Launch};
 use crate::columns::lists;
 use crate::placement;
 use crate::policy::policy_of;
@@ -78,7 +81,7 @@ impl<'scope> RolloutExt<'scope> for Scheduled<'scope> {
         // are no cycles of times.
         let (loop_end, heard) = scope.feedback(Steps(0));
         let (scores, scored) = scope.feedback(Steps(0));
-        let Rounds { requests, decisions } =
+        let Rounds { requests, decisions, errors: failed } =
             schedule(scheduled, policies.clone(), heard.clone(), scored, clock.clone());
         let rounds = placement::operator::Observed {
             policies: policies.clone(),
@@ -90,7 +93,7 @@ impl<'scope> RolloutExt<'scope> for Scheduled<'scope> {
         let placed = placements.clone().unwrap_or_else(|| empty(scope));
         let (responses, errors) = generate(requests, policies.clone(), placed, Box::new(engine));
         responses.clone().connect_loop(loop_end);
-        let errors = reader_errors.concat(errors);
+        let errors = reader_errors.concat(failed).concat(errors);
         Rollouts { responses, decisions, placements, errors, scores, scoring: Scoring::default() }
     }
 }
@@ -148,12 +151,9 @@ struct Driver {
     steps: BTreeMap<Step, UnderWay>,
     /// Policies of steps that have asked for nothing yet.
     policies: BTreeMap<Step, Policy>,
-    /// Responses that are being stopped to be continued.
-    pausing: BTreeSet<SampleId>,
-    /// What was sampled of responses that are to be continued.
-    kept: BTreeMap<(PromptId, u32), Partial>,
-    /// What responses under way brought with them.
-    resumed: BTreeMap<SampleId, Brought>,
+    kept: Kept,
+    /// What ended and is not passed on yet.
+    ended: BTreeMap<Step, Vec<Ended>>,
     failed: bool,
     /// A failure that no step was there to tell it at.
     untold: Option<String>,
@@ -165,9 +165,8 @@ impl Driver {
             engine,
             steps: BTreeMap::new(),
             policies: BTreeMap::new(),
-            pausing: BTreeSet::new(),
-            kept: BTreeMap::new(),
-            resumed: BTreeMap::new(),
+            kept: Kept::default(),
+            ended: BTreeMap::new(),
             failed: false,
             untold: None,
         }
@@ -214,50 +213,30 @@ impl Driver {
                 firsts.value(row.index)..firsts.value(row.index) + counts.value(row.index);
             if actions.value(row.index) == LAUNCH {
                 under_way.owed += samples.len();
-                let prompt_ids = batch.lists::<Int32Type>(column::PROMPT_IDS).get(row.index).into();
+                let prompt_ids: Arc<[i32]> =
+                    batch.lists::<Int32Type>(column::PROMPT_IDS).get(row.index).into();
                 let version = PolicyVersion(
                     batch.values::<UInt64Type>(column::POLICY_VERSION).value(row.index),
                 );
                 under_way.prompts.insert(prompt, Launched { row, version });
-                let kept = |sample| self.kept.remove(&(prompt, sample));
-                let resumed: Vec<Partial> = samples.clone().filter_map(kept).collect();
-                self.resumed.extend(resumed.iter().map(|partial| {
-                    let id = SampleId { step, prompt, sample: partial.sample };
-                    (id, Brought { launched: partial.launched, tokens: partial.response_length })
-                }));
-                self.engine.generate(Request { step, prompt, samples, prompt_ids, resumed });
+                self.kept.open(step);
+                let Launch { runs, again } = self.kept.launch(step, prompt, samples);
+                for (samples, resumed) in runs {
+                    let prompt_ids = Arc::clone(&prompt_ids);
+                    self.engine.generate(Request { step, prompt, samples, prompt_ids, resumed });
+                }
+                self.ended.entry(step).or_default().extend(again);
                 continue;
             }
             for sample in samples {
                 let id = SampleId { step, prompt, sample };
                 if actions.value(row.index) == PAUSE {
-                    self.pausing.insert(id);
+                    self.kept.pause(id);
                 }
                 self.engine.abort(id);
             }
         }
         self.settle(step);
-    }
-
-    /// Keeps the tokens of a response that was stopped to be continued, and says how many it had brought.
-    fn keep(&mut self, completion: &mut Completion) -> u32 {
-        let id = completion.id;
-        let brought = self.resumed.remove(&id);
-        if self.pausing.remove(&id) && !completion.finish_reason.is_whole() {
-            completion.finish_reason = FinishReason::Pause;
-            self.kept.insert(
-                (id.prompt, id.sample),
-                Partial {
-                    sample: id.sample,
-                    launched: brought.map_or(id.step, |brought| brought.launched),
-                    response_length: completion.response_length,
-                    response_ids: completion.response_ids.clone(),
-                    logprobs: completion.logprobs.clone(),
-                    token_versions: completion.token_versions.clone(),
-                },
-            );
-        }
-        brought.map_or(0, |brought| brought.tokens)
     }
 
     /// Passes on what the engine reports: one batch a step for all responses that ended since the last time.
@@ -266,12 +245,11 @@ impl Driver {
         mut respond: impl FnMut(&Capability<Step>, Batch),
         mut fail: impl FnMut(&Capability<Step>, Fault),
     ) {
-        let mut ended: BTreeMap<Step, Vec<Ended>> = BTreeMap::new();
         while let Some(event) = self.engine.poll() {
             match event {
-                RolloutEvent::Completed(mut completion) => {
-                    let resumed = self.keep(&mut completion);
-                    ended.entry(completion.id.step).or_default().push(Ended { completion, resumed })
+                RolloutEvent::Completed(completion) => {
+                    let ended = self.kept.end(completion);
+                    self.ended.entry(ended.completion.id.step).or_default().push(ended);
                 }
                 RolloutEvent::Failed(error) => {
                     if !std::mem::replace(&mut self.failed, true) {
@@ -286,7 +264,10 @@ impl Driver {
             // The capabilities stay: no frontier may say that these steps are done.
             fail(&under_way.capabilities[1], Fault::new("rollout", message));
         }
-        for (step, completions) in ended {
+        for (step, completions) in std::mem::take(&mut self.ended) {
+            if completions.is_empty() {
+                continue;
+            }
             let under_way = self
                 .steps
                 .get_mut(&step)
@@ -302,20 +283,6 @@ impl Driver {
             self.steps.remove(&step);
         }
     }
-}
-
-/// What a resumed response brought with it.
-#[derive(Clone, Copy)]
-struct Brought {
-    /// The step that launched it first.
-    launched: Step,
-    tokens: u32,
-}
-
-/// A response that ended, and how many of its tokens an earlier step had sampled.
-struct Ended {
-    completion: Completion,
-    resumed: u32,
 }
 
 fn response_batch(ended: &[Ended], prompts: &BTreeMap<PromptId, Launched>) -> Batch {

@@ -1,0 +1,217 @@
+//! A schedule of one's own: more prompts are launched than a step trains on, and the last to finish try again in the next step.
+//!
+//! A schedule is told events and asked for decisions; the graph does the rest. This one is all there is to it: the built-in ones are
+//! written against the same trait. It runs over the bandit that learns to say 7.
+//! `cargo run --no-default-features --example custom_schedule`
+
+#![allow(clippy::print_stdout, reason = "a program")]
+
+#[path = "bandit/mod.rs"]
+mod bandit;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::convert::Infallible;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use rollpacker::dataflow::bridge::{Executor, produce};
+use rollpacker::dataflow::budget::Budget;
+use rollpacker::operators::policy::policy_batch;
+use rollpacker::operators::schedule::{Decision, Event, Queue, Reason, Round};
+use rollpacker::prelude::*;
+
+/// Launches `launched` prompts a step and trains on the first `prompts` groups of `responses`. For data of one epoch.
+struct Oversampling {
+    prompts: usize,
+    launched: usize,
+    responses: u32,
+    /// Prompts to launch, with the step that deferred them if one did.
+    waiting: BTreeMap<PromptId, Option<Step>>,
+    /// Steps whose policy is published.
+    due: VecDeque<Step>,
+    open: Option<OpenRound>,
+    /// Whether all prompts are read.
+    complete: bool,
+    finished: bool,
+    decisions: VecDeque<Decision>,
+}
+
+struct OpenRound {
+    step: Step,
+    /// Groups still to be admitted.
+    places: usize,
+    /// Which responses of each prompt have ended.
+    groups: BTreeMap<PromptId, BTreeSet<u32>>,
+}
+
+impl Oversampling {
+    fn new(prompts: usize, launched: usize, responses: u32) -> Self {
+        Self {
+            prompts,
+            launched,
+            responses,
+            waiting: BTreeMap::new(),
+            due: VecDeque::new(),
+            open: None,
+            complete: false,
+            finished: false,
+            decisions: VecDeque::new(),
+        }
+    }
+
+    /// Counts a response that ended by itself, and admits its prompt if it was the last.
+    fn on_response(&mut self, id: SampleId) {
+        let Some(round) = self.open.as_mut().filter(|round| round.step == id.step) else { return };
+        let Some(ended) = round.groups.get_mut(&id.prompt) else { return };
+        ended.insert(id.sample);
+        if ended.len() == self.responses as usize {
+            let samples = ended.iter().copied().collect();
+            round.groups.remove(&id.prompt);
+            round.places -= 1;
+            let (weights, reason) = (Vec::new(), Reason::Finished);
+            self.decisions.push_back(Decision::Admit {
+                prompt: id.prompt,
+                samples,
+                weights,
+                reason,
+            });
+        }
+    }
+
+    /// Aborts and defers what a full round has left, and closes it.
+    fn close(&mut self, OpenRound { step, groups, .. }: OpenRound) {
+        let reason = Reason::RoundFull;
+        for (&prompt, ended) in &groups {
+            let running = (0..self.responses).filter(|sample| !ended.contains(sample));
+            let abort = |sample| Decision::Abort { id: SampleId { step, prompt, sample }, reason };
+            self.decisions.extend(running.map(abort));
+        }
+        for prompt in groups.into_keys() {
+            self.decisions.push_back(Decision::Defer { prompt, reason });
+            self.waiting.insert(prompt, Some(step));
+        }
+        let deferred: Vec<Step> = self.waiting.values().copied().flatten().collect();
+        let age = deferred.iter().map(|since| step.0 - since.0).max().unwrap_or(0);
+        let queue = Queue { length: deferred.len(), age };
+        self.decisions.push_back(Decision::Close { step, queue });
+    }
+
+    /// Launches the earliest prompts, deferred ones first among them.
+    fn open(&mut self, step: Step) {
+        let taken: Vec<PromptId> = self.waiting.keys().copied().take(self.launched).collect();
+        let places = self.prompts.min(taken.len());
+        let (round, reason) = (Round::Short, Reason::Fresh);
+        self.decisions.push_back(Decision::Open { step, round, reason });
+        for &prompt in &taken {
+            let deferred = self.waiting.remove(&prompt).flatten();
+            let reason = if deferred.is_some() { Reason::Queued } else { Reason::Fresh };
+            let samples = 0..self.responses;
+            self.decisions.push_back(Decision::Launch { prompt, samples, reason });
+        }
+        let groups = taken.into_iter().map(|prompt| (prompt, BTreeSet::new())).collect();
+        self.open = Some(OpenRound { step, places, groups });
+    }
+
+    /// Does what can be done now.
+    fn settle(&mut self) {
+        if let Some(round) = self.open.take_if(|round| round.places == 0) {
+            self.close(round);
+        }
+        if self.open.is_some() || self.finished || self.wants_prompts() {
+            return;
+        }
+        if self.waiting.is_empty() {
+            self.finished = true;
+            self.decisions.push_back(Decision::Finish);
+        } else if let Some(step) = self.due.pop_front() {
+            self.open(step);
+        }
+    }
+}
+
+impl Schedule for Oversampling {
+    fn on(&mut self, _now: Nanos, event: Event) {
+        match event {
+            Event::Prompt(offer) => drop(self.waiting.insert(offer.prompt, None)),
+            Event::EndOfPrompts => self.complete = true,
+            Event::Policy { step } => self.due.push_back(step),
+            // Engines abort nothing unasked, and what this schedule aborts it does not wait for.
+            Event::Response { id, finish_reason, .. } if finish_reason.is_whole() => {
+                self.on_response(id);
+            }
+            Event::Response { .. } | Event::Scored { .. } => {}
+        }
+        self.settle();
+    }
+
+    fn poll(&mut self) -> Option<Decision> {
+        self.decisions.pop_front()
+    }
+
+    fn wants_prompts(&self) -> bool {
+        self.open.is_none() && !self.complete && self.waiting.len() < self.launched
+    }
+}
+
+/// One point for a 7.
+struct Sevens;
+
+impl Reward for Sevens {
+    async fn score(&self, sample: &Sample) -> Result<Score, RewardError> {
+        Ok(f64::from(sample.response == "7").into())
+    }
+}
+
+struct Print;
+
+impl Observer for Print {
+    fn step(&mut self, report: StepReport) {
+        let metrics = measure(&report);
+        let (sevens, deferred) =
+            (metrics["critic/score/mean"], metrics["schedule/deferred_prompts"]);
+        println!("step {:2}: {sevens:.2} sevens, {deferred} prompts deferred", report.step);
+    }
+}
+
+fn main() -> anyhow::Result<()> {
+    let rewards = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build()?;
+    let clock: Arc<dyn Clock> = Arc::new(WallClock::start());
+    let logits = bandit::Logits::default();
+    let learner = bandit::Learner::new(logits.clone());
+    let trainer = Rc::new(TrainerThread::spawn(clock.clone(), || {
+        Ok::<_, Infallible>(Box::new(learner) as Box<dyn Trainer>)
+    })?);
+    let initial = trainer.publish_initial().map_err(anyhow::Error::msg)?;
+
+    runtime::run(|scope, faults| {
+        let budget = Budget::new(64);
+        let (rows, errors) =
+            produce(scope, "prompts", &schema::PROMPTS, budget.clone(), bandit::prompts(30 * 4));
+        let (policies, weights) = feedback::policies(scope, 0, policy_batch(&initial));
+
+        let rollouts = Prompts { rows, errors, budget }
+            .schedule(Oversampling::new(4, 6, 8))
+            .rollout(bandit::Arms::new(logits), &policies, clock.clone());
+        let (responses, decisions) = (rollouts.responses.clone(), rollouts.decisions.clone());
+        let gradients = rollouts
+            .reward(
+                Router::default().route("bandit", Sevens),
+                Executor::Tokio(rewards.handle().clone()),
+                clock.clone(),
+            )
+            .group()
+            .advantage(Grpo::default())
+            .gradient(trainer.clone());
+        let groups = gradients.accumulated.clone();
+        let updates = gradients.update();
+
+        raise(updates.errors, faults);
+        observe(
+            Observed { responses, groups, decisions, metrics: updates.metrics },
+            clock.clone(),
+            Print,
+        );
+        weights.connect(updates.policies);
+    })?;
+    Ok(())
+}

@@ -1,0 +1,152 @@
+//! Dynamic sampling (DAPO, section 3.2): prompts stream in until a step has enough groups that teach something.
+//!
+//! # The paper
+//! A group whose responses all have the same reward has no advantage and no gradient. DAPO samples prompts until `prompts` groups with
+//! both right and wrong responses are there, and trains on these.
+//!
+//! # Here
+//! A round launches `gen_prompts` prompts with `responses` responses each. A group is judged when all of its responses are scored:
+//! without variance it is rejected, never to be launched again, and another prompt is launched in its place at once, not in batches;
+//! with variance it is admitted. With the last place everything that still runs is aborted and deferred to the next round. With
+//! `gen_prompts = prompts` nothing is ever aborted, and no response is preferred for being short; more hides the rejections' latency at
+//! the price of such a preference.
+//!
+//! Variance is the inequality of rewards, not a sum of squares above some epsilon.
+//!
+//! - **The bound.** A round launches at most `max_generated_batches * prompts` prompts. When these cannot fill it, the run fails, or the
+//!   step trains on the groups that there are, as `on_exhausted` says. It fails as soon as that is certain.
+//! - **An epoch's end.** The last round of an epoch admits what there is, if anything; that is no failure.
+//! - **Tail batching** filters in the same way: see [`tail_batching::Config::filter_zero_variance`](super::tail_batching::Config).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use rollpacker_dataflow::clock::Nanos;
+use serde::{Deserialize, Serialize};
+
+use super::error::{at_least, positive};
+use super::pool::Pool;
+use super::round::{OpenRound, Plan, Planned, Rules, Vacancy};
+use super::round_policy::RoundPolicy;
+use super::rounds::{Next, Rounds};
+use super::stock::{Share, Stock};
+use super::variance::{OnExhausted, ZeroVarianceFilter};
+use super::{Decision, Event, Reason, Round, Schedule, ScheduleError};
+
+/// What [`Dynamic`] is told at the start.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// Groups admitted in a round: P0.
+    pub prompts: usize,
+    /// Responses of a group: R0, at least 2.
+    pub responses: u32,
+    /// Prompts launched at the start of a round, at least `prompts`; none: as many.
+    #[serde(default)]
+    pub gen_prompts: Option<usize>,
+    /// Prompts that a round may launch, in batches of `prompts`.
+    pub max_generated_batches: usize,
+    /// What happens when these do not hold enough groups with variance.
+    pub on_exhausted: OnExhausted,
+    /// Steps of the run, counted from step 0; none: as many as the prompts give.
+    #[serde(default)]
+    pub total_steps: Option<u64>,
+}
+
+/// The dynamic sampling schedule.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Dynamic {
+    config: Config,
+    filter: ZeroVarianceFilter,
+    stock: Stock,
+    rounds: Rounds,
+}
+
+impl Dynamic {
+    /// A schedule at its start.
+    ///
+    /// # Errors
+    /// If a count is 0, a group has fewer than 2 responses, or a round launches fewer prompts at its start than it admits, or more than
+    /// the bound allows.
+    pub fn new(config: Config) -> Result<Self, ScheduleError> {
+        let Config { prompts, max_generated_batches, on_exhausted, .. } = config;
+        positive("prompts", prompts as u64)?;
+        positive("total_steps", config.total_steps.unwrap_or(1))?;
+        let launched = config.gen_prompts.unwrap_or(prompts);
+        at_least("gen_prompts", launched as u64, prompts as u64, "which a round admits")?;
+        let filter = ZeroVarianceFilter { max_generated_batches, on_exhausted };
+        filter.check(config.responses, launched, prompts)?;
+        let rounds = Rounds::new(config.total_steps);
+        Ok(Self { config, filter, stock: Stock::default(), rounds })
+    }
+}
+
+impl RoundPolicy for Dynamic {
+    type Upcoming = Share;
+
+    fn rounds(&mut self) -> &mut Rounds {
+        &mut self.rounds
+    }
+
+    fn rounds_ref(&self) -> &Rounds {
+        &self.rounds
+    }
+
+    fn pool(&mut self) -> &mut Pool {
+        &mut self.stock.pool
+    }
+
+    fn filter(&self) -> Option<&ZeroVarianceFilter> {
+        Some(&self.filter)
+    }
+
+    fn quota(&self, _lane: &str) -> usize {
+        self.config.prompts
+    }
+
+    fn replacement(&mut self, Vacancy { epoch, lane, .. }: &Vacancy) -> Next<Planned> {
+        self.stock.pool.one_more(*epoch, lane).map(|fresh| fresh.planned(lane, 0))
+    }
+
+    fn next(&self) -> Next<Share> {
+        let launched = self.config.gen_prompts.unwrap_or(self.config.prompts);
+        self.stock.next(&self.rounds, launched, self.config.prompts)
+    }
+
+    fn open(&mut self, share: Share) {
+        let (lane, taken) = (Arc::default(), self.stock.take(share));
+        let (launched, quota) = (taken.len(), self.config.prompts);
+        self.rounds.open(Plan {
+            round: if launched > quota { Round::Short } else { Round::Full },
+            reason: if launched < quota { Reason::EpochEnd } else { Reason::Fresh },
+            epoch: share.epoch,
+            samples: self.config.responses,
+            responses: self.config.responses,
+            prompts: taken.into_iter().map(|left| left.planned(&lane, 0)).collect(),
+            places: BTreeMap::from([(Arc::clone(&lane), launched.min(quota))]),
+            rules: Rules { filters: true, ..Rules::default() },
+        });
+    }
+
+    fn close(&mut self, round: OpenRound) {
+        self.stock.close(round, &mut self.rounds);
+    }
+}
+
+impl Schedule for Dynamic {
+    fn on(&mut self, _now: Nanos, event: Event) {
+        self.tell(event);
+    }
+
+    fn poll(&mut self) -> Option<Decision> {
+        self.rounds.poll()
+    }
+
+    fn wants_prompts(&self) -> bool {
+        self.asks()
+    }
+
+    fn wants_scores(&self) -> bool {
+        true
+    }
+}

@@ -1,0 +1,85 @@
+//! The prompts of a schedule that has one quota for all: fresh ones, and those that earlier rounds left.
+
+use std::sync::Arc;
+
+use rollpacker_dataflow::step::Step;
+use serde::{Deserialize, Serialize};
+
+use super::group::Leftover;
+use super::pool::Pool;
+use super::round::OpenRound;
+use super::rounds::{Next, Rounds, times};
+use super::{Decision, Queue, Reason};
+
+/// Fresh prompts, and those that earlier rounds left; the latter are all of one epoch, and all of them go into the next round.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Stock {
+    pub(super) pool: Pool,
+    epoch: u32,
+    left: Vec<Leftover>,
+}
+
+/// What a stock gives to an upcoming round: all that is left, and so many fresh prompts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Share {
+    pub(super) epoch: u32,
+    pub(super) fresh: usize,
+}
+
+impl Stock {
+    /// The round that comes next where rounds launch `launched` prompts and admit `quota`, fewer at the end of an epoch, and no more
+    /// than the rest of the run can admit.
+    pub(super) fn next(&self, rounds: &Rounds, launched: usize, quota: usize) -> Next<Share> {
+        if rounds.left() == 0 {
+            return Next::Finish;
+        }
+        let epoch = if self.left.is_empty() { self.pool.first_epoch() } else { Some(self.epoch) };
+        let Some(epoch) = epoch else {
+            return if self.pool.is_over() { Next::Finish } else { Next::Prompts };
+        };
+        let wanted = launched.min(times(rounds.left(), quota)).saturating_sub(self.left.len());
+        let fresh = self.pool.fresh(epoch, "", wanted);
+        fresh.map_or(Next::Prompts, |fresh| Next::Round(Share { epoch, fresh }))
+    }
+
+    /// Takes the prompts of a round out, in the order in which they were read.
+    pub(super) fn take(&mut self, Share { epoch, fresh }: Share) -> Vec<Leftover> {
+        let mut taken = std::mem::take(&mut self.left);
+        taken.extend(self.pool.take(epoch, "", fresh).into_iter().map(Leftover::fresh));
+        taken
+    }
+
+    /// The prompts that are left, in the order in which they were read.
+    pub(super) fn left(&self) -> &[Leftover] {
+        &self.left
+    }
+
+    /// Closes a round; what it left goes into the next.
+    pub(super) fn close(&mut self, round: OpenRound, rounds: &mut Rounds) {
+        let step = round.step();
+        self.epoch = round.epoch();
+        self.left.extend(defer_rest(round, rounds).map(|(_, left)| left));
+        rounds.close(step, queue(&self.left, step));
+    }
+}
+
+/// Defers what a round launched and did not admit, and gives all that it did not admit.
+pub(super) fn defer_rest(
+    round: OpenRound,
+    rounds: &mut Rounds,
+) -> impl Iterator<Item = (Arc<str>, Leftover)> {
+    round.into_rest().map(|(lane, left, is_deferred)| {
+        if is_deferred {
+            rounds.decide(Decision::Defer { prompt: left.prompt, reason: Reason::RoundFull });
+        }
+        (lane, left)
+    })
+}
+
+/// As reported when the round of `step` closes: the prompts that were launched before.
+pub(super) fn queue<'a>(left: impl IntoIterator<Item = &'a Leftover>, step: Step) -> Queue {
+    let deferred = left.into_iter().filter_map(|left| left.since);
+    let (length, oldest) =
+        deferred.fold((0, step), |(length, oldest), since| (length + 1, oldest.min(since)));
+    Queue { length, age: step.0 - oldest.0 }
+}

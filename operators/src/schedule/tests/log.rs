@@ -1,0 +1,160 @@
+//! Questions to the log of a run.
+
+use rollpacker_dataflow::step::{PromptId, Step};
+use rollpacker_stages::rollout::FinishReason;
+
+use super::engine::Entry;
+use crate::schedule::{Decision, Event, Reason};
+
+pub(super) fn told(log: &[Entry], test: impl Fn(&Event) -> bool) -> bool {
+    log.iter().any(|entry| matches!(entry, Entry::Told(event) if test(event)))
+}
+
+pub(super) fn decided(log: &[Entry], test: impl Fn(&Decision) -> bool) -> bool {
+    log.iter().any(|entry| matches!(entry, Entry::Decided(decision) if test(decision)))
+}
+
+pub(super) fn is_open(entry: &Entry) -> bool {
+    matches!(entry, Entry::Decided(Decision::Open { .. }))
+}
+
+pub(super) fn is_admit(decision: &Decision, prompt: PromptId) -> bool {
+    matches!(decision, Decision::Admit { prompt: it, .. } if *it == prompt)
+}
+
+pub(super) fn as_defer(entry: &Entry) -> Option<PromptId> {
+    match entry {
+        Entry::Decided(Decision::Defer { prompt, .. }) => Some(*prompt),
+        _ => None,
+    }
+}
+
+pub(super) fn rounds(log: &[Entry]) -> Vec<&Entry> {
+    log.iter().filter(|entry| is_open(entry)).collect()
+}
+
+pub(super) fn since_open(log: &[Entry]) -> &[Entry] {
+    &log[log.iter().rposition(is_open).unwrap_or(log.len())..]
+}
+
+pub(super) fn open_round(log: &[Entry]) -> Option<Step> {
+    log.iter().rev().find_map(|entry| match entry {
+        Entry::Decided(Decision::Open { step, .. }) => Some(Some(*step)),
+        Entry::Decided(Decision::Close { .. }) => Some(None),
+        _ => None,
+    })?
+}
+
+/// Launched prompts, replacements of lost responses left out.
+pub(super) fn launches(log: &[Entry]) -> Vec<(PromptId, Reason)> {
+    let launch = |entry: &Entry| match entry {
+        Entry::Decided(Decision::Launch { prompt, reason, .. }) if *reason != Reason::Lost => {
+            Some((*prompt, *reason))
+        }
+        _ => None,
+    };
+    log.iter().filter_map(launch).collect()
+}
+
+pub(super) fn launched_samples(round: &[Entry], prompt: PromptId) -> u32 {
+    let samples = |entry: &Entry| match entry {
+        Entry::Decided(Decision::Launch { prompt: it, samples, .. }) if *it == prompt => {
+            Some(samples.end)
+        }
+        _ => None,
+    };
+    round.iter().filter_map(samples).max().unwrap_or(0)
+}
+
+pub(super) fn admitted(log: &[Entry]) -> Vec<PromptId> {
+    let admit = |entry: &Entry| match entry {
+        Entry::Decided(Decision::Admit { prompt, .. }) => Some(*prompt),
+        _ => None,
+    };
+    log.iter().filter_map(admit).collect()
+}
+
+pub(super) fn fates(round: &[Entry], prompt: PromptId) -> Vec<&'static str> {
+    let fate = |entry: &Entry| match entry {
+        Entry::Decided(decision) if is_admit(decision, prompt) => Some("admit"),
+        Entry::Decided(Decision::Defer { prompt: it, .. }) if *it == prompt => Some("defer"),
+        _ => None,
+    };
+    round.iter().filter_map(fate).collect()
+}
+
+/// Samples of `prompt` that were aborted in the round.
+pub(super) fn aborted(round: &[Entry], prompt: PromptId) -> Vec<u32> {
+    let abort = |entry: &Entry| match entry {
+        Entry::Decided(Decision::Abort { id, .. }) if id.prompt == prompt => Some(id.sample),
+        _ => None,
+    };
+    round.iter().filter_map(abort).collect()
+}
+
+/// Samples of `prompt` of which an end was told, with how.
+pub(super) fn reported(round: &[Entry], prompt: PromptId) -> Vec<(u32, FinishReason)> {
+    let Some(step) = open_round(round) else { return Vec::new() };
+    let report = |entry: &Entry| match entry {
+        Entry::Told(Event::Response { id, finish_reason, .. })
+            if id.prompt == prompt && id.step == step =>
+        {
+            Some((id.sample, *finish_reason))
+        }
+        _ => None,
+    };
+    round.iter().filter_map(report).collect()
+}
+
+/// Samples of `prompt` that ended without being aborted.
+pub(super) fn ended(round: &[Entry], prompt: PromptId) -> Vec<u32> {
+    let aborted = aborted(round, prompt);
+    let reports = reported(round, prompt).into_iter();
+    reports
+        .filter(|(sample, reason)| *reason != FinishReason::Abort && !aborted.contains(sample))
+        .map(|(sample, _)| sample)
+        .collect()
+}
+
+/// Samples of `prompt` that were launched and neither reported nor told to stop.
+pub(super) fn live(round: &[Entry], prompt: PromptId) -> Vec<u32> {
+    let (stopped, reported) = (stopped(round, prompt), reported(round, prompt));
+    let is_live =
+        |sample: &u32| !stopped.contains(sample) && !reported.iter().any(|(it, _)| it == sample);
+    requested(round, prompt).into_iter().filter(is_live).collect()
+}
+
+/// Samples of `prompt` that were launched in the round.
+pub(super) fn requested(round: &[Entry], prompt: PromptId) -> Vec<u32> {
+    let samples = |entry: &Entry| match entry {
+        Entry::Decided(Decision::Launch { prompt: it, samples, .. }) if *it == prompt => {
+            Some(samples.clone())
+        }
+        _ => None,
+    };
+    round.iter().filter_map(samples).flatten().collect()
+}
+
+/// Samples of `prompt` that were aborted or paused in the round.
+pub(super) fn stopped(round: &[Entry], prompt: PromptId) -> Vec<u32> {
+    let pause = |entry: &Entry| match entry {
+        Entry::Decided(Decision::Pause { id, .. }) if id.prompt == prompt => Some(id.sample),
+        _ => None,
+    };
+    aborted(round, prompt).into_iter().chain(round.iter().filter_map(pause)).collect()
+}
+
+/// Rewards of the samples of `prompt` that ended without being stopped.
+pub(super) fn scores(round: &[Entry], prompt: PromptId) -> Vec<f64> {
+    let Some(step) = open_round(round) else { return Vec::new() };
+    let ended = ended(round, prompt);
+    let score = |entry: &Entry| match entry {
+        Entry::Told(Event::Scored { id, score })
+            if id.prompt == prompt && id.step == step && ended.contains(&id.sample) =>
+        {
+            Some(*score)
+        }
+        _ => None,
+    };
+    round.iter().filter_map(score).collect()
+}

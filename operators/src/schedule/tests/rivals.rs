@@ -1,0 +1,367 @@
+//! The laws of all schedules on random runs: the contract, and what each adds to it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use rollpacker_dataflow::step::PromptId;
+
+use super::contract::{Contract, each_round};
+use super::engine::{Entry, World};
+use super::laws::{decisions, restored};
+use super::log::{admitted, ended, launches};
+use crate::schedule::{
+    Builtin, Decision, Dynamic, Event, FrontierGroup, OnExhausted, Partial, Reason, Schedule,
+    Sorted, Synchronous, TailBatching, ZeroVarianceFilter, dynamic, frontier_group, partial,
+    sorted, sync, tail_batching,
+};
+
+/// What a random run is of.
+#[derive(Clone, Debug)]
+enum Kind {
+    Dynamic(dynamic::Config),
+    FrontierGroup(frontier_group::Config),
+    Partial(partial::Config),
+    Sorted(sorted::Config),
+    Sync(sync::Config),
+    TailBatching(tail_batching::Config),
+}
+
+#[derive(Clone, Debug)]
+struct Case {
+    world: World,
+    kind: Kind,
+    total_steps: Option<u64>,
+    prompts: usize,
+    responses: u32,
+}
+
+impl Case {
+    fn schedule(&self) -> Builtin {
+        match self.kind.clone() {
+            Kind::Dynamic(config) => Dynamic::new(config).unwrap().into(),
+            Kind::FrontierGroup(config) => FrontierGroup::new(config).unwrap().into(),
+            Kind::Partial(config) => Partial::new(config).unwrap().into(),
+            Kind::Sorted(config) => Sorted::new(config).unwrap().into(),
+            Kind::Sync(config) => Synchronous::new(config).unwrap().into(),
+            Kind::TailBatching(config) => TailBatching::new(config).unwrap().into(),
+        }
+    }
+
+    fn run(&self) -> Vec<Entry> {
+        self.world.run(self.schedule(), |schedule| schedule)
+    }
+
+    fn contract(&self) -> Contract {
+        let plain = Contract {
+            prompts: self.world.prompts.clone(),
+            total_steps: self.total_steps,
+            places: self.prompts,
+            responses: self.responses,
+            samples: self.responses,
+            most: self.prompts,
+            slots: usize::MAX,
+            filters: false,
+            fails: false,
+            pauses: false,
+            max_rounds: u64::MAX,
+        };
+        match &self.kind {
+            Kind::Dynamic(config) => Contract {
+                most: config.max_generated_batches * config.prompts,
+                filters: true,
+                fails: config.on_exhausted == OnExhausted::Fail,
+                ..plain
+            },
+            Kind::Sync(_) => plain,
+            Kind::FrontierGroup(config) => Contract { slots: config.slots, ..plain },
+            Kind::Partial(config) => Contract {
+                most: (config.oversubscription * config.prompts as f64).ceil() as usize,
+                pauses: true,
+                max_rounds: config.max_versions,
+                ..plain
+            },
+            Kind::Sorted(config) => {
+                let loads = 1 + usize::from(config.carry_over);
+                Contract {
+                    most: loads * config.group_size * config.prompts,
+                    slots: config.slots,
+                    pauses: config.mode == sorted::Mode::Partial,
+                    max_rounds: (loads * config.group_size) as u64,
+                    ..plain
+                }
+            }
+            Kind::TailBatching(config) => {
+                let (launched, samples) =
+                    super::super::TailBatching::new(config.clone()).expect("valid").launched();
+                let filter = config.filter_zero_variance;
+                Contract {
+                    samples,
+                    most: filter.map_or(launched, |it| it.max_generated_batches * config.prompts),
+                    filters: filter.is_some(),
+                    pauses: config.keep_partial,
+                    fails: filter.is_some_and(|it| it.on_exhausted == OnExhausted::Fail),
+                    max_rounds: config.max_queue_age.map_or(u64::MAX, |age| age + 2),
+                    ..plain
+                }
+            }
+        }
+    }
+}
+
+prop_compose! {
+    fn worlds()(
+        epochs in prop::collection::vec(0..22_usize, 1..3),
+        seed: u64,
+        staleness in 0..3_u64,
+        read_ahead in 0..4_usize,
+        lossy: bool,
+    ) -> World {
+        let domain: Arc<str> = "math".into();
+        let epochs: Vec<_> = epochs.into_iter().map(|count| vec![Arc::clone(&domain); count]).collect();
+        World { staleness, read_ahead, lossy, ..World::new(&epochs, seed) }
+    }
+}
+
+/// Every kind, by its number in `cases`.
+const ALL: [u32; 7] = [0, 1, 2, 3, 4, 5, 6];
+
+prop_compose! {
+    fn cases(kinds: &'static [u32])(
+        world in worlds(),
+        which in prop::sample::select(kinds),
+        prompts in 1..6_usize,
+        responses in 1..4_u32,
+        slots in 1..20_usize,
+        group_size in 1..4_usize,
+        factor in 0..9_u64,
+        spare in 0..3_u64,
+        flags in any::<[bool; 2]>(),
+        total_steps in prop::option::of(1..9_u64),
+    ) -> Case {
+        let on_exhausted = if flags[0] { OnExhausted::Fail } else { OnExhausted::SmallerStep };
+        let eta = 1.0 + factor as f64 / 4.0;
+        let launched = (eta * prompts as f64).ceil() as usize;
+        let batches = launched.div_ceil(prompts);
+        let varied = responses.max(2);
+        let max_generated_batches = batches + usize::try_from(spare).unwrap();
+        let kind = match which {
+            0 => Kind::Dynamic(dynamic::Config {
+                prompts,
+                responses: varied,
+                gen_prompts: flags[1].then_some(launched),
+                max_generated_batches,
+                on_exhausted,
+                total_steps,
+            }),
+            1 => {
+                let order = if flags[0] { frontier_group::Order::GroupMajor } else { frontier_group::Order::SampleMajor };
+                Kind::FrontierGroup(frontier_group::Config { prompts, responses, slots, order, total_steps })
+            }
+            2 => Kind::Partial(partial::Config {
+                prompts,
+                responses,
+                oversubscription: eta,
+                max_versions: batches as u64 + spare,
+                total_steps,
+            }),
+            3 => {
+                let is_partial = flags[0];
+                Kind::Sorted(sorted::Config {
+                    prompts,
+                    responses,
+                    group_size,
+                    slots,
+                    harvest: is_partial.then(|| (prompts + usize::try_from(factor).unwrap()).min(group_size * prompts)),
+                    mode: if is_partial { sorted::Mode::Partial } else { sorted::Mode::OnPolicy },
+                    carry_over: is_partial && flags[1],
+                    total_steps,
+                })
+            }
+            4 => Kind::Sync(sync::Config { prompts, responses, total_steps }),
+            _ => Kind::TailBatching(tail_batching::Config {
+                prompts,
+                responses: varied,
+                eta_prompts: eta,
+                eta_responses: 1.0 + spare as f64 / 2.0,
+                quotas: BTreeMap::new(),
+                max_queue_age: flags[1].then_some(factor),
+                total_steps,
+                filter_zero_variance: (which == 5).then_some(ZeroVarianceFilter { max_generated_batches, on_exhausted }),
+                keep_partial: flags[0],
+                selection: tail_batching::Selection::Fastest,
+                max_weight: tail_batching::MAX_WEIGHT,
+            }),
+        };
+        let responses = match which {
+            0 | 5 | 6 => varied,
+            _ => responses,
+        };
+        Case { world, kind, total_steps, prompts, responses }
+    }
+}
+
+/// The next request is of the group with the fewest responses left to end, or the lowest sample.
+fn frontier_first(config: &frontier_group::Config, log: &[Entry]) {
+    for round in each_round(log) {
+        let mut planned = admitted(round);
+        planned.sort();
+        for (index, entry) in round.iter().enumerate() {
+            let Entry::Decided(decision @ Decision::Launch { prompt, samples, reason }) = entry
+            else {
+                continue;
+            };
+            let past = &round[..index];
+            let rank = |it: &PromptId| match config.order {
+                frontier_group::Order::GroupMajor => config.responses - ended_of(past, *it),
+                frontier_group::Order::SampleMajor => fresh(past, *it),
+            };
+            let waiting = planned.iter().filter(|it| fresh(past, **it) < config.responses);
+            let best = waiting.min_by_key(|it| (rank(it), **it));
+            assert!(*reason == Reason::Lost || best == Some(prompt), "{decision}");
+            assert!(*reason == Reason::Lost || samples.start == fresh(past, *prompt), "{decision}");
+        }
+    }
+}
+
+/// Requests of `prompt` so far, replacements of lost ones left out.
+fn fresh(round: &[Entry], prompt: PromptId) -> u32 {
+    let samples = |entry: &Entry| match entry {
+        Entry::Decided(Decision::Launch { prompt: it, samples, reason })
+            if *it == prompt && *reason != Reason::Lost =>
+        {
+            Some(samples.end - samples.start)
+        }
+        _ => None,
+    };
+    round.iter().filter_map(samples).sum()
+}
+
+fn ended_of(round: &[Entry], prompt: PromptId) -> u32 {
+    u32::try_from(ended(round, prompt).len()).unwrap()
+}
+
+/// Loads are consumed one after the other; of each harvest the shortest are admitted.
+fn loads_in_order(config: &sorted::Config, case: &Case, log: &[Entry]) {
+    let place = |prompt: PromptId| {
+        let offer = &case.world.prompts[usize::try_from(prompt.0).unwrap()];
+        let before = case.world.prompts.iter().filter(|it| it.epoch < offer.epoch).count();
+        let load =
+            (usize::try_from(prompt.0).unwrap() - before) / (config.group_size * config.prompts);
+        (offer.epoch, load)
+    };
+    let mut left = admitted(log);
+    for round in each_round(log) {
+        let current = place(left[0]);
+        let is_current = |prompt: &PromptId| place(*prompt) == current;
+        let of_load = left.iter().filter(|it| is_current(it)).count();
+        for (prompt, _) in launches(round) {
+            let (epoch, load) = place(prompt);
+            let next = config.carry_over && (epoch, load) == (current.0, current.1 + 1);
+            assert!(is_current(&prompt) || next, "{prompt} is of a later load");
+        }
+        let trained = admitted(round);
+        assert!(trained.iter().all(is_current), "a later load was trained on");
+        let harvest = config.harvest.unwrap_or(config.prompts);
+        let (complete, tokens) = harvested(config, round, &is_current);
+        assert_eq!(complete.len(), harvest.min(of_load), "groups at the harvest");
+        let longest = trained.iter().map(|prompt| tokens[prompt]).max();
+        let shorter = complete.iter().filter(|it| !trained.contains(it)).map(|it| tokens[it]);
+        assert!(shorter.min() >= longest || trained.len() == complete.len(), "not the shortest");
+        left.retain(|prompt| !trained.contains(prompt));
+    }
+}
+
+/// The groups of the load that were complete when the round's last was admitted, and the tokens of each.
+fn harvested(
+    config: &sorted::Config,
+    round: &[Entry],
+    is_current: &impl Fn(&PromptId) -> bool,
+) -> (Vec<PromptId>, BTreeMap<PromptId, u32>) {
+    let is_admit = |entry: &Entry| matches!(entry, Entry::Decided(Decision::Admit { .. }));
+    let until = &round[..round.iter().rposition(is_admit).unwrap()];
+    let mut tokens = BTreeMap::new();
+    for entry in until {
+        if let Entry::Told(Event::Response { id, tokens: count, finish_reason }) = entry
+            && matches!(&round[0], Entry::Decided(Decision::Open { step, .. }) if *step == id.step)
+            && finish_reason.is_whole()
+        {
+            *tokens.entry(id.prompt).or_insert(0) += count;
+        }
+    }
+    let mut complete: Vec<PromptId> = launches(until).into_iter().map(|(it, _)| it).collect();
+    complete.dedup();
+    complete.sort();
+    complete.dedup();
+    complete.retain(|it| is_current(it) && ended_of(until, *it) == config.responses);
+    (complete, tokens)
+}
+
+/// Each was seen to fail on mutants, of which it names some.
+mod law {
+    use super::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(512))]
+
+        #[test]
+        fn the_contract_holds(case in cases(&ALL)) {
+            let log = case.run();
+            case.contract().check(&log);
+            match &case.kind {
+                Kind::FrontierGroup(config) => frontier_first(config, &log),
+                Kind::Sorted(config) => loads_in_order(config, &case, &log),
+                Kind::Partial(_) | Kind::Dynamic(_) | Kind::Sync(_) | Kind::TailBatching(_) => {}
+            }
+        }
+
+        /// One-off and bounded asynchrony: with staleness `k` the policy of a step is published while `k` rounds before it are open or due.
+        /// They stay open one at a time, so a trained token is at most `k` updates older than the weights that it trains, and in
+        /// `partial` rollouts at most `max_versions - 1` more.
+        #[test]
+        fn bounded_asynchrony_keeps_the_contract(mut case in cases(&[2, 4, 5, 6]), staleness in 1..3_u64) {
+            case.world.staleness = staleness;
+            let log = case.run();
+            case.contract().check(&log);
+            for (index, entry) in log.iter().enumerate() {
+                if let Entry::Told(Event::Policy { step }) = entry {
+                    let closed = |entry: &&Entry| matches!(entry, Entry::Decided(Decision::Close { .. }));
+                    let closed = log[..index].iter().filter(closed).count() as u64;
+                    prop_assert!(step.0 <= closed + staleness, "the sampling policy of {} is too old", step);
+                }
+            }
+        }
+
+        #[test]
+        fn reading_ahead_changes_no_decision(case in cases(&ALL), read_ahead in 1..50_usize) {
+            let run = |read_ahead| {
+                let world = World { read_ahead, ..case.world.clone() };
+                decisions(world.run(case.schedule(), |schedule| schedule))
+            };
+            prop_assert_eq!(run(0), run(read_ahead));
+        }
+
+        #[test]
+        fn a_snapshot_after_each_event_goes_on_as_the_original(case in cases(&ALL)) {
+            prop_assert_eq!(case.world.run(case.schedule(), restored), case.run());
+        }
+
+        /// Even events that break the contract do not panic.
+        #[test]
+        fn any_order_of_events_is_survived(case in cases(&ALL), seed: u64) {
+            let told = |entry| match entry {
+                Entry::Told(event) => Some(event),
+                Entry::Decided(_) => None,
+            };
+            let mut events: Vec<Event> = case.run().into_iter().filter_map(told).collect();
+            let mut schedule = case.schedule();
+            let mut random = seed;
+            while !events.is_empty() {
+                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                let index = usize::try_from(random >> 33).unwrap() % events.len();
+                schedule.on(Default::default(), events.swap_remove(index));
+                while schedule.poll().is_some() {}
+            }
+        }
+    }
+}
