@@ -217,12 +217,14 @@ fn prompts(job: &Job, lengths: Arc<dyn LengthModel>) -> impl Iterator<Item = Bat
     (0..).step_by(CHUNK).map(move |first| {
         let row = |id: u64| {
             let row = id % rows;
-            let domain = lengths.prompt(row).domain.to_string();
+            let traits = lengths.prompt(row);
+            let domain = traits.domain.to_string();
             PromptRow {
                 prompt: PromptId(id),
                 epoch: u32::try_from(id / rows).unwrap_or(u32::MAX),
                 row,
                 prompt_ids: vec![i32::try_from(row).unwrap_or(i32::MAX)],
+                prompt_length: traits.prompt_length,
                 data_source: domain.clone(),
                 domain,
                 messages: "[]".to_owned(),

@@ -246,6 +246,7 @@ pub fn prompts(
         row: id,
         domain: "math".into(),
         prompt_ids: vec![1, 2, 3],
+        prompt_length: 3,
         data_source: data_source.into(),
         messages: "[]".into(),
         ground_truth: Some("7".into()),
