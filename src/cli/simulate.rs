@@ -1,5 +1,7 @@
 //! `rollpacker simulate`: a job in virtual time, swept, beside its baseline.
 
+mod paper;
+
 use std::io::{IsTerminal, Write};
 use std::num::NonZero;
 use std::path::PathBuf;
@@ -7,10 +9,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
-use clap::Args;
+use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 
+use self::paper::PaperArgs;
 use super::BAD_INPUT;
 use crate::simulate::advice::Advice;
 use crate::simulate::outcome::Charted;
@@ -21,10 +24,13 @@ use crate::simulate::{Summary, parquet, run as simulation, table};
 
 /// Simulate a job on a cluster, schedule beside schedule: how fast, and at what statistical price.
 #[derive(Debug, Args)]
+#[command(subcommand_negates_reqs = true, args_conflicts_with_subcommands = true)]
 pub(crate) struct SimulateArgs {
+    #[command(subcommand)]
+    command: Option<Simulation>,
     /// The job, a TOML file.
-    #[arg(long)]
-    config: PathBuf,
+    #[arg(long, required = true)]
+    config: Option<PathBuf>,
     /// Settings that replace those of the job, by their dotted names.
     #[arg(value_name = "KEY=VALUE")]
     overrides: Vec<String>,
@@ -66,7 +72,17 @@ pub(crate) struct SimulateArgs {
     threads: Option<NonZero<usize>>,
 }
 
+/// What is simulated, unless it is one job.
+#[derive(Debug, Subcommand)]
+enum Simulation {
+    /// Simulate what papers measured, and print their numbers beside ours.
+    Paper(PaperArgs),
+}
+
 pub(crate) fn run(args: SimulateArgs) -> anyhow::Result<ExitCode> {
+    if let Some(Simulation::Paper(args)) = args.command {
+        return paper::run(&args);
+    }
     let sweep = match args.sweep() {
         Ok(sweep) => sweep,
         Err(error) => {
@@ -97,7 +113,8 @@ impl SimulateArgs {
         if self.trace.is_some() && axes.is_empty() {
             axes.push(Axis::schedules());
         }
-        let mut sweep = Sweep::read(&self.config, &self.overrides, &axes, &|raw| self.change(raw))?;
+        let config = self.config.as_deref().context("--config: expected a file")?;
+        let mut sweep = Sweep::read(config, &self.overrides, &axes, &|raw| self.change(raw))?;
         if self.report.is_some() {
             let charted = self.gantt_step.map_or(Charted::Slowest, Charted::Step);
             sweep.jobs_mut().for_each(|job| job.charted = charted);
@@ -124,10 +141,8 @@ impl SimulateArgs {
     }
 
     fn execute(&self, sweep: Sweep) -> anyhow::Result<Vec<Configured>> {
-        let one = NonZero::<usize>::MIN;
-        let threads = self.threads.or(std::thread::available_parallelism().ok()).unwrap_or(one);
         let bar = progress(sweep.runs() as u64);
-        let runs = sweep.run(threads, &simulation::run, &|| bar.inc(1));
+        let runs = sweep.run(threads(self.threads), &simulation::run, &|| bar.inc(1));
         bar.finish_and_clear();
         runs
     }
@@ -147,6 +162,12 @@ impl SimulateArgs {
         }
         Ok(())
     }
+}
+
+/// As many as asked for, or one a core.
+fn threads(wanted: Option<NonZero<usize>>) -> NonZero<usize> {
+    let one = NonZero::<usize>::MIN;
+    wanted.or(std::thread::available_parallelism().ok()).unwrap_or(one)
 }
 
 /// A bar of runs, on a terminal and where there are several.

@@ -9,6 +9,7 @@ mod cost;
 pub mod gantt;
 pub mod job;
 pub mod outcome;
+pub mod paper;
 pub mod parquet;
 mod population;
 pub mod raw;

@@ -24,6 +24,8 @@ pub struct Lengths {
     pub sampled: usize,
     /// How many ended at the longest allowed length.
     pub clipped: usize,
+    /// How often an engine took one back for want of KV cache.
+    pub preemptions: u64,
 }
 
 impl Lengths {
@@ -34,6 +36,8 @@ impl Lengths {
         for batch in batches {
             let tokens = batch.values::<UInt32Type>(column::RESPONSE_LENGTH);
             let resumed = batch.values::<UInt32Type>(column::RESUMED_LENGTH);
+            let preemptions = batch.values::<UInt32Type>(column::PREEMPTIONS).values();
+            lengths.preemptions += preemptions.iter().copied().map(u64::from).sum::<u64>();
             for (row, reason) in batch.text(column::FINISH_REASON).iter().enumerate() {
                 let kind = match reason.and_then(|reason| reason.parse().ok()) {
                     Some(FinishReason::Stop | FinishReason::Length) => &mut lengths.finished,
@@ -82,6 +86,7 @@ pub fn measure(report: &StepReport) -> Metrics {
             ),
             ("rollout/aborted_responses", launched.aborted.len() as f64),
             ("rollout/paused_responses", launched.paused.len() as f64),
+            ("rollout/preemptions", launched.preemptions as f64),
             ("rollout/launched_tokens", launched.sampled as f64),
             (
                 "rollout/discarded_tokens",
