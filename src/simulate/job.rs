@@ -7,7 +7,7 @@ use rollpacker_datasets::{Trace, TraceOptions};
 use rollpacker_operators::gradient::Fetch;
 use rollpacker_operators::reward::Scoring;
 use rollpacker_operators::schedule::Builtin;
-use rollpacker_stages::cluster::{Hardware, ModelShape};
+use rollpacker_stages::cluster::{Calibration, Hardware, ModelShape};
 use rollpacker_stages::model::tokenizer::Tokenizer;
 use serde::de::DeserializeOwned;
 use toml::{Table, Value};
@@ -37,6 +37,8 @@ pub struct Job {
     pub hardware: Hardware,
     /// The model.
     pub model: ModelShape,
+    /// The constants of the cost model.
+    pub calibration: Calibration,
     /// When responses are scored.
     pub scoring: Scoring,
     /// When groups are trained on.
@@ -165,6 +167,7 @@ impl Job {
         let job = Self {
             hardware: hardware(&raw)?,
             model: model(&raw)?,
+            calibration: calibration(&raw)?,
             scoring: overlap.scoring(&raw.schedule)?,
             fetch: overlap.fetch(&raw.schedule)?,
             placement,
@@ -338,6 +341,17 @@ fn model(raw: &RawJob) -> Result<ModelShape, RecipeError> {
         None => ModelShape::built_in(&raw.model.name)
             .ok_or_else(|| unknown("model.name", &raw.model.name, &ModelShape::names())),
     }
+}
+
+fn calibration(raw: &RawJob) -> Result<Calibration, RecipeError> {
+    let mut calibration = match &raw.calibration {
+        Some(table) => read_value("calibration", Value::Table(table.clone()))?,
+        None => Calibration::default(),
+    };
+    if let Some(share) = raw.rollout.gpu_memory_utilization {
+        calibration.memory_share = share;
+    }
+    Ok(calibration)
 }
 
 /// A name that is none of those that are known.

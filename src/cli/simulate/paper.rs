@@ -1,6 +1,5 @@
 //! `rollpacker simulate paper`: the numbers of papers beside ours.
 
-use std::fmt::Write as _;
 use std::io::Write;
 use std::num::NonZero;
 use std::process::ExitCode;
@@ -24,7 +23,7 @@ pub(crate) struct PaperArgs {
     #[arg(long, conflicts_with = "json")]
     commands: bool,
     /// Seeds of each job.
-    #[arg(long, value_name = "N", default_value = "3")]
+    #[arg(long, value_name = "N", default_value = "2")]
     seeds: NonZero<u64>,
     /// Runs at a time; left out, one a core.
     #[arg(long, value_name = "N")]
@@ -61,10 +60,9 @@ impl PaperArgs {
 }
 
 fn commands(reproduction: &Reproduction) -> String {
-    let mut text = String::new();
-    for (title, commands) in reproduction.commands() {
+    let item = |(title, commands): (String, Vec<String>)| {
         let lines: String = commands.iter().map(|command| format!("  {command}\n")).collect();
-        drop(write!(text, "{title}\n{lines}"));
-    }
-    text
+        format!("{title}\n{lines}")
+    };
+    reproduction.commands().into_iter().map(item).collect()
 }

@@ -56,11 +56,6 @@ impl<'a> Measured<'a> {
         self.mean(|step| stage(&step.stages))
     }
 
-    /// Sum of a metric over the steps.
-    pub(super) fn sum(self, name: &str) -> f64 {
-        self.steps().filter_map(|step| step.metrics.get(name)).sum()
-    }
-
     /// Mean of a metric over the steps that have it.
     pub(super) fn metric(self, name: &str) -> f64 {
         mean(self.steps().filter_map(|step| step.metrics.get(name).copied()))
