@@ -80,7 +80,7 @@ pub mod column {
     pub const LOCATION: &str = "location";
     /// `UInt64`: a digest of the weights.
     pub const DIGEST: &str = "digest";
-    /// `Utf8`: what the schedule decided: `open`, `admit`, `defer`, `reject` or `close`.
+    /// `Utf8`: what the schedule decided: `open`, `admit`, `defer`, `reject`, `pause` or `close`.
     pub const DECISION: &str = "decision";
     /// `Utf8`: why, in a word or two of the schedule's.
     pub const REASON: &str = "reason";

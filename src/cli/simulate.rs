@@ -4,11 +4,11 @@ mod paper;
 
 use std::io::{IsTerminal, Write};
 use std::num::NonZero;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
@@ -28,9 +28,9 @@ use crate::simulate::{Summary, parquet, run as simulation, table};
 pub(crate) struct SimulateArgs {
     #[command(subcommand)]
     command: Option<Simulation>,
-    /// The job, a TOML file.
+    /// The job, a TOML file; several, each given by a `--config` of its own, are simulated one after the other.
     #[arg(long, required = true)]
-    config: Option<PathBuf>,
+    config: Vec<PathBuf>,
     /// Settings that replace those of the job, by their dotted names.
     #[arg(value_name = "KEY=VALUE")]
     overrides: Vec<String>,
@@ -55,7 +55,7 @@ pub(crate) struct SimulateArgs {
     /// How far the mean trained length may be from the policy's in a configuration of low bias.
     #[arg(long, default_value_t = 0.03, value_name = "SHARE")]
     max_bias: f64,
-    /// Print one JSON object.
+    /// Print JSON: an object for a job, a list of them for several.
     #[arg(long)]
     json: bool,
     /// Write a report with charts, one HTML page.
@@ -83,38 +83,73 @@ pub(crate) fn run(args: SimulateArgs) -> anyhow::Result<ExitCode> {
     if let Some(Simulation::Paper(args)) = args.command {
         return paper::run(&args);
     }
-    let sweep = match args.sweep() {
-        Ok(sweep) => sweep,
+    let sweeps =
+        args.config.iter().map(|path| args.sweep(path)).collect::<anyhow::Result<Vec<_>>>();
+    let sweeps = match sweeps.and_then(|sweeps| args.check().map(|()| sweeps)) {
+        Ok(sweeps) => sweeps,
         Err(error) => {
             drop(writeln!(std::io::stderr(), "error: {error:#}"));
             return Ok(ExitCode::from(BAD_INPUT));
         }
     };
-    let title = sweep.job().map(|job| job.title()).unwrap_or_default();
-    let runs = args.execute(sweep)?;
-    let summaries = summaries(&runs);
-    let advice = args.advises().then(|| Advice::of(&summaries, args.max_bias).text());
-    args.write(&title, &runs, &summaries, advice.as_deref())?;
-    let text = if args.json {
-        json(&title, &summaries, advice.as_deref())?
-    } else {
-        let advice = advice.map(|advice| format!("\n{advice}\n")).unwrap_or_default();
-        format!("{title}\n\n{}{advice}", table::render(&summaries))
-    };
-    write!(std::io::stdout(), "{text}").context("cannot print")?;
+    let mut jobs = Vec::new();
+    for (position, sweep) in sweeps.into_iter().enumerate() {
+        let title = sweep.job().map(|job| job.title()).unwrap_or_default();
+        let runs = args.execute(sweep)?;
+        let summaries = summaries(&runs);
+        let advice = args.advises().then(|| Advice::of(&summaries, args.max_bias).text());
+        args.write(&title, &runs, &summaries, advice.as_deref())?;
+        if !args.json {
+            let apart = if position > 0 { "\n" } else { "" };
+            let advice = advice.iter().map(|advice| format!("\n{advice}\n")).collect::<String>();
+            let text = format!("{apart}{title}\n\n{}{advice}", table::render(&summaries));
+            write!(std::io::stdout(), "{text}").context("cannot print")?;
+        }
+        jobs.push(Simulated { job: title, configurations: summaries, advice });
+    }
+    if args.json {
+        let text = json(&jobs).context("cannot print")?;
+        writeln!(std::io::stdout(), "{text}").context("cannot print")?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 
+/// What was found of a job.
+#[derive(Serialize)]
+struct Simulated {
+    job: String,
+    configurations: Vec<Summary>,
+    advice: Option<String>,
+}
+
+/// One object for a job, a list for several.
+fn json(jobs: &[Simulated]) -> serde_json::Result<String> {
+    match jobs {
+        [job] => serde_json::to_string_pretty(job),
+        jobs => serde_json::to_string_pretty(jobs),
+    }
+}
+
 impl SimulateArgs {
-    fn sweep(&self) -> anyhow::Result<Sweep> {
+    /// Files are written of one job at a time.
+    fn check(&self) -> anyhow::Result<()> {
+        let written = self.report.is_some() || self.output.is_some();
+        ensure!(
+            self.config.len() == 1 || !written,
+            "--report and --output: expected one --config, found {}",
+            self.config.len()
+        );
+        Ok(())
+    }
+
+    fn sweep(&self, path: &Path) -> anyhow::Result<Sweep> {
         let mut axes =
             self.sweep.iter().map(|text| Axis::parse(text)).collect::<Result<Vec<_>, _>>()?;
         // A trace asks which schedule to choose.
         if self.trace.is_some() && axes.is_empty() {
             axes.push(Axis::schedules());
         }
-        let config = self.config.as_deref().context("--config: expected a file")?;
-        let mut sweep = Sweep::read(config, &self.overrides, &axes, &|raw| self.change(raw))?;
+        let mut sweep = Sweep::read(path, &self.overrides, &axes, &|raw| self.change(raw))?;
         if self.report.is_some() {
             let charted = self.gantt_step.map_or(Charted::Slowest, Charted::Step);
             sweep.jobs_mut().for_each(|job| job.charted = charted);
@@ -179,15 +214,4 @@ fn progress(runs: u64) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(runs), target).with_style(style);
     bar.enable_steady_tick(Duration::from_millis(250));
     bar
-}
-
-fn json(title: &str, summaries: &[Summary], advice: Option<&str>) -> anyhow::Result<String> {
-    #[derive(Serialize)]
-    struct Whole<'a> {
-        job: &'a str,
-        configurations: &'a [Summary],
-        advice: Option<&'a str>,
-    }
-    let whole = Whole { job: title, configurations: summaries, advice };
-    Ok(format!("{}\n", serde_json::to_string_pretty(&whole).context("cannot print")?))
 }

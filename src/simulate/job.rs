@@ -7,15 +7,17 @@ use rollpacker_datasets::{Trace, TraceOptions};
 use rollpacker_operators::gradient::Fetch;
 use rollpacker_operators::reward::Scoring;
 use rollpacker_operators::schedule::Builtin;
-use rollpacker_stages::cluster::{Calibration, Hardware, ModelShape};
+use rollpacker_stages::cluster::{Calibration, Hardware, ModelShape, TrainingLayout};
 use rollpacker_stages::model::tokenizer::Tokenizer;
 use serde::de::DeserializeOwned;
 use toml::{Table, Value};
 
+use super::layout;
 use super::outcome::Charted;
 use super::raw::{
     Dispatch, Judge, Lengths, Pipeline, Placement, Planner, RawJob, Source, Stream, Timeout,
 };
+use super::raw::{HandOut, Layout};
 use crate::recipe::RecipeError;
 use crate::recipe::bounds::{at_least, bound, within};
 use crate::recipe::keys::nearest;
@@ -37,7 +39,7 @@ pub struct Job {
     pub hardware: Hardware,
     /// The model.
     pub model: ModelShape,
-    /// The constants of the cost model.
+    /// The constants of the cost model, the controller's work shared among as many as there are.
     pub calibration: Calibration,
     /// When responses are scored.
     pub scoring: Scoring,
@@ -69,6 +71,7 @@ impl RawJob {
         raw.stream = Stream::default();
         raw.planner = Planner::default();
         raw.rollout.dispatch = None;
+        raw.rollout.hand_out = HandOut::Together;
         raw.tasks.judge_placement = None;
         raw.tasks.timeout = None;
         raw
@@ -77,6 +80,7 @@ impl RawJob {
     fn check(&self) -> Result<(), RecipeError> {
         let Self { cluster, rollout, training, data, tasks, stream, sim, .. } = self;
         at_least("cluster.gpus", cluster.gpus, 1)?;
+        at_least("cluster.controllers", cluster.controllers, 1)?;
         at_least("cluster.gpus_per_server", cluster.gpus_per_server.unwrap_or(1), 1)?;
         at_least("rollout.n", rollout.n, 1)?;
         at_least("rollout.tensor_parallel", rollout.tensor_parallel, 1)?;
@@ -216,6 +220,24 @@ impl Job {
         self.rollout_gpus() / rollout.tensor_parallel * rollout.max_num_seqs
     }
 
+    /// How a replica of the trainer is laid out.
+    #[must_use]
+    pub fn training_layout(&self) -> TrainingLayout {
+        let training = &self.raw.training;
+        let written = TrainingLayout {
+            tensor_parallel: training.tensor_parallel,
+            pipeline: training.pipeline_parallel,
+            context: training.context_parallel,
+        };
+        match training.layout {
+            Layout::Written => written,
+            Layout::Planned => {
+                let longest = self.raw.data.max_response_length;
+                layout::planned(&self.hardware, &self.model, written, longest)
+            }
+        }
+    }
+
     /// Steps that are run, those that do not count included.
     #[must_use]
     pub fn total_steps(&self) -> u64 {
@@ -344,12 +366,20 @@ fn model(raw: &RawJob) -> Result<ModelShape, RecipeError> {
 }
 
 fn calibration(raw: &RawJob) -> Result<Calibration, RecipeError> {
-    let mut calibration = match &raw.calibration {
+    let mut calibration: Calibration = match &raw.calibration {
         Some(table) => read_value("calibration", Value::Table(table.clone()))?,
         None => Calibration::default(),
     };
     if let Some(share) = raw.rollout.gpu_memory_utilization {
         calibration.memory_share = share;
+    }
+    let controllers = f64::from(raw.cluster.controllers);
+    for serial in [
+        &mut calibration.dispatch_interval,
+        &mut calibration.scoring_interval,
+        &mut calibration.padding_per_token,
+    ] {
+        *serial /= controllers;
     }
     Ok(calibration)
 }

@@ -8,6 +8,7 @@ pub mod advice;
 mod cost;
 pub mod gantt;
 pub mod job;
+mod layout;
 pub mod outcome;
 pub mod paper;
 pub mod parquet;

@@ -51,6 +51,9 @@ section! {
         hardware: Value = Value::String("H800".to_owned()),
         /// GPUs of the job.
         gpus: u32 = 32,
+        /// Controllers that share the work of handing out requests, collecting responses and passing batches on; the paper's systems have
+        /// one.
+        controllers: u32 = 1,
         /// GPUs of a server, within which a tensor-parallel group stays; left out, those of the hardware.
         gpus_per_server: Option<u32> = None,
     }
@@ -81,6 +84,8 @@ section! {
         gpu_memory_utilization: Option<f64> = None,
         /// `round_robin` by response, or `prompt_chunks`; left out, what the schedule's authors do.
         dispatch: Option<Dispatch> = None,
+        /// Whether instances get what is launched at once when all of it is handed out, or each response when it is.
+        hand_out: HandOut = HandOut::Together,
         /// Seconds between two looks at what has ended.
         report_interval_s: f64 = 0.01,
     }
@@ -95,6 +100,8 @@ section! {
         pipeline_parallel: u32 = 1,
         /// GPUs over which a sequence is split.
         context_parallel: u32 = 1,
+        /// Whether pipeline stages and parts of sequences are as written, or sequences are split no more than it takes for them to fit.
+        layout: Layout = Layout::Written,
     }
 }
 
@@ -228,6 +235,26 @@ choice! {
         RoundRobin,
         /// Consecutive prompts to the same (veRL).
         PromptChunks,
+    }
+}
+
+choice! {
+    /// How a replica of the trainer is laid out.
+    Layout {
+        /// As written.
+        Written,
+        /// With as few parts of a sequence as fit, and that many more pipeline stages.
+        Planned,
+    }
+}
+
+choice! {
+    /// When instances get the responses that are launched at once.
+    HandOut {
+        /// All when the last is handed out (veRL, RollPacker).
+        Together,
+        /// Each when it is handed out.
+        Streamed,
     }
 }
 

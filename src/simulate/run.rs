@@ -63,17 +63,12 @@ struct Stages {
 
 impl Stages {
     fn new(job: &Job, seed: u64, clock: &VirtualClock) -> anyhow::Result<Self> {
-        let raw = &job.raw;
         let calibration = job.calibration;
         let lengths = population::lengths(job, seed)?;
         Ok(Self {
             clock: clock.clone(),
             cost: Cost::new(job.hardware.clone(), job.model.clone(), calibration),
-            layout: TrainingLayout {
-                tensor_parallel: raw.training.tensor_parallel,
-                pipeline: raw.training.pipeline_parallel,
-                context: raw.training.context_parallel,
-            },
+            layout: job.training_layout(),
             router: tasks::router(job, seed, &calibration, &lengths, clock),
             lengths,
         })
@@ -120,6 +115,10 @@ impl Stages {
             dispatch: match job.dispatch {
                 raw::Dispatch::RoundRobin => simulated::Dispatch::RoundRobin,
                 raw::Dispatch::PromptChunks => simulated::Dispatch::PromptChunks,
+            },
+            hand_out: match rollout.hand_out {
+                raw::HandOut::Together => simulated::HandOut::Together,
+                raw::HandOut::Streamed => simulated::HandOut::Streamed,
             },
             report_interval: Nanos::from_secs_f64(rollout.report_interval_s),
             slowdown: tasks::slowdown(job, self.cost.calibration()),

@@ -50,6 +50,55 @@ const ALL: &[Variant] = &[
         "tail_batching",
         &["schedule.eta_prompts=1.25", "schedule.eta_responses=1", "schedule.selection=weighted"],
     ),
+    // The same two with what is beyond the papers: requests handed out one by one, groups streamed to the trainer in short rounds as well,
+    // stragglers merged onto wider instances, parallelism by predicted time, for rollout and trainer.
+    Variant::new(
+        "tail_batching tuned",
+        "tail_batching",
+        &[
+            "schedule.eta_prompts=1.125",
+            "schedule.eta_responses=1.125",
+            "rollout.hand_out=streamed",
+            "pipeline.max_groups=2",
+            "stream.rounds=all",
+            "stream.trigger=fixed",
+            "stream.from=0.15",
+            "stream.consolidate=true",
+            "planner.rule=predictive",
+            "training.layout=planned",
+        ],
+    ),
+    Variant::new(
+        "tail_batching weighted tuned",
+        "tail_batching",
+        &[
+            "schedule.eta_prompts=1.25",
+            "schedule.eta_responses=1",
+            "schedule.selection=weighted",
+            "rollout.hand_out=streamed",
+            "pipeline.max_groups=2",
+            "stream.rounds=all",
+            "stream.trigger=predicted",
+            "stream.consolidate=true",
+            "planner.rule=predictive",
+            "training.layout=planned",
+        ],
+    ),
+    // No selection at all, and the same stages.
+    Variant::new(
+        "fused tuned",
+        "fused",
+        &[
+            "rollout.hand_out=streamed",
+            "pipeline.max_groups=2",
+            "pipeline.placement=stream",
+            "stream.rounds=all",
+            "stream.trigger=predicted",
+            "stream.consolidate=true",
+            "planner.rule=predictive",
+            "training.layout=planned",
+        ],
+    ),
     // Long prompts share rounds from the second epoch on.
     Variant::new("history_sorted", "history_sorted", &[]),
     // DAPO.

@@ -9,7 +9,7 @@ use rollpacker_dataflow::step::{PromptId, Step};
 use serde::{Deserialize, Serialize};
 
 use super::bias::{Weighed, units};
-use crate::schedule::encode::{ADMIT, DEFER, REJECT};
+use crate::schedule::encode::{ADMIT, DEFER, PAUSE_DECISION, REJECT};
 
 /// A fact about lengths; its multiplicity says how often.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -53,6 +53,8 @@ pub(super) struct Gathering {
     deferred: Vec<PromptId>,
     admitted: BTreeSet<PromptId>,
     rejected: Vec<PromptId>,
+    /// Prompts whose responses are kept: those of a later round are no new draws.
+    paused: BTreeSet<PromptId>,
     facts: Facts,
 }
 
@@ -122,6 +124,7 @@ impl Gathering {
                     self.admitted.insert(prompt);
                 }
                 Some(REJECT) => self.rejected.push(prompt),
+                Some(PAUSE_DECISION) => drop(self.paused.insert(prompt)),
                 _ => {}
             }
         }
@@ -133,8 +136,10 @@ impl Gathering {
         for response in std::mem::take(&mut self.responses) {
             let entry = waits.0.get(&response.prompt).map(|waiting| waiting.longest);
             self.facts.observe(response, entry, self.admitted.contains(&response.prompt));
-            let seen = longest.entry(response.prompt).or_default();
-            *seen = response.tokens.max(*seen);
+            if !self.paused.contains(&response.prompt) {
+                let seen = longest.entry(response.prompt).or_default();
+                *seen = response.tokens.max(*seen);
+            }
         }
         for prompt in self.admitted.into_iter().chain(self.rejected) {
             waits.settle(prompt, &mut self.facts);

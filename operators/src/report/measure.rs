@@ -1,5 +1,7 @@
 //! Metrics that follow from the rows of a step, in the names of verl where it has one.
 
+use std::collections::HashSet;
+
 use arrow::datatypes::{Float32Type, Float64Type, Int32Type, UInt32Type, UInt64Type};
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::clock::Nanos;
@@ -9,7 +11,7 @@ use rollpacker_stages::train::Metrics;
 
 use super::StepReport;
 use crate::schedule::Reason;
-use crate::schedule::encode::{ADMIT, CLOSE, DEFER, REJECT};
+use crate::schedule::encode::{ADMIT, CLOSE, DEFER, PAUSE_DECISION, REJECT};
 
 /// Lengths of responses, in tokens.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -88,10 +90,7 @@ pub fn measure(report: &StepReport) -> Metrics {
             ("rollout/paused_responses", launched.paused.len() as f64),
             ("rollout/preemptions", launched.preemptions as f64),
             ("rollout/launched_tokens", launched.sampled as f64),
-            (
-                "rollout/discarded_tokens",
-                (launched.total() as f64 - trained.total() as f64).max(0.0),
-            ),
+            ("rollout/discarded_tokens", discarded(report) as f64),
             ("rollout/tokens_per_s", ratio(launched.sampled as f64, rollout.seconds)),
             ("perf/total_num_tokens", trained_tokens as f64),
             ("perf/time_per_step", seconds),
@@ -104,6 +103,37 @@ pub fn measure(report: &StepReport) -> Metrics {
         ["timing_s/gradient", "timing_s/update"].iter().filter_map(|name| metrics.get(*name)).sum();
     metrics.insert("trainer/waiting_ratio".to_owned(), 1.0 - ratio(busy, seconds).min(1.0));
     metrics
+}
+
+/// Tokens of responses that ended or were dropped in the step, and are neither trained on nor kept for a later one.
+fn discarded(report: &StepReport) -> usize {
+    let mut used: HashSet<(u64, u32)> = HashSet::new();
+    for batch in &report.groups {
+        let prompts = batch.values::<UInt64Type>(column::PROMPT_ID).values();
+        let samples = batch.values::<UInt32Type>(column::SAMPLE).values();
+        used.extend(prompts.iter().copied().zip(samples.iter().copied()));
+    }
+    for batch in &report.decisions {
+        let prompts = batch.values::<UInt64Type>(column::PROMPT_ID);
+        let samples = batch.lists::<UInt32Type>(column::ADMITTED);
+        let decisions = batch.text(column::DECISION).iter().enumerate();
+        for (row, _) in decisions.filter(|(_, decision)| *decision == Some(PAUSE_DECISION)) {
+            used.extend(samples.get(row).iter().map(|&sample| (prompts.value(row), sample)));
+        }
+    }
+    let mut discarded = 0;
+    for batch in &report.responses {
+        let prompts = batch.values::<UInt64Type>(column::PROMPT_ID).values();
+        let samples = batch.values::<UInt32Type>(column::SAMPLE).values();
+        let tokens = batch.values::<UInt32Type>(column::RESPONSE_LENGTH).values();
+        let ids = prompts.iter().copied().zip(samples.iter().copied());
+        discarded += ids
+            .zip(tokens)
+            .filter(|(id, _)| !used.contains(id))
+            .map(|(_, &tokens)| tokens as usize)
+            .sum::<usize>();
+    }
+    discarded
 }
 
 fn lengths(metrics: &mut Metrics, trained: &Lengths, launched: &Lengths) {
@@ -248,7 +278,13 @@ fn span(responses: &[Batch]) -> Span {
     for batch in responses {
         let started = batch.values::<UInt64Type>(column::STARTED).values();
         let finished = batch.values::<UInt64Type>(column::FINISHED).values();
-        for (&started, &finished) in started.iter().zip(finished) {
+        let tokens = batch.values::<UInt32Type>(column::RESPONSE_LENGTH).values();
+        let resumed = batch.values::<UInt32Type>(column::RESUMED_LENGTH).values();
+        // One that had ended in an earlier round and was kept takes no slot.
+        let ran =
+            tokens.iter().zip(resumed).map(|(tokens, resumed)| *resumed == 0 || tokens > resumed);
+        let times = started.iter().zip(finished).zip(ran);
+        for ((&started, &finished), _) in times.filter(|(_, ran)| *ran) {
             events.extend([(started, 1), (finished, -1)]);
             running_time += finished.saturating_sub(started) as f64;
         }

@@ -90,7 +90,7 @@ fn request_batch(
     Batch::from_columns(&schema::REQUESTS, columns)
 }
 
-/// Every decision but launches, aborts and pauses, one row each.
+/// Every decision but launches and aborts, one row each.
 pub(super) fn decisions(decided: &[Decision], round: Round) -> Batch {
     let rows: Vec<Entry<'_>> = decided.iter().filter_map(row).collect();
     Batch::from_columns(
@@ -151,9 +151,15 @@ fn row(decision: &Decision) -> Option<Entry<'_>> {
             ..plain
         }),
         Decision::Close { queue, .. } => Some(Entry { decision: CLOSE, queue: *queue, ..plain }),
+        Decision::Pause { id, reason } => Some(Entry {
+            decision: PAUSE_DECISION,
+            prompt: Some(id.prompt),
+            samples: std::slice::from_ref(&id.sample),
+            reason: reason.as_str(),
+            ..plain
+        }),
         Decision::Launch { .. }
         | Decision::Abort { .. }
-        | Decision::Pause { .. }
         | Decision::Finish
         | Decision::Fail { .. } => None,
     }
@@ -165,6 +171,8 @@ pub(crate) const OPEN: &str = "open";
 pub(crate) const ADMIT: &str = "admit";
 /// `decision` of a prompt that waits.
 pub(crate) const DEFER: &str = "defer";
+/// `decision` of a response that is kept for a later round.
+pub(crate) const PAUSE_DECISION: &str = "pause";
 /// `decision` of a prompt that is never trained on.
 pub(crate) const REJECT: &str = "reject";
 /// `decision` of a round that is decided.

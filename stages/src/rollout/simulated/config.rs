@@ -17,6 +17,9 @@ pub struct SimulatedEngineConfig {
     /// Which instance gets which response.
     #[serde(default)]
     pub dispatch: Dispatch,
+    /// When instances get the responses that are asked for at once.
+    #[serde(default)]
+    pub hand_out: HandOut,
     /// Time between two looks of the caller for responses that ended; 0 reports each at once.
     #[serde(default = "report_interval")]
     pub report_interval: Nanos,
@@ -37,6 +40,17 @@ pub enum Dispatch {
     PromptChunks,
 }
 
+/// When instances get the responses that are asked for at once. Handing one out takes the controller's time either way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HandOut {
+    /// All when the last is handed out: a batch is one call (veRL, and RollPacker as its Fig. 11c shows it).
+    #[default]
+    Together,
+    /// Each when it is handed out: the first are under way before the last.
+    Streamed,
+}
+
 impl SimulatedEngineConfig {
     /// An engine on `placement`; everything else as usual.
     #[must_use]
@@ -45,6 +59,7 @@ impl SimulatedEngineConfig {
             placement,
             max_running: max_running(),
             dispatch: Dispatch::default(),
+            hand_out: HandOut::default(),
             report_interval: report_interval(),
             slowdown: slowdown(),
         }

@@ -1,6 +1,6 @@
 //! The controller of a job: hands responses out to instances.
 
-use super::config::Dispatch;
+use super::config::{Dispatch, HandOut};
 use super::instance::NANOS;
 use super::lengths::{LengthModel, response_beyond};
 use super::requests::{Live, Requests, State};
@@ -11,7 +11,8 @@ use rollpacker_dataflow::step::SampleId;
 #[derive(Debug)]
 pub(super) struct Controller {
     dispatch: Dispatch,
-    /// Seconds to hand out a response; responses arrive together when all of those asked for at a time are handed out.
+    hand_out: HandOut,
+    /// Seconds to hand out a response.
     interval: f64,
     asked: Vec<Request>,
     /// When it is done with what it was asked before, in nanoseconds.
@@ -21,8 +22,8 @@ pub(super) struct Controller {
 }
 
 impl Controller {
-    pub(super) fn new(dispatch: Dispatch, interval: f64) -> Self {
-        Self { dispatch, interval, asked: Vec::new(), free: 0.0, next: 0 }
+    pub(super) fn new(dispatch: Dispatch, hand_out: HandOut, interval: f64) -> Self {
+        Self { dispatch, hand_out, interval, asked: Vec::new(), free: 0.0, next: 0 }
     }
 
     pub(super) fn ask(&mut self, request: Request) {
@@ -49,13 +50,19 @@ impl Controller {
         let asked = std::mem::take(&mut self.asked);
         let prompts = asked.len();
         let responses: usize = asked.iter().map(|request| request.samples.len()).sum();
-        self.free = self.free.max(now) + NANOS * self.interval * responses as f64;
+        let begun = self.free.max(now);
+        let each = NANOS * self.interval;
+        self.free = begun + each * responses as f64;
         let mut assigned = Vec::with_capacity(responses);
         for (position, request) in asked.iter().enumerate() {
             let chunk = position * instances / prompts;
             for live in take_in(request, lengths) {
                 let slot = requests.insert(live);
-                assigned.push((self.instance(chunk, instances), self.free, slot));
+                let arrival = match self.hand_out {
+                    HandOut::Together => self.free,
+                    HandOut::Streamed => begun + each * (assigned.len() + 1) as f64,
+                };
+                assigned.push((self.instance(chunk, instances), arrival, slot));
             }
         }
         if self.dispatch == Dispatch::PromptChunks && instances > 0 {

@@ -15,7 +15,7 @@ mod requests;
 #[cfg(test)]
 mod tests;
 
-pub use config::{Dispatch, SimulatedEngineConfig, SimulatedEngineError};
+pub use config::{Dispatch, HandOut, SimulatedEngineConfig, SimulatedEngineError};
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -100,7 +100,7 @@ impl SimulatedEngine {
             instances: (0..instances).map(|_| Site::default()).collect(),
             in_use: instances as usize,
             loaded: None,
-            controller: Controller::new(config.dispatch, interval),
+            controller: Controller::new(config.dispatch, config.hand_out, interval),
             requests: Requests::default(),
             homeless: Vec::new(),
             due: BinaryHeap::new(),
