@@ -16,7 +16,7 @@ const END_TIME: [f64; 2] = [0.307, 0.423];
 /// Cut of the time that the trainer waits.
 const WAITING: [f64; 2] = [0.37, 0.76];
 
-const CAPS: [u32; 4] = [2048, 4096, 8192, 16_384];
+const CAPS: [u32; 4] = [1024, 2048, 4096, 8192];
 
 type Pair = [JobId; 2];
 

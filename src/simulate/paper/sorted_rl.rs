@@ -19,7 +19,7 @@ const BUBBLE: [f64; 3] = [0.74, 0.0581, 0.0337];
 const SPEEDUP: [f64; 2] = [1.0757, 1.3948];
 
 /// All samples at once, and then in as many updates as the others have: what is trained on does not matter here.
-const BASELINE: [&str; 2] = ["schedule.name=sync", "data.train_batch_size=64"];
+const BASELINE: [&str; 2] = ["schedule.name=sync", "data.train_batch_size=512"];
 const ON_POLICY: [&str; 3] =
     ["schedule.name=sorted", "schedule.group_size=4", "schedule.mode=on_policy"];
 const PARTIAL: [&str; 4] = [
@@ -63,5 +63,5 @@ fn bubble_ratio(measured: Measured<'_>) -> f64 {
 
 /// Trained tokens over the time that was spent generating.
 fn tokens_per_s(measured: Measured<'_>) -> f64 {
-    measured.mean(|step| step.trained_tokens) / measured.metric("timing_s/gen")
+    measured.mean(|step| step.trained_tokens) / measured.stage(|stages| stages.rollout)
 }
