@@ -1,5 +1,7 @@
 //! `rollpacker simulate`: a job in virtual time, swept, beside its baseline.
 
+mod paper;
+
 use std::io::{IsTerminal, Write};
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
@@ -7,10 +9,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use clap::Args;
+use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 
+use self::paper::PaperArgs;
 use super::BAD_INPUT;
 use crate::simulate::advice::Advice;
 use crate::simulate::outcome::Charted;
@@ -21,7 +24,10 @@ use crate::simulate::{Summary, parquet, run as simulation, table};
 
 /// Simulate a job on a cluster, schedule beside schedule: how fast, and at what statistical price.
 #[derive(Debug, Args)]
+#[command(subcommand_negates_reqs = true, args_conflicts_with_subcommands = true)]
 pub(crate) struct SimulateArgs {
+    #[command(subcommand)]
+    command: Option<Simulation>,
     /// The job, a TOML file; several, each given by a `--config` of its own, are simulated one after the other.
     #[arg(long, required = true)]
     config: Vec<PathBuf>,
@@ -66,7 +72,17 @@ pub(crate) struct SimulateArgs {
     threads: Option<NonZero<usize>>,
 }
 
+/// What is simulated, unless it is one job.
+#[derive(Debug, Subcommand)]
+enum Simulation {
+    /// Simulate what papers measured, and print their numbers beside ours.
+    Paper(PaperArgs),
+}
+
 pub(crate) fn run(args: SimulateArgs) -> anyhow::Result<ExitCode> {
+    if let Some(Simulation::Paper(args)) = args.command {
+        return paper::run(&args);
+    }
     let sweeps =
         args.config.iter().map(|path| args.sweep(path)).collect::<anyhow::Result<Vec<_>>>();
     let sweeps = match sweeps.and_then(|sweeps| args.check().map(|()| sweeps)) {
@@ -160,10 +176,8 @@ impl SimulateArgs {
     }
 
     fn execute(&self, sweep: Sweep) -> anyhow::Result<Vec<Configured>> {
-        let one = NonZero::<usize>::MIN;
-        let threads = self.threads.or(std::thread::available_parallelism().ok()).unwrap_or(one);
         let bar = progress(sweep.runs() as u64);
-        let runs = sweep.run(threads, &simulation::run, &|| bar.inc(1));
+        let runs = sweep.run(threads(self.threads), &simulation::run, &|| bar.inc(1));
         bar.finish_and_clear();
         runs
     }
@@ -183,6 +197,12 @@ impl SimulateArgs {
         }
         Ok(())
     }
+}
+
+/// As many as asked for, or one a core.
+fn threads(wanted: Option<NonZero<usize>>) -> NonZero<usize> {
+    let one = NonZero::<usize>::MIN;
+    wanted.or(std::thread::available_parallelism().ok()).unwrap_or(one)
 }
 
 /// A bar of runs, on a terminal and where there are several.

@@ -7,7 +7,7 @@ use rollpacker_datasets::{Trace, TraceOptions};
 use rollpacker_operators::gradient::Fetch;
 use rollpacker_operators::reward::Scoring;
 use rollpacker_operators::schedule::Builtin;
-use rollpacker_stages::cluster::{Hardware, ModelShape, TrainingLayout};
+use rollpacker_stages::cluster::{Calibration, Hardware, ModelShape, TrainingLayout};
 use rollpacker_stages::model::tokenizer::Tokenizer;
 use serde::de::DeserializeOwned;
 use toml::{Table, Value};
@@ -39,6 +39,8 @@ pub struct Job {
     pub hardware: Hardware,
     /// The model.
     pub model: ModelShape,
+    /// The constants of the cost model, the controller's work shared among as many as there are.
+    pub calibration: Calibration,
     /// When responses are scored.
     pub scoring: Scoring,
     /// When groups are trained on.
@@ -184,6 +186,7 @@ impl Job {
         let job = Self {
             hardware: hardware(&raw)?,
             model: model(&raw)?,
+            calibration: calibration(&raw)?,
             scoring: overlap.scoring(&raw.schedule)?,
             fetch: overlap.fetch(&raw.schedule)?,
             placement,
@@ -375,6 +378,25 @@ fn model(raw: &RawJob) -> Result<ModelShape, RecipeError> {
         None => ModelShape::built_in(&raw.model.name)
             .ok_or_else(|| unknown("model.name", &raw.model.name, &ModelShape::names())),
     }
+}
+
+fn calibration(raw: &RawJob) -> Result<Calibration, RecipeError> {
+    let mut calibration: Calibration = match &raw.calibration {
+        Some(table) => read_value("calibration", Value::Table(table.clone()))?,
+        None => Calibration::default(),
+    };
+    if let Some(share) = raw.rollout.gpu_memory_utilization {
+        calibration.memory_share = share;
+    }
+    let controllers = f64::from(raw.cluster.controllers);
+    for serial in [
+        &mut calibration.dispatch_interval,
+        &mut calibration.scoring_interval,
+        &mut calibration.padding_per_token,
+    ] {
+        *serial /= controllers;
+    }
+    Ok(calibration)
 }
 
 /// A name that is none of those that are known.

@@ -10,6 +10,7 @@ pub mod gantt;
 pub mod job;
 mod layout;
 pub mod outcome;
+pub mod paper;
 pub mod parquet;
 mod population;
 pub mod raw;

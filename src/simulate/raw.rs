@@ -36,6 +36,9 @@ section! {
         stream: Stream = Stream::default(),
         /// How the rollout's tensor parallelism is chosen.
         planner: Planner = Planner::default(),
+        /// Constants of the cost model that replace those fitted to RollPacker's set-up; the fields of
+        /// [`Calibration`](rollpacker_stages::cluster::Calibration).
+        calibration: Option<Table> = None,
         /// Which steps are simulated.
         sim: Sim = Sim::default(),
     }

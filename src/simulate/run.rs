@@ -14,7 +14,7 @@ use rollpacker_operators::placement::{self, Colocated, Place, Separate, StreamTr
 use rollpacker_operators::prompts::{PromptRow, prompt_batch};
 use rollpacker_operators::schedule::operator::Stop;
 use rollpacker_operators::trainer::TrainerThread;
-use rollpacker_stages::cluster::{Calibration, Cost, TrainingLayout};
+use rollpacker_stages::cluster::{Cost, TrainingLayout};
 use rollpacker_stages::reward::Router;
 use rollpacker_stages::rollout::Placement;
 use rollpacker_stages::rollout::simulated::lengths::LengthModel;
@@ -63,19 +63,7 @@ struct Stages {
 
 impl Stages {
     fn new(job: &Job, seed: u64, clock: &VirtualClock) -> anyhow::Result<Self> {
-        let raw = &job.raw;
-        let mut calibration = Calibration::default();
-        let controllers = f64::from(raw.cluster.controllers);
-        for serial in [
-            &mut calibration.dispatch_interval,
-            &mut calibration.scoring_interval,
-            &mut calibration.padding_per_token,
-        ] {
-            *serial /= controllers;
-        }
-        if let Some(share) = raw.rollout.gpu_memory_utilization {
-            calibration.memory_share = share;
-        }
+        let calibration = job.calibration;
         let lengths = population::lengths(job, seed)?;
         Ok(Self {
             clock: clock.clone(),

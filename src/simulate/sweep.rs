@@ -239,7 +239,7 @@ pub fn summaries(runs: &[Configured]) -> Vec<Summary> {
 }
 
 /// Calls `work` with 0, 1, .. `count` on `threads` threads; the results are in that order.
-fn parallel<T: Send>(
+pub(super) fn parallel<T: Send>(
     threads: NonZero<usize>,
     count: usize,
     work: impl Fn(usize) -> T + Sync,

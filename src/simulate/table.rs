@@ -67,7 +67,7 @@ fn costs(summaries: &[Summary]) -> String {
 }
 
 /// Pads columns to one width, the first to the left and numbers to the right.
-fn aligned(head: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
+pub(super) fn aligned(head: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
     let head: Vec<String> = head.iter().map(|&name| name.to_owned()).collect();
     let rows: Vec<Vec<String>> = std::iter::once(head).chain(rows).collect();
     let width =

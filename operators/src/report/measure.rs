@@ -26,6 +26,8 @@ pub struct Lengths {
     pub sampled: usize,
     /// How many ended at the longest allowed length.
     pub clipped: usize,
+    /// How often an engine took one back for want of KV cache.
+    pub preemptions: u64,
 }
 
 impl Lengths {
@@ -36,6 +38,8 @@ impl Lengths {
         for batch in batches {
             let tokens = batch.values::<UInt32Type>(column::RESPONSE_LENGTH);
             let resumed = batch.values::<UInt32Type>(column::RESUMED_LENGTH);
+            let preemptions = batch.values::<UInt32Type>(column::PREEMPTIONS).values();
+            lengths.preemptions += preemptions.iter().copied().map(u64::from).sum::<u64>();
             for (row, reason) in batch.text(column::FINISH_REASON).iter().enumerate() {
                 let kind = match reason.and_then(|reason| reason.parse().ok()) {
                     Some(FinishReason::Stop | FinishReason::Length) => &mut lengths.finished,
@@ -84,6 +88,7 @@ pub fn measure(report: &StepReport) -> Metrics {
             ),
             ("rollout/aborted_responses", launched.aborted.len() as f64),
             ("rollout/paused_responses", launched.paused.len() as f64),
+            ("rollout/preemptions", launched.preemptions as f64),
             ("rollout/launched_tokens", launched.sampled as f64),
             ("rollout/discarded_tokens", discarded(report) as f64),
             ("rollout/tokens_per_s", ratio(launched.sampled as f64, rollout.seconds)),
@@ -273,7 +278,13 @@ fn span(responses: &[Batch]) -> Span {
     for batch in responses {
         let started = batch.values::<UInt64Type>(column::STARTED).values();
         let finished = batch.values::<UInt64Type>(column::FINISHED).values();
-        for (&started, &finished) in started.iter().zip(finished) {
+        let tokens = batch.values::<UInt32Type>(column::RESPONSE_LENGTH).values();
+        let resumed = batch.values::<UInt32Type>(column::RESUMED_LENGTH).values();
+        // One that had ended in an earlier round and was kept takes no slot.
+        let ran =
+            tokens.iter().zip(resumed).map(|(tokens, resumed)| *resumed == 0 || tokens > resumed);
+        let times = started.iter().zip(finished).zip(ran);
+        for ((&started, &finished), _) in times.filter(|(_, ran)| *ran) {
             events.extend([(started, 1), (finished, -1)]);
             running_time += finished.saturating_sub(started) as f64;
         }

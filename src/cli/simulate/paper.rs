@@ -1,0 +1,68 @@
+//! `rollpacker simulate paper`: the numbers of papers beside ours.
+
+use std::io::Write;
+use std::num::NonZero;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::Args;
+
+use super::super::BAD_INPUT;
+use super::{progress, threads};
+use crate::simulate::paper::{Reproduction, render};
+
+#[derive(Debug, Args)]
+pub(crate) struct PaperArgs {
+    /// Print one JSON array, an object a number: source, item, cell, paper, ours, error, and whether the model was fitted to it.
+    #[arg(long)]
+    json: bool,
+    /// Only tables and figures whose title contains this; may be given again.
+    #[arg(long, value_name = "TEXT")]
+    only: Vec<String>,
+    /// Print the commands that run the jobs behind each table and figure, and run nothing.
+    #[arg(long, conflicts_with = "json")]
+    commands: bool,
+    /// Seeds of each job.
+    #[arg(long, value_name = "N", default_value = "2")]
+    seeds: NonZero<u64>,
+    /// Runs at a time; left out, one a core.
+    #[arg(long, value_name = "N")]
+    threads: Option<NonZero<usize>>,
+}
+
+pub(super) fn run(args: &PaperArgs) -> anyhow::Result<ExitCode> {
+    let reproduction = match Reproduction::new(&args.only, args.seeds) {
+        Ok(reproduction) => reproduction,
+        Err(error) => {
+            drop(writeln!(std::io::stderr(), "error: {error:#}"));
+            return Ok(ExitCode::from(BAD_INPUT));
+        }
+    };
+    let text = if args.commands { commands(&reproduction) } else { args.cells(&reproduction)? };
+    write!(std::io::stdout(), "{text}").context("cannot print")?;
+    Ok(ExitCode::SUCCESS)
+}
+
+impl PaperArgs {
+    fn cells(&self, reproduction: &Reproduction) -> anyhow::Result<String> {
+        let bar = progress(reproduction.runs()? as u64);
+        let cells = reproduction.run(threads(self.threads), &|| bar.inc(1));
+        bar.finish_and_clear();
+        let cells = cells?;
+        if self.json {
+            return Ok(format!(
+                "{}\n",
+                serde_json::to_string_pretty(&cells).context("cannot print")?
+            ));
+        }
+        Ok(render(&cells))
+    }
+}
+
+fn commands(reproduction: &Reproduction) -> String {
+    let item = |(title, commands): (String, Vec<String>)| {
+        let lines: String = commands.iter().map(|command| format!("  {command}\n")).collect();
+        format!("{title}\n{lines}")
+    };
+    reproduction.commands().into_iter().map(item).collect()
+}

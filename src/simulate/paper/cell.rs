@@ -1,0 +1,150 @@
+//! A number of a paper beside ours, and the table of them.
+
+use serde::Serialize;
+
+use super::super::table::aligned;
+
+/// A number of a paper beside ours.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Cell {
+    /// The paper.
+    pub source: &'static str,
+    /// Its table or figure.
+    pub item: &'static str,
+    /// Which of its numbers, with the unit unless it is a ratio.
+    pub cell: String,
+    /// As the paper has it.
+    pub paper: f64,
+    /// As simulated, mean over seeds.
+    pub ours: f64,
+    /// How far ours is off; see [`Measure`].
+    pub error: f64,
+    /// Whether a constant of the model was fitted to it, or chosen with it in view.
+    pub fitted: bool,
+    /// How `error` is measured.
+    #[serde(skip)]
+    pub measure: Measure,
+}
+
+/// How an error is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Measure {
+    /// `ours / paper - 1`: times, speed-ups, throughputs, lengths.
+    Relative,
+    /// `ours - paper`, 0.01 a point: shares of a whole, times over that of a variant, correlations.
+    Points,
+}
+
+/// Within this a cell is called near, by [`Measure`].
+const NEAR: [f64; 2] = [0.15, 0.05];
+
+impl Measure {
+    /// How far `ours` is off.
+    #[must_use]
+    pub fn error(self, paper: f64, ours: f64) -> f64 {
+        match self {
+            Self::Relative => ours / paper - 1.0,
+            Self::Points => ours - paper,
+        }
+    }
+
+    fn text(self, error: f64) -> String {
+        match self {
+            Self::Relative => format!("{:+.0} %", 100.0 * error),
+            Self::Points => format!("{:+.1} pt", 100.0 * error),
+        }
+    }
+}
+
+impl Cell {
+    /// Whether it is within 15 %, or within 5 points.
+    #[must_use]
+    pub fn is_near(&self) -> bool {
+        self.error.abs() <= NEAR[usize::from(self.measure == Measure::Points)]
+    }
+
+    fn row(&self) -> Vec<String> {
+        let fitted = if self.fitted { "fitted" } else { "" };
+        let far = if self.is_near() { "" } else { "*" };
+        vec![
+            format!("  {}", self.cell),
+            number(self.paper),
+            number(self.ours),
+            self.measure.text(self.error),
+            far.to_owned(),
+            fitted.to_owned(),
+        ]
+    }
+}
+
+/// The cells by item, and how many of them are near.
+#[must_use]
+pub fn render(cells: &[Cell]) -> String {
+    let head = ["", "paper", "ours", "error", "", ""];
+    let titles =
+        cells.chunk_by(|a, b| (a.source, a.item) == (b.source, b.item)).flat_map(|cells| {
+            let mut title = vec![String::new(); head.len()];
+            title[0] = format!("{}, {}", cells[0].source, cells[0].item);
+            std::iter::once(title).chain(cells.iter().map(Cell::row))
+        });
+    format!("{}\n{}", aligned(&head, titles), count(cells))
+}
+
+fn count(cells: &[Cell]) -> String {
+    let of = |fitted: bool| {
+        let of_kind = || cells.iter().filter(move |cell| cell.fitted == fitted);
+        format!("{} of {}", of_kind().filter(|cell| cell.is_near()).count(), of_kind().count())
+    };
+    format!(
+        "Within 15 %, or 5 points (pt) where shares and ratios are compared: {} cells that the model was fitted to, {} that it was not. \
+         The others are marked *.\n",
+        of(true),
+        of(false)
+    )
+}
+
+fn number(value: f64) -> String {
+    match value.abs() {
+        1000.0.. => format!("{value:.0}"),
+        100.0.. => format!("{value:.0}"),
+        10.0.. => format!("{value:.1}"),
+        _ => format!("{value:.3}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect;
+
+    use super::*;
+
+    #[test]
+    fn cells_are_grouped_and_counted() {
+        let cell = |item, cell: &str, paper, ours, measure: Measure, fitted| Cell {
+            source: "Paper",
+            item,
+            cell: cell.to_owned(),
+            paper,
+            ours,
+            error: measure.error(paper, ours),
+            fitted,
+            measure,
+        };
+        let cells = [
+            cell("Table 1", "a step, s", 120.0, 138.0, Measure::Relative, true),
+            cell("Table 1", "share", 0.5, 0.56, Measure::Points, true),
+            cell("Fig. 2", "order", 1.0, 0.96, Measure::Points, false),
+        ];
+        expect![[r#"
+                             paper   ours    error
+            Paper, Table 1
+              a step, s        120    138    +15 %     fitted
+              share          0.500  0.560  +6.0 pt  *  fitted
+            Paper, Fig. 2
+              order          1.000  0.960  -4.0 pt
+
+            Within 15 %, or 5 points (pt) where shares and ratios are compared: 1 of 2 cells that the model was fitted to, 1 of 1 that it was not. The others are marked *.
+        "#]]
+        .assert_eq(&render(&cells));
+    }
+}

@@ -1,0 +1,71 @@
+//! Fig. 4: tail batching on code tasks; Qwen2.5-14B, 16k tokens, 32 GPUs, five steps of which one is long.
+
+use super::ROLLPACKER;
+use super::item::Item;
+use super::item::Provenance::HeldOut;
+use super::jobs::{CODE, QWEN_14B, TAIL_BATCHING, VERL};
+use super::plan::Plan;
+use super::table1::STAGES;
+
+/// Share of veRL's responses, and tokens that it does not exceed; mean over five steps.
+const QUARTILES: [(&str, f64, f64); 3] =
+    [("first quartile", 0.25, 353.4), ("median", 0.5, 613.6), ("third quartile", 0.75, 1206.8)];
+/// Longest trained response of a short round, mean over four.
+const SHORT_LONGEST: f64 = 2078.0;
+/// Seconds of veRL's rollout, rewards and training over five steps.
+const VERL_SECONDS: [f64; 3] = [1125.0, 225.0, 350.0];
+/// Seconds of rollout in four short rounds and in a long one, of rewards and training in all five.
+const SHORT_ROLLOUT: f64 = 351.0;
+const LONG_ROLLOUT: f64 = 255.0;
+const REWARD_AND_TRAINING: [f64; 2] = [255.0, 287.0];
+
+/// Steps of the figure, and how many are short.
+const STEPS: f64 = 5.0;
+const SHORT: f64 = 4.0;
+
+pub(super) fn items(plan: &mut Plan) -> Vec<Item> {
+    vec![
+        Item::new(plan, ROLLPACKER, "Fig. 4a", lengths),
+        Item::new(plan, ROLLPACKER, "Fig. 4b", seconds),
+    ]
+}
+
+fn lengths(item: &mut Item, plan: &mut Plan) {
+    let verl = plan.job(QWEN_14B, [VERL, CODE].concat());
+    let batched = plan.job(QWEN_14B, [TAIL_BATCHING, CODE].concat());
+    for (name, share, paper) in QUARTILES {
+        item.relative(format!("veRL: {name}, tokens"), paper, HeldOut, move |runs| {
+            runs.of(verl).trained_quantile(share)
+        });
+    }
+    item.relative("TB: longest of a short round, tokens", SHORT_LONGEST, HeldOut, move |runs| {
+        runs.of(batched).short().metric("response_length/max")
+    });
+}
+
+fn seconds(item: &mut Item, plan: &mut Plan) {
+    let verl = plan.job(QWEN_14B, [VERL, CODE].concat());
+    let batched = plan.job(QWEN_14B, [TAIL_BATCHING, CODE].concat());
+    for ((stage, of), paper) in STAGES.into_iter().zip(VERL_SECONDS) {
+        item.relative(format!("veRL: {stage}, s"), paper, HeldOut, move |runs| {
+            STEPS * of(runs.of(verl))
+        });
+    }
+    item.relative("veRL: total, s", VERL_SECONDS.iter().sum(), HeldOut, move |runs| {
+        STEPS * runs.of(verl).step_s()
+    });
+    let [(_, rollout), rest @ ..] = STAGES;
+    item.relative("TB: short rollouts, s", SHORT_ROLLOUT, HeldOut, move |runs| {
+        SHORT * rollout(runs.of(batched).short())
+    });
+    item.relative("TB: long rollout, s", LONG_ROLLOUT, HeldOut, move |runs| {
+        (STEPS - SHORT) * rollout(runs.of(batched).long())
+    });
+    for ((stage, of), paper) in rest.into_iter().zip(REWARD_AND_TRAINING) {
+        item.relative(format!("TB: {stage}, s"), paper, HeldOut, move |runs| {
+            STEPS * of(runs.of(batched))
+        });
+    }
+    let total = SHORT_ROLLOUT + LONG_ROLLOUT + REWARD_AND_TRAINING.iter().sum::<f64>();
+    item.relative("TB: total, s", total, HeldOut, move |runs| STEPS * runs.of(batched).step_s());
+}

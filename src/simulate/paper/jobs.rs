@@ -1,0 +1,64 @@
+//! The jobs of RollPacker's evaluation (section 6.1), and the systems that it compares, as settings.
+
+/// A job that is shipped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Base {
+    /// The file.
+    pub(super) path: &'static str,
+    /// What is in it.
+    pub(super) text: &'static str,
+    /// What figures call it.
+    pub(super) label: &'static str,
+}
+
+macro_rules! base {
+    ($label:literal, $file:literal) => {
+        Base {
+            path: concat!("configs/sim/", $file),
+            text: include_str!(concat!("../../../configs/sim/", $file)),
+            label: $label,
+        }
+    };
+}
+
+pub(super) const QWEN_7B: Base = base!("7B/8k", "7b.toml");
+pub(super) const QWEN_14B: Base = base!("14B/16k", "14b.toml");
+pub(super) const QWEN_32B: Base = base!("32B/32k", "32b.toml");
+/// Fig. 7: a model that thinks.
+pub(super) const THINKING_8B: Base = base!("Qwen3-8B/32k", "thinking_8b.toml");
+/// SortedRL: 512 samples on 128 slots.
+pub(super) const SORTED_RL: Base = base!("512 samples/8k", "sorted_rl.toml");
+/// RolloutPipe: GPUs of its own for each stage.
+pub(super) const ROLLOUT_PIPE: Base = base!("Qwen3-1.7B", "rollout_pipe.toml");
+
+/// The jobs of the paper's evaluation.
+pub(super) const EVALUATION: [Base; 3] = [QWEN_7B, QWEN_14B, QWEN_32B];
+
+/// What makes a job the system that is compared.
+pub(super) type System = &'static [&'static str];
+
+/// The baseline.
+pub(super) const VERL: System = &["schedule.name=sync"];
+/// RLHFuse as the paper strengthens it.
+pub(super) const RLHFUSE: System = &["schedule.name=fused"];
+/// Tail batching alone: rewards after the rollout, training after the rewards.
+pub(super) const TAIL_BATCHING: System = &[
+    "pipeline.reward=after_rollout",
+    "pipeline.gradient=whole_step",
+    "pipeline.placement=colocated",
+];
+/// With the reward scheduler: rewards beside the rollout, adaptive time limits, the judge on the GPUs of the rollout.
+pub(super) const REWARD_SCHEDULER: System =
+    &["pipeline.gradient=whole_step", "pipeline.placement=colocated"];
+/// With the parallelism planner.
+pub(super) const PLANNER: System =
+    &["pipeline.gradient=whole_step", "pipeline.placement=colocated", "planner.rule=paper"];
+/// With the stream trainer: all of RollPacker.
+pub(super) const ROLLPACKER: System = &["planner.rule=paper"];
+
+/// Mathematical tasks alone.
+pub(super) const MATH: System = &["tasks.math=1", "tasks.code=0", "tasks.judge=0"];
+/// Code alone.
+pub(super) const CODE: System = &["tasks.math=0", "tasks.code=1", "tasks.judge=0"];
+/// Judged tasks alone.
+pub(super) const JUDGED: System = &["tasks.math=0", "tasks.code=0", "tasks.judge=1"];

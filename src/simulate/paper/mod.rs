@@ -1,0 +1,117 @@
+//! The numbers of papers beside those of the simulator: which it explains, and which it does not.
+//!
+//! A [`Cell`] is one number of a table or figure. Ours comes of runs of jobs in `configs/sim` with overrides, through the pipeline of
+//! `rollpacker simulate`; [`Reproduction::commands`] says which. The constants of the model were fitted to some of the cells, which
+//! therefore show that it can explain them; the others, kept out of the fit, show what it predicts.
+
+mod cell;
+mod fig10_11;
+mod fig12;
+mod fig13;
+mod fig14;
+mod fig15;
+mod fig16;
+mod fig4;
+mod fig7;
+mod item;
+mod jobs;
+mod plan;
+mod rollout_pipe;
+mod runs;
+mod sorted_rl;
+mod table1;
+mod table2;
+mod tables34;
+
+use std::num::NonZero;
+
+use anyhow::ensure;
+
+pub use cell::{Cell, Measure, render};
+use item::Item;
+use plan::Plan;
+
+/// Where RollPacker's numbers are from.
+const ROLLPACKER: &str = "RollPacker (NSDI '26)";
+
+/// Items in the order of their papers.
+const ITEMS: &[fn(&mut Plan) -> Vec<Item>] = &[
+    table1::items,
+    table2::items,
+    tables34::items,
+    fig4::items,
+    fig7::items,
+    fig10_11::items,
+    fig12::items,
+    fig13::items,
+    fig14::items,
+    fig15::items,
+    fig16::items,
+    sorted_rl::items,
+    rollout_pipe::items,
+];
+
+/// Items of papers, to be run.
+pub struct Reproduction {
+    plan: Plan,
+    items: Vec<Item>,
+}
+
+impl Reproduction {
+    /// Those whose source or name contains one of `only`, all for none; each job is run with so many seeds.
+    ///
+    /// # Errors
+    /// If nothing contains one of `only`.
+    pub fn new(only: &[String], seeds: NonZero<u64>) -> anyhow::Result<Self> {
+        let mut plan = Plan::new(seeds);
+        let mut items: Vec<Item> = ITEMS.iter().flat_map(|items| items(&mut plan)).collect();
+        let names = |items: &[Item]| items.iter().map(Item::title).collect::<Vec<_>>();
+        let all = names(&items);
+        for wanted in only {
+            let expected = all.join(", ");
+            ensure!(
+                all.iter().any(|name| name.contains(wanted.as_str())),
+                "--only {wanted}: expected a part of one of {expected}"
+            );
+        }
+        let is_wanted = |item: &Item| {
+            only.is_empty() || only.iter().any(|wanted| item.title().contains(wanted.as_str()))
+        };
+        items.retain(is_wanted);
+        plan.keep(items.iter().flat_map(|item| item.jobs.iter().copied()));
+        Ok(Self { plan, items })
+    }
+
+    /// How many runs there are; a job that several items need is run once.
+    ///
+    /// # Errors
+    /// If a job is not valid.
+    pub fn runs(&self) -> anyhow::Result<usize> {
+        self.plan.runs()
+    }
+
+    /// Runs everything on `threads` threads; `done` is told after each run. The cells do not depend on the number of threads.
+    ///
+    /// # Errors
+    /// If a run fails, or has no step of the kind that a cell measures.
+    pub fn run(
+        &self,
+        threads: NonZero<usize>,
+        done: &(dyn Fn() + Sync),
+    ) -> anyhow::Result<Vec<Cell>> {
+        let runs = self.plan.run(threads, done)?;
+        let cells: Vec<Cell> = self.items.iter().flat_map(|item| item.cells(&runs)).collect();
+        for cell in &cells {
+            let Cell { source, item, cell, ours, .. } = cell;
+            ensure!(ours.is_finite(), "{source}, {item}, {cell}: expected a number, found {ours}");
+        }
+        Ok(cells)
+    }
+
+    /// The commands that run the jobs of each item by themselves: the title of the item, and one command a job.
+    #[must_use]
+    pub fn commands(&self) -> Vec<(String, Vec<String>)> {
+        let of = |item: &Item| item.jobs.iter().map(|&job| self.plan.command(job)).collect();
+        self.items.iter().map(|item| (item.title(), of(item))).collect()
+    }
+}

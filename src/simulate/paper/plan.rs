@@ -1,0 +1,153 @@
+//! Which jobs are run, each once however many items need it.
+
+use std::num::NonZero;
+
+use anyhow::Context;
+use toml::Table;
+
+use super::super::job::Job;
+use super::super::raw::RawJob;
+use super::super::run;
+use super::super::sweep::parallel;
+use super::jobs::Base;
+use super::runs::Runs;
+use crate::recipe::{from_table, overlay};
+
+/// Jobs to be run.
+pub(super) struct Plan {
+    seeds: NonZero<u64>,
+    wanted: Vec<Wanted>,
+    /// Those that were asked for since they were last taken.
+    asked: Vec<JobId>,
+}
+
+/// A job of a plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct JobId(pub(super) usize);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Wanted {
+    base: Base,
+    settings: Vec<String>,
+    kept: bool,
+}
+
+impl Plan {
+    /// No jobs yet, which are to be run with so many seeds each.
+    pub(super) fn new(seeds: NonZero<u64>) -> Self {
+        Self { seeds, wanted: Vec::new(), asked: Vec::new() }
+    }
+
+    /// The job `base` with `settings`, `key=value` each.
+    pub(super) fn job<S: Into<String>>(
+        &mut self,
+        base: Base,
+        settings: impl IntoIterator<Item = S>,
+    ) -> JobId {
+        let settings = settings.into_iter().map(Into::into).collect();
+        let job = Wanted { base, settings, kept: true };
+        let known = self.wanted.iter().position(|wanted| *wanted == job);
+        let id = JobId(known.unwrap_or(self.wanted.len()));
+        if known.is_none() {
+            self.wanted.push(job);
+        }
+        if !self.asked.contains(&id) {
+            self.asked.push(id);
+        }
+        id
+    }
+
+    /// The jobs that were asked for since this was last called.
+    pub(super) fn take_asked(&mut self) -> Vec<JobId> {
+        std::mem::take(&mut self.asked)
+    }
+
+    /// Runs only these.
+    pub(super) fn keep(&mut self, jobs: impl Iterator<Item = JobId>) {
+        self.wanted.iter_mut().for_each(|wanted| wanted.kept = false);
+        jobs.for_each(|JobId(job)| self.wanted[job].kept = true);
+    }
+
+    /// The command that runs a job by itself.
+    pub(super) fn command(&self, JobId(job): JobId) -> String {
+        let Wanted { base, settings, .. } = &self.wanted[job];
+        let quoted = |setting: &String| match setting.contains(['[', '{', '"', ' ']) {
+            true => format!("'{setting}'"),
+            false => setting.clone(),
+        };
+        let settings: Vec<String> = settings.iter().map(quoted).collect();
+        let (path, seeds) = (base.path, self.seeds);
+        format!("rollpacker simulate --config {path} --seeds {seeds} {}", settings.join(" "))
+            .trim_end()
+            .to_owned()
+    }
+
+    /// How many runs there are.
+    ///
+    /// # Errors
+    /// If a job is not valid.
+    pub(super) fn runs(&self) -> anyhow::Result<usize> {
+        let (jobs, _) = self.distinct()?;
+        Ok(jobs.iter().map(|job| job.seeds().len()).sum())
+    }
+
+    /// Runs all jobs, those that take long first; `done` is told after each run.
+    ///
+    /// # Errors
+    /// If a job is not valid or its run fails.
+    pub(super) fn run(
+        &self,
+        threads: NonZero<usize>,
+        done: &(dyn Fn() + Sync),
+    ) -> anyhow::Result<Runs> {
+        let (jobs, of) = self.distinct()?;
+        let mut tasks: Vec<(usize, u64)> = (jobs.iter().enumerate())
+            .flat_map(|(index, job)| job.seeds().into_iter().map(move |seed| (index, seed)))
+            .collect();
+        let size = |job: &Job| job.total_steps() * job.raw.data.train_batch_size as u64;
+        tasks.sort_by_key(|&(index, seed)| (std::cmp::Reverse(size(&jobs[index])), index, seed));
+        let outcomes = parallel(threads, tasks.len(), |task| {
+            let (index, seed) = tasks[task];
+            let job = &jobs[index];
+            let outcome =
+                run::run(job, seed).with_context(|| format!("{}, seed {seed}", job.title()));
+            done();
+            outcome
+        });
+        let mut by_job: Vec<Vec<_>> = jobs.iter().map(|_| Vec::new()).collect();
+        for ((index, _), outcome) in tasks.iter().zip(outcomes) {
+            by_job[*index].push(outcome?);
+        }
+        Ok(Runs::new(by_job, of))
+    }
+
+    /// The jobs that differ, and which of them each wanted one is.
+    fn distinct(&self) -> anyhow::Result<(Vec<Job>, Vec<Option<usize>>)> {
+        let (mut jobs, mut of): (Vec<Job>, _) = (Vec::new(), Vec::new());
+        for (id, wanted) in self.wanted.iter().enumerate() {
+            if !wanted.kept {
+                of.push(None);
+                continue;
+            }
+            let raw = wanted.raw(self.seeds).with_context(|| self.command(JobId(id)))?;
+            let known = jobs.iter().position(|job| job.raw == raw);
+            of.push(Some(known.unwrap_or(jobs.len())));
+            if known.is_none() {
+                jobs.push(Job::resolve(raw, None).with_context(|| self.command(JobId(id)))?);
+            }
+        }
+        Ok((jobs, of))
+    }
+}
+
+impl Wanted {
+    fn raw(&self, seeds: NonZero<u64>) -> anyhow::Result<RawJob> {
+        let mut table: Table = self.base.text.parse()?;
+        for setting in &self.settings {
+            overlay(&mut table, setting)?;
+        }
+        let mut raw: RawJob = from_table(table)?;
+        raw.sim.seeds = seeds.get();
+        Ok(raw)
+    }
+}

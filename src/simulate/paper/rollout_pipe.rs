@@ -1,0 +1,60 @@
+//! RolloutPipe: frontier groups first and complete groups straight to the trainer; Qwen3-1.7B, 8 GPUs that generate and 8 that train.
+//!
+//! The paper gives ranges over its settings. How long training takes beside the rollout decides where one falls, and is not told; here it is
+//! varied by the longest response. Ours are the ends of the range over these. The baseline has the same GPUs and trains on whole steps.
+
+use super::item::Item;
+use super::item::Provenance::HeldOut;
+use super::jobs::ROLLOUT_PIPE;
+use super::plan::{JobId, Plan};
+use super::runs::Runs;
+
+const SOURCE: &str = "RolloutPipe";
+
+/// Cut of the end time of a step, least and most.
+const END_TIME: [f64; 2] = [0.307, 0.423];
+/// Cut of the time that the trainer waits.
+const WAITING: [f64; 2] = [0.37, 0.76];
+
+const CAPS: [u32; 4] = [1024, 2048, 4096, 8192];
+
+type Pair = [JobId; 2];
+
+pub(super) fn items(plan: &mut Plan) -> Vec<Item> {
+    vec![Item::new(plan, SOURCE, "end time and waiting", |item, plan| {
+        let pairs = CAPS.map(|cap| pair(plan, cap));
+        let measures: [(&str, [f64; 2], fn(&Runs, JobId) -> f64); 2] = [
+            ("end time", END_TIME, |runs, job| runs.of(job).step_s()),
+            ("trainer waiting", WAITING, waiting_s),
+        ];
+        for (name, [least, most], seconds) in measures {
+            let cut = move |runs: &Runs, [baseline, job]: Pair| {
+                1.0 - seconds(runs, job) / seconds(runs, baseline)
+            };
+            item.points(format!("{name}: least cut"), least, HeldOut, move |runs| {
+                pairs.iter().map(|&pair| cut(runs, pair)).fold(f64::INFINITY, f64::min)
+            });
+            item.points(format!("{name}: greatest cut"), most, HeldOut, move |runs| {
+                pairs.iter().map(|&pair| cut(runs, pair)).fold(f64::NEG_INFINITY, f64::max)
+            });
+        }
+    })]
+}
+
+/// The baseline and RolloutPipe.
+fn pair(plan: &mut Plan, cap: u32) -> Pair {
+    let cap = format!("data.max_response_length={cap}");
+    let mut job = |settings: &[&str]| {
+        let settings = settings.iter().map(|&setting| setting.to_owned());
+        plan.job(ROLLOUT_PIPE, settings.chain([cap.clone()]))
+    };
+    let baseline = job(&["schedule.order=sample_major", "pipeline.gradient=whole_step"]);
+    [baseline, job(&["schedule.order=group_major"])]
+}
+
+fn waiting_s(runs: &Runs, job: JobId) -> f64 {
+    let waiting = |step: &super::super::StepOutcome| {
+        step.seconds * step.metrics.get("trainer/waiting_ratio").copied().unwrap_or(0.0)
+    };
+    runs.of(job).mean(waiting)
+}

@@ -1,0 +1,102 @@
+//! What came of the jobs, and what figures show of it.
+
+use super::super::outcome::{Outcome, Stages, StepOutcome};
+use super::plan::JobId;
+
+/// The outcomes of a plan.
+pub(super) struct Runs {
+    /// By distinct job, one a seed.
+    outcomes: Vec<Vec<Outcome>>,
+    /// Which of them a job of the plan is; none where it was not run.
+    of: Vec<Option<usize>>,
+}
+
+/// The steps of a job, or those of one kind of round.
+#[derive(Clone, Copy)]
+pub(super) struct Measured<'a> {
+    outcomes: &'a [Outcome],
+    round: Option<&'static str>,
+}
+
+impl Runs {
+    pub(super) fn new(outcomes: Vec<Vec<Outcome>>, of: Vec<Option<usize>>) -> Self {
+        Self { outcomes, of }
+    }
+
+    /// What came of a job.
+    pub(super) fn of(&self, JobId(job): JobId) -> Measured<'_> {
+        let outcomes = self.of[job].map_or(&[][..], |index| &self.outcomes[index]);
+        Measured { outcomes, round: None }
+    }
+}
+
+impl<'a> Measured<'a> {
+    /// Its speculative rounds.
+    pub(super) fn short(self) -> Self {
+        Self { round: Some("short"), ..self }
+    }
+
+    /// Its rounds that wait for each response.
+    pub(super) fn long(self) -> Self {
+        Self { round: Some("long"), ..self }
+    }
+
+    /// Mean seconds of a step.
+    pub(super) fn step_s(self) -> f64 {
+        self.mean(|step| step.seconds)
+    }
+
+    /// Mean over the steps.
+    pub(super) fn mean(self, of: impl Fn(&StepOutcome) -> f64) -> f64 {
+        mean(self.steps().map(of))
+    }
+
+    /// Mean seconds of a stage.
+    pub(super) fn stage(self, stage: fn(&Stages) -> f64) -> f64 {
+        self.mean(|step| stage(&step.stages))
+    }
+
+    /// Mean of a metric over the steps that have it.
+    pub(super) fn metric(self, name: &str) -> f64 {
+        mean(self.steps().filter_map(|step| step.metrics.get(name).copied()))
+    }
+
+    /// How many times as fast a step is as one of `baseline`, seed by seed.
+    pub(super) fn speedup(self, baseline: Self) -> f64 {
+        let pairs = self.seeds().zip(baseline.seeds());
+        mean(pairs.map(|(own, base)| base.step_s() / own.step_s()))
+    }
+
+    /// Trained responses a second.
+    pub(super) fn samples_per_s(self) -> f64 {
+        self.mean(|step| step.trained_responses) / self.step_s()
+    }
+
+    /// Response tokens that `share` of the trained responses do not exceed.
+    pub(super) fn trained_quantile(self, share: f64) -> f64 {
+        mean(self.outcomes.iter().map(|outcome| {
+            let total: f64 = outcome.trained.values().sum();
+            let mut left = share * total;
+            let reached = outcome.trained.iter().find(|(_, weight)| {
+                left -= **weight;
+                left <= 0.0
+            });
+            reached.map_or(f64::NAN, |(&tokens, _)| f64::from(tokens))
+        }))
+    }
+
+    fn seeds(self) -> impl Iterator<Item = Self> + 'a {
+        self.outcomes.chunks(1).map(move |outcomes| Self { outcomes, ..self })
+    }
+
+    fn steps(self) -> impl Iterator<Item = &'a StepOutcome> {
+        let steps = self.outcomes.iter().flat_map(|outcome| &outcome.steps);
+        steps.filter(move |step| self.round.is_none_or(|round| step.round == round))
+    }
+}
+
+/// Not a number for no values.
+pub(super) fn mean(values: impl Iterator<Item = f64>) -> f64 {
+    let (sum, count) = values.fold((0.0, 0.0), |(sum, count), value| (sum + value, count + 1.0));
+    sum / count
+}

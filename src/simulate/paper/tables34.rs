@@ -1,0 +1,63 @@
+//! Tables 3 and 4: when the stream trainer begins, and what comes of fetching once; long rounds of the 7B job on mathematical tasks.
+
+use super::ROLLPACKER;
+use super::item::Item;
+use super::item::Provenance::HeldOut;
+use super::jobs::{MATH, QWEN_7B, REWARD_SCHEDULER};
+use super::plan::{JobId, Plan};
+
+/// Seconds of a long round without the stream trainer.
+const WITHOUT: f64 = 124.2;
+
+/// Seconds with it, by the share of responses at which it begins.
+const TRIGGERS: [(&str, f64); 3] = [("0.2", 122.7), ("0.3", 118.2), ("0.4", 119.8)];
+
+/// Where it chooses.
+const ADAPTIVE: f64 = 115.2;
+
+/// Seconds where what is there at that share is fetched, and the rest at the end.
+const FETCHES: [(&str, f64); 4] = [("0.2", 128.6), ("0.3", 129.5), ("0.4", 133.8), ("0.5", 132.0)];
+
+pub(super) fn items(plan: &mut Plan) -> Vec<Item> {
+    vec![
+        Item::new(plan, ROLLPACKER, "Table 3", |item, plan| {
+            let without = without(plan);
+            item.relative("without streaming, s", WITHOUT, HeldOut, move |runs| {
+                runs.of(without).long().step_s()
+            });
+            for (share, paper) in TRIGGERS {
+                let job = triggered(plan, share, "streamed");
+                over(item, format!("trigger {share} over without"), paper, job, without);
+            }
+            let adaptive = plan.job(QWEN_7B, MATH.iter().copied());
+            over(item, "adaptive over without".to_owned(), ADAPTIVE, adaptive, without);
+        }),
+        Item::new(plan, ROLLPACKER, "Table 4", |item, plan| {
+            let without = without(plan);
+            for (share, paper) in FETCHES {
+                let job = triggered(plan, share, "once");
+                over(item, format!("fetch {share} over without"), paper, job, without);
+            }
+        }),
+    ]
+}
+
+fn without(plan: &mut Plan) -> JobId {
+    plan.job(QWEN_7B, [REWARD_SCHEDULER, MATH].concat())
+}
+
+fn triggered(plan: &mut Plan, share: &str, gradient: &str) -> JobId {
+    let trigger = [
+        "stream.trigger=fixed".to_owned(),
+        format!("stream.from={share}"),
+        format!("pipeline.gradient={gradient}"),
+    ];
+    plan.job(QWEN_7B, MATH.iter().map(|&setting| setting.to_owned()).chain(trigger))
+}
+
+/// A ratio of long rounds, in points.
+fn over(item: &mut Item, cell: String, paper: f64, job: JobId, without: JobId) {
+    item.points(cell, paper / WITHOUT, HeldOut, move |runs| {
+        runs.of(job).long().step_s() / runs.of(without).long().step_s()
+    });
+}

@@ -1,0 +1,87 @@
+//! `rollpacker simulate paper`: the shape of what it prints, and how near the model is where it is held to a bound.
+//!
+//! Seeds are fixed, so the numbers are the same on every machine. The bounds are those of the acceptance, not what is reached.
+
+use std::process::{Command, Output};
+
+use serde::Deserialize;
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Cell {
+    source: String,
+    item: String,
+    cell: String,
+    paper: f64,
+    ours: f64,
+    error: f64,
+    fitted: bool,
+}
+
+fn paper(args: &[&str]) -> Output {
+    let program = env!("CARGO_BIN_EXE_rollpacker");
+    Command::new(program).args(["simulate", "paper"]).args(args).output().expect("it runs")
+}
+
+fn cells(only: &[&str]) -> Vec<Cell> {
+    let mut args = vec!["--json", "--seeds", "1"];
+    args.extend(only.iter().flat_map(|item| ["--only", item]));
+    let output = paper(&args);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("an array of cells and nothing else")
+}
+
+/// Fails with all that are further off than `bound`.
+fn check(cells: &[Cell], bound: f64) {
+    let far: Vec<_> = cells.iter().filter(|cell| cell.error.abs() > bound).collect();
+    assert!(far.is_empty(), "further off than {bound}: {far:#?}");
+}
+
+#[test]
+fn speed_ups_and_steps_are_near_those_of_the_paper() {
+    let cells = cells(&["Table 2", "Fig. 10"]);
+    let (table, steps): (Vec<_>, Vec<_>) =
+        cells.into_iter().partition(|cell| cell.item == "Table 2");
+    assert_eq!((table.len(), steps.len()), (12, 12));
+    check(&table, 0.15);
+    check(&steps, 0.25);
+    for cell in &table {
+        assert_eq!(cell.source, "RollPacker (NSDI '26)");
+        assert!((cell.ours / cell.paper - 1.0 - cell.error).abs() < 1e-9, "{cell:?}");
+        assert!(cell.fitted, "{cell:?}");
+    }
+    let stream: Vec<_> = table.iter().filter(|cell| cell.cell.ends_with("+stream")).collect();
+    assert!(stream.iter().all(|cell| cell.ours > 1.9), "{stream:#?}");
+}
+
+#[test]
+fn what_was_kept_out_of_the_fit_is_near_as_well() {
+    let cells = cells(&["Table 3", "Table 4", "Fig. 15"]);
+    assert!(cells.iter().all(|cell| !cell.fitted));
+    let (ratios, others): (Vec<_>, Vec<_>) =
+        cells.into_iter().partition(|cell| cell.cell.ends_with("over without"));
+    assert_eq!((ratios.len(), others.len()), (8, 2));
+    check(&ratios, 0.05);
+    check(&others, 0.15);
+}
+
+#[test]
+fn the_table_counts_its_cells_and_the_commands_are_told() {
+    let output = paper(&["--only", "Fig. 14c", "--seeds", "1"]);
+    let text = String::from_utf8(output.stdout).expect("text");
+    assert!(text.contains("RollPacker (NSDI '26), Fig. 14c\n  adaptive, short, s"), "{text}");
+    assert!(text.contains("cells that the model was fitted to"), "{text}");
+    let output = paper(&["--only", "Fig. 14c", "--commands"]);
+    let text = String::from_utf8(output.stdout).expect("text");
+    let command =
+        "rollpacker simulate --config configs/sim/7b.toml --seeds 2 pipeline.gradient=whole_step";
+    assert!(text.contains(command), "{text}");
+}
+
+#[test]
+fn an_unknown_figure_is_refused_with_those_that_there_are() {
+    let output = paper(&["--only", "Table 9"]);
+    assert_eq!(output.status.code(), Some(2));
+    let error = String::from_utf8(output.stderr).expect("text");
+    assert!(error.contains("--only Table 9: expected a part of one of RollPacker"), "{error}");
+}
