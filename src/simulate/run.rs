@@ -39,12 +39,19 @@ const ROUNDS_AHEAD: usize = 4;
 /// # Errors
 /// If the model does not fit, an option is out of its bounds, or a stage fails.
 pub fn run(job: &Job, seed: u64) -> anyhow::Result<Outcome> {
-    let clock = VirtualClock::default();
-    let stages = Stages::new(job, seed, &clock)?;
+    let stages = Stages::new(job, seed)?;
     let log = TrainingLog::default();
     let recorder = recorder(job, log.clone(), stages.cost.weight_sync());
     stages.pipeline(job, log)?.run(recorder.clone())?;
     Ok(recorder.borrow_mut().take())
+}
+
+/// What [`run`] runs, for an observer of one's own: what each step decided, and not only what came of it.
+///
+/// # Errors
+/// If the model does not fit, or an option is out of its bounds.
+pub fn pipeline(job: &Job, seed: u64) -> anyhow::Result<Pipeline> {
+    Stages::new(job, seed)?.pipeline(job, TrainingLog::default())
 }
 
 fn recorder(job: &Job, log: TrainingLog, weight_sync: f64) -> Rc<RefCell<Recorder>> {
@@ -62,23 +69,24 @@ struct Stages {
 }
 
 impl Stages {
-    fn new(job: &Job, seed: u64, clock: &VirtualClock) -> anyhow::Result<Self> {
+    fn new(job: &Job, seed: u64) -> anyhow::Result<Self> {
         let raw = &job.raw;
+        let clock = VirtualClock::default();
         let mut calibration = Calibration::default();
         if let Some(share) = raw.rollout.gpu_memory_utilization {
             calibration.memory_share = share;
         }
         let lengths = population::lengths(job, seed)?;
         Ok(Self {
-            clock: clock.clone(),
             cost: Cost::new(job.hardware.clone(), job.model.clone(), calibration),
             layout: TrainingLayout {
                 tensor_parallel: raw.training.tensor_parallel,
                 pipeline: raw.training.pipeline_parallel,
                 context: raw.training.context_parallel,
             },
-            router: tasks::router(job, seed, &calibration, &lengths, clock),
+            router: tasks::router(job, seed, &calibration, &lengths, &clock),
             lengths,
+            clock,
         })
     }
 
