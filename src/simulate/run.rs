@@ -39,12 +39,19 @@ const ROUNDS_AHEAD: usize = 4;
 /// # Errors
 /// If the model does not fit, an option is out of its bounds, or a stage fails.
 pub fn run(job: &Job, seed: u64) -> anyhow::Result<Outcome> {
-    let clock = VirtualClock::default();
-    let stages = Stages::new(job, seed, &clock)?;
+    let stages = Stages::new(job, seed)?;
     let log = TrainingLog::default();
     let recorder = recorder(job, log.clone(), stages.cost.weight_sync());
     stages.pipeline(job, log)?.run(recorder.clone())?;
     Ok(recorder.borrow_mut().take())
+}
+
+/// What [`run`] runs, for an observer of one's own: what each step decided, and not only what came of it.
+///
+/// # Errors
+/// If the model does not fit, or an option is out of its bounds.
+pub fn pipeline(job: &Job, seed: u64) -> anyhow::Result<Pipeline> {
+    Stages::new(job, seed)?.pipeline(job, TrainingLog::default())
 }
 
 fn recorder(job: &Job, log: TrainingLog, weight_sync: f64) -> Rc<RefCell<Recorder>> {
@@ -62,15 +69,16 @@ struct Stages {
 }
 
 impl Stages {
-    fn new(job: &Job, seed: u64, clock: &VirtualClock) -> anyhow::Result<Self> {
+    fn new(job: &Job, seed: u64) -> anyhow::Result<Self> {
+        let clock = VirtualClock::default();
         let calibration = job.calibration;
         let lengths = population::lengths(job, seed)?;
         Ok(Self {
-            clock: clock.clone(),
             cost: Cost::new(job.hardware.clone(), job.model.clone(), calibration),
             layout: job.training_layout(),
-            router: tasks::router(job, seed, &calibration, &lengths, clock),
+            router: tasks::router(job, seed, &calibration, &lengths, &clock),
             lengths,
+            clock,
         })
     }
 
