@@ -11,6 +11,7 @@ pub mod job;
 pub mod outcome;
 pub mod parquet;
 mod population;
+pub mod profile;
 pub mod raw;
 pub mod report;
 pub mod run;

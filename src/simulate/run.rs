@@ -52,6 +52,15 @@ fn recorder(job: &Job, log: TrainingLog, weight_sync: f64) -> Rc<RefCell<Recorde
     Rc::new(RefCell::new(recorder.with_weight_sync(weight_sync)))
 }
 
+/// How long the work of a job takes.
+pub(super) fn cost(job: &Job) -> Cost {
+    let mut calibration = Calibration::default();
+    if let Some(share) = job.raw.rollout.gpu_memory_utilization {
+        calibration.memory_share = share;
+    }
+    Cost::new(job.hardware.clone(), job.model.clone(), calibration)
+}
+
 /// What the stages of a run share.
 struct Stages {
     clock: VirtualClock,
@@ -64,14 +73,12 @@ struct Stages {
 impl Stages {
     fn new(job: &Job, seed: u64, clock: &VirtualClock) -> anyhow::Result<Self> {
         let raw = &job.raw;
-        let mut calibration = Calibration::default();
-        if let Some(share) = raw.rollout.gpu_memory_utilization {
-            calibration.memory_share = share;
-        }
+        let cost = cost(job);
+        let calibration = *cost.calibration();
         let lengths = population::lengths(job, seed)?;
         Ok(Self {
             clock: clock.clone(),
-            cost: Cost::new(job.hardware.clone(), job.model.clone(), calibration),
+            cost,
             layout: TrainingLayout {
                 tensor_parallel: raw.training.tensor_parallel,
                 pipeline: raw.training.pipeline_parallel,

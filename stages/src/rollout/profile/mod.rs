@@ -1,6 +1,7 @@
 //! What the iterations of an engine cost, measured over batch sizes, lengths and instances.
 
 pub mod grid;
+pub mod simulated;
 #[cfg(feature = "torch")]
 pub mod torch;
 
