@@ -59,6 +59,11 @@ fn recorder(job: &Job, log: TrainingLog, weight_sync: f64) -> Rc<RefCell<Recorde
     Rc::new(RefCell::new(recorder.with_weight_sync(weight_sync)))
 }
 
+/// How long the work of a job takes.
+pub(super) fn cost(job: &Job) -> Cost {
+    Cost::new(job.hardware.clone(), job.model.clone(), job.calibration)
+}
+
 /// What the stages of a run share.
 struct Stages {
     clock: VirtualClock,
@@ -74,7 +79,7 @@ impl Stages {
         let calibration = job.calibration;
         let lengths = population::lengths(job, seed)?;
         Ok(Self {
-            cost: Cost::new(job.hardware.clone(), job.model.clone(), calibration),
+            cost: cost(job),
             layout: job.training_layout(),
             router: tasks::router(job, seed, &calibration, &lengths, &clock),
             lengths,
