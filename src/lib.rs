@@ -2,6 +2,7 @@
 
 #[doc(hidden)]
 pub mod cli;
+pub mod drift;
 pub mod pipeline;
 pub mod profile;
 #[cfg(feature = "torch")]

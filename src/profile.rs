@@ -83,7 +83,7 @@ static PROFILE: LazyLock<SchemaRef> = LazyLock::new(|| {
 });
 
 /// Writes `rows` to a Parquet file, a row each: columns `phase` (`prefill` or `decode`), `instances`, `tensor_parallel`, `batch_size`,
-/// `tokens`, `seconds` and `repeats`.
+/// `tokens`, `seconds` and `repeats`. A file that is there is replaced at once: whoever reads meanwhile sees the one or the other.
 ///
 /// # Errors
 /// If the file cannot be written.
@@ -92,12 +92,23 @@ pub fn write(path: &Path, rows: &[Row]) -> Result<(), ProfileError> {
         path: path.to_owned(),
         reason: reason.to_string(),
     };
-    let file = File::create(path).map_err(|error| failed(&error))?;
+    let beside = beside(path);
+    let file = File::create(&beside).map_err(|error| failed(&error))?;
     let mut writer =
         ArrowWriter::try_new(file, PROFILE.clone(), None).map_err(|error| failed(&error))?;
     writer.write(&encoded(rows)).map_err(|error| failed(&error))?;
     writer.close().map_err(|error| failed(&error))?;
-    Ok(())
+    std::fs::rename(&beside, path).map_err(|error| failed(&error))
+}
+
+/// Where a file is written before it has its name; what is no file, a pipe or `/dev/null`, is not replaced.
+fn beside(path: &Path) -> PathBuf {
+    if path.exists() && !path.is_file() {
+        return path.to_owned();
+    }
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(".tmp");
+    path.with_file_name(name)
 }
 
 fn encoded(rows: &[Row]) -> RecordBatch {

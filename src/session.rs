@@ -1,5 +1,6 @@
 //! A training run from a recipe: opens what the recipe names, and runs the pipeline over the torch stages.
 
+use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -10,6 +11,7 @@ use rollpacker_dataflow::clock::{Clock, WallClock};
 use rollpacker_dataflow::step::PolicyVersion;
 use rollpacker_datasets::Dataset;
 use rollpacker_operators::advantage::{Advantage, Grpo, Rloo};
+use rollpacker_operators::placement::drift;
 use rollpacker_operators::prompts::PromptRow;
 use rollpacker_operators::report::Observer;
 use rollpacker_operators::schedule::operator::Stop;
@@ -27,6 +29,7 @@ use rollpacker_stages::train::torch::TorchTrainer;
 use rollpacker_stages::train::{Metrics, Trainer};
 use tch::Device;
 
+use crate::drift::{Monitor, Monitored};
 use crate::pipeline::{Pipeline, PromptSource, Time};
 use crate::prompts::{LeftOut, PromptReader};
 use crate::recipe::Recipe;
@@ -44,6 +47,7 @@ pub struct Session {
     left_out: LeftOut,
     advantage: Rc<dyn Advantage>,
     rewards: tokio::runtime::Runtime,
+    monitor: Option<Rc<RefCell<Monitor>>>,
 }
 
 /// What the threads of a run share.
@@ -112,6 +116,7 @@ impl Session {
             val_data: recipe.val_data.clone().map(Dataset::open).transpose()?,
             left_out: LeftOut::default(),
             advantage: advantage(&recipe),
+            monitor: monitor(&recipe)?,
             recipe,
             stages,
             device,
@@ -171,7 +176,14 @@ impl Session {
             validated(&metrics);
             finished.warm_start = Some(metrics);
         }
-        self.pipeline(&trainer, validator.as_ref(), initial, stop)?.run(observer)?;
+        let engine = self.engine_options(sampling(&self.recipe), true)?.start()?;
+        let live = engine.live();
+        let observer =
+            Monitored { observer, monitor: self.monitor.clone(), live: move || live.take() };
+        self.pipeline(engine, &trainer, validator.as_ref(), initial, stop)?.run(observer)?;
+        if let Some(monitor) = &self.monitor {
+            monitor.borrow().finish()?;
+        }
         finished.left_out = self.left_out.count();
         ensure!(
             trainer.policy().map_err(anyhow::Error::msg)?.version > initial_version
@@ -191,6 +203,7 @@ impl Session {
 
     fn pipeline(
         &self,
+        engine: TorchEngine,
         trainer: &Rc<TrainerThread>,
         validator: Option<&Rc<ValidatorThread>>,
         initial: Policy,
@@ -201,7 +214,7 @@ impl Session {
             prompts: self.prompt_source(),
             prompts_ahead: ROUNDS_AHEAD * raw.data.train_batch_size,
             schedule: Box::new(self.recipe.schedule()?),
-            engine: Box::new(self.engine_options(sampling(&self.recipe), true)?.start()?),
+            engine: Box::new(engine),
             placement: None,
             max_response_length: raw.data.max_response_length,
             router: self.stages.router.clone(),
@@ -392,6 +405,13 @@ fn router(recipe: &Recipe) -> anyhow::Result<Router> {
         reward::builtin(router, pattern, name)
             .ok_or_else(|| anyhow!("key `reward.routes`: there is no reward `{name}`"))
     })
+}
+
+fn monitor(recipe: &Recipe) -> anyhow::Result<Option<Rc<RefCell<Monitor>>>> {
+    let Some(path) = recipe.raw.rollout.profile.clone() else { return Ok(None) };
+    let monitor =
+        Monitor::open(path, drift::Options::default()).context("key `rollout.profile`")?;
+    Ok(Some(Rc::new(RefCell::new(monitor))))
 }
 
 fn advantage(recipe: &Recipe) -> Rc<dyn Advantage> {

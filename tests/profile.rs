@@ -7,10 +7,12 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use rollpacker::profile;
-use rollpacker::stages::rollout::profile::Phase;
+use rollpacker::stages::rollout::profile::{Phase, Row};
 
 const RECIPE: &str = r#"
 [data]
+train_files = ["data/train.parquet"]
+train_batch_size = 2
 max_prompt_length = 20
 max_response_length = 30
 
@@ -23,6 +25,7 @@ max_num_seqs = 3
 
 [trainer]
 device = "cpu"
+write_rollouts = false
 
 [sft]
 train_files = "data/train.parquet"
@@ -62,7 +65,7 @@ fn a_profile_covers_what_the_recipe_allows_and_reads_back() {
     assert!(rows.iter().all(|row| row.seconds > 0.0 && row.seconds < 10.0 && row.repeats >= 3));
     assert_eq!(rows.iter().filter(|row| row.phase == Phase::Prefill).count(), 12);
     assert!(printed.contains("decode: milliseconds by batch size and context length, 2 instances"));
-    assert!(printed.ends_with("wrote profile.parquet: 30 of 30 points\n"), "{printed}");
+    assert!(printed.contains("wrote profile.parquet: 30 of 30 points, "), "{printed}");
 
     let refused = |args: &[&str], expected: &str| {
         let output = rollpacker(folder, &[&["profile", "--config", "recipe.toml"], args].concat());
@@ -73,4 +76,64 @@ fn a_profile_covers_what_the_recipe_allows_and_reads_back() {
     refused(&["--budget", "0"], "option `--budget`: expected seconds above 0, found 0");
     refused(&["model.path=nowhere"], "nowhere");
     refused(&["data.max_response_length=9999"], "data.max_response_length");
+}
+
+/// A profile says that the engine takes an hour for an iteration: by the end of a run it says what the iterations took.
+#[test]
+fn a_run_renews_a_profile_that_drifted() {
+    let place = tempfile::tempdir().expect("a folder");
+    let folder = place.path();
+    ok(folder, &["data", "generate", "--output", "data", "--rows", "24", "--validation-rows", "1"]);
+    fs::write(folder.join("recipe.toml"), RECIPE).expect("written");
+    ok(folder, &["sft", "--config", "recipe.toml"]);
+    let (phase, seconds, repeats) = (Phase::Decode, 3600.0, 3);
+    let rows: Vec<_> = [1, 2]
+        .into_iter()
+        .flat_map(|instances| [1, 3].map(|batch_size| (instances, batch_size)))
+        .flat_map(|(instances, batch_size)| {
+            [32, 4096].map(|tokens| (instances, batch_size, tokens))
+        })
+        .map(|(instances, batch_size, tokens)| Row {
+            phase,
+            instances,
+            tensor_parallel: 1,
+            batch_size,
+            tokens,
+            seconds,
+            repeats,
+        })
+        .collect();
+    let path = folder.join("p.parquet");
+    profile::write(&path, &rows).expect("written");
+    let train = [
+        "train",
+        "--config",
+        "recipe.toml",
+        "--out",
+        "run",
+        "data.max_prompt_length=64",
+        "rollout.n=3",
+        "schedule.name=sync",
+        "trainer.total_training_steps=9",
+        "rollout.profile=p.parquet",
+    ];
+    ok(folder, &train);
+    let metrics = fs::read_to_string(folder.join("run/metrics.jsonl")).expect("written");
+    let metrics: Vec<serde_json::Value> =
+        metrics.lines().map(|line| serde_json::from_str(line).expect("a line")).collect();
+    let of = |name: &str| metrics.iter().filter_map(|line| line["data"][name].as_f64()).collect();
+    let (ratios, drifted): (Vec<f64>, Vec<f64>) =
+        (of("profile/drift/max_ratio"), of("profile/drifted_cells"));
+    assert!(ratios[0] > 1000.0, "{ratios:?}");
+    assert_eq!(drifted[..7], [0.0; 7], "eight steps are wanted");
+    let renewed = profile::read(&path).expect("readable");
+    let changed: Vec<_> = renewed.iter().filter(|row| row.seconds != seconds).collect();
+    assert_eq!((changed.len() as f64, renewed.len()), (drifted.iter().sum(), rows.len()));
+    assert!(!changed.is_empty() && changed.iter().all(|row| row.seconds < 10.0), "{changed:?}");
+    assert!(changed.iter().all(|row| row.tokens == 32), "none was as long as 4096: {changed:?}");
+
+    let refused = rollpacker(folder, &[&train[..], &["rollout.profile=none.parquet"]].concat());
+    let told = String::from_utf8_lossy(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(2), "{told}");
+    assert!(told.contains("key `rollout.profile`: cannot read none.parquet"), "{told}");
 }

@@ -129,6 +129,9 @@ section! {
         seed: Option<u64> = None,
         /// File of response lengths to force, for benchmarks: a JSON list of steps, each a list of lengths.
         replay_lengths: Option<PathBuf> = None,
+        /// Profile of the engine, as `rollpacker profile` writes it: compared with each step, and rewritten at the end of the run where the
+        /// engine is no longer as fast as it says.
+        profile: Option<PathBuf> = None,
     }
 }
 

@@ -1,6 +1,9 @@
 //! Whether an engine still is as fast as its profile says.
 
+use std::collections::BTreeMap;
+
 use rollpacker_stages::rollout::Placement;
+use rollpacker_stages::rollout::profile::LEAST_REPEATS;
 use serde::{Deserialize, Serialize};
 
 use super::PlacementError;
@@ -75,16 +78,32 @@ impl Drift {
     /// Compares a live iteration with `profile`; one of a phase, parallelism or instance count that was not profiled is passed over, and
     /// so is one that took no time.
     pub fn observe(&mut self, profile: &Profile, live: &Row) {
-        let Row { phase, instances, tensor_parallel, batch_size, tokens, seconds, .. } = *live;
-        let placement = Placement { instances, tensor_parallel };
-        let profiled = profile.seconds(phase, placement, f64::from(batch_size), f64::from(tokens));
-        let Some((cell, profiled)) = profile.nearest(live).zip(profiled) else { return };
-        if seconds <= 0.0 {
-            return;
+        if let Some((cell, profiled)) = compared(profile, live) {
+            self.count(cell, live.seconds / profiled);
         }
-        let ratio = (seconds / profiled).ln();
-        let smoothing = self.options.smoothing;
-        let entry = self.entry(Cell::of(cell), ratio);
+    }
+
+    /// Compares the live iterations of a step with `profile`, those that are alike a row with their mean seconds: what all of a cell took
+    /// with what they should have taken, as one measurement of the cell. Cells of fewer than [`LEAST_REPEATS`] iterations are passed over.
+    pub fn observe_step(&mut self, profile: &Profile, live: &[Row]) {
+        let mut sums: BTreeMap<Cell, (f64, f64, u32)> = BTreeMap::new();
+        for row in live {
+            let Some((cell, profiled)) = compared(profile, row) else { continue };
+            let (measured, expected, repeats) = sums.entry(cell).or_default();
+            *measured += f64::from(row.repeats) * row.seconds;
+            *expected += f64::from(row.repeats) * profiled;
+            *repeats += row.repeats;
+        }
+        for (cell, (measured, expected, repeats)) in sums {
+            if repeats >= LEAST_REPEATS {
+                self.count(cell, measured / expected);
+            }
+        }
+    }
+
+    fn count(&mut self, cell: Cell, ratio: f64) {
+        let (ratio, smoothing) = (ratio.ln(), self.options.smoothing);
+        let entry = self.entry(cell, ratio);
         entry.mean += smoothing * (ratio - entry.mean);
         entry.count += 1;
     }
@@ -106,10 +125,45 @@ impl Drift {
             .map(|(cell, ratio)| (*cell, ratio.mean.exp()))
     }
 
+    /// The largest factor between measured and profiled seconds, either way, of the cells that were seen; at least 1. `None` before any was.
+    #[must_use]
+    pub fn max_ratio(&self) -> Option<f64> {
+        let ratios = self.cells.iter().map(|(_, ratio)| ratio.mean.abs().exp());
+        ratios.max_by(f64::total_cmp)
+    }
+
+    /// Measures the drifted cells again from what was seen of them: in `profile` their seconds are multiplied by the mean ratio. They are
+    /// forgotten here; their number is returned.
+    ///
+    /// # Errors
+    /// If the time of a cell is no longer a positive number.
+    pub fn renew_in(&mut self, profile: &mut Profile) -> Result<usize, PlacementError> {
+        let drifted: Vec<_> = self.drifted().collect();
+        for (cell, ratio) in &drifted {
+            let rows = profile.rows().iter();
+            // Of rows at the same point the last counts.
+            if let Some(row) = rows.rev().find(|row| Cell::of(row) == *cell) {
+                *profile = profile.with(Row { seconds: row.seconds * ratio, ..*row })?;
+            }
+            self.renew(*cell);
+        }
+        Ok(drifted.len())
+    }
+
     /// Forgets a cell that was measured again.
     pub fn renew(&mut self, cell: Cell) {
         self.cells.retain(|(known, _)| *known != cell);
     }
+}
+
+/// The cell that a live iteration is counted to, and the profiled seconds of such an iteration. `None` if nothing like it was profiled,
+/// or it took no time.
+fn compared(profile: &Profile, live: &Row) -> Option<(Cell, f64)> {
+    let Row { phase, instances, tensor_parallel, batch_size, tokens, seconds, .. } = *live;
+    let placement = Placement { instances, tensor_parallel };
+    let profiled = profile.seconds(phase, placement, f64::from(batch_size), f64::from(tokens))?;
+    let cell = profile.nearest(live)?;
+    (seconds > 0.0).then_some((Cell::of(cell), profiled))
 }
 
 impl Cell {

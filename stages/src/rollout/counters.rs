@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rollpacker_dataflow::clock::Nanos;
 
+use super::iterations::Iterations;
 use super::statistics::InstanceStatistics;
 
 /// The counters behind [`InstanceStatistics`]; written by one thread.
@@ -15,11 +16,17 @@ pub(super) struct Counters {
     preemptions: AtomicU64,
     busy_ns: AtomicU64,
     running_slot_ns: AtomicU64,
+    pub(super) iterations: Iterations,
 }
 
 impl Counters {
     pub(super) fn prefilled(&self, tokens: usize) {
         add(&self.prefill_tokens, tokens as u64);
+    }
+
+    /// Tokens that [`prefilled`](Self::prefilled) was told of.
+    pub(super) fn prefill_tokens(&self) -> u64 {
+        self.prefill_tokens.load(Ordering::Relaxed)
     }
 
     pub(super) fn preempted(&self, responses: usize) {

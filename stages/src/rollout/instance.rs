@@ -8,6 +8,7 @@ use rollpacker_dataflow::step::{PolicyVersion, SampleId};
 use tch::{TchError, Tensor};
 
 use super::counters::Counters;
+use super::iterations::Busy;
 use super::kv_cache::KvCache;
 use super::options::Detokenize;
 use super::sampler::{Sampled, Sampler};
@@ -109,6 +110,7 @@ pub(super) struct Instance {
     pub(super) counters: Arc<Counters>,
     pub(super) commands: Receiver<Command>,
     pub(super) reports: Reports,
+    pub(super) busy: Busy,
 }
 
 impl Instance {
@@ -125,6 +127,7 @@ impl Instance {
     fn follow_commands(&mut self) -> Result<bool, Fault> {
         loop {
             let idle = self.scheduler.is_idle();
+            self.busy.set(!idle);
             let next = if idle {
                 self.commands.recv().map_err(Into::into)
             } else {
@@ -181,12 +184,22 @@ impl Instance {
 
     /// One decode iteration: a token for every running response.
     fn iterate(&mut self) -> Result<(), Fault> {
-        let begun = self.clock.now();
+        let (begun, prefilled) = (self.clock.now(), self.counters.prefill_tokens());
         self.take_up(begun)?;
         let sampled = self.decode()?;
         let now = self.clock.now();
         self.counters.iterated(self.scheduler.running().len(), now.since(begun));
+        if self.counters.prefill_tokens() == prefilled {
+            self.tally(now.since(begun));
+        }
         self.take_in(sampled, now)
+    }
+
+    /// Counts an iteration that only decoded.
+    fn tally(&self, time: Nanos) {
+        let batch_size = u32::try_from(self.scheduler.running().len()).unwrap_or(u32::MAX);
+        let tokens: usize = self.scheduler.running().map(Sequence::tokens).sum();
+        self.counters.iterations.count(self.busy.count(), batch_size, tokens as u64, time);
     }
 
     /// Gives up what exceeds the KV budget, takes up what fits, and computes what the cache lacks.

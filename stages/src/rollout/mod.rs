@@ -15,6 +15,8 @@ mod dispatch;
 #[cfg(feature = "torch")]
 mod instance;
 #[cfg(feature = "torch")]
+mod iterations;
+#[cfg(feature = "torch")]
 mod kv_cache;
 #[cfg(feature = "torch")]
 mod options;

@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
@@ -13,6 +14,7 @@ use tch::TchError;
 use super::RolloutError;
 use super::counters::Counters;
 use super::instance::{Command, Instance, Report, Reports};
+use super::iterations::Busy;
 use super::kv_cache::{Extent, KvCache};
 use super::options::{Detokenize, TorchEngineConfig, TorchEngineError};
 use super::sampler::Sampler;
@@ -35,6 +37,8 @@ pub(super) struct Shared {
     pub(super) detokenize: Detokenize,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) reports: Reports,
+    /// Instances that have something to do.
+    pub(super) busy: Arc<AtomicU32>,
 }
 
 impl Owner {
@@ -106,6 +110,7 @@ impl Shared {
             counters: Arc::clone(counters),
             commands,
             reports: self.reports.clone(),
+            busy: Busy::new(&self.busy),
         })
     }
 }

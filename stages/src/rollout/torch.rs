@@ -30,6 +30,7 @@ use super::dispatch::{Abort, Dispatch, Route};
 use super::instance::{Command, Report, Reports};
 pub use super::options::{Detokenize, TorchEngineConfig, TorchEngineError};
 use super::owner::{Owner, Shared};
+use super::profile::live::Live;
 use super::refusal;
 use super::sampling::RandomStream;
 use super::sequence::Sequence;
@@ -82,7 +83,14 @@ impl TorchEngine {
         let (sender, received) = channel();
         let mut engine = Self {
             dispatch: Dispatch::new(decoders.len()),
-            shared: Shared { config, weights, detokenize, clock, reports: Reports::new(sender) },
+            shared: Shared {
+                config,
+                weights,
+                detokenize,
+                clock,
+                reports: Reports::new(sender),
+                busy: Arc::default(),
+            },
             token_limit,
             instances: Vec::new(),
             asked: BTreeMap::new(),
@@ -101,6 +109,12 @@ impl TorchEngine {
     pub fn statistics(&self) -> Vec<InstanceStatistics> {
         let slots = self.shared.config.max_running;
         self.instances.iter().map(|owner| owner.counters.read(slots)).collect()
+    }
+
+    /// Its decode iterations while it works, to compare with a profile.
+    #[must_use]
+    pub fn live(&self) -> Live {
+        Live::new(self.instances.iter().map(|owner| Arc::clone(&owner.counters)).collect())
     }
 
     /// A sequence for each sample of a request; those that it resumes go on.

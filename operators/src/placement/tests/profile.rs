@@ -124,3 +124,28 @@ fn a_cell_that_is_faster_or_was_so_for_a_while_is_told_apart() {
     (0..4).for_each(|_| drift.observe(&profile(), &row(8, 100, truth(8.0, 100.0))));
     assert_eq!(drift.drifted().next(), None, "it is as fast as profiled again");
 }
+
+/// Five iterations of a cell are 1.5 times as slow, each by another batch size; two of another cell are too few to tell.
+#[test]
+fn a_step_counts_once_a_cell_and_what_drifted_is_renewed_from_it() {
+    let mut drift = Drift::new(Options { band: 1.25, smoothing: 0.5, least: 2 }).unwrap();
+    let mut profile = profile();
+    let slow = |batch: u32, tokens: u32, repeats| Row {
+        repeats,
+        ..row(batch, tokens, 1.5 * truth(f64::from(batch), f64::from(tokens)))
+    };
+    let step = [slow(7, 90, 4), slow(9, 80, 1), slow(1, 10, 2)];
+    assert_eq!(drift.max_ratio(), None);
+    drift.observe_step(&profile, &step);
+    assert_eq!(drift.renew_in(&mut profile), Ok(0), "a step is one measurement");
+    near(drift.max_ratio(), 1.5);
+    drift.observe_step(&profile, &step);
+    let before = profile.clone();
+    assert_eq!(drift.renew_in(&mut profile), Ok(1));
+    let changed: Vec<_> =
+        profile.rows().iter().filter(|row| !before.rows().contains(row)).collect();
+    assert_eq!(changed.len(), 1);
+    assert_eq!((changed[0].batch_size, changed[0].tokens, profile.rows().len()), (8, 100, 6));
+    near(Some(changed[0].seconds), 1.5 * truth(8.0, 100.0));
+    assert_eq!((drift.max_ratio(), drift.drifted().next()), (None, None));
+}

@@ -1,6 +1,8 @@
 //! What the iterations of an engine cost, measured over batch sizes, lengths and instances.
 
 pub mod grid;
+#[cfg(feature = "torch")]
+pub mod live;
 pub mod simulated;
 #[cfg(feature = "torch")]
 pub mod torch;

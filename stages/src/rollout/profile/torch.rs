@@ -79,6 +79,7 @@ impl TorchMeasure {
             detokenize: Arc::new(|_: &[i32]| String::new()),
             clock,
             reports: Reports::new(sender),
+            busy: Arc::default(),
         };
         let workers = (0..shared.config.instances)
             .map(|number| Worker::start(&shared, number, decoder(number)?))

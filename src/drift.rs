@@ -1,0 +1,152 @@
+//! The profile of a live engine, compared with it step by step and renewed where it drifted; RollPacker, section 7.
+
+use std::cell::RefCell;
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use rollpacker_operators::placement::drift::{Drift, Options};
+use rollpacker_operators::placement::{PlacementError, Profile};
+use rollpacker_operators::report::{Observer, Progress, StepReport};
+use rollpacker_stages::rollout::profile::Row;
+use rollpacker_stages::train::Metrics;
+
+use crate::profile::{self, ProfileError};
+
+/// Why a profile cannot be kept up to date.
+#[derive(Debug, thiserror::Error)]
+pub enum DriftError {
+    /// The file.
+    #[error(transparent)]
+    File(#[from] ProfileError),
+    /// What it says.
+    #[error("{path}: {reason}")]
+    Rows {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: PlacementError,
+    },
+}
+
+/// A profile that is kept up to date with a live engine.
+///
+/// What drifted is measured again by the run itself: the cells' seconds become what live iterations took.
+pub struct Monitor {
+    path: PathBuf,
+    profile: Profile,
+    drift: Drift,
+    renewed: usize,
+    failed: Option<PlacementError>,
+}
+
+impl Monitor {
+    /// Reads the profile at `path`.
+    ///
+    /// # Errors
+    /// If it cannot be read, a row is no measurement, or an option is out of range.
+    pub fn open(path: PathBuf, options: Options) -> Result<Self, DriftError> {
+        let rows = profile::read(&path)?;
+        let wrong = |reason| DriftError::Rows { path: path.clone(), reason };
+        let profile = Profile::new(rows).map_err(wrong)?;
+        let drift = Drift::new(options).map_err(wrong)?;
+        Ok(Self { path, profile, drift, renewed: 0, failed: None })
+    }
+
+    /// Compares the live iterations of a step, and renews what drifted. `profile/drift/max_ratio` is the largest factor between measured
+    /// and profiled seconds of a cell, either way, in a moving mean over steps, left out while nothing was compared;
+    /// `profile/drifted_cells` is the number of cells that were renewed in this step.
+    pub fn step(&mut self, live: &[Row]) -> Metrics {
+        self.drift.observe_step(&self.profile, live);
+        let max_ratio = self.drift.max_ratio();
+        let renewed = self.drift.renew_in(&mut self.profile).unwrap_or_else(|reason| {
+            self.failed.get_or_insert(reason);
+            0
+        });
+        self.renewed += renewed;
+        let ratio = max_ratio.map(|ratio| ("profile/drift/max_ratio".to_owned(), ratio));
+        let cells = ("profile/drifted_cells".to_owned(), renewed as f64);
+        ratio.into_iter().chain([cells]).collect()
+    }
+
+    /// Writes the profile over the file that it was read from, if any of it was renewed.
+    ///
+    /// # Errors
+    /// If it cannot be written, or a cell could not be renewed.
+    pub fn finish(&self) -> Result<(), DriftError> {
+        if let Some(reason) = self.failed.clone() {
+            return Err(DriftError::Rows { path: self.path.clone(), reason });
+        }
+        match self.renewed {
+            0 => Ok(()),
+            _ => Ok(profile::write(&self.path, self.profile.rows())?),
+        }
+    }
+}
+
+/// An observer whose steps are told what [`Monitor`] says of them.
+pub struct Monitored<O, L> {
+    /// Who is told.
+    pub observer: O,
+    /// Nothing where no profile is kept.
+    pub monitor: Option<Rc<RefCell<Monitor>>>,
+    /// The live iterations since it was asked last.
+    pub live: L,
+}
+
+impl<O: Observer, L: FnMut() -> Vec<Row>> Observer for Monitored<O, L> {
+    fn progress(&mut self, progress: &Progress) {
+        self.observer.progress(progress);
+    }
+
+    fn step(&mut self, mut report: StepReport) {
+        let live = (self.live)();
+        if let Some(monitor) = &self.monitor {
+            report.metrics.extend(monitor.borrow_mut().step(&live));
+        }
+        self.observer.step(report);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rollpacker_stages::rollout::profile::Phase;
+
+    use super::*;
+
+    const OPTIONS: Options = Options { band: 1.25, smoothing: 0.5, least: 2 };
+
+    fn row(batch_size: u32, seconds: f64) -> Row {
+        let (phase, tokens, repeats) = (Phase::Decode, 64, 5);
+        Row { phase, instances: 1, tensor_parallel: 1, batch_size, tokens, seconds, repeats }
+    }
+
+    #[test]
+    fn what_drifted_is_renewed_and_the_file_is_written_at_the_end() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("profile.parquet");
+        profile::write(&path, &[row(1, 0.1), row(8, 0.2)]).expect("written");
+        let mut monitor = Monitor::open(path.clone(), OPTIONS).expect("it reads back");
+        let live = [row(8, 0.5), row(1, 0.11)];
+        let first = monitor.step(&live);
+        assert_eq!(first["profile/drifted_cells"], 0.0);
+        assert!((first["profile/drift/max_ratio"] - 2.5).abs() < 1e-9);
+        monitor.finish().expect("nothing to write");
+        assert_eq!(profile::read(&path).expect("readable")[1], row(8, 0.2));
+        assert_eq!(monitor.step(&live)["profile/drifted_cells"], 1.0);
+        monitor.finish().expect("written");
+        let rows = profile::read(&path).expect("readable");
+        assert_eq!(rows[0], row(1, 0.1));
+        assert!((rows[1].seconds - 0.5).abs() < 1e-9 && rows.len() == 2, "{rows:?}");
+        assert_eq!(std::fs::read_dir(folder.path()).expect("a folder").count(), 1);
+    }
+
+    #[test]
+    fn a_step_in_which_nothing_was_compared_has_no_ratio() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("profile.parquet");
+        profile::write(&path, &[row(1, 0.1)]).expect("written");
+        let mut monitor = Monitor::open(path, OPTIONS).expect("it reads back");
+        let told = monitor.step(&[Row { instances: 3, ..row(1, 1.0) }]);
+        assert_eq!(told, Metrics::from([("profile/drifted_cells".to_owned(), 0.0)]));
+    }
+}

@@ -1,0 +1,146 @@
+//! The decode iterations of live instances, tallied as rows that a profile can be compared with.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rollpacker_dataflow::clock::Nanos;
+
+use super::profile::{Phase, Row};
+
+/// Iterations that are alike: of as many instances at once and sequences, and of contexts of one power of two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Kind {
+    instances: u32,
+    batch_size: u32,
+    /// Logarithm to the base 2 of the mean tokens of a sequence, rounded down.
+    context: u32,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Tally {
+    iterations: u64,
+    /// Tokens of all sequences, summed over iterations.
+    tokens: u64,
+    time: Nanos,
+}
+
+/// The iterations of an instance since they were last taken; written by its thread once an iteration, taken once a step.
+#[derive(Debug, Default)]
+pub(super) struct Iterations(Mutex<BTreeMap<Kind, Tally>>);
+
+impl Iterations {
+    /// Counts an iteration of `batch_size` sequences, which hold `tokens` tokens together, while `instances` instances ran.
+    pub(super) fn count(&self, instances: u32, batch_size: u32, tokens: u64, time: Nanos) {
+        let context = tokens.checked_div(batch_size.into()).and_then(u64::checked_ilog2);
+        let Some(context) = context else { return };
+        let mut tallies = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let kind = Kind { instances, batch_size, context };
+        tallies.entry(kind).or_default().add(Tally { iterations: 1, tokens, time });
+    }
+
+    fn take(&self) -> BTreeMap<Kind, Tally> {
+        std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Tally {
+    fn add(&mut self, other: Self) {
+        self.iterations += other.iterations;
+        self.tokens += other.tokens;
+        self.time.0 += other.time.0;
+    }
+
+    fn row(self, kind: Kind) -> Row {
+        let Kind { instances, batch_size, .. } = kind;
+        let sequences = self.iterations * u64::from(batch_size);
+        let count = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
+        Row {
+            phase: Phase::Decode,
+            instances,
+            tensor_parallel: 1,
+            batch_size,
+            tokens: count(self.tokens / sequences),
+            seconds: self.time.as_secs_f64() / self.iterations as f64,
+            repeats: count(self.iterations),
+        }
+    }
+}
+
+/// Since they were last taken, the iterations of `instances`: a row for those that are alike, with their mean seconds.
+pub(super) fn take<'a>(instances: impl Iterator<Item = &'a Iterations>) -> Vec<Row> {
+    let mut sums: BTreeMap<Kind, Tally> = BTreeMap::new();
+    for (kind, tally) in instances.flat_map(Iterations::take) {
+        sums.entry(kind).or_default().add(tally);
+    }
+    sums.into_iter().map(|(kind, tally)| tally.row(kind)).collect()
+}
+
+/// Whether an instance has something to do, and how many have.
+#[derive(Debug)]
+pub(super) struct Busy {
+    among: Arc<AtomicU32>,
+    busy: bool,
+}
+
+impl Busy {
+    /// One of those that `among` counts; it is not busy.
+    pub(super) fn new(among: &Arc<AtomicU32>) -> Self {
+        Self { among: Arc::clone(among), busy: false }
+    }
+
+    pub(super) fn set(&mut self, busy: bool) {
+        match (self.busy, busy) {
+            (false, true) => self.among.fetch_add(1, Ordering::Relaxed),
+            (true, false) => self.among.fetch_sub(1, Ordering::Relaxed),
+            _ => return,
+        };
+        self.busy = busy;
+    }
+
+    /// Instances that are busy.
+    pub(super) fn count(&self) -> u32 {
+        self.among.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.set(false);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_alike_is_one_row_over_all_instances() {
+        let [one, two] = [Iterations::default(), Iterations::default()];
+        one.count(2, 4, 4 * 70, Nanos(1_000));
+        two.count(2, 4, 4 * 90, Nanos(3_000));
+        two.count(2, 4, 4 * 200, Nanos(9_000));
+        two.count(1, 4, 4 * 70, Nanos(500));
+        two.count(1, 0, 0, Nanos(500));
+        let rows = take([&one, &two].into_iter());
+        let brief: Vec<_> =
+            rows.iter().map(|row| (row.instances, row.tokens, row.seconds, row.repeats)).collect();
+        assert_eq!(brief, [(1, 70, 5e-7, 1), (2, 80, 2e-6, 2), (2, 200, 9e-6, 1)]);
+        assert!(rows.iter().all(|row| (row.phase, row.batch_size) == (Phase::Decode, 4)));
+        assert_eq!(take([&one, &two].into_iter()), [], "each is taken once");
+    }
+
+    #[test]
+    fn an_instance_is_busy_once_and_not_when_it_is_gone() {
+        let among = Arc::default();
+        let (mut one, mut two) = (Busy::new(&among), Busy::new(&among));
+        one.set(true);
+        one.set(true);
+        two.set(true);
+        assert_eq!(two.count(), 2);
+        two.set(false);
+        assert_eq!(two.count(), 1);
+        drop(one);
+        assert_eq!(two.count(), 0);
+    }
+}
