@@ -139,6 +139,15 @@ impl SimulateArgs {
             "--report and --output: expected one --config, found {}",
             self.config.len()
         );
+        ensure!(
+            self.gantt_step != Some(0),
+            "--gantt-step: expected the number of a step, from 1, found 0"
+        );
+        ensure!(
+            self.max_bias.is_finite() && self.max_bias >= 0.0,
+            "--max-bias: expected a number, at least 0, found {}",
+            self.max_bias
+        );
         Ok(())
     }
 

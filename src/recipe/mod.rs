@@ -115,8 +115,7 @@ impl Raw {
             test_freq: u64::try_from(self.trainer.test_freq).unwrap_or(0),
             raw: self,
         };
-        recipe.schedule()?;
-        recipe.scoring()?;
+        schedule::check_scoring(&recipe.schedule()?, recipe.scoring()?)?;
         recipe.fetch()?;
         Ok(recipe)
     }

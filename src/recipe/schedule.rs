@@ -3,14 +3,15 @@
 use rollpacker_operators::gradient::Fetch;
 use rollpacker_operators::reward::Scoring;
 use rollpacker_operators::schedule::{
-    Builtin, Dynamic, FrontierGroup, HistorySorted, Partial, ScheduleError, Sorted, Synchronous,
-    TailBatching, dynamic, frontier_group, history_sorted, partial, sorted, sync, tail_batching,
+    Builtin, Dynamic, FrontierGroup, HistorySorted, Partial, Schedule, ScheduleError, Sorted,
+    Synchronous, TailBatching, dynamic, frontier_group, history_sorted, partial, sorted, sync,
+    tail_batching,
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
-use super::bounds::one_of;
+use super::bounds::{bound, one_of};
 use super::{RecipeError, keys};
 
 /// `[schedule]`: a name, and the keys of that schedule's `Config` but for those that other sections say.
@@ -113,6 +114,15 @@ static KNOWN: [Known; 8] = [
 /// The schedules that can be named.
 pub fn names() -> impl Iterator<Item = &'static str> {
     KNOWN.iter().map(|known| known.name)
+}
+
+/// Refuses a schedule that decides by scores where there are none before its round is over: it would never be.
+pub(crate) fn check_scoring(schedule: &Builtin, scoring: Scoring) -> Result<(), RecipeError> {
+    if schedule.wants_scores() && scoring == Scoring::AfterRollout {
+        let expected = "`streamed` with a schedule that decides by scores";
+        return Err(bound("pipeline.reward", expected, "`after_rollout`"));
+    }
+    Ok(())
 }
 
 /// Drops the keys of other schedules than the one that a section names, so that an override of the name is enough to change it.

@@ -22,7 +22,7 @@ use crate::recipe::RecipeError;
 use crate::recipe::bounds::{at_least, bound, within};
 use crate::recipe::keys::nearest;
 use crate::recipe::raw;
-use crate::recipe::schedule::{Section, Size};
+use crate::recipe::schedule::{self, Section, Size};
 
 /// A job, checked.
 ///
@@ -103,7 +103,10 @@ impl RawJob {
         let share = |share: f64| share > 0.0 && share <= 1.0;
         let utilization = rollout.gpu_memory_utilization.unwrap_or(1.0);
         within("rollout.gpu_memory_utilization", utilization, share, "in (0, 1]")?;
-        within("rollout.report_interval_s", rollout.report_interval_s, |s| s >= 0.0, "at least 0")?;
+        let interval = rollout.report_interval_s;
+        let expected = "at least 0, at most 60";
+        within("rollout.report_interval_s", interval, |s| (0.0..=60.0).contains(&s), expected)?;
+        at_least("data.epoch_rounds", data.epoch_rounds.unwrap_or(1), 1)?;
         at_least("training.tensor_parallel", training.tensor_parallel, 1)?;
         at_least("training.pipeline_parallel", training.pipeline_parallel, 1)?;
         at_least("training.context_parallel", training.context_parallel, 1)?;
@@ -132,7 +135,8 @@ impl RawJob {
         ] {
             within(key, value, share, "in (0, 1]")?;
         }
-        at_least("sim.steps", sim.steps, 1)?;
+        within("sim.steps", sim.steps as f64, |n| (1.0..=1e9).contains(&n), "1 to 1e9")?;
+        within("sim.warmup_steps", sim.warmup_steps as f64, |n| n <= 1e9, "at most 1e9")?;
         at_least("sim.seeds", sim.seeds, 1)?;
         self.check_layout()
     }
@@ -140,16 +144,14 @@ impl RawJob {
     /// Groups of GPUs divide what they are groups of.
     fn check_layout(&self) -> Result<(), RecipeError> {
         let Self { cluster, rollout, training, .. } = self;
-        let whole = |key, gpus: u32, expected| match cluster.gpus % gpus {
+        let whole = |key, gpus: u64, expected| match u64::from(cluster.gpus) % gpus {
             0 => Ok(()),
             _ => Err(bound(key, format!("{expected} cluster.gpus = {}", cluster.gpus), gpus)),
         };
-        whole("rollout.tensor_parallel", rollout.tensor_parallel, "a divisor of")?;
-        let replica =
-            training.tensor_parallel * training.pipeline_parallel * training.context_parallel;
+        whole("rollout.tensor_parallel", rollout.tensor_parallel.into(), "a divisor of")?;
         whole(
             "training.tensor_parallel",
-            replica,
+            training.replica(),
             "a product with pipeline and context that divides",
         )
     }
@@ -198,7 +200,7 @@ impl Job {
             charted: Charted::None,
             raw,
         };
-        job.schedule()?;
+        schedule::check_scoring(&job.schedule()?, job.scoring)?;
         Ok(job)
     }
 
@@ -232,7 +234,7 @@ impl Job {
     /// Responses that the engine runs at once, unless its KV cache is full before.
     fn slots(&self) -> u32 {
         let rollout = &self.raw.rollout;
-        self.rollout_gpus() / rollout.tensor_parallel * rollout.max_num_seqs
+        (self.rollout_gpus() / rollout.tensor_parallel).saturating_mul(rollout.max_num_seqs)
     }
 
     /// How a replica of the trainer is laid out.
@@ -263,8 +265,9 @@ impl Job {
     #[must_use]
     pub fn prompts(&self) -> u64 {
         // Oversubscription reads ahead, and DAPO leaves prompts out.
-        let ample = 16 * self.total_steps() * self.raw.data.train_batch_size as u64;
-        self.raw.data.prompts.unwrap_or(ample)
+        let round = self.raw.data.train_batch_size as u64;
+        let rounds = self.raw.data.epoch_rounds.unwrap_or(self.total_steps().saturating_mul(16));
+        self.raw.data.prompts.unwrap_or(rounds.saturating_mul(round))
     }
 
     /// GPUs that generate at the beginning of a round.
@@ -343,13 +346,16 @@ fn training_gpus(raw: &RawJob, placement: Placement) -> Result<u32, RecipeError>
             .training_gpus
             .map_or(Ok(gpus), |found| Err(bound(key, expected, found)));
     }
-    let training = raw.pipeline.training_gpus.unwrap_or(gpus / 2);
-    let instance = raw.rollout.tensor_parallel;
-    if training > 0 && training < gpus && (gpus - training).is_multiple_of(instance) {
+    let (instance, replica) = (raw.rollout.tensor_parallel, raw.training.replica());
+    let half = u64::from(gpus / 2) / replica * replica;
+    let training = raw.pipeline.training_gpus.unwrap_or(u32::try_from(half).unwrap_or(0));
+    let fits = training > 0 && training < gpus;
+    let whole = u64::from(training).is_multiple_of(replica);
+    if fits && whole && (gpus - training).is_multiple_of(instance) {
         return Ok(training);
     }
     let expected = format!(
-        "more than 0 and less than cluster.gpus = {gpus}, leaving whole instances of {instance}"
+        "more than 0 and less than cluster.gpus = {gpus}, whole replicas of {replica} and leaving whole instances of {instance}"
     );
     Err(bound(key, expected, training))
 }

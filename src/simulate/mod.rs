@@ -5,6 +5,7 @@
 //! stages and clock are simulated.
 
 pub mod advice;
+mod bias;
 mod cost;
 pub mod gantt;
 pub mod job;

@@ -105,11 +105,21 @@ section! {
     }
 }
 
+impl Training {
+    /// GPUs that hold one copy of the model.
+    pub(super) fn replica(&self) -> u64 {
+        let parts = [self.tensor_parallel, self.pipeline_parallel, self.context_parallel];
+        parts.into_iter().fold(1, |product: u64, part| product.saturating_mul(part.into()))
+    }
+}
+
 section! {
     /// `[data]`
     Data {
         /// Prompts of an epoch; left out, more than a run of the job reads.
         prompts: Option<u64> = None,
+        /// The same in rounds.
+        epoch_rounds: Option<u64> = None,
         /// Prompts of a step: P0.
         train_batch_size: usize = 128,
         /// Longest response in tokens.

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use rollpacker_stages::train::Metrics;
 use serde::Serialize;
 
+use super::bias;
 use super::outcome::{Outcome, Stages, StepOutcome};
 
 /// A mean over seeds and its spread.
@@ -128,7 +129,7 @@ impl Summary {
             bubble_ratio: stat(runs, |run| mean_of(run, metric::BUBBLE)),
             waiting_ratio: stat(runs, |run| mean_of(run, metric::WAITING)),
             tokens_per_s: stat(runs, |run| Some(tokens_per_s(run)))?,
-            bias: Bias::of(runs),
+            bias: Bias::of(runs, baseline),
             on_policy,
             speedup: Stat::of(&beside().map(|(own, base)| base.0 / own.0).collect::<Vec<_>>()),
             token_speedup: Stat::of(
@@ -139,18 +140,22 @@ impl Summary {
 }
 
 impl Bias {
-    fn of(runs: &[Outcome]) -> Self {
-        let ratio = |name: &str| {
-            stat(runs, |run| {
-                last(run, &format!("bias/weighted_{name}")).or(last(run, &format!("bias/{name}")))
-            })
+    /// Beside the lengths of the baseline, seed by seed: it trains on all that the policy samples. Where those are not known, as the run's own
+    /// ledger estimates it.
+    fn of(runs: &[Outcome], baseline: &[Outcome]) -> Self {
+        let estimated = |run: &Outcome, name: &str| {
+            last(run, &format!("bias/weighted_{name}")).or(last(run, &format!("bias/{name}")))
         };
-        let inclusion = inclusion(runs);
+        let ratio = |name: &str, known: &dyn Fn(&Outcome, &Outcome) -> Option<f64>| {
+            let of = |(run, base)| known(run, base).or_else(|| estimated(run, name));
+            Stat::of(&runs.iter().zip(baseline).filter_map(of).collect::<Vec<_>>())
+        };
+        let inclusion = inclusion(runs, baseline);
         let least = inclusion.iter().map(|(_, stat)| *stat);
         Self {
-            mean_ratio: ratio("mean_ratio"),
-            p90_ratio: ratio("p90_ratio"),
-            p99_ratio: ratio("p99_ratio"),
+            mean_ratio: ratio("mean_ratio", &bias::mean_ratio),
+            p90_ratio: ratio("p90_ratio", &|run, base| bias::quantile_ratio(run, base, 0.9)),
+            p99_ratio: ratio("p99_ratio", &|run, base| bias::quantile_ratio(run, base, 0.99)),
             least_inclusion: least.min_by(|a, b| a.mean.total_cmp(&b.mean)),
             inclusion,
             ess: stat(runs, |run| last(run, metric::ESS)),
@@ -199,7 +204,21 @@ fn last(run: &Outcome, name: &str) -> Option<f64> {
     run.steps.iter().rev().find_map(|step| step.metrics.get(name).copied())
 }
 
-fn inclusion(runs: &[Outcome]) -> Vec<(String, Stat)> {
+fn inclusion(runs: &[Outcome], baseline: &[Outcome]) -> Vec<(String, Stat)> {
+    let known: Vec<Vec<(String, f64)>> =
+        runs.iter().zip(baseline).map(|(run, base)| bias::inclusion(run, base)).collect();
+    let buckets = known.first().filter(|buckets| !buckets.is_empty());
+    let Some(buckets) = buckets else { return estimated_inclusion(runs) };
+    let of = |bucket: &String| {
+        let values = known.iter().filter_map(|buckets| {
+            buckets.iter().find(|(name, _)| name == bucket).map(|(_, value)| *value)
+        });
+        Stat::of(&values.collect::<Vec<_>>())
+    };
+    buckets.iter().filter_map(|(bucket, _)| Some((bucket.clone(), of(bucket)?))).collect()
+}
+
+fn estimated_inclusion(runs: &[Outcome]) -> Vec<(String, Stat)> {
     let metrics = |run: &Outcome| run.steps.last().map(|step| step.metrics.clone());
     let ends: Vec<Metrics> = runs.iter().filter_map(metrics).collect();
     let mut buckets: Vec<(&str, u64)> = ends
@@ -310,7 +329,7 @@ pub(super) mod tests {
     fn weighted_ratios_are_preferred_and_low_bias_needs_mean_and_sample_size() {
         let metrics =
             [("bias/mean_ratio", 0.8), ("bias/weighted_mean_ratio", 0.99), ("bias/ess", 0.97)];
-        let bias = Bias::of(&[run(&[("short", 1.0)], &metrics)]);
+        let bias = Bias::of(&[run(&[("short", 1.0)], &metrics)], &[run(&[("full", 1.0)], &[])]);
         assert_eq!(bias.mean_ratio.map(|ratio| ratio.mean), Some(0.99));
         assert!(bias.is_low(0.03) && !bias.is_low(0.005));
         let weighty = Bias { ess: Some(Stat { mean: 0.9, sd: 0.0 }), ..bias };

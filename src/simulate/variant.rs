@@ -100,7 +100,7 @@ const ALL: &[Variant] = &[
         ],
     ),
     // Long prompts share rounds from the second epoch on; epochs of ten rounds, so that there is one.
-    Variant::new("history_sorted", "history_sorted", &["data.prompts=1280"]),
+    Variant::new("history_sorted", "history_sorted", &["data.epoch_rounds=10"]),
     // DAPO.
     Variant::new(
         "dynamic",

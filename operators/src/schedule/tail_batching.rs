@@ -28,6 +28,7 @@
 //!   the bound allows none, the round admits fewer groups, or the run fails.
 //! - **Partial rollouts** (section 6.7). With `keep_partial`, the responses of a prompt that is put off are paused, those that have ended
 //!   too, and the long round goes on from there. They span the policies of both rounds, at most `max_queue_age + 2` steps apart.
+//!   With surplus responses the long round, too, keeps the first of those that go on: `eta_responses = 1` selects none by length.
 //! - **Selection.** `weighted` decides as the paper does, with speculation on prompts alone, and weighs what long rounds train on so that
 //!   the lengths trained on are the policy's: new draws of a prompt that was cut off count by the inverse of their inclusion, estimated
 //!   as the run goes. With surplus responses some lengths are never trained on, and no weight makes up for that, so these are refused.
