@@ -330,7 +330,7 @@ fn training_gpus(raw: &RawJob, placement: Placement) -> Result<u32, RecipeError>
     }
     let training = raw.pipeline.training_gpus.unwrap_or(gpus / 2);
     let instance = raw.rollout.tensor_parallel;
-    if training > 0 && training < gpus && (gpus - training) % instance == 0 {
+    if training > 0 && training < gpus && (gpus - training).is_multiple_of(instance) {
         return Ok(training);
     }
     let expected = format!(

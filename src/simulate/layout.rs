@@ -25,7 +25,7 @@ pub(super) fn planned(
         BF16 * layers * tokens * f64::from(model.hidden_size) <= ACTIVATIONS * hardware.memory
     };
     let context =
-        (1..=split).filter(|context| split % context == 0).find(fits).unwrap_or(written.context);
+        (1..=split).filter(|context| split.is_multiple_of(*context)).find(fits).unwrap_or(written.context);
     TrainingLayout { pipeline: split / context, context, ..written }
 }
 
