@@ -145,6 +145,7 @@ fn row(prompt: &Prompt, id: PromptId, prompt_ids: Vec<i32>) -> PromptRow {
         epoch: prompt.epoch(),
         row: prompt.row(),
         domain: prompt.domain().to_owned(),
+        prompt_length: u32::try_from(prompt_ids.len()).unwrap_or(u32::MAX),
         prompt_ids,
         data_source: prompt.data_source().to_owned(),
         messages: prompt.messages_json(),

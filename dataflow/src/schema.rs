@@ -24,6 +24,8 @@ pub mod column {
     pub const MESSAGES: &str = "messages";
     /// `List<Int32>`: the prompt as token ids, chat template applied.
     pub const PROMPT_IDS: &str = "prompt_ids";
+    /// `UInt32`, tokens: length of the prompt, also where `prompt_ids` only names it.
+    pub const PROMPT_LENGTH: &str = "prompt_length";
     /// `Utf8`, nullable: the reference answer; structured ones as JSON.
     pub const GROUND_TRUTH: &str = "ground_truth";
     /// `Utf8`, nullable: everything else that the dataset says of the prompt, a JSON object.
@@ -114,6 +116,7 @@ pub static PROMPTS: LazyLock<SchemaRef> = LazyLock::new(|| {
         required(ROW, DataType::UInt64),
         required(DOMAIN, DataType::Utf8),
         tokens(PROMPT_IDS, DataType::Int32),
+        required(PROMPT_LENGTH, DataType::UInt32),
         required(DATA_SOURCE, DataType::Utf8),
         required(MESSAGES, DataType::Utf8),
         Field::new(GROUND_TRUTH, DataType::Utf8, true),
@@ -131,6 +134,7 @@ pub static REQUESTS: LazyLock<SchemaRef> = LazyLock::new(|| {
         required(SAMPLES, DataType::UInt32),
         required(POLICY_VERSION, DataType::UInt64),
         tokens(PROMPT_IDS, DataType::Int32),
+        required(PROMPT_LENGTH, DataType::UInt32),
         Field::new(DATA_SOURCE, DataType::Utf8, true),
         Field::new(MESSAGES, DataType::Utf8, true),
         Field::new(GROUND_TRUTH, DataType::Utf8, true),
@@ -227,6 +231,7 @@ fn response_fields() -> Vec<Field> {
         required(SAMPLE, DataType::UInt32),
         required(POLICY_VERSION, DataType::UInt64),
         tokens(PROMPT_IDS, DataType::Int32),
+        required(PROMPT_LENGTH, DataType::UInt32),
         required(RESPONSE_LENGTH, DataType::UInt32),
         required(RESUMED_LENGTH, DataType::UInt32),
         tokens(RESPONSE_IDS, DataType::Int32),

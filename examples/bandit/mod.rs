@@ -153,6 +153,7 @@ pub(crate) fn prompts(count: u64) -> impl FnOnce(&Emitter) -> Result<(), String>
             prompt: PromptId(id),
             data_source: "bandit".to_owned(),
             prompt_ids: vec![0],
+            prompt_length: 1,
             ..PromptRow::default()
         };
         // Whether all of them are wanted is up to the schedule.

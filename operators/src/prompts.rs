@@ -23,6 +23,8 @@ pub struct PromptRow {
     pub domain: String,
     /// The prompt as token ids, chat template applied; never empty.
     pub prompt_ids: Vec<i32>,
+    /// Tokens of the prompt: as many as `prompt_ids`, unless these only name it.
+    pub prompt_length: u32,
     /// Where it comes from; routes the reward.
     pub data_source: String,
     /// The prompt as chat messages, JSON.
@@ -46,6 +48,7 @@ pub fn prompt_batch(rows: &[PromptRow]) -> Batch {
             Arc::new(UInt64Array::from_iter_values(rows.iter().map(|row| row.row))),
             text(|row| Some(&row.domain)),
             lists::<Int32Type>(rows.iter().map(|row| row.prompt_ids.as_slice())),
+            Arc::new(UInt32Array::from_iter_values(rows.iter().map(|row| row.prompt_length))),
             text(|row| Some(&row.data_source)),
             text(|row| Some(&row.messages)),
             text(|row| row.ground_truth.as_deref()),

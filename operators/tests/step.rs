@@ -5,14 +5,15 @@ mod support;
 use std::collections::BTreeMap;
 
 use arrow::datatypes::{Int32Type, UInt64Type};
+use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::clock::Nanos;
 use rollpacker_dataflow::schema::column;
 use rollpacker_dataflow::step::Step;
 use rollpacker_operators::report::{Lengths, StepReport, measure};
 use rollpacker_operators::schedule::operator::Stop;
 use rollpacker_operators::schedule::{
-    Decision, Event, FrontierGroup, Schedule, Synchronous, TailBatching, frontier_group, sync,
-    tail_batching,
+    Decision, Dynamic, Event, FrontierGroup, OnExhausted, Partial, Schedule, Sorted, Synchronous,
+    TailBatching, dynamic, frontier_group, partial, sorted, sync, tail_batching,
 };
 use rollpacker_stages::train::Metrics;
 use support::{Remembering, Run};
@@ -240,6 +241,71 @@ fn requests_that_wait_in_the_schedule_are_served() {
     let run = Run::of(FrontierGroup::new(config).expect("valid"));
     let reports = run.run().expect("no fault");
     assert_eq!(trained(&reports), each_once(40));
+}
+
+fn kept_and_resumed(schedule: impl Schedule + 'static) -> Vec<StepReport> {
+    let reports = Run::of(schedule).run().expect("no fault");
+    assert_eq!(trained(&reports), each_once(40));
+    let lengths = |batches: fn(&StepReport) -> &Vec<Batch>| {
+        let each = reports.iter().map(|report| Lengths::of(batches(report)));
+        each.fold((0, 0), |(whole, sampled), of| {
+            (whole + of.finished.iter().sum::<usize>(), sampled + of.sampled)
+        })
+    };
+    let ((trained, _), (_, sampled)) =
+        (lengths(|report| &report.groups), lengths(|r| &r.responses));
+    assert_eq!(trained, sampled, "every token is sampled once and trained on");
+    reports
+}
+
+#[test]
+fn what_a_partial_rollout_pauses_goes_on_in_a_later_step() {
+    let config = partial::Config {
+        prompts: 8,
+        responses: 4,
+        oversubscription: 1.5,
+        max_versions: 4,
+        total_steps: None,
+    };
+    let reports = kept_and_resumed(Partial::new(config).expect("valid"));
+    let paused: usize =
+        reports.iter().map(|report| Lengths::of(&report.responses).paused.len()).sum();
+    assert!(paused > 0, "a round ends before its longest responses");
+    assert!(reports.iter().all(|report| measure(report)["rollout/discarded_tokens"] == 0.0));
+}
+
+#[test]
+fn a_sorted_load_is_consumed_before_the_next() {
+    let config = sorted::Config {
+        prompts: 4,
+        responses: 4,
+        group_size: 2,
+        slots: 20,
+        harvest: None,
+        mode: sorted::Mode::Partial,
+        carry_over: false,
+        total_steps: None,
+    };
+    kept_and_resumed(Sorted::new(config).expect("valid"));
+}
+
+// Scores are 0 and 1 by the parity of lengths: in a few groups all are equal.
+#[test]
+fn groups_without_variance_are_replaced() {
+    let config = dynamic::Config {
+        prompts: 4,
+        responses: 2,
+        gen_prompts: None,
+        max_generated_batches: 5,
+        on_exhausted: OnExhausted::SmallerStep,
+        total_steps: None,
+    };
+    let reports = Run::of(Dynamic::new(config).expect("valid")).run().expect("no fault");
+    let equal = |report: &StepReport| measure(report)["reward/frac_zero_std"];
+    assert!(reports.iter().all(|report| equal(report) == 0.0));
+    let sum = |name: &str| reports.iter().map(|report| measure(report)[name]).sum::<f64>();
+    assert!(sum("schedule/rejected_prompts") > 0.0);
+    assert_eq!(sum("schedule/admitted_prompts") + sum("schedule/rejected_prompts"), 40.0);
 }
 
 #[test]

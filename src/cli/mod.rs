@@ -1,7 +1,6 @@
 //! The command line.
 
 mod data;
-#[cfg(feature = "torch")]
 mod profile;
 #[cfg(feature = "torch")]
 mod sft;
@@ -35,7 +34,6 @@ enum Command {
     /// Simulate a job on a cluster, schedule beside schedule: how fast, and at what statistical price.
     Simulate(simulate::SimulateArgs),
     /// Measure what the iterations of the rollout engine cost, over batch sizes, lengths and instances.
-    #[cfg(feature = "torch")]
     Profile(profile::ProfileArgs),
     /// Inspect, validate, convert and generate prompt datasets.
     Data(data::DataArgs),
@@ -52,7 +50,6 @@ pub fn run() -> anyhow::Result<ExitCode> {
         #[cfg(feature = "torch")]
         Command::Sft(args) => sft::run_args(args),
         Command::Simulate(args) => simulate::run(args),
-        #[cfg(feature = "torch")]
         Command::Profile(args) => profile::run(args),
         Command::Data(args) => data::run(args),
     }

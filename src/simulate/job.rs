@@ -77,6 +77,21 @@ impl RawJob {
         raw
     }
 
+    /// Whether the baseline of a job has an override as the job has it.
+    pub(super) fn is_kept(setting: &str) -> bool {
+        const LEFT: [&str; 8] = [
+            "schedule.",
+            "pipeline.",
+            "stream.",
+            "planner.",
+            "rollout.dispatch=",
+            "rollout.hand_out=",
+            "tasks.judge_placement=",
+            "tasks.timeout=",
+        ];
+        !LEFT.iter().any(|left| setting.starts_with(left))
+    }
+
     fn check(&self) -> Result<(), RecipeError> {
         let Self { cluster, rollout, training, data, tasks, stream, sim, .. } = self;
         at_least("cluster.gpus", cluster.gpus, 1)?;

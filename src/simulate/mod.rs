@@ -13,6 +13,7 @@ pub mod outcome;
 pub mod paper;
 pub mod parquet;
 mod population;
+pub mod profile;
 pub mod raw;
 pub mod report;
 pub mod run;

@@ -39,17 +39,29 @@ const ROUNDS_AHEAD: usize = 4;
 /// # Errors
 /// If the model does not fit, an option is out of its bounds, or a stage fails.
 pub fn run(job: &Job, seed: u64) -> anyhow::Result<Outcome> {
-    let clock = VirtualClock::default();
-    let stages = Stages::new(job, seed, &clock)?;
+    let stages = Stages::new(job, seed)?;
     let log = TrainingLog::default();
     let recorder = recorder(job, log.clone(), stages.cost.weight_sync());
     stages.pipeline(job, log)?.run(recorder.clone())?;
     Ok(recorder.borrow_mut().take())
 }
 
+/// What [`run`] runs, for an observer of one's own: what each step decided, and not only what came of it.
+///
+/// # Errors
+/// If the model does not fit, or an option is out of its bounds.
+pub fn pipeline(job: &Job, seed: u64) -> anyhow::Result<Pipeline> {
+    Stages::new(job, seed)?.pipeline(job, TrainingLog::default())
+}
+
 fn recorder(job: &Job, log: TrainingLog, weight_sync: f64) -> Rc<RefCell<Recorder>> {
     let recorder = Recorder::new(job.raw.sim.warmup_steps, job.charted, log);
     Rc::new(RefCell::new(recorder.with_weight_sync(weight_sync)))
+}
+
+/// How long the work of a job takes.
+pub(super) fn cost(job: &Job) -> Cost {
+    Cost::new(job.hardware.clone(), job.model.clone(), job.calibration)
 }
 
 /// What the stages of a run share.
@@ -62,15 +74,16 @@ struct Stages {
 }
 
 impl Stages {
-    fn new(job: &Job, seed: u64, clock: &VirtualClock) -> anyhow::Result<Self> {
+    fn new(job: &Job, seed: u64) -> anyhow::Result<Self> {
+        let clock = VirtualClock::default();
         let calibration = job.calibration;
         let lengths = population::lengths(job, seed)?;
         Ok(Self {
-            clock: clock.clone(),
-            cost: Cost::new(job.hardware.clone(), job.model.clone(), calibration),
+            cost: cost(job),
             layout: job.training_layout(),
-            router: tasks::router(job, seed, &calibration, &lengths, clock),
+            router: tasks::router(job, seed, &calibration, &lengths, &clock),
             lengths,
+            clock,
         })
     }
 
@@ -205,12 +218,14 @@ fn prompts(job: &Job, lengths: Arc<dyn LengthModel>) -> impl Iterator<Item = Bat
     (0..).step_by(CHUNK).map(move |first| {
         let row = |id: u64| {
             let row = id % rows;
-            let domain = lengths.prompt(row).domain.to_string();
+            let traits = lengths.prompt(row);
+            let domain = traits.domain.to_string();
             PromptRow {
                 prompt: PromptId(id),
                 epoch: u32::try_from(id / rows).unwrap_or(u32::MAX),
                 row,
                 prompt_ids: vec![i32::try_from(row).unwrap_or(i32::MAX)],
+                prompt_length: traits.prompt_length,
                 data_source: domain.clone(),
                 domain,
                 messages: "[]".to_owned(),

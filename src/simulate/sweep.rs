@@ -279,7 +279,16 @@ impl Place {
         let joined = |one: &str| format!("{one} {label}").trim().to_owned();
         let both = |one: &[String]| [one, settings].concat();
         let beside = match axis.key.as_str() {
-            SCHEDULE => self.beside.clone(),
+            SCHEDULE => settings.iter().filter(|setting| RawJob::is_kept(setting)).fold(
+                self.beside.clone(),
+                |(label, kept), setting| {
+                    let name = setting.rsplit('.').next().unwrap_or(setting);
+                    (
+                        format!("{label} {name}").trim().to_owned(),
+                        [kept, vec![setting.clone()]].concat(),
+                    )
+                },
+            ),
             _ => (joined(&self.beside.0), both(&self.beside.1)),
         };
         Self { label: joined(&self.label), settings: both(&self.settings), beside }

@@ -99,8 +99,8 @@ const ALL: &[Variant] = &[
             "training.layout=planned",
         ],
     ),
-    // Long prompts share rounds from the second epoch on.
-    Variant::new("history_sorted", "history_sorted", &[]),
+    // Long prompts share rounds from the second epoch on; epochs of ten rounds, so that there is one.
+    Variant::new("history_sorted", "history_sorted", &["data.prompts=1280"]),
     // DAPO.
     Variant::new(
         "dynamic",

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arrow::array::{StringArray, UInt32Array};
-use arrow::datatypes::{Int32Type, UInt8Type, UInt32Type, UInt64Type};
+use arrow::datatypes::{UInt8Type, UInt32Type, UInt64Type};
 use rollpacker_dataflow::batch::{Batch, BatchStream};
 use rollpacker_dataflow::clock::Clock;
 use rollpacker_dataflow::operator::Operator;
@@ -106,7 +106,7 @@ impl<P: Place> Driver<P> {
         let actions = batch.values::<UInt8Type>(column::ACTION);
         let prompts = batch.values::<UInt64Type>(column::PROMPT_ID);
         let samples = batch.values::<UInt32Type>(column::SAMPLES);
-        let prompt_ids = batch.lists::<Int32Type>(column::PROMPT_IDS);
+        let prompt_lengths = batch.values::<UInt32Type>(column::PROMPT_LENGTH);
         for row in (0..batch.num_rows()).filter(|&row| actions.value(row) == LAUNCH) {
             let samples = samples.value(row);
             if let Some(under_way) = self.steps.get_mut(&step) {
@@ -117,7 +117,7 @@ impl<P: Place> Driver<P> {
                 step,
                 prompt: PromptId(prompts.value(row)),
                 samples,
-                prompt_length: u32::try_from(prompt_ids.get(row).len()).unwrap_or(u32::MAX),
+                prompt_length: prompt_lengths.value(row),
             });
         }
     }

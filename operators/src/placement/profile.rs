@@ -3,40 +3,11 @@
 use std::collections::BTreeMap;
 
 use rollpacker_stages::rollout::Placement;
+pub use rollpacker_stages::rollout::profile::{Phase, Row};
 use serde::{Deserialize, Serialize};
 
 use super::PlacementError;
 use super::cost::StepCost;
-
-/// What an engine does with a batch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Phase {
-    /// Prompts, or caches that were given up, are computed.
-    Prefill,
-    /// Each response of the batch gets one token.
-    Decode,
-}
-
-/// One measurement; a row of a profile's Parquet file, with columns of the same names.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Row {
-    /// What was measured.
-    pub phase: Phase,
-    /// Instances that ran at the same time: on one machine they share cores or bandwidth.
-    pub instances: u32,
-    /// Devices of an instance.
-    pub tensor_parallel: u32,
-    /// Sequences of an iteration, of each instance.
-    pub batch_size: u32,
-    /// Tokens of each sequence: of the prompt when prefilling, in the cache when decoding.
-    pub tokens: u32,
-    /// Seconds of an iteration, the median of the repeats.
-    pub seconds: f64,
-    /// How often it was measured.
-    pub repeats: u32,
-}
 
 /// Measurements on a grid, with the values between by linear interpolation over tokens, then batch size.
 ///
@@ -75,7 +46,7 @@ impl Profile {
     pub fn new(rows: Vec<Row>) -> Result<Self, PlacementError> {
         let mut grids: BTreeMap<_, BTreeMap<u32, Grid>> = BTreeMap::new();
         for (at, row) in rows.iter().enumerate() {
-            row.check(at)?;
+            check(row, at)?;
             let by_instances = grids.entry((row.phase, row.tensor_parallel)).or_default();
             let grid = by_instances.entry(row.instances).or_default();
             grid.entry(row.batch_size).or_default().insert(row.tokens, row.seconds);
@@ -87,6 +58,17 @@ impl Profile {
     #[must_use]
     pub fn rows(&self) -> &[Row] {
         &self.rows
+    }
+
+    /// The same, but for `row` in the place of the measurement at its point.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn with(&self, row: Row) -> Result<Self, PlacementError> {
+        let others = self.rows.iter().filter(|known| known.point() != row.point());
+        let mut rows: Vec<Row> = others.copied().chain([row]).collect();
+        rows.sort_by_key(Row::point);
+        Self::new(rows)
     }
 
     /// Seconds of an iteration of each of the instances of `placement` over `batch_size` sequences of `tokens` tokens; both are means and
@@ -138,30 +120,6 @@ impl From<Profile> for Vec<Row> {
     }
 }
 
-impl Row {
-    fn check(&self, row: usize) -> Result<(), PlacementError> {
-        let counts = [
-            ("instances", self.instances),
-            ("tensor_parallel", self.tensor_parallel),
-            ("batch_size", self.batch_size),
-            ("tokens", self.tokens),
-        ];
-        let zero = counts.into_iter().find(|(_, count)| *count == 0);
-        if let Some((field, _)) = zero {
-            return Err(PlacementError::Profile { row, field, expected: "at least 1", found: 0.0 });
-        }
-        match self.seconds > 0.0 && self.seconds.is_finite() {
-            true => Ok(()),
-            false => Err(PlacementError::Profile {
-                row,
-                field: "seconds",
-                expected: "more than 0",
-                found: self.seconds,
-            }),
-        }
-    }
-}
-
 impl Measured {
     fn placement(&self, tensor_parallel: u32) -> Placement {
         Placement { instances: self.instances, tensor_parallel }
@@ -206,6 +164,25 @@ impl StepCost for Measured {
         }
         let per_token = self.prefill_per_token(to.tensor_parallel).unwrap_or(f64::INFINITY);
         self.reconfiguration_seconds + per_token * moved / f64::from(to.instances.max(1))
+    }
+}
+
+/// Refuses a row that counts nothing, or took no time.
+fn check(row: &Row, at: usize) -> Result<(), PlacementError> {
+    let wrong =
+        |field, expected, found| Err(PlacementError::Profile { row: at, field, expected, found });
+    let counts = [
+        ("instances", row.instances),
+        ("tensor_parallel", row.tensor_parallel),
+        ("batch_size", row.batch_size),
+        ("tokens", row.tokens),
+    ];
+    if let Some((field, _)) = counts.into_iter().find(|(_, count)| *count == 0) {
+        return wrong(field, "at least 1", 0.0);
+    }
+    match row.seconds > 0.0 && row.seconds.is_finite() {
+        true => Ok(()),
+        false => wrong("seconds", "more than 0", row.seconds),
     }
 }
 

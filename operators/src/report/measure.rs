@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use arrow::datatypes::{Float32Type, Float64Type, Int32Type, UInt32Type, UInt64Type};
+use arrow::datatypes::{Float32Type, Float64Type, UInt32Type, UInt64Type};
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::clock::Nanos;
 use rollpacker_dataflow::schema::column;
@@ -47,7 +47,7 @@ impl Lengths {
                     Some(FinishReason::Abort) | None => &mut lengths.aborted,
                 };
                 kind.push(tokens.value(row) as usize);
-                lengths.sampled += (tokens.value(row) - resumed.value(row)) as usize;
+                lengths.sampled += tokens.value(row).saturating_sub(resumed.value(row)) as usize;
                 lengths.clipped += usize::from(reason == Some(FinishReason::Length.as_str()));
             }
         }
@@ -224,8 +224,8 @@ fn prompt_tokens(metrics: &mut Metrics, groups: &[Batch]) -> usize {
     let lengths: Vec<usize> = groups
         .iter()
         .flat_map(|batch| {
-            let prompts = batch.lists::<Int32Type>(column::PROMPT_IDS);
-            (0..batch.num_rows()).map(move |row| prompts.get(row).len())
+            let lengths = batch.values::<UInt32Type>(column::PROMPT_LENGTH).values();
+            lengths.iter().map(|&length| length as usize)
         })
         .collect();
     spread(metrics, "prompt_length", lengths.iter().map(|&length| length as f64));

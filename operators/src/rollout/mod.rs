@@ -305,7 +305,7 @@ fn response_batch(ended: &[Ended], prompts: &BTreeMap<PromptId, Launched>) -> Ba
             completion.token_versions.first().copied().unwrap_or(launched(completion).version).0
         }))),
     ];
-    columns.extend(gather(&rows, [column::PROMPT_IDS]));
+    columns.extend(gather(&rows, [column::PROMPT_IDS, column::PROMPT_LENGTH]));
     columns.push(Arc::new(UInt32Array::from_iter_values(
         completions.iter().map(|completion| completion.response_length),
     )));

@@ -75,6 +75,7 @@ fn request_batch(
         let rows: Vec<Row> = run.iter().map(|request| row_of(request.prompt)).collect();
         let carried = [
             column::PROMPT_IDS,
+            column::PROMPT_LENGTH,
             column::DATA_SOURCE,
             column::MESSAGES,
             column::GROUND_TRUTH,
@@ -84,6 +85,7 @@ fn request_batch(
         columns.extend(gather(&rows, carried));
     } else {
         columns.push(lists::<Int32Type>(run.iter().map(|_| [].as_slice())));
+        columns.push(Arc::new(UInt32Array::from(vec![0; run.len()])));
         columns.extend((0..4).map(|_| new_null_array(&DataType::Utf8, run.len())));
         columns.push(new_null_array(&DataType::UInt64, run.len()));
     }

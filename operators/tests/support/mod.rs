@@ -60,6 +60,8 @@ pub struct ShortestFirst {
     /// Tokens that each response under way has.
     now: u32,
     pending: BTreeSet<(u32, SampleId)>,
+    /// Length of each response under way, and how many of its tokens it brought.
+    under_way: BTreeMap<SampleId, (u32, u32)>,
     ended: Vec<RolloutEvent>,
     waker: Option<Waker>,
     yielded: bool,
@@ -106,23 +108,31 @@ impl RolloutEngine for ShortestFirst {
     }
 
     fn generate(&mut self, request: Request) {
-        let Request { step, prompt, samples, .. } = request;
+        let Request { step, prompt, samples, resumed, .. } = request;
         if let Some((_, stop)) = self.stops_at.as_ref().filter(|(at, _)| *at == prompt) {
             stop.request();
         }
         if self.pending.is_empty() {
             self.now = 0;
         }
-        let ids = samples.map(|sample| SampleId { step, prompt, sample });
         let length = self.lengths.unwrap_or(length);
-        self.pending.extend(ids.map(|id| (length(id), id)));
+        for sample in samples {
+            let id = SampleId { step, prompt, sample };
+            let partial = resumed.iter().find(|partial| partial.sample == sample);
+            let brought = partial.map_or(0, |partial| partial.response_length);
+            let launched = partial.map_or(step, |partial| partial.launched);
+            let tokens = length(SampleId { step: launched, ..id }).max(brought + 1);
+            self.pending.insert((tokens, id));
+            self.under_way.insert(id, (tokens, brought));
+        }
         self.wake();
     }
 
     fn abort(&mut self, id: SampleId) {
-        let length = self.lengths.unwrap_or(length)(id);
+        let Some(&(length, brought)) = self.under_way.get(&id) else { return };
         if self.pending.remove(&(length, id)) {
-            self.ended.push(self.complete(id, self.now, FinishReason::Abort));
+            let tokens = self.now.max(brought).min(length);
+            self.ended.push(self.complete(id, tokens, FinishReason::Abort));
             self.wake();
         }
     }
@@ -236,6 +246,7 @@ pub fn prompts(
         row: id,
         domain: "math".into(),
         prompt_ids: vec![1, 2, 3],
+        prompt_length: 3,
         data_source: data_source.into(),
         messages: "[]".into(),
         ground_truth: Some("7".into()),

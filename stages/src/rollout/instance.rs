@@ -58,8 +58,15 @@ impl Reports {
     /// Sends, then wakes once. An engine that is gone wants to hear nothing.
     pub(super) fn send(&self, reports: impl IntoIterator<Item = Report>) {
         let sent = reports.into_iter().filter_map(|report| self.sender.send(report).ok()).count();
+        if sent > 0 {
+            self.wake();
+        }
+    }
+
+    /// Has the engine polled.
+    pub(super) fn wake(&self) {
         let waker = self.waker.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        if let Some(waker) = waker.filter(|_| sent > 0) {
+        if let Some(waker) = waker {
             waker();
         }
     }

@@ -8,6 +8,9 @@
 //! exceeded, takes up waiting ones, runs the prompts that are new (once a prompt, whatever its number of samples), and samples one
 //! token for every running response. Responses that end leave at once, so that no time goes into padding.
 //!
+//! What is asked for between two polls goes to an instance in one piece, and starts in the same iteration: prompts are run together, and
+//! which of the responses ends first hangs on their lengths, not on how fast the requests were made.
+//!
 //! [`place`](RolloutEngine::place) says how many instances take responses. The others hand over what they have, prompts and tokens
 //! without the cache, and give back the cache's memory; they keep their weights up to date. A response that is handed over is computed
 //! again where it goes, and counts a preemption if it had a cache.
@@ -51,6 +54,8 @@ pub struct TorchEngine {
     token_limit: usize,
     instances: Vec<Owner>,
     dispatch: Dispatch<Sequence>,
+    /// What instances are to generate and have not been told, by instance.
+    asked: BTreeMap<usize, Vec<Sequence>>,
     /// Responses launched, by step; counted only if lengths are replayed.
     launched: BTreeMap<Step, u64>,
     received: Receiver<Report>,
@@ -80,6 +85,7 @@ impl TorchEngine {
             shared: Shared { config, weights, detokenize, clock, reports: Reports::new(sender) },
             token_limit,
             instances: Vec::new(),
+            asked: BTreeMap::new(),
             launched: BTreeMap::new(),
             received,
             failed: false,
@@ -134,20 +140,23 @@ impl TorchEngine {
         Some(lengths.get(step, *launched - 1))
     }
 
-    /// Carries out where responses go; those of an instance in one piece, so that they share the computation of their prompt.
-    fn follow(&self, routes: Vec<Route<Sequence>>) {
-        let mut shares: BTreeMap<usize, Vec<Sequence>> = BTreeMap::new();
-        let mut ended = Vec::new();
+    /// Carries out where responses go, the next time that instances are told.
+    fn follow(&mut self, routes: Vec<Route<Sequence>>) {
         for route in routes {
             match route {
-                Route::To(instance, sequence) => shares.entry(instance).or_default().push(sequence),
-                Route::Ends(sequence) => ended.push(sequence),
+                Route::To(instance, sequence) => {
+                    self.asked.entry(instance).or_default().push(sequence);
+                }
+                Route::Ends(sequence) => self.report_abort(sequence),
             }
         }
-        for (instance, share) in shares {
+    }
+
+    /// Tells instances what they are to generate.
+    fn hand_out(&mut self) {
+        for (instance, share) in std::mem::take(&mut self.asked) {
             self.instances[instance].tell(Command::Generate(share));
         }
-        ended.into_iter().for_each(|sequence| self.report_abort(sequence));
     }
 
     /// Reports a response that was aborted while no instance had it; the first instance stands for the engine.
@@ -164,6 +173,7 @@ impl TorchEngine {
             .filter_map(|sequence| self.dispatch.send_again(sequence.id, sequence))
             .collect();
         self.follow(routes);
+        self.hand_out();
     }
 
     fn refuse(&self, error: RolloutError) {
@@ -174,11 +184,13 @@ impl TorchEngine {
         self.failed = true;
         self.instances.iter_mut().for_each(Owner::close);
         self.dispatch.clear();
+        self.asked.clear();
     }
 }
 
 impl RolloutEngine for TorchEngine {
     fn load(&mut self, policy: &Policy) {
+        self.hand_out();
         self.instances.iter().for_each(|owner| owner.tell(Command::Load(policy.clone())));
     }
 
@@ -190,10 +202,15 @@ impl RolloutEngine for TorchEngine {
         let sequences = self.sequences(&request).into_iter();
         let routes = sequences.filter_map(|(id, sequence)| self.dispatch.send(id, sequence));
         let routes = routes.collect();
+        let was_idle = self.asked.is_empty();
         self.follow(routes);
+        if was_idle && !self.asked.is_empty() {
+            self.shared.reports.wake();
+        }
     }
 
     fn abort(&mut self, id: SampleId) {
+        self.hand_out();
         match self.dispatch.abort(id) {
             Abort::Of(instance) => self.instances[instance].tell(Command::Abort(id)),
             Abort::Held(sequence) => self.report_abort(sequence),
@@ -208,14 +225,17 @@ impl RolloutEngine for TorchEngine {
             let instances = self.shared.config.instances;
             return self.refuse(RolloutError::Placement { found: placement, instances });
         }
+        self.hand_out();
         let (given_up, held) = self.dispatch.place(instances);
         self.instances[given_up].iter().for_each(|owner| owner.tell(Command::HandOver));
         let sent = held.into_iter().filter_map(|(id, sequence)| self.dispatch.send(id, sequence));
         let routes = sent.collect();
         self.follow(routes);
+        self.hand_out();
     }
 
     fn poll(&mut self) -> Option<RolloutEvent> {
+        self.hand_out();
         while !self.failed {
             match self.received.try_recv().ok()? {
                 Report::Completed(completion) => {

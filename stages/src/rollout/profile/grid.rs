@@ -2,6 +2,9 @@
 
 use super::{Phase, Point};
 
+/// Tokens of the shortest sequences that are measured; below, an iteration costs the same.
+pub const SHORTEST: u32 = 16;
+
 /// Points to measure: every combination of its values that an instance can hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grid {

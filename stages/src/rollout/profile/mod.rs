@@ -1,6 +1,7 @@
 //! What the iterations of an engine cost, measured over batch sizes, lengths and instances.
 
 pub mod grid;
+pub mod simulated;
 #[cfg(feature = "torch")]
 pub mod torch;
 
@@ -79,19 +80,19 @@ impl Point {
     }
 }
 
-/// One measurement.
+/// One measurement; a row of a profile's Parquet file, with columns of the same names.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Row {
     /// What the iteration does.
     pub phase: Phase,
-    /// Instances that ran it at the same time.
+    /// Instances that ran it at the same time: on one machine they share cores or bandwidth.
     pub instances: u32,
     /// Devices of an instance.
     pub tensor_parallel: u32,
     /// Sequences of an iteration, of each instance.
     pub batch_size: u32,
-    /// Tokens of each sequence.
+    /// Tokens of each sequence: of the prompt when prefilling, in the cache when decoding.
     pub tokens: u32,
     /// Seconds of an iteration, the median of the repeats.
     pub seconds: f64,

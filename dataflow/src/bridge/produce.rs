@@ -1,0 +1,174 @@
+//! Producers: what gives batches from outside the graph.
+
+use std::sync::mpsc::{self, TryRecvError};
+use std::thread::{self, JoinHandle};
+
+use arrow::array::RecordBatch;
+use arrow::datatypes::SchemaRef;
+use timely::dataflow::Scope;
+use timely::scheduling::SyncActivator;
+
+use super::{Lost, WakeOnDrop};
+use crate::batch::{Batch, BatchStream};
+use crate::budget::Budget;
+use crate::fault::{Fault, faults_batch};
+use crate::operator::Operator;
+use crate::schema;
+use crate::step::Step;
+
+/// Where a producing thread hands over its batches.
+pub struct Emitter {
+    sender: mpsc::Sender<Batch>,
+    budget: Budget,
+    activator: SyncActivator,
+}
+
+impl Emitter {
+    /// Hands a batch over, in pieces as the budget allows; waits while the budget is spent. `false` when nothing more is wanted.
+    #[must_use]
+    pub fn send(&self, batch: Batch) -> bool {
+        let Some(mut rows) = batch.into_rows() else { return true };
+        while rows.num_rows() > 0 {
+            let Some(granted) = self.budget.acquire(rows.num_rows()) else { return false };
+            let piece = rows.slice(0, granted);
+            rows = rows.slice(granted, rows.num_rows() - granted);
+            if self.sender.send(Batch::new(piece)).is_err() || self.activator.activate().is_err() {
+                return false;
+            }
+        }
+        true
+    }
+}
+
+/// Streams what a thread produces, at step 0: the first step at which any of it may be used.
+///
+/// The thread runs ahead of its consumers by what `budget` allows; they release the rows that they are done with. The output ends
+/// when the thread does. An error that it returns is a row on the second stream. On a cluster the thread runs on worker 0 only.
+pub fn produce<'scope, E>(
+    scope: Scope<'scope, Step>,
+    name: &'static str,
+    schema: &SchemaRef,
+    budget: Budget,
+    body: impl FnOnce(&Emitter) -> Result<(), E> + Send + 'static,
+) -> (BatchStream<'scope>, BatchStream<'scope>)
+where
+    E: std::fmt::Display + Send + 'static,
+{
+    let mut operator = Operator::new(name, scope);
+    let (mut output, stream) = operator.output(schema, &[]);
+    let (mut errors, error_stream) = operator.output(&schema::ERRORS, &[]);
+    let activator = operator.activator();
+    let producer = (scope.index() == 0).then(|| Producer::start(name, budget, activator, body));
+    operator.build(move |capabilities| {
+        let mut running = producer.map(|producer| (producer, capabilities));
+        move |_frontiers| {
+            let Some((producer, capabilities)) = &mut running else { return };
+            match producer.drain(|batch| output.give(&capabilities[0], batch)) {
+                Progress::Running => {}
+                Progress::Ended => running = None,
+                Progress::Failed(message) => {
+                    errors.give(&capabilities[1], faults_batch(&[Fault::new(name, message)]));
+                    running = None;
+                }
+            }
+        }
+    });
+    (stream, error_stream)
+}
+
+/// Streams what an iterator gives, at step 0, on the worker's own thread: as many rows as `budget` allows, and more when it is widened.
+///
+/// For runs in virtual time, where a thread that produces would be a race. The second stream is that of errors, of which there are none.
+pub fn produce_inline<'scope>(
+    scope: Scope<'scope, Step>,
+    name: &'static str,
+    schema: &SchemaRef,
+    budget: Budget,
+    mut batches: impl Iterator<Item = Batch> + 'static,
+) -> (BatchStream<'scope>, BatchStream<'scope>) {
+    let mut operator = Operator::new(name, scope);
+    let (mut output, stream) = operator.output(schema, &[]);
+    let (_, error_stream) = operator.output(&schema::ERRORS, &[]);
+    budget.wake_by(operator.waker());
+    operator.build(move |mut capabilities| {
+        capabilities.truncate(1);
+        let mut capability = capabilities.pop();
+        let mut rest: Option<RecordBatch> = None;
+        move |_frontiers| {
+            while let Some(open) = &capability {
+                let next = rest.take().or_else(|| batches.next().and_then(Batch::into_rows));
+                let Some(rows) = next.filter(|_| !budget.is_closed()) else {
+                    capability = None;
+                    break;
+                };
+                let granted = budget.try_acquire(rows.num_rows());
+                output.give(open, Batch::new(rows.slice(0, granted)));
+                if granted < rows.num_rows() {
+                    rest = Some(rows.slice(granted, rows.num_rows() - granted));
+                    break;
+                }
+            }
+        }
+    });
+    (stream, error_stream)
+}
+
+enum Progress {
+    Running,
+    Ended,
+    Failed(String),
+}
+
+struct Producer {
+    batches: mpsc::Receiver<Batch>,
+    outcome: mpsc::Receiver<Result<(), String>>,
+    budget: Budget,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Producer {
+    fn start<E: std::fmt::Display>(
+        name: &str,
+        budget: Budget,
+        activator: SyncActivator,
+        body: impl FnOnce(&Emitter) -> Result<(), E> + Send + 'static,
+    ) -> Self {
+        let (sender, batches) = mpsc::channel();
+        let (report, outcome) = mpsc::sync_channel(1);
+        let emitter = Emitter { sender, budget: budget.clone(), activator: activator.clone() };
+        let body = move || {
+            // Also when `body` unwinds, the operator is woken after both channels are closed.
+            let _wake = WakeOnDrop(Some(move || {
+                let _ = activator.activate();
+            }));
+            let (report, emitter) = (report, emitter);
+            drop(report.send(body(&emitter).map_err(|error| error.to_string())));
+        };
+        let thread = thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(body)
+            .expect("the system starts a thread");
+        Self { batches, outcome, budget, thread: Some(thread) }
+    }
+
+    fn drain(&self, mut give: impl FnMut(Batch)) -> Progress {
+        // The outcome is asked for first: all batches were sent before it.
+        let outcome = self.outcome.try_recv();
+        self.batches.try_iter().for_each(&mut give);
+        match outcome {
+            Ok(Ok(())) => Progress::Ended,
+            Ok(Err(message)) => Progress::Failed(message),
+            Err(TryRecvError::Disconnected) => Progress::Failed(Lost.to_string()),
+            Err(TryRecvError::Empty) => Progress::Running,
+        }
+    }
+}
+
+impl Drop for Producer {
+    fn drop(&mut self) {
+        self.budget.close();
+        if let Some(thread) = self.thread.take() {
+            drop(thread.join());
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! Futures of an operator.
+
+use std::future::Future;
+use std::sync::mpsc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+
+use futures::future::{BoxFuture, FutureExt};
+use futures::stream::{FuturesUnordered, StreamExt};
+use timely::scheduling::SyncActivator;
+use tokio::runtime::Handle;
+use tokio::task::JoinSet;
+
+use super::Lost;
+
+/// Where the futures of an operator run.
+#[derive(Clone, Debug)]
+pub enum Executor {
+    /// On a tokio runtime.
+    Tokio(Handle),
+    /// On the worker's own thread, where they wait for virtual time and for nothing else.
+    Inline,
+}
+
+/// Futures of one operator, each known by a key. Dropping it drops them.
+pub struct Tasks<K, R> {
+    sender: mpsc::Sender<(K, Result<R, Lost>)>,
+    receiver: mpsc::Receiver<(K, Result<R, Lost>)>,
+    activator: SyncActivator,
+    running: Running,
+}
+
+enum Running {
+    Tokio(Handle, JoinSet<()>),
+    Inline(FuturesUnordered<BoxFuture<'static, ()>>, Waker),
+}
+
+impl<K: Send + 'static, R: Send + 'static> Tasks<K, R> {
+    /// No tasks yet; `activator` wakes the operator that polls them.
+    #[must_use]
+    pub fn new(executor: Executor, activator: SyncActivator) -> Self {
+        let (sender, receiver) = mpsc::channel();
+        let running = match executor {
+            Executor::Tokio(handle) => Running::Tokio(handle, JoinSet::new()),
+            Executor::Inline => {
+                let waker = Arc::new(Activate(Mutex::new(activator.clone())));
+                Running::Inline(FuturesUnordered::new(), waker.into())
+            }
+        };
+        Self { sender, receiver, activator, running }
+    }
+
+    /// Starts a task.
+    pub fn spawn(&mut self, key: K, work: impl Future<Output = R> + Send + 'static) {
+        let mut answer = Answer {
+            key: Some(key),
+            sender: self.sender.clone(),
+            activator: self.activator.clone(),
+        };
+        let task = async move { answer.send(Ok(work.await)) };
+        match &mut self.running {
+            Running::Tokio(runtime, tasks) => drop(tasks.spawn_on(task, runtime)),
+            Running::Inline(futures, _) => futures.push(task.boxed()),
+        }
+    }
+
+    /// The next answer, if there is one now.
+    pub fn try_next(&mut self) -> Option<(K, Result<R, Lost>)> {
+        match &mut self.running {
+            Running::Tokio(_, tasks) => while tasks.try_join_next().is_some() {},
+            Running::Inline(futures, waker) => {
+                let mut context = Context::from_waker(waker);
+                while let Poll::Ready(Some(())) = futures.poll_next_unpin(&mut context) {}
+            }
+        }
+        self.receiver.try_recv().ok()
+    }
+}
+
+/// Wakes an operator in the words of a future.
+struct Activate(Mutex<SyncActivator>);
+
+impl Wake for Activate {
+    fn wake(self: Arc<Self>) {
+        // It fails only when the worker is gone, and then nobody waits.
+        let _ = self.0.lock().unwrap_or_else(PoisonError::into_inner).activate();
+    }
+}
+
+/// Sends exactly one answer and wakes the operator: the result, or `Lost` if the task unwinds before it.
+struct Answer<K, R> {
+    key: Option<K>,
+    sender: mpsc::Sender<(K, Result<R, Lost>)>,
+    activator: SyncActivator,
+}
+
+impl<K, R> Answer<K, R> {
+    fn send(&mut self, result: Result<R, Lost>) {
+        if let Some(key) = self.key.take() {
+            // Both fail only when the operator is gone, and then nobody waits.
+            drop(self.sender.send((key, result)));
+            let _ = self.activator.activate();
+        }
+    }
+}
+
+impl<K, R> Drop for Answer<K, R> {
+    fn drop(&mut self) {
+        self.send(Err(Lost));
+    }
+}

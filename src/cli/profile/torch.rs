@@ -1,0 +1,86 @@
+//! The torch engine of a recipe, measured.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use rollpacker_dataflow::clock::{Clock, Nanos, WallClock};
+use rollpacker_stages::model::{Decoder, DeviceChoice, ModelConfig};
+use rollpacker_stages::rollout::profile::grid::{SHORTEST, doublings};
+use rollpacker_stages::rollout::profile::torch::TorchMeasure;
+use rollpacker_stages::rollout::profile::{Grid, measure};
+
+use crate::recipe::Recipe;
+use crate::session::{check_context, engine_config};
+use crate::simulate::profile::Profiled;
+
+/// An engine that is ready to be measured.
+pub(super) struct Opened {
+    engine: TorchMeasure,
+    grid: Grid,
+    clock: Arc<WallClock>,
+}
+
+impl Opened {
+    pub(super) fn open(config: &Path, overrides: &[String]) -> anyhow::Result<Self> {
+        let recipe = Recipe::read(config, overrides)?;
+        let folder = &recipe.raw.model.path;
+        check_context(&recipe, &ModelConfig::from_folder(folder)?)?;
+        let device = recipe.raw.trainer.device.parse::<DeviceChoice>()?.resolve()?;
+        let clock = Arc::new(WallClock::start());
+        let decoder = |_instance| Decoder::load(folder, device);
+        let engine = TorchMeasure::start(engine_config(&recipe), decoder, clock.clone())?;
+        Ok(Self { engine, grid: grid(&recipe), clock })
+    }
+
+    pub(super) fn measure(mut self, budget: f64) -> anyhow::Result<Profiled> {
+        let begun = self.clock.now();
+        let budget = Nanos::from_secs_f64(budget);
+        let rows = measure(&self.grid, &mut self.engine, &*self.clock, budget)?;
+        let seconds = self.clock.now().since(begun).as_secs_f64();
+        Ok(Profiled { rows, points: self.grid.points().len(), seconds })
+    }
+}
+
+/// Up to what the recipe lets an instance hold.
+fn grid(recipe: &Recipe) -> Grid {
+    let (data, rollout) = (&recipe.raw.data, &recipe.raw.rollout);
+    let tokens = |tokens: usize| u32::try_from(tokens).unwrap_or(u32::MAX);
+    let longest_prompt = tokens(data.max_prompt_length);
+    let longest = longest_prompt.saturating_add(data.max_response_length);
+    Grid {
+        instances: doublings(1, rollout.instances),
+        tensor_parallel: 1,
+        batch_sizes: doublings(1, tokens(rollout.max_num_seqs)),
+        prompt_lengths: doublings(SHORTEST, longest_prompt),
+        context_lengths: doublings(SHORTEST, longest),
+        kv_cache_tokens: rollout.kv_cache_tokens,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_grid_goes_up_to_what_the_recipe_allows() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("recipe.toml");
+        std::fs::write(&path, "").unwrap();
+        let settings = [
+            "rollout.instances=3",
+            "rollout.max_num_seqs=6",
+            "data.max_prompt_length=40",
+            "data.max_response_length=60",
+        ];
+        let recipe = Recipe::read(&path, &settings.map(str::to_owned)).unwrap();
+        let expected = Grid {
+            instances: vec![1, 2, 3],
+            tensor_parallel: 1,
+            batch_sizes: vec![1, 2, 4, 6],
+            prompt_lengths: vec![16, 32, 40],
+            context_lengths: vec![16, 32, 64, 100],
+            kv_cache_tokens: 262_144,
+        };
+        assert_eq!(grid(&recipe), expected);
+    }
+}

@@ -1,0 +1,232 @@
+//! One recipe, live and simulated with the lengths that the live run recorded: the same rounds, admissions and deferrals.
+#![cfg(feature = "torch")]
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::rc::Rc;
+
+use arrow::datatypes::{UInt32Type, UInt64Type};
+use rollpacker::prelude::*;
+use rollpacker::recipe::Recipe;
+use rollpacker::record::RunFolder;
+use rollpacker::session::Session;
+use rollpacker::simulate::{Job, run::pipeline};
+use rollpacker_dataflow::schema::column;
+
+/// Prompts of an epoch. Runs go on into a second one.
+const ROWS: &str = "24";
+
+/// Under one instance, data in the order of its rows, and slots for all that a round launches, what a round admits hangs on nothing but
+/// the lengths.
+const RECIPE: &str = r#"
+[data]
+train_files = ["data/train.parquet"]
+train_batch_size = 4
+max_response_length = 48
+shuffle = false
+
+[model]
+path = "warm"
+
+[rollout]
+n = 4
+instances = 1
+
+[actor]
+lr = 1e-4
+
+[trainer]
+total_training_steps = 9
+total_epochs = 2
+device = "cpu"
+
+[sft]
+train_files = "data/train.parquet"
+steps = 8
+batch_size = 8
+hidden_size = 32
+intermediate_size = 64
+num_hidden_layers = 2
+num_attention_heads = 2
+num_key_value_heads = 1
+"#;
+
+const JOB: &str = r#"
+[cluster]
+gpus = 1
+
+[model]
+name = "Qwen3-1.7B"
+
+[training]
+tensor_parallel = 1
+
+[rollout]
+n = 4
+
+[data]
+prompts = 24
+train_batch_size = 4
+max_response_length = 48
+
+[lengths]
+source = "trace"
+
+[tasks]
+code = 0
+judge = 0
+
+[pipeline]
+placement = "colocated"
+
+[sim]
+steps = 9
+"#;
+
+/// A model and prompts, for both.
+struct Workplace {
+    folder: tempfile::TempDir,
+}
+
+impl Workplace {
+    fn new() -> Self {
+        let place = Self { folder: tempfile::tempdir().expect("a folder") };
+        let data = ["data", "generate", "--output", "data", "--rows", ROWS];
+        place.ok(&[&data[..], &["--validation-rows", "1"]].concat());
+        place.write("recipe.toml", RECIPE);
+        place.write("job.toml", JOB);
+        place.ok(&["sft", "--config", "recipe.toml"]);
+        place
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        fs::write(self.path(name), text).expect("written");
+    }
+
+    fn ok(&self, args: &[&str]) {
+        let mut program = Command::new(env!("CARGO_BIN_EXE_rollpacker"));
+        let output = program.args(args).current_dir(self.folder.path()).output();
+        let output = output.expect("the program starts");
+        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    /// Trains, and leaves the rollouts in the run folder.
+    fn live(&self, schedule: &[String]) -> Vec<Decided> {
+        let place = |key: &str, name: &str| format!("{key}={}", self.path(name).display());
+        let mut overrides = schedule.to_vec();
+        overrides
+            .extend([place("data.train_files", "data/train.parquet"), place("model.path", "warm")]);
+        let recipe = Recipe::read(&self.path("recipe.toml"), &overrides).expect("a recipe");
+        let folder = RunFolder::create(&self.path("run"), &recipe.to_toml(), true).expect("made");
+        let watched = Rc::new(RefCell::new(Watched { folder: Some(folder), decided: Vec::new() }));
+        let session = Session::open(recipe).expect("a session");
+        let model = self.path("run/model");
+        session.train(&Stop::default(), &model, watched.clone(), |_| {}).expect("trained");
+        std::mem::take(&mut watched.borrow_mut().decided)
+    }
+
+    /// Simulates a job over the rollouts that [`live`](Self::live) left.
+    fn simulated(&self, schedule: &[String]) -> Vec<Decided> {
+        let mut overrides = schedule.to_vec();
+        overrides.push(format!("lengths.file={}", self.path("run/rollouts").display()));
+        let job = Job::read(&self.path("job.toml"), &overrides).expect("a job");
+        let watched = Rc::new(RefCell::new(Watched::default()));
+        pipeline(&job, 1).expect("a pipeline").run(watched.clone()).expect("simulated");
+        std::mem::take(&mut watched.borrow_mut().decided)
+    }
+}
+
+/// What a step decided.
+#[derive(Debug, Default, PartialEq)]
+struct Decided {
+    step: u64,
+    round: String,
+    /// Prompt and sample of each response.
+    launched: BTreeSet<(u64, u32)>,
+    /// In the order of decision: prompt and samples.
+    admitted: Vec<(u64, Vec<u32>)>,
+    /// In the order of decision.
+    deferred: Vec<u64>,
+    aborted: usize,
+}
+
+/// Takes down decisions, and writes rollouts if it has a folder.
+#[derive(Default)]
+struct Watched {
+    folder: Option<RunFolder>,
+    decided: Vec<Decided>,
+}
+
+impl Observer for Watched {
+    fn step(&mut self, report: StepReport) {
+        if let Some(folder) = &mut self.folder {
+            folder.step(&report, "", &measure(&report)).expect("written");
+        }
+        self.decided.push(decided(&report));
+    }
+}
+
+fn decided(report: &StepReport) -> Decided {
+    let mut all = Decided { step: report.step.0 + 1, ..Decided::default() };
+    for batch in &report.responses {
+        let prompts = batch.values::<UInt64Type>(column::PROMPT_ID).values().iter().copied();
+        let samples = batch.values::<UInt32Type>(column::SAMPLE).values().iter().copied();
+        all.launched.extend(prompts.zip(samples));
+        let reasons = batch.text(column::FINISH_REASON);
+        all.aborted += reasons.iter().flatten().filter(|reason| *reason == "abort").count();
+    }
+    for batch in &report.decisions {
+        let prompts = batch.values::<UInt64Type>(column::PROMPT_ID);
+        let samples = batch.lists::<UInt32Type>(column::ADMITTED);
+        for (row, decision) in batch.text(column::DECISION).iter().flatten().enumerate() {
+            match decision {
+                "open" => batch.text(column::ROUND).value(row).clone_into(&mut all.round),
+                "admit" => all.admitted.push((prompts.value(row), samples.get(row).to_vec())),
+                "defer" => all.deferred.push(prompts.value(row)),
+                _ => {}
+            }
+        }
+    }
+    all
+}
+
+/// Rounds of both kinds, prompts deferred, and groups that are not the first samples of their prompts: what differs by length.
+fn check_that_lengths_decide(live: &[Decided]) {
+    let all = |holds: fn(&Decided) -> bool| live.iter().filter(|step| holds(step)).count();
+    assert_eq!(live.len(), 9);
+    assert!(all(|step| step.round == "long") >= 2 && all(|step| step.round == "short") >= 4);
+    assert!(all(|step| !step.deferred.is_empty()) >= 4);
+    assert!(all(|step| step.aborted > 0) >= 4);
+    let first = |samples: &[u32]| samples.iter().copied().eq(0..samples.len() as u32);
+    let groups = || live.iter().flat_map(|step| &step.admitted);
+    assert!(groups().filter(|(_, samples)| !first(samples)).count() > groups().count() / 4);
+}
+
+#[test]
+fn a_simulation_with_the_lengths_of_a_live_run_admits_and_defers_what_it_did() {
+    let place = Workplace::new();
+    for (eta_prompts, eta_responses) in [(1.5, 1.5), (1.25, 1.25)] {
+        let schedule = [
+            "schedule.name=tail_batching".to_owned(),
+            format!("schedule.eta_prompts={eta_prompts}"),
+            format!("schedule.eta_responses={eta_responses}"),
+        ];
+        let live = place.live(&schedule);
+        let simulated = place.simulated(&schedule);
+        check_that_lengths_decide(&live);
+        assert_eq!(live.len(), simulated.len());
+        for (live, simulated) in live.iter().zip(&simulated) {
+            let shown = |of: &Decided| {
+                (of.round.clone(), of.launched.clone(), of.admitted.clone(), of.deferred.clone())
+            };
+            assert_eq!(shown(live), shown(simulated), "{schedule:?}, step {}", live.step);
+        }
+    }
+}
