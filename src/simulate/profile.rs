@@ -48,7 +48,7 @@ fn grids(job: &Job, cost: &Cost) -> anyhow::Result<Vec<Grid>> {
     let sizes = doublings(1, job.hardware.devices_per_server.min(gpus));
     let mut grids = Vec::new();
     let mut refused = None;
-    for size in sizes.into_iter().filter(|size| gpus % size == 0) {
+    for size in sizes.into_iter().filter(|size| gpus.is_multiple_of(*size)) {
         match cost.kv_capacity(size) {
             Ok(capacity) => grids.push(grid(job, size, capacity)),
             Err(error) => refused = Some(error),
