@@ -24,7 +24,7 @@ fn paper(args: &[&str]) -> Output {
 }
 
 fn cells(only: &[&str]) -> Vec<Cell> {
-    let mut args = vec!["--json", "--seeds", "1"];
+    let mut args = vec!["--json", "--seeds", "1", "--steps", "20"];
     args.extend(only.iter().flat_map(|item| ["--only", item]));
     let output = paper(&args);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

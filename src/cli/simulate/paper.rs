@@ -9,7 +9,7 @@ use clap::Args;
 
 use super::super::BAD_INPUT;
 use super::{progress, threads};
-use crate::simulate::paper::{Reproduction, render};
+use crate::simulate::paper::{Reproduction, Size, render};
 
 #[derive(Debug, Args)]
 pub(crate) struct PaperArgs {
@@ -25,13 +25,17 @@ pub(crate) struct PaperArgs {
     /// Seeds of each job.
     #[arg(long, value_name = "N", default_value = "2")]
     seeds: NonZero<u64>,
+    /// Steps of each job at most; left out, as many as the papers have.
+    #[arg(long, value_name = "N", conflicts_with = "commands")]
+    steps: Option<NonZero<u64>>,
     /// Runs at a time; left out, one a core.
     #[arg(long, value_name = "N")]
     threads: Option<NonZero<usize>>,
 }
 
 pub(super) fn run(args: &PaperArgs) -> anyhow::Result<ExitCode> {
-    let reproduction = match Reproduction::new(&args.only, args.seeds) {
+    let size = Size { seeds: args.seeds, steps: args.steps };
+    let reproduction = match Reproduction::new(&args.only, size) {
         Ok(reproduction) => reproduction,
         Err(error) => {
             drop(writeln!(std::io::stderr(), "error: {error:#}"));

@@ -5,7 +5,7 @@ use super::item::Item;
 use super::item::Provenance::{Fitted, HeldOut};
 use super::jobs::{self, EVALUATION, QWEN_32B, RLHFUSE, VERL};
 use super::plan::{JobId, Plan};
-use super::runs::Measured;
+use super::runs::{Measured, ROUNDS, Stage};
 
 /// Fig. 10, means read off the curves by job: veRL, RLHFuse, short and long rounds of RollPacker.
 const STEP_S: [[f64; 4]; 3] =
@@ -26,15 +26,12 @@ const BREAKDOWN: [[[f64; 4]; 2]; 3] = [
     [[26.8, 70.1, 1.9, 162.8], [27.5, 567.5, 3.1, 172.9]],
 ];
 
-const STAGES: [(&str, fn(Measured<'_>) -> f64); 4] = [
+const STAGES: [Stage; 4] = [
     ("sync", |measured| measured.stage(|stages| stages.sync)),
     ("rollout", |measured| measured.stage(|stages| stages.rollout)),
     ("reward", |measured| measured.stage(|stages| stages.reward)),
     ("training", |measured| measured.stage(|stages| stages.training)),
 ];
-
-const ROUNDS: [(&str, fn(Measured<'_>) -> Measured<'_>); 2] =
-    [("short", |measured| measured.short()), ("long", |measured| measured.long())];
 
 pub(super) fn items(plan: &mut Plan) -> Vec<Item> {
     vec![

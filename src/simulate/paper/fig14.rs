@@ -12,16 +12,13 @@ use super::item::Item;
 use super::item::Provenance::HeldOut;
 use super::jobs::{CODE, JUDGED, QWEN_7B, QWEN_14B, REWARD_SCHEDULER};
 use super::plan::{JobId, Plan};
-use super::runs::Measured;
+use super::runs::ROUNDS;
 
 /// 14a: mean ratios of five short rounds and of the long one.
 const COLOCATED: [f64; 2] = [0.914, 0.824];
 
 /// 14c: seconds of short and long rounds, means.
 const TIMEOUTS: [(&str, [f64; 2]); 2] = [("adaptive", [31.9, 81.8]), ("fixed", [56.0, 80.0])];
-
-const ROUNDS: [(&str, fn(Measured<'_>) -> Measured<'_>); 2] =
-    [("short", |measured| measured.short()), ("long", |measured| measured.long())];
 
 pub(super) fn items(plan: &mut Plan) -> Vec<Item> {
     vec![

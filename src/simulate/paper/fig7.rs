@@ -7,14 +7,11 @@ use super::item::Item;
 use super::item::Provenance::HeldOut;
 use super::jobs::{REWARD_SCHEDULER, THINKING_8B};
 use super::plan::Plan;
-use super::runs::Measured;
+use super::runs::ROUNDS;
 
 /// By tensor parallelism: preemptions of a short and a long round, seconds of both.
 const PAPER: [(u32, [f64; 2], [f64; 2]); 2] =
     [(1, [5199.0, 2900.0], [1029.0, 1172.0]), (2, [4102.0, 2601.0], [768.0, 1284.0])];
-
-const ROUNDS: [(&str, fn(Measured<'_>) -> Measured<'_>); 2] =
-    [("short", |measured| measured.short()), ("long", |measured| measured.long())];
 
 pub(super) fn items(plan: &mut Plan) -> Vec<Item> {
     vec![Item::new(plan, ROLLPACKER, "Fig. 7", |item, plan| {

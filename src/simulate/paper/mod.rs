@@ -30,6 +30,7 @@ use anyhow::ensure;
 pub use cell::{Cell, Measure, render};
 use item::Item;
 use plan::Plan;
+pub use plan::Size;
 
 /// Where RollPacker's numbers are from.
 const ROLLPACKER: &str = "RollPacker (NSDI '26)";
@@ -58,12 +59,12 @@ pub struct Reproduction {
 }
 
 impl Reproduction {
-    /// Those whose source or name contains one of `only`, all for none; each job is run with so many seeds.
+    /// Those whose source or name contains one of `only`, all for none.
     ///
     /// # Errors
     /// If nothing contains one of `only`.
-    pub fn new(only: &[String], seeds: NonZero<u64>) -> anyhow::Result<Self> {
-        let mut plan = Plan::new(seeds);
+    pub fn new(only: &[String], size: Size) -> anyhow::Result<Self> {
+        let mut plan = Plan::new(size);
         let mut items: Vec<Item> = ITEMS.iter().flat_map(|items| items(&mut plan)).collect();
         let names = |items: &[Item]| items.iter().map(Item::title).collect::<Vec<_>>();
         let all = names(&items);

@@ -15,10 +15,19 @@ use crate::recipe::{from_table, overlay};
 
 /// Jobs to be run.
 pub(super) struct Plan {
-    seeds: NonZero<u64>,
+    size: Size,
     wanted: Vec<Wanted>,
     /// Those that were asked for since they were last taken.
     asked: Vec<JobId>,
+}
+
+/// How much of each job is run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Size {
+    /// Seeds.
+    pub seeds: NonZero<u64>,
+    /// Steps at most; none: as many as the job has.
+    pub steps: Option<NonZero<u64>>,
 }
 
 /// A job of a plan.
@@ -33,9 +42,9 @@ struct Wanted {
 }
 
 impl Plan {
-    /// No jobs yet, which are to be run with so many seeds each.
-    pub(super) fn new(seeds: NonZero<u64>) -> Self {
-        Self { seeds, wanted: Vec::new(), asked: Vec::new() }
+    /// No jobs yet.
+    pub(super) fn new(size: Size) -> Self {
+        Self { size, wanted: Vec::new(), asked: Vec::new() }
     }
 
     /// The job `base` with `settings`, `key=value` each.
@@ -76,7 +85,7 @@ impl Plan {
             false => setting.clone(),
         };
         let settings: Vec<String> = settings.iter().map(quoted).collect();
-        let (path, seeds) = (base.path, self.seeds);
+        let (path, seeds) = (base.path, self.size.seeds);
         format!("rollpacker simulate --config {path} --seeds {seeds} {}", settings.join(" "))
             .trim_end()
             .to_owned()
@@ -129,7 +138,7 @@ impl Plan {
                 of.push(None);
                 continue;
             }
-            let raw = wanted.raw(self.seeds).with_context(|| self.command(JobId(id)))?;
+            let raw = wanted.raw(self.size).with_context(|| self.command(JobId(id)))?;
             let known = jobs.iter().position(|job| job.raw == raw);
             of.push(Some(known.unwrap_or(jobs.len())));
             if known.is_none() {
@@ -141,13 +150,14 @@ impl Plan {
 }
 
 impl Wanted {
-    fn raw(&self, seeds: NonZero<u64>) -> anyhow::Result<RawJob> {
+    fn raw(&self, size: Size) -> anyhow::Result<RawJob> {
         let mut table: Table = self.base.text.parse()?;
         for setting in &self.settings {
             overlay(&mut table, setting)?;
         }
         let mut raw: RawJob = from_table(table)?;
-        raw.sim.seeds = seeds.get();
+        raw.sim.seeds = size.seeds.get();
+        raw.sim.steps = size.steps.map_or(raw.sim.steps, |most| raw.sim.steps.min(most.get()));
         Ok(raw)
     }
 }

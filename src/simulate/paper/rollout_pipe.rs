@@ -20,10 +20,12 @@ const CAPS: [u32; 4] = [1024, 2048, 4096, 8192];
 
 type Pair = [JobId; 2];
 
+type Seconds = fn(&Runs, JobId) -> f64;
+
 pub(super) fn items(plan: &mut Plan) -> Vec<Item> {
     vec![Item::new(plan, SOURCE, "end time and waiting", |item, plan| {
         let pairs = CAPS.map(|cap| pair(plan, cap));
-        let measures: [(&str, [f64; 2], fn(&Runs, JobId) -> f64); 2] = [
+        let measures: [(&str, [f64; 2], Seconds); 2] = [
             ("end time", END_TIME, |runs, job| runs.of(job).step_s()),
             ("trainer waiting", WAITING, waiting_s),
         ];

@@ -18,6 +18,16 @@ pub(super) struct Measured<'a> {
     round: Option<&'static str>,
 }
 
+/// A stage by name, and the mean seconds that steps spend on it.
+pub(super) type Stage = (&'static str, fn(Measured<'_>) -> f64);
+
+/// A kind of rounds by name, and how to pick it.
+pub(super) type Kind = (&'static str, fn(Measured<'_>) -> Measured<'_>);
+
+/// The kinds of rounds that tail batching has.
+pub(super) const ROUNDS: [Kind; 2] =
+    [("short", |measured| measured.short()), ("long", |measured| measured.long())];
+
 impl Runs {
     pub(super) fn new(outcomes: Vec<Vec<Outcome>>, of: Vec<Option<usize>>) -> Self {
         Self { outcomes, of }
