@@ -19,8 +19,8 @@ use rollpacker_dataflow::schema::column;
 /// Prompts of an epoch. Runs go on into a second one.
 const ROWS: &str = "24";
 
-/// Under one instance, data in the order of its rows, and slots for all that a round launches, what a round admits hangs on nothing but
-/// the lengths.
+/// With one instance, which has slots for all that a round launches, what a round admits hangs on the lengths alone. Rows come in their
+/// order, so that the simulation knows a prompt by its row.
 const RECIPE: &str = r#"
 [data]
 train_files = ["data/train.parquet"]
@@ -154,7 +154,6 @@ struct Decided {
     admitted: Vec<(u64, Vec<u32>)>,
     /// In the order of decision.
     deferred: Vec<u64>,
-    aborted: usize,
 }
 
 /// Takes down decisions, and writes rollouts if it has a folder.
@@ -179,8 +178,6 @@ fn decided(report: &StepReport) -> Decided {
         let prompts = batch.values::<UInt64Type>(column::PROMPT_ID).values().iter().copied();
         let samples = batch.values::<UInt32Type>(column::SAMPLE).values().iter().copied();
         all.launched.extend(prompts.zip(samples));
-        let reasons = batch.text(column::FINISH_REASON);
-        all.aborted += reasons.iter().flatten().filter(|reason| *reason == "abort").count();
     }
     for batch in &report.decisions {
         let prompts = batch.values::<UInt64Type>(column::PROMPT_ID);
@@ -203,7 +200,6 @@ fn check_that_lengths_decide(live: &[Decided]) {
     assert_eq!(live.len(), 9);
     assert!(all(|step| step.round == "long") >= 2 && all(|step| step.round == "short") >= 4);
     assert!(all(|step| !step.deferred.is_empty()) >= 4);
-    assert!(all(|step| step.aborted > 0) >= 4);
     let first = |samples: &[u32]| samples.iter().copied().eq(0..samples.len() as u32);
     let groups = || live.iter().flat_map(|step| &step.admitted);
     assert!(groups().filter(|(_, samples)| !first(samples)).count() > groups().count() / 4);
@@ -223,10 +219,7 @@ fn a_simulation_with_the_lengths_of_a_live_run_admits_and_defers_what_it_did() {
         check_that_lengths_decide(&live);
         assert_eq!(live.len(), simulated.len());
         for (live, simulated) in live.iter().zip(&simulated) {
-            let shown = |of: &Decided| {
-                (of.round.clone(), of.launched.clone(), of.admitted.clone(), of.deferred.clone())
-            };
-            assert_eq!(shown(live), shown(simulated), "{schedule:?}, step {}", live.step);
+            assert_eq!(live, simulated, "{schedule:?}");
         }
     }
 }

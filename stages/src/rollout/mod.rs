@@ -262,7 +262,8 @@ pub type Waker = Arc<dyn Fn() + Send + Sync>;
 /// # Contract
 /// - Every sample of every [`Request`] is reported exactly once: as [`Completed`](RolloutEvent::Completed), with
 ///   [`FinishReason::Abort`] if it was aborted before it ended. After [`Failed`](RolloutEvent::Failed) nothing is owed.
-/// - Commands take effect in the order in which they are given. Responses requested after [`load`](Self::load) are sampled by the
+/// - Commands take effect in the order in which they are given. Requests may wait until the next command of another kind or the next
+///   [`poll`](Self::poll), so that they start together; the waker is called for them. Responses requested after [`load`](Self::load) are sampled by the
 ///   loaded policy from their first token on; a resumed one from the first token that it does not bring with it. What is reported of a
 ///   resumed response holds the tokens that it brought.
 /// - What is sampled for a response depends on the seed of the engine, the step that launched it, prompt, sample and weights, never on

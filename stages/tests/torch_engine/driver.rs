@@ -73,8 +73,13 @@ impl Driver {
             if let Some(event) = self.engine.poll() {
                 return event;
             }
-            self.woken.recv_timeout(Duration::from_secs(120)).expect("the engine wakes its caller");
+            self.wait();
         }
+    }
+
+    /// Blocks until the engine wakes its caller.
+    pub(super) fn wait(&self) {
+        self.woken.recv_timeout(Duration::from_secs(120)).expect("the engine wakes its caller");
     }
 
     pub(super) fn collect(&mut self, responses: usize) -> BTreeMap<SampleId, Completion> {

@@ -142,6 +142,25 @@ fn samples_of_a_prompt_share_its_prefill() {
 }
 
 #[test]
+fn what_is_asked_for_between_two_polls_starts_together() {
+    let mut driver = Driver::new(config(Sampling::unrestricted(20)));
+    driver.engine.generate(request(0, 0..2, &[1, 2, 3]));
+    // Takes longer than the first request would need to start.
+    let _slow = decoder("qwen2_tied");
+    driver.engine.generate(request(1, 0..2, &[4, 5]));
+    let all = driver.collect(4);
+    assert!(all.values().all(|completion| completion.started == all[&id(0, 0)].started));
+}
+
+#[test]
+fn what_is_asked_for_is_heard_of_without_a_poll() {
+    let mut driver = Driver::new(config(Sampling::unrestricted(4)));
+    driver.engine.generate(request(0, 0..1, &[1, 2, 3]));
+    driver.wait();
+    driver.collect(1);
+}
+
+#[test]
 fn lengths_are_capped_and_held_up() {
     let sampling = Sampling { min_new_tokens: 40, ..Sampling::unrestricted(40) };
     let mut driver = Driver::new(config(sampling));
@@ -249,6 +268,7 @@ fn a_response_that_runs_goes_on_with_the_loaded_policy() {
     let (clock, closed) = Turnstile::for_readings(50);
     let mut driver = Driver::start_by(clock, "qwen2_tied", config(sampling), store.clone());
     driver.engine.generate(request(0, 0..1, &[1, 2, 3]));
+    assert_eq!(driver.engine.poll(), None);
     while driver.engine.statistics()[0].decode_iterations < 2 {
         std::thread::yield_now();
     }
@@ -314,12 +334,14 @@ fn a_panic_of_an_instance_is_a_failure_not_a_hang() {
         let _gone = wake.send(());
     }));
     engine.generate(request(0, 0..1, &[1]));
-    woken.recv_timeout(Duration::from_secs(120)).unwrap();
+    let event = loop {
+        if let Some(event) = engine.poll() {
+            break event;
+        }
+        woken.recv_timeout(Duration::from_secs(120)).unwrap();
+    };
     let reason = "panicked: no words".to_owned();
-    assert_eq!(
-        engine.poll(),
-        Some(RolloutEvent::Failed(RolloutError::Engine { instance: 0, reason }))
-    );
+    assert_eq!(event, RolloutEvent::Failed(RolloutError::Engine { instance: 0, reason }));
 }
 
 #[test]
@@ -329,6 +351,7 @@ fn dropping_a_working_engine_ends_it() {
     for prompt in 0..8 {
         driver.engine.generate(request(prompt, 0..32, &[1, 2, 3]));
     }
+    let _first = driver.engine.poll();
     drop(driver);
 }
 

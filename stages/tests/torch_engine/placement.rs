@@ -42,6 +42,7 @@ fn what_a_given_up_instance_had_goes_on_elsewhere() {
     let (clock, closed) = Turnstile::for_readings(60);
     let mut driver = Driver::start_by(clock, "qwen2_tied", instances(2, base), WeightStore::new(1));
     ask(&mut driver, &prompts());
+    assert_eq!(driver.engine.poll(), None);
     while driver.engine.statistics().iter().any(|instance| instance.decode_iterations < 3) {
         std::thread::yield_now();
     }

@@ -90,6 +90,7 @@ fn stopping_again_and_again_changes_nothing() {
             Driver::start_by(clock, "qwen2_tied", config(sampling), WeightStore::new(1));
         let resumed = vec![kept.clone()];
         driver.engine.generate(Request { resumed, ..request(0, 0..1, &prompts()[2]) });
+        assert_eq!(driver.engine.poll(), None);
         while driver.engine.statistics()[0].decode_iterations == 0 {
             std::thread::yield_now();
         }
