@@ -123,9 +123,10 @@ mod tests {
         two.count(1, 4, 4 * 70, Nanos(500));
         two.count(1, 0, 0, Nanos(500));
         let rows = take([&one, &two].into_iter());
+        let nanos = |row: &Row| (row.seconds * 1e9).round();
         let brief: Vec<_> =
-            rows.iter().map(|row| (row.instances, row.tokens, row.seconds, row.repeats)).collect();
-        assert_eq!(brief, [(1, 70, 5e-7, 1), (2, 80, 2e-6, 2), (2, 200, 9e-6, 1)]);
+            rows.iter().map(|row| (row.instances, row.tokens, nanos(row), row.repeats)).collect();
+        assert_eq!(brief, [(1, 70, 500.0, 1), (2, 80, 2000.0, 2), (2, 200, 9000.0, 1)]);
         assert!(rows.iter().all(|row| (row.phase, row.batch_size) == (Phase::Decode, 4)));
         assert_eq!(take([&one, &two].into_iter()), [], "each is taken once");
     }
