@@ -160,7 +160,7 @@ def step_rollpacker(folder, prompts, steps):
     out = folder / "run"
     program = ROOT / "target/release/rollpacker"
     subprocess.run(
-        [program, "train", "--config", ROOT / "configs/chain_sync.toml", "--out", out, *settings], check=True, stdout=subprocess.DEVNULL
+        [program, "train", "--config", ROOT / "configs/chain_fused.toml", "--out", out, *settings], check=True, stdout=subprocess.DEVNULL
     )
     steps = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     data = [step["data"] for step in steps if step["round"] != "validation"][1:]
