@@ -24,8 +24,10 @@ pub(super) fn planned(
         let tokens = f64::from(longest) / f64::from(written.tensor_parallel * context);
         BF16 * layers * tokens * f64::from(model.hidden_size) <= ACTIVATIONS * hardware.memory
     };
-    let context =
-        (1..=split).filter(|context| split.is_multiple_of(*context)).find(fits).unwrap_or(written.context);
+    let context = (1..=split)
+        .filter(|context| split.is_multiple_of(*context))
+        .find(fits)
+        .unwrap_or(written.context);
     TrainingLayout { pipeline: split / context, context, ..written }
 }
 
