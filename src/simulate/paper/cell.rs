@@ -136,12 +136,12 @@ mod tests {
             cell("Fig. 2", "order", 1.0, 0.96, Measure::Points, false),
         ];
         expect![[r#"
-                             paper   ours    error
+                            paper   ours    error
             Paper, Table 1
-              a step, s        120    138    +15 %     fitted
-              share          0.500  0.560  +6.0 pt  *  fitted
+              a step, s       120    138    +15 %     fitted
+              share         0.500  0.560  +6.0 pt  *  fitted
             Paper, Fig. 2
-              order          1.000  0.960  -4.0 pt
+              order         1.000  0.960  -4.0 pt
 
             Within 15 %, or 5 points (pt) where shares and ratios are compared: 1 of 2 cells that the model was fitted to, 1 of 1 that it was not. The others are marked *.
         "#]]

@@ -116,3 +116,38 @@ impl Reproduction {
         self.items.iter().map(|item| (item.title(), of(item))).collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn runs(only: &[&str], seeds: u64) -> usize {
+        let only: Vec<String> = only.iter().map(|&item| item.to_owned()).collect();
+        let size = Size { seeds: NonZero::new(seeds).expect("some"), steps: None };
+        Reproduction::new(&only, size).expect("known").runs().expect("valid jobs")
+    }
+
+    #[test]
+    fn a_job_that_several_items_need_is_run_once_a_seed() {
+        // Three jobs by veRL and the four systems.
+        assert_eq!(runs(&["Table 2"], 1), 15);
+        // veRL and RollPacker are known, RLHFuse is not.
+        assert_eq!(runs(&["Table 2", "Fig. 10"], 1), 18);
+        assert_eq!(runs(&["Table 2", "Fig. 10"], 2), 36);
+        // The 14B job as it is written has the 32 GPUs that Fig. 16 begins with.
+        assert_eq!(runs(&["Table 2", "Fig. 16"], 1), 15 + 4);
+        assert!(runs(&[], 1) > 100);
+    }
+
+    #[test]
+    fn every_item_says_by_which_commands_its_jobs_are_run() {
+        let size = Size { seeds: NonZero::<u64>::MIN, steps: None };
+        let commands = Reproduction::new(&[], size).expect("all").commands();
+        assert_eq!(commands.len(), 20);
+        for (title, commands) in commands {
+            assert!(!commands.is_empty(), "{title}");
+            let known = commands.iter().all(|line| line.contains("--config configs/sim/"));
+            assert!(known, "{commands:?}");
+        }
+    }
+}
