@@ -140,14 +140,17 @@ impl Summary {
 }
 
 impl Bias {
-    /// Beside the lengths of the baseline, seed by seed: it trains on all that the policy samples. Where those are not known, as the run's own
-    /// ledger estimates it.
+    /// As the run's own ledger has it where that is exact; otherwise beside the lengths of the baseline, seed by seed: it trains on all that
+    /// the policy samples.
     fn of(runs: &[Outcome], baseline: &[Outcome]) -> Self {
         let estimated = |run: &Outcome, name: &str| {
             last(run, &format!("bias/weighted_{name}")).or(last(run, &format!("bias/{name}")))
         };
         let ratio = |name: &str, known: &dyn Fn(&Outcome, &Outcome) -> Option<f64>| {
-            let of = |(run, base)| known(run, base).or_else(|| estimated(run, name));
+            let of = |(run, base)| {
+                let known = if is_exact(run) { None } else { known(run, base) };
+                known.or_else(|| estimated(run, name))
+            };
             Stat::of(&runs.iter().zip(baseline).filter_map(of).collect::<Vec<_>>())
         };
         let inclusion = inclusion(runs, baseline);
@@ -173,6 +176,13 @@ impl Bias {
 
 /// Least effective sample size of a configuration that is called one of low bias.
 pub const LEAST_ESS: f64 = 0.95;
+
+/// Whether the run's own ledger knows the policy's lengths: no response was dropped because its siblings were shorter. It is then nearer than
+/// the baseline, whose responses are others.
+fn is_exact(run: &Outcome) -> bool {
+    let bounds = ["bias/policy_mean", "bias/policy_mean_low"].map(|name| last(run, name));
+    matches!(bounds, [Some(estimate), Some(low)] if (estimate - low).abs() <= 1e-3 * estimate)
+}
 
 fn stat(runs: &[Outcome], value: impl Fn(&Outcome) -> Option<f64>) -> Option<Stat> {
     Stat::of(&runs.iter().filter_map(value).collect::<Vec<_>>())
@@ -207,7 +217,8 @@ fn last(run: &Outcome, name: &str) -> Option<f64> {
 fn inclusion(runs: &[Outcome], baseline: &[Outcome]) -> Vec<(String, Stat)> {
     let known: Vec<Vec<(String, f64)>> =
         runs.iter().zip(baseline).map(|(run, base)| bias::inclusion(run, base)).collect();
-    let buckets = known.first().filter(|buckets| !buckets.is_empty());
+    let exact = runs.iter().all(is_exact);
+    let buckets = known.first().filter(|buckets| !buckets.is_empty() && !exact);
     let Some(buckets) = buckets else { return estimated_inclusion(runs) };
     let of = |bucket: &String| {
         let values = known.iter().filter_map(|buckets| {

@@ -50,7 +50,7 @@ const ALL: &[Variant] = &[
         "tail_batching",
         &["schedule.eta_prompts=1.25", "schedule.eta_responses=1", "schedule.selection=weighted"],
     ),
-    // The same two with what is beyond the papers: requests handed out one by one, groups streamed to the trainer in short rounds as well,
+    // The same two with what is beyond the papers: requests handed out one by one (the first), groups streamed to the trainer in short rounds as well,
     // stragglers merged onto wider instances, parallelism by predicted time, for rollout and trainer.
     Variant::new(
         "tail_batching tuned",
@@ -75,7 +75,6 @@ const ALL: &[Variant] = &[
             "schedule.eta_prompts=1.25",
             "schedule.eta_responses=1",
             "schedule.selection=weighted",
-            "rollout.hand_out=streamed",
             "pipeline.max_groups=2",
             "stream.rounds=all",
             "stream.trigger=predicted",
