@@ -34,10 +34,9 @@ pub mod prelude {
     pub use rollpacker_dataflow::step::{PolicyVersion, PromptId, SampleId, Step};
     pub use rollpacker_dataflow::{feedback, runtime, schema};
     pub use rollpacker_operators::advantage::{Advantage, Grpo, Rloo, Scored};
-    pub use rollpacker_operators::gradient::Fetch;
+    pub use rollpacker_operators::overlap::{Fetch, Scoring};
     pub use rollpacker_operators::placement::{Colocated, Place, Separate, Shared};
     pub use rollpacker_operators::report::{Observed, Observer, StepReport, measure, observe};
-    pub use rollpacker_operators::reward::Scoring;
     pub use rollpacker_operators::schedule::operator::{Prompts, Stop};
     pub use rollpacker_operators::schedule::{
         Schedule, Synchronous, TailBatching, sync, tail_batching,

@@ -7,9 +7,8 @@ mod support;
 
 use divan::Bencher;
 use divan::counter::ItemsCount;
-use rollpacker_operators::gradient::Fetch;
+use rollpacker_operators::overlap::{Fetch, Scoring};
 use rollpacker_operators::placement::Colocated;
-use rollpacker_operators::reward::Scoring;
 use rollpacker_operators::schedule::{Synchronous, sync};
 use rollpacker_stages::rollout::Placement;
 use support::in_virtual_time::VirtualRun;

@@ -15,9 +15,9 @@ use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::generic::operator::empty;
 use rollpacker_dataflow::timely::dataflow::operators::{Capability, Concat};
 use rollpacker_dataflow::timely::progress::frontier::MutableAntichain;
-use serde::{Deserialize, Serialize};
 
 use crate::group::Groups;
+use crate::overlap::Fetch;
 use crate::trainer::TrainerThread;
 
 /// Groups whose gradient is accumulated, and the trainer that holds it.
@@ -29,27 +29,6 @@ pub struct Gradients<'scope> {
     /// Errors so far.
     pub errors: BatchStream<'scope>,
     pub(crate) trainer: Rc<TrainerThread>,
-}
-
-/// When groups are handed to the trainer; never while no device trains.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Fetch {
-    /// As they become complete: those that wait, at most so many at once; none: all of them.
-    Streamed {
-        /// Groups of a call.
-        max_groups: Option<usize>,
-    },
-    /// Once what is there when a device begins to train, the others when all of the step are there.
-    Once,
-    /// When all of the step are there.
-    WholeStep,
-}
-
-impl Default for Fetch {
-    fn default() -> Self {
-        Self::Streamed { max_groups: None }
-    }
 }
 
 /// Accumulates gradients.

@@ -12,7 +12,7 @@ use rollpacker_dataflow::step::{PromptId, Step};
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::Capability;
 
-use crate::gradient::Fetch;
+use crate::overlap::Fetch;
 use crate::reward::Scored;
 use crate::rows::{Row, gather};
 use crate::schedule::encode::ADMIT;

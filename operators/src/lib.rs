@@ -14,6 +14,7 @@ mod columns;
 pub mod gradient;
 pub mod group;
 pub mod ledger;
+pub mod overlap;
 pub mod placement;
 pub mod policy;
 pub mod prompts;

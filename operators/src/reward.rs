@@ -16,9 +16,9 @@ use rollpacker_dataflow::step::{PromptId, SampleId, Step};
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::{Capability, Concat, ConnectLoop};
 use rollpacker_stages::reward::{RewardError, Router, Sample, Score};
-use serde::{Deserialize, Serialize};
 use slab::Slab;
 
+use crate::overlap::Scoring;
 use crate::rollout::Rollouts;
 use crate::rows::{Row, gather};
 use crate::schedule::operator::finish_reason;
@@ -33,17 +33,6 @@ pub struct Scored<'scope> {
     pub placements: Option<BatchStream<'scope>>,
     /// Errors so far.
     pub errors: BatchStream<'scope>,
-}
-
-/// When responses are scored.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Scoring {
-    /// Each as it ends, beside the rollout (RLHFuse, ROLL, RollPacker).
-    #[default]
-    Streamed,
-    /// All of a step once its rollout has ended (veRL).
-    AfterRollout,
 }
 
 /// Scores responses.

@@ -2,10 +2,9 @@
 
 mod support;
 
-use rollpacker_operators::gradient::Fetch;
+use rollpacker_operators::overlap::{Fetch, Scoring};
 use rollpacker_operators::placement::{Colocated, Place, Separate};
 use rollpacker_operators::report::{StepReport, measure};
-use rollpacker_operators::reward::Scoring;
 use rollpacker_stages::rollout::Placement;
 use support::in_virtual_time::VirtualRun;
 

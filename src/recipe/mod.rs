@@ -10,8 +10,7 @@ pub mod schedule;
 use std::path::{Path, PathBuf};
 
 use rollpacker_datasets::{Columns, DatasetConfig};
-use rollpacker_operators::gradient::Fetch;
-use rollpacker_operators::reward::Scoring;
+use rollpacker_operators::overlap::{Fetch, Scoring};
 use rollpacker_operators::schedule::Builtin;
 use rollpacker_stages::train::config::{OptimizerConfig, PolicyLoss, TrainerConfig};
 use rollpacker_stages::train::learning_rate::{Decay, LearningRate};
@@ -217,6 +216,9 @@ impl Recipe {
         self.raw.schedule.build(schedule::Size {
             prompts: self.raw.data.train_batch_size,
             responses: self.raw.rollout.n,
+            // What one round trains on, all at once.
+            slots: (self.raw.data.train_batch_size as u64)
+                .saturating_mul(self.raw.rollout.n.into()),
             total_steps: self.raw.trainer.total_training_steps,
         })
     }

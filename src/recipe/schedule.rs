@@ -1,7 +1,6 @@
 //! The section `[schedule]`: which schedule, and the options of its own; recipes and simulated jobs share it.
 
-use rollpacker_operators::gradient::Fetch;
-use rollpacker_operators::reward::Scoring;
+use rollpacker_operators::overlap::{Fetch, Scoring};
 use rollpacker_operators::schedule::{
     Builtin, Dynamic, FrontierGroup, HistorySorted, Partial, Schedule, ScheduleError, Sorted,
     Synchronous, TailBatching, dynamic, frontier_group, history_sorted, partial, sorted, sync,
@@ -32,6 +31,8 @@ pub struct Size {
     pub prompts: usize,
     /// Responses to each.
     pub responses: u32,
+    /// Responses that run at once under a schedule that holds the others back, unless its `slots` says so.
+    pub slots: u64,
     /// Steps of the run, if it has an end of its own.
     pub total_steps: Option<u64>,
 }
@@ -156,9 +157,7 @@ impl Section {
             table.insert("total_steps".to_owned(), integer(steps));
         }
         if (known.fields)().contains(&"slots") && !table.contains_key("slots") {
-            // What one round trains on, all at once.
-            let slots = (size.prompts as u64).saturating_mul(size.responses.into());
-            table.insert("slots".to_owned(), integer(slots));
+            table.insert("slots".to_owned(), integer(size.slots));
         }
         let refuse = |reason: String| RecipeError::Type { key: "schedule".to_owned(), reason };
         (known.build)(table)

@@ -4,8 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rollpacker_datasets::{Trace, TraceOptions};
-use rollpacker_operators::gradient::Fetch;
-use rollpacker_operators::reward::Scoring;
+use rollpacker_operators::overlap::{Fetch, Scoring};
 use rollpacker_operators::schedule::Builtin;
 use rollpacker_stages::cluster::{Calibration, Hardware, ModelShape, TrainingLayout};
 use rollpacker_stages::model::tokenizer::Tokenizer;
@@ -209,13 +208,10 @@ impl Job {
     /// # Errors
     /// If its options are out of bounds.
     pub fn schedule(&self) -> Result<Builtin, RecipeError> {
-        let mut section = self.raw.schedule.clone();
-        if HAS_SLOTS.contains(&section.name.as_str()) && !section.options.contains_key("slots") {
-            section.options.insert("slots".to_owned(), Value::Integer(self.slots().into()));
-        }
-        section.build(Size {
+        self.raw.schedule.build(Size {
             prompts: self.raw.data.train_batch_size,
             responses: self.raw.rollout.n,
+            slots: self.slots().into(),
             total_steps: Some(self.total_steps()),
         })
     }
@@ -301,9 +297,6 @@ impl Job {
         )
     }
 }
-
-/// Schedules that hold back what the engine has no slot for; left out, `schedule.slots` is what the engine runs at once.
-const HAS_SLOTS: [&str; 2] = ["sorted", "frontier_group"];
 
 /// How the authors of a schedule run it.
 struct Habits {

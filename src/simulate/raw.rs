@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use rollpacker_operators::reward::Scoring;
+use rollpacker_operators::overlap::Scoring;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use rollpacker_dataflow::clock::{Nanos, VirtualClock};
-use rollpacker_operators::reward::Scoring;
+use rollpacker_operators::overlap::Scoring;
 use rollpacker_stages::cluster::Calibration;
 use rollpacker_stages::reward::Router;
 use rollpacker_stages::reward::simulated::{

@@ -21,8 +21,9 @@ pub(super) struct Launch {
 }
 
 /// What is kept of responses from one round for a later one.
-#[derive(Default)]
 pub(super) struct Kept {
+    /// Whether the schedule pauses responses at all.
+    pauses: bool,
     /// Responses that are being stopped to be continued.
     pausing: BTreeSet<SampleId>,
     /// What was kept of each.
@@ -46,6 +47,17 @@ struct Brought {
 }
 
 impl Kept {
+    /// Nothing is kept yet, and no whole response ever is unless the schedule `pauses`.
+    pub(super) fn new(pauses: bool) -> Self {
+        Self {
+            pauses,
+            pausing: BTreeSet::new(),
+            samples: BTreeMap::new(),
+            brought: BTreeMap::new(),
+            whole: BTreeMap::new(),
+        }
+    }
+
     /// The round of `step` is the one that is open: what earlier ones did not pause is forgotten.
     pub(super) fn open(&mut self, step: Step) {
         let first = SampleId { step, ..SampleId::default() };
@@ -101,7 +113,7 @@ impl Kept {
         if completion.finish_reason.is_whole() {
             if pausing {
                 self.keep(id, Sample::Whole(completion.clone()));
-            } else {
+            } else if self.pauses {
                 self.whole.insert(id, completion.clone());
             }
         } else if pausing {

@@ -23,9 +23,9 @@ use rollpacker_stages::rollout::{
 
 use self::kept::{Ended, Kept, Launch};
 use crate::columns::lists;
+use crate::overlap::Scoring;
 use crate::placement;
 use crate::policy::policy_of;
-use crate::reward::Scoring;
 use crate::rows::{Row, gather};
 use crate::schedule::encode::{LAUNCH, PAUSE};
 use crate::schedule::operator::{Rounds, Scheduled, schedule};
@@ -77,6 +77,7 @@ impl<'scope> RolloutExt<'scope> for Scheduled<'scope> {
         let mut scheduled = self;
         let reader_errors = scheduled.prompts.errors.clone();
         let placement = scheduled.placement.take();
+        let pauses = scheduled.schedule.pauses();
         // The summaries may be 0: schedule and placement declare that no output of theirs follows from responses or scores, so these
         // are no cycles of times.
         let (loop_end, heard) = scope.feedback(Steps(0));
@@ -91,7 +92,8 @@ impl<'scope> RolloutExt<'scope> for Scheduled<'scope> {
         };
         let placements = placement.map(|policy| placement::operator::place(policy, rounds, clock));
         let placed = placements.clone().unwrap_or_else(|| empty(scope));
-        let (responses, errors) = generate(requests, policies.clone(), placed, Box::new(engine));
+        let (responses, errors) =
+            generate(requests, policies.clone(), placed, Box::new(engine), pauses);
         responses.clone().connect_loop(loop_end);
         let errors = reader_errors.concat(failed).concat(errors);
         Rollouts { responses, decisions, placements, errors, scores, scoring: Scoring::default() }
@@ -103,6 +105,7 @@ fn generate<'scope>(
     policies: BatchStream<'scope>,
     placements: BatchStream<'scope>,
     engine: Box<dyn RolloutEngine>,
+    pauses: bool,
 ) -> (BatchStream<'scope>, BatchStream<'scope>) {
     let mut operator = Operator::new("rollout", requests.scope());
     let mut requests = operator.input(requests, Pipeline, &schema::REQUESTS);
@@ -113,7 +116,7 @@ fn generate<'scope>(
     let response_stream = operator.spanned(response_stream);
     let wake = operator.waker();
     operator.build(move |_capabilities| {
-        let mut driver = Driver::new(engine);
+        let mut driver = Driver::new(engine, pauses);
         driver.engine.wake_by(Arc::new(wake));
         move |_frontiers| {
             // Policies and placements first: a request of a step comes after those of the step.
@@ -160,12 +163,12 @@ struct Driver {
 }
 
 impl Driver {
-    fn new(engine: Box<dyn RolloutEngine>) -> Self {
+    fn new(engine: Box<dyn RolloutEngine>, pauses: bool) -> Self {
         Self {
             engine,
             steps: BTreeMap::new(),
             policies: BTreeMap::new(),
-            kept: Kept::default(),
+            kept: Kept::new(pauses),
             ended: BTreeMap::new(),
             failed: false,
             untold: None,

@@ -8,10 +8,32 @@ use super::{
     TailBatching,
 };
 
-/// Any built-in schedule: what a recipe chooses by name, and what a snapshot holds.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Builtin {
+macro_rules! builtin {
+    ($($(#[$meta:meta])* $name:ident($schedule:ty),)*) => {
+        /// Any built-in schedule: what a recipe chooses by name, and what a snapshot holds.
+        #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+        #[serde(rename_all = "snake_case")]
+        pub enum Builtin { $($(#[$meta])* $name($schedule),)* }
+
+        $(impl From<$schedule> for Builtin {
+            fn from(schedule: $schedule) -> Self {
+                Self::$name(schedule)
+            }
+        })*
+
+        impl Builtin {
+            fn inner(&self) -> &dyn Schedule {
+                match self { $(Self::$name(schedule) => schedule,)* }
+            }
+
+            fn inner_mut(&mut self) -> &mut dyn Schedule {
+                match self { $(Self::$name(schedule) => schedule,)* }
+            }
+        }
+    };
+}
+
+builtin! {
     /// Everything launched is waited for.
     Sync(Synchronous),
     /// Everything launched is waited for; long prompts share rounds.
@@ -26,74 +48,6 @@ pub enum Builtin {
     Partial(Partial),
     /// Groups that are closest to completion go first.
     FrontierGroup(FrontierGroup),
-}
-
-impl From<Synchronous> for Builtin {
-    fn from(schedule: Synchronous) -> Self {
-        Self::Sync(schedule)
-    }
-}
-
-impl From<HistorySorted> for Builtin {
-    fn from(schedule: HistorySorted) -> Self {
-        Self::HistorySorted(schedule)
-    }
-}
-
-impl From<TailBatching> for Builtin {
-    fn from(schedule: TailBatching) -> Self {
-        Self::TailBatching(schedule)
-    }
-}
-
-impl From<Dynamic> for Builtin {
-    fn from(schedule: Dynamic) -> Self {
-        Self::Dynamic(schedule)
-    }
-}
-
-impl From<Sorted> for Builtin {
-    fn from(schedule: Sorted) -> Self {
-        Self::Sorted(schedule)
-    }
-}
-
-impl From<Partial> for Builtin {
-    fn from(schedule: Partial) -> Self {
-        Self::Partial(schedule)
-    }
-}
-
-impl From<FrontierGroup> for Builtin {
-    fn from(schedule: FrontierGroup) -> Self {
-        Self::FrontierGroup(schedule)
-    }
-}
-
-impl Builtin {
-    fn inner(&self) -> &dyn Schedule {
-        match self {
-            Self::Sync(schedule) => schedule,
-            Self::HistorySorted(schedule) => schedule,
-            Self::TailBatching(schedule) => schedule,
-            Self::Dynamic(schedule) => schedule,
-            Self::Sorted(schedule) => schedule,
-            Self::Partial(schedule) => schedule,
-            Self::FrontierGroup(schedule) => schedule,
-        }
-    }
-
-    fn inner_mut(&mut self) -> &mut dyn Schedule {
-        match self {
-            Self::Sync(schedule) => schedule,
-            Self::HistorySorted(schedule) => schedule,
-            Self::TailBatching(schedule) => schedule,
-            Self::Dynamic(schedule) => schedule,
-            Self::Sorted(schedule) => schedule,
-            Self::Partial(schedule) => schedule,
-            Self::FrontierGroup(schedule) => schedule,
-        }
-    }
 }
 
 impl Schedule for Builtin {
@@ -111,5 +65,9 @@ impl Schedule for Builtin {
 
     fn wants_scores(&self) -> bool {
         self.inner().wants_scores()
+    }
+
+    fn pauses(&self) -> bool {
+        self.inner().pauses()
     }
 }

@@ -21,7 +21,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use rollpacker_dataflow::clock::Nanos;
 use serde::{Deserialize, Serialize};
 
 use super::error::{at_least, positive};
@@ -31,7 +30,7 @@ use super::round_policy::RoundPolicy;
 use super::rounds::{Next, Rounds};
 use super::stock::{Share, Stock};
 use super::variance::{OnExhausted, ZeroVarianceFilter};
-use super::{Decision, Event, Reason, Round, Schedule, ScheduleError};
+use super::{Reason, Round, ScheduleError};
 
 /// What [`Dynamic`] is told at the start.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -130,23 +129,5 @@ impl RoundPolicy for Dynamic {
 
     fn close(&mut self, round: OpenRound) {
         self.stock.close(round, &mut self.rounds);
-    }
-}
-
-impl Schedule for Dynamic {
-    fn on(&mut self, _now: Nanos, event: Event) {
-        self.tell(event);
-    }
-
-    fn poll(&mut self) -> Option<Decision> {
-        self.rounds.poll()
-    }
-
-    fn wants_prompts(&self) -> bool {
-        self.asks()
-    }
-
-    fn wants_scores(&self) -> bool {
-        true
     }
 }

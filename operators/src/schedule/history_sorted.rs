@@ -17,7 +17,6 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use rollpacker_dataflow::clock::Nanos;
 use rollpacker_dataflow::step::{PromptId, SampleId};
 use rollpacker_stages::rollout::FinishReason;
 use serde::{Deserialize, Serialize};
@@ -28,7 +27,7 @@ use super::pool::Pool;
 use super::round::{OpenRound, Plan, Rules};
 use super::round_policy::RoundPolicy;
 use super::rounds::{Next, Rounds};
-use super::{Decision, Event, Offer, Queue, Reason, Round, Schedule, ScheduleError};
+use super::{Offer, Queue, Reason, Round, ScheduleError};
 
 /// What [`HistorySorted`] is told at the start.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -203,19 +202,5 @@ impl RoundPolicy for HistorySorted {
             self.rows.remove(&prompt);
         }
         self.rounds.close(round.step(), Queue::default());
-    }
-}
-
-impl Schedule for HistorySorted {
-    fn on(&mut self, _now: Nanos, event: Event) {
-        self.tell(event);
-    }
-
-    fn poll(&mut self) -> Option<Decision> {
-        self.rounds.poll()
-    }
-
-    fn wants_prompts(&self) -> bool {
-        self.asks()
     }
 }

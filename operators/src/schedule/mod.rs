@@ -331,6 +331,11 @@ pub trait Schedule {
     fn wants_scores(&self) -> bool {
         false
     }
+
+    /// Whether the schedule may [pause](Decision::Pause) responses, so that those that end are kept for it until their round closes.
+    fn pauses(&self) -> bool {
+        false
+    }
 }
 
 impl Schedule for Box<dyn Schedule> {
@@ -348,5 +353,9 @@ impl Schedule for Box<dyn Schedule> {
 
     fn wants_scores(&self) -> bool {
         self.as_ref().wants_scores()
+    }
+
+    fn pauses(&self) -> bool {
+        self.as_ref().pauses()
     }
 }

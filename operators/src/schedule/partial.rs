@@ -20,7 +20,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use rollpacker_dataflow::clock::Nanos;
 use serde::{Deserialize, Serialize};
 
 use super::error::{at_least, positive};
@@ -31,7 +30,7 @@ use super::round_policy::RoundPolicy;
 use super::rounds::{Next, Rounds, times};
 use super::speculation::{factor, scaled};
 use super::stock::{Share, Stock};
-use super::{Decision, Event, Reason, Round, Schedule, ScheduleError};
+use super::{Reason, Round, ScheduleError};
 
 /// The lane of the groups that a round must admit.
 const DUE: &str = "due";
@@ -107,6 +106,10 @@ impl RoundPolicy for Partial {
         &mut self.stock.pool
     }
 
+    fn pauses(&self) -> bool {
+        true
+    }
+
     fn next(&self) -> Next<Share> {
         self.stock.next(&self.rounds, self.launched, self.config.prompts)
     }
@@ -136,19 +139,5 @@ impl RoundPolicy for Partial {
 
     fn close(&mut self, round: OpenRound) {
         self.stock.close(round, &mut self.rounds);
-    }
-}
-
-impl Schedule for Partial {
-    fn on(&mut self, _now: Nanos, event: Event) {
-        self.tell(event);
-    }
-
-    fn poll(&mut self) -> Option<Decision> {
-        self.rounds.poll()
-    }
-
-    fn wants_prompts(&self) -> bool {
-        self.asks()
     }
 }

@@ -1,5 +1,6 @@
 //! What the built-in schedules have in common: fresh prompts in a pool, rounds one at a time, rejected prompts replaced.
 
+use rollpacker_dataflow::clock::Nanos;
 use rollpacker_dataflow::step::SampleId;
 use rollpacker_stages::rollout::FinishReason;
 
@@ -7,7 +8,7 @@ use super::pool::Pool;
 use super::round::{OpenRound, Planned, Vacancy};
 use super::rounds::{Next, Rounds};
 use super::variance::ZeroVarianceFilter;
-use super::{Event, Offer};
+use super::{Decision, Event, Offer, Schedule};
 
 /// A schedule as what it does between two rounds; the provided methods make it one.
 pub(super) trait RoundPolicy {
@@ -62,6 +63,11 @@ pub(super) trait RoundPolicy {
     fn replacement(&mut self, vacancy: &Vacancy) -> Next<Planned> {
         let _ = vacancy;
         Next::Finish
+    }
+
+    /// Whether it pauses responses.
+    fn pauses(&self) -> bool {
+        false
     }
 
     /// Does what an event asks for.
@@ -121,5 +127,27 @@ pub(super) trait RoundPolicy {
                 Next::Finish => self.rounds().give_up(&vacancy.lane),
             }
         }
+    }
+}
+
+impl<P: RoundPolicy> Schedule for P {
+    fn on(&mut self, _now: Nanos, event: Event) {
+        self.tell(event);
+    }
+
+    fn poll(&mut self) -> Option<Decision> {
+        self.rounds().poll()
+    }
+
+    fn wants_prompts(&self) -> bool {
+        self.asks()
+    }
+
+    fn wants_scores(&self) -> bool {
+        self.filter().is_some()
+    }
+
+    fn pauses(&self) -> bool {
+        RoundPolicy::pauses(self)
     }
 }

@@ -27,7 +27,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use rollpacker_dataflow::clock::Nanos;
 use serde::{Deserialize, Serialize};
 
 use super::error::{at_least, positive};
@@ -37,7 +36,7 @@ use super::round::{OpenRound, Plan, Planned, Rules};
 use super::round_policy::RoundPolicy;
 use super::rounds::{Next, Rounds, times};
 use super::stock::{defer_rest, queue};
-use super::{Decision, Event, Reason, Round, Schedule, ScheduleError};
+use super::{Reason, Round, ScheduleError};
 
 /// The lane of the next load; that of the current one has no name.
 const AHEAD: &str = "ahead";
@@ -143,6 +142,10 @@ impl RoundPolicy for Sorted {
         &mut self.pool
     }
 
+    fn pauses(&self) -> bool {
+        self.config.mode == Mode::Partial
+    }
+
     fn next(&self) -> Next<Loads> {
         if self.rounds.left() == 0 {
             return Next::Finish;
@@ -196,20 +199,6 @@ impl RoundPolicy for Sorted {
             self.load = std::mem::take(&mut self.ahead);
         }
         self.rounds.close(step, queue(self.load.iter().chain(&self.ahead), step));
-    }
-}
-
-impl Schedule for Sorted {
-    fn on(&mut self, _now: Nanos, event: Event) {
-        self.tell(event);
-    }
-
-    fn poll(&mut self) -> Option<Decision> {
-        self.rounds.poll()
-    }
-
-    fn wants_prompts(&self) -> bool {
-        self.asks()
     }
 }
 

@@ -7,7 +7,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use rollpacker_dataflow::clock::Nanos;
 use serde::{Deserialize, Serialize};
 
 use super::error::positive;
@@ -16,7 +15,7 @@ use super::round::{OpenRound, Plan, Rules};
 use super::round_policy::RoundPolicy;
 use super::rounds::{Next, Rounds};
 use super::stock::{Share, Stock};
-use super::{Decision, Event, Reason, Round, Schedule, ScheduleError};
+use super::{Reason, Round, ScheduleError};
 
 /// What [`Synchronous`] is told at the start.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -97,19 +96,5 @@ impl RoundPolicy for Synchronous {
 
     fn close(&mut self, round: OpenRound) {
         self.stock.close(round, &mut self.rounds);
-    }
-}
-
-impl Schedule for Synchronous {
-    fn on(&mut self, _now: Nanos, event: Event) {
-        self.tell(event);
-    }
-
-    fn poll(&mut self) -> Option<Decision> {
-        self.rounds.poll()
-    }
-
-    fn wants_prompts(&self) -> bool {
-        self.asks()
     }
 }

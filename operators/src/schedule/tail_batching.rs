@@ -37,7 +37,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use rollpacker_dataflow::clock::Nanos;
 use rollpacker_dataflow::step::SampleId;
 use rollpacker_stages::rollout::FinishReason;
 use serde::{Deserialize, Serialize};
@@ -52,7 +51,7 @@ use super::round_policy::RoundPolicy;
 use super::rounds::{Next, Rounds, times};
 use super::speculation::{factor, scaled};
 use super::variance::ZeroVarianceFilter;
-use super::{Decision, Event, Offer, Reason, Round, Schedule, ScheduleError};
+use super::{Decision, Offer, Reason, Round, ScheduleError};
 
 /// What [`TailBatching`] is told at the start.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -276,6 +275,10 @@ impl RoundPolicy for TailBatching {
         &mut self.pool
     }
 
+    fn pauses(&self) -> bool {
+        self.keep_partial
+    }
+
     fn filter(&self) -> Option<&ZeroVarianceFilter> {
         self.filter.as_ref()
     }
@@ -383,24 +386,6 @@ impl RoundPolicy for TailBatching {
                 ..Rules::default()
             },
         });
-    }
-}
-
-impl Schedule for TailBatching {
-    fn on(&mut self, _now: Nanos, event: Event) {
-        self.tell(event);
-    }
-
-    fn poll(&mut self) -> Option<Decision> {
-        self.rounds.poll()
-    }
-
-    fn wants_prompts(&self) -> bool {
-        self.asks()
-    }
-
-    fn wants_scores(&self) -> bool {
-        self.filter.is_some()
     }
 }
 

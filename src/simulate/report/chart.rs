@@ -59,3 +59,21 @@ pub(super) fn whole(seconds: &f64) -> String {
 pub(super) fn beyond(most: f64) -> f64 {
     if most > 0.0 { most * 1.05 } else { 1.0 }
 }
+
+/// Draws the names of the series of a chart.
+///
+/// # Errors
+/// If they cannot be drawn.
+pub(super) fn legend<'a, C: CoordTranslate>(
+    chart: &mut ChartContext<'a, SVGBackend<'a>, C>,
+    position: SeriesLabelPosition,
+) -> anyhow::Result<()> {
+    chart
+        .configure_series_labels()
+        .position(position)
+        .background_style(WHITE.mix(0.9))
+        .border_style(BLACK.mix(0.2))
+        .label_font(("sans-serif", 13))
+        .draw()?;
+    Ok(())
+}

@@ -7,7 +7,7 @@ use rollpacker_operators::survival::Survival;
 
 use super::super::outcome::Outcome;
 use super::super::sweep::Configured;
-use super::chart::{caption, colour, draw};
+use super::chart::{caption, colour, draw, legend};
 
 /// Points of a curve.
 const POINTS: u32 = 200;
@@ -57,14 +57,7 @@ pub(super) fn charts(runs: &[Configured]) -> anyhow::Result<Vec<String>> {
             .draw_series(DashedLineSeries::new(policy, 6, 4, BLACK.stroke_width(2)))?
             .label("the policy's")
             .legend(|(x, y)| PathElement::new([(x, y), (x + 16, y)], BLACK.stroke_width(2)));
-        chart
-            .configure_series_labels()
-            .position(SeriesLabelPosition::LowerRight)
-            .background_style(WHITE.mix(0.9))
-            .border_style(BLACK.mix(0.2))
-            .label_font(("sans-serif", 13))
-            .draw()?;
-        Ok(())
+        legend(&mut chart, SeriesLabelPosition::LowerRight)
     })?;
     Ok(vec![svg])
 }

@@ -4,7 +4,7 @@ use plotters::prelude::*;
 
 use super::super::summary::Summary;
 use super::super::sweep::Configured;
-use super::chart::{beyond, caption, colour, draw, whole};
+use super::chart::{beyond, caption, colour, draw, legend, whole};
 
 /// Stacked bars of the stages, one bar a configuration.
 ///
@@ -55,14 +55,7 @@ pub(super) fn breakdown(summaries: &[Summary]) -> anyhow::Result<Vec<String>> {
                 move |(x, y)| Rectangle::new([(x, y - 5), (x + 12, y + 5)], colour(stage).filled()),
             );
         }
-        chart
-            .configure_series_labels()
-            .position(SeriesLabelPosition::LowerRight)
-            .background_style(WHITE.mix(0.9))
-            .border_style(BLACK.mix(0.2))
-            .label_font(("sans-serif", 13))
-            .draw()?;
-        Ok(())
+        legend(&mut chart, SeriesLabelPosition::LowerRight)
     })?;
     Ok(vec![svg])
 }
@@ -117,14 +110,7 @@ pub(super) fn series(runs: &[Configured]) -> anyhow::Result<Vec<String>> {
                     PathElement::new([(x, y), (x + 16, y)], colour(index).stroke_width(2))
                 });
         }
-        chart
-            .configure_series_labels()
-            .position(SeriesLabelPosition::UpperRight)
-            .background_style(WHITE.mix(0.9))
-            .border_style(BLACK.mix(0.2))
-            .label_font(("sans-serif", 13))
-            .draw()?;
-        Ok(())
+        legend(&mut chart, SeriesLabelPosition::UpperRight)
     })?;
     Ok(vec![svg])
 }
