@@ -165,6 +165,7 @@ fn sample(step: Step, row: &Row) -> Sample {
         ground_truth: row.text(column::GROUND_TRUTH).map(str::to_owned),
         extra_info: row.text(column::EXTRA_INFO).map(str::to_owned),
         finish_reason: finish_reason(batch.text(column::FINISH_REASON).value(index)),
+        own_score: None,
     }
 }
 

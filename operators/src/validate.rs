@@ -127,6 +127,7 @@ impl Validator {
             ground_truth: row.ground_truth.clone(),
             extra_info: row.extra_info.clone(),
             finish_reason: completion.finish_reason,
+            own_score: None,
         }
     }
 }

@@ -18,12 +18,22 @@
 //! [`GroupReward`] sees all responses to a prompt at once. Everything else about rewards is made of these two: [`Router`] sends each
 //! sample to the reward of its data source, [`Registry`] makes rewards by the names that recipes use.
 
+mod answer;
 mod context;
 mod error;
+mod exact;
+mod f1;
+mod format;
 mod group;
+mod length;
 mod limits;
+mod logic;
 mod math;
+mod multiple_choice;
+mod normal_form;
+mod pattern;
 mod registry;
+mod repetition;
 mod router;
 mod score;
 pub mod simulated;
@@ -35,12 +45,21 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use rollpacker_dataflow::step::SampleId;
 
+pub use answer::AnswerIn;
 pub use context::Context;
 pub use error::{ErrorKind, OnError, RewardError};
+pub use exact::Exact;
+pub use f1::F1;
+pub use format::{Format, FormatStyle};
 pub use group::{GroupReward, SharedGroupReward};
+pub use length::{Length, SoftOverlong, SoftOverlongOptions};
 pub use limits::{Execution, LimitRule, Limits};
+pub use logic::{Logic, LogicScoring};
 pub use math::Math;
+pub use multiple_choice::MultipleChoice;
+pub use pattern::{Pattern, PatternOptions};
 pub use registry::{Made, NoOptions, Options, Registry, RegistryError};
+pub use repetition::{Repetition, RepetitionOptions, Unit};
 pub use router::{NoRoute, Router};
 pub use score::Score;
 pub use weighted_sum::WeightedSum;
@@ -70,6 +89,8 @@ pub struct Sample {
     pub extra_info: Option<String>,
     /// Why the response ended.
     pub finish_reason: FinishReason,
+    /// What its own reward said, where a whole group is scored; `None` before, and where it has none.
+    pub own_score: Option<f64>,
 }
 
 impl Sample {
@@ -87,6 +108,7 @@ impl Sample {
             ground_truth: ground_truth.map(str::to_owned),
             extra_info: None,
             finish_reason: FinishReason::Stop,
+            own_score: None,
         }
     }
 

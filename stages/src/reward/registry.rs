@@ -6,7 +6,10 @@ use std::sync::Arc;
 use serde::de::DeserializeOwned;
 
 use super::group::SharedGroupReward;
-use super::{GroupReward, Math, Reward, SharedReward};
+use super::{
+    Exact, F1, Format, GroupReward, Length, Logic, Math, MultipleChoice, Pattern, Repetition,
+    Reward, SharedReward, SoftOverlong,
+};
 
 /// Options of a reward, as a recipe has them.
 pub type Options = serde_json::Map<String, serde_json::Value>;
@@ -18,6 +21,14 @@ pub enum Made {
     Sample(SharedReward),
     /// Of whole groups.
     Group(SharedGroupReward),
+}
+
+impl RegistryError {
+    /// An option is out of its bounds.
+    #[must_use]
+    pub fn bound(key: &str, expected: &str, found: impl std::fmt::Display) -> Self {
+        Self::Option { key: key.to_owned(), reason: format!("expected {expected}, found {found}") }
+    }
 }
 
 type Make = Arc<dyn Fn(Options) -> Result<Made, RegistryError> + Send + Sync>;
@@ -74,6 +85,15 @@ impl Registry {
     #[must_use]
     pub fn builtin() -> Self {
         Self::default()
+            .with("exact", |exact: Exact| Ok(exact))
+            .with("f1", |f1: F1| Ok(f1))
+            .with("format", |format: Format| Ok(format))
+            .with_group("length", |length: Length| Ok(length))
+            .with("logic", |logic: Logic| Ok(logic))
+            .with("multiple_choice", |choice: MultipleChoice| Ok(choice))
+            .with("regex", Pattern::new)
+            .with("repetition", Repetition::new)
+            .with("soft_overlong", SoftOverlong::new)
             .with("math", |math: Math| Ok(math))
             .with("math_flexible", |_: NoOptions| Ok(Math { last_number: true }))
     }
@@ -154,7 +174,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_made_is_named() {
-        assert!(error("mth", "{}").starts_with("there is no reward `mth`; there are math, "));
+        assert!(error("mth", "{}").starts_with("there is no reward `mth`; there are exact, "));
         assert!(error("math", r#"{"last_number": 3}"#).starts_with("`last_number`: invalid type"));
         assert!(error("math", r#"{"lst": true}"#).contains("unknown field `lst`"));
     }

@@ -36,6 +36,7 @@ fn sample(data_source: &str, prompt: u64, sample: u32) -> Sample {
         ground_truth: None,
         extra_info: None,
         finish_reason: FinishReason::Stop,
+        own_score: None,
     }
 }
 

@@ -1,0 +1,66 @@
+//! Claims of the form `Zoey is a knight`.
+
+use std::sync::LazyLock;
+
+use regex::Regex;
+
+use super::Roles;
+
+/// What a text claims.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Claims {
+    /// Who is what.
+    Read(Roles),
+    /// It speaks of roles in a way that is no claim, or takes one back.
+    Unreadable,
+}
+
+/// A claim and nothing else, a number or bullet before it or a conjunction aside.
+static CLAIM: LazyLock<Regex> = LazyLock::new(|| {
+    Regex::new(r"^(?:\(?\d+\s*[.):]\s*|[-•]\s*)?(?:and\s+)?(\p{Lu}[\p{L}\p{M}'’.-]*(?:\s+\p{Lu}[\p{L}\p{M}'’.-]*)*)\s*(?:(?:is\s+an?|:|=)\s+)(\p{L}+)$")
+        .expect("invariant: a valid pattern")
+});
+
+/// Where a claim ends and the next begins.
+static BETWEEN: LazyLock<Regex> = LazyLock::new(|| {
+    Regex::new(r"[\n,;]|\.(?:\s|$)|\s+and\s+").expect("invariant: a valid pattern")
+});
+
+impl Claims {
+    /// The claims of a text, in which `roles` and knights and knaves are roles. Of a text without roles given, every word is one.
+    pub(super) fn read(text: &str, roles: impl Iterator<Item = impl AsRef<str>>) -> Self {
+        let mut known: Vec<String> = roles.map(|role| role.as_ref().to_owned()).collect();
+        let any = known.is_empty();
+        known.extend(["knight", "knave"].map(str::to_owned));
+        let text = text.replace(['*', '_', '`'], "");
+        let text = numbered(&text);
+        let mut claims = Roles::new();
+        for part in BETWEEN.split(&text).map(str::trim).filter(|part| !part.is_empty()) {
+            let claim =
+                CLAIM.captures(part).map(|claim| (claim[1].to_owned(), claim[2].to_lowercase()));
+            match claim.filter(|(_, role)| any || known.contains(role)) {
+                Some((name, role)) => {
+                    if claims.insert(name, role.clone()).is_some_and(|before| before != role) {
+                        return Self::Unreadable;
+                    }
+                }
+                None if speaks_of(part, &known) => return Self::Unreadable,
+                None => {}
+            }
+        }
+        Self::Read(claims)
+    }
+}
+
+/// `1. Zoey` as `1) Zoey`: the dot ends nothing.
+fn numbered(text: &str) -> String {
+    static NUMBER: LazyLock<Regex> =
+        LazyLock::new(|| Regex::new(r"\b(\d+)\.\s+").expect("invariant: a valid pattern"));
+    NUMBER.replace_all(text, "$1) ").into_owned()
+}
+
+fn speaks_of(part: &str, roles: &[String]) -> bool {
+    let part = part.to_lowercase();
+    part.split(|c: char| !c.is_alphabetic())
+        .any(|word| roles.iter().any(|role| word.strip_suffix('s').unwrap_or(word) == role))
+}
