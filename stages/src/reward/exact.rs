@@ -1,6 +1,6 @@
 //! Answers that are to be said word for word.
 
-use super::answer::{AnswerIn, targets};
+use super::answer_in::{AnswerIn, targets};
 use super::normal_form::NormalForm;
 use super::{Context, Reward, RewardError, Sample, Score};
 

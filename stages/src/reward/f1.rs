@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::answer::{AnswerIn, targets};
+use super::answer_in::{AnswerIn, targets};
 use super::normal_form::{SQUAD, words};
 use super::{Context, Reward, RewardError, Sample, Score};
 

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use super::answer::AnswerIn;
+use super::answer_in::AnswerIn;
 use super::format::{FormatStyle, opened_by_prompt};
 use super::{Context, Reward, RewardError, Sample, Score};
 

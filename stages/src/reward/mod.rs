@@ -18,7 +18,7 @@
 //! [`GroupReward`] sees all responses to a prompt at once. Everything else about rewards is made of these two: [`Router`] sends each
 //! sample to the reward of its data source, [`Registry`] makes rewards by the names that recipes use.
 
-mod answer;
+mod answer_in;
 mod context;
 mod error;
 mod exact;
@@ -45,7 +45,7 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use rollpacker_dataflow::step::SampleId;
 
-pub use answer::AnswerIn;
+pub use answer_in::AnswerIn;
 pub use context::Context;
 pub use error::{ErrorKind, OnError, RewardError};
 pub use exact::Exact;

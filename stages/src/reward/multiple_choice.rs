@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use regex::Regex;
 use serde_json::Value;
 
-use super::answer::AnswerIn;
+use super::answer_in::AnswerIn;
 use super::normal_form::SQUAD;
 use super::{Context, Reward, RewardError, Sample, Score};
 

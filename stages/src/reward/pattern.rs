@@ -3,7 +3,7 @@
 use regex::{Regex, RegexBuilder};
 use serde::Deserialize;
 
-use super::answer::AnswerIn;
+use super::answer_in::AnswerIn;
 use super::{Context, RegistryError, Reward, RewardError, Sample, Score};
 
 /// 1 if the answer of a response matches a regular expression, else 0.

@@ -3,7 +3,7 @@
 use regex::RegexBuilder;
 
 use super::super::Score;
-use super::super::answer::tagged;
+use super::super::answer_in::tagged;
 use super::Roles;
 
 /// Form and answer as Logic-RL scores them; a response whose `<think>` the prompt has `opened` counts with it.
