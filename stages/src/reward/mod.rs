@@ -21,6 +21,8 @@
 mod context;
 mod error;
 mod group;
+mod guard;
+pub mod judge;
 mod limits;
 mod math;
 mod registry;
@@ -38,6 +40,7 @@ use rollpacker_dataflow::step::SampleId;
 pub use context::Context;
 pub use error::{ErrorKind, OnError, RewardError};
 pub use group::{GroupReward, SharedGroupReward};
+pub use guard::{Backoff, Budgets, Cached, Cost, Guard, Limited, Retry, Timeout};
 pub use limits::{Execution, LimitRule, Limits};
 pub use math::Math;
 pub use registry::{Made, NoOptions, Options, Registry, RegistryError};
@@ -126,6 +129,11 @@ pub trait Reward: Send + Sync + 'static {
         sample: &Sample,
         context: &Context,
     ) -> impl Future<Output = Result<Score, RewardError>> + Send;
+
+    /// What a call takes of the budgets of a [`Guard`], in requests and tokens: by default one request with the texts of the sample.
+    fn cost(&self, sample: &Sample) -> Cost {
+        Cost::of_sample(sample)
+    }
 }
 
 /// [`Reward`] behind a pointer.
@@ -135,6 +143,8 @@ trait DynReward: Send + Sync + 'static {
         sample: &'a Sample,
         context: &'a Context,
     ) -> BoxFuture<'a, Result<Score, RewardError>>;
+
+    fn cost(&self, sample: &Sample) -> Cost;
 }
 
 impl<R: Reward> DynReward for R {
@@ -144,6 +154,10 @@ impl<R: Reward> DynReward for R {
         context: &'a Context,
     ) -> BoxFuture<'a, Result<Score, RewardError>> {
         Box::pin(Reward::score(self, sample, context))
+    }
+
+    fn cost(&self, sample: &Sample) -> Cost {
+        Reward::cost(self, sample)
     }
 }
 
@@ -162,5 +176,9 @@ impl SharedReward {
 impl Reward for SharedReward {
     async fn score(&self, sample: &Sample, context: &Context) -> Result<Score, RewardError> {
         self.0.score(sample, context).await
+    }
+
+    fn cost(&self, sample: &Sample) -> Cost {
+        self.0.cost(sample)
     }
 }

@@ -132,7 +132,7 @@ impl Registry {
 #[serde(deny_unknown_fields)]
 pub struct NoOptions {}
 
-fn read<O: DeserializeOwned>(options: Options) -> Result<O, RegistryError> {
+pub(super) fn read<O: DeserializeOwned>(options: Options) -> Result<O, RegistryError> {
     serde_path_to_error::deserialize(serde_json::Value::Object(options)).map_err(|error| {
         let path = error.path().to_string();
         let key = if path == "." { String::new() } else { path };
