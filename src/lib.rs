@@ -5,14 +5,15 @@ pub mod cli;
 pub mod drift;
 pub mod pipeline;
 pub mod profile;
-#[cfg(feature = "torch")]
 pub mod progress;
 pub mod prompts;
 pub mod recipe;
 #[cfg(feature = "torch")]
 pub mod record;
+pub mod rewards;
 #[cfg(feature = "torch")]
 pub mod run;
+pub mod score;
 #[cfg(feature = "torch")]
 pub mod session;
 pub mod simulate;

@@ -102,6 +102,40 @@ impl Console {
     }
 }
 
+/// Shows how many rows of a file are done; nothing where there is no terminal.
+pub struct Rows(Option<ProgressBar>);
+
+impl Rows {
+    /// Before the first row.
+    ///
+    /// # Panics
+    /// Never: the template is valid.
+    #[must_use]
+    #[expect(clippy::new_without_default, reason = "it takes hold of the terminal")]
+    pub fn new() -> Self {
+        Self(std::io::stderr().is_terminal().then(|| {
+            let style =
+                ProgressStyle::with_template("{bar:20} {pos}/{len} rows, {per_sec} (eta {eta})");
+            ProgressBar::no_length().with_style(style.expect("invariant: the template is valid"))
+        }))
+    }
+
+    /// So many rows are done, of so many where that is known.
+    pub fn done(&self, rows: u64, of: Option<u64>) {
+        if let Some(bar) = &self.0 {
+            of.into_iter().for_each(|of| bar.set_length(of));
+            bar.set_position(rows);
+        }
+    }
+
+    /// All are.
+    pub fn finish(&self) {
+        if let Some(bar) = &self.0 {
+            bar.finish_and_clear();
+        }
+    }
+}
+
 fn line(step: u64, round: &str, metrics: &Metrics) -> String {
     let shown = SHOWN
         .iter()

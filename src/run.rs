@@ -285,7 +285,7 @@ pub fn describe(recipe: &Recipe, prompts: u64) -> Result<String, crate::recipe::
         raw.reward
             .routes
             .iter()
-            .map(|(source, name)| format!("{source}={name}"))
+            .map(|(source, routed)| format!("{source}={routed}"))
             .collect::<Vec<_>>()
             .join(" "),
         raw.algorithm.adv_estimator,

@@ -1,6 +1,6 @@
 //! A training run from a recipe: opens what the recipe names, and runs the pipeline over the torch stages.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use anyhow::{Context, anyhow, ensure};
 use rollpacker_dataflow::bridge::{Executor, OwnerThread};
 use rollpacker_dataflow::clock::{Clock, WallClock};
 use rollpacker_dataflow::step::PolicyVersion;
-use rollpacker_datasets::Dataset;
+use rollpacker_datasets::{Dataset, FirstRow};
 use rollpacker_operators::advantage::{Advantage, Grpo, Rloo};
 use rollpacker_operators::placement::drift;
 use rollpacker_operators::prompts::PromptRow;
@@ -20,7 +20,7 @@ use rollpacker_operators::validate::{Outcome, Validator, ValidatorThread};
 use rollpacker_stages::model::{
     ChatTemplate, Decoder, DeviceChoice, ModelConfig, PromptEncoder, Tokenizer, WeightStore,
 };
-use rollpacker_stages::reward::{Made, Options, Registry, Reward, Router};
+use rollpacker_stages::reward::{Registry, Reward, Router};
 use rollpacker_stages::rollout::Policy;
 use rollpacker_stages::rollout::lengths::Lengths;
 use rollpacker_stages::rollout::sampling::Sampling;
@@ -33,6 +33,7 @@ use crate::drift::{Monitor, Monitored};
 use crate::pipeline::{Pipeline, PromptSource, Time};
 use crate::prompts::{LeftOut, PromptReader};
 use crate::recipe::Recipe;
+use crate::rewards::rewards;
 
 /// Rounds that the prompt reader may be ahead of the schedule.
 const ROUNDS_AHEAD: usize = 4;
@@ -47,6 +48,7 @@ pub struct Session {
     left_out: LeftOut,
     advantage: Rc<dyn Advantage>,
     rewards: tokio::runtime::Runtime,
+    rewards_checked: Cell<bool>,
     monitor: Option<Rc<RefCell<Monitor>>>,
 }
 
@@ -87,6 +89,15 @@ impl Session {
     /// # Errors
     /// If any of it cannot be used; the message names file and field.
     pub fn open(recipe: Recipe) -> anyhow::Result<Self> {
+        Self::open_with(recipe, &Registry::builtin())
+    }
+
+    /// The same, with the rewards of `registry` for the names that the recipe routes to.
+    ///
+    /// # Errors
+    /// As [`Session::open`].
+    pub fn open_with(recipe: Recipe, registry: &Registry) -> anyhow::Result<Self> {
+        let router = rewards(&recipe.raw.reward, registry)?;
         let device = recipe.raw.trainer.device.parse::<DeviceChoice>()?.resolve()?;
         let folder = &recipe.raw.model.path;
         ensure!(
@@ -102,7 +113,7 @@ impl Session {
         let stages = Stages {
             clock: Arc::new(WallClock::start()),
             encoder: Arc::new(encoder),
-            router: router(&recipe)?,
+            router,
             store: WeightStore::new(versions),
         };
         let rewards = tokio::runtime::Builder::new_multi_thread()
@@ -121,6 +132,7 @@ impl Session {
             stages,
             device,
             rewards,
+            rewards_checked: Cell::new(false),
         })
     }
 
@@ -137,6 +149,24 @@ impl Session {
         Self { advantage: Rc::new(estimator), ..self }
     }
 
+    /// Refuses data sources that no reward scores. Of Parquet files it reads that one column, JSONL files it goes over.
+    ///
+    /// # Errors
+    /// If there is one, or a file cannot be read; the message names file and row.
+    pub fn check_rewards(&self) -> anyhow::Result<()> {
+        if self.rewards_checked.get() {
+            return Ok(());
+        }
+        for dataset in std::iter::once(&self.train_data).chain(&self.val_data) {
+            for FirstRow { data_source, file, row } in dataset.data_sources()? {
+                let place = || format!("{}, row {row}", file.display());
+                self.stages.router.check(&data_source).with_context(place)?;
+            }
+        }
+        self.rewards_checked.set(true);
+        Ok(())
+    }
+
     /// Prompts of an epoch.
     #[must_use]
     pub fn prompts(&self) -> u64 {
@@ -149,8 +179,8 @@ impl Session {
         self.stages.clock.clone()
     }
 
-    /// Trains to the recipe's end or a requested stop, tells `observer` of each step and `validated` of the first validation, and
-    /// writes the model to `folder`.
+    /// Trains, once the [rewards are checked](Self::check_rewards), to the recipe's end or a requested stop, tells `observer` of each step
+    /// and `validated` of the first validation, and writes the model to `folder`.
     ///
     /// # Errors
     /// The first fault of any stage; the message names operator, step and response.
@@ -161,6 +191,7 @@ impl Session {
         observer: impl Observer + 'static,
         validated: impl FnOnce(&Metrics),
     ) -> anyhow::Result<Finished> {
+        self.check_rewards()?;
         let trainer = Rc::new(self.trainer()?);
         let initial = trainer
             .publish_initial()
@@ -398,16 +429,6 @@ pub(crate) fn check_context(recipe: &Recipe, model: &ModelConfig) -> anyhow::Res
         "keys `data.max_prompt_length` + `data.max_response_length`: expected at most the model's {context} tokens, found {longest}"
     );
     Ok(())
-}
-
-fn router(recipe: &Recipe) -> anyhow::Result<Router> {
-    recipe.raw.reward.routes.iter().try_fold(Router::default(), |router, (pattern, name)| {
-        let made = Registry::builtin().make(name, Options::new()).context("key `reward.routes`")?;
-        Ok(match made {
-            Made::Sample(reward) => router.route_named(pattern, name, reward),
-            Made::Group(reward) => router.route_groups(pattern, name, reward),
-        })
-    })
 }
 
 fn monitor(recipe: &Recipe) -> anyhow::Result<Option<Rc<RefCell<Monitor>>>> {

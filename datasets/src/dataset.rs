@@ -92,6 +92,15 @@ impl Dataset {
     }
 }
 
+impl Dataset {
+    /// The rows in use, by file.
+    pub(crate) fn rows_by_file(&self) -> impl Iterator<Item = (&PromptFile, Vec<Range<u64>>)> {
+        let all: Vec<_> = std::iter::once(0..self.inner.rows).collect();
+        let by_file = self.inner.files.by_file(&self.inner.physical(&all));
+        by_file.into_iter().map(|(file, ranges)| (&self.inner.files.files[file], ranges))
+    }
+}
+
 impl Files {
     fn open(config: &DatasetConfig) -> Result<Self, DatasetError> {
         let files = config
@@ -173,17 +182,17 @@ fn chosen_segments(segments: &[Segment], chosen: &[u64]) -> Vec<Segment> {
 }
 
 impl Inner {
+    /// The rows of the files that ascending rows in use are.
+    fn physical(&self, ranges: &[Range<u64>]) -> Vec<Range<u64>> {
+        let Some(chosen) = &self.chosen else { return ranges.to_vec() };
+        let rows =
+            ranges.iter().flat_map(|range| &chosen[range.start as usize..range.end as usize]);
+        coalesced(rows.map(|row| *row..row + 1))
+    }
+
     /// The chunks of ascending rows in use.
     pub(crate) fn chunks(self: &Arc<Self>, ranges: &[Range<u64>]) -> DatasetChunks {
-        let physical = match &self.chosen {
-            None => ranges.to_vec(),
-            Some(chosen) => {
-                let rows = ranges
-                    .iter()
-                    .flat_map(|range| &chosen[range.start as usize..range.end as usize]);
-                coalesced(rows.map(|row| *row..row + 1))
-            }
-        };
+        let physical = self.physical(ranges);
         DatasetChunks { inner: self.clone(), pending: self.files.by_file(&physical), current: None }
     }
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::chunk::Chunk;
-use crate::columns::Plan;
+use crate::columns::{ColumnPath, Plan};
 use crate::config::DatasetConfig;
 use crate::error::{DatasetError, quoted};
 use crate::jsonl::JsonlFile;
@@ -108,6 +108,23 @@ impl PromptFile {
         }
     }
 
+    /// Reads one column of text, row by row; null where there is none.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be opened again, or is damaged.
+    pub(crate) fn read_text(
+        &self,
+        column: &ColumnPath,
+        ranges: Vec<Range<u64>>,
+        each: impl FnMut(u64, Option<&str>),
+    ) -> Result<(), DatasetError> {
+        match self {
+            Self::Parquet(file) => file.read_text(column, ranges, each),
+            Self::Jsonl(file) => file.read_text(column, ranges, each),
+        }
+    }
+
     /// Name and type of every root column.
     pub(crate) fn columns(&self) -> Vec<(String, String)> {
         match self {
@@ -124,14 +141,14 @@ impl PromptFile {
     }
 }
 
-enum Format {
+pub(crate) enum Format {
     Parquet,
     Jsonl,
 }
 
 impl Format {
     /// By the extension, else by the first bytes.
-    fn of(path: &Path) -> Result<Self, DatasetError> {
+    pub(crate) fn of(path: &Path) -> Result<Self, DatasetError> {
         match path.extension().and_then(|extension| extension.to_str()) {
             Some("parquet" | "pq") => Ok(Self::Parquet),
             Some("jsonl" | "json" | "ndjson") => Ok(Self::Jsonl),

@@ -2,6 +2,7 @@
 
 mod data;
 mod profile;
+mod score;
 #[cfg(feature = "torch")]
 mod sft;
 mod simulate;
@@ -35,6 +36,8 @@ enum Command {
     Simulate(simulate::SimulateArgs),
     /// Measure what the iterations of the rollout engine cost, over batch sizes, lengths and instances.
     Profile(profile::ProfileArgs),
+    /// Score rows of a file by a reward, outside of any training.
+    Score(score::ScoreArgs),
     /// Inspect, validate, convert and generate prompt datasets.
     Data(data::DataArgs),
 }
@@ -51,6 +54,7 @@ pub fn run() -> anyhow::Result<ExitCode> {
         Command::Sft(args) => sft::run_args(args),
         Command::Simulate(args) => simulate::run(args),
         Command::Profile(args) => profile::run(args),
+        Command::Score(args) => score::run(args),
         Command::Data(args) => data::run(args),
     }
 }

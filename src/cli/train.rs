@@ -39,7 +39,9 @@ pub(crate) fn run(args: TrainArgs) -> anyhow::Result<ExitCode> {
             if let Some(out) = args.out {
                 recipe.raw.trainer.default_local_dir = out;
             }
-            Ok((recipe.clone(), Session::open(recipe)?))
+            let session = Session::open(recipe.clone())?;
+            session.check_rewards()?;
+            Ok((recipe, session))
         },
     );
     let (recipe, session) = match opened {

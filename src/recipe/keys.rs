@@ -1,6 +1,6 @@
 //! Which keys a recipe has, read off its types, so that an unknown one is answered with the nearest.
 
-use serde::de::{self, Deserialize, Deserializer, Visitor};
+pub(crate) use rollpacker_stages::fields::fields;
 use toml::{Table, Value};
 
 use super::RecipeError;
@@ -72,38 +72,5 @@ impl Sections for raw::Raw {
             // The keys of a schedule depend on its name; it checks them when it is built.
             _ => return None,
         })
-    }
-}
-
-/// The fields that a struct's `Deserialize` asks for, aliases included.
-pub(crate) fn fields<'de, T: Deserialize<'de>>() -> &'static [&'static str] {
-    let mut fields: &'static [&'static str] = &[];
-    // The probe answers every request with an error; what it was asked for is all that is wanted.
-    drop(T::deserialize(Probe(&mut fields)));
-    fields
-}
-
-struct Probe<'a>(&'a mut &'static [&'static str]);
-
-impl<'de> Deserializer<'de> for Probe<'_> {
-    type Error = de::value::Error;
-
-    fn deserialize_struct<V: Visitor<'de>>(
-        self,
-        _name: &'static str,
-        fields: &'static [&'static str],
-        _visitor: V,
-    ) -> Result<V::Value, Self::Error> {
-        *self.0 = fields;
-        Err(de::Error::custom("asked"))
-    }
-
-    fn deserialize_any<V: Visitor<'de>>(self, _visitor: V) -> Result<V::Value, Self::Error> {
-        Err(de::Error::custom("not a struct"))
-    }
-
-    serde::forward_to_deserialize_any! {
-        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option unit unit_struct
-        newtype_struct seq tuple tuple_struct map enum identifier ignored_any
     }
 }

@@ -6,8 +6,10 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use rollpacker_operators::overlap::Scoring;
+use rollpacker_stages::reward::OnError;
 use rollpacker_stages::train::config::{Aggregation, KlPenalty};
 use serde::{Deserialize, Serialize};
+use toml::Table;
 
 use super::schedule;
 
@@ -150,10 +152,39 @@ section! {
 section! {
     /// `[reward]`
     Reward {
-        /// Reward by data source; a trailing `*` matches any ending.
-        routes: BTreeMap<String, String> = BTreeMap::from([("*".to_owned(), "math".to_owned())]),
+        /// Reward by data source, or a table of rewards and their weights; a trailing `*` matches any ending.
+        routes: BTreeMap<String, Routed> = BTreeMap::from([("*".to_owned(), Routed::One("math".to_owned()))]),
         /// Threads that score.
         num_workers: usize = 1,
+        /// What an error does, unless the options of the reward say so: `fail`, `zero` or `drop_group`.
+        on_error: OnError = OnError::default(),
+        /// Options by the name of the reward: its own; those of its [guard](rollpacker_stages::reward::Guard); `on_error`; and `kind`, the
+        /// built-in reward that it is, where the name is another.
+        options: BTreeMap<String, Table> = BTreeMap::new(),
+    }
+}
+
+/// Where a route leads.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged, expecting = "the name of a reward, or a table of rewards and their weights")]
+pub enum Routed {
+    /// To a reward.
+    One(String),
+    /// To the weighted sum of several.
+    Sum(BTreeMap<String, f64>),
+}
+
+impl std::fmt::Display for Routed {
+    /// `math`, or `0.8 math + 0.2 format`.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::One(name) => f.write_str(name),
+            Self::Sum(terms) => {
+                let terms: Vec<_> =
+                    terms.iter().map(|(name, weight)| format!("{weight} {name}")).collect();
+                f.write_str(&terms.join(" + "))
+            }
+        }
     }
 }
 

@@ -3,7 +3,9 @@
 //! Opening a file goes over it once to count its lines and keeps the place of every 64th. Blank lines do not count.
 
 mod lines;
+mod records;
 mod rows;
+mod text;
 
 use std::ops::Range;
 use std::path::Path;
@@ -12,13 +14,15 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use crate::chunk::Chunk;
-use crate::columns::{Kind, Layout, Plan};
+use crate::columns::{ColumnPath, Kind, Layout, Plan};
 use crate::config::DatasetConfig;
 use crate::error::DatasetError;
 use crate::file::{CHUNK_BYTES, CHUNK_ROWS, Chunks, RowNumbers, Segment};
 use crate::jsonl::lines::Lines;
 use crate::jsonl::rows::ChunkBuilder;
 use crate::messages::shown;
+
+pub(crate) use records::JsonlRecords;
 
 /// Lines between two places that are kept.
 const STRIDE: u64 = 64;
@@ -43,7 +47,7 @@ impl JsonlFile {
         let mut first = Object::new();
         while let Some(place) = lines.next_line()? {
             if rows == 0 {
-                first = object(&lines.line).map_err(|found| bad_line(&path, found))?;
+                first = object(&lines.line).map_err(|found| bad_line(&path, 0, found))?;
             }
             if rows % STRIDE == 0 {
                 places.push(place);
@@ -81,7 +85,25 @@ impl JsonlFile {
         ranges: Vec<Range<u64>>,
         first_row: u64,
     ) -> Result<Chunks, DatasetError> {
-        Ok(Box::new(JsonlChunks {
+        Ok(Box::new(self.chunks(ranges, first_row)?))
+    }
+
+    pub(crate) fn read_text(
+        &self,
+        column: &ColumnPath,
+        ranges: Vec<Range<u64>>,
+        mut each: impl FnMut(u64, Option<&str>),
+    ) -> Result<(), DatasetError> {
+        let mut chunks = self.chunks(ranges, 0)?;
+        while let Some(row) = chunks.rows.next() {
+            chunks.line(row)?;
+            each(row, text::find(&chunks.lines.line, &column.parts).as_deref());
+        }
+        Ok(())
+    }
+
+    fn chunks(&self, ranges: Vec<Range<u64>>, first_row: u64) -> Result<JsonlChunks, DatasetError> {
+        Ok(JsonlChunks {
             plan: self.plan.clone(),
             places: self.places.clone(),
             lines: Lines::open(&self.path, 0)?,
@@ -89,7 +111,7 @@ impl JsonlFile {
             rows: RowNumbers::new(ranges),
             first_row,
             failed: false,
-        }))
+        })
     }
 }
 
@@ -103,10 +125,10 @@ fn segments(rows: u64, places: &[u64], end: u64) -> Vec<Segment> {
     (0..).zip(places).zip(ends).map(segment).collect()
 }
 
-fn bad_line(path: &Path, found: String) -> DatasetError {
+fn bad_line(path: &Path, row: u64, found: String) -> DatasetError {
     DatasetError::BadRow {
         file: path.to_owned(),
-        row: 0,
+        row,
         column: LINE.to_owned(),
         expected: OBJECT,
         found,

@@ -3,8 +3,10 @@
 //! The Arrow schema that a writer left in the footer is not used: text is then `Utf8` and lists are `List` whatever the writer called
 //! them, so that pandas' `large_string` is no case of its own. Only the leaves in use are read.
 
+mod records;
 mod schema;
 
+pub(crate) use records::ParquetRecords;
 pub(crate) use schema::check_magic;
 
 use std::fs::File;
@@ -30,6 +32,9 @@ use crate::file::{CHUNK_BYTES, CHUNK_ROWS, Chunks, RowNumbers, Segment};
 use crate::json::{Extra, Json};
 use crate::messages::{Messages, text_messages};
 use crate::parquet::schema::{check_types, projection, shown};
+
+/// Rows that are read at once where one short column is.
+const TEXT_ROWS: usize = 8192;
 
 /// A Parquet file of prompts.
 #[derive(Debug)]
@@ -85,23 +90,8 @@ impl ParquetFile {
         ranges: Vec<Range<u64>>,
         first_row: u64,
     ) -> Result<Chunks, DatasetError> {
-        let file = File::open(&self.path).map_err(DatasetError::io(&self.path, "open"))?;
-        let (groups, selection) = self.select(&ranges);
-        let mut builder =
-            ParquetRecordBatchReaderBuilder::new_with_metadata(file, self.metadata.clone())
-                .with_batch_size(self.chunk_rows)
-                .with_projection(self.projection.clone())
-                .with_row_groups(groups);
-        if let Some(selection) = selection {
-            builder = builder.with_row_selection(selection);
-        }
+        let reader = self.reader(&ranges, self.projection.clone(), self.chunk_rows)?;
         let rows = RowNumbers::new(ranges);
-        let damaged = |source| DatasetError::Damaged {
-            file: self.path.to_path_buf(),
-            row: rows.peek(),
-            source,
-        };
-        let reader = builder.build().map_err(damaged)?;
         Ok(Box::new(ParquetChunks {
             path: self.path.clone(),
             plan: self.plan.clone(),
@@ -109,6 +99,53 @@ impl ParquetFile {
             rows,
             first_row,
         }))
+    }
+
+    pub(crate) fn read_text(
+        &self,
+        column: &ColumnPath,
+        ranges: Vec<Range<u64>>,
+        mut each: impl FnMut(u64, Option<&str>),
+    ) -> Result<(), DatasetError> {
+        let leaves = self.metadata.parquet_schema().columns().iter().enumerate();
+        let leaf = leaves.filter(|(_, leaf)| leaf.path().parts() == column.parts);
+        let projection =
+            ProjectionMask::leaves(self.metadata.parquet_schema(), leaf.map(|(index, _)| index));
+        let mut rows = RowNumbers::new(ranges.clone());
+        for batch in self.reader(&ranges, projection, TEXT_ROWS)? {
+            let batch = batch.map_err(|error| self.damaged(rows.peek(), error.into()))?;
+            let text = descend(&batch, &column.parts);
+            let text = text.as_ref().and_then(|text| text.as_string_opt::<i32>());
+            for index in 0..batch.num_rows() {
+                let row = rows.next().expect("invariant: as many rows are read as were asked for");
+                each(row, text.filter(|text| text.is_valid(index)).map(|text| text.value(index)));
+            }
+        }
+        Ok(())
+    }
+
+    fn reader(
+        &self,
+        ranges: &[Range<u64>],
+        projection: ProjectionMask,
+        batch_rows: usize,
+    ) -> Result<ParquetRecordBatchReader, DatasetError> {
+        let file = File::open(&self.path).map_err(DatasetError::io(&self.path, "open"))?;
+        let (groups, selection) = self.select(ranges);
+        let mut builder =
+            ParquetRecordBatchReaderBuilder::new_with_metadata(file, self.metadata.clone())
+                .with_batch_size(batch_rows)
+                .with_projection(projection)
+                .with_row_groups(groups);
+        if let Some(selection) = selection {
+            builder = builder.with_row_selection(selection);
+        }
+        let first = ranges.first().map_or(0, |range| range.start);
+        builder.build().map_err(|source| self.damaged(first, source))
+    }
+
+    fn damaged(&self, row: u64, source: ParquetError) -> DatasetError {
+        DatasetError::Damaged { file: self.path.to_path_buf(), row, source }
     }
 
     /// The row groups that the rows lie in, and which of their rows; `None` for all.

@@ -15,8 +15,21 @@ pub struct Context {
     pub limits: Limits,
     deadline: Option<Nanos>,
     clock: Arc<dyn Clock>,
-    cancelled: Arc<AtomicBool>,
+    cancelled: Arc<Cancelled>,
     metrics: Arc<Mutex<Vec<(String, f64)>>>,
+}
+
+/// Whether a score is no longer wanted: it alone, or what it is a part of.
+#[derive(Default)]
+struct Cancelled {
+    said: AtomicBool,
+    outer: Option<Arc<Self>>,
+}
+
+impl Cancelled {
+    fn get(&self) -> bool {
+        self.said.load(Ordering::Acquire) || self.outer.as_ref().is_some_and(|outer| outer.get())
+    }
 }
 
 impl Context {
@@ -67,12 +80,19 @@ impl Context {
     /// A future is dropped then and need not ask; work that blocks a thread should, now and then.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
-        self.cancelled.load(Ordering::Acquire)
+        self.cancelled.get()
     }
 
     /// Says that the score is no longer wanted.
     pub fn cancel(&self) {
-        self.cancelled.store(true, Ordering::Release);
+        self.cancelled.said.store(true, Ordering::Release);
+    }
+
+    /// The same, cancelled with this one or without it: for one of several tries.
+    #[must_use]
+    pub fn nested(&self) -> Self {
+        let outer = Some(Arc::clone(&self.cancelled));
+        Self { cancelled: Arc::new(Cancelled { outer, ..Cancelled::default() }), ..self.clone() }
     }
 
     /// Tells a number, also where no score comes of it; the metric `reward/<name>` of a step is the mean of all that is told in it.

@@ -1,6 +1,7 @@
 //! Why a response has no score.
 
 use std::fmt;
+use std::time::Duration;
 
 /// Why a response could not be scored. Never turned into a silent 0: what it does to the run is configured, and it is always counted.
 ///
@@ -14,6 +15,8 @@ pub struct RewardError {
     pub kind: ErrorKind,
     /// What happened; for a field that is missing or cannot be read: which, what was expected and what was found.
     pub reason: String,
+    /// How long whoever failed asks to be left alone before another try.
+    pub retry_after: Option<Duration>,
 }
 
 /// What can be done about a [`RewardError`].
@@ -90,7 +93,13 @@ impl RewardError {
     }
 
     fn new(kind: ErrorKind, reason: impl fmt::Display) -> Self {
-        Self { reward: String::new(), kind, reason: reason.to_string() }
+        Self { reward: String::new(), kind, reason: reason.to_string(), retry_after: None }
+    }
+
+    /// The same error, of one who asks to be left alone for so long.
+    #[must_use]
+    pub fn retry_after(self, wait: Option<Duration>) -> Self {
+        Self { retry_after: wait, ..self }
     }
 
     /// The same error, of the reward `name`, unless it has a name.
@@ -105,7 +114,17 @@ impl RewardError {
 
 /// What the error of a reward does to the run.
 #[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize,
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    serde::Serialize,
+    serde::Deserialize,
 )]
 #[serde(rename_all = "snake_case")]
 pub enum OnError {

@@ -25,6 +25,8 @@ mod exact;
 mod f1;
 mod format;
 mod group;
+mod guard;
+pub mod judge;
 mod length;
 mod limits;
 mod logic;
@@ -37,6 +39,7 @@ mod repetition;
 mod router;
 mod score;
 pub mod simulated;
+mod weighted_group_sum;
 mod weighted_sum;
 
 use std::future::Future;
@@ -52,6 +55,7 @@ pub use exact::Exact;
 pub use f1::F1;
 pub use format::{Format, FormatStyle};
 pub use group::{GroupReward, SharedGroupReward};
+pub use guard::{Backoff, Budgets, Cached, Cost, Guard, Limited, Retry, Timeout};
 pub use length::{Length, SoftOverlong, SoftOverlongOptions};
 pub use limits::{Execution, LimitRule, Limits};
 pub use logic::{Logic, LogicScoring};
@@ -62,6 +66,7 @@ pub use registry::{Made, NoOptions, Options, Registry, RegistryError};
 pub use repetition::{Repetition, RepetitionOptions, Unit};
 pub use router::{NoRoute, Router};
 pub use score::Score;
+pub use weighted_group_sum::WeightedGroupSum;
 pub use weighted_sum::WeightedSum;
 
 use crate::rollout::FinishReason;
@@ -148,6 +153,11 @@ pub trait Reward: Send + Sync + 'static {
         sample: &Sample,
         context: &Context,
     ) -> impl Future<Output = Result<Score, RewardError>> + Send;
+
+    /// What a call takes of the budgets of a [`Guard`], in requests and tokens: by default one request with the texts of the sample.
+    fn cost(&self, sample: &Sample) -> Cost {
+        Cost::of_sample(sample)
+    }
 }
 
 /// [`Reward`] behind a pointer.
@@ -157,6 +167,8 @@ trait DynReward: Send + Sync + 'static {
         sample: &'a Sample,
         context: &'a Context,
     ) -> BoxFuture<'a, Result<Score, RewardError>>;
+
+    fn cost(&self, sample: &Sample) -> Cost;
 }
 
 impl<R: Reward> DynReward for R {
@@ -166,6 +178,10 @@ impl<R: Reward> DynReward for R {
         context: &'a Context,
     ) -> BoxFuture<'a, Result<Score, RewardError>> {
         Box::pin(Reward::score(self, sample, context))
+    }
+
+    fn cost(&self, sample: &Sample) -> Cost {
+        Reward::cost(self, sample)
     }
 }
 
@@ -184,5 +200,9 @@ impl SharedReward {
 impl Reward for SharedReward {
     async fn score(&self, sample: &Sample, context: &Context) -> Result<Score, RewardError> {
         self.0.score(sample, context).await
+    }
+
+    fn cost(&self, sample: &Sample) -> Cost {
+        self.0.cost(sample)
     }
 }

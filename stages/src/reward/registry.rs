@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
 
+use crate::fields::fields;
+
 use super::group::SharedGroupReward;
 use super::{
     Exact, F1, Format, GroupReward, Length, Logic, Math, MultipleChoice, Pattern, Repetition,
@@ -77,7 +79,13 @@ pub enum RegistryError {
 /// ```
 #[derive(Clone, Default)]
 pub struct Registry {
-    makers: BTreeMap<String, Make>,
+    makers: BTreeMap<String, Maker>,
+}
+
+#[derive(Clone)]
+struct Maker {
+    options: &'static [&'static str],
+    make: Make,
 }
 
 impl Registry {
@@ -105,7 +113,8 @@ impl Registry {
         name: &str,
         make: impl Fn(O) -> Result<R, RegistryError> + Send + Sync + 'static,
     ) -> Self {
-        self.insert(name, move |options| Ok(Made::Sample(SharedReward::new(make(read(options)?)?))))
+        let make = move |options| Ok(Made::Sample(SharedReward::new(make(read(options)?)?)));
+        self.insert(name, Maker { options: fields::<O>(), make: Arc::new(make) })
     }
 
     /// The same registry with a further reward of groups.
@@ -115,17 +124,12 @@ impl Registry {
         name: &str,
         make: impl Fn(O) -> Result<R, RegistryError> + Send + Sync + 'static,
     ) -> Self {
-        self.insert(name, move |options| {
-            Ok(Made::Group(SharedGroupReward::new(make(read(options)?)?)))
-        })
+        let make = move |options| Ok(Made::Group(SharedGroupReward::new(make(read(options)?)?)));
+        self.insert(name, Maker { options: fields::<O>(), make: Arc::new(make) })
     }
 
-    fn insert(
-        mut self,
-        name: &str,
-        make: impl Fn(Options) -> Result<Made, RegistryError> + Send + Sync + 'static,
-    ) -> Self {
-        self.makers.insert(name.to_owned(), Arc::new(make));
+    fn insert(mut self, name: &str, maker: Maker) -> Self {
+        self.makers.insert(name.to_owned(), maker);
         self
     }
 
@@ -143,7 +147,13 @@ impl Registry {
             name: name.to_owned(),
             known: self.names().collect::<Vec<_>>().join(", "),
         };
-        self.makers.get(name).ok_or_else(unknown)?(options)
+        (self.makers.get(name).ok_or_else(unknown)?.make)(options)
+    }
+
+    /// The options of the reward of a name, aliases included; empty where they cannot be told, and `None` if there is none of that name.
+    #[must_use]
+    pub fn options(&self, name: &str) -> Option<&'static [&'static str]> {
+        self.makers.get(name).map(|maker| maker.options)
     }
 }
 
@@ -152,7 +162,7 @@ impl Registry {
 #[serde(deny_unknown_fields)]
 pub struct NoOptions {}
 
-fn read<O: DeserializeOwned>(options: Options) -> Result<O, RegistryError> {
+pub(super) fn read<O: DeserializeOwned>(options: Options) -> Result<O, RegistryError> {
     serde_path_to_error::deserialize(serde_json::Value::Object(options)).map_err(|error| {
         let path = error.path().to_string();
         let key = if path == "." { String::new() } else { path };

@@ -92,6 +92,14 @@ impl Router {
         reward.score(sample, context).await.map_err(|error| error.named(&route.name))
     }
 
+    /// Whether a data source has a reward for samples, not for groups only.
+    ///
+    /// # Errors
+    /// [`NoRoute`] if it has none at all.
+    pub fn scores_samples(&self, data_source: &str) -> Result<bool, NoRoute> {
+        self.find(data_source).map(|route| route.reward.is_some())
+    }
+
     /// Whether complete groups of any data source are scored.
     #[must_use]
     pub fn scores_groups(&self) -> bool {

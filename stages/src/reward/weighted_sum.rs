@@ -39,7 +39,7 @@ impl Reward for WeightedSum {
     }
 }
 
-fn add(sum: &mut Score, name: &str, weight: f64, score: Score) {
+pub(super) fn add(sum: &mut Score, name: &str, weight: f64, score: Score) {
     let Score { value, components, labels, token_values, executions } = score;
     sum.value += weight * value;
     sum.components.insert(name.to_owned(), value);

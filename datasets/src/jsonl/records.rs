@@ -1,0 +1,39 @@
+//! Lines as they are.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::error::DatasetError;
+use crate::jsonl::lines::Lines;
+use crate::jsonl::{Object, bad_line, object};
+
+/// The lines of a file as objects.
+pub(crate) struct JsonlRecords {
+    lines: Lines,
+    row: u64,
+}
+
+impl JsonlRecords {
+    pub(crate) fn open(path: &Arc<Path>) -> Result<Self, DatasetError> {
+        Ok(Self { lines: Lines::open(path, 0)?, row: 0 })
+    }
+}
+
+impl Iterator for JsonlRecords {
+    type Item = Result<Object, DatasetError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        match self.lines.next_line() {
+            Ok(None) => None,
+            Err(error) => Some(Err(error)),
+            Ok(Some(_)) => {
+                let row = self.row;
+                self.row += 1;
+                Some(
+                    object(&self.lines.line)
+                        .map_err(|found| bad_line(&self.lines.path, row, found)),
+                )
+            }
+        }
+    }
+}

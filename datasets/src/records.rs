@@ -1,0 +1,89 @@
+//! Rows of any Parquet or JSONL file, as JSON objects.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+
+use crate::error::DatasetError;
+use crate::file::Format;
+use crate::jsonl::JsonlRecords;
+use crate::parquet::ParquetRecords;
+
+/// The rows of one file, in order, each as an object of its columns. A row that cannot be read is an error of its own, and reading goes on
+/// behind it where [`DatasetError::is_row`].
+///
+/// For files that are no prompt datasets: nothing is known of the columns. Memory is that of a batch of at most 256 rows.
+pub struct Records {
+    rows: Option<u64>,
+    records: Box<dyn Iterator<Item = Result<Map<String, Value>, DatasetError>> + Send>,
+}
+
+impl Records {
+    /// Opens a file.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be opened, is neither Parquet nor JSONL, or is damaged.
+    pub fn open(path: &Path) -> Result<Self, DatasetError> {
+        let path: Arc<Path> = path.into();
+        Ok(match Format::of(&path)? {
+            Format::Parquet => {
+                let records = ParquetRecords::open(path)?;
+                Self { rows: Some(records.rows()), records: Box::new(records) }
+            }
+            Format::Jsonl => Self { rows: None, records: Box::new(JsonlRecords::open(&path)?) },
+        })
+    }
+
+    /// How many rows there are, where the file says so.
+    #[must_use]
+    pub fn rows(&self) -> Option<u64> {
+        self.rows
+    }
+}
+
+impl Iterator for Records {
+    type Item = Result<Map<String, Value>, DatasetError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.records.next()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::{Compression, DatasetConfig, WriteOptions, convert};
+
+    #[test]
+    fn both_formats_give_their_columns_and_bad_lines_stand_alone() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("rows.jsonl");
+        fs::write(
+            &path,
+            "{\"prompt\": \"x\", \"answer\": 7}\n\nnonsense\n[1]\n{\"prompt\": \"y\"}\n",
+        )
+        .expect("written");
+        let rows: Vec<_> = Records::open(&path).expect("opened").collect();
+        let right = |row: usize| Value::Object(rows[row].as_ref().expect("a row").clone());
+        assert_eq!(rows.len(), 4);
+        assert_eq!(right(0), serde_json::json!({"prompt": "x", "answer": 7}));
+        assert_eq!(right(3), serde_json::json!({"prompt": "y"}));
+        let error = rows[1].as_ref().expect_err("no JSON");
+        assert!(error.is_row() && error.to_string().contains("row 1"), "{error}");
+
+        fs::write(&path, "{\"prompt\": \"x\", \"answer\": 7}\n").expect("written");
+        let parquet = folder.path().join("rows.parquet");
+        let options = WriteOptions { compression: Compression::Snappy, row_group_rows: 2 };
+        let config = DatasetConfig::of([path.display().to_string()]);
+        convert(&config, &parquet, convert::Format::Verl, options).expect("converted");
+        let records = Records::open(&parquet).expect("opened");
+        assert_eq!(records.rows(), Some(1));
+        let rows: Vec<_> = records.collect::<Result<_, _>>().expect("rows");
+        assert_eq!(rows[0]["reward_model"]["ground_truth"], "7");
+        assert_eq!(rows[0]["prompt"][0]["content"], "x");
+    }
+}

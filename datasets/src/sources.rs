@@ -1,0 +1,114 @@
+//! The data sources of a dataset, and where each is first met.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::dataset::Dataset;
+use crate::error::DatasetError;
+
+/// Where a data source is first met.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FirstRow {
+    /// The data source.
+    pub data_source: String,
+    /// The file.
+    pub file: PathBuf,
+    /// Row of the file, from 0.
+    pub row: u64,
+}
+
+impl Dataset {
+    /// Every data source of the rows in use, with the first row of each in the order of the files.
+    ///
+    /// Of Parquet files that one column is read, of JSONL files the lines. What a row that cannot be used says is left for when it is read.
+    ///
+    /// # Errors
+    ///
+    /// When a file cannot be read.
+    pub fn data_sources(&self) -> Result<Vec<FirstRow>, DatasetError> {
+        let mut seen = Seen::default();
+        for (file, ranges) in self.rows_by_file() {
+            let default = file.plan().default_data_source.clone();
+            let each = |row, source: Option<&str>| {
+                seen.see(source.unwrap_or(&default), row, || file.path().to_path_buf());
+            };
+            match &file.plan().data_source {
+                Some(column) => file.read_text(column, ranges, each)?,
+                None => ranges.first().map(|range| range.start).into_iter().for_each(|row| {
+                    seen.see(&default, row, || file.path().to_path_buf());
+                }),
+            }
+        }
+        Ok(seen.first)
+    }
+}
+
+#[derive(Default)]
+struct Seen {
+    first: Vec<FirstRow>,
+    known: BTreeMap<Arc<str>, ()>,
+    /// The source of the row before: as a rule that of the next.
+    last: Option<Arc<str>>,
+}
+
+impl Seen {
+    fn see(&mut self, source: &str, row: u64, file: impl FnOnce() -> PathBuf) {
+        if self.last.as_deref() == Some(source) {
+            return;
+        }
+        let known = self.known.get_key_value(source).map(|(known, ())| known.clone());
+        let name = known.unwrap_or_else(|| {
+            let data_source = source.to_owned();
+            self.first.push(FirstRow { data_source, file: file(), row });
+            let name: Arc<str> = source.into();
+            self.known.insert(name.clone(), ());
+            name
+        });
+        self.last = Some(name);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::{Columns, Compression, DatasetConfig, WriteOptions, convert};
+
+    const LINES: &str = r#"
+{"info": {"from": "a"}, "prompt": "x", "answer": "1"}
+{"info": {"from": "a"}, "prompt": "x", "answer": "1"}
+{"prompt": "x", "answer": "1"}
+{"info": {"from": "b"}, "prompt": "x", "answer": "1"}
+{"info": {"from": "a"}, "prompt": "x", "answer": "1"}
+{"info": {"from": "c\n"}, "prompt": "x", "answer": "1"}
+"#;
+
+    fn found(config: DatasetConfig) -> Vec<(String, u64)> {
+        let sources = Dataset::open(config).expect("opened").data_sources().expect("read");
+        sources.into_iter().map(|first| (first.data_source, first.row)).collect()
+    }
+
+    #[test]
+    fn each_source_is_met_once_at_its_first_row_in_use() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("rows.jsonl");
+        fs::write(&path, LINES).expect("written");
+        let columns = Columns { data_source: Some("info.from".to_owned()), ..Columns::default() };
+        let config = DatasetConfig { columns, ..DatasetConfig::of([path.display().to_string()]) };
+        let expected = [("a", 0), ("unknown", 2), ("b", 3), ("c\n", 5)]
+            .map(|(source, row)| (source.to_owned(), row));
+        assert_eq!(found(config.clone()), expected);
+        let few = DatasetConfig { max_samples: Some(4), ..config.clone() };
+        assert_eq!(found(few), expected[..3]);
+
+        let parquet = folder.path().join("rows.parquet");
+        let options = WriteOptions { compression: Compression::Zstd, row_group_rows: 2 };
+        convert(&config, &parquet, convert::Format::Verl, options).expect("converted");
+        let config = DatasetConfig::of([parquet.display().to_string()]);
+        assert_eq!(found(config.clone()), expected);
+        let chosen = DatasetConfig { max_samples: Some(5), shuffle: true, seed: 3, ..config };
+        assert!(found(chosen).len() >= 3);
+    }
+}

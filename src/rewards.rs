@@ -1,0 +1,251 @@
+//! The rewards of a recipe: the section `[reward]`, made and routed. Training, validation and `rollpacker score` all score by these.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use rollpacker_stages::reward::{
+    Guard, Made, OnError, Options, Registry, RegistryError, Router, SharedGroupReward,
+    SharedReward, WeightedGroupSum, WeightedSum,
+};
+use serde_json::Value;
+
+use crate::recipe::raw::{self, Routed};
+use crate::recipe::{RecipeError, keys};
+
+/// Keys of every reward's options, beside its own and its guard's.
+const COMMON: [&str; 2] = ["kind", "on_error"];
+
+/// Makes the rewards of a recipe out of those that `registry` has, and routes data sources to them. A reward that several routes lead to is
+/// one: its limits hold over all of them.
+///
+/// # Errors
+/// If a route leads to no reward, or an option does not exist, is of the wrong type or out of its bounds; the message names the key.
+pub fn rewards(section: &raw::Reward, registry: &Registry) -> Result<Router, RecipeError> {
+    let named = section.make_all(registry)?;
+    let mut router = Router::default();
+    for (pattern, routed) in &section.routes {
+        router = match routed {
+            Routed::One(name) => named[name].route(router, pattern, name),
+            Routed::Sum(terms) => route_sum(router, pattern, terms, &named)?,
+        };
+        let names = routed.names();
+        let told = names.iter().filter_map(|name| named[*name].on_error);
+        let told: BTreeSet<OnError> = told.collect();
+        if told.len() > 1 {
+            return Err(wrong(
+                route_key(pattern),
+                "its rewards say different things of `on_error`",
+            ));
+        }
+        let on_error = told.first().copied().unwrap_or(section.on_error);
+        router = router.on_error(pattern, on_error);
+    }
+    Ok(router)
+}
+
+/// A reward of the recipe.
+struct Named {
+    made: Made,
+    on_error: Option<OnError>,
+}
+
+impl Routed {
+    fn names(&self) -> Vec<&String> {
+        match self {
+            Self::One(name) => vec![name],
+            Self::Sum(terms) => terms.keys().collect(),
+        }
+    }
+}
+
+impl raw::Reward {
+    fn make_all(&self, registry: &Registry) -> Result<BTreeMap<String, Named>, RecipeError> {
+        let mut all = BTreeMap::new();
+        for (pattern, routed) in &self.routes {
+            for name in routed.names() {
+                if !all.contains_key(name) {
+                    all.insert(name.clone(), self.make(pattern, name, registry)?);
+                }
+            }
+        }
+        // What no route leads to is not made, but a key that nothing has is a slip all the same.
+        for name in self.options.keys().filter(|name| !all.contains_key(*name)) {
+            Written::of(self, name)?.check(name, registry)?;
+        }
+        Ok(all)
+    }
+
+    fn make(&self, pattern: &str, name: &str, registry: &Registry) -> Result<Named, RecipeError> {
+        let mut written = Written::of(self, name)?;
+        if !self.options.contains_key(name) && registry.options(name).is_none() {
+            return Err(unknown_reward(route_key(pattern), name, registry, self));
+        }
+        let guard = written.check(name, registry)?;
+        let refuse = |error| refused(&format!("reward.options.{name}"), error);
+        let made = registry.make(&written.kind, written.options).map_err(refuse)?;
+        let made = match made {
+            Made::Sample(reward) => Made::Sample(guard.wrap(reward).map_err(refuse)?),
+            Made::Group(_) if guard != Guard::default() => {
+                let key = format!("reward.options.{name}");
+                return Err(wrong(key, "expected no guard: it is a reward of whole groups"));
+            }
+            group => group,
+        };
+        Ok(Named { made, on_error: written.on_error })
+    }
+}
+
+/// The options of a reward as written.
+struct Written {
+    kind: String,
+    on_error: Option<OnError>,
+    options: Options,
+}
+
+impl Written {
+    fn of(section: &raw::Reward, name: &str) -> Result<Self, RecipeError> {
+        let key = |key: &str| format!("reward.options.{name}.{key}");
+        let table = section.options.get(name).cloned().unwrap_or_default();
+        let options = serde_json::to_value(table);
+        let Ok(Value::Object(mut options)) = options else {
+            return Err(wrong(
+                format!("reward.options.{name}"),
+                "expected numbers that are finite",
+            ));
+        };
+        let kind = match options.remove("kind") {
+            None => name.to_owned(),
+            Some(Value::String(kind)) => kind,
+            Some(other) => {
+                return Err(wrong(key("kind"), &format!("expected a name, found {other}")));
+            }
+        };
+        let on_error = options.remove("on_error").map(serde_json::from_value).transpose();
+        let on_error = on_error.map_err(|error| wrong(key("on_error"), &error.to_string()))?;
+        Ok(Self { kind, on_error, options })
+    }
+
+    /// Refuses a kind that does not exist and keys that it does not have; takes the guard's out.
+    fn check(&mut self, name: &str, registry: &Registry) -> Result<Guard, RecipeError> {
+        let section = format!("reward.options.{name}");
+        let Some(own) = registry.options(&self.kind) else {
+            let key = if self.kind == name { section } else { format!("{section}.kind") };
+            return Err(unknown_reward(key, &self.kind, registry, &raw::Reward::default()));
+        };
+        // Where a reward has an option of the name of a guard's, it is the reward's.
+        let of_guard = |key: &str| Guard::KEYS.contains(&key) && !own.contains(&key);
+        let (mut guard, options): (Options, Options) =
+            std::mem::take(&mut self.options).into_iter().partition(|(key, _)| of_guard(key));
+        self.options = options;
+        let unknown =
+            self.options.keys().find(|key| !own.is_empty() && !own.contains(&key.as_str()));
+        if let Some(key) = unknown {
+            let known = own.iter().chain(&Guard::KEYS).chain(&COMMON).copied();
+            let nearest = keys::nearest(key, known).map(|near| format!("{section}.{near}"));
+            return Err(RecipeError::UnknownKey { key: format!("{section}.{key}"), nearest });
+        }
+        Guard::take(&mut guard).map_err(|error| refused(&section, error))
+    }
+}
+
+impl Named {
+    fn route(&self, router: Router, pattern: &str, name: &str) -> Router {
+        match self.made.clone() {
+            Made::Sample(reward) => router.route_named(pattern, name, reward),
+            Made::Group(reward) => router.route_groups(pattern, name, reward),
+        }
+    }
+}
+
+fn route_sum(
+    router: Router,
+    pattern: &str,
+    terms: &BTreeMap<String, f64>,
+    named: &BTreeMap<String, Named>,
+) -> Result<Router, RecipeError> {
+    if terms.is_empty() {
+        return Err(wrong(
+            route_key(pattern),
+            "expected at least one reward and its weight, found none",
+        ));
+    }
+    let (mut samples, mut groups) = (Vec::new(), Vec::new());
+    for (name, weight) in terms {
+        if !weight.is_finite() {
+            let key = format!("{}.{name}", route_key(pattern));
+            return Err(wrong(key, &format!("expected a finite weight, found {weight}")));
+        }
+        match named[name].made.clone() {
+            Made::Sample(reward) => samples.push((name, *weight, reward)),
+            Made::Group(reward) => groups.push((name, *weight, reward)),
+        }
+    }
+    let name = Routed::Sum(terms.clone()).to_string();
+    let router = sum_of_samples(router, pattern, &name, samples);
+    Ok(sum_of_groups(router, pattern, &name, groups))
+}
+
+fn sum_of_samples(
+    router: Router,
+    pattern: &str,
+    name: &str,
+    terms: Vec<(&String, f64, SharedReward)>,
+) -> Router {
+    if terms.is_empty() {
+        return router;
+    }
+    let sum = terms
+        .into_iter()
+        .fold(WeightedSum::default(), |sum, (name, weight, reward)| sum.with(name, weight, reward));
+    router.route_named(pattern, name, sum)
+}
+
+fn sum_of_groups(
+    router: Router,
+    pattern: &str,
+    name: &str,
+    terms: Vec<(&String, f64, SharedGroupReward)>,
+) -> Router {
+    if terms.is_empty() {
+        return router;
+    }
+    let sum = terms.into_iter().fold(WeightedGroupSum::default(), |sum, (name, weight, reward)| {
+        sum.with(name, weight, reward)
+    });
+    router.route_groups(pattern, name, sum)
+}
+
+fn route_key(pattern: &str) -> String {
+    format!("reward.routes.{pattern}")
+}
+
+fn wrong(key: String, reason: &str) -> RecipeError {
+    RecipeError::Type { key, reason: reason.to_owned() }
+}
+
+/// An error of the registry, as one of the section that the options stand in.
+fn refused(section: &str, error: RegistryError) -> RecipeError {
+    match error {
+        RegistryError::Option { key, reason } if !key.is_empty() => {
+            RecipeError::Type { key: format!("{section}.{key}"), reason }
+        }
+        RegistryError::Option { reason, .. } => wrong(section.to_owned(), &reason),
+        other => wrong(section.to_owned(), &other.to_string()),
+    }
+}
+
+fn unknown_reward(
+    key: String,
+    name: &str,
+    registry: &Registry,
+    section: &raw::Reward,
+) -> RecipeError {
+    let known: BTreeSet<&str> =
+        registry.names().chain(section.options.keys().map(String::as_str)).collect();
+    let nearest = keys::nearest(name, known.iter().copied());
+    let hint = nearest.map(|near| format!(" (did you mean `{near}`?)")).unwrap_or_default();
+    let known = known.into_iter().collect::<Vec<_>>().join(", ");
+    wrong(key, &format!("expected one of {known}{hint}, found `{name}`"))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,75 @@
+use expect_test::{Expect, expect};
+use futures::executor::block_on;
+use rollpacker_stages::reward::{Context, Sample};
+
+use super::*;
+
+fn made(text: &str) -> Result<Router, RecipeError> {
+    let section: raw::Reward = toml::from_str(text).expect("a section");
+    rewards(&section, &Registry::builtin())
+}
+
+fn check_error(text: &str, expected: Expect) {
+    let error = made(text).map(drop).expect_err("refused");
+    expected.assert_eq(&error.to_string());
+}
+
+fn score(router: &Router, data_source: &str, response: &str) -> f64 {
+    let sample = Sample::of(data_source, response, Some("B"));
+    block_on(router.score(&sample, &Context::detached())).expect("scored").value
+}
+
+#[test]
+fn routes_lead_to_rewards_and_weighted_sums_with_their_options() {
+    let router = made(
+        r#"
+        routes = { "a" = "plain", "b*" = { plain = 0.5, format = 2.0, length = 0.1 } }
+        on_error = "zero"
+        [options.plain]
+        kind = "exact"
+        ignore_case = true
+        timeout_s = 1.5
+        attempts = 2
+        [options.format]
+        style = "think"
+        on_error = "drop_group"
+        "#,
+    )
+    .expect("made");
+    assert_eq!(score(&router, "a", "b"), 1.0);
+    assert_eq!(score(&router, "b/x", "<think></think>b"), 2.5);
+    assert!(router.check("c").is_err() && router.scores_groups());
+    let on_error = ["a", "b", "c"].map(|source| router.on_error_of(source));
+    assert_eq!(on_error, [OnError::Zero, OnError::DropGroup, OnError::Fail]);
+}
+
+#[test]
+fn a_reward_of_an_own_name_is_routed_as_the_built_in_ones() {
+    let registry = Registry::builtin().with("yes", |_: Options| {
+        Ok(rollpacker_stages::reward::Format { think_in_prompt: true, ..Default::default() })
+    });
+    let section =
+        toml::from_str("routes = { \"*\" = \"yes\" }\noptions.yes.any = 1").expect("a section");
+    let router = rewards(&section, &registry).expect("made");
+    assert_eq!(score(&router, "x", "a</think><answer>b</answer>"), 1.0);
+}
+
+#[test]
+fn what_cannot_be_made_is_named_by_its_key() {
+    check_error("routes = { \"*\" = \"exakt\" }", expect![""]);
+    check_error("[options.x]\nkind = \"judg\"", expect![""]);
+    check_error("[options.exakt]\nignore_case = true", expect![""]);
+    check_error("routes.\"*\" = \"exact\"\n[options.exact]\nignore_cases = true", expect![""]);
+    check_error("routes.\"*\" = \"exact\"\n[options.exact]\ntimeouts = 3", expect![""]);
+    check_error("routes.\"*\" = \"exact\"\n[options.exact]\nignore_case = 3", expect![""]);
+    check_error("routes.\"*\" = \"exact\"\n[options.exact]\ntimeout_s = 0", expect![""]);
+    check_error("routes.\"*\" = \"exact\"\n[options.exact]\non_error = \"ignore\"", expect![""]);
+    check_error("routes.\"*\" = \"regex\"", expect![""]);
+    check_error("routes.\"*\" = \"length\"\n[options.length]\nattempts = 3", expect![""]);
+    check_error("routes.\"*\" = { exact = inf }", expect![""]);
+    check_error("routes.\"*\" = {}", expect![""]);
+    check_error(
+        "routes.\"*\" = { exact = 1.0, f1 = 1.0 }\noptions.f1.on_error = \"zero\"\noptions.exact.on_error = \"fail\"",
+        expect![""],
+    );
+}

@@ -1,0 +1,293 @@
+//! A row of a file as a sample.
+
+use anyhow::ensure;
+use rollpacker_stages::reward::{ErrorKind, RewardError, Sample};
+use rollpacker_stages::rollout::FinishReason;
+use serde_json::{Map, Value};
+
+pub(super) type Object = Map<String, Value>;
+
+/// Which column is what; a dot leads into an object. Left out, it is the first of the usual names that a row has.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Columns {
+    /// The response: text, or messages, of which the last counts. Usual: `response`, `solution_str`, `completion`, `output`, `generation`.
+    pub response: Option<String>,
+    /// Where the prompt comes from. Usual: `data_source`, `source`.
+    pub data_source: Option<String>,
+    /// The reference answer. Usual: `reward_model.ground_truth`, `reward_spec.ground_truth`, `ground_truth`, `answer`, `label`.
+    pub ground_truth: Option<String>,
+    /// The prompt, messages or text. Usual: `messages`, `prompt`, `question`, `problem`.
+    pub prompt: Option<String>,
+    /// Everything else, an object, or one as text. Usual: `extra_info`.
+    pub extra_info: Option<String>,
+    /// Columns to hand on beside it; `None` for all that play no other part.
+    pub extra_columns: Option<Vec<String>>,
+    /// The data source of rows that name none.
+    pub default_data_source: String,
+}
+
+const RESPONSE: [&str; 5] = ["response", "solution_str", "completion", "output", "generation"];
+const DATA_SOURCE: [&str; 2] = ["data_source", "source"];
+const GROUND_TRUTH: [&str; 5] =
+    ["reward_model.ground_truth", "reward_spec.ground_truth", "ground_truth", "answer", "label"];
+const PROMPT: [&str; 4] = ["messages", "prompt", "question", "problem"];
+const EXTRA_INFO: [&str; 1] = ["extra_info"];
+
+/// Why a row has no score.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{reason}")]
+pub struct RowError {
+    /// `input` for a row that cannot be read, else the name of the [`ErrorKind`].
+    pub kind: &'static str,
+    /// What happened.
+    pub reason: String,
+}
+
+impl RowError {
+    pub(super) fn input(reason: impl std::fmt::Display) -> Self {
+        Self { kind: "input", reason: reason.to_string() }
+    }
+
+    pub(super) fn group_only() -> Self {
+        let reason = "its reward is one of whole groups, and rows are scored one by one";
+        Self { kind: ErrorKind::NotApplicable.as_str(), reason: reason.to_owned() }
+    }
+}
+
+impl From<RewardError> for RowError {
+    fn from(error: RewardError) -> Self {
+        Self { kind: error.kind.as_str(), reason: error.to_string() }
+    }
+}
+
+impl Columns {
+    /// The sample that a row is. The columns are settled with the first row.
+    ///
+    /// # Errors
+    /// If the first row has no column that could be the response, or lacks one that was named; what is wrong with one row alone is its own.
+    pub(super) fn sample(&mut self, row: Object) -> anyhow::Result<Result<Sample, RowError>> {
+        if self.response.is_none() {
+            self.settle(&row)?;
+        }
+        Ok(self.read(&row))
+    }
+
+    fn settle(&mut self, row: &Object) -> anyhow::Result<()> {
+        let usual = RESPONSE.iter().find(|name| find(row, name).is_some());
+        ensure!(
+            usual.is_some(),
+            "column `response` is absent: expected one of {}, or `--response-key`; found {}",
+            RESPONSE.join(", "),
+            row.keys().cloned().collect::<Vec<_>>().join(", ")
+        );
+        self.response = usual.map(|name| (*name).to_owned());
+        Ok(())
+    }
+
+    fn read(&self, row: &Object) -> Result<Sample, RowError> {
+        let mut used = Vec::new();
+        let mut take = |given: &Option<String>, usual: &[&'static str]| {
+            let name = match given {
+                Some(name) => Some(name.clone()),
+                None => usual.iter().find(|name| find(row, name).is_some()).map(|&n| n.to_owned()),
+            };
+            let value = name.as_deref().and_then(|name| find(row, name));
+            used.extend(name.as_deref().map(|name| root(row, name)));
+            value.filter(|value| !value.is_null())
+        };
+        let response = take(&self.response, &RESPONSE);
+        let data_source = take(&self.data_source, &DATA_SOURCE);
+        let truth = take(&self.ground_truth, &GROUND_TRUTH);
+        let prompt = take(&self.prompt, &PROMPT);
+        let info = take(&self.extra_info, &EXTRA_INFO);
+        let name = self.response.as_deref().unwrap_or("response");
+        let response = response.ok_or_else(|| wrong(name, "a text", &Value::Null))?;
+        let source = data_source
+            .map(|source| source.as_str().ok_or_else(|| wrong("data_source", "a text", source)));
+        let source = source.transpose()?.unwrap_or(&self.default_data_source);
+        Ok(Sample {
+            messages: prompt.map_or_else(|| "[]".to_owned(), messages),
+            response_length: number(row, "response_length")?.unwrap_or(0),
+            response_ids: ids(row)?,
+            ground_truth: truth.map(plain),
+            extra_info: Some(self.extra(row, info, &used)?),
+            finish_reason: finish_reason(row)?,
+            ..Sample::of(
+                source,
+                &said(response).ok_or_else(|| wrong(name, "a text", response))?,
+                None,
+            )
+        })
+    }
+
+    /// `extra_info` and the further columns as one object; a field of `extra_info` wins.
+    fn extra(
+        &self,
+        row: &Object,
+        info: Option<&Value>,
+        used: &[String],
+    ) -> Result<String, RowError> {
+        let handed = |name: &String| match &self.extra_columns {
+            None => !used.contains(name),
+            Some(names) => names.iter().any(|one| one == "*" || one == name),
+        };
+        let mut extra: Object = row
+            .iter()
+            .filter(|(name, _)| handed(name))
+            .map(|(name, value)| (name.clone(), value.clone()))
+            .collect();
+        match info {
+            None => {}
+            Some(Value::Object(info)) => extra.extend(info.clone()),
+            Some(Value::String(text)) => {
+                let info: Object = serde_json::from_str(text).map_err(|error| {
+                    RowError::input(format_args!(
+                        "column `extra_info`: expected a JSON object, found {error}"
+                    ))
+                })?;
+                extra.extend(info);
+            }
+            Some(other) => return Err(wrong("extra_info", "an object", other)),
+        }
+        Ok(Value::Object(extra).to_string())
+    }
+}
+
+/// What a path leads to: a column of that very name, dots and all, or the path that the dots make.
+fn find<'a>(row: &'a Object, name: &str) -> Option<&'a Value> {
+    let path = || {
+        let mut parts = name.split('.');
+        let root = row.get(parts.next()?)?;
+        parts.try_fold(root, |value, part| value.get(part))
+    };
+    row.get(name).or_else(path)
+}
+
+fn root(row: &Object, name: &str) -> String {
+    let whole = row.contains_key(name).then_some(name);
+    whole.or_else(|| name.split('.').next()).unwrap_or(name).to_owned()
+}
+
+/// A response: text, or that of the last message.
+fn said(response: &Value) -> Option<String> {
+    match response {
+        Value::String(text) => Some(text.clone()),
+        Value::Array(messages) => Some(messages.last()?["content"].as_str()?.to_owned()),
+        _ => None,
+    }
+}
+
+/// A prompt as JSON messages: text is one of the user's, unless it is messages as text.
+fn messages(prompt: &Value) -> String {
+    match prompt {
+        Value::String(text) if serde_json::from_str::<Vec<Object>>(text).is_ok() => text.clone(),
+        Value::String(text) => serde_json::json!([{"role": "user", "content": text}]).to_string(),
+        other => other.to_string(),
+    }
+}
+
+/// Text as it is, everything else as JSON.
+fn plain(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+fn number(row: &Object, name: &str) -> Result<Option<u32>, RowError> {
+    let Some(value) = row.get(name).filter(|value| !value.is_null()) else { return Ok(None) };
+    let number = value.as_u64().and_then(|number| u32::try_from(number).ok());
+    number.map(Some).ok_or_else(|| wrong(name, "a number of tokens", value))
+}
+
+fn finish_reason(row: &Object) -> Result<FinishReason, RowError> {
+    let Some(value) = row.get("finish_reason").filter(|value| !value.is_null()) else {
+        return Ok(FinishReason::Stop);
+    };
+    let reason = value.as_str().and_then(|reason| reason.parse().ok());
+    reason.ok_or_else(|| wrong("finish_reason", "`stop` or `length`", value))
+}
+
+fn ids(row: &Object) -> Result<Vec<i32>, RowError> {
+    let Some(value) = row.get("response_ids").filter(|value| !value.is_null()) else {
+        return Ok(Vec::new());
+    };
+    serde_json::from_value(value.clone())
+        .map_err(|_| wrong("response_ids", "a list of token ids", value))
+}
+
+fn wrong(column: &str, expected: &str, found: &Value) -> RowError {
+    let found: String = found.to_string().chars().take(80).collect();
+    RowError::input(format_args!("column `{column}`: expected {expected}, found {found}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn read(mut columns: Columns, row: Value) -> Result<Sample, String> {
+        let Value::Object(row) = row else { panic!("an object") };
+        columns.default_data_source = "unknown".to_owned();
+        columns.sample(row).map_err(|error| error.to_string())?.map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_usual_columns_are_found_and_the_rest_is_extra() {
+        let row = json!({
+            "solution_str": "x", "reward_model": {"ground_truth": {"a": 1}, "style": "rule"},
+            "prompt": "why", "extra_info": "{\"index\": 3}", "index": 4, "choices": ["a"],
+            "response_ids": [1, 2], "finish_reason": "length",
+        });
+        let sample = read(Columns::default(), row).expect("a sample");
+        assert_eq!((sample.response.as_str(), sample.data_source.as_str()), ("x", "unknown"));
+        assert_eq!(sample.ground_truth.as_deref(), Some("{\"a\":1}"));
+        assert_eq!(sample.messages, r#"[{"role":"user","content":"why"}]"#);
+        assert_eq!(sample.response_ids, [1, 2]);
+        assert_eq!(sample.finish_reason, FinishReason::Length);
+        let extra = sample.extra().expect("an object");
+        assert_eq!((&extra["index"], &extra["choices"]), (&json!(3), &json!(["a"])));
+        assert!(!extra.contains_key("solution_str") && !extra.contains_key("reward_model"));
+    }
+
+    #[test]
+    fn columns_can_be_named_also_within_objects() {
+        let columns = Columns {
+            response: Some("extra_info.said".to_owned()),
+            ground_truth: Some("a.b".to_owned()),
+            extra_columns: Some(Vec::new()),
+            ..Columns::default()
+        };
+        let row = json!({"extra_info": {"said": "x"}, "a.b": "dotted", "a": {"b": "path"}, "c": 1});
+        let sample = read(columns, row).expect("a sample");
+        assert_eq!(
+            (sample.response.as_str(), sample.ground_truth.as_deref()),
+            ("x", Some("dotted"))
+        );
+        assert_eq!(sample.extra_info.as_deref(), Some(r#"{"said":"x"}"#));
+    }
+
+    #[test]
+    fn a_response_may_be_messages() {
+        let said = json!([{"role": "assistant", "content": "x"}]);
+        assert_eq!(
+            read(Columns::default(), json!({"completion": said})).expect("read").response,
+            "x"
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_read_names_its_column() {
+        let error = |row| read(Columns::default(), row).expect_err("unreadable");
+        assert!(
+            error(json!({"text": 1}))
+                .starts_with("column `response` is absent: expected one of response, ")
+        );
+        assert_eq!(error(json!({"response": 1})), "column `response`: expected a text, found 1");
+        assert_eq!(
+            error(json!({"response": null})),
+            "column `response`: expected a text, found null"
+        );
+        assert!(error(json!({"response": "", "extra_info": 3})).contains("`extra_info`"));
+        assert!(error(json!({"response": "", "response_ids": ["a"]})).contains("`response_ids`"));
+        assert!(error(json!({"response": "", "data_source": 3})).contains("`data_source`"));
+    }
+}

@@ -1,0 +1,115 @@
+//! Bounds on the calls at once and on what they take a minute.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+
+use super::Cost;
+use crate::reward::{Context, Reward, RewardError, Sample, Score};
+
+/// A reward whose calls wait for their turn: first come, first served.
+pub struct Limited<R> {
+    reward: R,
+    calls: Semaphore,
+    requests: Option<Bucket>,
+    tokens: Option<Bucket>,
+}
+
+/// What [`Limited`] allows.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Budgets {
+    /// Calls at once.
+    pub concurrency: Option<usize>,
+    /// Requests a minute.
+    pub requests_per_minute: Option<f64>,
+    /// Tokens a minute.
+    pub tokens_per_minute: Option<f64>,
+}
+
+impl<R: Reward> Limited<R> {
+    /// Keeps calls within budgets.
+    #[must_use]
+    pub fn new(reward: R, budgets: Budgets) -> Self {
+        let calls = budgets.concurrency.unwrap_or(Semaphore::MAX_PERMITS);
+        Self {
+            reward,
+            calls: Semaphore::new(calls.min(Semaphore::MAX_PERMITS)),
+            requests: budgets.requests_per_minute.map(Bucket::new),
+            tokens: budgets.tokens_per_minute.map(Bucket::new),
+        }
+    }
+}
+
+impl<R: Reward> Reward for Limited<R> {
+    async fn score(&self, sample: &Sample, context: &Context) -> Result<Score, RewardError> {
+        // The turn comes before the budgets, so that what is granted is used at once.
+        let _turn = self.calls.acquire().await.expect("invariant: the semaphore is never closed");
+        let cost = self.reward.cost(sample);
+        if let Some(requests) = &self.requests {
+            requests.take(f64::from(cost.requests)).await;
+        }
+        if let Some(tokens) = &self.tokens {
+            tokens.take(cost.tokens as f64).await;
+        }
+        self.reward.score(sample, context).await
+    }
+
+    fn cost(&self, sample: &Sample) -> Cost {
+        self.reward.cost(sample)
+    }
+}
+
+/// A token bucket that holds what a minute allows and is full at first.
+struct Bucket {
+    per_minute: f64,
+    level: Mutex<Level>,
+}
+
+/// What a bucket had at a time; less than nothing is what those who wait have taken already.
+struct Level {
+    left: f64,
+    at: Option<Instant>,
+}
+
+impl Bucket {
+    fn new(per_minute: f64) -> Self {
+        Self { per_minute, level: Mutex::new(Level { left: per_minute, at: None }) }
+    }
+
+    /// Waits until there is `amount`; all that the bucket can hold, for more than that.
+    async fn take(&self, amount: f64) {
+        let mut taken = Taken { bucket: self, amount: amount.min(self.per_minute) };
+        let missing = -self.change(-taken.amount);
+        if missing > 0.0 {
+            let seconds = 60.0 * missing / self.per_minute;
+            tokio::time::sleep(Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)).await;
+        }
+        taken.amount = 0.0;
+    }
+
+    /// What is left now, after a change.
+    fn change(&self, by: f64) -> f64 {
+        let mut level = self.level.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        let since = level.at.replace(now).map_or(Duration::ZERO, |at| now - at);
+        let flowed = level.left + since.as_secs_f64() / 60.0 * self.per_minute;
+        level.left = flowed.min(self.per_minute) + by;
+        level.left
+    }
+}
+
+/// Gives back what was taken by a call that was dropped before its turn.
+struct Taken<'a> {
+    bucket: &'a Bucket,
+    amount: f64,
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        if self.amount > 0.0 {
+            self.bucket.change(self.amount);
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! Several rewards of groups as one.
+
+use futures::future::join_all;
+
+use super::weighted_sum::add;
+use super::{Context, ErrorKind, GroupReward, RewardError, Sample, Score, SharedGroupReward};
+
+/// The weighted sum of rewards of groups, as a [`WeightedSum`](super::WeightedSum) is of rewards of samples.
+#[derive(Clone, Default)]
+pub struct WeightedGroupSum {
+    terms: Vec<(String, f64, SharedGroupReward)>,
+}
+
+impl WeightedGroupSum {
+    /// The sum with a further term. Its parts and labels keep their names under `<name>/`, and `<name>` is its value before weighting.
+    #[must_use]
+    pub fn with(mut self, name: &str, weight: f64, reward: impl GroupReward) -> Self {
+        self.terms.push((name.to_owned(), weight, SharedGroupReward::new(reward)));
+        self
+    }
+}
+
+impl GroupReward for WeightedGroupSum {
+    async fn score(&self, group: &[Sample], context: &Context) -> Result<Vec<Score>, RewardError> {
+        let asked = self.terms.iter().map(|(_, _, reward)| reward.score(group, context));
+        let all = join_all(asked).await;
+        let mut sums = vec![Score::default(); group.len()];
+        let mut applicable = false;
+        for ((name, weight, _), scores) in self.terms.iter().zip(all) {
+            match scores {
+                Ok(scores) => {
+                    sums.iter_mut().zip(scores).for_each(|(sum, one)| add(sum, name, *weight, one));
+                }
+                Err(error) if error.kind == ErrorKind::NotApplicable => continue,
+                Err(error) => return Err(error.named(name)),
+            }
+            applicable = true;
+        }
+        let none = || RewardError::not_applicable("none of its terms is");
+        applicable.then_some(sums).ok_or_else(none)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::executor::block_on;
+
+    use super::*;
+
+    struct Says(Result<f64, RewardError>);
+
+    impl GroupReward for Says {
+        async fn score(&self, group: &[Sample], _: &Context) -> Result<Vec<Score>, RewardError> {
+            let value = self.0.clone()?;
+            Ok((0..group.len()).map(|at| (value + at as f64).into()).collect())
+        }
+    }
+
+    #[test]
+    fn terms_are_weighted_response_by_response() {
+        let absent = || Err(RewardError::not_applicable("no"));
+        let sum = WeightedGroupSum::default()
+            .with("one", 0.5, Says(Ok(1.0)))
+            .with("two", 2.0, Says(Ok(3.0)))
+            .with("none", 1.0, Says(absent()));
+        let group = ["a", "b"].map(|text| Sample::of("any", text, None));
+        let scores = block_on(sum.score(&group, &Context::detached())).expect("two apply");
+        assert_eq!([scores[0].value, scores[1].value], [6.5, 9.0]);
+        assert_eq!(scores[1].components["two"], 4.0);
+        let none = WeightedGroupSum::default().with("none", 1.0, Says(absent()));
+        let error = block_on(none.score(&group, &Context::detached())).expect_err("none applies");
+        assert_eq!(error.kind, ErrorKind::NotApplicable);
+    }
+}
