@@ -1,5 +1,4 @@
 use expect_test::{Expect, expect};
-use futures::executor::block_on;
 use rollpacker_stages::reward::{Context, Sample};
 
 use super::*;
@@ -16,7 +15,10 @@ fn check_error(text: &str, expected: Expect) {
 
 fn score(router: &Router, data_source: &str, response: &str) -> f64 {
     let sample = Sample::of(data_source, response, Some("B"));
-    block_on(router.score(&sample, &Context::detached())).expect("scored").value
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let context = Context::detached();
+    let score = router.score(&sample, &context);
+    runtime.expect("a runtime").block_on(score).expect("scored").value
 }
 
 #[test]
@@ -56,20 +58,20 @@ fn a_reward_of_an_own_name_is_routed_as_the_built_in_ones() {
 
 #[test]
 fn what_cannot_be_made_is_named_by_its_key() {
-    check_error("routes = { \"*\" = \"exakt\" }", expect![""]);
-    check_error("[options.x]\nkind = \"judg\"", expect![""]);
-    check_error("[options.exakt]\nignore_case = true", expect![""]);
-    check_error("routes.\"*\" = \"exact\"\n[options.exact]\nignore_cases = true", expect![""]);
-    check_error("routes.\"*\" = \"exact\"\n[options.exact]\ntimeouts = 3", expect![""]);
-    check_error("routes.\"*\" = \"exact\"\n[options.exact]\nignore_case = 3", expect![""]);
-    check_error("routes.\"*\" = \"exact\"\n[options.exact]\ntimeout_s = 0", expect![""]);
-    check_error("routes.\"*\" = \"exact\"\n[options.exact]\non_error = \"ignore\"", expect![""]);
-    check_error("routes.\"*\" = \"regex\"", expect![""]);
-    check_error("routes.\"*\" = \"length\"\n[options.length]\nattempts = 3", expect![""]);
-    check_error("routes.\"*\" = { exact = inf }", expect![""]);
-    check_error("routes.\"*\" = {}", expect![""]);
+    check_error("routes = { \"*\" = \"exakt\" }", expect!["key `reward.routes.*`: expected one of exact, f1, format, length, logic, math, math_flexible, multiple_choice, regex, repetition, soft_overlong (did you mean `exact`?), found `exakt`"]);
+    check_error("[options.x]\nkind = \"judg\"", expect!["key `reward.options.x.kind`: expected one of exact, f1, format, length, logic, math, math_flexible, multiple_choice, regex, repetition, soft_overlong, found `judg`"]);
+    check_error("[options.exakt]\nignore_case = true", expect!["key `reward.options.exakt`: expected one of exact, f1, format, length, logic, math, math_flexible, multiple_choice, regex, repetition, soft_overlong (did you mean `exact`?), found `exakt`"]);
+    check_error("routes.\"*\" = \"exact\"\n[options.exact]\nignore_cases = true", expect!["unknown key `reward.options.exact.ignore_cases`; did you mean `reward.options.exact.ignore_case`?"]);
+    check_error("routes.\"*\" = \"exact\"\n[options.exact]\ntimeouts = 3", expect!["unknown key `reward.options.exact.timeouts`; did you mean `reward.options.exact.timeout_s`?"]);
+    check_error("routes.\"*\" = \"exact\"\n[options.exact]\nignore_case = 3", expect!["key `reward.options.exact.ignore_case`: invalid type: integer `3`, expected a boolean"]);
+    check_error("routes.\"*\" = \"exact\"\n[options.exact]\ntimeout_s = 0", expect!["key `reward.options.exact.timeout_s`: expected a number above 0, found 0"]);
+    check_error("routes.\"*\" = \"exact\"\n[options.exact]\non_error = \"ignore\"", expect!["key `reward.options.exact.on_error`: unknown variant `ignore`, expected one of `fail`, `zero`, `drop_group`"]);
+    check_error("routes.\"*\" = \"regex\"", expect!["key `reward.options.regex`: missing field `pattern`"]);
+    check_error("routes.\"*\" = \"length\"\n[options.length]\nattempts = 3", expect!["key `reward.options.length`: expected no guard: it is a reward of whole groups"]);
+    check_error("routes.\"*\" = { exact = inf }", expect!["key `reward.routes.*.exact`: expected a finite weight, found inf"]);
+    check_error("routes.\"*\" = {}", expect!["key `reward.routes.*`: expected at least one reward and its weight, found none"]);
     check_error(
         "routes.\"*\" = { exact = 1.0, f1 = 1.0 }\noptions.f1.on_error = \"zero\"\noptions.exact.on_error = \"fail\"",
-        expect![""],
+        expect!["key `reward.routes.*`: its rewards say different things of `on_error`"],
     );
 }
