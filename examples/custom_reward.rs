@@ -1,4 +1,5 @@
-//! A reward of one's own on real stages: two steps of GRPO on a fresh model, rewarded for short answers.
+//! A reward of one's own on real stages: registered under a name, routed to by a recipe, two steps of GRPO on a fresh model that is
+//! rewarded for short answers.
 //!
 //! `cargo run --example custom_reward`
 
@@ -9,15 +10,26 @@ use rollpacker::prelude::*;
 use rollpacker::recipe::{Raw, raw};
 use rollpacker::stages::model::{Decoder, Family, ModelConfig, Rope, Tokenizer};
 
-/// 1 for an empty response, and half as much for every 10 characters more.
-struct Terse;
+/// 1 for an empty response, and half as much for every so many characters more.
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Terse {
+    halved_every: f64,
+}
 
 impl Reward for Terse {
     async fn score(&self, sample: &Sample, _: &Context) -> Result<Score, RewardError> {
         let length = sample.response.chars().count() as f64;
-        Ok(Score::from(0.5_f64.powf(length / 10.0)).component("characters", length))
+        let value = 0.5_f64.powf(length / self.halved_every);
+        Ok(Score::from(value).component("characters", length))
     }
 }
+
+/// What a recipe says of it; in the file of a run, the same below `[reward]`.
+const REWARD: &str = r#"
+routes = { "rollpacker/*" = "terse" }
+options.terse = { halved_every = 10 }
+"#;
 
 struct Print;
 
@@ -43,11 +55,12 @@ fn main() -> anyhow::Result<()> {
         model: raw::Model { path: folder.join("model") },
         rollout: raw::Rollout { n: 4, ..Default::default() },
         actor: raw::Actor { lr: 1e-3, ..Default::default() },
+        reward: toml::from_str(REWARD)?,
         trainer: raw::Trainer { total_training_steps: Some(2), ..Default::default() },
         ..Default::default()
     };
-    let session =
-        rollpacker::session::Session::open(recipe.resolve()?)?.with_reward("rollpacker/*", Terse);
+    let registry = Registry::builtin().with("terse", |terse: Terse| Ok(terse));
+    let session = rollpacker::session::Session::open_with(recipe.resolve()?, &registry)?;
     session.train(&Stop::default(), &folder.join("trained"), Print, |_| {})?;
     Ok(())
 }

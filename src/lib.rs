@@ -46,7 +46,9 @@ pub mod prelude {
     pub use rollpacker_operators::{
         AdvantageExt, GradientExt, GroupExt, RewardExt, RolloutExt, ScheduleExt, UpdateExt,
     };
-    pub use rollpacker_stages::reward::{Context, Reward, RewardError, Router, Sample, Score};
+    pub use rollpacker_stages::reward::{
+        Context, Registry, Reward, RewardError, Router, Sample, Score,
+    };
     pub use rollpacker_stages::rollout::{
         Completion, FinishReason, Placement, Policy, Request, RolloutEngine, RolloutEvent, Waker,
     };

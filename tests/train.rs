@@ -253,21 +253,15 @@ fn what_cannot_be_run_is_refused_by_name_with_exit_status_2() {
 }
 
 #[test]
-fn prompts_without_a_reward_end_the_run_and_name_file_and_row() {
+fn prompts_without_a_reward_are_refused_before_the_run_and_named_by_file_and_row() {
     let place = Workplace::new();
-    let output = place.run(&[
-        "train",
-        "--config",
-        "recipe.toml",
-        "reward.routes={\"openai/gsm8k\"=\"math\"}",
-    ]);
-    let error = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(1));
+    let args = ["train", "--config", "recipe.toml", "reward.routes={\"openai/gsm8k\"=\"math\"}"];
+    let error = place.refused(&args);
     assert!(
-        error.contains(".parquet, row ")
-            && error.contains("no reward for data_source `rollpacker/chain`"),
+        error.contains("train.parquet, row 0: no reward for data_source `rollpacker/chain`; there are routes for openai/gsm8k"),
         "{error}"
     );
+    assert!(!place.path("run").exists());
 }
 
 #[test]

@@ -58,18 +58,68 @@ fn a_reward_of_an_own_name_is_routed_as_the_built_in_ones() {
 
 #[test]
 fn what_cannot_be_made_is_named_by_its_key() {
-    check_error("routes = { \"*\" = \"exakt\" }", expect!["key `reward.routes.*`: expected one of exact, f1, format, length, logic, math, math_flexible, multiple_choice, regex, repetition, soft_overlong (did you mean `exact`?), found `exakt`"]);
-    check_error("[options.x]\nkind = \"judg\"", expect!["key `reward.options.x.kind`: expected one of exact, f1, format, length, logic, math, math_flexible, multiple_choice, regex, repetition, soft_overlong, found `judg`"]);
-    check_error("[options.exakt]\nignore_case = true", expect!["key `reward.options.exakt`: expected one of exact, f1, format, length, logic, math, math_flexible, multiple_choice, regex, repetition, soft_overlong (did you mean `exact`?), found `exakt`"]);
-    check_error("routes.\"*\" = \"exact\"\n[options.exact]\nignore_cases = true", expect!["unknown key `reward.options.exact.ignore_cases`; did you mean `reward.options.exact.ignore_case`?"]);
-    check_error("routes.\"*\" = \"exact\"\n[options.exact]\ntimeouts = 3", expect!["unknown key `reward.options.exact.timeouts`; did you mean `reward.options.exact.timeout_s`?"]);
-    check_error("routes.\"*\" = \"exact\"\n[options.exact]\nignore_case = 3", expect!["key `reward.options.exact.ignore_case`: invalid type: integer `3`, expected a boolean"]);
-    check_error("routes.\"*\" = \"exact\"\n[options.exact]\ntimeout_s = 0", expect!["key `reward.options.exact.timeout_s`: expected a number above 0, found 0"]);
-    check_error("routes.\"*\" = \"exact\"\n[options.exact]\non_error = \"ignore\"", expect!["key `reward.options.exact.on_error`: unknown variant `ignore`, expected one of `fail`, `zero`, `drop_group`"]);
-    check_error("routes.\"*\" = \"regex\"", expect!["key `reward.options.regex`: missing field `pattern`"]);
-    check_error("routes.\"*\" = \"length\"\n[options.length]\nattempts = 3", expect!["key `reward.options.length`: expected no guard: it is a reward of whole groups"]);
-    check_error("routes.\"*\" = { exact = inf }", expect!["key `reward.routes.*.exact`: expected a finite weight, found inf"]);
-    check_error("routes.\"*\" = {}", expect!["key `reward.routes.*`: expected at least one reward and its weight, found none"]);
+    check_error(
+        "routes = { \"*\" = \"exakt\" }",
+        expect![
+            "key `reward.routes.*`: expected one of exact, f1, format, length, logic, math, math_flexible, multiple_choice, regex, repetition, soft_overlong (did you mean `exact`?), found `exakt`"
+        ],
+    );
+    check_error(
+        "[options.x]\nkind = \"judg\"",
+        expect![
+            "key `reward.options.x.kind`: expected one of exact, f1, format, length, logic, math, math_flexible, multiple_choice, regex, repetition, soft_overlong, found `judg`"
+        ],
+    );
+    check_error(
+        "[options.exakt]\nignore_case = true",
+        expect![
+            "key `reward.options.exakt`: expected one of exact, f1, format, length, logic, math, math_flexible, multiple_choice, regex, repetition, soft_overlong (did you mean `exact`?), found `exakt`"
+        ],
+    );
+    check_error(
+        "routes.\"*\" = \"exact\"\n[options.exact]\nignore_cases = true",
+        expect![
+            "unknown key `reward.options.exact.ignore_cases`; did you mean `reward.options.exact.ignore_case`?"
+        ],
+    );
+    check_error(
+        "routes.\"*\" = \"exact\"\n[options.exact]\ntimeouts = 3",
+        expect![
+            "unknown key `reward.options.exact.timeouts`; did you mean `reward.options.exact.timeout_s`?"
+        ],
+    );
+    check_error(
+        "routes.\"*\" = \"exact\"\n[options.exact]\nignore_case = 3",
+        expect![
+            "key `reward.options.exact.ignore_case`: invalid type: integer `3`, expected a boolean"
+        ],
+    );
+    check_error(
+        "routes.\"*\" = \"exact\"\n[options.exact]\ntimeout_s = 0",
+        expect!["key `reward.options.exact.timeout_s`: expected a number above 0, found 0"],
+    );
+    check_error(
+        "routes.\"*\" = \"exact\"\n[options.exact]\non_error = \"ignore\"",
+        expect![
+            "key `reward.options.exact.on_error`: unknown variant `ignore`, expected one of `fail`, `zero`, `drop_group`"
+        ],
+    );
+    check_error(
+        "routes.\"*\" = \"regex\"",
+        expect!["key `reward.options.regex`: missing field `pattern`"],
+    );
+    check_error(
+        "routes.\"*\" = \"length\"\n[options.length]\nattempts = 3",
+        expect!["key `reward.options.length`: expected no guard: it is a reward of whole groups"],
+    );
+    check_error(
+        "routes.\"*\" = { exact = inf }",
+        expect!["key `reward.routes.*.exact`: expected a finite weight, found inf"],
+    );
+    check_error(
+        "routes.\"*\" = {}",
+        expect!["key `reward.routes.*`: expected at least one reward and its weight, found none"],
+    );
     check_error(
         "routes.\"*\" = { exact = 1.0, f1 = 1.0 }\noptions.f1.on_error = \"zero\"\noptions.exact.on_error = \"fail\"",
         expect!["key `reward.routes.*`: its rewards say different things of `on_error`"],

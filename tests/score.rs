@@ -1,0 +1,246 @@
+//! `rollpacker score` through the program: lines, order, errors, exit status.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use rollpacker::datasets::Records;
+use serde_json::{Value, json};
+
+struct Place(tempfile::TempDir);
+
+impl Place {
+    fn new() -> Self {
+        Self(tempfile::tempdir().expect("a folder"))
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    fn write(&self, name: &str, rows: &[Value]) {
+        let lines: String = rows.iter().map(|row| format!("{row}\n")).collect();
+        fs::write(self.path().join(name), lines).expect("written");
+    }
+
+    fn run(&self, args: &[&str]) -> Output {
+        let program = env!("CARGO_BIN_EXE_rollpacker");
+        Command::new(program).args(args).current_dir(self.path()).output().expect("it starts")
+    }
+
+    fn score(&self, args: &[&str]) -> Output {
+        self.run(&[&["score"], args].concat())
+    }
+
+    /// The summary and the lines, of a run that exits with `status`.
+    fn scored(&self, status: i32, args: &[&str]) -> (Value, Vec<Value>) {
+        let output = self.score(&[args, &["--json", "--output", "out.jsonl"]].concat());
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(status), "{args:?}: {error}");
+        let summary = serde_json::from_slice(&output.stdout).expect("one JSON object");
+        let lines = fs::read_to_string(self.path().join("out.jsonl")).expect("written");
+        let lines = lines.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+        (summary, lines)
+    }
+
+    fn refused(&self, args: &[&str]) -> String {
+        let output = self.score(args);
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {error}");
+        error
+    }
+}
+
+#[test]
+fn lines_are_in_the_order_of_the_rows_with_their_outcomes_and_errors() {
+    let place = Place::new();
+    place.write(
+        "rows.jsonl",
+        &[
+            json!({"data_source": "a", "response": "<answer>Paris</answer>", "ground_truth": "Paris"}),
+            json!({"data_source": "b", "response": "Rome", "ground_truth": "Paris"}),
+            json!({"data_source": "b", "response": "Rome"}),
+            json!({"data_source": "b", "response": 3}),
+            json!({"response": "paris", "reward_model": {"ground_truth": ["Paris", "Lutetia"]}}),
+        ],
+    );
+    let args = ["--reward", "exact", "--input", "rows.jsonl", "--option", "ignore_case=true"];
+    let (summary, lines) = place.scored(1, &args);
+    let column = |name: &str| lines.iter().map(|line| line[name].clone()).collect::<Vec<_>>();
+    assert_eq!(column("index"), [0, 1, 2, 3, 4]);
+    assert_eq!(json!(column("score")), json!([1.0, 0.0, null, null, 1.0]));
+    assert_eq!(column("outcome"), ["right", "wrong", "error", "error", "right"]);
+    assert_eq!(lines[0]["labels"], json!({"answer": "Paris"}));
+    assert_eq!(json!([lines[0]["error"], lines[1]["error"]]), json!([null, null]));
+    let missing = "reward `exact`: failed: needs the field `ground_truth`, which the row of data_source `b` lacks";
+    assert_eq!(lines[2]["error"], missing);
+    assert_eq!(lines[3]["error"], "column `response`: expected a text, found 3");
+
+    assert_eq!((&summary["rows"], &summary["scored"]), (&json!(5), &json!(3)));
+    assert!((summary["mean"].as_f64().expect("a mean") - 2.0 / 3.0).abs() < 1e-9);
+    assert_eq!(summary["errors"], json!({"fatal": 1, "input": 1}));
+    assert_eq!(summary["outcomes"], json!({"right": 2, "wrong": 1}));
+    let of_b = json!({"rows": 2, "scored": 1, "mean": 0.0});
+    assert_eq!(summary["by_data_source"]["b"], of_b);
+    assert!(summary["seconds"].as_f64().expect("seconds") > 0.0);
+
+    place.scored(0, &[&args[..], &["--allow-errors"]].concat());
+    let one = place.scored(1, &[&args[..], &["--concurrency", "1"]].concat());
+    assert_eq!(one.1, lines);
+}
+
+#[test]
+fn lines_go_to_standard_output_if_asked_and_the_summary_is_text_unless_asked() {
+    let place = Place::new();
+    place.write("rows.jsonl", &[json!({"said": {"text": "7"}, "truth": 7, "source": "s"})]);
+    let columns = ["--response-key", "said.text", "--ground-truth-key", "truth"];
+    let args = [&["--reward", "f1", "--input", "rows.jsonl"], &columns[..]].concat();
+    let output = place.score(&[&args[..], &["--output", "-"]].concat());
+    let line: Value = serde_json::from_slice(&output.stdout).expect("one line");
+    assert_eq!((&line["score"], &line["outcome"]), (&json!(1.0), &json!("scored")));
+    assert_eq!(line["components"], json!({"precision": 1.0, "recall": 1.0}));
+    assert!(
+        String::from_utf8_lossy(&output.stderr).contains("data source  s: mean 1.0000, 1 of 1")
+    );
+    let output = place.score(&args);
+    assert!(String::from_utf8_lossy(&output.stdout).starts_with("rows           1, 1 scored, "));
+    assert!(output.stderr.is_empty() && output.status.success());
+}
+
+#[test]
+fn a_recipe_brings_its_routes_options_and_columns() {
+    let place = Place::new();
+    let recipe = r#"
+        [data]
+        ground_truth_key = "gold"
+        [reward]
+        on_error = "zero"
+        [reward.routes]
+        "qa/*" = { exact = 0.75, shape = 0.25, length = 0.1 }
+        "group" = "length"
+        [reward.options.exact]
+        ignore_case = true
+        attempts = 2
+        [reward.options.shape]
+        kind = "regex"
+        pattern = "^[a-z]+$"
+    "#;
+    fs::write(place.path().join("recipe.toml"), recipe).expect("written");
+    let row = |source: &str, response: &str| json!({"data_source": source, "completion": response, "gold": "Paris"});
+    let rows = ["qa/x paris", "qa/y Paris", "other Paris", "group Paris"]
+        .map(|row| row.split_once(' ').expect("two words"))
+        .map(|(source, response)| row(source, response));
+    place.write("rows.jsonl", &rows);
+    let args = ["--reward", "recipe.toml", "--input", "rows.jsonl"];
+    let (_, lines) = place.scored(1, &args);
+    let scores: Vec<_> = lines.iter().map(|line| line["score"].clone()).collect();
+    assert_eq!(json!(scores), json!([1.0, 0.75, null, null]));
+    let components = json!({"exact": 1.0, "shape": 0.0});
+    assert_eq!((&lines[1]["components"], &lines[1]["outcome"]), (&components, &json!("scored")));
+    let error = |row: usize| lines[row]["error"].as_str().expect("an error");
+    assert!(
+        error(2).contains("no reward for data_source `other`; there are routes for group, qa/*")
+    );
+    assert!(error(3).contains("whole groups"));
+    let (_, lines) = place
+        .scored(1, &[&args[..], &["--option", "reward.options.exact.ignore_case=false"]].concat());
+    assert_eq!(lines[0]["score"], 0.25);
+}
+
+#[test]
+fn what_cannot_be_used_is_refused_by_name_with_exit_status_2() {
+    let place = Place::new();
+    place.write("rows.jsonl", &[json!({"text": "x"})]);
+    fs::write(place.path().join("recipe.toml"), "[reward]\non_eror = \"zero\"").expect("written");
+    let cases: [(&[&str], &str); 9] = [
+        (&["exakt", "rows.jsonl"], "(did you mean `exact`?)"),
+        (&["exact", "absent.jsonl"], "absent.jsonl"),
+        (&["exact", "rows.jsonl"], "column `response` is absent: expected one of response, "),
+        (
+            &["exact", "rows.jsonl", "--option", "ignore_cas=true"],
+            "did you mean `reward.options.exact.ignore_case`?",
+        ),
+        (
+            &["exact", "rows.jsonl", "--option", "attempts=0"],
+            "`reward.options.exact.attempts`: expected a number above 0",
+        ),
+        (&["exact", "rows.jsonl", "--option", "attempts"], "expected key=value"),
+        (&["length", "rows.jsonl"], "`length` scores whole groups"),
+        (
+            &["recipe.toml", "rows.jsonl"],
+            "unknown key `reward.on_eror`; did you mean `reward.on_error`?",
+        ),
+        (&["exact", "rows.jsonl", "--concurrency", "0"], "`--concurrency`: expected at least 1"),
+    ];
+    for (args, expected) in cases {
+        let args = [&["--reward", args[0], "--input", args[1]], &args[2..]].concat();
+        let error = place.refused(&args);
+        assert!(error.contains(expected), "{args:?}: {error}");
+    }
+}
+
+#[test]
+fn demonstrations_of_the_built_in_task_are_right() {
+    let place = Place::new();
+    let made = place.run(&[
+        "data",
+        "generate",
+        "--output",
+        "data",
+        "--rows",
+        "700",
+        "--validation-rows",
+        "1",
+    ]);
+    assert!(made.status.success());
+    let args = ["--reward", "math", "--input", "data/train.parquet"];
+    let (summary, lines) =
+        place.scored(0, &[&args[..], &["--response-key", "extra_info.demonstration"]].concat());
+    assert_eq!((&summary["rows"], &summary["mean"]), (&json!(700), &json!(1.0)));
+    assert!(lines.iter().zip(0..).all(|(line, index)| line["index"] == index));
+}
+
+/// Knights and knaves of others: the solution is right, and wrong with any one of them taken for the other.
+#[test]
+fn knights_are_told_from_knaves_in_the_data_of_logic_rl() {
+    let Some(shared) = std::env::var_os("ROLLPACKER_SHARED").map(PathBuf::from) else {
+        eprintln!("skipped: ROLLPACKER_SHARED does not say where the puzzles are");
+        return;
+    };
+    for people in [3, 7] {
+        let puzzles = shared.join(format!("data/kk_{people}ppl_train.parquet"));
+        let place = Place::new();
+        let input = puzzles.to_str().expect("text");
+        let args =
+            ["--reward", "logic", "--input", input, "--response-key", "solution_text_format"];
+        let (summary, _) = place.scored(0, &args);
+        assert_eq!((&summary["rows"], &summary["mean"]), (&json!(900), &json!(1.0)));
+
+        let puzzles = Records::open(&puzzles).expect("opened").map(|row| row.expect("a row"));
+        let rows: Vec<Value> = puzzles
+            .enumerate()
+            .map(|(at, row)| {
+                let solution = row["solution_text_format"].as_str().expect("a solution");
+                let said =
+                    format!("<think>so</think><answer>{}</answer>", flipped(solution, at % people));
+                json!({"response": said, "ground_truth": row["reward_model"]["ground_truth"]})
+            })
+            .collect();
+        place.write("flipped.jsonl", &rows);
+        let (summary, _) = place.scored(0, &["--reward", "logic", "--input", "flipped.jsonl"]);
+        assert_eq!(summary["mean"], 0.0);
+        assert_eq!(summary["components"]["format"], 1.0);
+        assert_eq!(summary["outcomes"], json!({"wrong": 900}));
+    }
+}
+
+/// The solution with the role of one line taken for the other.
+fn flipped(solution: &str, at: usize) -> String {
+    let flip = |(index, line): (usize, &str)| match line.rsplit_once(' ') {
+        Some((claim, role)) if index == at => {
+            format!("{claim} {}", if role == "knight" { "knave" } else { "knight" })
+        }
+        _ => line.to_owned(),
+    };
+    solution.lines().enumerate().map(flip).collect::<Vec<_>>().join("\n")
+}
