@@ -63,6 +63,7 @@ fn main() -> anyhow::Result<()> {
         max_response_length: 1,
         placement: None,
         router: Router::default().route("bandit", Digit),
+        limit: Box::new(Limits::default()),
         scoring: Scoring::Streamed,
         advantage: Rc::new(Ranked),
         initial: trainer.publish_initial().map_err(anyhow::Error::msg)?,

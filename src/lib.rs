@@ -37,6 +37,7 @@ pub mod prelude {
     pub use rollpacker_operators::overlap::{Fetch, Scoring};
     pub use rollpacker_operators::placement::{Colocated, Place, Separate, Shared};
     pub use rollpacker_operators::report::{Observed, Observer, StepReport, measure, observe};
+    pub use rollpacker_operators::reward::Limit;
     pub use rollpacker_operators::schedule::operator::{Prompts, Stop};
     pub use rollpacker_operators::schedule::{
         Schedule, Synchronous, TailBatching, sync, tail_batching,
@@ -45,7 +46,9 @@ pub mod prelude {
     pub use rollpacker_operators::{
         AdvantageExt, GradientExt, GroupExt, RewardExt, RolloutExt, ScheduleExt, UpdateExt,
     };
-    pub use rollpacker_stages::reward::{Context, Reward, RewardError, Router, Sample, Score};
+    pub use rollpacker_stages::reward::{
+        Context, Limits, Reward, RewardError, Router, Sample, Score,
+    };
     pub use rollpacker_stages::rollout::{
         Completion, FinishReason, Placement, Policy, Request, RolloutEngine, RolloutEvent, Waker,
     };

@@ -18,6 +18,7 @@ use rollpacker_operators::overlap::{Fetch, Scoring};
 use rollpacker_operators::placement::Place;
 use rollpacker_operators::policy::policy_batch;
 use rollpacker_operators::report::{Observed, Observer, observe};
+use rollpacker_operators::reward::Limit;
 use rollpacker_operators::schedule::Schedule;
 use rollpacker_operators::schedule::operator::{Prompts, Stop};
 use rollpacker_operators::trainer::TrainerThread;
@@ -75,6 +76,8 @@ pub struct Pipeline {
     pub placement: Option<Box<dyn Place>>,
     /// What scores responses.
     pub router: Router,
+    /// How long test cases may run; [`Limits`](rollpacker_stages::reward::Limits) are the same for all.
+    pub limit: Box<dyn Limit>,
     /// When they are scored.
     pub scoring: Scoring,
     /// How much better a response is than its group.
@@ -135,7 +138,7 @@ impl Pipeline {
         let (responses, decisions) = (rollouts.responses.clone(), rollouts.decisions.clone());
         let gradients = rollouts
             .scored(self.scoring)
-            .reward(self.router, self.rewards, clock.clone())
+            .reward(self.router, self.limit, self.rewards, clock.clone())
             .group()
             .advantage(self.advantage)
             .fetched(self.fetch)

@@ -20,7 +20,7 @@ use rollpacker_operators::validate::{Outcome, Validator, ValidatorThread};
 use rollpacker_stages::model::{
     ChatTemplate, Decoder, DeviceChoice, ModelConfig, PromptEncoder, Tokenizer, WeightStore,
 };
-use rollpacker_stages::reward::{Made, Options, Registry, Reward, Router};
+use rollpacker_stages::reward::{Limits, Made, Options, Registry, Reward, Router};
 use rollpacker_stages::rollout::Policy;
 use rollpacker_stages::rollout::lengths::Lengths;
 use rollpacker_stages::rollout::sampling::Sampling;
@@ -218,6 +218,7 @@ impl Session {
             placement: None,
             max_response_length: raw.data.max_response_length,
             router: self.stages.router.clone(),
+            limit: Box::new(Limits::default()),
             scoring: self.recipe.scoring()?,
             advantage: self.advantage.clone(),
             trainer: trainer.clone(),

@@ -74,6 +74,14 @@ pub mod column {
     pub const REWARD_TIME: &str = "reward_time_ns";
     /// `UInt64`, nanoseconds of the run's clock: when the score was known.
     pub const SCORED_AT: &str = "scored_ns";
+    /// `UInt32`: which test case of the prompt, from 0.
+    pub const CASE: &str = "case";
+    /// `UInt64`, nanoseconds: how long an execution ran.
+    pub const TOOK: &str = "took_ns";
+    /// `UInt64`, nanoseconds: how long it was allowed to.
+    pub const LIMIT: &str = "limit_ns";
+    /// `Boolean`: whether it ended with the right result, also where that was after its limit (an audit).
+    pub const CORRECT: &str = "correct";
     /// `Float32`: how much the response counts in the loss; 1 unless a schedule corrects for what it selects.
     pub const WEIGHT: &str = "weight";
     /// `List<Float32>`: the advantage of each token.
@@ -194,6 +202,17 @@ pub static PLACEMENTS: LazyLock<SchemaRef> = LazyLock::new(|| {
     ])
 });
 
+/// Executions of test cases, one row each, with the score that they led to.
+pub static EXECUTIONS: LazyLock<SchemaRef> = LazyLock::new(|| {
+    schema([
+        required(ROW, DataType::UInt64),
+        required(CASE, DataType::UInt32),
+        required(TOOK, DataType::UInt64),
+        required(LIMIT, DataType::UInt64),
+        required(CORRECT, DataType::Boolean),
+    ])
+});
+
 /// Metrics of a step, one row each.
 pub static METRICS: LazyLock<SchemaRef> =
     LazyLock::new(|| schema([required(NAME, DataType::Utf8), required(VALUE, DataType::Float64)]));
@@ -210,7 +229,7 @@ pub static ERRORS: LazyLock<SchemaRef> = LazyLock::new(|| {
 
 /// Every stream schema with its name, for tests that go over all of them.
 #[must_use]
-pub fn all() -> [(&'static str, SchemaRef); 10] {
+pub fn all() -> [(&'static str, SchemaRef); 11] {
     [
         ("prompts", PROMPTS.clone()),
         ("requests", REQUESTS.clone()),
@@ -220,6 +239,7 @@ pub fn all() -> [(&'static str, SchemaRef); 10] {
         ("policies", POLICIES.clone()),
         ("decisions", DECISIONS.clone()),
         ("placements", PLACEMENTS.clone()),
+        ("executions", EXECUTIONS.clone()),
         ("metrics", METRICS.clone()),
         ("errors", ERRORS.clone()),
     ]

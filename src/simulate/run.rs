@@ -15,7 +15,7 @@ use rollpacker_operators::prompts::{PromptRow, prompt_batch};
 use rollpacker_operators::schedule::operator::Stop;
 use rollpacker_operators::trainer::TrainerThread;
 use rollpacker_stages::cluster::{Cost, TrainingLayout};
-use rollpacker_stages::reward::Router;
+use rollpacker_stages::reward::{Limits, Router};
 use rollpacker_stages::rollout::Placement;
 use rollpacker_stages::rollout::simulated::lengths::LengthModel;
 use rollpacker_stages::rollout::simulated::{self, SimulatedEngine, SimulatedEngineConfig};
@@ -100,6 +100,7 @@ impl Stages {
                 .publish_initial()
                 .map_err(|reason| anyhow!("publishing the initial weights: {reason}"))?,
             router: self.router,
+            limit: Box::new(Limits::default()),
             scoring: job.scoring,
             advantage: Rc::new(Grpo::default()),
             trainer,

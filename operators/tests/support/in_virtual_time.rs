@@ -25,7 +25,7 @@ use rollpacker_operators::trainer::TrainerThread;
 use rollpacker_operators::{
     AdvantageExt, GradientExt, GroupExt, RewardExt, RolloutExt, ScheduleExt, UpdateExt,
 };
-use rollpacker_stages::reward::{Context, Reward, RewardError, Router, Sample, Score};
+use rollpacker_stages::reward::{Context, Limits, Reward, RewardError, Router, Sample, Score};
 use rollpacker_stages::rollout::{
     Completion, FinishReason, Policy, Request, RolloutEngine, RolloutEvent, Waker,
 };
@@ -187,7 +187,7 @@ impl<P: Place + 'static> VirtualRun<P> {
             let router = Router::default().route("slow", Slow(clock.clone()));
             let gradients = rollouts
                 .scored(self.scoring)
-                .reward(router, Executor::Inline, time.clone())
+                .reward(router, Limits::default(), Executor::Inline, time.clone())
                 .group()
                 .advantage(Grpo::default())
                 .fetched(self.fetch)

@@ -36,7 +36,7 @@ use rollpacker_operators::trainer::TrainerThread;
 use rollpacker_operators::{
     AdvantageExt, GradientExt, GroupExt, RewardExt, RolloutExt, ScheduleExt, UpdateExt,
 };
-use rollpacker_stages::reward::{Context, Reward, RewardError, Router, Sample, Score};
+use rollpacker_stages::reward::{Context, Limits, Reward, RewardError, Router, Sample, Score};
 use rollpacker_stages::rollout::{
     Completion, FinishReason, Policy, Request, RolloutEngine, RolloutError, RolloutEvent, Waker,
 };
@@ -343,7 +343,7 @@ impl Run {
                 .rollout(engine, &policies, clock.clone());
             let (responses, decisions) = (rollouts.responses.clone(), rollouts.decisions.clone());
             let gradients = rollouts
-                .reward(router(), Executor::Tokio(handle), clock.clone())
+                .reward(router(), Limits::default(), Executor::Tokio(handle), clock.clone())
                 .group()
                 .advantage(Grpo::default())
                 .gradient(trainer);

@@ -1,10 +1,14 @@
 //! Rewards: scores each response as it arrives, beside the rollout.
 
+mod limit;
+
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, Float32Array, Float64Array, StringArray, UInt64Array};
+use arrow::array::{
+    ArrayRef, BooleanArray, Float32Array, Float64Array, StringArray, UInt32Array, UInt64Array,
+};
 use arrow::datatypes::{Int32Type, UInt32Type, UInt64Type};
 use rollpacker_dataflow::batch::{Batch, BatchStream};
 use rollpacker_dataflow::bridge::{Executor, Lost, Tasks};
@@ -17,6 +21,8 @@ use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::{Capability, Concat, ConnectLoop};
 use rollpacker_stages::reward::{Context, RewardError, Router, Sample, Score};
 use slab::Slab;
+
+pub use limit::Limit;
 
 use crate::overlap::Scoring;
 use crate::rollout::Rollouts;
@@ -31,6 +37,8 @@ pub struct Scored<'scope> {
     pub decisions: BatchStream<'scope>,
     /// Batches of [`schema::PLACEMENTS`], if a policy places.
     pub placements: Option<BatchStream<'scope>>,
+    /// Batches of [`schema::EXECUTIONS`], with the scores that they led to.
+    pub executions: BatchStream<'scope>,
     /// Errors so far.
     pub errors: BatchStream<'scope>,
 }
@@ -39,30 +47,47 @@ pub struct Scored<'scope> {
 pub trait RewardExt<'scope> {
     /// Scores each response that ended by itself with the reward that `router` has for its data source, on `executor`.
     ///
+    /// `limit` says how long test cases may run; [`Limits`](rollpacker_stages::reward::Limits) are the same for all.
+    ///
     /// A reward that fails ends the run with an error that names reward, step, prompt and sample.
-    fn reward(self, router: Router, executor: Executor, clock: Arc<dyn Clock>) -> Scored<'scope>;
+    fn reward(
+        self,
+        router: Router,
+        limit: impl Limit + 'static,
+        executor: Executor,
+        clock: Arc<dyn Clock>,
+    ) -> Scored<'scope>;
 }
 
 impl<'scope> RewardExt<'scope> for Rollouts<'scope> {
-    fn reward(self, router: Router, executor: Executor, clock: Arc<dyn Clock>) -> Scored<'scope> {
-        let (samples, errors) = score(self.responses, router, self.scoring, executor, clock);
+    fn reward(
+        self,
+        router: Router,
+        limit: impl Limit + 'static,
+        executor: Executor,
+        clock: Arc<dyn Clock>,
+    ) -> Scored<'scope> {
+        let (samples, executions, errors) =
+            score(self.responses, router, limit, self.scoring, executor, clock);
         samples.clone().connect_loop(self.scores);
         Scored {
             samples,
             decisions: self.decisions,
             placements: self.placements,
+            executions,
             errors: self.errors.concat(errors),
         }
     }
 }
 
-type Capabilities = Rc<[Capability<Step>; 2]>;
+type Capabilities = Rc<[Capability<Step>; 3]>;
 
 /// What the operator keeps for a response that is being scored: where to give the score, and the row to add it to.
 struct Pending {
     capabilities: Capabilities,
     row: Row,
     id: SampleId,
+    dataset_row: u64,
 }
 
 /// What a reward said, how long it took, and when it was done.
@@ -77,13 +102,15 @@ struct Timing {
 fn score<'scope>(
     responses: BatchStream<'scope>,
     router: Router,
+    mut limit: impl Limit + 'static,
     scoring: Scoring,
     executor: Executor,
     clock: Arc<dyn Clock>,
-) -> (BatchStream<'scope>, BatchStream<'scope>) {
+) -> (BatchStream<'scope>, BatchStream<'scope>, BatchStream<'scope>) {
     let mut operator = Operator::new("reward", responses.scope());
     let mut responses = operator.input(responses, Pipeline, &schema::RESPONSES);
     let (mut scored, scored_stream) = operator.output(&schema::SCORED, &[0]);
+    let (mut executions, execution_stream) = operator.output(&schema::EXECUTIONS, &[0]);
     let (mut errors, error_stream) = operator.output(&schema::ERRORS, &[0]);
     let scored_stream = operator.spanned(scored_stream);
     let mut tasks: Tasks<usize, Outcome> = Tasks::new(executor, operator.activator());
@@ -92,8 +119,8 @@ fn score<'scope>(
         let mut held: BTreeMap<Step, Vec<(Capabilities, Batch)>> = BTreeMap::new();
         move |frontiers| {
             responses.for_each(|capability, batch| {
-                let capabilities =
-                    Rc::new([capability.retain(scored.index()), capability.retain(errors.index())]);
+                let outputs = [scored.index(), executions.index(), errors.index()];
+                let capabilities = Rc::new(outputs.map(|output| capability.retain(output)));
                 held.entry(*capability.time()).or_default().push((capabilities, batch));
             });
             let due = |step: &Step| match scoring {
@@ -106,8 +133,12 @@ fn score<'scope>(
                         let sample = sample(step, &row);
                         if sample.finish_reason.is_whole() {
                             let capabilities = capabilities.clone();
-                            let slot = pending.insert(Pending { capabilities, row, id: sample.id });
-                            tasks.spawn(slot, timed(router.clone(), sample, clock.clone()));
+                            let (id, dataset_row) = (sample.id, sample.row);
+                            let context = Context::new(clock.clone())
+                                .with_limits(limit.limits(id, dataset_row));
+                            let slot =
+                                pending.insert(Pending { capabilities, row, id, dataset_row });
+                            tasks.spawn(slot, timed(router.clone(), sample, context));
                         }
                     }
                 }
@@ -120,22 +151,28 @@ fn score<'scope>(
                         // The capability stays in its slot: the step is not done.
                         let Pending { capabilities, id, .. }: &Pending = &pending[slot];
                         let fault = Fault::new("reward", message).about(id.prompt, id.sample);
-                        errors.give(&capabilities[1], faults_batch(&[fault]));
+                        errors.give(&capabilities[2], faults_batch(&[fault]));
                     }
+                }
+            }
+            for (pending, (score, _)) in &arrived {
+                if !score.executions.is_empty() {
+                    limit.executed(pending.id, pending.dataset_row, &score.executions);
                 }
             }
             for run in arrived.chunk_by(|(one, _), (next, _)| one.id.step == next.id.step) {
                 scored.give(&run[0].0.capabilities[0], scored_batch(run));
+                executions.give(&run[0].0.capabilities[1], executions_batch(run));
             }
         }
     });
-    (scored_stream, error_stream)
+    (scored_stream, execution_stream, error_stream)
 }
 
-async fn timed(router: Router, sample: Sample, clock: Arc<dyn Clock>) -> Outcome {
-    let begun = clock.now();
-    let score = router.score(&sample, &Context::new(clock.clone())).await;
-    let done = clock.now();
+async fn timed(router: Router, sample: Sample, context: Context) -> Outcome {
+    let begun = context.clock().now();
+    let score = router.score(&sample, &context).await;
+    let done = context.clock().now();
     (score, Timing { took: done.since(begun), done })
 }
 
@@ -184,6 +221,26 @@ fn scored_batch(run: &[(Pending, (Score, Timing))]) -> Batch {
         Arc::new(Float32Array::from(vec![1.0; run.len()])),
     ]);
     Batch::from_columns(&schema::SCORED, columns)
+}
+
+fn executions_batch(run: &[(Pending, (Score, Timing))]) -> Batch {
+    let all = || {
+        let of = |(pending, (score, _)): &'_ (Pending, (Score, Timing))| {
+            let row = pending.dataset_row;
+            score.executions.iter().map(move |execution| (row, *execution)).collect::<Vec<_>>()
+        };
+        run.iter().flat_map(of)
+    };
+    Batch::from_columns(
+        &schema::EXECUTIONS,
+        vec![
+            Arc::new(UInt64Array::from_iter_values(all().map(|(row, _)| row))),
+            Arc::new(UInt32Array::from_iter_values(all().map(|(_, execution)| execution.case))),
+            Arc::new(UInt64Array::from_iter_values(all().map(|(_, execution)| execution.took.0))),
+            Arc::new(UInt64Array::from_iter_values(all().map(|(_, execution)| execution.limit.0))),
+            Arc::new(BooleanArray::from_iter(all().map(|(_, execution)| Some(execution.correct)))),
+        ],
+    )
 }
 
 fn components(score: &Score) -> String {
