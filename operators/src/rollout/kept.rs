@@ -20,6 +20,13 @@ pub(super) struct Launch {
     pub(super) again: Vec<Ended>,
 }
 
+/// Whether a response is one that an earlier round kept whole: it is given again, without another token sampled, and was observed when it
+/// ended. `resumed` of its `tokens` are from an earlier step.
+#[must_use]
+pub fn is_given_again(finish_reason: FinishReason, tokens: u32, resumed: u32) -> bool {
+    finish_reason.is_whole() && resumed > 0 && resumed == tokens
+}
+
 /// What is kept of responses from one round for a later one.
 pub(super) struct Kept {
     /// Whether the schedule pauses responses at all.

@@ -21,6 +21,8 @@ use rollpacker_stages::rollout::{
     Completion, Placement, Policy, Request, RolloutEngine, RolloutEvent,
 };
 
+pub use self::kept::is_given_again;
+
 use self::kept::{Ended, Kept, Launch};
 use crate::columns::lists;
 use crate::overlap::Scoring;
