@@ -42,11 +42,11 @@ use rollpacker_stages::rollout::FinishReason;
 use serde::{Deserialize, Serialize};
 
 use super::error::positive;
-use super::group::Leftover;
 use super::inclusion::Inclusion;
+use super::plan::{Leftover, Plan, Planned, Rules};
 use super::pool::Pool;
 use super::queue::LongPrompts;
-use super::round::{OpenRound, Plan, Planned, Rules, Vacancy};
+use super::round::{OpenRound, Vacancy};
 use super::round_policy::RoundPolicy;
 use super::rounds::{Next, Rounds, times};
 use super::speculation::{factor, scaled};
