@@ -91,8 +91,8 @@ impl Gathering {
         for at in 0..batch.num_rows() {
             let (reason, tokens) = (finish_reason(reasons.value(at)), tokens.value(at));
             // What is paused is observed when it ends, and what had ended before it was kept has been.
-            let is_observed = reason != FinishReason::Pause
-                && !is_given_again(reason, tokens, resumed.value(at));
+            let is_observed =
+                reason != FinishReason::Pause && !is_given_again(reason, tokens, resumed.value(at));
             if is_observed {
                 self.responses.push(Response {
                     prompt: PromptId(prompts.value(at)),
@@ -156,6 +156,11 @@ impl Gathering {
 }
 
 impl Facts {
+    /// What a step that is not to count leaves: who waits goes on to do so.
+    pub(super) fn of_waits(self) -> Self {
+        Self { waiting: self.waiting, ..Self::default() }
+    }
+
     fn count(&mut self, length: Length, weighed: Weighed) {
         self.lengths.entry(length).or_default().add(weighed);
     }

@@ -59,9 +59,7 @@ fn events(line: &str) -> Vec<Event> {
                 samples: small(samples),
             })
             .collect(),
-        [how, step, ids, "tokens", tokens] => {
-            responses(how, at(step), ids, small(tokens), 0, 0)
-        }
+        [how, step, ids, "tokens", tokens] => responses(how, at(step), ids, small(tokens), 0, 0),
         [how, step, ids, "tokens", tokens, "preempted", times] => {
             responses(how, at(step), ids, small(tokens), 0, small(times))
         }
