@@ -87,6 +87,7 @@ impl Stages {
             schedule: Box::new(job.schedule()?),
             engine: Box::new(self.engine(job)?),
             max_response_length: job.raw.data.max_response_length,
+            warmup_steps: job.raw.sim.warmup_steps,
             placement: Some(placement::policy(job)?),
             initial: trainer
                 .publish_initial()
