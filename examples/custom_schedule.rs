@@ -196,6 +196,7 @@ fn main() -> anyhow::Result<()> {
         let gradients = rollouts
             .reward(
                 Router::default().route("bandit", Sevens),
+                Limits::default(),
                 Executor::Tokio(rewards.handle().clone()),
                 clock.clone(),
             )

@@ -38,6 +38,7 @@ pub mod prelude {
     pub use rollpacker_operators::overlap::{Fetch, Scoring};
     pub use rollpacker_operators::placement::{Colocated, Place, Separate, Shared};
     pub use rollpacker_operators::report::{Observed, Observer, StepReport, measure, observe};
+    pub use rollpacker_operators::reward::Limit;
     pub use rollpacker_operators::schedule::operator::{Prompts, Stop};
     pub use rollpacker_operators::schedule::{
         Schedule, Synchronous, TailBatching, sync, tail_batching,
@@ -47,7 +48,7 @@ pub mod prelude {
         AdvantageExt, GradientExt, GroupExt, RewardExt, RolloutExt, ScheduleExt, UpdateExt,
     };
     pub use rollpacker_stages::reward::{
-        Context, Registry, Reward, RewardError, Router, Sample, Score,
+        Context, Limits, Registry, Reward, RewardError, Router, Sample, Score,
     };
     pub use rollpacker_stages::rollout::{
         Completion, FinishReason, Placement, Policy, Request, RolloutEngine, RolloutEvent, Waker,

@@ -1,5 +1,6 @@
 //! The RL step as one graph, over stages given by value.
 
+use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -7,7 +8,7 @@ use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::bridge::{Emitter, Executor, produce, produce_inline};
 use rollpacker_dataflow::budget::Budget;
 use rollpacker_dataflow::clock::{Clock, VirtualClock};
-use rollpacker_dataflow::fault::{Fault, Faults, raise};
+use rollpacker_dataflow::fault::{Fault, Faults, raise, warn};
 use rollpacker_dataflow::step::Step;
 use rollpacker_dataflow::timely::dataflow::Scope;
 use rollpacker_dataflow::timely::dataflow::operators::Concat;
@@ -18,6 +19,7 @@ use rollpacker_operators::overlap::{Fetch, Scoring};
 use rollpacker_operators::placement::Place;
 use rollpacker_operators::policy::policy_batch;
 use rollpacker_operators::report::{Observed, Observer, observe};
+use rollpacker_operators::reward::Limit;
 use rollpacker_operators::schedule::Schedule;
 use rollpacker_operators::schedule::operator::{Prompts, Stop};
 use rollpacker_operators::trainer::TrainerThread;
@@ -71,10 +73,14 @@ pub struct Pipeline {
     pub engine: Box<dyn RolloutEngine>,
     /// The longest response it samples, tokens: what the ledger's shares go by.
     pub max_response_length: u32,
+    /// Steps at the start that the ledger's columns leave out.
+    pub warmup_steps: u64,
     /// What generates and what trains, when; none: the engine as it is, and the trainer beside it.
     pub placement: Option<Box<dyn Place>>,
     /// What scores responses.
     pub router: Router,
+    /// How long test cases may run; [`Limits`](rollpacker_stages::reward::Limits) are the same for all.
+    pub limit: Box<dyn Limit>,
     /// When they are scored.
     pub scoring: Scoring,
     /// How much better a response is than its group.
@@ -135,7 +141,7 @@ impl Pipeline {
         let (responses, decisions) = (rollouts.responses.clone(), rollouts.decisions.clone());
         let gradients = rollouts
             .scored(self.scoring)
-            .reward(self.router, self.rewards, clock.clone())
+            .reward(self.router, self.limit, self.rewards, clock.clone())
             .group()
             .advantage(self.advantage)
             .fetched(self.fetch)
@@ -146,11 +152,15 @@ impl Pipeline {
             None => gradients.update(),
         };
 
+        let observer = Rc::new(RefCell::new(observer));
+        let mut warned = observer.clone();
+        warn(updates.warnings, move |warning| warned.warning(&warning));
         raise(updates.errors, faults);
         let recorded = Recorded {
             responses: responses.clone(),
             groups: groups.clone(),
             decisions: decisions.clone(),
+            warmup_steps: self.warmup_steps,
         };
         let metrics = updates.metrics.concat(ledger(recorded, self.max_response_length));
         observe(Observed { responses, groups, decisions, metrics }, clock, observer);

@@ -9,7 +9,8 @@ use rollpacker_stages::reward::{
 use serde_json::Value;
 
 use crate::recipe::raw::{self, Routed};
-use crate::recipe::{RecipeError, keys};
+use crate::recipe::RecipeError;
+use crate::recipe::error::{nearest, one_of};
 
 /// Keys of every reward's options, beside its own and its guard's.
 const COMMON: [&str; 2] = ["kind", "on_error"];
@@ -76,9 +77,7 @@ impl raw::Reward {
 
     fn make(&self, pattern: &str, name: &str, registry: &Registry) -> Result<Named, RecipeError> {
         let mut written = Written::of(self, name)?;
-        if !self.options.contains_key(name) && registry.options(name).is_none() {
-            return Err(unknown_reward(route_key(pattern), name, registry, self));
-        }
+        one_of(route_key(pattern), name, &names(registry, self))?;
         let guard = written.check(name, registry)?;
         let refuse = |error| refused(&format!("reward.options.{name}"), error);
         let made = registry.make(&written.kind, written.options).map_err(refuse)?;
@@ -127,10 +126,9 @@ impl Written {
     /// Refuses a kind that does not exist and keys that it does not have; takes the guard's out.
     fn check(&mut self, name: &str, registry: &Registry) -> Result<Guard, RecipeError> {
         let section = format!("reward.options.{name}");
-        let Some(own) = registry.options(&self.kind) else {
-            let key = if self.kind == name { section } else { format!("{section}.kind") };
-            return Err(unknown_reward(key, &self.kind, registry, &raw::Reward::default()));
-        };
+        let key = if self.kind == name { section.clone() } else { format!("{section}.kind") };
+        one_of(key, &self.kind, &registry.names().collect::<Vec<_>>())?;
+        let own = registry.options(&self.kind).unwrap_or_default();
         // Where a reward has an option of the name of a guard's, it is the reward's.
         let of_guard = |key: &str| Guard::KEYS.contains(&key) && !own.contains(&key);
         let (mut guard, options): (Options, Options) =
@@ -140,8 +138,8 @@ impl Written {
             self.options.keys().find(|key| !own.is_empty() && !own.contains(&key.as_str()));
         if let Some(key) = unknown {
             let known = own.iter().chain(&Guard::KEYS).chain(&COMMON).copied();
-            let nearest = keys::nearest(key, known).map(|near| format!("{section}.{near}"));
-            return Err(RecipeError::UnknownKey { key: format!("{section}.{key}"), nearest });
+            let near = nearest(key, known).map(|near| format!("{section}.{near}"));
+            return Err(RecipeError::UnknownKey { key: format!("{section}.{key}"), nearest: near });
         }
         Guard::take(&mut guard).map_err(|error| refused(&section, error))
     }
@@ -233,18 +231,9 @@ fn refused(section: &str, error: RegistryError) -> RecipeError {
     }
 }
 
-fn unknown_reward(
-    key: String,
-    name: &str,
-    registry: &Registry,
-    section: &raw::Reward,
-) -> RecipeError {
-    let known: BTreeSet<&str> =
-        registry.names().chain(section.options.keys().map(String::as_str)).collect();
-    let nearest = keys::nearest(name, known.iter().copied());
-    let hint = nearest.map(|near| format!(" (did you mean `{near}`?)")).unwrap_or_default();
-    let known = known.into_iter().collect::<Vec<_>>().join(", ");
-    wrong(key, &format!("expected one of {known}{hint}, found `{name}`"))
+/// The rewards that a route can name.
+fn names<'a>(registry: &'a Registry, section: &'a raw::Reward) -> Vec<&'a str> {
+    registry.names().chain(section.options.keys().map(String::as_str)).collect()
 }
 
 #[cfg(test)]

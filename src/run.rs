@@ -3,6 +3,7 @@
 use std::fmt::Write;
 use std::path::PathBuf;
 
+use rollpacker_dataflow::fault::Fault;
 use rollpacker_dataflow::schema::column;
 use rollpacker_operators::report::{Lengths, Observer, Progress, StepReport, measure};
 use rollpacker_operators::schedule::operator::Stop;
@@ -177,6 +178,10 @@ impl Observer for Run {
         self.console.progress(progress);
     }
 
+    fn warning(&mut self, warning: &Fault) {
+        self.console.say(&format!("warning: {warning}"));
+    }
+
     fn step(&mut self, report: StepReport) {
         let metrics = measure(&report);
         let round = round(&report);
@@ -193,7 +198,7 @@ impl Totals {
         let metric = |name: &str| metrics.get(name).copied().unwrap_or(0.0);
         let trained = Lengths::of(&report.groups);
         self.steps += 1;
-        self.seconds += metric("timing_s/step");
+        self.seconds += metric("perf/time_per_step");
         self.rollout_seconds += metric("timing_s/gen");
         self.launched_tokens += metric("rollout/launched_tokens") as usize;
         self.discarded_tokens += metric("rollout/discarded_tokens") as usize;

@@ -20,7 +20,7 @@ use rollpacker_operators::validate::{Outcome, Validator, ValidatorThread};
 use rollpacker_stages::model::{
     ChatTemplate, Decoder, DeviceChoice, ModelConfig, PromptEncoder, Tokenizer, WeightStore,
 };
-use rollpacker_stages::reward::{Registry, Reward, Router};
+use rollpacker_stages::reward::{Limits, Registry, Reward, Router};
 use rollpacker_stages::rollout::Policy;
 use rollpacker_stages::rollout::lengths::Lengths;
 use rollpacker_stages::rollout::sampling::Sampling;
@@ -248,7 +248,9 @@ impl Session {
             engine: Box::new(engine),
             placement: None,
             max_response_length: raw.data.max_response_length,
+            warmup_steps: 0,
             router: self.stages.router.clone(),
+            limit: Box::new(Limits::default()),
             scoring: self.recipe.scoring()?,
             advantage: self.advantage.clone(),
             trainer: trainer.clone(),
@@ -300,13 +302,14 @@ impl Session {
         let greedy =
             self.engine_options(Sampling { temperature: 0.0, ..sampling(&self.recipe) }, false)?;
         let (router, handle) = (self.stages.router.clone(), self.rewards.handle().clone());
-        let clock = self.stages.clock.clone();
+        let (clock, time) = (self.stages.clock.clone(), self.stages.clock.clone());
         let thread = OwnerThread::spawn("validation", move || {
             let tries = |options: EngineOptions, prompts: Vec<PromptRow>| {
                 anyhow::Ok(Validator::new(
                     Box::new(options.start()?),
                     router.clone(),
                     handle.clone(),
+                    time.clone(),
                     prompts,
                 ))
             };
@@ -464,6 +467,7 @@ fn metrics(sampled: &Outcome, greedy: &Outcome) -> Metrics {
         ("val/response_length/mean", sampled.mean_length),
         ("val/response_length/max", sampled.longest as f64),
         ("val/greedy_response_length/mean", greedy.mean_length),
+        ("val/reward_errors", (sampled.reward_errors + greedy.reward_errors) as f64),
     ]
     .map(|(name, value)| (name.to_owned(), value))
     .into();

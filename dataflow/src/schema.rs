@@ -66,14 +66,28 @@ pub mod column {
     pub const PREEMPTIONS: &str = "preemptions";
     /// `UInt32`: the engine instance that finished the response.
     pub const INSTANCE: &str = "instance";
-    /// `Float64`: the reward.
+    /// `Float64`: the reward, those of the tokens included; not a number where an error drops the response's group.
     pub const SCORE: &str = "score";
     /// `Utf8`: the parts of the reward by name, a JSON object of numbers.
     pub const COMPONENTS: &str = "components";
+    /// `Utf8`: what is to be read of the reward, by name, a JSON object of texts: an outcome, the answer that was found.
+    pub const LABELS: &str = "labels";
+    /// `List<Float32>`: the reward of each token, included in `score`; empty for none.
+    pub const TOKEN_SCORES: &str = "token_scores";
+    /// `Utf8`, nullable: why the response has no score, or not all of it.
+    pub const REWARD_ERROR: &str = "reward_error";
     /// `UInt64`, nanoseconds: how long scoring took.
     pub const REWARD_TIME: &str = "reward_time_ns";
     /// `UInt64`, nanoseconds of the run's clock: when the score was known.
     pub const SCORED_AT: &str = "scored_ns";
+    /// `UInt32`: which test case of the prompt, from 0.
+    pub const CASE: &str = "case";
+    /// `UInt64`, nanoseconds: how long an execution ran.
+    pub const TOOK: &str = "took_ns";
+    /// `UInt64`, nanoseconds: how long it was allowed to.
+    pub const LIMIT: &str = "limit_ns";
+    /// `Boolean`: whether it ended with the right result, also where that was after its limit (an audit).
+    pub const CORRECT: &str = "correct";
     /// `Float32`: how much the response counts in the loss; 1 unless a schedule corrects for what it selects.
     pub const WEIGHT: &str = "weight";
     /// `List<Float32>`: the advantage of each token.
@@ -194,6 +208,17 @@ pub static PLACEMENTS: LazyLock<SchemaRef> = LazyLock::new(|| {
     ])
 });
 
+/// Executions of test cases, one row each, with the score that they led to.
+pub static EXECUTIONS: LazyLock<SchemaRef> = LazyLock::new(|| {
+    schema([
+        required(ROW, DataType::UInt64),
+        required(CASE, DataType::UInt32),
+        required(TOOK, DataType::UInt64),
+        required(LIMIT, DataType::UInt64),
+        required(CORRECT, DataType::Boolean),
+    ])
+});
+
 /// Metrics of a step, one row each.
 pub static METRICS: LazyLock<SchemaRef> =
     LazyLock::new(|| schema([required(NAME, DataType::Utf8), required(VALUE, DataType::Float64)]));
@@ -210,7 +235,7 @@ pub static ERRORS: LazyLock<SchemaRef> = LazyLock::new(|| {
 
 /// Every stream schema with its name, for tests that go over all of them.
 #[must_use]
-pub fn all() -> [(&'static str, SchemaRef); 10] {
+pub fn all() -> [(&'static str, SchemaRef); 11] {
     [
         ("prompts", PROMPTS.clone()),
         ("requests", REQUESTS.clone()),
@@ -220,6 +245,7 @@ pub fn all() -> [(&'static str, SchemaRef); 10] {
         ("policies", POLICIES.clone()),
         ("decisions", DECISIONS.clone()),
         ("placements", PLACEMENTS.clone()),
+        ("executions", EXECUTIONS.clone()),
         ("metrics", METRICS.clone()),
         ("errors", ERRORS.clone()),
     ]
@@ -251,10 +277,13 @@ fn response_fields() -> Vec<Field> {
     ]
 }
 
-fn score_fields() -> [Field; 5] {
+fn score_fields() -> [Field; 8] {
     [
         required(SCORE, DataType::Float64),
         required(COMPONENTS, DataType::Utf8),
+        required(LABELS, DataType::Utf8),
+        tokens(TOKEN_SCORES, DataType::Float32),
+        Field::new(REWARD_ERROR, DataType::Utf8, true),
         required(REWARD_TIME, DataType::UInt64),
         required(SCORED_AT, DataType::UInt64),
         required(WEIGHT, DataType::Float32),

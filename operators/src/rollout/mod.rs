@@ -21,6 +21,8 @@ use rollpacker_stages::rollout::{
     Completion, Placement, Policy, Request, RolloutEngine, RolloutEvent,
 };
 
+pub use self::kept::is_given_again;
+
 use self::kept::{Ended, Kept, Launch};
 use crate::columns::lists;
 use crate::overlap::Scoring;
@@ -43,6 +45,9 @@ pub struct Rollouts<'scope> {
     /// Where the schedule hears of scores.
     pub(crate) scores: Handle<'scope, Step, Batch>,
     pub(crate) scoring: Scoring,
+    /// Whether the schedule decides by scores.
+    pub(crate) wants_scores: bool,
+    pub(crate) cancels: bool,
 }
 
 impl Rollouts<'_> {
@@ -50,6 +55,12 @@ impl Rollouts<'_> {
     #[must_use]
     pub fn scored(self, scoring: Scoring) -> Self {
         Self { scoring, ..self }
+    }
+
+    /// Scores what is dropped as well, and lets steps wait for it. What is decided and trained on is the same: for comparisons.
+    #[must_use]
+    pub fn without_cancellation(self) -> Self {
+        Self { cancels: false, ..self }
     }
 }
 
@@ -78,6 +89,7 @@ impl<'scope> RolloutExt<'scope> for Scheduled<'scope> {
         let reader_errors = scheduled.prompts.errors.clone();
         let placement = scheduled.placement.take();
         let pauses = scheduled.schedule.pauses();
+        let wants_scores = scheduled.schedule.wants_scores();
         // The summaries may be 0: schedule and placement declare that no output of theirs follows from responses or scores, so these
         // are no cycles of times.
         let (loop_end, heard) = scope.feedback(Steps(0));
@@ -96,7 +108,16 @@ impl<'scope> RolloutExt<'scope> for Scheduled<'scope> {
             generate(requests, policies.clone(), placed, Box::new(engine), pauses);
         responses.clone().connect_loop(loop_end);
         let errors = reader_errors.concat(failed).concat(errors);
-        Rollouts { responses, decisions, placements, errors, scores, scoring: Scoring::default() }
+        Rollouts {
+            responses,
+            decisions,
+            placements,
+            errors,
+            scores,
+            scoring: Scoring::default(),
+            wants_scores,
+            cancels: true,
+        }
     }
 }
 
@@ -251,7 +272,8 @@ impl Driver {
         while let Some(event) = self.engine.poll() {
             match event {
                 RolloutEvent::Completed(completion) => {
-                    let ended = self.kept.end(completion);
+                    let version = self.version(completion.id);
+                    let ended = self.kept.end(completion, version);
                     self.ended.entry(ended.completion.id.step).or_default().push(ended);
                 }
                 RolloutEvent::Failed(error) => {
@@ -281,6 +303,13 @@ impl Driver {
         }
     }
 
+    /// The policy that a response was asked of.
+    fn version(&self, id: SampleId) -> PolicyVersion {
+        let asked =
+            self.steps.get(&id.step).and_then(|under_way| under_way.prompts.get(&id.prompt));
+        asked.expect("invariant: an engine reports what it was asked for").version
+    }
+
     fn settle(&mut self, step: Step) {
         if self.steps.get(&step).is_some_and(|under_way| under_way.owed == 0) && !self.failed {
             self.steps.remove(&step);
@@ -304,8 +333,9 @@ fn response_batch(ended: &[Ended], prompts: &BTreeMap<PromptId, Launched>) -> Ba
         Arc::new(UInt32Array::from_iter_values(
             completions.iter().map(|completion| completion.id.sample),
         )),
-        Arc::new(UInt64Array::from_iter_values(completions.iter().map(|completion| {
-            completion.token_versions.first().copied().unwrap_or(launched(completion).version).0
+        // An engine that counts tokens knows no version of each.
+        Arc::new(UInt64Array::from_iter_values(ended.iter().map(|ended| {
+            ended.completion.token_versions.first().copied().unwrap_or(ended.version).0
         }))),
     ];
     columns.extend(gather(&rows, [column::PROMPT_IDS, column::PROMPT_LENGTH]));

@@ -8,6 +8,7 @@
 )]
 
 pub mod in_virtual_time;
+pub mod rewarded;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -36,7 +37,7 @@ use rollpacker_operators::trainer::TrainerThread;
 use rollpacker_operators::{
     AdvantageExt, GradientExt, GroupExt, RewardExt, RolloutExt, ScheduleExt, UpdateExt,
 };
-use rollpacker_stages::reward::{Context, Reward, RewardError, Router, Sample, Score};
+use rollpacker_stages::reward::{Context, Limits, Reward, RewardError, Router, Sample, Score};
 use rollpacker_stages::rollout::{
     Completion, FinishReason, Policy, Request, RolloutEngine, RolloutError, RolloutEvent, Waker,
 };
@@ -69,6 +70,8 @@ pub struct ShortestFirst {
     pub fails_at: Option<PromptId>,
     /// Requests a stop when this prompt is asked for.
     pub stops_at: Option<(PromptId, Stop)>,
+    /// Counts tokens without sampling them.
+    pub counts: bool,
     /// Ends everything that is asked for within one poll loop.
     instant: bool,
 }
@@ -79,7 +82,7 @@ impl ShortestFirst {
     }
 
     fn complete(&self, id: SampleId, tokens: u32, finish_reason: FinishReason) -> RolloutEvent {
-        let count = usize::try_from(tokens).expect("small");
+        let count = if self.counts { 0 } else { usize::try_from(tokens).expect("small") };
         RolloutEvent::Completed(Completion {
             id,
             response_length: tokens,
@@ -276,8 +279,11 @@ pub struct Run {
     pub budget: usize,
     pub data_source: &'static str,
     pub stop: Stop,
+    pub router: Router,
     /// The longest response, tokens.
     pub cap: u32,
+    /// Steps that the ledger leaves out.
+    pub warmup_steps: u64,
 }
 
 impl Run {
@@ -292,17 +298,24 @@ impl Run {
             budget: 16,
             data_source: "odd",
             stop: Stop::default(),
+            router: router(),
             cap: 100,
+            warmup_steps: 0,
         }
     }
 
     pub fn run(self) -> Result<Vec<StepReport>, Fault> {
+        let reports = Reports::default();
+        self.observed_by(reports.clone())?;
+        Ok(reports.0.take())
+    }
+
+    pub fn observed_by(self, observer: impl Observer + 'static) -> Result<(), Fault> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .build()
             .expect("a runtime");
-        let reports = Reports::default();
-        let (observer, handle) = (reports.clone(), runtime.handle().clone());
+        let handle = runtime.handle().clone();
         let clock = Arc::new(VirtualClock::default());
         let Self {
             schedule,
@@ -314,7 +327,9 @@ impl Run {
             budget,
             data_source,
             stop,
+            router,
             cap,
+            warmup_steps,
         } = self;
         run(move |scope, faults| {
             let trainer = TrainerThread::spawn(clock.clone(), || {
@@ -343,7 +358,7 @@ impl Run {
                 .rollout(engine, &policies, clock.clone());
             let (responses, decisions) = (rollouts.responses.clone(), rollouts.decisions.clone());
             let gradients = rollouts
-                .reward(router(), Executor::Tokio(handle), clock.clone())
+                .reward(router, Limits::default(), Executor::Tokio(handle), clock.clone())
                 .group()
                 .advantage(Grpo::default())
                 .gradient(trainer);
@@ -354,11 +369,11 @@ impl Run {
                 responses: responses.clone(),
                 groups: groups.clone(),
                 decisions: decisions.clone(),
+                warmup_steps,
             };
             let metrics = updates.metrics.concat(ledger(recorded, cap));
             observe(Observed { responses, groups, decisions, metrics }, clock, observer);
             edge.connect(updates.policies);
-        })?;
-        Ok(reports.0.take())
+        })
     }
 }

@@ -1,0 +1,209 @@
+//! Rewards: scores each response as it arrives, beside the rollout.
+//!
+//! A score is wanted while its response may be trained on. When the schedule defers or rejects a prompt, admits a group without the
+//! response, or closes the round, what is in flight for it is cancelled, what arrives later for it is not scored, and nothing waits
+//! for it: the step ends with the last score of what is trained on.
+
+mod excuse;
+mod limit;
+mod load;
+mod score_row;
+mod scorer;
+mod tally;
+mod wanted;
+
+use std::sync::Arc;
+
+use arrow::array::{BooleanArray, UInt32Array, UInt64Array};
+use rollpacker_dataflow::batch::{Batch, BatchStream};
+use rollpacker_dataflow::bridge::{Executor, Tasks};
+use rollpacker_dataflow::clock::Clock;
+use rollpacker_dataflow::fault::{Fault, faults_batch};
+use rollpacker_dataflow::operator::Operator;
+use rollpacker_dataflow::schema;
+use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
+use rollpacker_dataflow::timely::dataflow::operators::{Concat, ConnectLoop};
+use rollpacker_stages::reward::{Execution, Router};
+
+use crate::rollout::Rollouts;
+use crate::rows::Row;
+
+use self::scorer::{Arrived, Capabilities, Rules, Scorer};
+
+pub(crate) use self::excuse::{Excused, excuse};
+pub(crate) use self::score_row::{ScoreRow, Timing, scored_batch};
+pub(crate) use self::scorer::sample;
+pub(crate) use self::tally::Tallies;
+use self::wanted::Owed;
+
+pub use self::limit::Limit;
+
+/// The operator, in metrics and faults.
+const NAME: &str = "reward";
+
+/// Scored responses, and what formed their rounds.
+pub struct Scored<'scope> {
+    /// Batches of [`schema::SCORED`], as scores arrive.
+    pub samples: BatchStream<'scope>,
+    /// Batches of [`schema::DECISIONS`].
+    pub decisions: BatchStream<'scope>,
+    /// Batches of [`schema::PLACEMENTS`], if a policy places.
+    pub placements: Option<BatchStream<'scope>>,
+    /// Batches of [`schema::EXECUTIONS`], with the scores that they led to.
+    pub executions: BatchStream<'scope>,
+    /// Errors so far.
+    pub errors: BatchStream<'scope>,
+    /// Batches of [`schema::ERRORS`] that end nothing: the first error of a reward and kind in each step, where the route goes on.
+    pub warnings: BatchStream<'scope>,
+    pub(crate) scoring: GroupScoring,
+}
+
+/// What it takes to score groups.
+pub(crate) struct GroupScoring {
+    pub(crate) router: Router,
+    pub(crate) executor: Executor,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) tallies: Tallies,
+    /// Whether the schedule decides by scores.
+    pub(crate) wants_scores: bool,
+}
+
+/// Scores responses.
+pub trait RewardExt<'scope> {
+    /// Scores each response that ended by itself with the reward that `router` has for its data source, on `executor`.
+    ///
+    /// `limit` says how long test cases may run; [`Limits`](rollpacker_stages::reward::Limits) are the same for all.
+    ///
+    /// What an error does is the router's to say ([`OnError`](rollpacker_stages::reward::OnError)): it ends the run and is named with
+    /// step, prompt and sample; or it is counted, told of once a step, and written beside the response, which scores 0, or is not a
+    /// number, and its group is not trained on.
+    fn reward(
+        self,
+        router: Router,
+        limit: impl Limit + 'static,
+        executor: Executor,
+        clock: Arc<dyn Clock>,
+    ) -> Scored<'scope>;
+}
+
+impl<'scope> RewardExt<'scope> for Rollouts<'scope> {
+    fn reward(
+        self,
+        router: Router,
+        limit: impl Limit + 'static,
+        executor: Executor,
+        clock: Arc<dyn Clock>,
+    ) -> Scored<'scope> {
+        let tallies = Tallies::default();
+        let (scoring, wants_scores) = (self.scoring, self.wants_scores);
+        let owed = match (self.cancels, wants_scores) {
+            (false, _) => Owed::All,
+            (true, true) => Owed::UntilClosed,
+            (true, false) => Owed::Undecided,
+        };
+        let rules = Rules { router: router.clone(), limit, scoring, owed, clock: clock.clone() };
+        let given =
+            score(self.responses, self.decisions.clone(), rules, executor.clone(), tallies.clone());
+        given.samples.clone().connect_loop(self.scores);
+        Scored {
+            samples: given.samples,
+            decisions: self.decisions,
+            placements: self.placements,
+            executions: given.executions,
+            errors: self.errors.concat(given.errors),
+            warnings: given.warnings,
+            scoring: GroupScoring { router, executor, clock, tallies, wants_scores },
+        }
+    }
+}
+
+/// What the operator gives.
+struct Given<'scope> {
+    samples: BatchStream<'scope>,
+    executions: BatchStream<'scope>,
+    errors: BatchStream<'scope>,
+    warnings: BatchStream<'scope>,
+}
+
+fn score<'scope>(
+    responses: BatchStream<'scope>,
+    decisions: BatchStream<'scope>,
+    rules: Rules<impl Limit + 'static>,
+    executor: Executor,
+    tallies: Tallies,
+) -> Given<'scope> {
+    let mut operator = Operator::new(NAME, responses.scope());
+    let mut responses = operator.input(responses, Pipeline, &schema::RESPONSES);
+    let mut decisions = operator.input(decisions, Pipeline, &schema::DECISIONS);
+    // Decisions only ever take away: nothing follows from them.
+    let (mut scored, samples) = operator.output(&schema::SCORED, &[0]);
+    let (mut executed, executions) = operator.output(&schema::EXECUTIONS, &[0]);
+    let (mut failed, errors) = operator.output(&schema::ERRORS, &[0]);
+    let (mut warned, warnings) = operator.output(&schema::ERRORS, &[0]);
+    let samples = operator.spanned(samples);
+    let tasks = Tasks::new(executor, operator.activator());
+    operator.build(move |_capabilities| {
+        let mut scorer = Scorer::new(rules, tallies, tasks);
+        move |frontiers| {
+            // Decisions first: what they drop is not begun.
+            decisions.for_each(|capability, batch| scorer.decide(*capability.time(), &batch));
+            responses.for_each(|capability, batch| {
+                scorer.arrive(*capability.time(), &batch, || Capabilities {
+                    scored: capability.retain(scored.index()),
+                    executions: capability.retain(executed.index()),
+                    errors: capability.retain(failed.index()),
+                    warnings: capability.retain(warned.index()),
+                });
+            });
+            scorer.dispatch(&frontiers[0]);
+            let (arrived, faults) = scorer.arrived();
+            for (capability, fault) in faults {
+                failed.give(capability, faults_batch(&[fault]));
+            }
+            for run in arrived.chunk_by(|one, next| one.pending.id.step == next.pending.id.step) {
+                let capabilities = &run[0].pending.capabilities;
+                scored.give(&capabilities.scored, samples_batch(run));
+                executed.give(&capabilities.executions, executions_batch(run));
+                warned.give(&capabilities.warnings, warnings_batch(run));
+            }
+            scorer.forget(frontiers);
+        }
+    });
+    Given { samples, executions, errors, warnings }
+}
+
+fn samples_batch(run: &[Arrived]) -> Batch {
+    let (rows, scores): (Vec<Row>, Vec<ScoreRow>) =
+        run.iter().map(|arrived| (arrived.pending.row.clone(), arrived.score.clone())).unzip();
+    scored_batch(&rows, &scores)
+}
+
+fn warnings_batch(run: &[Arrived]) -> Batch {
+    let warnings: Vec<Fault> = run.iter().filter_map(|arrived| arrived.warning.clone()).collect();
+    faults_batch(&warnings)
+}
+
+fn executions_batch(run: &[Arrived]) -> Batch {
+    let all: Vec<(u64, Execution)> = run
+        .iter()
+        .flat_map(|Arrived { pending, executions, .. }| {
+            executions.iter().map(|execution| (pending.dataset_row, *execution))
+        })
+        .collect();
+    let times = |of: fn(&Execution) -> u64| {
+        Arc::new(UInt64Array::from_iter_values(all.iter().map(|(_, execution)| of(execution))))
+    };
+    let rows = UInt64Array::from_iter_values(all.iter().map(|(row, _)| *row));
+    let cases = UInt32Array::from_iter_values(all.iter().map(|(_, execution)| execution.case));
+    let correct: BooleanArray = all.iter().map(|(_, execution)| Some(execution.correct)).collect();
+    Batch::from_columns(
+        &schema::EXECUTIONS,
+        vec![
+            Arc::new(rows),
+            Arc::new(cases),
+            times(|execution| execution.took.0),
+            times(|execution| execution.limit.0),
+            Arc::new(correct),
+        ],
+    )
+}
