@@ -8,9 +8,9 @@ use rollpacker_stages::reward::{
 };
 use serde_json::Value;
 
-use crate::recipe::raw::{self, Routed};
 use crate::recipe::RecipeError;
 use crate::recipe::error::{nearest, one_of};
+use crate::recipe::raw::{self, Routed};
 
 /// Keys of every reward's options, beside its own and its guard's.
 const COMMON: [&str; 2] = ["kind", "on_error"];
@@ -233,8 +233,14 @@ fn refused(section: &str, error: RegistryError) -> RecipeError {
 
 /// The rewards that a route can name.
 fn names<'a>(registry: &'a Registry, section: &'a raw::Reward) -> Vec<&'a str> {
-    registry.names().chain(section.options.keys().map(String::as_str)).collect()
+    let names = registry.names().chain(section.options.keys().map(String::as_str));
+    names.collect::<BTreeSet<_>>().into_iter().collect()
 }
+
+/// The page on rewards, whose programs are tested.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/rewards.md")]
+pub mod page {}
 
 #[cfg(test)]
 mod tests;

@@ -17,7 +17,7 @@ use rollpacker_operators::schedule::{
     dynamic, partial, sync, tail_batching,
 };
 use rollpacker_stages::reward::{
-    Context, OnError, Reward, RewardError, Router, Sample, Score, SharedReward,
+    Context, GroupReward, OnError, Reward, RewardError, Router, Sample, Score, SharedReward,
 };
 use support::rewarded::{
     Log, Logged, Rewarded, Script, Watched, abort, admit, close, defer, reject,
@@ -271,6 +271,29 @@ fn group_rewards_are_added_to_those_of_the_samples() {
          27 s  step 0 over
     "#]],
     );
+}
+
+/// Says what the samples' own reward said, tenfold; -1 where they have none.
+struct TenTimesItsOwn;
+
+impl GroupReward for TenTimesItsOwn {
+    async fn score(&self, group: &[Sample], _: &Context) -> Result<Vec<Score>, RewardError> {
+        let ten_times = |sample: &Sample| sample.own_score.map_or(-1.0, |own| 10.0 * own).into();
+        Ok(group.iter().map(ten_times).collect())
+    }
+}
+
+#[test]
+fn group_rewards_know_what_the_samples_own_said() {
+    let scores = |own: bool| {
+        let log = Log::new();
+        let router = Router::default().route_groups("*", "ten_times", TenTimesItsOwn);
+        let router = if own { router.route("*", five_seconds(&log)) } else { router };
+        let reports = Rewarded::of(&log, synchronous(2, 2), router).run().expect("no fault");
+        trained(&reports).into_iter().map(|(.., score, _)| score).collect::<Vec<_>>()
+    };
+    assert_eq!(scores(true), [0.0, 11.0, 0.0, 11.0]);
+    assert_eq!(scores(false), [-1.0; 4]);
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! Rule rewards on what others made: graders' answers and puzzles, where `ROLLPACKER_SHARED` says that they are.
 
+#![allow(clippy::print_stderr, reason = "says what is skipped")]
+
 use std::path::PathBuf;
 
 use futures::executor::block_on;

@@ -38,14 +38,14 @@ impl Claims {
         for part in BETWEEN.split(&text).map(str::trim).filter(|part| !part.is_empty()) {
             let claim =
                 CLAIM.captures(part).map(|claim| (claim[1].to_owned(), claim[2].to_lowercase()));
-            match claim.filter(|(_, role)| any || known.contains(role)) {
+            let readable = match claim.filter(|(_, role)| any || known.contains(role)) {
                 Some((name, role)) => {
-                    if claims.insert(name, role.clone()).is_some_and(|before| before != role) {
-                        return Self::Unreadable;
-                    }
+                    claims.insert(name, role.clone()).is_none_or(|before| before == role)
                 }
-                None if speaks_of(part, &known) => return Self::Unreadable,
-                None => {}
+                None => !speaks_of(part, &known),
+            };
+            if !readable {
+                return Self::Unreadable;
             }
         }
         Self::Read(claims)
