@@ -17,18 +17,31 @@
 //!
 //! [`GroupReward`] sees all responses to a prompt at once. Everything else about rewards is made of these two: [`Router`] sends each
 //! sample to the reward of its data source, [`Registry`] makes rewards by the names that recipes use.
+//!
+//! A reward can also be a function ([`from_fn`]), a batch of samples ([`Batched`]), a server ([`HttpReward`]), a program
+//! ([`ProcessReward`]) or a language model ([`judge`]). [`Guard`] wraps any of them in limits.
 
+mod answer;
+mod batched;
 mod context;
+mod endpoint;
 mod error;
+mod field;
+mod from_fn;
 mod group;
 mod guard;
+mod http;
 pub mod judge;
 mod limits;
 mod math;
+mod process;
 mod registry;
 mod router;
 mod score;
 pub mod simulated;
+#[cfg(test)]
+mod test_server;
+mod tls;
 mod weighted_sum;
 
 use std::future::Future;
@@ -37,15 +50,22 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use rollpacker_dataflow::step::SampleId;
 
+pub use batched::{BatchReward, Batched, Call};
 pub use context::Context;
+pub use endpoint::Endpoint;
 pub use error::{ErrorKind, OnError, RewardError};
+pub use field::{Field, Fields};
+pub use from_fn::{FromFn, from_fn, from_fn_with};
 pub use group::{GroupReward, SharedGroupReward};
 pub use guard::{Backoff, Budgets, Cached, Cost, Guard, Limited, Retry, Timeout};
+pub use http::{HttpForm, HttpOptions, HttpReward};
 pub use limits::{Execution, LimitRule, Limits};
 pub use math::Math;
+pub use process::{ProcessOptions, ProcessReward};
 pub use registry::{Made, NoOptions, Options, Registry, RegistryError};
 pub use router::{NoRoute, Router};
 pub use score::Score;
+pub use tls::use_ring;
 pub use weighted_sum::WeightedSum;
 
 use crate::rollout::FinishReason;
