@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Notify;
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 /// A request that the server saw.
@@ -41,12 +41,11 @@ pub(super) struct Server {
     _tasks: JoinSet<()>,
 }
 
-#[derive(Default)]
 struct Seen {
     requests: Mutex<Vec<Request>>,
     connections: AtomicUsize,
-    hung_up: Notify,
-    arrived: Notify,
+    hung_up: Semaphore,
+    arrived: Semaphore,
 }
 
 type Answer = dyn Fn(usize, &Request) -> Reply + Send + Sync;
@@ -58,7 +57,13 @@ impl Server {
     ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("binds");
         let url = format!("http://{}", listener.local_addr().expect("is bound"));
-        let (seen, answer): (Arc<Seen>, Arc<Answer>) = (Arc::default(), Arc::new(answer));
+        let seen = Arc::new(Seen {
+            requests: Mutex::default(),
+            connections: AtomicUsize::new(0),
+            hung_up: Semaphore::new(0),
+            arrived: Semaphore::new(0),
+        });
+        let answer: Arc<Answer> = Arc::new(answer);
         let mut tasks = JoinSet::new();
         let all = Arc::clone(&seen);
         tasks.spawn(async move {
@@ -81,12 +86,12 @@ impl Server {
 
     /// Waits for a request to arrive.
     pub(super) async fn arrived(&self) {
-        self.seen.arrived.notified().await;
+        self.seen.arrived.acquire().await.expect("is open").forget();
     }
 
     /// Waits for a client to hang up before its answer.
     pub(super) async fn hung_up(&self) {
-        self.seen.hung_up.notified().await;
+        self.seen.hung_up.acquire().await.expect("is open").forget();
     }
 }
 
@@ -97,7 +102,7 @@ async fn serve(mut stream: TcpStream, seen: Arc<Seen>, answer: Arc<Answer>) {
             requests.push(request.clone());
             requests.len() - 1
         };
-        seen.arrived.notify_one();
+        seen.arrived.add_permits(1);
         match answer(number, &request) {
             Reply::Text(status, headers, body) => {
                 let length = body.len();
@@ -112,7 +117,7 @@ async fn serve(mut stream: TcpStream, seen: Arc<Seen>, answer: Arc<Answer>) {
             }
             Reply::Hang => {
                 if let Ok(0) | Err(_) = stream.read(&mut [0]).await {
-                    seen.hung_up.notify_one();
+                    seen.hung_up.add_permits(1);
                 }
                 return;
             }
