@@ -11,7 +11,7 @@ use crate::reward::{ErrorKind, Guard, Made, Registry};
 #[derive(Clone)]
 struct Scripted {
     answers: Vec<&'static str>,
-    asked: Arc<Mutex<Vec<(Vec<Message>, JudgeSampling)>>>,
+    asked: Arc<Mutex<Vec<Vec<Message>>>>,
 }
 
 impl Chat for Scripted {
@@ -20,7 +20,7 @@ impl Chat for Scripted {
         messages: &[Message],
         sampling: &JudgeSampling,
     ) -> Result<String, RewardError> {
-        self.asked.lock().expect("no panic").push((messages.to_vec(), *sampling));
+        self.asked.lock().expect("no panic").push(messages.to_vec());
         let seed = usize::try_from(sampling.seed).expect("small");
         let answer = self.answers.get(seed).or(self.answers.last()).expect("has answers");
         Ok((*answer).to_owned())
@@ -146,7 +146,7 @@ async fn what_was_thought_is_kept_from_the_judge() {
         let reward = judge(&chat, Judgement { after_think, ..Judgement::default() });
         score(&reward, "<think>hidden</think>\nshown").await.expect("scores");
         let asked = chat.asked.lock().expect("no panic");
-        asked[0].0[1].content.clone()
+        asked[0][1].content.clone()
     };
     let text = asked(true).await;
     assert!(text.contains("]\nshown\n[/") && !text.contains("hidden"), "{text}");
