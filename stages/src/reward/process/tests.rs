@@ -117,7 +117,8 @@ async fn a_dropped_call_kills_the_whole_group() {
     }
     // The call is dropped, the reward is not.
     let mut rest = Vec::new();
-    receiver.read_to_end(&mut rest).await.expect("the pipe ends");
+    let end = tokio::time::timeout(Duration::from_secs(30), receiver.read_to_end(&mut rest));
+    end.await.expect("nobody holds the pipe").expect("the pipe ends");
     assert!(rest.is_empty());
     drop(reward);
 }
@@ -129,7 +130,9 @@ async fn a_reward_that_is_dropped_leaves_no_process() {
     let reward = shell(&format!(r#"exec 3>{alive}; echo "{{\"id\": $id, \"score\": 1}}""#));
     assert_eq!(score(&reward, "x").await, Ok(1.0.into()));
     drop(reward);
-    receiver.read_to_end(&mut Vec::new()).await.expect("the pipe ends");
+    let mut rest = Vec::new();
+    let end = tokio::time::timeout(Duration::from_secs(30), receiver.read_to_end(&mut rest));
+    end.await.expect("nobody holds the pipe").expect("the pipe ends");
 }
 
 #[tokio::test]
