@@ -8,6 +8,9 @@ use serde::de::DeserializeOwned;
 use crate::fields::fields;
 
 use super::group::SharedGroupReward;
+use super::http::HttpReward;
+use super::judge::Judge;
+use super::process::ProcessReward;
 use super::{
     Exact, F1, Format, GroupReward, Length, Logic, Math, MultipleChoice, Pattern, Repetition,
     Reward, SharedReward, SoftOverlong,
@@ -104,6 +107,9 @@ impl Registry {
             .with("soft_overlong", SoftOverlong::new)
             .with("math", |math: Math| Ok(math))
             .with("math_flexible", |_: NoOptions| Ok(Math { last_number: true }))
+            .with("judge", Judge::from_options)
+            .with("http", HttpReward::new)
+            .with("process", ProcessReward::new)
     }
 
     /// The same registry with a further reward, made of its options; replaces one of the same name.
@@ -162,6 +168,12 @@ impl Registry {
 #[serde(deny_unknown_fields)]
 pub struct NoOptions {}
 
+/// Takes some options out of a reward's.
+pub(super) fn take(options: &mut Options, keys: &[&str]) -> Options {
+    keys.iter().filter_map(|key| options.remove_entry(*key)).collect()
+}
+
+/// Reads options.
 pub(super) fn read<O: DeserializeOwned>(options: Options) -> Result<O, RegistryError> {
     serde_path_to_error::deserialize(serde_json::Value::Object(options)).map_err(|error| {
         let path = error.path().to_string();
@@ -184,7 +196,9 @@ mod tests {
 
     #[test]
     fn what_cannot_be_made_is_named() {
-        assert!(error("mth", "{}").starts_with("there is no reward `mth`; there are exact, "));
+        let unknown = error("mth", "{}");
+        assert!(unknown.starts_with("there is no reward `mth`; there are "), "{unknown}");
+        assert!(unknown.contains(" math, "), "{unknown}");
         assert!(error("math", r#"{"last_number": 3}"#).starts_with("`last_number`: invalid type"));
         assert!(error("math", r#"{"lst": true}"#).contains("unknown field `lst`"));
     }

@@ -16,7 +16,7 @@ pub use limited::{Budgets, Limited};
 pub use retry::{Backoff, Retry};
 pub use timeout::Timeout;
 
-use super::registry::read;
+use super::registry::{read, take};
 use super::{Options, RegistryError, Reward, SharedReward};
 
 /// What every reward may be wrapped in, as a recipe has it. By default nothing.
@@ -74,8 +74,7 @@ impl Guard {
     /// # Errors
     /// If one is of the wrong type.
     pub fn take(options: &mut Options) -> Result<Self, RegistryError> {
-        let own = Self::KEYS.iter().filter_map(|key| options.remove_entry(*key)).collect();
-        read(own)
+        read(take(options, &Self::KEYS))
     }
 
     /// Wraps a reward.

@@ -1,5 +1,182 @@
 //! A language model that says how good a response is.
 
 mod chat;
+mod server;
+mod template;
+mod verdict;
+mod votes;
+
+use futures::future::try_join_all;
+use serde::{Deserialize, Serialize};
 
 pub use chat::{Chat, JudgeSampling, SharedChat};
+pub use server::{ChatServer, ChatServerOptions};
+pub use template::{DEFAULT_PROMPT, DEFAULT_SYSTEM, Template};
+pub use verdict::{Scale, Unreadable, Verdict, VerdictForm};
+pub use votes::Votes;
+
+use super::registry::{read, take};
+use super::{Context, Cost, Options, RegistryError, Reward, RewardError, Sample, Score};
+use crate::model::Message;
+
+/// A reward that a language model gives.
+///
+/// The verdict is read from the model's own answer, in its place and nowhere else. An answer without one is asked for once more; a second
+/// one is an error, never a 0.
+pub struct Judge {
+    chat: SharedChat,
+    template: Template,
+    judgement: Judgement,
+}
+
+/// How a judge is asked and what its answers are worth, whatever model it is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Judgement {
+    /// The prompt, a [`Template`].
+    pub prompt: String,
+    /// The system prompt, a [`Template`]; none if it is empty.
+    pub system: String,
+    /// The form of the verdict.
+    pub verdict: VerdictForm,
+    /// How many verdicts a response gets; more than one needs a `temperature` above 0.
+    pub votes: u32,
+    /// How several verdicts become one.
+    pub combine: Votes,
+    /// Whether what a response says before `</think>` is kept from the judge.
+    pub after_think: bool,
+    /// The temperature of the judge's answers; 0 is greedy.
+    pub temperature: f64,
+    /// The longest answer, in tokens.
+    pub max_tokens: u32,
+}
+
+impl Default for Judgement {
+    fn default() -> Self {
+        Self {
+            prompt: DEFAULT_PROMPT.to_owned(),
+            system: DEFAULT_SYSTEM.to_owned(),
+            verdict: VerdictForm::default(),
+            votes: 1,
+            combine: Votes::default(),
+            after_think: true,
+            temperature: 0.0,
+            max_tokens: 1024,
+        }
+    }
+}
+
+impl Judgement {
+    const KEYS: [&str; 8] = [
+        "prompt",
+        "system",
+        "verdict",
+        "votes",
+        "combine",
+        "after_think",
+        "temperature",
+        "max_tokens",
+    ];
+
+    /// Takes what is the judgement's out of the options of a judge; the rest is the model's.
+    ///
+    /// # Errors
+    /// If one is of the wrong type.
+    pub fn take(options: &mut Options) -> Result<Self, RegistryError> {
+        read(take(options, &Self::KEYS))
+    }
+
+    fn check(&self) -> Result<Template, RegistryError> {
+        let wrong =
+            |key: &str, reason: String| RegistryError::Option { key: key.to_owned(), reason };
+        if let Some(fault) = self.verdict.fault() {
+            return Err(wrong("verdict", fault));
+        }
+        if !(0.0..=2.0).contains(&self.temperature) {
+            let reason = format!("expected a number from 0 to 2, found {}", self.temperature);
+            return Err(wrong("temperature", reason));
+        }
+        if self.votes == 0 || (self.votes > 1 && self.temperature == 0.0) {
+            let reason =
+                format!("expected 1, or more with a temperature above 0, found {}", self.votes);
+            return Err(wrong("votes", reason));
+        }
+        Template::new(&self.system, &self.prompt).map_err(|(key, reason)| wrong(key, reason))
+    }
+}
+
+impl Judge {
+    /// A judge that is a model.
+    ///
+    /// # Errors
+    /// If an option is out of its bounds, or a template is no Jinja.
+    pub fn new(chat: impl Chat, judgement: Judgement) -> Result<Self, RegistryError> {
+        let template = judgement.check()?;
+        Ok(Self { chat: SharedChat::new(chat), template, judgement })
+    }
+
+    /// A judge of the options that recipes have: those of [`Judgement`] and [`ChatServerOptions`].
+    ///
+    /// # Errors
+    /// If an option is wrong, or the key is missing.
+    pub fn from_options(mut options: Options) -> Result<Self, RegistryError> {
+        let judgement = Judgement::take(&mut options)?;
+        Self::new(ChatServer::new(read(options)?)?, judgement)
+    }
+
+    fn messages(&self, sample: &Sample) -> Result<Vec<Message>, RewardError> {
+        let Judgement { verdict, after_think, .. } = &self.judgement;
+        let response = sample.response.as_str();
+        let spoken = response.rsplit_once("</think>").map_or(response, |(_, spoken)| spoken.trim());
+        let response = if *after_think { spoken } else { response };
+        self.template.render(sample, response, &verdict.instruction())
+    }
+
+    /// One verdict; `seed` tells those of a response apart.
+    async fn vote(
+        &self,
+        messages: &[Message],
+        seed: u32,
+        context: &Context,
+    ) -> Result<Verdict, RewardError> {
+        let Judgement { verdict, votes, temperature, max_tokens, .. } = &self.judgement;
+        let mut unreadable = None;
+        for seed in [seed, seed + votes] {
+            let sampling = JudgeSampling {
+                temperature: *temperature,
+                max_tokens: *max_tokens,
+                seed: u64::from(seed),
+            };
+            let answer = self.chat.complete(messages, &sampling).await?;
+            let read = verdict.read(&answer);
+            context.metric("judge_unreadable", f64::from(read.is_err()));
+            match read {
+                Ok(verdict) => return Ok(verdict),
+                Err(error) => unreadable = Some(error),
+            }
+        }
+        let unreadable = unreadable.map(|error| error.to_string()).unwrap_or_default();
+        Err(RewardError::fatal(format_args!("an unreadable verdict, twice: {unreadable}")))
+    }
+}
+
+impl Reward for Judge {
+    async fn score(&self, sample: &Sample, context: &Context) -> Result<Score, RewardError> {
+        let messages = self.messages(sample)?;
+        let votes = 0..self.judgement.votes;
+        let votes = votes.map(|seed| self.vote(&messages, seed, context));
+        let verdicts = try_join_all(votes).await?;
+        Ok(self.judgement.combine.score(&verdicts))
+    }
+
+    fn cost(&self, sample: &Sample) -> Cost {
+        let bytes = self
+            .messages(sample)
+            .map_or(0, |messages| messages.iter().map(|message| message.content.len()).sum());
+        let tokens = Cost::tokens_of(bytes) + u64::from(self.judgement.max_tokens);
+        Cost { requests: 1, tokens } * self.judgement.votes
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,152 @@
+//! A server that is asked in JSON and answers in JSON.
+
+use std::error::Error;
+use std::time::Duration;
+
+use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER};
+use reqwest::redirect::Policy;
+use reqwest::{Client, Response, StatusCode, Url};
+use serde_json::Value;
+
+use super::tls::use_ring;
+use super::{RegistryError, RewardError};
+
+/// A server that is asked in JSON and answers in JSON. Connections are kept for later calls; that of a dropped call is closed.
+pub struct Endpoint {
+    client: Client,
+    url: Url,
+}
+
+/// No call is longer: a server that never answers shall not hold a run for ever. Shorter limits are a [`Timeout`](super::Timeout)'s.
+const LONGEST_CALL: Duration = Duration::from_secs(600);
+const LONGEST_CONNECT: Duration = Duration::from_secs(10);
+/// No answer is larger, in bytes.
+const LARGEST_ANSWER: usize = 16 << 20;
+/// How much of a server's words an error repeats, in characters.
+const LONGEST_QUOTE: usize = 500;
+
+impl Endpoint {
+    /// A server by its URL, with the key in the environment variable `api_key_env`, if there is one.
+    ///
+    /// # Errors
+    /// If the URL is none, or the key is missing.
+    pub fn new(url: &str, api_key_env: Option<&str>) -> Result<Self, RegistryError> {
+        use_ring();
+        let url = Url::parse(url)
+            .map_err(|error| RegistryError::Start(format!("the URL `{url}`: {error}")))?;
+        let mut client = Client::builder()
+            .redirect(Policy::none())
+            .connect_timeout(LONGEST_CONNECT)
+            .timeout(LONGEST_CALL)
+            .default_headers(api_key_env.map(authorization).transpose()?.unwrap_or_default());
+        if url.scheme() == "http" {
+            // No certificate is needed, and a machine without any is no fault.
+            client = client.tls_certs_only([]);
+        }
+        let client = client.build();
+        let client = client.map_err(|error| RegistryError::Start(chain(&error.without_url())))?;
+        Ok(Self { client, url })
+    }
+
+    /// Posts JSON.
+    ///
+    /// # Errors
+    /// Retryable: a server that cannot be reached, hangs up, or answers 408, 429 or 5xx. A timeout: one that answers not at all. Fatal:
+    /// everything else, with what the server says.
+    pub async fn post(&self, body: &Value) -> Result<Value, RewardError> {
+        let request = self.client.post(self.url.clone()).header(CONTENT_TYPE, "application/json");
+        let sent = request.body(body.to_string()).send().await;
+        let response = sent.map_err(|error| self.broken(error))?;
+        let (status, wait) = (response.status(), retry_after(response.headers()));
+        let body = self.read(response).await?;
+        if status.is_success() {
+            return serde_json::from_slice(&body).map_err(|error| {
+                self.wrong(format_args!("expected JSON, found `{}`: {error}", quote(&body)))
+            });
+        }
+        let reason = format!("{}: {status}: {}", self.place(), message(&body));
+        Err(if retryable(status) {
+            RewardError::retryable(reason).retry_after(wait)
+        } else {
+            RewardError::fatal(reason)
+        })
+    }
+
+    async fn read(&self, mut response: Response) -> Result<Vec<u8>, RewardError> {
+        let mut body = Vec::new();
+        while let Some(chunk) = response.chunk().await.map_err(|error| self.broken(error))? {
+            if body.len() + chunk.len() > LARGEST_ANSWER {
+                return Err(self.wrong(format_args!("an answer of over {LARGEST_ANSWER} bytes")));
+            }
+            body.extend_from_slice(&chunk);
+        }
+        Ok(body)
+    }
+
+    fn wrong(&self, reason: std::fmt::Arguments<'_>) -> RewardError {
+        RewardError::fatal(format_args!("{}: {reason}", self.place()))
+    }
+
+    fn broken(&self, error: reqwest::Error) -> RewardError {
+        let timeout = error.is_timeout() && !error.is_connect();
+        let builder = error.is_builder();
+        let reason = format!("{}: {}", self.place(), chain(&error.without_url()));
+        match (timeout, builder) {
+            (true, _) => RewardError::timeout(reason),
+            (_, true) => RewardError::fatal(reason),
+            _ => RewardError::retryable(reason),
+        }
+    }
+
+    /// The URL without what may be secret in it.
+    fn place(&self) -> String {
+        let host = self.url.host_str().unwrap_or_default();
+        let port = self.url.port().map(|port| format!(":{port}")).unwrap_or_default();
+        format!("{}://{host}{port}{}", self.url.scheme(), self.url.path())
+    }
+}
+
+fn authorization(variable: &str) -> Result<HeaderMap, RegistryError> {
+    let wrong = |reason: &str| {
+        RegistryError::Start(format!("the environment variable `{variable}` {reason}"))
+    };
+    let key = std::env::var(variable).map_err(|_| wrong("with the key is not set"))?;
+    let value = HeaderValue::from_str(&format!("Bearer {}", key.trim()));
+    let mut value = value.map_err(|_| wrong("holds characters that no key has"))?;
+    value.set_sensitive(true);
+    Ok([(AUTHORIZATION, value)].into_iter().collect())
+}
+
+fn retryable(status: StatusCode) -> bool {
+    let busy = [StatusCode::REQUEST_TIMEOUT, StatusCode::TOO_MANY_REQUESTS];
+    status.is_server_error() || busy.contains(&status)
+}
+
+/// The header in seconds; its other form, a date, would need the server's clock to be ours.
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let seconds = headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
+    Duration::try_from_secs_f64(seconds).ok()
+}
+
+/// What a server says of an error: `error.message`, `error`, `message` or `detail` of its JSON, or else its text.
+fn message(body: &[u8]) -> String {
+    let json: Value = serde_json::from_slice(body).unwrap_or_default();
+    let said = [&json["error"]["message"], &json["error"], &json["message"], &json["detail"]];
+    let said = said.into_iter().find_map(Value::as_str);
+    said.map_or_else(|| quote(body), |said| quote(said.as_bytes()))
+}
+
+fn quote(body: &[u8]) -> String {
+    String::from_utf8_lossy(body).trim().chars().take(LONGEST_QUOTE).collect()
+}
+
+/// An error and what caused it, in one line.
+fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}

@@ -1,0 +1,83 @@
+//! Fields of samples, as they are sent to scorers outside of the process.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::{RewardError, Sample};
+
+/// A field of a sample.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Field {
+    /// Where the prompt comes from.
+    DataSource,
+    /// The prompt as an array of `{role, content}`.
+    Messages,
+    /// The contents of the messages, one to a line.
+    Prompt,
+    /// Prompt and response as one text.
+    Query,
+    /// The response.
+    Response,
+    /// The response as token ids.
+    ResponseIds,
+    /// The reference answer, as text, or null.
+    GroundTruth,
+    /// What else the dataset says, an object.
+    ExtraInfo,
+    /// Why the response ended.
+    FinishReason,
+}
+
+/// Which fields are sent, by the names that the scorer knows them under.
+pub type Fields = BTreeMap<String, Field>;
+
+/// Fields by names.
+pub(super) fn fields<const N: usize>(fields: [(&str, Field); N]) -> Fields {
+    fields.map(|(name, field)| (name.to_owned(), field)).into()
+}
+
+/// The fields of a sample as an object.
+pub(super) fn object(fields: &Fields, sample: &Sample) -> Result<Map<String, Value>, RewardError> {
+    fields.iter().map(|(name, field)| Ok((name.clone(), field.of(sample)?))).collect()
+}
+
+impl Field {
+    /// The field of a sample.
+    ///
+    /// # Errors
+    /// If the dataset's messages or extra information are not what they should be.
+    pub fn of(self, sample: &Sample) -> Result<Value, RewardError> {
+        Ok(match self {
+            Self::DataSource => sample.data_source.as_str().into(),
+            Self::Messages => messages(sample)?.into(),
+            Self::Prompt => prompt(sample)?.into(),
+            Self::Query => format!("{}{}", prompt(sample)?, sample.response).into(),
+            Self::Response => sample.response.as_str().into(),
+            Self::ResponseIds => sample.response_ids.as_slice().into(),
+            Self::GroundTruth => sample.ground_truth.as_deref().into(),
+            Self::ExtraInfo => sample.extra()?.into(),
+            Self::FinishReason => sample.finish_reason.as_str().into(),
+        })
+    }
+}
+
+/// The prompt as messages.
+pub(super) fn messages(sample: &Sample) -> Result<Vec<Value>, RewardError> {
+    serde_json::from_str(&sample.messages).map_err(|error| {
+        RewardError::fatal(format_args!("field `messages`: expected a JSON array, found {error}"))
+    })
+}
+
+/// What a message says: its content if that is text, else the content's JSON.
+pub(super) fn content(message: &Value) -> String {
+    let content = &message["content"];
+    content.as_str().map_or_else(|| content.to_string(), str::to_owned)
+}
+
+fn prompt(sample: &Sample) -> Result<String, RewardError> {
+    let contents: Vec<_> = messages(sample)?.iter().map(content).collect();
+    Ok(contents.join("\n"))
+}

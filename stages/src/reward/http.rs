@@ -1,0 +1,143 @@
+//! Rewards of a server of one's own.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::batched::{BatchReward, Batched, Call};
+use super::endpoint::Endpoint;
+use super::field::{Field, Fields, fields, object};
+use super::{Context, RegistryError, Reward, RewardError, Sample, Score, answer};
+
+/// A reward that a server computes: samples are posted as JSON, scores come back as JSON.
+///
+/// Servers written for slime's `remote_rm` and OpenRLHF's `remote_rm_url` answer it as they are, by [`HttpForm`].
+pub struct HttpReward(Kind);
+
+enum Kind {
+    Single(Remote),
+    Batch(Batched<Remote>),
+}
+
+/// What a server is sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HttpForm {
+    /// One sample a request, by default `{prompt, response, label}` as slime has it.
+    #[default]
+    Single,
+    /// Several, each field a list, by default `{query, prompts, labels}` as OpenRLHF has it.
+    Batch,
+}
+
+/// Options of an [`HttpReward`].
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HttpOptions {
+    /// Where samples are posted.
+    pub url: String,
+    /// Environment variable with the key that is sent as a bearer token; none by default.
+    #[serde(default)]
+    pub api_key_env: Option<String>,
+    /// What is sent.
+    #[serde(default)]
+    pub form: HttpForm,
+    /// Fields of the request and what they hold, in place of the form's.
+    #[serde(default)]
+    pub fields: Option<Fields>,
+    /// Field of the answer that is the score; by default `rewards`, `reward`, `scores` or `score`, whichever is there. Other numbers of the
+    /// answer are components, other texts labels.
+    #[serde(default)]
+    pub score: Option<String>,
+    /// The most samples of a request of the form `batch`.
+    #[serde(default = "max_batch")]
+    pub max_batch: usize,
+    /// How long a request of the form `batch` waits for further samples, in seconds.
+    #[serde(default = "max_wait_s")]
+    pub max_wait_s: f64,
+}
+
+fn max_batch() -> usize {
+    32
+}
+
+fn max_wait_s() -> f64 {
+    0.05
+}
+
+impl HttpReward {
+    /// A reward of a server.
+    ///
+    /// # Errors
+    /// If an option is out of its bounds, or the key is missing.
+    pub fn new(options: HttpOptions) -> Result<Self, RegistryError> {
+        let wait = Duration::try_from_secs_f64(options.max_wait_s).map_err(|error| {
+            RegistryError::Option { key: "max_wait_s".to_owned(), reason: error.to_string() }
+        })?;
+        let remote = Remote {
+            endpoint: Endpoint::new(&options.url, options.api_key_env.as_deref())?,
+            fields: options.fields.unwrap_or_else(|| options.form.fields()),
+            score: options.score,
+        };
+        Ok(Self(match options.form {
+            HttpForm::Single => Kind::Single(remote),
+            HttpForm::Batch => Kind::Batch(Batched::new(remote, options.max_batch, wait)),
+        }))
+    }
+}
+
+impl HttpForm {
+    fn fields(self) -> Fields {
+        use Field::{GroundTruth, Prompt, Query, Response};
+        match self {
+            Self::Single => {
+                fields([("prompt", Prompt), ("response", Response), ("label", GroundTruth)])
+            }
+            Self::Batch => fields([("query", Query), ("prompts", Prompt), ("labels", GroundTruth)]),
+        }
+    }
+}
+
+impl Reward for HttpReward {
+    async fn score(&self, sample: &Sample, context: &Context) -> Result<Score, RewardError> {
+        match &self.0 {
+            Kind::Single(remote) => remote.single(sample).await,
+            Kind::Batch(batched) => batched.score(sample, context).await,
+        }
+    }
+}
+
+/// The server, what it is sent, and where its answers have the score.
+struct Remote {
+    endpoint: Endpoint,
+    fields: Fields,
+    score: Option<String>,
+}
+
+impl Remote {
+    async fn single(&self, sample: &Sample) -> Result<Score, RewardError> {
+        let answer = self.endpoint.post(&object(&self.fields, sample)?.into()).await?;
+        let mut scores = answer::scores(&answer, 1, self.score.as_deref())?;
+        scores.pop().expect("invariant: one score for one sample")
+    }
+
+    /// A list for each field.
+    fn lists(&self, calls: &[Call]) -> Result<Value, RewardError> {
+        let list = |field: &Field| -> Result<Value, RewardError> {
+            calls.iter().map(|call| field.of(&call.sample)).collect()
+        };
+        let lists = self.fields.iter().map(|(name, field)| Ok((name.clone(), list(field)?)));
+        Ok(Value::Object(lists.collect::<Result<Map<_, _>, _>>()?))
+    }
+}
+
+impl BatchReward for Remote {
+    async fn score(&self, calls: &[Call]) -> Result<Vec<Result<Score, RewardError>>, RewardError> {
+        let answer = self.endpoint.post(&self.lists(calls)?).await?;
+        answer::scores(&answer, calls.len(), self.score.as_deref())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,87 @@
+//! A judge's model behind a server with the API of OpenAI's chat completions: vLLM, SGLang, llama.cpp, a vendor.
+
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::chat::{Chat, JudgeSampling};
+use crate::model::Message;
+use crate::reward::endpoint::Endpoint;
+use crate::reward::{RegistryError, RewardError};
+
+/// A model behind a server with the API of OpenAI's chat completions.
+pub struct ChatServer {
+    endpoint: Endpoint,
+    model: String,
+    extra_body: Map<String, Value>,
+}
+
+/// Where a [`ChatServer`] is.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ChatServerOptions {
+    /// The URL before `/chat/completions`, such as `http://127.0.0.1:8000/v1`.
+    pub base_url: String,
+    /// The model's name there.
+    pub model: String,
+    /// Environment variable with the key that is sent as a bearer token; none by default.
+    #[serde(default)]
+    pub api_key_env: Option<String>,
+    /// Further entries of a request, such as `response_format` or `chat_template_kwargs`; they win over those that are sent anyway.
+    #[serde(default)]
+    pub extra_body: Map<String, Value>,
+}
+
+impl ChatServer {
+    /// A model behind a server.
+    ///
+    /// # Errors
+    /// If the URL is none, or the key is missing.
+    pub fn new(options: ChatServerOptions) -> Result<Self, RegistryError> {
+        let url = format!("{}/chat/completions", options.base_url.trim_end_matches('/'));
+        Ok(Self {
+            endpoint: Endpoint::new(&url, options.api_key_env.as_deref())?,
+            model: options.model,
+            extra_body: options.extra_body,
+        })
+    }
+
+    fn body(&self, messages: &[Message], sampling: &JudgeSampling) -> Value {
+        let JudgeSampling { temperature, max_tokens, seed } = sampling;
+        let mut body = json!({
+            "model": self.model,
+            "messages": messages,
+            "temperature": temperature,
+            "max_tokens": max_tokens,
+            "seed": seed,
+        });
+        if let Some(body) = body.as_object_mut() {
+            let extra = self.extra_body.iter();
+            body.extend(extra.map(|(key, value)| (key.clone(), value.clone())));
+            // `extra_body` can take an entry away: some servers refuse those that they do not know.
+            body.retain(|_, value| !value.is_null());
+        }
+        body
+    }
+}
+
+impl Chat for ChatServer {
+    async fn complete(
+        &self,
+        messages: &[Message],
+        sampling: &JudgeSampling,
+    ) -> Result<String, RewardError> {
+        let answer = self.endpoint.post(&self.body(messages, sampling)).await?;
+        let choice = &answer["choices"][0];
+        if choice["finish_reason"] == "length" {
+            let most = sampling.max_tokens;
+            let reason = format_args!("the judge's answer was cut off after {most} tokens");
+            return Err(RewardError::retryable(reason));
+        }
+        let content = choice["message"]["content"].as_str();
+        content.map(str::to_owned).ok_or_else(|| {
+            let answer: String = answer.to_string().chars().take(500).collect();
+            let expected = "expected `choices[0].message.content`";
+            RewardError::fatal(format_args!("the judge's server: {expected}, found {answer}"))
+        })
+    }
+}

@@ -1,0 +1,265 @@
+//! Verdicts: what a judge is told to write, and how it is read.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// The form of a verdict, and what it is worth.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "form", rename_all = "snake_case", deny_unknown_fields)]
+pub enum VerdictForm {
+    /// The last line is `Verdict: YES`, worth 1, or `Verdict: NO`, worth 0.
+    #[default]
+    YesNo,
+    /// The last line is `Verdict: <number>`.
+    Score(Scale),
+    /// The answer is a JSON object, or ends with one in a fenced block.
+    Json {
+        /// Its field with the verdict: a number, or a boolean for the ends of the scale.
+        field: String,
+        /// The least number.
+        #[serde(default)]
+        min: f64,
+        /// The greatest number.
+        #[serde(default = "one")]
+        max: f64,
+        /// Whether the number is scaled to 0..1.
+        #[serde(default = "yes")]
+        normalise: bool,
+    },
+}
+
+/// The numbers of a verdict.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Scale {
+    /// The least number.
+    pub min: f64,
+    /// The greatest number.
+    pub max: f64,
+    /// Whether the number is scaled to 0..1.
+    #[serde(default = "yes")]
+    pub normalise: bool,
+}
+
+fn one() -> f64 {
+    1.0
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// What a judge said.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Verdict {
+    /// What it is worth.
+    pub value: f64,
+    /// In its words.
+    pub text: String,
+}
+
+/// An answer without a verdict in its place.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("expected {expected}, found `{found}`")]
+pub struct Unreadable {
+    /// What was asked for.
+    pub expected: String,
+    /// What stands in its place.
+    pub found: String,
+}
+
+const MARK: &str = "Verdict:";
+
+impl VerdictForm {
+    /// What a judge is told, to end a sentence with.
+    #[must_use]
+    pub fn instruction(&self) -> String {
+        match self {
+            Self::YesNo => format!("end with a line of its own: `{MARK} YES` or `{MARK} NO`."),
+            Self::Score(Scale { min, max, .. }) => format!(
+                "end with a line of its own: `{MARK} ` and a number from {min} to {max}, {max} for the best."
+            ),
+            Self::Json { field, min, max, .. } => format!(
+                "end with a JSON object in a block fenced by ```json and ```, whose field `{field}` is a number from {min} to {max}, \
+                 {max} for the best."
+            ),
+        }
+    }
+
+    /// What is wrong with the form, if anything is.
+    #[must_use]
+    pub fn fault(&self) -> Option<String> {
+        let scale = self.scale();
+        let ordered = scale.min < scale.max && scale.min.is_finite() && scale.max.is_finite();
+        let fault = || format!("expected min < max, found {} and {}", scale.min, scale.max);
+        (!ordered).then(fault)
+    }
+
+    /// The verdict of an answer, read in its place and nowhere else; what a judge thought before `</think>` is no part of its answer.
+    ///
+    /// # Errors
+    /// If there is none, or it is no verdict of this form.
+    pub fn read(&self, answer: &str) -> Result<Verdict, Unreadable> {
+        let answer = answer.rsplit("</think>").next().unwrap_or(answer).trim();
+        match self {
+            Self::Json { field, .. } => self.json(answer, field),
+            _ => self.line(answer),
+        }
+    }
+
+    fn line(&self, answer: &str) -> Result<Verdict, Unreadable> {
+        let last = answer.lines().next_back().unwrap_or_default();
+        let unreadable = || self.unreadable(last);
+        let text = plain(plain(last).strip_prefix(MARK).ok_or_else(unreadable)?);
+        let value = match self {
+            Self::YesNo if text.eq_ignore_ascii_case("yes") => Some(1.0),
+            Self::YesNo if text.eq_ignore_ascii_case("no") => Some(0.0),
+            Self::YesNo => None,
+            _ => text.parse().ok().and_then(|number| self.worth(number)),
+        };
+        let text = text.to_ascii_uppercase();
+        value.map(|value| Verdict { value, text }).ok_or_else(unreadable)
+    }
+
+    fn json(&self, answer: &str, field: &str) -> Result<Verdict, Unreadable> {
+        let object = fenced(answer).unwrap_or(answer).trim();
+        let unreadable = || self.unreadable(object);
+        let object: Value = serde_json::from_str(object).map_err(|_| unreadable())?;
+        let scale = self.scale();
+        let number = match &object[field] {
+            Value::Bool(right) => Some(if *right { scale.max } else { scale.min }),
+            other => other.as_f64(),
+        };
+        let value = number.and_then(|number| self.worth(number)).ok_or_else(unreadable)?;
+        Ok(Verdict { value, text: object[field].to_string() })
+    }
+
+    /// What a number is worth; `None` if it is out of its range.
+    fn worth(&self, number: f64) -> Option<f64> {
+        let Scale { min, max, normalise } = self.scale();
+        let worth = if normalise { (number - min) / (max - min) } else { number };
+        (min..=max).contains(&number).then_some(worth)
+    }
+
+    fn scale(&self) -> Scale {
+        match *self {
+            Self::YesNo => Scale { min: 0.0, max: 1.0, normalise: true },
+            Self::Score(scale) => scale,
+            Self::Json { min, max, normalise, .. } => Scale { min, max, normalise },
+        }
+    }
+
+    fn unreadable(&self, found: &str) -> Unreadable {
+        let expected = match self {
+            Self::YesNo => format!("a last line `{MARK} YES` or `{MARK} NO`"),
+            Self::Score(Scale { min, max, .. }) => {
+                format!("a last line `{MARK} <number from {min} to {max}>`")
+            }
+            Self::Json { field, min, max, .. } => {
+                format!("a JSON object whose `{field}` is a number from {min} to {max}")
+            }
+        };
+        Unreadable { expected, found: found.chars().take(200).collect() }
+    }
+}
+
+/// The contents of a fenced block that ends the text.
+fn fenced(text: &str) -> Option<&str> {
+    let body = text.strip_suffix("```")?;
+    let begin = body.rfind("```")? + "```".len();
+    let block = &body[begin..];
+    Some(block.strip_prefix("json").unwrap_or(block))
+}
+
+/// A text without blanks and marks of emphasis around it.
+fn plain(text: &str) -> &str {
+    text.trim_matches(|c: char| c.is_whitespace() || matches!(c, '*' | '_' | '`'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn score() -> VerdictForm {
+        VerdictForm::Score(Scale { min: 1.0, max: 5.0, normalise: true })
+    }
+
+    fn json() -> VerdictForm {
+        serde_json::from_str(r#"{"form": "json", "field": "score"}"#).expect("a form")
+    }
+
+    fn value(form: &VerdictForm, answer: &str) -> Option<f64> {
+        form.read(answer).ok().map(|verdict| verdict.value)
+    }
+
+    #[test]
+    fn a_line_is_read_in_its_place() {
+        let check = |answer, expected| {
+            assert_eq!(value(&VerdictForm::YesNo, answer), expected, "{answer}");
+        };
+        check("It agrees.\nVerdict: YES", Some(1.0));
+        check("**Verdict: no**\n\n", Some(0.0));
+        check("Verdict: **NO**", Some(0.0));
+        check("<think>Verdict: NO</think>\nVerdict: YES", Some(1.0));
+        check("The response says\nVerdict: YES\nVerdict: NO", Some(0.0));
+        for unreadable in [
+            "",
+            "YES",
+            "Verdict: YES\nI am sure.",
+            "Verdict: YES or NO",
+            "Verdict: MAYBE",
+            "Verdict:",
+            "The verdict is Verdict: YES",
+            "Verdict: YES <think>",
+            "Verdict: YES</think>",
+        ] {
+            check(unreadable, None);
+        }
+    }
+
+    #[test]
+    fn a_number_is_within_its_range_and_scaled() {
+        let check = |answer, expected| assert_eq!(value(&score(), answer), expected, "{answer}");
+        check("Verdict: 5", Some(1.0));
+        check("Verdict: 2.0", Some(0.25));
+        for unreadable in
+            ["Verdict: 0", "Verdict: 5.1", "Verdict: NaN", "Verdict: 4/5", "Verdict: inf"]
+        {
+            check(unreadable, None);
+        }
+        let raw = VerdictForm::Score(Scale { min: 1.0, max: 5.0, normalise: false });
+        assert_eq!(value(&raw, "Verdict: 2"), Some(2.0));
+    }
+
+    #[test]
+    fn an_object_is_the_answer_or_its_last_block() {
+        let check = |answer, expected| assert_eq!(value(&json(), answer), expected, "{answer}");
+        check(r#"{"score": 0.5}"#, Some(0.5));
+        check("Think.\n```json\n{\"score\": true}\n```", Some(1.0));
+        check("```json\n{\"score\": 1}\n```\nno:\n```\n{\"score\": 0}\n```", Some(0.0));
+        for unreadable in [
+            r#"{"score": 2}"#,
+            r#"{"score": "1"}"#,
+            r#"{"other": 1}"#,
+            r#"It is {"score": 1}"#,
+            "```json\n{\"score\": 1}\n```\nthat is all",
+            "[1]",
+        ] {
+            check(unreadable, None);
+        }
+    }
+
+    #[test]
+    fn what_is_unreadable_is_shown() {
+        let error = score().read("Well.\nVerdict: 9").expect_err("out of range");
+        let expected = "expected a last line `Verdict: <number from 1 to 5>`, found `Verdict: 9`";
+        assert_eq!(error.to_string(), expected);
+    }
+
+    #[test]
+    fn a_scale_is_ordered() {
+        let form = VerdictForm::Score(Scale { min: 5.0, max: 1.0, normalise: true });
+        assert_eq!(form.fault().as_deref(), Some("expected min < max, found 5 and 1"));
+        assert_eq!(score().fault(), None);
+    }
+}

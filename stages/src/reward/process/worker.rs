@@ -1,0 +1,163 @@
+//! One process that answers lines with lines.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::io;
+use std::process::Stdio;
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+use serde_json::Value;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
+
+use crate::reward::RewardError;
+
+/// A process, killed on drop with all of its group.
+pub(super) struct Worker {
+    child: Child,
+    group: Option<Pid>,
+    stdin: ChildStdin,
+    stdout: BufReader<ChildStdout>,
+    stderr: ChildStderr,
+    said: Tail,
+}
+
+/// The last bytes of a stream.
+#[derive(Default)]
+struct Tail(VecDeque<u8>);
+
+/// No line of an answer is longer, in bytes.
+const LONGEST_LINE: u64 = 1 << 20;
+/// How much of what a process says an error repeats, in bytes.
+const LONGEST_QUOTE: usize = 2000;
+/// How long a process that closed its output may take to end, before it is killed.
+const GRACE: Duration = Duration::from_secs(1);
+
+impl Worker {
+    /// Starts a process in a group of its own.
+    pub(super) fn start(command: &[String]) -> Result<Self, RewardError> {
+        let failed = |error: io::Error| {
+            RewardError::fatal(format_args!("cannot start `{}`: {error}", command.join(" ")))
+        };
+        let (program, arguments) = command.split_first().ok_or_else(|| failed(none()))?;
+        let mut child = Command::new(program)
+            .args(arguments)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .process_group(0)
+            .kill_on_drop(true)
+            .spawn()
+            .map_err(failed)?;
+        let group = child.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw);
+        let (stdin, stdout, stderr) =
+            (child.stdin.take(), child.stdout.take(), child.stderr.take());
+        let piped = "invariant: piped just above";
+        Ok(Self {
+            child,
+            group,
+            stdin: stdin.expect(piped),
+            stdout: BufReader::new(stdout.expect(piped)),
+            stderr: stderr.expect(piped),
+            said: Tail::default(),
+        })
+    }
+
+    /// The answer to the request `id` that is `line`. After an error, or dropped before its end, the process is of no use.
+    pub(super) async fn ask(&mut self, id: u64, line: &str) -> Result<Value, RewardError> {
+        let answer = match self.exchange(line).await {
+            Ok(answer) if answer.ends_with(b"\n") => answer,
+            Ok(answer) if answer.len() as u64 == LONGEST_LINE => {
+                return Err(self.broke(format_args!("a line of over {LONGEST_LINE} bytes")));
+            }
+            ended => return Err(self.ended(ended.err()).await),
+        };
+        let found: Option<Value> = serde_json::from_slice(&answer).ok();
+        let found = found.filter(|found| found["id"] == id);
+        found.ok_or_else(|| {
+            let text = String::from_utf8_lossy(&answer);
+            let text: String = text.trim().chars().take(LONGEST_QUOTE).collect();
+            self.broke(format_args!("`{text}`, which is no line of JSON with the id {id}"))
+        })
+    }
+
+    /// Writes a line and reads one, while what is said beside is kept.
+    async fn exchange(&mut self, line: &str) -> io::Result<Vec<u8>> {
+        let Self { stdin, stdout, stderr, said, .. } = self;
+        let write = async {
+            // A process that reads no more says why, or exits: that is the better message.
+            drop(stdin.write_all(line.as_bytes()).await);
+            drop(stdin.flush().await);
+        };
+        let mut answer = Vec::new();
+        let mut stdout = stdout.take(LONGEST_LINE);
+        let talk = async { tokio::join!(write, stdout.read_until(b'\n', &mut answer)).1 };
+        let listen = async {
+            said.listen(stderr).await;
+            std::future::pending::<Infallible>().await
+        };
+        tokio::select! {
+            biased;
+            read = talk => read.map(|_| answer),
+            never = listen => match never {},
+        }
+    }
+
+    /// The process ended before it answered: how, and what it said last.
+    async fn ended(&mut self, error: Option<io::Error>) -> RewardError {
+        // It ends together with its streams, unless it or a child of it lives on.
+        let _ = tokio::time::timeout(GRACE, self.said.listen(&mut self.stderr)).await;
+        self.kill();
+        let status =
+            self.child.wait().await.as_ref().map_or_else(ToString::to_string, ToString::to_string);
+        let error = error.map(|error| format!(" ({error})")).unwrap_or_default();
+        self.wrong(format_args!("the process ended before it answered{error}: {status}"))
+    }
+
+    fn broke(&self, found: std::fmt::Arguments<'_>) -> RewardError {
+        self.wrong(format_args!("the process answered {found}"))
+    }
+
+    fn wrong(&self, reason: std::fmt::Arguments<'_>) -> RewardError {
+        let said = self.said.text();
+        let said = if said.is_empty() { said } else { format!("; it said: {said}") };
+        RewardError::retryable(format_args!("{reason}{said}"))
+    }
+
+    fn kill(&self) {
+        // It fails if all are gone, which is what is wanted.
+        let _ = self.group.map(|group| killpg(group, Signal::SIGKILL));
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        // Once it is waited for, its group may be another's.
+        if self.child.id().is_some() {
+            self.kill();
+        }
+    }
+}
+
+impl Tail {
+    /// Keeps what a stream says, until it ends.
+    async fn listen(&mut self, stream: &mut ChildStderr) {
+        let mut buffer = [0; 4096];
+        while let Ok(read @ 1..) = stream.read(&mut buffer).await {
+            self.0.extend(&buffer[..read]);
+            let surplus = self.0.len().saturating_sub(LONGEST_QUOTE);
+            self.0.drain(..surplus);
+        }
+    }
+
+    fn text(&self) -> String {
+        let bytes: Vec<u8> = self.0.iter().copied().collect();
+        String::from_utf8_lossy(&bytes).trim().to_owned()
+    }
+}
+
+fn none() -> io::Error {
+    io::Error::from(io::ErrorKind::NotFound)
+}
