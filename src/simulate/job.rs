@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use rollpacker_datasets::{Trace, TraceOptions};
 use rollpacker_operators::overlap::{Fetch, Scoring};
+use rollpacker_operators::reward::{LimitOptions, Timeout};
 use rollpacker_operators::schedule::Builtin;
 use rollpacker_stages::cluster::{Calibration, Hardware, ModelShape, TrainingLayout};
 use rollpacker_stages::model::tokenizer::Tokenizer;
@@ -13,9 +14,7 @@ use toml::{Table, Value};
 
 use super::layout;
 use super::outcome::Charted;
-use super::raw::{
-    Dispatch, Judge, Lengths, Pipeline, Placement, Planner, RawJob, Source, Stream, Timeout,
-};
+use super::raw::{Dispatch, Judge, Lengths, Pipeline, Placement, Planner, RawJob, Source, Stream};
 use super::raw::{HandOut, Layout};
 use crate::recipe::RecipeError;
 use crate::recipe::bounds::{at_least, bound, within};
@@ -124,7 +123,18 @@ impl RawJob {
             "more than 0 with the other shares",
         )?;
         at_least("tasks.sandbox_slots", tasks.sandbox_slots.unwrap_or(1), 1)?;
-        within("tasks.timeout_s", tasks.timeout_s, |s| s > 0.0, "a finite number above 0")?;
+        within(
+            "tasks.timeout_s",
+            tasks.timeout_s,
+            |s| s > 0.0 && s <= 86_400.0,
+            "above 0, at most 86400",
+        )?;
+        within(
+            "tasks.audit_share",
+            tasks.audit_share,
+            |share| (0.0..=1.0).contains(&share),
+            "in [0, 1]",
+        )?;
         for (key, value) in [
             ("stream.from", stream.from),
             ("stream.to", stream.to),
@@ -225,6 +235,20 @@ impl Job {
             || options.get("mode").and_then(Value::as_str) == Some("partial")
             || options.get("keep_partial").and_then(Value::as_bool) == Some(true);
         self.raw.pipeline.staleness == 0 && !resumes
+    }
+
+    /// How the sandbox's time limits are set.
+    #[must_use]
+    pub fn limits(&self) -> LimitOptions {
+        let tasks = &self.raw.tasks;
+        let defaults = LimitOptions::default();
+        LimitOptions {
+            timeout: self.timeout,
+            min_timeout_s: defaults.min_timeout_s.min(tasks.timeout_s),
+            max_timeout_s: tasks.timeout_s,
+            audit_share: tasks.audit_share,
+            ..defaults
+        }
     }
 
     /// Responses that the engine runs at once, unless its KV cache is full before.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use rollpacker_operators::overlap::Scoring;
+use rollpacker_operators::reward::{LimitOptions, Timeout};
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
@@ -164,6 +165,8 @@ section! {
         timeout: Option<Timeout> = None,
         /// The fixed time limit, and the upper bound of the adaptive one.
         timeout_s: f64 = 30.0,
+        /// Share of the responses that an adaptive limit does not end before `timeout_s`, to learn how often it is wrong.
+        audit_share: f64 = LimitOptions::default().audit_share,
     }
 }
 
@@ -289,16 +292,6 @@ choice! {
         Dedicated,
         /// On those of the rollout.
         Colocated,
-    }
-}
-
-choice! {
-    /// How long a sandbox waits.
-    Timeout {
-        /// Always the same.
-        Fixed,
-        /// By the longest right execution known.
-        Adaptive,
     }
 }
 

@@ -1,6 +1,7 @@
 //! Rewards: scores each response as it arrives, beside the rollout.
 
 mod limit;
+mod timeouts;
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -16,14 +17,16 @@ use rollpacker_dataflow::clock::{Clock, Nanos};
 use rollpacker_dataflow::fault::{Fault, faults_batch};
 use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::schema::{self, column};
-use rollpacker_dataflow::step::{PromptId, SampleId, Step};
+use rollpacker_dataflow::step::{PromptId, SampleId, Step, Steps};
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
-use rollpacker_dataflow::timely::dataflow::operators::{Capability, Concat, ConnectLoop};
+use rollpacker_dataflow::timely::dataflow::operators::{Capability, Concat, ConnectLoop, Feedback};
 use rollpacker_stages::reward::{Context, RewardError, Router, Sample, Score};
 use slab::Slab;
 
 pub use limit::Limit;
+pub use timeouts::{LimitError, LimitOptions, Timeout, Timeouts};
 
+use crate::ledger::{Anchors, anchors};
 use crate::overlap::Scoring;
 use crate::rollout::Rollouts;
 use crate::rows::{Row, gather};
@@ -39,6 +42,8 @@ pub struct Scored<'scope> {
     pub placements: Option<BatchStream<'scope>>,
     /// Batches of [`schema::EXECUTIONS`], with the scores that they led to.
     pub executions: BatchStream<'scope>,
+    /// Batches of [`schema::METRICS`]: what executions say of the limits of test cases.
+    pub metrics: BatchStream<'scope>,
     /// Errors so far.
     pub errors: BatchStream<'scope>,
 }
@@ -67,14 +72,19 @@ impl<'scope> RewardExt<'scope> for Rollouts<'scope> {
         executor: Executor,
         clock: Arc<dyn Clock>,
     ) -> Scored<'scope> {
+        // The summary may be 0: no output follows from anchors, so this is no cycle of times.
+        let (edge, known) = self.responses.scope().feedback(Steps(0));
         let (samples, executions, errors) =
-            score(self.responses, router, limit, self.scoring, executor, clock);
+            score(self.responses, known, router, limit, self.scoring, executor, clock);
+        let Anchors { changes, metrics } = anchors(executions.clone());
+        changes.connect_loop(edge);
         samples.clone().connect_loop(self.scores);
         Scored {
             samples,
             decisions: self.decisions,
             placements: self.placements,
             executions,
+            metrics,
             errors: self.errors.concat(errors),
         }
     }
@@ -101,6 +111,7 @@ struct Timing {
 
 fn score<'scope>(
     responses: BatchStream<'scope>,
+    anchors: BatchStream<'scope>,
     router: Router,
     mut limit: impl Limit + 'static,
     scoring: Scoring,
@@ -109,6 +120,7 @@ fn score<'scope>(
 ) -> (BatchStream<'scope>, BatchStream<'scope>, BatchStream<'scope>) {
     let mut operator = Operator::new("reward", responses.scope());
     let mut responses = operator.input(responses, Pipeline, &schema::RESPONSES);
+    let mut anchors = operator.input(anchors, Pipeline, &schema::ANCHORS);
     let (mut scored, scored_stream) = operator.output(&schema::SCORED, &[0]);
     let (mut executions, execution_stream) = operator.output(&schema::EXECUTIONS, &[0]);
     let (mut errors, error_stream) = operator.output(&schema::ERRORS, &[0]);
@@ -118,6 +130,7 @@ fn score<'scope>(
         let mut pending = Slab::new();
         let mut held: BTreeMap<Step, Vec<(Capabilities, Batch)>> = BTreeMap::new();
         move |frontiers| {
+            anchors.for_each(|_, batch| anchored(&mut limit, &batch));
             responses.for_each(|capability, batch| {
                 let outputs = [scored.index(), executions.index(), errors.index()];
                 let capabilities = Rc::new(outputs.map(|output| capability.retain(output)));
@@ -167,6 +180,16 @@ fn score<'scope>(
         }
     });
     (scored_stream, execution_stream, error_stream)
+}
+
+/// Tells what the ledger says of test cases.
+fn anchored(limit: &mut impl Limit, batch: &Batch) {
+    let rows = batch.values::<UInt64Type>(column::ROW).values();
+    let cases = batch.values::<UInt32Type>(column::CASE).values();
+    let longest = batch.values::<UInt64Type>(column::TOOK).values();
+    for ((row, case), longest) in rows.iter().zip(cases).zip(longest) {
+        limit.anchored(*row, *case, Nanos(*longest));
+    }
 }
 
 async fn timed(router: Router, sample: Sample, context: Context) -> Outcome {
@@ -239,6 +262,7 @@ fn executions_batch(run: &[(Pending, (Score, Timing))]) -> Batch {
             Arc::new(UInt64Array::from_iter_values(all().map(|(_, execution)| execution.took.0))),
             Arc::new(UInt64Array::from_iter_values(all().map(|(_, execution)| execution.limit.0))),
             Arc::new(BooleanArray::from_iter(all().map(|(_, execution)| Some(execution.correct)))),
+            Arc::new(BooleanArray::from_iter(all().map(|(_, execution)| Some(execution.audited)))),
         ],
     )
 }
