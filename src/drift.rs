@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::path::PathBuf;
 use std::rc::Rc;
 
+use rollpacker_dataflow::fault::Fault;
 use rollpacker_operators::placement::drift::{Drift, Options};
 use rollpacker_operators::placement::{PlacementError, Profile};
 use rollpacker_operators::report::{Observer, Progress, StepReport};
@@ -96,6 +97,10 @@ pub struct Monitored<O, L> {
 impl<O: Observer, L: FnMut() -> Vec<Row>> Observer for Monitored<O, L> {
     fn progress(&mut self, progress: &Progress) {
         self.observer.progress(progress);
+    }
+
+    fn warning(&mut self, warning: &Fault) {
+        self.observer.warning(warning);
     }
 
     fn step(&mut self, mut report: StepReport) {

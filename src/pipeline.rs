@@ -1,5 +1,6 @@
 //! The RL step as one graph, over stages given by value.
 
+use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -7,7 +8,7 @@ use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::bridge::{Emitter, Executor, produce, produce_inline};
 use rollpacker_dataflow::budget::Budget;
 use rollpacker_dataflow::clock::{Clock, VirtualClock};
-use rollpacker_dataflow::fault::{Fault, Faults, raise};
+use rollpacker_dataflow::fault::{Fault, Faults, raise, warn};
 use rollpacker_dataflow::step::Step;
 use rollpacker_dataflow::timely::dataflow::Scope;
 use rollpacker_dataflow::timely::dataflow::operators::Concat;
@@ -151,6 +152,9 @@ impl Pipeline {
             None => gradients.update(),
         };
 
+        let observer = Rc::new(RefCell::new(observer));
+        let mut warned = observer.clone();
+        warn(updates.warnings, move |warning| warned.warning(&warning));
         raise(updates.errors, faults);
         let recorded = Recorded {
             responses: responses.clone(),

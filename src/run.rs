@@ -3,6 +3,7 @@
 use std::fmt::Write;
 use std::path::PathBuf;
 
+use rollpacker_dataflow::fault::Fault;
 use rollpacker_dataflow::schema::column;
 use rollpacker_operators::report::{Lengths, Observer, Progress, StepReport, measure};
 use rollpacker_operators::schedule::operator::Stop;
@@ -175,6 +176,10 @@ impl Run {
 impl Observer for Run {
     fn progress(&mut self, progress: &Progress) {
         self.console.progress(progress);
+    }
+
+    fn warning(&mut self, warning: &Fault) {
+        self.console.say(&format!("warning: {warning}"));
     }
 
     fn step(&mut self, report: StepReport) {

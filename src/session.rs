@@ -270,13 +270,14 @@ impl Session {
         let greedy =
             self.engine_options(Sampling { temperature: 0.0, ..sampling(&self.recipe) }, false)?;
         let (router, handle) = (self.stages.router.clone(), self.rewards.handle().clone());
-        let clock = self.stages.clock.clone();
+        let (clock, time) = (self.stages.clock.clone(), self.stages.clock.clone());
         let thread = OwnerThread::spawn("validation", move || {
             let tries = |options: EngineOptions, prompts: Vec<PromptRow>| {
                 anyhow::Ok(Validator::new(
                     Box::new(options.start()?),
                     router.clone(),
                     handle.clone(),
+                    time.clone(),
                     prompts,
                 ))
             };
@@ -444,6 +445,7 @@ fn metrics(sampled: &Outcome, greedy: &Outcome) -> Metrics {
         ("val/response_length/mean", sampled.mean_length),
         ("val/response_length/max", sampled.longest as f64),
         ("val/greedy_response_length/mean", greedy.mean_length),
+        ("val/reward_errors", (sampled.reward_errors + greedy.reward_errors) as f64),
     ]
     .map(|(name, value)| (name.to_owned(), value))
     .into();

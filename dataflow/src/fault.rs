@@ -106,12 +106,21 @@ impl Faults {
 /// Ends the run at the first row of `errors`.
 pub fn raise(errors: BatchStream<'_>, faults: &Faults) {
     let faults = faults.clone();
-    let mut operator = Operator::new("errors", errors.scope());
+    each("errors", errors, move |fault| faults.0.borrow_mut().push(fault));
+}
+
+/// Tells someone of each row of `warnings`: faults that end nothing.
+pub fn warn(warnings: BatchStream<'_>, tell: impl FnMut(Fault) + 'static) {
+    each("warnings", warnings, tell);
+}
+
+fn each(name: &'static str, errors: BatchStream<'_>, mut tell: impl FnMut(Fault) + 'static) {
+    let mut operator = Operator::new(name, errors.scope());
     let mut input = operator.input(errors, Pipeline, &schema::ERRORS);
     operator.build(move |_capabilities| {
         move |_frontiers| {
             input.for_each(|capability, batch| {
-                faults.0.borrow_mut().extend(rows(&batch, *capability.time()));
+                rows(&batch, *capability.time()).for_each(&mut tell);
             });
         }
     });

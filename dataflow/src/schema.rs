@@ -66,10 +66,16 @@ pub mod column {
     pub const PREEMPTIONS: &str = "preemptions";
     /// `UInt32`: the engine instance that finished the response.
     pub const INSTANCE: &str = "instance";
-    /// `Float64`: the reward.
+    /// `Float64`: the reward, those of the tokens included; not a number where an error drops the response's group.
     pub const SCORE: &str = "score";
     /// `Utf8`: the parts of the reward by name, a JSON object of numbers.
     pub const COMPONENTS: &str = "components";
+    /// `Utf8`: what is to be read of the reward, by name, a JSON object of texts: an outcome, the answer that was found.
+    pub const LABELS: &str = "labels";
+    /// `List<Float32>`: the reward of each token, included in `score`; empty for none.
+    pub const TOKEN_SCORES: &str = "token_scores";
+    /// `Utf8`, nullable: why the response has no score, or not all of it.
+    pub const REWARD_ERROR: &str = "reward_error";
     /// `UInt64`, nanoseconds: how long scoring took.
     pub const REWARD_TIME: &str = "reward_time_ns";
     /// `UInt64`, nanoseconds of the run's clock: when the score was known.
@@ -284,10 +290,13 @@ fn response_fields() -> Vec<Field> {
     ]
 }
 
-fn score_fields() -> [Field; 5] {
+fn score_fields() -> [Field; 8] {
     [
         required(SCORE, DataType::Float64),
         required(COMPONENTS, DataType::Utf8),
+        required(LABELS, DataType::Utf8),
+        tokens(TOKEN_SCORES, DataType::Float32),
+        Field::new(REWARD_ERROR, DataType::Utf8, true),
         required(REWARD_TIME, DataType::UInt64),
         required(SCORED_AT, DataType::UInt64),
         required(WEIGHT, DataType::Float32),

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use arrow::array::{
-    ArrayRef, Float32Array, Float64Array, ListArray, StringArray, UInt8Array, UInt32Array,
-    UInt64Array,
+    ArrayRef, BooleanArray, Float32Array, Float64Array, ListArray, StringArray, UInt8Array,
+    UInt32Array, UInt64Array,
 };
 use arrow::buffer::OffsetBuffer;
 use arrow::datatypes::{DataType, Field, SchemaRef};
@@ -32,6 +32,9 @@ fn column(field: &Field, rows: usize) -> BoxedStrategy<ArrayRef> {
             .boxed(),
         DataType::Float64 => vec(-1e9_f64..1e9, rows)
             .prop_map(|v| Arc::new(Float64Array::from(v)) as ArrayRef)
+            .boxed(),
+        DataType::Boolean => vec(any::<bool>(), rows)
+            .prop_map(|v| Arc::new(BooleanArray::from(v)) as ArrayRef)
             .boxed(),
         DataType::Utf8 => vec(maybe(".{0,12}", nullable), rows)
             .prop_map(|v| Arc::new(StringArray::from(v)) as ArrayRef)

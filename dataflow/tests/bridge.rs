@@ -91,6 +91,59 @@ fn tasks_answer_also_when_they_panic() {
     assert_eq!(*answers.borrow(), [("bad", Err(Lost)), ("good", Ok(7))]);
 }
 
+/// Counts those that are gone.
+struct Gone(Arc<AtomicUsize>);
+
+impl Drop for Gone {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn what_is_cancelled_is_gone_and_does_not_answer() {
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().expect("a runtime");
+    for executor in [Executor::Tokio(runtime.handle().clone()), Executor::Inline] {
+        let gone = Arc::new(AtomicUsize::new(0));
+        let (answers, dropped) = (Rc::new(RefCell::new(Vec::new())), gone.clone());
+        let seen = answers.clone();
+        run(|scope, _| {
+            let mut operator = Operator::new("tasks", scope);
+            let (_output, _stream) = operator.output(&schema::POLICIES, &[]);
+            let mut tasks = Tasks::new(executor, operator.activator());
+            operator.build(move |capabilities| {
+                let mut capability = Some(capabilities);
+                for key in ["pending", "ready"] {
+                    let gone = Gone(dropped.clone());
+                    tasks.spawn(key, async move {
+                        let _gone = gone;
+                        if key == "pending" {
+                            std::future::pending::<()>().await;
+                        }
+                    });
+                }
+                tasks.cancel(&"pending");
+                assert_ne!(dropped.load(Ordering::SeqCst), 0, "it waits for nobody");
+                // It may have answered before.
+                tasks.cancel(&"ready");
+                tasks.cancel(&"ready");
+                tasks.spawn("last", async {});
+                move |_| {
+                    while let Some((key, _)) = tasks.try_next() {
+                        seen.borrow_mut().push(key);
+                        capability = None;
+                    }
+                    let _held = &capability;
+                }
+            });
+        })
+        .expect("no fault");
+        assert_eq!(*answers.borrow(), ["last"]);
+        assert_eq!(gone.load(Ordering::SeqCst), 2);
+    }
+}
+
 #[test]
 fn a_producer_runs_ahead_by_its_budget_only() {
     let budget = Budget::new(10);

@@ -26,8 +26,12 @@ pub struct Gradients<'scope> {
     pub accumulated: BatchStream<'scope>,
     /// Batches of [`schema::DECISIONS`].
     pub decisions: BatchStream<'scope>,
+    /// Batches of [`schema::METRICS`] so far.
+    pub metrics: BatchStream<'scope>,
     /// Errors so far.
     pub errors: BatchStream<'scope>,
+    /// Batches of [`schema::ERRORS`] that end nothing, so far.
+    pub warnings: BatchStream<'scope>,
     pub(crate) trainer: Rc<TrainerThread>,
 }
 
@@ -45,7 +49,9 @@ impl<'scope> GradientExt<'scope> for Groups<'scope> {
         Gradients {
             accumulated,
             decisions: self.decisions,
+            metrics: self.metrics,
             errors: self.errors.concat(errors),
+            warnings: self.warnings,
             trainer,
         }
     }

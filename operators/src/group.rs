@@ -4,16 +4,17 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Float32Array};
-use arrow::datatypes::{Float32Type, UInt32Type, UInt64Type};
+use arrow::datatypes::{Float32Type, Float64Type, UInt32Type, UInt64Type};
 use rollpacker_dataflow::batch::{Batch, BatchStream};
 use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::schema::{self, column};
 use rollpacker_dataflow::step::{PromptId, Step};
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
-use rollpacker_dataflow::timely::dataflow::operators::Capability;
+use rollpacker_dataflow::timely::dataflow::operators::{Capability, Concat};
 
+use crate::group_reward::score_groups;
 use crate::overlap::Fetch;
-use crate::reward::Scored;
+use crate::reward::{Scored, Tallies};
 use crate::rows::{Row, gather};
 use crate::schedule::encode::ADMIT;
 
@@ -25,8 +26,12 @@ pub struct Groups<'scope> {
     pub decisions: BatchStream<'scope>,
     /// Batches of [`schema::PLACEMENTS`], if a policy places.
     pub placements: Option<BatchStream<'scope>>,
+    /// Batches of [`schema::METRICS`]: what is counted of the scoring of each step.
+    pub metrics: BatchStream<'scope>,
     /// Errors so far.
     pub errors: BatchStream<'scope>,
+    /// Batches of [`schema::ERRORS`] that end nothing, so far.
+    pub warnings: BatchStream<'scope>,
     pub(crate) fetch: Fetch,
 }
 
@@ -42,25 +47,32 @@ impl Groups<'_> {
 pub trait GroupExt<'scope> {
     /// Gives the group of a prompt as soon as the prompt is admitted and its admitted responses are scored. Scores of responses that
     /// are not admitted are dropped when the step ends.
+    ///
+    /// A group with a response that an error keeps from being trained on is left out and counted. If the router has rewards for whole
+    /// groups, these score each group before it is given; a schedule that decides by rewards would not hear of them, and is refused.
     fn group(self) -> Groups<'scope>;
 }
 
 impl<'scope> GroupExt<'scope> for Scored<'scope> {
     fn group(self) -> Groups<'scope> {
-        let groups = group(self.samples, self.decisions.clone());
-        Groups {
-            groups,
-            decisions: self.decisions,
-            placements: self.placements,
-            errors: self.errors,
-            fetch: Fetch::default(),
-        }
+        let Self { samples, decisions, placements, metrics, errors, warnings, scoring, .. } = self;
+        let groups = group(samples, decisions.clone(), scoring.tallies.clone());
+        let (groups, errors, warnings) = if scoring.router.scores_groups() {
+            let scored = score_groups(groups, &scoring);
+            (scored.groups, errors.concat(scored.errors), warnings.concat(scored.warnings))
+        } else {
+            (groups, errors, warnings)
+        };
+        let metrics = metrics.concat(scoring.tallies.report(groups.clone(), decisions.clone()));
+        let fetch = Fetch::default();
+        Groups { groups, decisions, placements, metrics, errors, warnings, fetch }
     }
 }
 
 fn group<'scope>(
     samples: BatchStream<'scope>,
     decisions: BatchStream<'scope>,
+    tallies: Tallies,
 ) -> BatchStream<'scope> {
     let mut operator = Operator::new("group", samples.scope());
     let mut samples = operator.input(samples, Pipeline, &schema::SCORED);
@@ -84,7 +96,11 @@ fn group<'scope>(
                     .score(&batch);
             });
             for (capability, gathering) in steps.values_mut() {
-                groups.give(capability, gathering.complete());
+                let (batch, dropped) = gathering.complete();
+                groups.give(capability, batch);
+                if dropped > 0 {
+                    tallies.with(*capability.time(), |tally| tally.dropped_groups += dropped);
+                }
             }
             steps.retain(|step, (_, gathering)| {
                 let open = frontiers.iter().any(|frontier| frontier.less_equal(step));
@@ -140,22 +156,13 @@ impl Gathering {
         }
     }
 
-    /// The groups that have become complete, in one batch; the default if there is none.
-    fn complete(&mut self) -> Batch {
+    /// The groups that have become complete, in one batch, the default if there is none; and how many are left out.
+    fn complete(&mut self) -> (Batch, u64) {
         let touched = std::mem::take(&mut self.touched);
-        let (rows, weights): (Vec<Row>, Vec<f32>) =
-            touched.into_iter().filter_map(|prompt| self.take(prompt)).flatten().unzip();
-        if rows.is_empty() {
-            return Batch::default();
-        }
-        let names = schema::SCORED.fields().iter().map(|field| field.name().as_str());
-        let names: Vec<&str> = names.filter(|name| *name != column::WEIGHT).collect();
-        let mut columns: Vec<ArrayRef> = gather(&rows, names).collect();
-        let at = schema::SCORED
-            .index_of(column::WEIGHT)
-            .expect("invariant: scored responses have a weight");
-        columns.insert(at, Arc::new(Float32Array::from(weights)));
-        Batch::from_columns(&schema::SCORED, columns)
+        let complete: Vec<_> = touched.into_iter().filter_map(|prompt| self.take(prompt)).collect();
+        let (trainable, dropped): (Vec<_>, Vec<_>) =
+            complete.into_iter().partition(|group| group.iter().all(|(row, _)| is_scored(row)));
+        (groups_batch(trainable), dropped.len() as u64)
     }
 
     /// The rows of a group with their weights, if it is complete.
@@ -171,6 +178,25 @@ impl Gathering {
         }
         rows
     }
+}
+
+/// Whether the response can be trained on.
+fn is_scored(row: &Row) -> bool {
+    !row.batch.values::<Float64Type>(column::SCORE).value(row.index).is_nan()
+}
+
+fn groups_batch(groups: Vec<Vec<(Row, f32)>>) -> Batch {
+    let (rows, weights): (Vec<Row>, Vec<f32>) = groups.into_iter().flatten().unzip();
+    if rows.is_empty() {
+        return Batch::default();
+    }
+    let names = schema::SCORED.fields().iter().map(|field| field.name().as_str());
+    let names: Vec<&str> = names.filter(|name| *name != column::WEIGHT).collect();
+    let mut columns: Vec<ArrayRef> = gather(&rows, names).collect();
+    let at =
+        schema::SCORED.index_of(column::WEIGHT).expect("invariant: scored responses have a weight");
+    columns.insert(at, Arc::new(Float32Array::from(weights)));
+    Batch::from_columns(&schema::SCORED, columns)
 }
 
 /// What a group is made of.

@@ -13,6 +13,7 @@ pub mod advantage;
 mod columns;
 pub mod gradient;
 pub mod group;
+mod group_reward;
 pub mod ledger;
 pub mod overlap;
 pub mod placement;

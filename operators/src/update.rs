@@ -26,6 +26,8 @@ pub struct Updates<'scope> {
     pub metrics: BatchStream<'scope>,
     /// Errors of the whole step.
     pub errors: BatchStream<'scope>,
+    /// Batches of [`schema::ERRORS`] that end nothing: see [`fault::warn`](rollpacker_dataflow::fault::warn).
+    pub warnings: BatchStream<'scope>,
 }
 
 /// Applies updates.
@@ -47,7 +49,14 @@ struct Running {
 
 impl<'scope> UpdateExt<'scope> for Gradients<'scope> {
     fn update(self) -> Updates<'scope> {
-        let Gradients { accumulated, decisions, errors: earlier, trainer } = self;
+        let Gradients {
+            accumulated,
+            decisions,
+            metrics: earlier_metrics,
+            errors: earlier,
+            warnings,
+            trainer,
+        } = self;
         let mut operator = Operator::new("update", accumulated.scope());
         let mut accumulated = operator.input(accumulated, Pipeline, &schema::GROUPS);
         let mut decisions = operator.input(decisions, Pipeline, &schema::DECISIONS);
@@ -96,8 +105,9 @@ impl<'scope> UpdateExt<'scope> for Gradients<'scope> {
         });
         Updates {
             policies: policy_stream,
-            metrics: metric_stream,
+            metrics: earlier_metrics.concat(metric_stream),
             errors: earlier.concat(error_stream),
+            warnings,
         }
     }
 }

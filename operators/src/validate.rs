@@ -7,13 +7,14 @@ use std::sync::Arc;
 use futures::future::join_all;
 use rollpacker_dataflow::batch::BatchStream;
 use rollpacker_dataflow::bridge::{OwnerThread, Reply};
+use rollpacker_dataflow::clock::Clock;
 use rollpacker_dataflow::fault::{Fault, faults_batch};
 use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::schema;
 use rollpacker_dataflow::step::{PromptId, Step};
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::{Capability, Concat};
-use rollpacker_stages::reward::{Context, Router, Sample};
+use rollpacker_stages::reward::{Context, OnError, RewardError, Router, Sample, Score};
 use rollpacker_stages::rollout::{Completion, Policy, Request, RolloutEngine, RolloutEvent};
 use rollpacker_stages::train::Metrics;
 use tokio::runtime::Handle;
@@ -25,7 +26,7 @@ use crate::update::Updates;
 /// How one set of responses did.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Outcome {
-    /// Mean score over all prompts.
+    /// Mean score over all prompts but those that an error leaves out ([`OnError::DropGroup`]).
     pub score: f64,
     /// Mean score by data source.
     pub by_source: BTreeMap<String, f64>,
@@ -33,6 +34,8 @@ pub struct Outcome {
     pub mean_length: f64,
     /// Longest response, tokens.
     pub longest: usize,
+    /// Responses without a score; they count as 0, or for nothing, as their routes say.
+    pub reward_errors: usize,
 }
 
 /// An engine of its own, and the prompts to try it on.
@@ -43,47 +46,62 @@ pub struct Validator {
     engine: Box<dyn RolloutEngine>,
     router: Router,
     runtime: Handle,
+    clock: Arc<dyn Clock>,
     prompts: Vec<PromptRow>,
 }
 
 impl Validator {
-    /// Will answer each of `prompts` once with `engine`, and score with `router`.
+    /// Will answer each of `prompts` once with `engine`, and score with `router`; group rewards have nothing to compare here.
     #[must_use]
     pub fn new(
         engine: Box<dyn RolloutEngine>,
         router: Router,
         runtime: Handle,
+        clock: Arc<dyn Clock>,
         prompts: Vec<PromptRow>,
     ) -> Self {
-        Self { engine, router, runtime, prompts }
+        Self { engine, router, runtime, clock, prompts }
     }
 
     /// Tries a policy; waits until every prompt is answered and scored.
     ///
     /// # Errors
-    /// If engine or reward fails.
+    /// If the engine fails, or a reward whose errors end the run.
     pub fn validate(&mut self, policy: &Policy) -> Result<Outcome, String> {
         let completions = self.generate(policy)?;
         let samples: Vec<Sample> =
             completions.iter().map(|completion| self.sample(completion)).collect();
-        let context = Context::detached();
-        let scores = samples.iter().map(|sample| self.router.score(sample, &context));
+        let scores = samples.iter().map(|sample| self.score(sample));
         let scores = self.runtime.block_on(join_all(scores));
         let mut outcome = Outcome::default();
         let mut sources: BTreeMap<&str, (f64, f64)> = BTreeMap::new();
         for (sample, score) in samples.iter().zip(scores) {
-            let value = score.map_err(|error| format!("{}: {error}", sample.id.prompt))?.value;
-            outcome.score += value / samples.len() as f64;
             outcome.mean_length += sample.response_ids.len() as f64 / samples.len() as f64;
             outcome.longest = outcome.longest.max(sample.response_ids.len());
+            let on_error = self.router.on_error_of(&sample.data_source);
+            outcome.reward_errors += usize::from(score.is_err());
+            let value = match score {
+                Ok(score) => score.total(),
+                Err(error) if on_error == OnError::Fail => {
+                    return Err(format!("{}: {error}", sample.id.prompt));
+                }
+                Err(_) if on_error == OnError::Zero => 0.0,
+                Err(_) => continue,
+            };
             let (sum, count) = sources.entry(&sample.data_source).or_default();
             (*sum, *count) = (*sum + value, *count + 1.0);
         }
+        let all = sources.values().fold((0.0, 0.0), |all, one| (all.0 + one.0, all.1 + one.1));
+        outcome.score = if all.1 > 0.0 { all.0 / all.1 } else { 0.0 };
         outcome.by_source = sources
             .into_iter()
             .map(|(source, (sum, count))| (source.to_owned(), sum / count))
             .collect();
         Ok(outcome)
+    }
+
+    async fn score(&self, sample: &Sample) -> Result<Score, RewardError> {
+        self.router.score(sample, &Context::new(self.clock.clone())).await
     }
 
     fn generate(&mut self, policy: &Policy) -> Result<Vec<Completion>, String> {
@@ -150,7 +168,12 @@ struct Running {
 impl ValidateExt for Updates<'_> {
     fn validate(self, every: u64, validator: Rc<ValidatorThread>) -> Self {
         let (policies, metrics, errors) = gate(self.policies, every, validator);
-        Self { policies, metrics: self.metrics.concat(metrics), errors: self.errors.concat(errors) }
+        Self {
+            policies,
+            metrics: self.metrics.concat(metrics),
+            errors: self.errors.concat(errors),
+            warnings: self.warnings,
+        }
     }
 }
 

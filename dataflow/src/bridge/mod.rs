@@ -5,6 +5,7 @@
 //! Capabilities never leave the worker. What was handed out is given up when its owner is dropped. Live, nothing runs on the worker's own
 //! thread: a slow future would stall every operator on it. In virtual time everything does, and time stands still meanwhile.
 
+mod cancellable;
 mod owner;
 mod produce;
 mod tasks;

@@ -1,5 +1,6 @@
 //! Futures of an operator.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,6 +13,7 @@ use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 
 use super::Lost;
+use super::cancellable::{Cancellable, Canceller};
 
 /// Where the futures of an operator run.
 #[derive(Clone, Debug)]
@@ -22,8 +24,10 @@ pub enum Executor {
     Inline,
 }
 
-/// Futures of one operator, each known by a key. Dropping it drops them.
+/// Futures of one operator, each known by a key of its own. Dropping it drops them.
 pub struct Tasks<K, R> {
+    /// Those that have neither answered nor been cancelled.
+    wanted: BTreeMap<K, Canceller>,
     sender: mpsc::Sender<(K, Result<R, Lost>)>,
     receiver: mpsc::Receiver<(K, Result<R, Lost>)>,
     activator: SyncActivator,
@@ -35,7 +39,7 @@ enum Running {
     Inline(FuturesUnordered<BoxFuture<'static, ()>>, Waker),
 }
 
-impl<K: Send + 'static, R: Send + 'static> Tasks<K, R> {
+impl<K: Ord + Clone + Send + 'static, R: Send + 'static> Tasks<K, R> {
     /// No tasks yet; `activator` wakes the operator that polls them.
     #[must_use]
     pub fn new(executor: Executor, activator: SyncActivator) -> Self {
@@ -47,21 +51,40 @@ impl<K: Send + 'static, R: Send + 'static> Tasks<K, R> {
                 Running::Inline(FuturesUnordered::new(), waker.into())
             }
         };
-        Self { sender, receiver, activator, running }
+        Self { wanted: BTreeMap::new(), sender, receiver, activator, running }
     }
 
-    /// Starts a task.
+    /// Starts a task under a key that no other task has had.
     pub fn spawn(&mut self, key: K, work: impl Future<Output = R> + Send + 'static) {
+        let (work, canceller) = Cancellable::new(work);
+        self.wanted.insert(key.clone(), canceller);
         let mut answer = Answer {
             key: Some(key),
             sender: self.sender.clone(),
             activator: self.activator.clone(),
         };
-        let task = async move { answer.send(Ok(work.await)) };
+        let task = async move {
+            match work.await {
+                Some(result) => answer.send(Ok(result)),
+                None => answer.withdraw(),
+            }
+        };
         match &mut self.running {
             Running::Tokio(runtime, tasks) => drop(tasks.spawn_on(task, runtime)),
             Running::Inline(futures, _) => futures.push(task.boxed()),
         }
+    }
+
+    /// Drops a task, here and now unless a thread is polling it, and with it what it has answered and nobody has taken yet. Nothing
+    /// happens if there is no such task any more.
+    pub fn cancel(&mut self, key: &K) {
+        let Some(canceller) = self.wanted.remove(key) else { return };
+        // What a future of a runtime leaves behind as it goes may need the runtime.
+        let _entered = match &self.running {
+            Running::Tokio(runtime, _) => Some(runtime.enter()),
+            Running::Inline(..) => None,
+        };
+        canceller.cancel();
     }
 
     /// The next answer, if there is one now.
@@ -73,7 +96,8 @@ impl<K: Send + 'static, R: Send + 'static> Tasks<K, R> {
                 while let Poll::Ready(Some(())) = futures.poll_next_unpin(&mut context) {}
             }
         }
-        self.receiver.try_recv().ok()
+        let wanted = &mut self.wanted;
+        self.receiver.try_iter().find(|(key, _)| wanted.remove(key).is_some())
     }
 }
 
@@ -87,7 +111,7 @@ impl Wake for Activate {
     }
 }
 
-/// Sends exactly one answer and wakes the operator: the result, or `Lost` if the task unwinds before it.
+/// Sends exactly one answer and wakes the operator: the result, or `Lost` if the task unwinds before it. A task that is cancelled owes none.
 struct Answer<K, R> {
     key: Option<K>,
     sender: mpsc::Sender<(K, Result<R, Lost>)>,
@@ -101,6 +125,10 @@ impl<K, R> Answer<K, R> {
             drop(self.sender.send((key, result)));
             let _ = self.activator.activate();
         }
+    }
+
+    fn withdraw(&mut self) {
+        self.key = None;
     }
 }
 

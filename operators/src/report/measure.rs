@@ -1,6 +1,6 @@
 //! Metrics that follow from the rows of a step, in the names of verl where it has one.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
 use arrow::datatypes::{Float32Type, Float64Type, UInt32Type, UInt64Type};
 use rollpacker_dataflow::batch::Batch;
@@ -76,6 +76,7 @@ pub fn measure(report: &StepReport) -> Metrics {
     let trained_tokens = trained.total() + prompt_tokens(&mut metrics, &report.groups);
     let rollout = span(&report.responses);
     metrics.extend(stages(report, &rollout, seconds));
+    rewards(&mut metrics, &report.groups);
     metrics.extend(
         [
             ("training/global_step", report.step.0 as f64 + 1.0),
@@ -95,7 +96,6 @@ pub fn measure(report: &StepReport) -> Metrics {
             ("perf/total_num_tokens", trained_tokens as f64),
             ("perf/time_per_step", seconds),
             ("perf/throughput", ratio(trained_tokens as f64, seconds)),
-            ("reward/mean_time_s", mean_reward_time(&report.groups)),
         ]
         .map(|(name, value)| (name.to_owned(), value)),
     );
@@ -176,7 +176,7 @@ fn zero_spreads(batch: &Batch) -> Vec<bool> {
 
 /// Means of the parts of rewards.
 fn components(metrics: &mut Metrics, groups: &[Batch]) {
-    let mut sums: std::collections::BTreeMap<String, (f64, f64)> = Default::default();
+    let mut sums: BTreeMap<String, (f64, f64)> = Default::default();
     for text in groups
         .iter()
         .flat_map(|batch| batch.text(column::COMPONENTS).iter().flatten())
@@ -197,8 +197,9 @@ fn schedule(metrics: &mut Metrics, decisions: &[Batch]) {
         written.filter(|found| *found == Some(decision)).count() as f64
     };
     let (admitted, deferred, rejected) = (count(ADMIT), count(DEFER), count(REJECT));
-    let reasons = decisions.iter().flat_map(|batch| batch.text(column::REASON).iter());
-    let filtered = reasons.filter(|it| *it == Some(Reason::ZeroVariance.as_str())).count() as f64;
+    let reasons = decisions.iter().flat_map(|batch| batch.text(column::REASON).iter().flatten());
+    let judged = [Reason::ZeroVariance, Reason::Unscored].map(Reason::as_str);
+    let filtered = reasons.filter(|reason| judged.contains(reason)).count() as f64;
     let closed = decisions.iter().flat_map(|batch| {
         let last = batch.text(column::DECISION).iter().position(|decision| decision == Some(CLOSE));
         last.map(|row| {
@@ -230,6 +231,38 @@ fn prompt_tokens(metrics: &mut Metrics, groups: &[Batch]) -> usize {
         .collect();
     spread(metrics, "prompt_length", lengths.iter().map(|&length| length as f64));
     lengths.iter().sum()
+}
+
+/// When the rewards of a step were there; beside what the reward operator counts.
+fn rewards(metrics: &mut Metrics, groups: &[Batch]) {
+    let last = |name| {
+        let times = groups.iter().flat_map(|batch| batch.values::<UInt64Type>(name).values());
+        times.max().copied().unwrap_or(0)
+    };
+    let tail = last(column::SCORED_AT).saturating_sub(last(column::FINISHED));
+    let exposed = metrics.get("timing_s/reward_exposed").copied().unwrap_or(0.0);
+    metrics.extend(
+        [
+            ("reward/mean_time_s", mean_reward_time(groups)),
+            ("reward/tail_time_s", tail as f64 * 1e-9),
+            ("reward/exposed_time_s", exposed),
+        ]
+        .map(|(name, value)| (name.to_owned(), value)),
+    );
+    for labels in groups.iter().flat_map(|batch| batch.text(column::LABELS).iter().flatten()) {
+        if let Some(outcome) = outcome(labels) {
+            *metrics.entry(format!("reward/outcome/{outcome}")).or_default() += 1.0;
+        }
+    }
+}
+
+/// The label of that name.
+fn outcome(labels: &str) -> Option<String> {
+    if labels == "{}" {
+        return None;
+    }
+    let mut labels: BTreeMap<String, String> = serde_json::from_str(labels).ok()?;
+    labels.remove("outcome")
 }
 
 fn mean_reward_time(groups: &[Batch]) -> f64 {

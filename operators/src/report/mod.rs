@@ -10,6 +10,7 @@ use std::sync::Arc;
 use arrow::datatypes::Float64Type;
 use rollpacker_dataflow::batch::{Batch, BatchStream};
 use rollpacker_dataflow::clock::{Clock, Nanos};
+use rollpacker_dataflow::fault::Fault;
 use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::schema::{self, column};
 use rollpacker_dataflow::step::Step;
@@ -75,6 +76,11 @@ pub trait Observer {
         let _ = progress;
     }
 
+    /// Something went wrong that does not end the run.
+    fn warning(&mut self, warning: &Fault) {
+        let _ = warning;
+    }
+
     /// A step is over. Steps come in order, each once.
     fn step(&mut self, report: StepReport);
 }
@@ -83,6 +89,10 @@ pub trait Observer {
 impl<O: Observer> Observer for Rc<RefCell<O>> {
     fn progress(&mut self, progress: &Progress) {
         self.borrow_mut().progress(progress);
+    }
+
+    fn warning(&mut self, warning: &Fault) {
+        self.borrow_mut().warning(warning);
     }
 
     fn step(&mut self, report: StepReport) {

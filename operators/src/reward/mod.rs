@@ -1,36 +1,49 @@
 //! Rewards: scores each response as it arrives, beside the rollout.
+//!
+//! A score is wanted while its response may be trained on. When the schedule defers or rejects a prompt, admits a group without the
+//! response, or closes the round, what is in flight for it is cancelled, what arrives later for it is not scored, and nothing waits
+//! for it: the step ends with the last score of what is trained on.
 
+mod excuse;
 mod limit;
+mod load;
+mod score_row;
+mod scorer;
+mod tally;
 mod timeouts;
+mod wanted;
 
-use std::collections::BTreeMap;
-use std::rc::Rc;
 use std::sync::Arc;
 
-use arrow::array::{
-    ArrayRef, BooleanArray, Float32Array, Float64Array, StringArray, UInt32Array, UInt64Array,
-};
-use arrow::datatypes::{Int32Type, UInt32Type, UInt64Type};
+use arrow::array::{BooleanArray, UInt32Array, UInt64Array};
 use rollpacker_dataflow::batch::{Batch, BatchStream};
-use rollpacker_dataflow::bridge::{Executor, Lost, Tasks};
-use rollpacker_dataflow::clock::{Clock, Nanos};
+use rollpacker_dataflow::bridge::{Executor, Tasks};
+use rollpacker_dataflow::clock::Clock;
 use rollpacker_dataflow::fault::{Fault, faults_batch};
 use rollpacker_dataflow::operator::Operator;
-use rollpacker_dataflow::schema::{self, column};
-use rollpacker_dataflow::step::{PromptId, SampleId, Step, Steps};
+use rollpacker_dataflow::schema;
+use rollpacker_dataflow::step::Steps;
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
-use rollpacker_dataflow::timely::dataflow::operators::{Capability, Concat, ConnectLoop, Feedback};
-use rollpacker_stages::reward::{Context, RewardError, Router, Sample, Score};
-use slab::Slab;
-
-pub use limit::Limit;
-pub use timeouts::{LimitError, LimitOptions, Timeout, Timeouts};
+use rollpacker_dataflow::timely::dataflow::operators::{Concat, ConnectLoop, Feedback};
+use rollpacker_stages::reward::{Execution, Router};
 
 use crate::ledger::{Anchors, anchors};
-use crate::overlap::Scoring;
 use crate::rollout::Rollouts;
-use crate::rows::{Row, gather};
-use crate::schedule::operator::finish_reason;
+use crate::rows::Row;
+
+use self::scorer::{Arrived, Capabilities, Rules, Scorer};
+
+pub(crate) use self::excuse::{Excused, excuse};
+pub(crate) use self::score_row::{ScoreRow, Timing, scored_batch};
+pub(crate) use self::scorer::sample;
+pub(crate) use self::tally::Tallies;
+use self::wanted::Owed;
+
+pub use self::limit::Limit;
+pub use self::timeouts::{LimitError, LimitOptions, Timeout, Timeouts};
+
+/// The operator, in metrics and faults.
+const NAME: &str = "reward";
 
 /// Scored responses, and what formed their rounds.
 pub struct Scored<'scope> {
@@ -46,6 +59,19 @@ pub struct Scored<'scope> {
     pub metrics: BatchStream<'scope>,
     /// Errors so far.
     pub errors: BatchStream<'scope>,
+    /// Batches of [`schema::ERRORS`] that end nothing: the first error of a reward and kind in each step, where the route goes on.
+    pub warnings: BatchStream<'scope>,
+    pub(crate) scoring: GroupScoring,
+}
+
+/// What it takes to score groups.
+pub(crate) struct GroupScoring {
+    pub(crate) router: Router,
+    pub(crate) executor: Executor,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) tallies: Tallies,
+    /// Whether the schedule decides by scores.
+    pub(crate) wants_scores: bool,
 }
 
 /// Scores responses.
@@ -54,7 +80,9 @@ pub trait RewardExt<'scope> {
     ///
     /// `limit` says how long test cases may run; [`Limits`](rollpacker_stages::reward::Limits) are the same for all.
     ///
-    /// A reward that fails ends the run with an error that names reward, step, prompt and sample.
+    /// What an error does is the router's to say ([`OnError`](rollpacker_stages::reward::OnError)): it ends the run and is named with
+    /// step, prompt and sample; or it is counted, told of once a step, and written beside the response, which scores 0, or is not a
+    /// number, and its group is not trained on.
     fn reward(
         self,
         router: Router,
@@ -72,202 +100,133 @@ impl<'scope> RewardExt<'scope> for Rollouts<'scope> {
         executor: Executor,
         clock: Arc<dyn Clock>,
     ) -> Scored<'scope> {
-        // The summary may be 0: no output follows from anchors, so this is no cycle of times.
+        let tallies = Tallies::default();
+        let (scoring, wants_scores) = (self.scoring, self.wants_scores);
+        let owed = match (self.cancels, wants_scores) {
+            (false, _) => Owed::All,
+            (true, true) => Owed::UntilClosed,
+            (true, false) => Owed::Undecided,
+        };
+        let rules = Rules { router: router.clone(), limit, scoring, owed, clock: clock.clone() };
+        // The summary may be 0: nothing follows from anchors, so this is no cycle of times.
         let (edge, known) = self.responses.scope().feedback(Steps(0));
-        let (samples, executions, errors) =
-            score(self.responses, known, router, limit, self.scoring, executor, clock);
-        let Anchors { changes, metrics } = anchors(executions.clone());
+        let told = Told { responses: self.responses, decisions: self.decisions.clone(), known };
+        let given = score(told, rules, executor.clone(), tallies.clone());
+        given.samples.clone().connect_loop(self.scores);
+        let Anchors { changes, metrics } = anchors(given.executions.clone());
         changes.connect_loop(edge);
-        samples.clone().connect_loop(self.scores);
         Scored {
-            samples,
+            samples: given.samples,
             decisions: self.decisions,
             placements: self.placements,
-            executions,
+            executions: given.executions,
             metrics,
-            errors: self.errors.concat(errors),
+            errors: self.errors.concat(given.errors),
+            warnings: given.warnings,
+            scoring: GroupScoring { router, executor, clock, tallies, wants_scores },
         }
     }
 }
 
-type Capabilities = Rc<[Capability<Step>; 3]>;
-
-/// What the operator keeps for a response that is being scored: where to give the score, and the row to add it to.
-struct Pending {
-    capabilities: Capabilities,
-    row: Row,
-    id: SampleId,
-    dataset_row: u64,
+/// What the operator hears of.
+struct Told<'scope> {
+    responses: BatchStream<'scope>,
+    decisions: BatchStream<'scope>,
+    /// Batches of [`schema::ANCHORS`]: what the ledger knows of test cases.
+    known: BatchStream<'scope>,
 }
 
-/// What a reward said, how long it took, and when it was done.
-type Outcome = (Result<Score, RewardError>, Timing);
-
-#[derive(Clone, Copy)]
-struct Timing {
-    took: Nanos,
-    done: Nanos,
+/// What the operator gives.
+struct Given<'scope> {
+    samples: BatchStream<'scope>,
+    executions: BatchStream<'scope>,
+    errors: BatchStream<'scope>,
+    warnings: BatchStream<'scope>,
 }
 
 fn score<'scope>(
-    responses: BatchStream<'scope>,
-    anchors: BatchStream<'scope>,
-    router: Router,
-    mut limit: impl Limit + 'static,
-    scoring: Scoring,
+    told: Told<'scope>,
+    rules: Rules<impl Limit + 'static>,
     executor: Executor,
-    clock: Arc<dyn Clock>,
-) -> (BatchStream<'scope>, BatchStream<'scope>, BatchStream<'scope>) {
-    let mut operator = Operator::new("reward", responses.scope());
-    let mut responses = operator.input(responses, Pipeline, &schema::RESPONSES);
-    let mut anchors = operator.input(anchors, Pipeline, &schema::ANCHORS);
-    let (mut scored, scored_stream) = operator.output(&schema::SCORED, &[0]);
-    let (mut executions, execution_stream) = operator.output(&schema::EXECUTIONS, &[0]);
-    let (mut errors, error_stream) = operator.output(&schema::ERRORS, &[0]);
-    let scored_stream = operator.spanned(scored_stream);
-    let mut tasks: Tasks<usize, Outcome> = Tasks::new(executor, operator.activator());
+    tallies: Tallies,
+) -> Given<'scope> {
+    let mut operator = Operator::new(NAME, told.responses.scope());
+    let mut responses = operator.input(told.responses, Pipeline, &schema::RESPONSES);
+    let mut decisions = operator.input(told.decisions, Pipeline, &schema::DECISIONS);
+    let mut known = operator.input(told.known, Pipeline, &schema::ANCHORS);
+    // Decisions only ever take away, and anchors shape what is scored: nothing follows from them.
+    let (mut scored, samples) = operator.output(&schema::SCORED, &[0]);
+    let (mut executed, executions) = operator.output(&schema::EXECUTIONS, &[0]);
+    let (mut failed, errors) = operator.output(&schema::ERRORS, &[0]);
+    let (mut warned, warnings) = operator.output(&schema::ERRORS, &[0]);
+    let samples = operator.spanned(samples);
+    let tasks = Tasks::new(executor, operator.activator());
     operator.build(move |_capabilities| {
-        let mut pending = Slab::new();
-        let mut held: BTreeMap<Step, Vec<(Capabilities, Batch)>> = BTreeMap::new();
+        let mut scorer = Scorer::new(rules, tallies, tasks);
         move |frontiers| {
-            anchors.for_each(|_, batch| anchored(&mut limit, &batch));
+            // Decisions first: what they drop is not begun.
+            decisions.for_each(|capability, batch| scorer.decide(*capability.time(), &batch));
+            known.for_each(|_, batch| scorer.know(&batch));
             responses.for_each(|capability, batch| {
-                let outputs = [scored.index(), executions.index(), errors.index()];
-                let capabilities = Rc::new(outputs.map(|output| capability.retain(output)));
-                held.entry(*capability.time()).or_default().push((capabilities, batch));
+                scorer.arrive(*capability.time(), &batch, || Capabilities {
+                    scored: capability.retain(scored.index()),
+                    executions: capability.retain(executed.index()),
+                    errors: capability.retain(failed.index()),
+                    warnings: capability.retain(warned.index()),
+                });
             });
-            let due = |step: &Step| match scoring {
-                Scoring::Streamed => true,
-                Scoring::AfterRollout => !frontiers[0].less_equal(step),
-            };
-            for (step, batches) in held.extract_if(.., |step, _| due(step)) {
-                for (capabilities, batch) in batches {
-                    for row in Row::all(&batch) {
-                        let sample = sample(step, &row);
-                        if sample.finish_reason.is_whole() {
-                            let capabilities = capabilities.clone();
-                            let (id, dataset_row) = (sample.id, sample.row);
-                            let context = Context::new(clock.clone())
-                                .with_limits(limit.limits(id, dataset_row));
-                            let slot =
-                                pending.insert(Pending { capabilities, row, id, dataset_row });
-                            tasks.spawn(slot, timed(router.clone(), sample, context));
-                        }
-                    }
-                }
+            scorer.dispatch(&frontiers[0]);
+            let (arrived, faults) = scorer.arrived();
+            for (capability, fault) in faults {
+                failed.give(capability, faults_batch(&[fault]));
             }
-            let mut arrived = Vec::new();
-            while let Some((slot, outcome)) = tasks.try_next() {
-                match message(outcome) {
-                    Ok(score) => arrived.push((pending.remove(slot), score)),
-                    Err(message) => {
-                        // The capability stays in its slot: the step is not done.
-                        let Pending { capabilities, id, .. }: &Pending = &pending[slot];
-                        let fault = Fault::new("reward", message).about(id.prompt, id.sample);
-                        errors.give(&capabilities[2], faults_batch(&[fault]));
-                    }
-                }
+            for run in arrived.chunk_by(|one, next| one.pending.id.step == next.pending.id.step) {
+                let capabilities = &run[0].pending.capabilities;
+                scored.give(&capabilities.scored, samples_batch(run));
+                executed.give(&capabilities.executions, executions_batch(run));
+                warned.give(&capabilities.warnings, warnings_batch(run));
             }
-            for (pending, (score, _)) in &arrived {
-                if !score.executions.is_empty() {
-                    limit.executed(pending.id, pending.dataset_row, &score.executions);
-                }
-            }
-            for run in arrived.chunk_by(|(one, _), (next, _)| one.id.step == next.id.step) {
-                scored.give(&run[0].0.capabilities[0], scored_batch(run));
-                executions.give(&run[0].0.capabilities[1], executions_batch(run));
-            }
+            scorer.forget(&frontiers[..2]);
         }
     });
-    (scored_stream, execution_stream, error_stream)
+    Given { samples, executions, errors, warnings }
 }
 
-/// Tells what the ledger says of test cases.
-fn anchored(limit: &mut impl Limit, batch: &Batch) {
-    let rows = batch.values::<UInt64Type>(column::ROW).values();
-    let cases = batch.values::<UInt32Type>(column::CASE).values();
-    let longest = batch.values::<UInt64Type>(column::TOOK).values();
-    for ((row, case), longest) in rows.iter().zip(cases).zip(longest) {
-        limit.anchored(*row, *case, Nanos(*longest));
-    }
+fn samples_batch(run: &[Arrived]) -> Batch {
+    let (rows, scores): (Vec<Row>, Vec<ScoreRow>) =
+        run.iter().map(|arrived| (arrived.pending.row.clone(), arrived.score.clone())).unzip();
+    scored_batch(&rows, &scores)
 }
 
-async fn timed(router: Router, sample: Sample, context: Context) -> Outcome {
-    let begun = context.clock().now();
-    let score = router.score(&sample, &context).await;
-    let done = context.clock().now();
-    (score, Timing { took: done.since(begun), done })
+fn warnings_batch(run: &[Arrived]) -> Batch {
+    let warnings: Vec<Fault> = run.iter().filter_map(|arrived| arrived.warning.clone()).collect();
+    faults_batch(&warnings)
 }
 
-fn message(outcome: Result<Outcome, Lost>) -> Result<(Score, Timing), String> {
-    match outcome {
-        Ok((Ok(score), took)) => Ok((score, took)),
-        Ok((Err(error), _)) => Err(error.to_string()),
-        Err(lost) => Err(lost.to_string()),
-    }
-}
-
-fn sample(step: Step, row: &Row) -> Sample {
-    let (batch, index) = (&row.batch, row.index);
-    let text = |column| row.text(column).unwrap_or_default().to_owned();
-    Sample {
-        id: SampleId {
-            step,
-            prompt: PromptId(batch.values::<UInt64Type>(column::PROMPT_ID).value(index)),
-            sample: batch.values::<UInt32Type>(column::SAMPLE).value(index),
-        },
-        row: batch.values::<UInt64Type>(column::ROW).value(index),
-        data_source: text(column::DATA_SOURCE),
-        messages: text(column::MESSAGES),
-        response: text(column::RESPONSE_TEXT),
-        response_length: batch.values::<UInt32Type>(column::RESPONSE_LENGTH).value(index),
-        response_ids: batch.lists::<Int32Type>(column::RESPONSE_IDS).get(index).to_vec(),
-        ground_truth: row.text(column::GROUND_TRUTH).map(str::to_owned),
-        extra_info: row.text(column::EXTRA_INFO).map(str::to_owned),
-        finish_reason: finish_reason(batch.text(column::FINISH_REASON).value(index)),
-    }
-}
-
-fn scored_batch(run: &[(Pending, (Score, Timing))]) -> Batch {
-    let rows: Vec<Row> = run.iter().map(|(pending, _)| pending.row.clone()).collect();
-    let names: Vec<&str> =
-        schema::RESPONSES.fields().iter().map(|field| field.name().as_str()).collect();
-    let mut columns: Vec<ArrayRef> = gather(&rows, names).collect();
-    columns.extend([
-        Arc::new(Float64Array::from_iter_values(run.iter().map(|(_, (score, _))| score.value)))
-            as ArrayRef,
-        Arc::new(StringArray::from_iter_values(
-            run.iter().map(|(_, (score, _))| components(score)),
-        )),
-        Arc::new(UInt64Array::from_iter_values(run.iter().map(|(_, (_, time))| time.took.0))),
-        Arc::new(UInt64Array::from_iter_values(run.iter().map(|(_, (_, time))| time.done.0))),
-        Arc::new(Float32Array::from(vec![1.0; run.len()])),
-    ]);
-    Batch::from_columns(&schema::SCORED, columns)
-}
-
-fn executions_batch(run: &[(Pending, (Score, Timing))]) -> Batch {
-    let all = || {
-        let of = |(pending, (score, _)): &'_ (Pending, (Score, Timing))| {
-            let row = pending.dataset_row;
-            score.executions.iter().map(move |execution| (row, *execution)).collect::<Vec<_>>()
-        };
-        run.iter().flat_map(of)
+fn executions_batch(run: &[Arrived]) -> Batch {
+    let all: Vec<(u64, Execution)> = run
+        .iter()
+        .flat_map(|Arrived { pending, executions, .. }| {
+            executions.iter().map(|execution| (pending.dataset_row, *execution))
+        })
+        .collect();
+    let times = |of: fn(&Execution) -> u64| {
+        Arc::new(UInt64Array::from_iter_values(all.iter().map(|(_, execution)| of(execution))))
+    };
+    let rows = UInt64Array::from_iter_values(all.iter().map(|(row, _)| *row));
+    let cases = UInt32Array::from_iter_values(all.iter().map(|(_, execution)| execution.case));
+    let flags = |of: fn(&Execution) -> bool| {
+        Arc::new(BooleanArray::from_iter(all.iter().map(|(_, execution)| Some(of(execution)))))
     };
     Batch::from_columns(
         &schema::EXECUTIONS,
         vec![
-            Arc::new(UInt64Array::from_iter_values(all().map(|(row, _)| row))),
-            Arc::new(UInt32Array::from_iter_values(all().map(|(_, execution)| execution.case))),
-            Arc::new(UInt64Array::from_iter_values(all().map(|(_, execution)| execution.took.0))),
-            Arc::new(UInt64Array::from_iter_values(all().map(|(_, execution)| execution.limit.0))),
-            Arc::new(BooleanArray::from_iter(all().map(|(_, execution)| Some(execution.correct)))),
-            Arc::new(BooleanArray::from_iter(all().map(|(_, execution)| Some(execution.audited)))),
+            Arc::new(rows),
+            Arc::new(cases),
+            times(|execution| execution.took.0),
+            times(|execution| execution.limit.0),
+            flags(|execution| execution.correct),
+            flags(|execution| execution.audited),
         ],
     )
-}
-
-fn components(score: &Score) -> String {
-    serde_json::to_string(&score.components)
-        .expect("invariant: a map of numbers by name is valid JSON")
 }

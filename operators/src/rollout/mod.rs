@@ -43,6 +43,9 @@ pub struct Rollouts<'scope> {
     /// Where the schedule hears of scores.
     pub(crate) scores: Handle<'scope, Step, Batch>,
     pub(crate) scoring: Scoring,
+    /// Whether the schedule decides by scores.
+    pub(crate) wants_scores: bool,
+    pub(crate) cancels: bool,
 }
 
 impl Rollouts<'_> {
@@ -50,6 +53,12 @@ impl Rollouts<'_> {
     #[must_use]
     pub fn scored(self, scoring: Scoring) -> Self {
         Self { scoring, ..self }
+    }
+
+    /// Scores what is dropped as well, and lets steps wait for it. What is decided and trained on is the same: for comparisons.
+    #[must_use]
+    pub fn without_cancellation(self) -> Self {
+        Self { cancels: false, ..self }
     }
 }
 
@@ -78,6 +87,7 @@ impl<'scope> RolloutExt<'scope> for Scheduled<'scope> {
         let reader_errors = scheduled.prompts.errors.clone();
         let placement = scheduled.placement.take();
         let pauses = scheduled.schedule.pauses();
+        let wants_scores = scheduled.schedule.wants_scores();
         // The summaries may be 0: schedule and placement declare that no output of theirs follows from responses or scores, so these
         // are no cycles of times.
         let (loop_end, heard) = scope.feedback(Steps(0));
@@ -96,7 +106,16 @@ impl<'scope> RolloutExt<'scope> for Scheduled<'scope> {
             generate(requests, policies.clone(), placed, Box::new(engine), pauses);
         responses.clone().connect_loop(loop_end);
         let errors = reader_errors.concat(failed).concat(errors);
-        Rollouts { responses, decisions, placements, errors, scores, scoring: Scoring::default() }
+        Rollouts {
+            responses,
+            decisions,
+            placements,
+            errors,
+            scores,
+            scoring: Scoring::default(),
+            wants_scores,
+            cancels: true,
+        }
     }
 }
 

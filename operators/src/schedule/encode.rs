@@ -93,7 +93,7 @@ fn request_batch(
 }
 
 /// Every decision but launches and aborts, one row each.
-pub(super) fn decisions(decided: &[Decision], round: Round) -> Batch {
+pub(crate) fn decisions(decided: &[Decision], round: Round) -> Batch {
     let rows: Vec<Entry<'_>> = decided.iter().filter_map(row).collect();
     Batch::from_columns(
         &schema::DECISIONS,

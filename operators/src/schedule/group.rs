@@ -185,6 +185,11 @@ impl Group {
         self.scores.len() == self.ended.len()
     }
 
+    /// Whether a response that ended could not be scored.
+    pub(super) fn lacks_score(&self) -> bool {
+        self.scores.values().any(|score| f64::from_bits(*score).is_nan())
+    }
+
     /// Whether all rewards are the same.
     pub(super) fn has_zero_variance(&self) -> bool {
         let mut scores = self.scores.values();

@@ -72,11 +72,12 @@ pub enum Event {
         finish_reason: FinishReason,
     },
     /// A response that ended by itself has its reward; told to schedules that [want scores](Schedule::wants_scores) only, after the
-    /// response's own event.
+    /// response's own event. Once the round that launched the response has closed, it is told only if the response was admitted.
     Scored {
         /// Which response.
         id: SampleId,
-        /// The reward.
+        /// The reward; not a number if there is none, because of an error: then the response's group will not be trained on, also where
+        /// it is admitted.
         score: f64,
     },
 }
@@ -257,6 +258,8 @@ pub enum Reason {
     NoQuota,
     /// All responses of the prompt have the same reward: they teach nothing.
     ZeroVariance,
+    /// A response of the prompt has no reward, because of an error.
+    Unscored,
 }
 
 impl Reason {
@@ -276,6 +279,7 @@ impl Reason {
             Self::RunEnd => "run end",
             Self::NoQuota => "no quota",
             Self::ZeroVariance => "zero variance",
+            Self::Unscored => "unscored",
         }
     }
 }

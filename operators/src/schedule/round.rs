@@ -298,8 +298,10 @@ impl OpenRound {
     }
 
     fn judge(&mut self, prompt: PromptId, out: &mut VecDeque<Decision>) {
-        if self.group(prompt).has_zero_variance() {
-            self.reject(prompt, out);
+        if self.group(prompt).lacks_score() {
+            self.reject(prompt, Reason::Unscored, out);
+        } else if self.group(prompt).has_zero_variance() {
+            self.reject(prompt, Reason::ZeroVariance, out);
         } else {
             self.keep(prompt, out);
         }
@@ -311,11 +313,11 @@ impl OpenRound {
         self.running -= self.group(prompt).abort(step, prompt, Reason::GroupFull, out);
     }
 
-    fn reject(&mut self, prompt: PromptId, out: &mut VecDeque<Decision>) {
+    fn reject(&mut self, prompt: PromptId, reason: Reason, out: &mut VecDeque<Decision>) {
         let group = self.group(prompt);
         group.fate = Some(Fate::Rejected);
         let lane = Arc::clone(&group.lane);
-        out.push_back(Decision::Reject { prompt, reason: Reason::ZeroVariance });
+        out.push_back(Decision::Reject { prompt, reason });
         let lane = self.lane(&lane);
         lane.undecided -= 1;
         lane.vacancies += 1;

@@ -1,7 +1,7 @@
 //! Stages that take virtual time, and the whole step over them.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -31,21 +31,59 @@ use rollpacker_stages::rollout::{
 };
 use rollpacker_stages::train::{Metrics, Sequence, TrainError, Trainer};
 
-const SECOND: u64 = 1_000_000_000;
+pub const SECOND: u64 = 1_000_000_000;
 
-/// Sample `s` of prompt `p` takes as many seconds as `seconds` says; it has as many tokens.
-struct Timed {
+/// Sample `s` of prompt `p` takes as many seconds as `seconds` says, also if it brings tokens; it samples as many.
+pub struct Timed {
     clock: VirtualClock,
-    seconds: fn(SampleId) -> u64,
+    seconds: Box<dyn Fn(SampleId) -> u64>,
+    brought: BTreeMap<SampleId, u32>,
     running: BTreeSet<(Nanos, SampleId)>,
     begun: BTreeMap<SampleId, Nanos>,
+    aborted: VecDeque<RolloutEvent>,
     alarm: Option<Alarm>,
 }
 
 impl Timed {
+    pub fn new(clock: &VirtualClock, seconds: impl Fn(SampleId) -> u64 + 'static) -> Self {
+        Self {
+            clock: clock.clone(),
+            seconds: Box::new(seconds),
+            brought: BTreeMap::new(),
+            running: BTreeSet::new(),
+            begun: BTreeMap::new(),
+            aborted: VecDeque::new(),
+            alarm: None,
+        }
+    }
+
+    fn end(&mut self, at: Nanos, id: SampleId, finish_reason: FinishReason) -> RolloutEvent {
+        self.running.remove(&(at, id));
+        self.set();
+        let (started, finished) = (self.begun[&id], at.min(self.clock.now()));
+        let sampled = u32::try_from(finished.since(started).0 / SECOND).expect("short");
+        let response_length = self.brought[&id] + sampled;
+        let tokens = response_length as usize;
+        RolloutEvent::Completed(Completion {
+            id,
+            response_length,
+            response_ids: vec![7; tokens],
+            logprobs: vec![-0.5; tokens],
+            token_versions: vec![PolicyVersion(0); tokens],
+            text: String::new(),
+            finish_reason,
+            started,
+            finished,
+            preemptions: 0,
+            instance: 0,
+        })
+    }
+
     fn set(&self) {
-        if let (Some(alarm), Some((at, _))) = (&self.alarm, self.running.first()) {
-            alarm.set(*at);
+        let next = self.running.first().map(|(at, _)| *at);
+        let now = (!self.aborted.is_empty()).then(|| self.clock.now());
+        if let (Some(alarm), Some(at)) = (&self.alarm, now.or(next)) {
+            alarm.set(at);
         }
     }
 }
@@ -53,9 +91,11 @@ impl Timed {
 impl RolloutEngine for Timed {
     fn load(&mut self, _policy: &Policy) {}
 
-    fn generate(&mut self, Request { step, prompt, samples, .. }: Request) {
+    fn generate(&mut self, Request { step, prompt, samples, resumed, .. }: Request) {
         for sample in samples {
             let id = SampleId { step, prompt, sample };
+            let partial = resumed.iter().find(|partial| partial.sample == sample);
+            self.brought.insert(id, partial.map_or(0, |partial| partial.response_length));
             let seconds = (self.seconds)(id);
             self.running.insert((Nanos(self.clock.now().0 + seconds * SECOND), id));
             self.begun.insert(id, self.clock.now());
@@ -64,27 +104,19 @@ impl RolloutEngine for Timed {
     }
 
     fn abort(&mut self, id: SampleId) {
-        panic!("a synchronous schedule aborts nothing: {id}");
+        let Some(&(at, _)) = self.running.iter().find(|(_, of)| *of == id) else { return };
+        let aborted = self.end(at, id, FinishReason::Abort);
+        self.aborted.push_back(aborted);
+        self.set();
     }
 
     fn poll(&mut self) -> Option<RolloutEvent> {
+        if let Some(aborted) = self.aborted.pop_front() {
+            self.set();
+            return Some(aborted);
+        }
         let &(at, id) = self.running.first().filter(|(at, _)| *at <= self.clock.now())?;
-        self.running.pop_first();
-        self.set();
-        let started = self.begun[&id];
-        Some(RolloutEvent::Completed(Completion {
-            id,
-            response_length: u32::try_from(at.since(started).0 / SECOND).expect("short"),
-            response_ids: Vec::new(),
-            logprobs: Vec::new(),
-            token_versions: Vec::new(),
-            text: String::new(),
-            finish_reason: FinishReason::Stop,
-            started,
-            finished: at,
-            preemptions: 0,
-            instance: 0,
-        }))
+        Some(self.end(at, id, FinishReason::Stop))
     }
 
     fn wake_by(&mut self, waker: Waker) {
@@ -94,10 +126,17 @@ impl RolloutEngine for Timed {
 }
 
 /// Takes 8 seconds for a sequence on one device, and 3 for an update.
-struct Spending {
+pub struct Spending {
     clock: VirtualClock,
     devices: u32,
     updates: u64,
+}
+
+impl Spending {
+    /// With so many devices, until it is placed.
+    pub fn on(clock: &VirtualClock, devices: u32) -> Self {
+        Self { clock: clock.clone(), devices, updates: 0 }
+    }
 }
 
 impl Trainer for Spending {
@@ -157,7 +196,7 @@ impl<P: Place + 'static> VirtualRun<P> {
         let reports = Reports(Rc::new(RefCell::default()));
         let observer = reports.clone();
         let outcome = run_virtual(&clock, |scope, faults| {
-            let trainer = Spending { clock: clock.clone(), devices: 0, updates: 0 };
+            let trainer = Spending::on(&clock, 0);
             let trainer = Rc::new(TrainerThread::in_virtual_time(clock.clone(), Box::new(trainer)));
             let budget = Budget::new(2 * self.prompts - 1);
             let count = self.prompts as u64 * self.steps;
@@ -167,13 +206,7 @@ impl<P: Place + 'static> VirtualRun<P> {
                 produce_inline(scope, "prompts", &schema::PROMPTS, budget.clone(), batches);
             let initial = policy_batch(&trainer.publish_initial().expect("published"));
             let (policies, edge) = feedback::policies(scope, self.staleness, initial);
-            let engine = Timed {
-                clock: clock.clone(),
-                seconds: self.seconds,
-                running: BTreeSet::new(),
-                begun: BTreeMap::new(),
-                alarm: None,
-            };
+            let engine = Timed::new(&clock, self.seconds);
             let config = sync::Config {
                 prompts: self.prompts,
                 responses: self.responses,

@@ -8,6 +8,7 @@
 )]
 
 pub mod in_virtual_time;
+pub mod rewarded;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -276,6 +277,7 @@ pub struct Run {
     pub budget: usize,
     pub data_source: &'static str,
     pub stop: Stop,
+    pub router: Router,
     /// The longest response, tokens.
     pub cap: u32,
 }
@@ -292,17 +294,23 @@ impl Run {
             budget: 16,
             data_source: "odd",
             stop: Stop::default(),
+            router: router(),
             cap: 100,
         }
     }
 
     pub fn run(self) -> Result<Vec<StepReport>, Fault> {
+        let reports = Reports::default();
+        self.observed_by(reports.clone())?;
+        Ok(reports.0.take())
+    }
+
+    pub fn observed_by(self, observer: impl Observer + 'static) -> Result<(), Fault> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .build()
             .expect("a runtime");
-        let reports = Reports::default();
-        let (observer, handle) = (reports.clone(), runtime.handle().clone());
+        let handle = runtime.handle().clone();
         let clock = Arc::new(VirtualClock::default());
         let Self {
             schedule,
@@ -314,6 +322,7 @@ impl Run {
             budget,
             data_source,
             stop,
+            router,
             cap,
         } = self;
         run(move |scope, faults| {
@@ -343,7 +352,7 @@ impl Run {
                 .rollout(engine, &policies, clock.clone());
             let (responses, decisions) = (rollouts.responses.clone(), rollouts.decisions.clone());
             let gradients = rollouts
-                .reward(router(), Limits::default(), Executor::Tokio(handle), clock.clone())
+                .reward(router, Limits::default(), Executor::Tokio(handle), clock.clone())
                 .group()
                 .advantage(Grpo::default())
                 .gradient(trainer);
@@ -358,7 +367,6 @@ impl Run {
             let metrics = updates.metrics.concat(ledger(recorded, cap));
             observe(Observed { responses, groups, decisions, metrics }, clock, observer);
             edge.connect(updates.policies);
-        })?;
-        Ok(reports.0.take())
+        })
     }
 }

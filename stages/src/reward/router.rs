@@ -89,7 +89,8 @@ impl Router {
     pub async fn score(&self, sample: &Sample, context: &Context) -> Result<Score, RewardError> {
         let route = self.find(&sample.data_source).map_err(RewardError::fatal)?;
         let Some(reward) = &route.reward else { return Ok(Score::default()) };
-        reward.score(sample, context).await.map_err(|error| error.named(&route.name))
+        let score = reward.score(sample, context).await.and_then(Score::finite);
+        score.map_err(|error| error.named(&route.name))
     }
 
     /// Whether complete groups of any data source are scored.
@@ -112,6 +113,8 @@ impl Router {
             Err(error) => return Some(Err(RewardError::fatal(error))),
         };
         let scores = route.group.as_ref()?.score(group, context).await;
+        let finite = |scores: Vec<Score>| scores.into_iter().map(Score::finite).collect();
+        let scores: Result<Vec<Score>, RewardError> = scores.and_then(finite);
         Some(scores.map_err(|error| error.named(&route.name)))
     }
 
@@ -204,6 +207,14 @@ mod tests {
         let error = block_on(router.score(&sample("x"), &Context::detached())).expect_err("fails");
         assert_eq!(error.to_string(), "reward `flaky`: failed for now: busy");
         assert_eq!(router.on_error_of("x"), OnError::DropGroup);
+    }
+
+    #[test]
+    fn a_score_that_is_no_number_is_an_error() {
+        let router = Router::default().route_named("*", "broken", Constant(f64::NAN));
+        let error = block_on(router.score(&sample("x"), &Context::detached())).expect_err("fails");
+        let expected = "reward `broken`: failed: `score`: expected a finite number, found NaN";
+        assert_eq!(error.to_string(), expected);
     }
 
     #[test]

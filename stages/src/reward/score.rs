@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::RewardError;
 use super::limits::Execution;
 
 /// What a reward says of a response.
@@ -13,7 +14,7 @@ pub struct Score {
     pub components: BTreeMap<String, f64>,
     /// What is to be read of it, by name: an outcome, the answer that was found. Written beside the response.
     pub labels: BTreeMap<String, String>,
-    /// A reward for each token of the response, beside the value; empty for none.
+    /// A reward for each token of the response, beside the value, which it is added to; empty for none.
     pub token_values: Vec<f32>,
     /// Executions of test cases, which limits of later ones follow from.
     pub executions: Vec<Execution>,
@@ -33,6 +34,23 @@ impl From<bool> for Score {
 }
 
 impl Score {
+    /// The reward with those of the tokens.
+    #[must_use]
+    pub fn total(&self) -> f64 {
+        self.value + self.token_values.iter().copied().map(f64::from).sum::<f64>()
+    }
+
+    /// The same, if it and its parts are numbers that can be trained on.
+    pub(crate) fn finite(self) -> Result<Self, RewardError> {
+        let parts = self.components.iter().map(|(name, value)| (name.as_str(), *value));
+        let mut all = std::iter::once(("score", self.total())).chain(parts);
+        let Some((name, found)) = all.find(|(_, value)| !value.is_finite()) else {
+            return Ok(self);
+        };
+        let reason = format_args!("`{name}`: expected a finite number, found {found}");
+        Err(RewardError::fatal(reason))
+    }
+
     /// The same, with a part.
     #[must_use]
     pub fn component(mut self, name: &str, value: f64) -> Self {

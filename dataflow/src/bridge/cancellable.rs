@@ -1,0 +1,150 @@
+//! A future that whoever started it can drop, wherever it runs.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use futures::future::BoxFuture;
+
+/// A future that ends without a result once it is cancelled.
+pub(super) struct Cancellable<R>(Arc<Shared<R>>);
+
+/// What cancels it, without its type.
+pub(super) type Canceller = Arc<dyn Cancel>;
+
+pub(super) trait Cancel: Send + Sync {
+    /// Drops the future here and now; or, if a thread is polling it at this moment, there and as soon as it yields.
+    ///
+    /// A runtime that aborts a task drops it at some later time, on a thread of its own: then nobody could say that what the task had
+    /// started is gone.
+    fn cancel(&self);
+}
+
+struct Shared<R> {
+    cancelled: AtomicBool,
+    state: Mutex<State<R>>,
+}
+
+struct State<R> {
+    /// None once it has ended.
+    work: Option<BoxFuture<'static, R>>,
+    waker: Option<Waker>,
+}
+
+impl<R: Send + 'static> Cancellable<R> {
+    /// Wraps a future.
+    pub(super) fn new(work: impl Future<Output = R> + Send + 'static) -> (Self, Canceller) {
+        let state = Mutex::new(State { work: Some(Box::pin(work)), waker: None });
+        let shared = Arc::new(Shared { cancelled: AtomicBool::new(false), state });
+        (Self(shared.clone()), shared)
+    }
+}
+
+impl<R> Shared<R> {
+    fn lock(&self) -> MutexGuard<'_, State<R>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<R: Send> Cancel for Shared<R> {
+    fn cancel(&self) {
+        // Before the lock is tried: who holds it looks here after it has let go.
+        self.cancelled.store(true, Ordering::SeqCst);
+        let Ok(mut state) = self.state.try_lock() else { return };
+        let (work, waker) = (state.work.take(), state.waker.take());
+        drop(state);
+        drop(work);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+impl<R> Future for Cancellable<R> {
+    /// None if it was cancelled.
+    type Output = Option<R>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<R>> {
+        let mut state = self.0.lock();
+        let Some(work) = state.work.as_mut() else { return Poll::Ready(None) };
+        if let Poll::Ready(result) = work.as_mut().poll(context) {
+            state.work = None;
+            return Poll::Ready(Some(result));
+        }
+        state.waker = Some(context.waker().clone());
+        drop(state);
+        if self.0.cancelled.load(Ordering::SeqCst) {
+            let work = self.0.lock().work.take();
+            drop(work);
+            return Poll::Ready(None);
+        }
+        Poll::Pending
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+    use futures::task::noop_waker;
+
+    use super::*;
+
+    /// Says when it is gone.
+    struct Gone(Arc<AtomicBool>);
+
+    impl Drop for Gone {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::SeqCst);
+        }
+    }
+
+    fn pending() -> (impl Future<Output = ()> + Send + 'static, Arc<AtomicBool>) {
+        let gone = Arc::new(AtomicBool::new(false));
+        let guard = Gone(gone.clone());
+        let work = async move {
+            let _guard = guard;
+            std::future::pending::<()>().await;
+        };
+        (work, gone)
+    }
+
+    #[test]
+    fn what_waits_is_dropped_at_once_begun_or_not() {
+        for begun in [false, true] {
+            let (work, gone) = pending();
+            let (mut task, canceller) = Cancellable::new(work);
+            if begun {
+                assert!(task.poll_unpin(&mut Context::from_waker(&noop_waker())).is_pending());
+            }
+            assert!(!gone.load(Ordering::SeqCst));
+            canceller.cancel();
+            assert!(gone.load(Ordering::SeqCst));
+            assert_eq!(task.now_or_never(), Some(None));
+        }
+    }
+
+    #[test]
+    fn what_is_being_polled_is_dropped_as_it_yields() {
+        let (waiting, gone) = pending();
+        let slot: Arc<Mutex<Option<Canceller>>> = Arc::default();
+        let own = slot.clone();
+        let work = async move {
+            // The thread that cancels meets one that polls: here they are the same.
+            own.lock().expect("unpoisoned").take().expect("set").cancel();
+            waiting.await;
+        };
+        let (task, canceller) = Cancellable::new(work);
+        *slot.lock().expect("unpoisoned") = Some(canceller);
+        assert_eq!(task.now_or_never(), Some(None));
+        assert!(gone.load(Ordering::SeqCst));
+    }
+
+    #[test]
+    fn what_ends_is_not_touched_by_a_later_cancellation() {
+        let (task, canceller) = Cancellable::new(async { 7 });
+        assert_eq!(task.now_or_never(), Some(Some(7)));
+        canceller.cancel();
+    }
+}

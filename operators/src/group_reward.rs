@@ -1,0 +1,215 @@
+//! Group rewards: scores complete groups, beside the rollout, between [`group`](crate::group) and [`advantage`](crate::advantage).
+//!
+//! A group that gets here is admitted, so nothing is ever cancelled. Executions that a group reward tells of set no limits: these go by
+//! response.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use arrow::datatypes::UInt64Type;
+use rollpacker_dataflow::batch::{Batch, BatchStream};
+use rollpacker_dataflow::bridge::{Lost, Tasks};
+use rollpacker_dataflow::clock::Clock;
+use rollpacker_dataflow::fault::{Fault, faults_batch};
+use rollpacker_dataflow::operator::Operator;
+use rollpacker_dataflow::schema::{self, column};
+use rollpacker_dataflow::step::{PromptId, Step};
+use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
+use rollpacker_dataflow::timely::dataflow::operators::Capability;
+use rollpacker_stages::reward::{Context, RewardError, Router, Sample, Score};
+
+use crate::reward::{
+    Excused, GroupScoring, ScoreRow, Tallies, Timing, excuse, sample, scored_batch,
+};
+use crate::rows::Row;
+
+/// The operator, in metrics and faults.
+const NAME: &str = "group_reward";
+
+/// What the operator gives.
+pub(crate) struct Given<'scope> {
+    /// Batches of [`schema::SCORED`], whole groups.
+    pub(crate) groups: BatchStream<'scope>,
+    pub(crate) errors: BatchStream<'scope>,
+    pub(crate) warnings: BatchStream<'scope>,
+}
+
+/// Adds what group rewards say to the scores of whole groups.
+pub(crate) fn score_groups<'scope>(
+    groups: BatchStream<'scope>,
+    scoring: &GroupScoring,
+) -> Given<'scope> {
+    let mut operator = Operator::new(NAME, groups.scope());
+    let mut groups = operator.input(groups, Pipeline, &schema::SCORED);
+    let (mut scored, scored_groups) = operator.output(&schema::SCORED, &[0]);
+    let (mut failed, errors) = operator.output(&schema::ERRORS, &[0]);
+    let (mut warned, warnings) = operator.output(&schema::ERRORS, &[0]);
+    let scored_groups = operator.spanned(scored_groups);
+    let tasks = Tasks::new(scoring.executor.clone(), operator.activator());
+    let mut scorer = GroupScorer {
+        router: scoring.router.clone(),
+        clock: scoring.clock.clone(),
+        tallies: scoring.tallies.clone(),
+        tasks,
+        pending: BTreeMap::new(),
+        failed: Vec::new(),
+    };
+    let refusal = scoring.wants_scores.then(refusal);
+    operator.build(move |capabilities| {
+        // A run that is refused has no first step that could end.
+        let mut refused = refusal.map(|fault| (capabilities, Some(fault)));
+        move |_frontiers| {
+            if let Some((capabilities, fault)) = &mut refused
+                && let Some(fault) = fault.take()
+            {
+                failed.give(&capabilities[failed.index()], faults_batch(&[fault]));
+            }
+            groups.for_each(|capability, batch| {
+                for rows in whole_groups(&batch) {
+                    let outputs = [scored.index(), failed.index(), warned.index()];
+                    let capabilities = outputs.map(|output| capability.retain(output));
+                    scorer.start(*capability.time(), capabilities, rows);
+                }
+            });
+            scorer.arrived(|[to_scored, to_failed, to_warned], settled| match settled {
+                Settled::Scored { batch, warning } => {
+                    scored.give(to_scored, batch);
+                    warned.give(to_warned, faults_batch(&Vec::from_iter(warning)));
+                }
+                Settled::Failed(fault) => failed.give(to_failed, faults_batch(&[fault])),
+            });
+        }
+    });
+    Given { groups: scored_groups, errors, warnings }
+}
+
+fn refusal() -> Fault {
+    Fault::new(
+        NAME,
+        "the schedule decides by rewards, and would not hear of those of whole groups: \
+         choose a schedule that does not, or leave out the group rewards",
+    )
+}
+
+fn whole_groups(batch: &Batch) -> Vec<Vec<Row>> {
+    let prompts = batch.values::<UInt64Type>(column::PROMPT_ID).values();
+    let mut rows = Row::all(batch);
+    let groups = prompts.chunk_by(|one, next| one == next);
+    groups.map(|group| rows.by_ref().take(group.len()).collect()).collect()
+}
+
+/// For scored groups, errors and warnings.
+type Capabilities = [Capability<Step>; 3];
+
+/// What a group reward said, if the group has one, and how long it took.
+type Outcome = (Option<Result<Vec<Score>, RewardError>>, Timing);
+
+/// What became of a group.
+enum Settled {
+    /// It is scored; without rows if it is not to be trained on.
+    Scored { batch: Batch, warning: Option<Fault> },
+    /// The run ends.
+    Failed(Fault),
+}
+
+/// A group that is being scored. Once nobody waits for it, it is cancelled.
+struct Pending {
+    capabilities: Capabilities,
+    rows: Vec<Row>,
+    context: Context,
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        self.context.cancel();
+    }
+}
+
+/// A prompt has one group in a step.
+type Key = (Step, PromptId);
+
+struct GroupScorer {
+    router: Router,
+    clock: Arc<dyn Clock>,
+    tallies: Tallies,
+    tasks: Tasks<Key, Outcome>,
+    pending: BTreeMap<Key, Pending>,
+    /// Groups whose errors end the run. Their capabilities stay: their steps are not done.
+    failed: Vec<Pending>,
+}
+
+impl GroupScorer {
+    fn start(&mut self, step: Step, capabilities: Capabilities, rows: Vec<Row>) {
+        let samples: Vec<Sample> = rows.iter().map(|row| sample(step, row)).collect();
+        let Some(prompt) = samples.first().map(|sample| sample.id.prompt) else { return };
+        let context = Context::new(self.clock.clone());
+        self.tasks.spawn((step, prompt), timed(self.router.clone(), samples, context.clone()));
+        self.pending.insert((step, prompt), Pending { capabilities, rows, context });
+    }
+
+    /// Hands over what has arrived.
+    fn arrived(&mut self, mut give: impl FnMut(&Capabilities, Settled)) {
+        while let Some((key, outcome)) = self.tasks.try_next() {
+            let pending = self.pending.remove(&key).expect("invariant: a group answers once");
+            let settled = self.settle(key, &pending, outcome);
+            let is_failed = matches!(settled, Settled::Failed(_));
+            give(&pending.capabilities, settled);
+            if is_failed {
+                self.failed.push(pending);
+            }
+        }
+    }
+
+    fn settle(
+        &mut self,
+        (step, prompt): Key,
+        pending: &Pending,
+        outcome: Result<Outcome, Lost>,
+    ) -> Settled {
+        let about = |fault: Fault| Fault { prompt: Some(prompt), ..fault };
+        let (result, timing) = match outcome {
+            Ok(outcome) => outcome,
+            Err(lost) => return Settled::Failed(about(Fault::new(NAME, lost.to_string()))),
+        };
+        self.tallies.with(step, |tally| tally.tell(pending.context.take_metrics()));
+        let rows = pending.rows.iter().map(ScoreRow::read);
+        match result {
+            None => scored(&pending.rows, &rows.collect::<Vec<_>>(), None),
+            Some(Ok(scores)) => {
+                let rows = rows.zip(&scores).map(|(row, score)| row.with_score(score, timing));
+                scored(&pending.rows, &rows.collect::<Vec<_>>(), None)
+            }
+            Some(Err(error)) => {
+                let Some(excused) = self.excuse(step, &pending.rows[0], &error) else {
+                    return Settled::Failed(about(Fault::new(NAME, error.to_string())));
+                };
+                let value = excused.value;
+                let rows = rows.map(|row| row.with_error(&error, value, timing));
+                let kept = if value.is_nan() { Vec::new() } else { rows.collect::<Vec<_>>() };
+                scored(&pending.rows[..kept.len()], &kept, excused.warning.map(about))
+            }
+        }
+    }
+
+    /// Counts an error, and the group if it is not to be trained on.
+    fn excuse(&self, step: Step, row: &Row, error: &RewardError) -> Option<Excused> {
+        let source = row.text(column::DATA_SOURCE).unwrap_or_default();
+        let on_error = self.router.on_error_of(source);
+        self.tallies.with(step, |tally| {
+            let excused = excuse(error, on_error, NAME, tally)?;
+            tally.dropped_groups += u64::from(excused.value.is_nan());
+            Some(excused)
+        })
+    }
+}
+
+fn scored(rows: &[Row], scores: &[ScoreRow], warning: Option<Fault>) -> Settled {
+    Settled::Scored { batch: scored_batch(rows, scores), warning }
+}
+
+async fn timed(router: Router, group: Vec<Sample>, context: Context) -> Outcome {
+    let begun = context.clock().now();
+    let scores = router.score_group(&group, &context).await;
+    let done = context.clock().now();
+    (scores, Timing { took: done.since(begun), done })
+}

@@ -1,0 +1,91 @@
+//! How many responses wait for their scores, over a step.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Responses of a step that wait for their scoring to begin, and those that are being scored. Shared with the tasks that score.
+#[derive(Debug, Default)]
+pub(crate) struct Load {
+    queued: Level,
+    running: Level,
+}
+
+#[derive(Debug, Default)]
+struct Level {
+    now: AtomicUsize,
+    most: AtomicUsize,
+}
+
+impl Level {
+    fn rise(&self) {
+        let now = self.now.fetch_add(1, Ordering::Relaxed) + 1;
+        self.most.fetch_max(now, Ordering::Relaxed);
+    }
+
+    fn fall(&self) {
+        self.now.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    fn most(&self) -> f64 {
+        self.most.load(Ordering::Relaxed) as f64
+    }
+}
+
+impl Load {
+    /// A response joins the queue; it leaves when what is returned goes.
+    pub(crate) fn queue(self: &Arc<Self>) -> Turn {
+        self.queued.rise();
+        Turn { load: self.clone(), begun: false }
+    }
+
+    /// The most that waited at once, and the most that were scored at once.
+    pub(crate) fn most(&self) -> [f64; 2] {
+        [self.queued.most(), self.running.most()]
+    }
+}
+
+/// The place of one response; leaves when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Turn {
+    load: Arc<Load>,
+    begun: bool,
+}
+
+impl Turn {
+    /// Its scoring begins.
+    pub(crate) fn begin(&mut self) {
+        if !std::mem::replace(&mut self.begun, true) {
+            self.load.queued.fall();
+            self.load.running.rise();
+        }
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        if self.begun { &self.load.running } else { &self.load.queued }.fall();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_most_at_once_is_kept() {
+        let load = Arc::new(Load::default());
+        let (mut a, mut b, c) = (load.queue(), load.queue(), load.queue());
+        a.begin();
+        b.begin();
+        b.begin();
+        drop((a, b, c));
+        let mut d = load.queue();
+        d.begin();
+        assert_eq!(load.most(), [3.0, 2.0]);
+        drop(d);
+        assert_eq!(
+            [&load.queued, &load.running].map(|level| level.now.load(Ordering::Relaxed)),
+            [0, 0]
+        );
+    }
+}

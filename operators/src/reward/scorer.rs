@@ -1,0 +1,286 @@
+//! Responses on their way to a score.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use arrow::datatypes::{Int32Type, UInt32Type, UInt64Type};
+use rollpacker_dataflow::batch::Batch;
+use rollpacker_dataflow::bridge::{Lost, Tasks};
+use rollpacker_dataflow::clock::{Clock, Nanos};
+use rollpacker_dataflow::fault::Fault;
+use rollpacker_dataflow::schema::column;
+use rollpacker_dataflow::step::{PromptId, SampleId, Step};
+use rollpacker_dataflow::timely::dataflow::operators::Capability;
+use rollpacker_dataflow::timely::progress::frontier::MutableAntichain;
+use rollpacker_stages::reward::{Context, Execution, RewardError, Router, Sample, Score};
+
+use super::excuse::excuse;
+use super::load::Turn;
+use super::score_row::{ScoreRow, Timing};
+use super::tally::{Tallies, Tally};
+use super::wanted::{Owed, Wanted};
+use super::{Limit, NAME};
+use crate::overlap::Scoring;
+use crate::rows::Row;
+use crate::schedule::operator::finish_reason;
+
+/// Where what follows from a response goes.
+pub(super) struct Capabilities {
+    pub(super) scored: Capability<Step>,
+    pub(super) executions: Capability<Step>,
+    pub(super) errors: Capability<Step>,
+    pub(super) warnings: Capability<Step>,
+}
+
+/// A response that is being scored. Once nobody waits for it, it is cancelled.
+pub(super) struct Pending {
+    pub(super) capabilities: Rc<Capabilities>,
+    pub(super) id: SampleId,
+    pub(super) row: Row,
+    /// Row of the dataset.
+    pub(super) dataset_row: u64,
+    context: Context,
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        self.context.cancel();
+    }
+}
+
+/// A response that has its score, or what counts as one.
+pub(super) struct Arrived {
+    pub(super) pending: Pending,
+    pub(super) score: ScoreRow,
+    pub(super) executions: Vec<Execution>,
+    pub(super) warning: Option<Fault>,
+}
+
+/// What a reward said, and how long it took.
+pub(super) type Outcome = (Result<Score, RewardError>, Timing);
+
+/// How responses are scored.
+pub(super) struct Rules<L> {
+    pub(super) router: Router,
+    pub(super) limit: L,
+    pub(super) scoring: Scoring,
+    pub(super) owed: Owed,
+    pub(super) clock: Arc<dyn Clock>,
+}
+
+/// Scores responses whose scores are wanted, and cancels those whose are no longer.
+pub(super) struct Scorer<L> {
+    rules: Rules<L>,
+    tallies: Tallies,
+    tasks: Tasks<SampleId, Outcome>,
+    rounds: BTreeMap<Step, Wanted>,
+    /// Responses that wait for the rollout to end.
+    held: BTreeMap<Step, Vec<(Rc<Capabilities>, Row)>>,
+    pending: BTreeMap<SampleId, Pending>,
+    /// Those whose errors end the run. Their capabilities stay: their steps are not done.
+    failed: Vec<Pending>,
+}
+
+impl<L: Limit> Scorer<L> {
+    pub(super) fn new(rules: Rules<L>, tallies: Tallies, tasks: Tasks<SampleId, Outcome>) -> Self {
+        Self {
+            rules,
+            tallies,
+            tasks,
+            rounds: BTreeMap::new(),
+            held: BTreeMap::new(),
+            pending: BTreeMap::new(),
+            failed: Vec::new(),
+        }
+    }
+
+    fn round(&mut self, step: Step) -> &mut Wanted {
+        let owed = self.rules.owed;
+        self.rounds.entry(step).or_insert_with(|| Wanted::new(owed))
+    }
+
+    /// Takes in what the ledger knows of test cases.
+    pub(super) fn know(&mut self, batch: &Batch) {
+        let rows = batch.values::<UInt64Type>(column::ROW).values();
+        let cases = batch.values::<UInt32Type>(column::CASE).values();
+        let longest = batch.values::<UInt64Type>(column::TOOK).values();
+        for ((row, case), longest) in rows.iter().zip(cases).zip(longest) {
+            self.rules.limit.anchored(*row, *case, Nanos(*longest));
+        }
+    }
+
+    /// Takes decisions in, and cancels what is no longer wanted.
+    pub(super) fn decide(&mut self, step: Step, batch: &Batch) {
+        let round = self.round(step);
+        round.decide(batch);
+        let first = SampleId { step, prompt: PromptId(0), sample: 0 };
+        let last = SampleId { step, prompt: PromptId(u64::MAX), sample: u32::MAX };
+        let round = &self.rounds[&step];
+        let unwanted =
+            self.pending.extract_if(first..=last, |id, _| !round.wants(id.prompt, id.sample));
+        for (id, pending) in unwanted {
+            self.tasks.cancel(&id);
+            self.tallies.with(step, |tally| {
+                tally.cancelled += 1;
+                tally.tell(pending.context.take_metrics());
+            });
+        }
+    }
+
+    /// Takes responses in; capabilities are only asked for if one of them is to be scored.
+    pub(super) fn arrive(
+        &mut self,
+        step: Step,
+        batch: &Batch,
+        capabilities: impl FnOnce() -> Capabilities,
+    ) {
+        let rows: Vec<Row> = Row::all(batch).filter(is_whole).collect();
+        let rows = self.wanted(step, rows, |row| row);
+        if !rows.is_empty() {
+            let capabilities = Rc::new(capabilities());
+            let held = rows.into_iter().map(|row| (capabilities.clone(), row));
+            self.held.entry(step).or_default().extend(held);
+        }
+    }
+
+    /// Leaves out those whose scores nobody wants, and counts them.
+    fn wanted<T>(&mut self, step: Step, mut rows: Vec<T>, row: impl Fn(&T) -> &Row) -> Vec<T> {
+        let all = rows.len();
+        let round = self.round(step);
+        rows.retain(|one| {
+            let id = sample_id(step, row(one));
+            round.wants(id.prompt, id.sample)
+        });
+        let skipped = (all - rows.len()) as u64;
+        if skipped > 0 {
+            self.tallies.with(step, |tally| tally.skipped += skipped);
+        }
+        rows
+    }
+
+    /// Begins to score what is due; `responses` is the frontier of the responses.
+    pub(super) fn dispatch(&mut self, responses: &MutableAntichain<Step>) {
+        let scoring = self.rules.scoring;
+        let due = |step: &Step| match scoring {
+            Scoring::Streamed => true,
+            Scoring::AfterRollout => !responses.less_equal(step),
+        };
+        let due: Vec<_> = self.held.extract_if(.., |step, _| due(step)).collect();
+        for (step, held) in due {
+            for (capabilities, row) in self.wanted(step, held, |(_, row)| row) {
+                self.start(step, capabilities, row);
+            }
+        }
+    }
+
+    fn start(&mut self, step: Step, capabilities: Rc<Capabilities>, row: Row) {
+        let sample = sample(step, &row);
+        let (id, dataset_row) = (sample.id, sample.row);
+        let Rules { router, limit, clock, .. } = &mut self.rules;
+        let context = Context::new(clock.clone()).with_limits(limit.limits(id, dataset_row));
+        let turn = self.tallies.with(step, |tally| tally.load.queue());
+        self.tasks.spawn(id, timed(router.clone(), sample, context.clone(), turn));
+        self.pending.insert(id, Pending { capabilities, id, row, dataset_row, context });
+    }
+
+    /// What has arrived, and what ends the run.
+    pub(super) fn arrived(&mut self) -> (Vec<Arrived>, Vec<(&Capability<Step>, Fault)>) {
+        let mut arrived = Vec::new();
+        let (mut messages, known) = (Vec::new(), self.failed.len());
+        while let Some((id, outcome)) = self.tasks.try_next() {
+            let pending =
+                self.pending.remove(&id).expect("invariant: what answers was not cancelled");
+            match self.settle(&pending, outcome) {
+                Ok((score, executions, warning)) => {
+                    arrived.push(Arrived { pending, score, executions, warning });
+                }
+                Err(message) => {
+                    messages.push(message);
+                    self.failed.push(pending);
+                }
+            }
+        }
+        let faults = self.failed[known..].iter().zip(messages).map(|(pending, message)| {
+            let fault = Fault::new(NAME, message).about(pending.id.prompt, pending.id.sample);
+            (&pending.capabilities.errors, fault)
+        });
+        (arrived, faults.collect())
+    }
+
+    /// The score of a response and what it executed, with a warning; or why the run ends.
+    fn settle(
+        &mut self,
+        pending: &Pending,
+        outcome: Result<Outcome, Lost>,
+    ) -> Result<(ScoreRow, Vec<Execution>, Option<Fault>), String> {
+        let Rules { router, limit, .. } = &mut self.rules;
+        let (result, timing) = outcome.map_err(|lost| lost.to_string())?;
+        let told = pending.context.take_metrics();
+        self.tallies.with(pending.id.step, |tally| tally.tell(told));
+        let row = ScoreRow::new();
+        match result {
+            Ok(score) => {
+                if !score.executions.is_empty() {
+                    limit.executed(pending.id, pending.dataset_row, &score.executions);
+                }
+                Ok((row.with_score(&score, timing), score.executions, None))
+            }
+            Err(error) => {
+                let source = pending.row.text(column::DATA_SOURCE).unwrap_or_default();
+                let on_error = router.on_error_of(source);
+                let excuse = |tally: &mut Tally| excuse(&error, on_error, NAME, tally);
+                let excused = self.tallies.with(pending.id.step, excuse);
+                let excused = excused.ok_or_else(|| error.to_string())?;
+                let about = |fault: Fault| fault.about(pending.id.prompt, pending.id.sample);
+                let row = row.with_error(&error, excused.value, timing);
+                Ok((row, Vec::new(), excused.warning.map(about)))
+            }
+        }
+    }
+
+    /// Forgets rounds of which nothing more is heard.
+    pub(super) fn forget(&mut self, frontiers: &[MutableAntichain<Step>]) {
+        let heard = |step: &Step| frontiers.iter().any(|frontier| frontier.less_equal(step));
+        self.rounds.retain(|step, _| heard(step) || self.held.contains_key(step));
+    }
+}
+
+async fn timed(router: Router, sample: Sample, context: Context, mut turn: Turn) -> Outcome {
+    turn.begin();
+    let begun = context.clock().now();
+    let score = router.score(&sample, &context).await;
+    let done = context.clock().now();
+    (score, Timing { took: done.since(begun), done })
+}
+
+fn is_whole(row: &Row) -> bool {
+    finish_reason(row.batch.text(column::FINISH_REASON).value(row.index)).is_whole()
+}
+
+fn sample_id(step: Step, row: &Row) -> SampleId {
+    let (batch, index) = (&row.batch, row.index);
+    SampleId {
+        step,
+        prompt: PromptId(batch.values::<UInt64Type>(column::PROMPT_ID).value(index)),
+        sample: batch.values::<UInt32Type>(column::SAMPLE).value(index),
+    }
+}
+
+/// A row of responses, for a reward.
+pub(crate) fn sample(step: Step, row: &Row) -> Sample {
+    let (batch, index) = (&row.batch, row.index);
+    let text = |column| row.text(column).unwrap_or_default().to_owned();
+    Sample {
+        id: sample_id(step, row),
+        row: batch.values::<UInt64Type>(column::ROW).value(index),
+        data_source: text(column::DATA_SOURCE),
+        messages: text(column::MESSAGES),
+        response: text(column::RESPONSE_TEXT),
+        response_length: batch.values::<UInt32Type>(column::RESPONSE_LENGTH).value(index),
+        response_ids: batch.lists::<Int32Type>(column::RESPONSE_IDS).get(index).to_vec(),
+        ground_truth: row.text(column::GROUND_TRUTH).map(str::to_owned),
+        extra_info: row.text(column::EXTRA_INFO).map(str::to_owned),
+        finish_reason: finish_reason(batch.text(column::FINISH_REASON).value(index)),
+    }
+}

@@ -1,0 +1,119 @@
+//! What is counted of the scoring of a step, as metrics.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use rollpacker_dataflow::batch::BatchStream;
+use rollpacker_dataflow::operator::Operator;
+use rollpacker_dataflow::schema;
+use rollpacker_dataflow::step::Step;
+use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
+use rollpacker_dataflow::timely::dataflow::operators::Capability;
+use rollpacker_stages::reward::{ErrorKind, RewardError};
+use rollpacker_stages::train::Metrics;
+
+use super::load::Load;
+use crate::policy::metrics_batch;
+
+/// What is counted of the scoring of one step.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    /// How many wait and are scored.
+    pub(crate) load: Arc<Load>,
+    /// Scores in flight that were cancelled.
+    pub(crate) cancelled: u64,
+    /// Responses that ended by themselves and were never scored: they were dropped before.
+    pub(crate) skipped: u64,
+    /// Groups that are not trained on because of an error.
+    pub(crate) dropped_groups: u64,
+    errors: BTreeMap<(ErrorKind, String), u64>,
+    /// Sum and count of what rewards told, by name.
+    told: BTreeMap<String, (f64, f64)>,
+}
+
+impl Tally {
+    /// Counts an error that does not end the run; whether it is the first of its reward and kind.
+    pub(crate) fn error(&mut self, error: &RewardError) -> bool {
+        let count = self.errors.entry((error.kind, error.reward.clone())).or_default();
+        *count += 1;
+        *count == 1
+    }
+
+    /// Takes in what a reward told.
+    pub(crate) fn tell(&mut self, metrics: Vec<(String, f64)>) {
+        for (name, value) in metrics {
+            let (sum, count) = self.told.entry(name).or_default();
+            (*sum, *count) = (*sum + value, *count + 1.0);
+        }
+    }
+
+    fn metrics(&self) -> Metrics {
+        let told = self.told.iter().map(|(name, (sum, count))| (name.clone(), sum / count));
+        let of_kind = |kind| {
+            let errors = self.errors.iter().filter(move |((of, _), _)| *of == kind);
+            errors.map(|(_, count)| *count).sum::<u64>() as f64
+        };
+        let kinds = ErrorKind::ALL
+            .map(|kind| (format!("errors/{kind}", kind = kind.as_str()), of_kind(kind)));
+        let by_reward = self.errors.iter().map(|((kind, reward), count)| {
+            (format!("errors/{}/{reward}", kind.as_str()), *count as f64)
+        });
+        let [queue_max, in_flight_max] = self.load.most();
+        let counts = [
+            ("queue_max", queue_max),
+            ("in_flight_max", in_flight_max),
+            ("cancelled", self.cancelled as f64),
+            ("skipped", self.skipped as f64),
+            ("dropped_groups", self.dropped_groups as f64),
+        ];
+        let counts = counts.map(|(name, value)| (name.to_owned(), value));
+        let all = told.chain(kinds).chain(by_reward).chain(counts);
+        all.map(|(name, value)| (format!("reward/{name}"), value)).collect()
+    }
+}
+
+/// The tallies of steps that are not complete. Shared by the operators of one worker that score.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Tallies(Rc<RefCell<BTreeMap<Step, Tally>>>);
+
+impl Tallies {
+    /// Changes or reads the tally of a step.
+    pub(crate) fn with<R>(&self, step: Step, change: impl FnOnce(&mut Tally) -> R) -> R {
+        change(self.0.borrow_mut().entry(step).or_default())
+    }
+
+    fn take(&self, step: Step) -> Tally {
+        self.0.borrow_mut().remove(&step).unwrap_or_default()
+    }
+
+    /// The metrics of each step, once its frontier has passed `scored`, the output of the last operator that scores.
+    pub(crate) fn report<'scope>(
+        self,
+        scored: BatchStream<'scope>,
+        decisions: BatchStream<'scope>,
+    ) -> BatchStream<'scope> {
+        let mut operator = Operator::new("reward_metrics", scored.scope());
+        let mut scored = operator.input(scored, Pipeline, &schema::SCORED);
+        let mut decisions = operator.input(decisions, Pipeline, &schema::DECISIONS);
+        let (mut metrics, stream) = operator.output(&schema::METRICS, &[0, 1]);
+        operator.build(move |_capabilities| {
+            let mut open: BTreeMap<Step, Capability<Step>> = BTreeMap::new();
+            move |frontiers| {
+                let index = metrics.index();
+                scored.for_each(|_, _| {});
+                // A step of which nothing is scored is known by its decisions.
+                decisions.for_each(|capability, _| {
+                    let step = *capability.time();
+                    open.entry(step).or_insert_with(|| capability.retain(index));
+                });
+                let passed = |step: &Step| !frontiers.iter().any(|it| it.less_equal(step));
+                for (step, capability) in open.extract_if(.., |step, _| passed(step)) {
+                    metrics.give(&capability, metrics_batch(&self.take(step).metrics()));
+                }
+            }
+        });
+        stream
+    }
+}

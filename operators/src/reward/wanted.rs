@@ -1,0 +1,119 @@
+//! Whose scores are wanted: what the schedule has decided of the responses of a step.
+
+use std::collections::BTreeMap;
+
+use arrow::datatypes::{UInt32Type, UInt64Type};
+use rollpacker_dataflow::batch::Batch;
+use rollpacker_dataflow::schema::column;
+use rollpacker_dataflow::step::PromptId;
+
+use crate::schedule::encode::{ADMIT, CLOSE, DEFER, REJECT};
+
+/// The responses of one step whose scores somebody waits for: those that are admitted, and those of which nothing is decided.
+///
+/// What is paused is wanted until its prompt is deferred or the round closes: a later round that completes the group gives it again, as
+/// a response of its own, and scores it then.
+#[derive(Debug, Default)]
+pub(super) struct Wanted {
+    /// Samples that are admitted, ascending, by prompt; none of a prompt that is not trained on in this step.
+    decided: BTreeMap<PromptId, Vec<u32>>,
+    closed: bool,
+    owed: Owed,
+}
+
+/// Whose scores somebody waits for beside those that are trained on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Owed {
+    /// Nobody's of whom the schedule has decided.
+    #[default]
+    Undecided,
+    /// Everybody's until the round closes: the schedule decides by scores.
+    UntilClosed,
+    /// Everybody's.
+    All,
+}
+
+impl Wanted {
+    /// Nothing is decided yet.
+    pub(super) fn new(owed: Owed) -> Self {
+        Self { owed, ..Self::default() }
+    }
+
+    /// Takes decisions of the step in.
+    pub(super) fn decide(&mut self, batch: &Batch) {
+        let prompts = batch.values::<UInt64Type>(column::PROMPT_ID);
+        let admitted = batch.lists::<UInt32Type>(column::ADMITTED);
+        for (row, decision) in batch.text(column::DECISION).iter().enumerate() {
+            let samples = match decision {
+                Some(ADMIT) => admitted.get(row).to_vec(),
+                Some(DEFER | REJECT) => Vec::new(),
+                other => {
+                    self.closed |= other == Some(CLOSE);
+                    continue;
+                }
+            };
+            self.decided.insert(PromptId(prompts.value(row)), samples);
+        }
+    }
+
+    /// Whether somebody waits for the score of a response.
+    pub(super) fn wants(&self, prompt: PromptId, sample: u32) -> bool {
+        let undecided = || {
+            let decided = self.decided.get(&prompt);
+            decided.map_or(!self.closed, |admitted| admitted.contains(&sample))
+        };
+        match self.owed {
+            Owed::Undecided => undecided(),
+            Owed::UntilClosed => !self.closed || undecided(),
+            Owed::All => true,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schedule::encode::decisions;
+    use crate::schedule::{Decision, Queue, Reason, Round};
+    use rollpacker_dataflow::step::Step;
+
+    fn check(owed: Owed, decided: &[Decision], expected: [bool; 4]) {
+        let mut wanted = Wanted::new(owed);
+        wanted.decide(&decisions(decided, Round::Short));
+        let wants = [(1, 0), (1, 1), (2, 0), (3, 0)]
+            .map(|(prompt, sample)| wanted.wants(PromptId(prompt), sample));
+        assert_eq!(wants, expected, "{decided:?}");
+    }
+
+    fn admit() -> Decision {
+        let (prompt, samples) = (PromptId(1), vec![1]);
+        Decision::Admit { prompt, samples, weights: Vec::new(), reason: Reason::Finished }
+    }
+
+    fn defer() -> Decision {
+        Decision::Defer { prompt: PromptId(2), reason: Reason::RoundFull }
+    }
+
+    fn reject() -> Decision {
+        Decision::Reject { prompt: PromptId(2), reason: Reason::NoQuota }
+    }
+
+    fn close() -> Decision {
+        Decision::Close { step: Step(0), queue: Queue::default() }
+    }
+
+    #[test]
+    fn what_is_admitted_or_undecided_is_wanted() {
+        check(Owed::Undecided, &[], [true; 4]);
+        check(Owed::Undecided, &[admit()], [false, true, true, true]);
+        check(Owed::Undecided, &[defer()], [true, true, false, true]);
+        check(Owed::Undecided, &[reject()], [true, true, false, true]);
+        check(Owed::Undecided, &[admit(), close()], [false, true, false, false]);
+    }
+
+    #[test]
+    fn a_schedule_that_decides_by_scores_is_owed_them_until_its_round_closes() {
+        check(Owed::UntilClosed, &[admit(), defer()], [true; 4]);
+        check(Owed::UntilClosed, &[admit(), defer(), close()], [false, true, false, false]);
+    }
+}

@@ -1,0 +1,451 @@
+//! Rewards beside the rollout: what is cancelled, what errors do, and what whole groups add. Timelines in virtual time.
+
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use arrow::datatypes::{Float64Type, UInt32Type, UInt64Type};
+use expect_test::{Expect, expect};
+use proptest::prelude::*;
+use rollpacker_dataflow::schema::column;
+use rollpacker_dataflow::step::SampleId;
+use rollpacker_operators::overlap::Scoring;
+use rollpacker_operators::report::{Observer, StepReport, measure};
+use rollpacker_operators::schedule::{
+    Dynamic, OnExhausted, Partial, Schedule, Synchronous, TailBatching, ZeroVarianceFilter,
+    dynamic, partial, sync, tail_batching,
+};
+use rollpacker_stages::reward::{
+    Context, OnError, Reward, RewardError, Router, Sample, Score, SharedReward,
+};
+use support::rewarded::{
+    Log, Logged, Rewarded, Script, Watched, abort, admit, close, defer, reject,
+};
+use support::{Reports, Run};
+
+/// Takes 5 seconds a response; the score is the sample's number.
+fn five_seconds(log: &Log) -> Watched {
+    let says = |id: SampleId| Ok(f64::from(id.sample).into());
+    Watched { log: log.clone(), seconds: Arc::new(|_| 5), says }
+}
+
+fn synchronous(prompts: usize, responses: u32) -> Synchronous {
+    Synchronous::new(sync::Config { prompts, responses, total_steps: None }).expect("valid")
+}
+
+/// Prompt, sample, score and error of what was trained on.
+fn trained(reports: &[StepReport]) -> Vec<(u64, u32, f64, Option<String>)> {
+    let batches = reports.iter().flat_map(|report| &report.groups);
+    let rows = batches.flat_map(|batch| {
+        let prompts = batch.values::<UInt64Type>(column::PROMPT_ID).values().iter();
+        let samples = batch.values::<UInt32Type>(column::SAMPLE).values();
+        let scores = batch.values::<Float64Type>(column::SCORE).values();
+        let errors = batch.text(column::REWARD_ERROR).iter();
+        let rows = prompts.zip(samples).zip(scores).zip(errors);
+        rows.map(|(((prompt, sample), score), error)| {
+            (*prompt, *sample, *score, error.map(str::to_owned))
+        })
+        .collect::<Vec<_>>()
+    });
+    rows.collect()
+}
+
+fn metrics<const N: usize>(report: &StepReport, names: [&str; N]) -> [f64; N] {
+    let all = measure(report);
+    names.map(|name| *all.get(name).unwrap_or_else(|| panic!("no {name} in {all:?}")))
+}
+
+fn check(log: &Log, expected: Expect) {
+    expected.assert_eq(&log.text());
+}
+
+// All of the rewards but those of prompt 0 would take 100 seconds.
+#[test]
+fn what_is_deferred_rejected_or_surplus_is_cancelled_at_once() {
+    let log = Log::new();
+    let script = Script::new(
+        &[(0, 3), (1, 2), (2, 2), (3, 1)],
+        [
+            // Sample 2 has ended, and is not admitted; the second of prompt 1 will end.
+            ((0, 2), vec![admit(0, &[0, 1]), reject(1)]),
+            ((2, 0), vec![defer(2), abort(2, 1)]),
+            ((3, 0), vec![close()]),
+        ],
+    );
+    let seconds = Arc::new(|id: SampleId| if id.prompt.0 == 0 && id.sample < 2 { 1 } else { 100 });
+    let router = Router::default().route("*", Watched { seconds, ..five_seconds(&log) });
+    let run = Rewarded {
+        prompts: 4,
+        seconds: Box::new(|id| match id.prompt.0 {
+            0 => u64::from(id.sample) + 1,
+            1 => 2 + 3 * u64::from(id.sample),
+            2 => 4 + 5 * u64::from(id.sample),
+            _ => 6,
+        }),
+        ..Rewarded::of(&log, Logged(script, log.clone()), router)
+    };
+    let reports = run.run().expect("no fault");
+    check(
+        &log,
+        expect![[r#"
+          0 s  launch p0.0..3 (fresh)
+          0 s  launch p1.0..1 (fresh)
+          0 s  launch p2.0..2 (fresh)
+          0 s  launch p3.0..1 (fresh)
+          2 s  p0.0@0 scored
+          3 s  p0.1@0 scored
+          3 s  admit p0 [0, 1] (finished)
+          3 s  reject p1 (no quota)
+          3 s  p0.2@0 dropped
+          3 s  p1.0@0 dropped
+          4 s  defer p2 (round full)
+          4 s  abort p2.1@0 (round full)
+          4 s  p2.0@0 dropped
+          6 s  close 0 (queue 0, age 0)
+          6 s  p3.0@0 dropped
+          9 s  step 0 over
+    "#]],
+    );
+    assert_eq!(trained(&reports).len(), 2);
+    let counts = ["reward/cancelled", "reward/skipped", "reward/in_flight_max", "reward/told"];
+    assert_eq!(metrics(&reports[0], counts), [4.0, 1.0, 2.0, 1.0]);
+}
+
+// Prompt 1 has ended and waits for the rollout to end when it is rejected.
+#[test]
+fn after_the_rollout_only_what_is_admitted_is_scored() {
+    let log = Log::new();
+    let then = [((0, 1), vec![admit(0, &[0]), reject(1), close()])];
+    let router = Router::default().route("*", five_seconds(&log));
+    let run = Rewarded {
+        scoring: Scoring::AfterRollout,
+        seconds: Box::new(|id| u64::from(id.sample) + 2 - id.prompt.0),
+        ..Rewarded::of(&log, Logged(Script::new(&[(0, 2), (1, 1)], then), log.clone()), router)
+    };
+    let reports = run.run().expect("no fault");
+    check(
+        &log,
+        expect![[r#"
+          0 s  launch p0.0..2 (fresh)
+          0 s  launch p1.0..1 (fresh)
+          3 s  admit p0 [0] (finished)
+          3 s  reject p1 (no quota)
+          3 s  close 0 (queue 0, age 0)
+          8 s  p0.0@0 scored
+         12 s  step 0 over
+    "#]],
+    );
+    assert_eq!(metrics(&reports[0], ["reward/cancelled", "reward/skipped"]), [0.0, 2.0]);
+}
+
+fn failing(log: &Log, on_error: OnError) -> Router {
+    let says = |id: SampleId| match (id.prompt.0, id.sample) {
+        (0, 1) => Err(RewardError::timeout("no answer in 5 s")),
+        (2, 0) => Err(RewardError::timeout("no answer in 6 s")),
+        (_, sample) => Ok(f64::from(sample + 1).into()),
+    };
+    Router::default()
+        .route_named("*", "judge", Watched { says, ..five_seconds(log) })
+        .on_error("*", on_error)
+}
+
+#[test]
+fn an_error_that_fails_ends_the_run_and_is_named() {
+    let log = Log::new();
+    let run = Rewarded::of(&log, synchronous(2, 2), failing(&log, OnError::Fail));
+    let fault = run.run().expect_err("the reward fails");
+    let expected =
+        "reward, step 0, prompt p0, sample 1: reward `judge`: timed out: no answer in 5 s";
+    assert_eq!(fault.to_string(), expected);
+}
+
+#[test]
+fn an_error_that_counts_as_zero_says_so() {
+    let log = Log::new();
+    let run = Rewarded {
+        prompts: 4,
+        ..Rewarded::of(&log, synchronous(4, 2), failing(&log, OnError::Zero))
+    };
+    let reports = run.run().expect("no fault");
+    let errors: Vec<_> =
+        trained(&reports).into_iter().filter(|(.., error)| error.is_some()).collect();
+    let message = |seconds| Some(format!("reward `judge`: timed out: no answer in {seconds} s"));
+    assert_eq!(errors, [(0, 1, 0.0, message(5)), (2, 0, 0.0, message(6))]);
+    let counts = ["reward/errors/timeout", "reward/errors/timeout/judge", "reward/errors/fatal"];
+    assert_eq!(metrics(&reports[0], counts), [2.0, 2.0, 0.0]);
+    let warnings = log.text().lines().filter(|line| line.contains("warning")).count();
+    assert_eq!(warnings, 1, "the second is counted");
+}
+
+#[test]
+fn a_group_with_an_error_is_dropped_and_a_step_may_be_left_with_none() {
+    let log = Log::new();
+    let router = failing(&log, OnError::DropGroup);
+    // Steps of one prompt: of the first and the third nothing is trained on.
+    let run = Rewarded { prompts: 4, ..Rewarded::of(&log, synchronous(1, 2), router) };
+    let reports = run.run().expect("no fault");
+    let prompts: Vec<u64> = trained(&reports).into_iter().map(|(prompt, ..)| prompt).collect();
+    assert_eq!(prompts, [1, 1, 3, 3]);
+    let of = |name| reports.iter().map(|report| metrics(report, [name])[0]).collect::<Vec<_>>();
+    assert_eq!(of("reward/dropped_groups"), [1.0, 0.0, 1.0, 0.0]);
+    assert_eq!(of("schedule/admitted_prompts"), [1.0; 4]);
+    check(
+        &log,
+        expect![[r#"
+          6 s  p0.0@0 scored
+          7 s  p0.1@0 scored
+          7 s  warning: reward, step 0, prompt p0, sample 1: reward `judge`: timed out: no answer in 5 s; its group is not trained on; further ones of the step are counted in `reward/errors/timeout`
+         10 s  step 0 over
+         26 s  p1.0@1 scored
+         27 s  p1.1@1 scored
+         32 s  step 1 over
+         58 s  p2.0@2 scored
+         58 s  warning: reward, step 2, prompt p2, sample 0: reward `judge`: timed out: no answer in 6 s; its group is not trained on; further ones of the step are counted in `reward/errors/timeout`
+         59 s  p2.1@2 scored
+         62 s  step 2 over
+         98 s  p3.0@3 scored
+         99 s  p3.1@3 scored
+        104 s  step 3 over
+    "#]],
+    );
+}
+
+fn dynamic(prompts: usize) -> Dynamic {
+    Dynamic::new(dynamic::Config {
+        prompts,
+        responses: 2,
+        gen_prompts: None,
+        max_generated_batches: 5,
+        on_exhausted: OnExhausted::SmallerStep,
+        total_steps: None,
+    })
+    .expect("valid")
+}
+
+#[test]
+fn a_schedule_that_decides_by_rewards_replaces_a_group_with_an_error() {
+    let log = Log::new();
+    let router = failing(&log, OnError::DropGroup);
+    let run = Rewarded { prompts: 4, ..Rewarded::of(&log, dynamic(2), router) };
+    let reports = run.run().expect("no fault");
+    let prompts: Vec<u64> = trained(&reports).into_iter().map(|(prompt, ..)| prompt).collect();
+    assert_eq!(prompts, [1, 1, 3, 3]);
+    let [rejected, launched] =
+        metrics(&reports[0], ["schedule/rejected_prompts", "schedule/launched_prompts"]);
+    assert_eq!((rejected, launched), (2.0, 4.0));
+}
+
+/// Ten for the first response of a group.
+fn ten_for_the_first(log: &Log) -> Watched {
+    let says = |id: SampleId| {
+        let value = f64::from(u32::from(id.sample == 0) * 10);
+        Ok(Score::from(value).component("first", value).label("outcome", "compared"))
+    };
+    Watched { says, ..five_seconds(log) }
+}
+
+#[test]
+fn group_rewards_are_added_to_those_of_the_samples() {
+    let log = Log::new();
+    let router = Router::default().route("*", five_seconds(&log)).route_groups(
+        "*",
+        "first",
+        ten_for_the_first(&log),
+    );
+    let reports = Rewarded::of(&log, synchronous(2, 2), router).run().expect("no fault");
+    let scores: Vec<f64> = trained(&reports).into_iter().map(|(.., score, _)| score).collect();
+    assert_eq!(scores, [10.0, 1.0, 10.0, 1.0]);
+    let told =
+        ["reward/first", "reward/outcome/compared", "reward/tail_time_s", "reward/mean_time_s"];
+    assert_eq!(metrics(&reports[0], told), [5.0, 4.0, 10.0, 10.0]);
+    check(
+        &log,
+        expect![[r#"
+          6 s  p0.0@0 scored
+          7 s  p0.1@0 scored
+         12 s  group of p0 scored
+         16 s  p1.0@0 scored
+         17 s  p1.1@0 scored
+         22 s  group of p1 scored
+         27 s  step 0 over
+    "#]],
+    );
+}
+
+#[test]
+fn errors_of_group_rewards_do_what_their_route_says() {
+    let says = |id: SampleId| match id.prompt.0 {
+        0 => Err(RewardError::retryable("busy")),
+        _ => Ok(Score::from(1.0)),
+    };
+    let run = |on_error| {
+        let log = Log::new();
+        let router = Router::default()
+            .route("*", five_seconds(&log))
+            .route_groups("*", "judge", Watched { says, ..five_seconds(&log) })
+            .on_error("*", on_error);
+        let reports = Rewarded::of(&log, synchronous(2, 2), router).run();
+        (reports, log)
+    };
+    let (failed, _) = run(OnError::Fail);
+    let expected = "group_reward, step 0, prompt p0: reward `judge`: failed for now: busy";
+    assert_eq!(failed.expect_err("fails").to_string(), expected);
+
+    let (dropped, log) = run(OnError::DropGroup);
+    let dropped = dropped.expect("no fault");
+    assert_eq!(trained(&dropped).into_iter().map(|row| row.2).collect::<Vec<_>>(), [1.0, 2.0]);
+    let counts = ["reward/dropped_groups", "reward/errors/retryable"];
+    assert_eq!(metrics(&dropped[0], counts), [1.0, 1.0]);
+    assert!(log.text().contains("warning: group_reward, step 0, prompt p0: "), "{}", log.text());
+
+    let (zero, _) = run(OnError::Zero);
+    let zero = trained(&zero.expect("no fault"));
+    let message = Some("reward `judge`: failed for now: busy".to_owned());
+    assert_eq!(zero[..2], [(0, 0, 0.0, message.clone()), (0, 1, 1.0, message)]);
+}
+
+#[test]
+fn group_rewards_are_refused_where_the_schedule_decides_by_rewards() {
+    let log = Log::new();
+    let router = Router::default().route_groups("*", "first", ten_for_the_first(&log));
+    let fault = Rewarded::of(&log, dynamic(2), router).run().expect_err("refused");
+    assert!(fault.to_string().contains("the schedule decides by rewards"), "{fault}");
+    assert_eq!(log.text(), "", "nothing was launched");
+}
+
+fn hash(seed: u64, id: SampleId, most: u64) -> u64 {
+    let mut hash = seed ^ id.prompt.0.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    hash = (hash ^ u64::from(id.sample) ^ (id.step.0 << 32)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    1 + (hash >> 33) % most
+}
+
+fn schedule(which: u8) -> Box<dyn Schedule> {
+    let filter =
+        ZeroVarianceFilter { max_generated_batches: 9, on_exhausted: OnExhausted::SmallerStep };
+    let tail = |filters: bool, keep_partial| {
+        TailBatching::new(tail_batching::Config {
+            prompts: 3,
+            responses: 2,
+            eta_prompts: 1.5,
+            eta_responses: 2.0,
+            quotas: Default::default(),
+            max_queue_age: None,
+            total_steps: None,
+            filter_zero_variance: filters.then_some(filter),
+            keep_partial,
+            selection: tail_batching::Selection::Fastest,
+            max_weight: tail_batching::MAX_WEIGHT,
+        })
+        .expect("valid")
+    };
+    match which {
+        0 => Box::new(synchronous(3, 2)),
+        1 => Box::new(tail(false, false)),
+        2 => Box::new(tail(true, false)),
+        3 => Box::new(tail(false, true)),
+        4 => Box::new(dynamic(3)),
+        _ => Box::new(
+            Partial::new(partial::Config {
+                prompts: 3,
+                responses: 2,
+                oversubscription: 1.5,
+                max_versions: 4,
+                total_steps: None,
+            })
+            .expect("valid"),
+        ),
+    }
+}
+
+/// All that was decided and trained on, what took how long, and how much was cancelled.
+fn lawful(which: u8, seed: u64, staleness: u64, cancels: bool) -> (String, String, f64) {
+    let log = Log::new();
+    let says = |id: SampleId| Ok(((hash(3, id, 4) % 2) as f64).into());
+    let seconds = Arc::new(move |id| hash(seed ^ 1, id, 40));
+    let router = Router::default().route("*", Watched { log: log.clone(), seconds, says });
+    let run = Rewarded {
+        prompts: 15,
+        seconds: Box::new(move |id| hash(seed, id, 30)),
+        staleness,
+        cancels,
+        ..Rewarded::of(&log, schedule(which), router)
+    };
+    let reports = run.run().expect("no fault");
+    let decisions = reports.iter().flat_map(|report| &report.decisions).map(|batch| batch.rows());
+    let mut sorted = trained(&reports);
+    sorted.sort_by_key(|(prompt, sample, ..)| (*prompt, *sample));
+    let all: f64 = reports.iter().map(|report| metrics(report, ["reward/cancelled"])[0]).sum();
+    let times: Vec<_> = reports.iter().map(|report| (report.opened, report.closed)).collect();
+    (format!("{:?}\n{sorted:?}", decisions.collect::<Vec<_>>()), format!("{times:?}"), all)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn cancellation_changes_nothing_but_the_time(
+        which in 0_u8..6, seed in any::<u64>(), staleness in 0_u64..3,
+    ) {
+        let (with, times, _) = lawful(which, seed, staleness, true);
+        let (without, _, none) = lawful(which, seed, staleness, false);
+        prop_assert_eq!(&with, &without);
+        prop_assert_eq!(none, 0.0);
+        let (again, same, _) = lawful(which, seed, staleness, true);
+        prop_assert_eq!((with, times), (again, same));
+    }
+}
+
+#[test]
+fn speculation_cancels() {
+    for which in [1, 2, 3, 5] {
+        assert!(lawful(which, 7, 0, true).2 > 0.0, "schedule {which}");
+    }
+}
+
+/// Never ends for prompt 1, and says when it is gone.
+struct Stuck(Arc<AtomicBool>);
+
+struct Gone(Arc<AtomicBool>);
+
+impl Drop for Gone {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+impl Reward for Stuck {
+    async fn score(&self, sample: &Sample, context: &Context) -> Result<Score, RewardError> {
+        if sample.id.prompt.0 == 1 {
+            let _gone = Gone(self.0.clone());
+            context.metric("stuck", 1.0);
+            std::future::pending::<()>().await;
+        }
+        Ok(1.0.into())
+    }
+}
+
+/// Remembers what was gone when a step ended.
+struct AtTheEnd(Arc<AtomicBool>, Reports);
+
+impl Observer for AtTheEnd {
+    fn step(&mut self, report: StepReport) {
+        assert!(self.0.load(Ordering::SeqCst), "its future is gone before the step is over");
+        self.1.step(report);
+    }
+}
+
+#[test]
+fn a_live_reward_that_is_cancelled_is_gone_before_its_step_is_over() {
+    let gone = Arc::new(AtomicBool::new(false));
+    let reward = SharedReward::new(Stuck(gone.clone()));
+    let then = [((0, 1), vec![admit(0, &[0, 1]), defer(1), close()])];
+    let mut run = Run::of(Script::new(&[(0, 2), (1, 1)], then));
+    run.engine.lengths = Some(|id| if id.prompt.0 == 1 { 1 } else { 2 + id.sample });
+    let run = Run { prompts: 2, router: Router::default().route("*", reward), ..run };
+    let reports = Reports::default();
+    run.observed_by(AtTheEnd(gone, reports.clone())).expect("no fault");
+    let reports = reports.0.take();
+    assert_eq!(trained(&reports).len(), 2);
+    assert_eq!(metrics(&reports[0], ["reward/cancelled"]), [1.0]);
+}
