@@ -137,15 +137,13 @@ impl Pipeline {
         }
         let rollouts = scheduled.rollout(self.engine, &policies, clock.clone());
         let (responses, decisions) = (rollouts.responses.clone(), rollouts.decisions.clone());
-        let scored = rollouts.scored(self.scoring).reward(
-            self.router,
-            self.limit,
-            self.rewards,
-            clock.clone(),
-        );
-        let limits = scored.metrics.clone();
-        let gradients =
-            scored.group().advantage(self.advantage).fetched(self.fetch).gradient(self.trainer);
+        let gradients = rollouts
+            .scored(self.scoring)
+            .reward(self.router, self.limit, self.rewards, clock.clone())
+            .group()
+            .advantage(self.advantage)
+            .fetched(self.fetch)
+            .gradient(self.trainer);
         let groups = gradients.accumulated.clone();
         let updates = match self.validator {
             Some((every, validator)) => gradients.update().validate(every, validator),
@@ -161,8 +159,7 @@ impl Pipeline {
             groups: groups.clone(),
             decisions: decisions.clone(),
         };
-        let ledger = ledger(recorded, self.max_response_length);
-        let metrics = updates.metrics.concat(ledger).concat(limits);
+        let metrics = updates.metrics.concat(ledger(recorded, self.max_response_length));
         observe(Observed { responses, groups, decisions, metrics }, clock, observer);
         weights.connect(updates.policies);
     }

@@ -5,6 +5,7 @@ use futures::stream::{FuturesUnordered, StreamExt};
 use rollpacker_dataflow::step::{PromptId, SampleId, Step};
 
 use super::*;
+use crate::reward::Limits;
 use crate::rollout::simulated::lengths::{EmpiricalConfig, LengthsConfig, PopulationConfig};
 
 fn lengths() -> Arc<dyn LengthModel> {
