@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use rollpacker_operators::overlap::Scoring;
-use rollpacker_operators::reward::{LimitOptions, Timeout};
+use rollpacker_operators::reward::Timeout;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
@@ -165,8 +165,9 @@ section! {
         timeout: Option<Timeout> = None,
         /// The fixed time limit, and the upper bound of the adaptive one.
         timeout_s: f64 = 30.0,
-        /// Share of the responses that an adaptive limit does not end before `timeout_s`, to learn how often it is wrong.
-        audit_share: f64 = LimitOptions::default().audit_share,
+        /// Share of the responses that an adaptive limit does not end before `timeout_s`, to learn how often it is wrong; left out, that of
+        /// recipes.
+        audit_share: Option<f64> = None,
     }
 }
 
