@@ -19,13 +19,13 @@ impl RawJob {
         raw.rollout.dispatch = None;
         raw.rollout.hand_out = HandOut::Together;
         raw.tasks.judge_placement = None;
-        (raw.tasks.timeout, raw.tasks.audit_share) = (None, None);
+        (raw.tasks.timeout, raw.tasks.audit_share, raw.tasks.reference_time) = (None, None, None);
         raw
     }
 
     /// Whether the baseline of a job has an override as the job has it.
     pub(super) fn is_kept(setting: &str) -> bool {
-        const LEFT: [&str; 9] = [
+        const LEFT: [&str; 10] = [
             "schedule.",
             "pipeline.",
             "stream.",
@@ -35,6 +35,7 @@ impl RawJob {
             "tasks.judge_placement=",
             "tasks.timeout=",
             "tasks.audit_share=",
+            "tasks.reference_time=",
         ];
         !LEFT.iter().any(|left| setting.starts_with(left))
     }
@@ -57,8 +58,9 @@ impl Job {
         raw.rollout.dispatch = Some(self.dispatch);
         raw.tasks.judge_placement = Some(self.judge);
         raw.tasks.timeout = Some(self.timeout);
-        let audits = (self.timeout == Timeout::Adaptive).then_some(self.limits().audit_share);
-        raw.tasks.audit_share = audits;
+        let adapts = self.timeout == Timeout::Adaptive;
+        raw.tasks.audit_share = adapts.then_some(self.limits().audit_share);
+        raw.tasks.reference_time = adapts.then_some(self.raw.tasks.reference_time.unwrap_or(true));
         // It reads each prompt once, and no more than it trains on.
         let read = self.total_steps().saturating_mul(raw.data.train_batch_size as u64);
         if raw.schedule.name == "sync" && read <= self.prompts() {

@@ -25,15 +25,22 @@ impl RawJob {
                 "fixed with rewards after the rollout: no time of a task is known before";
             return Err(bound("tasks.timeout", expected, "adaptive"));
         }
-        if let (Timeout::Fixed, Some(share)) = (self.timeout()?, self.tasks.audit_share) {
-            let expected = "nothing with tasks.timeout = fixed: there are no limits to audit";
-            return Err(bound("tasks.audit_share", expected, share));
+        if let (Timeout::Fixed, Some((key, found))) = (self.timeout()?, self.adapting().next()) {
+            let expected = "nothing with tasks.timeout = fixed: the limit follows from nothing";
+            return Err(bound(key, expected, found));
         }
         if let (Some(_), Some(rounds)) = (self.data.prompts, self.data.epoch_rounds) {
             let expected = "nothing beside data.prompts, which says the same";
             return Err(bound("data.epoch_rounds", expected, rounds));
         }
         self.refuse_idle_lengths()
+    }
+
+    /// What is said of adaptive limits.
+    fn adapting(&self) -> impl Iterator<Item = (&'static str, String)> {
+        let share = self.tasks.audit_share.map(|share| ("tasks.audit_share", share.to_string()));
+        let told = self.tasks.reference_time;
+        share.into_iter().chain(told.map(|told| ("tasks.reference_time", told.to_string())))
     }
 
     fn refuse_idle_lengths(&self) -> Result<(), RecipeError> {
@@ -83,7 +90,7 @@ impl RawJob {
         }
         let times_out = brings("pipeline.reward") || brings("schedule.name");
         if (times_out || brings("tasks.timeout")) && self.timeout()? == Timeout::Fixed {
-            self.tasks.audit_share = None;
+            (self.tasks.audit_share, self.tasks.reference_time) = (None, None);
         }
         if decides("pipeline.gradient", self.pipeline.gradient.is_some()) {
             let max_groups = self.pipeline.max_groups.take();

@@ -165,6 +165,9 @@ section! {
         timeout: Option<Timeout> = None,
         /// The fixed time limit, and the upper bound of the adaptive one.
         timeout_s: f64 = 30.0,
+        /// Whether the dataset says what a correct solution takes, which adaptive limits go by until a right answer is known; left out, it
+        /// does.
+        reference_time: Option<bool> = None,
         /// Share of the responses that an adaptive limit does not end before `timeout_s`, to learn how often it is wrong; left out, that of
         /// recipes.
         audit_share: Option<f64> = None,

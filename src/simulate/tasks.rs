@@ -33,6 +33,7 @@ pub(super) fn router(
         seed,
         slots: tasks.sandbox_slots.unwrap_or(SLOTS_PER_GPU * job.raw.cluster.gpus as usize),
         workers: if job.raw.schedule.name == "sync" { Workers::InTurn } else { Workers::FirstFree },
+        reference_time: tasks.reference_time.unwrap_or(true),
         judge: match job.judge {
             Judge::Dedicated => simulated::Judge::Dedicated,
             Judge::Colocated => simulated::Judge::Colocated,

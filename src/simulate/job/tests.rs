@@ -156,7 +156,7 @@ fn what_would_be_read_and_ignored_is_refused() {
     check(
         &["tasks.timeout=fixed", "tasks.audit_share=0.1"],
         expect![
-            "key `tasks.audit_share`: expected nothing with tasks.timeout = fixed: there are no limits to audit, found 0.1"
+            "key `tasks.audit_share`: expected nothing with tasks.timeout = fixed: the limit follows from nothing, found 0.1"
         ],
     );
     check(

@@ -30,6 +30,8 @@ pub struct SimulatedRewardsConfig {
     pub slots: usize,
     /// Which slot gets which run.
     pub workers: Workers,
+    /// Whether the dataset says what a correct run for a task takes, which limits go by until one is known.
+    pub reference_time: bool,
     /// Where the judge runs.
     pub judge: Judge,
     /// Whether all responses of a step are scored at once after its rollout, instead of each as it ends.
@@ -118,6 +120,7 @@ enum What {
     Hang,
     Time,
     TaskTime,
+    ReferenceTime,
 }
 
 impl Course {

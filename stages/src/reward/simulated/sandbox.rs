@@ -29,6 +29,7 @@ pub struct SimulatedSandbox {
     slots: Slots,
     /// How much of how long a run takes is the task's, in standard deviations.
     loading: f64,
+    reference_time: bool,
     course: Course,
 }
 
@@ -39,7 +40,8 @@ impl SimulatedSandbox {
         course: Course,
     ) -> Self {
         let slots = Slots::new(config.slots, config.workers);
-        Self { slots, loading: calibration.sandbox_correlation.sqrt(), course }
+        let loading = calibration.sandbox_correlation.sqrt();
+        Self { slots, loading, reference_time: config.reference_time, course }
     }
 
     /// Seconds that a run takes if it is waited for; `None` if it never ends.
@@ -49,14 +51,26 @@ impl SimulatedSandbox {
             return None;
         }
         let own = course.draw(What::Time, sample).normal();
-        Some(seconds_at(correlated(self.loading, self.task(sample), own)))
+        Some(self.seconds(sample, own))
+    }
+
+    /// What the dataset says: a run of the task's reference solution.
+    fn reference(&self, sample: &Sample) -> Option<Nanos> {
+        let own = || self.course.draw_of_row(What::ReferenceTime, sample.row).normal();
+        self.reference_time.then(|| Nanos::from_secs_f64(self.seconds(sample, own())))
+    }
+
+    /// Seconds of a run that ends; `own` is how long it takes beside others for the task, in standard deviations.
+    fn seconds(&self, sample: &Sample, own: f64) -> f64 {
+        seconds_at(correlated(self.loading, self.task(sample), own))
     }
 
     fn execute(&self, sample: &Sample, limits: &Limits) -> Execution {
-        let allowed = limits.run_for(CASE, None);
+        let reference = self.reference(sample);
+        let allowed = limits.run_for(CASE, reference);
         let ended = self.run(sample).map(Nanos::from_secs_f64).filter(|took| *took < allowed);
         let correct = ended.is_some() && self.course.outcome(sample);
-        limits.execution(CASE, None, ended.unwrap_or(allowed), correct)
+        limits.execution(CASE, reference, ended.unwrap_or(allowed), correct)
     }
 
     /// How long runs for the task take beside those for others, in standard deviations.

@@ -18,6 +18,7 @@ fn config() -> SimulatedRewardsConfig {
         seed: 3,
         slots: 64,
         workers: Workers::FirstFree,
+        reference_time: false,
         judge: Judge::Colocated,
         after_rollout: false,
         report_interval: Nanos(0),
@@ -111,6 +112,19 @@ fn a_sandbox_takes_the_measured_times_and_gives_up_at_its_limit() {
     assert!(times(&Limits::fixed(Nanos::from_secs_f64(2.0)))[7999] <= 2.001);
     let anchors = Arc::from([Some(Nanos::from_secs_f64(4.0))]);
     assert!((times(&Limits { anchors, ..Limits::default() })[7999] - 6.0).abs() < 1e-3);
+}
+
+#[test]
+fn a_reference_time_limits_what_nothing_is_known_of() {
+    let told = SimulatedRewardsConfig { reference_time: true, ..plenty() };
+    let scores = score_within(&told, all("code", 1000), &Limits::default());
+    let limits: Vec<_> = scores.iter().map(|(_, score)| score.executions[0].limit).collect();
+    let least = Limits::default().rule.min;
+    let at_least = limits.iter().filter(|limit| **limit == least).count();
+    assert!((7200..8000).contains(&at_least), "{at_least} of 8000 are at the least limit");
+    assert!(limits.chunks(8).all(|task| task.iter().all(|limit| *limit == task[0])));
+    let wrong = scores.iter().filter(|(_, score)| score.executions[0].is_killed()).count();
+    assert!((400..600).contains(&wrong), "{wrong} of 8000, of which 416 hang");
 }
 
 #[test]
