@@ -11,6 +11,9 @@ use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::Capability;
 use rollpacker_dataflow::timely::dataflow::operators::generic::Operator;
 
+/// What has changed in a step, and where to give what follows.
+type Changes<D, R> = (Capability<Step>, Vec<(D, R)>);
+
 /// A batch of each step, once it is complete, from what became true in it (+1) and what was true until then (-1).
 pub(super) fn by_step<'scope, D: Data, R: Semigroup + 'static>(
     facts: VecCollection<'scope, Step, D, R>,
@@ -22,7 +25,7 @@ pub(super) fn by_step<'scope, D: Data, R: Semigroup + 'static>(
         name,
         |capability, _info| {
             drop(capability);
-            let mut steps: BTreeMap<Step, (Capability<Step>, Vec<(D, R)>)> = BTreeMap::new();
+            let mut steps: BTreeMap<Step, Changes<D, R>> = BTreeMap::new();
             move |(input, frontier), output| {
                 input.for_each(|capability, updates| {
                     for (fact, step, change) in updates.drain(..) {

@@ -9,7 +9,8 @@
 //! A limit that ends an execution hides what it would have become. A share of the responses is therefore let run on to `T_max`: one that
 //! would have been right is a wrong kill. It still counts as ended at its limit, but raises the anchor. Which responses are audited
 //! follows from seed and response alone, the same live and simulated, so the share of wrong kills among them is that among all. An
-//! audited execution holds its score back until it ends, up to `T_max`: keep the share small.
+//! audited execution holds its score back until it ends, up to `T_max`, and so the step: in the simulated 7B job of the paper, where 5 % of
+//! the executions hang, one audit in a thousand responses costs 0.6 s of a step of 100 s, one in a hundred 3 s.
 //!
 //! # Determinism
 //! An anchor is a maximum, so the state after some executions does not depend on their order, nor on hearing of one twice. The limits of
@@ -73,7 +74,7 @@ const AUDIT: u64 = u64::from_be_bytes(*b"an audit");
 const LONGEST_S: f64 = 86_400.0;
 
 impl Default for LimitOptions {
-    /// Adaptive, 2 s to 30 s, 1.5 times the longest correct execution, as in the paper; one response in a hundred is audited.
+    /// Adaptive, 2 s to 30 s, 1.5 times the longest correct execution, as in the paper; one response in a thousand is audited.
     fn default() -> Self {
         let LimitRule { min, max, slack } = LimitRule::default();
         Self {
@@ -81,7 +82,7 @@ impl Default for LimitOptions {
             min_timeout_s: min.as_secs_f64(),
             max_timeout_s: max.as_secs_f64(),
             slack,
-            audit_share: 0.01,
+            audit_share: 0.001,
         }
     }
 }
