@@ -4,21 +4,22 @@ mod support;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
 
 use arrow::datatypes::{Float64Type, UInt32Type, UInt64Type};
 use expect_test::{Expect, expect};
 use proptest::prelude::*;
+use rollpacker_dataflow::clock::Nanos;
 use rollpacker_dataflow::schema::column;
 use rollpacker_dataflow::step::SampleId;
 use rollpacker_operators::overlap::Scoring;
 use rollpacker_operators::report::{Observer, StepReport, measure};
 use rollpacker_operators::schedule::{
-    Dynamic, OnExhausted, Partial, Schedule, Synchronous, TailBatching, ZeroVarianceFilter,
-    dynamic, partial, sync, tail_batching,
+    Decision, Dynamic, Event, OnExhausted, Partial, Schedule, Synchronous, TailBatching,
+    ZeroVarianceFilter, dynamic, partial, sync, tail_batching,
 };
-use rollpacker_stages::reward::{
-    Context, OnError, Reward, RewardError, Router, Sample, Score, SharedReward,
-};
+use rollpacker_stages::reward::{Context, OnError, Reward, RewardError, Router, Sample, Score};
 use support::rewarded::{
     Log, Logged, Rewarded, Script, Watched, abort, admit, close, defer, reject,
 };
@@ -89,23 +90,23 @@ fn what_is_deferred_rejected_or_surplus_is_cancelled_at_once() {
     check(
         &log,
         expect![[r#"
-          0 s  launch p0.0..3 (fresh)
-          0 s  launch p1.0..1 (fresh)
-          0 s  launch p2.0..2 (fresh)
-          0 s  launch p3.0..1 (fresh)
-          2 s  p0.0@0 scored
-          3 s  p0.1@0 scored
-          3 s  admit p0 [0, 1] (finished)
-          3 s  reject p1 (no quota)
-          3 s  p0.2@0 dropped
-          3 s  p1.0@0 dropped
-          4 s  defer p2 (round full)
-          4 s  abort p2.1@0 (round full)
-          4 s  p2.0@0 dropped
-          6 s  close 0 (queue 0, age 0)
-          6 s  p3.0@0 dropped
-          9 s  step 0 over
-    "#]],
+            t=0   launch p0.0..3 (fresh)
+            t=0   launch p1.0..2 (fresh)
+            t=0   launch p2.0..2 (fresh)
+            t=0   launch p3.0..1 (fresh)
+            t=2   p0.0@0 scored
+            t=3   p0.1@0 scored
+            t=3   admit p0 [0, 1] (finished)
+            t=3   reject p1 (no quota)
+            t=3   p0.2@0 dropped
+            t=3   p1.0@0 dropped
+            t=4   defer p2 (round full)
+            t=4   abort p2.1@0 (round full)
+            t=4   p2.0@0 dropped
+            t=6   close 0 (queue 0, age 0)
+            t=6   p3.0@0 dropped
+            t=9   step 0 over
+        "#]],
     );
     assert_eq!(trained(&reports).len(), 2);
     let counts = ["reward/cancelled", "reward/skipped", "reward/in_flight_max", "reward/told"];
@@ -127,14 +128,14 @@ fn after_the_rollout_only_what_is_admitted_is_scored() {
     check(
         &log,
         expect![[r#"
-          0 s  launch p0.0..2 (fresh)
-          0 s  launch p1.0..1 (fresh)
-          3 s  admit p0 [0] (finished)
-          3 s  reject p1 (no quota)
-          3 s  close 0 (queue 0, age 0)
-          8 s  p0.0@0 scored
-         12 s  step 0 over
-    "#]],
+            t=0   launch p0.0..2 (fresh)
+            t=0   launch p1.0..1 (fresh)
+            t=3   admit p0 [0] (finished)
+            t=3   reject p1 (no quota)
+            t=3   close 0 (queue 0, age 0)
+            t=8   p0.0@0 scored
+            t=12  step 0 over
+        "#]],
     );
     assert_eq!(metrics(&reports[0], ["reward/cancelled", "reward/skipped"]), [0.0, 2.0]);
 }
@@ -193,21 +194,21 @@ fn a_group_with_an_error_is_dropped_and_a_step_may_be_left_with_none() {
     check(
         &log,
         expect![[r#"
-          6 s  p0.0@0 scored
-          7 s  p0.1@0 scored
-          7 s  warning: reward, step 0, prompt p0, sample 1: reward `judge`: timed out: no answer in 5 s; its group is not trained on; further ones of the step are counted in `reward/errors/timeout`
-         10 s  step 0 over
-         26 s  p1.0@1 scored
-         27 s  p1.1@1 scored
-         32 s  step 1 over
-         58 s  p2.0@2 scored
-         58 s  warning: reward, step 2, prompt p2, sample 0: reward `judge`: timed out: no answer in 6 s; its group is not trained on; further ones of the step are counted in `reward/errors/timeout`
-         59 s  p2.1@2 scored
-         62 s  step 2 over
-         98 s  p3.0@3 scored
-         99 s  p3.1@3 scored
-        104 s  step 3 over
-    "#]],
+            t=6   p0.0@0 scored
+            t=7   p0.1@0 scored
+            t=7   warning: reward, step 0, prompt p0, sample 1: reward `judge`: timed out: no answer in 5 s; its group is not trained on; further ones of the step are counted in `reward/errors/timeout`
+            t=10  step 0 over
+            t=26  p1.0@1 scored
+            t=27  p1.1@1 scored
+            t=32  step 1 over
+            t=58  p2.0@2 scored
+            t=58  warning: reward, step 2, prompt p2, sample 0: reward `judge`: timed out: no answer in 6 s; its group is not trained on; further ones of the step are counted in `reward/errors/timeout`
+            t=59  p2.1@2 scored
+            t=62  step 2 over
+            t=98  p3.0@3 scored
+            t=99  p3.1@3 scored
+            t=104 step 3 over
+        "#]],
     );
 }
 
@@ -262,14 +263,14 @@ fn group_rewards_are_added_to_those_of_the_samples() {
     check(
         &log,
         expect![[r#"
-          6 s  p0.0@0 scored
-          7 s  p0.1@0 scored
-         12 s  group of p0 scored
-         16 s  p1.0@0 scored
-         17 s  p1.1@0 scored
-         22 s  group of p1 scored
-         27 s  step 0 over
-    "#]],
+            t=6   p0.0@0 scored
+            t=7   p0.1@0 scored
+            t=12  group of p0 scored
+            t=16  p1.0@0 scored
+            t=17  p1.1@0 scored
+            t=22  group of p1 scored
+            t=27  step 0 over
+        "#]],
     );
 }
 
@@ -403,8 +404,11 @@ fn speculation_cancels() {
     }
 }
 
-/// Never ends for prompt 1, and says when it is gone.
-struct Stuck(Arc<AtomicBool>);
+/// Never ends for prompt 1, and says when it has begun and when it is gone.
+struct Stuck {
+    begun: Sender<()>,
+    gone: Arc<AtomicBool>,
+}
 
 struct Gone(Arc<AtomicBool>);
 
@@ -417,15 +421,38 @@ impl Drop for Gone {
 impl Reward for Stuck {
     async fn score(&self, sample: &Sample, context: &Context) -> Result<Score, RewardError> {
         if sample.id.prompt.0 == 1 {
-            let _gone = Gone(self.0.clone());
+            let _gone = Gone(self.gone.clone());
             context.metric("stuck", 1.0);
+            self.begun.send(()).expect("the schedule waits");
             std::future::pending::<()>().await;
         }
         Ok(1.0.into())
     }
 }
 
-/// Remembers what was gone when a step ended.
+/// Hears of the last response only once the reward that is to be cancelled has begun.
+struct AfterBegun(Script, Receiver<()>);
+
+impl Schedule for AfterBegun {
+    fn on(&mut self, now: Nanos, event: Event) {
+        if let Event::Response { id, .. } = &event
+            && (id.prompt.0, id.sample) == (0, 1)
+        {
+            self.1.recv_timeout(Duration::from_secs(60)).expect("the reward begins");
+        }
+        self.0.on(now, event);
+    }
+
+    fn poll(&mut self) -> Option<Decision> {
+        self.0.poll()
+    }
+
+    fn wants_prompts(&self) -> bool {
+        self.0.wants_prompts()
+    }
+}
+
+/// Sees what is gone when a step ends.
 struct AtTheEnd(Arc<AtomicBool>, Reports);
 
 impl Observer for AtTheEnd {
@@ -438,14 +465,15 @@ impl Observer for AtTheEnd {
 #[test]
 fn a_live_reward_that_is_cancelled_is_gone_before_its_step_is_over() {
     let gone = Arc::new(AtomicBool::new(false));
-    let reward = SharedReward::new(Stuck(gone.clone()));
+    let (begun, waits) = channel();
+    let reward = Stuck { begun, gone: gone.clone() };
     let then = [((0, 1), vec![admit(0, &[0, 1]), defer(1), close()])];
-    let mut run = Run::of(Script::new(&[(0, 2), (1, 1)], then));
+    let mut run = Run::of(AfterBegun(Script::new(&[(0, 2), (1, 1)], then), waits));
     run.engine.lengths = Some(|id| if id.prompt.0 == 1 { 1 } else { 2 + id.sample });
     let run = Run { prompts: 2, router: Router::default().route("*", reward), ..run };
     let reports = Reports::default();
     run.observed_by(AtTheEnd(gone, reports.clone())).expect("no fault");
     let reports = reports.0.take();
     assert_eq!(trained(&reports).len(), 2);
-    assert_eq!(metrics(&reports[0], ["reward/cancelled"]), [1.0]);
+    assert_eq!(metrics(&reports[0], ["reward/cancelled", "reward/stuck"]), [1.0, 1.0]);
 }

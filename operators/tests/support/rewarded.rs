@@ -43,7 +43,7 @@ impl Log {
 
     pub fn say(&self, line: impl std::fmt::Display) {
         let seconds = self.clock.now().0 / SECOND;
-        self.lines.lock().expect("unpoisoned").push(format!("{seconds:3} s  {line}"));
+        self.lines.lock().expect("unpoisoned").push(format!("t={seconds:<3} {line}"));
     }
 
     pub fn text(&self) -> String {
