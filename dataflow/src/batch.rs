@@ -14,7 +14,8 @@ use std::io::Write;
 use std::sync::{Arc, OnceLock};
 
 use arrow::array::{
-    Array, AsArray, ListArray, PrimitiveArray, RecordBatch, RecordBatchOptions, StringArray,
+    Array, AsArray, BooleanArray, ListArray, PrimitiveArray, RecordBatch, RecordBatchOptions,
+    StringArray,
 };
 use arrow::buffer::Buffer;
 use arrow::datatypes::{ArrowPrimitiveType, SchemaRef};
@@ -99,6 +100,15 @@ impl Batch {
     #[must_use]
     pub fn text(&self, column: &str) -> &StringArray {
         self.column(column).as_string_opt().unwrap_or_else(|| self.mistyped(column))
+    }
+
+    /// A column of truth values.
+    ///
+    /// # Panics
+    /// If there is no such column of truth values.
+    #[must_use]
+    pub fn booleans(&self, column: &str) -> &BooleanArray {
+        self.column(column).as_boolean_opt().unwrap_or_else(|| self.mistyped(column))
     }
 
     /// A list column.

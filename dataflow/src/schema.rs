@@ -88,6 +88,8 @@ pub mod column {
     pub const LIMIT: &str = "limit_ns";
     /// `Boolean`: whether it ended with the right result, also where that was after its limit (an audit).
     pub const CORRECT: &str = "correct";
+    /// `Boolean`: whether it was let run on past its limit.
+    pub const AUDITED: &str = "audited";
     /// `Float32`: how much the response counts in the loss; 1 unless a schedule corrects for what it selects.
     pub const WEIGHT: &str = "weight";
     /// `List<Float32>`: the advantage of each token.
@@ -216,6 +218,16 @@ pub static EXECUTIONS: LazyLock<SchemaRef> = LazyLock::new(|| {
         required(TOOK, DataType::UInt64),
         required(LIMIT, DataType::UInt64),
         required(CORRECT, DataType::Boolean),
+        required(AUDITED, DataType::Boolean),
+    ])
+});
+
+/// The longest correct execution of each test case that is other than it was a step before, one row each.
+pub static ANCHORS: LazyLock<SchemaRef> = LazyLock::new(|| {
+    schema([
+        required(ROW, DataType::UInt64),
+        required(CASE, DataType::UInt32),
+        required(TOOK, DataType::UInt64),
     ])
 });
 
@@ -235,7 +247,7 @@ pub static ERRORS: LazyLock<SchemaRef> = LazyLock::new(|| {
 
 /// Every stream schema with its name, for tests that go over all of them.
 #[must_use]
-pub fn all() -> [(&'static str, SchemaRef); 11] {
+pub fn all() -> [(&'static str, SchemaRef); 12] {
     [
         ("prompts", PROMPTS.clone()),
         ("requests", REQUESTS.clone()),
@@ -246,6 +258,7 @@ pub fn all() -> [(&'static str, SchemaRef); 11] {
         ("decisions", DECISIONS.clone()),
         ("placements", PLACEMENTS.clone()),
         ("executions", EXECUTIONS.clone()),
+        ("anchors", ANCHORS.clone()),
         ("metrics", METRICS.clone()),
         ("errors", ERRORS.clone()),
     ]

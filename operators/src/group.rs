@@ -55,7 +55,7 @@ pub trait GroupExt<'scope> {
 
 impl<'scope> GroupExt<'scope> for Scored<'scope> {
     fn group(self) -> Groups<'scope> {
-        let Self { samples, decisions, placements, errors, warnings, scoring, .. } = self;
+        let Self { samples, decisions, placements, metrics, errors, warnings, scoring, .. } = self;
         let groups = group(samples, decisions.clone(), scoring.tallies.clone());
         let (groups, errors, warnings) = if scoring.router.scores_groups() {
             let scored = score_groups(groups, &scoring);
@@ -63,7 +63,7 @@ impl<'scope> GroupExt<'scope> for Scored<'scope> {
         } else {
             (groups, errors, warnings)
         };
-        let metrics = scoring.tallies.report(groups.clone(), decisions.clone());
+        let metrics = metrics.concat(scoring.tallies.report(groups.clone(), decisions.clone()));
         let fetch = Fetch::default();
         Groups { groups, decisions, placements, metrics, errors, warnings, fetch }
     }

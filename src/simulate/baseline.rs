@@ -1,5 +1,6 @@
 //! The baseline of a job, and which jobs are the same run.
 
+use rollpacker_operators::reward::Timeout;
 use toml::Table;
 
 use super::job::Job;
@@ -18,13 +19,13 @@ impl RawJob {
         raw.rollout.dispatch = None;
         raw.rollout.hand_out = HandOut::Together;
         raw.tasks.judge_placement = None;
-        raw.tasks.timeout = None;
+        (raw.tasks.timeout, raw.tasks.audit_share, raw.tasks.reference_time) = (None, None, None);
         raw
     }
 
     /// Whether the baseline of a job has an override as the job has it.
     pub(super) fn is_kept(setting: &str) -> bool {
-        const LEFT: [&str; 8] = [
+        const LEFT: [&str; 10] = [
             "schedule.",
             "pipeline.",
             "stream.",
@@ -33,6 +34,8 @@ impl RawJob {
             "rollout.hand_out=",
             "tasks.judge_placement=",
             "tasks.timeout=",
+            "tasks.audit_share=",
+            "tasks.reference_time=",
         ];
         !LEFT.iter().any(|left| setting.starts_with(left))
     }
@@ -55,6 +58,9 @@ impl Job {
         raw.rollout.dispatch = Some(self.dispatch);
         raw.tasks.judge_placement = Some(self.judge);
         raw.tasks.timeout = Some(self.timeout);
+        let adapts = self.timeout == Timeout::Adaptive;
+        raw.tasks.audit_share = adapts.then_some(self.limits().audit_share);
+        raw.tasks.reference_time = adapts.then_some(self.raw.tasks.reference_time.unwrap_or(true));
         // It reads each prompt once, and no more than it trains on.
         let read = self.total_steps().saturating_mul(raw.data.train_batch_size as u64);
         if raw.schedule.name == "sync" && read <= self.prompts() {

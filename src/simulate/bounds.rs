@@ -39,7 +39,10 @@ impl RawJob {
             "more than 0 with the other shares",
         )?;
         at_least("tasks.sandbox_slots", tasks.sandbox_slots.unwrap_or(1), 1)?;
-        within("tasks.timeout_s", tasks.timeout_s, |s| s > 0.0, "a finite number above 0")?;
+        let longest = |s: f64| s > 0.0 && s <= 86_400.0;
+        within("tasks.timeout_s", tasks.timeout_s, longest, "above 0, at most 86400")?;
+        let audited = |share: f64| (0.0..=1.0).contains(&share);
+        within("tasks.audit_share", tasks.audit_share.unwrap_or(0.0), audited, "in [0, 1]")?;
         for (key, value) in [
             ("stream.from", stream.from),
             ("stream.to", stream.to),

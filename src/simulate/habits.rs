@@ -1,8 +1,9 @@
 //! What the authors of a schedule do where a job does not say.
 
 use rollpacker_operators::overlap::{Fetch, Scoring};
+use rollpacker_operators::reward::Timeout;
 
-use super::raw::{Dispatch, Judge, Placement, RawJob, Timeout};
+use super::raw::{Dispatch, Judge, Placement, RawJob};
 use crate::recipe::{RecipeError, raw};
 
 /// How the authors of a schedule run it.

@@ -1,9 +1,10 @@
 //! Settings that have no effect beside others: refused where a job has them, left out where a sweep brings the others.
 
 use rollpacker_operators::overlap::{Fetch, Scoring};
+use rollpacker_operators::reward::Timeout;
 use toml::{Table, Value};
 
-use super::raw::{Placement, Planner, PlannerRule, RawJob, Source, Stream, Timeout, Trigger};
+use super::raw::{Placement, Planner, PlannerRule, RawJob, Source, Stream, Trigger};
 use crate::recipe::RecipeError;
 use crate::recipe::error::bound;
 
@@ -24,11 +25,22 @@ impl RawJob {
                 "fixed with rewards after the rollout: no time of a task is known before";
             return Err(bound("tasks.timeout", expected, "adaptive"));
         }
+        if let (Timeout::Fixed, Some((key, found))) = (self.timeout()?, self.adapting().next()) {
+            let expected = "nothing with tasks.timeout = fixed: the limit follows from nothing";
+            return Err(bound(key, expected, found));
+        }
         if let (Some(_), Some(rounds)) = (self.data.prompts, self.data.epoch_rounds) {
             let expected = "nothing beside data.prompts, which says the same";
             return Err(bound("data.epoch_rounds", expected, rounds));
         }
         self.refuse_idle_lengths()
+    }
+
+    /// What is said of adaptive limits.
+    fn adapting(&self) -> impl Iterator<Item = (&'static str, String)> {
+        let share = self.tasks.audit_share.map(|share| ("tasks.audit_share", share.to_string()));
+        let told = self.tasks.reference_time;
+        share.into_iter().chain(told.map(|told| ("tasks.reference_time", told.to_string())))
     }
 
     fn refuse_idle_lengths(&self) -> Result<(), RecipeError> {
@@ -75,6 +87,10 @@ impl RawJob {
             && self.scoring()? == Scoring::AfterRollout
         {
             self.tasks.timeout = self.tasks.timeout.filter(|timeout| *timeout == Timeout::Fixed);
+        }
+        let times_out = brings("pipeline.reward") || brings("schedule.name");
+        if (times_out || brings("tasks.timeout")) && self.timeout()? == Timeout::Fixed {
+            (self.tasks.audit_share, self.tasks.reference_time) = (None, None);
         }
         if decides("pipeline.gradient", self.pipeline.gradient.is_some()) {
             let max_groups = self.pipeline.max_groups.take();

@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use rollpacker_datasets::Trace;
 use rollpacker_operators::overlap::{Fetch, Scoring};
+use rollpacker_operators::reward::{LimitOptions, Timeout};
 use rollpacker_operators::schedule::Builtin;
 use rollpacker_stages::cluster::{Calibration, Cost, Hardware, ModelShape, TrainingLayout};
 use toml::Value;
 
 use super::layout;
 use super::outcome::Charted;
-use super::raw::{Dispatch, Judge, Layout, Placement, RawJob, Timeout};
+use super::raw::{Dispatch, Judge, Layout, Placement, RawJob};
 use crate::recipe::RecipeError;
 use crate::recipe::schedule::{Section, Size};
 
@@ -104,6 +105,20 @@ impl Job {
     #[must_use]
     pub(super) fn cost(&self) -> Cost {
         Cost::new(self.hardware.clone(), self.model.clone(), self.calibration)
+    }
+
+    /// How the sandbox's time limits are set.
+    #[must_use]
+    pub fn limits(&self) -> LimitOptions {
+        let tasks = &self.raw.tasks;
+        let defaults = LimitOptions::default();
+        LimitOptions {
+            timeout: self.timeout,
+            min_timeout_s: defaults.min_timeout_s.min(tasks.timeout_s),
+            max_timeout_s: tasks.timeout_s,
+            audit_share: tasks.audit_share.unwrap_or(defaults.audit_share),
+            ..defaults
+        }
     }
 
     /// Steps that are run, those that do not count included.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use rollpacker_operators::overlap::Scoring;
+use rollpacker_operators::reward::Timeout;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
@@ -164,6 +165,12 @@ section! {
         timeout: Option<Timeout> = None,
         /// The fixed time limit, and the upper bound of the adaptive one.
         timeout_s: f64 = 30.0,
+        /// Whether the dataset says what a correct solution takes, which adaptive limits go by until a right answer is known; left out, it
+        /// does.
+        reference_time: Option<bool> = None,
+        /// Share of the responses that an adaptive limit does not end before `timeout_s`, to learn how often it is wrong; left out, that of
+        /// recipes.
+        audit_share: Option<f64> = None,
     }
 }
 
@@ -289,16 +296,6 @@ choice! {
         Dedicated,
         /// On those of the rollout.
         Colocated,
-    }
-}
-
-choice! {
-    /// How long a sandbox waits.
-    Timeout {
-        /// Always the same.
-        Fixed,
-        /// By the longest right execution known.
-        Adaptive,
     }
 }
 

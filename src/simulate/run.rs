@@ -14,7 +14,7 @@ use rollpacker_operators::prompts::{PromptRow, prompt_batch};
 use rollpacker_operators::schedule::operator::Stop;
 use rollpacker_operators::trainer::TrainerThread;
 use rollpacker_stages::cluster::{Cost, TrainingLayout};
-use rollpacker_stages::reward::{Limits, Router};
+use rollpacker_stages::reward::Router;
 use rollpacker_stages::rollout::simulated::lengths::LengthModel;
 use rollpacker_stages::rollout::simulated::{self, SimulatedEngine, SimulatedEngineConfig};
 use rollpacker_stages::train::simulated::SimulatedTrainer;
@@ -58,6 +58,7 @@ fn recorder(job: &Job, log: TrainingLog, weight_sync: f64) -> Rc<RefCell<Recorde
 
 /// What the stages of a run share.
 struct Stages {
+    seed: u64,
     clock: VirtualClock,
     cost: Cost,
     layout: TrainingLayout,
@@ -71,6 +72,7 @@ impl Stages {
         let calibration = job.calibration;
         let lengths = population::lengths(job, seed)?;
         Ok(Self {
+            seed,
             cost: job.cost(),
             layout: job.training_layout(),
             router: tasks::router(job, seed, &calibration, &lengths, &clock),
@@ -93,7 +95,7 @@ impl Stages {
                 .publish_initial()
                 .map_err(|reason| anyhow!("publishing the initial weights: {reason}"))?,
             router: self.router,
-            limit: Box::new(Limits::default()),
+            limit: Box::new(tasks::limit(job, self.seed)?),
             scoring: job.scoring,
             advantage: Rc::new(Grpo::default()),
             trainer,

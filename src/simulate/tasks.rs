@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use rollpacker_dataflow::clock::{Nanos, VirtualClock};
 use rollpacker_operators::overlap::Scoring;
+use rollpacker_operators::reward::Timeouts;
 use rollpacker_stages::cluster::Calibration;
 use rollpacker_stages::reward::Router;
 use rollpacker_stages::reward::simulated::{
@@ -12,7 +13,7 @@ use rollpacker_stages::reward::simulated::{
 use rollpacker_stages::rollout::simulated::lengths::LengthModel;
 
 use super::job::Job;
-use super::raw::{Judge, Timeout};
+use super::raw::Judge;
 
 /// Sandbox slots of a GPU: the CPU workers beside it.
 const SLOTS_PER_GPU: usize = 8;
@@ -28,15 +29,11 @@ pub(super) fn router(
 ) -> Router {
     let tasks = &job.raw.tasks;
     let after_rollout = job.scoring == Scoring::AfterRollout;
-    let seconds = tasks.timeout_s;
     let config = SimulatedRewardsConfig {
         seed,
         slots: tasks.sandbox_slots.unwrap_or(SLOTS_PER_GPU * job.raw.cluster.gpus as usize),
         workers: if job.raw.schedule.name == "sync" { Workers::InTurn } else { Workers::FirstFree },
-        timeout: match job.timeout {
-            Timeout::Adaptive => simulated::Timeout::Adaptive { seconds },
-            Timeout::Fixed => simulated::Timeout::Fixed { seconds },
-        },
+        reference_time: tasks.reference_time.unwrap_or(true),
         judge: match job.judge {
             Judge::Dedicated => simulated::Judge::Dedicated,
             Judge::Colocated => simulated::Judge::Colocated,
@@ -45,6 +42,14 @@ pub(super) fn router(
         report_interval: Nanos::from_secs_f64(job.raw.rollout.report_interval_s),
     };
     simulated_router(&config, calibration, lengths.clone(), clock)
+}
+
+/// How long the sandbox waits for a run.
+///
+/// # Errors
+/// If an option is out of its bounds.
+pub(super) fn limit(job: &Job, seed: u64) -> anyhow::Result<Timeouts> {
+    Ok(Timeouts::new(job.limits(), seed)?)
 }
 
 /// Factor on the time of decoding: a judge on the devices of the rollout takes its share of them while responses are scored.

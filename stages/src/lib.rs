@@ -1,6 +1,7 @@
 //! The work of an RL step behind small traits.
 
 pub mod cluster;
+pub mod draw;
 pub mod fields;
 pub mod model;
 pub mod reward;

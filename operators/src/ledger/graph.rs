@@ -1,29 +1,24 @@
 //! The ledger on streams: facts of each step in, arrangements that keep them, metrics out.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
-use arrow::array::{Float64Array, StringArray};
-use rollpacker_dataflow::batch::{Batch, BatchStream};
+use rollpacker_dataflow::batch::BatchStream;
 use rollpacker_dataflow::differential_dataflow::AsCollection;
 use rollpacker_dataflow::differential_dataflow::VecCollection;
-use rollpacker_dataflow::schema;
 use rollpacker_dataflow::step::{PromptId, Step};
 use rollpacker_dataflow::timely::container::CapacityContainerBuilder;
-use rollpacker_dataflow::timely::container::NoopBuilder;
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
+use rollpacker_dataflow::timely::dataflow::operators::generic::OutputBuilder;
 use rollpacker_dataflow::timely::dataflow::operators::generic::builder_rc::OperatorBuilder;
-use rollpacker_dataflow::timely::dataflow::operators::generic::{Operator, OutputBuilder};
 use rollpacker_dataflow::timely::dataflow::operators::{Capability, InputCapability};
 use rollpacker_stages::train::Metrics;
 use serde::{Deserialize, Serialize};
 
 use super::bias::{UNIT, Weighed};
+use super::by_step::by_step;
 use super::facts::{Facts, Gathering, Launches, Length, Waits};
 use super::{Lengths, Recorded};
-
-/// What a step makes true, and what it takes back.
-type Changes = Vec<(Told, isize)>;
+use crate::policy::metrics_batch;
 
 /// The diff of a length: responses, weights and squared weights.
 type Weighing = (i64, i64, i64);
@@ -44,7 +39,7 @@ enum Told {
 pub(super) fn ledger(recorded: Recorded<'_>, cap: u32) -> BatchStream<'_> {
     let Read { lengths, rows, waiting } = read(recorded);
     let told = compare(lengths, cap).concat(histories(rows)).concat(waits(waiting));
-    report(told)
+    by_step(told, "bias", |step, changes| metrics_batch(&metrics(step, changes)))
 }
 
 /// The facts as collections.
@@ -196,36 +191,6 @@ fn waits(waiting: VecCollection<'_, Step, (PromptId, Step)>) -> VecCollection<'_
     told.map(|((), told)| told)
 }
 
-/// Metrics of each step from what became true in it, and from what was true until then.
-fn report<'scope>(told: VecCollection<'scope, Step, Told>) -> BatchStream<'scope> {
-    told.inner.unary_frontier::<NoopBuilder<Batch>, _, _, _>(
-        Pipeline,
-        "bias",
-        |capability, _info| {
-            drop(capability);
-            let mut steps: BTreeMap<Step, (Capability<Step>, Changes)> = BTreeMap::new();
-            move |(input, frontier), output| {
-                input.for_each(|capability, updates| {
-                    for (told, step, change) in updates.drain(..) {
-                        let held = || (capability.delayed(&step, 0), Vec::new());
-                        steps.entry(step).or_insert_with(held).1.push((told, change));
-                    }
-                });
-                while let Some(first) = steps.first_entry() {
-                    if frontier.less_equal(first.key()) {
-                        break;
-                    }
-                    let (step, (capability, changes)) = first.remove_entry();
-                    let mut batch = metrics_batch(&metrics(step, &changes));
-                    if batch.num_rows() > 0 {
-                        output.session_with_builder(&capability).give_container(&mut batch);
-                    }
-                }
-            }
-        },
-    )
-}
-
 fn metrics(step: Step, changes: &[(Told, isize)]) -> Metrics {
     let mut metrics = Metrics::new();
     for (told, _) in changes.iter().filter(|(_, change)| *change > 0) {
@@ -302,14 +267,4 @@ fn of_waiting(step: Step, prompts: i64, sum: i64, first: u64) -> Metrics {
         ("ledger/mean_wait".to_owned(), mean),
         ("ledger/longest_wait".to_owned(), longest as f64),
     ])
-}
-
-fn metrics_batch(metrics: &Metrics) -> Batch {
-    Batch::from_columns(
-        &schema::METRICS,
-        vec![
-            Arc::new(StringArray::from_iter_values(metrics.keys())),
-            Arc::new(Float64Array::from_iter_values(metrics.values().copied())),
-        ],
-    )
 }

@@ -46,8 +46,11 @@
 //! | `ledger/between_row_share` | share of the variance of whole lengths that lies between rows: what a history of rows can foretell |
 //! | `ledger/pass_rate` | mean score of trained responses |
 //! | `ledger/waiting_prompts`, `ledger/mean_wait`, `ledger/longest_wait` | deferred prompts, and the steps that they have waited |
+//! | `ledger/anchored_cases`, `ledger/mean_anchor_s` | test cases with a correct execution, and the mean of the longest of each |
 
+mod anchors;
 mod bias;
+mod by_step;
 mod facts;
 mod graph;
 
@@ -55,6 +58,7 @@ use rollpacker_dataflow::batch::BatchStream;
 
 use crate::survival::Survival;
 
+pub use anchors::{Anchors, anchors};
 pub use bias::Trained;
 
 /// The streams that the ledger learns from.

@@ -10,6 +10,7 @@ mod load;
 mod score_row;
 mod scorer;
 mod tally;
+mod timeouts;
 mod wanted;
 
 use std::sync::Arc;
@@ -21,10 +22,12 @@ use rollpacker_dataflow::clock::Clock;
 use rollpacker_dataflow::fault::{Fault, faults_batch};
 use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::schema;
+use rollpacker_dataflow::step::Steps;
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
-use rollpacker_dataflow::timely::dataflow::operators::{Concat, ConnectLoop};
+use rollpacker_dataflow::timely::dataflow::operators::{Concat, ConnectLoop, Feedback};
 use rollpacker_stages::reward::{Execution, Router};
 
+use crate::ledger::{Anchors, anchors};
 use crate::rollout::Rollouts;
 use crate::rows::Row;
 
@@ -37,6 +40,7 @@ pub(crate) use self::tally::Tallies;
 use self::wanted::Owed;
 
 pub use self::limit::Limit;
+pub use self::timeouts::{LimitError, LimitOptions, Timeout, Timeouts};
 
 /// The operator, in metrics and faults.
 const NAME: &str = "reward";
@@ -51,6 +55,8 @@ pub struct Scored<'scope> {
     pub placements: Option<BatchStream<'scope>>,
     /// Batches of [`schema::EXECUTIONS`], with the scores that they led to.
     pub executions: BatchStream<'scope>,
+    /// Batches of [`schema::METRICS`]: what executions say of the limits of test cases.
+    pub metrics: BatchStream<'scope>,
     /// Errors so far.
     pub errors: BatchStream<'scope>,
     /// Batches of [`schema::ERRORS`] that end nothing: the first error of a reward and kind in each step, where the route goes on.
@@ -102,19 +108,32 @@ impl<'scope> RewardExt<'scope> for Rollouts<'scope> {
             (true, false) => Owed::Undecided,
         };
         let rules = Rules { router: router.clone(), limit, scoring, owed, clock: clock.clone() };
-        let given =
-            score(self.responses, self.decisions.clone(), rules, executor.clone(), tallies.clone());
+        // The summary may be 0: nothing follows from anchors, so this is no cycle of times.
+        let (edge, known) = self.responses.scope().feedback(Steps(0));
+        let told = Told { responses: self.responses, decisions: self.decisions.clone(), known };
+        let given = score(told, rules, executor.clone(), tallies.clone());
         given.samples.clone().connect_loop(self.scores);
+        let Anchors { changes, metrics } = anchors(given.executions.clone());
+        changes.connect_loop(edge);
         Scored {
             samples: given.samples,
             decisions: self.decisions,
             placements: self.placements,
             executions: given.executions,
+            metrics,
             errors: self.errors.concat(given.errors),
             warnings: given.warnings,
             scoring: GroupScoring { router, executor, clock, tallies, wants_scores },
         }
     }
+}
+
+/// What the operator hears of.
+struct Told<'scope> {
+    responses: BatchStream<'scope>,
+    decisions: BatchStream<'scope>,
+    /// Batches of [`schema::ANCHORS`]: what the ledger knows of test cases.
+    known: BatchStream<'scope>,
 }
 
 /// What the operator gives.
@@ -126,16 +145,16 @@ struct Given<'scope> {
 }
 
 fn score<'scope>(
-    responses: BatchStream<'scope>,
-    decisions: BatchStream<'scope>,
+    told: Told<'scope>,
     rules: Rules<impl Limit + 'static>,
     executor: Executor,
     tallies: Tallies,
 ) -> Given<'scope> {
-    let mut operator = Operator::new(NAME, responses.scope());
-    let mut responses = operator.input(responses, Pipeline, &schema::RESPONSES);
-    let mut decisions = operator.input(decisions, Pipeline, &schema::DECISIONS);
-    // Decisions only ever take away: nothing follows from them.
+    let mut operator = Operator::new(NAME, told.responses.scope());
+    let mut responses = operator.input(told.responses, Pipeline, &schema::RESPONSES);
+    let mut decisions = operator.input(told.decisions, Pipeline, &schema::DECISIONS);
+    let mut known = operator.input(told.known, Pipeline, &schema::ANCHORS);
+    // Decisions only ever take away, and anchors shape what is scored: nothing follows from them.
     let (mut scored, samples) = operator.output(&schema::SCORED, &[0]);
     let (mut executed, executions) = operator.output(&schema::EXECUTIONS, &[0]);
     let (mut failed, errors) = operator.output(&schema::ERRORS, &[0]);
@@ -147,6 +166,7 @@ fn score<'scope>(
         move |frontiers| {
             // Decisions first: what they drop is not begun.
             decisions.for_each(|capability, batch| scorer.decide(*capability.time(), &batch));
+            known.for_each(|_, batch| scorer.know(&batch));
             responses.for_each(|capability, batch| {
                 scorer.arrive(*capability.time(), &batch, || Capabilities {
                     scored: capability.retain(scored.index()),
@@ -166,7 +186,7 @@ fn score<'scope>(
                 executed.give(&capabilities.executions, executions_batch(run));
                 warned.give(&capabilities.warnings, warnings_batch(run));
             }
-            scorer.forget(frontiers);
+            scorer.forget(&frontiers[..2]);
         }
     });
     Given { samples, executions, errors, warnings }
@@ -195,7 +215,9 @@ fn executions_batch(run: &[Arrived]) -> Batch {
     };
     let rows = UInt64Array::from_iter_values(all.iter().map(|(row, _)| *row));
     let cases = UInt32Array::from_iter_values(all.iter().map(|(_, execution)| execution.case));
-    let correct: BooleanArray = all.iter().map(|(_, execution)| Some(execution.correct)).collect();
+    let flags = |of: fn(&Execution) -> bool| {
+        Arc::new(BooleanArray::from_iter(all.iter().map(|(_, execution)| Some(of(execution)))))
+    };
     Batch::from_columns(
         &schema::EXECUTIONS,
         vec![
@@ -203,7 +225,8 @@ fn executions_batch(run: &[Arrived]) -> Batch {
             Arc::new(cases),
             times(|execution| execution.took.0),
             times(|execution| execution.limit.0),
-            Arc::new(correct),
+            flags(|execution| execution.correct),
+            flags(|execution| execution.audited),
         ],
     )
 }

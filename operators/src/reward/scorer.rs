@@ -7,7 +7,7 @@ use std::sync::Arc;
 use arrow::datatypes::{Int32Type, UInt32Type, UInt64Type};
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::bridge::{Lost, Tasks};
-use rollpacker_dataflow::clock::Clock;
+use rollpacker_dataflow::clock::{Clock, Nanos};
 use rollpacker_dataflow::fault::Fault;
 use rollpacker_dataflow::schema::column;
 use rollpacker_dataflow::step::{PromptId, SampleId, Step};
@@ -98,6 +98,16 @@ impl<L: Limit> Scorer<L> {
     fn round(&mut self, step: Step) -> &mut Wanted {
         let owed = self.rules.owed;
         self.rounds.entry(step).or_insert_with(|| Wanted::new(owed))
+    }
+
+    /// Takes in what the ledger knows of test cases.
+    pub(super) fn know(&mut self, batch: &Batch) {
+        let rows = batch.values::<UInt64Type>(column::ROW).values();
+        let cases = batch.values::<UInt32Type>(column::CASE).values();
+        let longest = batch.values::<UInt64Type>(column::TOOK).values();
+        for ((row, case), longest) in rows.iter().zip(cases).zip(longest) {
+            self.rules.limit.anchored(*row, *case, Nanos(*longest));
+        }
     }
 
     /// Takes decisions in, and cancels what is no longer wanted.

@@ -17,6 +17,7 @@ use rollpacker_operators::advantage::Grpo;
 use rollpacker_operators::overlap::Scoring;
 use rollpacker_operators::policy::policy_batch;
 use rollpacker_operators::report::{Observed, Observer, StepReport, observe};
+use rollpacker_operators::reward::Limit;
 use rollpacker_operators::schedule::operator::Prompts;
 use rollpacker_operators::schedule::{Decision, Event, Queue, Reason, Round, Schedule};
 use rollpacker_operators::trainer::TrainerThread;
@@ -201,6 +202,7 @@ pub struct Rewarded {
     pub log: Log,
     pub schedule: Box<dyn Schedule>,
     pub router: Router,
+    pub limit: Box<dyn Limit>,
     pub scoring: Scoring,
     pub seconds: Box<dyn Fn(SampleId) -> u64>,
     pub prompts: u64,
@@ -215,6 +217,7 @@ impl Rewarded {
             log: log.clone(),
             schedule: Box::new(schedule),
             router,
+            limit: Box::new(Limits::default()),
             scoring: Scoring::Streamed,
             seconds: Box::new(|id| 10 * id.prompt.0 + u64::from(id.sample) + 1),
             prompts: 2,
@@ -246,7 +249,7 @@ impl Rewarded {
             }
             let (responses, decisions) = (rollouts.responses.clone(), rollouts.decisions.clone());
             let gradients = rollouts
-                .reward(self.router, Limits::default(), Executor::Inline, time.clone())
+                .reward(self.router, self.limit, Executor::Inline, time.clone())
                 .group()
                 .advantage(Grpo::default())
                 .gradient(trainer);

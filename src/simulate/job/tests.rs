@@ -154,6 +154,12 @@ fn what_would_be_read_and_ignored_is_refused() {
         ],
     );
     check(
+        &["tasks.timeout=fixed", "tasks.audit_share=0.1"],
+        expect![
+            "key `tasks.audit_share`: expected nothing with tasks.timeout = fixed: the limit follows from nothing, found 0.1"
+        ],
+    );
+    check(
         &["lengths.file=a.csv"],
         expect!["key `lengths.source`: expected trace beside lengths.file, found paper"],
     );

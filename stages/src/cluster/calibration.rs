@@ -71,11 +71,6 @@ pub struct Calibration {
     pub judge_colocated: f64,
     /// Factor on the time of decoding beside a colocated judge. Fig. 14a; not fitted.
     pub judge_slowdown: f64,
-    /// Least seconds that a sandbox waits where its limit adapts to the task. Not fitted; Fig. 14c agrees.
-    pub sandbox_patience: f64,
-    /// What the limit of a sandbox is, in median times of the task. Section 4.3: 1.5 times the longest correct run, which is taken
-    /// to be 1.3 medians; not fitted.
-    pub sandbox_slack: f64,
     /// Correlation of the times of two runs for one task, in ranks of a normal. Not identified by the figures.
     pub sandbox_correlation: f64,
 }
@@ -110,8 +105,6 @@ impl Default for Calibration {
             judge_dedicated: 2.0,
             judge_colocated: 2.0,
             judge_slowdown: 1.04,
-            sandbox_patience: 3.0,
-            sandbox_slack: 1.95,
             sandbox_correlation: 0.5,
         }
     }

@@ -64,6 +64,21 @@ impl Limits {
     pub fn run_for(&self, case: usize, reference: Option<Nanos>) -> Nanos {
         if self.audit { self.rule.max } else { self.of(case, reference) }
     }
+
+    /// What an execution of the case says: it ran for `took`, and was right or not.
+    #[must_use]
+    pub fn execution(
+        &self,
+        case: usize,
+        reference: Option<Nanos>,
+        took: Nanos,
+        correct: bool,
+    ) -> Execution {
+        let limit = self.of(case, reference);
+        let audited = self.run_for(case, reference) > limit;
+        let case = u32::try_from(case).unwrap_or(u32::MAX);
+        Execution { case, took, limit, correct, audited }
+    }
 }
 
 /// One execution of a test case: what limits are learned from.
@@ -71,12 +86,34 @@ impl Limits {
 pub struct Execution {
     /// Which of the prompt's test cases, from 0.
     pub case: u32,
-    /// How long it ran.
+    /// How long it ran; no less than `limit` where it was ended there.
     pub took: Nanos,
     /// What it was allowed.
     pub limit: Nanos,
     /// Whether it ended with the right result, also where that was after its limit (an audit).
     pub correct: bool,
+    /// Whether it was let run on past its limit.
+    pub audited: bool,
+}
+
+impl Execution {
+    /// Whether its limit ended it, or would have but for an audit.
+    #[must_use]
+    pub fn is_killed(&self) -> bool {
+        self.took > self.limit || (self.took == self.limit && !self.correct)
+    }
+
+    /// Whether an audit found that its limit ended it before it would have been right.
+    #[must_use]
+    pub fn is_wrongly_killed(&self) -> bool {
+        self.audited && self.is_killed() && self.correct
+    }
+
+    /// Whether it counts as right: it ended within its limit with the right result.
+    #[must_use]
+    pub fn is_right(&self) -> bool {
+        self.correct && !self.is_killed()
+    }
 }
 
 #[cfg(test)]
@@ -104,5 +141,11 @@ mod tests {
         let limits = Limits { anchors: [Some(Nanos(1))].into(), audit: true, ..Limits::default() };
         assert_eq!(limits.run_for(0, None), LimitRule::default().max);
         assert_eq!(limits.of(0, None), LimitRule::default().min);
+        let late = limits.execution(0, None, Nanos(2_000_000_001), true);
+        assert!(late.audited && late.is_killed() && late.is_wrongly_killed() && !late.is_right());
+        let at_the_limit = limits.execution(0, None, Nanos(2_000_000_000), true);
+        assert!(at_the_limit.is_right());
+        let unknown = limits.execution(1, None, LimitRule::default().max, false);
+        assert!(!unknown.audited && unknown.is_killed() && !unknown.is_wrongly_killed());
     }
 }

@@ -1,12 +1,13 @@
 //! Rewards of a simulated cluster: they take the virtual time that scoring would take, and draw the score.
 //!
 //! A response is right with the pass rate of its prompt, and wrong if it was cut. Whether, and how long it takes to find out, follow from
-//! the seed and the response alone, except for what others make it wait.
+//! the seed and the response alone, except for what others make it wait, and for the limits of test cases, which are the caller's
+//! ([`Context::limits`]).
 
 mod queue;
 mod sandbox;
 
-pub use sandbox::{SimulatedSandbox, Timeout, Workers};
+pub use sandbox::{SimulatedSandbox, Workers};
 
 use std::sync::Arc;
 
@@ -29,8 +30,8 @@ pub struct SimulatedRewardsConfig {
     pub slots: usize,
     /// Which slot gets which run.
     pub workers: Workers,
-    /// How long the sandbox waits for a run.
-    pub timeout: Timeout,
+    /// Whether the dataset says what a correct run for a task takes, which limits go by until one is known.
+    pub reference_time: bool,
     /// Where the judge runs.
     pub judge: Judge,
     /// Whether all responses of a step are scored at once after its rollout, instead of each as it ends.
@@ -87,7 +88,7 @@ impl Reward for SimulatedMath {
     async fn score(&self, sample: &Sample, _: &Context) -> Result<Score, RewardError> {
         self.course.begin().await;
         self.course.end(self.seconds).await;
-        Ok(self.course.outcome(sample))
+        Ok(self.course.outcome(sample).into())
     }
 }
 
@@ -95,7 +96,7 @@ impl Reward for SimulatedJudge {
     async fn score(&self, sample: &Sample, _: &Context) -> Result<Score, RewardError> {
         self.course.begin().await;
         self.course.end(self.seconds).await;
-        Ok(self.course.outcome(sample))
+        Ok(self.course.outcome(sample).into())
     }
 }
 
@@ -119,6 +120,7 @@ enum What {
     Hang,
     Time,
     TaskTime,
+    ReferenceTime,
 }
 
 impl Course {
@@ -149,10 +151,11 @@ impl Course {
         self.draw.of(what as u64).of(row)
     }
 
-    fn outcome(&self, sample: &Sample) -> Score {
+    /// Whether the response is right.
+    fn outcome(&self, sample: &Sample) -> bool {
         let chance = self.lengths.prompt(sample.row).pass_rate;
         let right = self.draw(What::Score, sample).uniform() < chance;
-        f64::from(right && sample.finish_reason != FinishReason::Length).into()
+        right && sample.finish_reason != FinishReason::Length
     }
 
     /// Waits until the response is handed out.

@@ -6,24 +6,11 @@ use serde::{Deserialize, Serialize};
 use super::queue::Slots;
 use super::{Course, SimulatedRewardsConfig, What};
 use crate::cluster::{Calibration, calibration};
-use crate::reward::{Context, Reward, RewardError, Sample, Score};
+use crate::reward::{Context, Execution, Limits, Reward, RewardError, Sample, Score};
 use crate::rollout::simulated::lengths::{correlated, normal_cdf};
 
-/// How long a sandbox waits for a run.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum Timeout {
-    /// As long for each.
-    Fixed {
-        /// The limit.
-        seconds: f64,
-    },
-    /// By what other runs for the task take (RollPacker, section 4.3).
-    Adaptive {
-        /// The upper bound of the limit.
-        seconds: f64,
-    },
-}
+/// The test case that a response is run on.
+const CASE: usize = 0;
 
 /// Which slot of a sandbox gets which run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,12 +23,13 @@ pub enum Workers {
     InTurn,
 }
 
-/// Executing code: the times of RollPacker's Fig. 8a, on a number of slots, first come first served. A run that reaches its time limit is
-/// wrong.
+/// Executing code: the times of RollPacker's Fig. 8a, on a number of slots, first come first served. A response has one test case; a run
+/// that reaches its time limit is wrong.
 pub struct SimulatedSandbox {
     slots: Slots,
-    timeout: Timeout,
-    calibration: Calibration,
+    /// How much of how long a run takes is the task's, in standard deviations.
+    loading: f64,
+    reference_time: bool,
     course: Course,
 }
 
@@ -52,7 +40,8 @@ impl SimulatedSandbox {
         course: Course,
     ) -> Self {
         let slots = Slots::new(config.slots, config.workers);
-        Self { slots, timeout: config.timeout, calibration: *calibration, course }
+        let loading = calibration.sandbox_correlation.sqrt();
+        Self { slots, loading, reference_time: config.reference_time, course }
     }
 
     /// Seconds that a run takes if it is waited for; `None` if it never ends.
@@ -62,40 +51,42 @@ impl SimulatedSandbox {
             return None;
         }
         let own = course.draw(What::Time, sample).normal();
-        Some(seconds_at(correlated(self.loading(), self.task(sample), own)))
+        Some(self.seconds(sample, own))
     }
 
-    /// Seconds after which a run for the task is given up.
-    fn limit(&self, sample: &Sample) -> f64 {
-        match self.timeout {
-            Timeout::Fixed { seconds } => seconds,
-            Timeout::Adaptive { seconds } => {
-                let median = seconds_at(self.loading() * self.task(sample));
-                let Calibration { sandbox_slack, sandbox_patience, .. } = self.calibration;
-                (sandbox_slack * median).max(sandbox_patience).min(seconds)
-            }
-        }
+    /// What the dataset says: a run of the task's reference solution.
+    fn reference(&self, sample: &Sample) -> Option<Nanos> {
+        let own = || self.course.draw_of_row(What::ReferenceTime, sample.row).normal();
+        self.reference_time.then(|| Nanos::from_secs_f64(self.seconds(sample, own())))
+    }
+
+    /// Seconds of a run that ends; `own` is how long it takes beside others for the task, in standard deviations.
+    fn seconds(&self, sample: &Sample, own: f64) -> f64 {
+        seconds_at(correlated(self.loading, self.task(sample), own))
+    }
+
+    fn execute(&self, sample: &Sample, limits: &Limits) -> Execution {
+        let reference = self.reference(sample);
+        let allowed = limits.run_for(CASE, reference);
+        let ended = self.run(sample).map(Nanos::from_secs_f64).filter(|took| *took < allowed);
+        let correct = ended.is_some() && self.course.outcome(sample);
+        limits.execution(CASE, reference, ended.unwrap_or(allowed), correct)
     }
 
     /// How long runs for the task take beside those for others, in standard deviations.
     fn task(&self, sample: &Sample) -> f64 {
         self.course.draw_of_row(What::TaskTime, sample.row).normal()
     }
-
-    fn loading(&self) -> f64 {
-        self.calibration.sandbox_correlation.sqrt()
-    }
 }
 
 impl Reward for SimulatedSandbox {
-    async fn score(&self, sample: &Sample, _: &Context) -> Result<Score, RewardError> {
+    async fn score(&self, sample: &Sample, context: &Context) -> Result<Score, RewardError> {
         self.course.begin().await;
-        let limit = self.limit(sample);
-        let taken = self.run(sample).filter(|seconds| *seconds < limit);
+        let execution = self.execute(sample, &context.limits);
         let now = self.course.clock.now();
-        let done = self.slots.give(now, Nanos::from_secs_f64(taken.unwrap_or(limit)));
+        let done = self.slots.give(now, execution.took);
         self.course.end(done.since(now).as_secs_f64()).await;
-        Ok(taken.map_or(Score::from(0.0), |_| self.course.outcome(sample)))
+        Ok(Score { executions: vec![execution], ..Score::from(execution.is_right()) })
     }
 }
 

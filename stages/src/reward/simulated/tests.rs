@@ -5,6 +5,7 @@ use futures::stream::{FuturesUnordered, StreamExt};
 use rollpacker_dataflow::step::{PromptId, SampleId, Step};
 
 use super::*;
+use crate::reward::Limits;
 use crate::rollout::simulated::lengths::{EmpiricalConfig, LengthsConfig, PopulationConfig};
 
 fn lengths() -> Arc<dyn LengthModel> {
@@ -17,7 +18,7 @@ fn config() -> SimulatedRewardsConfig {
         seed: 3,
         slots: 64,
         workers: Workers::FirstFree,
-        timeout: Timeout::Fixed { seconds: 30.0 },
+        reference_time: false,
         judge: Judge::Colocated,
         after_rollout: false,
         report_interval: Nanos(0),
@@ -40,18 +41,28 @@ fn sample(data_source: &str, prompt: u64, sample: u32) -> Sample {
     }
 }
 
-/// Scores `samples`, all asked for at time 0: when each score was there, in seconds, and what it was.
+/// Scores `samples`, all asked for at time 0, with limits as they are before anything is known: when each score was there, in seconds,
+/// and what it was.
 fn score(config: &SimulatedRewardsConfig, samples: Vec<Sample>) -> Vec<(f64, f64)> {
+    let scores = score_within(config, samples, &Limits::default());
+    scores.into_iter().map(|(end, score)| (end, score.value)).collect()
+}
+
+fn score_within(
+    config: &SimulatedRewardsConfig,
+    samples: Vec<Sample>,
+    limits: &Limits,
+) -> Vec<(f64, Score)> {
     let clock = VirtualClock::default();
     let router = simulated_router(config, &Calibration::default(), lengths(), &clock);
-    let asked = Context::new(Arc::new(clock.clone()));
+    let asked = Context::new(Arc::new(clock.clone())).with_limits(limits.clone());
     let scoring = |(at, sample)| router.score(sample, &asked).map(move |score| (at, score));
     let mut waiting: FuturesUnordered<_> = samples.iter().enumerate().map(scoring).collect();
-    let mut found = vec![(0.0, 0.0); samples.len()];
+    let mut found = vec![(0.0, Score::default()); samples.len()];
     let mut context = task::Context::from_waker(Waker::noop());
     loop {
         while let Poll::Ready(Some((at, score))) = waiting.poll_next_unpin(&mut context) {
-            found[at] = (clock.now().as_secs_f64(), score.expect("it scores").value);
+            found[at] = (clock.now().as_secs_f64(), score.expect("it scores"));
         }
         if !clock.advance() {
             assert!(waiting.is_empty());
@@ -80,23 +91,58 @@ fn scores_follow_the_pass_rates() {
     assert_eq!(score(&config(), vec![cut])[0].1, 0.0, "a response that was cut is wrong");
 }
 
+const PLENTY: usize = 100_000;
+
+fn plenty() -> SimulatedRewardsConfig {
+    SimulatedRewardsConfig { slots: PLENTY, ..config() }
+}
+
 #[test]
 fn a_sandbox_takes_the_measured_times_and_gives_up_at_its_limit() {
-    let plenty = SimulatedRewardsConfig { slots: 100_000, ..config() };
-    let times = |timeout| {
-        let times = score(&SimulatedRewardsConfig { timeout, ..plenty }, all("code", 1000));
-        let mut seconds: Vec<_> = times.iter().map(|(end, _)| end - 1.0).collect();
+    let times = |limits: &Limits| {
+        let scores = score_within(&plenty(), all("code", 1000), limits);
+        let mut seconds: Vec<_> = scores.iter().map(|(end, _)| end - 1.0).collect();
         seconds.sort_by(f64::total_cmp);
         seconds
     };
-    let fixed = times(Timeout::Fixed { seconds: 30.0 });
-    assert!((fixed[4000] - 0.31).abs() < 0.02, "median {}", fixed[4000]);
-    assert!((fixed[7200] - 0.87).abs() < 0.1, "p90 {}", fixed[7200]);
-    let hanging = fixed.iter().filter(|seconds| **seconds >= 30.0).count();
+    let unknown = times(&Limits::default());
+    assert!((unknown[4000] - 0.31).abs() < 0.02, "median {}", unknown[4000]);
+    assert!((unknown[7200] - 0.87).abs() < 0.1, "p90 {}", unknown[7200]);
+    let hanging = unknown.iter().filter(|seconds| **seconds >= 30.0).count();
     assert!((300..540).contains(&hanging), "{hanging} of 8000");
-    let adaptive = times(Timeout::Adaptive { seconds: 30.0 });
-    assert!(adaptive[7900] < 30.0 && adaptive[7900] >= 3.0);
-    assert!(times(Timeout::Fixed { seconds: 2.0 })[7999] <= 2.001);
+    assert!(times(&Limits::fixed(Nanos::from_secs_f64(2.0)))[7999] <= 2.001);
+    let anchors = Arc::from([Some(Nanos::from_secs_f64(4.0))]);
+    assert!((times(&Limits { anchors, ..Limits::default() })[7999] - 6.0).abs() < 1e-3);
+}
+
+#[test]
+fn a_reference_time_limits_what_nothing_is_known_of() {
+    let told = SimulatedRewardsConfig { reference_time: true, ..plenty() };
+    let scores = score_within(&told, all("code", 1000), &Limits::default());
+    let limits: Vec<_> = scores.iter().map(|(_, score)| score.executions[0].limit).collect();
+    let least = Limits::default().rule.min;
+    let at_least = limits.iter().filter(|limit| **limit == least).count();
+    assert!((7200..8000).contains(&at_least), "{at_least} of 8000 are at the least limit");
+    assert!(limits.chunks(8).all(|task| task.iter().all(|limit| *limit == task[0])));
+    let wrong = scores.iter().filter(|(_, score)| score.executions[0].is_killed()).count();
+    assert!((400..600).contains(&wrong), "{wrong} of 8000, of which 416 hang");
+}
+
+#[test]
+fn an_audit_ends_at_the_greatest_limit_or_when_the_run_does_and_changes_no_score() {
+    let known = Limits { anchors: Arc::from([Some(Nanos(1))]), ..Limits::default() };
+    let audited = Limits { audit: true, ..known.clone() };
+    let of = |limits| score_within(&plenty(), all("code", 1000), limits);
+    let (plain, audited) = (of(&known), of(&audited));
+    let executions = |scores: &[(f64, Score)]| -> Vec<_> {
+        scores.iter().flat_map(|(_, score)| score.executions.clone()).collect()
+    };
+    assert!(executions(&plain).iter().all(|it| it.took <= it.limit && !it.audited));
+    assert!(plain.iter().zip(&audited).all(|(one, other)| one.1.value == other.1.value));
+    let wrong = executions(&audited).iter().filter(|it| it.is_wrongly_killed()).count();
+    let killed = executions(&plain).iter().filter(|it| it.is_killed()).count();
+    assert_eq!(killed, executions(&audited).iter().filter(|it| it.is_killed()).count());
+    assert!(wrong > 0 && wrong < killed, "{wrong} of {killed}");
 }
 
 #[test]

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use rollpacker_dataflow::step::SampleId;
 use serde::{Deserialize, Serialize};
 
-use super::draw::{correlated, normal_cdf};
 use super::population::{Latent, Population};
 use super::{LengthModel, LengthModelError, PopulationConfig, PromptTraits, check, tokens};
 use crate::cluster::calibration;
+use crate::draw::{correlated, normal_cdf};
 
 /// A table of percentiles a domain; see [`EmpiricalDomain`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -3,7 +3,6 @@
 //! What is known of a prompt follows from a seed and its dataset row, and the length of a response from these and its
 //! [`SampleId`]: the same whatever else runs, in whatever order it is asked for.
 
-mod draw;
 mod empirical;
 mod population;
 #[cfg(test)]
@@ -11,7 +10,7 @@ mod tests;
 mod trace;
 mod two_mode;
 
-pub(crate) use draw::{Draw, correlated, normal_cdf};
+pub(crate) use crate::draw::{Draw, correlated, normal_cdf};
 pub use empirical::{Empirical, EmpiricalConfig, EmpiricalDomain};
 pub use population::{LogNormal, PassRate, PopulationConfig};
 pub use trace::{Recorded, Trace, TraceConfig, TraceRecord};

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::draw::{Draw, correlated, normal_cdf, normal_quantile};
 use super::{LengthModelError, check};
+use crate::draw::{Draw, correlated, normal_cdf, normal_quantile};
 
 /// A log-normal distribution of tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]

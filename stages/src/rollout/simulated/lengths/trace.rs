@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use rollpacker_dataflow::step::SampleId;
 
-use super::draw::normal_quantile;
 use super::population::{Latent, Population};
 use super::{LengthModel, LengthModelError, PopulationConfig, PromptTraits, check};
+use crate::draw::normal_quantile;
 
 /// A recorded response.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,9 +6,9 @@ use rollpacker_dataflow::step::SampleId;
 use serde::{Deserialize, Serialize};
 use statrs::distribution::{Beta, ContinuousCDF};
 
-use super::draw::{correlated, normal_cdf};
 use super::population::{Latent, Population};
 use super::{LengthModel, LengthModelError, PopulationConfig, PromptTraits, check, tokens};
+use crate::draw::{correlated, normal_cdf};
 
 /// Two log-normal modes a domain; see [`TwoModeDomain`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -8,36 +8,42 @@ use std::f64::consts::SQRT_2;
 ///
 /// A stream of numbers would give a response another length whenever something else drew before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Draw(u64);
+pub struct Draw(u64);
 
 impl Draw {
     /// The root of all draws of a seed.
-    pub(crate) fn new(seed: u64) -> Self {
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
         Self(mix(seed))
     }
 
     /// The draw for `what` among those that follow from this.
-    pub(crate) fn of(self, what: u64) -> Self {
+    #[must_use]
+    pub fn of(self, what: u64) -> Self {
         Self(mix(self.0 ^ mix(what)))
     }
 
     /// The draw for a response.
-    pub(crate) fn of_sample(self, id: SampleId) -> Self {
+    #[must_use]
+    pub fn of_sample(self, id: SampleId) -> Self {
         self.of(id.step.0).of(id.prompt.0).of(u64::from(id.sample))
     }
 
     /// Uniform, more than 0 and less than 1.
-    pub(crate) fn uniform(self) -> f64 {
+    #[must_use]
+    pub fn uniform(self) -> f64 {
         ((self.0 >> 11) as f64 + 0.5) / (1_u64 << 53) as f64
     }
 
     /// Standard normal.
-    pub(crate) fn normal(self) -> f64 {
+    #[must_use]
+    pub fn normal(self) -> f64 {
         normal_quantile(self.uniform())
     }
 
     /// Less than `bound`, which is at least 1.
-    pub(crate) fn below(self, bound: usize) -> usize {
+    #[must_use]
+    pub fn below(self, bound: usize) -> usize {
         ((u128::from(self.0) * bound as u128) >> 64) as usize
     }
 }

@@ -1,0 +1,214 @@
+//! Anchors: the longest correct execution of each test case, which time limits follow from, and what audits say of these limits.
+//!
+//! An anchor is the sum of what was seen under a difference whose addition is the maximum, so that a case is one record of the
+//! arrangement however often it ran. Executions of a step are reduced before they enter: their cost there is that of the distinct cases.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use arrow::array::{UInt32Array, UInt64Array};
+use arrow::datatypes::{UInt32Type, UInt64Type};
+use rollpacker_dataflow::batch::{Batch, BatchStream};
+use rollpacker_dataflow::clock::Nanos;
+use rollpacker_dataflow::differential_dataflow::difference::{IsZero, Semigroup};
+use rollpacker_dataflow::differential_dataflow::{AsCollection, VecCollection};
+use rollpacker_dataflow::schema::{self, column};
+use rollpacker_dataflow::step::Step;
+use rollpacker_dataflow::timely::container::{CapacityContainerBuilder, NoopBuilder};
+use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
+use rollpacker_dataflow::timely::dataflow::operators::generic::OutputBuilder;
+use rollpacker_dataflow::timely::dataflow::operators::generic::builder_rc::OperatorBuilder;
+use rollpacker_dataflow::timely::dataflow::operators::{Capability, Concat};
+use rollpacker_stages::reward::Execution;
+use rollpacker_stages::train::Metrics;
+use serde::{Deserialize, Serialize};
+
+use super::by_step::by_step;
+use crate::policy::metrics_batch;
+
+/// What executions of test cases say.
+pub struct Anchors<'scope> {
+    /// Batches of [`schema::ANCHORS`], once a step is complete: what has changed in it.
+    pub changes: BatchStream<'scope>,
+    /// Batches of [`schema::METRICS`], once a step is complete.
+    pub metrics: BatchStream<'scope>,
+}
+
+/// Keeps the longest correct execution of each test case; `executions` are batches of [`schema::EXECUTIONS`].
+#[must_use]
+pub fn anchors(executions: BatchStream<'_>) -> Anchors<'_> {
+    let Read { longest, audits, metrics } = read(executions);
+    let anchors = longest.count_core::<i64>();
+    let changes = by_step(anchors.clone(), "anchors", |_, changes| changes_batch(changes));
+    let sums = anchors
+        .explode(|(_, Longest(took))| Some(((), (1i64, i64::try_from(took).unwrap_or(i64::MAX)))));
+    let told = sums.count_core::<isize>().map(|((), (cases, took))| Told::Anchors { cases, took });
+    let rate =
+        audits.count_core::<isize>().map(|((), (kills, wrong))| Told::Audits { kills, wrong });
+    let told =
+        by_step(told.concat(rate), "anchor_metrics", |_, told| metrics_batch(&told_metrics(told)));
+    Anchors { changes, metrics: metrics.concat(told) }
+}
+
+/// A test case: the dataset row, and which of the cases of the row.
+type Case = (u64, u32);
+
+/// The longest, in nanoseconds: a difference of which the sum is the maximum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+struct Longest(u64);
+
+impl IsZero for Longest {
+    /// A case that was right once is one that is known, also if it took no time.
+    fn is_zero(&self) -> bool {
+        false
+    }
+}
+
+impl Semigroup for Longest {
+    fn plus_equals(&mut self, other: &Self) {
+        self.0 = self.0.max(other.0);
+    }
+}
+
+/// A fact about all executions up to a step.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+enum Told {
+    /// Cases with an anchor, and the sum of these, nanoseconds.
+    Anchors { cases: i64, took: i64 },
+    /// Audited executions that went beyond their limit, and those of them that were right.
+    Audits { kills: i64, wrong: i64 },
+}
+
+/// What the executions of a step say.
+#[derive(Debug, Default, PartialEq)]
+struct Facts {
+    longest: BTreeMap<Case, Longest>,
+    executions: u64,
+    /// Sum of the limits, nanoseconds.
+    limits: u128,
+    kills: u64,
+    audited_kills: i64,
+    wrong_kills: i64,
+}
+
+impl Facts {
+    fn take(&mut self, batch: &Batch) {
+        let rows = batch.values::<UInt64Type>(column::ROW).values();
+        for (row, execution) in rows.iter().zip(executions(batch)) {
+            self.add(*row, &execution);
+        }
+    }
+
+    fn add(&mut self, row: u64, execution: &Execution) {
+        self.executions += 1;
+        self.limits += u128::from(execution.limit.0);
+        self.kills += u64::from(execution.is_killed());
+        self.audited_kills += i64::from(execution.is_killed() && execution.audited);
+        self.wrong_kills += i64::from(execution.is_wrongly_killed());
+        if execution.correct {
+            let took = Longest(execution.took.0);
+            let known = self.longest.entry((row, execution.case)).or_insert(took);
+            known.plus_equals(&took);
+        }
+    }
+
+    fn metrics(&self) -> Metrics {
+        let mean_limit = self.limits as f64 * 1e-9 / self.executions as f64;
+        [
+            ("reward/mean_limit_s", mean_limit),
+            ("reward/limit_kills", self.kills as f64),
+            ("reward/audited_kills", self.audited_kills as f64),
+            ("reward/wrong_kills", self.wrong_kills as f64),
+        ]
+        .map(|(name, value)| (name.to_owned(), value))
+        .into()
+    }
+}
+
+/// The executions of a batch of [`schema::EXECUTIONS`], in order.
+fn executions(batch: &Batch) -> impl Iterator<Item = Execution> {
+    let cases = batch.values::<UInt32Type>(column::CASE);
+    let [took, limit] = [column::TOOK, column::LIMIT].map(|name| batch.values::<UInt64Type>(name));
+    let [correct, audited] = [column::CORRECT, column::AUDITED].map(|name| batch.booleans(name));
+    (0..batch.num_rows()).map(move |at| Execution {
+        case: cases.value(at),
+        took: Nanos(took.value(at)),
+        limit: Nanos(limit.value(at)),
+        correct: correct.value(at),
+        audited: audited.value(at),
+    })
+}
+
+/// The facts as collections, and the metrics of each step by itself.
+struct Read<'scope> {
+    longest: VecCollection<'scope, Step, Case, Longest>,
+    audits: VecCollection<'scope, Step, (), (i64, i64)>,
+    metrics: BatchStream<'scope>,
+}
+
+/// Reduces each step, and hands it over once it is complete.
+fn read(executions: BatchStream<'_>) -> Read<'_> {
+    let mut builder = OperatorBuilder::new("executions".to_owned(), executions.scope());
+    let mut executions = builder.new_input(executions, Pipeline);
+    let (longest, longest_stream) = builder.new_output();
+    let (audits, audit_stream) = builder.new_output();
+    let (metrics, metrics_stream) = builder.new_output();
+    let mut longest = OutputBuilder::<_, CapacityContainerBuilder<Vec<_>>>::from(longest);
+    let mut audits = OutputBuilder::<_, CapacityContainerBuilder<Vec<_>>>::from(audits);
+    let mut metrics = OutputBuilder::<_, NoopBuilder<Batch>>::from(metrics);
+    builder.build(move |_capabilities| {
+        let mut steps: BTreeMap<Step, ([Capability<Step>; 3], Facts)> = BTreeMap::new();
+        move |frontiers| {
+            executions.for_each(|capability, batch| {
+                let held = || ([0, 1, 2].map(|output| capability.retain(output)), Facts::default());
+                steps.entry(*capability.time()).or_insert_with(held).1.take(batch);
+            });
+            let is_complete = |step: &Step| !frontiers[0].less_equal(step);
+            for (step, (held, facts)) in steps.extract_if(.., |step, _| is_complete(step)) {
+                let updates = facts.longest.iter().map(|(case, took)| (*case, step, *took));
+                longest.activate().session(&held[0]).give_iterator(updates);
+                if facts.audited_kills > 0 {
+                    let audited = (facts.audited_kills, facts.wrong_kills);
+                    audits.activate().session(&held[1]).give(((), step, audited));
+                }
+                let mut batch = metrics_batch(&facts.metrics());
+                metrics.activate().session_with_builder(&held[2]).give_container(&mut batch);
+            }
+        }
+    });
+    Read {
+        longest: longest_stream.as_collection(),
+        audits: audit_stream.as_collection(),
+        metrics: metrics_stream,
+    }
+}
+
+/// What has become true of cases; what it replaces is no news.
+fn changes_batch(changes: &[((Case, Longest), i64)]) -> Batch {
+    let now = || changes.iter().filter(|(_, change)| *change > 0).map(|(fact, _)| fact);
+    Batch::from_columns(
+        &schema::ANCHORS,
+        vec![
+            Arc::new(UInt64Array::from_iter_values(now().map(|((row, _), _)| *row))),
+            Arc::new(UInt32Array::from_iter_values(now().map(|((_, case), _)| *case))),
+            Arc::new(UInt64Array::from_iter_values(now().map(|(_, Longest(took))| *took))),
+        ],
+    )
+}
+
+fn told_metrics(told: &[(Told, isize)]) -> Metrics {
+    let now = told.iter().filter(|(_, change)| *change > 0);
+    let metrics = now.flat_map(|(told, _)| match *told {
+        Told::Anchors { cases, took } => vec![
+            ("ledger/anchored_cases", cases as f64),
+            ("ledger/mean_anchor_s", took as f64 * 1e-9 / cases as f64),
+        ],
+        Told::Audits { kills, wrong } => {
+            vec![("reward/wrong_kill_rate", wrong as f64 / kills as f64)]
+        }
+    });
+    metrics.map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+#[cfg(test)]
+mod tests;

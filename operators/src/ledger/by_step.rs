@@ -1,0 +1,48 @@
+//! What leaves the ledger: one batch for each step in which something changed.
+
+use std::collections::BTreeMap;
+
+use rollpacker_dataflow::batch::{Batch, BatchStream};
+use rollpacker_dataflow::differential_dataflow::difference::Semigroup;
+use rollpacker_dataflow::differential_dataflow::{Data, VecCollection};
+use rollpacker_dataflow::step::Step;
+use rollpacker_dataflow::timely::container::NoopBuilder;
+use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
+use rollpacker_dataflow::timely::dataflow::operators::Capability;
+use rollpacker_dataflow::timely::dataflow::operators::generic::Operator;
+
+/// What has changed in a step, and where to give what follows.
+type Changes<D, R> = (Capability<Step>, Vec<(D, R)>);
+
+/// A batch of each step, once it is complete, from what became true in it (+1) and what was true until then (-1).
+pub(super) fn by_step<'scope, D: Data, R: Semigroup + 'static>(
+    facts: VecCollection<'scope, Step, D, R>,
+    name: &str,
+    mut batch: impl FnMut(Step, &[(D, R)]) -> Batch + 'static,
+) -> BatchStream<'scope> {
+    facts.inner.unary_frontier::<NoopBuilder<Batch>, _, _, _>(
+        Pipeline,
+        name,
+        |capability, _info| {
+            drop(capability);
+            let mut steps: BTreeMap<Step, Changes<D, R>> = BTreeMap::new();
+            move |(input, frontier), output| {
+                input.for_each(|capability, updates| {
+                    for (fact, step, change) in updates.drain(..) {
+                        let held = || (capability.delayed(&step, 0), Vec::new());
+                        steps.entry(step).or_insert_with(held).1.push((fact, change));
+                    }
+                });
+                let is_complete = |step: &Step| !frontier.less_equal(step);
+                for (step, (capability, changes)) in
+                    steps.extract_if(.., |step, _| is_complete(step))
+                {
+                    let mut batch = batch(step, &changes);
+                    if batch.num_rows() > 0 {
+                        output.session_with_builder(&capability).give_container(&mut batch);
+                    }
+                }
+            }
+        },
+    )
+}

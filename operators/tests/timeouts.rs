@@ -1,0 +1,175 @@
+//! Time limits of test cases through the reward operator, in virtual time.
+
+mod support;
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use expect_test::expect;
+use rollpacker_dataflow::clock::Nanos;
+use rollpacker_dataflow::step::{PromptId, SampleId, Step};
+use rollpacker_operators::report::{StepReport, measure};
+use rollpacker_operators::reward::{Limit, LimitOptions, Timeouts};
+use rollpacker_operators::schedule::{Synchronous, sync};
+use rollpacker_stages::reward::{
+    Context, Execution, Limits, Reward, RewardError, Router, Sample, Score,
+};
+use support::rewarded::{Log, Rewarded};
+
+/// A sandbox with a slot for each response, which runs it on one case: it is right after so many seconds, or never ends.
+struct Sandbox {
+    log: Log,
+    right_after: fn(SampleId) -> Option<f64>,
+}
+
+impl Reward for Sandbox {
+    async fn score(&self, sample: &Sample, context: &Context) -> Result<Score, RewardError> {
+        let limits = &context.limits;
+        let allowed = limits.run_for(0, None);
+        let ended = (self.right_after)(sample.id).map(Nanos::from_secs_f64);
+        let ended = ended.filter(|took| *took < allowed);
+        self.log.clock.sleep(ended.unwrap_or(allowed)).await;
+        let execution = limits.execution(0, None, ended.unwrap_or(allowed), ended.is_some());
+        let said = match (execution.is_right(), execution.is_wrongly_killed()) {
+            (true, _) => "right",
+            (_, true) => "right too late",
+            _ => "killed",
+        };
+        self.log.say(format_args!("{} {said}, limit {}", sample.id, execution.limit));
+        Ok(Score { executions: vec![execution], ..Score::from(execution.is_right()) })
+    }
+}
+
+/// What the ledger said, by row and case.
+type Known = Rc<RefCell<BTreeMap<(u64, u32), Nanos>>>;
+
+/// Lets the ledger alone teach the policy, or hears what it says beside.
+struct Listening {
+    policy: Rc<RefCell<Timeouts>>,
+    known: Known,
+    learns_online: bool,
+}
+
+impl Limit for Listening {
+    fn limits(&mut self, id: SampleId, row: u64) -> Limits {
+        self.policy.borrow_mut().limits(id, row)
+    }
+
+    fn executed(&mut self, id: SampleId, row: u64, executions: &[Execution]) {
+        if self.learns_online {
+            self.policy.borrow_mut().executed(id, row, executions);
+        }
+    }
+
+    fn anchored(&mut self, row: u64, case: u32, longest: Nanos) {
+        self.known.borrow_mut().insert((row, case), longest);
+        if !self.learns_online {
+            self.policy.borrow_mut().anchored(row, case, longest);
+        }
+    }
+}
+
+/// A seed with which only sample 1 of prompt 1 is audited, one response in five.
+fn policy(prompts: u64, responses: u32) -> Timeouts {
+    let audited = |policy: &mut Timeouts, prompt, sample| {
+        let id = SampleId { step: Step(0), prompt: PromptId(prompt), sample };
+        policy.limits(id, prompt).audit
+    };
+    let options = LimitOptions { audit_share: 0.2, ..LimitOptions::default() };
+    let seeded = (0..).map(|seed| Timeouts::new(options, seed).expect("in bounds"));
+    let is_wanted = |policy: &mut Timeouts| {
+        (0..prompts).all(|prompt| {
+            (0..responses)
+                .all(|sample| audited(policy, prompt, sample) == ((prompt, sample) == (1, 1)))
+        })
+    };
+    let found = seeded.into_iter().find_map(|mut policy| is_wanted(&mut policy).then_some(policy));
+    found.expect("one of all seeds")
+}
+
+struct Ran {
+    log: Log,
+    reports: Vec<StepReport>,
+    policy: Timeouts,
+    known: BTreeMap<(u64, u32), Nanos>,
+}
+
+/// Steps of two prompts with three responses. The first responses arrive at 1 s, and are right after 4 s.
+fn run(prompts: u64, learns_online: bool) -> Ran {
+    let log = Log::new();
+    let right_after = |id: SampleId| match (id.prompt.0 % 2, id.sample) {
+        (_, 0) => Some(4.0),
+        (1, 1) => Some(8.0),
+        _ => None,
+    };
+    let router = Router::default().route("*", Sandbox { log: log.clone(), right_after });
+    let config = sync::Config { prompts: 2, responses: 3, total_steps: None };
+    let known = Known::default();
+    let policy = Rc::new(RefCell::new(policy(2, 3)));
+    let run = Rewarded {
+        prompts,
+        limit: Box::new(Listening { policy: policy.clone(), known: known.clone(), learns_online }),
+        seconds: Box::new(|id| match (id.prompt.0 % 2, id.sample) {
+            (_, 0) => 1,
+            (0, 2) => 2,
+            (1, 2) => 20,
+            _ => 10,
+        }),
+        ..Rewarded::of(&log, Synchronous::new(config).expect("valid"), router)
+    };
+    let reports = run.run().expect("no fault");
+    let (policy, known) = (policy.borrow().clone(), known.borrow().clone());
+    Ran { log, reports, policy, known }
+}
+
+// Sample 2 of prompt 0 begins before anything is right, and sample 1 of it after; sample 1 of prompt 1 is audited.
+#[test]
+fn a_straggler_is_killed_at_1_5_times_the_anchor_and_an_audit_finds_a_wrong_kill() {
+    let Ran { log, reports, .. } = run(2, true);
+    let lines: Vec<_> = log.text().lines().map(|line| line.trim().to_owned()).collect();
+    expect![[r#"
+        5 s  p0.0@0 right, limit 30.000 s
+        5 s  p1.0@0 right, limit 30.000 s
+        16 s  p0.1@0 killed, limit 6.000 s
+        18 s  p1.1@0 right too late, limit 6.000 s
+        32 s  p0.2@0 killed, limit 30.000 s
+        32 s  p1.2@0 killed, limit 12.000 s
+        41 s  step 0 over"#]]
+    .assert_eq(&lines.join("\n"));
+    let metrics = measure(&reports[0]);
+    let names = [
+        "reward/limit_kills",
+        "reward/audited_kills",
+        "reward/wrong_kills",
+        "reward/wrong_kill_rate",
+        "reward/mean_limit_s",
+        "ledger/anchored_cases",
+        "ledger/mean_anchor_s",
+    ];
+    let mean_limit = (30.0 * 3.0 + 6.0 * 2.0 + 12.0) / 6.0;
+    assert_eq!(names.map(|name| metrics[name]), [4.0, 1.0, 1.0, 1.0, mean_limit, 2.0, 6.0]);
+}
+
+#[test]
+fn what_the_policy_learns_online_is_what_the_ledger_says_after_each_step() {
+    let online = run(6, true);
+    let anchors: BTreeMap<(u64, u32), Nanos> = (0..6)
+        .flat_map(|row| online.policy.anchors_of(row).iter().map(move |anchor| (row, *anchor)))
+        .filter_map(|(row, anchor)| Some(((row, 0), anchor?)))
+        .collect();
+    assert_eq!(anchors.len(), 6);
+    assert_eq!(online.known, anchors);
+    // Without a second epoch its limits are T_max throughout, and the ledger teaches it the same of what it then saw.
+    let told = run(6, false);
+    let taught: Vec<_> = (0..6).map(|row| told.policy.anchors_of(row).to_vec()).collect();
+    let known: Vec<_> = (0..6).map(|row| vec![told.known.get(&(row, 0)).copied()]).collect();
+    assert_eq!(taught, known);
+}
+
+#[test]
+fn a_run_repeats_to_the_nanosecond() {
+    let [one, other] = [run(6, true), run(6, true)];
+    assert_eq!(one.log.text(), other.log.text());
+    assert_eq!(one.policy, other.policy);
+}
