@@ -22,7 +22,7 @@ mod context;
 mod error;
 mod group;
 mod limits;
-mod math;
+pub mod math;
 mod registry;
 mod router;
 mod score;

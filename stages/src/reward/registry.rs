@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde::de::DeserializeOwned;
 
 use super::group::SharedGroupReward;
+use super::math::verl::{Gsm8k, MathDapo, MathReward, SearchR1};
 use super::{GroupReward, Math, Reward, SharedReward};
 
 /// Options of a reward, as a recipe has them.
@@ -75,7 +76,13 @@ impl Registry {
     pub fn builtin() -> Self {
         Self::default()
             .with("math", |math: Math| Ok(math))
-            .with("math_flexible", |_: NoOptions| Ok(Math { last_number: true }))
+            .with("math_flexible", |_: NoOptions| Ok(Math::default()))
+            .with("gsm8k_strict", |_: NoOptions| Ok(Gsm8k { flexible: false }))
+            .with("gsm8k_flexible", |_: NoOptions| Ok(Gsm8k { flexible: true }))
+            .with("math_reward", |reward: MathReward| Ok(reward))
+            .with("math_dapo", |reward: MathDapo| Ok(reward))
+            .with("search_r1_em", |_: NoOptions| Ok(SearchR1 { substring: false }))
+            .with("search_r1_subem", |_: NoOptions| Ok(SearchR1 { substring: true }))
     }
 
     /// The same registry with a further reward, made of its options; replaces one of the same name.
