@@ -48,16 +48,17 @@ fn differing(rows: &[Value], reward: impl Fn(&Value) -> Math) -> Vec<&Value> {
 #[test]
 fn math_answers_as_math_verify_expects() {
     let rows = rows("math_verify_even.jsonl");
-    for (name, differing) in
-        [("options of the row", differing(&rows, math)), ("default options", differing(&rows, |_| Math::default()))]
-    {
+    // Some rows need the options that they name: LaTeX alone, or fewer decimal places.
+    let own = ("options of the row", differing(&rows, math), 50);
+    let default = ("default options", differing(&rows, |_| Math::default()), 25);
+    for (name, differing, one_in) in [own, default] {
         for row in &differing {
             let end = |key| text(row, key).chars().rev().take(100).collect::<Vec<_>>();
             let end = |key| end(key).into_iter().rev().collect::<String>();
             println!("{name}: {} {} expected {}: {:?} against {:?}", row["id"], row["test"], row["expected"], end("pred"), end("gold"));
         }
         println!("{name}: {} of {} as expected", rows.len() - differing.len(), rows.len());
-        assert!(differing.len() * 50 <= rows.len().max(1), "at least 98 %");
+        assert!(differing.len() * one_in <= rows.len(), "{name}: more than one in {one_in} differs");
     }
 }
 

@@ -139,7 +139,8 @@ pub(super) fn inequalities(expr: &Expr) -> Vec<Expr> {
 
 /// Whether a comparison of two real numbers holds, up to rounding.
 pub(super) fn holds(comparison: Comparison, left: f64, right: f64) -> bool {
-    let same = left == right || (left - right).abs() <= 1e-7 * (1.0 + left.abs().max(right.abs()));
+    let size = 1.0 + left.abs().max(right.abs());
+    let same = left == right || (size.is_finite() && (left - right).abs() <= 1e-7 * size);
     match comparison {
         Comparison::Equal | Comparison::Approximate => same,
         Comparison::Unequal => !same,

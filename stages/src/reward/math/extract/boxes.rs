@@ -10,12 +10,17 @@ pub(crate) fn last(text: &str) -> String {
     boxes(text, belongs).unwrap_or_else(|| text.to_owned())
 }
 
-/// Whether a box belongs to the next one: close by, or not far and separated as in a list.
+/// Whether a box belongs to the next one: close by, or not far and separated as in a list, and not corrected by it.
 fn belongs(content: &str, between: &str, next: &str) -> bool {
-    let length = between.chars().count();
-    let separated = between.contains([',', ';'])
-        || between.split(|c: char| !c.is_alphanumeric()).any(|word| word == "and" || word == "or");
-    length < 10 || (content != next && length < 70 && separated)
+    const CORRECTIONS: &[&str] =
+        &["no", "not", "wait", "wrong", "sorry", "oops", "actually", "instead", "rather", "incorrect", "correct"];
+    let length = between.chars().take(100).count();
+    let mut words = between.split(|c: char| !c.is_alphanumeric());
+    if length >= 70 || words.clone().any(|word| CORRECTIONS.contains(&word.to_lowercase().as_str())) {
+        return false;
+    }
+    let separated = between.contains([',', ';']) || words.any(|word| word == "and" || word == "or");
+    length < 10 || (content != next && separated)
 }
 
 /// The contents of the last boxes up to one that does not belong to its successor.

@@ -53,7 +53,7 @@ mod tests {
 
     #[test]
     fn strict_wants_the_mark() {
-        let grade = |response, truth| Gsm8k { flexible: false }.grade(response, truth);
+        let grade = |response: &str, truth: &str| Gsm8k { flexible: false }.grade(response, truth);
         assert_eq!(grade("#### 2,500", "2500"), 1.0);
         assert_eq!(grade("#### 25.", "25"), 0.0);
         assert_eq!(grade("####25", "25"), 0.0);
@@ -64,7 +64,7 @@ mod tests {
 
     #[test]
     fn flexible_takes_the_last_number() {
-        let grade = |response, truth| Gsm8k { flexible: true }.grade(response, truth);
+        let grade = |response: &str, truth: &str| Gsm8k { flexible: true }.grade(response, truth);
         assert_eq!(grade("3 and 5 .", "5"), 1.0);
         assert_eq!(grade("2,500", "2500"), 0.0);
         assert_eq!(grade("25.", "25"), 0.0);

@@ -156,7 +156,7 @@ mod tests {
     #[test]
     fn normalises_both_sides() {
         check("\\boxed{\\dfrac12}", "1/2", 1.0);
-        check("\\boxed{y = -3}", "-3", 0.0);
+        check("\\boxed{xy = -3}", "-3", 0.0);
         check("\\boxed{y=-3}", "-3", 1.0);
         check("\\boxed{5\\text{ cm}}", "5", 1.0);
         check("\\boxed{5\\text{cm}}", "5", 0.0);
