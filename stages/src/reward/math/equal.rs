@@ -9,8 +9,8 @@ use super::number::{self, Rational};
 use super::work::Work;
 use super::{matrix, relation, set};
 
-/// Steps that a comparison may take: some tens of milliseconds at worst.
-const STEPS: u32 = 4_000_000;
+/// Steps that a comparison may take: some hundred milliseconds at worst.
+const STEPS: u32 = 2_000_000;
 /// Points at which expressions with variables are compared, and how many of them must be defined.
 const POINTS: u64 = 12;
 const DEFINED: usize = 3;

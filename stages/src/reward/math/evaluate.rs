@@ -168,7 +168,8 @@ fn apply(function: &Function, arguments: &[Expr], point: &Point<'_>) -> Option<C
         Function::Sinh => first.sinh(),
         Function::Cosh => first.cosh(),
         Function::Tanh => first.tanh(),
-        Function::Det | Function::Transpose => return None,
+        Function::Transpose => unknown("transpose", &values, point),
+        Function::Det => return None,
     })
 }
 
@@ -187,7 +188,7 @@ fn whole_nearby(value: Complex64) -> Option<f64> {
 }
 
 fn factorial(value: Complex64) -> Option<f64> {
-    (value.im == 0.0 && value.re > -1.0).then(|| statrs::function::gamma::gamma(value.re + 1.0))
+    (value.im == 0.0).then(|| statrs::function::gamma::gamma(value.re + 1.0))
 }
 
 fn of_reals(function: &Function, values: &[Complex64]) -> Option<f64> {

@@ -3,7 +3,7 @@
 //! An answer is extracted (`extract`), read as LaTeX or plain text (`parse`) into a tree (`expr`), and compared to the truth
 //! (`equal`): exactly where there is a normal form (`normal`: quotients of polynomials over the rationals, π, e, i and square roots),
 //! else at several points that a seed determines (`evaluate`; tolerance 1e-9). Work is counted in steps and bounded, nesting and sizes
-//! are limited: any input costs at most some tens of milliseconds.
+//! are limited: any input costs some hundred milliseconds at most.
 //!
 //! The named modes of veRL, which compare strings, are in [`verl`].
 
@@ -107,15 +107,15 @@ impl Math {
         })
     }
 
-    /// The truth as it is written, if it can be read so, else what is extracted from it.
+    /// The truth as it is written, if it can be read so or is LaTeX that cannot; else what is extracted from it.
     fn truths(&self, truth: &str) -> Vec<extract::Answer> {
         let whole = extract::whole(truth);
-        let formula = truth.contains('$') || truth.contains("\\boxed") || truth.contains("\\(");
-        if !whole.readings.is_empty() && !formula {
+        let within = ["$", "\\boxed", "\\(", "\\[", "####"].iter().any(|mark| truth.contains(mark));
+        if !within && (!whole.readings.is_empty() || truth.contains('\\')) {
             return vec![whole];
         }
         let extracted = extract::extract(truth, &self.places(true));
-        if extracted.readings.is_empty() && extracted.text.is_empty() { vec![whole] } else { vec![extracted] }
+        if extracted.readings.is_empty() { vec![whole, extracted] } else { vec![extracted] }
     }
 
     fn places(&self, truth: bool) -> extract::Places<'_> {

@@ -365,16 +365,17 @@ impl Parser {
         if self.degrees() {
             return Some(base);
         }
-        if matches!(base, Expr::Matrix(_)) && self.transposes() {
+        if self.transposes(matches!(base, Expr::Matrix(_))) {
             return Some(Expr::apply(Function::Transpose, vec![base]));
         }
         Some(base.power(self.exponent()?))
     }
 
-    fn transposes(&mut self) -> bool {
+    /// `^\top` and its like; a plain T only after a matrix.
+    fn transposes(&mut self, matrix: bool) -> bool {
         let begin = self.at;
         let braced = self.accept('{');
-        let found = self.accept('T') || self.accept_command("top") || self.accept_command("intercal");
+        let found = (matrix && self.accept('T')) || self.accept_command("top") || self.accept_command("intercal");
         if found && (!braced || self.accept('}')) {
             return true;
         }

@@ -164,8 +164,9 @@ fn solved(comparer: &Comparer, relation: &Relation) -> Option<Vec<Bound>> {
     let sides: Vec<&Expr> = whole.children();
     let mut found = Vec::new();
     for pair in sides.windows(2) {
-        comparer.work.spend(3000 * (pair[0].size() + pair[1].size()))?;
+        let cost = pair[0].size() + pair[1].size();
         let gap = |x: f64| {
+            comparer.work.spend(cost)?;
             let point = Point { given: Some((name, x)), ..Point::seeded(0) };
             Some(evaluate_real(pair[0], &point)? - evaluate_real(pair[1], &point)?)
         };

@@ -327,10 +327,16 @@ impl Lexer {
             _ if command.starts_with("math") && trimmed.chars().all(|c| !c.is_alphabetic()) => {
                 return self.inline(trimmed);
             }
+            _ if units::is_letter_unit(trimmed) && self.after_value() => Token::Unit,
             _ if trimmed.chars().count() == 1 => return self.inline(trimmed),
             _ => Token::Text(trimmed.to_owned()),
         };
         self.tokens.push(token);
+    }
+
+    /// Whether a number or a closing bracket comes before.
+    fn after_value(&self) -> bool {
+        matches!(self.tokens.last(), Some(Token::Number(_) | Token::Char('}' | ')')))
     }
 
     /// Reads what a text command contains as if it stood there by itself.

@@ -25,30 +25,32 @@ fn belongs(content: &str, between: &str, next: &str) -> bool {
 
 /// The contents of the last boxes up to one that does not belong to its successor.
 fn boxes(text: &str, belongs: fn(&str, &str, &str) -> bool) -> Option<String> {
-    let mut contents: Vec<&str> = Vec::new();
+    let mut contents: Vec<String> = Vec::new();
     let mut rest = text;
     while let Some((begin, open)) = last_command(rest) {
         let Some((content, end)) = braced(rest, open) else {
             if contents.is_empty() {
-                contents.push(rest[open..].trim_start_matches('{'));
+                contents.push(rest[open..].trim_start_matches('{').to_owned());
             }
             break;
         };
-        let content = content.trim();
-        if let Some(next) = contents.last() {
-            if !belongs(content, &rest[end..], next) {
-                break;
-            }
-            if content != *next {
-                contents.push(content);
-            }
-        } else {
-            contents.push(content);
+        let content = with_percent(content.trim(), &rest[end..]);
+        match contents.last() {
+            Some(next) if !belongs(&content, &rest[end..], next) => break,
+            Some(next) if content == *next => {}
+            _ => contents.push(content),
         }
         rest = &rest[..begin];
     }
     contents.reverse();
     (!contents.is_empty()).then(|| contents.join(","))
+}
+
+/// The contents with the percent sign that follows their box.
+fn with_percent(content: &str, after: &str) -> String {
+    let after = after.trim_start();
+    let percent = after.starts_with('%') || after.starts_with("\\%");
+    if percent { format!("{content}\\%") } else { content.to_owned() }
 }
 
 /// Where the last box begins, and where its contents should.
@@ -90,5 +92,6 @@ mod tests {
         assert_eq!(all("no box"), "no box");
         assert_eq!(last("\\boxed 7"), "7");
         assert_eq!(last("\\boxed{7"), "7");
+        assert_eq!(all("\\boxed{7} \\%"), "7\\%");
     }
 }

@@ -15,6 +15,9 @@ struct Formula {
     percent: bool,
 }
 
+/// Bytes of a formula, at most.
+const MAX_LENGTH: usize = 10_000;
+
 /// How many formulas an answer may consist of.
 const MAX_JOINED: usize = 6;
 
@@ -156,8 +159,10 @@ fn delimited(text: &str, begin: usize, open: &str, close: &str, lines: bool) -> 
     if first == '$' || (first == '\n' && !lines) {
         return None;
     }
+    let limit = (from + MAX_LENGTH).min(text.len());
     loop {
-        let end = at + text[at..].find(close)?;
+        let near = text.as_bytes().get(at..limit)?;
+        let end = at + near.windows(close.len()).position(|window| window == close.as_bytes())?;
         let within = &text[from..end];
         if !lines && within.contains('\n') {
             return None;
@@ -174,7 +179,8 @@ fn bracketed(text: &str, begin: usize, before: Option<char>) -> Option<Formula> 
     if !before.is_some_and(char::is_whitespace) {
         return None;
     }
-    let length = text[begin + 1..].find([']', '[', '\n'])?;
+    let near = text.as_bytes()[begin + 1..].iter().take(MAX_LENGTH);
+    let length = near.into_iter().position(|byte| b"][\n".contains(byte))?;
     let end = begin + 1 + length + 1;
     let closed = length > 0 && text[begin + 1 + length..].starts_with(']');
     let blank = text[end.min(text.len())..].starts_with(char::is_whitespace);

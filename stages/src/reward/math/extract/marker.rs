@@ -44,7 +44,7 @@ pub(super) fn is_sentence(line: &str) -> bool {
         units::is_unit(&lower) || KNOWN.contains(&lower.as_str())
     };
     let symbols = line.contains(|c: char| c.is_ascii_digit() || "\\$=".contains(c));
-    symbols && words.iter().any(|word| !known(word)) && words.iter().filter(|word| !known(word)).count() > 0
+    symbols && words.iter().any(|word| !known(word))
 }
 
 const KNOWN: &[&str] = &[
@@ -61,7 +61,7 @@ fn without_commands(line: &str) -> String {
         bare.push(' ');
         let after = &rest[at + 1..];
         let name = after.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(after.len());
-        let words = after[..name].starts_with("text") || after[..name].starts_with("begin") || &after[..name] == "mbox";
+        let words = after[..name].starts_with("text") || ["begin", "end", "mbox", "operatorname"].contains(&&after[..name]);
         let skipped = if words { after[name..].find('}').unwrap_or(0) } else { 0 };
         rest = &after[name + skipped..];
         if name == 0 {
