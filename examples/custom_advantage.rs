@@ -61,6 +61,7 @@ fn main() -> anyhow::Result<()> {
         })?),
         engine: Box::new(bandit::Arms::new(logits)),
         max_response_length: 1,
+        warmup_steps: 0,
         placement: None,
         router: Router::default().route("bandit", Digit),
         scoring: Scoring::Streamed,

@@ -71,6 +71,8 @@ pub struct Pipeline {
     pub engine: Box<dyn RolloutEngine>,
     /// The longest response it samples, tokens: what the ledger's shares go by.
     pub max_response_length: u32,
+    /// Steps at the start that the ledger's columns leave out.
+    pub warmup_steps: u64,
     /// What generates and what trains, when; none: the engine as it is, and the trainer beside it.
     pub placement: Option<Box<dyn Place>>,
     /// What scores responses.
@@ -151,6 +153,7 @@ impl Pipeline {
             responses: responses.clone(),
             groups: groups.clone(),
             decisions: decisions.clone(),
+            warmup_steps: self.warmup_steps,
         };
         let metrics = updates.metrics.concat(ledger(recorded, self.max_response_length));
         observe(Observed { responses, groups, decisions, metrics }, clock, observer);

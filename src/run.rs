@@ -193,7 +193,7 @@ impl Totals {
         let metric = |name: &str| metrics.get(name).copied().unwrap_or(0.0);
         let trained = Lengths::of(&report.groups);
         self.steps += 1;
-        self.seconds += metric("timing_s/step");
+        self.seconds += metric("perf/time_per_step");
         self.rollout_seconds += metric("timing_s/gen");
         self.launched_tokens += metric("rollout/launched_tokens") as usize;
         self.discarded_tokens += metric("rollout/discarded_tokens") as usize;

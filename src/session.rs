@@ -217,6 +217,7 @@ impl Session {
             engine: Box::new(engine),
             placement: None,
             max_response_length: raw.data.max_response_length,
+            warmup_steps: 0,
             router: self.stages.router.clone(),
             scoring: self.recipe.scoring()?,
             advantage: self.advantage.clone(),

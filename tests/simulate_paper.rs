@@ -66,6 +66,13 @@ fn what_was_kept_out_of_the_fit_is_near_as_well() {
 }
 
 #[test]
+fn the_throughput_that_set_a_constant_is_called_fitted() {
+    let fitted = cells(&["SortedRL"]).into_iter().filter(|cell| cell.fitted);
+    let fitted: Vec<_> = fitted.map(|cell| cell.cell).collect();
+    assert_eq!(fitted, ["partial: throughput over baseline"]);
+}
+
+#[test]
 fn the_table_counts_its_cells_and_the_commands_are_told() {
     let output = paper(&["--only", "Fig. 14c", "--seeds", "1"]);
     let text = String::from_utf8(output.stdout).expect("text");

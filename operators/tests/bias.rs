@@ -131,6 +131,43 @@ fn waiting_for_all_has_no_bias() {
     within("bias/policy_mean", &metrics, 0.97 * true_mean()..=1.03 * true_mean());
 }
 
+/// Where nothing is selected the ledger's means are those of the steps that count.
+#[test]
+fn steps_of_the_warm_up_leave_no_trace() {
+    const WARMUP: u64 = 20;
+    let config = sync::Config { prompts: 64, responses: 8, total_steps: Some(30) };
+    let mut engine = ShortestFirst::default();
+    engine.lengths = Some(length);
+    let run = Run {
+        engine,
+        prompts: PROMPTS,
+        budget: 512,
+        cap: CAP,
+        warmup_steps: WARMUP,
+        ..Run::of(Synchronous::new(config).expect("valid"))
+    };
+    let reports = run.run().expect("no fault");
+    let (warmup, counted) = reports.split_at(WARMUP as usize);
+    let columns = |report: &StepReport| {
+        let prefixes = ["bias/", "ledger/"];
+        report
+            .metrics
+            .keys()
+            .filter(|name| prefixes.iter().any(|prefix| name.starts_with(prefix)))
+            .count()
+    };
+    assert!(warmup.iter().all(|report| columns(report) == 0));
+    let tokens: Vec<u32> = counted
+        .iter()
+        .flat_map(|report| &report.groups)
+        .flat_map(|batch| batch.values::<UInt32Type>(column::RESPONSE_LENGTH).values().to_vec())
+        .collect();
+    let mean = tokens.iter().map(|&tokens| f64::from(tokens)).sum::<f64>() / tokens.len() as f64;
+    let metrics = &counted.last().expect("steps").metrics;
+    within("bias/policy_mean", metrics, mean - 1e-6..=mean + 1e-6);
+    within("ledger/rows", metrics, 640.0..=640.0);
+}
+
 /// What the schedule decided is what the trainer gets: groups of first draws weigh 1, those of long rounds differ and average 1.
 fn weights_arrive_in_the_groups(reports: &[StepReport]) {
     let batches = || reports.iter().flat_map(|report| &report.groups);

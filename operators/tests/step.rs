@@ -4,7 +4,7 @@ mod support;
 
 use std::collections::BTreeMap;
 
-use arrow::datatypes::{Int32Type, UInt64Type};
+use arrow::datatypes::{Int32Type, UInt32Type, UInt64Type};
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::clock::Nanos;
 use rollpacker_dataflow::schema::column;
@@ -272,6 +272,34 @@ fn what_a_partial_rollout_pauses_goes_on_in_a_later_step() {
         reports.iter().map(|report| Lengths::of(&report.responses).paused.len()).sum();
     assert!(paused > 0, "a round ends before its longest responses");
     assert!(reports.iter().all(|report| measure(report)["rollout/discarded_tokens"] == 0.0));
+}
+
+// What is kept whole is given again, and what is stopped goes on: both are of the step that launched them.
+#[test]
+fn a_response_is_of_the_policy_that_launched_it_first() {
+    let config = partial::Config {
+        prompts: 8,
+        responses: 4,
+        oversubscription: 1.5,
+        max_versions: 4,
+        total_steps: None,
+    };
+    let mut run = Run::of(Partial::new(config).expect("valid"));
+    run.engine.counts = true;
+    let reports = run.run().expect("no fault");
+    let (mut first, mut later) = (BTreeMap::new(), [0, 0]);
+    for batch in reports.iter().flat_map(|report| &report.responses) {
+        let numbers = |name| batch.values::<UInt32Type>(name).values();
+        let ids = batch.values::<UInt64Type>(column::PROMPT_ID).values();
+        let versions = batch.values::<UInt64Type>(column::POLICY_VERSION).values();
+        let tokens = numbers(column::RESPONSE_LENGTH).iter().zip(numbers(column::RESUMED_LENGTH));
+        let samples = ids.iter().zip(numbers(column::SAMPLE)).zip(versions).zip(tokens);
+        for (((prompt, sample), version), (tokens, resumed)) in samples {
+            assert_eq!(first.entry((*prompt, *sample)).or_insert(*version), version);
+            later[usize::from(tokens > resumed)] += usize::from(*resumed > 0);
+        }
+    }
+    assert!(later[0] > 0 && later[1] > 0, "some are kept whole, some go on: {later:?}");
 }
 
 #[test]

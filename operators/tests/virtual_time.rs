@@ -2,6 +2,7 @@
 
 mod support;
 
+use rollpacker_dataflow::clock::Nanos;
 use rollpacker_operators::overlap::{Fetch, Scoring};
 use rollpacker_operators::placement::{Colocated, Place, Separate};
 use rollpacker_operators::report::{StepReport, measure};
@@ -33,6 +34,17 @@ fn run(
 fn seconds(reports: &[StepReport]) -> Vec<f64> {
     reports.iter().map(|report| report.closed.since(report.opened).as_secs_f64()).collect()
 }
+
+fn near(found: f64, expected: f64) {
+    assert!((found - expected).abs() < 1e-6, "{found} is not {expected}");
+}
+
+const STAGES: [&str; 4] = [
+    "timing_s/weight_sync",
+    "timing_s/rollout",
+    "timing_s/reward_exposed",
+    "timing_s/training_exposed",
+];
 
 const ALL: Placement = Placement { instances: 4, tensor_parallel: 1 };
 const STREAMED: Fetch = Fetch::Streamed { max_groups: None };
@@ -66,4 +78,27 @@ fn a_trainer_with_devices_of_its_own_hides_all_but_the_last_group() {
 fn a_stale_step_overlaps_with_the_training_of_the_one_before() {
     let reports = run(Separate::new(ALL, 4), Scoring::Streamed, STREAMED, 1);
     assert_eq!(reports[1].closed.as_secs_f64(), 32.0 + 44.0);
+    let metrics = measure(&reports[1]);
+    // From the close of the first, at 44 s; both update for 3 s and train for 16.
+    let seconds = 32.0;
+    near(metrics["perf/time_per_step"], seconds);
+    near(metrics["timing_s/step"], 44.0);
+    near(metrics["perf/throughput"], metrics["perf/total_num_tokens"] / seconds);
+    near(metrics["trainer/waiting_ratio"], 1.0 - 19.0 / seconds);
+    near(STAGES.map(|name| metrics[name]).iter().sum(), seconds);
+}
+
+// The engine takes up at once what it is asked for.
+#[test]
+fn the_stages_of_a_step_are_its_time() {
+    let mut report = run(Colocated::new(ALL), Scoring::AfterRollout, Fetch::WholeStep, 0).remove(1);
+    let metrics = measure(&report);
+    assert_eq!(STAGES.map(|name| metrics[name].round()), [0.0, 32.0, 5.0, 19.0]);
+    assert_eq!(metrics["perf/time_per_step"], metrics["timing_s/step"]);
+    // As if the round had opened 7 s before: 2 of them for the transfer, 5 for the hand-out.
+    report.opened = Nanos(report.opened.0 - 7_000_000_000);
+    report.before = report.opened;
+    assert_eq!(STAGES.map(|name| measure(&report)[name].round()), [7.0, 32.0, 5.0, 19.0]);
+    report.weight_sync = Some(Nanos(2_000_000_000));
+    assert_eq!(STAGES.map(|name| measure(&report)[name].round()), [2.0, 37.0, 5.0, 19.0]);
 }

@@ -2,6 +2,7 @@
 
 mod paper;
 
+use std::fs::OpenOptions;
 use std::io::{IsTerminal, Write};
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
@@ -16,10 +17,12 @@ use serde::Serialize;
 use self::paper::PaperArgs;
 use super::BAD_INPUT;
 use crate::simulate::advice::Advice;
+use crate::simulate::axis::Axis;
 use crate::simulate::outcome::Charted;
 use crate::simulate::raw::{RawJob, Source};
 use crate::simulate::report::Report;
-use crate::simulate::sweep::{Axis, Configured, Sweep, summaries};
+use crate::simulate::sweep::{Configured, Sweep, summaries};
+use crate::simulate::trace::Cut;
 use crate::simulate::{Summary, parquet, run as simulation, table};
 
 /// Simulate a job on a cluster, schedule beside schedule: how fast, and at what statistical price.
@@ -83,9 +86,10 @@ pub(crate) fn run(args: SimulateArgs) -> anyhow::Result<ExitCode> {
     if let Some(Simulation::Paper(args)) = args.command {
         return paper::run(&args);
     }
-    let sweeps =
-        args.config.iter().map(|path| args.sweep(path)).collect::<anyhow::Result<Vec<_>>>();
-    let sweeps = match sweeps.and_then(|sweeps| args.check().map(|()| sweeps)) {
+    let sweeps = args.check().and_then(|()| {
+        args.config.iter().map(|path| args.sweep(path)).collect::<Result<Vec<_>, _>>()
+    });
+    let sweeps = match sweeps {
         Ok(sweeps) => sweeps,
         Err(error) => {
             drop(writeln!(std::io::stderr(), "error: {error:#}"));
@@ -95,17 +99,17 @@ pub(crate) fn run(args: SimulateArgs) -> anyhow::Result<ExitCode> {
     let mut jobs = Vec::new();
     for (position, sweep) in sweeps.into_iter().enumerate() {
         let title = sweep.job().map(|job| job.title()).unwrap_or_default();
+        let trace = sweep.cuts();
         let runs = args.execute(sweep)?;
-        let summaries = summaries(&runs);
-        let advice = args.advises().then(|| Advice::of(&summaries, args.max_bias).text());
-        args.write(&title, &runs, &summaries, advice.as_deref())?;
+        let configurations = summaries(&runs);
+        let advice = args.advises().then(|| Advice::of(&configurations, args.max_bias).text());
+        let simulated = Simulated { job: title, trace, configurations, advice };
+        args.write(&simulated, &runs)?;
         if !args.json {
             let apart = if position > 0 { "\n" } else { "" };
-            let advice = advice.iter().map(|advice| format!("\n{advice}\n")).collect::<String>();
-            let text = format!("{apart}{title}\n\n{}{advice}", table::render(&summaries));
-            write!(std::io::stdout(), "{text}").context("cannot print")?;
+            write!(std::io::stdout(), "{apart}{}", simulated.text()).context("cannot print")?;
         }
-        jobs.push(Simulated { job: title, configurations: summaries, advice });
+        jobs.push(simulated);
     }
     if args.json {
         let text = json(&jobs).context("cannot print")?;
@@ -118,8 +122,17 @@ pub(crate) fn run(args: SimulateArgs) -> anyhow::Result<ExitCode> {
 #[derive(Serialize)]
 struct Simulated {
     job: String,
+    trace: Vec<Cut>,
     configurations: Vec<Summary>,
     advice: Option<String>,
+}
+
+impl Simulated {
+    fn text(&self) -> String {
+        let Self { job, trace, configurations, advice } = self;
+        let advice = advice.iter().map(|advice| format!("\n{advice}\n")).collect::<String>();
+        format!("{job}\n\n{}{}{advice}", table::render(configurations), table::footer(trace))
+    }
 }
 
 /// One object for a job, a list for several.
@@ -140,6 +153,12 @@ impl SimulateArgs {
             self.config.len()
         );
         ensure!(
+            self.report.is_none() || self.report != self.output,
+            "--report and --output: expected two files, found one"
+        );
+        writable("--report", self.report.as_ref())?;
+        writable("--output", self.output.as_ref())?;
+        ensure!(
             self.gantt_step != Some(0),
             "--gantt-step: expected the number of a step, from 1, found 0"
         );
@@ -159,6 +178,10 @@ impl SimulateArgs {
             axes.push(Axis::schedules());
         }
         let mut sweep = Sweep::read(path, &self.overrides, &axes, &|raw| self.change(raw))?;
+        if let Some(step) = self.gantt_step {
+            let steps = sweep.least_steps();
+            ensure!(step <= steps, "--gantt-step: expected one of the {steps} steps, found {step}");
+        }
         if self.report.is_some() {
             let charted = self.gantt_step.map_or(Charted::Slowest, Charted::Step);
             sweep.jobs_mut().for_each(|job| job.charted = charted);
@@ -176,6 +199,8 @@ impl SimulateArgs {
             raw.lengths.length_column.clone_from(&self.length_column);
             raw.lengths.prompt_column.clone_from(&self.prompt_column);
             raw.lengths.tokenizer.clone_from(&self.tokenizer);
+            // What the job draws from is replaced.
+            raw.lengths.domains.clear();
         }
     }
 
@@ -191,21 +216,44 @@ impl SimulateArgs {
         runs
     }
 
-    fn write(
-        &self,
-        title: &str,
-        runs: &[Configured],
-        summaries: &[Summary],
-        advice: Option<&str>,
-    ) -> anyhow::Result<()> {
+    fn write(&self, simulated: &Simulated, runs: &[Configured]) -> anyhow::Result<()> {
         if let Some(path) = &self.output {
             parquet::write(path, runs)?;
         }
         if let Some(path) = &self.report {
-            Report { title, runs, summaries, advice }.write(path)?;
+            let Simulated { job, trace, configurations, advice } = simulated;
+            let report = Report {
+                title: job,
+                runs,
+                summaries: configurations,
+                trace,
+                advice: advice.as_deref(),
+            };
+            report.write(path)?;
         }
         Ok(())
     }
+}
+
+/// Refuses a file that could not be written when everything has run. One that is there is left as it is.
+fn writable(flag: &str, path: Option<&PathBuf>) -> anyhow::Result<()> {
+    let Some(path) = path else { return Ok(()) };
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folder = folder.unwrap_or(Path::new("."));
+    ensure!(
+        folder.is_dir(),
+        "{flag} {}: expected a file in a folder that exists, found no folder {}",
+        path.display(),
+        folder.display()
+    );
+    let is_new = !path.exists();
+    let opened = OpenOptions::new().write(true).create(true).truncate(false).open(path);
+    opened.with_context(|| format!("{flag} {}: expected a file to write", path.display()))?;
+    if is_new {
+        std::fs::remove_file(path)
+            .with_context(|| format!("{flag} {}: cannot remove it again", path.display()))?;
+    }
+    Ok(())
 }
 
 /// As many as asked for, or one a core.

@@ -1,7 +1,7 @@
 //! The bounds of every setting of a recipe.
 
-use super::raw::Actor;
-use super::{Raw, RecipeError, keys};
+use super::error::{RecipeError, at_least, bound, one_of, within};
+use super::raw::{Actor, Raw};
 
 impl Raw {
     /// The first setting out of its bounds is an error; the schedule checks its own.
@@ -116,38 +116,4 @@ impl Raw {
         }
         Ok(())
     }
-}
-
-pub(crate) fn bound(
-    key: &'static str,
-    expected: impl Into<String>,
-    found: impl std::fmt::Display,
-) -> RecipeError {
-    RecipeError::Bound { key, expected: expected.into(), found: found.to_string() }
-}
-
-pub(crate) fn at_least<T: PartialOrd + std::fmt::Display>(
-    key: &'static str,
-    value: T,
-    least: T,
-) -> Result<(), RecipeError> {
-    if value >= least { Ok(()) } else { Err(bound(key, format!("at least {least}"), value)) }
-}
-
-pub(crate) fn within(
-    key: &'static str,
-    value: f64,
-    fits: impl Fn(f64) -> bool,
-    expected: &str,
-) -> Result<(), RecipeError> {
-    if value.is_finite() && fits(value) { Ok(()) } else { Err(bound(key, expected, value)) }
-}
-
-pub(crate) fn one_of(key: &'static str, value: &str, allowed: &[&str]) -> Result<(), RecipeError> {
-    if allowed.contains(&value) {
-        return Ok(());
-    }
-    let nearest = keys::nearest(value, allowed.iter().copied());
-    let hint = nearest.map(|near| format!(" (did you mean `{near}`?)")).unwrap_or_default();
-    Err(bound(key, format!("one of {}{hint}", allowed.join(", ")), format!("`{value}`")))
 }

@@ -3,8 +3,7 @@
 use serde::de::{self, Deserialize, Deserializer, Visitor};
 use toml::{Table, Value};
 
-use super::RecipeError;
-use super::raw;
+use super::error::{RecipeError, nearest};
 
 /// Something that is written in TOML sections.
 pub(crate) trait Sections: serde::de::DeserializeOwned {
@@ -36,43 +35,12 @@ fn check_section<T: Sections>(table: &Table, section: &str) -> Result<(), Recipe
     Ok(())
 }
 
-/// Of `candidates`, the one that is fewest edits away, if it is near at all.
-pub(crate) fn nearest<'a>(
-    text: &str,
-    candidates: impl Iterator<Item = &'a str>,
-) -> Option<&'a str> {
-    candidates
-        .map(|candidate| (strsim::damerau_levenshtein(text, candidate), candidate))
-        .filter(|(edits, candidate)| *edits <= 1 + candidate.len() / 3)
-        .min_by_key(|(edits, _)| *edits)
-        .map(|(_, candidate)| candidate)
-}
-
 fn known(key: &str, keys: &'static [&'static str], prefix: &str) -> Result<(), RecipeError> {
     if keys.contains(&key) {
         return Ok(());
     }
     let nearest = nearest(key, keys.iter().copied()).map(|near| format!("{prefix}{near}"));
     Err(RecipeError::UnknownKey { key: format!("{prefix}{key}"), nearest })
-}
-
-impl Sections for raw::Raw {
-    fn keys(section: &str) -> Option<&'static [&'static str]> {
-        Some(match section {
-            "" => fields::<Self>(),
-            "data" => fields::<raw::Data>(),
-            "model" => fields::<raw::Model>(),
-            "rollout" => fields::<raw::Rollout>(),
-            "pipeline" => fields::<raw::Pipeline>(),
-            "reward" => fields::<raw::Reward>(),
-            "algorithm" => fields::<raw::Algorithm>(),
-            "actor" => fields::<raw::Actor>(),
-            "trainer" => fields::<raw::Trainer>(),
-            "sft" => fields::<raw::Sft>(),
-            // The keys of a schedule depend on its name; it checks them when it is built.
-            _ => return None,
-        })
-    }
 }
 
 /// The fields that a struct's `Deserialize` asks for, aliases included.

@@ -2,12 +2,14 @@
 //!
 //! Two phases: [`Raw`] is what was typed, [`Recipe`] what was meant, every bound checked. Nothing after this looks at text again.
 
-pub(crate) mod bounds;
+mod bounds;
+pub(crate) mod error;
 pub(crate) mod keys;
 pub mod raw;
 pub mod schedule;
+pub(crate) mod value;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rollpacker_datasets::{Columns, DatasetConfig};
 use rollpacker_operators::overlap::{Fetch, Scoring};
@@ -16,61 +18,9 @@ use rollpacker_stages::train::config::{OptimizerConfig, PolicyLoss, TrainerConfi
 use rollpacker_stages::train::learning_rate::{Decay, LearningRate};
 use toml::{Table, Value};
 
-use bounds::{bound, one_of};
+pub use error::RecipeError;
+use error::{bound, first_line, one_of};
 pub use raw::Raw;
-
-/// Why a recipe cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum RecipeError {
-    /// The file cannot be read.
-    #[error("cannot read {path}: {source}")]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// What the system said.
-        source: std::io::Error,
-    },
-    /// The file is no TOML.
-    #[error("{path} is no TOML: {reason}")]
-    Toml {
-        /// The file.
-        path: PathBuf,
-        /// Where and why.
-        reason: String,
-    },
-    /// An override is not `key=value`.
-    #[error("override `{text}`: expected key=value")]
-    Override {
-        /// What was typed.
-        text: String,
-    },
-    /// A key does not exist.
-    #[error("unknown key `{key}`{}", nearest.as_ref().map(|key| format!("; did you mean `{key}`?")).unwrap_or_default())]
-    UnknownKey {
-        /// What was written.
-        key: String,
-        /// The valid key that is nearest.
-        nearest: Option<String>,
-    },
-    /// A value is of the wrong type.
-    #[error("key `{key}`: {reason}")]
-    Type {
-        /// The key.
-        key: String,
-        /// Expected and found.
-        reason: String,
-    },
-    /// A value is out of its bounds.
-    #[error("key `{key}`: expected {expected}, found {found}")]
-    Bound {
-        /// The key.
-        key: &'static str,
-        /// What is allowed.
-        expected: String,
-        /// What was written.
-        found: String,
-    },
-}
 
 /// A run, checked.
 #[derive(Clone, Debug)]
@@ -310,11 +260,6 @@ impl raw::Pipeline {
     }
 }
 
-/// toml repeats the key in further lines.
-fn first_line(message: &str) -> String {
-    message.lines().next().unwrap_or_default().to_owned()
-}
-
 /// Lays `section.key=value` over a table. The value is TOML if it reads as such, otherwise text. Another schedule leaves the keys of the
 /// one before behind.
 pub(crate) fn overlay(table: &mut Table, text: &str) -> Result<(), RecipeError> {
@@ -427,6 +372,67 @@ mod tests {
             ],
         );
         check_error("", &["rollout.n"], expect!["override `rollout.n`: expected key=value"]);
+    }
+
+    #[test]
+    fn what_a_schedule_refuses_names_the_key_that_was_written() {
+        let check = |overrides: &[&str], expected: Expect| check_error("", overrides, expected);
+        check(
+            &["schedule.eta_prompts=0.5"],
+            expect!["key `schedule.eta_prompts`: expected a number from 1 to 1000, found 0.5"],
+        );
+        check(
+            &["schedule.eta_prompts=many"],
+            expect![[r#"key `schedule.eta_prompts`: invalid type: string "many", expected f64"#]],
+        );
+        check(
+            &["schedule.name=frontier_group"],
+            expect!["key `schedule.order`: expected a value, found nothing"],
+        );
+        check(
+            &["schedule.quotas={math = 3}"],
+            expect!["key `schedule.quotas`: expected a sum of 16, the prompts of a round, found 3"],
+        );
+        check(
+            &["schedule.quotas={math = 0}"],
+            expect!["key `schedule.quotas.math`: expected at least 1, found 0"],
+        );
+        check(
+            &["schedule.selection=weighted", "schedule.eta_responses=2"],
+            expect![
+                "key `schedule.selection`: cannot be had with `eta_responses = 2`: no weight makes up for responses that surplus ones cut off"
+            ],
+        );
+        check(
+            &[
+                "schedule.filter_zero_variance={max_generated_batches = 0, on_exhausted = \"smaller_step\"}",
+            ],
+            expect![
+                "key `schedule.filter_zero_variance.max_generated_batches`: expected at least 1, found 0"
+            ],
+        );
+        check(
+            &[
+                "schedule.name=sorted",
+                "schedule.group_size=2",
+                "schedule.mode=on_policy",
+                "schedule.carry_over=true",
+            ],
+            expect![[
+                r#"key `schedule.carry_over`: cannot be had with `mode = "on_policy"`: what it runs ahead would be aborted"#
+            ]],
+        );
+        check(
+            &[
+                "schedule.name=dynamic",
+                "schedule.max_generated_batches=2",
+                "schedule.on_exhausted=smaller_step",
+                "rollout.n=1",
+            ],
+            expect![
+                "key `rollout.n`: expected at least 2, for rewards to vary within a group, found 1"
+            ],
+        );
     }
 
     #[test]

@@ -9,6 +9,7 @@ use rollpacker_operators::overlap::Scoring;
 use rollpacker_stages::train::config::{Aggregation, KlPenalty};
 use serde::{Deserialize, Serialize};
 
+use super::keys::{Sections, fields};
 use super::schedule;
 
 /// A section: its keys with their defaults, as a struct.
@@ -280,6 +281,25 @@ section! {
         micro_batch_tokens: usize = 4096,
         /// Threads that tensor operations use on the CPU.
         threads: usize = 1,
+    }
+}
+
+impl Sections for Raw {
+    fn keys(section: &str) -> Option<&'static [&'static str]> {
+        Some(match section {
+            "" => fields::<Self>(),
+            "data" => fields::<Data>(),
+            "model" => fields::<Model>(),
+            "rollout" => fields::<Rollout>(),
+            "pipeline" => fields::<Pipeline>(),
+            "reward" => fields::<Reward>(),
+            "algorithm" => fields::<Algorithm>(),
+            "actor" => fields::<Actor>(),
+            "trainer" => fields::<Trainer>(),
+            "sft" => fields::<Sft>(),
+            // The keys of a schedule depend on its name; it checks them when it is built.
+            _ => return None,
+        })
     }
 }
 

@@ -10,8 +10,9 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
-use super::bounds::{bound, one_of};
-use super::{RecipeError, keys};
+use super::error::{RecipeError, bound, nearest, one_of};
+use super::keys;
+use super::value::read_value;
 
 /// `[schedule]`: a name, and the keys of that schedule's `Config` but for those that other sections say.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -44,7 +45,7 @@ const SAID_ELSEWHERE: [&str; 3] = ["prompts", "responses", "total_steps"];
 struct Known {
     name: &'static str,
     fields: fn() -> &'static [&'static str],
-    build: fn(Table) -> Result<Built, toml::de::Error>,
+    build: fn(Table) -> Result<Built, RecipeError>,
     scoring: Scoring,
     fetch: Fetch,
 }
@@ -159,10 +160,7 @@ impl Section {
         if (known.fields)().contains(&"slots") && !table.contains_key("slots") {
             table.insert("slots".to_owned(), integer(size.slots));
         }
-        let refuse = |reason: String| RecipeError::Type { key: "schedule".to_owned(), reason };
-        (known.build)(table)
-            .map_err(|error| refuse(super::first_line(error.message())))?
-            .map_err(|error| refuse(error.to_string()))
+        (known.build)(table)?.map_err(|error| self.refused(error))
     }
 
     /// When its responses are scored, unless the recipe says otherwise.
@@ -189,12 +187,52 @@ impl Section {
             .expect("invariant: the name is one of them"))
     }
 
+    /// What the schedule refuses, by the key that was written.
+    fn refused(&self, error: ScheduleError) -> RecipeError {
+        match error {
+            ScheduleError::Zero { key } => bound(self.path(&key), "at least 1", 0),
+            ScheduleError::Small { key, found, least, why } => {
+                bound(self.path(key), format!("at least {least}, {why}"), found)
+            }
+            ScheduleError::Factor { key, found, max } => {
+                bound(self.path(key), format!("a number from 1 to {max}"), found)
+            }
+            ScheduleError::Conflict { key, with, why } => RecipeError::Type {
+                key: self.path(key),
+                reason: format!("cannot be had with {with}: {why}"),
+            },
+            ScheduleError::Weighted { eta_responses } => RecipeError::Type {
+                key: self.path("selection"),
+                reason: format!(
+                    "cannot be had with `eta_responses = {eta_responses}`: no weight makes up for responses that surplus ones cut off"
+                ),
+            },
+            ScheduleError::Quotas { found, expected } => {
+                let expected = format!("a sum of {expected}, the prompts of a round");
+                bound(self.path("quotas"), expected, found)
+            }
+        }
+    }
+
+    /// A schedule's key as it is written in a recipe.
+    fn path(&self, key: &str) -> String {
+        let nests = |(_, value): &(&String, &Value)| {
+            value.as_table().is_some_and(|inner| inner.contains_key(key))
+        };
+        match (key, self.options.iter().find(nests)) {
+            ("prompts", _) => "data.train_batch_size".to_owned(),
+            ("responses", _) => "rollout.n".to_owned(),
+            (_, Some((section, _))) => format!("schedule.{section}.{key}"),
+            (_, None) => format!("schedule.{key}"),
+        }
+    }
+
     fn check_keys(&self, known: &Known) -> Result<(), RecipeError> {
         let keys: Vec<&'static str> =
             (known.fields)().iter().copied().filter(|key| !SAID_ELSEWHERE.contains(key)).collect();
         let unknown = self.options.keys().find(|key| !keys.contains(&key.as_str()));
         unknown.map_or(Ok(()), |key| {
-            let near = keys::nearest(key, keys.iter().copied());
+            let near = nearest(key, keys.iter().copied());
             let owner = KNOWN.iter().find(|other| (other.fields)().contains(&key.as_str()));
             Err(RecipeError::UnknownKey {
                 key: format!("schedule.{key}"),
@@ -210,8 +248,8 @@ fn default_name() -> String {
     "tail_batching".to_owned()
 }
 
-fn config<C: DeserializeOwned>(table: Table) -> Result<C, toml::de::Error> {
-    Value::Table(table).try_into()
+fn config<C: DeserializeOwned>(table: Table) -> Result<C, RecipeError> {
+    read_value("schedule", Value::Table(table))
 }
 
 fn integer(value: u64) -> Value {

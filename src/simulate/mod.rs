@@ -5,23 +5,31 @@
 //! stages and clock are simulated.
 
 pub mod advice;
+pub mod axis;
+mod baseline;
 mod bias;
+mod bounds;
 mod cost;
 pub mod gantt;
+mod habits;
+mod idle;
 pub mod job;
 mod layout;
 pub mod outcome;
 pub mod paper;
 pub mod parquet;
+mod placement;
 mod population;
 pub mod profile;
 pub mod raw;
 pub mod report;
+mod resolve;
 pub mod run;
 pub mod summary;
 pub mod sweep;
 pub mod table;
 mod tasks;
+pub mod trace;
 pub mod variant;
 
 pub use job::Job;

@@ -6,7 +6,9 @@ use arrow::datatypes::{Float32Type, UInt32Type};
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::clock::Nanos;
 use rollpacker_dataflow::schema::column;
-use rollpacker_operators::report::{Observer, StepReport, measure};
+pub use rollpacker_operators::report::Stages;
+use rollpacker_operators::report::{Instants, Observer, StepReport, measure};
+use rollpacker_operators::rollout::is_given_again;
 use rollpacker_operators::survival::Survival;
 use rollpacker_stages::rollout::FinishReason;
 use rollpacker_stages::train::Metrics;
@@ -46,32 +48,6 @@ pub struct StepOutcome {
     pub metrics: Metrics,
 }
 
-/// The seconds of a step by the stage that it waited for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Stages {
-    /// New weights on their way to the rollout.
-    pub sync: f64,
-    /// From then on, until the last response ended: requests handed out, prefill and decoding.
-    pub rollout: f64,
-    /// From then on, until the last reward was known.
-    pub reward: f64,
-    /// The rest: training that nothing hid.
-    pub training: f64,
-}
-
-impl Stages {
-    /// Names and seconds, in the order of a step.
-    #[must_use]
-    pub fn named(&self) -> [(&'static str, f64); 4] {
-        [
-            ("sync", self.sync),
-            ("rollout", self.rollout),
-            ("reward", self.reward),
-            ("training", self.training),
-        ]
-    }
-}
-
 /// Makes an [`Outcome`] of the reports of steps.
 #[derive(Debug, Default)]
 pub struct Recorder {
@@ -79,10 +55,8 @@ pub struct Recorder {
     warmup_steps: u64,
     gantt: Charted,
     training: TrainingLog,
-    /// What the transfer of new weights takes, seconds.
-    weight_sync: f64,
-    /// When the step before was complete.
-    before: Nanos,
+    /// What the transfer of new weights takes, where that is known.
+    weight_sync: Option<Nanos>,
 }
 
 /// Which step has its Gantt chart kept.
@@ -107,7 +81,7 @@ impl Recorder {
     /// Tells the transfer of weights, which takes so many seconds, from what else happens before the first response is taken up.
     #[must_use]
     pub fn with_weight_sync(self, seconds: f64) -> Self {
-        Self { weight_sync: seconds, ..self }
+        Self { weight_sync: Some(Nanos::from_secs_f64(seconds)), ..self }
     }
 
     /// What was recorded so far.
@@ -129,27 +103,26 @@ impl Recorder {
 }
 
 impl Observer for Recorder {
-    fn step(&mut self, report: StepReport) {
-        let from = std::mem::replace(&mut self.before, report.closed);
+    fn step(&mut self, mut report: StepReport) {
+        report.weight_sync = self.weight_sync;
         let number = report.step.0 + 1;
-        let seconds = report.closed.since(from).as_secs_f64();
+        let seconds = report.closed.since(report.before).as_secs_f64();
         let intervals = self.training.take_until(report.closed);
         if self.charts(number, seconds) {
-            self.outcome.gantt = Some(Gantt::of(&report, from, &intervals));
+            self.outcome.gantt = Some(Gantt::of(&report, report.before, &intervals));
         }
         if number <= self.warmup_steps {
             return;
         }
         let (trained_tokens, trained_responses) = self.outcome.observe(&report);
-        let metrics = measure(&report);
         self.outcome.steps.push(StepOutcome {
             step: number,
             round: round(&report.decisions),
             seconds,
-            stages: Stages::of(&metrics, seconds, self.weight_sync),
+            stages: Stages::of(&Instants::of(&report)),
             trained_tokens,
             trained_responses,
-            metrics,
+            metrics: measure(&report),
         });
     }
 }
@@ -159,11 +132,14 @@ impl Outcome {
     fn observe(&mut self, report: &StepReport) -> (f64, f64) {
         for batch in &report.responses {
             let tokens = batch.values::<UInt32Type>(column::RESPONSE_LENGTH).values();
-            let reasons = batch.text(column::FINISH_REASON);
-            for (&tokens, reason) in tokens.iter().zip(reasons.iter()) {
+            let resumed = batch.values::<UInt32Type>(column::RESUMED_LENGTH).values();
+            let reasons = batch.text(column::FINISH_REASON).iter();
+            for ((&tokens, &resumed), reason) in tokens.iter().zip(resumed).zip(reasons) {
                 match reason.and_then(|reason| reason.parse::<FinishReason>().ok()) {
                     // It goes on in a later step, and is observed there.
                     Some(FinishReason::Pause) => {}
+                    // It was observed in the step that kept it.
+                    Some(reason) if is_given_again(reason, tokens, resumed) => {}
                     reason => {
                         self.launched.observe(tokens, reason.is_some_and(FinishReason::is_whole))
                     }
@@ -188,46 +164,57 @@ fn round(decisions: &[Batch]) -> String {
     rounds.last().unwrap_or("full").to_owned()
 }
 
-impl Stages {
-    /// What the `seconds` of a step went to, by its metrics. A stale step overlaps with the one before: what it did meanwhile is left out.
-    fn of(metrics: &Metrics, seconds: f64, weight_sync: f64) -> Self {
-        let [before, generating, reward, training] =
-            ["weight_sync", "gen", "reward_exposed", "training_exposed"]
-                .map(|stage| metrics.get(&format!("timing_s/{stage}")).copied().unwrap_or(0.0));
-        let sync = before.min(weight_sync);
-        let rollout = before - sync + generating;
-        let mut overlap = (sync + rollout + reward + training - seconds).max(0.0);
-        let mut alone = |stage: f64| {
-            let hidden = stage.min(overlap);
-            overlap -= hidden;
-            stage - hidden
-        };
-        Self {
-            sync: alone(sync),
-            rollout: alone(rollout),
-            reward: alone(reward),
-            training: alone(training),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::simulate::job::Job;
+    use crate::simulate::run::run;
+
+    fn outcome(settings: &[&str]) -> Outcome {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("job.toml");
+        std::fs::write(&path, "[data]\ntrain_batch_size = 16\n[sim]\nsteps = 6").expect("written");
+        let settings: Vec<String> = settings.iter().map(|&setting| setting.to_owned()).collect();
+        run(&Job::read(&path, &settings).expect("a job"), 1).expect("simulated")
+    }
+
+    // Nothing is dropped, and the queue is empty at the end of the run.
+    #[test]
+    fn a_response_that_was_kept_is_launched_once() {
+        let outcome = outcome(&[
+            "schedule.name=tail_batching",
+            "schedule.keep_partial=true",
+            "schedule.eta_responses=1",
+        ]);
+        let trained: f64 = outcome.steps.iter().map(|step| step.trained_responses).sum();
+        assert!(outcome.steps.iter().any(|step| step.round == "long"));
+        assert_eq!(outcome.launched.count() as f64, trained);
+    }
 
     #[test]
-    fn what_overlaps_with_the_step_before_is_left_out_from_the_front() {
-        let metrics: Metrics = [
-            ("timing_s/weight_sync", 5.0),
-            ("timing_s/gen", 60.0),
-            ("timing_s/reward_exposed", 3.0),
-            ("timing_s/training_exposed", 20.0),
-        ]
-        .map(|(name, value)| (name.to_owned(), value))
-        .into();
-        let stages =
-            |seconds| Stages::of(&metrics, seconds, 4.0).named().map(|(_, seconds)| seconds);
-        assert_eq!(stages(88.0), [4.0, 61.0, 3.0, 20.0]);
-        assert_eq!(stages(70.0), [0.0, 47.0, 3.0, 20.0]);
+    fn the_warm_up_is_in_no_column() {
+        let outcome = outcome(&["schedule.name=sync", "sim.warmup_steps=4"]);
+        let weights: f64 = outcome.trained.values().sum();
+        let tokens = outcome.trained.iter().map(|(&tokens, weight)| f64::from(tokens) * weight);
+        let mean = tokens.sum::<f64>() / weights;
+        let [first, .., last] = &outcome.steps[..] else { panic!("six steps") };
+        assert_eq!((first.step, last.step), (5, 10));
+        assert!((last.metrics["bias/policy_mean"] / mean - 1.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn metrics_and_stages_split_a_step_alike() {
+        for staleness in ["pipeline.staleness=0", "pipeline.staleness=1"] {
+            let outcome =
+                outcome(&["schedule.name=sync", "pipeline.placement=separate", staleness]);
+            for step in &outcome.steps {
+                let names = ["weight_sync", "rollout", "reward_exposed", "training_exposed"];
+                let measured = names.map(|name| step.metrics[&format!("timing_s/{name}")]);
+                let stages = step.stages.named().map(|(_, seconds)| seconds);
+                assert_eq!(measured, stages);
+                assert!((stages.iter().sum::<f64>() - step.seconds).abs() < 1e-6, "{step:?}");
+                assert!((step.metrics["perf/time_per_step"] - step.seconds).abs() < 1e-6);
+            }
+        }
     }
 }

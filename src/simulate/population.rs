@@ -6,33 +6,40 @@ use std::sync::Arc;
 use rollpacker_dataflow::step::{PromptId, SampleId, Step};
 use rollpacker_datasets::Trace;
 use rollpacker_stages::rollout::simulated::lengths::{
-    self, EmpiricalConfig, EmpiricalDomain, LengthModel, LengthsConfig, PopulationConfig, Recorded,
-    TraceConfig, TraceRecord, TwoModeConfig, TwoModeDomain,
+    self, EmpiricalConfig, EmpiricalDomain, LengthModel, LengthModelError, LengthsConfig,
+    PopulationConfig, Recorded, TraceConfig, TraceRecord, TwoModeConfig, TwoModeDomain,
 };
 use serde::de::DeserializeOwned;
 use toml::{Table, Value};
 
-use super::job::{Job, read_value};
-use super::raw::{Source, Tasks};
+use super::job::Job;
+use super::raw::{Lengths, Source, Tasks};
 use crate::recipe::RecipeError;
-use crate::recipe::bounds::bound;
+use crate::recipe::error::bound;
+use crate::recipe::value::read_value;
 
 /// The length model of a run with `seed`.
 ///
 /// # Errors
 /// If a key of `[lengths]` is out of its bounds.
 pub(super) fn lengths(job: &Job, seed: u64) -> anyhow::Result<Arc<dyn LengthModel>> {
+    let Some(trace) = &job.trace else { return Ok(drawn(job, seed)?) };
+    let domain = largest(&job.raw.tasks).to_owned();
+    let (population, cap) = (population(&job.raw.lengths)?, job.raw.data.max_response_length);
+    Ok(Arc::new(recorded(trace, &TraceConfig { domain, population, seed, cap })?))
+}
+
+/// Refuses what [`lengths`] would. A trace is a model whatever is in it, and is not made one here.
+///
+/// # Errors
+/// If a key of `[lengths]` is out of its bounds.
+pub(super) fn check(job: &Job) -> Result<(), RecipeError> {
+    drawn(job, job.raw.sim.seed).map(drop)
+}
+
+/// Lengths that are not recorded, or that would be drawn in place of those that are.
+fn drawn(job: &Job, seed: u64) -> Result<Arc<dyn LengthModel>, RecipeError> {
     let lengths = &job.raw.lengths;
-    let population: PopulationConfig = match &lengths.population {
-        Some(table) => read_value("lengths.population", Value::Table(table.clone()))?,
-        None => PopulationConfig::default(),
-    };
-    let cap = job.raw.data.max_response_length;
-    if let Some(trace) = &job.trace {
-        let domain = largest(&job.raw.tasks).to_owned();
-        let config = TraceConfig { domain, population, seed, cap };
-        return Ok(Arc::new(recorded(trace, &config)?));
-    }
     let shares = shares(&job.raw.tasks);
     let config = match lengths.source {
         Source::TwoMode => LengthsConfig::TwoMode(TwoModeConfig {
@@ -46,7 +53,27 @@ pub(super) fn lengths(job: &Job, seed: u64) -> anyhow::Result<Arc<dyn LengthMode
         }),
         Source::Paper | Source::Trace => LengthsConfig::Empirical(paper(&shares)),
     };
-    Ok(config.build(&population, seed, cap)?)
+    let cap = job.raw.data.max_response_length;
+    config.build(&population(lengths)?, seed, cap).map_err(|error| named(error, &shares))
+}
+
+fn population(lengths: &Lengths) -> Result<PopulationConfig, RecipeError> {
+    match &lengths.population {
+        Some(table) => read_value("lengths.population", Value::Table(table.clone())),
+        None => Ok(PopulationConfig::default()),
+    }
+}
+
+/// An error of a length model, by the key that was written.
+fn named(error: LengthModelError, domains: &BTreeMap<String, f64>) -> RecipeError {
+    match error {
+        LengthModelError::Field { field, expected, found } => {
+            let is_domain = domains.keys().any(|name| field.starts_with(&format!("{name}.")));
+            let section = if is_domain { "domains" } else { "population" };
+            bound(format!("lengths.{section}.{field}"), expected, found)
+        }
+        LengthModelError::Empty(_) => bound("lengths.domains", "at least one", "none"),
+    }
 }
 
 /// Kinds of tasks that a job has, with their shares.

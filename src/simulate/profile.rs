@@ -7,7 +7,6 @@ use rollpacker_stages::rollout::profile::simulated::SimulatedMeasure;
 use rollpacker_stages::rollout::profile::{self, Grid, Row};
 
 use super::Job;
-use super::run::cost;
 
 /// Measurements, and what they took.
 #[derive(Clone, Debug, PartialEq)]
@@ -28,7 +27,7 @@ pub struct Profiled {
 /// # Errors
 /// If the model fits at no size.
 pub fn measure(job: &Job, budget: Option<f64>) -> anyhow::Result<Profiled> {
-    let (cost, clock) = (cost(job), VirtualClock::default());
+    let (cost, clock) = (job.cost(), VirtualClock::default());
     let grids = grids(job, &cost)?;
     let budget = budget
         .map_or(Nanos(u64::MAX), |budget| Nanos::from_secs_f64(budget / grids.len().max(1) as f64));
@@ -90,7 +89,7 @@ mod tests {
 
     #[test]
     fn every_size_that_fits_is_measured_at_what_the_cost_model_says() {
-        let job = job(&["model.name=Qwen2.5-32B"]);
+        let job = job(&["model.name=Qwen2.5-32B", "rollout.tensor_parallel=2"]);
         let Profiled { rows, points, seconds } = measure(&job, None).expect("it fits on two");
         let sizes: BTreeSet<_> =
             rows.iter().map(|row| (row.tensor_parallel, row.instances)).collect();
@@ -99,13 +98,13 @@ mod tests {
         let expected = expected
             .into_iter()
             .flat_map(|(size, counts)| counts.iter().map(move |count| (size, *count)));
-        let fits_on_one = cost(&job).kv_capacity(1).is_ok();
+        let fits_on_one = job.cost().kv_capacity(1).is_ok();
         assert!(!fits_on_one, "{sizes:?}");
         assert_eq!(sizes, expected.collect());
         // 6 placements x 2 phases x batches of 1, 2 and 4 x lengths of 16, 32 and 64.
         assert_eq!((rows.len(), points), (108, 108));
         assert!(rows.is_sorted_by_key(Row::point));
-        let model = cost(&job);
+        let model = job.cost();
         for row in &rows {
             let (batch, tokens) = (row.batch_size, f64::from(row.tokens));
             let expected = match row.phase {
@@ -132,11 +131,9 @@ mod tests {
 
     #[test]
     fn a_model_that_fits_nowhere_is_refused() {
-        let error = measure(
-            &job(&["model.name=Qwen2.5-32B", "cluster.gpus=1", "training.tensor_parallel=1"]),
-            None,
-        )
-        .unwrap_err();
+        let mut job = job(&["cluster.gpus=1", "training.tensor_parallel=1"]);
+        job.hardware.memory = 1e9;
+        let error = measure(&job, None).unwrap_err();
         assert!(error.to_string().contains("does not fit on 1 x"), "{error}");
     }
 }

@@ -10,22 +10,19 @@ use rollpacker_dataflow::bridge::Executor;
 use rollpacker_dataflow::clock::{Nanos, VirtualClock};
 use rollpacker_dataflow::step::PromptId;
 use rollpacker_operators::advantage::Grpo;
-use rollpacker_operators::placement::{self, Colocated, Place, Separate, StreamTrainer};
 use rollpacker_operators::prompts::{PromptRow, prompt_batch};
 use rollpacker_operators::schedule::operator::Stop;
 use rollpacker_operators::trainer::TrainerThread;
 use rollpacker_stages::cluster::{Cost, TrainingLayout};
 use rollpacker_stages::reward::Router;
-use rollpacker_stages::rollout::Placement;
 use rollpacker_stages::rollout::simulated::lengths::LengthModel;
 use rollpacker_stages::rollout::simulated::{self, SimulatedEngine, SimulatedEngineConfig};
 use rollpacker_stages::train::simulated::SimulatedTrainer;
 
-use super::cost::Modelled;
 use super::gantt::{Logged, TrainingLog};
 use super::job::Job;
 use super::outcome::{Outcome, Recorder};
-use super::{population, raw, tasks};
+use super::{placement, population, raw, tasks};
 use crate::pipeline::{Pipeline, PromptSource, Time};
 
 /// Prompts that are read at once.
@@ -59,11 +56,6 @@ fn recorder(job: &Job, log: TrainingLog, weight_sync: f64) -> Rc<RefCell<Recorde
     Rc::new(RefCell::new(recorder.with_weight_sync(weight_sync)))
 }
 
-/// How long the work of a job takes.
-pub(super) fn cost(job: &Job) -> Cost {
-    Cost::new(job.hardware.clone(), job.model.clone(), job.calibration)
-}
-
 /// What the stages of a run share.
 struct Stages {
     clock: VirtualClock,
@@ -79,7 +71,7 @@ impl Stages {
         let calibration = job.calibration;
         let lengths = population::lengths(job, seed)?;
         Ok(Self {
-            cost: cost(job),
+            cost: job.cost(),
             layout: job.training_layout(),
             router: tasks::router(job, seed, &calibration, &lengths, &clock),
             lengths,
@@ -95,7 +87,8 @@ impl Stages {
             schedule: Box::new(job.schedule()?),
             engine: Box::new(self.engine(job)?),
             max_response_length: job.raw.data.max_response_length,
-            placement: Some(self.placement(job)?),
+            warmup_steps: job.raw.sim.warmup_steps,
+            placement: Some(placement::policy(job)?),
             initial: trainer
                 .publish_initial()
                 .map_err(|reason| anyhow!("publishing the initial weights: {reason}"))?,
@@ -135,80 +128,11 @@ impl Stages {
             },
             report_interval: Nanos::from_secs_f64(rollout.report_interval_s),
             slowdown: tasks::slowdown(job, self.cost.calibration()),
-            ..SimulatedEngineConfig::new(rollout_placement(job))
+            ..SimulatedEngineConfig::new(placement::at_first(job))
         };
         let (cost, lengths) = (self.cost.clone(), self.lengths.clone());
         SimulatedEngine::new(config, cost, lengths, self.clock.clone())
             .context("the rollout cannot start")
-    }
-
-    fn placement(&self, job: &Job) -> anyhow::Result<Box<dyn Place>> {
-        let rollout = rollout_placement(job);
-        Ok(match job.placement {
-            raw::Placement::Colocated if job.raw.planner.rule == raw::PlannerRule::Fixed => {
-                Box::new(Colocated::new(rollout))
-            }
-            raw::Placement::Separate => Box::new(Separate::new(rollout, job.training_gpus)),
-            raw::Placement::Colocated | raw::Placement::Stream => {
-                let options = stream_options(job);
-                let planner = placement::Planner::new(
-                    planner_rule(job),
-                    self.placed_job(job),
-                    rollout.tensor_parallel,
-                )?;
-                let cost = Modelled::new(self.cost.clone(), self.layout);
-                Box::new(StreamTrainer::new(options, planner, cost)?)
-            }
-        })
-    }
-
-    fn placed_job(&self, job: &Job) -> placement::Job {
-        placement::Job {
-            devices: job.raw.cluster.gpus,
-            devices_per_server: job.hardware.devices_per_server,
-            training_replica: self.layout.tensor_parallel
-                * self.layout.pipeline
-                * self.layout.context,
-            response_length: job.raw.data.max_response_length,
-        }
-    }
-}
-
-fn rollout_placement(job: &Job) -> Placement {
-    let tensor_parallel = job.raw.rollout.tensor_parallel;
-    Placement { instances: job.rollout_gpus() / tensor_parallel, tensor_parallel }
-}
-
-fn planner_rule(job: &Job) -> placement::planner::Rule {
-    match job.raw.planner.rule {
-        raw::PlannerRule::Fixed => placement::planner::Rule::Fixed,
-        raw::PlannerRule::Paper => placement::planner::Rule::paper(),
-        raw::PlannerRule::Predictive => placement::planner::Rule::Predictive,
-    }
-}
-
-fn stream_options(job: &Job) -> placement::Options {
-    let stream = &job.raw.stream;
-    let trigger = match stream.trigger {
-        _ if job.placement == raw::Placement::Colocated => placement::Trigger::Never,
-        raw::Trigger::Never => placement::Trigger::Never,
-        raw::Trigger::Fixed => placement::Trigger::Fixed { share: stream.from },
-        raw::Trigger::Adaptive => {
-            placement::Trigger::Adaptive { from: stream.from, to: stream.to, every: stream.every }
-        }
-        raw::Trigger::Predicted => {
-            placement::Trigger::Predicted { from: stream.from, every: stream.every }
-        }
-    };
-    placement::Options {
-        rounds: match stream.rounds {
-            raw::StreamRounds::Long => placement::Rounds::Long,
-            raw::StreamRounds::All => placement::Rounds::All,
-        },
-        trigger,
-        keep: stream.keep,
-        headroom: stream.headroom,
-        consolidate: stream.consolidate,
     }
 }
 

@@ -8,23 +8,13 @@ use std::sync::{Mutex, PoisonError};
 use anyhow::Context;
 use toml::Table;
 
+use super::axis::{Axis, Place, product};
 use super::job::Job;
 use super::outcome::Outcome;
 use super::raw::RawJob;
 use super::summary::Summary;
-use super::variant::{self, Variant};
+use super::trace::Cut;
 use crate::recipe::{RecipeError, from_table, overlay, read_table};
-
-/// A setting and the values that it takes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Axis {
-    key: String,
-    /// Values by name, each with the settings that make it.
-    values: Vec<(String, Vec<String>)>,
-}
-
-/// The setting that tells a configuration from its baseline.
-const SCHEDULE: &str = "schedule.name";
 
 /// A configuration, and what came of it.
 #[derive(Clone, Debug)]
@@ -57,59 +47,6 @@ struct Point {
     baseline: usize,
 }
 
-impl Axis {
-    /// Reads `key=a,b,c`. Commas within brackets, braces and quotes separate nothing; `schedule.name=all` is every schedule.
-    ///
-    /// # Errors
-    /// If it is not of that form.
-    pub fn parse(text: &str) -> Result<Self, RecipeError> {
-        let wrong = || RecipeError::Override { text: text.to_owned() };
-        let (key, values) = text.split_once('=').ok_or_else(wrong)?;
-        let key = key.trim();
-        if key.is_empty() || values.trim().is_empty() {
-            return Err(wrong());
-        }
-        if (key, values.trim()) == (SCHEDULE, "all") {
-            return Ok(Self::schedules());
-        }
-        let name = |value: &str| match key {
-            SCHEDULE => value.to_owned(),
-            key => format!("{}={value}", key.rsplit('.').next().unwrap_or(key)),
-        };
-        let values = split(values).into_iter().map(|value| {
-            let value = value.trim();
-            (name(value), vec![format!("{key}={value}")])
-        });
-        Ok(Self { key: key.to_owned(), values: values.collect() })
-    }
-
-    /// Every schedule as its authors run it.
-    #[must_use]
-    pub fn schedules() -> Self {
-        let value = |variant: &Variant| (variant.label.to_owned(), variant.overrides().collect());
-        Self { key: SCHEDULE.to_owned(), values: variant::all().map(value).collect() }
-    }
-}
-
-/// Splits at the commas that are outside of brackets, braces and quotes.
-fn split(text: &str) -> Vec<&str> {
-    let (mut depth, mut quoted, mut start, mut parts) = (0_usize, false, 0, Vec::new());
-    for (at, c) in text.char_indices() {
-        match c {
-            '"' => quoted = !quoted,
-            '[' | '{' if !quoted => depth += 1,
-            ']' | '}' if !quoted => depth = depth.saturating_sub(1),
-            ',' if !quoted && depth == 0 => {
-                parts.push(&text[start..at]);
-                start = at + 1;
-            }
-            _ => {}
-        }
-    }
-    parts.push(&text[start..]);
-    parts
-}
-
 impl Sweep {
     /// The cross product of `axes` over the job in `path` with `overrides`, in their order, and before them the baselines that are not
     /// among it. `change` is applied to each job.
@@ -123,51 +60,29 @@ impl Sweep {
         change: &dyn Fn(&mut RawJob),
     ) -> anyhow::Result<Self> {
         let table = read_table(path, overrides)?;
-        let mut wanted = Vec::new();
-        for point in product(axes) {
-            let raw = read(table.clone(), &point.settings, change);
-            wanted.push((raw.with_context(|| named(&point.label))?, point));
+        let mut wanted = Wanted::default();
+        for place in product(axes) {
+            let raw = read(table.clone(), &place.settings, change);
+            let raw = raw.with_context(|| named(&place.label()))?;
+            let entry = wanted.entry(place, raw)?;
+            wanted.merge(entry);
         }
-        let mut sweep = Self { points: Vec::new() };
-        for (raw, point) in &wanted {
-            let baseline = raw.baseline();
-            if !sweep.has(&baseline) && !wanted.iter().any(|(raw, _)| *raw == baseline) {
-                sweep.add(point.baseline(), baseline)?;
+        let (mut before, mut baselines) = (Wanted::default(), Vec::new());
+        for Entry { place, job, .. } in &wanted.0 {
+            let baseline = wanted.entry(place.baseline(), job.raw.baseline())?;
+            baselines.push(baseline.canonical.clone());
+            if wanted.position(&baseline).is_none() {
+                before.merge(baseline);
             }
         }
-        for (raw, mut point) in wanted {
-            if point.label.is_empty() {
-                point.label.clone_from(&raw.schedule.name);
-            }
-            sweep.add(point, raw)?;
-        }
-        sweep.find_baselines();
-        Ok(sweep)
-    }
-
-    fn has(&self, raw: &RawJob) -> bool {
-        self.points.iter().any(|point| point.job.raw == *raw)
-    }
-
-    fn add(&mut self, place: Place, raw: RawJob) -> anyhow::Result<()> {
-        // A trace is read once for all.
-        let trace = self.points.iter().find(|point| point.job.raw.lengths == raw.lengths);
-        let trace = trace.and_then(|point| point.job.trace.clone());
-        let job = Job::resolve(raw, trace).with_context(|| named(&place.label))?;
-        let Place { label, settings, .. } = place;
-        self.points.push(Point { label, settings, job, baseline: 0 });
-        Ok(())
-    }
-
-    fn find_baselines(&mut self) {
-        for index in 0..self.points.len() {
-            let baseline = self.points[index].job.raw.baseline();
-            self.points[index].baseline = self
-                .points
-                .iter()
-                .position(|point| point.job.raw == baseline)
-                .expect("invariant: every baseline was added");
-        }
+        before.tell_from(&wanted);
+        let alone = before.0.iter().map(|entry| entry.canonical.clone());
+        let baselines = alone.chain(baselines).collect::<Vec<_>>();
+        let all: Vec<Entry> = before.0.into_iter().chain(wanted.0).collect();
+        let index = |baseline: &RawJob| all.iter().position(|entry| entry.canonical == *baseline);
+        let found = baselines.iter().map(index).collect::<Option<Vec<_>>>();
+        let found = found.expect("invariant: every baseline was added");
+        Ok(Self { points: all.into_iter().zip(found).map(Entry::point).collect() })
     }
 
     /// How many runs there are.
@@ -179,6 +94,24 @@ impl Sweep {
     /// The jobs, in order.
     pub fn jobs_mut(&mut self) -> impl Iterator<Item = &mut Job> {
         self.points.iter_mut().map(|point| &mut point.job)
+    }
+
+    /// What the longest responses leave of the traces.
+    #[must_use]
+    pub fn cuts(&self) -> Vec<Cut> {
+        let mut cuts = Vec::new();
+        for cut in self.points.iter().filter_map(|point| Cut::of(&point.job)) {
+            if !cuts.contains(&cut) {
+                cuts.push(cut);
+            }
+        }
+        cuts
+    }
+
+    /// The least steps that a job runs, those that do not count included.
+    #[must_use]
+    pub fn least_steps(&self) -> u64 {
+        self.points.iter().map(|point| point.job.total_steps()).min().unwrap_or(0)
     }
 
     /// The first job.
@@ -265,55 +198,56 @@ pub(super) fn parallel<T: Send>(
     results.into_iter().map(|(_, result)| result).collect()
 }
 
-/// A place in the cross product.
-#[derive(Clone, Debug, Default)]
-struct Place {
-    label: String,
-    settings: Vec<String>,
-    /// Label and settings without those of the schedule.
-    beside: (String, Vec<String>),
+/// A job that is to be run.
+struct Entry {
+    place: Place,
+    job: Job,
+    canonical: RawJob,
 }
 
-impl Place {
-    fn with(&self, axis: &Axis, label: &str, settings: &[String]) -> Self {
-        let joined = |one: &str| format!("{one} {label}").trim().to_owned();
-        let both = |one: &[String]| [one, settings].concat();
-        let beside = match axis.key.as_str() {
-            SCHEDULE => settings.iter().filter(|setting| RawJob::is_kept(setting)).fold(
-                self.beside.clone(),
-                |(label, kept), setting| {
-                    let name = setting.rsplit('.').next().unwrap_or(setting);
-                    (
-                        format!("{label} {name}").trim().to_owned(),
-                        [kept, vec![setting.clone()]].concat(),
-                    )
-                },
-            ),
-            _ => (joined(&self.beside.0), both(&self.beside.1)),
-        };
-        Self { label: joined(&self.label), settings: both(&self.settings), beside }
-    }
-
-    /// Where its baseline stands.
-    fn baseline(&self) -> Self {
-        let (label, settings) = &self.beside;
-        let label = format!("{label} sync").trim().to_owned();
-        let name = format!("{SCHEDULE}=sync");
-        let settings = settings.iter().cloned().chain([name]).collect();
-        Self { label, settings, beside: self.beside.clone() }
+impl Entry {
+    fn point((Self { place, job, .. }, baseline): (Self, usize)) -> Point {
+        let named = !place.labels.is_empty();
+        let label = if named { place.label() } else { job.raw.schedule.name.clone() };
+        Point { label, settings: place.settings, job, baseline }
     }
 }
 
-/// The cross product; one place without settings where there is no axis.
-fn product(axes: &[Axis]) -> Vec<Place> {
-    let crossed = |places: Vec<Place>, axis: &Axis| {
-        let along = |place: Place| {
-            let values = axis.values.iter();
-            values.map(move |(label, settings)| place.with(axis, label, settings))
-        };
-        places.into_iter().flat_map(along).collect()
-    };
-    axes.iter().fold(vec![Place::default()], crossed)
+/// Jobs that are to be run, each baseline once.
+#[derive(Default)]
+struct Wanted(Vec<Entry>);
+
+impl Wanted {
+    /// A trace is read once for all.
+    fn entry(&self, place: Place, raw: RawJob) -> anyhow::Result<Entry> {
+        let read = self.0.iter().find(|entry| entry.job.raw.lengths == raw.lengths);
+        let trace = read.and_then(|entry| entry.job.trace.clone());
+        let job = Job::resolve(raw, trace).with_context(|| named(&place.label()))?;
+        Ok(Entry { place, canonical: job.canonical(), job })
+    }
+
+    /// A baseline that is the same run as another stands where that does, under what both are called.
+    fn merge(&mut self, entry: Entry) {
+        let is_baseline = entry.job.raw.schedule.name == "sync";
+        match self.position(&entry).filter(|_| is_baseline) {
+            Some(index) => self.0[index].place.keep_common(&entry.place),
+            None => self.0.push(entry),
+        }
+    }
+
+    /// Calls those baselines that share their name with a configuration that is wanted.
+    fn tell_from(&mut self, wanted: &Self) {
+        for Entry { place, .. } in &mut self.0 {
+            let label = place.label();
+            if wanted.0.iter().any(|entry| entry.place.label() == label) {
+                place.labels.push("baseline".to_owned());
+            }
+        }
+    }
+
+    fn position(&self, entry: &Entry) -> Option<usize> {
+        self.0.iter().position(|known| known.canonical == entry.canonical)
+    }
 }
 
 fn read(
@@ -324,8 +258,9 @@ fn read(
     for setting in settings {
         overlay(&mut table, setting)?;
     }
-    let mut raw = from_table(table)?;
+    let mut raw: RawJob = from_table(table)?;
     change(&mut raw);
+    raw.leave_idle(settings)?;
     Ok(raw)
 }
 
@@ -342,11 +277,16 @@ mod tests {
     const JOB: &str = "[sim]\nseeds = 2\nsteps = 1";
 
     fn sweep(axes: &[&str]) -> anyhow::Result<Sweep> {
+        read_sweep(&[], axes)
+    }
+
+    fn read_sweep(overrides: &[&str], axes: &[&str]) -> anyhow::Result<Sweep> {
         let folder = tempfile::tempdir()?;
         let path = folder.path().join("job.toml");
         std::fs::write(&path, JOB)?;
         let axes = axes.iter().map(|text| Axis::parse(text)).collect::<Result<Vec<_>, _>>()?;
-        Sweep::read(&path, &[], &axes, &|_| {})
+        let overrides: Vec<String> = overrides.iter().map(|&text| text.to_owned()).collect();
+        Sweep::read(&path, &overrides, &axes, &|_| {})
     }
 
     fn check(axes: &[&str], expected: Expect) {
@@ -385,22 +325,81 @@ mod tests {
     }
 
     #[test]
+    fn baselines_that_are_the_same_run_are_listed_once() {
+        check(
+            &["stream.from=0.2,0.3", "schedule.name=sync,tail_batching"],
+            expect![[r#"
+            sync | schedule.name=sync | sync
+            from=0.2 tail_batching | stream.from=0.2 schedule.name=tail_batching | sync
+            from=0.3 tail_batching | stream.from=0.3 schedule.name=tail_batching | sync
+        "#]],
+        );
+        check(
+            &["stream.from=0.2,0.3"],
+            expect![[r#"
+            sync | schedule.name=sync | sync
+            from=0.2 | stream.from=0.2 | sync
+            from=0.3 | stream.from=0.3 | sync
+        "#]],
+        );
+        check(
+            &["training.layout=written,planned", "rollout.n=4,8"],
+            expect![[r#"
+                n=4 sync | rollout.n=4 schedule.name=sync | n=4 sync
+                n=8 sync | rollout.n=8 schedule.name=sync | n=8 sync
+                layout=written n=4 | training.layout=written rollout.n=4 | n=4 sync
+                layout=written n=8 | training.layout=written rollout.n=8 | n=8 sync
+                layout=planned n=4 | training.layout=planned rollout.n=4 | n=4 sync
+                layout=planned n=8 | training.layout=planned rollout.n=8 | n=8 sync
+            "#]],
+        );
+        // An epoch of one round is no less than the one step that is run.
+        check(
+            &["data.epoch_rounds=1,2", "schedule.name=sync,fused"],
+            expect![[r#"
+            sync | schedule.name=sync | sync
+            epoch_rounds=1 fused | data.epoch_rounds=1 schedule.name=fused | sync
+            epoch_rounds=2 fused | data.epoch_rounds=2 schedule.name=fused | sync
+        "#]],
+        );
+    }
+
+    #[test]
+    fn every_schedule_runs_beside_settings_that_some_have_no_use_for() {
+        let overrides = [
+            "stream.keep=0.25",
+            "planner.rule=paper",
+            "tasks.timeout=adaptive",
+            "pipeline.max_groups=4",
+        ];
+        let labels = |overrides: &[&str]| {
+            let sweep = read_sweep(overrides, &["schedule.name=all"]).expect("valid");
+            sweep.points.into_iter().map(|point| point.label).collect::<Vec<_>>()
+        };
+        // With the planner it is not what the others stand beside.
+        let mut beside = labels(&overrides);
+        assert_eq!(beside.remove(0), "sync baseline");
+        assert_eq!(beside, labels(&[]));
+        let error = read_sweep(
+            &["pipeline.placement=separate", "planner.rule=paper"],
+            &["schedule.name=all"],
+        );
+        let error = error.expect_err("the job combines them itself");
+        assert!(format!("{error:#}").contains("key `planner.rule`"), "{error:#}");
+    }
+
+    #[test]
     fn what_cannot_be_swept_is_named() {
         check(&["rollout.n"], expect!["override `rollout.n`: expected key=value"]);
         check(&["rollout.n="], expect!["override `rollout.n=`: expected key=value"]);
         check(
             &["rollout.n=8,0"],
-            expect!["configuration n=0 sync: key `rollout.n`: expected at least 1, found 0"],
+            expect!["configuration n=0: key `rollout.n`: expected at least 1, found 0"],
         );
         check(
             &["rollout.m=8"],
             expect!["configuration m=8: unknown key `rollout.m`; did you mean `rollout.n`?"],
         );
-    }
-
-    #[test]
-    fn commas_within_brackets_and_quotes_separate_nothing() {
-        assert_eq!(split("1,{a = 2, b = [3, 4]},\"x,y\""), ["1", "{a = 2, b = [3, 4]}", "\"x,y\""]);
     }
 
     #[test]

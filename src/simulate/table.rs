@@ -1,11 +1,18 @@
 //! Tables for the terminal: how long steps take and what for, and what the speed costs.
 
 use super::summary::{Stat, Summary};
+use super::trace::Cut;
 
 /// Both tables.
 #[must_use]
 pub fn render(summaries: &[Summary]) -> String {
     format!("{}\n{}", times(summaries), costs(summaries))
+}
+
+/// What is to be known of the tables: responses of a trace that were cut.
+#[must_use]
+pub fn footer(trace: &[Cut]) -> String {
+    trace.iter().map(|cut| format!("\n{}\n", cut.text())).collect()
 }
 
 fn times(summaries: &[Summary]) -> String {

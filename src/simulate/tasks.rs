@@ -34,9 +34,8 @@ pub(super) fn router(
         slots: tasks.sandbox_slots.unwrap_or(SLOTS_PER_GPU * job.raw.cluster.gpus as usize),
         workers: if job.raw.schedule.name == "sync" { Workers::InTurn } else { Workers::FirstFree },
         timeout: match job.timeout {
-            // What scores after the rollout knows no times of the task yet.
-            Timeout::Adaptive if !after_rollout => simulated::Timeout::Adaptive { seconds },
-            _ => simulated::Timeout::Fixed { seconds },
+            Timeout::Adaptive => simulated::Timeout::Adaptive { seconds },
+            Timeout::Fixed => simulated::Timeout::Fixed { seconds },
         },
         judge: match job.judge {
             Judge::Dedicated => simulated::Judge::Dedicated,

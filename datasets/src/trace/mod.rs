@@ -12,7 +12,7 @@ mod plan;
 mod tests;
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -34,7 +34,8 @@ pub struct Trace {
 /// A recorded response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceRow {
-    /// Its prompt: the key where keys are whole numbers, otherwise their order of first appearance, from 0.
+    /// Its prompt. Keys are told apart by their text, so that the number 1 and the text `1` are one, and `01` is another. A key that is a
+    /// whole number is itself; the others are the least numbers that are no keys, in the order of their first appearance.
     pub prompt: Option<u64>,
     /// Which response of the prompt, where recorded.
     pub sample: Option<u32>,
@@ -78,7 +79,13 @@ impl Trace {
     /// If there is no such file, a file is of another format or damaged, no column tells lengths, or a row cannot be used; the error names
     /// file, row and column.
     pub fn read(path: &Path, options: &TraceOptions<'_>) -> Result<Self, DatasetError> {
-        let mut trace = Reading { options, keys: BTreeMap::new(), rows: Vec::new(), columns: None };
+        let mut trace = Reading {
+            options,
+            keys: BTreeMap::new(),
+            named: Vec::new(),
+            rows: Vec::new(),
+            columns: None,
+        };
         let files = files(path)?;
         for file in &files {
             let before = trace.rows.len();
@@ -91,6 +98,7 @@ impl Trace {
                 return Err(DatasetError::NoRows { file: file.clone() });
             }
         }
+        trace.number_keys();
         let (length_column, prompt_column) =
             trace.columns.expect("invariant: a file with rows has a column of lengths");
         let source = TraceSource { files, length_column, prompt_column };
@@ -100,8 +108,7 @@ impl Trace {
     /// How many prompts are told apart; 0 if none is named.
     #[must_use]
     pub fn prompts(&self) -> usize {
-        let prompts: std::collections::BTreeSet<_> =
-            self.rows.iter().filter_map(|row| row.prompt).collect();
+        let prompts: BTreeSet<_> = self.rows.iter().filter_map(|row| row.prompt).collect();
         prompts.len()
     }
 
@@ -161,8 +168,10 @@ enum Cell<'a> {
 /// What has been read so far.
 struct Reading<'a> {
     options: &'a TraceOptions<'a>,
-    /// Prompts whose keys are no numbers.
-    keys: BTreeMap<String, u64>,
+    /// Keys that are no whole numbers, in the order of their first appearance.
+    keys: BTreeMap<String, usize>,
+    /// Rows that have such a key, and which.
+    named: Vec<(usize, usize)>,
     rows: Vec<TraceRow>,
     columns: Option<(String, Option<String>)>,
 }
@@ -188,7 +197,7 @@ impl Reading<'_> {
         cell: impl Fn(usize) -> Cell<'c>,
     ) -> Result<(), DatasetError> {
         let tokens = self.tokens(at, plan, cell(plan.length.0))?;
-        let prompt = plan.prompt.map(&cell).and_then(|cell| self.key(cell));
+        let prompt = plan.prompt.and_then(|column| self.key(cell(column)));
         let whole = plan.finish_reason.map(&cell).is_none_or(|cell| match cell {
             Cell::Text(reason) => !DROPPED.contains(&reason.as_ref()),
             _ => true,
@@ -224,13 +233,25 @@ impl Reading<'_> {
         }
     }
 
+    /// The key of the row that is pushed next, if it is a number; otherwise it is numbered when all are known.
     fn key(&mut self, cell: Cell<'_>) -> Option<u64> {
-        match cell {
-            Cell::Text(text) => text.parse().ok().or_else(|| {
-                let next = self.keys.len() as u64;
-                Some(*self.keys.entry(text.into_owned()).or_insert(next))
-            }),
-            other => other.whole_number(),
+        let text = cell.key()?;
+        if let Some(number) = text.parse::<u64>().ok().filter(|number| number.to_string() == text) {
+            return Some(number);
+        }
+        let next = self.keys.len();
+        let order = *self.keys.entry(text.into_owned()).or_insert(next);
+        self.named.push((self.rows.len(), order));
+        None
+    }
+
+    /// Numbers the keys that are no whole numbers, beside those that are.
+    fn number_keys(&mut self) {
+        let taken: BTreeSet<u64> = self.rows.iter().filter_map(|row| row.prompt).collect();
+        let free: Vec<u64> =
+            (0..).filter(|number| !taken.contains(number)).take(self.keys.len()).collect();
+        for &(row, order) in &self.named {
+            self.rows[row].prompt = Some(free[order]);
         }
     }
 }
@@ -238,7 +259,7 @@ impl Reading<'_> {
 /// Finish reasons of responses that would have been longer.
 const DROPPED: [&str; 6] = ["abort", "aborted", "pause", "paused", "cancelled", "canceled"];
 
-impl Cell<'_> {
+impl<'a> Cell<'a> {
     fn whole_number<T: TryFrom<i128>>(&self) -> Option<T> {
         let number = match self {
             Cell::Integer(number) => *number,
@@ -247,6 +268,16 @@ impl Cell<'_> {
             _ => return None,
         };
         T::try_from(number).ok()
+    }
+
+    /// As the text of a prompt's key.
+    fn key(self) -> Option<Cow<'a, str>> {
+        match self {
+            Cell::Integer(number) => Some(number.to_string().into()),
+            Cell::Float(number) => Some(number.to_string().into()),
+            Cell::Text(text) => Some(text),
+            Cell::Null | Cell::List(_) | Cell::Other(_) => None,
+        }
     }
 
     fn shown(&self) -> String {

@@ -116,6 +116,23 @@ fn token_ids_are_counted_and_prompts_told_apart_by_text() {
     assert_eq!(prompts, [Some(0), Some(1), Some(0)]);
 }
 
+fn prompts(name: &str, text: &str) -> Vec<Option<u64>> {
+    let (_folder, path) = written(name, text);
+    let trace = Trace::read(&path, &TraceOptions::default()).expect("read");
+    trace.rows.iter().map(|row| row.prompt).collect()
+}
+
+// A text takes no number that is a key, be it before or after it; the text of a number is that number.
+#[test]
+fn keys_of_numbers_and_texts_do_not_collide() {
+    let lines = ["\"b\"", "0", "\"1\"", "1", "1.0", "\"01\"", "\"b\"", "-1", "null"];
+    let text: String =
+        lines.iter().map(|key| format!("{{\"uid\": {key}, \"tokens\": 3}}\n")).collect();
+    let expected = [Some(2), Some(0), Some(1), Some(1), Some(1), Some(3), Some(2), Some(4), None];
+    assert_eq!(prompts("a.jsonl", &text), expected);
+    assert_eq!(prompts("a.csv", "uid,tokens\nx,1\n0,1\n+0,1\n"), [Some(1), Some(0), Some(2)]);
+}
+
 #[test]
 fn text_needs_a_tokenizer() {
     let dump = "{\"input\": \"1+1?\", \"output\": \"one two\", \"score\": 1.0, \"step\": 3}\n";

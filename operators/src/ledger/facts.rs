@@ -6,10 +6,13 @@ use arrow::datatypes::{Float32Type, Float64Type, UInt32Type, UInt64Type};
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::schema::column;
 use rollpacker_dataflow::step::{PromptId, Step};
+use rollpacker_stages::rollout::FinishReason;
 use serde::{Deserialize, Serialize};
 
 use super::bias::{Weighed, units};
+use crate::rollout::is_given_again;
 use crate::schedule::encode::{ADMIT, DEFER, PAUSE_DECISION, REJECT};
+use crate::schedule::operator::finish_reason;
 
 /// A fact about lengths; its multiplicity says how often.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -84,17 +87,18 @@ impl Gathering {
         let rows = batch.values::<UInt64Type>(column::ROW);
         let tokens = batch.values::<UInt32Type>(column::RESPONSE_LENGTH);
         let resumed = batch.values::<UInt32Type>(column::RESUMED_LENGTH);
-        for (at, reason) in batch.text(column::FINISH_REASON).iter().enumerate() {
+        let reasons = batch.text(column::FINISH_REASON);
+        for at in 0..batch.num_rows() {
+            let (reason, tokens) = (finish_reason(reasons.value(at)), tokens.value(at));
             // What is paused is observed when it ends, and what had ended before it was kept has been.
-            let again = reason != Some("abort")
-                && resumed.value(at) > 0
-                && resumed.value(at) == tokens.value(at);
-            if reason != Some("pause") && !again {
+            let is_observed =
+                reason != FinishReason::Pause && !is_given_again(reason, tokens, resumed.value(at));
+            if is_observed {
                 self.responses.push(Response {
                     prompt: PromptId(prompts.value(at)),
                     row: rows.value(at),
-                    tokens: tokens.value(at),
-                    whole: reason != Some("abort"),
+                    tokens,
+                    whole: reason.is_whole(),
                 });
             }
         }
@@ -152,6 +156,11 @@ impl Gathering {
 }
 
 impl Facts {
+    /// What a step that is not to count leaves: who waits goes on to do so.
+    pub(super) fn of_waits(self) -> Self {
+        Self { waiting: self.waiting, ..Self::default() }
+    }
+
     fn count(&mut self, length: Length, weighed: Weighed) {
         self.lengths.entry(length).or_default().add(weighed);
     }

@@ -74,6 +74,7 @@ fn read(recorded: Recorded<'_>) -> Read<'_> {
     let mut lengths = OutputBuilder::<_, CapacityContainerBuilder<Vec<_>>>::from(lengths);
     let mut rows = OutputBuilder::<_, CapacityContainerBuilder<Vec<_>>>::from(rows);
     let mut waiting = OutputBuilder::<_, CapacityContainerBuilder<Vec<_>>>::from(waiting);
+    let first_counted = Step(recorded.warmup_steps);
     builder.build(move |_capabilities| {
         let mut steps = Open::new();
         let mut waits = Waits::default();
@@ -88,6 +89,7 @@ fn read(recorded: Recorded<'_>) -> Read<'_> {
                 }
                 let (held, gathering) = first.remove();
                 let facts = gathering.close(step, &mut waits);
+                let facts = if step < first_counted { facts.of_waits() } else { facts };
                 lengths.activate().session(&held[0]).give_iterator(length_updates(&facts, step));
                 rows.activate().session(&held[1]).give_iterator(row_updates(&facts, step));
                 waiting.activate().session(&held[2]).give_iterator(waiting_updates(&facts, step));

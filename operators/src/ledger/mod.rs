@@ -65,6 +65,8 @@ pub struct Recorded<'scope> {
     pub groups: BatchStream<'scope>,
     /// What the schedule decided.
     pub decisions: BatchStream<'scope>,
+    /// Steps at the start of which lengths and rows are left out; 0: all count. Who waits is known from the first step on.
+    pub warmup_steps: u64,
 }
 
 /// Keeps the ledger; gives, for each step, batches of [`METRICS`](rollpacker_dataflow::schema::METRICS).

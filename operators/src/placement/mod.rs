@@ -70,6 +70,8 @@ pub enum Event {
         id: SampleId,
         /// Sampled tokens.
         tokens: u32,
+        /// How many of them an earlier step had sampled, before the response was paused.
+        resumed: u32,
         /// Why it ended.
         finish_reason: FinishReason,
         /// Times the engine gave up its KV cache and computed it again.

@@ -126,6 +126,7 @@ impl<P: Place> Driver<P> {
         let prompts = batch.values::<UInt64Type>(column::PROMPT_ID);
         let samples = batch.values::<UInt32Type>(column::SAMPLE);
         let tokens = batch.values::<UInt32Type>(column::RESPONSE_LENGTH);
+        let resumed = batch.values::<UInt32Type>(column::RESUMED_LENGTH);
         let preemptions = batch.values::<UInt32Type>(column::PREEMPTIONS);
         let reasons = batch.text(column::FINISH_REASON);
         if let Some(under_way) = self.steps.get_mut(&step) {
@@ -136,6 +137,7 @@ impl<P: Place> Driver<P> {
             self.tell(Event::Response {
                 id: SampleId { step, prompt, sample },
                 tokens: tokens.value(row),
+                resumed: resumed.value(row),
                 finish_reason: finish_reason(reasons.value(row)),
                 preemptions: preemptions.value(row),
             });

@@ -7,6 +7,7 @@ use rollpacker_dataflow::step::PromptId;
 use rollpacker_stages::rollout::FinishReason;
 use serde::{Deserialize, Serialize};
 
+use crate::rollout::is_given_again;
 use crate::schedule::Round;
 use crate::survival::Survival;
 
@@ -26,7 +27,7 @@ pub(super) struct Progress {
     group_size: Option<u32>,
     /// Lengths seen; those of what still runs are missing, so they tell of a round only when it is over.
     pub(super) lengths: Survival,
-    /// Tokens and age of the response that sampled the most per second of its life. What runs is taken to be as fast: engines that queue
+    /// Tokens sampled in this round and age of the response that sampled the most per second of its life. What runs is taken to be as fast: engines that queue
     /// make it slower, so that the tokens cached now are an upper estimate.
     fastest: Option<(u32, Nanos)>,
     is_closed: bool,
@@ -44,6 +45,15 @@ struct Group {
     /// Tokens of those, prompts included.
     tokens: u64,
     is_admitted: bool,
+}
+
+/// A response that ended or was dropped; fields as in [`Event::Response`](super::Event::Response).
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Response {
+    pub(super) tokens: u32,
+    pub(super) resumed: u32,
+    pub(super) preemptions: u32,
+    pub(super) finish_reason: FinishReason,
 }
 
 /// What a round was, in sum: what is expected of the next of its kind.
@@ -120,29 +130,26 @@ impl Progress {
         self.prompt_tokens += u64::from(samples) * u64::from(length);
     }
 
-    pub(super) fn end(
-        &mut self,
-        now: Nanos,
-        prompt: PromptId,
-        tokens: u32,
-        preemptions: u32,
-        finish_reason: FinishReason,
-    ) {
+    pub(super) fn end(&mut self, now: Nanos, prompt: PromptId, response: Response) {
         let Some(group) = self.groups.get_mut(&prompt) else { return };
-        let ended = (tokens, now.since(group.launched));
-        if ended.1 > Nanos(0) && self.fastest.is_none_or(|fastest| pace(ended) > pace(fastest)) {
-            self.fastest = Some(ended);
-        }
+        let Response { tokens, resumed, preemptions, finish_reason } = response;
         group.outstanding = group.outstanding.saturating_sub(1);
         self.outstanding = self.outstanding.saturating_sub(1);
         self.preemptions += u64::from(preemptions);
-        if finish_reason != FinishReason::Pause {
-            self.lengths.observe(tokens, finish_reason.is_whole());
-        }
         if finish_reason.is_whole() {
             group.whole += 1;
             group.tokens += u64::from(tokens) + u64::from(group.prompt_length);
             self.completed += 1;
+        }
+        if is_given_again(finish_reason, tokens, resumed) {
+            return;
+        }
+        let ran = (tokens.saturating_sub(resumed), now.since(group.launched));
+        if ran.1 > Nanos(0) && self.fastest.is_none_or(|fastest| pace(ran) > pace(fastest)) {
+            self.fastest = Some(ran);
+        }
+        if finish_reason != FinishReason::Pause {
+            self.lengths.observe(tokens, finish_reason.is_whole());
         }
     }
 

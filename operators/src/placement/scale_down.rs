@@ -16,7 +16,7 @@ use super::cost::{Job, StepCost};
 use super::forecast::{Forecast, Layout, projected};
 use super::options::{Options, Trigger};
 use super::planner::{Outlook, Planner};
-use super::progress::{Load, Progress};
+use super::progress::{Load, Progress, Response};
 use super::tail::{Due, Tail};
 use super::{Decision, Event, Place, PlacementError, Reason};
 use crate::schedule::Round;
@@ -253,10 +253,9 @@ impl<C: StepCost> Place for StreamTrainer<C> {
             Event::Launched { step, prompt, samples, prompt_length } => {
                 self.update(step, |round| round.launch(now, prompt, samples, prompt_length));
             }
-            Event::Response { id, tokens, finish_reason, preemptions } => {
-                self.update(id.step, |round| {
-                    round.end(now, id.prompt, tokens, preemptions, finish_reason);
-                });
+            Event::Response { id, tokens, resumed, finish_reason, preemptions } => {
+                let response = Response { tokens, resumed, finish_reason, preemptions };
+                self.update(id.step, |round| round.end(now, id.prompt, response));
                 self.consider(now, id.step);
             }
             Event::Admitted { step, prompt, samples } => {

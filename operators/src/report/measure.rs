@@ -4,12 +4,12 @@ use std::collections::HashSet;
 
 use arrow::datatypes::{Float32Type, Float64Type, UInt32Type, UInt64Type};
 use rollpacker_dataflow::batch::Batch;
-use rollpacker_dataflow::clock::Nanos;
 use rollpacker_dataflow::schema::column;
 use rollpacker_stages::rollout::FinishReason;
 use rollpacker_stages::train::Metrics;
 
 use super::StepReport;
+use super::stages::{Instants, Stages, ran};
 use crate::schedule::Reason;
 use crate::schedule::encode::{ADMIT, CLOSE, DEFER, PAUSE_DECISION, REJECT};
 
@@ -67,19 +67,19 @@ pub fn measure(report: &StepReport) -> Metrics {
     let mut metrics = report.metrics.clone();
     let launched = Lengths::of(&report.responses);
     let trained = Lengths::of(&report.groups);
-    // A validation between two steps holds the frontier, and is no part of the step.
-    let testing = metrics.get("timing_s/testing").copied().unwrap_or(0.0);
-    let seconds = (report.closed.since(report.opened).as_secs_f64() - testing).max(0.0);
+    let instants = Instants::of(report);
+    // What a step does beside the one before is no time of its own: with staleness, the steps of a second are fewer than their lengths say.
+    let own_seconds = instants.own_seconds();
     lengths(&mut metrics, &trained, &launched);
     scores(&mut metrics, &report.groups);
     schedule(&mut metrics, &report.decisions);
     let trained_tokens = trained.total() + prompt_tokens(&mut metrics, &report.groups);
     let rollout = span(&report.responses);
-    metrics.extend(stages(report, &rollout, seconds));
+    metrics.extend(stages(&Stages::of(&instants)));
     metrics.extend(
         [
             ("training/global_step", report.step.0 as f64 + 1.0),
-            ("timing_s/step", seconds),
+            ("timing_s/step", instants.seconds()),
             ("timing_s/gen", rollout.seconds),
             ("rollout/bubble_ratio", rollout.bubble_ratio),
             (
@@ -93,15 +93,15 @@ pub fn measure(report: &StepReport) -> Metrics {
             ("rollout/discarded_tokens", discarded(report) as f64),
             ("rollout/tokens_per_s", ratio(launched.sampled as f64, rollout.seconds)),
             ("perf/total_num_tokens", trained_tokens as f64),
-            ("perf/time_per_step", seconds),
-            ("perf/throughput", ratio(trained_tokens as f64, seconds)),
+            ("perf/time_per_step", own_seconds),
+            ("perf/throughput", ratio(trained_tokens as f64, own_seconds)),
             ("reward/mean_time_s", mean_reward_time(&report.groups)),
         ]
         .map(|(name, value)| (name.to_owned(), value)),
     );
     let busy: f64 =
         ["timing_s/gradient", "timing_s/update"].iter().filter_map(|name| metrics.get(*name)).sum();
-    metrics.insert("trainer/waiting_ratio".to_owned(), 1.0 - ratio(busy, seconds).min(1.0));
+    metrics.insert("trainer/waiting_ratio".to_owned(), 1.0 - ratio(busy, own_seconds).min(1.0));
     metrics
 }
 
@@ -240,21 +240,13 @@ fn mean_reward_time(groups: &[Batch]) -> f64 {
     ratio(sum, count)
 }
 
-/// Where the time of a step went. The stages are told apart as a watch on the rollout sees them: until its first response is taken up
-/// the weights are synchronised, then it generates, then the last scores are waited for, and the rest is training that nothing hides.
-fn stages(report: &StepReport, rollout: &Span, seconds: f64) -> Metrics {
-    let scored = report
-        .groups
-        .iter()
-        .flat_map(|batch| batch.values::<UInt64Type>(column::SCORED_AT).values().iter().copied());
-    let until = |end: Option<u64>| Nanos(end.unwrap_or(0)).since(report.opened).as_secs_f64();
-    let sync = until(rollout.first);
-    let generated = until(rollout.last);
-    let scored = until(scored.max()).max(generated);
+/// What the own time of a step went to, by [`Stages`].
+fn stages(stages: &Stages) -> Metrics {
     [
-        ("timing_s/weight_sync", sync),
-        ("timing_s/reward_exposed", scored - generated),
-        ("timing_s/training_exposed", (seconds - scored).max(0.0)),
+        ("timing_s/weight_sync", stages.sync),
+        ("timing_s/rollout", stages.rollout),
+        ("timing_s/reward_exposed", stages.reward),
+        ("timing_s/training_exposed", stages.training),
     ]
     .map(|(name, value)| (name.to_owned(), value))
     .into()
@@ -262,10 +254,7 @@ fn stages(report: &StepReport, rollout: &Span, seconds: f64) -> Metrics {
 
 /// How long responses ran, and how full the engine was meanwhile.
 struct Span {
-    /// When the first was taken up, nanoseconds of the run's clock.
-    first: Option<u64>,
-    /// When the last ended.
-    last: Option<u64>,
+    /// From when the first was taken up until the last ended.
     seconds: f64,
     bubble_ratio: f64,
 }
@@ -275,19 +264,9 @@ struct Span {
 fn span(responses: &[Batch]) -> Span {
     let mut events: Vec<(u64, i64)> = Vec::new();
     let mut running_time = 0.0;
-    for batch in responses {
-        let started = batch.values::<UInt64Type>(column::STARTED).values();
-        let finished = batch.values::<UInt64Type>(column::FINISHED).values();
-        let tokens = batch.values::<UInt32Type>(column::RESPONSE_LENGTH).values();
-        let resumed = batch.values::<UInt32Type>(column::RESUMED_LENGTH).values();
-        // One that had ended in an earlier round and was kept takes no slot.
-        let ran =
-            tokens.iter().zip(resumed).map(|(tokens, resumed)| *resumed == 0 || tokens > resumed);
-        let times = started.iter().zip(finished).zip(ran);
-        for ((&started, &finished), _) in times.filter(|(_, ran)| *ran) {
-            events.extend([(started, 1), (finished, -1)]);
-            running_time += finished.saturating_sub(started) as f64;
-        }
+    for (started, finished) in ran(responses) {
+        events.extend([(started, 1), (finished, -1)]);
+        running_time += finished.saturating_sub(started) as f64;
     }
     // Where one ends as another starts, the end comes first: a slot is handed on.
     events.sort_unstable();
@@ -299,8 +278,6 @@ fn span(responses: &[Batch]) -> Span {
     let length = last.map_or(0, |last| last.0) - first.map_or(0, |first| first.0);
     let capacity = most as f64 * length as f64;
     Span {
-        first: first.map(|first| first.0),
-        last: last.map(|last| last.0),
         seconds: length as f64 * 1e-9,
         bubble_ratio: if capacity > 0.0 { 1.0 - running_time / capacity } else { 0.0 },
     }

@@ -1,6 +1,7 @@
 //! Reports: what happened in each step, once all of it has happened.
 
 mod measure;
+mod stages;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -18,6 +19,7 @@ use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_stages::train::Metrics;
 
 pub use measure::{Lengths, measure};
+pub use stages::{Instants, Stages};
 
 /// The streams of a step that a report is made of.
 pub struct Observed<'scope> {
@@ -40,6 +42,11 @@ pub struct StepReport {
     pub opened: Nanos,
     /// When the frontier passed it.
     pub closed: Nanos,
+    /// When the frontier passed the step before it; with staleness after this one opened. Of the first step, when it opened.
+    pub before: Nanos,
+    /// How long new weights take to the rollout, where that is known. None: what passes until the first response is taken up counts as
+    /// this, and the hand-out of requests with it.
+    pub weight_sync: Option<Nanos>,
     /// Batches of [`schema::RESPONSES`].
     pub responses: Vec<Batch>,
     /// Batches of [`schema::GROUPS`].
@@ -107,6 +114,7 @@ pub fn observe(
     operator.build(move |_capabilities| {
         let mut open: BTreeMap<Step, StepReport> = BTreeMap::new();
         let mut before = Vec::new();
+        let mut closed = None;
         move |frontiers| {
             for (kind, input) in inputs.iter_mut().enumerate() {
                 input.for_each(|capability, batch| {
@@ -124,7 +132,9 @@ pub fn observe(
                 if frontiers.iter().any(|frontier| frontier.less_equal(first.key())) {
                     break;
                 }
-                let mut report = StepReport { closed: clock.now(), ..first.remove() };
+                let mut report = first.remove();
+                report.closed = clock.now();
+                report.before = closed.replace(report.closed).unwrap_or(report.opened);
                 let now = telemetry::readings();
                 report.metrics.extend(since(&before, &now));
                 before = now;

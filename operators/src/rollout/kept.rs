@@ -3,13 +3,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use rollpacker_dataflow::step::{PromptId, SampleId, Step};
+use rollpacker_dataflow::step::{PolicyVersion, PromptId, SampleId, Step};
 use rollpacker_stages::rollout::{Completion, FinishReason, Partial};
 
-/// A response that ended, and how many of its tokens an earlier step had sampled.
+/// A response that ended.
+#[derive(Clone)]
 pub(super) struct Ended {
     pub(super) completion: Completion,
+    /// How many of its tokens an earlier step had sampled.
     pub(super) resumed: u32,
+    /// The policy of the step that launched it first.
+    pub(super) version: PolicyVersion,
 }
 
 /// What a launch asks of the engine, and what is there already.
@@ -18,6 +22,13 @@ pub(super) struct Launch {
     pub(super) runs: Vec<(Range<u32>, Vec<Partial>)>,
     /// Whole responses that were kept, under their new ids.
     pub(super) again: Vec<Ended>,
+}
+
+/// Whether a response is one that an earlier round kept whole: it is given again, without another token sampled, and was observed when it
+/// ended. `resumed` of its `tokens` are from an earlier step.
+#[must_use]
+pub fn is_given_again(finish_reason: FinishReason, tokens: u32, resumed: u32) -> bool {
+    finish_reason.is_whole() && resumed > 0 && resumed == tokens
 }
 
 /// What is kept of responses from one round for a later one.
@@ -31,18 +42,19 @@ pub(super) struct Kept {
     /// What responses under way brought with them.
     brought: BTreeMap<SampleId, Brought>,
     /// Whole responses of the open round: a pause keeps them, too.
-    whole: BTreeMap<SampleId, Completion>,
+    whole: BTreeMap<SampleId, Ended>,
 }
 
 enum Sample {
-    Partial(Partial),
-    Whole(Completion),
+    Partial(Partial, PolicyVersion),
+    Whole(Ended),
 }
 
 #[derive(Clone, Copy)]
 struct Brought {
-    /// The step that launched the response first.
+    /// The step that launched the response first, and its policy.
     launched: Step,
+    version: PolicyVersion,
     tokens: u32,
 }
 
@@ -69,7 +81,7 @@ impl Kept {
     /// Keeps a response: as it is if it has ended, otherwise as it will be when it is stopped.
     pub(super) fn pause(&mut self, id: SampleId) {
         match self.whole.remove(&id) {
-            Some(completion) => self.keep(id, Sample::Whole(completion)),
+            Some(ended) => self.keep(id, Sample::Whole(ended)),
             None => drop(self.pausing.insert(id)),
         }
     }
@@ -80,20 +92,21 @@ impl Kept {
         for sample in samples {
             let id = SampleId { step, prompt, sample };
             let partial = match self.samples.remove(&(prompt, sample)) {
-                Some(Sample::Whole(completion)) => {
-                    let resumed = completion.response_length;
-                    let completion = Completion { id, ..completion };
-                    self.whole.insert(id, completion.clone());
-                    launch.again.push(Ended { completion, resumed });
+                Some(Sample::Whole(ended)) => {
+                    let resumed = ended.completion.response_length;
+                    let completion = Completion { id, ..ended.completion };
+                    let ended = Ended { completion, resumed, ..ended };
+                    self.whole.insert(id, ended.clone());
+                    launch.again.push(ended);
                     continue;
                 }
-                Some(Sample::Partial(partial)) => Some(partial),
+                Some(Sample::Partial(partial, version)) => {
+                    let (launched, tokens) = (partial.launched, partial.response_length);
+                    self.brought.insert(id, Brought { launched, version, tokens });
+                    Some(partial)
+                }
                 None => None,
             };
-            if let Some(partial) = &partial {
-                let tokens = partial.response_length;
-                self.brought.insert(id, Brought { launched: partial.launched, tokens });
-            }
             match launch.runs.last_mut().filter(|(run, _)| run.end == sample) {
                 Some((run, resumed)) => {
                     run.end += 1;
@@ -105,23 +118,26 @@ impl Kept {
         launch
     }
 
-    /// Takes in what the engine reports of a response.
-    pub(super) fn end(&mut self, mut completion: Completion) -> Ended {
+    /// Takes in what the engine reports of a response, which the policy of `version` was asked for.
+    pub(super) fn end(&mut self, mut completion: Completion, version: PolicyVersion) -> Ended {
         let id = completion.id;
-        let brought = self.brought.remove(&id);
+        let first =
+            self.brought.remove(&id).unwrap_or(Brought { launched: id.step, version, tokens: 0 });
         let pausing = self.pausing.remove(&id);
-        if completion.finish_reason.is_whole() {
-            if pausing {
-                self.keep(id, Sample::Whole(completion.clone()));
-            } else if self.pauses {
-                self.whole.insert(id, completion.clone());
-            }
-        } else if pausing {
+        if pausing && !completion.finish_reason.is_whole() {
             completion.finish_reason = FinishReason::Pause;
-            let launched = brought.map_or(id.step, |brought| brought.launched);
-            self.keep(id, Sample::Partial(partial(&completion, launched)));
+            let partial = partial(&completion, first.launched);
+            self.keep(id, Sample::Partial(partial, first.version));
         }
-        Ended { completion, resumed: brought.map_or(0, |brought| brought.tokens) }
+        let ended = Ended { completion, resumed: first.tokens, version: first.version };
+        if ended.completion.finish_reason.is_whole() {
+            if pausing {
+                self.keep(id, Sample::Whole(ended.clone()));
+            } else if self.pauses {
+                self.whole.insert(id, ended.clone());
+            }
+        }
+        ended
     }
 
     fn keep(&mut self, id: SampleId, sample: Sample) {

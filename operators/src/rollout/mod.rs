@@ -21,6 +21,8 @@ use rollpacker_stages::rollout::{
     Completion, Placement, Policy, Request, RolloutEngine, RolloutEvent,
 };
 
+pub use self::kept::is_given_again;
+
 use self::kept::{Ended, Kept, Launch};
 use crate::columns::lists;
 use crate::overlap::Scoring;
@@ -251,7 +253,8 @@ impl Driver {
         while let Some(event) = self.engine.poll() {
             match event {
                 RolloutEvent::Completed(completion) => {
-                    let ended = self.kept.end(completion);
+                    let version = self.version(completion.id);
+                    let ended = self.kept.end(completion, version);
                     self.ended.entry(ended.completion.id.step).or_default().push(ended);
                 }
                 RolloutEvent::Failed(error) => {
@@ -281,6 +284,13 @@ impl Driver {
         }
     }
 
+    /// The policy that a response was asked of.
+    fn version(&self, id: SampleId) -> PolicyVersion {
+        let asked =
+            self.steps.get(&id.step).and_then(|under_way| under_way.prompts.get(&id.prompt));
+        asked.expect("invariant: an engine reports what it was asked for").version
+    }
+
     fn settle(&mut self, step: Step) {
         if self.steps.get(&step).is_some_and(|under_way| under_way.owed == 0) && !self.failed {
             self.steps.remove(&step);
@@ -304,8 +314,9 @@ fn response_batch(ended: &[Ended], prompts: &BTreeMap<PromptId, Launched>) -> Ba
         Arc::new(UInt32Array::from_iter_values(
             completions.iter().map(|completion| completion.id.sample),
         )),
-        Arc::new(UInt64Array::from_iter_values(completions.iter().map(|completion| {
-            completion.token_versions.first().copied().unwrap_or(launched(completion).version).0
+        // An engine that counts tokens knows no version of each.
+        Arc::new(UInt64Array::from_iter_values(ended.iter().map(|ended| {
+            ended.completion.token_versions.first().copied().unwrap_or(ended.version).0
         }))),
     ];
     columns.extend(gather(&rows, [column::PROMPT_IDS, column::PROMPT_LENGTH]));

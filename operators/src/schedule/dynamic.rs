@@ -24,8 +24,9 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::error::{at_least, positive};
+use super::plan::{Plan, Planned, Rules};
 use super::pool::Pool;
-use super::round::{OpenRound, Plan, Planned, Rules, Vacancy};
+use super::round::{OpenRound, Vacancy};
 use super::round_policy::RoundPolicy;
 use super::rounds::{Next, Rounds};
 use super::stock::{Share, Stock};

@@ -17,7 +17,7 @@ use rollpacker_dataflow::clock::Nanos;
 use serde::{Deserialize, Serialize};
 
 use super::error::positive;
-use super::round::{self, Rules};
+use super::plan::{self, Rules};
 use super::{Decision, Event, Schedule, ScheduleError, Synchronous, sync};
 
 /// What [`FrontierGroup`] is told at the start.
@@ -61,8 +61,8 @@ impl FrontierGroup {
         let Config { prompts, responses, slots, order, total_steps } = config;
         positive("slots", slots as u64)?;
         let order = match order {
-            Order::GroupMajor => round::Order::Groups,
-            Order::SampleMajor => round::Order::Samples,
+            Order::GroupMajor => plan::Order::Groups,
+            Order::SampleMajor => plan::Order::Samples,
         };
         let rules = Rules { slots, order, ..Rules::default() };
         Synchronous::with_rules(sync::Config { prompts, responses, total_steps }, rules).map(Self)

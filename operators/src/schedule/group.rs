@@ -7,7 +7,7 @@ use std::sync::Arc;
 use rollpacker_dataflow::step::{PromptId, SampleId, Step};
 use serde::{Deserialize, Serialize};
 
-use super::round::{Order, Planned};
+use super::plan::{Kept, Leftover, Order, Planned};
 use super::{Decision, Reason};
 
 /// The responses to one prompt in one round.
@@ -42,44 +42,6 @@ pub(super) enum Fate {
     Admitted,
     Deferred,
     Rejected,
-}
-
-/// What is left of a prompt for later rounds.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Leftover {
-    /// The prompt.
-    pub(super) prompt: PromptId,
-    /// The step that launched it first; none: it was never launched.
-    pub(super) since: Option<Step>,
-    /// What is kept of its responses.
-    pub(super) kept: Kept,
-}
-
-/// Samples of which tokens are kept.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Kept {
-    samples: BTreeSet<u32>,
-    /// Samples used so far, kept ones or not.
-    used: u32,
-}
-
-impl Leftover {
-    /// A prompt that was never launched.
-    pub(super) fn fresh(prompt: PromptId) -> Self {
-        Self { prompt, since: None, kept: Kept::default() }
-    }
-
-    /// As a prompt of a round.
-    pub(super) fn planned(self, lane: &Arc<str>, priority: u8) -> Planned {
-        Planned {
-            prompt: self.prompt,
-            lane: Arc::clone(lane),
-            reason: if self.since.is_some() { Reason::Queued } else { Reason::Fresh },
-            priority,
-            since: self.since,
-            kept: self.kept,
-        }
-    }
 }
 
 impl Group {

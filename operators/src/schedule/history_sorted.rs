@@ -22,9 +22,9 @@ use rollpacker_stages::rollout::FinishReason;
 use serde::{Deserialize, Serialize};
 
 use super::error::positive;
-use super::group::Leftover;
+use super::plan::{Leftover, Plan, Rules};
 use super::pool::Pool;
-use super::round::{OpenRound, Plan, Rules};
+use super::round::OpenRound;
 use super::round_policy::RoundPolicy;
 use super::rounds::{Next, Rounds};
 use super::{Offer, Queue, Reason, Round, ScheduleError};

@@ -14,6 +14,7 @@ pub mod history_sorted;
 mod inclusion;
 pub mod operator;
 pub mod partial;
+mod plan;
 mod pool;
 mod queue;
 mod round;

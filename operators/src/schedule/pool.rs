@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rollpacker_dataflow::step::PromptId;
 use serde::{Deserialize, Serialize};
 
-use super::group::Leftover;
+use super::plan::Leftover;
 use super::rounds::Next;
 
 /// Fresh prompts by epoch and lane, in the order in which they were offered.

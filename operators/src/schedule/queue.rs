@@ -7,7 +7,7 @@ use rollpacker_dataflow::step::Step;
 use serde::{Deserialize, Serialize};
 
 use super::Queue;
-use super::group::Leftover;
+use super::plan::Leftover;
 
 /// Deferred prompts by lane, in the order in which they were launched.
 ///

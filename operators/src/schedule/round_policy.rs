@@ -4,8 +4,9 @@ use rollpacker_dataflow::clock::Nanos;
 use rollpacker_dataflow::step::SampleId;
 use rollpacker_stages::rollout::FinishReason;
 
+use super::plan::Planned;
 use super::pool::Pool;
-use super::round::{OpenRound, Planned, Vacancy};
+use super::round::{OpenRound, Vacancy};
 use super::rounds::{Next, Rounds};
 use super::variance::ZeroVarianceFilter;
 use super::{Decision, Event, Offer, Schedule};

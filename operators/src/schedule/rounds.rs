@@ -6,7 +6,8 @@ use rollpacker_dataflow::step::{SampleId, Step};
 use rollpacker_stages::rollout::FinishReason;
 use serde::{Deserialize, Serialize};
 
-use super::round::{OpenRound, Plan, Planned, Vacancy};
+use super::plan::{Plan, Planned};
+use super::round::{OpenRound, Vacancy};
 use super::{Decision, Queue, Round};
 
 /// What a schedule would do next, were its policy published.

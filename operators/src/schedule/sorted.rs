@@ -30,9 +30,9 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::error::{at_least, positive};
-use super::group::Leftover;
+use super::plan::{Leftover, Plan, Planned, Rules};
 use super::pool::Pool;
-use super::round::{OpenRound, Plan, Planned, Rules};
+use super::round::OpenRound;
 use super::round_policy::RoundPolicy;
 use super::rounds::{Next, Rounds, times};
 use super::stock::{defer_rest, queue};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rollpacker_dataflow::step::Step;
 use serde::{Deserialize, Serialize};
 
-use super::group::Leftover;
+use super::plan::Leftover;
 use super::pool::Pool;
 use super::round::OpenRound;
 use super::rounds::{Next, Rounds, times};

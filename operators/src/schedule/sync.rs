@@ -10,8 +10,9 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::error::positive;
+use super::plan::{Plan, Rules};
 use super::pool::Pool;
-use super::round::{OpenRound, Plan, Rules};
+use super::round::OpenRound;
 use super::round_policy::RoundPolicy;
 use super::rounds::{Next, Rounds};
 use super::stock::{Share, Stock};

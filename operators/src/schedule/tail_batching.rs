@@ -42,11 +42,11 @@ use rollpacker_stages::rollout::FinishReason;
 use serde::{Deserialize, Serialize};
 
 use super::error::positive;
-use super::group::Leftover;
 use super::inclusion::Inclusion;
+use super::plan::{Leftover, Plan, Planned, Rules};
 use super::pool::Pool;
 use super::queue::LongPrompts;
-use super::round::{OpenRound, Plan, Planned, Rules, Vacancy};
+use super::round::{OpenRound, Vacancy};
 use super::round_policy::RoundPolicy;
 use super::rounds::{Next, Rounds, times};
 use super::speculation::{factor, scaled};
@@ -79,7 +79,8 @@ pub struct Config {
     /// Groups without variance of reward are rejected and replaced; none: they are admitted.
     #[serde(default)]
     pub filter_zero_variance: Option<ZeroVarianceFilter>,
-    /// Whether what a short round cuts off goes on in a long round, instead of being generated anew.
+    /// Whether what a short round cuts off goes on in a long round, instead of being generated anew. With `eta_responses` above 1 the long
+    /// round, too, keeps the first of what goes on; not to be had with `weighted`.
     #[serde(default)]
     pub keep_partial: bool,
     /// How what finishes first counts in the loss.

@@ -69,6 +69,8 @@ pub struct ShortestFirst {
     pub fails_at: Option<PromptId>,
     /// Requests a stop when this prompt is asked for.
     pub stops_at: Option<(PromptId, Stop)>,
+    /// Counts tokens without sampling them.
+    pub counts: bool,
     /// Ends everything that is asked for within one poll loop.
     instant: bool,
 }
@@ -79,7 +81,7 @@ impl ShortestFirst {
     }
 
     fn complete(&self, id: SampleId, tokens: u32, finish_reason: FinishReason) -> RolloutEvent {
-        let count = usize::try_from(tokens).expect("small");
+        let count = if self.counts { 0 } else { usize::try_from(tokens).expect("small") };
         RolloutEvent::Completed(Completion {
             id,
             response_length: tokens,
@@ -278,6 +280,8 @@ pub struct Run {
     pub stop: Stop,
     /// The longest response, tokens.
     pub cap: u32,
+    /// Steps that the ledger leaves out.
+    pub warmup_steps: u64,
 }
 
 impl Run {
@@ -293,6 +297,7 @@ impl Run {
             data_source: "odd",
             stop: Stop::default(),
             cap: 100,
+            warmup_steps: 0,
         }
     }
 
@@ -315,6 +320,7 @@ impl Run {
             data_source,
             stop,
             cap,
+            warmup_steps,
         } = self;
         run(move |scope, faults| {
             let trainer = TrainerThread::spawn(clock.clone(), || {
@@ -354,6 +360,7 @@ impl Run {
                 responses: responses.clone(),
                 groups: groups.clone(),
                 decisions: decisions.clone(),
+                warmup_steps,
             };
             let metrics = updates.metrics.concat(ledger(recorded, cap));
             observe(Observed { responses, groups, decisions, metrics }, clock, observer);

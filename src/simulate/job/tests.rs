@@ -1,5 +1,9 @@
-use expect_test::{Expect, expect};
+use std::path::Path;
 
+use expect_test::{Expect, expect};
+use rollpacker_operators::overlap::{Fetch, Scoring};
+
+use super::super::raw::Dispatch;
 use super::*;
 
 fn read(text: &str, overrides: &[&str]) -> anyhow::Result<Job> {
@@ -116,6 +120,103 @@ fn names_and_bounds_are_told() {
         ],
     );
     check_error("", &["sim.seeds=0"], expect!["key `sim.seeds`: expected at least 1, found 0"]);
+}
+
+#[test]
+fn what_would_be_read_and_ignored_is_refused() {
+    let check = |overrides: &[&str], expected: Expect| check_error("", overrides, expected);
+    check(
+        &["pipeline.placement=separate", "stream.keep=0.25"],
+        expect![
+            "key `stream.keep`: expected no value with pipeline.placement = separate: no GPUs leave the rollout for the trainer, found 0.25"
+        ],
+    );
+    check(
+        &["schedule.name=fused", "stream.trigger=fixed"],
+        expect![
+            "key `stream.trigger`: expected no value with pipeline.placement = colocated: no GPUs leave the rollout for the trainer, found fixed"
+        ],
+    );
+    check(
+        &["stream.trigger=fixed", "stream.to=0.6"],
+        expect!["key `stream.to`: expected no value with stream.trigger = fixed, found 0.6"],
+    );
+    check(
+        &["schedule.name=frontier_group", "planner.rule=paper"],
+        expect![
+            "key `planner.rule`: expected fixed with pipeline.placement = separate: the pools keep their GPUs, found paper"
+        ],
+    );
+    check(
+        &["pipeline.reward=after_rollout", "tasks.timeout=adaptive"],
+        expect![
+            "key `tasks.timeout`: expected fixed with rewards after the rollout: no time of a task is known before, found adaptive"
+        ],
+    );
+    check(
+        &["lengths.file=a.csv"],
+        expect!["key `lengths.source`: expected trace beside lengths.file, found paper"],
+    );
+    check(
+        &["lengths.domains={math = {median = 100.0}}"],
+        expect![
+            "key `lengths.source`: expected two_mode or empirical beside lengths.domains, found paper"
+        ],
+    );
+    check(
+        &["data.prompts=100", "data.epoch_rounds=10"],
+        expect![
+            "key `data.epoch_rounds`: expected nothing beside data.prompts, which says the same, found 10"
+        ],
+    );
+}
+
+#[test]
+fn what_does_not_fit_is_refused_before_a_run() {
+    let check = |overrides: &[&str], expected: Expect| check_error("", overrides, expected);
+    check(
+        &["model.name=Qwen2.5-32B"],
+        expect![
+            "key `rollout.tensor_parallel`: Qwen2.5-32B does not fit on 1 x H800: weights take 65.5 GB, expected less than 60.0 GB"
+        ],
+    );
+    check(
+        &["data.max_response_length=4000000"],
+        expect![
+            "key `rollout.tensor_parallel`: instances of 1 devices cache 154927 tokens, fewer than the 4000000 of a longest response"
+        ],
+    );
+    check(
+        &["stream.from=0.6"],
+        expect!["key `stream.to`: expected at least `from`, at most 1, found 0.5"],
+    );
+    check(
+        &["cluster.gpus_per_server=3", "rollout.tensor_parallel=2"],
+        expect![
+            "key `rollout.tensor_parallel`: `tensor_parallel` is 2: it does not divide the 3 devices of a server, or exceeds the 32 of the job"
+        ],
+    );
+    check(
+        &["lengths.source=two_mode", "lengths.domains={math = {}}"],
+        expect![
+            "key `lengths.domains`: expected one for each task that has a share: code, judge, math, found math"
+        ],
+    );
+    check(
+        &[
+            "tasks.code=0",
+            "tasks.judge=0",
+            "lengths.source=two_mode",
+            "lengths.domains={math = {median = -1.0}}",
+        ],
+        expect!["key `lengths.domains.math.median`: expected more than 0, found -1.0"],
+    );
+    check(
+        &[
+            "lengths.population={pass_rate = {median = 2.0, spread = 1.0, length_correlation = 0.5}}",
+        ],
+        expect!["key `lengths.population.pass_rate.median`: expected 0 to 1, found 2.0"],
+    );
 }
 
 #[test]

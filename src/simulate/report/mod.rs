@@ -14,6 +14,7 @@ use anyhow::Context;
 use super::summary::Summary;
 use super::sweep::Configured;
 use super::table;
+use super::trace::Cut;
 
 /// What a report tells.
 #[derive(Clone, Copy, Debug)]
@@ -24,6 +25,8 @@ pub struct Report<'a> {
     pub runs: &'a [Configured],
     /// Their summaries, in the same order.
     pub summaries: &'a [Summary],
+    /// What is left of the traces, if lengths are recorded.
+    pub trace: &'a [Cut],
     /// What is advised, if it was asked for.
     pub advice: Option<&'a str>,
 }
@@ -50,7 +53,8 @@ impl Report<'_> {
                 page.push(&format!("<p>{}</p>", escape(sentence)));
             }
         }
-        page.push(&format!("<pre>{}</pre>", escape(&table::render(self.summaries))));
+        let tables = format!("{}{}", table::render(self.summaries), table::footer(self.trace));
+        page.push(&format!("<pre>{}</pre>", escape(&tables)));
         page.section(
             "What a step's seconds go to",
             "Mean over steps and seeds; training that the rollout hides is not counted.",
@@ -167,12 +171,19 @@ mod tests {
             title: "Job & cluster",
             runs: &runs,
             summaries: &summaries(&runs),
+            trace: &[Cut {
+                trace: "t.csv (column tokens)".to_owned(),
+                responses: 9,
+                max_response_length: 1000,
+                cut: 2,
+            }],
             advice: Some("Choose sync."),
         };
         let page = report.html().expect("drawn");
         for part in [
             "Job &amp; cluster",
             "Choose sync.",
+            "t.csv (column tokens): 2 of 9 responses are longer",
             "Seconds of a step by stage",
             "seconds of a step",
             "mean trained length / mean length of the policy",
@@ -195,8 +206,13 @@ mod tests {
     #[test]
     fn a_single_run_has_no_frontier() {
         let runs = [configured("sync", [200.0, 190.0], 1.0)];
-        let report =
-            Report { title: "One", runs: &runs, summaries: &summaries(&runs), advice: None };
+        let report = Report {
+            title: "One",
+            runs: &runs,
+            summaries: &summaries(&runs),
+            trace: &[],
+            advice: None,
+        };
         assert!(!report.html().expect("drawn").contains("Speed and bias"));
     }
 }

@@ -9,8 +9,8 @@ use rollpacker_dataflow::step::Step;
 /// An engine that replays them ends each response exactly there and never earlier, so that two systems, or two schedules, can be
 /// compared on the same work. The `k`-th response launched in a step takes the step's `k`-th length: with whole groups launched
 /// prompt after prompt that is `prompt_index_in_step * samples + sample`. Steps beyond the last begin again at the first, and so do
-/// the launches of a step. A response that is resumed takes the length of its launch in the step that resumes it, and one token more
-/// than it brings if it brings as many already.
+/// the launches of a step. A response that is resumed is no launch: it keeps the length that it was launched with, which counts the tokens
+/// that it brings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lengths(Vec<Vec<u32>>);
 

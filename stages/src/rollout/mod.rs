@@ -25,6 +25,8 @@ mod owner;
 #[cfg(feature = "torch")]
 mod refusal;
 #[cfg(feature = "torch")]
+mod replay;
+#[cfg(feature = "torch")]
 mod sampler;
 #[cfg(feature = "torch")]
 mod scheduler;

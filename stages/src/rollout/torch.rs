@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 
 use rollpacker_dataflow::clock::Clock;
-use rollpacker_dataflow::step::{SampleId, Step};
+use rollpacker_dataflow::step::SampleId;
 
 use super::dispatch::{Abort, Dispatch, Route};
 use super::instance::{Command, Report, Reports};
@@ -32,6 +32,7 @@ pub use super::options::{Detokenize, TorchEngineConfig, TorchEngineError};
 use super::owner::{Owner, Shared};
 use super::profile::live::Live;
 use super::refusal;
+use super::replay::Replay;
 use super::sampling::RandomStream;
 use super::sequence::Sequence;
 use super::statistics::InstanceStatistics;
@@ -57,8 +58,8 @@ pub struct TorchEngine {
     dispatch: Dispatch<Sequence>,
     /// What instances are to generate and have not been told, by instance.
     asked: BTreeMap<usize, Vec<Sequence>>,
-    /// Responses launched, by step; counted only if lengths are replayed.
-    launched: BTreeMap<Step, u64>,
+    /// Only if lengths are replayed.
+    replay: Option<Replay>,
     received: Receiver<Report>,
     failed: bool,
 }
@@ -83,6 +84,7 @@ impl TorchEngine {
         let (sender, received) = channel();
         let mut engine = Self {
             dispatch: Dispatch::new(decoders.len()),
+            replay: config.replay.clone().map(Replay::new),
             shared: Shared {
                 config,
                 weights,
@@ -94,7 +96,6 @@ impl TorchEngine {
             token_limit,
             instances: Vec::new(),
             asked: BTreeMap::new(),
-            launched: BTreeMap::new(),
             received,
             failed: false,
         };
@@ -136,22 +137,18 @@ impl TorchEngine {
         partial: Option<&Partial>,
     ) -> (SampleId, Sequence) {
         let id = SampleId { step: request.step, prompt: request.prompt, sample };
-        let launched = partial.map_or(request.step, |partial| partial.launched);
-        let stream = RandomStream::new(self.shared.config.seed, SampleId { step: launched, ..id });
-        let forced_length = self.forced_length(request.step);
+        let launched =
+            SampleId { step: partial.map_or(request.step, |partial| partial.launched), ..id };
+        let stream = RandomStream::new(self.shared.config.seed, launched);
+        let forced_length = self.replay.as_mut().map(|replay| match partial {
+            Some(_) => replay.resume(launched),
+            None => replay.launch(launched),
+        });
         let fresh = Sequence::new(id, Arc::clone(&request.prompt_ids), forced_length, stream);
         match partial {
             Some(partial) => (id, fresh.resume(partial)),
             None => (id, fresh),
         }
-    }
-
-    /// The length of the next response of a step, if lengths are replayed.
-    fn forced_length(&mut self, step: Step) -> Option<u32> {
-        let lengths = self.shared.config.replay.as_ref()?;
-        let launched = self.launched.entry(step).or_default();
-        *launched += 1;
-        Some(lengths.get(step, *launched - 1))
     }
 
     /// Carries out where responses go, the next time that instances are told.
@@ -254,6 +251,11 @@ impl RolloutEngine for TorchEngine {
             match self.received.try_recv().ok()? {
                 Report::Completed(completion) => {
                     self.dispatch.end(completion.id);
+                    if completion.finish_reason.is_whole()
+                        && let Some(replay) = &mut self.replay
+                    {
+                        replay.end(completion.id);
+                    }
                     return Some(RolloutEvent::Completed(completion));
                 }
                 Report::HandedOver(sequences) => self.take_back(sequences),

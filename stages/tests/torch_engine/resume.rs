@@ -150,13 +150,22 @@ fn a_replayed_length_counts_what_was_brought() {
     let base = TorchEngineConfig { replay, ..config(Sampling::unrestricted(20)) };
     let mut driver = Driver::new(base);
     driver.engine.generate(request(0, 0..1, &[1, 2, 3]));
-    let completion = driver.collect(1).remove(&id(0, 0)).unwrap();
-    let brought = |sample| Partial { sample, ..first(&completion, 5) };
-    let resumed = vec![brought(0), brought(1)];
-    // Launches 1 and 2 of the step, whose lengths are 3 and 9.
-    driver.engine.generate(Request { resumed, ..request(0, 0..2, &[1, 2, 3]) });
+    let long = driver.collect(1).remove(&id(0, 0)).unwrap();
+    assert_eq!(long.response_ids.len(), 9);
+    // Two that are stopped, and go on in step 5.
+    driver.engine.generate(request(1, 0..1, &[1, 2, 3]));
+    driver.engine.abort(id(1, 0));
+    driver.collect(1);
+    driver.engine.generate(request(2, 0..1, &[1, 2, 3]));
+    driver.engine.abort(id(2, 0));
+    driver.collect(1);
+    for prompt in [2, 1] {
+        let (step, resumed) = (Step(5), vec![first(&long, 5)]);
+        driver.engine.generate(Request { step, resumed, ..request(prompt, 0..1, &[1, 2, 3]) });
+    }
     let lengths: Vec<usize> =
         driver.collect(2).values().map(|completion| completion.response_ids.len()).collect();
+    // The second and third launches of step 3 were given 3 and 9: the first of these brings more already.
     assert_eq!(lengths, [6, 9]);
 }
 

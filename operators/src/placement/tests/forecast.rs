@@ -7,7 +7,7 @@ use rollpacker_stages::rollout::{FinishReason, Placement};
 use super::{Cost, cost, job};
 use crate::placement::Load;
 use crate::placement::forecast::{Change, Forecast, Layout, projected};
-use crate::placement::progress::Progress;
+use crate::placement::progress::{Progress, Response};
 use crate::schedule::Round;
 use crate::survival::{Curve, Survival};
 
@@ -63,6 +63,10 @@ fn what_does_not_fit_into_the_cache_waits() {
     near(seconds(10), 50.0);
 }
 
+fn response(tokens: u32, resumed: u32, finish_reason: FinishReason) -> Response {
+    Response { tokens, resumed, finish_reason, preemptions: 0 }
+}
+
 /// One prompt of two responses, one of which has ended: 10 tokens beside 10 of the prompt, after 10 s. The other has 10 as well, and is
 /// expected to reach 100. Another group is complete, of 40 tokens.
 fn tail() -> Progress {
@@ -71,7 +75,7 @@ fn tail() -> Progress {
     progress.launch(Nanos(0), PromptId(1), 2, 10);
     let now = Nanos::from_secs_f64(10.0);
     for prompt in [0, 1, 1] {
-        progress.end(now, PromptId(prompt), 10, 0, FinishReason::Stop);
+        progress.end(now, PromptId(prompt), response(10, 0, FinishReason::Stop));
     }
     progress.admit(PromptId(1), 2);
     progress
@@ -108,13 +112,27 @@ fn what_runs_is_as_fast_as_the_fastest_that_ended() {
     assert_eq!(found, [(1.0, 12.0), (3.0, 1.0)]);
 }
 
+/// A response brought 90 tokens and sampled 10 more in 10 s, another was kept whole: what runs has sampled 10, and one length was seen.
+#[test]
+fn what_an_earlier_step_sampled_is_neither_pace_nor_seen_again() {
+    let mut progress = Progress::new(Round::Long);
+    progress.launch(Nanos(0), PromptId(0), 3, 10);
+    progress.end(Nanos(1), PromptId(0), response(80, 80, FinishReason::Stop));
+    let now = Nanos::from_secs_f64(10.0);
+    progress.end(now, PromptId(0), response(100, 90, FinishReason::Length));
+    let cohorts = progress.cohorts(now);
+    assert_eq!((cohorts[0].count, cohorts[0].tokens), (1.0, 10.0));
+    assert_eq!((progress.lengths.count(), progress.lengths.longest()), (1, Some(100)));
+    assert_eq!(progress.load().completed, 2);
+}
+
 #[test]
 fn a_paused_response_is_no_length_and_an_aborted_one_only_a_lower_bound() {
     let mut progress = Progress::new(Round::Short);
     progress.launch(Nanos(0), PromptId(0), 3, 10);
     let now = Nanos::from_secs_f64(1.0);
     for reason in [FinishReason::Pause, FinishReason::Abort, FinishReason::Length] {
-        progress.end(now, PromptId(0), 10, 1, reason);
+        progress.end(now, PromptId(0), Response { preemptions: 1, ..response(10, 0, reason) });
     }
     assert_eq!(progress.lengths.count(), 2);
     assert_eq!((progress.load().completed, progress.load().preemptions), (1, 3));

@@ -122,7 +122,8 @@ fn events(
             events.push((end, Event::Closed { step }));
         }
         let tokens = length.min(end.max(1));
-        events.push((tokens, Event::Response { id, tokens, finish_reason, preemptions }));
+        events
+            .push((tokens, Event::Response { id, tokens, resumed: 0, finish_reason, preemptions }));
         let of_prompt = &mut ended[usize::try_from(prompt).unwrap()];
         *of_prompt += u32::from(index < kept);
         if *of_prompt == *samples && index < kept {

@@ -4,7 +4,7 @@
 //! - `policy 0`, `close 0`, `drained 0`: of step 0; `open 0 long`: its round opens;
 //! - `at 7`: it is 7 seconds since the start;
 //! - `launch @0 0..8 x 2 of 10`: two samples of each of p0 to p7, prompts of 10 tokens;
-//! - `stop @0 3:0..2 tokens 40 [preempted 1]`: samples 0 and 1 of p3 end after 40 tokens; `length`, `abort`, `pause` likewise;
+//! - `stop @0 3:0..2 tokens 40 [preempted 1 | resumed 30]`: samples 0 and 1 of p3 end after 40 tokens; `length`, `abort`, `pause` likewise;
 //! - `admit @0 3..5 x 2`: p3 and p4 are admitted with two responses each.
 //!
 //! The outcome repeats each line, followed by the decisions drained after each of its events.
@@ -59,21 +59,32 @@ fn events(line: &str) -> Vec<Event> {
                 samples: small(samples),
             })
             .collect(),
-        [how, step, ids, "tokens", tokens] => responses(how, at(step), ids, small(tokens), 0),
+        [how, step, ids, "tokens", tokens] => responses(how, at(step), ids, small(tokens), 0, 0),
         [how, step, ids, "tokens", tokens, "preempted", times] => {
-            responses(how, at(step), ids, small(tokens), small(times))
+            responses(how, at(step), ids, small(tokens), 0, small(times))
+        }
+        [how, step, ids, "tokens", tokens, "resumed", resumed] => {
+            responses(how, at(step), ids, small(tokens), small(resumed), 0)
         }
         _ => panic!("not an event: {line}"),
     }
 }
 
-fn responses(how: &str, step: Step, ids: &str, tokens: u32, preemptions: u32) -> Vec<Event> {
+fn responses(
+    how: &str,
+    step: Step,
+    ids: &str,
+    tokens: u32,
+    resumed: u32,
+    preemptions: u32,
+) -> Vec<Event> {
     let (prompts, samples) = ids.split_once(':').expect("prompts:samples");
     let finish_reason: FinishReason = how.parse().unwrap();
     let ids = range(prompts).flat_map(|prompt| range(samples).map(move |sample| (prompt, sample)));
     ids.map(|(prompt, sample)| Event::Response {
         id: SampleId { step, prompt: PromptId(prompt), sample: u32::try_from(sample).unwrap() },
         tokens,
+        resumed,
         finish_reason,
         preemptions,
     })

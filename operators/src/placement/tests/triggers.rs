@@ -140,7 +140,7 @@ impl World {
             let held = (running - 1) as f64 * (length + 200.0);
             let id = SampleId { step, prompt: PromptId(*prompt), sample: *sample };
             let (tokens, finish_reason) = (*length as u32, FinishReason::Stop);
-            let ended = Event::Response { id, tokens, finish_reason, preemptions: 0 };
+            let ended = Event::Response { id, tokens, resumed: 0, finish_reason, preemptions: 0 };
             self.tell(policy, held, ended);
             let group = groups.entry(*prompt).or_default();
             *group = (group.0 + 1, group.1 + length + 200.0);

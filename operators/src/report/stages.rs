@@ -1,0 +1,145 @@
+//! What the time of a step went to.
+
+use arrow::datatypes::{UInt32Type, UInt64Type};
+use rollpacker_dataflow::batch::Batch;
+use rollpacker_dataflow::clock::Nanos;
+use rollpacker_dataflow::schema::column;
+use serde::{Deserialize, Serialize};
+
+use super::StepReport;
+
+/// When a step passed from one stage to the next, as a watch on it sees them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Instants {
+    /// When the step before closed: what the step did until then, beside that one, is not its own time. Of the first step, when it opened.
+    pub before: Nanos,
+    /// When the round opened.
+    pub opened: Nanos,
+    /// When the new weights had arrived.
+    pub synced: Nanos,
+    /// When the last response ended.
+    pub generated: Nanos,
+    /// When the last score of a trained response was known.
+    pub scored: Nanos,
+    /// When the step closed, its validation left out.
+    pub closed: Nanos,
+}
+
+/// The seconds of a step by the stage that it waited for. They add up to the time since the step before closed, or since the round opened
+/// if that was later.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Stages {
+    /// New weights on their way to the rollout.
+    pub sync: f64,
+    /// From then on, until the last response ended: requests handed out, prefill and decoding.
+    pub rollout: f64,
+    /// From then on, until the last reward was known.
+    pub reward: f64,
+    /// The rest: training that nothing hid.
+    pub training: f64,
+}
+
+impl Instants {
+    /// Those of a step.
+    #[must_use]
+    pub fn of(report: &StepReport) -> Self {
+        // A validation between two steps holds the frontier, and is no part of the step.
+        let testing = report.metrics.get("timing_s/testing").copied().unwrap_or(0.0);
+        let closed = Nanos(report.closed.0.saturating_sub(Nanos::from_secs_f64(testing).0));
+        let first = ran(&report.responses).map(|(started, _)| started).min();
+        let last = ran(&report.responses).map(|(_, finished)| finished).max();
+        let scored = report.groups.iter().flat_map(|batch| {
+            batch.values::<UInt64Type>(column::SCORED_AT).values().iter().copied()
+        });
+        let since_opened = |at: Option<u64>| report.opened.max(Nanos(at.unwrap_or(0)));
+        let taken_up = since_opened(first);
+        let arrived = report.weight_sync.map_or(taken_up, |time| Nanos(report.opened.0 + time.0));
+        let generated = since_opened(last);
+        Self {
+            before: report.before,
+            opened: report.opened,
+            synced: arrived.min(taken_up),
+            generated,
+            scored: since_opened(scored.max()).max(generated),
+            closed,
+        }
+    }
+
+    /// Seconds of the step that were its own: since the step before closed, or since the round opened if that was later.
+    #[must_use]
+    pub fn own_seconds(&self) -> f64 {
+        self.closed.since(self.opened.max(self.before)).as_secs_f64()
+    }
+
+    /// Seconds since the round opened, whatever the step before did meanwhile.
+    #[must_use]
+    pub fn seconds(&self) -> f64 {
+        self.closed.since(self.opened).as_secs_f64()
+    }
+}
+
+impl Stages {
+    /// What the own time of a step went to: its stages less what of them lies beside the step before.
+    #[must_use]
+    pub fn of(instants: &Instants) -> Self {
+        let Instants { before, opened, synced, generated, scored, closed } = *instants;
+        let own = |from: Nanos, to: Nanos| to.since(from.max(before)).as_secs_f64();
+        Self {
+            sync: own(opened, synced),
+            rollout: own(synced, generated),
+            reward: own(generated, scored),
+            training: own(scored, closed),
+        }
+    }
+
+    /// Names and seconds, in the order of a step.
+    #[must_use]
+    pub fn named(&self) -> [(&'static str, f64); 4] {
+        [
+            ("sync", self.sync),
+            ("rollout", self.rollout),
+            ("reward", self.reward),
+            ("training", self.training),
+        ]
+    }
+}
+
+/// When each response of the step was taken up and when it ended, nanoseconds of the run's clock. One that had ended in an earlier round
+/// and was kept takes no slot.
+pub(super) fn ran(responses: &[Batch]) -> impl Iterator<Item = (u64, u64)> {
+    responses.iter().flat_map(|batch| {
+        let started = batch.values::<UInt64Type>(column::STARTED).values();
+        let finished = batch.values::<UInt64Type>(column::FINISHED).values();
+        let tokens = batch.values::<UInt32Type>(column::RESPONSE_LENGTH).values();
+        let resumed = batch.values::<UInt32Type>(column::RESUMED_LENGTH).values();
+        let sampled = tokens.iter().zip(resumed);
+        let times = started.iter().copied().zip(finished.iter().copied());
+        times
+            .zip(sampled)
+            .filter(|(_, (tokens, resumed))| **resumed == 0 || tokens > resumed)
+            .map(|(times, _)| times)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Opened at 10 s, weights at 14, the last response at 75, the last score at 78, closed at 98.
+    fn stages(before: u64) -> [u64; 4] {
+        let [before, opened, synced, generated, scored, closed] =
+            [before, 10, 14, 75, 78, 98].map(|second| Nanos(second * 1_000_000_000));
+        let instants = Instants { before, opened, synced, generated, scored, closed };
+        let stages = Stages::of(&instants).named().map(|(_, seconds)| seconds);
+        assert!((stages.iter().sum::<f64>() - instants.own_seconds()).abs() < 1e-9);
+        stages.map(|seconds| seconds.round() as u64)
+    }
+
+    #[test]
+    fn what_lies_beside_the_step_before_is_left_out_from_the_front() {
+        assert_eq!(stages(0), [4, 61, 3, 20]);
+        assert_eq!(stages(10), [4, 61, 3, 20]);
+        assert_eq!(stages(28), [0, 47, 3, 20]);
+        assert_eq!(stages(77), [0, 0, 1, 20]);
+    }
+}

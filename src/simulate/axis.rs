@@ -1,0 +1,142 @@
+//! What is swept: settings, the values that they take, and the cross product of both.
+
+use super::raw::RawJob;
+use super::variant::{self, Variant};
+use crate::recipe::RecipeError;
+
+/// A setting and the values that it takes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Axis {
+    key: String,
+    /// Values by name, each with the settings that make it.
+    values: Vec<(String, Vec<String>)>,
+}
+
+/// The setting that tells a configuration from its baseline.
+const SCHEDULE: &str = "schedule.name";
+
+impl Axis {
+    /// Reads `key=a,b,c`. Commas within brackets, braces and quotes separate nothing; `schedule.name=all` is every schedule.
+    ///
+    /// # Errors
+    /// If it is not of that form.
+    pub fn parse(text: &str) -> Result<Self, RecipeError> {
+        let wrong = || RecipeError::Override { text: text.to_owned() };
+        let (key, values) = text.split_once('=').ok_or_else(wrong)?;
+        let key = key.trim();
+        if key.is_empty() || values.trim().is_empty() {
+            return Err(wrong());
+        }
+        if (key, values.trim()) == (SCHEDULE, "all") {
+            return Ok(Self::schedules());
+        }
+        let name = |value: &str| match key {
+            SCHEDULE => value.to_owned(),
+            key => format!("{}={value}", key.rsplit('.').next().unwrap_or(key)),
+        };
+        let values = split(values).into_iter().map(|value| {
+            let value = value.trim();
+            (name(value), vec![format!("{key}={value}")])
+        });
+        Ok(Self { key: key.to_owned(), values: values.collect() })
+    }
+
+    /// Every schedule as its authors run it.
+    #[must_use]
+    pub fn schedules() -> Self {
+        let value = |variant: &Variant| (variant.label.to_owned(), variant.overrides().collect());
+        Self { key: SCHEDULE.to_owned(), values: variant::all().map(value).collect() }
+    }
+}
+
+/// Splits at the commas that are outside of brackets, braces and quotes.
+fn split(text: &str) -> Vec<&str> {
+    let (mut depth, mut quoted, mut start, mut parts) = (0_usize, false, 0, Vec::new());
+    for (at, c) in text.char_indices() {
+        match c {
+            '"' => quoted = !quoted,
+            '[' | '{' if !quoted => depth += 1,
+            ']' | '}' if !quoted => depth = depth.saturating_sub(1),
+            ',' if !quoted && depth == 0 => {
+                parts.push(&text[start..at]);
+                start = at + 1;
+            }
+            _ => {}
+        }
+    }
+    parts.push(&text[start..]);
+    parts
+}
+
+/// A place in the cross product.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Place {
+    /// What its settings are called, one name an axis.
+    pub(super) labels: Vec<String>,
+    /// What it sets, `key=value`.
+    pub(super) settings: Vec<String>,
+    /// Those that its baseline has as well.
+    beside: (Vec<String>, Vec<String>),
+}
+
+impl Place {
+    fn with(mut self, axis: &Axis, label: &str, settings: &[String]) -> Self {
+        let kept = settings.iter().filter(|setting| RawJob::is_kept(setting));
+        if axis.key == SCHEDULE {
+            let name = |setting: &String| setting.rsplit('.').next().unwrap_or(setting).to_owned();
+            self.beside.0.extend(kept.clone().map(name));
+        } else {
+            self.beside.0.extend(kept.clone().map(|_| label.to_owned()));
+        }
+        self.beside.1.extend(kept.cloned());
+        self.labels.push(label.to_owned());
+        self.settings.extend_from_slice(settings);
+        self
+    }
+
+    /// What it is called.
+    pub(super) fn label(&self) -> String {
+        self.labels.join(" ")
+    }
+
+    /// Where its baseline stands.
+    pub(super) fn baseline(&self) -> Self {
+        let (mut labels, mut settings) = self.beside.clone();
+        labels.push("sync".to_owned());
+        settings.push(format!("{SCHEDULE}=sync"));
+        Self { labels, settings, beside: self.beside.clone() }
+    }
+
+    /// Drops what `other` has not.
+    pub(super) fn keep_common(&mut self, other: &Self) {
+        let common = |own: &mut Vec<String>, others: &[String]| {
+            own.retain(|one| others.contains(one));
+        };
+        common(&mut self.labels, &other.labels);
+        common(&mut self.settings, &other.settings);
+        common(&mut self.beside.0, &other.beside.0);
+        common(&mut self.beside.1, &other.beside.1);
+    }
+}
+
+/// The cross product; one place without settings where there is no axis.
+pub(super) fn product(axes: &[Axis]) -> Vec<Place> {
+    let crossed = |places: Vec<Place>, axis: &Axis| {
+        let along = |place: Place| {
+            let values = axis.values.iter();
+            values.map(move |(label, settings)| place.clone().with(axis, label, settings))
+        };
+        places.into_iter().flat_map(along).collect()
+    };
+    axes.iter().fold(vec![Place::default()], crossed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commas_within_brackets_and_quotes_separate_nothing() {
+        assert_eq!(split("1,{a = 2, b = [3, 4]},\"x,y\""), ["1", "{a = 2, b = [3, 4]}", "\"x,y\""]);
+    }
+}

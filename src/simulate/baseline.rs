@@ -1,0 +1,65 @@
+//! The baseline of a job, and which jobs are the same run.
+
+use toml::Table;
+
+use super::job::Job;
+use super::raw::{HandOut, Layout, Pipeline, Planner, RawJob, Stream, Training};
+use crate::recipe::schedule::Section;
+
+impl RawJob {
+    /// The `sync` job to which a speed-up is over: the same cluster, model, data and steps.
+    #[must_use]
+    pub fn baseline(&self) -> Self {
+        let mut raw = self.clone();
+        raw.schedule = Section { name: "sync".to_owned(), options: Table::new() };
+        raw.pipeline = Pipeline::default();
+        raw.stream = Stream::default();
+        raw.planner = Planner::default();
+        raw.rollout.dispatch = None;
+        raw.rollout.hand_out = HandOut::Together;
+        raw.tasks.judge_placement = None;
+        raw.tasks.timeout = None;
+        raw
+    }
+
+    /// Whether the baseline of a job has an override as the job has it.
+    pub(super) fn is_kept(setting: &str) -> bool {
+        const LEFT: [&str; 8] = [
+            "schedule.",
+            "pipeline.",
+            "stream.",
+            "planner.",
+            "rollout.dispatch=",
+            "rollout.hand_out=",
+            "tasks.judge_placement=",
+            "tasks.timeout=",
+        ];
+        !LEFT.iter().any(|left| setting.starts_with(left))
+    }
+}
+
+impl Job {
+    /// What is run, however it is written: jobs of which this is equal have the same outcome.
+    #[must_use]
+    pub(super) fn canonical(&self) -> RawJob {
+        let mut raw = self.raw.clone();
+        let layout = self.training_layout();
+        raw.training = Training {
+            tensor_parallel: layout.tensor_parallel,
+            pipeline_parallel: layout.pipeline,
+            context_parallel: layout.context,
+            layout: Layout::Written,
+        };
+        raw.pipeline.placement = Some(self.placement);
+        raw.pipeline.reward = Some(self.scoring);
+        raw.rollout.dispatch = Some(self.dispatch);
+        raw.tasks.judge_placement = Some(self.judge);
+        raw.tasks.timeout = Some(self.timeout);
+        // It reads each prompt once, and no more than it trains on.
+        let read = self.total_steps().saturating_mul(raw.data.train_batch_size as u64);
+        if raw.schedule.name == "sync" && read <= self.prompts() {
+            (raw.data.prompts, raw.data.epoch_rounds) = (None, None);
+        }
+        raw
+    }
+}

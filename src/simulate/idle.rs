@@ -1,0 +1,242 @@
+//! Settings that have no effect beside others: refused where a job has them, left out where a sweep brings the others.
+
+use rollpacker_operators::overlap::{Fetch, Scoring};
+use toml::{Table, Value};
+
+use super::raw::{Placement, Planner, PlannerRule, RawJob, Source, Stream, Timeout, Trigger};
+use crate::recipe::RecipeError;
+use crate::recipe::error::bound;
+
+impl RawJob {
+    /// Refuses the first setting that would be read and ignored.
+    pub(super) fn refuse_idle(&self) -> Result<(), RecipeError> {
+        let placement = self.placement();
+        if let Some((key, found)) = self.idle_stream().next() {
+            return Err(bound(key, self.stream_needs(), found));
+        }
+        if placement == Placement::Separate && self.planner.rule != PlannerRule::Fixed {
+            let expected = "fixed with pipeline.placement = separate: the pools keep their GPUs";
+            return Err(bound("planner.rule", expected, text(&self.planner.rule)));
+        }
+        if self.scoring()? == Scoring::AfterRollout && self.tasks.timeout == Some(Timeout::Adaptive)
+        {
+            let expected =
+                "fixed with rewards after the rollout: no time of a task is known before";
+            return Err(bound("tasks.timeout", expected, "adaptive"));
+        }
+        if let (Some(_), Some(rounds)) = (self.data.prompts, self.data.epoch_rounds) {
+            let expected = "nothing beside data.prompts, which says the same";
+            return Err(bound("data.epoch_rounds", expected, rounds));
+        }
+        self.refuse_idle_lengths()
+    }
+
+    fn refuse_idle_lengths(&self) -> Result<(), RecipeError> {
+        let lengths = &self.lengths;
+        let told = [
+            ("lengths.file", lengths.file.is_some()),
+            ("lengths.length_column", lengths.length_column.is_some()),
+            ("lengths.prompt_column", lengths.prompt_column.is_some()),
+            ("lengths.tokenizer", lengths.tokenizer.is_some()),
+        ];
+        let source = text(&lengths.source);
+        match told.into_iter().find(|(_, told)| *told) {
+            Some((key, _)) if lengths.source != Source::Trace => {
+                return Err(bound("lengths.source", format!("trace beside {key}"), source));
+            }
+            _ => {}
+        }
+        let named = !lengths.domains.is_empty();
+        if named && matches!(lengths.source, Source::Paper | Source::Trace) {
+            let expected = "two_mode or empirical beside lengths.domains";
+            return Err(bound("lengths.source", expected, source));
+        }
+        Ok(())
+    }
+
+    /// Leaves out what a configuration has from the job and cannot use, where it is `settings`, those of a sweep, that bring what it cannot
+    /// be used with.
+    ///
+    /// # Errors
+    /// If `pipeline.gradient` is no way to train.
+    pub(super) fn leave_idle(&mut self, settings: &[String]) -> Result<(), RecipeError> {
+        let brings = |key: &str| {
+            settings.iter().any(|setting| setting.split_once('=').is_some_and(|(of, _)| of == key))
+        };
+        let decides = |key: &str, written: bool| brings(key) || brings("schedule.name") && !written;
+        let placement = self.placement();
+        if decides("pipeline.placement", self.pipeline.placement.is_some()) {
+            self.leave_idle_placement(placement);
+        }
+        if placement == Placement::Stream && brings("stream.trigger") {
+            self.leave_idle_stream();
+        }
+        if decides("pipeline.reward", self.pipeline.reward.is_some())
+            && self.scoring()? == Scoring::AfterRollout
+        {
+            self.tasks.timeout = self.tasks.timeout.filter(|timeout| *timeout == Timeout::Fixed);
+        }
+        if decides("pipeline.gradient", self.pipeline.gradient.is_some()) {
+            let max_groups = self.pipeline.max_groups.take();
+            if matches!(self.fetch()?, Fetch::Streamed { .. }) {
+                self.pipeline.max_groups = max_groups;
+            }
+        }
+        match (brings("data.prompts"), brings("data.epoch_rounds")) {
+            (true, false) => self.data.epoch_rounds = None,
+            (false, true) => self.data.prompts = None,
+            _ => {}
+        }
+        if brings("lengths.source") {
+            self.leave_idle_lengths();
+        }
+        Ok(())
+    }
+
+    fn leave_idle_placement(&mut self, placement: Placement) {
+        self.leave_idle_stream();
+        match placement {
+            Placement::Separate => self.planner = Planner::default(),
+            Placement::Colocated | Placement::Stream => self.pipeline.training_gpus = None,
+        }
+    }
+
+    /// Leaves out what the source of lengths has no use for.
+    pub(super) fn leave_idle_lengths(&mut self) {
+        let lengths = &mut self.lengths;
+        if lengths.source != Source::Trace {
+            (lengths.file, lengths.tokenizer) = (None, None);
+            (lengths.length_column, lengths.prompt_column) = (None, None);
+        }
+        if matches!(lengths.source, Source::Paper | Source::Trace) {
+            lengths.domains.clear();
+        }
+    }
+
+    fn leave_idle_stream(&mut self) {
+        let mut table = table(&self.stream);
+        let default = table_of_defaults();
+        for key in self.unused_by_stream() {
+            table.insert((*key).to_owned(), default[*key].clone());
+        }
+        self.stream =
+            Value::Table(table).try_into().expect("invariant: a section reads what it wrote");
+    }
+
+    /// Keys of `[stream]` that are not the default and not used, with their values.
+    fn idle_stream(&self) -> impl Iterator<Item = (String, String)> {
+        let (table, default) = (table(&self.stream), table_of_defaults());
+        self.unused_by_stream().iter().filter_map(move |key| {
+            let value = &table[*key];
+            let shown = || value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            (*value != default[*key]).then(|| (format!("stream.{key}"), shown()))
+        })
+    }
+
+    fn unused_by_stream(&self) -> &'static [&'static str] {
+        const ALL: [&str; 8] =
+            ["rounds", "trigger", "from", "to", "every", "keep", "headroom", "consolidate"];
+        if self.placement() != Placement::Stream {
+            return &ALL;
+        }
+        match self.stream.trigger {
+            Trigger::Never => &["rounds", "from", "to", "every"],
+            Trigger::Fixed => &["to", "every"],
+            Trigger::Predicted => &["to"],
+            Trigger::Adaptive => &[],
+        }
+    }
+
+    fn stream_needs(&self) -> String {
+        match self.placement() {
+            Placement::Stream => {
+                format!("no value with stream.trigger = {}", text(&self.stream.trigger))
+            }
+            placement => format!(
+                "no value with pipeline.placement = {}: no GPUs leave the rollout for the trainer",
+                text(&placement)
+            ),
+        }
+    }
+}
+
+fn table(stream: &Stream) -> Table {
+    Table::try_from(stream).expect("invariant: a section is a table")
+}
+
+fn table_of_defaults() -> Table {
+    table(&Stream::default())
+}
+
+/// A name as it is written in a job.
+fn text(choice: &impl serde::Serialize) -> String {
+    let value = Value::try_from(choice).expect("invariant: a choice is a name");
+    value.as_str().map(str::to_owned).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use toml::Table;
+
+    use super::*;
+    use crate::recipe::{from_table, overlay};
+
+    fn raw(settings: &[&str]) -> RawJob {
+        let mut table = Table::new();
+        settings.iter().for_each(|setting| overlay(&mut table, setting).expect("valid"));
+        from_table(table).expect("valid")
+    }
+
+    /// The job with `written`, and then the settings of a sweep.
+    fn swept(written: &[&str], brought: &[&str]) -> RawJob {
+        let mut raw = raw(&[written, brought].concat());
+        let brought: Vec<String> = brought.iter().map(|&setting| setting.to_owned()).collect();
+        raw.leave_idle(&brought).expect("valid");
+        raw
+    }
+
+    #[test]
+    fn what_a_swept_schedule_cannot_use_is_left_out() {
+        let written = [
+            "stream.keep=0.25",
+            "planner.rule=paper",
+            "tasks.timeout=adaptive",
+            "pipeline.max_groups=4",
+        ];
+        let separate = swept(&written, &["schedule.name=frontier_group"]);
+        assert_eq!(
+            (&separate.stream, separate.planner.rule),
+            (&Stream::default(), PlannerRule::Fixed)
+        );
+        assert_eq!(separate.tasks.timeout, Some(Timeout::Adaptive));
+        assert_eq!(separate.pipeline.max_groups, Some(4));
+        let sync = swept(&written, &["schedule.name=sync"]);
+        assert_eq!((&sync.stream, sync.planner.rule), (&Stream::default(), PlannerRule::Paper));
+        assert_eq!((sync.tasks.timeout, sync.pipeline.max_groups), (None, None));
+        let kept = swept(&written, &["schedule.name=tail_batching"]);
+        assert_eq!(kept, raw(&[&written[..], &["schedule.name=tail_batching"]].concat()));
+        for raw in [separate, sync, kept] {
+            raw.refuse_idle().expect("nothing is idle");
+        }
+    }
+
+    #[test]
+    fn what_the_job_itself_combines_is_not_left_out() {
+        let placed = ["pipeline.placement=separate", "planner.rule=paper"];
+        let error = swept(&placed, &["schedule.name=sync"]).refuse_idle().expect_err("refused");
+        assert!(error.to_string().starts_with("key `planner.rule`"), "{error}");
+        let scored = ["pipeline.reward=after_rollout", "tasks.timeout=adaptive"];
+        let error = swept(&scored, &["schedule.name=sync"]).refuse_idle().expect_err("refused");
+        assert!(error.to_string().starts_with("key `tasks.timeout`"), "{error}");
+        let other = swept(&["schedule.name=sync", "stream.keep=0.25"], &["rollout.n=4"]);
+        other.refuse_idle().expect_err("the sweep did not bring it");
+    }
+
+    #[test]
+    fn a_swept_trigger_and_source_leave_the_keys_of_others() {
+        let raw = swept(&["stream.to=0.7", "stream.from=0.3"], &["stream.trigger=fixed"]);
+        assert_eq!((raw.stream.from, raw.stream.to), (0.3, Stream::default().to));
+        let raw = swept(&["lengths.file=a.csv"], &["lengths.source=paper"]);
+        assert_eq!(raw.lengths.file, None);
+    }
+}

@@ -1,0 +1,106 @@
+//! Which GPUs of a job generate and which train, round by round.
+
+use rollpacker_operators::placement::planner::Rule;
+use rollpacker_operators::placement::{
+    self, Colocated, Place, PlacementError, Planner, Separate, StreamTrainer,
+};
+use rollpacker_stages::rollout::Placement;
+
+use super::cost::Modelled;
+use super::job::Job;
+use super::raw;
+use crate::recipe::RecipeError;
+use crate::recipe::error::bound;
+
+/// The policy of a job.
+///
+/// # Errors
+/// If the model does not fit on its instances, or GPUs and options do not go together; the error names the key.
+pub(super) fn policy(job: &Job) -> Result<Box<dyn Place>, RecipeError> {
+    let rollout = at_first(job);
+    job.cost().kv_capacity(rollout.tensor_parallel).map_err(|error| RecipeError::Type {
+        key: TENSOR_PARALLEL.to_owned(),
+        reason: error.to_string(),
+    })?;
+    Ok(match job.placement {
+        raw::Placement::Colocated if job.raw.planner.rule == raw::PlannerRule::Fixed => {
+            Box::new(Colocated::new(rollout))
+        }
+        raw::Placement::Separate => Box::new(Separate::new(rollout, job.training_gpus)),
+        raw::Placement::Colocated | raw::Placement::Stream => {
+            Box::new(stream_trainer(job, rollout).map_err(refused)?)
+        }
+    })
+}
+
+fn stream_trainer(
+    job: &Job,
+    rollout: Placement,
+) -> Result<StreamTrainer<Modelled>, PlacementError> {
+    let planner = Planner::new(planner_rule(job), placed_job(job), rollout.tensor_parallel)?;
+    let cost = Modelled::new(job.cost(), job.training_layout());
+    StreamTrainer::new(stream_options(job), planner, cost)
+}
+
+fn refused(error: PlacementError) -> RecipeError {
+    let key = match error {
+        PlacementError::Range { field, expected, found } => {
+            return bound(format!("stream.{field}"), expected, found);
+        }
+        PlacementError::Replica { .. } => "training.tensor_parallel",
+        PlacementError::TensorParallel { .. } | PlacementError::Capacity { .. } => TENSOR_PARALLEL,
+        PlacementError::Profile { .. } | PlacementError::Zero { .. } => "cluster",
+    };
+    RecipeError::Type { key: key.to_owned(), reason: error.to_string() }
+}
+
+const TENSOR_PARALLEL: &str = "rollout.tensor_parallel";
+
+/// The instances at the beginning of a run.
+pub(super) fn at_first(job: &Job) -> Placement {
+    let tensor_parallel = job.raw.rollout.tensor_parallel;
+    Placement { instances: job.rollout_gpus() / tensor_parallel, tensor_parallel }
+}
+
+fn placed_job(job: &Job) -> placement::Job {
+    let layout = job.training_layout();
+    placement::Job {
+        devices: job.raw.cluster.gpus,
+        devices_per_server: job.hardware.devices_per_server,
+        training_replica: layout.tensor_parallel * layout.pipeline * layout.context,
+        response_length: job.raw.data.max_response_length,
+    }
+}
+
+fn planner_rule(job: &Job) -> Rule {
+    match job.raw.planner.rule {
+        raw::PlannerRule::Fixed => Rule::Fixed,
+        raw::PlannerRule::Paper => Rule::paper(),
+        raw::PlannerRule::Predictive => Rule::Predictive,
+    }
+}
+
+fn stream_options(job: &Job) -> placement::Options {
+    let stream = &job.raw.stream;
+    let trigger = match stream.trigger {
+        _ if job.placement == raw::Placement::Colocated => placement::Trigger::Never,
+        raw::Trigger::Never => placement::Trigger::Never,
+        raw::Trigger::Fixed => placement::Trigger::Fixed { share: stream.from },
+        raw::Trigger::Adaptive => {
+            placement::Trigger::Adaptive { from: stream.from, to: stream.to, every: stream.every }
+        }
+        raw::Trigger::Predicted => {
+            placement::Trigger::Predicted { from: stream.from, every: stream.every }
+        }
+    };
+    placement::Options {
+        rounds: match stream.rounds {
+            raw::StreamRounds::Long => placement::Rounds::Long,
+            raw::StreamRounds::All => placement::Rounds::All,
+        },
+        trigger,
+        keep: stream.keep,
+        headroom: stream.headroom,
+        consolidate: stream.consolidate,
+    }
+}

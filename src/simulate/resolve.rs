@@ -1,0 +1,142 @@
+//! Jobs as written become jobs to run: names looked up, what is left out filled in, everything tried that a run would begin with.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use rollpacker_datasets::Trace;
+use rollpacker_stages::cluster::{Calibration, Hardware, ModelShape};
+use toml::Value;
+
+use super::job::Job;
+use super::outcome::Charted;
+use super::raw::{Placement, RawJob, Source};
+use super::trace::read_trace;
+use super::{placement, population};
+use crate::recipe::error::{bound, nearest};
+use crate::recipe::value::read_value;
+use crate::recipe::{RecipeError, schedule};
+
+impl Job {
+    /// Reads and checks a job.
+    ///
+    /// # Errors
+    /// If the file cannot be used; the error names the key, or the trace's file, row and column.
+    pub fn read(path: &Path, overrides: &[String]) -> anyhow::Result<Self> {
+        let table = crate::recipe::read_table(path, overrides)?;
+        Self::resolve(crate::recipe::from_table(table)?, None)
+    }
+
+    /// Checks a job. The trace that it names is read unless it is handed over.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn resolve(raw: RawJob, trace: Option<Arc<Trace>>) -> anyhow::Result<Self> {
+        raw.check()?;
+        raw.refuse_idle()?;
+        let placement = raw.placement();
+        let trace = match (raw.lengths.source, trace) {
+            (Source::Trace, None) => Some(Arc::new(read_trace(&raw.lengths)?)),
+            (Source::Trace, read) => read,
+            _ => None,
+        };
+        let job = Self {
+            hardware: hardware(&raw)?,
+            model: model(&raw)?,
+            calibration: calibration(&raw)?,
+            scoring: raw.scoring()?,
+            fetch: raw.fetch()?,
+            placement,
+            training_gpus: training_gpus(&raw, placement)?,
+            dispatch: raw.dispatch(),
+            judge: raw.judge(),
+            timeout: raw.timeout()?,
+            trace,
+            charted: Charted::None,
+            raw,
+        };
+        schedule::check_scoring(&job.schedule()?, job.scoring)?;
+        placement::policy(&job)?;
+        population::check(&job)?;
+        Ok(job)
+    }
+}
+
+fn training_gpus(raw: &RawJob, placement: Placement) -> Result<u32, RecipeError> {
+    if raw.pipeline.staleness > 0 && placement != Placement::Separate {
+        let expected =
+            "0, unless pipeline.placement = separate: steps that overlap need GPUs of their own";
+        return Err(bound("pipeline.staleness", expected, raw.pipeline.staleness));
+    }
+    let (key, gpus) = ("pipeline.training_gpus", raw.cluster.gpus);
+    if placement != Placement::Separate {
+        let expected = "pipeline.placement = separate beside it";
+        return raw
+            .pipeline
+            .training_gpus
+            .map_or(Ok(gpus), |found| Err(bound(key, expected, found)));
+    }
+    let (instance, replica) = (raw.rollout.tensor_parallel, raw.training.replica());
+    let half = u64::from(gpus / 2) / replica * replica;
+    let training = raw.pipeline.training_gpus.unwrap_or(u32::try_from(half).unwrap_or(0));
+    let fits = training > 0 && training < gpus;
+    let whole = u64::from(training).is_multiple_of(replica);
+    if fits && whole && (gpus - training).is_multiple_of(instance) {
+        return Ok(training);
+    }
+    let expected = format!(
+        "more than 0 and less than cluster.gpus = {gpus}, whole replicas of {replica} and leaving whole instances of {instance}"
+    );
+    Err(bound(key, expected, training))
+}
+
+fn hardware(raw: &RawJob) -> Result<Hardware, RecipeError> {
+    let key = "cluster.hardware";
+    let mut hardware: Hardware = match &raw.cluster.hardware {
+        Value::String(name) => {
+            Hardware::built_in(name).ok_or_else(|| unknown(key, name, &Hardware::names()))?
+        }
+        table => read_value(key, table.clone())?,
+    };
+    if let Some(gpus) = raw.cluster.gpus_per_server {
+        hardware.devices_per_server = gpus;
+    }
+    if raw.rollout.tensor_parallel > hardware.devices_per_server {
+        let expected = format!("at most the {} GPUs of a server", hardware.devices_per_server);
+        return Err(bound("rollout.tensor_parallel", expected, raw.rollout.tensor_parallel));
+    }
+    Ok(hardware)
+}
+
+fn model(raw: &RawJob) -> Result<ModelShape, RecipeError> {
+    match &raw.model.shape {
+        Some(shape) => read_value("model.shape", Value::Table(shape.clone())),
+        None => ModelShape::built_in(&raw.model.name)
+            .ok_or_else(|| unknown("model.name", &raw.model.name, &ModelShape::names())),
+    }
+}
+
+fn calibration(raw: &RawJob) -> Result<Calibration, RecipeError> {
+    let mut calibration: Calibration = match &raw.calibration {
+        Some(table) => read_value("calibration", Value::Table(table.clone()))?,
+        None => Calibration::default(),
+    };
+    if let Some(share) = raw.rollout.gpu_memory_utilization {
+        calibration.memory_share = share;
+    }
+    let controllers = f64::from(raw.cluster.controllers);
+    for serial in [
+        &mut calibration.dispatch_interval,
+        &mut calibration.scoring_interval,
+        &mut calibration.padding_per_token,
+    ] {
+        *serial /= controllers;
+    }
+    Ok(calibration)
+}
+
+/// A name that is none of those that are known.
+fn unknown(key: &'static str, name: &str, names: &[&'static str]) -> RecipeError {
+    let near = nearest(name, names.iter().copied());
+    let hint = near.map(|near| format!(" (did you mean `{near}`?)")).unwrap_or_default();
+    bound(key, format!("one of {}, or a table{hint}", names.join(", ")), format!("`{name}`"))
+}
