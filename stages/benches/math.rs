@@ -37,7 +37,9 @@ fn verdicts(bencher: Bencher<'_, '_>, kind: &str) {
     let (_, truth, answer) = KINDS.into_iter().find(|(name, _, _)| *name == kind).expect("a kind");
     let response = response(answer, 2000);
     assert!(Math::default().is_correct(&response, truth));
-    bencher.counter(ItemsCount::new(1_usize)).bench(|| Math::default().is_correct(&response, truth));
+    bencher
+        .counter(ItemsCount::new(1_usize))
+        .bench(|| Math::default().is_correct(&response, truth));
 }
 
 #[divan::bench(args = [1_000, 10_000, 100_000])]

@@ -23,7 +23,9 @@ fn rows(name: &str) -> Vec<Value> {
 fn math(row: &Value) -> Math {
     let mut options = serde_json::Map::new();
     let mut default = false;
-    for key in ["match_types", "precision", "strict", "allow_set_relation_comp", "boxed_match_priority"] {
+    for key in
+        ["match_types", "precision", "strict", "allow_set_relation_comp", "boxed_match_priority"]
+    {
         default |= key == "match_types" && row[key] == serde_json::json!(["default"]);
         if !(default && key == "match_types") {
             options.insert(key.to_owned(), row[key].clone());
@@ -55,10 +57,20 @@ fn math_answers_as_math_verify_expects() {
         for row in &differing {
             let end = |key| text(row, key).chars().rev().take(100).collect::<Vec<_>>();
             let end = |key| end(key).into_iter().rev().collect::<String>();
-            println!("{name}: {} {} expected {}: {:?} against {:?}", row["id"], row["test"], row["expected"], end("pred"), end("gold"));
+            println!(
+                "{name}: {} {} expected {}: {:?} against {:?}",
+                row["id"],
+                row["test"],
+                row["expected"],
+                end("pred"),
+                end("gold")
+            );
         }
         println!("{name}: {} of {} as expected", rows.len() - differing.len(), rows.len());
-        assert!(differing.len() * one_in <= rows.len(), "{name}: more than one in {one_in} differs");
+        assert!(
+            differing.len() * one_in <= rows.len(),
+            "{name}: more than one in {one_in} differs"
+        );
     }
 }
 
@@ -69,7 +81,9 @@ fn graded(row: &Value) -> Option<Value> {
     let number = |score: f64| Some(Value::from(score));
     let dapo = |strict_box: bool| {
         let verdict = MathDapo { strict_box }.grade(response, truth?);
-        Some(serde_json::json!({"score": verdict.score, "acc": verdict.correct, "pred": verdict.prediction}))
+        Some(
+            serde_json::json!({"score": verdict.score, "acc": verdict.correct, "pred": verdict.prediction}),
+        )
     };
     let search = |substring: bool| {
         let target = row["args"][1]["target"].clone();
@@ -92,7 +106,9 @@ fn graded(row: &Value) -> Option<Value> {
 fn floats(value: &Value) -> Value {
     match value {
         Value::Number(number) => Value::from(number.as_f64()),
-        Value::Object(fields) => fields.iter().map(|(key, value)| (key.clone(), floats(value))).collect(),
+        Value::Object(fields) => {
+            fields.iter().map(|(key, value)| (key.clone(), floats(value))).collect()
+        }
         other => other.clone(),
     }
 }

@@ -31,10 +31,11 @@ pub(super) struct Rules {
 /// Compares an answer to the truth. Not symmetric: `x = 1` may be answered by `1`, `x + y = 1` may not.
 pub(super) fn equal(truth: &Expr, answer: &Expr, rules: Rules) -> bool {
     let comparer = Comparer { rules, work: Work::steps(STEPS) };
-    if rules.strict {
-        return comparer.answers(truth, answer);
-    }
-    comparer.answers(truth, &renamed(truth, answer))
+    let same = match rules.strict {
+        true => comparer.answers(truth, answer),
+        false => comparer.answers(truth, &renamed(truth, answer)),
+    };
+    truth == answer || (same && !comparer.work.is_exhausted())
 }
 
 /// The answer with its variables called as those of the truth, in order of appearance.
@@ -82,7 +83,9 @@ impl Comparer {
         if inequalities.is_empty() {
             return self.rules.relation_for_set
                 && set::is_set(truth)
-                && relation::inequalities(answer).iter().any(|answer| set::same(self, truth, answer));
+                && relation::inequalities(answer)
+                    .iter()
+                    .any(|answer| set::same(self, truth, answer));
         }
         let answers = relation::inequalities(answer);
         if !answers.is_empty() {
@@ -95,9 +98,15 @@ impl Comparer {
     fn values(&self, truth: &Expr, answer: &Expr) -> bool {
         match (truth, answer) {
             (Expr::Relation(_), _) | (_, Expr::Relation(_)) => false,
-            (Expr::Tuple(truth), Expr::Tuple(answer) | Expr::List(answer)) => self.ordered(truth, answer),
-            (Expr::Tuple(truth), Expr::Set(answer)) => !self.rules.strict && self.ordered(truth, answer),
-            (Expr::Set(truth), Expr::Tuple(answer)) => !self.rules.strict && self.unordered(truth, answer),
+            (Expr::Tuple(truth), Expr::Tuple(answer) | Expr::List(answer)) => {
+                self.ordered(truth, answer)
+            }
+            (Expr::Tuple(truth), Expr::Set(answer)) => {
+                !self.rules.strict && self.ordered(truth, answer)
+            }
+            (Expr::Set(truth), Expr::Tuple(answer)) => {
+                !self.rules.strict && self.unordered(truth, answer)
+            }
             (Expr::List(truth), Expr::Tuple(answer)) => self.unordered(truth, answer),
             (Expr::List(_) | Expr::Set(_), _) | (_, Expr::List(_) | Expr::Set(_))
                 if elements(truth).is_some() && elements(answer).is_some() =>
@@ -105,7 +114,9 @@ impl Comparer {
                 let (truth, answer) = (elements(truth), elements(answer));
                 truth.zip(answer).is_some_and(|(truth, answer)| self.unordered(truth, answer))
             }
-            _ if set::is_interval(truth) || set::is_interval(answer) => set::same(self, truth, answer),
+            _ if set::is_interval(truth) || set::is_interval(answer) => {
+                set::same(self, truth, answer)
+            }
             _ => self.matrices(truth, answer).unwrap_or_else(|| self.scalars(truth, answer)),
         }
     }
@@ -132,7 +143,10 @@ impl Comparer {
     fn distinct<'a>(&self, elements: &'a [Expr]) -> Vec<&'a Expr> {
         let mut distinct: Vec<&Expr> = Vec::with_capacity(elements.len());
         for element in elements {
-            if !distinct.iter().any(|other| self.answers(other, element) && self.answers(element, other)) {
+            if !distinct
+                .iter()
+                .any(|other| self.answers(other, element) && self.answers(element, other))
+            {
                 distinct.push(element);
             }
         }
@@ -146,8 +160,12 @@ impl Comparer {
                 truth.len() == answer.len()
                     && truth.iter().zip(&answer).all(|(truth, answer)| self.ordered(truth, answer)),
             ),
-            (Some(only), None) => Some(matches!(only.as_slice(), [row] if row.len() == 1 && self.scalars(&row[0], answer))),
-            (None, Some(only)) => Some(matches!(only.as_slice(), [row] if row.len() == 1 && self.scalars(truth, &row[0]))),
+            (Some(only), None) => Some(
+                matches!(only.as_slice(), [row] if row.len() == 1 && self.scalars(&row[0], answer)),
+            ),
+            (None, Some(only)) => Some(
+                matches!(only.as_slice(), [row] if row.len() == 1 && self.scalars(truth, &row[0])),
+            ),
         }
     }
 
@@ -196,8 +214,11 @@ impl Comparer {
     /// Equality at several points.
     fn sampled(&self, truth: &Expr, answer: &Expr) -> bool {
         let bare = |part: &Expr| matches!(part, Expr::Apply(Function::Log, _));
-        let bases: &[f64] =
-            if truth.any(&bare) || answer.any(&bare) { &[std::f64::consts::E, 10.0] } else { &[std::f64::consts::E] };
+        let bases: &[f64] = if truth.any(&bare) || answer.any(&bare) {
+            &[std::f64::consts::E, 10.0]
+        } else {
+            &[std::f64::consts::E]
+        };
         bases.iter().any(|base| self.agree(truth, answer, *base).unwrap_or(false))
     }
 
@@ -240,7 +261,9 @@ fn is_constant(expr: &Expr) -> bool {
 fn same_digits(truth: &Expr, answer: &Expr) -> bool {
     let written = |expr: &Expr| match expr {
         Expr::Based(digits, _) => number::decimal(digits),
-        Expr::Number(number) if !number.decimal && !number.value.is_negative() => Some(number.value.clone()),
+        Expr::Number(number) if !number.decimal && !number.value.is_negative() => {
+            Some(number.value.clone())
+        }
         _ => None,
     };
     let one = matches!(truth, Expr::Based(..)) != matches!(answer, Expr::Based(..));
@@ -264,7 +287,9 @@ fn same_words(truth: &Expr, answer: &Expr) -> bool {
 /// The letters of a word, whether it was written as text or read as a product of variables.
 fn word(expr: &Expr) -> Option<String> {
     match expr {
-        Expr::Symbol(name) => Some(name.chars().filter(|c| !c.is_whitespace() && *c != '\'').collect()),
+        Expr::Symbol(name) => {
+            Some(name.chars().filter(|c| !c.is_whitespace() && *c != '\'').collect())
+        }
         Expr::Constant(Constant::E) => Some("e".to_owned()),
         Expr::Constant(Constant::I) => Some("i".to_owned()),
         Expr::Product(factors) => factors.iter().map(word).collect(),

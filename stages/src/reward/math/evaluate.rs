@@ -146,9 +146,12 @@ fn apply(function: &Function, arguments: &[Expr], point: &Point<'_>) -> Option<C
     let first = *values.first()?;
     Some(match function {
         Function::Named(name) => unknown(name, &values, point),
-        Function::Binomial | Function::Mod | Function::Gcd | Function::Lcm | Function::Max | Function::Min => {
-            real(of_reals(function, &values)?)
-        }
+        Function::Binomial
+        | Function::Mod
+        | Function::Gcd
+        | Function::Lcm
+        | Function::Max
+        | Function::Min => real(of_reals(function, &values)?),
         Function::Abs => real(first.norm()),
         Function::Floor => real(whole_nearby(first)?.floor()),
         Function::Ceil => real(whole_nearby(first)?.ceil()),
@@ -198,14 +201,18 @@ fn of_reals(function: &Function, values: &[Complex64]) -> Option<f64> {
     match function {
         Function::Max => reals.into_iter().reduce(f64::max),
         Function::Min => reals.into_iter().reduce(f64::min),
-        Function::Mod => pair().filter(|(_, by)| *by != 0.0).map(|(value, by)| value - by * (value / by).floor()),
+        Function::Mod => {
+            pair().filter(|(_, by)| *by != 0.0).map(|(value, by)| value - by * (value / by).floor())
+        }
         Function::Binomial => {
             let (from, chosen) = pair()?;
             let (top, left) = (factorial(real(from))?, factorial(real(from - chosen))?);
             Some(top / factorial(real(chosen))? / left)
         }
         Function::Gcd => reals.into_iter().reduce(gcd),
-        Function::Lcm => reals.into_iter().reduce(|left, right| (left * right).abs() / gcd(left, right)),
+        Function::Lcm => {
+            reals.into_iter().reduce(|left, right| (left * right).abs() / gcd(left, right))
+        }
         _ => None,
     }
 }

@@ -81,7 +81,8 @@ pub(super) fn extract(text: &str, places: &Places<'_>) -> Answer {
     let mut first = String::new();
     for candidate in candidates.iter().take(MAX_TRIED) {
         let plain = matches!(candidate.content, Content::Plain(..));
-        if plain && failed.iter().any(|span| candidate.span.0 < span.1 && span.0 < candidate.span.1) {
+        if plain && failed.iter().any(|span| candidate.span.0 < span.1 && span.0 < candidate.span.1)
+        {
             continue;
         }
         let answer = read(&candidate.content);
@@ -104,7 +105,9 @@ const MAX_TRIED: usize = 100;
 /// A text that is an answer by itself, as ground truths mostly are. A comma in it may be a decimal one.
 pub(super) fn whole(text: &str) -> Answer {
     let mut answer = read(&Content::Line(text.to_owned()));
-    let number = plain::anywhere(text.trim()).into_iter().find(|number| number.span == (0, text.trim().len()));
+    let number = plain::anywhere(text.trim())
+        .into_iter()
+        .find(|number| number.span == (0, text.trim().len()));
     if let Some(number) = number {
         answer.readings.extend(read(&number.content).readings);
     }
@@ -149,7 +152,8 @@ fn candidates(text: &str, places: &Places<'_>) -> Vec<Candidate> {
 fn read(content: &Content) -> Answer {
     match content {
         Content::Formulas(formulas) => {
-            let all = formulas.iter().map(|(formula, percent)| read_one(&boxes::all(formula), *percent));
+            let all =
+                formulas.iter().map(|(formula, percent)| read_one(&boxes::all(formula), *percent));
             together(all.collect())
         }
         Content::Boxes(text) => read_one(&boxes::last(text), false),
@@ -168,7 +172,8 @@ fn read_one(text: &str, percent: bool) -> Answer {
         readings.extend(last_side(text).and_then(|side| parse(side, true)));
     }
     if percent {
-        readings = readings.into_iter().map(|reading| Expr::product(vec![reading, hundredth()])).collect();
+        readings =
+            readings.into_iter().map(|reading| Expr::product(vec![reading, hundredth()])).collect();
     }
     let text = text.chars().filter(|character| !character.is_whitespace()).collect();
     Answer { readings, text }

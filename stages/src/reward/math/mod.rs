@@ -103,7 +103,11 @@ impl Math {
         self.truths(truth).iter().any(|truth| {
             let same = !truth.text.is_empty() && truth.text == answer.text;
             let pairs = |truth| answer.readings.iter().map(move |answer| (truth, answer));
-            same || truth.readings.iter().flat_map(pairs).any(|(truth, answer)| equal::equal(truth, answer, rules))
+            same || truth
+                .readings
+                .iter()
+                .flat_map(pairs)
+                .any(|(truth, answer)| equal::equal(truth, answer, rules))
         })
     }
 

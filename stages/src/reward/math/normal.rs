@@ -41,7 +41,9 @@ pub(super) struct Quotient {
 pub(super) fn normal(expr: &Expr, work: &Work) -> Option<Quotient> {
     match expr {
         Expr::Number(number) => Some(Polynomial::constant(number.value.clone()).into()),
-        Expr::Based(digits, base) => Some(Polynomial::constant(number::based(digits, *base)?).into()),
+        Expr::Based(digits, base) => {
+            Some(Polynomial::constant(number::based(digits, *base)?).into())
+        }
         Expr::Symbol(name) => Some(Polynomial::unknown(Unknown::Variable(name.clone())).into()),
         Expr::Constant(Constant::Pi) => Some(Polynomial::unknown(Unknown::Pi).into()),
         Expr::Constant(Constant::E) => Some(Polynomial::unknown(Unknown::E).into()),
@@ -132,7 +134,9 @@ impl Polynomial {
     fn as_constant(&self) -> Option<Rational> {
         match self.0.first_key_value() {
             None => Some(Rational::zero()),
-            Some((monomial, value)) => (self.0.len() == 1 && monomial.is_empty()).then(|| value.clone()),
+            Some((monomial, value)) => {
+                (self.0.len() == 1 && monomial.is_empty()).then(|| value.clone())
+            }
         }
     }
 
@@ -236,7 +240,8 @@ fn power(base: &Expr, exponent: &Expr, work: &Work) -> Option<Quotient> {
 }
 
 fn to_integer(base: Quotient, exponent: i64, work: &Work) -> Option<Quotient> {
-    let size = u32::try_from(exponent.unsigned_abs()).ok().filter(|size| *size <= 4 * MAX_DEGREE)?;
+    let size =
+        u32::try_from(exponent.unsigned_abs()).ok().filter(|size| *size <= 4 * MAX_DEGREE)?;
     let raised = base.raised(size, work)?;
     if exponent < 0 { raised.inverse() } else { Some(raised) }
 }
@@ -261,7 +266,8 @@ fn square_root(value: &Rational, work: &Work) -> Option<Quotient> {
 
 /// Functions that make whole numbers of whole numbers.
 fn apply(function: &Function, arguments: &[Expr], work: &Work) -> Option<Quotient> {
-    let values: Vec<Rational> = arguments.iter().map(|argument| rational(argument, work)).collect::<Option<_>>()?;
+    let values: Vec<Rational> =
+        arguments.iter().map(|argument| rational(argument, work)).collect::<Option<_>>()?;
     let value = match (function, values.as_slice()) {
         (Function::Factorial, [value]) => number::factorial(value)?,
         (Function::Binomial, [from, chosen]) => number::binomial(from, chosen)?,

@@ -36,7 +36,8 @@ fn prose(text: &str) -> Option<String> {
         let letters = word.trim_end_matches([',', '.', ';', '!']);
         !letters.is_empty() && letters.chars().all(|c| c.is_alphabetic() || "'-’".contains(c))
     };
-    let long = words.iter().filter(|word| word.chars().count() > 2 && !is_conjunction(word)).count();
+    let long =
+        words.iter().filter(|word| word.chars().count() > 2 && !is_conjunction(word)).count();
     let named = text.chars().all(|c| c.is_alphabetic());
     let all = words.len() > 1 && long > 0 && words.iter().all(word) && !named;
     all.then(|| words.join(" ").trim_end_matches('.').to_owned())
@@ -149,7 +150,8 @@ impl Parser {
             None => true,
             Some(Token::Char(character)) => matches!(character, ')' | ']' | '}' | '|'),
             Some(Token::Command(name)) => {
-                matches!(name.as_str(), "}" | "rangle" | "rbrace" | "mid" | "\\") || name.starts_with("end:")
+                matches!(name.as_str(), "}" | "rangle" | "rbrace" | "mid" | "\\")
+                    || name.starts_with("end:")
             }
             Some(_) => false,
         }
@@ -245,9 +247,11 @@ impl Parser {
         loop {
             if self.accept('*') || self.accept_command("cdot") || self.accept_command("times") {
                 left = Expr::product(vec![left, self.unary()?]);
-            } else if self.accept('/') || (self.colon_divides && self.accept(':')) || self.accept_command("div") {
-                left = left.over(self.unary()?);
-            } else if self.accept_command("over") {
+            } else if self.accept('/')
+                || (self.colon_divides && self.accept(':'))
+                || self.accept_command("div")
+                || self.accept_command("over")
+            {
                 left = left.over(self.unary()?);
             } else if self.accept_command("mod") || self.accept_command("bmod") {
                 left = Expr::apply(Function::Mod, vec![left, self.unary()?]);
@@ -284,7 +288,8 @@ impl Parser {
                 Some(Token::Text(_) | Token::Unit) => self.unit(),
                 Some(Token::Char('%')) => {
                     self.at += 1;
-                    factors.push(Expr::rational(super::number::Rational::new(1.into(), 100.into())));
+                    factors
+                        .push(Expr::rational(super::number::Rational::new(1.into(), 100.into())));
                 }
                 Some(Token::Char('.')) if self.at + 1 == self.tokens.len() => self.at += 1,
                 _ if self.starts_factor() => factors.push(self.mixed()?),
@@ -308,7 +313,8 @@ impl Parser {
 
     /// A factor; a whole number before a proper fraction is added to it.
     fn mixed(&mut self) -> Option<Expr> {
-        let whole = matches!(self.peek(), Some(Token::Number(digits)) if !digits.contains(['.', 'E']));
+        let whole =
+            matches!(self.peek(), Some(Token::Number(digits)) if !digits.contains(['.', 'E']));
         let value = self.postfix()?;
         if !whole {
             return Some(value);
@@ -375,7 +381,9 @@ impl Parser {
     fn transposes(&mut self, matrix: bool) -> bool {
         let begin = self.at;
         let braced = self.accept('{');
-        let found = (matrix && self.accept('T')) || self.accept_command("top") || self.accept_command("intercal");
+        let found = (matrix && self.accept('T'))
+            || self.accept_command("top")
+            || self.accept_command("intercal");
         if found && (!braced || self.accept('}')) {
             return true;
         }
@@ -387,7 +395,8 @@ impl Parser {
     fn degrees(&mut self) -> bool {
         let begin = self.at;
         let braced = self.accept('{');
-        let found = self.accept_command("circ") || self.accept('°') || self.accept_command("circle");
+        let found =
+            self.accept_command("circ") || self.accept('°') || self.accept_command("circle");
         if found && (!braced || self.accept('}')) {
             return true;
         }
@@ -471,7 +480,8 @@ fn expand(expr: Expr) -> Expr {
             other => other,
         },
         Expr::Relation(mut relation) => {
-            relation.rest = relation.rest.into_iter().map(|(op, side)| (op, expand(side))).collect();
+            relation.rest =
+                relation.rest.into_iter().map(|(op, side)| (op, expand(side))).collect();
             Expr::Relation(relation)
         }
         signed if signed.any(&|part| matches!(part, Expr::Sign(_))) => {

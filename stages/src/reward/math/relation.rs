@@ -87,7 +87,8 @@ fn ascending(relation: &Relation) -> Relation {
         other => other,
     };
     let falls = relation.rest.iter().any(|(op, _)| flipped(*op) != *op);
-    let rises = relation.rest.iter().any(|(op, _)| matches!(op, Comparison::Less | Comparison::LessEqual));
+    let rises =
+        relation.rest.iter().any(|(op, _)| matches!(op, Comparison::Less | Comparison::LessEqual));
     let Some((_, end)) = relation.rest.last() else { return relation.clone() };
     if !falls || rises {
         return relation.clone();
@@ -164,14 +165,17 @@ pub(super) fn changes(gap: &impl Fn(f64) -> Option<f64>) -> Vec<f64> {
         let (low, high) = (place(step), place(step + 1));
         match (values[1], values[2]) {
             (Some(left), Some(right)) if left == 0.0 || (left < 0.0) != (right < 0.0) => {
-                found.push(bisect(low, high, |x| gap(x).is_some_and(|value| (value < 0.0) == (left < 0.0))));
+                found.push(bisect(low, high, |x| {
+                    gap(x).is_some_and(|value| (value < 0.0) == (left < 0.0))
+                }));
             }
             (left, right) if left.is_some() != right.is_some() => {
                 found.push(bisect(low, high, |x| gap(x).is_some() == left.is_some()));
             }
             _ => {}
         }
-        if let [Some(before), Some(middle), Some(after)] = values.map(|value: Option<f64>| value.map(f64::abs))
+        if let [Some(before), Some(middle), Some(after)] =
+            values.map(|value: Option<f64>| value.map(f64::abs))
             && middle <= before
             && middle <= after
         {

@@ -7,7 +7,9 @@ use super::relation;
 
 /// Whether an answer is a set of numbers, or a pair that may be an open interval.
 pub(super) fn is_set(expr: &Expr) -> bool {
-    is_interval(expr) || matches!(expr, Expr::Set(_)) || matches!(expr, Expr::Tuple(ends) if ends.len() == 2)
+    is_interval(expr)
+        || matches!(expr, Expr::Set(_))
+        || matches!(expr, Expr::Tuple(ends) if ends.len() == 2)
 }
 
 /// Whether an answer is a set that is not given by its elements.
@@ -130,7 +132,9 @@ fn assemble(bounds: &[Bound], inside: impl Fn(f64) -> bool) -> Vec<Piece> {
 
 fn bounds(comparer: &Comparer, set: &Expr) -> Option<Vec<Bound>> {
     match set {
-        Expr::Interval(interval) => Some(vec![Bound::of(&interval.low)?, Bound::of(&interval.high)?]),
+        Expr::Interval(interval) => {
+            Some(vec![Bound::of(&interval.low)?, Bound::of(&interval.high)?])
+        }
         Expr::Tuple(ends) if ends.len() == 2 => ends.iter().map(Bound::of).collect(),
         Expr::Set(elements) | Expr::List(elements) => elements.iter().map(Bound::of).collect(),
         Expr::Domain('R') => Some(Vec::new()),
@@ -173,13 +177,17 @@ fn solved(comparer: &Comparer, relation: &Relation) -> Option<Vec<Bound>> {
         found.extend(relation::changes(&gap));
     }
     (found.len() <= 500).then(|| {
-        found.into_iter().map(|value| Bound { value, exact: relation::exact_nearby(value) }).collect()
+        found
+            .into_iter()
+            .map(|value| Bound { value, exact: relation::exact_nearby(value) })
+            .collect()
     })
 }
 
 fn contains(comparer: &Comparer, set: &Expr, x: f64) -> bool {
     let at = |expr: &Expr| evaluate_real(expr, &Point::seeded(0));
-    let equals = |expr: &Expr| at(expr).is_some_and(|value| relation::holds(Comparison::Equal, value, x));
+    let equals =
+        |expr: &Expr| at(expr).is_some_and(|value| relation::holds(Comparison::Equal, value, x));
     if comparer.work.spend(set.size()).is_none() {
         return false;
     }
@@ -199,7 +207,9 @@ fn contains(comparer: &Comparer, set: &Expr, x: f64) -> bool {
             match operation {
                 SetOperation::Union => inside.any(|inside| inside),
                 SetOperation::Intersection => inside.all(|inside| inside),
-                SetOperation::Difference => inside.next() == Some(true) && !inside.any(|inside| inside),
+                SetOperation::Difference => {
+                    inside.next() == Some(true) && !inside.any(|inside| inside)
+                }
             }
         }
         Expr::Solutions(condition) => satisfied(condition, x),
@@ -211,7 +221,8 @@ fn within(interval: &Interval, x: f64) -> bool {
     let end = |expr: &Expr| infinity(expr).or_else(|| evaluate_real(expr, &Point::seeded(0)));
     let (Some(low), Some(high)) = (end(&interval.low), end(&interval.high)) else { return false };
     let comparison = |closed: bool| if closed { Comparison::LessEqual } else { Comparison::Less };
-    let above = low == f64::NEG_INFINITY || relation::holds(comparison(interval.low_closed), low, x);
+    let above =
+        low == f64::NEG_INFINITY || relation::holds(comparison(interval.low_closed), low, x);
     let below = high == f64::INFINITY || relation::holds(comparison(interval.high_closed), x, high);
     above && below
 }
@@ -227,7 +238,8 @@ fn satisfied(condition: &Expr, x: f64) -> bool {
             let mut left = evaluate_real(&relation.first, &point);
             relation.rest.iter().all(|(comparison, side)| {
                 let right = evaluate_real(side, &point);
-                let holds = left.zip(right).is_some_and(|(l, r)| relation::holds(*comparison, l, r));
+                let holds =
+                    left.zip(right).is_some_and(|(l, r)| relation::holds(*comparison, l, r));
                 left = right;
                 holds
             })

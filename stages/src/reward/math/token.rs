@@ -255,24 +255,26 @@ impl Lexer {
 
     fn named(&mut self, name: String) {
         match name.as_str() {
-            "text" | "textbf" | "textit" | "textrm" | "textnormal" | "mbox" | "mathrm" | "mathbf"
-            | "mathit" | "mathsf" | "mathtt" | "hbox" | "operatorname" | "mathcal" | "mathfrak"
-            | "mathbb" | "boldsymbol" | "bm" | "rm" | "bf" | "emph" | "texttt" | "mathscr" => {
+            "text" | "textbf" | "textit" | "textrm" | "textnormal" | "mbox" | "mathrm"
+            | "mathbf" | "mathit" | "mathsf" | "mathtt" | "hbox" | "operatorname" | "mathcal"
+            | "mathfrak" | "mathbb" | "boldsymbol" | "bm" | "rm" | "bf" | "emph" | "texttt"
+            | "mathscr" => {
                 self.text(&name);
             }
             "begin" | "end" => {
                 let environment = self.braced().unwrap_or_default();
                 self.tokens.push(Token::Command(format!("{name}:{environment}")));
             }
-            "left" | "right" | "big" | "Big" | "bigg" | "Bigg" | "bigl" | "bigr" | "Bigl" | "Bigr"
-            | "biggl" | "biggr" | "mleft" | "mright" | "middle" => {
+            "left" | "right" | "big" | "Big" | "bigg" | "Bigg" | "bigl" | "bigr" | "Bigl"
+            | "Bigr" | "biggl" | "biggr" | "mleft" | "mright" | "middle" => {
                 if self.peek(0) == Some('.') {
                     self.at += 1;
                 }
             }
-            "quad" | "qquad" | "displaystyle" | "textstyle" | "limits" | "nolimits" | "thinspace"
-            | "enspace" | "hfill" | "degree" | "cfrac" | "hspace" | "phantom" | "nonumber"
-            | "newline" | "medspace" | "thickspace" | "negthinspace" | "scriptstyle" => self.spacing(&name),
+            "quad" | "qquad" | "displaystyle" | "textstyle" | "limits" | "nolimits"
+            | "thinspace" | "enspace" | "hfill" | "degree" | "cfrac" | "hspace" | "phantom"
+            | "nonumber" | "newline" | "medspace" | "thickspace" | "negthinspace"
+            | "scriptstyle" => self.spacing(&name),
             _ => self.tokens.push(Token::Command(name)),
         }
     }
@@ -349,14 +351,25 @@ impl Lexer {
 
 /// Names of functions that plain text writes without a backslash.
 const FUNCTIONS: &[&str] = &[
-    "sin", "cos", "tan", "cot", "sec", "csc", "arcsin", "arccos", "arctan", "arccot", "sinh", "cosh",
-    "tanh", "log", "ln", "lg", "exp", "sqrt", "pi", "gcd", "lcm", "max", "min", "mod", "floor", "ceil",
-    "det", "theta", "alpha", "beta", "asin", "acos",
+    "sin", "cos", "tan", "cot", "sec", "csc", "arcsin", "arccos", "arctan", "arccot", "sinh",
+    "cosh", "tanh", "log", "ln", "lg", "exp", "sqrt", "pi", "gcd", "lcm", "max", "min", "mod",
+    "floor", "ceil", "det", "theta", "alpha", "beta", "asin", "acos",
 ];
 
 /// Commands after which letters may follow without a blank, as in `\quadx`.
 const PREFIXES: &[&str] = &[
-    "qquad", "quad", "cdot", "times", "frac", "sqrt", "pi", "infty", "circ", "cup", "pm", "Rightarrow",
+    "qquad",
+    "quad",
+    "cdot",
+    "times",
+    "frac",
+    "sqrt",
+    "pi",
+    "infty",
+    "circ",
+    "cup",
+    "pm",
+    "Rightarrow",
 ];
 
 /// The command that a run of letters begins with: the whole run, unless that is none and a part of it is.

@@ -12,6 +12,11 @@ impl Work {
         Self(Cell::new(steps))
     }
 
+    /// Whether there are none left, so that nothing that was found can be relied upon.
+    pub(super) fn is_exhausted(&self) -> bool {
+        self.0.get() == 0
+    }
+
     /// Takes steps; `None` where there are not enough left.
     pub(super) fn spend(&self, steps: usize) -> Option<()> {
         let left = self.0.get();

@@ -12,11 +12,23 @@ pub(crate) fn last(text: &str) -> String {
 
 /// Whether a box belongs to the next one: close by, or not far and separated as in a list, and not corrected by it.
 fn belongs(content: &str, between: &str, next: &str) -> bool {
-    const CORRECTIONS: &[&str] =
-        &["no", "not", "wait", "wrong", "sorry", "oops", "actually", "instead", "rather", "incorrect", "correct"];
+    const CORRECTIONS: &[&str] = &[
+        "no",
+        "not",
+        "wait",
+        "wrong",
+        "sorry",
+        "oops",
+        "actually",
+        "instead",
+        "rather",
+        "incorrect",
+        "correct",
+    ];
     let length = between.chars().take(100).count();
     let mut words = between.split(|c: char| !c.is_alphanumeric());
-    if length >= 70 || words.clone().any(|word| CORRECTIONS.contains(&word.to_lowercase().as_str())) {
+    if length >= 70 || words.clone().any(|word| CORRECTIONS.contains(&word.to_lowercase().as_str()))
+    {
         return false;
     }
     let separated = between.contains([',', ';']) || words.any(|word| word == "and" || word == "or");
@@ -86,7 +98,12 @@ mod tests {
     #[test]
     fn joins_what_belongs_together() {
         assert_eq!(last("\\boxed{1} and \\boxed{{2}}"), "1,{2}");
-        assert_eq!(last("\\boxed{1} was wrong, or so it seemed to all of us who had looked into it for long: \\boxed{2}"), "2");
+        assert_eq!(
+            last(
+                "\\boxed{1} was wrong, or so it seemed to all of us who had looked into it for long: \\boxed{2}"
+            ),
+            "2"
+        );
         assert_eq!(last("\\boxed{3} so \\boxed{3}"), "3");
         assert_eq!(all("x = \\boxed{4}."), "4");
         assert_eq!(all("no box"), "no box");

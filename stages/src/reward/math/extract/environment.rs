@@ -1,5 +1,6 @@
 //! Formulas between dollars and brackets.
 
+use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 use regex::Regex;
@@ -23,9 +24,12 @@ const MAX_JOINED: usize = 6;
 
 /// Formulas with boxes, and boxes outside of formulas.
 pub(super) fn boxed(text: &str, priority: i32) -> Vec<Candidate> {
-    let has_box = |formula: &Formula| text[formula.content.0..formula.content.1].contains("\\boxed{");
-    let mut found: Vec<Candidate> =
-        joined(text, &scan(text, has_box)).iter().map(|run| candidate(text, run, priority)).collect();
+    let has_box =
+        |formula: &Formula| text[formula.content.0..formula.content.1].contains("\\boxed{");
+    let mut found: Vec<Candidate> = joined(text, &scan(text, has_box))
+        .iter()
+        .map(|run| candidate(text, run, priority))
+        .collect();
     if let Some(begin) = text.find("\\boxed{").or_else(|| text.find("\\boxed")) {
         let end = text.rfind('}').map_or(text.len(), |end| end + 1).max(begin);
         let content = Content::Boxes(text[begin..end].to_owned());
@@ -71,7 +75,8 @@ static ANSWER: LazyLock<Regex> = LazyLock::new(|| regex("(?i)answer"));
 static FINAL_ANSWER: LazyLock<Regex> = LazyLock::new(|| regex("(?i)final answer"));
 static IS: LazyLock<Regex> = LazyLock::new(|| regex(r"(?is)^.{0,100}?\sis:?\s*$"));
 static HOPE: LazyLock<Regex> = LazyLock::new(|| regex(r"^\.?\s?I hope"));
-static PERCENT: LazyLock<Regex> = LazyLock::new(|| regex(r"^\s*(?:\\?%|[Pp]ercent(?:age)?|[Pp]ct)"));
+static PERCENT: LazyLock<Regex> =
+    LazyLock::new(|| regex(r"^\s*(?:\\?%|[Pp]ercent(?:age)?|[Pp]ct)"));
 static BETWEEN: LazyLock<Regex> = LazyLock::new(|| regex(r"^\s*(?:,?\s?and|,?\s?or|,)\s*$"));
 static FRACTION: LazyLock<Regex> =
     LazyLock::new(|| regex(r"^-?\\frac\{-?[0-9]+(?:[.,][0-9]+)?\}\{-?[0-9]+(?:[.,][0-9]+)?\}"));
@@ -81,8 +86,13 @@ fn regex(pattern: &str) -> Regex {
 }
 
 fn candidate(text: &str, run: &[Formula], priority: i32) -> Candidate {
-    let formula = |formula: &Formula| (text[formula.content.0..formula.content.1].to_owned(), formula.percent);
-    let span = (run.first().map_or(0, |formula| formula.begin), run.last().map_or(0, |formula| formula.end));
+    let formula = |formula: &Formula| {
+        (text[formula.content.0..formula.content.1].to_owned(), formula.percent)
+    };
+    let span = (
+        run.first().map_or(0, |formula| formula.begin),
+        run.last().map_or(0, |formula| formula.end),
+    );
     Candidate { priority, span, content: Content::Formulas(run.iter().map(formula).collect()) }
 }
 
@@ -90,9 +100,11 @@ fn candidate(text: &str, run: &[Formula], priority: i32) -> Candidate {
 fn joined(text: &str, formulas: &[Formula]) -> Vec<Vec<Formula>> {
     let mut runs: Vec<Vec<Formula>> = Vec::new();
     for formula in formulas {
-        let joins = runs.last().and_then(|run| Some((run.len(), run.last()?.end))).is_some_and(|(length, end)| {
-            length < MAX_JOINED && BETWEEN.is_match(text.get(end..formula.begin).unwrap_or(" "))
-        });
+        let joins = runs.last().and_then(|run| Some((run.len(), run.last()?.end))).is_some_and(
+            |(length, end)| {
+                length < MAX_JOINED && BETWEEN.is_match(text.get(end..formula.begin).unwrap_or(" "))
+            },
+        );
         match runs.last_mut().filter(|_| joins) {
             Some(run) => run.push(formula.clone()),
             None => runs.push(vec![formula.clone()]),
@@ -104,10 +116,11 @@ fn joined(text: &str, formulas: &[Formula]) -> Vec<Vec<Formula>> {
 /// All formulas that meet a condition, from left to right; one that does not may begin within one that does.
 fn scan(text: &str, wanted: impl Fn(&Formula) -> bool) -> Vec<Formula> {
     let mut found = Vec::new();
+    let mut closes = Closes { text, next: BTreeMap::new() };
     let mut at = 0;
     while let Some(offset) = text[at..].find(['$', '\\', '[', '-']) {
         let begin = at + offset;
-        let formula = formula_at(text, begin).filter(&wanted);
+        let formula = formula_at(&mut closes, begin).filter(&wanted);
         at = match formula {
             Some(mut formula) => {
                 if let Some(percent) = PERCENT.find(&text[formula.end..]) {
@@ -124,7 +137,27 @@ fn scan(text: &str, wanted: impl Fn(&Formula) -> bool) -> Vec<Formula> {
     found
 }
 
-fn formula_at(text: &str, begin: usize) -> Option<Formula> {
+/// Where delimiters close, each looked for once: what keeps the search linear.
+struct Closes<'a> {
+    text: &'a str,
+    next: BTreeMap<&'static str, Option<usize>>,
+}
+
+impl Closes<'_> {
+    fn after(&mut self, close: &'static str, from: usize) -> Option<usize> {
+        match self.next.get(close) {
+            Some(None) => return None,
+            Some(Some(at)) if *at >= from => return Some(*at),
+            _ => {}
+        }
+        let at = self.text[from..].find(close).map(|offset| from + offset);
+        self.next.insert(close, at);
+        at
+    }
+}
+
+fn formula_at(closes: &mut Closes<'_>, begin: usize) -> Option<Formula> {
+    let text = closes.text;
     let (rest, before) = (&text[begin..], text[..begin].chars().next_back());
     if rest.starts_with('[') {
         return bracketed(text, begin, before);
@@ -137,38 +170,48 @@ fn formula_at(text: &str, begin: usize) -> Option<Formula> {
         return None;
     }
     if rest.starts_with("$$")
-        && let Some(formula) = delimited(text, begin, "$$", "$$", true)
+        && let Some(formula) = delimited(closes, begin, "$$", "$$", true)
     {
         return Some(formula);
     }
     if rest.starts_with("\\[") {
-        return delimited(text, begin, "\\[", "\\]", true);
+        return delimited(closes, begin, "\\[", "\\]", true);
     }
     if rest.starts_with("\\(") {
-        return delimited(text, begin, "\\(", "\\)", false);
+        return delimited(closes, begin, "\\(", "\\)", false);
     }
     let inline = rest.starts_with('$') && !before.is_some_and(|before| before.is_ascii_digit());
-    inline.then(|| delimited(text, begin, "$", "$", false))?
+    inline.then(|| delimited(closes, begin, "$", "$", false))?
 }
 
 /// A formula between two delimiters, on one line unless it is displayed.
-fn delimited(text: &str, begin: usize, open: &str, close: &str, lines: bool) -> Option<Formula> {
+fn delimited(
+    closes: &mut Closes<'_>,
+    begin: usize,
+    open: &str,
+    close: &'static str,
+    lines: bool,
+) -> Option<Formula> {
+    let text = closes.text;
     let from = begin + open.len();
     let first = text[from..].chars().next()?;
-    let mut at = from + first.len_utf8();
     if first == '$' || (first == '\n' && !lines) {
         return None;
     }
-    let limit = (from + MAX_LENGTH).min(text.len());
+    let mut at = from + first.len_utf8();
     loop {
-        let near = text.as_bytes().get(at..limit)?;
-        let end = at + near.windows(close.len()).position(|window| window == close.as_bytes())?;
+        let end = closes.after(close, at).filter(|end| end - from <= MAX_LENGTH)?;
         let within = &text[from..end];
         if !lines && within.contains('\n') {
             return None;
         }
         if !within.ends_with('\\') {
-            return Some(Formula { begin, end: end + close.len(), content: (from, end), percent: false });
+            return Some(Formula {
+                begin,
+                end: end + close.len(),
+                content: (from, end),
+                percent: false,
+            });
         }
         at = end + close.len();
     }

@@ -48,8 +48,32 @@ pub(super) fn is_sentence(line: &str) -> bool {
 }
 
 const KNOWN: &[&str] = &[
-    "and", "sin", "cos", "tan", "cot", "sec", "csc", "log", "exp", "sqrt", "max", "min", "mod", "gcd", "lcm",
-    "arcsin", "arccos", "arctan", "sinh", "cosh", "tanh", "percent", "pct", "inf", "infinity", "percentage",
+    "and",
+    "sin",
+    "cos",
+    "tan",
+    "cot",
+    "sec",
+    "csc",
+    "log",
+    "exp",
+    "sqrt",
+    "max",
+    "min",
+    "mod",
+    "gcd",
+    "lcm",
+    "arcsin",
+    "arccos",
+    "arctan",
+    "sinh",
+    "cosh",
+    "tanh",
+    "percent",
+    "pct",
+    "inf",
+    "infinity",
+    "percentage",
 ];
 
 /// The text without its commands and the contents of its text commands.
@@ -61,7 +85,8 @@ fn without_commands(line: &str) -> String {
         bare.push(' ');
         let after = &rest[at + 1..];
         let name = after.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(after.len());
-        let words = after[..name].starts_with("text") || ["begin", "end", "mbox", "operatorname"].contains(&&after[..name]);
+        let words = after[..name].starts_with("text")
+            || ["begin", "end", "mbox", "operatorname"].contains(&&after[..name]);
         let skipped = if words { after[name..].find('}').unwrap_or(0) } else { 0 };
         rest = &after[name + skipped..];
         if name == 0 {

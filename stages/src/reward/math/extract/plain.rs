@@ -69,6 +69,7 @@ fn candidate(captures: &Captures<'_>, priority: i32) -> Option<Candidate> {
         _ => return None,
     };
     let content = Content::Plain(text, group("percent").is_some());
-    let inner = ["term", "grouped", "whole", "fraction"].iter().find_map(|name| captures.name(name))?;
+    let inner =
+        ["term", "grouped", "whole", "fraction"].iter().find_map(|name| captures.name(name))?;
     Some(Candidate { priority, span: (inner.start(), all.end()), content })
 }

@@ -34,7 +34,8 @@ impl Parser {
         let begin = self.at;
         if self.accept('_')
             && let Some(base) = self.argument()
-            && let Some(base) = base.number().and_then(|base| super::super::number::whole(&base.value, 36))
+            && let Some(base) =
+                base.number().and_then(|base| super::super::number::whole(&base.value, 36))
             && let Ok(base) = u32::try_from(base)
         {
             return Some(Expr::Based(digits.to_owned(), base));
@@ -108,8 +109,8 @@ impl Parser {
             "imath" => Some(Expr::Constant(Constant::I)),
             "exponentialE" => Some(Expr::Constant(Constant::E)),
             "emptyset" | "varnothing" => Some(Expr::Set(Vec::new())),
-            "boxed" | "fbox" | "overline" | "bar" | "vec" | "hat" | "tilde" | "underline" | "widehat"
-            | "overrightarrow" | "mathop" | "color" => self.argument(),
+            "boxed" | "fbox" | "overline" | "bar" | "vec" | "hat" | "tilde" | "underline"
+            | "widehat" | "overrightarrow" | "mathop" | "color" => self.argument(),
             "lbrace" | "{" => self.braces(),
             "|" | "lVert" | "Vert" => self.absolute(if name == "lVert" { "rVert" } else { name }),
             "lvert" | "vert" => self.absolute(if name == "lvert" { "rvert" } else { name }),
@@ -139,7 +140,11 @@ impl Parser {
         self.bars += 1;
         let inner = self.sum();
         self.bars -= 1;
-        let closed = if close == "|" && self.is('|') { self.accept('|') } else { self.accept_command(close) };
+        let closed = if close == "|" && self.is('|') {
+            self.accept('|')
+        } else {
+            self.accept_command(close)
+        };
         closed.then(|| inner.map(|inner| Expr::apply(Function::Abs, vec![inner])))?
     }
 
@@ -199,7 +204,8 @@ impl Parser {
         let mut parts = Vec::new();
         for _ in 0..2 {
             if self.accept('^') {
-                parts.push(Expr::apply(Function::Named("upper".to_owned()), vec![self.exponent()?]));
+                parts
+                    .push(Expr::apply(Function::Named("upper".to_owned()), vec![self.exponent()?]));
             } else if self.accept('_') {
                 parts.push(Expr::apply(Function::Named("lower".to_owned()), vec![self.bound()?]));
             }
@@ -214,9 +220,11 @@ impl Parser {
             return self.atom();
         }
         let left = self.sum()?;
-        let arrow = self.accept_command("to") || self.accept_command("rightarrow") || self.accept('=');
+        let arrow =
+            self.accept_command("to") || self.accept_command("rightarrow") || self.accept('=');
         let right = if arrow { self.sum()? } else { Expr::integer(0) };
-        self.accept('}').then(|| Expr::apply(Function::Named("bound".to_owned()), vec![left, right]))
+        self.accept('}')
+            .then(|| Expr::apply(Function::Named("bound".to_owned()), vec![left, right]))
     }
 }
 
@@ -226,8 +234,9 @@ fn apply(function: Function, base: Option<Expr>, arguments: Vec<Expr>) -> Option
         return None;
     }
     Some(match (&function, base) {
-        (Function::Log, Some(base)) => Expr::apply(Function::Ln, arguments)
-            .over(Expr::apply(Function::Ln, vec![base])),
+        (Function::Log, Some(base)) => {
+            Expr::apply(Function::Ln, arguments).over(Expr::apply(Function::Ln, vec![base]))
+        }
         (Function::Named(name), None) if name == "exp" => {
             Expr::Constant(Constant::E).power(arguments.into_iter().next()?)
         }
@@ -286,20 +295,90 @@ fn starts(name: &str) -> bool {
         || name.starts_with("begin:")
         || matches!(
             name,
-            "frac" | "dfrac" | "tfrac" | "binom" | "dbinom" | "tbinom" | "sqrt" | "pi" | "infty" | "boxed"
-                | "overline" | "bar" | "vec" | "hat" | "lbrace" | "{" | "lvert" | "lfloor" | "lceil" | "langle"
-                | "emptyset" | "varnothing" | "sum" | "int" | "prod" | "lim" | "imath" | "mathop"
+            "frac"
+                | "dfrac"
+                | "tfrac"
+                | "binom"
+                | "dbinom"
+                | "tbinom"
+                | "sqrt"
+                | "pi"
+                | "infty"
+                | "boxed"
+                | "overline"
+                | "bar"
+                | "vec"
+                | "hat"
+                | "lbrace"
+                | "{"
+                | "lvert"
+                | "lfloor"
+                | "lceil"
+                | "langle"
+                | "emptyset"
+                | "varnothing"
+                | "sum"
+                | "int"
+                | "prod"
+                | "lim"
+                | "imath"
+                | "mathop"
         )
 }
 
 /// Greek letters and other commands that stand for variables.
 fn is_symbol(name: &str) -> bool {
     const NAMES: [&str; 50] = [
-        "alpha", "beta", "gamma", "delta", "epsilon", "varepsilon", "zeta", "eta", "theta", "vartheta", "iota",
-        "kappa", "lambda", "mu", "nu", "xi", "rho", "varrho", "sigma", "varsigma", "tau", "upsilon", "phi",
-        "varphi", "chi", "psi", "omega", "Gamma", "Delta", "Theta", "Lambda", "Xi", "Pi", "Sigma", "Upsilon",
-        "Phi", "Psi", "Omega", "ell", "hbar", "partial", "nabla", "angle", "triangle", "square", "star", "bigstar",
-        "aleph", "wp", "jmath",
+        "alpha",
+        "beta",
+        "gamma",
+        "delta",
+        "epsilon",
+        "varepsilon",
+        "zeta",
+        "eta",
+        "theta",
+        "vartheta",
+        "iota",
+        "kappa",
+        "lambda",
+        "mu",
+        "nu",
+        "xi",
+        "rho",
+        "varrho",
+        "sigma",
+        "varsigma",
+        "tau",
+        "upsilon",
+        "phi",
+        "varphi",
+        "chi",
+        "psi",
+        "omega",
+        "Gamma",
+        "Delta",
+        "Theta",
+        "Lambda",
+        "Xi",
+        "Pi",
+        "Sigma",
+        "Upsilon",
+        "Phi",
+        "Psi",
+        "Omega",
+        "ell",
+        "hbar",
+        "partial",
+        "nabla",
+        "angle",
+        "triangle",
+        "square",
+        "star",
+        "bigstar",
+        "aleph",
+        "wp",
+        "jmath",
     ];
     NAMES.contains(&name)
 }

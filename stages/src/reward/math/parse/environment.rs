@@ -45,7 +45,9 @@ impl Parser {
                 rows.push(Vec::new());
             } else if self.accept('&') || self.accept(',') || self.accept(';') || self.accept('.') {
                 // The next cell.
-            } else if matches!(self.peek(), Some(Token::Text(_))) && rows.last().is_some_and(|r| !r.is_empty()) {
+            } else if matches!(self.peek(), Some(Token::Text(_)))
+                && rows.last().is_some_and(|r| !r.is_empty())
+            {
                 self.at += 1;
             } else {
                 let cell = self.relation()?;

@@ -1,6 +1,6 @@
 //! What is in brackets: groups, tuples, intervals, sets.
 
-use super::super::expr::{Expr, Interval, Function};
+use super::super::expr::{Expr, Function, Interval};
 use super::super::matrix;
 use super::super::token::Token;
 use super::{Parser, joined};

@@ -43,8 +43,14 @@ fn collections() {
             ("$1, 2$", "1"),
             ("$\\pm 3$", "3"),
             ("$[0,1] \\cup [2,3]$", "$[0,3]$"),
-            ("$\\begin{pmatrix} 1 & 2 \\end{pmatrix}$", "$\\begin{pmatrix} 1 \\\\ 2 \\end{pmatrix}$"),
-            ("$\\begin{pmatrix} 1 \\\\ 2 \\end{pmatrix}$", "$\\begin{pmatrix} 2 \\\\ 1 \\end{pmatrix}$"),
+            (
+                "$\\begin{pmatrix} 1 & 2 \\end{pmatrix}$",
+                "$\\begin{pmatrix} 1 \\\\ 2 \\end{pmatrix}$",
+            ),
+            (
+                "$\\begin{pmatrix} 1 \\\\ 2 \\end{pmatrix}$",
+                "$\\begin{pmatrix} 2 \\\\ 1 \\end{pmatrix}$",
+            ),
             ("$x=1, y=2$", "$x=2, y=1$"),
             ("12345", "$12, 345$"),
         ],

@@ -12,7 +12,15 @@ fn survives(text: &str) {
 
 #[test]
 fn huge_powers() {
-    for text in ["10^{10^{10}}", "9^{9^{9^{9}}}", "(10^{1000})^{1000}", "1000000!", "((5!)!)!", "2^{-10^{10}}", "(x+y+z+w+1)^{64}"] {
+    for text in [
+        "10^{10^{10}}",
+        "9^{9^{9^{9}}}",
+        "(10^{1000})^{1000}",
+        "1000000!",
+        "((5!)!)!",
+        "2^{-10^{10}}",
+        "(x+y+z+w+1)^{64}",
+    ] {
         survives(text);
     }
     assert!(is_correct("$10^{10^{10}}$", "$10^{10^{10}}$"));
@@ -22,7 +30,37 @@ fn huge_powers() {
 #[test]
 fn deep_and_long() {
     let n = 30_000;
-    for text in ["(", ")", "{", "\\frac{", "\\sqrt", "-", "^", "x^", "|", "\\boxed{", "$", "$$", "\\[", "1,", "1 ", "a", "\\left(", "_", "é", "\\begin{pmatrix}1&", "\\{", "!", "%", "=", "<", "and ", "A:", "answer ", "final answer is "] {
+    for text in [
+        "(",
+        ")",
+        "{",
+        "\\frac{",
+        "\\sqrt",
+        "-",
+        "^",
+        "x^",
+        "|",
+        "\\boxed{",
+        "$",
+        "$$",
+        "\\[",
+        "1,",
+        "1 ",
+        "a",
+        "\\left(",
+        "_",
+        "é",
+        "\\begin{pmatrix}1&",
+        "\\{",
+        "!",
+        "%",
+        "=",
+        "<",
+        "and ",
+        "A:",
+        "answer ",
+        "final answer is ",
+    ] {
         survives(&text.repeat(n / text.len()));
         survives(&text.repeat(20));
     }
@@ -31,8 +69,41 @@ fn deep_and_long() {
 }
 
 #[test]
+fn what_costs_too_much_to_tell_is_wrong() {
+    let sum: Vec<String> = (1..200).map(|degree| format!("\\sin(x^{{{degree}}})")).collect();
+    let truth = format!("${} < 1$", sum.join("+"));
+    assert!(!is_correct("$(-1, 1)$", &truth));
+    assert!(is_correct(&truth, &truth));
+}
+
+#[test]
 fn odd_characters() {
-    for text in ["\u{0}", "\u{feff}1", "１２", "٣", "½", "\u{202e}5", "𝟙", "\\", "\\\\", "\\é", "a\u{301}", "{\u{7f}}", "ß", "İ", "\\text{", "\\boxed", "\\boxed{", "$\\", "1e999999999999", "1E-99999", "0x", "-", "--", "+-+"] {
+    for text in [
+        "\u{0}",
+        "\u{feff}1",
+        "１２",
+        "٣",
+        "½",
+        "\u{202e}5",
+        "𝟙",
+        "\\",
+        "\\\\",
+        "\\é",
+        "a\u{301}",
+        "{\u{7f}}",
+        "ß",
+        "İ",
+        "\\text{",
+        "\\boxed",
+        "\\boxed{",
+        "$\\",
+        "1e999999999999",
+        "1E-99999",
+        "0x",
+        "-",
+        "--",
+        "+-+",
+    ] {
         survives(text);
     }
 }

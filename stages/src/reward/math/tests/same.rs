@@ -98,9 +98,11 @@ fn collections() {
             ("$\\pm 3$", "$3, -3$"),
             ("$x = \\pm 3$", "$x = 3$ or $x = -3$"),
             ("$[0, 1)$", "$x \\in [0,1)$"),
-            
             ("$[1,3] \\cup [2,5]$", "$[1,5]$"),
-            ("$\\begin{pmatrix} 1 \\\\ 2 \\end{pmatrix}$", "$\\begin{bmatrix} 1 \\\\ 2.0 \\end{bmatrix}$"),
+            (
+                "$\\begin{pmatrix} 1 \\\\ 2 \\end{pmatrix}$",
+                "$\\begin{bmatrix} 1 \\\\ 2.0 \\end{bmatrix}$",
+            ),
             ("$\\begin{vmatrix} 1 & 2 \\\\ 3 & 4 \\end{vmatrix}$", "-2"),
             ("$(x,y) = (1,2)$", "$(1,2)$"),
             ("$x=1, y=2$", "$y = 2, x = 1$"),

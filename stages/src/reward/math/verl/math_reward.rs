@@ -150,7 +150,11 @@ mod tests {
     use super::*;
 
     fn check(response: &str, truth: &str, expected: f64) {
-        assert_eq!(MathReward {}.grade(response, truth), expected, "{response:?} against {truth:?}");
+        assert_eq!(
+            MathReward {}.grade(response, truth),
+            expected,
+            "{response:?} against {truth:?}"
+        );
     }
 
     #[test]

@@ -26,7 +26,8 @@ impl SearchR1 {
     /// The score of a response against golden answers: 0, 1, or a quarter.
     #[must_use]
     pub fn grade(&self, response: &str, golden: &[String]) -> f64 {
-        let Some(answer) = TAGGED.captures_iter(response).last().and_then(|last| last.get(1)) else {
+        let Some(answer) = TAGGED.captures_iter(response).last().and_then(|last| last.get(1))
+        else {
             return 0.0;
         };
         let answer = normalised(answer.as_str());
@@ -79,7 +80,8 @@ fn golden(truth: &str) -> Result<Vec<String>, RewardError> {
 
 fn normalised(answer: &str) -> String {
     let lower = answer.to_lowercase();
-    let bare: String = lower.chars().filter(|character| !character.is_ascii_punctuation()).collect();
+    let bare: String =
+        lower.chars().filter(|character| !character.is_ascii_punctuation()).collect();
     let words = ARTICLES.replace_all(&bare, " ");
     words.split_whitespace().collect::<Vec<_>>().join(" ")
 }
