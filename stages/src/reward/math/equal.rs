@@ -10,7 +10,7 @@ use super::work::Work;
 use super::{matrix, relation, set};
 
 /// Steps that a comparison may take: some hundred milliseconds at worst.
-const STEPS: u32 = 2_000_000;
+const STEPS: u32 = 1_000_000;
 /// Points at which expressions with variables are compared, and how many of them must be defined.
 const POINTS: u64 = 12;
 const DEFINED: usize = 3;

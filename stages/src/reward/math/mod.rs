@@ -12,6 +12,7 @@ mod evaluate;
 mod expr;
 mod extract;
 mod matrix;
+mod names;
 mod normal;
 mod number;
 mod parse;

@@ -6,10 +6,15 @@
 
 mod atom;
 mod environment;
+mod factor;
+mod finish;
+mod function;
 mod group;
 
-use super::expr::{Comparison, Expr, Function, Relation, SetOperation};
+use super::expr::{Comparison, Expr, Function, SetOperation};
 use super::token::{self, Token};
+
+use finish::{exact, expand, joined};
 
 /// How deep an answer may nest, and how many tokens it may have: what bounds the stack and the work.
 const MAX_DEPTH: usize = 48;
@@ -279,221 +284,10 @@ impl Parser {
             parser.factors()
         })
     }
-
-    /// Factors side by side, and what is written after them: a percent sign, a unit, a full stop at the end.
-    fn factors(&mut self) -> Option<Expr> {
-        let mut factors = vec![self.mixed()?];
-        loop {
-            match self.peek() {
-                Some(Token::Text(_) | Token::Unit) => self.unit(),
-                Some(Token::Char('%')) => {
-                    self.at += 1;
-                    factors
-                        .push(Expr::rational(super::number::Rational::new(1.into(), 100.into())));
-                }
-                Some(Token::Char('.')) if self.at + 1 == self.tokens.len() => self.at += 1,
-                _ if self.starts_factor() => factors.push(self.mixed()?),
-                _ => return Some(Expr::product(factors)),
-            }
-        }
-    }
-
-    /// A unit and its power, and a further one after a slash.
-    fn unit(&mut self) {
-        self.at += 1;
-        if self.accept('^') {
-            let _ = self.argument();
-        }
-        let per = matches!(
-            self.tokens.get(self.at..self.at + 2),
-            Some([Token::Char('/'), Token::Unit | Token::Text(_)])
-        );
-        self.at += usize::from(per);
-    }
-
-    /// A factor; a whole number before a proper fraction is added to it.
-    fn mixed(&mut self) -> Option<Expr> {
-        let whole =
-            matches!(self.peek(), Some(Token::Number(digits)) if !digits.contains(['.', 'E']));
-        let value = self.postfix()?;
-        if !whole {
-            return Some(value);
-        }
-        let Some(fraction) = self.proper_fraction() else { return Some(value) };
-        Some(Expr::sum(vec![value, fraction]))
-    }
-
-    /// `\frac{1}{2}` or `1/2` right after a whole number.
-    fn proper_fraction(&mut self) -> Option<Expr> {
-        let begin = self.at;
-        let read = |parser: &mut Self| match parser.take()? {
-            Token::Command(name) if name == "frac" || name == "dfrac" || name == "tfrac" => {
-                Some((parser.argument()?, parser.argument()?))
-            }
-            Token::Number(above) if parser.accept('/') => match parser.take()? {
-                Token::Number(below) => Some((number(&above)?, number(&below)?)),
-                _ => None,
-            },
-            _ => None,
-        };
-        let fraction = read(self).and_then(|(above, below)| {
-            let proper = {
-                let (above, below) = (above.number()?, below.number()?);
-                let whole = above.value.is_integer() && below.value.is_integer();
-                let positive = above.value > super::number::integer(0);
-                whole && positive && above.value < below.value
-            };
-            proper.then(|| above.over(below))
-        });
-        if fraction.is_none() {
-            self.at = begin;
-        }
-        fraction
-    }
-
-    /// A value with powers, factorials, primes and degrees after it.
-    fn postfix(&mut self) -> Option<Expr> {
-        let mut base = self.atom()?;
-        loop {
-            if self.accept('!') {
-                base = Expr::apply(Function::Factorial, vec![base]);
-            } else if self.accept('°') {
-                // Degrees are what angles are counted in.
-            } else if self.accept('^') {
-                base = self.raised(base)?;
-            } else {
-                return Some(base);
-            }
-        }
-    }
-
-    fn raised(&mut self, base: Expr) -> Option<Expr> {
-        if self.degrees() {
-            return Some(base);
-        }
-        if self.transposes(matches!(base, Expr::Matrix(_))) {
-            return Some(Expr::apply(Function::Transpose, vec![base]));
-        }
-        Some(base.power(self.exponent()?))
-    }
-
-    /// `^\top` and its like; a plain T only after a matrix.
-    fn transposes(&mut self, matrix: bool) -> bool {
-        let begin = self.at;
-        let braced = self.accept('{');
-        let found = (matrix && self.accept('T'))
-            || self.accept_command("top")
-            || self.accept_command("intercal");
-        if found && (!braced || self.accept('}')) {
-            return true;
-        }
-        self.at = begin;
-        false
-    }
-
-    /// `^\circ` and its like.
-    fn degrees(&mut self) -> bool {
-        let begin = self.at;
-        let braced = self.accept('{');
-        let found =
-            self.accept_command("circ") || self.accept('°') || self.accept_command("circle");
-        if found && (!braced || self.accept('}')) {
-            return true;
-        }
-        self.at = begin;
-        false
-    }
-
-    fn exponent(&mut self) -> Option<Expr> {
-        self.nested(|parser| {
-            if parser.accept('-') {
-                return parser.exponent().map(Expr::negate);
-            }
-            if parser.accept('+') {
-                return parser.exponent();
-            }
-            if parser.is('{') {
-                return parser.argument();
-            }
-            let base = parser.atom()?;
-            if parser.accept('^') { Some(base.power(parser.exponent()?)) } else { Some(base) }
-        })
-    }
 }
 
 /// The value of a number token as a leaf.
 fn number(digits: &str) -> Option<Expr> {
     let value = token::value(digits)?;
     Some(Expr::Number(super::expr::Number { value, decimal: digits.contains(['.', 'E']) }))
-}
-
-/// One item is itself; `x = 1, 2` is x with two values; everything else is a list.
-fn joined(mut items: Vec<Expr>) -> Expr {
-    if items.len() == 1
-        && let Some(only) = items.pop()
-    {
-        return only;
-    }
-    let (Some(Expr::Relation(relation)), Some(others)) = (items.first(), items.get(1..)) else {
-        return Expr::List(items);
-    };
-    let bare = others.iter().all(|other| !matches!(other, Expr::Relation(_)));
-    let [(Comparison::Equal, value)] = relation.rest.as_slice() else { return Expr::List(items) };
-    if !bare {
-        return Expr::List(items);
-    }
-    let values = std::iter::once(value).chain(others).cloned().collect();
-    let rest = vec![(Comparison::Equal, Expr::List(values))];
-    Expr::Relation(Box::new(Relation { first: relation.first.clone(), rest }))
-}
-
-/// A relation without the values that merely approximate the one before them.
-fn exact(first: Expr, mut rest: Vec<(Comparison, Expr)>) -> Expr {
-    let about = rest.iter().position(|(comparison, _)| *comparison == Comparison::Approximate);
-    if let Some(about) = about {
-        if about > 0 {
-            rest.truncate(about);
-        } else if matches!(first, Expr::Symbol(_)) {
-            rest[0].0 = Comparison::Equal;
-        } else {
-            return first;
-        }
-    }
-    Expr::Relation(Box::new(Relation { first, rest }))
-}
-
-/// Both values of what has a double sign; lists within lists become one.
-fn expand(expr: Expr) -> Expr {
-    match expr {
-        Expr::List(items) => {
-            let mut flat = Vec::with_capacity(items.len());
-            for item in items {
-                match expand(item) {
-                    Expr::List(inner) => flat.extend(inner),
-                    other => flat.push(other),
-                }
-            }
-            Expr::List(flat)
-        }
-        Expr::Set(items) => match expand(Expr::List(items)) {
-            Expr::List(items) => Expr::Set(items),
-            other => other,
-        },
-        Expr::Relation(mut relation) => {
-            relation.rest =
-                relation.rest.into_iter().map(|(op, side)| (op, expand(side))).collect();
-            Expr::Relation(relation)
-        }
-        signed if signed.any(&|part| matches!(part, Expr::Sign(_))) => {
-            Expr::List(vec![signed_as(&signed, true), signed_as(&signed, false)])
-        }
-        other => other,
-    }
-}
-
-fn signed_as(expr: &Expr, first: bool) -> Expr {
-    match expr {
-        Expr::Sign(plus) => Expr::integer(if *plus == first { 1 } else { -1 }),
-        other => other.map(&mut |part| signed_as(part, first)),
-    }
 }

@@ -1,5 +1,6 @@
 //! LaTeX and plain text as tokens.
 
+use super::names::{FUNCTIONS, known_prefix, superscript, unicode};
 use super::number::{self, Rational};
 use super::units;
 
@@ -347,82 +348,4 @@ impl Lexer {
             self.tokens.extend(inner);
         }
     }
-}
-
-/// Names of functions that plain text writes without a backslash.
-const FUNCTIONS: &[&str] = &[
-    "sin", "cos", "tan", "cot", "sec", "csc", "arcsin", "arccos", "arctan", "arccot", "sinh",
-    "cosh", "tanh", "log", "ln", "lg", "exp", "sqrt", "pi", "gcd", "lcm", "max", "min", "mod",
-    "floor", "ceil", "det", "theta", "alpha", "beta", "asin", "acos",
-];
-
-/// Commands after which letters may follow without a blank, as in `\quadx`.
-const PREFIXES: &[&str] = &[
-    "qquad",
-    "quad",
-    "cdot",
-    "times",
-    "frac",
-    "sqrt",
-    "pi",
-    "infty",
-    "circ",
-    "cup",
-    "pm",
-    "Rightarrow",
-];
-
-/// The command that a run of letters begins with: the whole run, unless that is none and a part of it is.
-fn known_prefix(word: &str) -> &str {
-    if ["cdots", "pmod", "pmb"].contains(&word) {
-        return word;
-    }
-    PREFIXES.iter().find(|prefix| word.starts_with(**prefix)).unwrap_or(&word)
-}
-
-fn superscript(character: char) -> Option<u32> {
-    const DIGITS: [char; 10] = ['⁰', '¹', '²', '³', '⁴', '⁵', '⁶', '⁷', '⁸', '⁹'];
-    let at = DIGITS.iter().position(|digit| *digit == character)?;
-    u32::try_from(at).ok()
-}
-
-fn unicode(character: char) -> Option<&'static str> {
-    Some(match character {
-        '≤' | '⩽' | '≦' => "le",
-        '≥' | '⩾' | '≧' => "ge",
-        '≠' => "ne",
-        '≈' | '≃' | '≅' => "approx",
-        '∞' => "infty",
-        'π' => "pi",
-        '√' => "sqrt",
-        '∪' => "cup",
-        '∩' => "cap",
-        '∖' => "setminus",
-        '∈' => "in",
-        '±' => "pm",
-        '∓' => "mp",
-        '∅' => "emptyset",
-        'ℝ' => "mathbb:R",
-        'ℤ' => "mathbb:Z",
-        'ℕ' => "mathbb:N",
-        'ℚ' => "mathbb:Q",
-        'ℂ' => "mathbb:C",
-        'α' => "alpha",
-        'β' => "beta",
-        'γ' => "gamma",
-        'θ' => "theta",
-        'λ' => "lambda",
-        'φ' | 'ϕ' => "phi",
-        'ω' => "omega",
-        'μ' => "mu",
-        'σ' => "sigma",
-        'Δ' => "Delta",
-        '⌊' => "lfloor",
-        '⌋' => "rfloor",
-        '⌈' => "lceil",
-        '⌉' => "rceil",
-        '⟨' => "langle",
-        '⟩' => "rangle",
-        _ => return None,
-    })
 }

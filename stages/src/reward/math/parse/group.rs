@@ -3,7 +3,8 @@
 use super::super::expr::{Expr, Function, Interval};
 use super::super::matrix;
 use super::super::token::Token;
-use super::{Parser, joined};
+use super::Parser;
+use super::finish::joined;
 
 impl Parser {
     /// The argument of a command: what is in braces, one digit, one letter or one command.
