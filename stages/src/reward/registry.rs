@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_made_is_named() {
-        assert!(error("mth", "{}").starts_with("there is no reward `mth`; there are math, "));
+        assert!(error("mth", "{}").starts_with("there is no reward `mth`; there are "));
         assert!(error("math", r#"{"last_number": 3}"#).starts_with("`last_number`: invalid type"));
         assert!(error("math", r#"{"lst": true}"#).contains("unknown field `lst`"));
     }
