@@ -104,6 +104,18 @@ impl Parser {
         found
     }
 
+    /// Runs a rule one level deeper, in brackets of its own: so many absolute values are open there. Restored also where it fails.
+    fn bracketed<T>(
+        &mut self,
+        bars: usize,
+        rule: impl FnOnce(&mut Self) -> Option<T>,
+    ) -> Option<T> {
+        let outer = std::mem::replace(&mut self.bars, bars);
+        let found = self.nested(rule);
+        self.bars = outer;
+        found
+    }
+
     /// Answers separated by semicolons; several values between two of these belong together.
     fn list(&mut self) -> Option<Expr> {
         let mut groups = vec![self.items()?];

@@ -138,21 +138,17 @@ impl Parser {
     }
 
     fn absolute(&mut self, close: &str) -> Option<Expr> {
-        self.bars += 1;
-        let inner = self.sum();
-        self.bars -= 1;
+        let inner = self.bracketed(self.bars + 1, Self::sum)?;
         let closed = if close == "|" && self.is('|') {
             self.accept('|')
         } else {
             self.accept_command(close)
         };
-        closed.then(|| inner.map(|inner| Expr::apply(Function::Abs, vec![inner])))?
+        closed.then(|| Expr::apply(Function::Abs, vec![inner]))
     }
 
     fn rounded(&mut self, close: &str, function: Function) -> Option<Expr> {
-        let bars = std::mem::take(&mut self.bars);
-        let inner = self.sum()?;
-        self.bars = bars;
+        let inner = self.bracketed(0, Self::sum)?;
         self.accept_command(close).then(|| Expr::apply(function, vec![inner]))
     }
 }

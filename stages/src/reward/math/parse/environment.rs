@@ -9,10 +9,7 @@ const MAX_SIDE: usize = 32;
 
 impl Parser {
     pub(super) fn environment(&mut self, name: &str) -> Option<Expr> {
-        let bars = std::mem::take(&mut self.bars);
-        let found = self.nested(|parser| parser.environment_of(name));
-        self.bars = bars;
-        found
+        self.bracketed(0, |parser| parser.environment_of(name))
     }
 
     fn environment_of(&mut self, name: &str) -> Option<Expr> {

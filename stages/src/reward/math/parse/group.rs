@@ -29,21 +29,16 @@ impl Parser {
 
     /// The rest of `{...}` that only groups.
     fn in_braces(&mut self) -> Option<Expr> {
-        let bars = std::mem::take(&mut self.bars);
         if self.accept('}') {
-            self.bars = bars;
             return Some(Expr::Symbol(String::new()));
         }
-        let inner = self.nested(Self::list)?;
-        self.bars = bars;
+        let inner = self.bracketed(0, Self::list)?;
         self.accept('}').then_some(inner)
     }
 
     /// Values separated by commas, up to a bracket.
     pub(super) fn arguments(&mut self, close: char) -> Option<Vec<Expr>> {
-        let bars = std::mem::take(&mut self.bars);
-        let items = self.nested(Self::items)?;
-        self.bars = bars;
+        let items = self.bracketed(0, Self::items)?;
         self.accept(close).then_some(items)
     }
 
@@ -51,12 +46,10 @@ impl Parser {
         if open == '{' {
             return self.in_braces();
         }
-        let bars = std::mem::take(&mut self.bars);
-        let mut items = self.nested(Self::items)?;
+        let mut items = self.bracketed(0, Self::items)?;
         if self.accept(';') {
-            items.extend(self.nested(Self::items)?);
+            items.extend(self.bracketed(0, Self::items)?);
         }
-        self.bars = bars;
         let close = match self.take()? {
             Token::Char(close @ (')' | ']')) => close,
             _ => return None,
@@ -66,10 +59,8 @@ impl Parser {
 
     /// The rest of `\{...\}`: elements, or a condition that they meet.
     pub(super) fn braces(&mut self) -> Option<Expr> {
-        let bars = std::mem::replace(&mut self.bars, 1);
         let divides = std::mem::replace(&mut self.colon_divides, false);
-        let set = self.nested(Self::set);
-        self.bars = bars;
+        let set = self.bracketed(1, Self::set);
         self.colon_divides = divides;
         set
     }
@@ -96,7 +87,7 @@ impl Parser {
 
     /// The rest of `\langle...\rangle`.
     pub(super) fn angles(&mut self) -> Option<Expr> {
-        let items = self.nested(Self::items)?;
+        let items = self.bracketed(0, Self::items)?;
         self.accept_command("rangle").then_some(Expr::Tuple(items))
     }
 }

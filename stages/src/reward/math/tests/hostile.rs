@@ -69,6 +69,16 @@ fn deep_and_long() {
 }
 
 #[test]
+fn what_opens_and_does_not_close() {
+    for text in
+        ["|(", "|\\pi{\\", "|[1,", "|\\{", "|\\lfloor", "2|\\frac{1}{", "|f(", "|\\begin{pmatrix}1"]
+    {
+        survives(text);
+        survives(&format!("{text}1|"));
+    }
+}
+
+#[test]
 fn what_costs_too_much_to_tell_is_wrong() {
     let sum: Vec<String> = (1..200).map(|degree| format!("\\sin(x^{{{degree}}})")).collect();
     let truth = format!("${} < 1$", sum.join("+"));
