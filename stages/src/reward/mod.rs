@@ -39,7 +39,7 @@ pub mod judge;
 mod length;
 mod limits;
 mod logic;
-mod math;
+pub mod math;
 mod multiple_choice;
 mod normal_form;
 mod pattern;

@@ -10,6 +10,7 @@ use crate::fields::fields;
 use super::group::SharedGroupReward;
 use super::http::HttpReward;
 use super::judge::Judge;
+use super::math::verl::{Gsm8k, MathDapo, MathReward, SearchR1};
 use super::process::ProcessReward;
 use super::{
     Exact, F1, Format, GroupReward, Length, Logic, Math, MultipleChoice, Pattern, Repetition,
@@ -106,7 +107,13 @@ impl Registry {
             .with("repetition", Repetition::new)
             .with("soft_overlong", SoftOverlong::new)
             .with("math", |math: Math| Ok(math))
-            .with("math_flexible", |_: NoOptions| Ok(Math { last_number: true }))
+            .with("math_flexible", |_: NoOptions| Ok(Math::default()))
+            .with("gsm8k_strict", |_: NoOptions| Ok(Gsm8k { flexible: false }))
+            .with("gsm8k_flexible", |_: NoOptions| Ok(Gsm8k { flexible: true }))
+            .with("math_reward", |reward: MathReward| Ok(reward))
+            .with("math_dapo", |reward: MathDapo| Ok(reward))
+            .with("search_r1_em", |_: NoOptions| Ok(SearchR1 { substring: false }))
+            .with("search_r1_subem", |_: NoOptions| Ok(SearchR1 { substring: true }))
             .with("judge", Judge::from_options)
             .with("http", HttpReward::new)
             .with("process", ProcessReward::new)

@@ -1,0 +1,75 @@
+//! Numbers and arithmetic in plain text.
+
+use std::sync::LazyLock;
+
+use regex::{Captures, Regex};
+
+use super::{Candidate, Content};
+
+/// What is said to be the answer.
+pub(super) fn announced(text: &str) -> Vec<Candidate> {
+    let mut found = Vec::new();
+    for (pattern, priority) in ANNOUNCED.iter() {
+        let end = |captures: &Captures<'_>| captures.get(0).map_or(0, |all| all.end());
+        let all = pattern.captures_iter(text).filter(|captures| {
+            *priority < 100 || !text[end(captures)..].trim_start().starts_with('=')
+        });
+        found.extend(all.filter_map(|captures| candidate(&captures, *priority)));
+    }
+    found
+}
+
+/// Any number, any arithmetic.
+pub(super) fn anywhere(text: &str) -> Vec<Candidate> {
+    let all = [&*ARITHMETIC, &*NUMBER].into_iter().flat_map(|pattern| pattern.captures_iter(text));
+    all.filter_map(|captures| candidate(&captures, 300)).collect()
+}
+
+/// A number: with groups of three digits, with a decimal point or comma, or whole; and a percent sign.
+const VALUE: &str = r"(?:(?P<grouped>-?[1-9][0-9]{0,2}(?:[ ,][0-9]{3})+)(?P<after_groups>\.[0-9]+)?|(?P<whole>-?[0-9]+)(?P<point>[.,][0-9]+)?|(?P<fraction>-?\.[0-9]+))(?P<percent>\s*(?:%|[Pp]ercent(?:age)?|[Pp]ct))?";
+/// Digits and operators, beginning with a digit or a parenthesis before one.
+const TERM: &str = r"(?P<term>-?\(?-?[0-9][0-9.\s+*×/^()÷-]*[+*×/^()÷-][0-9.\s+*×/^()÷-]+\)?)";
+const BEFORE: &str = r"(?:^|\s|=)(?:\*\*)?";
+const AFTER: &str = r"(?:\*\*)?(?:[.,:\s)$]|$)";
+const CURRENCY: &str = "[$€£¥₹₽₪₩₫฿₡₢₣₤₦₧₨₭₮₱₲₴₵₸₺₼₾₿]?";
+
+static ARITHMETIC: LazyLock<Regex> = LazyLock::new(|| regex(&format!("{BEFORE}{TERM}{AFTER}")));
+static NUMBER: LazyLock<Regex> = LazyLock::new(|| regex(&format!("{BEFORE}{CURRENCY}{VALUE}")));
+static ANNOUNCED: LazyLock<Vec<(Regex, i32)>> = LazyLock::new(|| {
+    let value = format!("(?:{BEFORE}{TERM}{AFTER}|{BEFORE}{CURRENCY}{VALUE})");
+    let after_answer = format!(r"(?:.{{0,100}}=\s*|.{{0,50}}?){value}");
+    [
+        (format!(r"(?i:final answer is):?\s*{value}\.?\s?I hope"), 0),
+        (format!(r"(?i:final answer).{{0,100}}?\s+is:?{value}"), 50),
+        (format!(r"(?i:answer):{after_answer}"), 100),
+        (format!(r"(?i:answer){after_answer}"), 200),
+    ]
+    .map(|(pattern, priority)| (regex(&format!("(?s){pattern}")), priority))
+    .into()
+});
+
+fn regex(pattern: &str) -> Regex {
+    regex::RegexBuilder::new(pattern)
+        .size_limit(64 << 20)
+        .build()
+        .expect("invariant: the pattern is a constant that a test compiles")
+}
+
+fn candidate(captures: &Captures<'_>, priority: i32) -> Option<Candidate> {
+    let group = |name: &str| captures.name(name).map(|found| found.as_str());
+    let all = captures.get(0)?;
+    let text = match (group("term"), group("grouped"), group("whole"), group("fraction")) {
+        (Some(term), ..) => term.replace('\n', " "),
+        (_, Some(grouped), ..) => {
+            let digits: String = grouped.chars().filter(|c| !matches!(c, ' ' | ',')).collect();
+            digits + group("after_groups").unwrap_or("")
+        }
+        (.., Some(whole), _) => whole.to_owned() + &group("point").unwrap_or("").replace(',', "."),
+        (.., Some(fraction)) => fraction.to_owned(),
+        _ => return None,
+    };
+    let content = Content::Plain(text, group("percent").is_some());
+    let inner =
+        ["term", "grouped", "whole", "fraction"].iter().find_map(|name| captures.name(name))?;
+    Some(Candidate { priority, span: (inner.start(), all.end()), content })
+}

@@ -1,0 +1,108 @@
+//! Matrices, multiplied out.
+
+use super::expr::{Expr, Function};
+use super::number;
+
+/// Nodes of a matrix that is computed, at most.
+const MAX_SIZE: usize = 5000;
+
+type Rows = Vec<Vec<Expr>>;
+
+/// The matrix that an expression is, if it is one; products, sums, powers and transposes are carried out.
+pub(super) fn matrix(expr: &Expr) -> Option<Rows> {
+    let rows = match expr {
+        Expr::Matrix(rows) => rows.clone(),
+        Expr::Sum(terms) => fold(terms, add)?,
+        Expr::Product(factors) => product(factors)?,
+        Expr::Power(base, exponent) => power(matrix(base)?, exponent)?,
+        Expr::Apply(Function::Transpose, arguments) => transpose(&matrix(arguments.first()?)?),
+        _ => return None,
+    };
+    (rows.iter().flatten().map(Expr::size).sum::<usize>() <= MAX_SIZE).then_some(rows)
+}
+
+/// The determinant of a small matrix, by its first row.
+pub(super) fn determinant(rows: &[Vec<Expr>]) -> Option<Expr> {
+    let side = rows.len();
+    if side > 5 || rows.iter().any(|row| row.len() != side) {
+        return None;
+    }
+    let (first, below) = rows.split_first()?;
+    if below.is_empty() {
+        return first.first().cloned();
+    }
+    let mut terms = Vec::with_capacity(side);
+    for (column, entry) in first.iter().enumerate() {
+        let minor: Rows = below.iter().map(|row| without(row, column)).collect();
+        let term = Expr::product(vec![entry.clone(), determinant(&minor)?]);
+        terms.push(if column % 2 == 0 { term } else { term.negate() });
+    }
+    Some(Expr::sum(terms))
+}
+
+fn without(row: &[Expr], column: usize) -> Vec<Expr> {
+    row.iter().enumerate().filter(|(at, _)| *at != column).map(|(_, entry)| entry.clone()).collect()
+}
+
+fn fold(parts: &[Expr], join: fn(&Rows, &Rows) -> Option<Rows>) -> Option<Rows> {
+    let (first, rest) = parts.split_first()?;
+    rest.iter().try_fold(matrix(first)?, |sum, part| join(&sum, &matrix(part)?))
+}
+
+fn add(left: &Rows, right: &Rows) -> Option<Rows> {
+    let same = left.len() == right.len() && left.first()?.len() == right.first()?.len();
+    let row = |(left, right): (&Vec<Expr>, &Vec<Expr>)| {
+        left.iter().zip(right).map(|(a, b)| Expr::sum(vec![a.clone(), b.clone()])).collect()
+    };
+    same.then(|| left.iter().zip(right).map(row).collect())
+}
+
+/// A product of matrices and scalars, in which there is a matrix.
+fn product(factors: &[Expr]) -> Option<Rows> {
+    let mut scalars = Vec::new();
+    let mut result: Option<Rows> = None;
+    for factor in factors {
+        match (matrix(factor), result.take()) {
+            (Some(next), None) => result = Some(next),
+            (Some(next), Some(before)) => result = Some(multiply(&before, &next)?),
+            (None, before) => {
+                scalars.push(factor.clone());
+                result = before;
+            }
+        }
+    }
+    let scale = |entry: Expr| {
+        if scalars.is_empty() {
+            return entry;
+        }
+        Expr::product(scalars.iter().cloned().chain([entry]).collect())
+    };
+    Some(result?.into_iter().map(|row| row.into_iter().map(scale).collect()).collect())
+}
+
+fn multiply(left: &Rows, right: &Rows) -> Option<Rows> {
+    let width = right.first()?.len();
+    let size: usize = left.iter().chain(right).flatten().map(Expr::size).sum();
+    if left.first()?.len() != right.len() || size * left.len().max(width) > MAX_SIZE {
+        return None;
+    }
+    let entry = |row: &Vec<Expr>, column: usize| {
+        let terms = row.iter().zip(right);
+        Expr::sum(terms.map(|(a, b)| Expr::product(vec![a.clone(), b[column].clone()])).collect())
+    };
+    Some(left.iter().map(|row| (0..width).map(|column| entry(row, column)).collect()).collect())
+}
+
+fn power(base: Rows, exponent: &Expr) -> Option<Rows> {
+    let exponent = number::whole(&exponent.number()?.value, 16).filter(|exponent| *exponent > 0)?;
+    let mut result = base.clone();
+    for _ in 1..exponent {
+        result = multiply(&result, &base)?;
+    }
+    Some(result)
+}
+
+fn transpose(rows: &Rows) -> Rows {
+    let width = rows.first().map_or(0, Vec::len);
+    (0..width).map(|column| rows.iter().map(|row| row[column].clone()).collect()).collect()
+}

@@ -1,0 +1,175 @@
+//! Exact rational numbers of bounded size.
+//!
+//! Every operation answers `None` where its result would need more than [`MAX_BITS`] bits, so that `10^{10^{10}}` costs nothing.
+
+use num_bigint::{BigInt, Sign};
+use num_rational::BigRational;
+use num_traits::{One, Signed, ToPrimitive, Zero};
+
+/// An exact number.
+pub(super) type Rational = BigRational;
+
+/// Bits of a numerator or denominator, at most.
+const MAX_BITS: u64 = 4096;
+
+/// A whole number.
+pub(super) fn integer(value: i64) -> Rational {
+    Rational::from_integer(value.into())
+}
+
+/// The number that decimal digits spell: `12`, `0.5`, `.5`; no sign, no exponent.
+pub(super) fn decimal(digits: &str) -> Option<Rational> {
+    let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
+    let all = format!("{whole}{fraction}");
+    if all.is_empty() || all.len() > 1000 || !all.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    let numerator = BigInt::parse_bytes(all.as_bytes(), 10)?;
+    checked(Rational::new(numerator, ten_to(fraction.len())))
+}
+
+/// The whole number that digits spell in a base from 2 to 36.
+pub(super) fn based(digits: &str, base: u32) -> Option<Rational> {
+    let fits = (2..=36).contains(&base) && digits.len() <= 500;
+    fits.then(|| BigInt::parse_bytes(digits.as_bytes(), base))?.map(Rational::from_integer)
+}
+
+/// A sum.
+pub(super) fn add(left: &Rational, right: &Rational) -> Option<Rational> {
+    checked(left + right)
+}
+
+/// A product.
+pub(super) fn multiply(left: &Rational, right: &Rational) -> Option<Rational> {
+    checked(left * right)
+}
+
+/// A power with a whole exponent.
+pub(super) fn power(base: &Rational, exponent: &Rational) -> Option<Rational> {
+    if !exponent.is_integer() {
+        return None;
+    }
+    if base.is_one() || exponent.is_zero() {
+        return (!base.is_zero()).then(Rational::one);
+    }
+    let exponent = exponent.to_i32()?;
+    if base.is_zero() {
+        return (exponent > 0).then(Rational::zero);
+    }
+    let bits = base.numer().bits().max(base.denom().bits());
+    let fits = bits.saturating_mul(exponent.unsigned_abs().into()) <= MAX_BITS;
+    fits.then(|| base.pow(exponent))
+}
+
+/// The factorial of a whole number up to 400.
+pub(super) fn factorial(value: &Rational) -> Option<Rational> {
+    let value = whole(value, 400)?;
+    let product = (1..=value).fold(BigInt::one(), |product, factor| product * factor);
+    checked(Rational::from_integer(product))
+}
+
+/// How many ways there are to choose `chosen` of `from`, up to 400.
+pub(super) fn binomial(from: &Rational, chosen: &Rational) -> Option<Rational> {
+    let (from, chosen) = (whole(from, 400)?, whole(chosen, 400)?);
+    if chosen > from {
+        return Some(Rational::zero());
+    }
+    let ways = (0..chosen).fold(BigInt::one(), |ways, step| ways * (from - step) / (step + 1));
+    Some(Rational::from_integer(ways))
+}
+
+/// A whole number from 0 to `limit`.
+pub(super) fn whole(value: &Rational, limit: u64) -> Option<u64> {
+    let value = value.is_integer().then(|| value.to_integer())?.to_u64()?;
+    (value <= limit).then_some(value)
+}
+
+/// Whether two numbers are the same after rounding to so many decimal places, halves to even.
+pub(super) fn same_rounded(left: &Rational, right: &Rational, places: u32) -> bool {
+    round(left, places) == round(right, places)
+}
+
+fn round(value: &Rational, places: u32) -> BigInt {
+    let scaled = value * Rational::from_integer(ten_to(places as usize));
+    let doubled = &scaled * integer(2);
+    let tie = doubled.is_integer() && doubled.to_integer() % 2 != BigInt::zero();
+    if !tie {
+        return scaled.round().to_integer();
+    }
+    let floor = scaled.floor().to_integer();
+    let even: BigInt = &floor % 2;
+    if even.is_zero() { floor } else { floor + 1 }
+}
+
+/// The nearest floating-point number.
+pub(super) fn to_f64(value: &Rational) -> f64 {
+    value.to_f64().unwrap_or(f64::NAN)
+}
+
+/// The exact value of a finite floating-point number.
+pub(super) fn from_f64(value: f64) -> Option<Rational> {
+    Rational::from_float(value)
+}
+
+/// The largest `root` with `root² · rest = value`, and the primes of `rest`; small factors only.
+pub(super) fn split_square(value: &BigInt) -> Option<(BigInt, Vec<u64>)> {
+    let (mut rest, mut root, mut primes) = (value.abs().to_u64()?, BigInt::one(), Vec::new());
+    let mut factor = 2_u64;
+    while factor <= 100_000 && factor * factor <= rest {
+        while rest % (factor * factor) == 0 {
+            rest /= factor * factor;
+            root *= factor;
+        }
+        if rest % factor == 0 {
+            rest /= factor;
+            primes.push(factor);
+        }
+        factor += 1;
+    }
+    if rest > 1 && factor * factor <= rest {
+        return None;
+    }
+    if rest > 1 {
+        primes.push(rest);
+    }
+    (value.sign() != Sign::NoSign).then_some((root, primes))
+}
+
+fn ten_to(places: usize) -> BigInt {
+    BigInt::from(10).pow(u32::try_from(places.min(1000)).unwrap_or(1000))
+}
+
+fn checked(value: Rational) -> Option<Rational> {
+    (value.numer().bits().max(value.denom().bits()) <= MAX_BITS).then_some(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounds_halves_to_even() {
+        let value = |text| decimal(text).expect("digits");
+        assert!(same_rounded(&value("0.5"), &value("0.4"), 0));
+        assert!(same_rounded(&value("1.5"), &value("2.5"), 0));
+        assert!(same_rounded(&value("0.333333"), &Rational::new(1.into(), 3.into()), 6));
+        assert!(!same_rounded(&value("0.33333"), &Rational::new(1.into(), 3.into()), 6));
+    }
+
+    #[test]
+    fn refuses_what_does_not_fit() {
+        let ten = integer(10);
+        let huge = power(&ten, &integer(1000)).expect("fits");
+        assert_eq!(power(&huge, &ten), None);
+        assert_eq!(power(&integer(0), &integer(-1)), None);
+        assert_eq!(factorial(&integer(5)), Some(integer(120)));
+        assert_eq!(factorial(&integer(100_000)), None);
+        assert_eq!(binomial(&integer(5), &integer(2)), Some(integer(10)));
+    }
+
+    #[test]
+    fn takes_squares_out_of_roots() {
+        assert_eq!(split_square(&72.into()), Some((6.into(), vec![2])));
+        assert_eq!(split_square(&1358.into()), Some((1.into(), vec![2, 7, 97])));
+    }
+}

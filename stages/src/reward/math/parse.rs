@@ -1,0 +1,305 @@
+//! From tokens to a tree.
+//!
+//! The grammar of answers: `list := relation (',' relation)*`, `relation := join (op join)*`, `join := sum (∪ sum)*`,
+//! `sum := product (± product)*`, `product := unary (* unary)*`, `unary := -? factor+`. A product without a sign binds tighter than a
+//! division. Text after a value is its unit and left out.
+
+mod atom;
+mod environment;
+mod factor;
+mod finish;
+mod function;
+mod group;
+
+use super::expr::{Comparison, Expr, Function, SetOperation};
+use super::token::{self, Token};
+
+use finish::{exact, expand, joined};
+
+/// How deep an answer may nest, and how many tokens it may have: what bounds the stack and the work.
+const MAX_DEPTH: usize = 48;
+const MAX_TOKENS: usize = 3000;
+
+/// Reads an answer; `None` if it is none.
+pub(super) fn parse(text: &str, thousands: bool) -> Option<Expr> {
+    if let Some(words) = prose(text) {
+        return Some(Expr::Symbol(words));
+    }
+    let tokens = token::tokens(text, thousands)?;
+    if tokens.is_empty() || tokens.len() > MAX_TOKENS {
+        return None;
+    }
+    let mut parser = Parser { tokens, at: 0, depth: 0, bars: 0, colon_divides: true };
+    let expr = parser.list()?;
+    (parser.at == parser.tokens.len()).then(|| expand(expr))
+}
+
+/// The words of an answer that is made of words alone, at least two of them.
+fn prose(text: &str) -> Option<String> {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let word = |word: &&str| {
+        let letters = word.trim_end_matches([',', '.', ';', '!']);
+        !letters.is_empty() && letters.chars().all(|c| c.is_alphabetic() || "'-’".contains(c))
+    };
+    let long =
+        words.iter().filter(|word| word.chars().count() > 2 && !is_conjunction(word)).count();
+    let named = text.chars().all(|c| c.is_alphabetic());
+    let all = words.len() > 1 && long > 0 && words.iter().all(word) && !named;
+    all.then(|| words.join(" ").trim_end_matches('.').to_owned())
+}
+
+fn is_conjunction(word: &str) -> bool {
+    ["and", "or", "and,", "or,"].contains(&word)
+}
+
+struct Parser {
+    tokens: Vec<Token>,
+    at: usize,
+    depth: usize,
+    /// How many absolute values are open: the next bar closes the innermost.
+    bars: usize,
+    /// Whether a colon divides, or says `such that`.
+    colon_divides: bool,
+}
+
+impl Parser {
+    fn peek(&self) -> Option<&Token> {
+        self.tokens.get(self.at)
+    }
+
+    fn take(&mut self) -> Option<Token> {
+        let token = self.tokens.get(self.at).cloned();
+        self.at += 1;
+        token
+    }
+
+    fn is(&self, character: char) -> bool {
+        self.peek() == Some(&Token::Char(character))
+    }
+
+    fn is_command(&self, name: &str) -> bool {
+        matches!(self.peek(), Some(Token::Command(found)) if found == name)
+    }
+
+    fn accept(&mut self, character: char) -> bool {
+        let found = self.is(character);
+        self.at += usize::from(found);
+        found
+    }
+
+    fn accept_command(&mut self, name: &str) -> bool {
+        let found = self.is_command(name);
+        self.at += usize::from(found);
+        found
+    }
+
+    /// Runs a rule one level deeper.
+    fn nested<T>(&mut self, rule: impl FnOnce(&mut Self) -> Option<T>) -> Option<T> {
+        if self.depth >= MAX_DEPTH {
+            return None;
+        }
+        self.depth += 1;
+        let found = rule(self);
+        self.depth -= 1;
+        found
+    }
+
+    /// Runs a rule one level deeper, in brackets of its own: so many absolute values are open there. Restored also where it fails.
+    fn bracketed<T>(
+        &mut self,
+        bars: usize,
+        rule: impl FnOnce(&mut Self) -> Option<T>,
+    ) -> Option<T> {
+        let outer = std::mem::replace(&mut self.bars, bars);
+        let found = self.nested(rule);
+        self.bars = outer;
+        found
+    }
+
+    /// Answers separated by semicolons; several values between two of these belong together.
+    fn list(&mut self) -> Option<Expr> {
+        let mut groups = vec![self.items()?];
+        while self.accept(';') {
+            if self.peek().is_some() {
+                groups.push(self.items()?);
+            }
+        }
+        if groups.len() == 1 {
+            return groups.pop().map(joined);
+        }
+        let together = |mut items: Vec<Expr>| match items.pop() {
+            Some(only) if items.is_empty() => only,
+            Some(last) => {
+                items.push(last);
+                Expr::Tuple(items)
+            }
+            None => Expr::Tuple(items),
+        };
+        Some(Expr::List(groups.into_iter().map(together).collect()))
+    }
+
+    /// Relations separated by commas.
+    fn items(&mut self) -> Option<Vec<Expr>> {
+        while self.accept(',') {}
+        let mut items = vec![self.relation()?];
+        loop {
+            let before = self.at;
+            while self.accept(',') || self.skip_words() || self.accept('.') {}
+            if self.ends() || self.is(';') {
+                return Some(items);
+            }
+            if before == self.at {
+                return Some(items);
+            }
+            items.push(self.relation()?);
+        }
+    }
+
+    /// Steps over commands that say that what follows is a consequence or a comment.
+    fn skip_words(&mut self) -> bool {
+        let between = self.accept_command("ldots") || self.accept_command("dots");
+        between || self.accept_command("cdots")
+    }
+
+    /// Whether nothing more can follow in a list.
+    fn ends(&self) -> bool {
+        match self.peek() {
+            None => true,
+            Some(Token::Char(character)) => matches!(character, ')' | ']' | '}' | '|'),
+            Some(Token::Command(name)) => {
+                matches!(name.as_str(), "}" | "rangle" | "rbrace" | "mid" | "\\")
+                    || name.starts_with("end:")
+            }
+            Some(_) => false,
+        }
+    }
+
+    fn comparison(&mut self) -> Option<Comparison> {
+        let found = match self.peek()? {
+            Token::Char('=' | '≡') => Comparison::Equal,
+            Token::Char('<') => Comparison::Less,
+            Token::Char('>') => Comparison::Greater,
+            Token::Command(name) => match name.as_str() {
+                "lt" => Comparison::Less,
+                "gt" => Comparison::Greater,
+                "le" | "leq" | "leqslant" | "leqq" => Comparison::LessEqual,
+                "ge" | "geq" | "geqslant" | "geqq" => Comparison::GreaterEqual,
+                "ne" | "neq" => Comparison::Unequal,
+                "approx" | "simeq" | "sim" => Comparison::Approximate,
+                "equiv" => Comparison::Equal,
+                _ => return None,
+            },
+            _ => return None,
+        };
+        self.at += 1;
+        Some(found)
+    }
+
+    fn relation(&mut self) -> Option<Expr> {
+        self.nested(|parser| {
+            let first = parser.join()?;
+            if parser.accept_command("in") || parser.accept_command("to") {
+                return parser.join();
+            }
+            let mut rest = Vec::new();
+            while let Some(comparison) = parser.comparison() {
+                rest.push((comparison, parser.join()?));
+                parser.modulus();
+            }
+            parser.modulus();
+            if rest.is_empty() {
+                return Some(first);
+            }
+            Some(exact(first, rest))
+        })
+    }
+
+    /// `(mod n)` after a value says in which ring it is meant, and is left out.
+    fn modulus(&mut self) {
+        if self.accept_command("pmod") {
+            let _ = self.argument();
+        }
+    }
+
+    fn join(&mut self) -> Option<Expr> {
+        let mut left = self.sum()?;
+        loop {
+            let operation = match self.peek() {
+                Some(Token::Command(name)) => match name.as_str() {
+                    "cup" | "bigcup" => SetOperation::Union,
+                    "cap" | "bigcap" => SetOperation::Intersection,
+                    "setminus" | "backslash" => SetOperation::Difference,
+                    _ => return Some(left),
+                },
+                _ => return Some(left),
+            };
+            self.at += 1;
+            let right = self.sum()?;
+            left = Expr::Join(operation, vec![left, right]);
+        }
+    }
+
+    fn sum(&mut self) -> Option<Expr> {
+        self.nested(|parser| {
+            let mut terms = vec![parser.product()?];
+            loop {
+                let next = if parser.accept('+') {
+                    parser.product()?
+                } else if parser.accept('-') {
+                    parser.product()?.negate()
+                } else if parser.accept_command("pm") {
+                    Expr::product(vec![Expr::Sign(true), parser.product()?])
+                } else if parser.accept_command("mp") {
+                    Expr::product(vec![Expr::Sign(false), parser.product()?])
+                } else {
+                    return Some(Expr::sum(terms));
+                };
+                terms.push(next);
+            }
+        })
+    }
+
+    fn product(&mut self) -> Option<Expr> {
+        let mut left = self.unary()?;
+        loop {
+            if self.accept('*') || self.accept_command("cdot") || self.accept_command("times") {
+                left = Expr::product(vec![left, self.unary()?]);
+            } else if self.accept('/')
+                || (self.colon_divides && self.accept(':'))
+                || self.accept_command("div")
+                || self.accept_command("over")
+            {
+                left = left.over(self.unary()?);
+            } else if self.accept_command("mod") || self.accept_command("bmod") {
+                left = Expr::apply(Function::Mod, vec![left, self.unary()?]);
+            } else if self.accept_command("choose") {
+                left = Expr::apply(Function::Binomial, vec![left, self.unary()?]);
+            } else {
+                return Some(left);
+            }
+        }
+    }
+
+    fn unary(&mut self) -> Option<Expr> {
+        self.nested(|parser| {
+            if parser.accept('-') {
+                return parser.unary().map(Expr::negate);
+            }
+            if parser.accept('+') {
+                return parser.unary();
+            }
+            for (name, sign) in [("pm", true), ("mp", false)] {
+                if parser.accept_command(name) {
+                    return Some(Expr::product(vec![Expr::Sign(sign), parser.unary()?]));
+                }
+            }
+            parser.factors()
+        })
+    }
+}
+
+/// The value of a number token as a leaf.
+fn number(digits: &str) -> Option<Expr> {
+    let value = token::value(digits)?;
+    Some(Expr::Number(super::expr::Number { value, decimal: digits.contains(['.', 'E']) }))
+}

@@ -1,0 +1,60 @@
+//! What stands between `\begin` and `\end`: matrices, cases.
+
+use super::super::expr::Expr;
+use super::super::token::Token;
+use super::{Parser, group};
+
+/// Rows and columns of a matrix, at most.
+const MAX_SIDE: usize = 32;
+
+impl Parser {
+    pub(super) fn environment(&mut self, name: &str) -> Option<Expr> {
+        self.bracketed(0, |parser| parser.environment_of(name))
+    }
+
+    fn environment_of(&mut self, name: &str) -> Option<Expr> {
+        if name == "array" && self.accept('{') {
+            while !self.accept('}') {
+                self.take()?;
+            }
+        }
+        match name.trim_end_matches('*') {
+            "cases" | "aligned" | "align" | "gathered" | "split" => {
+                self.rows(name).map(|rows| Expr::List(rows.into_iter().flatten().collect()))
+            }
+            "vmatrix" => self.rows(name).and_then(rectangular).map(group::determinant),
+            "matrix" | "pmatrix" | "bmatrix" | "array" | "smallmatrix" | "Bmatrix" => {
+                self.rows(name).and_then(rectangular).map(Expr::Matrix)
+            }
+            _ => None,
+        }
+    }
+
+    fn rows(&mut self, name: &str) -> Option<Vec<Vec<Expr>>> {
+        let end = format!("end:{name}");
+        let mut rows = vec![Vec::new()];
+        loop {
+            if self.accept_command(&end) {
+                rows.retain(|row: &Vec<Expr>| !row.is_empty());
+                return (rows.len() <= MAX_SIDE).then_some(rows);
+            }
+            if self.accept_command("\\") || self.accept_command("hline") {
+                rows.push(Vec::new());
+            } else if self.accept('&') || self.accept(',') || self.accept(';') || self.accept('.') {
+                // The next cell.
+            } else if matches!(self.peek(), Some(Token::Text(_)))
+                && rows.last().is_some_and(|r| !r.is_empty())
+            {
+                self.at += 1;
+            } else {
+                let cell = self.relation()?;
+                rows.last_mut()?.push(cell);
+            }
+        }
+    }
+}
+
+fn rectangular(rows: Vec<Vec<Expr>>) -> Option<Vec<Vec<Expr>>> {
+    let width = rows.first()?.len();
+    (width <= MAX_SIDE && rows.iter().all(|row| row.len() == width)).then_some(rows)
+}

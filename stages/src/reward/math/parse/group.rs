@@ -1,0 +1,114 @@
+//! What is in brackets: groups, tuples, intervals, sets.
+
+use super::super::expr::{Expr, Function, Interval};
+use super::super::matrix;
+use super::super::token::Token;
+use super::Parser;
+use super::finish::joined;
+
+impl Parser {
+    /// The argument of a command: what is in braces, one digit, one letter or one command.
+    pub(super) fn argument(&mut self) -> Option<Expr> {
+        if self.accept('{') {
+            return self.in_braces();
+        }
+        if let Some(Token::Number(digits)) = self.peek()
+            && let Some(first) = digits.chars().next()
+            && first.is_ascii_digit()
+        {
+            let (digit, rest) = (first.to_string(), digits[1..].to_owned());
+            if rest.is_empty() {
+                self.at += 1;
+            } else {
+                self.tokens[self.at] = Token::Number(rest);
+            }
+            return super::number(&digit);
+        }
+        self.atom()
+    }
+
+    /// The rest of `{...}` that only groups.
+    fn in_braces(&mut self) -> Option<Expr> {
+        if self.accept('}') {
+            return Some(Expr::Symbol(String::new()));
+        }
+        let inner = self.bracketed(0, Self::list)?;
+        self.accept('}').then_some(inner)
+    }
+
+    /// Values separated by commas, up to a bracket.
+    pub(super) fn arguments(&mut self, close: char) -> Option<Vec<Expr>> {
+        let items = self.bracketed(0, Self::items)?;
+        self.accept(close).then_some(items)
+    }
+
+    pub(super) fn group(&mut self, open: char) -> Option<Expr> {
+        if open == '{' {
+            return self.in_braces();
+        }
+        let mut items = self.bracketed(0, Self::items)?;
+        if self.accept(';') {
+            items.extend(self.bracketed(0, Self::items)?);
+        }
+        let close = match self.take()? {
+            Token::Char(close @ (')' | ']')) => close,
+            _ => return None,
+        };
+        bracketed(items, open == '[', close == ']')
+    }
+
+    /// The rest of `\{...\}`: elements, or a condition that they meet.
+    pub(super) fn braces(&mut self) -> Option<Expr> {
+        let divides = std::mem::replace(&mut self.colon_divides, false);
+        let set = self.bracketed(1, Self::set);
+        self.colon_divides = divides;
+        set
+    }
+
+    fn set(&mut self) -> Option<Expr> {
+        if self.close_braces() {
+            return Some(Expr::Set(Vec::new()));
+        }
+        let items = self.items()?;
+        if self.close_braces() {
+            return Some(Expr::Set(items));
+        }
+        let such_that = self.accept('|') || self.accept_command("mid") || self.accept(':');
+        if !such_that {
+            return None;
+        }
+        let condition = joined(self.items()?);
+        self.close_braces().then(|| Expr::Solutions(Box::new(condition)))
+    }
+
+    fn close_braces(&mut self) -> bool {
+        self.accept_command("}") || self.accept_command("rbrace")
+    }
+
+    /// The rest of `\langle...\rangle`.
+    pub(super) fn angles(&mut self) -> Option<Expr> {
+        let items = self.bracketed(0, Self::items)?;
+        self.accept_command("rangle").then_some(Expr::Tuple(items))
+    }
+}
+
+/// What brackets make of their contents; two values in anything but round ones are an interval.
+fn bracketed(mut items: Vec<Expr>, low_closed: bool, high_closed: bool) -> Option<Expr> {
+    match (items.pop()?, items.len()) {
+        (only, 0) => Some(only),
+        (high, 1) if low_closed || high_closed => {
+            let low = items.pop()?;
+            Some(Expr::Interval(Box::new(Interval { low, high, low_closed, high_closed })))
+        }
+        (last, _) => {
+            items.push(last);
+            Some(Expr::Tuple(items))
+        }
+    }
+}
+
+/// The determinant of a matrix.
+pub(super) fn determinant(rows: Vec<Vec<Expr>>) -> Expr {
+    let computed = matrix::determinant(&rows);
+    computed.unwrap_or_else(|| Expr::apply(Function::Det, vec![Expr::Matrix(rows)]))
+}

@@ -1,0 +1,213 @@
+//! Equations and inequalities.
+
+use num_traits::Signed;
+
+use super::equal::Comparer;
+use super::expr::{Comparison, Expr, Relation, SetOperation};
+use super::normal::normal;
+use super::number;
+
+/// Half the number of places that are tried for solutions; the outermost is at 220,000.
+const GRID: i32 = 1300;
+
+/// Both sides with the names of unknowns taken off where the other has none.
+///
+/// A chain `x = a = b` is `x = b`. An equation answers a bare truth by its right side; a bare answer is held against the right side of
+/// a truth that only names it.
+pub(super) fn unwrapped(truth: &Expr, answer: &Expr) -> (Expr, Expr) {
+    let (truth_equation, answer_equation) = (equation(truth), equation(answer));
+    let (truth_names, answer_names) = (assignment(truth), assignment(answer));
+    let short = |expr: &Expr, named: bool| match expr {
+        Expr::Relation(relation) if named => shortened(relation),
+        other => other.clone(),
+    };
+    if answer_equation && !truth_equation {
+        return (truth.clone(), last(answer).clone());
+    }
+    if truth_names && !answer_equation {
+        return (last(truth).clone(), answer.clone());
+    }
+    (short(truth, truth_names), short(answer, answer_names))
+}
+
+/// Whether an expression is an equation or a chain of equations.
+fn equation(expr: &Expr) -> bool {
+    matches!(expr, Expr::Relation(relation) if relation.rest.iter().all(|(op, _)| *op == Comparison::Equal))
+}
+
+/// Whether an expression is an equation whose left side only names something.
+fn assignment(expr: &Expr) -> bool {
+    equation(expr) && matches!(expr, Expr::Relation(relation) if only_names(&relation.first))
+}
+
+fn only_names(expr: &Expr) -> bool {
+    match expr {
+        Expr::Symbol(_) | Expr::Constant(_) => true,
+        Expr::Power(base, exponent) => only_names(base) && **exponent == Expr::integer(-1),
+        other => {
+            let parts = other.children();
+            !parts.is_empty() && parts.into_iter().all(only_names)
+        }
+    }
+}
+
+fn last(expr: &Expr) -> &Expr {
+    match expr {
+        Expr::Relation(relation) => relation.rest.last().map_or(&relation.first, |(_, side)| side),
+        other => other,
+    }
+}
+
+fn shortened(relation: &Relation) -> Expr {
+    let rest = relation.rest.last().cloned().into_iter().collect();
+    Expr::Relation(Box::new(Relation { first: relation.first.clone(), rest }))
+}
+
+/// Whether two relations say the same.
+pub(super) fn same(comparer: &Comparer, truth: &Relation, answer: &Relation) -> bool {
+    let (truth, answer) = (ascending(truth), ascending(answer));
+    if sides_agree(comparer, &truth, &answer) {
+        return true;
+    }
+    match (truth.rest.as_slice(), answer.rest.as_slice()) {
+        ([(truth_op, truth_side)], [(answer_op, answer_side)]) if truth_op == answer_op => {
+            let truth_gap = truth.first.clone().minus(truth_side.clone());
+            let answer_gap = answer.first.clone().minus(answer_side.clone());
+            proportional(comparer, &truth_gap, &answer_gap, *truth_op)
+        }
+        _ => false,
+    }
+}
+
+/// The same relation with its smaller side first.
+fn ascending(relation: &Relation) -> Relation {
+    let flipped = |comparison: Comparison| match comparison {
+        Comparison::Greater => Comparison::Less,
+        Comparison::GreaterEqual => Comparison::LessEqual,
+        other => other,
+    };
+    let falls = relation.rest.iter().any(|(op, _)| flipped(*op) != *op);
+    let rises =
+        relation.rest.iter().any(|(op, _)| matches!(op, Comparison::Less | Comparison::LessEqual));
+    let Some((_, end)) = relation.rest.last() else { return relation.clone() };
+    if !falls || rises {
+        return relation.clone();
+    }
+    let mut sides: Vec<&Expr> = vec![&relation.first];
+    sides.extend(relation.rest.iter().map(|(_, side)| side));
+    let ops = relation.rest.iter().rev().map(|(op, _)| flipped(*op));
+    let others = sides.into_iter().rev().skip(1).cloned();
+    Relation { first: end.clone(), rest: ops.zip(others).collect() }
+}
+
+fn sides_agree(comparer: &Comparer, truth: &Relation, answer: &Relation) -> bool {
+    truth.rest.len() == answer.rest.len()
+        && comparer.answers(&truth.first, &answer.first)
+        && truth
+            .rest
+            .iter()
+            .zip(&answer.rest)
+            .all(|((op, truth), (other, answer))| op == other && comparer.answers(truth, answer))
+}
+
+/// Whether two differences are the same up to a factor that changes nothing about their relation to zero.
+fn proportional(comparer: &Comparer, truth: &Expr, answer: &Expr, op: Comparison) -> bool {
+    let work = &comparer.work;
+    let ratio = || normal(truth, work)?.ratio(&normal(answer, work)?, work);
+    match ratio() {
+        Some(ratio) => ratio.is_positive() || matches!(op, Comparison::Equal | Comparison::Unequal),
+        None if matches!(op, Comparison::Equal | Comparison::Unequal) => {
+            comparer.scalars(truth, answer) || comparer.scalars(truth, &answer.clone().negate())
+        }
+        None => comparer.scalars(truth, answer),
+    }
+}
+
+/// The sets that an inequality, or several that hold together or in turn, can mean; empty for anything else.
+pub(super) fn inequalities(expr: &Expr) -> Vec<Expr> {
+    let bounds = |expr: &Expr| matches!(expr, Expr::Relation(relation) if !equation(expr) && !relation.rest.is_empty());
+    let solutions = |expr: &Expr| Expr::Solutions(Box::new(expr.clone()));
+    match expr {
+        Expr::List(items) if items.iter().all(bounds) && items.len() <= 16 => {
+            [SetOperation::Union, SetOperation::Intersection]
+                .map(|operation| Expr::Join(operation, items.iter().map(solutions).collect()))
+                .into()
+        }
+        other if bounds(other) => vec![solutions(other)],
+        _ => Vec::new(),
+    }
+}
+
+/// Whether a comparison of two real numbers holds, up to rounding.
+pub(super) fn holds(comparison: Comparison, left: f64, right: f64) -> bool {
+    let size = 1.0 + left.abs().max(right.abs());
+    let same = left == right || (size.is_finite() && (left - right).abs() <= 1e-7 * size);
+    match comparison {
+        Comparison::Equal | Comparison::Approximate => same,
+        Comparison::Unequal => !same,
+        Comparison::Less => !same && left < right,
+        Comparison::LessEqual => same || left < right,
+        Comparison::Greater => !same && left > right,
+        Comparison::GreaterEqual => same || left > right,
+    }
+}
+
+/// The places where one side of a relation less the other changes sign, touches zero, or stops being defined.
+///
+/// Found on a grid that is fine near zero and coarse far away, refined by bisection.
+pub(super) fn changes(gap: &impl Fn(f64) -> Option<f64>) -> Vec<f64> {
+    let steps = GRID;
+    let place = |step: i32| (f64::from(step) * 0.01 + 0.001_234).sinh();
+    let mut found = Vec::new();
+    let mut values = [None, gap(place(-steps)), gap(place(1 - steps))];
+    for step in 1 - steps..steps {
+        values = [values[1], values[2], gap(place(step + 1))];
+        let (low, high) = (place(step), place(step + 1));
+        match (values[1], values[2]) {
+            (Some(left), Some(right)) if left == 0.0 || (left < 0.0) != (right < 0.0) => {
+                found.push(bisect(low, high, |x| {
+                    gap(x).is_some_and(|value| (value < 0.0) == (left < 0.0))
+                }));
+            }
+            (left, right) if left.is_some() != right.is_some() => {
+                found.push(bisect(low, high, |x| gap(x).is_some() == left.is_some()));
+            }
+            _ => {}
+        }
+        if let [Some(before), Some(middle), Some(after)] =
+            values.map(|value: Option<f64>| value.map(f64::abs))
+            && middle <= before
+            && middle <= after
+        {
+            found.extend(touching(place(step - 1), high, gap));
+        }
+    }
+    found
+}
+
+/// The place up to which something holds that holds at `low` and not at `high`.
+fn bisect(mut low: f64, mut high: f64, holds: impl Fn(f64) -> bool) -> f64 {
+    for _ in 0..70 {
+        let middle = f64::midpoint(low, high);
+        if holds(middle) { low = middle } else { high = middle }
+    }
+    f64::midpoint(low, high)
+}
+
+/// The place between two where a value comes nearest to zero, if it gets there.
+fn touching(mut low: f64, mut high: f64, gap: &impl Fn(f64) -> Option<f64>) -> Option<f64> {
+    let size = |x: f64| gap(x).map_or(f64::INFINITY, f64::abs);
+    for _ in 0..90 {
+        let (left, right) = (low + (high - low) / 3.0, high - (high - low) / 3.0);
+        if size(left) <= size(right) { high = right } else { low = left }
+    }
+    let middle = f64::midpoint(low, high);
+    (size(middle) < 1e-9).then_some(middle)
+}
+
+/// Whether a number is what an exact one is.
+pub(super) fn exact_nearby(value: f64) -> Option<Expr> {
+    let near = value.round();
+    let whole = (value - near).abs() <= 1e-9 * (1.0 + near.abs());
+    whole.then(|| number::from_f64(near).map(Expr::rational))?
+}

@@ -1,0 +1,125 @@
+use super::super::Math;
+use super::is_correct;
+
+/// Neither panics nor takes long, whatever the verdict.
+fn survives(text: &str) {
+    let _ = is_correct(text, text);
+    let _ = is_correct(text, "1");
+    let _ = is_correct("\\boxed{1}", text);
+    let boxed = format!("\\boxed{{{text}}}");
+    let _ = is_correct(&boxed, &boxed);
+}
+
+#[test]
+fn huge_powers() {
+    for text in [
+        "10^{10^{10}}",
+        "9^{9^{9^{9}}}",
+        "(10^{1000})^{1000}",
+        "1000000!",
+        "((5!)!)!",
+        "2^{-10^{10}}",
+        "(x+y+z+w+1)^{64}",
+    ] {
+        survives(text);
+    }
+    assert!(is_correct("$10^{10^{10}}$", "$10^{10^{10}}$"));
+    assert!(!is_correct("$10^{10^{10}}$", "$10^{10^{11}}$"));
+}
+
+#[test]
+fn deep_and_long() {
+    let n = 30_000;
+    for text in [
+        "(",
+        ")",
+        "{",
+        "\\frac{",
+        "\\sqrt",
+        "-",
+        "^",
+        "x^",
+        "|",
+        "\\boxed{",
+        "$",
+        "$$",
+        "\\[",
+        "1,",
+        "1 ",
+        "a",
+        "\\left(",
+        "_",
+        "é",
+        "\\begin{pmatrix}1&",
+        "\\{",
+        "!",
+        "%",
+        "=",
+        "<",
+        "and ",
+        "A:",
+        "answer ",
+        "final answer is ",
+    ] {
+        survives(&text.repeat(n / text.len()));
+        survives(&text.repeat(20));
+    }
+    survives(&"7".repeat(1 << 20));
+    survives(&"x+".repeat(1 << 19));
+}
+
+#[test]
+fn what_opens_and_does_not_close() {
+    for text in
+        ["|(", "|\\pi{\\", "|[1,", "|\\{", "|\\lfloor", "2|\\frac{1}{", "|f(", "|\\begin{pmatrix}1"]
+    {
+        survives(text);
+        survives(&format!("{text}1|"));
+    }
+}
+
+#[test]
+fn what_costs_too_much_to_tell_is_wrong() {
+    let sum: Vec<String> = (1..200).map(|degree| format!("\\sin(x^{{{degree}}})")).collect();
+    let truth = format!("${} < 1$", sum.join("+"));
+    assert!(!is_correct("$(-1, 1)$", &truth));
+    assert!(is_correct(&truth, &truth));
+}
+
+#[test]
+fn odd_characters() {
+    for text in [
+        "\u{0}",
+        "\u{feff}1",
+        "１２",
+        "٣",
+        "½",
+        "\u{202e}5",
+        "𝟙",
+        "\\",
+        "\\\\",
+        "\\é",
+        "a\u{301}",
+        "{\u{7f}}",
+        "ß",
+        "İ",
+        "\\text{",
+        "\\boxed",
+        "\\boxed{",
+        "$\\",
+        "1e999999999999",
+        "1E-99999",
+        "0x",
+        "-",
+        "--",
+        "+-+",
+    ] {
+        survives(text);
+    }
+}
+
+#[test]
+fn absurd_options() {
+    let math = Math { precision: u32::MAX, ..Math::default() };
+    assert!(math.is_correct("0.5", "1/2"));
+}

@@ -1,0 +1,19 @@
+//! Tables of answers of our own making.
+
+mod different;
+mod hostile;
+mod same;
+
+use super::Math;
+
+/// Whether a response is right under the default options.
+fn is_correct(response: &str, truth: &str) -> bool {
+    Math::default().is_correct(response, truth)
+}
+
+/// Asserts the same of every pair, and reports all that differ.
+fn check(pairs: &[(&str, &str)], expected: bool) {
+    let wrong: Vec<_> =
+        pairs.iter().filter(|(truth, response)| is_correct(response, truth) != expected).collect();
+    assert!(wrong.is_empty(), "expected {expected} of {wrong:#?}");
+}

@@ -1,0 +1,147 @@
+use super::super::Math;
+use super::{check, is_correct};
+
+#[test]
+fn marked_answers_count_and_the_last_marker_wins() {
+    check(
+        &[
+            ("9", "3+4=7,7*7=9,A:9"),
+            ("1234", "so #### 1,234"),
+            ("\\frac{1}{2}", "\\boxed{\\frac{1}{2}}"),
+            ("8", "\\boxed{7} no, \\boxed{8}"),
+            ("42", "<answer> 42. </answer>"),
+            ("18.0", "Answer: $18$\nThanks"),
+            ("4", "A:3 then #### 4"),
+            ("18", "**Answer:** 18 dollars"),
+            ("x = 5", "Answer: 5"),
+            ("5", "the answer is 5"),
+            ("5", "so there are 3 apples and 5."),
+            ("Paris", "Answer: Paris"),
+        ],
+        true,
+    );
+    assert!(!is_correct("#### 4 then A:3", "4"));
+    let marked = Math { last_number: false, ..Math::default() };
+    assert!(!marked.is_correct("so there are 3 apples and 5.", "5"));
+    assert!(marked.is_correct("A:5", "5"));
+}
+
+#[test]
+fn numbers() {
+    check(
+        &[
+            ("1000", "1,000.0"),
+            ("$12{,}345$", "12345"),
+            ("$0.5$", "$\\frac12$"),
+            ("$\\frac{7}{2}$", "$3\\frac{1}{2}$"),
+            ("$3.5$", "3 1/2"),
+            ("$25\\%$", "0.25"),
+            ("$25\\%$", "$\\frac14$"),
+            ("$2.5 \\times 10^{3}$", "2500"),
+            ("$-\\frac{10}{4}$", "$-2.5$"),
+            ("$0.333333$", "$1/3$"),
+            ("$10^{12}$", "1000000000000"),
+            ("$\\frac{\\frac{1}{2}}{3}$", "$\\frac{1}{6}$"),
+            ("$5!$", "120"),
+            ("$\\binom{5}{2}$", "10"),
+            ("$1011_2$", "$1011_{2}$"),
+            ("$11$", "$1011_2$"),
+            ("$|-3|$", "3"),
+            ("$\\lfloor 2.7 \\rfloor$", "2"),
+            ("$45^\\circ$", "45 degrees"),
+            ("$12\\text{ cm}^2$", "12"),
+            ("$\\$4.50$", "4.5"),
+            ("$2^{10}$", "1024"),
+        ],
+        true,
+    );
+}
+
+#[test]
+fn expressions() {
+    check(
+        &[
+            ("$(x+1)^2$", "$x^2+2x+1$"),
+            ("$\\frac{x^2-1}{x-1}$", "$x+1$"),
+            ("$\\sqrt{8}$", "$2\\sqrt{2}$"),
+            ("$\\frac{1}{\\sqrt{2}}$", "$\\frac{\\sqrt2}{2}$"),
+            ("$\\frac{1}{1+\\sqrt{3}}$", "$\\frac{\\sqrt{3}-1}{2}$"),
+            ("$\\sqrt{3+2\\sqrt{2}}$", "$1+\\sqrt{2}$"),
+            ("$\\sin\\frac{\\pi}{6}$", "$\\frac12$"),
+            ("$\\cos(2x)$", "$1-2\\sin^2 x$"),
+            ("$\\ln 8$", "$3\\ln 2$"),
+            ("$\\log_2 8$", "3"),
+            ("$\\log 100$", "2"),
+            ("$e^{2x}$", "$(e^x)^2$"),
+            ("$2\\pi r$", "$r \\cdot 2 \\cdot \\pi$"),
+            ("$\\sqrt[3]{27}$", "3"),
+            ("$n!$", "$n \\cdot (n-1)!$"),
+            ("$(1+i)^2$", "$2i$"),
+            ("$\\frac{a}{b}$", "a/b = \\boxed{a b^{-1}}"),
+            ("$f(x+1)$", "$f(1+x)$"),
+            ("$\\text{even}$", "$Even$"),
+            ("$\\pi$", "pi is \\boxed{π}"),
+            ("$\\tan^{-1}(1)$", "$\\frac{\\pi}{4}$"),
+        ],
+        true,
+    );
+}
+
+#[test]
+fn collections() {
+    check(
+        &[
+            ("$(1, 2)$", "$\\left(1,2\\right)$"),
+            ("$1, 2$", "$2,1$"),
+            ("$\\{1,2,3\\}$", "$\\{3,1,2\\}$"),
+            ("$\\{1,2\\}$", "$1$ and $2$"),
+            ("$\\pm 3$", "$3, -3$"),
+            ("$x = \\pm 3$", "$x = 3$ or $x = -3$"),
+            ("$[0, 1)$", "$x \\in [0,1)$"),
+            ("$[1,3] \\cup [2,5]$", "$[1,5]$"),
+            (
+                "$\\begin{pmatrix} 1 \\\\ 2 \\end{pmatrix}$",
+                "$\\begin{bmatrix} 1 \\\\ 2.0 \\end{bmatrix}$",
+            ),
+            ("$\\begin{vmatrix} 1 & 2 \\\\ 3 & 4 \\end{vmatrix}$", "-2"),
+            ("$(x,y) = (1,2)$", "$(1,2)$"),
+            ("$x=1, y=2$", "$y = 2, x = 1$"),
+            ("$\\mathbb{R}$", "$(-\\infty, \\infty)$"),
+            ("$\\emptyset$", "$\\{\\}$"),
+        ],
+        true,
+    );
+}
+
+#[test]
+fn relations() {
+    check(
+        &[
+            ("$x > 2$", "$2 < x$"),
+            ("$2x + 4y = 6$", "$y = \\frac{3 - x}{2}$"),
+            ("$x > 2$", "$x \\in (2, \\infty)$"),
+            ("$x^2 < 4$", "$(-2, 2)$"),
+            ("$x \\neq 3$", "$(-\\infty,3) \\cup (3,\\infty)$"),
+            ("$1 \\le x < 2$", "$2 > x \\ge 1$"),
+            ("$x = 7$", "7"),
+            ("$7$", "$x = 3 + 4 = 7$"),
+            ("$\\sqrt{2} \\approx 1.414$", "$\\sqrt{2}$"),
+            ("$x < 1$ or $x > 3$", "$(-\\infty, 1) \\cup (3, \\infty)$"),
+            ("$y = 2x + 1$", "$2x - y + 1 = 0$"),
+        ],
+        true,
+    );
+    let either = Math { relation_for_set: true, ..Math::default() };
+    assert!(either.is_correct("$x > 2$", "$(2, \\infty)$"));
+    assert!(!is_correct("$x > 2$", "$(2, \\infty)$"));
+}
+
+#[test]
+fn options() {
+    let rough = Math { precision: 2, ..Math::default() };
+    assert!(rough.is_correct("$(0.67, 1)$", "$(\\frac{2}{3}, 1)$"));
+    assert!(!is_correct("$(0.67, 1)$", "$(\\frac{2}{3}, 1)$"));
+    let lax = Math { strict: false, ..Math::default() };
+    assert!(lax.is_correct("$y^2 + 1$", "$x^2 + 1$"));
+    assert!(lax.is_correct("$\\{1, 2\\}$", "$(1, 2)$"));
+}

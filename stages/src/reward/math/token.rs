@@ -1,0 +1,351 @@
+//! LaTeX and plain text as tokens.
+
+use super::names::{FUNCTIONS, known_prefix, superscript, unicode};
+use super::number::{self, Rational};
+use super::units;
+
+/// Characters of an answer, at most; longer ones are no answers.
+pub(super) const MAX_CHARACTERS: usize = 10_000;
+
+/// A piece of an answer.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Token {
+    /// An unsigned number as written.
+    Number(String),
+    /// A command or the name of a function, without its backslash.
+    Command(String),
+    /// Anything that stands for itself.
+    Char(char),
+    /// What a text command contains.
+    Text(String),
+    /// A word that is a unit of measure.
+    Unit,
+}
+
+/// The tokens of a text; `None` if it is too long.
+///
+/// `thousands` says whether `1,234` is one number or two.
+pub(super) fn tokens(text: &str, thousands: bool) -> Option<Vec<Token>> {
+    let text = prepare(text);
+    let characters: Vec<char> = text.chars().collect();
+    if characters.len() > MAX_CHARACTERS {
+        return None;
+    }
+    let plain = !text.contains('\\');
+    let mut lexer = Lexer { characters, at: 0, thousands, plain, tokens: Vec::new() };
+    while lexer.at < lexer.characters.len() {
+        lexer.step();
+    }
+    Some(lexer.tokens)
+}
+
+/// The value of a number token.
+pub(super) fn value(digits: &str) -> Option<Rational> {
+    match digits.split_once('E') {
+        None => number::decimal(digits),
+        Some((mantissa, exponent)) => {
+            let exponent = number::integer(exponent.parse().ok()?);
+            let scale = number::power(&number::integer(10), &exponent)?;
+            number::multiply(&number::decimal(mantissa)?, &scale)
+        }
+    }
+}
+
+/// Doubled backslashes before commands are one where no rows are separated; braces round a comma are none.
+fn prepare(text: &str) -> String {
+    let text = text.replace("{,}", ",").replace("\\! ", "").replace("\\!", "");
+    let rows = ["matrix", "array", "cases", "aligned"].iter().any(|name| text.contains(name));
+    if rows || !text.contains("\\\\") {
+        return text;
+    }
+    let characters: Vec<char> = text.chars().collect();
+    let mut single = String::with_capacity(text.len());
+    for (at, &character) in characters.iter().enumerate() {
+        let doubled = character == '\\' && characters.get(at + 1) == Some(&'\\');
+        let command = characters
+            .get(at + 2)
+            .is_some_and(|next| next.is_ascii_alphabetic() || "{}()[]%$".contains(*next));
+        if !(doubled && command) {
+            single.push(character);
+        }
+    }
+    single
+}
+
+struct Lexer {
+    characters: Vec<char>,
+    at: usize,
+    thousands: bool,
+    plain: bool,
+    tokens: Vec<Token>,
+}
+
+impl Lexer {
+    fn peek(&self, offset: usize) -> Option<char> {
+        self.characters.get(self.at + offset).copied()
+    }
+
+    fn digit(&self, offset: usize) -> bool {
+        self.peek(offset).is_some_and(|character| character.is_ascii_digit())
+    }
+
+    fn step(&mut self) {
+        let Some(character) = self.peek(0) else { return };
+        if character == '\\' {
+            self.command();
+        } else if character.is_ascii_digit() || (character == '.' && self.digit(1)) {
+            self.number();
+        } else if character.is_ascii_alphabetic() {
+            self.word();
+        } else {
+            self.at += 1;
+            self.character(character);
+        }
+    }
+
+    fn character(&mut self, character: char) {
+        if character.is_whitespace() || "$\"\u{200b}".contains(character) {
+            return;
+        }
+        if let Some(power) = superscript(character) {
+            self.tokens.push(Token::Char('^'));
+            self.tokens.push(Token::Number(power.to_string()));
+            return;
+        }
+        self.operator(character);
+    }
+
+    /// An operator of one or two characters.
+    fn operator(&mut self, character: char) {
+        let next = self.peek(0);
+        let pair = match (character, next) {
+            ('<', Some('=')) => Some("le"),
+            ('>', Some('=')) => Some("ge"),
+            ('!', Some('=')) => Some("ne"),
+            ('~', Some('=')) => Some("approx"),
+            ('=', Some('=')) => Some("="),
+            ('*', Some('*')) => Some("^"),
+            _ => None,
+        };
+        if let Some(name) = pair {
+            self.at += 1;
+            self.tokens.push(match name {
+                "=" => Token::Char('='),
+                "^" => Token::Char('^'),
+                name => Token::Command(name.to_owned()),
+            });
+            return;
+        }
+        self.tokens.push(match unicode(character) {
+            Some(name) => Token::Command(name.to_owned()),
+            None => Token::Char(match character {
+                '−' | '–' | '—' => '-',
+                '×' | '·' | '⋅' | '∗' | '∙' => '*',
+                '÷' | '∕' => '/',
+                '：' => ':',
+                '，' | '、' => ',',
+                '（' => '(',
+                '）' => ')',
+                '’' | '′' => '\'',
+                other => other,
+            }),
+        });
+    }
+
+    fn digits(&mut self, into: &mut String) {
+        while let Some(character) = self.peek(0).filter(char::is_ascii_digit) {
+            into.push(character);
+            self.at += 1;
+        }
+    }
+
+    fn number(&mut self) {
+        let mut digits = String::new();
+        self.digits(&mut digits);
+        self.groups(&mut digits);
+        if self.peek(0) == Some('.') && self.digit(1) {
+            digits.push('.');
+            self.at += 1;
+            self.digits(&mut digits);
+        }
+        self.exponent(&mut digits);
+        self.tokens.push(Token::Number(digits));
+    }
+
+    /// Groups of exactly three digits, all after the same separator. A comma with a blank after it separates answers.
+    fn groups(&mut self, digits: &mut String) {
+        let grouped = digits.len() <= 3 && !digits.is_empty() && !digits.starts_with('0');
+        let separator = self.peek(0).filter(|&next| next == ' ' || (next == ',' && self.thousands));
+        while grouped && separator.is_some() && self.peek(0) == separator && self.three_digits(1) {
+            self.at += 1;
+            self.digits(digits);
+        }
+    }
+
+    fn three_digits(&self, offset: usize) -> bool {
+        (0..3).all(|digit| self.digit(offset + digit)) && !self.digit(offset + 3)
+    }
+
+    fn exponent(&mut self, digits: &mut String) {
+        let marked = match self.peek(0) {
+            Some('E') => true,
+            Some('e') => self.plain,
+            _ => false,
+        };
+        let signed = usize::from(matches!(self.peek(1), Some('+' | '-')));
+        if !marked || !self.digit(1 + signed) || digits.contains('E') {
+            return;
+        }
+        digits.push('E');
+        self.at += 1;
+        if signed == 1 {
+            digits.extend(self.peek(0).filter(|sign| *sign == '-'));
+            self.at += 1;
+        }
+        self.digits(digits);
+    }
+
+    fn letters(&mut self) -> String {
+        let begin = self.at;
+        while self.peek(0).is_some_and(|character| character.is_ascii_alphabetic()) {
+            self.at += 1;
+        }
+        self.characters[begin..self.at].iter().collect()
+    }
+
+    /// A run of letters: a known word, or a product of variables.
+    fn word(&mut self) {
+        let spaced = self.at > 0 && self.characters[self.at - 1].is_whitespace();
+        let word = self.letters();
+        let after_number = matches!(self.tokens.last(), Some(Token::Number(_)));
+        let lower = word.to_ascii_lowercase();
+        let token = match lower.as_str() {
+            "and" | "or" => Token::Char(','),
+            "percent" | "percentage" | "pct" => Token::Char('%'),
+            "infinity" | "inf" | "infty" | "oo" => Token::Command("infty".to_owned()),
+            _ if FUNCTIONS.contains(&word.as_str()) => Token::Command(word),
+            _ if units::is_unit(&lower) && !self.tokens.is_empty() => Token::Unit,
+            _ if spaced && after_number && units::is_letter_unit(&word) => Token::Unit,
+            _ => return self.tokens.extend(word.chars().map(Token::Char)),
+        };
+        self.tokens.push(token);
+    }
+
+    fn command(&mut self) {
+        self.at += 1;
+        let Some(first) = self.peek(0) else { return };
+        if !first.is_ascii_alphabetic() {
+            self.at += 1;
+            return self.escaped(first);
+        }
+        let word = self.letters();
+        let name = known_prefix(&word);
+        self.at -= word.len() - name.len();
+        self.named(name.to_owned());
+    }
+
+    fn escaped(&mut self, character: char) {
+        match character {
+            '\\' => self.tokens.push(Token::Command("\\".to_owned())),
+            '{' | '}' | '|' => self.tokens.push(Token::Command(character.to_string())),
+            '%' => self.tokens.push(Token::Char('%')),
+            '(' | ')' | '[' | ']' => {}
+            _ => {}
+        }
+    }
+
+    fn named(&mut self, name: String) {
+        match name.as_str() {
+            "text" | "textbf" | "textit" | "textrm" | "textnormal" | "mbox" | "mathrm"
+            | "mathbf" | "mathit" | "mathsf" | "mathtt" | "hbox" | "operatorname" | "mathcal"
+            | "mathfrak" | "mathbb" | "boldsymbol" | "bm" | "rm" | "bf" | "emph" | "texttt"
+            | "mathscr" => {
+                self.text(&name);
+            }
+            "begin" | "end" => {
+                let environment = self.braced().unwrap_or_default();
+                self.tokens.push(Token::Command(format!("{name}:{environment}")));
+            }
+            "left" | "right" | "big" | "Big" | "bigg" | "Bigg" | "bigl" | "bigr" | "Bigl"
+            | "Bigr" | "biggl" | "biggr" | "mleft" | "mright" | "middle" => {
+                if self.peek(0) == Some('.') {
+                    self.at += 1;
+                }
+            }
+            "quad" | "qquad" | "displaystyle" | "textstyle" | "limits" | "nolimits"
+            | "thinspace" | "enspace" | "hfill" | "degree" | "cfrac" | "hspace" | "phantom"
+            | "nonumber" | "newline" | "medspace" | "thickspace" | "negthinspace"
+            | "scriptstyle" => self.spacing(&name),
+            _ => self.tokens.push(Token::Command(name)),
+        }
+    }
+
+    fn spacing(&mut self, name: &str) {
+        match name {
+            "cfrac" => self.tokens.push(Token::Command("frac".to_owned())),
+            "hspace" | "phantom" => drop(self.braced()),
+            "degree" => self.tokens.push(Token::Char('°')),
+            _ => {}
+        }
+    }
+
+    /// The contents of the braces that follow, without further ones.
+    fn braced(&mut self) -> Option<String> {
+        let mut end = self.at;
+        while self.characters.get(end).is_some_and(|character| character.is_whitespace()) {
+            end += 1;
+        }
+        if self.characters.get(end) != Some(&'{') {
+            return None;
+        }
+        let begin = end + 1;
+        let mut depth = 0_usize;
+        while let Some(character) = self.characters.get(end) {
+            match character {
+                '{' => depth += 1,
+                '}' => depth -= 1,
+                _ => {}
+            }
+            end += 1;
+            if depth == 0 {
+                self.at = end;
+                return Some(self.characters[begin..end - 1].iter().collect());
+            }
+        }
+        None
+    }
+
+    fn text(&mut self, command: &str) {
+        let Some(content) = self.braced() else { return };
+        let trimmed = content.trim().trim_matches(['$', '\\']).trim();
+        let lower = trimmed.to_lowercase();
+        let token = match lower.as_str() {
+            "" => return,
+            "and" | "or" | ",and" | ", and" | ", or" | ",or" | "," => Token::Char(','),
+            "percent" | "percentage" | "pct" | "%" => Token::Char('%'),
+            _ if FUNCTIONS.contains(&trimmed) || command == "operatorname" => {
+                Token::Command(trimmed.to_owned())
+            }
+            _ if command == "mathbb" => Token::Command(format!("mathbb:{trimmed}")),
+            _ if command.starts_with("math") && trimmed.chars().all(|c| !c.is_alphabetic()) => {
+                return self.inline(trimmed);
+            }
+            _ if units::is_letter_unit(trimmed) && self.after_value() => Token::Unit,
+            _ if trimmed.chars().count() == 1 => return self.inline(trimmed),
+            _ => Token::Text(trimmed.to_owned()),
+        };
+        self.tokens.push(token);
+    }
+
+    /// Whether a number or a closing bracket comes before.
+    fn after_value(&self) -> bool {
+        matches!(self.tokens.last(), Some(Token::Number(_) | Token::Char('}' | ')')))
+    }
+
+    /// Reads what a text command contains as if it stood there by itself.
+    fn inline(&mut self, content: &str) {
+        if let Some(inner) = tokens(content, self.thousands) {
+            self.tokens.extend(inner);
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! veRL's graders, string for string (verl 0.9, `verl/utils/reward_score`).
+//!
+//! They compare what they extract by its characters, with quirks that runs were tuned to; each is answered exactly as there.
+
+mod gsm8k;
+mod math_dapo;
+mod math_reward;
+mod search_r1;
+
+pub use gsm8k::Gsm8k;
+pub use math_dapo::{MathDapo, Verdict};
+pub use math_reward::MathReward;
+pub use search_r1::SearchR1;
+
+/// The last characters of a text.
+fn last_characters(text: &str, count: usize) -> &str {
+    let begin = text.char_indices().rev().nth(count.saturating_sub(1)).map_or(0, |(at, _)| at);
+    &text[begin..]
+}
+
+/// From a place to the brace that closes the first one that opens after it.
+fn through_closing_brace(text: &str, begin: usize) -> Option<&str> {
+    let mut depth = 0_i64;
+    for (offset, byte) in text[begin..].bytes().enumerate() {
+        match byte {
+            b'{' => depth += 1,
+            b'}' => {
+                depth -= 1;
+                if depth == 0 {
+                    return Some(&text[begin..=begin + offset]);
+                }
+            }
+            _ => {}
+        }
+    }
+    None
+}
+
+fn regex(pattern: &str) -> regex::Regex {
+    regex::Regex::new(pattern).expect("invariant: the pattern is a constant that a test compiles")
+}
