@@ -109,7 +109,9 @@ def close_all_but(keep):
     """Closes every descriptor that is not in `keep`."""
     low = 0
     for fd in sorted(set(keep)):
-        os.closerange(low, fd)
+        # To python's closerange an empty range that starts at 0 is all there is.
+        if low < fd:
+            os.closerange(low, fd)
         low = fd + 1
     os.closerange(low, 1024)
 
@@ -361,12 +363,9 @@ class Watch:
     def kill(self, isolated):
         """Kills both sides. As first processes of their namespaces they take everything in there with them."""
         if not isolated:
-            sweep_orphans()
+            return sweep_orphans()
         for pid in self.pids:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
+            os.kill(pid, signal.SIGKILL)
         reap()
 
 
