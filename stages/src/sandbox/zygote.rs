@@ -27,8 +27,10 @@ const LOADER: &str = "import json, os, struct\n\
     exec(compile(boot.pop('program'), '<zygote>', 'exec'), scope)\n\
     scope['main'](boot)\n";
 
-const MODULES: &[(&str, &str)] =
-    &[("solution", include_str!("python/solution.py")), ("checker", include_str!("python/checker.py"))];
+const MODULES: &[(&str, &str)] = &[
+    ("solution", include_str!("python/solution.py")),
+    ("checker", include_str!("python/checker.py")),
+];
 
 /// How long an interpreter may take until it is ready, with all its preloads.
 const START: Duration = Duration::from_secs(60);
@@ -158,7 +160,9 @@ impl Setup {
     pub(super) fn new(config: SandboxConfig) -> Result<Self, SandboxError> {
         let interpreter = Interpreter::find(&config.python)?;
         let hex = |program: Vec<u8>| program.iter().map(|byte| format!("{byte:02x}")).collect();
-        let programs = |execute| Ok::<_, SandboxError>(filter::programs(execute)?.into_iter().map(hex).collect());
+        let programs = |execute| {
+            Ok::<_, SandboxError>(filter::programs(execute)?.into_iter().map(hex).collect())
+        };
         let filters = BTreeMap::from([("run", programs(false)?), ("execute", programs(true)?)]);
         let privileged = rustix::process::geteuid().is_root();
         Ok(Self { config, interpreter, filters, privileged })
@@ -169,7 +173,8 @@ impl Setup {
     }
 
     fn boot(&self) -> Boot<'_> {
-        let SandboxConfig { memory_bytes, processes, file_bytes, open_files, tmpfs_bytes, .. } = self.config;
+        let SandboxConfig { memory_bytes, processes, file_bytes, open_files, tmpfs_bytes, .. } =
+            self.config;
         let nobody = (self.privileged && self.isolated()).then_some(NOBODY);
         Boot {
             program: include_str!("python/zygote.py"),
@@ -219,8 +224,13 @@ impl Zygote {
     /// Why it did not start: what it, or the container, left on the error stream.
     fn post_mortem(&mut self, error: &io::Error) -> SandboxError {
         let (contained, said) = self.process.last_words();
-        let reason = if said.trim().is_empty() { error.to_string() } else { said.trim().to_owned() };
-        if contained { SandboxError::NoIsolation { missing: reason } } else { SandboxError::Start { reason } }
+        let reason =
+            if said.trim().is_empty() { error.to_string() } else { said.trim().to_owned() };
+        if contained {
+            SandboxError::NoIsolation { missing: reason }
+        } else {
+            SandboxError::Start { reason }
+        }
     }
 
     /// What to write the number of a job to in order to call it off.
@@ -283,7 +293,10 @@ impl Process {
                 let _ = child.kill();
                 read(child.stderr.take(), &mut said);
                 let status = status.and_then(|status| status.map_or_else(|| child.wait(), Ok));
-                let ours = status.ok().filter(|status| status.exit_code.is_none()).map(|status| status.reason);
+                let ours = status
+                    .ok()
+                    .filter(|status| status.exit_code.is_none())
+                    .map(|status| status.reason);
                 let contained = said.contains("hakoniwa:") || said.is_empty() && ours.is_some();
                 if said.is_empty() {
                     said = ours.unwrap_or_default();
@@ -300,22 +313,42 @@ impl Process {
 }
 
 /// Starts an interpreter in a container.
-fn contained(setup: &Setup, root: &TempDir, control: OwnedFd, cancel: OwnedFd) -> Result<Process, SandboxError> {
+fn contained(
+    setup: &Setup,
+    root: &TempDir,
+    control: OwnedFd,
+    cancel: OwnedFd,
+) -> Result<Process, SandboxError> {
     // One fork at a time: until it has closed them, a new process holds the descriptors of all slots.
     static FORK: Mutex<()> = Mutex::new(());
-    let container = container::container(&setup.config, &setup.interpreter, root.path(), setup.privileged);
+    let container =
+        container::container(&setup.config, &setup.interpreter, root.path(), setup.privileged);
     let mut command = container.command(&setup.interpreter.executable.to_string_lossy());
-    command.args(["-I", "-B", "-X", "utf8", "-c", LOADER]).current_dir("/").envs(ENVIRONMENT.iter().copied());
+    command
+        .args(["-I", "-B", "-X", "utf8", "-c", LOADER])
+        .current_dir("/")
+        .envs(ENVIRONMENT.iter().copied());
     command.stdin(control).stdout(cancel).stderr(hakoniwa::Stdio::piped());
     let _one = FORK.lock().unwrap_or_else(PoisonError::into_inner);
-    command.spawn().map(Process::Contained).map_err(|error| SandboxError::NoIsolation { missing: error.to_string() })
+    command
+        .spawn()
+        .map(Process::Contained)
+        .map_err(|error| SandboxError::NoIsolation { missing: error.to_string() })
 }
 
 /// Starts an interpreter as it is.
 fn plain(setup: &Setup, control: OwnedFd, cancel: OwnedFd) -> io::Result<Process> {
     let mut command = Command::new(&setup.interpreter.executable);
-    command.args(["-I", "-B", "-X", "utf8", "-c", LOADER]).env_clear().envs(ENVIRONMENT.iter().copied());
-    command.stdin(control).stdout(cancel).stderr(Stdio::piped()).process_group(0).current_dir("/tmp");
+    command
+        .args(["-I", "-B", "-X", "utf8", "-c", LOADER])
+        .env_clear()
+        .envs(ENVIRONMENT.iter().copied());
+    command
+        .stdin(control)
+        .stdout(cancel)
+        .stderr(Stdio::piped())
+        .process_group(0)
+        .current_dir("/tmp");
     command.spawn().map(Process::Plain)
 }
 
