@@ -4,4 +4,5 @@ pub mod cluster;
 pub mod model;
 pub mod reward;
 pub mod rollout;
+pub mod sandbox;
 pub mod train;

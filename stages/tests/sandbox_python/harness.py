@@ -51,15 +51,15 @@ class Progress:
         pass
 
 
-def verdict(solution, check, seconds=(5.0,), language=None):
+def verdict(solution, check, seconds=(5.0,), language="python", spec=None):
     """What the checker says of a solution."""
     ours, theirs = socket.socketpair()
-    solution_side = fork(lambda: modules["solution"].serve({"solution": solution, "language": language}, ours, Side()), theirs)
+    solution_side = fork(lambda: modules["solution"].serve({"solution": solution, "language": language, "spec": spec}, ours, Side()), theirs)
     ours.close()
     reader, writer = os.pipe()
 
     def report():
-        answer = modules["checker"].check({"check": check, "seconds": list(seconds)}, theirs, Progress())
+        answer = modules["checker"].check({"language": language, "check": check, "seconds": list(seconds)}, theirs, Progress())
         with os.fdopen(writer, "w") as file:
             json.dump(answer, file)
 

@@ -62,11 +62,11 @@ class Capture(io.StringIO):
 class Run:
     """A run of the solution as the checker sees it: a link, and what it prints."""
 
-    def __init__(self, link, out, errors):
+    def __init__(self, link, out, errors, limit):
         self.link, self.out, self.errors = link, out, errors
         self.printed = {out: bytearray(), errors: bytearray()}
         self.open = {out, errors}
-        self.limit, self.forwards = OUTPUT_BYTES, True
+        self.limit, self.forwards = limit, True
         self.pending = bytearray()
         self.poll = select.poll()
         for fd in (link.fileno(), out, errors):
@@ -143,8 +143,8 @@ class Run:
 class Session:
     """The runs of one job, one after another."""
 
-    def __init__(self, requests, prelude):
-        self.requests, self.prelude = requests, prelude
+    def __init__(self, requests, prelude, output_bytes):
+        self.requests, self.prelude, self.output_bytes = requests, prelude, output_bytes
         self.run = None
         self.end = None
         self.importing = False
@@ -157,7 +157,7 @@ class Session:
         self.end = None
         self.post({"run": kind, "prelude": self.prelude, "stdin": stdin, "seconds": seconds})
         fds = self.hear_started()
-        self.run = Run(socket.socket(fileno=fds[0]), fds[1], fds[2])
+        self.run = Run(socket.socket(fileno=fds[0]), fds[1], fds[2], self.output_bytes)
         self.peer.attach(self.run)
 
     def post(self, value):
@@ -271,8 +271,10 @@ def describe_end(end):
 class Bench:
     """Runs cases one by one, each within its time, and keeps what came of them."""
 
-    def __init__(self, session, seconds, progress, stop):
-        self.session, self.seconds, self.progress, self.stop = session, seconds or [10.0], progress, stop
+    def __init__(self, session, job, progress):
+        self.session, self.progress = session, progress
+        self.language, self.seconds = job.get("language", "python"), job["seconds"]
+        self.stop = job["check"].get("stop_at_failure", False)
         self.cases = []
         self.hopeless = None
         self.timeouts = 0
@@ -562,35 +564,41 @@ def short(value):
 
 def check_stdio(check, bench):
     """What a program prints for a given input; blanks at the ends of lines are ignored."""
-    python = check.get("language", "python") == "python"
-    if not python and not compiled(check, bench):
-        return
-    for case in check["cases"]:
-        bench.case(lambda allowed: run_program(bench.session, "main" if python else "exec", case, allowed))
+    kind = prepare(bench, len(check["cases"]))
+    for case in check["cases"] if kind else ():
+        bench.case(lambda allowed: run_program(bench.session, kind, case, allowed))
 
 
-def compiled(check, bench):
-    """Compiles a solution that is not python; whether it did."""
-    if not check.get("compile"):
-        return True
+def check_runs(_check, bench):
+    """A program that ends with code 0."""
+    kind = prepare(bench, 1)
+    if kind:
+        bench.case(lambda allowed: run_program(bench.session, kind, {"stdin": "", "expected_stdout": None}, allowed))
+
+
+def prepare(bench, cases):
+    """The kind of runs of a program, compiled if its language is; None if that fails, and with it every case."""
+    if bench.language == "python":
+        return "main"
 
     def body(allowed):
-        end, _, errors = finish_program(bench.session, "compile", "", allowed, OUTPUT_BYTES)
+        end, _, errors = finish_program(bench.session, "compile", "", allowed, None)
         if end["code"] != 0:
             raise Unloadable("unreadable", SyntaxError(errors))
 
     failed = bench.whole(body)
-    for _ in check["cases"] if failed else ():
+    for _ in range(cases if failed else 0):
         bench.add(*failed)
-    return failed is None
+    return None if failed else "exec"
 
 
 def run_program(session, kind, case, allowed):
     expected = case["expected_stdout"]
-    end, output, errors = finish_program(session, kind, case["stdin"], allowed, max(OUTPUT_BYTES, 2 * len(expected.encode()) + 65536))
+    limit = max(session.output_bytes, 2 * len((expected or "").encode()) + 65536)
+    end, output, errors = finish_program(session, kind, case["stdin"], allowed, limit if expected is not None else None)
     if end["code"] != 0:
         raise Died(end, errors)
-    if lines(output) != lines(expected):
+    if expected is not None and lines(output) != lines(expected):
         raise AssertionError("for the input %s it prints %s, not %s" % (short(case["stdin"]), short(output), short(expected)))
 
 
@@ -611,15 +619,18 @@ class Died(Unloadable):
 
 
 def finish_program(session, kind, stdin, allowed, limit):
-    """Runs a program to its end: how it ended, what it printed on stdout and on stderr."""
+    """Runs a program to its end: how it ended, what it printed on stdout and on stderr.
+
+    One that prints more than `limit` is wrong; without a limit, what is too much is dropped.
+    """
     session.begin(kind, allowed, stdin)
     run = session.run
-    run.limit, run.forwards = limit, False
+    run.limit, run.forwards = limit or session.output_bytes, False
     run.poll.register(session.requests, select.POLLIN)
     while True:
         ready = dict(run.poll.poll())
         run.drain()
-        if len(run.printed[run.out]) >= limit:
+        if limit and len(run.printed[run.out]) >= limit:
             session.stop()
             raise AssertionError("it prints more than %d bytes" % limit)
         if session.requests.fileno() in ready:
@@ -655,7 +666,7 @@ def check_text(check, bench):
         bench.case(body)
 
 
-FORMS = {"tests": check_tests, "entry": check_entry, "calls": check_calls, "stdio": check_stdio, "text": check_text}
+FORMS = {"tests": check_tests, "entry": check_entry, "calls": check_calls, "stdio": check_stdio, "text": check_text, "runs": check_runs}
 
 
 def check(job, requests, progress):
@@ -666,9 +677,9 @@ def check(job, requests, progress):
     sys.dont_write_bytecode = True
     form = job["check"]
     prelude = (PRELUDE if form.get("prelude") else "") + form.get("import_prefix", "")
-    bench = Bench(Session(requests, prelude), job["seconds"], progress, form.get("stop_at_failure", False))
+    bench = Bench(Session(requests, prelude, job.get("output_bytes", OUTPUT_BYTES)), job, progress)
     try:
-        FORMS[form["form"]](form, bench)
+        FORMS[form["kind"]](form, bench)
         if not bench.cases:
             raise BrokenTests("there is no test in it")
     except BrokenTests as error:
