@@ -26,6 +26,8 @@ modules = {name: load(name) for name in MODULES}
 class Side:
     """What the zygote gives to the solution side; here it confines nothing but descriptors."""
 
+    isolated = False
+
     def sweep(self):
         try:
             while True:

@@ -63,9 +63,8 @@ def serve(job, requests, side):
     reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    directory = tempfile.mkdtemp()
-    os.chmod(directory, 0o700)
-    os.chdir(directory)
+    directory = None if side.isolated else tempfile.mkdtemp()
+    os.chdir(directory or "/tmp")
     try:
         while True:
             request = receive(requests)
@@ -76,8 +75,9 @@ def serve(job, requests, side):
     except BrokenPipeError:
         return
     finally:
-        os.chdir("/")
-        shutil.rmtree(directory, ignore_errors=True)
+        if directory:
+            os.chdir("/")
+            shutil.rmtree(directory, ignore_errors=True)
 
 
 def start(job, request, requests, side, deaths):
@@ -222,7 +222,7 @@ def run_main(source, prelude):
     except BaseException as error:
         code = 1
         link.sendall((name or type(error).__name__).encode()[:100])
-        traceback.print_exc()
+        traceback.print_exception(type(error), error, error.__traceback__.tb_next)
     threading._shutdown()
     atexit._run_exitfuncs()
     sys.stdout.flush()
