@@ -30,12 +30,8 @@ impl Advantage for Ranked {
 struct Digit;
 
 impl Reward for Digit {
-    async fn score(&self, sample: &Sample) -> Result<Score, RewardError> {
-        let failed = |error: std::num::ParseFloatError| RewardError::Failed {
-            reward: "digit".into(),
-            reason: error.to_string(),
-        };
-        Ok(sample.response.parse::<f64>().map_err(failed)?.into())
+    async fn score(&self, sample: &Sample, _: &Context) -> Result<Score, RewardError> {
+        Ok(sample.response.parse::<f64>().map_err(RewardError::fatal)?.into())
     }
 }
 

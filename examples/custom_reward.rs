@@ -13,10 +13,9 @@ use rollpacker::stages::model::{Decoder, Family, ModelConfig, Rope, Tokenizer};
 struct Terse;
 
 impl Reward for Terse {
-    async fn score(&self, sample: &Sample) -> Result<Score, RewardError> {
+    async fn score(&self, sample: &Sample, _: &Context) -> Result<Score, RewardError> {
         let length = sample.response.chars().count() as f64;
-        let components = [("characters".to_owned(), length)].into();
-        Ok(Score { value: 0.5_f64.powf(length / 10.0), components })
+        Ok(Score::from(0.5_f64.powf(length / 10.0)).component("characters", length))
     }
 }
 

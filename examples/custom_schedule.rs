@@ -157,7 +157,7 @@ impl Schedule for Oversampling {
 struct Sevens;
 
 impl Reward for Sevens {
-    async fn score(&self, sample: &Sample) -> Result<Score, RewardError> {
+    async fn score(&self, sample: &Sample, _: &Context) -> Result<Score, RewardError> {
         Ok(f64::from(sample.response == "7").into())
     }
 }

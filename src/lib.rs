@@ -45,7 +45,7 @@ pub mod prelude {
     pub use rollpacker_operators::{
         AdvantageExt, GradientExt, GroupExt, RewardExt, RolloutExt, ScheduleExt, UpdateExt,
     };
-    pub use rollpacker_stages::reward::{Reward, RewardError, Router, Sample, Score};
+    pub use rollpacker_stages::reward::{Context, Reward, RewardError, Router, Sample, Score};
     pub use rollpacker_stages::rollout::{
         Completion, FinishReason, Placement, Policy, Request, RolloutEngine, RolloutEvent, Waker,
     };

@@ -8,7 +8,7 @@ use rollpacker_dataflow::step::PromptId;
 use rollpacker_datasets::{Cursor, Dataset, DatasetError, MessageRef, Prompt};
 use rollpacker_operators::prompts::{PromptRow, prompt_batch};
 use rollpacker_stages::model::{Message, ModelError, PromptEncoder};
-use rollpacker_stages::reward::{RewardError, Router};
+use rollpacker_stages::reward::{NoRoute, Router};
 
 /// Prompts in a batch of the stream.
 const BATCH_ROWS: usize = 64;
@@ -37,7 +37,7 @@ pub enum PromptError {
         /// Its row, from 0.
         row: u64,
         /// What is wrong.
-        source: Box<RewardError>,
+        source: NoRoute,
     },
 }
 
@@ -120,7 +120,7 @@ impl PromptReader {
         let place = || (prompt.file().display().to_string(), prompt.file_row());
         self.router.check(prompt.data_source()).map_err(|source| {
             let (file, row) = place();
-            PromptError::Reward { file, row, source: Box::new(source) }
+            PromptError::Reward { file, row, source }
         })?;
         self.encoder.encode(&chat(prompt)).map_err(|source| {
             let (file, row) = place();

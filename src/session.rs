@@ -20,7 +20,7 @@ use rollpacker_operators::validate::{Outcome, Validator, ValidatorThread};
 use rollpacker_stages::model::{
     ChatTemplate, Decoder, DeviceChoice, ModelConfig, PromptEncoder, Tokenizer, WeightStore,
 };
-use rollpacker_stages::reward::{self, Reward, Router};
+use rollpacker_stages::reward::{Made, Options, Registry, Reward, Router};
 use rollpacker_stages::rollout::Policy;
 use rollpacker_stages::rollout::lengths::Lengths;
 use rollpacker_stages::rollout::sampling::Sampling;
@@ -402,8 +402,11 @@ pub(crate) fn check_context(recipe: &Recipe, model: &ModelConfig) -> anyhow::Res
 
 fn router(recipe: &Recipe) -> anyhow::Result<Router> {
     recipe.raw.reward.routes.iter().try_fold(Router::default(), |router, (pattern, name)| {
-        reward::builtin(router, pattern, name)
-            .ok_or_else(|| anyhow!("key `reward.routes`: there is no reward `{name}`"))
+        let made = Registry::builtin().make(name, Options::new()).context("key `reward.routes`")?;
+        Ok(match made {
+            Made::Sample(reward) => router.route_named(pattern, name, reward),
+            Made::Group(reward) => router.route_groups(pattern, name, reward),
+        })
     })
 }
 

@@ -15,7 +15,7 @@ use rollpacker_dataflow::schema::{self, column};
 use rollpacker_dataflow::step::{PromptId, SampleId, Step};
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::{Capability, Concat, ConnectLoop};
-use rollpacker_stages::reward::{RewardError, Router, Sample, Score};
+use rollpacker_stages::reward::{Context, RewardError, Router, Sample, Score};
 use slab::Slab;
 
 use crate::overlap::Scoring;
@@ -134,7 +134,7 @@ fn score<'scope>(
 
 async fn timed(router: Router, sample: Sample, clock: Arc<dyn Clock>) -> Outcome {
     let begun = clock.now();
-    let score = router.score(&sample).await;
+    let score = router.score(&sample, &Context::new(clock.clone())).await;
     let done = clock.now();
     (score, Timing { took: done.since(begun), done })
 }
@@ -156,9 +156,9 @@ fn sample(step: Step, row: &Row) -> Sample {
             prompt: PromptId(batch.values::<UInt64Type>(column::PROMPT_ID).value(index)),
             sample: batch.values::<UInt32Type>(column::SAMPLE).value(index),
         },
+        row: batch.values::<UInt64Type>(column::ROW).value(index),
         data_source: text(column::DATA_SOURCE),
         messages: text(column::MESSAGES),
-        prompt_ids: batch.lists::<Int32Type>(column::PROMPT_IDS).get(index).to_vec(),
         response: text(column::RESPONSE_TEXT),
         response_length: batch.values::<UInt32Type>(column::RESPONSE_LENGTH).value(index),
         response_ids: batch.lists::<Int32Type>(column::RESPONSE_IDS).get(index).to_vec(),

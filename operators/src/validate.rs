@@ -13,7 +13,7 @@ use rollpacker_dataflow::schema;
 use rollpacker_dataflow::step::{PromptId, Step};
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::{Capability, Concat};
-use rollpacker_stages::reward::{Router, Sample};
+use rollpacker_stages::reward::{Context, Router, Sample};
 use rollpacker_stages::rollout::{Completion, Policy, Request, RolloutEngine, RolloutEvent};
 use rollpacker_stages::train::Metrics;
 use tokio::runtime::Handle;
@@ -66,8 +66,9 @@ impl Validator {
         let completions = self.generate(policy)?;
         let samples: Vec<Sample> =
             completions.iter().map(|completion| self.sample(completion)).collect();
-        let scores =
-            self.runtime.block_on(join_all(samples.iter().map(|sample| self.router.score(sample))));
+        let context = Context::detached();
+        let scores = samples.iter().map(|sample| self.router.score(sample, &context));
+        let scores = self.runtime.block_on(join_all(scores));
         let mut outcome = Outcome::default();
         let mut sources: BTreeMap<&str, (f64, f64)> = BTreeMap::new();
         for (sample, score) in samples.iter().zip(scores) {
@@ -117,9 +118,9 @@ impl Validator {
         let row = &self.prompts[index];
         Sample {
             id: completion.id,
+            row: row.row,
             data_source: row.data_source.clone(),
             messages: row.messages.clone(),
-            prompt_ids: row.prompt_ids.clone(),
             response: completion.text.clone(),
             response_length: completion.response_length,
             response_ids: completion.response_ids.clone(),

@@ -29,7 +29,8 @@ impl Raw {
         at_least("reward.num_workers", self.reward.num_workers, 1)?;
         one_of("algorithm.adv_estimator", &self.algorithm.adv_estimator, &["grpo", "rloo"])?;
         for reward in self.reward.routes.values() {
-            one_of("reward.routes", reward, rollpacker_stages::reward::builtin_names())?;
+            let registry = rollpacker_stages::reward::Registry::builtin();
+            one_of("reward.routes", reward, &registry.names().collect::<Vec<_>>())?;
         }
         within("actor.lr", actor.lr, |lr| lr > 0.0, "a finite number above 0")?;
         for (key, value) in [

@@ -25,7 +25,7 @@ use rollpacker_operators::trainer::TrainerThread;
 use rollpacker_operators::{
     AdvantageExt, GradientExt, GroupExt, RewardExt, RolloutExt, ScheduleExt, UpdateExt,
 };
-use rollpacker_stages::reward::{Reward, RewardError, Router, Sample, Score};
+use rollpacker_stages::reward::{Context, Reward, RewardError, Router, Sample, Score};
 use rollpacker_stages::rollout::{
     Completion, FinishReason, Policy, Request, RolloutEngine, RolloutEvent, Waker,
 };
@@ -131,7 +131,7 @@ impl Trainer for Spending {
 struct Slow(VirtualClock);
 
 impl Reward for Slow {
-    async fn score(&self, sample: &Sample) -> Result<Score, RewardError> {
+    async fn score(&self, sample: &Sample, _: &Context) -> Result<Score, RewardError> {
         self.0.sleep(Nanos(5 * SECOND)).await;
         Ok(f64::from(sample.response_length).into())
     }

@@ -36,7 +36,7 @@ use rollpacker_operators::trainer::TrainerThread;
 use rollpacker_operators::{
     AdvantageExt, GradientExt, GroupExt, RewardExt, RolloutExt, ScheduleExt, UpdateExt,
 };
-use rollpacker_stages::reward::{Reward, RewardError, Router, Sample, Score};
+use rollpacker_stages::reward::{Context, Reward, RewardError, Router, Sample, Score};
 use rollpacker_stages::rollout::{
     Completion, FinishReason, Policy, Request, RolloutEngine, RolloutError, RolloutEvent, Waker,
 };
@@ -225,7 +225,7 @@ impl Trainer for Remembering {
 pub struct Odd;
 
 impl Reward for Odd {
-    async fn score(&self, sample: &Sample) -> Result<Score, RewardError> {
+    async fn score(&self, sample: &Sample, _: &Context) -> Result<Score, RewardError> {
         Ok(((sample.response_ids.len() % 2) as f64).into())
     }
 }

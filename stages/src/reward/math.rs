@@ -1,26 +1,23 @@
 //! Answers that are numbers or short terms.
 
-use super::{Reward, RewardError, Sample, Score};
+use super::{Context, Reward, RewardError, Sample, Score};
 
 /// One point if the final answer of a response equals the ground truth, else none.
 ///
 /// The answer is what the response marks as such, the last marker winning: `\boxed{...}`, `#### ...`, `<answer>...</answer>`,
 /// `Answer: ...` or `A:...`. Numbers are equal by value (`1,000` is `1000.0`), everything else by its characters, blanks aside.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Math {
     /// Whether the last number of a response without a marker counts as its answer.
     pub last_number: bool,
 }
 
 impl Reward for Math {
-    async fn score(&self, sample: &Sample) -> Result<Score, RewardError> {
-        let truth = sample.ground_truth.as_deref().ok_or_else(|| RewardError::MissingField {
-            reward: "math",
-            field: "ground_truth",
-            data_source: sample.data_source.clone(),
-        })?;
-        Ok(f64::from(self.answer(&sample.response).is_some_and(|answer| equal(answer, truth)))
-            .into())
+    async fn score(&self, sample: &Sample, _: &Context) -> Result<Score, RewardError> {
+        let truth = sample.truth()?;
+        let answer = self.answer(&sample.response);
+        Ok(answer.is_some_and(|answer| equal(answer, truth)).into())
     }
 }
 

@@ -3,30 +3,47 @@
 //! A reward of one's own is one trait with one method:
 //!
 //! ```
-//! use rollpacker_stages::reward::{Reward, RewardError, Sample, Score};
+//! use rollpacker_stages::reward::{Context, Reward, RewardError, Sample, Score};
 //!
 //! /// One point for a response that is at most 20 characters long.
 //! struct Terse;
 //!
 //! impl Reward for Terse {
-//!     async fn score(&self, sample: &Sample) -> Result<Score, RewardError> {
-//!         Ok(Score::from(f64::from(sample.response.chars().count() <= 20)))
+//!     async fn score(&self, sample: &Sample, _: &Context) -> Result<Score, RewardError> {
+//!         Ok(Score::from(sample.response.chars().count() <= 20))
 //!     }
 //! }
 //! ```
+//!
+//! [`GroupReward`] sees all responses to a prompt at once. Everything else about rewards is made of these two: [`Router`] sends each
+//! sample to the reward of its data source, [`Registry`] makes rewards by the names that recipes use.
 
+mod context;
+mod error;
+mod group;
+mod limits;
 mod math;
+mod registry;
 mod router;
+mod score;
 pub mod simulated;
+mod weighted_sum;
 
-use std::collections::BTreeMap;
 use std::future::Future;
+use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use rollpacker_dataflow::step::SampleId;
 
+pub use context::Context;
+pub use error::{ErrorKind, OnError, RewardError};
+pub use group::{GroupReward, SharedGroupReward};
+pub use limits::{Execution, LimitRule, Limits};
 pub use math::Math;
-pub use router::{Router, builtin, builtin_names};
+pub use registry::{Made, NoOptions, Options, Registry, RegistryError};
+pub use router::{NoRoute, Router};
+pub use score::Score;
+pub use weighted_sum::WeightedSum;
 
 use crate::rollout::FinishReason;
 
@@ -35,12 +52,12 @@ use crate::rollout::FinishReason;
 pub struct Sample {
     /// Which response.
     pub id: SampleId,
+    /// Row of the dataset that the prompt is: the same in every epoch.
+    pub row: u64,
     /// Where the prompt comes from.
     pub data_source: String,
     /// The prompt as chat messages, a JSON array of `{role, content}`.
     pub messages: String,
-    /// The prompt as token ids.
-    pub prompt_ids: Vec<i32>,
     /// The response as text, special tokens left out.
     pub response: String,
     /// Tokens of the response: how many, also where an engine counts tokens without sampling them.
@@ -55,71 +72,95 @@ pub struct Sample {
     pub finish_reason: FinishReason,
 }
 
-/// What a reward says of a response.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Score {
-    /// The reward.
-    pub value: f64,
-    /// Its parts by name; averaged into the metrics `reward/<name>`.
-    pub components: BTreeMap<String, f64>,
-}
-
-impl From<f64> for Score {
-    fn from(value: f64) -> Self {
-        Self { value, components: BTreeMap::new() }
+impl Sample {
+    /// A response that ended by itself, outside of any run: for tests and tools.
+    #[must_use]
+    pub fn of(data_source: &str, response: &str, ground_truth: Option<&str>) -> Self {
+        Self {
+            id: SampleId::default(),
+            row: 0,
+            data_source: data_source.to_owned(),
+            messages: "[]".to_owned(),
+            response: response.to_owned(),
+            response_length: 0,
+            response_ids: Vec::new(),
+            ground_truth: ground_truth.map(str::to_owned),
+            extra_info: None,
+            finish_reason: FinishReason::Stop,
+        }
     }
-}
 
-/// Why a response could not be scored. Never turned into a silent 0.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum RewardError {
-    /// No reward is routed for the data source.
-    #[error("no reward for data_source `{data_source}`; there are routes for {routes}")]
-    NoRoute {
-        /// The data source.
-        data_source: String,
-        /// What is routed.
-        routes: String,
-    },
-    /// The dataset row lacks what the reward needs.
-    #[error(
-        "reward `{reward}` needs the field `{field}`, which the row of data_source `{data_source}` lacks"
-    )]
-    MissingField {
-        /// The reward.
-        reward: &'static str,
-        /// What it needs.
-        field: &'static str,
-        /// The data source.
-        data_source: String,
-    },
-    /// The reward failed.
-    #[error("reward `{reward}` failed: {reason}")]
-    Failed {
-        /// The reward.
-        reward: String,
-        /// What it said.
-        reason: String,
-    },
+    /// The reference answer.
+    ///
+    /// # Errors
+    /// [`RewardError::missing`] if the dataset row has none.
+    pub fn truth(&self) -> Result<&str, RewardError> {
+        let missing = || RewardError::missing("ground_truth", &self.data_source);
+        self.ground_truth.as_deref().ok_or_else(missing)
+    }
+
+    /// What else the dataset says, as a JSON object; empty if it says nothing.
+    ///
+    /// # Errors
+    /// If it is no JSON object.
+    pub fn extra(&self) -> Result<serde_json::Map<String, serde_json::Value>, RewardError> {
+        let Some(text) = self.extra_info.as_deref() else { return Ok(serde_json::Map::new()) };
+        serde_json::from_str(text).map_err(|error| {
+            RewardError::fatal(format_args!(
+                "field `extra_info`: expected a JSON object, found {error}"
+            ))
+        })
+    }
 }
 
 /// Something that scores responses, beside the rollout, as they arrive.
 ///
 /// # Contract
 /// Called concurrently, from several threads. The future is dropped when the score is no longer wanted, and must then leave nothing
-/// running. A response that is merely wrong is a low score, never an error.
+/// running. It must not hold its thread: what computes for long or blocks goes through `from_fn`. A response that is merely wrong is a
+/// low score, never an error.
 pub trait Reward: Send + Sync + 'static {
     /// Scores one response.
-    fn score(&self, sample: &Sample) -> impl Future<Output = Result<Score, RewardError>> + Send;
+    fn score(
+        &self,
+        sample: &Sample,
+        context: &Context,
+    ) -> impl Future<Output = Result<Score, RewardError>> + Send;
 }
 
 /// [`Reward`] behind a pointer.
-pub(crate) trait DynReward: Send + Sync {
-    fn score<'a>(&'a self, sample: &'a Sample) -> BoxFuture<'a, Result<Score, RewardError>>;
+trait DynReward: Send + Sync + 'static {
+    fn score<'a>(
+        &'a self,
+        sample: &'a Sample,
+        context: &'a Context,
+    ) -> BoxFuture<'a, Result<Score, RewardError>>;
 }
 
 impl<R: Reward> DynReward for R {
-    fn score<'a>(&'a self, sample: &'a Sample) -> BoxFuture<'a, Result<Score, RewardError>> {
-        Box::pin(Reward::score(self, sample))
+    fn score<'a>(
+        &'a self,
+        sample: &'a Sample,
+        context: &'a Context,
+    ) -> BoxFuture<'a, Result<Score, RewardError>> {
+        Box::pin(Reward::score(self, sample, context))
+    }
+}
+
+/// A reward that is shared.
+#[derive(Clone)]
+pub struct SharedReward(Arc<dyn DynReward>);
+
+impl SharedReward {
+    /// Shares a reward.
+    #[must_use]
+    pub fn new(reward: impl Reward) -> Self {
+        Self(Arc::new(reward))
+    }
+}
+
+impl Reward for SharedReward {
+    async fn score(&self, sample: &Sample, context: &Context) -> Result<Score, RewardError> {
+        self.0.score(sample, context).await
     }
 }

@@ -1,45 +1,129 @@
 //! Which reward scores which data source.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
-use super::{DynReward, Math, Reward, RewardError, Sample, Score};
+use super::group::SharedGroupReward;
+use super::{Context, GroupReward, OnError, Reward, RewardError, Sample, Score, SharedReward};
 
 /// Routes responses to rewards by their data source. Clones share the rewards.
 ///
 /// A route is an exact data source, a prefix that ends in `*`, or `*` for everything else. The longest match wins.
 #[derive(Clone, Default)]
 pub struct Router {
-    routes: BTreeMap<String, Arc<dyn DynReward>>,
+    routes: BTreeMap<String, Route>,
+}
+
+#[derive(Clone)]
+struct Route {
+    name: String,
+    reward: Option<SharedReward>,
+    group: Option<SharedGroupReward>,
+    on_error: OnError,
+}
+
+/// No reward is routed for a data source.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no reward for data_source `{data_source}`; there are routes for {routes}")]
+pub struct NoRoute {
+    /// The data source.
+    pub data_source: String,
+    /// What is routed.
+    pub routes: String,
 }
 
 impl Router {
-    /// Adds a route; replaces an earlier one for the same pattern.
+    /// Adds a route, known in errors by its pattern; replaces an earlier reward for the same pattern.
     #[must_use]
-    pub fn route(mut self, pattern: &str, reward: impl Reward) -> Self {
-        self.routes.insert(pattern.to_owned(), Arc::new(reward));
+    pub fn route(self, pattern: &str, reward: impl Reward) -> Self {
+        self.route_named(pattern, pattern, reward)
+    }
+
+    /// Adds a route to a reward that errors call `name`.
+    #[must_use]
+    pub fn route_named(mut self, pattern: &str, name: &str, reward: impl Reward) -> Self {
+        let route = self.entry(pattern, name);
+        route.reward = Some(SharedReward::new(reward));
         self
+    }
+
+    /// Adds a reward for whole groups to the route of a pattern: beside the samples' own, or alone.
+    #[must_use]
+    pub fn route_groups(mut self, pattern: &str, name: &str, reward: impl GroupReward) -> Self {
+        let route = self.entry(pattern, name);
+        route.group = Some(SharedGroupReward::new(reward));
+        self
+    }
+
+    /// Says what an error does on the route of a pattern; without it, the run ends.
+    #[must_use]
+    pub fn on_error(mut self, pattern: &str, on_error: OnError) -> Self {
+        if let Some(route) = self.routes.get_mut(pattern) {
+            route.on_error = on_error;
+        }
+        self
+    }
+
+    fn entry(&mut self, pattern: &str, name: &str) -> &mut Route {
+        let route = self.routes.entry(pattern.to_owned()).or_insert_with(|| Route {
+            name: String::new(),
+            reward: None,
+            group: None,
+            on_error: OnError::default(),
+        });
+        name.clone_into(&mut route.name);
+        route
     }
 
     /// Whether a data source has a reward.
     ///
     /// # Errors
-    /// [`RewardError::NoRoute`] if it has none.
-    pub fn check(&self, data_source: &str) -> Result<(), RewardError> {
+    /// [`NoRoute`] if it has none.
+    pub fn check(&self, data_source: &str) -> Result<(), NoRoute> {
         self.find(data_source).map(drop)
     }
 
-    /// Scores a response by the reward of its data source.
+    /// Scores a response by the reward of its data source; 0 if it has one for groups only.
     ///
     /// # Errors
     /// If there is no such reward, or what it returns.
-    pub async fn score(&self, sample: &Sample) -> Result<Score, RewardError> {
-        self.find(&sample.data_source)?.score(sample).await
+    pub async fn score(&self, sample: &Sample, context: &Context) -> Result<Score, RewardError> {
+        let route = self.find(&sample.data_source).map_err(RewardError::fatal)?;
+        let Some(reward) = &route.reward else { return Ok(Score::default()) };
+        reward.score(sample, context).await.map_err(|error| error.named(&route.name))
     }
 
-    fn find(&self, data_source: &str) -> Result<&dyn DynReward, RewardError> {
-        if let Some(reward) = self.routes.get(data_source) {
-            return Ok(reward.as_ref());
+    /// Whether complete groups of any data source are scored.
+    #[must_use]
+    pub fn scores_groups(&self) -> bool {
+        self.routes.values().any(|route| route.group.is_some())
+    }
+
+    /// Scores a complete group by the group reward of its data source; `None` if it has none.
+    ///
+    /// # Errors
+    /// If there is no route, or what the reward returns.
+    pub async fn score_group(
+        &self,
+        group: &[Sample],
+        context: &Context,
+    ) -> Option<Result<Vec<Score>, RewardError>> {
+        let route = match self.find(&group.first()?.data_source) {
+            Ok(route) => route,
+            Err(error) => return Some(Err(RewardError::fatal(error))),
+        };
+        let scores = route.group.as_ref()?.score(group, context).await;
+        Some(scores.map_err(|error| error.named(&route.name)))
+    }
+
+    /// What an error of a data source's reward does.
+    #[must_use]
+    pub fn on_error_of(&self, data_source: &str) -> OnError {
+        self.find(data_source).map_or(OnError::Fail, |route| route.on_error)
+    }
+
+    fn find(&self, data_source: &str) -> Result<&Route, NoRoute> {
+        if let Some(route) = self.routes.get(data_source) {
+            return Ok(route);
         }
         let fits = |pattern: &str| {
             pattern.strip_suffix('*').is_some_and(|prefix| data_source.starts_with(prefix))
@@ -49,27 +133,11 @@ impl Router {
             .iter()
             .filter(|(pattern, _)| fits(pattern))
             .max_by_key(|(pattern, _)| pattern.len());
-        longest.map(|(_, reward)| reward.as_ref()).ok_or_else(|| RewardError::NoRoute {
+        longest.map(|(_, route)| route).ok_or_else(|| NoRoute {
             data_source: data_source.to_owned(),
             routes: self.routes.keys().map(String::as_str).collect::<Vec<_>>().join(", "),
         })
     }
-}
-
-/// The built-in rewards by the names that recipes use; adds one as a route. `None` if there is none of that name.
-#[must_use]
-pub fn builtin(router: Router, pattern: &str, name: &str) -> Option<Router> {
-    match name {
-        "math" => Some(router.route(pattern, Math::default())),
-        "math_flexible" => Some(router.route(pattern, Math { last_number: true })),
-        _ => None,
-    }
-}
-
-/// Names that [`builtin`] knows.
-#[must_use]
-pub fn builtin_names() -> &'static [&'static str] {
-    &["math", "math_flexible"]
 }
 
 #[cfg(test)]
@@ -81,24 +149,29 @@ mod tests {
     struct Constant(f64);
 
     impl Reward for Constant {
-        async fn score(&self, _: &Sample) -> Result<Score, RewardError> {
+        async fn score(&self, _: &Sample, _: &Context) -> Result<Score, RewardError> {
             Ok(self.0.into())
         }
     }
 
-    fn sample(data_source: &str) -> Sample {
-        Sample {
-            response_length: 0,
-            id: Default::default(),
-            data_source: data_source.to_owned(),
-            messages: String::new(),
-            prompt_ids: Vec::new(),
-            response: String::new(),
-            response_ids: Vec::new(),
-            ground_truth: None,
-            extra_info: None,
-            finish_reason: crate::rollout::FinishReason::Stop,
+    struct Fails;
+
+    impl Reward for Fails {
+        async fn score(&self, _: &Sample, _: &Context) -> Result<Score, RewardError> {
+            Err(RewardError::retryable("busy"))
         }
+    }
+
+    struct OneShort;
+
+    impl GroupReward for OneShort {
+        async fn score(&self, group: &[Sample], _: &Context) -> Result<Vec<Score>, RewardError> {
+            Ok(vec![Score::default(); group.len() - 1])
+        }
+    }
+
+    fn sample(data_source: &str) -> Sample {
+        Sample::of(data_source, "", None)
     }
 
     #[test]
@@ -107,8 +180,10 @@ mod tests {
             .route("*", Constant(0.0))
             .route("openai/*", Constant(1.0))
             .route("openai/gsm8k", Constant(2.0));
-        let score =
-            |data_source| block_on(router.score(&sample(data_source))).expect("routed").value;
+        let context = Context::detached();
+        let score = |data_source| {
+            block_on(router.score(&sample(data_source), &context)).expect("routed").value
+        };
         assert_eq!(
             ["x", "openai/x", "openai/gsm8k", "openai/gsm8k2"].map(score),
             [0.0, 1.0, 2.0, 1.0]
@@ -118,8 +193,27 @@ mod tests {
     #[test]
     fn a_data_source_without_a_reward_is_named() {
         let router = Router::default().route("a/*", Constant(0.0)).route("b", Constant(0.0));
-        let error = block_on(router.score(&sample("c"))).expect_err("no route");
+        let error = router.check("c").expect_err("no route");
         assert_eq!(error.to_string(), "no reward for data_source `c`; there are routes for a/*, b");
-        assert_eq!(router.check("c"), Err(error));
+    }
+
+    #[test]
+    fn an_error_bears_the_name_of_the_reward_and_does_what_its_route_says() {
+        let router =
+            Router::default().route_named("*", "flaky", Fails).on_error("*", OnError::DropGroup);
+        let error = block_on(router.score(&sample("x"), &Context::detached())).expect_err("fails");
+        assert_eq!(error.to_string(), "reward `flaky`: failed for now: busy");
+        assert_eq!(router.on_error_of("x"), OnError::DropGroup);
+    }
+
+    #[test]
+    fn a_group_reward_owes_one_score_a_response() {
+        let router = Router::default().route_groups("*", "short", OneShort);
+        let group = [sample("x"), sample("x")];
+        let context = Context::detached();
+        let scores = block_on(router.score_group(&group, &context)).expect("routed");
+        let reason = "reward `short`: failed: expected 2 scores for a group, found 1";
+        assert_eq!(scores.expect_err("one is missing").to_string(), reason);
+        assert_eq!(block_on(router.score(&group[0], &context)), Ok(Score::default()));
     }
 }

@@ -30,7 +30,7 @@ mod slot;
 mod verdict;
 mod zygote;
 
-pub use check::Check;
+pub use check::{Call, Check, Json, Stdio};
 pub use config::{Isolation, Language, SandboxConfig};
 pub use error::SandboxError;
 pub use job::Job;

@@ -28,6 +28,8 @@ const LOADER: &str = "import json, os, struct\n\
     scope['main'](boot)\n";
 
 const MODULES: &[(&str, &str)] = &[
+    ("wire", include_str!("python/wire.py")),
+    ("pytest_shim", include_str!("python/pytest_shim.py")),
     ("solution", include_str!("python/solution.py")),
     ("checker", include_str!("python/checker.py")),
 ];

@@ -14,7 +14,7 @@ use rollpacker_dataflow::clock::{Clock, Nanos, VirtualClock};
 use serde::{Deserialize, Serialize};
 
 use self::queue::Controller;
-use super::{Reward, RewardError, Router, Sample, Score};
+use super::{Context, Reward, RewardError, Router, Sample, Score};
 use crate::cluster::Calibration;
 use crate::rollout::FinishReason;
 use crate::rollout::simulated::lengths::{Draw, LengthModel};
@@ -84,7 +84,7 @@ pub struct SimulatedJudge {
 }
 
 impl Reward for SimulatedMath {
-    async fn score(&self, sample: &Sample) -> Result<Score, RewardError> {
+    async fn score(&self, sample: &Sample, _: &Context) -> Result<Score, RewardError> {
         self.course.begin().await;
         self.course.end(self.seconds).await;
         Ok(self.course.outcome(sample))
@@ -92,7 +92,7 @@ impl Reward for SimulatedMath {
 }
 
 impl Reward for SimulatedJudge {
-    async fn score(&self, sample: &Sample) -> Result<Score, RewardError> {
+    async fn score(&self, sample: &Sample, _: &Context) -> Result<Score, RewardError> {
         self.course.begin().await;
         self.course.end(self.seconds).await;
         Ok(self.course.outcome(sample))
@@ -150,7 +150,7 @@ impl Course {
     }
 
     fn outcome(&self, sample: &Sample) -> Score {
-        let chance = self.lengths.prompt(row(sample)).pass_rate;
+        let chance = self.lengths.prompt(sample.row).pass_rate;
         let right = self.draw(What::Score, sample).uniform() < chance;
         f64::from(right && sample.finish_reason != FinishReason::Length).into()
     }
@@ -169,11 +169,6 @@ impl Course {
         let seen = end.div_ceil(self.report_interval) * self.report_interval;
         self.clock.sleep(Nanos(seen).since(now)).await;
     }
-}
-
-/// The dataset row that a simulated prompt stands for.
-fn row(sample: &Sample) -> u64 {
-    sample.prompt_ids.first().map_or(0, |id| u64::from(id.unsigned_abs()))
 }
 
 #[cfg(test)]

@@ -4,9 +4,9 @@ use rollpacker_dataflow::clock::{Clock, Nanos};
 use serde::{Deserialize, Serialize};
 
 use super::queue::Slots;
-use super::{Course, SimulatedRewardsConfig, What, row};
+use super::{Course, SimulatedRewardsConfig, What};
 use crate::cluster::{Calibration, calibration};
-use crate::reward::{Reward, RewardError, Sample, Score};
+use crate::reward::{Context, Reward, RewardError, Sample, Score};
 use crate::rollout::simulated::lengths::{correlated, normal_cdf};
 
 /// How long a sandbox waits for a run.
@@ -79,7 +79,7 @@ impl SimulatedSandbox {
 
     /// How long runs for the task take beside those for others, in standard deviations.
     fn task(&self, sample: &Sample) -> f64 {
-        self.course.draw_of_row(What::TaskTime, row(sample)).normal()
+        self.course.draw_of_row(What::TaskTime, sample.row).normal()
     }
 
     fn loading(&self) -> f64 {
@@ -88,7 +88,7 @@ impl SimulatedSandbox {
 }
 
 impl Reward for SimulatedSandbox {
-    async fn score(&self, sample: &Sample) -> Result<Score, RewardError> {
+    async fn score(&self, sample: &Sample, _: &Context) -> Result<Score, RewardError> {
         self.course.begin().await;
         let limit = self.limit(sample);
         let taken = self.run(sample).filter(|seconds| *seconds < limit);

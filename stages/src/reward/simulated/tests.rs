@@ -1,4 +1,4 @@
-use std::task::{Context, Poll, Waker};
+use std::task::{self, Poll, Waker};
 
 use futures::FutureExt;
 use futures::stream::{FuturesUnordered, StreamExt};
@@ -27,9 +27,9 @@ fn config() -> SimulatedRewardsConfig {
 fn sample(data_source: &str, prompt: u64, sample: u32) -> Sample {
     Sample {
         id: SampleId { step: Step(0), prompt: PromptId(prompt), sample },
+        row: prompt,
         data_source: data_source.to_owned(),
         messages: String::new(),
-        prompt_ids: vec![prompt as i32],
         response: String::new(),
         response_length: 10,
         response_ids: Vec::new(),
@@ -43,10 +43,11 @@ fn sample(data_source: &str, prompt: u64, sample: u32) -> Sample {
 fn score(config: &SimulatedRewardsConfig, samples: Vec<Sample>) -> Vec<(f64, f64)> {
     let clock = VirtualClock::default();
     let router = simulated_router(config, &Calibration::default(), lengths(), &clock);
-    let scoring = |(at, sample)| router.score(sample).map(move |score| (at, score));
+    let asked = Context::new(Arc::new(clock.clone()));
+    let scoring = |(at, sample)| router.score(sample, &asked).map(move |score| (at, score));
     let mut waiting: FuturesUnordered<_> = samples.iter().enumerate().map(scoring).collect();
     let mut found = vec![(0.0, 0.0); samples.len()];
-    let mut context = Context::from_waker(Waker::noop());
+    let mut context = task::Context::from_waker(Waker::noop());
     loop {
         while let Poll::Ready(Some((at, score))) = waiting.poll_next_unpin(&mut context) {
             found[at] = (clock.now().as_secs_f64(), score.expect("it scores").value);

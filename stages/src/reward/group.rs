@@ -1,0 +1,66 @@
+//! Rewards that compare the responses to a prompt.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+
+use super::{Context, RewardError, Sample, Score};
+
+/// Something that scores the responses of a group together: a comparison, a vote, a bonus for what is rare among them.
+///
+/// # Contract
+/// As [`Reward`](super::Reward). Called once the group is complete, with the responses that are trained on and no others; what it says
+/// is added to what the samples' own reward said.
+pub trait GroupReward: Send + Sync + 'static {
+    /// Scores the responses of a group: one score each, in their order.
+    fn score(
+        &self,
+        group: &[Sample],
+        context: &Context,
+    ) -> impl Future<Output = Result<Vec<Score>, RewardError>> + Send;
+}
+
+trait DynGroupReward: Send + Sync + 'static {
+    fn score<'a>(
+        &'a self,
+        group: &'a [Sample],
+        context: &'a Context,
+    ) -> BoxFuture<'a, Result<Vec<Score>, RewardError>>;
+}
+
+impl<R: GroupReward> DynGroupReward for R {
+    fn score<'a>(
+        &'a self,
+        group: &'a [Sample],
+        context: &'a Context,
+    ) -> BoxFuture<'a, Result<Vec<Score>, RewardError>> {
+        Box::pin(GroupReward::score(self, group, context))
+    }
+}
+
+/// A group reward that is shared.
+#[derive(Clone)]
+pub struct SharedGroupReward(Arc<dyn DynGroupReward>);
+
+impl SharedGroupReward {
+    /// Shares a reward.
+    #[must_use]
+    pub fn new(reward: impl GroupReward) -> Self {
+        Self(Arc::new(reward))
+    }
+}
+
+impl GroupReward for SharedGroupReward {
+    async fn score(&self, group: &[Sample], context: &Context) -> Result<Vec<Score>, RewardError> {
+        let scores = self.0.score(group, context).await?;
+        if scores.len() == group.len() {
+            return Ok(scores);
+        }
+        Err(RewardError::fatal(format_args!(
+            "expected {} scores for a group, found {}",
+            group.len(),
+            scores.len()
+        )))
+    }
+}

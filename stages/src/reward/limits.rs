@@ -1,0 +1,108 @@
+//! How long a test case may run.
+
+use std::sync::Arc;
+
+use rollpacker_dataflow::clock::Nanos;
+use serde::{Deserialize, Serialize};
+
+/// How the limit of a test case follows from what is known of it (RollPacker, section 4.3).
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LimitRule {
+    /// The least limit.
+    pub min: Nanos,
+    /// The limit of a case of which nothing is known, and the greatest.
+    pub max: Nanos,
+    /// Factor on the longest correct execution.
+    pub slack: f64,
+}
+
+impl Default for LimitRule {
+    /// 2 s, 30 s and 1.5, as in the paper.
+    fn default() -> Self {
+        Self { min: Nanos(2_000_000_000), max: Nanos(30_000_000_000), slack: 1.5 }
+    }
+}
+
+impl LimitRule {
+    /// `min(max(T_min, slack * T_anchor), T_max)`, or `T_max` without an anchor.
+    #[must_use]
+    pub fn limit(&self, anchor: Option<Nanos>) -> Nanos {
+        let scaled = |anchor: Nanos| Nanos::from_secs_f64(self.slack * anchor.as_secs_f64());
+        anchor.map_or(self.max, |anchor| scaled(anchor).max(self.min).min(self.max))
+    }
+}
+
+/// The limits of the test cases of one prompt.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Limits {
+    /// How a limit follows from an anchor.
+    pub rule: LimitRule,
+    /// The longest correct execution of each case so far, in the order of the cases; missing ones are not known.
+    pub anchors: Arc<[Option<Nanos>]>,
+    /// Whether an execution that reaches its limit goes on to the greatest one, to learn whether it was right to end it. It counts as
+    /// ended at its limit all the same.
+    pub audit: bool,
+}
+
+impl Limits {
+    /// The same limit for every case.
+    #[must_use]
+    pub fn fixed(limit: Nanos) -> Self {
+        let rule = LimitRule { min: limit, max: limit, ..LimitRule::default() };
+        Self { rule, ..Self::default() }
+    }
+
+    /// The limit of a case; `reference` is what its dataset says that it takes, used until a correct execution is known.
+    #[must_use]
+    pub fn of(&self, case: usize, reference: Option<Nanos>) -> Nanos {
+        self.rule.limit(self.anchors.get(case).copied().flatten().or(reference))
+    }
+
+    /// How long an execution of the case is let run: its limit, or the greatest where it is audited.
+    #[must_use]
+    pub fn run_for(&self, case: usize, reference: Option<Nanos>) -> Nanos {
+        if self.audit { self.rule.max } else { self.of(case, reference) }
+    }
+}
+
+/// One execution of a test case: what limits are learned from.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Execution {
+    /// Which of the prompt's test cases, from 0.
+    pub case: u32,
+    /// How long it ran.
+    pub took: Nanos,
+    /// What it was allowed.
+    pub limit: Nanos,
+    /// Whether it ended with the right result, also where that was after its limit (an audit).
+    pub correct: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_is_scaled_and_bounded() {
+        let limits = Limits {
+            anchors: [Some(0.5), None, Some(4.0), Some(100.0)]
+                .map(|anchor| anchor.map(Nanos::from_secs_f64))
+                .into(),
+            ..Limits::default()
+        };
+        let limit =
+            |case, reference: Option<f64>| limits.of(case, reference.map(Nanos::from_secs_f64));
+        let seconds = Nanos::from_secs_f64;
+        let unaided = [0, 1, 2, 3, 4].map(|case| limit(case, None));
+        assert_eq!(unaided, [2.0, 30.0, 6.0, 30.0, 30.0].map(seconds));
+        assert_eq!([0, 1, 4].map(|case| limit(case, Some(8.0))), [2.0, 12.0, 12.0].map(seconds));
+    }
+
+    #[test]
+    fn an_audit_runs_to_the_greatest_limit() {
+        let limits = Limits { anchors: [Some(Nanos(1))].into(), audit: true, ..Limits::default() };
+        assert_eq!(limits.run_for(0, None), LimitRule::default().max);
+        assert_eq!(limits.of(0, None), LimitRule::default().min);
+    }
+}

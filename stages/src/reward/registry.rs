@@ -1,0 +1,161 @@
+//! Rewards by name.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::de::DeserializeOwned;
+
+use super::group::SharedGroupReward;
+use super::{GroupReward, Math, Reward, SharedReward};
+
+/// Options of a reward, as a recipe has them.
+pub type Options = serde_json::Map<String, serde_json::Value>;
+
+/// A reward as the registry makes it.
+#[derive(Clone)]
+pub enum Made {
+    /// Of single samples.
+    Sample(SharedReward),
+    /// Of whole groups.
+    Group(SharedGroupReward),
+}
+
+type Make = Arc<dyn Fn(Options) -> Result<Made, RegistryError> + Send + Sync>;
+
+/// Why a reward cannot be made.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RegistryError {
+    /// There is no reward of the name.
+    #[error("there is no reward `{name}`; there are {known}")]
+    Unknown {
+        /// The name.
+        name: String,
+        /// The names that there are.
+        known: String,
+    },
+    /// An option is wrong.
+    #[error("{}{reason}", if key.is_empty() { String::new() } else { format!("`{key}`: ") })]
+    Option {
+        /// The option; empty if the fault is in none alone.
+        key: String,
+        /// Expected and found.
+        reason: String,
+    },
+    /// The reward cannot start.
+    #[error("{0}")]
+    Start(String),
+}
+
+/// Rewards by the names that recipes use. A name of one's own is one call.
+///
+/// ```
+/// use rollpacker_stages::reward::{Context, Registry, Reward, RewardError, Sample, Score};
+///
+/// #[derive(Default, serde::Deserialize)]
+/// #[serde(default, deny_unknown_fields)]
+/// struct Terse { characters: usize }
+///
+/// impl Reward for Terse {
+///     async fn score(&self, sample: &Sample, _: &Context) -> Result<Score, RewardError> {
+///         Ok(Score::from(sample.response.chars().count() <= self.characters))
+///     }
+/// }
+///
+/// let registry = Registry::builtin().with("terse", |terse: Terse| Ok(terse));
+/// assert!(registry.names().any(|name| name == "terse"));
+/// ```
+#[derive(Clone, Default)]
+pub struct Registry {
+    makers: BTreeMap<String, Make>,
+}
+
+impl Registry {
+    /// The rewards that come with the project.
+    #[must_use]
+    pub fn builtin() -> Self {
+        Self::default()
+            .with("math", |math: Math| Ok(math))
+            .with("math_flexible", |_: NoOptions| Ok(Math { last_number: true }))
+    }
+
+    /// The same registry with a further reward, made of its options; replaces one of the same name.
+    #[must_use]
+    pub fn with<O: DeserializeOwned, R: Reward>(
+        self,
+        name: &str,
+        make: impl Fn(O) -> Result<R, RegistryError> + Send + Sync + 'static,
+    ) -> Self {
+        self.insert(name, move |options| Ok(Made::Sample(SharedReward::new(make(read(options)?)?))))
+    }
+
+    /// The same registry with a further reward of groups.
+    #[must_use]
+    pub fn with_group<O: DeserializeOwned, R: GroupReward>(
+        self,
+        name: &str,
+        make: impl Fn(O) -> Result<R, RegistryError> + Send + Sync + 'static,
+    ) -> Self {
+        self.insert(name, move |options| {
+            Ok(Made::Group(SharedGroupReward::new(make(read(options)?)?)))
+        })
+    }
+
+    fn insert(
+        mut self,
+        name: &str,
+        make: impl Fn(Options) -> Result<Made, RegistryError> + Send + Sync + 'static,
+    ) -> Self {
+        self.makers.insert(name.to_owned(), Arc::new(make));
+        self
+    }
+
+    /// The names that there are, in order.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.makers.keys().map(String::as_str)
+    }
+
+    /// Makes the reward of a name.
+    ///
+    /// # Errors
+    /// If there is none of that name, an option is wrong, or the reward cannot start.
+    pub fn make(&self, name: &str, options: Options) -> Result<Made, RegistryError> {
+        let unknown = || RegistryError::Unknown {
+            name: name.to_owned(),
+            known: self.names().collect::<Vec<_>>().join(", "),
+        };
+        self.makers.get(name).ok_or_else(unknown)?(options)
+    }
+}
+
+/// For rewards that have no options: any is an error.
+#[derive(Clone, Copy, Debug, Default, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NoOptions {}
+
+fn read<O: DeserializeOwned>(options: Options) -> Result<O, RegistryError> {
+    serde_path_to_error::deserialize(serde_json::Value::Object(options)).map_err(|error| {
+        let path = error.path().to_string();
+        let key = if path == "." { String::new() } else { path };
+        RegistryError::Option { key, reason: error.into_inner().to_string() }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(name: &str, options: &str) -> String {
+        let options = serde_json::from_str(options).expect("JSON");
+        match Registry::builtin().make(name, options) {
+            Ok(_) => panic!("`{name}` was made"),
+            Err(error) => error.to_string(),
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_made_is_named() {
+        assert!(error("mth", "{}").starts_with("there is no reward `mth`; there are math, "));
+        assert!(error("math", r#"{"last_number": 3}"#).starts_with("`last_number`: invalid type"));
+        assert!(error("math", r#"{"lst": true}"#).contains("unknown field `lst`"));
+    }
+}

@@ -1,0 +1,92 @@
+//! Several rewards as one.
+
+use futures::future::join_all;
+
+use super::{Context, ErrorKind, Reward, RewardError, Sample, Score, SharedReward};
+
+/// The weighted sum of rewards, asked at the same time. One that is [not applicable](ErrorKind::NotApplicable) counts for nothing; the
+/// sum is not applicable if none of them is.
+#[derive(Clone, Default)]
+pub struct WeightedSum {
+    terms: Vec<(String, f64, SharedReward)>,
+}
+
+impl WeightedSum {
+    /// The sum with a further term. Its parts and labels keep their names under `<name>/`, and `<name>` is its value before weighting.
+    #[must_use]
+    pub fn with(mut self, name: &str, weight: f64, reward: impl Reward) -> Self {
+        self.terms.push((name.to_owned(), weight, SharedReward::new(reward)));
+        self
+    }
+}
+
+impl Reward for WeightedSum {
+    async fn score(&self, sample: &Sample, context: &Context) -> Result<Score, RewardError> {
+        let scores =
+            join_all(self.terms.iter().map(|(_, _, reward)| reward.score(sample, context))).await;
+        let mut sum = Score::default();
+        let mut applicable = false;
+        for ((name, weight, _), score) in self.terms.iter().zip(scores) {
+            match score {
+                Ok(score) => add(&mut sum, name, *weight, score),
+                Err(error) if error.kind == ErrorKind::NotApplicable => continue,
+                Err(error) => return Err(error.named(name)),
+            }
+            applicable = true;
+        }
+        let none = || RewardError::not_applicable("none of its terms is");
+        applicable.then_some(sum).ok_or_else(none)
+    }
+}
+
+fn add(sum: &mut Score, name: &str, weight: f64, score: Score) {
+    let Score { value, components, labels, token_values, executions } = score;
+    sum.value += weight * value;
+    sum.components.insert(name.to_owned(), value);
+    sum.components
+        .extend(components.into_iter().map(|(part, value)| (format!("{name}/{part}"), value)));
+    sum.labels.extend(labels.into_iter().map(|(part, text)| (format!("{name}/{part}"), text)));
+    sum.token_values.resize(sum.token_values.len().max(token_values.len()), 0.0);
+    for (sum, value) in sum.token_values.iter_mut().zip(token_values) {
+        *sum += weight as f32 * value;
+    }
+    sum.executions.extend(executions);
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::executor::block_on;
+
+    use super::*;
+
+    struct Says(Result<f64, RewardError>);
+
+    impl Reward for Says {
+        async fn score(&self, _: &Sample, _: &Context) -> Result<Score, RewardError> {
+            Ok(Score::from(self.0.clone()?).component("part", 3.0))
+        }
+    }
+
+    fn sum(terms: [Result<f64, RewardError>; 2]) -> Result<Score, RewardError> {
+        let [one, two] = terms.map(Says);
+        let sum = WeightedSum::default().with("one", 0.5, one).with("two", 2.0, two);
+        block_on(sum.score(&Sample::of("any", "", None), &Context::detached()))
+    }
+
+    #[test]
+    fn terms_are_weighted_and_named() {
+        let score = sum([Ok(1.0), Ok(0.25)]).expect("both apply");
+        let parts = [("one", 1.0), ("one/part", 3.0), ("two", 0.25), ("two/part", 3.0)]
+            .map(|(name, value)| (name.to_owned(), value));
+        assert_eq!((score.value, score.components), (1.0, parts.into()));
+    }
+
+    #[test]
+    fn what_is_not_applicable_is_left_out_and_what_fails_is_named() {
+        let absent = || Err(RewardError::not_applicable("no"));
+        assert_eq!(sum([absent(), Ok(0.25)]).expect("one applies").value, 0.5);
+        assert_eq!(sum([absent(), absent()]).expect_err("none").kind, ErrorKind::NotApplicable);
+        let error = sum([Ok(1.0), Err(RewardError::retryable("busy"))]).expect_err("one fails");
+        assert_eq!(error.to_string(), "reward `two`: failed for now: busy");
+    }
+}
