@@ -142,8 +142,16 @@ mod tests {
     #[test]
     fn numbers_go_to_the_checker_as_they_are_written() {
         let long = "[123456789012345678901234567890, 0.10]";
-        let call = Call { arguments: vec![Json::parse(long).expect("JSON")], expected: vec![Json::text("a\"b")] };
-        let check = Check::Calls { function: "f".into(), cases: vec![call], prelude: false, stop_at_failure: false };
+        let call = Call {
+            arguments: vec![Json::parse(long).expect("JSON")],
+            expected: vec![Json::text("a\"b")],
+        };
+        let check = Check::Calls {
+            function: "f".into(),
+            cases: vec![call],
+            prelude: false,
+            stop_at_failure: false,
+        };
         let text = serde_json::to_string(&check.stopping_at_failure()).expect("it is written");
         let expected = format!(
             r#"{{"kind":"calls","function":"f","cases":[{{"arguments":[{long}],"expected":["a\"b"]}}],"prelude":false,"stop_at_failure":true}}"#

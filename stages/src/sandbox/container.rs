@@ -11,7 +11,8 @@ use super::config::SandboxConfig;
 use super::interpreter::Interpreter;
 
 /// The system's programs and libraries. What is a link here is one there.
-const SYSTEM: &[&str] = &["/bin", "/lib", "/lib32", "/lib64", "/sbin", "/usr", "/etc/alternatives", "/etc/ld.so.cache"];
+const SYSTEM: &[&str] =
+    &["/bin", "/lib", "/lib32", "/lib64", "/sbin", "/usr", "/etc/alternatives", "/etc/ld.so.cache"];
 const DEVICES: &[&str] = &["/dev/null", "/dev/random", "/dev/urandom", "/dev/zero"];
 /// Where each job mounts its own.
 const MOUNT_POINTS: &[&str] = &["/dev/shm", "/tmp"];
@@ -28,9 +29,16 @@ pub(super) fn root() -> std::io::Result<TempDir> {
 }
 
 /// The container of a slot. Root keeps its user namespace, and becomes nobody in the zygote; any other user gets one.
-pub(super) fn container(config: &SandboxConfig, interpreter: &Interpreter, root: &Path, privileged: bool) -> Container {
+pub(super) fn container(
+    config: &SandboxConfig,
+    interpreter: &Interpreter,
+    root: &Path,
+    privileged: bool,
+) -> Container {
     let mut container = if privileged { Container::empty() } else { Container::new() };
-    for namespace in [Namespace::Mount, Namespace::Pid, Namespace::Network, Namespace::Ipc, Namespace::Uts] {
+    for namespace in
+        [Namespace::Mount, Namespace::Pid, Namespace::Network, Namespace::Ipc, Namespace::Uts]
+    {
         container.unshare(namespace);
     }
     container.rootdir(root).procfsmount("/proc").hostname("sandbox").runctl(Runctl::MountFallback);
@@ -38,7 +46,8 @@ pub(super) fn container(config: &SandboxConfig, interpreter: &Interpreter, root:
     for path in SYSTEM {
         view.show(Path::new(path));
     }
-    let mut folders: Vec<_> = interpreter.folders().chain(config.binds.iter().map(PathBuf::as_path)).collect();
+    let mut folders: Vec<_> =
+        interpreter.folders().chain(config.binds.iter().map(PathBuf::as_path)).collect();
     folders.sort_unstable();
     for folder in folders {
         view.show(folder);
@@ -72,7 +81,11 @@ impl View {
                 self.container.symlink(&target.to_string_lossy(), name);
             }
             Err(_) if path.exists() => {
-                let options = MountOptions::BIND | MountOptions::REC | MountOptions::RDONLY | MountOptions::NOSUID | MountOptions::NODEV;
+                let options = MountOptions::BIND
+                    | MountOptions::REC
+                    | MountOptions::RDONLY
+                    | MountOptions::NOSUID
+                    | MountOptions::NODEV;
                 self.container.mount(name, name, "", options, None);
                 self.bound.push(path.into());
                 self.open_the_way(path);
@@ -83,7 +96,9 @@ impl View {
 
     /// Lets anyone through to `path`, whatever the folders on the way allow on this machine: these are others, and hold nothing else.
     fn open_the_way(&mut self, path: &Path) {
-        for folder in path.ancestors().skip(1).filter_map(Path::to_str).filter(|folder| *folder != "/") {
+        for folder in
+            path.ancestors().skip(1).filter_map(Path::to_str).filter(|folder| *folder != "/")
+        {
             self.container.dir(folder, 0o755);
         }
     }

@@ -11,7 +11,8 @@ const LIMIT: usize = 1 << 20;
 /// A value as a frame.
 pub(super) fn encode(value: &impl Serialize) -> Vec<u8> {
     let mut bytes = vec![0; 4];
-    serde_json::to_writer(&mut bytes, value).expect("invariant: frames have string keys and are written to memory");
+    serde_json::to_writer(&mut bytes, value)
+        .expect("invariant: frames have string keys and are written to memory");
     let size = u32::try_from(bytes.len() - 4).expect("invariant: a job is less than 4 GiB");
     bytes[..4].copy_from_slice(&size.to_le_bytes());
     bytes

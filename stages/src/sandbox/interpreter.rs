@@ -29,14 +29,23 @@ pub(super) struct Interpreter {
 impl Interpreter {
     /// Asks the interpreter `python`.
     pub(super) fn find(python: &Path) -> Result<Self, SandboxError> {
-        let failed = |reason: String| SandboxError::Start { reason: format!("{}: {reason}", python.display()) };
-        let output = Command::new(python).args(["-I", "-c", QUESTION]).output().map_err(|error| failed(error.to_string()))?;
+        let failed = |reason: String| SandboxError::Start {
+            reason: format!("{}: {reason}", python.display()),
+        };
+        let output = Command::new(python)
+            .args(["-I", "-c", QUESTION])
+            .output()
+            .map_err(|error| failed(error.to_string()))?;
         if !output.status.success() {
             return Err(failed(String::from_utf8_lossy(&output.stderr).trim().into()));
         }
-        let found: Self = serde_json::from_slice(&output.stdout).map_err(|error| failed(error.to_string()))?;
+        let found: Self =
+            serde_json::from_slice(&output.stdout).map_err(|error| failed(error.to_string()))?;
         if found.version < OLDEST {
-            return Err(failed(format!("expected python {}.{} or newer, found {}.{}", OLDEST.0, OLDEST.1, found.version.0, found.version.1)));
+            return Err(failed(format!(
+                "expected python {}.{} or newer, found {}.{}",
+                OLDEST.0, OLDEST.1, found.version.0, found.version.1
+            )));
         }
         Ok(found)
     }

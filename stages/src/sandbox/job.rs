@@ -52,10 +52,13 @@ impl Job {
         if spec.is_none() && language != "python" {
             return Err(unknown(language, config));
         }
-        if seconds.is_empty() || seconds.iter().any(|seconds| !(*seconds > 0.0 && seconds.is_finite())) {
+        if seconds.is_empty()
+            || seconds.iter().any(|seconds| !(*seconds > 0.0 && seconds.is_finite()))
+        {
             return Err(SandboxError::Seconds { seconds: format!("{seconds:?}") });
         }
-        let mut bytes = frame::encode(&SolutionFrame { language, spec, solution, seconds, output_bytes });
+        let mut bytes =
+            frame::encode(&SolutionFrame { language, spec, solution, seconds, output_bytes });
         bytes.extend(frame::encode(&CheckerFrame { language, check, seconds, output_bytes }));
         Ok(bytes)
     }
@@ -63,5 +66,8 @@ impl Job {
 
 fn unknown(language: &str, config: &SandboxConfig) -> SandboxError {
     let known = ["python"].into_iter().chain(config.languages.keys().map(String::as_str));
-    SandboxError::UnknownLanguage { language: language.into(), known: known.collect::<Vec<_>>().join(", ") }
+    SandboxError::UnknownLanguage {
+        language: language.into(),
+        known: known.collect::<Vec<_>>().join(", "),
+    }
 }

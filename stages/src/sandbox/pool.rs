@@ -39,10 +39,12 @@ impl Sandbox {
         let (tasks, queue) = mpsc::channel();
         let (started, facts) = mpsc::channel();
         let queue = Arc::new(Mutex::new(queue));
-        let threads = (0..setup.config.slots.max(1)).map(|slot| spawn(slot, &setup, started.clone(), &queue));
+        let threads =
+            (0..setup.config.slots.max(1)).map(|slot| spawn(slot, &setup, started.clone(), &queue));
         let threads = threads.collect::<Result<_, _>>()?;
         drop(started);
-        let mut pool = Pool { active: Probe::failed(&setup.config, ""), setup, tasks: Some(tasks), threads };
+        let mut pool =
+            Pool { active: Probe::failed(&setup.config, ""), setup, tasks: Some(tasks), threads };
         pool.active = judge(&pool.setup.config, &facts)?;
         Ok(Self { pool: Arc::new(pool) })
     }
@@ -50,7 +52,8 @@ impl Sandbox {
     /// What isolation this machine allows: tried out, not looked up.
     #[must_use]
     pub fn probe(config: &SandboxConfig) -> Probe {
-        let tried = Setup::new(config.clone()).and_then(|setup| Ok(Zygote::start(&setup)?.facts.clone()));
+        let tried =
+            Setup::new(config.clone()).and_then(|setup| Ok(Zygote::start(&setup)?.facts.clone()));
         match tried {
             Ok(facts) => Probe::of(config, &facts),
             Err(error) => Probe::failed(config, &error.to_string()),
@@ -118,7 +121,10 @@ fn spawn(
 }
 
 /// Waits until every slot has started, and refuses where one is not isolated as asked.
-fn judge(config: &SandboxConfig, started: &Receiver<Result<Facts, SandboxError>>) -> Result<Probe, SandboxError> {
+fn judge(
+    config: &SandboxConfig,
+    started: &Receiver<Result<Facts, SandboxError>>,
+) -> Result<Probe, SandboxError> {
     let mut active = Probe::failed(config, "no slot started");
     for facts in started {
         active = Probe::of(config, &facts?);

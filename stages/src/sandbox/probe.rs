@@ -37,7 +37,10 @@ const NAMESPACES: [(&str, &str, bool); 6] = [
 impl Probe {
     /// Compares what a side sees with what this process sees.
     pub(super) fn of(config: &SandboxConfig, facts: &Facts) -> Self {
-        let mut layers: Vec<_> = NAMESPACES.iter().map(|(link, name, required)| namespace(facts, link, name, *required)).collect();
+        let mut layers: Vec<_> = NAMESPACES
+            .iter()
+            .map(|(link, name, required)| namespace(facts, link, name, *required))
+            .collect();
         layers.push(Layer { name: "seccomp", required: true, state: Ok("for each run".into()) });
         layers.push(user(facts));
         Self { isolation: config.isolation, layers, limits: limits(config) }
@@ -57,7 +60,9 @@ impl Probe {
 
     fn missing(&self) -> impl Iterator<Item = String> {
         let missing = self.layers.iter().filter(|layer| layer.required);
-        missing.filter_map(|layer| layer.state.as_ref().err().map(|why| format!("{} ({why})", layer.name)))
+        missing.filter_map(|layer| {
+            layer.state.as_ref().err().map(|why| format!("{} ({why})", layer.name))
+        })
     }
 
     /// Refuses full isolation that is not full.
@@ -80,31 +85,51 @@ impl fmt::Display for Probe {
         }
         writeln!(f, "{:<18} {}", "limits", self.limits)?;
         if self.isolation == Isolation::None {
-            writeln!(f, "warning: isolation = \"none\": code reads and writes what this process may read and write")?;
+            writeln!(
+                f,
+                "warning: isolation = \"none\": code reads and writes what this process may read and write"
+            )?;
         }
         Ok(())
     }
 }
 
 fn namespace(facts: &Facts, link: &str, name: &'static str, required: bool) -> Layer {
-    let own = |link: &str| fs::read_link(format!("/proc/self/ns/{link}")).map(|path| path.to_string_lossy().into_owned());
+    let own = |link: &str| {
+        fs::read_link(format!("/proc/self/ns/{link}"))
+            .map(|path| path.to_string_lossy().into_owned())
+    };
     let of_job = facts.inner.get(link).filter(|inner| facts.outer.get(link) != Some(inner));
     let state = match (own(link), facts.inner.get(link)) {
         (Err(error), _) => Err(error.to_string()),
         (Ok(_), None) => Err("not reported".into()),
         (Ok(own), Some(inner)) if own == *inner => Err("shared with this process".into()),
-        (Ok(_), Some(_)) => Ok(if of_job.is_some() { "for each job" } else { "for each slot" }.into()),
+        (Ok(_), Some(_)) => {
+            Ok(if of_job.is_some() { "for each job" } else { "for each slot" }.into())
+        }
     };
     Layer { name, required, state }
 }
 
 fn user(facts: &Facts) -> Layer {
-    let state = if facts.uid == 0 { Err("runs are root".into()) } else { Ok(format!("runs are uid {}", facts.uid)) };
+    let state = if facts.uid == 0 {
+        Err("runs are root".into())
+    } else {
+        Ok(format!("runs are uid {}", facts.uid))
+    };
     Layer { name: "user", required: true, state }
 }
 
 fn limits(config: &SandboxConfig) -> String {
-    let SandboxConfig { memory_bytes, processes, file_bytes, open_files, tmpfs_bytes, output_bytes, .. } = config;
+    let SandboxConfig {
+        memory_bytes,
+        processes,
+        file_bytes,
+        open_files,
+        tmpfs_bytes,
+        output_bytes,
+        ..
+    } = config;
     let mib = |bytes: &u64| bytes >> 20;
     format!(
         "{} MiB of memory a process, {processes} processes, files of {} MiB, {open_files} open files, {} MiB in /tmp, {} MiB of output",

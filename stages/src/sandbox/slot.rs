@@ -69,7 +69,11 @@ pub(super) struct Slot {
 
 impl Slot {
     /// Starts a zygote, says how that went, and takes jobs until there is nobody left to send any.
-    pub(super) fn serve(setup: Arc<Setup>, started: Sender<Result<Facts, SandboxError>>, tasks: &Mutex<Receiver<Task>>) {
+    pub(super) fn serve(
+        setup: Arc<Setup>,
+        started: Sender<Result<Facts, SandboxError>>,
+        tasks: &Mutex<Receiver<Task>>,
+    ) {
         let mut slot = Self { setup, zygote: None, jobs: 0 };
         let facts = slot.zygote().map(|zygote| zygote.facts.clone());
         let failed = facts.is_err();
@@ -106,7 +110,9 @@ impl Slot {
         if !matches!(&answer, Ok(answer) if answer.end != End::Fault) {
             self.zygote = None;
         }
-        read(answer.map_err(|error| SandboxError::Fault { reason: format!("the slot was lost: {error}") })?)
+        read(answer.map_err(|error| SandboxError::Fault {
+            reason: format!("the slot was lost: {error}"),
+        })?)
     }
 }
 
@@ -120,7 +126,9 @@ fn read(answer: Answer) -> Result<Verdict, SandboxError> {
     let Answer { end, message, report, seconds } = answer;
     match end {
         End::Done => verdict::complete(&report),
-        End::Deadline => verdict::partial(&report, Outcome::Timeout, seconds, "not over in its time"),
+        End::Deadline => {
+            verdict::partial(&report, Outcome::Timeout, seconds, "not over in its time")
+        }
         End::Died => Err(SandboxError::Fault { reason: "the checker died".into() }),
         End::Cancelled => Err(called_off()),
         End::Fault => Err(SandboxError::Fault { reason: message }),

@@ -87,7 +87,12 @@ pub(super) fn complete(report: &[u8]) -> Result<Verdict, SandboxError> {
 }
 
 /// Reads a report that broke off: the cases that were done, and the one under way as `outcome`.
-pub(super) fn partial(report: &[u8], outcome: Outcome, seconds: f64, message: &str) -> Result<Verdict, SandboxError> {
+pub(super) fn partial(
+    report: &[u8],
+    outcome: Outcome,
+    seconds: f64,
+    message: &str,
+) -> Result<Verdict, SandboxError> {
     let mut verdict = Verdict::default();
     let last = Case { outcome, seconds, message: message.into() };
     verdict.cases.extend(lines(report)?.into_iter().filter_map(|line| match line {

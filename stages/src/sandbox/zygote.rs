@@ -145,7 +145,9 @@ impl Setup {
     pub(super) fn new(config: SandboxConfig) -> Result<Self, SandboxError> {
         let interpreter = Interpreter::find(&config.python)?;
         let hex = |program: Vec<u8>| program.iter().map(|byte| format!("{byte:02x}")).collect();
-        let programs = |execute| Ok::<_, SandboxError>(filter::programs(execute)?.into_iter().map(hex).collect());
+        let programs = |execute| {
+            Ok::<_, SandboxError>(filter::programs(execute)?.into_iter().map(hex).collect())
+        };
         let filters = BTreeMap::from([("run", programs(false)?), ("execute", programs(true)?)]);
         let privileged = rustix::process::geteuid().is_root();
         Ok(Self { config, interpreter, filters, privileged })
@@ -156,7 +158,8 @@ impl Setup {
     }
 
     fn boot(&self) -> Boot<'_> {
-        let SandboxConfig { memory_bytes, processes, file_bytes, open_files, tmpfs_bytes, .. } = self.config;
+        let SandboxConfig { memory_bytes, processes, file_bytes, open_files, tmpfs_bytes, .. } =
+            self.config;
         let nobody = (self.privileged && self.isolated()).then_some(NOBODY);
         Boot {
             program: include_str!("python/zygote.py"),
@@ -211,8 +214,13 @@ impl Zygote {
     /// Why it did not start: what it, or the container, left on the error stream.
     fn post_mortem(&mut self, error: &io::Error) -> SandboxError {
         let (contained, said) = self.process.last_words();
-        let reason = if said.trim().is_empty() { error.to_string() } else { said.trim().to_owned() };
-        if contained { SandboxError::NoIsolation { missing: reason } } else { SandboxError::Start { reason } }
+        let reason =
+            if said.trim().is_empty() { error.to_string() } else { said.trim().to_owned() };
+        if contained {
+            SandboxError::NoIsolation { missing: reason }
+        } else {
+            SandboxError::Start { reason }
+        }
     }
 
     /// What to write the number of a job to in order to call it off.
@@ -275,7 +283,10 @@ impl Process {
                 let _ = child.kill();
                 read(child.stderr.take(), &mut said);
                 let status = status.and_then(|status| status.map_or_else(|| child.wait(), Ok));
-                let ours = status.ok().filter(|status| status.exit_code.is_none()).map(|status| status.reason);
+                let ours = status
+                    .ok()
+                    .filter(|status| status.exit_code.is_none())
+                    .map(|status| status.reason);
                 let contained = said.contains("hakoniwa:") || said.is_empty() && ours.is_some();
                 if said.is_empty() {
                     said = ours.unwrap_or_default();
@@ -292,22 +303,44 @@ impl Process {
 }
 
 /// Starts an interpreter in a container.
-fn contained(setup: &Setup, root: &TempDir, control: OwnedFd, cancel: OwnedFd) -> Result<Process, SandboxError> {
+fn contained(
+    setup: &Setup,
+    root: &TempDir,
+    control: OwnedFd,
+    cancel: OwnedFd,
+) -> Result<Process, SandboxError> {
     // One fork at a time: until it has closed them, a new process holds the descriptors of all slots.
     static FORK: Mutex<()> = Mutex::new(());
-    let container = container::container(&setup.config, &setup.interpreter, root.path(), setup.privileged);
+    let container =
+        container::container(&setup.config, &setup.interpreter, root.path(), setup.privileged);
     let mut command = container.command(&setup.interpreter.executable.to_string_lossy());
-    command.args(["-I", "-B", "-X", "utf8", "-c", LOADER]).current_dir("/").env("LANG", "C.UTF-8").env("HOME", "/tmp");
+    command
+        .args(["-I", "-B", "-X", "utf8", "-c", LOADER])
+        .current_dir("/")
+        .env("LANG", "C.UTF-8")
+        .env("HOME", "/tmp");
     command.stdin(control).stdout(cancel).stderr(hakoniwa::Stdio::piped());
     let _one = FORK.lock().unwrap_or_else(PoisonError::into_inner);
-    command.spawn().map(Process::Contained).map_err(|error| SandboxError::NoIsolation { missing: error.to_string() })
+    command
+        .spawn()
+        .map(Process::Contained)
+        .map_err(|error| SandboxError::NoIsolation { missing: error.to_string() })
 }
 
 /// Starts an interpreter as it is.
 fn plain(setup: &Setup, control: OwnedFd, cancel: OwnedFd) -> io::Result<Process> {
     let mut command = Command::new(&setup.interpreter.executable);
-    command.args(["-I", "-B", "-X", "utf8", "-c", LOADER]).env_clear().env("LANG", "C.UTF-8").env("HOME", "/tmp");
-    command.stdin(control).stdout(cancel).stderr(Stdio::piped()).process_group(0).current_dir("/tmp");
+    command
+        .args(["-I", "-B", "-X", "utf8", "-c", LOADER])
+        .env_clear()
+        .env("LANG", "C.UTF-8")
+        .env("HOME", "/tmp");
+    command
+        .stdin(control)
+        .stdout(cancel)
+        .stderr(Stdio::piped())
+        .process_group(0)
+        .current_dir("/tmp");
     command.spawn().map(Process::Plain)
 }
 
