@@ -15,7 +15,7 @@ const SYSTEM: &[&str] =
     &["/bin", "/lib", "/lib32", "/lib64", "/sbin", "/usr", "/etc/alternatives", "/etc/ld.so.cache"];
 const DEVICES: &[&str] = &["/dev/null", "/dev/random", "/dev/urandom", "/dev/zero"];
 /// Where each job mounts its own.
-const MOUNT_POINTS: &[&str] = &["/dev/shm", "/tmp"];
+const MOUNT_POINT: &str = "/tmp";
 /// Who a run is, so that a program which asks finds a name.
 const PASSWD: &str = "root:x:0:0::/:/bin/false\nnobody:x:65534:65534::/tmp:/bin/false\n";
 const GROUP: &str = "root:x:0:\nnogroup:x:65534:\n";
@@ -56,10 +56,11 @@ pub(super) fn container(
     for device in DEVICES {
         container.bindmount_rw(device, device);
     }
-    for path in MOUNT_POINTS {
-        container.dir(path, 0o555);
-    }
-    container.file("/etc/passwd", PASSWD).file("/etc/group", GROUP);
+    container
+        .dir(MOUNT_POINT, 0o555)
+        .symlink(MOUNT_POINT, "/dev/shm")
+        .file("/etc/passwd", PASSWD)
+        .file("/etc/group", GROUP);
     container
 }
 

@@ -27,7 +27,7 @@ struct Layer {
 /// Namespaces by the kernel's name and ours.
 const NAMESPACES: [(&str, &str, bool); 6] = [
     ("user", "user namespace", true),
-    ("pid_for_children", "pid namespace", true),
+    ("pid", "pid namespace", true),
     ("mnt", "mount namespace", true),
     ("net", "network namespace", true),
     ("ipc", "ipc namespace", true),

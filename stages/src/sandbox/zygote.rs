@@ -27,12 +27,29 @@ const LOADER: &str = "import json, os, struct\n\
     exec(compile(boot.pop('program'), '<zygote>', 'exec'), scope)\n\
     scope['main'](boot)\n";
 
+const MODULES: &[(&str, &str)] = &[
+    ("wire", include_str!("python/wire.py")),
+    ("pytest_shim", include_str!("python/pytest_shim.py")),
+    ("solution", include_str!("python/solution.py")),
+    ("checker", include_str!("python/checker.py")),
+];
+
 /// How long an interpreter may take until it is ready, with all its preloads.
 const START: Duration = Duration::from_secs(60);
 /// How long a zygote may be silent before a case begins, and beyond the time that it announced.
 const SETUP: Duration = Duration::from_secs(15);
 const GRACE: Duration = Duration::from_secs(2);
 const DYING: Duration = Duration::from_secs(2);
+
+/// All that a run's environment has. A library that starts threads as it is imported could not be preloaded.
+const ENVIRONMENT: &[(&str, &str)] = &[
+    ("HOME", "/tmp"),
+    ("LANG", "C.UTF-8"),
+    ("MKL_NUM_THREADS", "1"),
+    ("OMP_NUM_THREADS", "1"),
+    ("OPENBLAS_NUM_THREADS", "1"),
+    ("PATH", "/usr/local/bin:/usr/bin:/bin"),
+];
 
 /// Who a run is where the container is root's: nobody.
 const NOBODY: u32 = 65534;
@@ -49,8 +66,8 @@ pub(super) struct Setup {
 #[derive(Serialize)]
 struct Boot<'a> {
     program: &'static str,
-    /// In an order in which each is loaded after those that it imports.
-    modules: [(&'static str, &'static str); 4],
+    /// By name, each after those that it imports.
+    modules: &'static [(&'static str, &'static str)],
     filters: &'a BTreeMap<&'static str, Vec<String>>,
     limits: Limits,
     preload: &'a [String],
@@ -163,12 +180,7 @@ impl Setup {
         let nobody = (self.privileged && self.isolated()).then_some(NOBODY);
         Boot {
             program: include_str!("python/zygote.py"),
-            modules: [
-                ("wire", include_str!("python/wire.py")),
-                ("pytest_shim", include_str!("python/pytest_shim.py")),
-                ("solution", include_str!("python/solution.py")),
-                ("checker", include_str!("python/checker.py")),
-            ],
+            modules: MODULES,
             filters: &self.filters,
             limits: Limits { memory_bytes, processes, file_bytes, open_files, tmpfs_bytes },
             preload: &self.config.preload,
@@ -317,8 +329,7 @@ fn contained(
     command
         .args(["-I", "-B", "-X", "utf8", "-c", LOADER])
         .current_dir("/")
-        .env("LANG", "C.UTF-8")
-        .env("HOME", "/tmp");
+        .envs(ENVIRONMENT.iter().copied());
     command.stdin(control).stdout(cancel).stderr(hakoniwa::Stdio::piped());
     let _one = FORK.lock().unwrap_or_else(PoisonError::into_inner);
     command
@@ -333,8 +344,7 @@ fn plain(setup: &Setup, control: OwnedFd, cancel: OwnedFd) -> io::Result<Process
     command
         .args(["-I", "-B", "-X", "utf8", "-c", LOADER])
         .env_clear()
-        .env("LANG", "C.UTF-8")
-        .env("HOME", "/tmp");
+        .envs(ENVIRONMENT.iter().copied());
     command
         .stdin(control)
         .stdout(cancel)

@@ -25,9 +25,11 @@ CONTROL, CANCEL = 0, 1
 SETUP_SECONDS, GRACE_SECONDS = 10.0, 1.0
 REPORT_BYTES = 8 << 20
 
-CLONE_NEWNS, CLONE_NEWIPC, CLONE_NEWUSER, CLONE_NEWPID = 0x00020000, 0x08000000, 0x10000000, 0x20000000
-MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_BIND = 1, 2, 4, 8, 4096
-PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 1, 4, 22, 36, 38
+CLONE_NEWNS, CLONE_NEWUSER, CLONE_NEWPID = 0x00020000, 0x10000000, 0x20000000
+CLONE_CHILD_CLEARTID, CLONE_CHILD_SETTID = 0x00200000, 0x01000000
+SYS_CLONE = {"x86_64": 56, "aarch64": 220, "riscv64": 220}.get(os.uname().machine)
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS, PR_GET_TID_ADDRESS = 1, 4, 22, 36, 38, 40
 SECCOMP_MODE_FILTER = 2
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -206,38 +208,70 @@ class Progress:
         write_all(self.report, json.dumps(value).encode() + b"\n")
 
 
-def isolate(boot):
-    """Moves what this process forks next into namespaces of its own, with a private /tmp and without /proc."""
+def clone(flags):
+    """Forks into new namespaces, as fork and unshare would in two processes; the child is the first process of its pid namespace.
+
+    Libc has no call for it that returns twice, so this is the system call between what python does before and after a fork. The thread
+    id that libc keeps is set as its own fork sets it. Libc's handlers do not run, so there may be no other thread.
+    """
+    python = ctypes.PyDLL(None, use_errno=True)
+    own_id = ctypes.c_void_p()
+    settid = CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID
+    if libc.prctl(PR_GET_TID_ADDRESS, ctypes.byref(own_id), 0, 0, 0) != 0:
+        settid = 0
+    python.PyOS_BeforeFork()
+    # The last two are the child's thread id and its thread-local storage, in an order that depends on the architecture; the latter is not read.
+    pid = python.syscall(SYS_CLONE, ctypes.c_ulong(flags | settid | signal.SIGCHLD), ctypes.c_ulong(0), ctypes.c_ulong(0), own_id, own_id)
+    if pid == 0:
+        python.PyOS_AfterFork_Child()
+        return 0
+    number = ctypes.get_errno()
+    python.PyOS_AfterFork_Parent()
+    if pid < 0:
+        raise OSError(number, "clone: " + os.strerror(number))
+    return pid
+
+
+def fork(boot):
+    """Forks into namespaces of its own, with a private /tmp and without /proc; a plain fork where there is no isolation."""
+    if not boot["isolated"]:
+        pid = os.fork()
+        if pid == 0:
+            os.setsid()
+        return pid
     uid, gid = os.getuid(), os.getgid()
-    call("unshare", CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWIPC)
-    for file, text in (("setgroups", "deny"), ("gid_map", "%d %d 1" % (gid, gid)), ("uid_map", "%d %d 1" % (uid, uid))):
-        with open("/proc/self/" + file, "w") as out:
-            out.write(text)
-    size = b"mode=1777,nr_inodes=4096,size=%d" % boot["limits"]["tmpfs_bytes"]
-    call("mount", b"tmpfs", b"/tmp", b"tmpfs", MS_NOSUID | MS_NODEV, size)
-    call("mount", b"/tmp", b"/dev/shm", None, MS_BIND, None)
-    call("mount", b"tmpfs", b"/proc", b"tmpfs", MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, b"mode=555,size=4k")
-    os.chdir("/tmp")
+    pid = clone(CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNS)
+    if pid == 0:
+        write_file("/proc/self/setgroups", b"deny")
+        write_file("/proc/self/gid_map", b"%d %d 1" % (gid, gid))
+        write_file("/proc/self/uid_map", b"%d %d 1" % (uid, uid))
+        size = b"mode=1777,nr_inodes=4096,size=%d" % boot["limits"]["tmpfs_bytes"]
+        call("mount", b"tmpfs", b"/tmp", b"tmpfs", MS_NOSUID | MS_NODEV, size)
+        call("mount", b"tmpfs", b"/proc", b"tmpfs", MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, b"mode=555,size=4k")
+        os.chdir("/tmp")
+    return pid
+
+
+def write_file(path, data):
+    fd = os.open(path, os.O_WRONLY)
+    os.write(fd, data)
+    os.close(fd)
 
 
 def fork_side(boot, name, events, body):
-    """Forks a side; `body` is what it does, and never returns. The zygote becomes its parent."""
-    if os.fork():
-        return
+    """Forks a side, which does `body` and never returns."""
+    own = os.getpid()
     try:
-        if boot["isolated"]:
-            isolate(boot)
-        else:
-            os.setsid()
-        pid = os.fork()
+        pid = fork(boot)
         if pid:
-            os.write(events, b"P %d\n" % pid)
-            os._exit(0)
+            return pid
         prctl(PR_SET_DUMPABLE, 0)
         drop_capabilities()
         prctl(PR_SET_CHILD_SUBREAPER, 1)
         body()
     except BaseException as error:
+        if os.getpid() == own:
+            raise
         os.write(events, ("F %s side: %r" % (name, error))[:500].replace("\n", " ").encode() + b"\n")
     os._exit(0)
 
@@ -284,10 +318,10 @@ def checker_side(boot, requests, turn, events, report):
 class Watch:
     """One job under way, as the zygote sees it: two processes, a deadline, and how it ends."""
 
-    def __init__(self, number, events):
+    def __init__(self, number, events, pids):
         self.number = number
         self.events = events
-        self.pids = []
+        self.pids = pids
         self.read = False
         self.timed = False
         self.deadline = time.monotonic() + SETUP_SECONDS
@@ -332,9 +366,7 @@ class Watch:
             self.event(line[:1], line[2:])
 
     def event(self, kind, value):
-        if kind == b"P":
-            self.pids.append(int(value))
-        elif kind == b"R":
+        if kind == b"R":
             self.read = True
         elif kind == b"T":
             self.begin(float(value))
@@ -384,13 +416,12 @@ def run_job(boot, number):
         close_all_but([CONTROL, CANCEL, 2, checker_end.fileno(), turn_reader, events_writer, report])
         checker_side(boot, checker_end.detach(), turn_reader, events_writer, report)
 
-    fork_side(boot, "solution", events_writer, solution)
-    fork_side(boot, "checker", events_writer, checker)
+    pids = [fork_side(boot, "solution", events_writer, solution), fork_side(boot, "checker", events_writer, checker)]
     for end in (solution_end, checker_end):
         end.close()
     for fd in (turn_reader, turn_writer, events_writer):
         os.close(fd)
-    watch = Watch(number, events_reader)
+    watch = Watch(number, events_reader, pids)
     watch.run()
     watch.kill(boot["isolated"])
     os.close(events_reader)
@@ -421,10 +452,10 @@ def drop_root(boot):
 
 
 def load(name, source):
-    """A module of ours from its source; those loaded later may import it."""
+    """A module of ours from its source; those that it needs come before it."""
     module = types.ModuleType("rollpacker_" + name)
     sys.modules[module.__name__] = module
-    exec(compile(source, "<%s>" % name, "exec"), module.__dict__)
+    exec(compile(source, "<%s>" % module.__name__, "exec"), module.__dict__)
     return module
 
 
@@ -448,42 +479,32 @@ def tasks_of_user():
 def facts(boot):
     """What isolation is in force, as a trial side finds it."""
     reader, writer = os.pipe()
-    if os.fork() == 0:
+    # The namespaces of whoever looks: /proc is not in view any more when the trial side does.
+    own = os.open("/proc", os.O_RDONLY)
+
+    def trial():
         try:
-            found = trial(boot)
+            inner = namespaces(own)
+            Side(boot).limit(10)
+            install(boot["filters"]["run"])
+            found = {"outer": outer, "inner": inner, "uid": os.getuid()}
         except BaseException as error:
             found = {"error": str(error)}
         write_all(writer, json.dumps(found).encode())
-        os._exit(0)
+
+    outer = namespaces(own)
+    fork_side(boot, "trial", writer, trial)
     os.close(writer)
+    os.close(own)
     with open(reader, "rb") as file:
         found = json.loads(file.read() or b'{"error": "the trial side died"}')
     reap()
     return found
 
 
-def trial(boot):
-    """Locks this process in as a side is, and says in which namespaces it was and is."""
-    own = os.open("/proc/self/ns", os.O_RDONLY)
-    outer = namespaces(own)
-    if boot["isolated"]:
-        isolate(boot)
-    inner = namespaces(own)
-    Side(boot).limit(10)
-    drop_capabilities()
-    install(boot["filters"]["run"])
-    return {"outer": outer, "inner": inner, "uid": os.getuid()}
-
-
-def namespaces(own):
-    names = ("user", "mnt", "pid_for_children", "net", "ipc", "uts")
-    found = {}
-    for name in names:
-        try:
-            found[name] = os.readlink(name, dir_fd=own)
-        except OSError:
-            found[name] = ""
-    return found
+def namespaces(proc):
+    names = ("user", "mnt", "pid", "net", "ipc", "uts")
+    return {name: os.readlink("self/ns/" + name, dir_fd=proc) for name in names}
 
 
 def main(boot):
@@ -499,8 +520,11 @@ def main(boot):
     boot["modules"] = {name: load(name, source) for name, source in boot["modules"]}
     for name in boot["preload"]:
         __import__(name)
+    threads = len(os.listdir("/proc/self/task"))
+    if threads > 1:
+        raise SystemExit("the modules that are preloaded leave %d threads running, which no fork carries over" % (threads - 1))
     boot["own_bytes"] = own_bytes()
-    boot["processes"] = boot["limits"]["processes"] + (2 if boot["isolated"] else tasks_of_user())
+    boot["processes"] = boot["limits"]["processes"] + (1 if boot["isolated"] else tasks_of_user())
     found = facts(boot)
     write_frame(CONTROL, {"ready": found})
     redirect(2)
