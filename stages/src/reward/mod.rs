@@ -18,6 +18,7 @@
 //! [`GroupReward`] sees all responses to a prompt at once. Everything else about rewards is made of these two: [`Router`] sends each
 //! sample to the reward of its data source, [`Registry`] makes rewards by the names that recipes use.
 
+mod code;
 mod context;
 mod error;
 mod group;
@@ -35,6 +36,7 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use rollpacker_dataflow::step::SampleId;
 
+pub use code::{Code, CodeConfig, CodeScore};
 pub use context::Context;
 pub use error::{ErrorKind, OnError, RewardError};
 pub use group::{GroupReward, SharedGroupReward};

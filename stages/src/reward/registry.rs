@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::de::DeserializeOwned;
 
 use super::group::SharedGroupReward;
-use super::{GroupReward, Math, Reward, SharedReward};
+use super::{Code, GroupReward, Math, Reward, SharedReward};
 
 /// Options of a reward, as a recipe has them.
 pub type Options = serde_json::Map<String, serde_json::Value>;
@@ -74,6 +74,7 @@ impl Registry {
     #[must_use]
     pub fn builtin() -> Self {
         Self::default()
+            .with("code", Code::make)
             .with("math", |math: Math| Ok(math))
             .with("math_flexible", |_: NoOptions| Ok(Math { last_number: true }))
     }
@@ -154,7 +155,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_made_is_named() {
-        assert!(error("mth", "{}").starts_with("there is no reward `mth`; there are math, "));
+        assert!(error("mth", "{}").starts_with("there is no reward `mth`; there are code, math, "));
         assert!(error("math", r#"{"last_number": 3}"#).starts_with("`last_number`: invalid type"));
         assert!(error("math", r#"{"lst": true}"#).contains("unknown field `lst`"));
     }

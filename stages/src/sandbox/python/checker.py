@@ -147,6 +147,7 @@ class Session:
         self.requests, self.prelude, self.output_bytes = requests, prelude, output_bytes
         self.run = None
         self.end = None
+        self.imported = set()
         self.importing = False
         self.peer = wire.Peer(None, strict=True)
         self.peer.services = {"input": lambda prompt: builtins.input(prompt)}
@@ -337,6 +338,8 @@ class Bench:
     def explain(self, error, allowed):
         if isinstance(error, wire.Unsupported):
             raise BrokenTests(str(error))
+        if is_missing_module(error):
+            raise BrokenTests("%s: %s" % (where(error), error))
         if not isinstance(error, wire.Stop):
             return judge(error)
         self.session.stop()
@@ -351,6 +354,13 @@ class Bench:
 
 def overdue(_signal, _frame):
     raise Deadline()
+
+
+def is_missing_module(error):
+    """Whether the tests import what is not there."""
+    if not isinstance(error, ModuleNotFoundError) or error.__dict__.get("_rp_crossed"):
+        return False
+    return str(error.name).partition(".")[0] != "solution"
 
 
 def clean(message):
@@ -385,11 +395,15 @@ class SolutionModule(types.ModuleType):
         else:
             self._rp_session.peer.ask("assign", name, value)
 
+    def __delattr__(self, name):
+        self._rp_session.peer.ask("remove", name)
+
 
 def public(session):
-    """The names of the solution that a test may get without naming them in an import: none that mean something of python's."""
+    """The names of the solution that a test may get without naming them: none that mean something of python's, or that it imports."""
     names = session.peer.ask("names")
-    return [name for name in names if not name.startswith("_") and not hasattr(builtins, name) and name not in TRUSTED]
+    taken = session.imported.union(TRUSTED, dir(builtins))
+    return [name for name in names if type(name) is str and not name.startswith("_") and name not in taken]
 
 
 def parse(code, file):
@@ -405,6 +419,15 @@ def loaded_names(tree):
     return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
 
 
+def imported_names(tree):
+    """What a text imports, the solution aside."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import) or isinstance(node, ast.ImportFrom) and node.module != "solution":
+            found.update((name.asname or name.name).partition(".")[0] for name in node.names)
+    return found
+
+
 class Tests:
     """One text of tests: test functions, test classes, or bare assertions."""
 
@@ -412,6 +435,7 @@ class Tests:
         self.bench, self.session = bench, bench.session
         self.file = "test_solution.py" if number == 0 else "test_solution_%d.py" % number
         self.tree = parse(code, self.file)
+        self.session.imported = imported_names(self.tree)
         self.module = types.ModuleType("test_solution")
         self.module.__file__ = self.file
         sys.modules["test_solution"] = self.module
@@ -449,12 +473,7 @@ class Tests:
                 known[name] = self.session.root(name)
 
     def execute(self, body):
-        try:
-            exec(compile(ast.Module(body, []), self.file, "exec", dont_inherit=True), self.module.__dict__)
-        except ModuleNotFoundError as error:
-            if error.__dict__.get("_rp_crossed"):
-                raise
-            raise BrokenTests("%s: %s" % (where(error), error))
+        exec(compile(ast.Module(body, []), self.file, "exec", dont_inherit=True), self.module.__dict__)
 
     def run_statements(self):
         """Every assertion of the top level is a case; what stands between prepares the next ones."""

@@ -129,8 +129,7 @@ class Mark:
         self.name, self.args, self.kwargs = name, arguments, keywords or {}
 
     def __call__(self, *arguments, **keywords):
-        alone = len(arguments) == 1 and not keywords and not self.args
-        if alone and (inspect.isfunction(arguments[0]) or inspect.isclass(arguments[0])):
+        if len(arguments) == 1 and not keywords and (inspect.isfunction(arguments[0]) or inspect.isclass(arguments[0])):
             target = arguments[0]
             target._rp_marks = [self] + list(target.__dict__.get("_rp_marks", ()))
             return target

@@ -264,6 +264,7 @@ def run_module(source, prelude):
         "names": lambda: names(module),
         "root": lambda name: root(peer, module, name),
         "assign": lambda name, value: setattr(module, name, value),
+        "remove": lambda name: delattr(module, name),
     }
     peer.send(("loaded",))
     while True:
@@ -280,10 +281,8 @@ def root(peer, module, name):
     """A name of the solution's module; its handle is the name."""
     if name not in module.__dict__:
         raise AttributeError("the solution has no `%s`" % name)
-    value = module.__dict__[name]
-    peer.handles.setdefault(id(value), name)
-    peer.objects.append(value)
-    return value
+    peer.name(name)
+    return module.__dict__[name]
 
 
 def execute(job, kind):

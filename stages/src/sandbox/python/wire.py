@@ -177,7 +177,7 @@ class Proxy:
     @property
     def __class__(self):
         state = object.__getattribute__(self, "_rp")
-        return type(state.plain[0]) if state.plain else ask(self, "class")
+        return type(state.plain[0]) if state.plain else type(self)
 
     @property
     def __doc__(self):
@@ -342,8 +342,11 @@ class CarefulUnpickler(pickle._Unpickler):
     """Knows no opcode that sets the state of an object; needed once the other side may name objects of ours."""
 
     dispatch = {code: load for code, load in pickle._Unpickler.dispatch.items() if code != pickle.BUILD[0]}
-    __init__ = Unpickler.__init__
     find_class = Unpickler.find_class
+
+    def __init__(self, file, codec):
+        super().__init__(file)
+        self.codec = codec
 
 
 class Codec:
@@ -446,7 +449,7 @@ class Codec:
         try:
             error = BaseException.__new__(kind, *arguments) if isinstance(kind, ForeignError) else kind(*arguments)
         except Exception:
-            error = BaseException.__new__(kind) if kind.__new__ is BaseException.__new__ else Exception(text)
+            error = kind.__new__(kind, *arguments)
         error.args = arguments
         error.__dict__.update(items)
         error.__dict__.update(_rp=self.peer.proxy(handle, Proxy), _rp_text=str(text))
@@ -572,7 +575,7 @@ class Peer:
         """Starts afresh with another run at the other end."""
         self.channel = channel
         self.generation += 1
-        self.objects, self.handles, self.proxies = [], {}, {}
+        self.objects, self.handles, self.proxies, self.named = [], {}, {}, {}
 
     def handle(self, value):
         """The number of an object of ours; what was asked for by a name in the solution's module has that name, which outlives the run."""
@@ -582,7 +585,14 @@ class Peer:
         return self.handles[id(value)]
 
     def find(self, handle):
-        return self.roots[handle] if type(handle) is str and self.roots is not None else self.objects[handle]
+        return self.name(handle) if type(handle) is str else self.objects[handle]
+
+    def name(self, name):
+        """What a name of the solution's module stands for: what it first stood for in this run, whatever a test puts there."""
+        if name not in self.named:
+            self.named[name] = self.roots[name]
+            self.handles.setdefault(id(self.roots[name]), name)
+        return self.named[name]
 
     def own(self, proxy):
         """The handle of what a proxy stands for."""
