@@ -54,4 +54,9 @@ impl Interpreter {
     pub(super) fn folders(&self) -> impl Iterator<Item = &Path> {
         self.prefixes.iter().chain(&self.packages).map(PathBuf::as_path)
     }
+
+    /// Where packages are that are not the interpreter's own.
+    pub(super) fn packages(&self) -> &[PathBuf] {
+        &self.packages
+    }
 }

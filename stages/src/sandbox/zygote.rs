@@ -6,6 +6,7 @@ use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -41,6 +42,10 @@ const SETUP: Duration = Duration::from_secs(15);
 const GRACE: Duration = Duration::from_secs(2);
 const DYING: Duration = Duration::from_secs(2);
 
+/// Nothing of the user's or the installation's runs at the start: neither from the environment nor from files in site-packages. What
+/// those load, each fork would copy.
+const FLAGS: [&str; 5] = ["-I", "-S", "-B", "-X", "utf8"];
+
 /// All that a run's environment has. A library that starts threads as it is imported could not be preloaded.
 const ENVIRONMENT: &[(&str, &str)] = &[
     ("HOME", "/tmp"),
@@ -70,6 +75,7 @@ struct Boot<'a> {
     modules: &'static [(&'static str, &'static str)],
     filters: &'a BTreeMap<&'static str, Vec<String>>,
     limits: Limits,
+    packages: &'a [PathBuf],
     preload: &'a [String],
     isolated: bool,
     uid: Option<u32>,
@@ -183,6 +189,7 @@ impl Setup {
             modules: MODULES,
             filters: &self.filters,
             limits: Limits { memory_bytes, processes, file_bytes, open_files, tmpfs_bytes },
+            packages: self.interpreter.packages(),
             preload: &self.config.preload,
             isolated: self.isolated(),
             uid: nobody,
@@ -326,10 +333,7 @@ fn contained(
     let container =
         container::container(&setup.config, &setup.interpreter, root.path(), setup.privileged);
     let mut command = container.command(&setup.interpreter.executable.to_string_lossy());
-    command
-        .args(["-I", "-B", "-X", "utf8", "-c", LOADER])
-        .current_dir("/")
-        .envs(ENVIRONMENT.iter().copied());
+    command.args(FLAGS).args(["-c", LOADER]).current_dir("/").envs(ENVIRONMENT.iter().copied());
     command.stdin(control).stdout(cancel).stderr(hakoniwa::Stdio::piped());
     let _one = FORK.lock().unwrap_or_else(PoisonError::into_inner);
     command
@@ -341,10 +345,7 @@ fn contained(
 /// Starts an interpreter as it is.
 fn plain(setup: &Setup, control: OwnedFd, cancel: OwnedFd) -> io::Result<Process> {
     let mut command = Command::new(&setup.interpreter.executable);
-    command
-        .args(["-I", "-B", "-X", "utf8", "-c", LOADER])
-        .env_clear()
-        .envs(ENVIRONMENT.iter().copied());
+    command.args(FLAGS).args(["-c", LOADER]).env_clear().envs(ENVIRONMENT.iter().copied());
     command
         .stdin(control)
         .stdout(cancel)

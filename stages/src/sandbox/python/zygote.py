@@ -14,6 +14,7 @@ import os
 import resource
 import select
 import signal
+import site
 import socket
 import struct
 import sys
@@ -517,6 +518,9 @@ def main(boot):
     lower(resource.RLIMIT_NOFILE, 1024)
     lower(resource.RLIMIT_CORE, 0)
     boot["filters"] = {name: [bytes.fromhex(text) for text in texts] for name, texts in boot["filters"].items()}
+    sys.path.extend(boot["packages"])
+    for builtin in (site.setquit, site.setcopyright, site.sethelper):
+        builtin()
     boot["modules"] = {name: load(name, source) for name, source in boot["modules"]}
     for name in boot["preload"]:
         __import__(name)
@@ -528,8 +532,10 @@ def main(boot):
     found = facts(boot)
     write_frame(CONTROL, {"ready": found})
     redirect(2)
+    # What a collection only looks at, a fork has to copy.
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20000, 20, 50)
     try:
         while True:
             run_job(boot, read_frame(CONTROL)["job"])
