@@ -4,12 +4,16 @@ use std::sync::LazyLock;
 
 use futures::executor::block_on;
 use futures::future::join_all;
+use rollpacker_dataflow::clock::Nanos;
 use rollpacker_datasets::{Cursor, Dataset, DatasetConfig};
-use rollpacker_stages::reward::{Code, CodeConfig, CodeScore, Context, Reward, RewardError, Sample, Score};
+use rollpacker_stages::reward::{
+    Code, CodeConfig, CodeScore, Context, Limits, Reward, RewardError, Sample, Score,
+};
 use rollpacker_stages::sandbox::{Language, SandboxConfig};
 
 static CODE: LazyLock<Code> = LazyLock::new(|| start(CodeConfig::default()));
-static FRACTION: LazyLock<Code> = LazyLock::new(|| start(CodeConfig { score: CodeScore::Fraction, ..CodeConfig::default() }));
+static FRACTION: LazyLock<Code> =
+    LazyLock::new(|| start(CodeConfig { score: CodeScore::Fraction, ..CodeConfig::default() }));
 
 fn start(mut config: CodeConfig) -> Code {
     config.sandbox.slots = 2;
@@ -17,7 +21,12 @@ fn start(mut config: CodeConfig) -> Code {
 }
 
 fn score(code: &Code, response: &str, truth: &str) -> Result<Score, RewardError> {
-    block_on(code.score(&Sample::of("s", response, Some(truth)), &Context::detached()))
+    block_on(code.score(&Sample::of("s", response, Some(truth)), &context()))
+}
+
+/// Five seconds for each case.
+fn context() -> Context {
+    Context::detached().with_limits(Limits::fixed(Nanos::from_secs_f64(5.0)))
 }
 
 /// Checks the value and the outcome of a response.
@@ -38,7 +47,9 @@ fn human_eval(body: impl Fn(&str) -> String) -> Option<Vec<Sample>> {
         return None;
     };
     let files = vec![format!("{shared}/data/humaneval_even.parquet")];
-    let dataset = Dataset::open(DatasetConfig { files, shuffle: false, ..DatasetConfig::default() }).expect("it opens");
+    let dataset =
+        Dataset::open(DatasetConfig { files, shuffle: false, ..DatasetConfig::default() })
+            .expect("it opens");
     let prompts = dataset.prompts(Cursor::default()).expect("it reads").until_epoch(1);
     let sample = |prompt: rollpacker_datasets::Prompt| {
         let truth = prompt.ground_truth().expect("there is a ground truth");
@@ -49,7 +60,7 @@ fn human_eval(body: impl Fn(&str) -> String) -> Option<Vec<Sample>> {
 }
 
 fn passed(samples: &[Sample]) -> usize {
-    let context = Context::detached();
+    let context = context();
     let scores = block_on(join_all(samples.iter().map(|sample| CODE.score(sample, &context))));
     let scores = scores.into_iter().map(|score| score.expect("it is scored"));
     scores.filter(|score| score.value > 0.0).count()
@@ -68,8 +79,9 @@ fn human_eval_is_not_fooled() {
     let everything = "    class E:\n        __eq__ = __le__ = __lt__ = __ge__ = __gt__ = __contains__ = lambda s, o: True\n\
         \x20       __sub__ = __rsub__ = __add__ = __mul__ = __truediv__ = lambda s, o: 0\n        __abs__ = __float__ = lambda s: 0.0\n\
         \x20       __len__ = lambda s: 0\n        __iter__ = lambda s: iter([])\n        __getitem__ = lambda s, i: s\n    return E()\n";
-    for hack in [everything, "    import os; os._exit(0)\n", "    raise SystemExit(0)\n"] {
-        let Some(samples) = human_eval(|_| hack.to_owned()) else { return };
+    let selves = everything.replace("lambda s, o: 0\n", "lambda s, o: s\n");
+    for hack in [everything, &selves, "    import os; os._exit(0)\n", "    raise SystemExit(0)\n"] {
+        let Some(samples) = human_eval(|_| (*hack).to_owned()) else { return };
         assert_eq!(passed(&samples), 0, "{hack}");
     }
 }
@@ -84,7 +96,7 @@ fn tests_of_a_module() {
     check(&fenced("def add(a, b):\n    return a - b"), ADD, (0.0, "failed"));
     check(&fenced("def add(a, b): return 3"), ADD, (0.0, "failed"));
     check(&fenced("def add(a, b) return 3"), ADD, (0.0, "compile_error"));
-    check(&fenced("def sum(a, b): return 3"), ADD, (0.0, "runtime_error"));
+    check(&fenced("def sum(a, b): return 3"), ADD, (0.0, "failed"));
     check(&fenced("def add(a, b): return bytearray(10 ** 11)"), ADD, (0.0, "memory"));
     check("```java\nint add\n```", ADD, (0.0, "no_code"));
     check("", ADD, (0.0, "no_code"));
@@ -92,10 +104,16 @@ fn tests_of_a_module() {
 
 #[test]
 fn a_share_of_the_tests() {
-    let found = score(&FRACTION, &fenced("def add(a, b):\n    return a + b if a != 1 else 3"), ADD).expect("it is scored");
+    let found = score(&FRACTION, &fenced("def add(a, b):\n    return a + b if a != 1 else 3"), ADD)
+        .expect("it is scored");
     assert_eq!((found.value, found.labels["outcome"].as_str()), (0.8, "failed"));
     assert_eq!((found.executions.len(), found.components["passed"]), (5, 0.8));
-    let found = score(&FRACTION, "def f(a):\n    return a", "assert f(1) == 1\nassert f(2) == 3\nassert f(4) == 4").expect("it is scored");
+    let found = score(
+        &FRACTION,
+        "def f(a):\n    return a",
+        "assert f(1) == 1\nassert f(2) == 3\nassert f(4) == 4",
+    )
+    .expect("it is scored");
     assert!((found.value - 2.0 / 3.0).abs() < 1e-9);
 }
 
@@ -137,7 +155,9 @@ fn what_only_wants_the_score_does_not_get_it() {
 #[test]
 fn a_forged_message_does_nothing() {
     let forge = |payload: &str| {
-        fenced(&format!("import os, struct, pickle\ndef add(a, b):\n    p = {payload}\n    os.write(3, struct.pack('<I', len(p)) + p)\n    return 3"))
+        fenced(&format!(
+            "import os, struct, pickle\ndef add(a, b):\n    p = {payload}\n    os.write(3, struct.pack('<I', len(p)) + p)\n    return 3"
+        ))
     };
     for payload in [
         "b'cos\\n_exit\\n(I0\\ntR.'",
@@ -159,7 +179,11 @@ fn a_forged_message_does_nothing() {
 fn programs() {
     let truth = r#"{"inputs": ["1 2\n", "3 4\n"], "outputs": ["3", "7\n"]}"#;
     check(&fenced("print(sum(map(int, input().split())), ' ')"), truth, (1.0, "passed"));
-    check(&fenced("import sys\nprint(sum(map(int, sys.stdin.read().split())))\nsys.exit(0)"), truth, (1.0, "passed"));
+    check(
+        &fenced("import sys\nprint(sum(map(int, sys.stdin.read().split())))\nsys.exit(0)"),
+        truth,
+        (1.0, "passed"),
+    );
     check(&fenced("print(3)"), truth, (0.0, "failed"));
     check(&fenced("while True: print(3)"), truth, (0.0, "failed"));
     check(&fenced("print(3); import sys; sys.exit(2)"), truth, (0.0, "runtime_error"));
@@ -169,43 +193,74 @@ fn programs() {
 
 #[test]
 fn calls() {
-    let truth = r#"{"fn_name": "pairs", "inputs": [[[3, 1, 2]], [[]]], "outputs": [[[1, 2], [2, 3]], []]}"#;
+    let truth =
+        r#"{"fn_name": "pairs", "inputs": [[[3, 1, 2]], [[]]], "outputs": [[[1, 2], [2, 3]], []]}"#;
     let sorted = "def pairs(self, items: List[int]):\n    items.sort()\n    return list(zip(items, items[1:]))";
     check(&fenced(&sorted.replace("self, ", "")), truth, (1.0, "passed"));
-    check(&fenced(&format!("class Solution:\n    {}", sorted.replace('\n', "\n    "))), truth, (1.0, "passed"));
+    check(
+        &fenced(&format!("class Solution:\n    {}", sorted.replace('\n', "\n    "))),
+        truth,
+        (1.0, "passed"),
+    );
     check(&fenced("def pairs(items): return [[1, 2], [2, 3]]"), truth, (0.0, "failed"));
-    check(&fenced("def pairs(items):\n    while True: pass"), r#"{"fn_name": "pair", "inputs": [[1]], "outputs": [2]}"#, (0.0, "runtime_error"));
+    check(
+        &fenced("def pairs(items):\n    while True: pass"),
+        r#"{"fn_name": "pair", "inputs": [[1]], "outputs": [2]}"#,
+        (0.0, "runtime_error"),
+    );
 }
 
 #[test]
 fn text() {
     let mut sample = Sample::of("s", "<think>no</think>it's \"so\"\n", None);
     sample.extra_info = Some(r#"{"case_type": "text", "test_cases": ["assert {response}.startswith('it')", "assert len({response}) == 9"]}"#.into());
-    assert_eq!(block_on(CODE.score(&sample, &Context::detached())).expect("it is scored").value, 1.0);
+    assert_eq!(block_on(CODE.score(&sample, &context())).expect("it is scored").value, 1.0);
     sample.response = "no".into();
-    assert_eq!(block_on(CODE.score(&sample, &Context::detached())).expect("it is scored").value, 0.0);
+    assert_eq!(block_on(CODE.score(&sample, &context())).expect("it is scored").value, 0.0);
 }
 
 #[test]
 fn broken_tests_are_not_the_models_fault() {
-    for truth in ["def test_f(:", "import no_such_module\ndef test_f(): pass", "x = 1", "def test_f(): import no_such_module"] {
+    for truth in [
+        "def test_f(:",
+        "import no_such_module\ndef test_f(): pass",
+        "x = 1",
+        "def test_f(): import no_such_module",
+    ] {
         let found = score(&CODE, &fenced("def f(): pass"), truth);
         if truth == "x = 1" {
             assert_eq!(found.expect("nothing fails").value, 1.0);
         } else {
-            assert!(found.expect_err(truth).reason.starts_with("the tests are broken: "), "{truth}");
+            assert!(
+                found.expect_err(truth).reason.starts_with("the tests are broken: "),
+                "{truth}"
+            );
         }
     }
 }
 
 #[test]
 fn another_language() {
-    let shell = Language { fences: vec!["bash".into()], file: "main.sh".into(), compile: None, run: vec!["/bin/sh".into(), "main.sh".into()] };
-    let compiled = Language { compile: Some(vec!["/bin/sh".into(), "-n".into(), "main.sh".into()]), fences: vec!["zsh".into()], ..shell.clone() };
+    let shell = Language {
+        fences: vec!["bash".into()],
+        file: "main.sh".into(),
+        compile: None,
+        run: vec!["/bin/sh".into(), "main.sh".into()],
+    };
+    let compiled = Language {
+        compile: Some(vec!["/bin/sh".into(), "-n".into(), "main.sh".into()]),
+        fences: vec!["zsh".into()],
+        ..shell.clone()
+    };
     let languages = [("sh".to_owned(), shell), ("checked".to_owned(), compiled)].into();
-    let code = start(CodeConfig { sandbox: SandboxConfig { languages, ..SandboxConfig::default() }, ..CodeConfig::default() });
+    let code = start(CodeConfig {
+        sandbox: SandboxConfig { languages, ..SandboxConfig::default() },
+        ..CodeConfig::default()
+    });
     let truth = r#"[{"stdin": "3\n", "expected_stdout": "got 3"}]"#;
-    let outcome = |response: &str| score(&code, response, truth).expect("it is scored").labels["outcome"].clone();
+    let outcome = |response: &str| {
+        score(&code, response, truth).expect("it is scored").labels["outcome"].clone()
+    };
     assert_eq!(outcome("```bash\nread x; echo got $x\n```"), "passed");
     assert_eq!(outcome("```bash\nread x; echo $x\n```"), "failed");
     assert_eq!(outcome("```zsh\nread x; echo got $x\n```"), "passed");
