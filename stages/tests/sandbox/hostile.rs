@@ -373,7 +373,7 @@ fn cheating() -> Vec<Attack> {
         ),
         code(
             "tests read from memory",
-            "import gc, sys\ndef add(a, b):\n    for held in gc.get_objects():\n        if type(held) in (list, tuple, dict) and '98765' + '4321' in repr(held)[:100000]:\n            return a + b\n    return 0\n",
+            "import gc, sys\ndef add(a, b):\n    for held in gc.get_objects():\n        if type(held) in (list, tuple, dict) and str(123456789)[::-1] in repr(held)[:100000]:\n            return a + b\n    return 0\n",
             EXITED,
         ),
         code(
