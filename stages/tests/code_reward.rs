@@ -4,9 +4,10 @@ use std::sync::LazyLock;
 
 use futures::executor::block_on;
 use futures::future::join_all;
+use rollpacker_dataflow::clock::Nanos;
 use rollpacker_datasets::{Cursor, Dataset, DatasetConfig};
 use rollpacker_stages::reward::{
-    Code, CodeConfig, CodeScore, Context, Reward, RewardError, Sample, Score,
+    Code, CodeConfig, CodeScore, Context, Limits, Reward, RewardError, Sample, Score,
 };
 use rollpacker_stages::sandbox::{Language, SandboxConfig};
 
@@ -20,7 +21,12 @@ fn start(mut config: CodeConfig) -> Code {
 }
 
 fn score(code: &Code, response: &str, truth: &str) -> Result<Score, RewardError> {
-    block_on(code.score(&Sample::of("s", response, Some(truth)), &Context::detached()))
+    block_on(code.score(&Sample::of("s", response, Some(truth)), &context()))
+}
+
+/// Five seconds for each case.
+fn context() -> Context {
+    Context::detached().with_limits(Limits::fixed(Nanos::from_secs_f64(5.0)))
 }
 
 /// Checks the value and the outcome of a response.
@@ -54,7 +60,7 @@ fn human_eval(body: impl Fn(&str) -> String) -> Option<Vec<Sample>> {
 }
 
 fn passed(samples: &[Sample]) -> usize {
-    let context = Context::detached();
+    let context = context();
     let scores = block_on(join_all(samples.iter().map(|sample| CODE.score(sample, &context))));
     let scores = scores.into_iter().map(|score| score.expect("it is scored"));
     scores.filter(|score| score.value > 0.0).count()
@@ -73,8 +79,9 @@ fn human_eval_is_not_fooled() {
     let everything = "    class E:\n        __eq__ = __le__ = __lt__ = __ge__ = __gt__ = __contains__ = lambda s, o: True\n\
         \x20       __sub__ = __rsub__ = __add__ = __mul__ = __truediv__ = lambda s, o: 0\n        __abs__ = __float__ = lambda s: 0.0\n\
         \x20       __len__ = lambda s: 0\n        __iter__ = lambda s: iter([])\n        __getitem__ = lambda s, i: s\n    return E()\n";
-    for hack in [everything, "    import os; os._exit(0)\n", "    raise SystemExit(0)\n"] {
-        let Some(samples) = human_eval(|_| hack.to_owned()) else { return };
+    let selves = everything.replace("lambda s, o: 0\n", "lambda s, o: s\n");
+    for hack in [everything, &selves, "    import os; os._exit(0)\n", "    raise SystemExit(0)\n"] {
+        let Some(samples) = human_eval(|_| (*hack).to_owned()) else { return };
         assert_eq!(passed(&samples), 0, "{hack}");
     }
 }
@@ -89,7 +96,7 @@ fn tests_of_a_module() {
     check(&fenced("def add(a, b):\n    return a - b"), ADD, (0.0, "failed"));
     check(&fenced("def add(a, b): return 3"), ADD, (0.0, "failed"));
     check(&fenced("def add(a, b) return 3"), ADD, (0.0, "compile_error"));
-    check(&fenced("def sum(a, b): return 3"), ADD, (0.0, "runtime_error"));
+    check(&fenced("def sum(a, b): return 3"), ADD, (0.0, "failed"));
     check(&fenced("def add(a, b): return bytearray(10 ** 11)"), ADD, (0.0, "memory"));
     check("```java\nint add\n```", ADD, (0.0, "no_code"));
     check("", ADD, (0.0, "no_code"));
@@ -207,15 +214,9 @@ fn calls() {
 fn text() {
     let mut sample = Sample::of("s", "<think>no</think>it's \"so\"\n", None);
     sample.extra_info = Some(r#"{"case_type": "text", "test_cases": ["assert {response}.startswith('it')", "assert len({response}) == 9"]}"#.into());
-    assert_eq!(
-        block_on(CODE.score(&sample, &Context::detached())).expect("it is scored").value,
-        1.0
-    );
+    assert_eq!(block_on(CODE.score(&sample, &context())).expect("it is scored").value, 1.0);
     sample.response = "no".into();
-    assert_eq!(
-        block_on(CODE.score(&sample, &Context::detached())).expect("it is scored").value,
-        0.0
-    );
+    assert_eq!(block_on(CODE.score(&sample, &context())).expect("it is scored").value, 0.0);
 }
 
 #[test]

@@ -5,6 +5,39 @@ import unittest
 import harness
 
 
+NEAR = """
+class Z(int): pass
+class E:
+    __sub__ = __rsub__ = __add__ = __isub__ = lambda s, o: %s
+    __abs__ = __float__ = lambda s: 0.0
+    __round__ = lambda s, n=0: 0
+    __neg__ = lambda s: E()
+    __bool__ = lambda s: False
+    __len__ = __int__ = __index__ = lambda s: 0
+def f(): return E()
+"""
+
+IS_NEAR = """
+import math, pytest
+from solution import f
+def test_abs(): assert abs(f() - 3) < 1e-6
+def test_reflected(): assert abs(3 - f()) < 1e-6
+def test_negative(): assert abs(-(f() - 3)) < 1e-6
+def test_fabs(): assert math.fabs(f() - 3) < 1e-6
+def test_close(): assert math.isclose(f(), 3)
+def test_round(): assert round(f() - 3, 5) == 0
+def test_not(): assert not f() - 3
+def test_len(): assert len(f() - {1, 2}) == 0
+def test_in_place():
+    x = f()
+    x -= 3
+    assert abs(x) < 1e-6
+def test_zero(): assert f() - 3 == 0
+def test_approx(): assert f() == pytest.approx(3)
+def test_order(): assert f() >= 3 or f() <= 3
+"""
+
+
 class Case(unittest.TestCase):
     maxDiff = None
 
@@ -140,6 +173,12 @@ bag = Bag()
 assert not bag and not callable(bag) and not hasattr(bag, "__len__")
 assert a != (12, 8) and not a == 12
 """, "passed")
+
+    def test_no_object_is_near_a_number(self):
+        for found in ("0.0", "s", "E()", "Z(0)", "[]", "(0,)"):
+            outcomes = harness.outcomes(NEAR % found, dict(kind="tests", tests=[IS_NEAR]))
+            self.assertEqual(len(outcomes), 12)
+            self.assertNotIn("passed", outcomes, found)
 
     def test_generators_and_coroutines(self):
         self.check("""

@@ -183,15 +183,11 @@ fn inputs_and_outputs(object: &Object) -> Result<Check, RewardError> {
     match string(object, "fn_name")? {
         Some(function) => calls(function, pairs.map(|(input, output)| call(input, output))),
         None => {
-            let case = |(input, output): (&Box<RawValue>, &Box<RawValue>)| Stdio {
+            let case = pairs.map(|(input, output)| Stdio {
                 stdin: text_of(input),
                 expected_stdout: text_of(output),
-            };
-            Ok(Check::Stdio {
-                cases: pairs.map(case).collect(),
-                prelude: true,
-                stop_at_failure: false,
-            })
+            });
+            Ok(Check::Stdio { cases: case.collect(), prelude: true, stop_at_failure: false })
         }
     }
 }
@@ -254,12 +250,12 @@ fn roll(columns: &Object, response: &str) -> Result<Check, RewardError> {
     if string(columns, "case_type")?.as_deref() != Some("text") {
         return list(&items, function.as_deref(), response);
     }
-    let code = |item: &Box<RawValue>| match Node::read(item.get()) {
+    let code = |item: &RawValue| match Node::read(item.get()) {
         Node::Object(object) => assertions(&object),
         _ => Ok(text_of(item)),
     };
     Ok(Check::Text {
-        tests: items.iter().map(code).collect::<Result<_, _>>()?,
+        tests: items.iter().map(|item| code(item)).collect::<Result<_, _>>()?,
         response: answer(response).to_owned(),
         stop_at_failure: false,
     })

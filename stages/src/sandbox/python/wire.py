@@ -6,8 +6,9 @@ here, and what is not a plain value of exactly a type below is a proxy.
 
 A proxy stands for an object that stays where it is. What is done to it is asked of its owner, with one exception: at the checker, what
 decides about equality and order with a plain value is the plain value. An object of the solution equals no expected value, whatever its
-`__eq__` says, and arithmetic with a plain value does not give one: `abs(answer - 3) < 1e-6` does not hold for an answer whose
-`__sub__` returns 0.
+`__eq__` says. Arithmetic with a plain value does not give one, and what it gives is no number either: `abs(answer - 3) < 1e-6` does not
+hold for an answer whose `__sub__` returns 0, or something whose `__abs__` does. The price is that a vector of the solution that was
+multiplied by 2 has no length; its coordinates and what it prints are there.
 """
 
 import builtins
@@ -68,25 +69,43 @@ def compare(name):
 
 
 def arithmetic(name, reflected):
-    function = getattr(operator, {"and": "and_", "or": "or_", "divmod": "mul"}.get(name, name))
-    function = divmod if name == "divmod" else function
+    function = divmod if name == "divmod" else getattr(operator, {"and": "and_", "or": "or_"}.get(name, name))
     asked = "__r%s__" % name if reflected else "__%s__" % name
+
+    return meet(asked), (lambda value, other: function(other, value)) if reflected else function
+
+
+def meet(asked):
+    """The method of a proxy for an operator with two sides."""
 
     def method(self, other):
         found = ask(self, asked, other)
-        if object.__getattribute__(self, "_rp").peer.strict and not isinstance(other, Proxy) and is_plain(found):
-            raise TypeError("an object of the solution stands where a plain value is expected (%s)" % asked)
+        if object.__getattribute__(self, "_rp").peer.strict and (not isinstance(other, Proxy) or is_tainted(self) or is_tainted(other)):
+            taint(found, asked)
         return found
 
-    return method, (lambda value, other: function(other, value)) if reflected else function
-
-
-def is_plain(value):
-    return type(value) in (int, float, bool, complex, str, bytes, decimal.Decimal, fractions.Fraction, list, tuple, dict, set, type(None))
+    return method
 
 
 def relay(name):
-    return lambda self, *arguments: ask(self, name, *arguments)
+    def method(self, *arguments):
+        found = ask(self, name, *arguments)
+        if is_tainted(self) and (name in NUMERIC or isinstance(found, Proxy)):
+            taint(found, name)
+        return found
+
+    return method
+
+
+def is_tainted(proxy):
+    """Whether an object comes of arithmetic with a plain value, which may be the expected one."""
+    return object.__getattribute__(proxy, "_rp").tainted
+
+
+def taint(found, asked):
+    if not isinstance(found, Proxy) or object.__getattribute__(found, "_rp").plain:
+        raise TypeError("an object of the solution stands where a plain value is expected (%s)" % asked)
+    object.__getattribute__(found, "_rp").tainted = True
 
 
 def call(function, arguments, keywords):
@@ -112,6 +131,8 @@ def awaited(coroutine):
         loop.close()
 
 
+# What makes a number of an object.
+NUMERIC = ("__abs__", "__int__", "__float__", "__index__", "__complex__", "__round__", "__bool__", "__len__")
 # What may be asked of an object, and how its owner does it. Only the part that its class has is part of its proxy.
 OPTIONAL = {
     "__len__": len, "__getitem__": operator.getitem, "__setitem__": operator.setitem, "__delitem__": operator.delitem,
@@ -137,7 +158,7 @@ for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul"
         _key = "__%s%s__" % ("r" if _reflected else "", _name)
         METHODS[_key], OPTIONAL[_key] = arithmetic(_name, _reflected)
     if _name != "divmod":
-        METHODS["__i%s__" % _name] = relay("__i%s__" % _name)
+        METHODS["__i%s__" % _name] = meet("__i%s__" % _name)
         OPTIONAL["__i%s__" % _name] = getattr(operator, "i" + _name)
 OPERATIONS = dict(OPTIONAL, **ALWAYS, **ASKED)
 
@@ -145,10 +166,11 @@ OPERATIONS = dict(OPTIONAL, **ALWAYS, **ASKED)
 class State:
     """What a proxy is behind its face."""
 
-    __slots__ = ("peer", "handle", "plain", "generation")
+    __slots__ = ("peer", "handle", "plain", "generation", "tainted")
 
     def __init__(self, peer, handle, plain):
         self.peer, self.handle, self.plain, self.generation = peer, handle, plain, peer.generation
+        self.tainted = False
 
 
 def ask(proxy, operation, *operands):
