@@ -87,9 +87,10 @@ fn a_thousand_samples_leak_nothing() {
     warm(20);
     let before = machine::usage();
     warm(1000);
+    // A zygote closes the last of a job after it has answered.
+    machine::until(|| machine::usage().descriptors <= before.descriptors);
     let after = machine::usage();
     assert_eq!(after.processes, before.processes);
-    assert_eq!(after.descriptors, before.descriptors);
     assert!(after.resident_kib < before.resident_kib + 8192, "{before:?} grew to {after:?}");
 }
 

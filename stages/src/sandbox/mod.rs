@@ -26,6 +26,8 @@ mod interpreter;
 mod job;
 mod pool;
 mod probe;
+mod process;
+mod setup;
 mod slot;
 mod verdict;
 mod zygote;

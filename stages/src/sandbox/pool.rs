@@ -11,9 +11,10 @@ use super::config::SandboxConfig;
 use super::error::SandboxError;
 use super::job::Job;
 use super::probe::Probe;
+use super::setup::Setup;
 use super::slot::{Call, Slot, Task};
 use super::verdict::Verdict;
-use super::zygote::{Facts, Setup, Zygote};
+use super::zygote::{Facts, Zygote};
 
 /// Slots that run jobs. A clone is the same pool; with the last one every process is gone.
 #[derive(Clone)]

@@ -8,8 +8,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use futures::channel::oneshot;
 
 use super::error::SandboxError;
+use super::setup::Setup;
 use super::verdict::{self, Outcome, Verdict};
-use super::zygote::{Answer, End, Facts, Setup, Zygote};
+use super::zygote::{Answer, End, Facts, Zygote};
 
 /// A job in the queue.
 pub(super) struct Task {
