@@ -12,7 +12,14 @@ use rollpacker_stages::sandbox::{Check, Isolation, Job, Outcome, Sandbox, Sandbo
 
 /// Samples of one measurement.
 const SAMPLES: usize = 64;
-const SOLUTION: &str = "def add(a, b):\n    return a + b\n";
+/// A solution that imports nothing, and one that begins as most do.
+const BARE: &str = "def add(a, b):\n    return a + b\n";
+const IMPORTS: &str = "import collections, functools, heapq, itertools, json, math, random, re, string\nfrom typing import List\ndef add(a, b):\n    return a + b\n";
+const NAMES: [&str; 2] = ["bare", "imports"];
+
+fn solution(name: &str) -> &'static str {
+    if name == "bare" { BARE } else { IMPORTS }
+}
 const TEST: &str =
     "def check(candidate):\n    assert candidate(2, 3) == 5\n    assert candidate(5, 7) == 12\n";
 
@@ -20,17 +27,17 @@ fn main() {
     divan::main();
 }
 
-#[divan::bench]
-fn isolated(bencher: Bencher<'_, '_>) {
-    sandboxed(bencher, Isolation::Full);
+#[divan::bench(args = NAMES)]
+fn isolated(bencher: Bencher<'_, '_>, name: &str) {
+    sandboxed(bencher, solution(name), Isolation::Full);
 }
 
-#[divan::bench]
-fn without_isolation(bencher: Bencher<'_, '_>) {
-    sandboxed(bencher, Isolation::None);
+#[divan::bench(args = NAMES)]
+fn without_isolation(bencher: Bencher<'_, '_>, name: &str) {
+    sandboxed(bencher, solution(name), Isolation::None);
 }
 
-fn sandboxed(bencher: Bencher<'_, '_>, isolation: Isolation) {
+fn sandboxed(bencher: Bencher<'_, '_>, solution: &str, isolation: Isolation) {
     let sandbox = Sandbox::start(SandboxConfig { isolation, ..SandboxConfig::default() })
         .expect("the sandbox starts");
     let check = Check::Entry {
@@ -40,7 +47,7 @@ fn sandboxed(bencher: Bencher<'_, '_>, isolation: Isolation) {
         import_prefix: String::new(),
     };
     let job =
-        Job { solution: SOLUTION.into(), language: "python".into(), check, seconds: vec![5.0] };
+        Job { solution: solution.into(), language: "python".into(), check, seconds: vec![5.0] };
     bencher.counter(ItemsCount::new(SAMPLES)).bench_local(|| {
         for verdict in block_on(join_all((0..SAMPLES).map(|_| sandbox.run(&job)))) {
             assert_eq!(verdict.expect("there is a verdict").outcome(), Outcome::Passed);
@@ -57,19 +64,19 @@ fn interpreter() -> String {
     String::from_utf8(output.stdout).expect("a path").trim().to_owned()
 }
 
-#[divan::bench]
-fn plain_subprocess(bencher: Bencher<'_, '_>) {
-    subprocess(bencher, &interpreter(), &["-I"]);
+#[divan::bench(args = NAMES)]
+fn plain_subprocess(bencher: Bencher<'_, '_>, name: &str) {
+    subprocess(bencher, solution(name), &interpreter(), &["-I"]);
 }
 
 /// Without what the installation's site-packages load at each start.
-#[divan::bench]
-fn plain_subprocess_without_site(bencher: Bencher<'_, '_>) {
-    subprocess(bencher, &interpreter(), &["-I", "-S"]);
+#[divan::bench(args = NAMES)]
+fn plain_subprocess_without_site(bencher: Bencher<'_, '_>, name: &str) {
+    subprocess(bencher, solution(name), &interpreter(), &["-I", "-S"]);
 }
 
-fn subprocess(bencher: Bencher<'_, '_>, python: &str, flags: &[&str]) {
-    let program = format!("{SOLUTION}{TEST}check(add)\n");
+fn subprocess(bencher: Bencher<'_, '_>, solution: &str, python: &str, flags: &[&str]) {
+    let program = format!("{solution}{TEST}check(add)\n");
     let run = || {
         Command::new(python)
             .args(flags)

@@ -14,6 +14,8 @@ PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_SET_CHILD_SUBREAPER, PR_SE
 SECCOMP_MODE_FILTER = 2
 
 libc = ctypes.CDLL(None, use_errno=True)
+# The same, with the interpreter's lock held.
+python = ctypes.PyDLL(None, use_errno=True)
 
 
 class SockFprog(ctypes.Structure):
@@ -51,7 +53,6 @@ def clone(flags):
     Libc has no call for it that returns twice, so this is the system call between what python does before and after a fork. The thread
     id that libc keeps is set as its own fork sets it. Libc's handlers do not run, so there may be no other thread.
     """
-    python = ctypes.PyDLL(None, use_errno=True)
     own_id = ctypes.c_void_p()
     settid = CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID
     if libc.prctl(PR_GET_TID_ADDRESS, ctypes.byref(own_id), 0, 0, 0) != 0:
