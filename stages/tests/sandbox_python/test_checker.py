@@ -12,6 +12,7 @@ class E:
     __abs__ = __float__ = lambda s: 0.0
     __round__ = lambda s, n=0: 0
     __neg__ = lambda s: E()
+    __eq__ = __le__ = __ge__ = lambda s, o: True
     __bool__ = lambda s: False
     __len__ = __int__ = __index__ = lambda s: 0
 def f(): return E()
@@ -308,6 +309,21 @@ except Exception:
 assert found is None or "SECRET" not in str(found) and not isinstance(found, (int, dict)), found
 assert Node() != Node()
 """, "passed")
+
+
+    def test_a_forged_pickle_sets_no_state_of_an_object_of_the_test(self):
+        self.check("""
+import os, struct
+def look(node):
+    forged = b"(Vanswer\\ncx\\nx\\n(Vyours\\nI0\\ntR(dV_hidden\\nI7\\nsb]Nt."
+    os.write(3, struct.pack("<I", len(forged)) + forged)
+""", """
+class Node:
+    def __init__(self): self._hidden = 42
+NODE = Node()
+def test_forged(): look(NODE)
+def test_state(): assert NODE._hidden == 42
+""", "runtime_error", "passed")
 
 
 class Ends(Case):

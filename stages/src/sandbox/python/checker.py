@@ -44,6 +44,10 @@ TRUSTED = ("bisect", "collections", "copy", "datetime", "functools", "heapq", "i
            "re", "string", "sys", "time", "typing")
 
 
+# Loaded once, in the process from which both sides are forked; tests of coroutines and mocks are not rare either.
+exec(PRELUDE + "import asyncio, unittest.mock", {})
+
+
 class Deadline(wire.Stop):
     """The time of a case is over."""
 
