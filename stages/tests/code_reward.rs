@@ -40,10 +40,15 @@ fn fenced(code: &str) -> String {
     format!("Here it is:\n```python\n{code}\n```\n")
 }
 
+#[expect(clippy::print_stderr, reason = "a test that is skipped says so")]
+fn skipped() {
+    eprintln!("skipped: ROLLPACKER_SHARED is not set");
+}
+
 /// The rows of HumanEval, each with a body of the prompt's function; `None` without the data.
 fn human_eval(body: impl Fn(&str) -> String) -> Option<Vec<Sample>> {
     let Ok(shared) = std::env::var("ROLLPACKER_SHARED") else {
-        eprintln!("skipped: ROLLPACKER_SHARED is not set");
+        skipped();
         return None;
     };
     let files = vec![format!("{shared}/data/humaneval_even.parquet")];

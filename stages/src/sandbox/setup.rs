@@ -14,9 +14,15 @@ use super::{container, filter};
 /// The zygote's program, each module after those that it imports.
 const MODULES: &[(&str, &str)] = &[
     ("isolation", include_str!("python/isolation.py")),
+    ("proxy", include_str!("python/proxy.py")),
+    ("codec", include_str!("python/codec.py")),
     ("wire", include_str!("python/wire.py")),
     ("pytest_shim", include_str!("python/pytest_shim.py")),
+    ("suite", include_str!("python/suite.py")),
     ("solution", include_str!("python/solution.py")),
+    ("session", include_str!("python/session.py")),
+    ("bench", include_str!("python/bench.py")),
+    ("module_tests", include_str!("python/module_tests.py")),
     ("checker", include_str!("python/checker.py")),
     ("zygote", include_str!("python/zygote.py")),
 ];

@@ -10,7 +10,7 @@ import sys
 import types
 
 SOURCES = pathlib.Path(__file__).resolve().parents[2] / "src" / "sandbox" / "python"
-MODULES = ("wire", "pytest_shim", "solution", "checker")
+MODULES = ("proxy", "codec", "wire", "pytest_shim", "suite", "solution", "session", "bench", "module_tests", "checker")
 
 
 def load(name):
