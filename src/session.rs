@@ -14,13 +14,14 @@ use rollpacker_operators::advantage::{Advantage, Grpo, Rloo};
 use rollpacker_operators::placement::drift;
 use rollpacker_operators::prompts::PromptRow;
 use rollpacker_operators::report::Observer;
+use rollpacker_operators::reward::{LimitOptions, Timeouts};
 use rollpacker_operators::schedule::operator::Stop;
 use rollpacker_operators::trainer::TrainerThread;
 use rollpacker_operators::validate::{Outcome, Validator, ValidatorThread};
 use rollpacker_stages::model::{
     ChatTemplate, Decoder, DeviceChoice, ModelConfig, PromptEncoder, Tokenizer, WeightStore,
 };
-use rollpacker_stages::reward::{Limits, Registry, Reward, Router};
+use rollpacker_stages::reward::{Registry, Reward, Router};
 use rollpacker_stages::rollout::Policy;
 use rollpacker_stages::rollout::lengths::Lengths;
 use rollpacker_stages::rollout::sampling::Sampling;
@@ -250,7 +251,7 @@ impl Session {
             max_response_length: raw.data.max_response_length,
             warmup_steps: 0,
             router: self.stages.router.clone(),
-            limit: Box::new(Limits::default()),
+            limit: Box::new(Timeouts::new(LimitOptions::default(), raw.trainer.seed)?),
             scoring: self.recipe.scoring()?,
             advantage: self.advantage.clone(),
             trainer: trainer.clone(),

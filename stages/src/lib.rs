@@ -6,4 +6,5 @@ pub mod fields;
 pub mod model;
 pub mod reward;
 pub mod rollout;
+pub mod sandbox;
 pub mod train;

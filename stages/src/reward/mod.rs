@@ -24,6 +24,7 @@
 mod answer;
 mod answer_in;
 mod batched;
+mod code;
 mod context;
 mod endpoint;
 mod error;
@@ -63,6 +64,7 @@ use rollpacker_dataflow::step::SampleId;
 
 pub use answer_in::AnswerIn;
 pub use batched::{BatchReward, Batched, Call};
+pub use code::{Code, CodeConfig, CodeScore};
 pub use context::Context;
 pub use endpoint::Endpoint;
 pub use error::{ErrorKind, OnError, RewardError};

@@ -13,7 +13,7 @@ use super::judge::Judge;
 use super::math::verl::{Gsm8k, MathDapo, MathReward, SearchR1};
 use super::process::ProcessReward;
 use super::{
-    Exact, F1, Format, GroupReward, Length, Logic, Math, MultipleChoice, Pattern, Repetition,
+    Code, Exact, F1, Format, GroupReward, Length, Logic, Math, MultipleChoice, Pattern, Repetition,
     Reward, SharedReward, SoftOverlong,
 };
 
@@ -97,6 +97,7 @@ impl Registry {
     #[must_use]
     pub fn builtin() -> Self {
         Self::default()
+            .with("code", Code::make)
             .with("exact", |exact: Exact| Ok(exact))
             .with("f1", |f1: F1| Ok(f1))
             .with("format", |format: Format| Ok(format))

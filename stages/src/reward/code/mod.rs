@@ -1,0 +1,215 @@
+//! Code that must pass tests.
+
+mod cases;
+mod extract;
+
+use rollpacker_dataflow::clock::Nanos;
+use serde::{Deserialize, Serialize};
+
+use super::{Context, Execution, Limits, RegistryError, Reward, RewardError, Sample, Score};
+use crate::sandbox::{Check, Job, Outcome, Sandbox, SandboxConfig, SandboxError, Verdict};
+use extract::{Block, Fences};
+
+/// Options of the reward `code`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct CodeConfig {
+    /// What counts.
+    pub score: CodeScore,
+    /// Where code is run.
+    pub sandbox: SandboxConfig,
+}
+
+/// What the value of a response is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CodeScore {
+    /// 1 if every test case passes, else 0. No case is run after one that failed.
+    #[default]
+    All,
+    /// The share of the test cases that pass.
+    Fraction,
+}
+
+/// Scores the code in a response by the tests of its prompt, in a [sandbox](crate::sandbox).
+///
+/// The code is the last fenced block in Python or a language of the sandbox's table, after the thinking; without a fence, the whole
+/// response. The forms of tests are those of [`Check`]; they are found in the ground truth or, in ROLL's columns, in the extra fields.
+///
+/// Components: `passed`, the share of the cases run that passed, and `seconds`, what they took. Labels: `outcome`, that of the first case
+/// that did not pass, `no_code` if there was nothing to run; and `message`, what did not hold.
+#[derive(Clone)]
+pub struct Code {
+    score: CodeScore,
+    sandbox: Sandbox,
+    fences: Fences,
+    python: Fences,
+}
+
+impl Code {
+    /// Starts the sandbox.
+    ///
+    /// # Errors
+    /// [`SandboxError::NoIsolation`] if the machine cannot keep code in, [`SandboxError::Start`] if there is no interpreter.
+    pub fn start(config: CodeConfig) -> Result<Self, SandboxError> {
+        let python =
+            Fences::from([("python".to_owned(), vec!["py".to_owned(), "python3".to_owned()])]);
+        let mut fences = python.clone();
+        fences.extend(
+            config
+                .sandbox
+                .languages
+                .iter()
+                .map(|(name, language)| (name.clone(), language.fences.clone())),
+        );
+        Ok(Self { score: config.score, sandbox: Sandbox::start(config.sandbox)?, fences, python })
+    }
+
+    /// [`Code::start`] as the registry wants it.
+    pub(super) fn make(config: CodeConfig) -> Result<Self, RegistryError> {
+        Self::start(config).map_err(|error| RegistryError::Start(error.to_string()))
+    }
+
+    /// The job that a response makes; `None` if there is no code in it.
+    fn job(&self, sample: &Sample, limits: &Limits) -> Result<Option<Job>, RewardError> {
+        let mut check = cases::check(sample)?;
+        if self.score == CodeScore::All {
+            check = check.stopping_at_failure();
+        }
+        let fences = if check.needs_python() { &self.python } else { &self.fences };
+        let Some(block) = extract::extract(&sample.response, fences) else { return Ok(None) };
+        let solution = complete(&block, &mut check);
+        if solution.trim().is_empty() && !matches!(check, Check::Text { .. }) {
+            return Ok(None);
+        }
+        let reference = reference(sample)?;
+        let seconds = (0..=limits.anchors.len())
+            .map(|case| limits.run_for(case, reference).as_secs_f64())
+            .collect();
+        Ok(Some(Job { solution, language: block.language.to_owned(), check, seconds }))
+    }
+
+    fn value(&self, passed: f64) -> f64 {
+        match self.score {
+            CodeScore::All => f64::from(passed >= 1.0),
+            CodeScore::Fraction => passed,
+        }
+    }
+}
+
+impl Reward for Code {
+    async fn score(&self, sample: &Sample, context: &Context) -> Result<Score, RewardError> {
+        let Some(job) = self.job(sample, &context.limits)? else {
+            return Ok(Score::from(0.0)
+                .component("passed", 0.0)
+                .component("seconds", 0.0)
+                .label("outcome", "no_code"));
+        };
+        let mut verdict = self.sandbox.run(&job).await.map_err(reward_error)?;
+        let executions = judge_limits(&mut verdict, &context.limits, reference(sample)?);
+        let passed = share(verdict.passed(), verdict.cases.len());
+        let mut score = Score::from(self.value(passed))
+            .component("passed", passed)
+            .component("seconds", verdict.cases.iter().map(|case| case.seconds).sum())
+            .label("outcome", name(verdict.outcome()));
+        if let Some(case) = verdict.cases.iter().find(|case| case.outcome != Outcome::Passed) {
+            score = score.label("message", case.message.clone());
+        }
+        score.executions = executions;
+        Ok(score)
+    }
+}
+
+/// The solution that a block is: after the prompt where it goes on with it.
+fn complete(block: &Block<'_>, check: &mut Check) -> String {
+    let Check::Entry { entry_point, prompt: Some(prompt), import_prefix, .. } = check else {
+        return block.code.to_owned();
+    };
+    if !defines(block.code, entry_point) {
+        return format!("{prompt}{}", block.code);
+    }
+    let imports =
+        prompt.lines().filter(|line| line.starts_with("import ") || line.starts_with("from "));
+    import_prefix.extend(imports.flat_map(|line| [line, "\n"]));
+    block.code.to_owned()
+}
+
+/// Whether some line of the code defines the function.
+fn defines(code: &str, function: &str) -> bool {
+    code.lines().any(|line| {
+        let line = line.strip_prefix("async ").unwrap_or(line);
+        let name = line
+            .strip_prefix("def ")
+            .map(str::trim_start)
+            .and_then(|rest| rest.strip_prefix(function));
+        name.is_some_and(|rest| rest.trim_start().starts_with(['(', '[']))
+            || line.strip_prefix(function).is_some_and(|rest| {
+                rest.trim_start().starts_with('=') && !rest.trim_start().starts_with("==")
+            })
+    })
+}
+
+/// What the dataset says that a correct solution takes: `reference_time` of the extra fields, in seconds.
+fn reference(sample: &Sample) -> Result<Option<Nanos>, RewardError> {
+    let extra = sample.extra()?;
+    let Some(found) = extra.get("reference_time").filter(|found| !found.is_null()) else {
+        return Ok(None);
+    };
+    let seconds = found.as_f64().filter(|seconds| *seconds > 0.0 && seconds.is_finite());
+    let wrong = || {
+        RewardError::fatal(format_args!(
+            "field `reference_time`: expected seconds above 0, found {found}"
+        ))
+    };
+    seconds.map(Nanos::from_secs_f64).map(Some).ok_or_else(wrong)
+}
+
+/// What later limits are learned from. A case that was let run on past its limit, to learn whether it was right to end it there, counts
+/// as ended there.
+fn judge_limits(
+    verdict: &mut Verdict,
+    limits: &Limits,
+    reference: Option<Nanos>,
+) -> Vec<Execution> {
+    let mut executions = Vec::with_capacity(verdict.cases.len());
+    for (number, case) in verdict.cases.iter_mut().enumerate() {
+        let limit = limits.of(number, reference);
+        let took = Nanos::from_secs_f64(case.seconds);
+        let correct = case.outcome == Outcome::Passed;
+        executions.push(limits.execution(number, reference, took, correct));
+        if correct && took > limit {
+            case.outcome = Outcome::Timeout;
+            case.message =
+                format!("right after {:.3} s, limit {:.3} s", case.seconds, limit.as_secs_f64());
+        }
+    }
+    executions
+}
+
+#[expect(clippy::cast_precision_loss, reason = "numbers of test cases are small")]
+fn share(passed: usize, of: usize) -> f64 {
+    if of == 0 { 0.0 } else { passed as f64 / of as f64 }
+}
+
+/// An outcome as labels have it.
+fn name(outcome: Outcome) -> &'static str {
+    match outcome {
+        Outcome::Passed => "passed",
+        Outcome::Failed => "failed",
+        Outcome::RuntimeError => "runtime_error",
+        Outcome::CompileError => "compile_error",
+        Outcome::Timeout => "timeout",
+        Outcome::Memory => "memory",
+        Outcome::Forbidden => "forbidden",
+    }
+}
+
+fn reward_error(error: SandboxError) -> RewardError {
+    match error {
+        SandboxError::Fault { .. } => RewardError::retryable(error),
+        _ => RewardError::fatal(error),
+    }
+}
+
+#[cfg(test)]
+mod tests;

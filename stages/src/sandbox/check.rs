@@ -1,0 +1,161 @@
+//! What a solution is checked against.
+
+use serde::{Serialize, Serializer};
+use serde_json::value::RawValue;
+
+/// The tests of a job, as the checker side reads them.
+///
+/// `stop_at_failure` says that no case is run after one that did not pass.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case", tag = "kind")]
+pub enum Check {
+    /// The solution runs to its end, with code 0.
+    Runs,
+    /// Python tests that import from the module `solution`, or use its names without an import: test functions and classes as pytest and
+    /// unittest run them, or bare assertions. Each is a case.
+    Tests {
+        /// The texts, each a module of its own.
+        tests: Vec<String>,
+        /// Whether the usual imports of competition datasets stand before the solution.
+        prelude: bool,
+        /// See above.
+        stop_at_failure: bool,
+    },
+    /// A function `check(candidate)`, as in HumanEval: one case.
+    Entry {
+        /// The code that defines `check`.
+        test: String,
+        /// The function of the solution to check.
+        entry_point: String,
+        /// The code that the solution was to complete; the test may use the functions that it defines.
+        prompt: Option<String>,
+        /// What stands before the solution: imports.
+        import_prefix: String,
+    },
+    /// A function, or a method of the class `Solution`, called with arguments.
+    Calls {
+        /// Its name.
+        function: String,
+        /// The calls.
+        cases: Vec<Call>,
+        /// Whether the usual imports of competition datasets stand before the solution.
+        prelude: bool,
+        /// See above.
+        stop_at_failure: bool,
+    },
+    /// A program that reads its standard input and writes its standard output. Blanks at the ends of lines do not count.
+    Stdio {
+        /// The runs.
+        cases: Vec<Stdio>,
+        /// Whether the usual imports of competition datasets stand before the solution.
+        prelude: bool,
+        /// See above.
+        stop_at_failure: bool,
+    },
+    /// Python code that checks the text of a response, which stands as a literal where it says `{response}`.
+    Text {
+        /// The checks.
+        tests: Vec<String>,
+        /// The response.
+        response: String,
+        /// See above.
+        stop_at_failure: bool,
+    },
+}
+
+/// A call of a function.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Call {
+    /// The arguments, by position.
+    pub arguments: Vec<Json>,
+    /// The results that are right; any of them.
+    pub expected: Vec<Json>,
+}
+
+/// A run of a program.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Stdio {
+    /// What it reads.
+    pub stdin: String,
+    /// What it is to write.
+    pub expected_stdout: String,
+}
+
+/// A JSON value as it is written: integers of any length stay what they are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Json(String);
+
+impl From<&RawValue> for Json {
+    fn from(value: &RawValue) -> Self {
+        Self(value.get().to_owned())
+    }
+}
+
+impl Json {
+    /// Reads a text that is one JSON value.
+    ///
+    /// # Errors
+    /// If it is none.
+    pub fn parse(text: &str) -> Result<Self, serde_json::Error> {
+        serde_json::from_str::<&RawValue>(text).map(Self::from)
+    }
+
+    /// A text as a JSON value.
+    #[must_use]
+    pub fn text(text: &str) -> Self {
+        Self(serde_json::Value::from(text).to_string())
+    }
+}
+
+impl Serialize for Json {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let raw: &RawValue = serde_json::from_str(&self.0).map_err(serde::ser::Error::custom)?;
+        raw.serialize(serializer)
+    }
+}
+
+impl Check {
+    /// Whether only a solution in python can be checked so.
+    #[must_use]
+    pub fn needs_python(&self) -> bool {
+        !matches!(self, Self::Runs | Self::Stdio { .. })
+    }
+
+    /// The same, with no case run after one that did not pass.
+    #[must_use]
+    pub fn stopping_at_failure(mut self) -> Self {
+        if let Self::Tests { stop_at_failure, .. }
+        | Self::Calls { stop_at_failure, .. }
+        | Self::Stdio { stop_at_failure, .. }
+        | Self::Text { stop_at_failure, .. } = &mut self
+        {
+            *stop_at_failure = true;
+        }
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_go_to_the_checker_as_they_are_written() {
+        let long = "[123456789012345678901234567890, 0.10]";
+        let call = Call {
+            arguments: vec![Json::parse(long).expect("JSON")],
+            expected: vec![Json::text("a\"b")],
+        };
+        let check = Check::Calls {
+            function: "f".into(),
+            cases: vec![call],
+            prelude: false,
+            stop_at_failure: false,
+        };
+        let text = serde_json::to_string(&check.stopping_at_failure()).expect("it is written");
+        let expected = format!(
+            r#"{{"kind":"calls","function":"f","cases":[{{"arguments":[{long}],"expected":["a\"b"]}}],"prelude":false,"stop_at_failure":true}}"#
+        );
+        assert_eq!(text, expected);
+    }
+}

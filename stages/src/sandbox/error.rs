@@ -1,0 +1,47 @@
+//! What goes wrong with a sandbox, as against with a solution.
+
+/// Why there is no verdict. Never scored as the model's.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SandboxError {
+    /// The machine does not allow what keeps code in.
+    #[error(
+        "no sandbox on this machine: {missing}. To run code without isolation all the same, trusting it with all that this process may \
+         read, set `isolation = \"none\"`"
+    )]
+    NoIsolation {
+        /// What is missing.
+        missing: String,
+    },
+    /// The interpreter did not start.
+    #[error("the sandbox did not start: {reason}")]
+    Start {
+        /// What it said.
+        reason: String,
+    },
+    /// A slot failed; it is started anew for the next job.
+    #[error("sandbox fault: {reason}")]
+    Fault {
+        /// What happened.
+        reason: String,
+    },
+    /// The tests are broken: the dataset's fault, not the model's.
+    #[error("the tests are broken: {reason}")]
+    Tests {
+        /// What is wrong with them.
+        reason: String,
+    },
+    /// The job is in a language of which there is nothing in the table.
+    #[error("no language `{language}` in the sandbox; there are {known}")]
+    UnknownLanguage {
+        /// What was asked for.
+        language: String,
+        /// What there is.
+        known: String,
+    },
+    /// The job's times are none, or not times.
+    #[error("field `seconds`: expected one or more positive numbers, found {seconds}")]
+    Seconds {
+        /// What was given.
+        seconds: String,
+    },
+}

@@ -1,0 +1,392 @@
+//! Which system calls a run may make.
+//!
+//! Three programs, of which the kernel takes the strictest answer: calls that only an attack makes end the process, so that they can be
+//! told from a mistake; a few are refused for what they are asked; and of all others those are allowed that are listed. What is in no
+//! list does not exist, as it would not on an older kernel.
+
+use std::collections::BTreeMap;
+
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
+    SeccompRule, TargetArch,
+};
+
+use super::error::SandboxError;
+
+/// Ends the process.
+const FORBIDDEN: &[i64] = &[
+    libc::SYS_acct,
+    libc::SYS_add_key,
+    libc::SYS_adjtimex,
+    libc::SYS_bpf,
+    libc::SYS_chroot,
+    libc::SYS_clock_adjtime,
+    libc::SYS_clock_settime,
+    libc::SYS_delete_module,
+    libc::SYS_finit_module,
+    libc::SYS_fsconfig,
+    libc::SYS_fsmount,
+    libc::SYS_fsopen,
+    libc::SYS_fspick,
+    libc::SYS_init_module,
+    libc::SYS_io_uring_enter,
+    libc::SYS_io_uring_register,
+    libc::SYS_io_uring_setup,
+    libc::SYS_kcmp,
+    libc::SYS_kexec_load,
+    libc::SYS_keyctl,
+    libc::SYS_mount,
+    libc::SYS_mount_setattr,
+    libc::SYS_move_mount,
+    libc::SYS_name_to_handle_at,
+    libc::SYS_open_by_handle_at,
+    libc::SYS_open_tree,
+    libc::SYS_perf_event_open,
+    libc::SYS_pidfd_getfd,
+    libc::SYS_pivot_root,
+    libc::SYS_process_madvise,
+    libc::SYS_process_vm_readv,
+    libc::SYS_process_vm_writev,
+    libc::SYS_ptrace,
+    libc::SYS_quotactl,
+    libc::SYS_reboot,
+    libc::SYS_request_key,
+    libc::SYS_setdomainname,
+    libc::SYS_sethostname,
+    libc::SYS_setns,
+    libc::SYS_settimeofday,
+    libc::SYS_swapoff,
+    libc::SYS_swapon,
+    libc::SYS_syslog,
+    libc::SYS_umount2,
+    libc::SYS_unshare,
+    libc::SYS_userfaultfd,
+];
+
+/// Flags of `clone` that ask for namespaces.
+const NAMESPACES: &[i32] = &[
+    libc::CLONE_NEWCGROUP,
+    libc::CLONE_NEWIPC,
+    libc::CLONE_NEWNET,
+    libc::CLONE_NEWNS,
+    libc::CLONE_NEWPID,
+    libc::CLONE_NEWUSER,
+    libc::CLONE_NEWUTS,
+];
+
+/// What programs do. Not here on purpose: `clone3`, whose flags no filter can read; `memfd_create` and the System V shared memory,
+/// which no limit on memory counts; and what changes how another process is scheduled.
+const ALLOWED: &[i64] = &[
+    libc::SYS_accept,
+    libc::SYS_accept4,
+    libc::SYS_bind,
+    libc::SYS_brk,
+    libc::SYS_capget,
+    libc::SYS_capset,
+    libc::SYS_chdir,
+    libc::SYS_clock_getres,
+    libc::SYS_clock_gettime,
+    libc::SYS_clock_nanosleep,
+    libc::SYS_clone,
+    libc::SYS_close,
+    libc::SYS_close_range,
+    libc::SYS_connect,
+    libc::SYS_copy_file_range,
+    libc::SYS_dup,
+    libc::SYS_dup3,
+    libc::SYS_epoll_create1,
+    libc::SYS_epoll_ctl,
+    libc::SYS_epoll_pwait,
+    libc::SYS_epoll_pwait2,
+    libc::SYS_eventfd2,
+    libc::SYS_execve,
+    libc::SYS_execveat,
+    libc::SYS_exit,
+    libc::SYS_exit_group,
+    libc::SYS_faccessat,
+    libc::SYS_faccessat2,
+    libc::SYS_fadvise64,
+    libc::SYS_fallocate,
+    libc::SYS_fchdir,
+    libc::SYS_fchmod,
+    libc::SYS_fchmodat,
+    libc::SYS_fchown,
+    libc::SYS_fchownat,
+    libc::SYS_fcntl,
+    libc::SYS_fdatasync,
+    libc::SYS_fgetxattr,
+    libc::SYS_flistxattr,
+    libc::SYS_flock,
+    libc::SYS_fstat,
+    libc::SYS_fstatfs,
+    libc::SYS_fsync,
+    libc::SYS_ftruncate,
+    libc::SYS_futex,
+    libc::SYS_getcpu,
+    libc::SYS_getcwd,
+    libc::SYS_getdents64,
+    libc::SYS_getegid,
+    libc::SYS_geteuid,
+    libc::SYS_getgid,
+    libc::SYS_getgroups,
+    libc::SYS_getitimer,
+    libc::SYS_getpeername,
+    libc::SYS_getpgid,
+    libc::SYS_getpid,
+    libc::SYS_getppid,
+    libc::SYS_getpriority,
+    libc::SYS_getrandom,
+    libc::SYS_getresgid,
+    libc::SYS_getresuid,
+    libc::SYS_getrlimit,
+    libc::SYS_get_robust_list,
+    libc::SYS_getrusage,
+    libc::SYS_getsid,
+    libc::SYS_getsockname,
+    libc::SYS_getsockopt,
+    libc::SYS_gettid,
+    libc::SYS_gettimeofday,
+    libc::SYS_getuid,
+    libc::SYS_getxattr,
+    libc::SYS_ioctl,
+    libc::SYS_kill,
+    libc::SYS_lgetxattr,
+    libc::SYS_linkat,
+    libc::SYS_listen,
+    libc::SYS_listxattr,
+    libc::SYS_llistxattr,
+    libc::SYS_lseek,
+    libc::SYS_madvise,
+    libc::SYS_membarrier,
+    libc::SYS_mincore,
+    libc::SYS_mkdirat,
+    libc::SYS_mknodat,
+    libc::SYS_mlock,
+    libc::SYS_mlock2,
+    libc::SYS_mmap,
+    libc::SYS_mprotect,
+    libc::SYS_mremap,
+    libc::SYS_msync,
+    libc::SYS_munlock,
+    libc::SYS_munmap,
+    libc::SYS_nanosleep,
+    libc::SYS_newfstatat,
+    libc::SYS_openat,
+    libc::SYS_openat2,
+    libc::SYS_pidfd_open,
+    libc::SYS_pidfd_send_signal,
+    libc::SYS_pipe2,
+    libc::SYS_ppoll,
+    libc::SYS_prctl,
+    libc::SYS_pread64,
+    libc::SYS_preadv,
+    libc::SYS_preadv2,
+    libc::SYS_prlimit64,
+    libc::SYS_pselect6,
+    libc::SYS_pwrite64,
+    libc::SYS_pwritev,
+    libc::SYS_pwritev2,
+    libc::SYS_read,
+    libc::SYS_readahead,
+    libc::SYS_readlinkat,
+    libc::SYS_readv,
+    libc::SYS_recvfrom,
+    libc::SYS_recvmmsg,
+    libc::SYS_recvmsg,
+    libc::SYS_renameat,
+    libc::SYS_renameat2,
+    libc::SYS_restart_syscall,
+    libc::SYS_rseq,
+    libc::SYS_rt_sigaction,
+    libc::SYS_rt_sigpending,
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_rt_sigqueueinfo,
+    libc::SYS_rt_sigreturn,
+    libc::SYS_rt_sigsuspend,
+    libc::SYS_rt_sigtimedwait,
+    libc::SYS_rt_tgsigqueueinfo,
+    libc::SYS_sched_getaffinity,
+    libc::SYS_sched_getparam,
+    libc::SYS_sched_get_priority_max,
+    libc::SYS_sched_get_priority_min,
+    libc::SYS_sched_getscheduler,
+    libc::SYS_sched_setaffinity,
+    libc::SYS_sched_yield,
+    libc::SYS_seccomp,
+    libc::SYS_sendfile,
+    libc::SYS_sendmmsg,
+    libc::SYS_sendmsg,
+    libc::SYS_sendto,
+    libc::SYS_setitimer,
+    libc::SYS_setpgid,
+    libc::SYS_setrlimit,
+    libc::SYS_set_robust_list,
+    libc::SYS_setsid,
+    libc::SYS_setsockopt,
+    libc::SYS_set_tid_address,
+    libc::SYS_shutdown,
+    libc::SYS_sigaltstack,
+    libc::SYS_signalfd4,
+    libc::SYS_socket,
+    libc::SYS_socketpair,
+    libc::SYS_splice,
+    libc::SYS_statfs,
+    libc::SYS_statx,
+    libc::SYS_symlinkat,
+    libc::SYS_sync_file_range,
+    libc::SYS_sysinfo,
+    libc::SYS_tee,
+    libc::SYS_tgkill,
+    libc::SYS_timer_create,
+    libc::SYS_timer_delete,
+    libc::SYS_timerfd_create,
+    libc::SYS_timerfd_gettime,
+    libc::SYS_timerfd_settime,
+    libc::SYS_timer_getoverrun,
+    libc::SYS_timer_gettime,
+    libc::SYS_timer_settime,
+    libc::SYS_times,
+    libc::SYS_tkill,
+    libc::SYS_truncate,
+    libc::SYS_umask,
+    libc::SYS_uname,
+    libc::SYS_unlinkat,
+    libc::SYS_utimensat,
+    libc::SYS_wait4,
+    libc::SYS_waitid,
+    libc::SYS_write,
+    libc::SYS_writev,
+];
+
+/// The same by the names that newer architectures no longer have.
+#[cfg(target_arch = "x86_64")]
+const LEGACY: &[i64] = &[
+    libc::SYS_access,
+    libc::SYS_alarm,
+    libc::SYS_arch_prctl,
+    libc::SYS_chmod,
+    libc::SYS_chown,
+    libc::SYS_creat,
+    libc::SYS_dup2,
+    libc::SYS_epoll_create,
+    libc::SYS_epoll_wait,
+    libc::SYS_eventfd,
+    libc::SYS_fork,
+    libc::SYS_futimesat,
+    libc::SYS_getdents,
+    libc::SYS_getpgrp,
+    libc::SYS_lchown,
+    libc::SYS_link,
+    libc::SYS_lstat,
+    libc::SYS_mkdir,
+    libc::SYS_mknod,
+    libc::SYS_open,
+    libc::SYS_pause,
+    libc::SYS_pipe,
+    libc::SYS_poll,
+    libc::SYS_readlink,
+    libc::SYS_rename,
+    libc::SYS_rmdir,
+    libc::SYS_select,
+    libc::SYS_signalfd,
+    libc::SYS_stat,
+    libc::SYS_symlink,
+    libc::SYS_time,
+    libc::SYS_unlink,
+    libc::SYS_utime,
+    libc::SYS_utimes,
+    libc::SYS_vfork,
+];
+#[cfg(not(target_arch = "x86_64"))]
+const LEGACY: &[i64] = &[];
+
+/// The programs for a run, in the order in which they are installed; `execute` leaves a run the start of other programs.
+pub(super) fn programs(execute: bool) -> Result<Vec<Vec<u8>>, SandboxError> {
+    let programs = [forbidden(), refused(execute), allowed()];
+    programs
+        .into_iter()
+        .map(|program| program.map(|program| bytes(&program)).map_err(failed))
+        .collect()
+}
+
+type Rules = BTreeMap<i64, Vec<SeccompRule>>;
+type Built<T> = Result<T, seccompiler::BackendError>;
+
+fn forbidden() -> Built<BpfProgram> {
+    let mut rules = always(FORBIDDEN);
+    let asks = |flag: &i32| {
+        let flag = u64::from(flag.unsigned_abs());
+        SeccompRule::new(vec![SeccompCondition::new(
+            0,
+            SeccompCmpArgLen::Dword,
+            SeccompCmpOp::MaskedEq(flag),
+            flag,
+        )?])
+    };
+    rules.insert(libc::SYS_clone, NAMESPACES.iter().map(asks).collect::<Built<_>>()?);
+    compile(rules, SeccompAction::Allow, SeccompAction::KillProcess)
+}
+
+fn refused(execute: bool) -> Built<BpfProgram> {
+    let local = libc::AF_UNIX.unsigned_abs();
+    let mut rules = Rules::from([
+        (libc::SYS_socket, vec![other_than(0, local)?]),
+        (libc::SYS_socketpair, vec![other_than(0, local)?]),
+        // Both of oneself alone: the first process of the side belongs to the same user.
+        (libc::SYS_prlimit64, vec![other_than(0, 0)?]),
+        (libc::SYS_sched_setaffinity, vec![other_than(0, 0)?]),
+        (libc::SYS_ioctl, vec![equal_to(1, libc::TIOCSTI)?]),
+    ]);
+    if !execute {
+        rules.extend(always(&[libc::SYS_execve, libc::SYS_execveat]));
+    }
+    compile(rules, SeccompAction::Allow, SeccompAction::Errno(libc::EPERM.unsigned_abs()))
+}
+
+fn allowed() -> Built<BpfProgram> {
+    let mut rules = always(ALLOWED);
+    rules.extend(always(LEGACY));
+    compile(rules, SeccompAction::Errno(libc::ENOSYS.unsigned_abs()), SeccompAction::Allow)
+}
+
+fn always(calls: &[i64]) -> Rules {
+    calls.iter().map(|call| (*call, Vec::new())).collect()
+}
+
+fn other_than(argument: u8, value: u32) -> Built<SeccompRule> {
+    SeccompRule::new(vec![SeccompCondition::new(
+        argument,
+        SeccompCmpArgLen::Dword,
+        SeccompCmpOp::Ne,
+        value.into(),
+    )?])
+}
+
+fn equal_to(argument: u8, value: u64) -> Built<SeccompRule> {
+    SeccompRule::new(vec![SeccompCondition::new(
+        argument,
+        SeccompCmpArgLen::Dword,
+        SeccompCmpOp::Eq,
+        value,
+    )?])
+}
+
+/// A filter of native calls: those of another architecture end the process.
+fn compile(rules: Rules, others: SeccompAction, listed: SeccompAction) -> Built<BpfProgram> {
+    let target: TargetArch = std::env::consts::ARCH.try_into()?;
+    SeccompFilter::new(rules, others, listed, target)?.try_into()
+}
+
+/// As `struct sock_filter` of the kernel lies in memory.
+fn bytes(program: &BpfProgram) -> Vec<u8> {
+    let instruction = |i: &seccompiler::sock_filter| {
+        let [a, b] = i.code.to_ne_bytes();
+        let [k0, k1, k2, k3] = i.k.to_ne_bytes();
+        [a, b, i.jt, i.jf, k0, k1, k2, k3]
+    };
+    program.iter().flat_map(instruction).collect()
+}
+
+fn failed(error: seccompiler::BackendError) -> SandboxError {
+    SandboxError::NoIsolation { missing: format!("seccomp: {error}") }
+}

@@ -1,0 +1,37 @@
+//! Frames of the control socket: a length of 4 bytes, little-endian, then JSON.
+
+use std::io::{self, Read};
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// The largest frame that is read.
+const LIMIT: usize = 1 << 20;
+
+/// A value as a frame.
+pub(super) fn encode(value: &impl Serialize) -> Vec<u8> {
+    let mut bytes = vec![0; 4];
+    serde_json::to_writer(&mut bytes, value)
+        .expect("invariant: frames have string keys and are written to memory");
+    let size = u32::try_from(bytes.len() - 4).expect("invariant: a job is less than 4 GiB");
+    bytes[..4].copy_from_slice(&size.to_le_bytes());
+    bytes
+}
+
+/// The next frame.
+pub(super) fn read<T: DeserializeOwned>(from: &mut impl Read) -> io::Result<T> {
+    let mut size = [0; 4];
+    from.read_exact(&mut size)?;
+    let size = u32::from_le_bytes(size) as usize;
+    if size > LIMIT {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, format!("a frame of {size} bytes")));
+    }
+    serde_json::from_slice(&read_bytes(from, size)?).map_err(io::Error::from)
+}
+
+/// So many bytes.
+pub(super) fn read_bytes(from: &mut impl Read, size: usize) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; size];
+    from.read_exact(&mut bytes)?;
+    Ok(bytes)
+}

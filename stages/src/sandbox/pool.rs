@@ -1,0 +1,135 @@
+//! The pool: jobs in, verdicts out.
+
+use std::fmt;
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+
+use futures::channel::oneshot;
+
+use super::config::SandboxConfig;
+use super::error::SandboxError;
+use super::job::Job;
+use super::probe::Probe;
+use super::setup::Setup;
+use super::slot::{Call, Slot, Task};
+use super::verdict::Verdict;
+use super::zygote::{Facts, Zygote};
+
+/// Slots that run jobs. A clone is the same pool; with the last one every process is gone.
+#[derive(Clone)]
+pub struct Sandbox {
+    pool: Arc<Pool>,
+}
+
+struct Pool {
+    setup: Arc<Setup>,
+    active: Probe,
+    /// None only while it is dropped.
+    tasks: Option<Sender<Task>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Sandbox {
+    /// Starts the slots, side by side, and returns when all are ready.
+    ///
+    /// # Errors
+    /// The machine does not allow the isolation that is asked for, or the interpreter does not start.
+    pub fn start(config: SandboxConfig) -> Result<Self, SandboxError> {
+        let setup = Arc::new(Setup::new(config)?);
+        let (tasks, queue) = mpsc::channel();
+        let (started, facts) = mpsc::channel();
+        let queue = Arc::new(Mutex::new(queue));
+        let threads =
+            (0..setup.config.slots.max(1)).map(|slot| spawn(slot, &setup, started.clone(), &queue));
+        let threads = threads.collect::<Result<_, _>>()?;
+        drop(started);
+        let mut pool =
+            Pool { active: Probe::failed(&setup.config, ""), setup, tasks: Some(tasks), threads };
+        pool.active = judge(&pool.setup.config, &facts)?;
+        Ok(Self { pool: Arc::new(pool) })
+    }
+
+    /// What isolation this machine allows: tried out, not looked up.
+    #[must_use]
+    pub fn probe(config: &SandboxConfig) -> Probe {
+        let tried =
+            Setup::new(config.clone()).and_then(|setup| Ok(Zygote::start(&setup)?.facts.clone()));
+        match tried {
+            Ok(facts) => Probe::of(config, &facts),
+            Err(error) => Probe::failed(config, &error.to_string()),
+        }
+    }
+
+    /// What isolation is in force.
+    #[must_use]
+    pub fn active(&self) -> &Probe {
+        &self.pool.active
+    }
+
+    /// Runs a job as soon as a slot is free; the wait does not count against its time.
+    ///
+    /// Dropping the future kills the job's processes at once.
+    ///
+    /// # Errors
+    /// There is no verdict, through no fault of the solution.
+    pub async fn run(&self, job: &Job) -> Result<Verdict, SandboxError> {
+        let lost = || SandboxError::Fault { reason: "no slot is left".into() };
+        let frames = job.frames(&self.pool.setup.config)?;
+        let (reply, answer) = oneshot::channel();
+        let called = Called(Arc::new(Call::default()));
+        let task = Task { frames, call: Arc::clone(&called.0), reply };
+        self.pool.tasks.as_ref().ok_or_else(lost)?.send(task).map_err(|_| lost())?;
+        answer.await.map_err(|_| lost())?
+    }
+}
+
+impl fmt::Debug for Sandbox {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sandbox").field("active", &self.pool.active).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        drop(self.tasks.take());
+        for thread in self.threads.drain(..) {
+            // A slot that panicked has said so, and its zygote ends with its thread.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Calls a job off when it is dropped; nothing if the job is over.
+struct Called(Arc<Call>);
+
+impl Drop for Called {
+    fn drop(&mut self) {
+        self.0.cancel();
+    }
+}
+
+fn spawn(
+    slot: usize,
+    setup: &Arc<Setup>,
+    started: Sender<Result<Facts, SandboxError>>,
+    queue: &Arc<Mutex<Receiver<Task>>>,
+) -> Result<JoinHandle<()>, SandboxError> {
+    let (setup, queue) = (Arc::clone(setup), Arc::clone(queue));
+    let body = move || Slot::serve(setup, started, &queue);
+    let thread = thread::Builder::new().name(format!("sandbox-{slot}")).spawn(body);
+    thread.map_err(|error| SandboxError::Start { reason: error.to_string() })
+}
+
+/// Waits until every slot has started, and refuses where one is not isolated as asked.
+fn judge(
+    config: &SandboxConfig,
+    started: &Receiver<Result<Facts, SandboxError>>,
+) -> Result<Probe, SandboxError> {
+    let mut active = Probe::failed(config, "no slot started");
+    for facts in started {
+        active = Probe::of(config, &facts?);
+        active.check()?;
+    }
+    Ok(active)
+}

@@ -1,0 +1,141 @@
+//! What isolation there is.
+
+use std::fmt;
+use std::fs;
+
+use super::config::{Isolation, SandboxConfig};
+use super::error::SandboxError;
+use super::zygote::Facts;
+
+/// What keeps the code of a sandbox in, layer by layer, as a trial run found it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Probe {
+    isolation: Isolation,
+    layers: Vec<Layer>,
+    limits: String,
+}
+
+/// One thing that keeps code in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Layer {
+    name: &'static str,
+    /// Whether a sandbox must have it to start with full isolation.
+    required: bool,
+    state: Result<String, String>,
+}
+
+/// Namespaces by the kernel's name and ours.
+const NAMESPACES: [(&str, &str, bool); 6] = [
+    ("user", "user namespace", true),
+    ("pid", "pid namespace", true),
+    ("mnt", "mount namespace", true),
+    ("net", "network namespace", true),
+    ("ipc", "ipc namespace", true),
+    ("uts", "uts namespace", true),
+];
+
+impl Probe {
+    /// Compares what a side sees with what this process sees.
+    pub(super) fn of(config: &SandboxConfig, facts: &Facts) -> Self {
+        let mut layers: Vec<_> = NAMESPACES
+            .iter()
+            .map(|(link, name, required)| namespace(facts, link, name, *required))
+            .collect();
+        layers.push(Layer { name: "seccomp", required: true, state: Ok("for each run".into()) });
+        layers.push(user(facts));
+        Self { isolation: config.isolation, layers, limits: limits(config) }
+    }
+
+    /// Nothing is in force, for `reason`.
+    pub(super) fn failed(config: &SandboxConfig, reason: &str) -> Self {
+        let layer = Layer { name: "isolation", required: true, state: Err(reason.into()) };
+        Self { isolation: config.isolation, layers: vec![layer], limits: limits(config) }
+    }
+
+    /// Whether all that a sandbox needs is there.
+    #[must_use]
+    pub fn is_isolated(&self) -> bool {
+        self.missing().next().is_none()
+    }
+
+    fn missing(&self) -> impl Iterator<Item = String> {
+        let missing = self.layers.iter().filter(|layer| layer.required);
+        missing.filter_map(|layer| {
+            layer.state.as_ref().err().map(|why| format!("{} ({why})", layer.name))
+        })
+    }
+
+    /// Refuses full isolation that is not full.
+    pub(super) fn check(&self) -> Result<(), SandboxError> {
+        let missing: Vec<_> = self.missing().collect();
+        if self.isolation == Isolation::None || missing.is_empty() {
+            return Ok(());
+        }
+        Err(SandboxError::NoIsolation { missing: missing.join(", ") })
+    }
+}
+
+impl fmt::Display for Probe {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for Layer { name, state, .. } in &self.layers {
+            match state {
+                Ok(what) => writeln!(f, "{name:<18} active: {what}")?,
+                Err(why) => writeln!(f, "{name:<18} MISSING: {why}")?,
+            }
+        }
+        writeln!(f, "{:<18} {}", "limits", self.limits)?;
+        if self.isolation == Isolation::None {
+            writeln!(
+                f,
+                "warning: isolation = \"none\": code reads and writes what this process may read and write"
+            )?;
+        }
+        Ok(())
+    }
+}
+
+fn namespace(facts: &Facts, link: &str, name: &'static str, required: bool) -> Layer {
+    let own = |link: &str| {
+        fs::read_link(format!("/proc/self/ns/{link}"))
+            .map(|path| path.to_string_lossy().into_owned())
+    };
+    let of_job = facts.inner.get(link).filter(|inner| facts.outer.get(link) != Some(inner));
+    let state = match (own(link), facts.inner.get(link)) {
+        (Err(error), _) => Err(error.to_string()),
+        (Ok(_), None) => Err("not reported".into()),
+        (Ok(own), Some(inner)) if own == *inner => Err("shared with this process".into()),
+        (Ok(_), Some(_)) => {
+            Ok(if of_job.is_some() { "for each job" } else { "for each slot" }.into())
+        }
+    };
+    Layer { name, required, state }
+}
+
+fn user(facts: &Facts) -> Layer {
+    let state = if facts.uid == 0 {
+        Err("runs are root".into())
+    } else {
+        Ok(format!("runs are uid {}", facts.uid))
+    };
+    Layer { name: "user", required: true, state }
+}
+
+fn limits(config: &SandboxConfig) -> String {
+    let SandboxConfig {
+        memory_bytes,
+        processes,
+        file_bytes,
+        open_files,
+        tmpfs_bytes,
+        output_bytes,
+        ..
+    } = config;
+    let mib = |bytes: &u64| bytes >> 20;
+    format!(
+        "{} MiB of memory a process, {processes} processes, files of {} MiB, {open_files} open files, {} MiB in /tmp, {} MiB of output",
+        mib(memory_bytes),
+        mib(file_bytes),
+        mib(tmpfs_bytes),
+        mib(output_bytes)
+    )
+}

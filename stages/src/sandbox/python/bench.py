@@ -1,0 +1,152 @@
+"""Cases, each within its time, and what comes of them."""
+
+import linecache
+import signal
+import time
+
+import rollpacker_wire as wire
+from rollpacker_pytest_shim import Skipped
+from rollpacker_session import MESSAGE_CHARACTERS, Unloadable, brief
+
+# After so many cases that took too long, those left are not run.
+PATIENCE = 3
+
+
+class Deadline(wire.Stop):
+    """The time of a case is over."""
+
+
+class BrokenTests(BaseException):
+    """The tests themselves cannot be run: not the solution's fault."""
+
+
+def where(error):
+    """The line of the tests at which an error came up."""
+    found = ""
+    trace = error.__traceback__
+    while trace is not None:
+        file, number = trace.tb_frame.f_code.co_filename, trace.tb_lineno
+        if file.startswith("test_solution"):
+            found = "%s:%d: %s" % (file, number, linecache.getline(file, number).strip())
+        trace = trace.tb_next
+    return found
+
+
+def describe_end(end):
+    """What the end of a run says of the solution."""
+    number, code = end.get("signal"), end.get("code")
+    if number == signal.SIGSYS:
+        return "forbidden", "the solution made a system call that is forbidden"
+    if number == signal.SIGXCPU:
+        return "timeout", "the solution used up its processor time"
+    if number == signal.SIGKILL and not end.get("killed"):
+        return "memory", "the solution was killed, most likely for its memory"
+    if number is not None:
+        return "runtime_error", "the solution was killed by signal %d" % number
+    return "runtime_error", "the solution exited with code %s before its tests were over" % code
+
+
+class Bench:
+    """Runs cases one by one, each within its time, and keeps what came of them."""
+
+    def __init__(self, session, job, progress):
+        self.session, self.progress = session, progress
+        self.language, self.seconds = job.get("language", "python"), job["seconds"]
+        self.stop = job["check"].get("stop_at_failure", False)
+        self.cases = []
+        self.hopeless = None
+        self.timeouts = 0
+
+    def allowed(self):
+        return float(self.seconds[min(len(self.cases), len(self.seconds) - 1)])
+
+    def case(self, body):
+        """Runs one case; `body` raises what is wrong. Where every further case would end the same, none is run."""
+        if self.stop and any(case["outcome"] != "passed" for case in self.cases):
+            return
+        if self.hopeless:
+            self.add(self.hopeless[0], 0.0, self.hopeless[1])
+            return
+        allowed = self.allowed()
+        self.progress.begin(allowed)
+        begin = time.monotonic()
+        try:
+            outcome, message = self.attempt(body, allowed)
+        except Skipped:
+            return
+        self.add(outcome, time.monotonic() - begin, message)
+
+    def add(self, outcome, seconds, message):
+        case = {"outcome": outcome, "seconds": seconds, "message": clean(message)}
+        self.cases.append(case)
+        self.progress.case(case)
+
+    def whole(self, body):
+        """Runs what belongs to no case; gives what every case then is, if it fails."""
+        allowed = self.allowed()
+        self.progress.begin(allowed)
+        begin = time.monotonic()
+        outcome, message = self.attempt(body, allowed)
+        return None if outcome == "passed" else (outcome, time.monotonic() - begin, message)
+
+    def attempt(self, body, allowed):
+        """Runs `body`, and says what came of it. What stopped it counts even if the test took it for an error and went on."""
+        wire.Stop.raised = found = None
+        try:
+            signal.signal(signal.SIGALRM, overdue)
+            signal.setitimer(signal.ITIMER_REAL, allowed, 0.05)
+            try:
+                body(allowed)
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+        except BaseException as error:
+            found = error
+        found = wire.Stop.raised or found
+        if isinstance(found, (BrokenTests, Skipped)):
+            raise found
+        if found is None:
+            return "passed", ""
+        outcome, message = self.explain(found, allowed)
+        self.timeouts += outcome == "timeout"
+        if self.session.importing or outcome == "compile_error" or self.timeouts == PATIENCE:
+            self.hopeless = outcome, message
+        return outcome, message
+
+    def explain(self, error, allowed):
+        if isinstance(error, wire.Unsupported):
+            raise BrokenTests(str(error))
+        if is_missing_module(error):
+            raise BrokenTests("%s: %s" % (where(error), error))
+        if not isinstance(error, wire.Stop):
+            return judge(error)
+        self.session.stop()
+        if isinstance(error, Deadline):
+            return "timeout", "not done within %g s" % allowed
+        if isinstance(error, Unloadable):
+            return error.outcome, error.message
+        if isinstance(error, wire.Broken):
+            return "runtime_error", "the solution broke the protocol: %s" % error
+        return describe_end(self.session.end)
+
+
+def overdue(_signal, _frame):
+    raise Deadline()
+
+
+def is_missing_module(error):
+    """Whether the tests import what is not there."""
+    if not isinstance(error, ModuleNotFoundError) or error.__dict__.get("_rp_crossed"):
+        return False
+    return str(error.name).partition(".")[0] != "solution"
+
+
+def clean(message):
+    return str(message)[:MESSAGE_CHARACTERS].encode("utf-8", "replace").decode()
+
+
+def judge(error):
+    """What an error that a test let through says."""
+    message = "\n".join(part for part in (where(error), brief(error)) if part)
+    if isinstance(error, MemoryError):
+        return "memory", message
+    return ("runtime_error" if error.__dict__.get("_rp_crossed") else "failed"), message

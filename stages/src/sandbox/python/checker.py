@@ -1,0 +1,233 @@
+"""The checker side of a job: runs the tests, and gives a verdict on each case.
+
+The solution is never in this process: its functions and classes are proxies (see `rollpacker_wire`) of what lives in a run, which the
+solution side starts on request. What the solution prints is data. A run that dies, hangs or breaks the protocol fails the case at hand,
+whatever the test made of it, and the next case gets another run.
+"""
+
+import io
+import math
+import select
+import sys
+
+import rollpacker_pytest_shim as pytest_shim
+import rollpacker_wire as wire
+from rollpacker_bench import Bench, BrokenTests, clean, describe_end
+from rollpacker_module_tests import Tests, loaded_names, parse, public
+from rollpacker_session import MESSAGE_CHARACTERS, OUTPUT_BYTES, Capture, Session, Unloadable
+
+# What competition datasets expect to be there without an import, in the solution.
+PRELUDE = """
+from typing import *
+from collections import *
+from functools import *
+from itertools import *
+from heapq import *
+from bisect import *
+from math import inf, gcd, sqrt, ceil, floor, comb, log2
+import bisect, collections, copy, datetime, functools, heapq, itertools, json, math, operator, random, re, string, sys, typing
+"""
+# Loaded once, in the process from which both sides are forked; tests of coroutines and mocks are not rare either.
+exec(PRELUDE + "import asyncio, unittest.mock", {})
+
+
+def check_tests(check, bench):
+    for number, code in enumerate(check["tests"]):
+        sys.modules.pop("solution", None)
+        bench.session.stop()
+        Tests(bench, code, number).run()
+
+
+def check_entry(check, bench):
+    """HumanEval: `check(candidate)`. The prompt's own helpers are the dataset's, not what the solution made of them."""
+    test = parse(check["test"], "test_solution.py")
+    space = {"__name__": "test_solution"}
+    try:
+        exec(compile(check.get("prompt") or "", "prompt.py", "exec", dont_inherit=True), space)
+    except Exception:
+        space = {"__name__": "test_solution"}
+
+    def body(allowed):
+        bench.session.import_solution(allowed)
+        candidate = bench.session.root(check["entry_point"])
+        space[check["entry_point"]] = candidate
+        if not check.get("prompt"):
+            for name in loaded_names(test).intersection(public(bench.session)):
+                space[name] = bench.session.root(name)
+        exec(compile(test, "test_solution.py", "exec", dont_inherit=True), space)
+        if "check" not in space:
+            raise BrokenTests("the test defines no `check`")
+        space["check"](candidate)
+
+    bench.case(body)
+
+
+def check_calls(check, bench):
+    """A function, or a method of the class `Solution`, called with arguments and compared with what is expected."""
+    for case in check["cases"]:
+        def body(allowed, case=case):
+            if not bench.session.alive():
+                bench.session.import_solution(allowed)
+            answer = function_of(bench.session, check["function"])(*case["arguments"])
+            if not any(equal(answer, expected) for expected in case["expected"]):
+                raise AssertionError("%s(%s) gives %s, not %s" % (
+                    check["function"], ", ".join(map(short, case["arguments"])), short(answer), short(case["expected"][0])))
+
+        bench.case(body)
+
+
+def function_of(session, name):
+    names = session.peer.ask("names")
+    if name not in names and "Solution" in names:
+        return getattr(session.root("Solution")(), name)
+    return session.root(name)
+
+
+def equal(answer, expected):
+    """Equality of plain values: tuples are lists, floats agree to nine digits."""
+    if isinstance(answer, (list, tuple)) and isinstance(expected, list):
+        return len(answer) == len(expected) and all(map(equal, answer, expected))
+    if type(answer) is dict and type(expected) is dict:
+        return len(answer) == len(expected) and all(
+            str(key) in expected and equal(value, expected[str(key)]) for key, value in answer.items())
+    if type(answer) is float and type(expected) in (int, float) or type(expected) is float and type(answer) is int:
+        return answer == expected or math.isclose(answer, expected, rel_tol=1e-9)
+    return type(answer) in (int, float, bool, str, type(None)) and answer == expected
+
+
+def short(value):
+    try:
+        text = repr(value)
+    except Exception:
+        text = "<%s>" % type(value).__name__
+    return text if len(text) <= 200 else text[:200] + "..."
+
+
+def check_stdio(check, bench):
+    """What a program prints for a given input; blanks at the ends of lines are ignored."""
+    kind = prepare(bench, len(check["cases"]))
+    for case in check["cases"] if kind else ():
+        bench.case(lambda allowed: run_program(bench.session, kind, case, allowed))
+
+
+def check_runs(_check, bench):
+    """A program that ends with code 0."""
+    kind = prepare(bench, 1)
+    if kind:
+        bench.case(lambda allowed: run_program(bench.session, kind, {"stdin": "", "expected_stdout": None}, allowed))
+
+
+def prepare(bench, cases):
+    """The kind of runs of a program, compiled if its language is; None if that fails, and with it every case."""
+    if bench.language == "python":
+        return "main"
+
+    def body(allowed):
+        end, _, errors = finish_program(bench.session, "compile", "", allowed, None)
+        if end["code"] != 0:
+            raise Unloadable("unreadable", SyntaxError(errors))
+
+    failed = bench.whole(body)
+    for _ in range(cases if failed else 0):
+        bench.add(*failed)
+    return None if failed else "exec"
+
+
+def run_program(session, kind, case, allowed):
+    expected = case["expected_stdout"]
+    limit = max(session.output_bytes, 2 * len((expected or "").encode()) + 65536)
+    end, output, errors = finish_program(session, kind, case["stdin"], allowed, limit if expected is not None else None)
+    if end["code"] != 0:
+        raise Died(end, errors)
+    if expected is not None and lines(output) != lines(expected):
+        raise AssertionError("for the input %s it prints %s, not %s" % (short(case["stdin"]), short(output), short(expected)))
+
+
+def lines(text):
+    return [line.rstrip() for line in text.rstrip().split("\n")]
+
+
+class Died(Unloadable):
+    """A program did not end with code 0."""
+
+    def __init__(self, end, errors):
+        wire.Stop.__init__(self)
+        name = end["raised"]
+        self.outcome, self.message = describe_end(end)
+        if end["signal"] is None:
+            self.message = errors.strip()[-MESSAGE_CHARACTERS:] or self.message
+            self.outcome = {"CompileError": "compile_error", "MemoryError": "memory"}.get(name, "runtime_error")
+
+
+def finish_program(session, kind, stdin, allowed, limit):
+    """Runs a program to its end: how it ended, what it printed on stdout and on stderr.
+
+    One that prints more than `limit` is wrong; without a limit, what is too much is dropped.
+    """
+    session.begin(kind, allowed, stdin)
+    run = session.run
+    run.limit, run.forwards = limit or session.output_bytes, False
+    run.poll.register(session.requests, select.POLLIN)
+    while True:
+        ready = dict(run.poll.poll())
+        run.drain()
+        if limit and len(run.printed[run.out]) >= limit:
+            session.stop()
+            raise AssertionError("it prints more than %d bytes" % limit)
+        if session.requests.fileno() in ready:
+            break
+        if run.link.fileno() in ready:
+            listen(run)
+    session.collect()
+    end = dict(session.end, raised=bytes(run.pending[:100]).decode("utf-8", "replace"))
+    sys.stdout.write(run.text(run.out)[:4096])
+    sys.stderr.write(run.text(run.errors)[:4096])
+    return end, run.text(run.out), run.text(run.errors)
+
+
+def listen(run):
+    """Takes what a program says of its end."""
+    try:
+        run.receive_some()
+    except wire.Ended:
+        wire.Stop.raised = None
+        run.poll.unregister(run.link)
+
+
+def check_text(check, bench):
+    """Tests of the text of a response: it stands where they say `{response}`, as a literal."""
+    for number, code in enumerate(check["tests"]):
+        tree = parse(code.replace("{response}", repr(check["response"])), "test_solution_%d.py" % number)
+
+        def body(_allowed):
+            space = {"__name__": "test_solution"}
+            exec(PRELUDE, space)
+            exec(compile(tree, "test_solution_%d.py" % number, "exec", dont_inherit=True), space)
+
+        bench.case(body)
+
+
+FORMS = {"tests": check_tests, "entry": check_entry, "calls": check_calls, "stdio": check_stdio, "text": check_text, "runs": check_runs}
+
+
+def check(job, requests, progress):
+    """The verdict on a solution, or why its tests cannot be run."""
+    sys.stdout, sys.stderr, sys.stdin = Capture(), Capture(), io.StringIO()
+    out, errors = sys.stdout, sys.stderr
+    sys.modules["pytest"] = pytest_shim.module()
+    sys.dont_write_bytecode = True
+    form = job["check"]
+    prelude = (PRELUDE if form.get("prelude") else "") + form.get("import_prefix", "")
+    bench = Bench(Session(requests, prelude, job.get("output_bytes", OUTPUT_BYTES)), job, progress)
+    try:
+        FORMS[form["kind"]](form, bench)
+        if not bench.cases:
+            raise BrokenTests("there is no test in it")
+    except BrokenTests as error:
+        return {"tests": clean(error)}
+    bench.session.stop()
+    return {"verdict": {"cases": bench.cases, "stdout": clean_output(out), "stderr": clean_output(errors)}}
+
+
+def clean_output(stream):
+    return stream.getvalue().encode("utf-8", "replace").decode()

@@ -1,0 +1,268 @@
+"""Proxies: what stands on one side for an object that stays on the other.
+
+What is done to a proxy is asked of the owner of its object, with two exceptions, both at the checker. What decides about equality and
+order with a plain value is the plain value: an object of the solution equals no expected value, whatever its `__eq__` says. And arithmetic
+with a plain value does not give one, nor anything that is a number: `abs(answer - 3) < 1e-6` does not hold for an answer whose `__sub__`
+returns 0, or something whose `__abs__` does. The price is that a vector of the solution that was multiplied by 2 has no length; its
+coordinates and what it prints are there.
+"""
+
+import operator
+
+
+class Stop(BaseException):
+    """What ends a case at once. No `except Exception` of a test takes it for an error of the solution, and it never crosses.
+
+    The last one is remembered: a test that swallows it with a bare `except` does not make it undone.
+    """
+
+    raised = None
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        Stop.raised = self
+
+
+class Broken(Stop):
+    """The other end does not keep to the protocol."""
+
+
+class Ended(Stop):
+    """The other end is gone."""
+
+
+class Unsupported(Stop):
+    """The tests do what cannot be done across two processes."""
+
+
+def compare(name):
+    function = getattr(operator, name)
+
+    def method(self, other):
+        state = object.__getattribute__(self, "_rp")
+        if state.peer.strict and not isinstance(other, Proxy):
+            return function(state.plain[0], other) if state.plain else NotImplemented
+        return ask(self, "__%s__" % name, other)
+
+    return method
+
+
+def arithmetic(name, reflected):
+    function = divmod if name == "divmod" else getattr(operator, {"and": "and_", "or": "or_"}.get(name, name))
+    asked = "__r%s__" % name if reflected else "__%s__" % name
+
+    return meet(asked), (lambda value, other: function(other, value)) if reflected else function
+
+
+def meet(asked):
+    """The method of a proxy for an operator with two sides."""
+
+    def method(self, other):
+        found = ask(self, asked, other)
+        if object.__getattribute__(self, "_rp").peer.strict and (not isinstance(other, Proxy) or is_tainted(self) or is_tainted(other)):
+            taint(found, asked)
+        return found
+
+    return method
+
+
+def relay(name):
+    def method(self, *arguments):
+        found = ask(self, name, *arguments)
+        if is_tainted(self) and (name in NUMERIC or isinstance(found, Proxy)):
+            taint(found, name)
+        return found
+
+    return method
+
+
+def is_tainted(proxy):
+    """Whether an object comes of arithmetic with a plain value, which may be the expected one."""
+    return object.__getattribute__(proxy, "_rp").tainted
+
+
+def taint(found, asked):
+    if not isinstance(found, Proxy) or object.__getattribute__(found, "_rp").plain:
+        raise TypeError("an object of the solution stands where a plain value is expected (%s)" % asked)
+    object.__getattribute__(found, "_rp").tainted = True
+
+
+def call(function, arguments, keywords):
+    return function(*arguments, **keywords)
+
+
+def leave(value, kind, error, _traceback):
+    return type(value).__exit__(value, kind, error, None)
+
+
+def advance(value, sent):
+    return value.send(sent)
+
+
+def awaited(coroutine):
+    """Runs a coroutine of this side to its end."""
+    import asyncio
+
+    loop = asyncio.new_event_loop()
+    try:
+        return loop.run_until_complete(coroutine)
+    finally:
+        loop.close()
+
+
+# What makes a number of an object.
+NUMERIC = ("__abs__", "__int__", "__float__", "__index__", "__complex__", "__round__", "__bool__", "__len__")
+# What may be asked of an object, and how its owner does it. Only the part that its class has is part of its proxy.
+OPTIONAL = {
+    "__len__": len, "__getitem__": operator.getitem, "__setitem__": operator.setitem, "__delitem__": operator.delitem,
+    "__contains__": operator.contains, "__iter__": iter, "__next__": next, "__reversed__": reversed,
+    "__bool__": bool, "__int__": int, "__float__": float, "__index__": operator.index, "__complex__": complex,
+    "__neg__": operator.neg, "__pos__": operator.pos, "__abs__": abs, "__invert__": operator.invert, "__round__": round,
+    "__enter__": lambda value: type(value).__enter__(value), "__exit__": leave,
+}
+ALWAYS = {
+    "__str__": str, "__repr__": repr, "__format__": format, "__dir__": dir, "__hash__": hash,
+    "__getattr__": getattr, "__setattr__": setattr, "__delattr__": delattr,
+}
+# What a proxy of a class can be asked, of any value: bool(isinstance(...)).
+ASKED = {"call": call, "isinstance": isinstance, "issubclass": issubclass, "class": type, "advance": advance, "await": awaited}
+
+METHODS = {name: relay(name) for name in list(OPTIONAL) + list(ALWAYS)}
+COMPARISONS = ("eq", "lt", "le", "gt", "ge")
+for _name in COMPARISONS:
+    METHODS["__%s__" % _name] = compare(_name)
+    OPTIONAL["__%s__" % _name] = getattr(operator, _name)
+for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "lshift", "rshift", "and", "or", "xor", "divmod"):
+    for _reflected in (False, True):
+        _key = "__%s%s__" % ("r" if _reflected else "", _name)
+        METHODS[_key], OPTIONAL[_key] = arithmetic(_name, _reflected)
+    if _name != "divmod":
+        METHODS["__i%s__" % _name] = meet("__i%s__" % _name)
+        OPTIONAL["__i%s__" % _name] = getattr(operator, "i" + _name)
+OPERATIONS = dict(OPTIONAL, **ALWAYS, **ASKED)
+
+
+class State:
+    """What a proxy is behind its face."""
+
+    __slots__ = ("peer", "handle", "plain", "generation", "tainted")
+
+    def __init__(self, peer, handle, plain):
+        self.peer, self.handle, self.plain, self.generation = peer, handle, plain, peer.generation
+        self.tainted = False
+
+
+def ask(proxy, operation, *operands):
+    return object.__getattribute__(proxy, "_rp").peer.ask(operation, proxy, *operands)
+
+
+class Proxy:
+    """An object of the other side. Its class is a subclass that has the special methods of the object's class, and its name."""
+
+    __slots__ = ("_rp", "__weakref__")
+
+    def __init__(self, state):
+        object.__setattr__(self, "_rp", state)
+
+    def __getattr__(self, name):
+        if name in UNASKED:
+            raise AttributeError(name)
+        return ask(self, "__getattr__", name)
+
+    def __setattr__(self, name, value):
+        ask(self, "__setattr__", name, value)
+
+    def __delattr__(self, name):
+        ask(self, "__delattr__", name)
+
+    @property
+    def __class__(self):
+        state = object.__getattribute__(self, "_rp")
+        return type(state.plain[0]) if state.plain else type(self)
+
+    @property
+    def __doc__(self):
+        return ask(self, "__getattr__", "__doc__")
+
+    @property
+    def __dict__(self):
+        return ask(self, "__getattr__", "__dict__")
+
+    def __eq__(self, other):
+        return METHODS["__eq__"](self, other)
+
+    def __hash__(self):
+        state = object.__getattribute__(self, "_rp")
+        return hash(state.plain[0]) if state.plain else ask(self, "__hash__")
+
+    def __str__(self):
+        return ask(self, "__str__")
+
+    def __repr__(self):
+        return ask(self, "__repr__")
+
+    def __format__(self, spec):
+        return ask(self, "__format__", spec)
+
+    def __dir__(self):
+        return ask(self, "__dir__")
+
+    def __setstate__(self, state):
+        raise Broken("the state of a proxy is nobody's to set")
+
+    def __reduce_ex__(self, protocol):
+        raise TypeError("an object of the other side cannot be copied or pickled")
+
+    def __mro_entries__(self, bases):
+        raise Unsupported("a test derives a class from a class of the solution")
+
+
+# Attributes that python itself looks for in passing and that no object of the other side should answer for.
+UNASKED = frozenset((
+    "__class_getitem__", "__array__", "__array_interface__", "__array_struct__", "__copy__", "__deepcopy__", "__getstate__", "__get__",
+    "__set__", "__set_name__", "__signature__", "__conform__", "__await__", "__aiter__", "__anext__", "__aenter__", "__aexit__",
+    "__isabstractmethod__", "__wrapped__", "__path__", "__reduce__", "__getnewargs__", "__getnewargs_ex__", "__length_hint__",
+    "__fspath__", "__buffer__",
+))
+
+
+def call_method(self, *arguments, **keywords):
+    return object.__getattribute__(self, "_rp").peer.call(self, arguments, keywords)
+
+
+def instance_check(self, value):
+    return bool(ask(self, "isinstance", value)) if not isinstance(value, type) else False
+
+
+def subclass_check(self, value):
+    return bool(ask(self, "issubclass", value))
+
+
+def face(sheet, cache={}):
+    """The class of the proxies whose owner describes them by `sheet`: a name, and which special methods there are."""
+    if sheet not in cache:
+        name, methods = sheet
+        body = {"__slots__": (), "__module__": "solution"}
+        for method in methods:
+            if method == "__call__":
+                body[method] = call_method
+            elif method == "class":
+                body.update(__instancecheck__=instance_check, __subclasscheck__=subclass_check)
+            else:
+                body[method] = METHODS[method]
+        body["__hash__"] = Proxy.__hash__
+        cache[sheet] = type(str(name), (Proxy,), body)
+    return cache[sheet]
+
+
+def sheet_of(value, cache={}):
+    kind = type(value)
+    if kind not in cache:
+        methods = [name for name in OPTIONAL if getattr(kind, name, None) is not None and getattr(object, name, None) is None]
+        methods += [name for name in ("__lt__", "__le__", "__gt__", "__ge__") if getattr(kind, name) is not getattr(object, name)]
+        if callable(value):
+            methods.append("__call__")
+        if isinstance(value, type):
+            methods = ["__call__", "class"] + (["__iter__", "__len__", "__getitem__", "__contains__"] if hasattr(kind, "__iter__") else [])
+        cache[kind] = (kind.__name__, tuple(methods))
+    return cache[kind]

@@ -1,0 +1,316 @@
+"""As much of pytest as the tests of datasets use: `raises`, `approx`, `mark.parametrize`, fixtures. `rollpacker_suite` runs them.
+
+Not the real one: that would have to be installed, takes longer to import than most tests to run, and reads files.
+"""
+
+import contextlib
+import functools
+import inspect
+import io
+import math
+import os
+import re
+import sys
+import types
+import warnings
+
+import rollpacker_wire as wire
+
+
+class Skipped(BaseException):
+    """A test that says of itself that it does not count."""
+
+
+class Failed(AssertionError):
+    """A test that says of itself that it failed."""
+
+
+class Raised:
+    """What `raises` caught."""
+
+    value = type = tb = None
+
+    def match(self, pattern):
+        assert re.search(pattern, str(self.value)), "%r does not match %r" % (str(self.value), pattern)
+        return True
+
+    def __str__(self):
+        return str(self.value)
+
+
+class Raises:
+    """The context manager of `raises`."""
+
+    def __init__(self, expected, match):
+        self.expected, self.match, self.found = expected, match, Raised()
+
+    def __enter__(self):
+        return self.found
+
+    def __exit__(self, kind, error, trace):
+        if kind is None:
+            raise Failed("did not raise %s" % (self.expected,))
+        if issubclass(kind, wire.Stop) or not issubclass(kind, self.expected):
+            return False
+        self.found.type, self.found.value, self.found.tb = kind, error, trace
+        if self.match is not None:
+            self.found.match(self.match)
+        return True
+
+
+def raises(expected_exception=Exception, *arguments, match=None, **keywords):
+    context = Raises(expected_exception, match)
+    if not arguments:
+        return context
+    with context:
+        arguments[0](*arguments[1:], **keywords)
+    return context.found
+
+
+class Approx:
+    """Equal to numbers near by, element by element."""
+
+    __hash__ = None
+    __array_priority__ = 100
+
+    def __init__(self, expected, rel=None, abs=None, nan_ok=False):
+        self.expected, self.rel, self.abs, self.nan_ok = expected, rel, abs, nan_ok
+
+    def __eq__(self, found):
+        return self.near(found, self.expected)
+
+    def __repr__(self):
+        return "approx(%r)" % (self.expected,)
+
+    def near(self, found, expected):
+        if isinstance(expected, dict):
+            return isinstance(found, dict) and found.keys() == expected.keys() and all(
+                self.near(found[key], value) for key, value in expected.items())
+        if isinstance(expected, (list, tuple, range)):
+            return isinstance(found, (list, tuple, range)) and len(found) == len(expected) and all(map(self.near, found, expected))
+        if isinstance(expected, bool) or expected is None or isinstance(expected, str) or isinstance(found, wire.Proxy):
+            return found == expected
+        return self.close(found, expected)
+
+    def close(self, found, expected):
+        try:
+            if found == expected:
+                return True
+            if math.isnan(abs(expected)) or math.isnan(abs(found)):
+                return self.nan_ok and math.isnan(abs(expected)) and math.isnan(abs(found))
+            if math.isinf(abs(expected)) or math.isinf(abs(found)):
+                return False
+            return float(abs(found - expected)) <= self.tolerance(expected)
+        except TypeError:
+            return False
+
+    def tolerance(self, expected):
+        absolute = 1e-12 if self.abs is None else float(self.abs)
+        if self.rel is None and self.abs is not None:
+            return absolute
+        return max(absolute, (1e-6 if self.rel is None else float(self.rel)) * float(abs(expected)))
+
+
+class Parameters:
+    """One set of values of `parametrize`."""
+
+    def __init__(self, *values, marks=(), id=None):
+        self.values, self.id = values, id
+        self.marks = marks if isinstance(marks, (list, tuple)) else (marks,)
+
+
+class Mark:
+    """A mark: a decorator that notes itself on the test."""
+
+    def __init__(self, name, arguments=(), keywords=None):
+        self.name, self.args, self.kwargs = name, arguments, keywords or {}
+
+    def __call__(self, *arguments, **keywords):
+        if len(arguments) == 1 and not keywords and (inspect.isfunction(arguments[0]) or inspect.isclass(arguments[0])):
+            target = arguments[0]
+            target._rp_marks = [self] + list(target.__dict__.get("_rp_marks", ()))
+            return target
+        return Mark(self.name, arguments, keywords)
+
+    @property
+    def mark(self):
+        return self
+
+
+class Marks:
+    """`pytest.mark`: any name will do."""
+
+    def __getattr__(self, name):
+        return Mark(name)
+
+
+class Fixture:
+    """A function whose value tests ask for by its name."""
+
+    def __init__(self, function, scope, params, autouse, name):
+        self.function, self.scope, self.autouse = function, scope, autouse
+        self.params = list(params) if params else None
+        self.name = name or function.__name__
+
+    def __call__(self, *arguments, **keywords):
+        return self.function(*arguments, **keywords)
+
+
+def fixture(function=None, *, scope="function", params=None, autouse=False, name=None, ids=None):
+    if function is None:
+        return lambda function: Fixture(function, scope, params, autouse, name)
+    return Fixture(function, scope, params, autouse, name)
+
+
+def fail(reason="", pytrace=True, msg=None):
+    raise Failed(msg or reason)
+
+
+def skip(reason="", allow_module_level=False, msg=None):
+    raise Skipped(msg or reason)
+
+
+def importorskip(name, *_, **__):
+    try:
+        return __import__(name)
+    except ImportError:
+        raise Skipped("no module %s" % name)
+
+
+@contextlib.contextmanager
+def warns(expected=Warning, match=None):
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        yield found
+    if not any(issubclass(item.category, expected) and (match is None or re.search(match, str(item.message))) for item in found):
+        raise Failed("did not warn of %s" % (expected,))
+
+
+class Patches:
+    """The fixture `monkeypatch`."""
+
+    MISSING = object()
+
+    def __init__(self):
+        self.undone = []
+
+    def resolve(self, target, name, value):
+        if not isinstance(target, str):
+            return target, name, value
+        path, _, attribute = target.rpartition(".")
+        module, *rest = path.split(".")
+        found = __import__(module)
+        for part in rest:
+            found = getattr(found, part)
+        return found, attribute, name
+
+    def setattr(self, target, name, value=MISSING, raising=True):
+        target, name, value = self.resolve(target, name, value)
+        old = getattr(target, name, self.MISSING)
+        if raising and old is self.MISSING:
+            raise AttributeError(name)
+        self.undone.append(lambda: delattr(target, name) if old is self.MISSING else setattr(target, name, old))
+        setattr(target, name, value)
+
+    def delattr(self, target, name=None, raising=True):
+        target, name, _ = self.resolve(target, name, None)
+        old = getattr(target, name)
+        self.undone.append(lambda: setattr(target, name, old))
+        delattr(target, name)
+
+    def setitem(self, items, key, value):
+        old = items.get(key, self.MISSING)
+        self.undone.append(lambda: items.pop(key, None) if old is self.MISSING else items.__setitem__(key, old))
+        items[key] = value
+
+    def delitem(self, items, key, raising=True):
+        old = items.pop(key)
+        self.undone.append(lambda: items.__setitem__(key, old))
+
+    def setenv(self, name, value, prepend=None):
+        self.setitem(os.environ, name, str(value))
+
+    def delenv(self, name, raising=True):
+        if raising or name in os.environ:
+            self.delitem(os.environ, name)
+
+    def chdir(self, path):
+        old = os.getcwd()
+        self.undone.append(lambda: os.chdir(old))
+        os.chdir(path)
+
+    def undo(self):
+        while self.undone:
+            self.undone.pop()()
+
+
+class Printed:
+    """The fixtures `capsys` and `capfd`."""
+
+    def __init__(self):
+        self.before = sys.stdout, sys.stderr
+        self.fresh()
+
+    def fresh(self):
+        sys.stdout, sys.stderr = io.StringIO(), io.StringIO()
+
+    def readouterr(self):
+        found = types.SimpleNamespace(out=sys.stdout.getvalue(), err=sys.stderr.getvalue())
+        self.fresh()
+        return PrintedText(found.out, found.err)
+
+    @contextlib.contextmanager
+    def disabled(self):
+        yield
+
+    def close(self):
+        for stream, old in zip((sys.stdout, sys.stderr), self.before):
+            old.write(stream.getvalue() if isinstance(stream, io.StringIO) else "")
+        sys.stdout, sys.stderr = self.before
+
+
+class PrintedText(tuple):
+    """What was printed since one last looked."""
+
+    def __new__(cls, out, err):
+        return super().__new__(cls, (out, err))
+
+    out = property(lambda self: self[0])
+    err = property(lambda self: self[1])
+
+
+def monkeypatch_fixture():
+    patches = Patches()
+    yield patches
+    patches.undo()
+
+
+def printed_fixture():
+    printed = Printed()
+    yield printed
+    printed.close()
+
+
+def path_fixture():
+    import pathlib
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as directory:
+        yield pathlib.Path(directory)
+
+
+BUILT_IN = {
+    "monkeypatch": monkeypatch_fixture, "capsys": printed_fixture, "capfd": printed_fixture, "tmp_path": path_fixture, "tmpdir": path_fixture,
+}
+
+
+def module():
+    """The module that tests import as `pytest`."""
+    found = types.ModuleType("pytest")
+    found.__dict__.update(
+        raises=raises, approx=Approx, mark=Marks(), param=Parameters, fixture=fixture, fail=fail, skip=skip, importorskip=importorskip,
+        warns=warns, deprecated_call=functools.partial(warns, DeprecationWarning), main=lambda *_, **__: 0, exit=fail, xfail=skip,
+        MonkeyPatch=Patches, FixtureRequest=object, ExceptionInfo=Raised)
+    found.skip.Exception, found.fail.Exception = Skipped, Failed
+    found.yield_fixture = fixture
+    return found

@@ -1,0 +1,215 @@
+"""What crosses between the checker and a run of the solution: plain values, and proxies of everything else.
+
+Neither end trusts the other: see `rollpacker_codec` for the bytes, `rollpacker_proxy` for what a proxy answers by itself, and `guard` for
+what the owner of an object lets be done to it.
+"""
+
+import collections
+import operator
+import struct
+import threading
+import types
+
+from rollpacker_codec import Codec
+from rollpacker_proxy import OPERATIONS, Broken, Ended, Proxy, State, Stop, Unsupported, ask  # all of it for those that import this
+
+MESSAGE_BYTES = 64 << 20
+
+
+MUTABLE = (list, dict, set, bytearray, collections.deque)
+HOLDERS = frozenset(MUTABLE + (tuple,))
+
+
+def containers(values, found=None, seen=None):
+    """The mutable plain containers within `values`, in an order that both sides agree on."""
+    found, stack, seen = [], [values], set()
+    while stack:
+        value = stack.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if type(value) in MUTABLE:
+            found.append(value)
+        if type(value) is dict:
+            stack.extend(item for item in value.values() if type(item) in HOLDERS)
+        elif type(value) in (list, tuple, collections.deque):
+            stack.extend(item for item in value if type(item) in HOLDERS)
+    return found
+
+
+def snapshot(container):
+    return list(container.items()) if type(container) is dict else container.copy()
+
+
+def same(before, now):
+    if type(now) is dict:
+        return len(before) == len(now) and all(a is c and b is d for (a, b), (c, d) in zip(before, now.items()))
+    if type(now) in (set, bytearray):
+        return before == now
+    return len(before) == len(now) and all(map(operator.is_, before, now))
+
+
+def overwrite(container, content):
+    """Makes a container what the other side made of it."""
+    if type(container) in (list, bytearray):
+        container[:] = content
+    else:
+        container.clear()
+        (container.extend if type(container) is collections.deque else container.update)(content)
+
+
+CLOSED = (
+    types.FunctionType, types.MethodType, types.BuiltinFunctionType, types.GeneratorType, types.CoroutineType, types.FrameType,
+    types.CodeType, types.TracebackType, types.ModuleType,
+)
+NAMES = ("__name__", "__qualname__", "__doc__", "__module__")
+FORBIDDEN = ("format", "format_map", "configure_mock", "mock_add_spec")
+
+
+def guard(peer, operation, value, operands):
+    """Refuses what the solution may not do to an object of a test: look into it rather than use it."""
+    if id(value) not in peer.handles:
+        raise TypeError("%s of a value that is not shared" % operation)
+    if operation == "class" and (isinstance(value, type) or type(value).__module__ != "test_solution"):
+        raise TypeError("no class of this object")
+    if operation == "call" and isinstance(value, type) and issubclass(value, type):
+        raise TypeError("no classes are made for the solution")
+    if operation in ("__getattr__", "__setattr__", "__delattr__"):
+        (name, *rest) = operands
+        hidden = type(name) is not str or name.startswith("_") or name in FORBIDDEN or isinstance(value, CLOSED)
+        fixed = operation != "__getattr__" and isinstance(value, type)
+        if (hidden or fixed) and not (operation == "__getattr__" and name in NAMES):
+            raise AttributeError(name)
+
+
+class Peer:
+    """One end of a link: asks the other end, and answers what it asks meanwhile.
+
+    The strict end is the checker: it guards its objects and lets nothing of the other end pass for a plain value.
+    """
+
+    def __init__(self, channel, strict):
+        self.strict = strict
+        self.codec = Codec(self)
+        self.lock = threading.RLock()
+        self.generation = 0
+        self.roots = None
+        self.services = {}
+        self.attach(channel)
+
+    def attach(self, channel):
+        """Starts afresh with another run at the other end."""
+        self.channel = channel
+        self.generation += 1
+        self.objects, self.handles, self.proxies, self.named = [], {}, {}, {}
+
+    def handle(self, value):
+        """The number of an object of ours; what was asked for by a name in the solution's module has that name, which outlives the run."""
+        if id(value) not in self.handles:
+            self.handles[id(value)] = len(self.objects)
+            self.objects.append(value)
+        return self.handles[id(value)]
+
+    def find(self, handle):
+        return self.name(handle) if type(handle) is str else self.objects[handle]
+
+    def name(self, name):
+        """What a name of the solution's module stands for: what it first stood for in this run, whatever a test puts there."""
+        if name not in self.named:
+            self.named[name] = self.roots[name]
+            self.handles.setdefault(id(self.roots[name]), name)
+        return self.named[name]
+
+    def own(self, proxy):
+        """The handle of what a proxy stands for."""
+        state = object.__getattribute__(proxy, "_rp")
+        if state.peer is not self or type(state.handle) is int and state.generation != self.generation:
+            raise Ended("the run that held this object is over")
+        return state.handle
+
+    def proxy(self, handle, make, base=()):
+        if type(handle) not in (int, str):
+            raise Broken("no handle")
+        if handle not in self.proxies:
+            self.proxies[handle] = make(State(self, handle, base))
+        return self.proxies[handle]
+
+    def call(self, function, arguments, keywords):
+        return self.ask("call", function, arguments, keywords)
+
+    def ask(self, operation, *operands):
+        with self.lock:
+            passed = containers(operands[1:]) if operation == "call" else []
+            self.send(("ask", operation, operands))
+            while True:
+                kind, *fields = self.receive()
+                if kind == "ask":
+                    self.answer(*fields)
+                elif kind in ("answer", "raise"):
+                    return self.settle(kind, passed, *fields)
+                else:
+                    raise Broken("a message of kind %r" % (kind,))
+
+    def settle(self, kind, passed, value, changes, index):
+        try:
+            for number, content in changes:
+                overwrite(passed[number], content)
+            if kind == "answer":
+                return value if index is None else passed[index]
+        except (TypeError, ValueError, LookupError) as error:
+            raise Broken("an answer that fits no question: %s" % error)
+        if not isinstance(value, BaseException):
+            raise Broken("what is raised is no exception")
+        value.__dict__["_rp_crossed"] = True
+        raise value
+
+    def answer(self, operation, operands):
+        """Does what the other side asks for."""
+        passed = containers(operands[1:]) if operation == "call" else []
+        before = [snapshot(container) for container in passed]
+        try:
+            value, kind = self.perform(operation, operands), "answer"
+        except Stop:
+            raise
+        except BaseException as error:
+            value, kind = error, "raise"
+        changes = [(number, snapshot(now)) for number, now in enumerate(passed) if not same(before[number], now)]
+        index = next((number for number, container in enumerate(passed) if container is value), None)
+        try:
+            self.send((kind, None if index is not None else value, changes, index))
+        except (Stop, OSError):
+            raise
+        except MemoryError:
+            self.send(("raise", MemoryError(), [], None))
+        except Exception as error:
+            self.send(("raise", RuntimeError("what was returned cannot be looked at: %s" % error), [], None))
+
+    def perform(self, operation, operands):
+        if operation in self.services:
+            return self.services[operation](*operands)
+        if self.strict:
+            guard(self, operation, operands[0], operands[1:])
+        if operation in ("isinstance", "issubclass"):
+            return OPERATIONS[operation](operands[1], operands[0])
+        return OPERATIONS[operation](*operands)
+
+    def send(self, message):
+        data = self.codec.dumps(message)
+        if len(data) > MESSAGE_BYTES:
+            raise ValueError("a value of %d bytes is too large to be looked at" % len(data))
+        self.channel.send(struct.pack("<I", len(data)) + data)
+
+    def receive(self):
+        (size,) = struct.unpack("<I", self.channel.receive(4))
+        if size > MESSAGE_BYTES:
+            raise Broken("a message of %d bytes" % size)
+        data = self.channel.receive(size)
+        try:
+            message = self.codec.loads(data)
+        except (Ended, MemoryError):
+            raise
+        except Exception as error:
+            raise Broken("a message that cannot be read: %s" % error)
+        if type(message) is not tuple or not message or type(message[0]) is not str:
+            raise Broken("a message without a kind")
+        return message

@@ -1,0 +1,123 @@
+//! What a zygote is started with.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use hakoniwa::Container;
+use serde::Serialize;
+
+use super::config::{Isolation, SandboxConfig};
+use super::error::SandboxError;
+use super::interpreter::Interpreter;
+use super::{container, filter};
+
+/// The zygote's program, each module after those that it imports.
+const MODULES: &[(&str, &str)] = &[
+    ("isolation", include_str!("python/isolation.py")),
+    ("proxy", include_str!("python/proxy.py")),
+    ("codec", include_str!("python/codec.py")),
+    ("wire", include_str!("python/wire.py")),
+    ("pytest_shim", include_str!("python/pytest_shim.py")),
+    ("suite", include_str!("python/suite.py")),
+    ("solution", include_str!("python/solution.py")),
+    ("session", include_str!("python/session.py")),
+    ("bench", include_str!("python/bench.py")),
+    ("module_tests", include_str!("python/module_tests.py")),
+    ("checker", include_str!("python/checker.py")),
+    ("zygote", include_str!("python/zygote.py")),
+];
+
+/// Nothing of the user's or the installation's runs at the start: neither from the environment nor from files in site-packages. What
+/// those load, each fork would copy.
+pub(super) const ARGUMENTS: [&str; 7] =
+    ["-I", "-S", "-B", "-X", "utf8", "-c", include_str!("python/loader.py")];
+
+/// All that a run's environment has. A library that starts threads as it is imported could not be preloaded.
+pub(super) const ENVIRONMENT: &[(&str, &str)] = &[
+    ("HOME", "/tmp"),
+    ("LANG", "C.UTF-8"),
+    ("MKL_NUM_THREADS", "1"),
+    ("OMP_NUM_THREADS", "1"),
+    ("OPENBLAS_NUM_THREADS", "1"),
+    ("PATH", "/usr/local/bin:/usr/bin:/bin"),
+];
+
+/// Who a run is where the container is root's: nobody.
+const NOBODY: u32 = 65534;
+
+/// All that slots have in common.
+pub(super) struct Setup {
+    pub(super) config: SandboxConfig,
+    interpreter: Interpreter,
+    filters: BTreeMap<&'static str, Vec<String>>,
+    privileged: bool,
+}
+
+/// What the zygote is told of at its start.
+#[derive(Serialize)]
+pub(super) struct Boot<'a> {
+    /// By name, each after those that it imports.
+    modules: &'static [(&'static str, &'static str)],
+    filters: &'a BTreeMap<&'static str, Vec<String>>,
+    limits: Limits,
+    packages: &'a [PathBuf],
+    preload: &'a [String],
+    isolated: bool,
+    uid: Option<u32>,
+    gid: Option<u32>,
+}
+
+#[derive(Serialize)]
+struct Limits {
+    memory_bytes: u64,
+    processes: u32,
+    file_bytes: u64,
+    open_files: u32,
+    tmpfs_bytes: u64,
+}
+
+impl Setup {
+    /// Finds the interpreter and compiles the filters.
+    pub(super) fn new(config: SandboxConfig) -> Result<Self, SandboxError> {
+        let interpreter = Interpreter::find(&config.python)?;
+        let hex = |program: Vec<u8>| program.iter().map(|byte| format!("{byte:02x}")).collect();
+        let programs = |execute| {
+            Ok::<_, SandboxError>(filter::programs(execute)?.into_iter().map(hex).collect())
+        };
+        let filters = BTreeMap::from([("run", programs(false)?), ("execute", programs(true)?)]);
+        let privileged = rustix::process::geteuid().is_root();
+        Ok(Self { config, interpreter, filters, privileged })
+    }
+
+    /// Whether there is a container around a slot.
+    pub(super) fn isolated(&self) -> bool {
+        self.config.isolation == Isolation::Full
+    }
+
+    /// The first frame that the zygote reads.
+    pub(super) fn boot(&self) -> Boot<'_> {
+        let SandboxConfig { memory_bytes, processes, file_bytes, open_files, tmpfs_bytes, .. } =
+            self.config;
+        let nobody = (self.privileged && self.isolated()).then_some(NOBODY);
+        Boot {
+            modules: MODULES,
+            filters: &self.filters,
+            limits: Limits { memory_bytes, processes, file_bytes, open_files, tmpfs_bytes },
+            packages: self.interpreter.packages(),
+            preload: &self.config.preload,
+            isolated: self.isolated(),
+            uid: nobody,
+            gid: nobody,
+        }
+    }
+
+    /// The interpreter's program.
+    pub(super) fn executable(&self) -> &Path {
+        &self.interpreter.executable
+    }
+
+    /// A container on `root`.
+    pub(super) fn container(&self, root: &Path) -> Container {
+        container::container(&self.config, &self.interpreter, root, self.privileged)
+    }
+}

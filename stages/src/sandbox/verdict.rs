@@ -1,0 +1,118 @@
+//! What a sandbox answers.
+
+use serde::{Deserialize, Serialize};
+
+use super::error::SandboxError;
+
+/// How a test case ended. What goes wrong on our side is a [`SandboxError`], never one of these.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// As expected.
+    Passed,
+    /// With another result than expected.
+    Failed,
+    /// By an exception, a signal or an exit code.
+    RuntimeError,
+    /// The solution did not compile.
+    CompileError,
+    /// Not within its time.
+    Timeout,
+    /// For want of memory.
+    Memory,
+    /// By a system call that is not allowed.
+    Forbidden,
+}
+
+/// One test case.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Case {
+    /// How it ended.
+    pub outcome: Outcome,
+    /// How long it took, in wall seconds.
+    pub seconds: f64,
+    /// What did not hold; empty for a case that passed.
+    pub message: String,
+}
+
+/// What became of a job.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Verdict {
+    /// The test cases that were run, in order.
+    pub cases: Vec<Case>,
+    /// The start of what the solution printed.
+    pub stdout: String,
+    /// The start of what it printed on the error stream.
+    pub stderr: String,
+}
+
+impl Verdict {
+    /// The first outcome that is not [`Outcome::Passed`]; [`Outcome::Failed`] where no case was run.
+    #[must_use]
+    pub fn outcome(&self) -> Outcome {
+        if self.cases.is_empty() {
+            return Outcome::Failed;
+        }
+        let mut outcomes = self.cases.iter().map(|case| case.outcome);
+        outcomes.find(|outcome| *outcome != Outcome::Passed).unwrap_or(Outcome::Passed)
+    }
+
+    /// How many cases passed.
+    #[must_use]
+    pub fn passed(&self) -> usize {
+        self.cases.iter().filter(|case| case.outcome == Outcome::Passed).count()
+    }
+}
+
+/// A line of the checker's report.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Line {
+    Case(Case),
+    Verdict(Verdict),
+    Fault(String),
+    Tests(String),
+}
+
+/// Reads a report of which the checker wrote the last line.
+pub(super) fn complete(report: &[u8]) -> Result<Verdict, SandboxError> {
+    match lines(report)?.pop() {
+        Some(Line::Verdict(verdict)) => Ok(verdict),
+        Some(Line::Tests(reason)) => Err(SandboxError::Tests { reason }),
+        Some(Line::Fault(reason)) => Err(SandboxError::Fault { reason }),
+        Some(Line::Case(_)) | None => Err(fault("the checker left no verdict")),
+    }
+}
+
+/// Reads a report that broke off: the cases that were done, and the one under way as `outcome`.
+pub(super) fn partial(
+    report: &[u8],
+    outcome: Outcome,
+    seconds: f64,
+    message: &str,
+) -> Result<Verdict, SandboxError> {
+    let mut verdict = Verdict::default();
+    let last = Case { outcome, seconds, message: message.into() };
+    verdict.cases.extend(lines(report)?.into_iter().filter_map(|line| match line {
+        Line::Case(case) => Some(case),
+        _ => None,
+    }));
+    verdict.cases.push(last);
+    Ok(verdict)
+}
+
+/// The lines of a report; what follows the last line break was not finished.
+fn lines(report: &[u8]) -> Result<Vec<Line>, SandboxError> {
+    let end = report.iter().rposition(|byte| *byte == b'\n').unwrap_or(0);
+    let lines = report[..end].split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+    lines
+        .map(serde_json::from_slice)
+        .collect::<Result<_, _>>()
+        .map_err(|error| fault(&format!("the checker's report is unreadable: {error}")))
+}
+
+fn fault(reason: &str) -> SandboxError {
+    SandboxError::Fault { reason: reason.into() }
+}

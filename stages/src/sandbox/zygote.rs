@@ -1,0 +1,164 @@
+//! The process behind a slot: started, spoken to and killed from one thread.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Deserialize;
+use tempfile::TempDir;
+
+use super::error::SandboxError;
+use super::process::{self, Process};
+use super::setup::Setup;
+use super::{container, frame};
+
+/// How long an interpreter may take until it is ready, with all its preloads.
+const START: Duration = Duration::from_secs(60);
+/// How long a zygote may be silent before a case begins, and beyond the time that it announced.
+const SETUP: Duration = Duration::from_secs(15);
+const GRACE: Duration = Duration::from_secs(2);
+
+#[derive(Deserialize)]
+struct Ready {
+    ready: Found,
+}
+
+/// What a trial side found.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Found {
+    Facts(Facts),
+    Error { error: String },
+}
+
+/// In which namespaces a side is, as links such as `net:[4026531840]`, and as whom.
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct Facts {
+    /// Of the container.
+    pub(super) outer: BTreeMap<String, String>,
+    /// Of the side.
+    pub(super) inner: BTreeMap<String, String>,
+    pub(super) uid: u32,
+}
+
+/// What the zygote says of a job.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Word {
+    /// A case began that is over, or ended by the zygote, within so many seconds.
+    Within { within: f64 },
+    /// The job is over, and so many bytes of a report follow.
+    End { end: End, message: String, report: usize },
+}
+
+/// How a job ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum End {
+    /// The checker finished.
+    Done,
+    /// A case was not over in its time.
+    Deadline,
+    /// The checker died.
+    Died,
+    /// It was called off.
+    Cancelled,
+    /// The zygote could not do it, and ends itself.
+    Fault,
+}
+
+/// How a job ended, and what it left.
+pub(super) struct Answer {
+    pub(super) end: End,
+    pub(super) message: String,
+    pub(super) report: Vec<u8>,
+    /// How long the last case was given.
+    pub(super) seconds: f64,
+}
+
+/// The zygote of a slot. Dropping it kills it with all that it started.
+pub(super) struct Zygote {
+    process: Process,
+    control: UnixStream,
+    cancel: Arc<UnixStream>,
+    pub(super) facts: Facts,
+    _root: Option<TempDir>,
+}
+
+impl Zygote {
+    /// Starts a zygote and waits until it is ready.
+    ///
+    /// The kernel ends it with the thread that calls this.
+    pub(super) fn start(setup: &Setup) -> Result<Self, SandboxError> {
+        let failed = |error: io::Error| SandboxError::Start { reason: error.to_string() };
+        let (control, theirs) = UnixStream::pair().map_err(failed)?;
+        let (cancel, called_off) = UnixStream::pair().map_err(failed)?;
+        cancel.set_nonblocking(true).map_err(failed)?;
+        let (process, root) = if setup.isolated() {
+            let root = container::root().map_err(failed)?;
+            (process::contained(setup, &root, theirs.into(), called_off.into())?, Some(root))
+        } else {
+            (process::plain(setup, theirs.into(), called_off.into()).map_err(failed)?, None)
+        };
+        let facts = Facts { outer: BTreeMap::new(), inner: BTreeMap::new(), uid: 0 };
+        let mut zygote = Self { process, control, cancel: Arc::new(cancel), facts, _root: root };
+        match zygote.greet(setup) {
+            Ok(Found::Facts(facts)) => zygote.facts = facts,
+            Ok(Found::Error { error }) => return Err(SandboxError::NoIsolation { missing: error }),
+            Err(error) => return Err(zygote.post_mortem(&error)),
+        }
+        Ok(zygote)
+    }
+
+    fn greet(&mut self, setup: &Setup) -> io::Result<Found> {
+        self.control.set_read_timeout(Some(START))?;
+        self.control.set_write_timeout(Some(SETUP))?;
+        self.control.write_all(&frame::encode(&setup.boot()))?;
+        Ok(frame::read::<Ready>(&mut self.control)?.ready)
+    }
+
+    /// Why it did not start: what it, or the container, left on the error stream.
+    fn post_mortem(&mut self, error: &io::Error) -> SandboxError {
+        let (contained, said) = self.process.last_words();
+        let reason =
+            if said.trim().is_empty() { error.to_string() } else { said.trim().to_owned() };
+        if contained {
+            SandboxError::NoIsolation { missing: reason }
+        } else {
+            SandboxError::Start { reason }
+        }
+    }
+
+    /// What to write the number of a job to in order to call it off.
+    pub(super) fn cancel(&self) -> Arc<UnixStream> {
+        Arc::clone(&self.cancel)
+    }
+
+    /// Runs a job.
+    pub(super) fn run(&mut self, number: u32, frames: &[u8]) -> io::Result<Answer> {
+        self.control.set_read_timeout(Some(SETUP))?;
+        self.control.write_all(&frame::encode(&serde_json::json!({ "job": number })))?;
+        self.control.write_all(frames)?;
+        let mut seconds = 0.0;
+        loop {
+            match frame::read(&mut self.control)? {
+                Word::Within { within } => {
+                    seconds = within;
+                    self.control.set_read_timeout(Some(Duration::from_secs_f64(within) + GRACE))?;
+                }
+                Word::End { end, message, report } => {
+                    let report = frame::read_bytes(&mut self.control, report)?;
+                    return Ok(Answer { end, message, report, seconds });
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Zygote {
+    fn drop(&mut self) {
+        self.process.kill(&mut self.control);
+    }
+}

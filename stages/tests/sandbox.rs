@@ -1,0 +1,294 @@
+//! The sandbox against code that means harm: none of it passes, nothing of it is left, and the next sample is right.
+
+mod sandbox {
+    pub(crate) mod hostile;
+    pub(crate) mod machine;
+}
+
+use std::future::Future;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::task::Poll;
+
+use futures::executor::block_on;
+use futures::future::join_all;
+use rollpacker_stages::sandbox::{
+    Check, Isolation, Job, Outcome, Sandbox, SandboxConfig, SandboxError, Verdict,
+};
+
+use crate::sandbox::hostile::{self, Attack};
+use crate::sandbox::machine::{self, alone};
+
+/// The tests of which every attack wants to pass: an addition, of numbers that a solution cannot guess.
+const TESTS: &str = "from solution import add\n\ndef test_add():\n    assert add(2, 3) == 5\n    assert add(987654300, 21) == 987654321\n";
+const RIGHT: &str = "def add(a, b):\n    return a + b\n";
+const WRONG: &str = "def add(a, b):\n    return a - b\n";
+
+fn job(solution: &str, seconds: f64) -> Job {
+    let check = Check::Tests { tests: vec![TESTS.into()], prelude: false, stop_at_failure: false };
+    Job { solution: solution.into(), language: "python".into(), check, seconds: vec![seconds] }
+}
+
+fn start(slots: usize) -> Sandbox {
+    Sandbox::start(SandboxConfig { slots, memory_bytes: 256 << 20, ..SandboxConfig::default() })
+        .expect("the sandbox starts")
+}
+
+fn run(sandbox: &Sandbox, solution: &str) -> Verdict {
+    block_on(sandbox.run(&job(solution, 1.0))).expect("there is a verdict")
+}
+
+#[test]
+fn the_probe_finds_every_layer() {
+    let _alone = alone();
+    let probe = Sandbox::probe(&SandboxConfig::default());
+    assert!(probe.is_isolated(), "{probe}");
+    assert!(!probe.to_string().contains("MISSING"), "{probe}");
+}
+
+#[test]
+fn no_attack_passes_or_stays() {
+    let _alone = alone();
+    let secret = hostile::secret();
+    let sandbox = start(1);
+    let idle = machine::descendants();
+    let mut wrong = Vec::new();
+    for Attack { name, code, expected } in hostile::attacks(&secret) {
+        let verdict = run(&sandbox, &code);
+        if verdict.passed() > 0 || !expected.contains(&verdict.outcome()) {
+            wrong.push(format!("{name}: expected {expected:?}, found {verdict:?}"));
+        }
+        assert!(
+            verdict.stdout.len() + verdict.stderr.len() <= 3 << 20,
+            "{name}: the output is capped"
+        );
+        assert_eq!(machine::descendants(), idle, "{name} left processes behind, or cost the slot");
+        assert_eq!(
+            run(&sandbox, RIGHT).outcome(),
+            Outcome::Passed,
+            "after {name} the next sample is right"
+        );
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn a_thousand_samples_leak_nothing() {
+    let _alone = alone();
+    let sandbox = start(2);
+    let warm = |count: usize| {
+        let jobs: Vec<_> = (0..count).map(|i| job(hostile::mixed(i).0, 1.0)).collect();
+        let verdicts = block_on(join_all(jobs.iter().map(|job| sandbox.run(job))));
+        for (i, verdict) in verdicts.into_iter().enumerate() {
+            let verdict = verdict.expect("there is a verdict");
+            assert_eq!(verdict.outcome(), hostile::mixed(i).1, "sample {i}: {verdict:?}");
+        }
+    };
+    warm(50);
+    let before = machine::usage();
+    for _ in 0..20 {
+        warm(50);
+    }
+    // A zygote closes the last of a job after it has answered.
+    machine::until(|| machine::usage().descriptors <= before.descriptors);
+    let after = machine::usage();
+    assert_eq!(after.processes, before.processes);
+    assert!(after.resident_kib < before.resident_kib + 2048, "{before:?} grew to {after:?}");
+}
+
+#[test]
+fn nothing_is_left_of_a_sandbox_that_is_dropped() {
+    let _alone = alone();
+    let before = machine::descendants();
+    let sandbox = start(2);
+    assert!(machine::descendants() > before);
+    drop(sandbox.clone());
+    assert_eq!(run(&sandbox, RIGHT).outcome(), Outcome::Passed);
+    drop(sandbox);
+    assert_eq!(machine::descendants(), before);
+}
+
+#[test]
+fn a_job_that_is_dropped_is_killed_and_the_slot_goes_on() {
+    let _alone = alone();
+    let sandbox = start(1);
+    let idle = machine::descendants();
+    let endless = job("import time\ntime.sleep(1000)\n", 500.0);
+    let queued = job(RIGHT, 1.0);
+    block_on(async {
+        let mut running = Box::pin(sandbox.run(&endless));
+        let mut waiting = Box::pin(sandbox.run(&queued));
+        // Both are under way once polled; the first holds the slot until it is dropped.
+        futures::future::poll_fn(|context| {
+            assert!(
+                running.as_mut().poll(context).is_pending()
+                    && waiting.as_mut().poll(context).is_pending()
+            );
+            Poll::Ready(())
+        })
+        .await;
+        machine::until(|| machine::descendants() > idle + 2);
+        drop(running);
+        assert_eq!(waiting.await.expect("there is a verdict").outcome(), Outcome::Passed);
+    });
+    assert_eq!(machine::descendants(), idle);
+}
+
+#[test]
+fn jobs_share_nothing() {
+    let _alone = alone();
+    let sandbox = start(1);
+    let leave = "import builtins, os\nbuiltins.left = 1\nopen('/tmp/left', 'w').write('x')\nos.environ['LEFT'] = '1'\n";
+    let look = "import builtins, os\nassert not hasattr(builtins, 'left') and not os.path.exists('/tmp/left') and 'LEFT' not in os.environ\n";
+    for code in [leave, look] {
+        assert_eq!(run(&sandbox, &format!("{code}{RIGHT}")).outcome(), Outcome::Passed);
+    }
+}
+
+/// What the zygote held, every job forked after would hold: neither a solution nor tests of a former job are in memory.
+#[test]
+fn no_memory_of_a_former_job() {
+    let _alone = alone();
+    let sandbox = start(1);
+    let mark = ["QUEEN", "BEE"].concat();
+    let tests = Check::Tests {
+        tests: vec![format!("# {mark}\n{TESTS}")],
+        prelude: false,
+        stop_at_failure: false,
+    };
+    let marked = Job { check: tests, ..job(&format!("{RIGHT}# {mark}"), 1.0) };
+    let verdict = block_on(sandbox.run(&marked)).expect("there is a verdict");
+    assert_eq!(verdict.outcome(), Outcome::Passed);
+    let search = |own: &str| run(&sandbox, &format!("{}{RIGHT}# {own}", hostile::SEARCH)).stdout;
+    assert_eq!(search(""), "0\n", "of former jobs nothing is left");
+    assert_ne!(search(&mark), "0\n", "of its own source a run has copies: the search works");
+}
+
+#[test]
+fn a_slot_that_is_killed_is_a_fault_and_is_replaced() {
+    let _alone = alone();
+    let sandbox = start(1);
+    let idle = machine::descendants();
+    let endless = job("import time\ntime.sleep(1000)\n", 500.0);
+    let error = block_on(async {
+        let mut running = Box::pin(sandbox.run(&endless));
+        futures::future::poll_fn(|context| {
+            assert!(running.as_mut().poll(context).is_pending());
+            Poll::Ready(())
+        })
+        .await;
+        machine::until(|| machine::descendants() > idle + 2);
+        machine::kill_slots();
+        running.await.expect_err("there is no verdict")
+    });
+    assert!(matches!(error, SandboxError::Fault { .. }), "{error}");
+    assert_eq!(run(&sandbox, RIGHT).outcome(), Outcome::Passed);
+    assert_eq!(machine::descendants(), idle);
+}
+
+#[test]
+fn it_starts_and_runs_within_a_multi_threaded_runtime() {
+    let _alone = alone();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(4)
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    // Threads that hold the allocator's locks now and then, while the slots are forked.
+    let noise: Vec<_> = (0..3)
+        .map(|i| {
+            runtime.spawn(async move { (0..200_000).map(|n| vec![n; i + 1].len()).sum::<usize>() })
+        })
+        .collect();
+    let sandbox = runtime.block_on(async { start(2) });
+    let jobs: Vec<_> = [RIGHT, WRONG].repeat(5).into_iter().map(|code| job(code, 1.0)).collect();
+    let verdicts = runtime.block_on(join_all(jobs.iter().map(|job| sandbox.run(job))));
+    let passed = verdicts
+        .into_iter()
+        .map(|verdict| verdict.expect("there is a verdict").passed())
+        .sum::<usize>();
+    assert_eq!(passed, 5);
+    for task in noise {
+        runtime.block_on(task).expect("the noise ends");
+    }
+}
+
+#[test]
+fn without_isolation_it_must_be_told_so_and_says_so() {
+    let _alone = alone();
+    let config = SandboxConfig { isolation: Isolation::None, slots: 1, ..SandboxConfig::default() };
+    let sandbox = Sandbox::start(config).expect("it was told so");
+    let said = sandbox.active().to_string();
+    assert!(
+        said.contains("MISSING: shared with this process") && said.contains("warning"),
+        "{said}"
+    );
+    let idle = machine::descendants();
+    for (code, expected) in [
+        (RIGHT, Outcome::Passed),
+        (WRONG, Outcome::Failed),
+        (hostile::ORPHANS, Outcome::Failed),
+        (hostile::BUSY, Outcome::Timeout),
+    ] {
+        assert_eq!(run(&sandbox, code).outcome(), expected, "{code}");
+        assert_eq!(machine::descendants(), idle, "{code}");
+    }
+}
+
+#[test]
+fn what_cannot_start_says_why() {
+    let _alone = alone();
+    let failed = |config: SandboxConfig| {
+        Sandbox::start(config).map(|_| ()).expect_err("it does not start").to_string()
+    };
+    let missing = failed(SandboxConfig {
+        python: "no-such-python".into(),
+        slots: 1,
+        ..SandboxConfig::default()
+    });
+    assert!(missing.contains("no-such-python"), "{missing}");
+    let preload = failed(SandboxConfig {
+        preload: vec!["no_such_module".into()],
+        slots: 1,
+        ..SandboxConfig::default()
+    });
+    assert!(preload.contains("no_such_module"), "{preload}");
+    let sandbox = start(1);
+    let unknown = Job { language: "cobol".into(), ..job(RIGHT, 1.0) };
+    let error = block_on(sandbox.run(&unknown)).expect_err("there is no such language").to_string();
+    assert!(error.contains("cobol") && error.contains("python"), "{error}");
+    let error =
+        block_on(sandbox.run(&job(RIGHT, -1.0))).expect_err("there is no such time").to_string();
+    assert!(error.contains("seconds") && error.contains("-1"), "{error}");
+}
+
+/// The tests of isolation once more, as a user without rights.
+#[test]
+fn all_the_same_as_an_ordinary_user() {
+    const USER: u32 = 61_234;
+    if !machine::is_root() || std::env::var_os("SANDBOX_TEST_AS_USER").is_some() {
+        return;
+    }
+    let _alone = alone();
+    for test in [
+        "the_probe_finds_every_layer",
+        "no_attack_passes_or_stays",
+        "a_job_that_is_dropped_is_killed_and_the_slot_goes_on",
+    ] {
+        let mut command = Command::new(std::env::current_exe().expect("this test"));
+        command
+            .args([test, "--exact", "--nocapture"])
+            .env("SANDBOX_TEST_AS_USER", "1")
+            .env("HOME", "/")
+            .uid(USER)
+            .gid(USER)
+            .current_dir("/");
+        let output = command.output().expect("the test runs");
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(
+            output.status.success() && said.contains("1 passed"),
+            "{said}{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+}

@@ -1,0 +1,93 @@
+//! What this machine says of processes, descriptors and memory.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// One test at a time: they count the processes of this one.
+pub(crate) fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+pub(crate) fn is_root() -> bool {
+    fs::metadata("/proc/self").is_ok_and(|file| std::os::unix::fs::MetadataExt::uid(&file) == 0)
+}
+
+/// How many processes descend from this one, those that are dead but not waited for among them.
+pub(crate) fn descendants() -> usize {
+    tree().len()
+}
+
+/// Waits for something that another process does.
+pub(crate) fn until(holds: impl Fn() -> bool) {
+    for _ in 0..20_000 {
+        if holds() {
+            return;
+        }
+        std::thread::yield_now();
+    }
+    panic!("it never holds");
+}
+
+/// Kills the children of this process: the outermost process of each slot.
+pub(crate) fn kill_slots() {
+    for child in
+        tree().into_iter().filter(|(_, parent)| *parent == std::process::id()).map(|(pid, _)| pid)
+    {
+        let status = std::process::Command::new("kill").args(["-9", &child.to_string()]).status();
+        assert!(status.is_ok_and(|status| status.success()));
+    }
+}
+
+/// What a sandbox holds: its processes, their descriptors and ours, and the memory of all.
+#[derive(Debug)]
+pub(crate) struct Usage {
+    pub(crate) processes: usize,
+    pub(crate) descriptors: usize,
+    pub(crate) resident_kib: u64,
+}
+
+pub(crate) fn usage() -> Usage {
+    let mut pids: Vec<_> = tree().into_keys().collect();
+    let processes = pids.len();
+    pids.push(std::process::id());
+    let descriptors = pids
+        .iter()
+        .map(|pid| fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count))
+        .sum();
+    let resident_kib = pids.iter().map(|pid| resident(*pid)).sum();
+    Usage { processes, descriptors, resident_kib }
+}
+
+fn resident(pid: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    line.and_then(|line| line.trim().trim_end_matches(" kB").parse().ok()).unwrap_or(0)
+}
+
+/// The descendants of this process, each with its parent.
+fn tree() -> BTreeMap<u32, u32> {
+    let parents = parents();
+    let mut found = BTreeMap::new();
+    let mut ends = vec![std::process::id()];
+    while let Some(end) = ends.pop() {
+        for (&pid, &parent) in parents.iter().filter(|(_, parent)| **parent == end) {
+            found.insert(pid, parent);
+            ends.push(pid);
+        }
+    }
+    found
+}
+
+fn parents() -> BTreeMap<u32, u32> {
+    let entries = fs::read_dir("/proc").expect("/proc").flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    pids.filter_map(|pid| Some((pid, parent(pid)?))).collect()
+}
+
+/// The fourth field of `stat`; the second, a name in parentheses, may hold anything.
+fn parent(pid: u32) -> Option<u32> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
+}

@@ -1,0 +1,12 @@
+//! The Python side of the sandbox by itself: its tests are Python.
+
+use std::path::Path;
+use std::process::Command;
+
+#[test]
+fn the_checker_keeps_its_promises() {
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/sandbox_python");
+    let output = Command::new("python3").args(["-B", "-m", "unittest"]).current_dir(tests).output();
+    let output = output.expect("there is a python3");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}

@@ -1,0 +1,96 @@
+"""Drives the two sides of a job in forks of this process, without any isolation."""
+
+import gc
+import json
+import os
+import pathlib
+import signal
+import socket
+import sys
+import types
+
+SOURCES = pathlib.Path(__file__).resolve().parents[2] / "src" / "sandbox" / "python"
+MODULES = ("proxy", "codec", "wire", "pytest_shim", "suite", "solution", "session", "bench", "module_tests", "checker")
+
+
+def load(name):
+    module = types.ModuleType("rollpacker_" + name)
+    sys.modules[module.__name__] = module
+    exec(compile((SOURCES / (name + ".py")).read_text(), str(SOURCES / (name + ".py")), "exec"), module.__dict__)
+    return module
+
+
+modules = {name: load(name) for name in MODULES}
+
+
+class Side:
+    """What the zygote gives to the solution side; here it confines nothing but descriptors."""
+
+    isolated = False
+
+    def sweep(self):
+        try:
+            while True:
+                os.waitpid(-1, 0)
+        except ChildProcessError:
+            pass
+
+    def confine(self, keep, seconds, execute=False):
+        low = 0
+        for fd in sorted(keep):
+            if low < fd:
+                os.closerange(low, fd)
+            low = fd + 1
+        os.closerange(low, 256)
+        os.setsid()
+
+
+class Progress:
+    def begin(self, seconds):
+        pass
+
+    def case(self, case):
+        pass
+
+
+def verdict(solution, check, seconds=(5.0,), language="python", spec=None):
+    """What the checker says of a solution."""
+    ours, theirs = socket.socketpair()
+    solution_side = fork(lambda: modules["solution"].serve({"solution": solution, "language": language, "spec": spec}, ours, Side()), theirs)
+    ours.close()
+    reader, writer = os.pipe()
+
+    def report():
+        answer = modules["checker"].check({"language": language, "check": check, "seconds": list(seconds)}, theirs, Progress())
+        with os.fdopen(writer, "w") as file:
+            json.dump(answer, file)
+
+    checker = fork(report)
+    os.close(writer)
+    theirs.close()
+    with os.fdopen(reader) as file:
+        text = file.read()
+    for pid in (checker, solution_side):
+        os.waitpid(pid, 0)
+    return json.loads(text)
+
+
+def fork(body, *close):
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        for end in close:
+            end.close()
+        body()
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+    finally:
+        os._exit(0)
+
+
+def outcomes(*arguments, **keywords):
+    found = verdict(*arguments, **keywords)
+    return [case["outcome"] for case in found["verdict"]["cases"]] if "verdict" in found else found
