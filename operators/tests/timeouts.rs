@@ -129,13 +129,13 @@ fn a_straggler_is_killed_at_1_5_times_the_anchor_and_an_audit_finds_a_wrong_kill
     let Ran { log, reports, .. } = run(2, true);
     let lines: Vec<_> = log.text().lines().map(|line| line.trim().to_owned()).collect();
     expect![[r#"
-        5 s  p0.0@0 right, limit 30.000 s
-        5 s  p1.0@0 right, limit 30.000 s
-        16 s  p0.1@0 killed, limit 6.000 s
-        18 s  p1.1@0 right too late, limit 6.000 s
-        32 s  p0.2@0 killed, limit 30.000 s
-        32 s  p1.2@0 killed, limit 12.000 s
-        41 s  step 0 over"#]]
+        t=5   p0.0@0 right, limit 30.000 s
+        t=5   p1.0@0 right, limit 30.000 s
+        t=16  p0.1@0 killed, limit 6.000 s
+        t=18  p1.1@0 right too late, limit 6.000 s
+        t=32  p0.2@0 killed, limit 30.000 s
+        t=32  p1.2@0 killed, limit 12.000 s
+        t=41  step 0 over"#]]
     .assert_eq(&lines.join("\n"));
     let metrics = measure(&reports[0]);
     let names = [
