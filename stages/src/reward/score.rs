@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::RewardError;
 use super::limits::Execution;
+use super::{RewardError, Sample};
 
 /// What a reward says of a response.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -40,8 +40,18 @@ impl Score {
         self.value + self.token_values.iter().copied().map(f64::from).sum::<f64>()
     }
 
-    /// The same, if it and its parts are numbers that can be trained on.
-    pub(crate) fn finite(self) -> Result<Self, RewardError> {
+    /// The same, if it and its parts are numbers that can be trained on, and there is a value for each token of the response or none.
+    pub(crate) fn checked(self, sample: &Sample) -> Result<Self, RewardError> {
+        let (values, tokens) = (self.token_values.len(), sample.tokens());
+        if values > 0 && tokens > 0 && values != tokens as usize {
+            return Err(RewardError::fatal(format_args!(
+                "`token_values`: expected one for each of {tokens} tokens, found {values}"
+            )));
+        }
+        self.finite()
+    }
+
+    fn finite(self) -> Result<Self, RewardError> {
         let parts = self.components.iter().map(|(name, value)| (name.as_str(), *value));
         let mut all = std::iter::once(("score", self.total())).chain(parts);
         let Some((name, found)) = all.find(|(_, value)| !value.is_finite()) else {
