@@ -67,17 +67,15 @@ impl ProcessReward {
     /// # Errors
     /// If an option is out of its bounds.
     pub fn new(options: ProcessOptions) -> Result<Self, RegistryError> {
-        let wrong = |key: &str, reason: &str| {
-            Err(RegistryError::Option { key: key.to_owned(), reason: reason.to_owned() })
-        };
+        let bound = |key, expected, found| Err(RegistryError::bound(key, expected, found));
         if options.command.is_empty() {
-            return wrong("command", "expected a program, found an empty list");
+            return bound("command", "a program", "an empty list");
         }
-        if options.processes == 0 || options.fields.contains_key("id") {
-            return match options.processes {
-                0 => wrong("processes", "expected a number above 0, found 0"),
-                _ => wrong("fields", "`id` is the number of the request"),
-            };
+        if options.processes == 0 {
+            return bound("processes", "a number above 0", "0");
+        }
+        if options.fields.contains_key("id") {
+            return bound("fields", "no field `id`, which numbers the requests", "one");
         }
         Ok(Self {
             command: options.command,

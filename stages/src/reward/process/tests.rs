@@ -152,12 +152,16 @@ async fn processes_work_at_the_same_time() {
 
 #[test]
 fn options_are_checked() {
-    let check = |command: &[&str], processes, expected: &str| {
+    let check = |command: &[&str], processes, further: &[&str], expected: &str| {
         let command = command.iter().map(|&word| word.to_owned()).collect();
-        let options = ProcessOptions { command, processes, fields: all() };
+        let mut fields = all();
+        fields.extend(further.iter().map(|&name| (name.to_owned(), Field::Response)));
+        let options = ProcessOptions { command, processes, fields };
         let error = ProcessReward::new(options).err().expect("wrong").to_string();
         assert_eq!(error, expected);
     };
-    check(&[], 1, "`command`: expected a program, found an empty list");
-    check(&["true"], 0, "`processes`: expected a number above 0, found 0");
+    check(&[], 1, &[], "`command`: expected a program, found an empty list");
+    check(&["true"], 0, &[], "`processes`: expected a number above 0, found 0");
+    let taken = "`fields`: expected no field `id`, which numbers the requests, found one";
+    check(&["true"], 1, &["id"], taken);
 }
