@@ -90,9 +90,7 @@ impl Dataset {
         }
         Ok(Prompts::new(self.inner.clone(), Cursor { fingerprint: Some(expected), ..cursor }))
     }
-}
 
-impl Dataset {
     /// The rows in use, by file.
     pub(crate) fn rows_by_file(&self) -> impl Iterator<Item = (&PromptFile, Vec<Range<u64>>)> {
         let all: Vec<_> = std::iter::once(0..self.inner.rows).collect();

@@ -108,7 +108,7 @@ impl PromptFile {
         }
     }
 
-    /// Reads one column of text, row by row; null where there is none.
+    /// Reads one column of text, row by row; null where there is none. Lines of which it cannot be told are passed over.
     ///
     /// # Errors
     ///

@@ -88,6 +88,7 @@ impl JsonlFile {
         Ok(Box::new(self.chunks(ranges, first_row)?))
     }
 
+    /// Passes over lines of which the text cannot be told: they are found when they are read.
     pub(crate) fn read_text(
         &self,
         column: &ColumnPath,
@@ -97,7 +98,9 @@ impl JsonlFile {
         let mut chunks = self.chunks(ranges, 0)?;
         while let Some(row) = chunks.rows.next() {
             chunks.line(row)?;
-            each(row, text::find(&chunks.lines.line, &column.parts).as_deref());
+            if let Ok(text) = text::find(&chunks.lines.line, &column.parts) {
+                each(row, text.as_deref());
+            }
         }
         Ok(())
     }
