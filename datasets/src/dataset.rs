@@ -4,12 +4,13 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::chunk::Chunk;
+use crate::chunk::{Chunk, Chunks};
 use crate::config::DatasetConfig;
 use crate::error::DatasetError;
-use crate::file::{Chunks, PromptFile, Segment};
+use crate::file::PromptFile;
 use crate::order::{Cursor, Fingerprint, Order, choice, coalesced};
 use crate::prompts::Prompts;
+use crate::segment::Segment;
 
 /// A dataset: files that are read as one sequence of prompts. Cheap to clone.
 #[derive(Clone, Debug)]

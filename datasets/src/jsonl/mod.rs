@@ -13,14 +13,14 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use crate::chunk::Chunk;
+use crate::chunk::{Chunk, Chunks};
 use crate::columns::{ColumnPath, Kind, Layout, Plan};
 use crate::config::DatasetConfig;
 use crate::error::DatasetError;
-use crate::file::{CHUNK_BYTES, CHUNK_ROWS, Chunks, RowNumbers, Segment};
 use crate::jsonl::lines::Lines;
 use crate::jsonl::rows::ChunkBuilder;
 use crate::messages::shown;
+use crate::segment::{CHUNK_BYTES, CHUNK_ROWS, RowNumbers, Segment};
 
 pub(crate) use records::JsonlRecords;
 
