@@ -21,7 +21,7 @@ use worker::Worker;
 /// `{"id": 0, "error": "...", "kind": "retryable"}`. What it writes to its standard error is repeated in errors.
 ///
 /// Each process scores one sample at a time. It is killed, with all processes of its group, when its call is dropped or it breaks the
-/// protocol; the next call starts another.
+/// protocol, and replaced then and when it has ended.
 pub struct ProcessReward {
     command: Vec<String>,
     fields: Fields,
@@ -80,7 +80,7 @@ impl ProcessReward {
         Ok(Self {
             command: options.command,
             fields: options.fields,
-            turns: Semaphore::new(options.processes),
+            turns: Semaphore::new(options.processes.min(Semaphore::MAX_PERMITS)),
             idle: Mutex::default(),
             calls: AtomicU64::new(0),
         })
@@ -88,13 +88,18 @@ impl ProcessReward {
 
     /// The answer to one request, from a process that is idle or a new one; it is idle again if it answered.
     async fn ask(&self, id: u64, line: &str) -> Result<Value, RewardError> {
-        let idle = self.idle().pop();
-        let mut worker = idle.map_or_else(|| Worker::start(&self.command), Ok)?;
+        let mut worker = self.waiting().map_or_else(|| Worker::start(&self.command), Ok)?;
         let asked = tokio::time::timeout(LONGEST_CALL, worker.ask(id, line)).await;
         let late = || RewardError::timeout(format_args!("took longer than {LONGEST_CALL:?}"));
         let answer = asked.map_err(|_| late())??;
         self.idle().push(worker);
         Ok(answer)
+    }
+
+    /// A process that is idle; those that ended meanwhile are let go.
+    fn waiting(&self) -> Option<Worker> {
+        let mut idle = self.idle();
+        std::iter::from_fn(|| idle.pop()).find(|worker| !worker.has_ended())
     }
 
     fn idle(&self) -> MutexGuard<'_, Vec<Worker>> {

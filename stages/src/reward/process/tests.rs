@@ -79,6 +79,16 @@ async fn a_process_that_ends_is_told_of_and_replaced() {
 }
 
 #[tokio::test]
+async fn a_process_that_ended_between_two_calls_is_replaced() {
+    let reward = shell(r#"echo "{\"id\": $id, \"score\": $$}"; exit"#);
+    let first = score(&reward, "x").await.expect("answers");
+    while !reward.idle()[0].has_ended() {
+        tokio::task::yield_now().await;
+    }
+    assert_ne!(score(&reward, "x").await.expect("answers"), first);
+}
+
+#[tokio::test]
 async fn a_process_that_breaks_the_protocol_is_replaced() {
     let check = async |body: &str, expected: &str| {
         let error = score(&shell(body), "x").await.expect_err("broken");
