@@ -160,6 +160,9 @@ async fn calls_take_turns() {
     let took = join_all((0..6).map(|_| timed(&reward, &context))).await;
     let took: Vec<_> = took.iter().map(|(_, took)| took.round()).collect();
     assert_eq!(took, [1.0, 1.0, 2.0, 2.0, 3.0, 3.0]);
+    let told = context.take_metrics().into_iter().filter(|(name, _)| name == "queue_s");
+    let waited: Vec<_> = told.map(|(_, seconds)| seconds.round()).collect();
+    assert_eq!(waited, [0.0, 0.0, 1.0, 1.0, 2.0, 2.0]);
 }
 
 #[tokio::test(start_paused = true)]
