@@ -115,21 +115,20 @@ impl<'scope> RewardExt<'scope> for Rollouts<'scope> {
         let scope = self.responses.scope();
         let (edge, known) = scope.feedback(Steps(0));
         let told = Told { responses: self.responses, decisions: self.decisions.clone(), known };
-        let given = score(told, rules, executor.clone(), tallies.clone());
+        let mut given = score(told, rules, executor.clone(), tallies.clone());
+        if wants_scores && scoring == Scoring::AfterRollout {
+            given.errors = given.errors.concat(refuse(scope, too_late()));
+        }
         given.samples.clone().connect_loop(self.scores);
         let Anchors { changes, metrics } = anchors(given.executions.clone());
         changes.connect_loop(edge);
-        let mut errors = self.errors.concat(given.errors);
-        if wants_scores && scoring == Scoring::AfterRollout {
-            errors = errors.concat(refuse(scope, too_late()));
-        }
         Scored {
             samples: given.samples,
             decisions: self.decisions,
             placements: self.placements,
             executions: given.executions,
             metrics,
-            errors,
+            errors: self.errors.concat(given.errors),
             warnings: given.warnings,
             scoring: GroupScoring { router, executor, clock, tallies, wants_scores },
         }

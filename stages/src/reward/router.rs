@@ -62,7 +62,12 @@ impl Router {
     }
 
     fn entry(&mut self, pattern: &str, name: &str) -> &mut Route {
-        let route = self.routes.entry(pattern.to_owned()).or_default();
+        let route = self.routes.entry(pattern.to_owned()).or_insert_with(|| Route {
+            name: String::new(),
+            reward: None,
+            group: None,
+            on_error: OnError::default(),
+        });
         name.clone_into(&mut route.name);
         route
     }
@@ -114,10 +119,8 @@ impl Router {
             Err(error) => return Some(Err(RewardError::fatal(error))),
         };
         let scores = route.group.as_ref()?.score(group, context).await;
-        let checked = |scores: Vec<Score>| {
-            scores.into_iter().zip(group).map(|(score, sample)| score.checked(sample)).collect()
-        };
-        let scores: Result<Vec<Score>, RewardError> = scores.and_then(checked);
+        let finite = |scores: Vec<Score>| scores.into_iter().map(Score::finite).collect();
+        let scores: Result<Vec<Score>, RewardError> = scores.and_then(finite);
         Some(scores.map_err(|error| error.named(&route.name)))
     }
 

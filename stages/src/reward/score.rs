@@ -40,7 +40,18 @@ impl Score {
         self.value + self.token_values.iter().copied().map(f64::from).sum::<f64>()
     }
 
-    /// The same, if it and its parts are numbers that can be trained on, and there is a value for each token of the response or none.
+    /// The same, if it and its parts are numbers that can be trained on.
+    pub(crate) fn finite(self) -> Result<Self, RewardError> {
+        let parts = self.components.iter().map(|(name, value)| (name.as_str(), *value));
+        let mut all = std::iter::once(("score", self.total())).chain(parts);
+        let Some((name, found)) = all.find(|(_, value)| !value.is_finite()) else {
+            return Ok(self);
+        };
+        let reason = format_args!("`{name}`: expected a finite number, found {found}");
+        Err(RewardError::fatal(reason))
+    }
+
+    /// The same, if it is [finite](Self::finite), with a value for each token of the response or none.
     pub(crate) fn checked(self, sample: &Sample) -> Result<Self, RewardError> {
         let (values, tokens) = (self.token_values.len(), sample.tokens());
         if values > 0 && tokens > 0 && values != tokens as usize {
@@ -49,16 +60,6 @@ impl Score {
             )));
         }
         self.finite()
-    }
-
-    fn finite(self) -> Result<Self, RewardError> {
-        let parts = self.components.iter().map(|(name, value)| (name.as_str(), *value));
-        let mut all = std::iter::once(("score", self.total())).chain(parts);
-        let Some((name, found)) = all.find(|(_, value)| !value.is_finite()) else {
-            return Ok(self);
-        };
-        let reason = format_args!("`{name}`: expected a finite number, found {found}");
-        Err(RewardError::fatal(reason))
     }
 
     /// The same, with a part.
