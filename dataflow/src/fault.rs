@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use arrow::array::{Array, StringArray, UInt32Array, UInt64Array};
 use arrow::datatypes::{UInt32Type, UInt64Type};
+use timely::dataflow::Scope;
 use timely::dataflow::channels::pact::Pipeline;
 
 use crate::batch::{Batch, BatchStream};
@@ -107,6 +108,22 @@ impl Faults {
 pub fn raise(errors: BatchStream<'_>, faults: &Faults) {
     let faults = faults.clone();
     each("errors", errors, move |fault| faults.0.borrow_mut().push(fault));
+}
+
+/// A stream of one fault at the first step, which it holds open: for a graph that shall not run as it is built.
+#[must_use]
+pub fn refuse(scope: Scope<'_, Step>, fault: Fault) -> BatchStream<'_> {
+    let mut operator = Operator::new("refusal", scope);
+    let (mut refused, stream) = operator.output(&schema::ERRORS, &[]);
+    operator.build(move |capabilities| {
+        let mut fault = Some(fault);
+        move |_frontiers| {
+            if let Some(fault) = fault.take() {
+                refused.give(&capabilities[refused.index()], faults_batch(&[fault]));
+            }
+        }
+    });
+    stream
 }
 
 /// Tells someone of each row of `warnings`: faults that end nothing.

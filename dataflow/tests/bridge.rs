@@ -145,6 +145,34 @@ fn what_is_cancelled_is_gone_and_does_not_answer() {
 }
 
 #[test]
+fn what_waits_is_gone_with_its_operator() {
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().expect("a runtime");
+    for executor in [Executor::Tokio(runtime.handle().clone()), Executor::Inline] {
+        let gone = Arc::new(AtomicUsize::new(0));
+        run(|scope, _| {
+            let operator = Operator::new("tasks", scope);
+            let mut tasks = Tasks::new(executor, operator.activator());
+            let guard = Gone(gone.clone());
+            tasks.spawn("pending", async move {
+                let _guard = guard;
+                std::future::pending::<()>().await;
+            });
+            // A thread that polls it at this moment drops it a moment later.
+            let (asked, answered) = channel();
+            tasks.spawn("asked", async move { asked.send(()).expect("is read") });
+            while answered.try_recv().is_err() {
+                tasks.try_next();
+            }
+            drop(tasks);
+            assert_eq!(gone.load(Ordering::SeqCst), 1);
+            operator.build(|_| |_| ());
+        })
+        .expect("no fault");
+    }
+}
+
+#[test]
 fn a_producer_runs_ahead_by_its_budget_only() {
     let budget = Budget::new(10);
     let (most, total) = (Arc::new(AtomicUsize::new(0)), Rc::new(RefCell::new(0)));

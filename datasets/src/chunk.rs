@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use arrow::array::{Array, StringArray};
 
+use crate::defect::RowDefect;
 use crate::error::DatasetError;
 use crate::json::{Extra, Json};
 use crate::messages::Messages;
-use crate::validate::DefectKind;
 
 /// A run of decoded rows of one file. The columns are the file's own, shared with the batch they were decoded into.
 #[derive(Debug)]
@@ -28,39 +28,8 @@ pub(crate) struct Chunk {
     pub(crate) bad: Vec<(u32, RowDefect)>,
 }
 
-/// What is wrong with a row.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct RowDefect {
-    pub(crate) kind: DefectKind,
-    pub(crate) column: Arc<str>,
-    pub(crate) expected: &'static str,
-    pub(crate) found: String,
-}
-
-impl RowDefect {
-    pub(crate) fn new(
-        kind: DefectKind,
-        column: &Arc<str>,
-        expected: &'static str,
-        found: impl Into<String>,
-    ) -> Self {
-        Self { kind, column: column.clone(), expected, found: found.into() }
-    }
-
-    /// A value of the wrong kind.
-    pub(crate) fn value(
-        column: &Arc<str>,
-        expected: &'static str,
-        found: impl Into<String>,
-    ) -> Self {
-        Self::new(DefectKind::WrongValue, column, expected, found)
-    }
-}
-
-/// The index of a row in its chunk, which holds at most [`CHUNK_ROWS`](crate::file::CHUNK_ROWS).
-pub(crate) fn index_u32(index: usize) -> u32 {
-    u32::try_from(index).expect("invariant: a chunk has few rows")
-}
+/// The chunks of some rows of one file.
+pub(crate) type Chunks = Box<dyn Iterator<Item = Result<Chunk, DatasetError>> + Send>;
 
 impl Chunk {
     pub(crate) fn len(&self) -> usize {

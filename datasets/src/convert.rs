@@ -10,9 +10,10 @@ use crate::config::DatasetConfig;
 use crate::dataset::Dataset;
 use crate::error::DatasetError;
 use crate::json::messages_text;
+use crate::message::MessageRef;
 use crate::order::Cursor;
 use crate::partial::Partial;
-use crate::prompt::{MessageRef, PromptRow};
+use crate::prompt::PromptRow;
 use crate::shape::Shape;
 use crate::writer::{PromptWriter, WriteOptions};
 

@@ -4,12 +4,13 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::chunk::Chunk;
+use crate::chunk::{Chunk, Chunks};
 use crate::config::DatasetConfig;
 use crate::error::DatasetError;
-use crate::file::{Chunks, PromptFile, Segment};
+use crate::file::PromptFile;
 use crate::order::{Cursor, Fingerprint, Order, choice, coalesced};
 use crate::prompts::Prompts;
+use crate::segment::Segment;
 
 /// A dataset: files that are read as one sequence of prompts. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -90,9 +91,7 @@ impl Dataset {
         }
         Ok(Prompts::new(self.inner.clone(), Cursor { fingerprint: Some(expected), ..cursor }))
     }
-}
 
-impl Dataset {
     /// The rows in use, by file.
     pub(crate) fn rows_by_file(&self) -> impl Iterator<Item = (&PromptFile, Vec<Range<u64>>)> {
         let all: Vec<_> = std::iter::once(0..self.inner.rows).collect();

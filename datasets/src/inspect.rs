@@ -9,11 +9,12 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::chunk::{Chunk, index_u32};
+use crate::chunk::Chunk;
 use crate::config::DatasetConfig;
 use crate::error::DatasetError;
 use crate::file::PromptFile;
 use crate::prompt::{Prompt, PromptRow};
+use crate::segment::index_u32;
 
 /// What is in a dataset.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -13,7 +13,7 @@ use arrow::error::ArrowError;
 use arrow::util::display::{ArrayFormatter, FormatOptions};
 use serde_json::{Map, Value};
 
-use crate::prompt::MessageRef;
+use crate::message::MessageRef;
 
 /// A column whose values can be written as JSON. Integers, floats, booleans, text, lists, structs and maps are what they are in JSON;
 /// binary is hexadecimal text; dates, times, decimals and the rest are text as Arrow displays them.

@@ -6,9 +6,9 @@ use arrow::array::{Array, StringArray, StringBuilder};
 use arrow::buffer::{NullBuffer, OffsetBuffer};
 use serde_json::Value;
 
-use crate::chunk::{RowDefect, index_u32};
-use crate::prompt::MessageRef;
-use crate::validate::DefectKind;
+use crate::defect::{DefectKind, RowDefect};
+use crate::message::MessageRef;
+use crate::segment::index_u32;
 
 /// Chat messages, several a row.
 #[derive(Debug)]

@@ -10,7 +10,7 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 
-use crate::file::Segment;
+use crate::segment::Segment;
 
 /// Blocks of a full window, about.
 const BLOCKS: u64 = 64;

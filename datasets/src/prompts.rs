@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use crate::chunk::{Chunk, index_u32};
+use crate::chunk::Chunk;
 use crate::dataset::{DatasetChunks, Inner};
 use crate::error::DatasetError;
 use crate::order::{Cursor, Window};
 use crate::prompt::Prompt;
+use crate::segment::index_u32;
 
 /// The prompts of a dataset from a cursor on.
 ///

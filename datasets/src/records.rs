@@ -11,11 +11,13 @@ use crate::jsonl::JsonlRecords;
 use crate::parquet::ParquetRecords;
 
 /// The rows of one file, in order, each as an object of its columns. A row that cannot be read is an error of its own, and reading goes on
-/// behind it where [`DatasetError::is_row`].
+/// behind it where [`DatasetError::is_row`]; any other error is the last that is read.
 ///
 /// For files that are no prompt datasets: nothing is known of the columns. Memory is that of a batch of at most 256 rows.
 pub struct Records {
     rows: Option<u64>,
+    /// Whether the file cannot be read on.
+    failed: bool,
     records: Box<dyn Iterator<Item = Result<Map<String, Value>, DatasetError>> + Send>,
 }
 
@@ -27,12 +29,13 @@ impl Records {
     /// When it cannot be opened, is neither Parquet nor JSONL, or is damaged.
     pub fn open(path: &Path) -> Result<Self, DatasetError> {
         let path: Arc<Path> = path.into();
+        let of = |rows, records| Self { rows, failed: false, records };
         Ok(match Format::of(&path)? {
             Format::Parquet => {
                 let records = ParquetRecords::open(path)?;
-                Self { rows: Some(records.rows()), records: Box::new(records) }
+                of(Some(records.rows()), Box::new(records))
             }
-            Format::Jsonl => Self { rows: None, records: Box::new(JsonlRecords::open(&path)?) },
+            Format::Jsonl => of(None, Box::new(JsonlRecords::open(&path)?)),
         })
     }
 
@@ -47,7 +50,9 @@ impl Iterator for Records {
     type Item = Result<Map<String, Value>, DatasetError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        self.records.next()
+        let record = if self.failed { None } else { self.records.next() };
+        self.failed |= matches!(&record, Some(Err(error)) if !error.is_row());
+        record
     }
 }
 
@@ -85,5 +90,12 @@ mod tests {
         let rows: Vec<_> = records.collect::<Result<_, _>>().expect("rows");
         assert_eq!(rows[0]["reward_model"]["ground_truth"], "7");
         assert_eq!(rows[0]["prompt"][0]["content"], "x");
+
+        let mut damaged = fs::read(&parquet).expect("read");
+        damaged[4..24].fill(0xff);
+        fs::write(&parquet, damaged).expect("written");
+        let rows: Vec<_> = Records::open(&parquet).expect("opened").take(9).collect();
+        let [Err(error)] = rows.as_slice() else { panic!("{rows:?}") };
+        assert!(!error.is_row() && error.to_string().contains("row 0"), "{error}");
     }
 }

@@ -1,6 +1,6 @@
 //! The data sources of a dataset, and where each is first met.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -21,7 +21,8 @@ pub struct FirstRow {
 impl Dataset {
     /// Every data source of the rows in use, with the first row of each in the order of the files.
     ///
-    /// Of Parquet files that one column is read, of JSONL files the lines. What a row that cannot be used says is left for when it is read.
+    /// Of Parquet files that one column is read, of JSONL files the lines. Lines that are no object, or name no source where one should be,
+    /// are left for when they are read.
     ///
     /// # Errors
     ///
@@ -47,7 +48,7 @@ impl Dataset {
 #[derive(Default)]
 struct Seen {
     first: Vec<FirstRow>,
-    known: BTreeMap<Arc<str>, ()>,
+    known: BTreeSet<Arc<str>>,
     /// The source of the row before: as a rule that of the next.
     last: Option<Arc<str>>,
 }
@@ -57,12 +58,11 @@ impl Seen {
         if self.last.as_deref() == Some(source) {
             return;
         }
-        let known = self.known.get_key_value(source).map(|(known, ())| known.clone());
-        let name = known.unwrap_or_else(|| {
+        let name = self.known.get(source).cloned().unwrap_or_else(|| {
             let data_source = source.to_owned();
             self.first.push(FirstRow { data_source, file: file(), row });
             let name: Arc<str> = source.into();
-            self.known.insert(name.clone(), ());
+            self.known.insert(name.clone());
             name
         });
         self.last = Some(name);
@@ -79,7 +79,9 @@ mod tests {
     const LINES: &str = r#"
 {"info": {"from": "a"}, "prompt": "x", "answer": "1"}
 {"info": {"from": "a"}, "prompt": "x", "answer": "1"}
-{"prompt": "x", "answer": "1"}
+nonsense
+{"info": {"from": 7}, "prompt": "x", "answer": "1"}
+{"info": "none", "prompt": "x", "answer": "1"}
 {"info": {"from": "b"}, "prompt": "x", "answer": "1"}
 {"info": {"from": "a"}, "prompt": "x", "answer": "1"}
 {"info": {"from": "c\n"}, "prompt": "x", "answer": "1"}
@@ -97,18 +99,25 @@ mod tests {
         fs::write(&path, LINES).expect("written");
         let columns = Columns { data_source: Some("info.from".to_owned()), ..Columns::default() };
         let config = DatasetConfig { columns, ..DatasetConfig::of([path.display().to_string()]) };
-        let expected = [("a", 0), ("unknown", 2), ("b", 3), ("c\n", 5)]
-            .map(|(source, row)| (source.to_owned(), row));
-        assert_eq!(found(config.clone()), expected);
-        let few = DatasetConfig { max_samples: Some(4), ..config.clone() };
-        assert_eq!(found(few), expected[..3]);
+        let expected =
+            |sources: [(&str, u64); 4]| sources.map(|(name, row)| (name.to_owned(), row));
+        let in_lines = expected([("a", 0), ("unknown", 4), ("b", 5), ("c\n", 7)]);
+        assert_eq!(found(config.clone()), in_lines);
+        let few = DatasetConfig { max_samples: Some(6), ..config.clone() };
+        assert_eq!(found(few), in_lines[..3]);
 
+        let readable: Vec<&str> =
+            LINES.lines().filter(|line| line.contains("\"answer\"")).collect();
+        let readable =
+            readable.join("\n").replace("{\"from\": 7}", "null").replace("\"none\"", "{}");
+        fs::write(&path, readable).expect("written");
         let parquet = folder.path().join("rows.parquet");
         let options = WriteOptions { compression: Compression::Zstd, row_group_rows: 2 };
         convert(&config, &parquet, convert::Format::Verl, options).expect("converted");
         let config = DatasetConfig::of([parquet.display().to_string()]);
-        assert_eq!(found(config.clone()), expected);
-        let chosen = DatasetConfig { max_samples: Some(5), shuffle: true, seed: 3, ..config };
+        let in_rows = expected([("a", 0), ("unknown", 2), ("b", 4), ("c\n", 6)]);
+        assert_eq!(found(config.clone()), in_rows);
+        let chosen = DatasetConfig { max_samples: Some(6), shuffle: true, seed: 3, ..config };
         assert!(found(chosen).len() >= 3);
     }
 }

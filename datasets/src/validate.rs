@@ -9,52 +9,13 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::chunk::{Chunk, RowDefect};
+use crate::chunk::Chunk;
 use crate::config::DatasetConfig;
+use crate::defect::RowDefect;
 use crate::error::DatasetError;
 use crate::file::PromptFile;
 
-/// A kind of defect.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum DefectKind {
-    /// A file that cannot be opened: absent, truncated, of another format.
-    UnreadableFile,
-    /// A file without rows.
-    NoRows,
-    /// A column that is not there.
-    AbsentColumn,
-    /// A column of a type that cannot be used.
-    WrongType,
-    /// Rows that cannot be decoded.
-    Damaged,
-    /// A line that is not a JSON object.
-    BadJson,
-    /// A value of another kind than its column should have.
-    WrongValue,
-    /// A null or absent prompt.
-    NullPrompt,
-    /// A prompt without messages, or with only blank ones.
-    EmptyPrompt,
-    /// A message whose content is null.
-    NullContent,
-    /// A message without role.
-    MissingRole,
-    /// A role that chat templates do not know.
-    UnknownRole,
-    /// A row without reference answer, where the file has a column for it.
-    MissingGroundTruth,
-    /// A prompt equal to an earlier one.
-    DuplicatePrompt,
-}
-
-impl DefectKind {
-    /// Whether rows with it can still be trained on.
-    #[must_use]
-    pub fn is_warning(self) -> bool {
-        matches!(self, Self::UnknownRole | Self::MissingGroundTruth | Self::DuplicatePrompt)
-    }
-}
+pub use crate::defect::DefectKind;
 
 /// A place with a defect.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

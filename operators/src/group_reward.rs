@@ -10,12 +10,12 @@ use arrow::datatypes::UInt64Type;
 use rollpacker_dataflow::batch::{Batch, BatchStream};
 use rollpacker_dataflow::bridge::{Lost, Tasks};
 use rollpacker_dataflow::clock::Clock;
-use rollpacker_dataflow::fault::{Fault, faults_batch};
+use rollpacker_dataflow::fault::{Fault, faults_batch, refuse};
 use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::schema::{self, column};
 use rollpacker_dataflow::step::{PromptId, Step};
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
-use rollpacker_dataflow::timely::dataflow::operators::Capability;
+use rollpacker_dataflow::timely::dataflow::operators::{Capability, Concat};
 use rollpacker_stages::reward::{Context, RewardError, Router, Sample, Score};
 
 use crate::reward::{
@@ -39,7 +39,8 @@ pub(crate) fn score_groups<'scope>(
     groups: BatchStream<'scope>,
     scoring: &GroupScoring,
 ) -> Given<'scope> {
-    let mut operator = Operator::new(NAME, groups.scope());
+    let scope = groups.scope();
+    let mut operator = Operator::new(NAME, scope);
     let mut groups = operator.input(groups, Pipeline, &schema::SCORED);
     let (mut scored, scored_groups) = operator.output(&schema::SCORED, &[0]);
     let (mut failed, errors) = operator.output(&schema::ERRORS, &[0]);
@@ -54,16 +55,8 @@ pub(crate) fn score_groups<'scope>(
         pending: BTreeMap::new(),
         failed: Vec::new(),
     };
-    let refusal = scoring.wants_scores.then(refusal);
-    operator.build(move |capabilities| {
-        // A run that is refused has no first step that could end.
-        let mut refused = refusal.map(|fault| (capabilities, Some(fault)));
+    operator.build(move |_capabilities| {
         move |_frontiers| {
-            if let Some((capabilities, fault)) = &mut refused
-                && let Some(fault) = fault.take()
-            {
-                failed.give(&capabilities[failed.index()], faults_batch(&[fault]));
-            }
             groups.for_each(|capability, batch| {
                 for rows in whole_groups(&batch) {
                     let outputs = [scored.index(), failed.index(), warned.index()];
@@ -80,10 +73,12 @@ pub(crate) fn score_groups<'scope>(
             });
         }
     });
+    let errors =
+        if scoring.wants_scores { errors.concat(refuse(scope, unheard())) } else { errors };
     Given { groups: scored_groups, errors, warnings }
 }
 
-fn refusal() -> Fault {
+fn unheard() -> Fault {
     Fault::new(
         NAME,
         "the schedule decides by rewards, and would not hear of those of whole groups: \

@@ -340,6 +340,16 @@ fn group_rewards_are_refused_where_the_schedule_decides_by_rewards() {
     assert_eq!(log.text(), "", "nothing was launched");
 }
 
+#[test]
+fn scoring_after_the_rollout_is_refused_where_the_schedule_decides_by_rewards() {
+    let log = Log::new();
+    let router = Router::default().route("*", five_seconds(&log));
+    let late =
+        Rewarded { scoring: Scoring::AfterRollout, ..Rewarded::of(&log, dynamic(2), router) };
+    let fault = late.run().expect_err("refused").to_string();
+    assert!(fault.starts_with("reward, step 0: the schedule decides by rewards"), "{fault}");
+}
+
 fn hash(seed: u64, id: SampleId, most: u64) -> u64 {
     let mut hash = seed ^ id.prompt.0.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     hash = (hash ^ u64::from(id.sample) ^ (id.step.0 << 32)).wrapping_mul(0x94d0_49bb_1331_11eb);

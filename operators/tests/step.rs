@@ -258,16 +258,20 @@ fn kept_and_resumed(schedule: impl Schedule + 'static) -> Vec<StepReport> {
     reports
 }
 
-#[test]
-fn what_a_partial_rollout_pauses_goes_on_in_a_later_step() {
-    let config = partial::Config {
+fn partial_rollouts() -> Partial {
+    Partial::new(partial::Config {
         prompts: 8,
         responses: 4,
         oversubscription: 1.5,
         max_versions: 4,
         total_steps: None,
-    };
-    let reports = kept_and_resumed(Partial::new(config).expect("valid"));
+    })
+    .expect("valid")
+}
+
+#[test]
+fn what_a_partial_rollout_pauses_goes_on_in_a_later_step() {
+    let reports = kept_and_resumed(partial_rollouts());
     let paused: usize =
         reports.iter().map(|report| Lengths::of(&report.responses).paused.len()).sum();
     assert!(paused > 0, "a round ends before its longest responses");
@@ -277,14 +281,7 @@ fn what_a_partial_rollout_pauses_goes_on_in_a_later_step() {
 // What is kept whole is given again, and what is stopped goes on: both are of the step that launched them.
 #[test]
 fn a_response_is_of_the_policy_that_launched_it_first() {
-    let config = partial::Config {
-        prompts: 8,
-        responses: 4,
-        oversubscription: 1.5,
-        max_versions: 4,
-        total_steps: None,
-    };
-    let mut run = Run::of(Partial::new(config).expect("valid"));
+    let mut run = Run::of(partial_rollouts());
     run.engine.counts = true;
     let reports = run.run().expect("no fault");
     let (mut first, mut later) = (BTreeMap::new(), [0, 0]);

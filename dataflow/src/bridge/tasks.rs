@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use futures::future::{BoxFuture, FutureExt};
 use futures::stream::{FuturesUnordered, StreamExt};
 use timely::scheduling::SyncActivator;
-use tokio::runtime::Handle;
+use tokio::runtime::{EnterGuard, Handle};
 use tokio::task::JoinSet;
 
 use super::Lost;
@@ -24,7 +24,7 @@ pub enum Executor {
     Inline,
 }
 
-/// Futures of one operator, each known by a key of its own. Dropping it drops them.
+/// Futures of one operator, each known by a key of its own. Dropping it [cancels](Tasks::cancel) them.
 pub struct Tasks<K, R> {
     /// Those that have neither answered nor been cancelled.
     wanted: BTreeMap<K, Canceller>,
@@ -79,11 +79,7 @@ impl<K: Ord + Clone + Send + 'static, R: Send + 'static> Tasks<K, R> {
     /// happens if there is no such task any more.
     pub fn cancel(&mut self, key: &K) {
         let Some(canceller) = self.wanted.remove(key) else { return };
-        // What a future of a runtime leaves behind as it goes may need the runtime.
-        let _entered = match &self.running {
-            Running::Tokio(runtime, _) => Some(runtime.enter()),
-            Running::Inline(..) => None,
-        };
+        let _entered = self.running.enter();
         canceller.cancel();
     }
 
@@ -98,6 +94,23 @@ impl<K: Ord + Clone + Send + 'static, R: Send + 'static> Tasks<K, R> {
         }
         let wanted = &mut self.wanted;
         self.receiver.try_iter().find(|(key, _)| wanted.remove(key).is_some())
+    }
+}
+
+impl<K, R> Drop for Tasks<K, R> {
+    fn drop(&mut self) {
+        let _entered = self.running.enter();
+        self.wanted.values().for_each(|canceller| canceller.cancel());
+    }
+}
+
+impl Running {
+    /// What a future of a runtime leaves behind as it goes may need the runtime.
+    fn enter(&self) -> Option<EnterGuard<'_>> {
+        match self {
+            Self::Tokio(runtime, _) => Some(runtime.enter()),
+            Self::Inline(..) => None,
+        }
     }
 }
 

@@ -13,7 +13,8 @@ use serde_json::json;
 
 pub use self::chain::{ALPHABET, Chain, Demonstration, Lengths};
 use crate::error::DatasetError;
-use crate::prompt::{Message, PromptRow};
+use crate::message::Message;
+use crate::prompt::PromptRow;
 use crate::shape::Shape;
 use crate::writer::{PromptWriter, WriteOptions};
 

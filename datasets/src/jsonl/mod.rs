@@ -13,14 +13,14 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use crate::chunk::Chunk;
+use crate::chunk::{Chunk, Chunks};
 use crate::columns::{ColumnPath, Kind, Layout, Plan};
 use crate::config::DatasetConfig;
 use crate::error::DatasetError;
-use crate::file::{CHUNK_BYTES, CHUNK_ROWS, Chunks, RowNumbers, Segment};
 use crate::jsonl::lines::Lines;
 use crate::jsonl::rows::ChunkBuilder;
 use crate::messages::shown;
+use crate::segment::{CHUNK_BYTES, CHUNK_ROWS, RowNumbers, Segment};
 
 pub(crate) use records::JsonlRecords;
 
@@ -88,6 +88,7 @@ impl JsonlFile {
         Ok(Box::new(self.chunks(ranges, first_row)?))
     }
 
+    /// Passes over lines of which the text cannot be told: they are found when they are read.
     pub(crate) fn read_text(
         &self,
         column: &ColumnPath,
@@ -97,7 +98,9 @@ impl JsonlFile {
         let mut chunks = self.chunks(ranges, 0)?;
         while let Some(row) = chunks.rows.next() {
             chunks.line(row)?;
-            each(row, text::find(&chunks.lines.line, &column.parts).as_deref());
+            if let Ok(text) = text::find(&chunks.lines.line, &column.parts) {
+                each(row, text.as_deref());
+            }
         }
         Ok(())
     }

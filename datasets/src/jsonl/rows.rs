@@ -6,12 +6,13 @@ use std::sync::Arc;
 use arrow::array::StringBuilder;
 use serde_json::Value;
 
-use crate::chunk::{Chunk, RowDefect, index_u32};
+use crate::chunk::Chunk;
 use crate::columns::{ColumnPath, Plan};
+use crate::defect::{DefectKind, RowDefect};
 use crate::json::{Extra, Json};
 use crate::jsonl::{LINE, OBJECT, Object, descend, object};
 use crate::messages::{MessagesBuilder, shown};
-use crate::validate::DefectKind;
+use crate::segment::index_u32;
 
 /// Builds a chunk line by line.
 pub(super) struct ChunkBuilder {

@@ -2,31 +2,36 @@
 
 use std::fmt;
 
-use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
-use serde_json::Value;
+use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
+use serde_json::value::RawValue;
 
-/// The text at the end of a path; `None` where there is none, or the line is no object.
-pub(super) fn find(line: &[u8], parts: &[String]) -> Option<String> {
-    At(parts).deserialize(&mut serde_json::Deserializer::from_slice(line)).ok().flatten()
-}
-
-/// What stands at the end of a path.
-struct At<'p>(&'p [String]);
-
-impl<'de> DeserializeSeed<'de> for At<'_> {
-    type Value = Option<String>;
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
-        if !self.0.is_empty() {
-            return deserializer.deserialize_map(self);
-        }
-        let value: Value = serde::Deserialize::deserialize(deserializer)?;
-        Ok(if let Value::String(text) = value { Some(text) } else { None })
+/// The text at the end of a path; nothing where the path ends early, or in null.
+///
+/// # Errors
+/// If the line is no object, or what stands at the end of the path is no text.
+pub(super) fn find(line: &[u8], parts: &[String]) -> Result<Option<String>, serde_json::Error> {
+    let (root, rest) = parts.split_first().expect("invariant: a path has a root");
+    let mut found = field(line, root)?;
+    for part in rest {
+        found = match found {
+            Some(value) if value.get().starts_with('{') => field(value.get().as_bytes(), part)?,
+            _ => return Ok(None),
+        };
     }
+    found.map_or(Ok(None), |value| serde_json::from_str(value.get()))
 }
 
-impl<'de> Visitor<'de> for At<'_> {
-    type Value = Option<String>;
+/// A field of an object; of several of that name the last, as in any JSON.
+fn field<'a>(object: &'a [u8], name: &str) -> Result<Option<&'a RawValue>, serde_json::Error> {
+    let mut json = serde_json::Deserializer::from_slice(object);
+    let found = json.deserialize_map(Field(name))?;
+    json.end().map(|()| found)
+}
+
+struct Field<'n>(&'n str);
+
+impl<'de> Visitor<'de> for Field<'_> {
+    type Value = Option<&'de RawValue>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an object")
@@ -35,8 +40,8 @@ impl<'de> Visitor<'de> for At<'_> {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
         let mut found = None;
         while let Some(key) = map.next_key::<String>()? {
-            if key == self.0[0] {
-                found = map.next_value_seed(At(&self.0[1..]))?;
+            if key == self.0 {
+                found = Some(map.next_value()?);
             } else {
                 map.next_value::<IgnoredAny>()?;
             }

@@ -24,14 +24,15 @@ use ::parquet::file::metadata::{PageIndexPolicy, RowGroupMetaData};
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, StringArray};
 use arrow::compute::{is_null, nullif};
 
-use crate::chunk::{Chunk, RowDefect, index_u32};
+use crate::chunk::{Chunk, Chunks};
 use crate::columns::{ColumnPath, Plan};
 use crate::config::DatasetConfig;
+use crate::defect::RowDefect;
 use crate::error::DatasetError;
-use crate::file::{CHUNK_BYTES, CHUNK_ROWS, Chunks, RowNumbers, Segment};
 use crate::json::{Extra, Json};
 use crate::messages::{Messages, text_messages};
 use crate::parquet::schema::{check_types, projection, shown};
+use crate::segment::{CHUNK_BYTES, CHUNK_ROWS, RowNumbers, Segment, index_u32};
 
 /// Rows that are read at once where one short column is.
 const TEXT_ROWS: usize = 8192;

@@ -19,7 +19,7 @@ use arrow::array::{BooleanArray, UInt32Array, UInt64Array};
 use rollpacker_dataflow::batch::{Batch, BatchStream};
 use rollpacker_dataflow::bridge::{Executor, Tasks};
 use rollpacker_dataflow::clock::Clock;
-use rollpacker_dataflow::fault::{Fault, faults_batch};
+use rollpacker_dataflow::fault::{Fault, faults_batch, refuse};
 use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::schema;
 use rollpacker_dataflow::step::Steps;
@@ -28,6 +28,7 @@ use rollpacker_dataflow::timely::dataflow::operators::{Concat, ConnectLoop, Feed
 use rollpacker_stages::reward::{Execution, Router};
 
 use crate::ledger::{Anchors, anchors};
+use crate::overlap::Scoring;
 use crate::rollout::Rollouts;
 use crate::rows::Row;
 
@@ -80,6 +81,8 @@ pub trait RewardExt<'scope> {
     ///
     /// `limit` says how long test cases may run; [`Limits`](rollpacker_stages::reward::Limits) are the same for all.
     ///
+    /// A schedule that decides by scores never closes a round that is scored once it is closed; such a graph is refused.
+    ///
     /// What an error does is the router's to say ([`OnError`](rollpacker_stages::reward::OnError)): it ends the run and is named with
     /// step, prompt and sample; or it is counted, told of once a step, and written beside the response, which scores 0, or is not a
     /// number, and its group is not trained on.
@@ -109,9 +112,13 @@ impl<'scope> RewardExt<'scope> for Rollouts<'scope> {
         };
         let rules = Rules { router: router.clone(), limit, scoring, owed, clock: clock.clone() };
         // The summary may be 0: nothing follows from anchors, so this is no cycle of times.
-        let (edge, known) = self.responses.scope().feedback(Steps(0));
+        let scope = self.responses.scope();
+        let (edge, known) = scope.feedback(Steps(0));
         let told = Told { responses: self.responses, decisions: self.decisions.clone(), known };
-        let given = score(told, rules, executor.clone(), tallies.clone());
+        let mut given = score(told, rules, executor.clone(), tallies.clone());
+        if wants_scores && scoring == Scoring::AfterRollout {
+            given.errors = given.errors.concat(refuse(scope, too_late()));
+        }
         given.samples.clone().connect_loop(self.scores);
         let Anchors { changes, metrics } = anchors(given.executions.clone());
         changes.connect_loop(edge);
@@ -126,6 +133,14 @@ impl<'scope> RewardExt<'scope> for Rollouts<'scope> {
             scoring: GroupScoring { router, executor, clock, tallies, wants_scores },
         }
     }
+}
+
+fn too_late() -> Fault {
+    Fault::new(
+        NAME,
+        "the schedule decides by rewards, and there would be none before its round is over: \
+         score responses as they end, or choose a schedule that does not",
+    )
 }
 
 /// What the operator hears of.

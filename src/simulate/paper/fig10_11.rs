@@ -4,8 +4,8 @@ use super::ROLLPACKER;
 use super::item::Item;
 use super::item::Provenance::{Fitted, HeldOut};
 use super::jobs::{self, EVALUATION, QWEN_32B, RLHFUSE, VERL};
-use super::plan::{JobId, Plan};
-use super::runs::{Measured, ROUNDS, Stage};
+use super::plan::Plan;
+use super::runs::{JobId, Measured, ROUNDS, Stage};
 
 /// Fig. 10, means read off the curves by job: veRL, RLHFuse, short and long rounds of RollPacker.
 const STEP_S: [[f64; 4]; 3] =

@@ -6,7 +6,8 @@ use super::ROLLPACKER;
 use super::item::Item;
 use super::item::Provenance::{Fitted, HeldOut};
 use super::jobs::{Base, EVALUATION, MATH, REWARD_SCHEDULER, VERL};
-use super::plan::{JobId, Plan};
+use super::plan::Plan;
+use super::runs::JobId;
 
 /// Factors on responses and on prompts.
 const FACTORS: [(&str, [&str; 2]); 7] = [

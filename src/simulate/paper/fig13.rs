@@ -7,8 +7,8 @@ use super::ROLLPACKER;
 use super::item::Item;
 use super::item::Provenance::HeldOut;
 use super::jobs::{MATH, QWEN_14B, REWARD_SCHEDULER};
-use super::plan::{JobId, Plan};
-use super::runs::Runs;
+use super::plan::Plan;
+use super::runs::{JobId, Runs};
 
 /// Thousands of tokens, the planner's tensor parallelism, and seconds.
 const PLANNED: [(u32, u32, f64); 13] = [

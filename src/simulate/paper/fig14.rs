@@ -11,8 +11,8 @@ use super::ROLLPACKER;
 use super::item::Item;
 use super::item::Provenance::HeldOut;
 use super::jobs::{CODE, JUDGED, QWEN_7B, QWEN_14B, REWARD_SCHEDULER};
-use super::plan::{JobId, Plan};
-use super::runs::ROUNDS;
+use super::plan::Plan;
+use super::runs::{JobId, ROUNDS};
 
 /// 14a: mean ratios of five short rounds and of the long one.
 const COLOCATED: [f64; 2] = [0.914, 0.824];

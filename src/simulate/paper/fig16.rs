@@ -4,8 +4,8 @@ use super::ROLLPACKER;
 use super::item::Item;
 use super::item::Provenance::Fitted;
 use super::jobs::{self, QWEN_14B, System, VERL};
-use super::plan::{JobId, Plan};
-use super::runs::Runs;
+use super::plan::Plan;
+use super::runs::{JobId, Runs};
 
 const GPUS: [u32; 3] = [32, 64, 128];
 /// Samples a second on [`GPUS`].

@@ -1,8 +1,8 @@
 //! Items: a table or figure of a paper, and what each of its numbers is here.
 
 use super::cell::{Cell, Measure};
-use super::plan::{JobId, Plan};
-use super::runs::Runs;
+use super::plan::Plan;
+use super::runs::{JobId, Runs};
 
 /// A table or figure.
 pub(super) struct Item {

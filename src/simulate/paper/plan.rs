@@ -10,7 +10,7 @@ use super::super::raw::RawJob;
 use super::super::run;
 use super::super::sweep::parallel;
 use super::jobs::Base;
-use super::runs::Runs;
+use super::runs::{JobId, Runs};
 use crate::recipe::{from_table, overlay};
 
 /// Jobs to be run.
@@ -29,10 +29,6 @@ pub struct Size {
     /// Steps at most; none: as many as the job has.
     pub steps: Option<NonZero<u64>>,
 }
-
-/// A job of a plan.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct JobId(pub(super) usize);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Wanted {

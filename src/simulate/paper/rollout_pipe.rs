@@ -6,8 +6,8 @@
 use super::item::Item;
 use super::item::Provenance::HeldOut;
 use super::jobs::ROLLOUT_PIPE;
-use super::plan::{JobId, Plan};
-use super::runs::Runs;
+use super::plan::Plan;
+use super::runs::{JobId, Runs};
 
 const SOURCE: &str = "RolloutPipe";
 

@@ -1,7 +1,10 @@
 //! What came of the jobs, and what figures show of it.
 
 use super::super::outcome::{Outcome, Stages, StepOutcome};
-use super::plan::JobId;
+
+/// A job of a plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct JobId(pub(super) usize);
 
 /// The outcomes of a plan.
 pub(super) struct Runs {

@@ -4,7 +4,8 @@ use super::ROLLPACKER;
 use super::item::Item;
 use super::item::Provenance::HeldOut;
 use super::jobs::{MATH, QWEN_7B, REWARD_SCHEDULER};
-use super::plan::{JobId, Plan};
+use super::plan::Plan;
+use super::runs::JobId;
 
 /// Seconds of a long round without the stream trainer.
 const WITHOUT: f64 = 124.2;

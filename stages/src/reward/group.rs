@@ -55,7 +55,8 @@ impl GroupReward for SharedGroupReward {
     async fn score(&self, group: &[Sample], context: &Context) -> Result<Vec<Score>, RewardError> {
         let scores = self.0.score(group, context).await?;
         if scores.len() == group.len() {
-            return Ok(scores);
+            let scored = scores.into_iter().zip(group);
+            return scored.map(|(score, sample)| score.checked(sample)).collect();
         }
         Err(RewardError::fatal(format_args!(
             "expected {} scores for a group, found {}",

@@ -75,6 +75,9 @@ impl HttpReward {
         let wait = Duration::try_from_secs_f64(options.max_wait_s).map_err(|error| {
             RegistryError::Option { key: "max_wait_s".to_owned(), reason: error.to_string() }
         })?;
+        if options.max_batch == 0 {
+            return Err(RegistryError::bound("max_batch", "at least 1", 0));
+        }
         let remote = Remote {
             endpoint: Endpoint::new(&options.url, options.api_key_env.as_deref())?,
             fields: options.fields.unwrap_or_else(|| options.form.fields()),

@@ -94,7 +94,7 @@ fn no_own_score() -> RewardError {
 
 /// Tokens of a response.
 fn length(sample: &Sample) -> Result<u32, RewardError> {
-    match u32::try_from(sample.response_ids.len()).unwrap_or(u32::MAX).max(sample.response_length) {
+    match sample.tokens() {
         0 if !sample.response.is_empty() => {
             Err(RewardError::missing("response_length", &sample.data_source))
         }

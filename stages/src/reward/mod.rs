@@ -139,6 +139,12 @@ impl Sample {
         }
     }
 
+    /// Tokens of the response; 0 where nothing says how many.
+    #[must_use]
+    pub(crate) fn tokens(&self) -> u32 {
+        u32::try_from(self.response_ids.len()).unwrap_or(u32::MAX).max(self.response_length)
+    }
+
     /// The reference answer.
     ///
     /// # Errors

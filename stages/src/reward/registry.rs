@@ -29,14 +29,6 @@ pub enum Made {
     Group(SharedGroupReward),
 }
 
-impl RegistryError {
-    /// An option is out of its bounds.
-    #[must_use]
-    pub fn bound(key: &str, expected: &str, found: impl std::fmt::Display) -> Self {
-        Self::Option { key: key.to_owned(), reason: format!("expected {expected}, found {found}") }
-    }
-}
-
 type Make = Arc<dyn Fn(Options) -> Result<Made, RegistryError> + Send + Sync>;
 
 /// Why a reward cannot be made.
@@ -61,6 +53,14 @@ pub enum RegistryError {
     /// The reward cannot start.
     #[error("{0}")]
     Start(String),
+}
+
+impl RegistryError {
+    /// An option is out of its bounds.
+    #[must_use]
+    pub fn bound(key: &str, expected: &str, found: impl std::fmt::Display) -> Self {
+        Self::Option { key: key.to_owned(), reason: format!("expected {expected}, found {found}") }
+    }
 }
 
 /// Rewards by the names that recipes use. A name of one's own is one call.
@@ -127,8 +127,7 @@ impl Registry {
         name: &str,
         make: impl Fn(O) -> Result<R, RegistryError> + Send + Sync + 'static,
     ) -> Self {
-        let make = move |options| Ok(Made::Sample(SharedReward::new(make(read(options)?)?)));
-        self.insert(name, Maker { options: fields::<O>(), make: Arc::new(make) })
+        self.insert(name, move |options| Ok(Made::Sample(SharedReward::new(make(options)?))))
     }
 
     /// The same registry with a further reward of groups.
@@ -138,12 +137,16 @@ impl Registry {
         name: &str,
         make: impl Fn(O) -> Result<R, RegistryError> + Send + Sync + 'static,
     ) -> Self {
-        let make = move |options| Ok(Made::Group(SharedGroupReward::new(make(read(options)?)?)));
-        self.insert(name, Maker { options: fields::<O>(), make: Arc::new(make) })
+        self.insert(name, move |options| Ok(Made::Group(SharedGroupReward::new(make(options)?))))
     }
 
-    fn insert(mut self, name: &str, maker: Maker) -> Self {
-        self.makers.insert(name.to_owned(), maker);
+    fn insert<O: DeserializeOwned>(
+        mut self,
+        name: &str,
+        make: impl Fn(O) -> Result<Made, RegistryError> + Send + Sync + 'static,
+    ) -> Self {
+        let make = Arc::new(move |options| make(read(options)?));
+        self.makers.insert(name.to_owned(), Maker { options: fields::<O>(), make });
         self
     }
 

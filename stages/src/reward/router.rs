@@ -13,7 +13,7 @@ pub struct Router {
     routes: BTreeMap<String, Route>,
 }
 
-#[derive(Clone)]
+#[derive(Clone, Default)]
 struct Route {
     name: String,
     reward: Option<SharedReward>,
@@ -54,12 +54,10 @@ impl Router {
         self
     }
 
-    /// Says what an error does on the route of a pattern; without it, the run ends.
+    /// Says what an error does on the route of a pattern, before or after its reward is given; without it, the run ends.
     #[must_use]
     pub fn on_error(mut self, pattern: &str, on_error: OnError) -> Self {
-        if let Some(route) = self.routes.get_mut(pattern) {
-            route.on_error = on_error;
-        }
+        self.routes.entry(pattern.to_owned()).or_default().on_error = on_error;
         self
     }
 
@@ -89,7 +87,7 @@ impl Router {
     pub async fn score(&self, sample: &Sample, context: &Context) -> Result<Score, RewardError> {
         let route = self.find(&sample.data_source).map_err(RewardError::fatal)?;
         let Some(reward) = &route.reward else { return Ok(Score::default()) };
-        let score = reward.score(sample, context).await.and_then(Score::finite);
+        let score = reward.score(sample, context).await.and_then(|score| score.checked(sample));
         score.map_err(|error| error.named(&route.name))
     }
 
@@ -133,21 +131,22 @@ impl Router {
     }
 
     fn find(&self, data_source: &str) -> Result<&Route, NoRoute> {
-        if let Some(route) = self.routes.get(data_source) {
-            return Ok(route);
-        }
         let fits = |pattern: &str| {
             pattern.strip_suffix('*').is_some_and(|prefix| data_source.starts_with(prefix))
         };
-        let longest = self
-            .routes
-            .iter()
-            .filter(|(pattern, _)| fits(pattern))
-            .max_by_key(|(pattern, _)| pattern.len());
-        longest.map(|(_, route)| route).ok_or_else(|| NoRoute {
+        let longest =
+            || self.led().filter(|(pattern, _)| fits(pattern)).max_by_key(|it| it.0.len());
+        let exact = self.led().find(|(pattern, _)| *pattern == data_source);
+        exact.or_else(longest).map(|(_, route)| route).ok_or_else(|| NoRoute {
             data_source: data_source.to_owned(),
-            routes: self.routes.keys().map(String::as_str).collect::<Vec<_>>().join(", "),
+            routes: self.led().map(|(pattern, _)| pattern).collect::<Vec<_>>().join(", "),
         })
+    }
+
+    /// The routes that lead somewhere, by their patterns.
+    fn led(&self) -> impl Iterator<Item = (&str, &Route)> {
+        let all = self.routes.iter().map(|(pattern, route)| (pattern.as_str(), route));
+        all.filter(|(_, route)| route.reward.is_some() || route.group.is_some())
     }
 }
 
@@ -215,6 +214,44 @@ mod tests {
         let error = block_on(router.score(&sample("x"), &Context::detached())).expect_err("fails");
         assert_eq!(error.to_string(), "reward `flaky`: failed for now: busy");
         assert_eq!(router.on_error_of("x"), OnError::DropGroup);
+    }
+
+    #[test]
+    fn what_an_error_does_is_said_before_or_after_the_reward_and_routes_nothing() {
+        let router = Router::default().on_error("x", OnError::Zero).route("*", Fails);
+        assert_eq!(router.on_error_of("x"), OnError::Fail);
+        let router = router.route("x", Fails);
+        assert_eq!(
+            ["x", "y"].map(|source| router.on_error_of(source)),
+            [OnError::Zero, OnError::Fail]
+        );
+        let router = Router::default().on_error("*", OnError::Zero);
+        assert!(router.check("x").is_err(), "nothing is routed");
+    }
+
+    struct PerToken(usize);
+
+    impl Reward for PerToken {
+        async fn score(&self, _: &Sample, _: &Context) -> Result<Score, RewardError> {
+            Ok(Score { token_values: vec![0.5; self.0], ..Score::default() })
+        }
+    }
+
+    #[test]
+    fn values_of_tokens_are_one_for_each() {
+        let score = |values, response_length| {
+            let router = Router::default().route_named("*", "dense", PerToken(values));
+            let sample = Sample { response_length, ..sample("x") };
+            let score = block_on(router.score(&sample, &Context::detached()));
+            score.map(|score| score.total()).map_err(|error| error.to_string())
+        };
+        assert_eq!(
+            [(2, 2), (2, 0), (0, 2)].map(|(n, of)| score(n, of)),
+            [Ok(1.0), Ok(1.0), Ok(0.0)]
+        );
+        let reason =
+            "reward `dense`: failed: `token_values`: expected one for each of 3 tokens, found 2";
+        assert_eq!(score(2, 3), Err(reason.to_owned()));
     }
 
     #[test]

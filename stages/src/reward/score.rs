@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::RewardError;
 use super::limits::Execution;
+use super::{RewardError, Sample};
 
 /// What a reward says of a response.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -49,6 +49,17 @@ impl Score {
         };
         let reason = format_args!("`{name}`: expected a finite number, found {found}");
         Err(RewardError::fatal(reason))
+    }
+
+    /// The same, if it is [finite](Self::finite), with a value for each token of the response or none.
+    pub(crate) fn checked(self, sample: &Sample) -> Result<Self, RewardError> {
+        let (values, tokens) = (self.token_values.len(), sample.tokens());
+        if values > 0 && tokens > 0 && values != tokens as usize {
+            return Err(RewardError::fatal(format_args!(
+                "`token_values`: expected one for each of {tokens} tokens, found {values}"
+            )));
+        }
+        self.finite()
     }
 
     /// The same, with a part.

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::Cost;
 use crate::reward::{Context, Reward, RewardError, Sample, Score};
 
-/// A reward whose calls wait for their turn: first come, first served.
+/// A reward whose calls wait for their turn: first come, first served. The metric `queue_s` is how long, in seconds.
 pub struct Limited<R> {
     reward: R,
     calls: Semaphore,
@@ -44,6 +44,7 @@ impl<R: Reward> Limited<R> {
 
 impl<R: Reward> Reward for Limited<R> {
     async fn score(&self, sample: &Sample, context: &Context) -> Result<Score, RewardError> {
+        let asked = Instant::now();
         // The turn comes before the budgets, so that what is granted is used at once.
         let _turn = self.calls.acquire().await.expect("invariant: the semaphore is never closed");
         let cost = self.reward.cost(sample);
@@ -53,6 +54,7 @@ impl<R: Reward> Reward for Limited<R> {
         if let Some(tokens) = &self.tokens {
             tokens.take(cost.tokens as f64).await;
         }
+        context.metric("queue_s", asked.elapsed().as_secs_f64());
         self.reward.score(sample, context).await
     }
 

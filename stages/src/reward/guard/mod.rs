@@ -31,7 +31,7 @@ pub struct Guard {
     /// How often a sample is tried while it [may help](super::ErrorKind::Retryable) or [takes too long](super::ErrorKind::Timeout).
     pub attempts: u32,
     /// The wait before the second try, in seconds, doubled for each further one and shortened by up to a half at random; at least what
-    /// the server asks for.
+    /// the server asks for, which is given up where that is ten minutes or more.
     pub backoff_s: f64,
     /// Calls at once; any number by default.
     pub concurrency: Option<usize>,
@@ -89,9 +89,9 @@ impl Guard {
         if let Some(budgets) = self.budgets()? {
             reward = SharedReward::new(Limited::new(reward, budgets));
         }
-        if self.attempts != 1 {
-            positive("attempts", f64::from(self.attempts))?;
-            let backoff = Backoff::from(duration("backoff_s", self.backoff_s)?);
+        positive("attempts", f64::from(self.attempts))?;
+        let backoff = Backoff::from(duration("backoff_s", self.backoff_s)?);
+        if self.attempts > 1 {
             reward = SharedReward::new(Retry::new(reward, self.attempts, backoff));
         }
         if self.cache > 0 {
@@ -121,10 +121,7 @@ fn duration(key: &str, seconds: f64) -> Result<Duration, RegistryError> {
 }
 
 fn positive(key: &str, value: f64) -> Result<f64, RegistryError> {
-    let wrong = || RegistryError::Option {
-        key: key.to_owned(),
-        reason: format!("expected a number above 0, found {value}"),
-    };
+    let wrong = || RegistryError::bound(key, "a number above 0", value);
     (value > 0.0 && value.is_finite()).then_some(value).ok_or_else(wrong)
 }
 

@@ -9,6 +9,9 @@ use rand_chacha::ChaCha8Rng;
 use super::Cost;
 use crate::reward::{Context, ErrorKind, Reward, RewardError, Sample, Score};
 
+/// The longest wait that is worth another try: a server that asks to be left alone for a day shall not hold a run for one.
+const PATIENCE: Duration = Duration::from_secs(600);
+
 /// A reward that is asked again where another try may help: after an error that is retryable, or a timeout.
 pub struct Retry<R> {
     reward: R,
@@ -34,7 +37,8 @@ impl<R: Reward> Retry<R> {
             return Err(error);
         }
         let wait = self.backoff.wait(attempt).max(error.retry_after.unwrap_or_default());
-        let in_time = context.remaining().is_none_or(|remaining| wait < remaining);
+        let patience = context.remaining().unwrap_or(PATIENCE).min(PATIENCE);
+        let in_time = wait < patience;
         if attempt < self.attempts && in_time {
             return Ok(wait);
         }

@@ -79,6 +79,7 @@ fn bounds_are_checked() {
     };
     check(r#"{"timeout_s": -1}"#, "`timeout_s`: expected a number above 0, found -1");
     check(r#"{"attempts": 0}"#, "`attempts`: expected a number above 0, found 0");
+    check(r#"{"backoff_s": -1}"#, "`backoff_s`: expected a number above 0, found -1");
     check(r#"{"concurrency": 0}"#, "`concurrency`: expected a number above 0, found 0");
     let rate = "`requests_per_minute`: expected a number above 0, found 0";
     check(r#"{"requests_per_minute": 0}"#, rate);
@@ -145,6 +146,11 @@ async fn whoever_asks_to_be_left_alone_is_left_alone() {
     let context = Context::detached().within(Duration::from_secs(50));
     let (score, took) = timed(&reward, &context).await;
     assert!(score.is_err() && took < 1.1, "no try would be in time: {took}");
+
+    let away = RewardError::retryable("away").retry_after(Some(Duration::from_secs(86_400)));
+    let reward = guarded(r#"{"attempts": 2}"#, Scripted::failing([away]));
+    let (score, took) = timed(&reward, &Context::detached()).await;
+    assert!(score.is_err() && took < 1.1, "no run waits for a day: {took}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -154,6 +160,9 @@ async fn calls_take_turns() {
     let took = join_all((0..6).map(|_| timed(&reward, &context))).await;
     let took: Vec<_> = took.iter().map(|(_, took)| took.round()).collect();
     assert_eq!(took, [1.0, 1.0, 2.0, 2.0, 3.0, 3.0]);
+    let told = context.take_metrics().into_iter().filter(|(name, _)| name == "queue_s");
+    let waited: Vec<_> = told.map(|(_, seconds)| seconds.round()).collect();
+    assert_eq!(waited, [0.0, 0.0, 1.0, 1.0, 2.0, 2.0]);
 }
 
 #[tokio::test(start_paused = true)]

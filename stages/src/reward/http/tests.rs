@@ -18,6 +18,18 @@ fn sample(response: &str) -> Sample {
     Sample { messages, ..Sample::of("any", response, Some("4")) }
 }
 
+#[test]
+fn options_are_checked() {
+    let check = |options: Value, expected: &str| {
+        let options = serde_json::from_value(options).expect("options");
+        assert_eq!(HttpReward::new(options).err().expect("wrong").to_string(), expected);
+    };
+    let url = "http://127.0.0.1:1";
+    let none = "`max_batch`: expected at least 1, found 0";
+    check(json!({"url": url, "form": "batch", "max_batch": 0}), none);
+    check(json!({"url": "x"}), "the URL `x`: relative URL without a base");
+}
+
 async fn score(reward: &impl Reward, response: &str) -> Result<Score, RewardError> {
     reward.score(&sample(response), &Context::detached()).await
 }

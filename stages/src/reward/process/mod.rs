@@ -21,7 +21,7 @@ use worker::Worker;
 /// `{"id": 0, "error": "...", "kind": "retryable"}`. What it writes to its standard error is repeated in errors.
 ///
 /// Each process scores one sample at a time. It is killed, with all processes of its group, when its call is dropped or it breaks the
-/// protocol; the next call starts another.
+/// protocol, and replaced then and when it has ended.
 pub struct ProcessReward {
     command: Vec<String>,
     fields: Fields,
@@ -67,22 +67,20 @@ impl ProcessReward {
     /// # Errors
     /// If an option is out of its bounds.
     pub fn new(options: ProcessOptions) -> Result<Self, RegistryError> {
-        let wrong = |key: &str, reason: &str| {
-            Err(RegistryError::Option { key: key.to_owned(), reason: reason.to_owned() })
-        };
+        let bound = |key, expected, found| Err(RegistryError::bound(key, expected, found));
         if options.command.is_empty() {
-            return wrong("command", "expected a program, found an empty list");
+            return bound("command", "a program", "an empty list");
         }
-        if options.processes == 0 || options.fields.contains_key("id") {
-            return match options.processes {
-                0 => wrong("processes", "expected a number above 0, found 0"),
-                _ => wrong("fields", "`id` is the number of the request"),
-            };
+        if options.processes == 0 {
+            return bound("processes", "a number above 0", "0");
+        }
+        if options.fields.contains_key("id") {
+            return bound("fields", "no field `id`, which numbers the requests", "one");
         }
         Ok(Self {
             command: options.command,
             fields: options.fields,
-            turns: Semaphore::new(options.processes),
+            turns: Semaphore::new(options.processes.min(Semaphore::MAX_PERMITS)),
             idle: Mutex::default(),
             calls: AtomicU64::new(0),
         })
@@ -90,13 +88,18 @@ impl ProcessReward {
 
     /// The answer to one request, from a process that is idle or a new one; it is idle again if it answered.
     async fn ask(&self, id: u64, line: &str) -> Result<Value, RewardError> {
-        let idle = self.idle().pop();
-        let mut worker = idle.map_or_else(|| Worker::start(&self.command), Ok)?;
+        let mut worker = self.waiting().map_or_else(|| Worker::start(&self.command), Ok)?;
         let asked = tokio::time::timeout(LONGEST_CALL, worker.ask(id, line)).await;
         let late = || RewardError::timeout(format_args!("took longer than {LONGEST_CALL:?}"));
         let answer = asked.map_err(|_| late())??;
         self.idle().push(worker);
         Ok(answer)
+    }
+
+    /// A process that is idle; those that ended meanwhile are let go.
+    fn waiting(&self) -> Option<Worker> {
+        let mut idle = self.idle();
+        std::iter::from_fn(|| idle.pop()).find(|worker| !worker.has_ended())
     }
 
     fn idle(&self) -> MutexGuard<'_, Vec<Worker>> {

@@ -79,6 +79,16 @@ async fn a_process_that_ends_is_told_of_and_replaced() {
 }
 
 #[tokio::test]
+async fn a_process_that_ended_between_two_calls_is_replaced() {
+    let reward = shell(r#"echo "{\"id\": $id, \"score\": $$}"; exit"#);
+    let first = score(&reward, "x").await.expect("answers");
+    while !reward.idle()[0].has_ended() {
+        tokio::task::yield_now().await;
+    }
+    assert_ne!(score(&reward, "x").await.expect("answers"), first);
+}
+
+#[tokio::test]
 async fn a_process_that_breaks_the_protocol_is_replaced() {
     let check = async |body: &str, expected: &str| {
         let error = score(&shell(body), "x").await.expect_err("broken");
@@ -152,12 +162,16 @@ async fn processes_work_at_the_same_time() {
 
 #[test]
 fn options_are_checked() {
-    let check = |command: &[&str], processes, expected: &str| {
+    let check = |command: &[&str], processes, further: &[&str], expected: &str| {
         let command = command.iter().map(|&word| word.to_owned()).collect();
-        let options = ProcessOptions { command, processes, fields: all() };
+        let mut fields = all();
+        fields.extend(further.iter().map(|&name| (name.to_owned(), Field::Response)));
+        let options = ProcessOptions { command, processes, fields };
         let error = ProcessReward::new(options).err().expect("wrong").to_string();
         assert_eq!(error, expected);
     };
-    check(&[], 1, "`command`: expected a program, found an empty list");
-    check(&["true"], 0, "`processes`: expected a number above 0, found 0");
+    check(&[], 1, &[], "`command`: expected a program, found an empty list");
+    check(&["true"], 0, &[], "`processes`: expected a number above 0, found 0");
+    let taken = "`fields`: expected no field `id`, which numbers the requests, found one";
+    check(&["true"], 1, &["id"], taken);
 }

@@ -6,8 +6,7 @@ use std::io;
 use std::process::Stdio;
 use std::time::Duration;
 
-use nix::sys::signal::{Signal, killpg};
-use nix::unistd::Pid;
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
@@ -17,6 +16,7 @@ use crate::reward::RewardError;
 /// A process, killed on drop with all of its group.
 pub(super) struct Worker {
     child: Child,
+    /// Its group and itself: it leads the one.
     group: Option<Pid>,
     stdin: ChildStdin,
     stdout: BufReader<ChildStdout>,
@@ -51,7 +51,8 @@ impl Worker {
             .kill_on_drop(true)
             .spawn()
             .map_err(failed)?;
-        let group = child.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw);
+        let id = child.id().and_then(|id| i32::try_from(id).ok());
+        let group = id.and_then(Pid::from_raw);
         let (stdin, stdout, stderr) =
             (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let piped = "invariant: piped just above";
@@ -63,6 +64,12 @@ impl Worker {
             stderr: stderr.expect(piped),
             said: Tail::default(),
         })
+    }
+
+    /// Whether the process has ended. It is not waited for here, so that its group is its own for as long as it is not.
+    pub(super) fn has_ended(&self) -> bool {
+        let looked = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        self.group.is_none_or(|id| !matches!(waitid(WaitId::Pid(id), looked), Ok(None)))
     }
 
     /// The answer to the request `id` that is `line`. After an error, or dropped before its end, the process is of no use.
@@ -128,7 +135,7 @@ impl Worker {
 
     fn kill(&self) {
         // It fails if all are gone, which is what is wanted.
-        let _ = self.group.map(|group| killpg(group, Signal::SIGKILL));
+        let _ = self.group.map(|group| kill_process_group(group, Signal::KILL));
     }
 }
 

@@ -7,7 +7,7 @@
 mod queue;
 mod sandbox;
 
-pub use sandbox::{SimulatedSandbox, Workers};
+pub use queue::Workers;
 
 use std::sync::Arc;
 
@@ -15,6 +15,7 @@ use rollpacker_dataflow::clock::{Clock, Nanos, VirtualClock};
 use serde::{Deserialize, Serialize};
 
 use self::queue::Controller;
+use self::sandbox::SimulatedSandbox;
 use super::{Context, Reward, RewardError, Router, Sample, Score};
 use crate::cluster::Calibration;
 use crate::rollout::FinishReason;
@@ -67,32 +68,18 @@ pub fn simulated_router(
     };
     let sandbox = SimulatedSandbox::new(config, calibration, course.clone());
     Router::default()
-        .route("*", SimulatedMath { seconds: calibration.math, course: course.clone() })
+        .route("*", Steady { seconds: calibration.math, course: course.clone() })
         .route("code", sandbox)
-        .route("judge", SimulatedJudge { seconds: judge, course })
+        .route("judge", Steady { seconds: judge, course })
 }
 
-/// Checking an answer: a time that is always the same.
-pub struct SimulatedMath {
+/// Checking an answer, or asking a model: a time that is always the same; what else runs on the model's devices is in the calibration.
+struct Steady {
     seconds: f64,
     course: Course,
 }
 
-/// Asking a model: a time that is always the same; what else runs on its devices is in the calibration.
-pub struct SimulatedJudge {
-    seconds: f64,
-    course: Course,
-}
-
-impl Reward for SimulatedMath {
-    async fn score(&self, sample: &Sample, _: &Context) -> Result<Score, RewardError> {
-        self.course.begin().await;
-        self.course.end(self.seconds).await;
-        Ok(self.course.outcome(sample).into())
-    }
-}
-
-impl Reward for SimulatedJudge {
+impl Reward for Steady {
     async fn score(&self, sample: &Sample, _: &Context) -> Result<Score, RewardError> {
         self.course.begin().await;
         self.course.end(self.seconds).await;

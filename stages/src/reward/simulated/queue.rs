@@ -5,8 +5,7 @@ use std::collections::BinaryHeap;
 use std::sync::{Mutex, PoisonError};
 
 use rollpacker_dataflow::clock::{Clock, Nanos, VirtualClock};
-
-use super::sandbox::Workers;
+use serde::{Deserialize, Serialize};
 
 /// The controller of a job: takes in what it is given at one time, one response after the other, and then hands all of it out.
 #[derive(Debug)]
@@ -57,6 +56,17 @@ impl Turn {
     fn end(&self, interval: Nanos) -> Nanos {
         Nanos(self.from.0 + interval.0 * self.responses)
     }
+}
+
+/// Which slot of a sandbox gets which run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Workers {
+    /// The first that is free.
+    #[default]
+    FirstFree,
+    /// One after the other, busy or not (veRL).
+    InTurn,
 }
 
 /// Slots that each do one thing after the other. What a slot is given is done to its end, also if nobody waits for it any more.

@@ -1,7 +1,6 @@
 //! A sandbox that runs code for a simulated time.
 
 use rollpacker_dataflow::clock::{Clock, Nanos};
-use serde::{Deserialize, Serialize};
 
 use super::queue::Slots;
 use super::{Course, SimulatedRewardsConfig, What};
@@ -12,20 +11,9 @@ use crate::rollout::simulated::lengths::{correlated, normal_cdf};
 /// The test case that a response is run on.
 const CASE: usize = 0;
 
-/// Which slot of a sandbox gets which run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Workers {
-    /// The first that is free.
-    #[default]
-    FirstFree,
-    /// One after the other, busy or not (veRL).
-    InTurn,
-}
-
 /// Executing code: the times of RollPacker's Fig. 8a, on a number of slots, first come first served. A response has one test case; a run
 /// that reaches its time limit is wrong.
-pub struct SimulatedSandbox {
+pub(super) struct SimulatedSandbox {
     slots: Slots,
     /// How much of how long a run takes is the task's, in standard deviations.
     loading: f64,

@@ -1,12 +1,10 @@
 //! `search_r1_like_qa_em`: what is between `<answer>` tags, as open-domain question answering compares it (Rajpurkar et al., 2016).
 
-use std::sync::LazyLock;
-
-use regex::Regex;
 use serde::Deserialize;
 
-use super::super::super::{Context, Reward, RewardError, Sample, Score};
-use super::regex;
+use crate::reward::answer_in::tagged;
+use crate::reward::normal_form::SQUAD;
+use crate::reward::{Context, Reward, RewardError, Sample, Score};
 
 /// One point if the last `<answer>...</answer>` is one of the golden answers, case, punctuation and articles aside.
 ///
@@ -19,20 +17,13 @@ pub struct SearchR1 {
     pub substring: bool,
 }
 
-static TAGGED: LazyLock<Regex> = LazyLock::new(|| regex(r"(?s)<answer>(.*?)</answer>"));
-static ARTICLES: LazyLock<Regex> = LazyLock::new(|| regex(r"\b(?:a|an|the)\b"));
-
 impl SearchR1 {
     /// The score of a response against golden answers: 0, 1, or a quarter.
     #[must_use]
     pub fn grade(&self, response: &str, golden: &[String]) -> f64 {
-        let Some(answer) = TAGGED.captures_iter(response).last().and_then(|last| last.get(1))
-        else {
-            return 0.0;
-        };
-        let answer = normalised(answer.as_str());
+        let Some(answer) = tagged(response).map(|answer| SQUAD.of(answer)) else { return 0.0 };
         let matches = |golden: &String| {
-            let golden = normalised(golden);
+            let golden = SQUAD.of(golden);
             if self.substring { answer.contains(&golden) } else { answer == golden }
         };
         if !golden.iter().any(matches) {
@@ -76,14 +67,6 @@ fn golden(truth: &str) -> Result<Vec<String>, RewardError> {
         Target::One(answer) => vec![answer],
         Target::Several(answers) => answers,
     })
-}
-
-fn normalised(answer: &str) -> String {
-    let lower = answer.to_lowercase();
-    let bare: String =
-        lower.chars().filter(|character| !character.is_ascii_punctuation()).collect();
-    let words = ARTICLES.replace_all(&bare, " ");
-    words.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]

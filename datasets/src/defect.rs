@@ -1,0 +1,76 @@
+//! What can be wrong with a dataset.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+/// A kind of defect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DefectKind {
+    /// A file that cannot be opened: absent, truncated, of another format.
+    UnreadableFile,
+    /// A file without rows.
+    NoRows,
+    /// A column that is not there.
+    AbsentColumn,
+    /// A column of a type that cannot be used.
+    WrongType,
+    /// Rows that cannot be decoded.
+    Damaged,
+    /// A line that is not a JSON object.
+    BadJson,
+    /// A value of another kind than its column should have.
+    WrongValue,
+    /// A null or absent prompt.
+    NullPrompt,
+    /// A prompt without messages, or with only blank ones.
+    EmptyPrompt,
+    /// A message whose content is null.
+    NullContent,
+    /// A message without role.
+    MissingRole,
+    /// A role that chat templates do not know.
+    UnknownRole,
+    /// A row without reference answer, where the file has a column for it.
+    MissingGroundTruth,
+    /// A prompt equal to an earlier one.
+    DuplicatePrompt,
+}
+
+impl DefectKind {
+    /// Whether rows with it can still be trained on.
+    #[must_use]
+    pub fn is_warning(self) -> bool {
+        matches!(self, Self::UnknownRole | Self::MissingGroundTruth | Self::DuplicatePrompt)
+    }
+}
+
+/// What is wrong with a row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RowDefect {
+    pub(crate) kind: DefectKind,
+    pub(crate) column: Arc<str>,
+    pub(crate) expected: &'static str,
+    pub(crate) found: String,
+}
+
+impl RowDefect {
+    pub(crate) fn new(
+        kind: DefectKind,
+        column: &Arc<str>,
+        expected: &'static str,
+        found: impl Into<String>,
+    ) -> Self {
+        Self { kind, column: column.clone(), expected, found: found.into() }
+    }
+
+    /// A value of the wrong kind.
+    pub(crate) fn value(
+        column: &Arc<str>,
+        expected: &'static str,
+        found: impl Into<String>,
+    ) -> Self {
+        Self::new(DefectKind::WrongValue, column, expected, found)
+    }
+}

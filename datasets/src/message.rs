@@ -1,0 +1,29 @@
+//! A message of a chat.
+
+use serde::{Deserialize, Serialize};
+
+/// One message of a chat.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Message {
+    /// `system`, `user`, `assistant` or `tool`.
+    pub role: String,
+    /// The text.
+    pub content: String,
+}
+
+/// One message of a chat, borrowed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+pub struct MessageRef<'a> {
+    /// `system`, `user`, `assistant` or `tool`.
+    pub role: &'a str,
+    /// The text.
+    pub content: &'a str,
+}
+
+impl MessageRef<'_> {
+    /// The same, owned.
+    #[must_use]
+    pub fn to_owned(self) -> Message {
+        Message { role: self.role.to_owned(), content: self.content.to_owned() }
+    }
+}
