@@ -24,6 +24,8 @@ pub mod device;
 #[cfg(feature = "torch")]
 mod layer;
 #[cfg(feature = "torch")]
+pub(crate) mod network;
+#[cfg(feature = "torch")]
 mod packed;
 #[cfg(feature = "torch")]
 pub mod weights;
