@@ -116,6 +116,27 @@ impl Decoder {
         }
     }
 
+    /// Another handle of the same weights, to run on another thread: what is written through one is seen through all.
+    #[must_use]
+    pub fn share(&self) -> Self {
+        let embedding = self.embedding.shallow_clone();
+        let layers: Vec<Layer> = self.layers.iter().map(Layer::share).collect();
+        let norm = self.norm.share();
+        let head = self.head.as_ref().map(Tensor::shallow_clone);
+        let parameters = named(&embedding, &layers, &norm, head.as_ref());
+        Self {
+            config: self.config.clone(),
+            device: self.device,
+            embedding,
+            layers,
+            norm,
+            head,
+            frequencies: self.frequencies.shallow_clone(),
+            parameters,
+            trainable: self.trainable,
+        }
+    }
+
     /// Runs the layers over `n` tokens, whichever sequences they belong to: ids `[n]` and positions `[n]`, both int64.
     ///
     /// `attend(layer, q, k, v)` computes the attention: q `[n, heads, head_dim]`, k and v `[n, kv_heads, head_dim]`, rotated already,

@@ -49,3 +49,26 @@ impl Network for Decoder {
         Self::logits(self, hidden)
     }
 }
+
+impl Network for Box<dyn Network> {
+    fn config(&self) -> &ModelConfig {
+        self.as_ref().config()
+    }
+
+    fn device(&self) -> Device {
+        self.as_ref().device()
+    }
+
+    fn forward(
+        &mut self,
+        ids: &Tensor,
+        positions: &Tensor,
+        attend: &mut Attend<'_>,
+    ) -> Result<Tensor, TchError> {
+        self.as_mut().forward(ids, positions, attend)
+    }
+
+    fn logits(&mut self, hidden: &Tensor) -> Result<Tensor, TchError> {
+        self.as_mut().logits(hidden)
+    }
+}
