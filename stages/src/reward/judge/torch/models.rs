@@ -12,9 +12,12 @@ use crate::rollout::guests::Guests;
 /// The models in process that judges share: one for each folder, however many rewards name it.
 #[derive(Clone, Default)]
 pub(in crate::reward::judge) struct Models {
-    open: Arc<Mutex<BTreeMap<PathBuf, (TorchChatOptions, Weak<Model>)>>>,
+    open: Arc<Mutex<BTreeMap<PathBuf, Opened>>>,
     guests: Guests,
 }
+
+/// A model, and how it was opened.
+type Opened = (TorchChatOptions, Weak<Model>);
 
 impl Models {
     /// Where those that are colocated wait for an engine.

@@ -276,7 +276,9 @@ fn two_hosts_share_the_line() {
 }
 
 /// A model that breaks in its third forward pass.
-struct Broken(Decoder, u32, fn() -> TchError);
+struct Broken(Decoder, u32, Fault);
+
+type Fault = fn() -> TchError;
 
 impl Network for Broken {
     fn config(&self) -> &ModelConfig {
@@ -305,7 +307,7 @@ impl Network for Broken {
 #[test]
 fn a_fault_reaches_all_who_wait_and_all_who_come() {
     let folder = speaker(CHAIN);
-    let faults: [(fn() -> TchError, &str); 2] = [
+    let faults: [(Fault, &str); 2] = [
         (|| TchError::Torch("no memory".to_owned()), "no memory"),
         (|| panic!("a bug"), "panicked: a bug"),
     ];

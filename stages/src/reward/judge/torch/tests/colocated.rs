@@ -64,9 +64,10 @@ impl Actor {
         self.engine.place(Placement { instances, tensor_parallel: 1 });
     }
 
-    /// Blocks until guests took `tokens` in instance `at`.
-    fn until_hosted(&self, at: usize, tokens: u64) {
-        while self.engine.statistics()[at].guest_tokens < tokens {
+    /// Blocks until guests took `tokens`.
+    fn until_hosted(&self, tokens: u64) {
+        let took = || self.engine.statistics().iter().map(|one| one.guest_tokens).sum::<u64>();
+        while took() < tokens {
             std::thread::yield_now();
         }
     }
@@ -111,7 +112,7 @@ fn the_actors_tokens_are_the_same_with_guests() {
     with.engine.host(&guests);
     let mut hosting = with.engine.hosting();
     let answers = asked(&chat, 12);
-    with.until_hosted(0, 1);
+    with.until_hosted(1);
     with.ask(6);
     assert_eq!(with.collect(24), expected);
     assert_eq!(answers(), vec![CHAIN; 12]);
@@ -143,14 +144,14 @@ fn two_instances_share_the_judge() {
     let (chat, guests, _folder) = guest(CHAIN, 1);
     let mut actor = Actor::start(2);
     actor.engine.host(&guests);
-    let answers = asked(&chat, 24);
-    assert_eq!(answers(), vec![CHAIN; 24]);
+    let answers = asked(&chat, 48);
+    assert_eq!(answers(), vec![CHAIN; 48]);
     let tokens: Vec<u64> =
         actor.engine.statistics().iter().map(|instance| instance.guest_tokens).collect();
     assert!(tokens.iter().all(|tokens| *tokens > 0), "{tokens:?}");
     let mut hosting = actor.engine.hosting();
     drop(actor);
-    assert_eq!(hosting.take().tokens, tokens_of(24), "nothing is generated twice");
+    assert_eq!(hosting.take().tokens, tokens_of(48), "nothing is generated twice");
 }
 
 #[test]
@@ -159,9 +160,9 @@ fn guests_of_instances_that_are_given_up_are_answered() {
     let mut actor = Actor::start(2);
     actor.engine.host(&guests);
     let answers = asked(&chat, 40);
-    actor.until_hosted(1, 20);
+    actor.until_hosted(40);
     actor.place(1);
-    actor.until_hosted(0, 200);
+    actor.until_hosted(400);
     actor.place(0);
     assert_eq!(answers(), vec![CHAIN; 40], "by its own thread in the end");
     while chat.0.questions.is_hosted() {
@@ -185,7 +186,7 @@ fn guests_of_an_engine_that_is_dropped_are_answered() {
     actor.engine.host(&guests);
     actor.ask(6);
     let answers = asked(&chat, 40);
-    actor.until_hosted(0, 20);
+    actor.until_hosted(20);
     drop(actor);
     assert_eq!(answers(), vec![CHAIN; 40]);
 }
@@ -196,7 +197,7 @@ fn guests_of_an_engine_that_fails_are_answered() {
     let mut actor = Actor::start(1);
     actor.engine.host(&guests);
     let answers = asked(&chat, 20);
-    actor.until_hosted(0, 20);
+    actor.until_hosted(20);
     let outside = Request {
         step: Step(1),
         prompt: PromptId(0),
