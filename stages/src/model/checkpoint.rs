@@ -1,32 +1,177 @@
 //! Reads and writes the safetensors files of a model folder.
 
 use std::borrow::Cow;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
+use std::io::Read;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use safetensors::tensor::{Dtype, Metadata, TensorInfo, View};
 use tch::{Kind, Tensor};
 
-use super::ModelError;
 use super::json::Object;
 use super::weights::bytes;
+use super::{ModelConfig, ModelError, layout};
 
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 
-/// Hands every tensor of the folder's weights files to `each`, with its file and name, in the type of the file.
+/// Values of a piece, at most. A piece in the widest type and its copy as a tensor lie in a core's cache.
+pub(super) const PIECE: usize = 1 << 16;
+
+/// The weights files of a folder, open and checked against the model's configuration; values are read when they are wanted.
 ///
-/// One tensor is in memory at a time.
-pub(crate) fn read(
-    folder: &Path,
-    each: &mut dyn FnMut(&Path, &str, Tensor) -> Result<(), ModelError>,
-) -> Result<(), ModelError> {
-    for path in files(folder)? {
-        read_file(&path, each)?;
+/// Reads are positioned, so that threads may share it. The files are not mapped: pages of a mapped file are memory of the process that
+/// no budget of ours counts, and the reader of a file that was cut short is killed where a read returns an error.
+#[derive(Debug)]
+pub(crate) struct Checkpoint {
+    folder: PathBuf,
+    shards: Vec<Shard>,
+    entries: HashMap<String, Entry>,
+}
+
+/// One of the files.
+#[derive(Debug)]
+struct Shard {
+    path: PathBuf,
+    file: File,
+    /// Where the values begin, in bytes.
+    start: u64,
+}
+
+/// Where the values of a tensor are, row-major, and in which type.
+#[derive(Debug)]
+struct Entry {
+    shard: usize,
+    /// Bytes from where the shard's values begin.
+    offset: u64,
+    values: usize,
+    kind: Kind,
+}
+
+/// Memory to read a piece into.
+#[derive(Debug)]
+pub(crate) struct Scratch(Vec<u8>);
+
+impl Scratch {
+    /// Bytes that reading needs: the scratch itself, and the piece as a tensor.
+    pub(crate) const BYTES: u64 = 2 * (PIECE * size_of::<f32>()) as u64;
+}
+
+impl Default for Scratch {
+    fn default() -> Self {
+        Self(vec![0; PIECE * size_of::<f32>()])
     }
-    Ok(())
+}
+
+impl Checkpoint {
+    /// Opens the weights files of a folder and reads their headers.
+    ///
+    /// # Errors
+    /// If a file cannot be read, or a tensor is missing, of a wrong shape or type, or not of this model.
+    pub(crate) fn open(folder: &Path, config: &ModelConfig) -> Result<Self, ModelError> {
+        let mut missing: BTreeMap<_, _> = layout::parameters(config).into_iter().collect();
+        let mut extra = Vec::new();
+        let (mut shards, mut entries) = (Vec::new(), HashMap::new());
+        for path in files(folder)? {
+            let (file, metadata) = Shard::open(path)?;
+            for name in metadata.offset_keys() {
+                let info = metadata
+                    .info(&name)
+                    .expect("invariant: the metadata knows the names that it lists");
+                match missing.remove(&name) {
+                    Some(shape) => {
+                        let entry = Entry::new(&file.path, shards.len(), &name, info, &shape)?;
+                        entries.insert(name, entry);
+                    }
+                    None if layout::is_redundant(config, &name) => {}
+                    None => extra.push(name),
+                }
+            }
+            shards.push(file);
+        }
+        layout::refuse_strangers(
+            &folder.display().to_string(),
+            missing.into_keys().collect(),
+            extra,
+        )?;
+        Ok(Self { folder: folder.to_owned(), shards, entries })
+    }
+
+    /// The folder.
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Copies the values of tensor `name` into `parameter`, contiguous and of as many values, as float32.
+    pub(crate) fn read_into(
+        &self,
+        name: &str,
+        parameter: &Tensor,
+        scratch: &mut Scratch,
+    ) -> Result<(), ModelError> {
+        let flat = parameter.f_view([-1])?;
+        self.read(name, scratch, &mut |first, values| {
+            flat.f_narrow(0, first as i64, values.size1()?)?.f_copy_(values)?;
+            Ok(())
+        })
+    }
+
+    /// Hands over the values of tensor `name` piece by piece, in the type of the file: `each(first, values)`, where `values [n]` are
+    /// those from number `first` on. One piece is in memory at a time.
+    pub(crate) fn read(
+        &self,
+        name: &str,
+        scratch: &mut Scratch,
+        each: &mut dyn FnMut(usize, &Tensor) -> Result<(), ModelError>,
+    ) -> Result<(), ModelError> {
+        let entry = self.entries.get(name).ok_or_else(|| ModelError::MissingTensors {
+            place: self.folder.display().to_string(),
+            names: vec![name.to_owned()],
+        })?;
+        let shard = &self.shards[entry.shard];
+        let begin = shard.start + entry.offset;
+        let width = entry.kind.elt_size_in_bytes();
+        for first in (0..entry.values).step_by(PIECE) {
+            let count = PIECE.min(entry.values - first);
+            let bytes = &mut scratch.0[..count * width];
+            shard
+                .file
+                .read_exact_at(bytes, begin + (first * width) as u64)
+                .map_err(|source| ModelError::Read { path: shard.path.clone(), source })?;
+            each(first, &Tensor::f_from_data_size(bytes, &[count as i64], entry.kind)?)?;
+        }
+        Ok(())
+    }
+}
+
+impl Shard {
+    /// Opens a file and reads its header.
+    fn open(path: PathBuf) -> Result<(Self, Metadata), ModelError> {
+        let mut file = File::open(&path).map_err(ModelError::read(&path))?;
+        let (metadata, start) = header(&path, &mut file)?;
+        Ok((Self { path, file, start }, metadata))
+    }
+}
+
+impl Entry {
+    fn new(
+        path: &Path,
+        shard: usize,
+        name: &str,
+        info: &TensorInfo,
+        expected: &[i64],
+    ) -> Result<Self, ModelError> {
+        let shape: Vec<i64> = info.shape.iter().map(|&size| size as i64).collect();
+        layout::check_shape(&path.display().to_string(), name, expected, &shape)?;
+        Ok(Self {
+            shard,
+            offset: info.data_offsets.0 as u64,
+            values: info.shape.iter().product(),
+            kind: kind(path, name, info.dtype)?,
+        })
+    }
 }
 
 /// Writes `tensors` as one float32 file that transformers reads.
@@ -58,21 +203,6 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>, ModelError> {
     Ok(names.into_iter().map(|name| folder.join(name)).collect())
 }
 
-fn read_file(
-    path: &Path,
-    each: &mut dyn FnMut(&Path, &str, Tensor) -> Result<(), ModelError>,
-) -> Result<(), ModelError> {
-    let mut file = File::open(path).map_err(ModelError::read(path))?;
-    let (metadata, start) = header(path, &mut file)?;
-    for name in metadata.offset_keys() {
-        let info =
-            metadata.info(&name).expect("invariant: the metadata knows the names that it lists");
-        let tensor = read_tensor(path, &name, &mut file, start, info)?;
-        each(path, &name, tensor)?;
-    }
-    Ok(())
-}
-
 /// The header of a file, and where the values begin.
 fn header(path: &Path, file: &mut File) -> Result<(Metadata, u64), ModelError> {
     let damaged = |reason: String| ModelError::Safetensors { path: path.to_owned(), reason };
@@ -94,31 +224,17 @@ fn header(path: &Path, file: &mut File) -> Result<(Metadata, u64), ModelError> {
     Ok((metadata, 8 + length))
 }
 
-fn read_tensor(
-    path: &Path,
-    name: &str,
-    file: &mut File,
-    start: u64,
-    info: &TensorInfo,
-) -> Result<Tensor, ModelError> {
-    let kind = match info.dtype {
-        Dtype::F32 => Kind::Float,
-        Dtype::F16 => Kind::Half,
-        Dtype::BF16 => Kind::BFloat16,
-        other => {
-            return Err(ModelError::Dtype {
-                path: path.to_owned(),
-                tensor: name.to_owned(),
-                found: format!("{other:?}"),
-            });
-        }
-    };
-    let (begin, end) = info.data_offsets;
-    let mut values = vec![0; end - begin];
-    file.seek(SeekFrom::Start(start + begin as u64)).map_err(ModelError::read(path))?;
-    file.read_exact(&mut values).map_err(ModelError::read(path))?;
-    let shape: Vec<i64> = info.shape.iter().map(|&size| size as i64).collect();
-    Ok(Tensor::f_from_data_size(&values, &shape, kind)?)
+fn kind(path: &Path, name: &str, dtype: Dtype) -> Result<Kind, ModelError> {
+    match dtype {
+        Dtype::F32 => Ok(Kind::Float),
+        Dtype::F16 => Ok(Kind::Half),
+        Dtype::BF16 => Ok(Kind::BFloat16),
+        other => Err(ModelError::Dtype {
+            path: path.to_owned(),
+            tensor: name.to_owned(),
+            found: format!("{other:?}"),
+        }),
+    }
 }
 
 /// A tensor's values, as the writer wants them.

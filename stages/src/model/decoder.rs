@@ -1,15 +1,16 @@
 //! The decoder: token ids in, hidden states and logits out.
 
-use std::collections::HashMap;
 use std::path::Path;
 
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use rand_distr::{Distribution, Normal};
-use tch::{Device, Kind, TchError, Tensor};
+use tch::{Device, TchError, Tensor};
 
-use super::layer::{Attend, Layer, Norm, Rotation};
-use super::{ModelConfig, ModelError, Weights, checkpoint, layout};
+use super::checkpoint::{self, Checkpoint, Scratch};
+use super::ends::Ends;
+use super::layer::{Attend, Layer};
+use super::{ModelConfig, ModelError, Weights, layout};
 
 /// A decoder-only transformer in float32.
 ///
@@ -21,14 +22,8 @@ use super::{ModelConfig, ModelError, Weights, checkpoint, layout};
 pub struct Decoder {
     config: ModelConfig,
     device: Device,
-    /// `[vocab, hidden]`
-    embedding: Tensor,
+    ends: Ends,
     layers: Vec<Layer>,
-    norm: Norm,
-    /// `[vocab, hidden]`; absent if tied to the embedding.
-    head: Option<Tensor>,
-    /// `[head_dim]`, radians per position, negative in the first half.
-    frequencies: Tensor,
     parameters: Vec<(String, Tensor)>,
     trainable: bool,
 }
@@ -39,25 +34,13 @@ impl Decoder {
     /// # Errors
     /// If a file cannot be read, the configuration is refused, or a tensor is missing, of a wrong shape or not of this model.
     pub fn load(folder: &Path, device: Device) -> Result<Self, ModelError> {
-        let mut decoder = Self::allocate(ModelConfig::from_folder(folder)?, device)?;
-        let mut names: HashMap<String, usize> = decoder
-            .parameters
-            .iter()
-            .enumerate()
-            .map(|(at, (name, _))| (name.clone(), at))
-            .collect();
-        let mut extra = Vec::new();
-        checkpoint::read(folder, &mut |path, name, tensor| {
-            match names.remove(name) {
-                Some(at) => decoder.assign(at, &tensor, &path.display().to_string())?,
-                None if layout::is_redundant(&decoder.config, name) => {}
-                None => extra.push(name.to_owned()),
-            }
-            Ok(())
-        })?;
-        let mut missing: Vec<String> = names.into_keys().collect();
-        missing.sort_unstable();
-        refuse_strangers(&folder.display().to_string(), missing, extra)?;
+        let config = ModelConfig::from_folder(folder)?;
+        let checkpoint = Checkpoint::open(folder, &config)?;
+        let decoder = Self::allocate(config, device)?;
+        let mut scratch = Scratch::default();
+        for (name, parameter) in &decoder.parameters {
+            checkpoint.read_into(name, parameter, &mut scratch)?;
+        }
         Ok(decoder)
     }
 
@@ -119,22 +102,11 @@ impl Decoder {
     /// Another handle of the same weights, to run on another thread: what is written through one is seen through all.
     #[must_use]
     pub fn share(&self) -> Self {
-        let embedding = self.embedding.shallow_clone();
         let layers: Vec<Layer> = self.layers.iter().map(Layer::share).collect();
-        let norm = self.norm.share();
-        let head = self.head.as_ref().map(Tensor::shallow_clone);
-        let parameters = named(&embedding, &layers, &norm, head.as_ref());
-        Self {
-            config: self.config.clone(),
-            device: self.device,
-            embedding,
-            layers,
-            norm,
-            head,
-            frequencies: self.frequencies.shallow_clone(),
-            parameters,
-            trainable: self.trainable,
-        }
+        let ends = self.ends.share();
+        let parameters = named(&ends, &layers);
+        let (config, device) = (self.config.clone(), self.device);
+        Self { config, device, ends, layers, parameters, trainable: self.trainable }
     }
 
     /// Runs the layers over `n` tokens, whichever sequences they belong to: ids `[n]` and positions `[n]`, both int64.
@@ -152,13 +124,12 @@ impl Decoder {
         positions: &Tensor,
         attend: &mut Attend<'_>,
     ) -> Result<Tensor, TchError> {
-        let rotation = Rotation::new(&self.frequencies, positions)?;
-        let mut x = Tensor::f_embedding(&self.embedding, ids, -1, false, false)?;
+        let (mut x, rotation) = self.ends.enter(ids, positions)?;
         for (index, layer) in self.layers.iter().enumerate() {
             x = layer
                 .forward(&x, &rotation, self.trainable, &mut |q, k, v| attend(index, q, k, v))?;
         }
-        self.norm.forward(&x)
+        self.ends.leave(&x)
     }
 
     /// Hidden states `[n, hidden]` to logits `[n, vocab]`.
@@ -166,7 +137,7 @@ impl Decoder {
     /// # Errors
     /// If the operation fails.
     pub fn logits(&self, hidden: &Tensor) -> Result<Tensor, TchError> {
-        hidden.f_linear::<&Tensor>(self.head.as_ref().unwrap_or(&self.embedding), None)
+        self.ends.logits(hidden)
     }
 
     /// Runs the layers over sequences that lie end to end without padding: ids `[sum(lengths)]`, int64. Each token attends to itself
@@ -220,27 +191,12 @@ impl Decoder {
 
     /// A decoder whose weights hold whatever the memory held.
     fn allocate(config: ModelConfig, device: Device) -> Result<Self, ModelError> {
-        let matrix =
-            || Tensor::f_empty([config.vocab_size, config.hidden_size], (Kind::Float, device));
-        let embedding = matrix()?;
-        let head = if config.tie_word_embeddings { None } else { Some(matrix()?) };
+        let ends = Ends::allocate(&config, device)?;
         let layers: Vec<_> = (0..config.layers)
             .map(|_| Layer::allocate(&config, device))
             .collect::<Result<_, _>>()?;
-        let norm = Norm::allocate(config.hidden_size, config.rms_norm_eps, device)?;
-        let frequencies = signed_frequencies(&config)?.f_to_device(device)?;
-        let parameters = named(&embedding, &layers, &norm, head.as_ref());
-        Ok(Self {
-            config,
-            device,
-            embedding,
-            layers,
-            norm,
-            head,
-            frequencies,
-            parameters,
-            trainable: false,
-        })
+        let parameters = named(&ends, &layers);
+        Ok(Self { config, device, ends, layers, parameters, trainable: false })
     }
 
     fn check(&self, weights: &Weights) -> Result<(), ModelError> {
@@ -250,29 +206,29 @@ impl Decoder {
             all.iter().filter(|name| !some.contains(name)).map(|&name| name.to_owned()).collect()
         };
         if own != given {
-            refuse_strangers("published weights", without(&own, &given), without(&given, &own))?;
+            layout::refuse_strangers(
+                "published weights",
+                without(&own, &given),
+                without(&given, &own),
+            )?;
         }
         for ((name, own), (_, given)) in self.parameters.iter().zip(weights.tensors()) {
-            check_shape("published weights", name, own, given)?;
+            layout::check_shape("published weights", name, &own.size(), &given.size())?;
         }
         Ok(())
     }
 
     fn assign(&mut self, at: usize, values: &Tensor, place: &str) -> Result<(), ModelError> {
         let (name, parameter) = &mut self.parameters[at];
-        check_shape(place, name, parameter, values)?;
+        layout::check_shape(place, name, &parameter.size(), &values.size())?;
         tch::no_grad(|| parameter.f_copy_(values))?;
         Ok(())
     }
 }
 
-fn named(
-    embedding: &Tensor,
-    layers: &[Layer],
-    norm: &Norm,
-    head: Option<&Tensor>,
-) -> Vec<(String, Tensor)> {
-    let mut all = vec![("model.embed_tokens.weight".to_owned(), embedding.shallow_clone())];
+fn named(ends: &Ends, layers: &[Layer]) -> Vec<(String, Tensor)> {
+    let own = |(name, tensor): (&str, &Tensor)| (name.to_owned(), tensor.shallow_clone());
+    let mut all: Vec<_> = ends.before().into_iter().map(own).collect();
     for (index, layer) in layers.iter().enumerate() {
         let prefix = layout::layer_prefix(index as i64);
         all.extend(
@@ -282,41 +238,6 @@ fn named(
                 .map(|(name, tensor)| (format!("{prefix}{name}"), tensor.shallow_clone())),
         );
     }
-    all.push(("model.norm.weight".to_owned(), norm.weight().shallow_clone()));
-    all.extend(head.map(|head| ("lm_head.weight".to_owned(), head.shallow_clone())));
+    all.extend(ends.after().map(own));
     all
-}
-
-/// The frequencies twice, negative the first time: the cosine does not see the sign, and the sine takes it along.
-fn signed_frequencies(config: &ModelConfig) -> Result<Tensor, TchError> {
-    let frequencies = config.rope.frequencies(config.head_dim);
-    let signed: Vec<f32> = frequencies
-        .iter()
-        .map(|f| -f)
-        .chain(frequencies.iter().copied())
-        .map(|f| f as f32)
-        .collect();
-    Tensor::f_from_slice(&signed)
-}
-
-fn check_shape(place: &str, name: &str, own: &Tensor, given: &Tensor) -> Result<(), ModelError> {
-    let (expected, found) = (own.size(), given.size());
-    if expected == found {
-        return Ok(());
-    }
-    Err(ModelError::Shape { place: place.to_owned(), tensor: name.to_owned(), expected, found })
-}
-
-fn refuse_strangers(
-    place: &str,
-    missing: Vec<String>,
-    extra: Vec<String>,
-) -> Result<(), ModelError> {
-    if !missing.is_empty() {
-        return Err(ModelError::MissingTensors { place: place.to_owned(), names: missing });
-    }
-    if !extra.is_empty() {
-        return Err(ModelError::ExtraTensors { place: place.to_owned(), names: extra });
-    }
-    Ok(())
 }

@@ -131,6 +131,25 @@ pub enum ModelError {
         /// Why it cannot be had.
         reason: String,
     },
+    /// A budget of memory that the model does not fit into, however many of its layers are streamed.
+    #[error(
+        "{place}: a memory budget of {budget} bytes: at least {least} are needed, {ends} for embedding, norm and head, {layers} to \
+         stream layers, {demand} for the tokens"
+    )]
+    MemoryBudget {
+        /// The model's folder.
+        place: PathBuf,
+        /// Bytes that there are.
+        budget: u64,
+        /// Bytes that would do.
+        least: u64,
+        /// Bytes of embedding, norm and head.
+        ends: u64,
+        /// Bytes of the layer buffers, and of what is read.
+        layers: u64,
+        /// Bytes of keys, values, activations and logits.
+        demand: u64,
+    },
     /// libtorch refused an operation.
     #[error("libtorch: {reason}")]
     Torch {

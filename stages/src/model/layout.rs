@@ -1,6 +1,8 @@
 //! Which tensors a model has: their Hugging Face names and shapes.
 
 use super::ModelConfig;
+#[cfg(feature = "torch")]
+use super::ModelError;
 
 /// Names and shapes of all parameters, in the order of the network; a tied head is not listed.
 pub(crate) fn parameters(config: &ModelConfig) -> Vec<(String, Vec<i64>)> {
@@ -34,7 +36,43 @@ pub(crate) fn is_redundant(config: &ModelConfig, name: &str) -> bool {
         || name.ends_with(".rotary_emb.inv_freq")
 }
 
-fn layer_parameters(config: &ModelConfig) -> Vec<(&'static str, Vec<i64>)> {
+/// Refuses tensors that a model lacks, and such as it does not have.
+#[cfg(feature = "torch")]
+pub(crate) fn refuse_strangers(
+    place: &str,
+    missing: Vec<String>,
+    extra: Vec<String>,
+) -> Result<(), ModelError> {
+    if !missing.is_empty() {
+        return Err(ModelError::MissingTensors { place: place.to_owned(), names: missing });
+    }
+    if !extra.is_empty() {
+        return Err(ModelError::ExtraTensors { place: place.to_owned(), names: extra });
+    }
+    Ok(())
+}
+
+/// Refuses a tensor of another shape than the model's.
+#[cfg(feature = "torch")]
+pub(crate) fn check_shape(
+    place: &str,
+    name: &str,
+    expected: &[i64],
+    found: &[i64],
+) -> Result<(), ModelError> {
+    if expected == found {
+        return Ok(());
+    }
+    Err(ModelError::Shape {
+        place: place.to_owned(),
+        tensor: name.to_owned(),
+        expected: expected.to_vec(),
+        found: found.to_vec(),
+    })
+}
+
+/// Names and shapes of the parameters of a layer, the names without the layer's prefix.
+pub(crate) fn layer_parameters(config: &ModelConfig) -> Vec<(&'static str, Vec<i64>)> {
     let (hidden, inner, head) = (config.hidden_size, config.intermediate_size, config.head_dim);
     let (q, kv) = (config.heads * head, config.kv_heads * head);
     let tensor = |wanted: bool, name, shape: &[i64]| wanted.then(|| (name, shape.to_vec()));

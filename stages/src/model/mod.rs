@@ -22,11 +22,15 @@ pub mod decoder;
 #[cfg(feature = "torch")]
 pub mod device;
 #[cfg(feature = "torch")]
+mod ends;
+#[cfg(feature = "torch")]
 mod layer;
 #[cfg(feature = "torch")]
 pub(crate) mod network;
 #[cfg(feature = "torch")]
 mod packed;
+#[cfg(feature = "torch")]
+pub mod streamed;
 #[cfg(feature = "torch")]
 pub mod weights;
 
@@ -41,5 +45,7 @@ pub use tokenizer::Tokenizer;
 pub use decoder::Decoder;
 #[cfg(feature = "torch")]
 pub use device::DeviceChoice;
+#[cfg(feature = "torch")]
+pub use streamed::StreamedDecoder;
 #[cfg(feature = "torch")]
 pub use weights::{WeightStore, Weights};

@@ -1,0 +1,159 @@
+//! The thread that reads the layers to come while one computes.
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+
+use super::super::ModelError;
+use super::super::device::set_threads_of_this_thread;
+use super::super::layer::Layer;
+use super::reader::Reader;
+use super::upload::Fence;
+
+/// The calling side: buffers go out empty and come back full, in the order of the streamed layers, round and round.
+///
+/// A buffer belongs to one side at a time, so that nothing is locked. Dropping waits for the layer that is being read.
+#[derive(Debug)]
+pub(super) struct Prefetch {
+    /// Closed to end the thread.
+    empty: Option<Sender<Task>>,
+    /// Closed first, so that the thread does not go on with what is queued.
+    full: Option<Receiver<Filled>>,
+    thread: Option<JoinHandle<()>>,
+    /// What the thread reads from.
+    folder: PathBuf,
+    /// The streamed layers.
+    order: Vec<usize>,
+    /// Where in `order` the next buffer goes.
+    next: usize,
+    /// What was asked for and has not been taken, in order.
+    coming: VecDeque<usize>,
+}
+
+struct Task {
+    layer: usize,
+    buffer: Layer,
+    used: Fence,
+}
+
+struct Filled {
+    buffer: Layer,
+    outcome: Result<(), ModelError>,
+}
+
+impl Prefetch {
+    /// Starts to read the first of the layers `order` into `buffers`, each once its fence is past.
+    pub(super) fn start(
+        reader: Reader,
+        order: Vec<usize>,
+        buffers: Vec<(Layer, Fence)>,
+    ) -> Result<Self, ModelError> {
+        let folder = reader.folder().to_owned();
+        let (empty, tasks) = channel();
+        let (filled, full) = channel();
+        let thread = std::thread::Builder::new()
+            .name("weights".to_owned())
+            .spawn(move || fill(reader, &tasks, &filled))
+            .map_err(ModelError::read(&folder))?;
+        let mut prefetch = Self {
+            empty: Some(empty),
+            full: Some(full),
+            thread: Some(thread),
+            folder,
+            order,
+            next: 0,
+            coming: VecDeque::new(),
+        };
+        for (buffer, used) in buffers {
+            prefetch.give_back(buffer, used);
+        }
+        Ok(prefetch)
+    }
+
+    /// Layer `index`, once it has been read.
+    ///
+    /// # Errors
+    /// If it could not be read; the next call reads it again.
+    pub(super) fn take(&mut self, index: usize) -> Result<Layer, ModelError> {
+        if self.coming.front() != Some(&index) {
+            self.turn_to(index)?;
+        }
+        let Filled { buffer, outcome } = self.receive()?;
+        if let Err(error) = outcome {
+            self.give_back(buffer, Fence::default());
+            return Err(error);
+        }
+        Ok(buffer)
+    }
+
+    /// Takes a buffer back, which nothing uses any more once `used` is past, and has the next layer read into it.
+    pub(super) fn give_back(&mut self, buffer: Layer, used: Fence) {
+        let layer = self.order[self.next];
+        self.next = (self.next + 1) % self.order.len();
+        self.coming.push_back(layer);
+        if let Some(empty) = &self.empty {
+            // A thread that is gone is noticed where its answer is missed.
+            let _gone = empty.send(Task { layer, buffer, used });
+        }
+    }
+
+    /// Buffers that are with the thread.
+    pub(super) fn buffers(&self) -> usize {
+        self.coming.len()
+    }
+
+    /// Ends the thread, and returns the buffers that are with it.
+    pub(super) fn into_buffers(mut self) -> Vec<Layer> {
+        let mut buffers = Vec::new();
+        while !self.coming.is_empty()
+            && let Ok(filled) = self.receive()
+        {
+            buffers.push(filled.buffer);
+        }
+        buffers
+    }
+
+    /// A pass was given up, and another begins elsewhere in the order: whatever is on its way is of no use.
+    fn turn_to(&mut self, index: usize) -> Result<(), ModelError> {
+        let mut buffers = Vec::new();
+        while !self.coming.is_empty() {
+            buffers.push(self.receive()?.buffer);
+        }
+        self.next = self.order.iter().position(|layer| *layer == index).unwrap_or(0);
+        for buffer in buffers {
+            self.give_back(buffer, Fence::default());
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self) -> Result<Filled, ModelError> {
+        self.coming.pop_front();
+        let filled = self.full.as_ref().and_then(|full| full.recv().ok());
+        filled.ok_or_else(|| {
+            let ended = std::io::Error::other("the thread that reads the weights has ended");
+            ModelError::read(&self.folder)(ended)
+        })
+    }
+}
+
+impl Drop for Prefetch {
+    fn drop(&mut self) {
+        self.full = None;
+        self.empty = None;
+        if let Some(thread) = self.thread.take() {
+            let _panic = thread.join();
+        }
+    }
+}
+
+/// What the thread does, until one of the channels is closed.
+fn fill(mut reader: Reader, tasks: &Receiver<Task>, filled: &Sender<Filled>) {
+    set_threads_of_this_thread(1);
+    for Task { layer, buffer, used } in tasks {
+        let outcome = reader.read_layer(layer, &buffer, &used);
+        if filled.send(Filled { buffer, outcome }).is_err() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,306 @@
+//! Which layers stay in memory: as many as the budget has room for beside the tokens that are expected.
+
+use super::super::checkpoint::Scratch;
+use super::super::{ModelConfig, layout};
+
+/// Memory that a model may take, on its device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryBudget {
+    /// Bytes for weights, keys and values, activations, and the memory that reading takes.
+    pub bytes: u64,
+    /// Whether the layers to come are read while one computes, into a second buffer. Off, there is one buffer, and a layer more may
+    /// be resident; it is there to be measured against.
+    pub prefetch: bool,
+}
+
+impl MemoryBudget {
+    /// A budget of `bytes`, with prefetch.
+    #[must_use]
+    pub fn of_bytes(bytes: u64) -> Self {
+        Self { bytes, prefetch: true }
+    }
+}
+
+/// Tokens that a model is to have room for, at most; they take memory beside the weights.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Demand {
+    /// Positions that the KV cache has memory for, of all sequences together, padding included. A cache that grows by moving holds its
+    /// old memory meanwhile, which counts too.
+    pub cached: u64,
+    /// Tokens of one forward pass: those of the prompts that are prefilled together.
+    pub pass: u64,
+    /// Rows of one call of `logits`: the sequences that are sampled together.
+    pub rows: u64,
+}
+
+/// Bytes of a float32.
+const FLOAT: u64 = size_of::<f32>() as u64;
+
+impl Demand {
+    /// Bytes of the keys and values, and of the larger of the activations of a pass and the logits.
+    ///
+    /// Activations are those of one layer, in float32: at the widest point of the feed-forward block its gate and up projections with
+    /// what comes of them, beside queries, keys, values and three copies of the residual stream; in attention what is rotated beside what
+    /// it was made from. Logits count three times, for the copies that sampling makes.
+    #[must_use]
+    pub fn bytes(&self, config: &ModelConfig) -> u64 {
+        let [hidden, inner, layers, head_dim] =
+            [config.hidden_size, config.intermediate_size, config.layers, config.head_dim]
+                .map(count);
+        let (q, kv) = (count(config.heads) * head_dim, count(config.kv_heads) * head_dim);
+        let feed_forward = 3 * hidden + 3 * q + 3 * kv + 4 * inner;
+        let attention = 2 * hidden + 6 * q + 6 * kv;
+        let pass = self.pass * (feed_forward.max(attention) + 2 * head_dim);
+        let logits = 3 * self.rows * count(config.vocab_size);
+        FLOAT * (self.cached * layers * 2 * kv + pass.max(logits))
+    }
+}
+
+/// Which layers are resident, and how many buffers the others pass through.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Residency {
+    /// By layer.
+    resident: Vec<bool>,
+    buffers: usize,
+    need: Need,
+}
+
+/// What a model takes, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Need {
+    /// Embedding, final norm and head.
+    pub ends: u64,
+    /// A layer.
+    pub layer: u64,
+    /// The expected tokens.
+    pub demand: u64,
+    /// Pieces of the files on their way into the tensors.
+    pub reading: u64,
+}
+
+impl Need {
+    /// What the model takes with `demand` and the options of `budget`; weights in float32.
+    #[must_use]
+    pub fn of(config: &ModelConfig, budget: MemoryBudget, demand: Demand) -> Self {
+        let layer =
+            layout::layer_parameters(config).iter().map(|(_, shape)| values(shape)).sum::<u64>();
+        let all = count(config.parameter_count());
+        Self {
+            ends: FLOAT * (all - count(config.layers) * layer),
+            layer: FLOAT * layer,
+            demand: demand.bytes(config),
+            // The thread that prefetches has a scratch of its own.
+            reading: Scratch::BYTES * if budget.prefetch { 2 } else { 1 },
+        }
+    }
+
+    /// Bytes with `layers` layers in memory, resident or in a buffer.
+    #[must_use]
+    pub fn with_layers(&self, layers: usize) -> u64 {
+        self.ends + self.demand + self.reading + self.layer * layers as u64
+    }
+}
+
+impl Residency {
+    /// As many resident layers as `budget` has room for (RollPacker, section 4.3): what is left of it beside the ends, the tokens and
+    /// the buffers. A larger budget never gives fewer.
+    ///
+    /// They are spread evenly, so that the reads of neighbouring streamed layers have as much compute as possible between them.
+    ///
+    /// # Errors
+    /// What is needed at least, if the budget is smaller.
+    pub fn of(
+        config: &ModelConfig,
+        budget: MemoryBudget,
+        demand: Demand,
+    ) -> Result<Self, TooSmall> {
+        let need = Need::of(config, budget, demand);
+        let layers = count(config.layers) as usize;
+        let buffers = if budget.prefetch { 2 } else { 1 };
+        let least = need.with_layers(buffers.min(layers));
+        let spare = budget.bytes.checked_sub(least).ok_or(TooSmall { need, least })?;
+        let held = buffers.min(layers) as u64 + spare / need.layer;
+        if held >= layers as u64 {
+            return Ok(Self { resident: vec![true; layers], buffers: 0, need });
+        }
+        let kept = held as usize - buffers;
+        let before = |layer: usize| layer * kept / layers;
+        let resident = (0..layers).map(|layer| before(layer + 1) > before(layer)).collect();
+        Ok(Self { resident, buffers, need })
+    }
+
+    /// Whether layer `index` is resident.
+    #[must_use]
+    pub fn is_resident(&self, index: usize) -> bool {
+        self.resident[index]
+    }
+
+    /// Number of resident layers.
+    #[must_use]
+    pub fn resident(&self) -> usize {
+        self.resident.iter().filter(|resident| **resident).count()
+    }
+
+    /// The layers that are not resident, in the order of the network.
+    pub fn streamed(&self) -> impl Iterator<Item = usize> {
+        self.resident
+            .iter()
+            .enumerate()
+            .filter_map(|(index, resident)| (!resident).then_some(index))
+    }
+
+    /// Buffers that streamed layers pass through; none if all are resident.
+    #[must_use]
+    pub fn buffers(&self) -> usize {
+        self.buffers
+    }
+
+    /// Bytes that the model takes, the expected tokens included.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.need.with_layers(self.resident() + self.buffers)
+    }
+
+    /// What the bytes are for.
+    #[must_use]
+    pub fn need(&self) -> Need {
+        self.need
+    }
+}
+
+/// A budget that does not hold the ends, the tokens and the buffers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooSmall {
+    /// What the model takes.
+    pub need: Need,
+    /// The smallest budget that would do, in bytes.
+    pub least: u64,
+}
+
+fn values(shape: &[i64]) -> u64 {
+    shape.iter().map(|&size| count(size)).product()
+}
+
+/// Sizes of a configuration are above 0.
+fn count(size: i64) -> u64 {
+    size.unsigned_abs()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::super::tests::config;
+    use super::*;
+
+    fn residency(layers: i64, held: u64, prefetch: bool) -> Residency {
+        let config = config(layers);
+        let budget = MemoryBudget { bytes: 0, prefetch };
+        let bytes = Need::of(&config, budget, Demand::default()).with_layers(held as usize);
+        Residency::of(&config, MemoryBudget { bytes, prefetch }, Demand::default()).unwrap()
+    }
+
+    fn check(layers: i64, held: u64, resident: &[usize], buffers: usize) {
+        let found = residency(layers, held, true);
+        let indices: Vec<usize> =
+            (0..layers as usize).filter(|&index| found.is_resident(index)).collect();
+        assert_eq!((indices.as_slice(), found.buffers()), (resident, buffers));
+    }
+
+    #[test]
+    fn resident_layers_are_spread_evenly() {
+        check(6, 2, &[], 2);
+        check(6, 3, &[5], 2);
+        check(6, 4, &[2, 5], 2);
+        check(6, 5, &[1, 3, 5], 2);
+        check(6, 6, &[0, 1, 2, 3, 4, 5], 0);
+        check(6, 60, &[0, 1, 2, 3, 4, 5], 0);
+        check(8, 4, &[3, 7], 2);
+    }
+
+    #[test]
+    fn without_prefetch_one_buffer_is_a_layer_more() {
+        let found = residency(6, 3, false);
+        assert_eq!((found.resident(), found.buffers()), (2, 1));
+        assert_eq!(residency(6, 3, true).resident(), 1);
+    }
+
+    #[test]
+    fn a_model_of_few_layers_needs_no_buffers() {
+        check(1, 1, &[0], 0);
+        check(2, 2, &[0, 1], 0);
+    }
+
+    #[test]
+    fn a_budget_that_is_too_small_says_what_would_do() {
+        let config = config(6);
+        let demand = Demand { cached: 100, pass: 10, rows: 4 };
+        let refused = Residency::of(&config, MemoryBudget::of_bytes(1000), demand).unwrap_err();
+        let least = MemoryBudget::of_bytes(refused.least);
+        assert_eq!(Residency::of(&config, least, demand).unwrap().resident(), 0);
+        let less = MemoryBudget::of_bytes(refused.least - 1);
+        assert_eq!(Residency::of(&config, less, demand).unwrap_err(), refused);
+    }
+
+    #[test]
+    fn sizes_are_those_of_the_configuration() {
+        let config = config(6);
+        let need = Need::of(&config, MemoryBudget::of_bytes(0), Demand::default());
+        assert_eq!(need.ends + 6 * need.layer, 4 * config.parameter_count() as u64);
+        let kv = |cached| Demand { cached, ..Demand::default() }.bytes(&config);
+        assert_eq!(kv(10), 10 * 4 * 2 * (config.layers * config.kv_heads * config.head_dim) as u64);
+    }
+
+    fn any_demand() -> impl Strategy<Value = Demand> {
+        (0..5000_u64, 0..500_u64, 0..100_u64).prop_map(|(cached, pass, rows)| Demand {
+            cached,
+            pass,
+            rows,
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn more_budget_never_keeps_fewer_and_none_is_overdrawn(
+            layers in 1..40_i64,
+            bytes in 0..6_000_000_u64,
+            more in 0..500_000_u64,
+            prefetch: bool,
+            demand in any_demand(),
+        ) {
+            let config = config(layers);
+            let of = |bytes| Residency::of(&config, MemoryBudget { bytes, prefetch }, demand);
+            let Ok(small) = of(bytes) else { return Ok(()) };
+            let large = of(bytes + more).unwrap();
+            prop_assert!(small.bytes() <= bytes);
+            prop_assert!(large.resident() >= small.resident());
+            prop_assert_eq!(small.streamed().count() + small.resident(), layers as usize);
+            // A layer more would not have fitted.
+            prop_assert!(small.buffers() == 0 || small.bytes() + small.need().layer > bytes);
+        }
+
+        #[test]
+        fn more_tokens_never_keep_more(demand in any_demand(), more in any_demand()) {
+            let config = config(12);
+            let both = Demand {
+                cached: demand.cached + more.cached,
+                pass: demand.pass + more.pass,
+                rows: demand.rows + more.rows,
+            };
+            let of = |demand| Residency::of(&config, MemoryBudget::of_bytes(5_000_000), demand);
+            if let (Ok(fewer), Ok(more)) = (of(demand), of(both)) {
+                prop_assert!(more.resident() <= fewer.resident());
+            }
+        }
+
+        #[test]
+        fn streamed_layers_are_never_bunched(layers in 3..40_i64, held in 2..40_u64) {
+            let found = residency(layers, held, true);
+            let resident: Vec<usize> =
+                (0..layers as usize).filter(|&index| found.is_resident(index)).collect();
+            let gaps = resident.windows(2).map(|pair| pair[1] - pair[0]);
+            let (least, most) = gaps.fold((usize::MAX, 0), |(a, b), gap| (a.min(gap), b.max(gap)));
+            prop_assert!(resident.len() < 2 || most - least <= 1);
+        }
+    }
+}
