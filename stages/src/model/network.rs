@@ -2,7 +2,7 @@
 
 use tch::{Device, TchError, Tensor};
 
-use super::layer::Attend;
+pub(crate) use super::layer::Attend;
 use super::{Decoder, ModelConfig};
 
 /// A decoder-only transformer that is run, not trained: resident as [`Decoder`] is, or larger than the memory that it may take.

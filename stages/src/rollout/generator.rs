@@ -10,6 +10,7 @@ use super::sampler::{Sampled, Sampler};
 use super::scheduler::{Copy, Prefix, Scheduler};
 use super::sequence::{Draw, Sequence};
 use crate::model::network::Network;
+use crate::model::streamed::Demand;
 
 /// Tokens that one forward pass ahead of decoding takes at most, unless a single prefix is longer; bounds its memory.
 const PREFILL_TOKENS: usize = 4096;
@@ -36,6 +37,17 @@ pub(crate) struct Capacity {
     pub(crate) kv_cache_tokens: usize,
     /// Tokens of the longest sequence.
     pub(crate) token_limit: usize,
+}
+
+impl Capacity {
+    /// What a network is to have room for beside its weights: the cache at its largest and what it had before it grew to that, prompts
+    /// that are computed together, and sequences that are sampled together.
+    pub(crate) fn demand(&self) -> Demand {
+        let Self { max_running, kv_cache_tokens, token_limit } = *self;
+        let pass = PREFILL_TOKENS.max(token_limit).min(kv_cache_tokens);
+        let cached = 2 * max_running.saturating_mul(token_limit);
+        Demand { cached: cached as u64, pass: pass as u64, rows: max_running as u64 }
+    }
 }
 
 /// What taking up sequences cost.

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::bytes::Bytes;
 use super::{ChatServer, ChatServerOptions, SharedChat};
 use crate::fields::fields;
 use crate::reward::registry::read;
@@ -23,6 +24,9 @@ pub struct TorchChatOptions {
     pub device: String,
     /// Threads that its torch operations use on its own thread.
     pub threads: usize,
+    /// Memory for weights and answers under way; layers that it has no room for are read from the files at every pass, while those before
+    /// them compute. Without it the whole model is held in memory.
+    pub memory_budget: Option<Bytes>,
     /// Answers that are generated at once.
     pub max_running: usize,
     /// Tokens, prompts included, that the answers under way may hold in the KV cache together. Beyond, answers are computed again.
@@ -39,6 +43,7 @@ impl Default for TorchChatOptions {
             model_path: PathBuf::new(),
             device: "auto".to_owned(),
             threads: 1,
+            memory_budget: None,
             max_running: 8,
             kv_cache_tokens: 16_384,
             colocated: false,

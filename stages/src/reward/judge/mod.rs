@@ -1,5 +1,6 @@
 //! A language model that says how good a response is.
 
+mod bytes;
 mod chat;
 mod engine;
 mod server;
@@ -12,6 +13,7 @@ mod votes;
 use futures::future::try_join_all;
 use serde::{Deserialize, Serialize};
 
+pub use bytes::{Bytes, NotBytes};
 pub use chat::{Chat, JudgeSampling, SharedChat};
 pub(super) use engine::Chats;
 pub use engine::TorchChatOptions;

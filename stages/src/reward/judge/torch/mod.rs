@@ -29,7 +29,9 @@ use self::weights::Weights;
 use super::TorchChatOptions;
 use super::chat::{Chat, JudgeSampling};
 use crate::model::device::set_threads_of_this_thread;
-use crate::model::{ChatTemplate, DeviceChoice, Message, ModelConfig, PromptEncoder, Tokenizer};
+use crate::model::{
+    ChatTemplate, DeviceChoice, Message, ModelConfig, ModelError, PromptEncoder, Tokenizer,
+};
 use crate::reward::{RegistryError, RewardError};
 use crate::rollout::generator::Capacity;
 use crate::rollout::guests::{Guest, Guests, Tenant};
@@ -59,23 +61,19 @@ impl TorchChat {
     pub fn open(options: &TorchChatOptions) -> Result<Self, RegistryError> {
         options.check()?;
         let folder = &options.model_path;
-        let refuse =
-            |error: crate::model::ModelError| RegistryError::Start(format!("the judge: {error}"));
         let device = options.device.parse::<DeviceChoice>().and_then(DeviceChoice::resolve);
-        let device = device.map_err(|error| RegistryError::Option {
-            key: "device".to_owned(),
-            reason: error.to_string(),
-        })?;
+        let device = device.map_err(refuse)?;
         let config = ModelConfig::from_folder(folder).map_err(refuse)?;
         let encoder = PromptEncoder {
             tokenizer: Arc::new(Tokenizer::from_folder(folder).map_err(refuse)?),
             template: ChatTemplate::from_folder(folder).map_err(refuse)?,
         };
-        let weights = Weights::load(options, device).map_err(refuse)?;
+        let capacity = options.capacity(&config);
+        let weights = Weights::load(options, capacity, device).map_err(refuse)?;
         let mut model = Model {
             folder: folder.clone(),
             encoder,
-            capacity: options.capacity(&config),
+            capacity,
             vocab_size: i32::try_from(config.vocab_size).unwrap_or(i32::MAX),
             share: options.share(),
             weights: Mutex::new(weights),
@@ -187,6 +185,11 @@ impl Model {
 
 impl Guest for Model {
     fn tenant(&self, wake: Waker) -> Option<Box<dyn Tenant>> {
+        let can_be_shared =
+            self.weights.lock().unwrap_or_else(PoisonError::into_inner).can_be_shared();
+        if !can_be_shared && self.questions.is_hosted() {
+            return None;
+        }
         match self.answering(Some(wake)) {
             Ok(answering) => Some(Box::new(answering)),
             Err(error) => {
@@ -208,6 +211,16 @@ impl Drop for Model {
             let _panic = thread.join();
         }
     }
+}
+
+/// An error of opening a model, as one of the option that asked for it.
+fn refuse(error: ModelError) -> RegistryError {
+    let key = match error {
+        ModelError::Device { .. } => "device",
+        ModelError::MemoryBudget { .. } => "memory_budget",
+        _ => "model_path",
+    };
+    RegistryError::Option { key: key.to_owned(), reason: error.to_string() }
 }
 
 /// The key of an answer's random numbers: another for every prompt and seed.

@@ -121,7 +121,7 @@ impl Questions {
         self.wake(state);
     }
 
-    #[cfg(test)]
+    /// Whether an instance answers.
     pub(super) fn is_hosted(&self) -> bool {
         !self.lock().hosts.is_empty()
     }

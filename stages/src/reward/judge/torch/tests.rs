@@ -16,6 +16,7 @@ use super::questions::{Answer, Questions, Reply};
 use super::*;
 use crate::model::network::Network;
 use crate::model::{Decoder, WeightStore};
+use crate::reward::judge::Bytes;
 use crate::reward::{Context, ErrorKind, Made, Registry, Reward, Sample};
 use crate::rollout::torch::{TorchEngine, TorchEngineConfig};
 use crate::rollout::{Request, RolloutEngine, RolloutEvent};
@@ -82,6 +83,32 @@ async fn greedy_answers_are_those_of_the_engine() {
         assert!(!answer.is_empty());
         assert_eq!(answer, by_engine(&folder, prompt, GREEDY.max_tokens), "{prompt}");
     }
+}
+
+/// As `folder`, with a budget in which no layer of it is resident.
+fn streamed(folder: &Folder) -> TorchChatOptions {
+    let small = TorchChatOptions { max_running: 2, kv_cache_tokens: 200, ..options(folder) };
+    let tight = TorchChatOptions { memory_budget: Some(Bytes(1)), ..small.clone() };
+    let error = TorchChat::open(&tight).err().unwrap().to_string();
+    assert!(error.starts_with("`memory_budget`: "), "{error}");
+    let (_, least) = error.split_once("at least ").unwrap();
+    let least = least.split(' ').next().unwrap().parse().unwrap();
+    TorchChatOptions { memory_budget: Some(Bytes(least)), ..small }
+}
+
+#[tokio::test]
+async fn a_model_larger_than_its_budget_answers_alike() {
+    let folder = babbler();
+    let whole = open(&folder);
+    let chat = TorchChat::open(&streamed(&folder)).unwrap();
+    let sampling = JudgeSampling { temperature: 1.0, ..GREEDY };
+    let messages: Vec<_> = (0..6).map(|n| [message(&format!("question {n}"))]).collect();
+    let ask = |chat: &TorchChat| {
+        let chat = chat.clone();
+        let messages = messages.clone();
+        async move { join_all(messages.iter().map(|own| chat.complete(own, &sampling))).await }
+    };
+    assert_eq!(ask(&chat).await, ask(&whole).await);
 }
 
 #[tokio::test]
@@ -163,12 +190,16 @@ fn options_are_refused_by_name() {
         json!({"max_tokens": 1024}),
         "`max_tokens`: expected 1 to 1023, of a context of 1024, found 1024",
     );
+    assert!(
+        refused(json!({"memory_budget": "much"}))
+            .ends_with("expected a number of bytes, or a text such as `1.5GiB`, found `much`")
+    );
     check(
         json!({"device": "gpu"}),
         "`device`: device `gpu`: expected auto, cpu, cuda or cuda:INDEX",
     );
     assert!(refused(json!({"modelpath": "x"})).starts_with("`modelpath`: unknown field"));
-    assert!(refused(json!({"model_path": "/nowhere"})).starts_with("the judge: cannot read"));
+    assert!(refused(json!({"model_path": "/nowhere"})).starts_with("`model_path`: cannot read"));
 }
 
 #[test]

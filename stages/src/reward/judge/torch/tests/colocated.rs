@@ -155,6 +155,23 @@ fn two_instances_share_the_judge() {
 }
 
 #[test]
+fn a_model_larger_than_its_budget_is_a_guest_of_one_instance() {
+    let folder = speaker(CHAIN);
+    let options = TorchChatOptions { colocated: true, ..streamed(&folder) };
+    let models = Models::default();
+    let chat = models.open(options).unwrap();
+    let mut actor = Actor::start(2);
+    actor.engine.host(&models.guests());
+    assert_eq!(asked(&chat, 12)(), vec![CHAIN; 12]);
+    let mut hosting = actor.engine.hosting();
+    actor.place(0);
+    assert_eq!(asked(&chat, 3)(), vec![CHAIN; 3]);
+    assert_eq!(actor.engine.statistics()[1].guest_tokens, 0);
+    drop(actor);
+    assert!(hosting.take().tokens >= 12 * CHAIN.len() as u64);
+}
+
+#[test]
 fn guests_of_instances_that_are_given_up_are_answered() {
     let (chat, guests, _folder) = guest(CHAIN, 2);
     let mut actor = Actor::start(2);
