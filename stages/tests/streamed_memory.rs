@@ -15,7 +15,7 @@ const MEGABYTE: u64 = 1 << 20;
 const BUDGET: u64 = 60 * MEGABYTE;
 /// What is not weights, tokens or pieces of files: the thread's stack, working memory of the matrix kernels, what malloc does not give
 /// back, names and offsets of the tensors.
-const SLACK: u64 = 6 * MEGABYTE;
+const SLACK: u64 = 4 * MEGABYTE;
 const TOKENS: i64 = 128;
 
 /// 200 MB in float32, 16 MB a layer.
@@ -129,11 +129,9 @@ fn a_model_of_200_mb_runs_in_60() {
     // Kernels and libraries are loaded by a model of one layer, whose memory is part of what was before.
     let _warm = resident(small.path());
     let (taken, (logits, held, layers)) = growth(|| streamed(large.path()));
-    println!("{taken} bytes more for weights of {held}, {layers} layer(s) resident");
     assert_eq!(layers, 1);
-    assert!(taken <= BUDGET + SLACK, "{taken} bytes");
+    assert!(taken <= BUDGET + SLACK, "{taken} bytes, {held} of them weights");
     let (taken, expected) = growth(|| resident(large.path()));
-    println!("{taken} bytes more for the resident model");
     assert!(taken > 120 * MEGABYTE, "{taken} bytes are less than the weights: not measured");
     assert!(logits.equal(&expected));
 }

@@ -17,7 +17,7 @@ pub(super) enum Buffers {
     #[default]
     None,
     /// A layer is read when it is to compute.
-    OnDemand(Layer),
+    OnDemand(Box<Layer>),
     /// A thread reads ahead.
     Prefetch(Prefetch),
 }
@@ -31,7 +31,7 @@ impl Buffers {
     ) -> Result<Self, ModelError> {
         match layers.len() {
             0 => Ok(Self::None),
-            1 => Ok(Self::OnDemand(layers.remove(0).0)),
+            1 => Ok(Self::OnDemand(Box::new(layers.remove(0).0))),
             _ => {
                 let order = residency.streamed().collect();
                 Ok(Self::Prefetch(Prefetch::start(reader()?, order, layers)?))
@@ -52,7 +52,7 @@ impl Buffers {
     pub(super) fn into_layers(self) -> Vec<Layer> {
         match self {
             Self::None => Vec::new(),
-            Self::OnDemand(layer) => vec![layer],
+            Self::OnDemand(layer) => vec![*layer],
             Self::Prefetch(prefetch) => prefetch.into_buffers(),
         }
     }

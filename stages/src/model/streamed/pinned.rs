@@ -10,8 +10,8 @@
 //! - *Copy before compute.* The reading thread waits for our stream before it hands the buffer over ([`Pinned::finish`]), so that whatever
 //!   is launched afterwards, on whichever stream, sees the weights; nor is a tensor freed while it is copied into.
 //!
-//! tch has no handle of torch's stream and no call to change it, so that torch works on its default stream: the legacy default stream of the
-//! device's primary context, which is what cudarc calls the default stream of its context.
+//! tch has no handle of torch's stream and no call to change it, so that torch works on its default stream: the legacy default stream
+//! of the device's primary context, which is what cudarc calls the default stream of its context.
 //!
 //! This compiles without CUDA and looks for the driver when it is first used. It has not been run on a device yet.
 

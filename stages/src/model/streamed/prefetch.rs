@@ -103,6 +103,12 @@ impl Prefetch {
         self.coming.len()
     }
 
+    /// The layers that are on their way, in order.
+    #[cfg(test)]
+    pub(super) fn coming(&self) -> impl Iterator<Item = usize> {
+        self.coming.iter().copied()
+    }
+
     /// Ends the thread, and returns the buffers that are with it.
     pub(super) fn into_buffers(mut self) -> Vec<Layer> {
         let mut buffers = Vec::new();
