@@ -3,6 +3,8 @@
 #[doc(hidden)]
 pub mod cli;
 pub mod drift;
+#[cfg(feature = "torch")]
+pub mod hosted;
 pub mod pipeline;
 pub mod profile;
 pub mod progress;

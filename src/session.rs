@@ -23,6 +23,7 @@ use rollpacker_stages::model::{
 };
 use rollpacker_stages::reward::{Registry, Reward, Router};
 use rollpacker_stages::rollout::Policy;
+use rollpacker_stages::rollout::guests::Guests;
 use rollpacker_stages::rollout::lengths::Lengths;
 use rollpacker_stages::rollout::sampling::Sampling;
 use rollpacker_stages::rollout::torch::{TorchEngine, TorchEngineConfig};
@@ -31,6 +32,7 @@ use rollpacker_stages::train::{Metrics, Trainer};
 use tch::Device;
 
 use crate::drift::{Monitor, Monitored};
+use crate::hosted::Hosted;
 use crate::pipeline::{Pipeline, PromptSource, Time};
 use crate::prompts::{LeftOut, PromptReader};
 use crate::recipe::Recipe;
@@ -50,6 +52,8 @@ pub struct Session {
     advantage: Rc<dyn Advantage>,
     rewards: tokio::runtime::Runtime,
     rewards_checked: Cell<bool>,
+    /// Judges that share the instances of the engine that trains.
+    guests: Guests,
     monitor: Option<Rc<RefCell<Monitor>>>,
 }
 
@@ -134,6 +138,7 @@ impl Session {
             device,
             rewards,
             rewards_checked: Cell::new(false),
+            guests: registry.guests(),
         })
     }
 
@@ -208,10 +213,13 @@ impl Session {
             validated(&metrics);
             finished.warm_start = Some(metrics);
         }
-        let engine = self.engine_options(sampling(&self.recipe), true)?.start()?;
+        let mut engine = self.engine_options(sampling(&self.recipe), true)?.start()?;
+        engine.host(&self.guests);
         let live = engine.live();
         let observer =
             Monitored { observer, monitor: self.monitor.clone(), live: move || live.take() };
+        let hosting = (!self.guests.is_empty()).then(|| engine.hosting());
+        let observer = Hosted { observer, hosting };
         self.pipeline(engine, &trainer, validator.as_ref(), initial, stop)?.run(observer)?;
         if let Some(monitor) = &self.monitor {
             monitor.borrow().finish()?;

@@ -99,6 +99,16 @@ impl Decoder {
         }
     }
 
+    /// Another handle of the same weights, to run on another thread: what is written through one is seen through all.
+    #[must_use]
+    pub fn share(&self) -> Self {
+        let layers: Vec<Layer> = self.layers.iter().map(Layer::share).collect();
+        let ends = self.ends.share();
+        let parameters = named(&ends, &layers);
+        let (config, device) = (self.config.clone(), self.device);
+        Self { config, device, ends, layers, parameters, trainable: self.trainable }
+    }
+
     /// Runs the layers over `n` tokens, whichever sequences they belong to: ids `[n]` and positions `[n]`, both int64.
     ///
     /// `attend(layer, q, k, v)` computes the attention: q `[n, heads, head_dim]`, k and v `[n, kv_heads, head_dim]`, rotated already,

@@ -30,6 +30,16 @@ impl Ends {
         })
     }
 
+    /// Another handle of the same memory.
+    pub(crate) fn share(&self) -> Self {
+        Self {
+            embedding: self.embedding.shallow_clone(),
+            norm: self.norm.share(),
+            head: self.head.as_ref().map(Tensor::shallow_clone),
+            frequencies: self.frequencies.shallow_clone(),
+        }
+    }
+
     /// The parameters before the layers, by their names.
     pub(crate) fn before(&self) -> [(&'static str, &Tensor); 1] {
         [("model.embed_tokens.weight", &self.embedding)]

@@ -102,6 +102,20 @@ impl Layer {
         all
     }
 
+    /// Another handle of the same memory.
+    pub(crate) fn share(&self) -> Self {
+        Self {
+            heads: self.heads,
+            input_norm: self.input_norm.share(),
+            qkv: self.qkv.share(),
+            qk_norm: self.qk_norm.as_ref().map(|(query, key)| (query.share(), key.share())),
+            output: self.output.share(),
+            post_norm: self.post_norm.share(),
+            gate_up: self.gate_up.share(),
+            down: self.down.share(),
+        }
+    }
+
     /// `[n, hidden] -> [n, hidden]`. `trainable` says that gradients may be wanted for the parameters.
     pub(crate) fn forward(
         &self,
@@ -158,6 +172,11 @@ impl Linear {
         Ok(Self { weight: rows(&self.weight)?, bias: self.bias.as_ref().map(rows).transpose()? })
     }
 
+    fn share(&self) -> Self {
+        let bias = self.bias.as_ref().map(Tensor::shallow_clone);
+        Self { weight: self.weight.shallow_clone(), bias }
+    }
+
     fn parameters<'a>(&'a self, name: &str, into: &mut Vec<(String, &'a Tensor)>) {
         into.push((format!("{name}.weight"), &self.weight));
         into.extend(self.bias.as_ref().map(|bias| (format!("{name}.bias"), bias)));
@@ -193,6 +212,11 @@ impl<const N: usize> Stacked<N> {
         Ok(Self { whole, parts, outputs })
     }
 
+    fn share(&self) -> Self {
+        let parts = self.parts.each_ref().map(Linear::share);
+        Self { whole: self.whole.share(), parts, outputs: self.outputs }
+    }
+
     fn forward(&self, x: &Tensor, trainable: bool) -> Result<[Tensor; N], TchError> {
         if trainable {
             return try_array(self.parts.iter().map(|part| part.forward(x)));
@@ -204,6 +228,10 @@ impl<const N: usize> Stacked<N> {
 impl Norm {
     pub(crate) fn allocate(size: i64, eps: f64, device: Device) -> Result<Self, TchError> {
         Ok(Self { weight: Tensor::f_empty([size], (Kind::Float, device))?, eps })
+    }
+
+    pub(crate) fn share(&self) -> Self {
+        Self { weight: self.weight.shallow_clone(), eps: self.eps }
     }
 
     pub(crate) fn weight(&self) -> &Tensor {

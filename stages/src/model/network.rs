@@ -2,7 +2,7 @@
 
 use tch::{Device, TchError, Tensor};
 
-use super::layer::Attend;
+pub(crate) use super::layer::Attend;
 use super::{Decoder, ModelConfig};
 
 /// A decoder-only transformer that is run, not trained: resident as [`Decoder`] is, or larger than the memory that it may take.
@@ -47,5 +47,28 @@ impl Network for Decoder {
 
     fn logits(&mut self, hidden: &Tensor) -> Result<Tensor, TchError> {
         Self::logits(self, hidden)
+    }
+}
+
+impl Network for Box<dyn Network> {
+    fn config(&self) -> &ModelConfig {
+        self.as_ref().config()
+    }
+
+    fn device(&self) -> Device {
+        self.as_ref().device()
+    }
+
+    fn forward(
+        &mut self,
+        ids: &Tensor,
+        positions: &Tensor,
+        attend: &mut Attend<'_>,
+    ) -> Result<Tensor, TchError> {
+        self.as_mut().forward(ids, positions, attend)
+    }
+
+    fn logits(&mut self, hidden: &Tensor) -> Result<Tensor, TchError> {
+        self.as_mut().logits(hidden)
     }
 }

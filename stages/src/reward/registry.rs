@@ -9,7 +9,7 @@ use crate::fields::fields;
 
 use super::group::SharedGroupReward;
 use super::http::HttpReward;
-use super::judge::Judge;
+use super::judge::{Chats, Judge};
 use super::math::verl::{Gsm8k, MathDapo, MathReward, SearchR1};
 use super::process::ProcessReward;
 use super::{
@@ -84,6 +84,7 @@ impl RegistryError {
 #[derive(Clone, Default)]
 pub struct Registry {
     makers: BTreeMap<String, Maker>,
+    chats: Chats,
 }
 
 #[derive(Clone)]
@@ -96,7 +97,12 @@ impl Registry {
     /// The rewards that come with the project.
     #[must_use]
     pub fn builtin() -> Self {
-        Self::default()
+        let chats = Chats::default();
+        let judge = {
+            let chats = chats.clone();
+            move |options| Judge::made_with(&chats, options)
+        };
+        Self { chats, ..Self::default() }
             .with("code", Code::make)
             .with("exact", |exact: Exact| Ok(exact))
             .with("f1", |f1: F1| Ok(f1))
@@ -115,7 +121,7 @@ impl Registry {
             .with("math_dapo", |reward: MathDapo| Ok(reward))
             .with("search_r1_em", |_: NoOptions| Ok(SearchR1 { substring: false }))
             .with("search_r1_subem", |_: NoOptions| Ok(SearchR1 { substring: true }))
-            .with("judge", Judge::from_options)
+            .with("judge", judge)
             .with("http", HttpReward::new)
             .with("process", ProcessReward::new)
     }
@@ -148,6 +154,14 @@ impl Registry {
         let make = Arc::new(move |options| make(read(options)?));
         self.makers.insert(name.to_owned(), Maker { options: fields::<O>(), make });
         self
+    }
+
+    /// The judges in process that it has made to share an engine's instances; an engine runs them once it
+    /// [hosts](crate::rollout::torch::TorchEngine::host) this.
+    #[cfg(feature = "torch")]
+    #[must_use]
+    pub fn guests(&self) -> crate::rollout::guests::Guests {
+        self.chats.guests()
     }
 
     /// The names that there are, in order.

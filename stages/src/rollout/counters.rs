@@ -16,17 +16,14 @@ pub(super) struct Counters {
     preemptions: AtomicU64,
     busy_ns: AtomicU64,
     running_slot_ns: AtomicU64,
+    guest_tokens: AtomicU64,
+    guest_ns: AtomicU64,
     pub(super) iterations: Iterations,
 }
 
 impl Counters {
     pub(super) fn prefilled(&self, tokens: usize) {
         add(&self.prefill_tokens, tokens as u64);
-    }
-
-    /// Tokens that [`prefilled`](Self::prefilled) was told of.
-    pub(super) fn prefill_tokens(&self) -> u64 {
-        self.prefill_tokens.load(Ordering::Relaxed)
     }
 
     pub(super) fn preempted(&self, responses: usize) {
@@ -40,6 +37,12 @@ impl Counters {
         add(&self.running_slot_ns, rows as u64 * time.0);
     }
 
+    /// Guests took `tokens`, and `time` of the actor's.
+    pub(super) fn hosted(&self, tokens: usize, time: Nanos) {
+        add(&self.guest_tokens, tokens as u64);
+        add(&self.guest_ns, time.0);
+    }
+
     pub(super) fn read(&self, slots: usize) -> InstanceStatistics {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         InstanceStatistics {
@@ -50,6 +53,8 @@ impl Counters {
             preemptions: get(&self.preemptions),
             busy_ns: get(&self.busy_ns),
             running_slot_ns: get(&self.running_slot_ns),
+            guest_tokens: get(&self.guest_tokens),
+            guest_ns: get(&self.guest_ns),
         }
     }
 }

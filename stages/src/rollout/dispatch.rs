@@ -57,6 +57,11 @@ impl<T> Dispatch<T> {
         }
     }
 
+    /// How many instances take responses.
+    pub(super) fn placed(&self) -> usize {
+        self.placed
+    }
+
     /// Takes up a response; where it goes, unless it is held.
     pub(super) fn send(&mut self, id: SampleId, response: T) -> Option<Route<T>> {
         let place = self.places.entry(id).or_insert(Place { instance: None, aborted: false });

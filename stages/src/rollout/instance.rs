@@ -1,34 +1,31 @@
-//! One instance of the torch engine: a decoder, its KV cache and its running batch, on a thread of their own.
+//! One instance of the torch engine: a generator of the policy, on a thread of its own.
 
 use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rollpacker_dataflow::clock::{Clock, Nanos};
-use rollpacker_dataflow::step::{PolicyVersion, SampleId};
-use tch::{TchError, Tensor};
+use rollpacker_dataflow::step::SampleId;
 
 use super::counters::Counters;
+use super::generator::{Ended, Generator, GeneratorError};
+use super::guests::Lodger;
 use super::iterations::Busy;
-use super::kv_cache::KvCache;
 use super::options::Detokenize;
-use super::sampler::{Sampled, Sampler};
-use super::sampling::Sampling;
-use super::scheduler::{Copy, Prefix, Scheduler};
-use super::sequence::{Draw, Sequence};
+use super::sequence::Sequence;
 use super::{Completion, FinishReason, Policy, RolloutError, Waker};
 use crate::model::{Decoder, WeightStore};
 
-/// Tokens that one forward pass ahead of decoding takes at most, unless a single prefix is longer; bounds its memory.
-const PREFILL_TOKENS: usize = 4096;
-
 /// What the engine tells an instance; carried out in order, between decode iterations.
-#[derive(Debug)]
 pub(super) enum Command {
     Load(Policy),
     Generate(Vec<Sequence>),
     Abort(SampleId),
-    /// Give everything back, and the memory of the cache.
+    /// Give everything back, and the memory of the cache; guests leave.
     HandOver,
+    /// Take these in beside those that are there.
+    Host(Vec<Lodger>),
+    /// See whether a guest has something to do.
+    Look,
 }
 
 /// What an instance tells the engine.
@@ -76,10 +73,8 @@ impl Reports {
 /// Why an instance cannot go on.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Fault {
-    #[error("{}", .0.to_string().lines().next().unwrap_or_default())]
-    Torch(#[from] TchError),
-    #[error("the log-probability of a token of {0} is not finite")]
-    NotFinite(SampleId),
+    #[error(transparent)]
+    Generator(#[from] GeneratorError),
     #[error(transparent)]
     Rollout(#[from] RolloutError),
 }
@@ -97,20 +92,15 @@ impl Fault {
 /// The state of an instance; all of it belongs to its thread.
 pub(super) struct Instance {
     pub(super) number: u32,
-    pub(super) decoder: Decoder,
+    pub(super) generator: Generator<Decoder>,
     pub(super) weights: WeightStore,
-    pub(super) cache: KvCache,
-    pub(super) sampling: Sampling,
-    pub(super) sampler: Sampler,
-    pub(super) scheduler: Scheduler,
-    /// Policy whose weights the decoder has.
-    pub(super) version: PolicyVersion,
     pub(super) detokenize: Detokenize,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) counters: Arc<Counters>,
     pub(super) commands: Receiver<Command>,
     pub(super) reports: Reports,
     pub(super) busy: Busy,
+    pub(super) lodgers: Vec<Lodger>,
 }
 
 impl Instance {
@@ -118,7 +108,11 @@ impl Instance {
     pub(super) fn run(mut self) -> Result<(), Fault> {
         let _no_grad = tch::no_grad_guard();
         while self.follow_commands()? {
-            self.iterate()?;
+            let acts = !self.generator.is_idle();
+            if acts {
+                self.iterate()?;
+            }
+            self.host(acts);
         }
         Ok(())
     }
@@ -126,9 +120,9 @@ impl Instance {
     /// Carries out the commands that have arrived, and waits for one if there is nothing else to do. False if the engine is gone.
     fn follow_commands(&mut self) -> Result<bool, Fault> {
         loop {
-            let idle = self.scheduler.is_idle();
+            let idle = self.generator.is_idle();
             self.busy.set(!idle);
-            let next = if idle {
+            let next = if idle && self.lodgers.iter_mut().all(Lodger::is_idle) {
                 self.commands.recv().map_err(Into::into)
             } else {
                 self.commands.try_recv()
@@ -145,190 +139,90 @@ impl Instance {
         match command {
             Command::Load(policy) => self.load(policy)?,
             Command::Generate(sequences) => {
-                sequences.into_iter().for_each(|sequence| self.scheduler.push(sequence))
+                sequences.into_iter().for_each(|sequence| self.generator.push(sequence))
             }
             Command::Abort(id) => self.abort(id)?,
             Command::HandOver => self.hand_over()?,
+            Command::Host(lodgers) => self.lodgers.extend(lodgers),
+            Command::Look => {}
         }
         Ok(())
     }
 
     fn load(&mut self, policy: Policy) -> Result<(), RolloutError> {
         let Policy { version, location, .. } = &policy;
-        self.weights.apply(&policy, &mut self.decoder).map_err(|error| RolloutError::Load {
+        let decoder = self.generator.network_mut();
+        self.weights.apply(&policy, decoder).map_err(|error| RolloutError::Load {
             version: *version,
             location: location.clone(),
             reason: error.to_string(),
         })?;
-        self.version = *version;
+        self.generator.loaded(*version);
         Ok(())
     }
 
     fn abort(&mut self, id: SampleId) -> Result<(), Fault> {
-        let mut copies = Vec::new();
-        let removed = self.scheduler.remove(id, &mut copies);
-        self.carry_out(&copies)?;
+        let removed = self.generator.remove(id)?;
         self.reports.send(
             removed.map(|sequence| self.complete(sequence, FinishReason::Abort, self.clock.now())),
         );
         Ok(())
     }
 
-    fn hand_over(&mut self) -> Result<(), TchError> {
-        let (sequences, lost) = self.scheduler.clear();
+    fn hand_over(&mut self) -> Result<(), Fault> {
+        let (sequences, lost) = self.generator.give_up();
         self.counters.preempted(lost);
-        self.cache.clear()?;
+        self.generator.free()?;
+        self.lodgers.clear();
         self.reports.send([Report::HandedOver(sequences)]);
         Ok(())
     }
 
     /// One decode iteration: a token for every running response.
     fn iterate(&mut self) -> Result<(), Fault> {
-        let (begun, prefilled) = (self.clock.now(), self.counters.prefill_tokens());
-        self.take_up(begun)?;
-        let sampled = self.decode()?;
+        let begun = self.clock.now();
+        let taken_up = self.generator.take_up(begun, usize::MAX)?;
+        self.counters.preempted(taken_up.preempted);
+        self.counters.prefilled(taken_up.prefilled);
+        let sampled = self.generator.decode()?;
         let now = self.clock.now();
-        self.counters.iterated(self.scheduler.running().len(), now.since(begun));
-        if self.counters.prefill_tokens() == prefilled {
+        self.counters.iterated(self.generator.running().len(), now.since(begun));
+        if taken_up.prefilled == 0 {
             self.tally(now.since(begun));
         }
-        self.take_in(sampled, now)
+        let ended = self.generator.take_in(sampled)?;
+        self.report(ended, now);
+        Ok(())
+    }
+
+    /// Gives guests their turn, beside an iteration of the actor or alone.
+    fn host(&mut self, beside_actor: bool) {
+        if self.lodgers.is_empty() {
+            return;
+        }
+        let turn = if beside_actor { Lodger::beside_actor } else { Lodger::alone };
+        let begun = self.clock.now();
+        let tokens = self.lodgers.iter_mut().map(turn).sum();
+        let time = self.clock.now().since(begun);
+        self.counters.hosted(tokens, if beside_actor { time } else { Nanos(0) });
     }
 
     /// Counts an iteration that only decoded.
     fn tally(&self, time: Nanos) {
-        let batch_size = u32::try_from(self.scheduler.running().len()).unwrap_or(u32::MAX);
-        let tokens: usize = self.scheduler.running().map(Sequence::tokens).sum();
+        let batch_size = u32::try_from(self.generator.running().len()).unwrap_or(u32::MAX);
+        let tokens: usize = self.generator.running().map(Sequence::tokens).sum();
         self.counters.iterations.count(self.busy.count(), batch_size, tokens as u64, time);
     }
 
-    /// Gives up what exceeds the KV budget, takes up what fits, and computes what the cache lacks.
-    pub(super) fn take_up(&mut self, now: Nanos) -> Result<(), Fault> {
-        let mut copies = Vec::new();
-        self.counters.preempted(self.scheduler.preempt(&mut copies));
-        self.scheduler.admit(now, &mut copies);
-        let longest = self.scheduler.running().map(Sequence::tokens).max().unwrap_or(0);
-        self.cache.reserve(self.scheduler.running().len(), longest)?;
-        self.carry_out(&copies)?;
-        let (prefixes, copies) = self.scheduler.prefixes(self.version);
-        for pack in packs(&prefixes) {
-            self.prefill(pack)?;
-        }
-        self.carry_out(&copies)?;
-        self.scheduler.cached(self.version);
-        Ok(())
-    }
-
-    fn carry_out(&mut self, copies: &[Copy]) -> Result<(), TchError> {
-        copies.iter().try_for_each(|copy| self.cache.copy(*copy))
-    }
-
-    fn prefill(&mut self, prefixes: &[Prefix]) -> Result<(), TchError> {
-        let ids: Vec<i64> =
-            prefixes.iter().flat_map(|prefix| &prefix.tokens).copied().map(i64::from).collect();
-        let positions: Vec<i64> =
-            prefixes.iter().flat_map(|prefix| 0..prefix.tokens.len() as i64).collect();
-        self.counters.prefilled(ids.len());
-        let (ids, positions) = (self.tensor(&ids)?, self.tensor(&positions)?);
-        let Self { decoder, cache, .. } = self;
-        let _hidden = decoder.forward(&ids, &positions, &mut |layer, q, k, v| {
-            cache.prefill(layer, prefixes, q, k, v)
-        })?;
-        Ok(())
-    }
-
-    pub(super) fn decode(&mut self) -> Result<Sampled, TchError> {
-        let lengths: Vec<usize> = self.scheduler.running().map(Sequence::tokens).collect();
-        let positions: Vec<i64> = lengths.iter().map(|length| *length as i64 - 1).collect();
-        let ids: Vec<i64> =
-            self.scheduler.running().map(|sequence| i64::from(sequence.last_token())).collect();
-        let draws: Vec<Draw> =
-            self.scheduler.running_mut().map(|sequence| sequence.draw(&self.sampling)).collect();
-        let (ids, positions) = (self.tensor(&ids)?, self.tensor(&positions)?);
-        let plan = self.cache.plan(&lengths)?;
-        let Self { decoder, cache, .. } = self;
-        let hidden = decoder
-            .forward(&ids, &positions, &mut |layer, q, k, v| cache.decode(layer, &plan, q, k, v))?;
-        self.sampler.sample(&decoder.logits(&hidden)?, &draws)
-    }
-
-    /// Gives every running response its token, and reports those that end with it.
-    pub(super) fn take_in(&mut self, sampled: Sampled, now: Nanos) -> Result<(), Fault> {
-        let eos = &self.decoder.config().eos_token_ids;
-        let mut ended = Vec::new();
-        let tokens = sampled.tokens.into_iter().zip(sampled.logprobs);
-        for (slot, (sequence, (token, logprob))) in
-            self.scheduler.running_mut().zip(tokens).enumerate()
-        {
-            if !logprob.is_finite() {
-                return Err(Fault::NotFinite(sequence.id));
-            }
-            let end = sequence.push(
-                token as i32,
-                logprob,
-                self.version,
-                eos,
-                self.sampling.max_new_tokens,
-            );
-            ended.extend(end.map(|reason| (slot, reason)));
-        }
-        self.scheduler.grown();
-        self.retire(&ended, now)
-    }
-
-    /// Takes out the responses of the slots, which ascend.
-    fn retire(&mut self, ended: &[(usize, FinishReason)], now: Nanos) -> Result<(), Fault> {
-        let mut copies = Vec::new();
-        let mut sequences = Vec::new();
-        // From the last slot on: a slot that is given up moves only later ones.
-        for (slot, reason) in ended.iter().rev() {
-            sequences.push((self.scheduler.retire(*slot, &mut copies), *reason));
-        }
-        self.carry_out(&copies)?;
-        sequences.sort_by_key(|(sequence, _)| sequence.id);
+    fn report(&self, ended: Vec<Ended>, now: Nanos) {
         self.reports.send(
-            sequences.into_iter().map(|(sequence, reason)| self.complete(sequence, reason, now)),
+            ended
+                .into_iter()
+                .map(|Ended { sequence, reason }| self.complete(sequence, reason, now)),
         );
-        Ok(())
     }
 
     fn complete(&self, sequence: Sequence, reason: FinishReason, now: Nanos) -> Report {
         Report::Completed(sequence.complete(reason, now, self.number, &*self.detokenize))
-    }
-
-    fn tensor(&self, numbers: &[i64]) -> Result<Tensor, TchError> {
-        Tensor::f_from_slice(numbers)?.f_to_device(self.decoder.device())
-    }
-}
-
-/// Cuts prefixes into runs of at most [`PREFILL_TOKENS`], or a single longer one.
-fn packs(prefixes: &[Prefix]) -> Vec<&[Prefix]> {
-    let mut packs = Vec::new();
-    let (mut start, mut tokens) = (0, 0);
-    for (at, prefix) in prefixes.iter().enumerate() {
-        tokens += prefix.tokens.len();
-        if tokens > PREFILL_TOKENS && at > start {
-            packs.push(&prefixes[start..at]);
-            (start, tokens) = (at, prefix.tokens.len());
-        }
-    }
-    packs.extend((start < prefixes.len()).then(|| &prefixes[start..]));
-    packs
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn packs_hold_every_prefix_once_and_no_more_than_fits() {
-        let prefix = |length: usize| Prefix { tokens: vec![1; length], slots: vec![0] };
-        let lengths = |lengths: &[usize]| {
-            let prefixes: Vec<Prefix> = lengths.iter().map(|length| prefix(*length)).collect();
-            packs(&prefixes).iter().map(|pack| pack.len()).collect::<Vec<_>>()
-        };
-        assert_eq!(lengths(&[]), [] as [usize; 0]);
-        assert_eq!(lengths(&[2000, 2000, 96, 1]), [3, 1]);
-        assert_eq!(lengths(&[5000, 1, 5000]), [1, 1, 1]);
     }
 }

@@ -13,6 +13,10 @@ mod counters;
 #[cfg(feature = "torch")]
 mod dispatch;
 #[cfg(feature = "torch")]
+pub(crate) mod generator;
+#[cfg(feature = "torch")]
+pub mod guests;
+#[cfg(feature = "torch")]
 mod instance;
 #[cfg(feature = "torch")]
 mod iterations;
@@ -21,7 +25,7 @@ mod kv_cache;
 #[cfg(feature = "torch")]
 mod options;
 #[cfg(feature = "torch")]
-mod owner;
+pub(crate) mod owner;
 #[cfg(feature = "torch")]
 mod refusal;
 #[cfg(feature = "torch")]
@@ -31,7 +35,7 @@ mod sampler;
 #[cfg(feature = "torch")]
 mod scheduler;
 #[cfg(feature = "torch")]
-mod sequence;
+pub(crate) mod sequence;
 #[cfg(feature = "torch")]
 pub mod torch;
 

@@ -8,24 +8,21 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
 use rollpacker_dataflow::clock::Clock;
-use rollpacker_dataflow::step::PolicyVersion;
 use tch::TchError;
 
-use super::RolloutError;
 use super::counters::Counters;
+use super::generator::{Capacity, Generator};
 use super::instance::{Command, Instance, Report, Reports};
 use super::iterations::Busy;
-use super::kv_cache::{Extent, KvCache};
 use super::options::{Detokenize, TorchEngineConfig, TorchEngineError};
-use super::sampler::Sampler;
-use super::scheduler::Scheduler;
+use super::{RolloutError, Waker};
 use crate::model::device::set_threads_of_this_thread;
 use crate::model::{Decoder, WeightStore};
 
 /// The engine's end of an instance.
 pub(super) struct Owner {
-    /// Closed to end the thread.
-    commands: Option<Sender<Command>>,
+    /// Closed to end the thread: the only one for longer than it takes to send.
+    commands: Option<Arc<Sender<Command>>>,
     thread: Option<JoinHandle<()>>,
     pub(super) counters: Arc<Counters>,
 }
@@ -47,6 +44,16 @@ impl Owner {
         if let Some(commands) = &self.commands {
             let _gone = commands.send(command);
         }
+    }
+
+    /// Has the thread look for work of its guests.
+    pub(super) fn waker(&self) -> Waker {
+        let commands = self.commands.as_ref().map(Arc::downgrade).unwrap_or_default();
+        Arc::new(move || {
+            if let Some(commands) = commands.upgrade() {
+                let _gone = commands.send(Command::Look);
+            }
+        })
     }
 
     /// Lets the thread end after its current iteration.
@@ -82,7 +89,7 @@ impl Shared {
             .name(format!("rollout-{number}"))
             .spawn(work)
             .map_err(|source| TorchEngineError::Thread { instance: number, source })?;
-        Ok(Owner { commands: Some(commands), thread: Some(thread), counters })
+        Ok(Owner { commands: Some(Arc::new(commands)), thread: Some(thread), counters })
     }
 
     pub(super) fn instance(
@@ -93,24 +100,19 @@ impl Shared {
         counters: &Arc<Counters>,
         commands: Receiver<Command>,
     ) -> Result<Instance, TchError> {
-        let TorchEngineConfig { max_running, kv_cache_tokens, sampling, .. } = self.config;
-        let (model, device) = (decoder.config(), decoder.device());
-        let limit = Extent { slots: max_running as i64, capacity: token_limit as i64 };
+        let TorchEngineConfig { max_running, kv_cache_tokens, .. } = self.config;
+        let capacity = Capacity { max_running, kv_cache_tokens, token_limit };
         Ok(Instance {
             number,
-            cache: KvCache::new(model, limit, device)?,
-            sampling,
-            sampler: Sampler::new(sampling, model.vocab_size, &model.eos_token_ids, device)?,
-            scheduler: Scheduler::new(max_running, kv_cache_tokens),
-            decoder,
+            generator: Generator::new(decoder, capacity)?,
             weights: self.weights.clone(),
-            version: PolicyVersion(0),
             detokenize: Arc::clone(&self.detokenize),
             clock: Arc::clone(&self.clock),
             counters: Arc::clone(counters),
             commands,
             reports: self.reports.clone(),
             busy: Busy::new(&self.busy),
+            lodgers: Vec::new(),
         })
     }
 }
@@ -127,7 +129,8 @@ fn outcome(instance: Instance) -> Result<(), RolloutError> {
     }
 }
 
-fn panic_message(panic: &(dyn Any + Send)) -> &str {
+/// What a panic said.
+pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without a message")
 }

@@ -7,11 +7,12 @@ use super::sequence::Draw;
 
 /// Draws a token for each row of a batch of logits.
 ///
+/// Rows that are drawn alike go together, in one piece if all are.
+///
 /// Each row is inverted at its own uniform number: the token is the first whose cumulative probability, in order of token ids,
 /// exceeds it. The cumulative sums are in float64, so that rare tokens of large vocabularies keep their share.
 #[derive(Debug)]
 pub(super) struct Sampler {
-    sampling: Sampling,
     /// The token that a forced end takes.
     end: i64,
     /// `[1, vocab]`, bool: the end-of-sequence tokens.
@@ -20,40 +21,63 @@ pub(super) struct Sampler {
 }
 
 /// What was drawn, by row.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct Sampled {
-    pub(super) tokens: Vec<i64>,
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Sampled {
+    pub(crate) tokens: Vec<i64>,
     /// Log-probabilities, in nats, before end-of-sequence tokens are held back or forced, and before truncation; at temperature 0
     /// those of temperature 1.
-    pub(super) logprobs: Vec<f32>,
+    pub(crate) logprobs: Vec<f32>,
 }
 
 impl Sampler {
     /// A sampler over `vocab` tokens, of which `eos` end a response.
-    pub(super) fn new(
-        sampling: Sampling,
-        vocab: i64,
-        eos: &[i32],
-        device: Device,
-    ) -> Result<Self, TchError> {
+    pub(super) fn new(vocab: i64, eos: &[i32], device: Device) -> Result<Self, TchError> {
         let ids: Vec<i64> = eos.iter().copied().map(i64::from).collect();
         let mut ends = Tensor::f_zeros([1, vocab], (Kind::Bool, device))?;
         if !ids.is_empty() {
             let ids = Tensor::f_from_slice(&ids)?.f_to_device(device)?;
             let _same_tensor = ends.f_index_fill_(1, &ids, 1)?;
         }
-        Ok(Self { sampling, end: ids.first().copied().unwrap_or(0), ends, device })
+        Ok(Self { end: ids.first().copied().unwrap_or(0), ends, device })
     }
 
     /// Draws one token from each row of `logits [n, vocab]`.
     pub(super) fn sample(&self, logits: &Tensor, draws: &[Draw]) -> Result<Sampled, TchError> {
-        let logprobs = self.tempered(logits)?.f_log_softmax(-1, Kind::Float)?;
+        let Some(Draw { sampling, .. }) = draws.first() else { return Ok(Sampled::default()) };
+        if draws.iter().all(|draw| draw.sampling.draws_like(sampling)) {
+            return self.sample_alike(logits, draws, sampling);
+        }
+        let mut sampled =
+            Sampled { tokens: vec![0; draws.len()], logprobs: vec![0.0; draws.len()] };
+        for rows in alike(draws) {
+            let at: Vec<i64> = rows.iter().map(|row| *row as i64).collect();
+            let at = Tensor::f_from_slice(&at)?.f_to_device(self.device)?;
+            let own: Vec<Draw> = rows.iter().map(|row| draws[*row]).collect();
+            let part =
+                self.sample_alike(&logits.f_index_select(0, &at)?, &own, &own[0].sampling)?;
+            for (row, (token, logprob)) in
+                rows.iter().zip(part.tokens.into_iter().zip(part.logprobs))
+            {
+                (sampled.tokens[*row], sampled.logprobs[*row]) = (token, logprob);
+            }
+        }
+        Ok(sampled)
+    }
+
+    /// Draws as `sampling` says, for all rows.
+    fn sample_alike(
+        &self,
+        logits: &Tensor,
+        draws: &[Draw],
+        sampling: &Sampling,
+    ) -> Result<Sampled, TchError> {
+        let logprobs = tempered(logits, sampling.temperature)?.f_log_softmax(-1, Kind::Float)?;
         let allowed = self.hold_back_ends(&logprobs, draws)?;
         let allowed = allowed.as_ref().unwrap_or(&logprobs);
-        let drawn = if self.is_greedy() {
+        let drawn = if sampling.temperature == 0.0 {
             allowed.f_argmax(-1, true)?
         } else {
-            self.invert(allowed, draws)?
+            self.invert(allowed, draws, sampling)?
         };
         let tokens = self.force_ends(drawn, draws)?;
         let logprobs = logprobs.f_gather(-1, &tokens, false)?;
@@ -61,17 +85,6 @@ impl Sampler {
             tokens: Vec::try_from(tokens.f_squeeze_dim(1)?)?,
             logprobs: Vec::try_from(logprobs.f_squeeze_dim(1)?)?,
         })
-    }
-
-    fn is_greedy(&self) -> bool {
-        self.sampling.temperature == 0.0
-    }
-
-    fn tempered(&self, logits: &Tensor) -> Result<Tensor, TchError> {
-        match self.sampling.temperature {
-            0.0 | 1.0 => Ok(logits.shallow_clone()),
-            temperature => logits.f_div_scalar(temperature),
-        }
     }
 
     fn hold_back_ends(
@@ -87,38 +100,20 @@ impl Sampler {
     }
 
     /// `[n, 1]`: the token at each draw's uniform number.
-    fn invert(&self, logprobs: &Tensor, draws: &[Draw]) -> Result<Tensor, TchError> {
-        let cumulative = self.truncated(logprobs.f_exp()?)?.f_cumsum(-1, Kind::Double)?;
+    fn invert(
+        &self,
+        logprobs: &Tensor,
+        draws: &[Draw],
+        sampling: &Sampling,
+    ) -> Result<Tensor, TchError> {
+        let kept = truncated(logprobs.f_exp()?, sampling)?;
+        let cumulative = kept.f_cumsum(-1, Kind::Double)?;
         let vocab = cumulative.size2()?.1;
         let uniform = self.column(draws.iter().map(|draw| draw.uniform))?;
         let at = uniform.f_mul(&cumulative.f_narrow(1, vocab - 1, 1)?)?;
         let drawn = at.f_searchsorted::<Tensor>(&cumulative, false, true, "right", None)?;
         // Past the end only if the probabilities are not numbers; the log-probability shows it to the caller.
         drawn.f_clamp_max(vocab - 1)
-    }
-
-    /// The probabilities with those outside top-k and top-p zero.
-    fn truncated(&self, probabilities: Tensor) -> Result<Tensor, TchError> {
-        let vocab = probabilities.size2()?.1;
-        let top_k = match i64::from(self.sampling.top_k) {
-            0 => vocab,
-            top_k => top_k.min(vocab),
-        };
-        if top_k == vocab && self.sampling.top_p >= 1.0 {
-            return Ok(probabilities);
-        }
-        let (likeliest, _) = probabilities.f_topk(top_k, -1, true, true)?;
-        let last = self.last_kept(&likeliest)?;
-        let dropped = probabilities.f_lt_tensor(&likeliest.f_gather(1, &last, false)?)?;
-        probabilities.f_masked_fill(&dropped, 0.0)
-    }
-
-    /// `[n, 1]`: place in `likeliest [n, k]`, which descends, of the last probability to keep.
-    fn last_kept(&self, likeliest: &Tensor) -> Result<Tensor, TchError> {
-        let cumulative = likeliest.f_cumsum(-1, Kind::Double)?;
-        let last = likeliest.size2()?.1 - 1;
-        let wanted = cumulative.f_narrow(1, last, 1)?.f_mul_scalar(self.sampling.top_p)?;
-        wanted.f_searchsorted::<Tensor>(&cumulative, false, false, "left", None)?.f_clamp_max(last)
     }
 
     fn force_ends(&self, drawn: Tensor, draws: &[Draw]) -> Result<Tensor, TchError> {
@@ -136,24 +131,73 @@ impl Sampler {
     }
 }
 
+/// Rows that are drawn alike, in the order of their first.
+fn alike(draws: &[Draw]) -> Vec<Vec<usize>> {
+    let mut all: Vec<Vec<usize>> = Vec::new();
+    for (row, draw) in draws.iter().enumerate() {
+        let own = all.iter_mut().find(|rows| draws[rows[0]].sampling.draws_like(&draw.sampling));
+        match own {
+            Some(rows) => rows.push(row),
+            None => all.push(vec![row]),
+        }
+    }
+    all
+}
+
+fn tempered(logits: &Tensor, temperature: f64) -> Result<Tensor, TchError> {
+    match temperature {
+        0.0 | 1.0 => Ok(logits.shallow_clone()),
+        temperature => logits.f_div_scalar(temperature),
+    }
+}
+
+/// The probabilities with those outside top-k and top-p zero.
+fn truncated(probabilities: Tensor, sampling: &Sampling) -> Result<Tensor, TchError> {
+    let vocab = probabilities.size2()?.1;
+    let top_k = match i64::from(sampling.top_k) {
+        0 => vocab,
+        top_k => top_k.min(vocab),
+    };
+    if top_k == vocab && sampling.top_p >= 1.0 {
+        return Ok(probabilities);
+    }
+    let (likeliest, _) = probabilities.f_topk(top_k, -1, true, true)?;
+    let last = last_kept(&likeliest, sampling.top_p)?;
+    let dropped = probabilities.f_lt_tensor(&likeliest.f_gather(1, &last, false)?)?;
+    probabilities.f_masked_fill(&dropped, 0.0)
+}
+
+/// `[n, 1]`: place in `likeliest [n, k]`, which descends, of the last probability to keep.
+fn last_kept(likeliest: &Tensor, top_p: f64) -> Result<Tensor, TchError> {
+    let cumulative = likeliest.f_cumsum(-1, Kind::Double)?;
+    let last = likeliest.size2()?.1 - 1;
+    let wanted = cumulative.f_narrow(1, last, 1)?.f_mul_scalar(top_p)?;
+    wanted.f_searchsorted::<Tensor>(&cumulative, false, false, "left", None)?.f_clamp_max(last)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     const PROBABILITIES: [f32; 4] = [0.1, 0.4, 0.2, 0.3];
 
-    fn sampler(sampling: Sampling) -> Sampler {
-        Sampler::new(sampling, 4, &[1], Device::Cpu).unwrap()
+    fn sample(rows: &Tensor, draws: &[Draw]) -> Sampled {
+        Sampler::new(4, &[1], Device::Cpu).unwrap().sample(rows, draws).unwrap()
     }
 
     fn draw(uniform: f64) -> Draw {
-        Draw { uniform, may_end: true, must_end: false }
+        let sampling = Sampling::unrestricted(1);
+        Draw { sampling, uniform, may_end: true, must_end: false }
     }
 
-    /// Tokens drawn at each of `draws` from the same distribution.
+    fn rows(count: usize) -> Tensor {
+        Tensor::from_slice(&PROBABILITIES).log().repeat([count as i64, 1])
+    }
+
+    /// Tokens drawn as `sampling` says at each of `draws` from the same distribution.
     fn tokens(sampling: Sampling, draws: &[Draw]) -> Vec<i64> {
-        let rows = Tensor::from_slice(&PROBABILITIES).log().repeat([draws.len() as i64, 1]);
-        sampler(sampling).sample(&rows, draws).unwrap().tokens
+        let draws: Vec<Draw> = draws.iter().map(|draw| Draw { sampling, ..*draw }).collect();
+        sample(&rows(draws.len()), &draws).tokens
     }
 
     fn at(uniforms: &[f64]) -> Vec<Draw> {
@@ -201,11 +245,8 @@ mod tests {
     #[test]
     fn logprobs_are_those_before_truncation_and_holding_back() {
         let sampling = Sampling { top_k: 1, ..Sampling::unrestricted(1) };
-        let rows = Tensor::from_slice(&PROBABILITIES).log().repeat([2, 1]);
-        let forced = Draw { may_end: false, must_end: true, ..draw(0.9) };
-        let sampled = sampler(sampling)
-            .sample(&rows, &[Draw { may_end: false, ..draw(0.5) }, forced])
-            .unwrap();
+        let forced = Draw { sampling, may_end: false, must_end: true, ..draw(0.9) };
+        let sampled = sample(&rows(2), &[Draw { sampling, may_end: false, ..draw(0.5) }, forced]);
         assert_eq!(sampled.tokens, [3, 1]);
         for (found, expected) in sampled.logprobs.iter().zip([0.3f32, 0.4]) {
             assert!((found - expected.ln()).abs() < 1e-6);
@@ -213,9 +254,33 @@ mod tests {
     }
 
     #[test]
+    fn rows_that_are_drawn_differently_are_as_each_alone() {
+        let of = [
+            Sampling::unrestricted(1),
+            Sampling::greedy(2),
+            Sampling { temperature: 0.5, ..Sampling::unrestricted(1) },
+            Sampling { top_k: 2, ..Sampling::unrestricted(1) },
+            Sampling::unrestricted(7),
+            Sampling::greedy(1),
+        ];
+        let draws: Vec<Draw> = of
+            .iter()
+            .zip([0.05, 0.9, 0.55, 0.99, 0.95, 0.01])
+            .map(|(sampling, uniform)| Draw { sampling: *sampling, ..draw(uniform) })
+            .collect();
+        assert_eq!(alike(&draws), [vec![0, 4], vec![1, 5], vec![2], vec![3]]);
+        let mixed = sample(&rows(6), &draws);
+        let alone: Vec<Sampled> =
+            draws.iter().map(|draw| sample(&rows(1), std::slice::from_ref(draw))).collect();
+        let tokens: Vec<i64> = alone.iter().map(|one| one.tokens[0]).collect();
+        let logprobs: Vec<f32> = alone.iter().map(|one| one.logprobs[0]).collect();
+        assert_eq!(mixed, Sampled { tokens, logprobs });
+        assert_eq!(mixed.tokens, [0, 1, 1, 3, 3, 1]);
+    }
+
+    #[test]
     fn logits_that_are_not_numbers_show_in_the_logprob() {
         let rows = Tensor::from_slice(&[f32::NAN; 4]).unsqueeze(0);
-        let sampled = sampler(Sampling::unrestricted(1)).sample(&rows, &[draw(0.5)]).unwrap();
-        assert!(sampled.logprobs[0].is_nan());
+        assert!(sample(&rows, &[draw(0.5)]).logprobs[0].is_nan());
     }
 }

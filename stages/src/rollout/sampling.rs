@@ -32,6 +32,12 @@ impl Sampling {
         Self { temperature: 0.0, ..Self::unrestricted(max_new_tokens) }
     }
 
+    /// Whether both draw a token from the same distribution; lengths aside.
+    #[must_use]
+    pub fn draws_like(&self, other: &Self) -> bool {
+        (self.temperature, self.top_p, self.top_k) == (other.temperature, other.top_p, other.top_k)
+    }
+
     /// The first option out of its bounds: its name, the bounds and its value.
     #[must_use]
     pub fn defect(&self) -> Option<(&'static str, &'static str, String)> {
@@ -74,6 +80,12 @@ impl RandomStream {
         {
             bytes.copy_from_slice(&word.to_le_bytes());
         }
+        Self::keyed(key)
+    }
+
+    /// The stream of a key: for sequences that no step asked for.
+    #[must_use]
+    pub fn keyed(key: [u8; 32]) -> Self {
         Self(ChaCha8Rng::from_seed(key))
     }
 

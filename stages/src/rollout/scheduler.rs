@@ -106,17 +106,33 @@ impl Scheduler {
         before - self.running.len()
     }
 
-    /// Takes up waiting responses while there are slots and budget.
-    pub(super) fn admit(&mut self, now: Nanos, copies: &mut Vec<Copy>) {
+    /// Tokens of the responses that wait.
+    pub(super) fn in_line(&self) -> usize {
+        self.waiting.iter().map(Sequence::tokens).sum()
+    }
+
+    /// Whether there are a slot and budget for a response of `tokens` tokens beside all that run and wait.
+    pub(super) fn has_room_for(&self, tokens: usize) -> bool {
+        self.fits(self.running.len() + self.waiting.len(), self.held() + self.in_line(), tokens)
+    }
+
+    /// Takes up waiting responses while there are slots and budget, of up to `most` tokens together.
+    pub(super) fn admit(&mut self, now: Nanos, mut most: usize, copies: &mut Vec<Copy>) {
         let mut held = self.held();
         while let Some(tokens) = self.waiting.front().map(Sequence::tokens) {
-            let room = held + tokens + ROOM_ITERATIONS * (self.running.len() + 1) <= self.kv_tokens;
-            if self.running.len() >= self.max_running || !(room || self.running.len() == 0) {
+            if tokens > most || !self.fits(self.running.len(), held, tokens) {
                 return;
             }
             held += tokens;
+            most -= tokens;
             self.take_up(now, copies);
         }
+    }
+
+    /// Whether a response of `tokens` tokens has room beside `others` that hold `held`.
+    fn fits(&self, others: usize, held: usize, tokens: usize) -> bool {
+        let room = held + tokens + ROOM_ITERATIONS * (others + 1) <= self.kv_tokens;
+        others < self.max_running && (room || others == 0)
     }
 
     /// Takes out the response of `slot`.
@@ -210,7 +226,7 @@ mod tests {
     use proptest::prelude::*;
     use rollpacker_dataflow::step::PromptId;
 
-    use super::super::sampling::RandomStream;
+    use super::super::sampling::{RandomStream, Sampling};
     use super::*;
 
     fn id(prompt: u64) -> SampleId {
@@ -218,17 +234,19 @@ mod tests {
     }
 
     fn sequence(prompt: u64, prompt_ids: &[i32]) -> Sequence {
-        Sequence::new(id(prompt), Arc::from(prompt_ids), None, RandomStream::new(0, id(prompt)))
+        let (endless, stream) =
+            (Sampling::unrestricted(u32::MAX), RandomStream::new(0, id(prompt)));
+        Sequence::new(id(prompt), Arc::from(prompt_ids), endless, stream)
     }
 
     /// Computes what is missing and one token for each, as an instance does.
     fn iterate(scheduler: &mut Scheduler) -> Vec<u64> {
         let mut copies = Vec::new();
         scheduler.preempt(&mut copies);
-        scheduler.admit(Nanos(0), &mut copies);
+        scheduler.admit(Nanos(0), usize::MAX, &mut copies);
         scheduler.cached(PolicyVersion(0));
         for sequence in scheduler.running_mut() {
-            sequence.push(5, -1.0, PolicyVersion(0), &[], u32::MAX);
+            sequence.push(5, -1.0, PolicyVersion(0), &[]);
         }
         scheduler.grown();
         scheduler.running().map(|sequence| sequence.id.prompt.0).collect()
@@ -268,7 +286,7 @@ mod tests {
         (0..2).for_each(|prompt| scheduler.push(sequence(prompt, &[1, 2, 3])));
         scheduler.push(sequence(2, &[1, 2, 9]));
         scheduler.push(sequence(3, &[7]));
-        scheduler.admit(Nanos(0), &mut Vec::new());
+        scheduler.admit(Nanos(0), usize::MAX, &mut Vec::new());
         let expected = vec![
             Prefix { tokens: vec![1, 2], slots: vec![0, 1] },
             Prefix { tokens: vec![1, 2], slots: vec![2] },
@@ -282,7 +300,7 @@ mod tests {
         scheduler.push(sequence(0, &[1, 2, 3]));
         iterate(&mut scheduler);
         scheduler.push(sequence(1, &[1, 2, 3]));
-        scheduler.admit(Nanos(0), &mut Vec::new());
+        scheduler.admit(Nanos(0), usize::MAX, &mut Vec::new());
         let copy = Copy { from: 0, to: 1, positions: 2 };
         assert_eq!(scheduler.prefixes(PolicyVersion(0)), (vec![], vec![copy]));
         let alone = Prefix { tokens: vec![1, 2], slots: vec![1] };
@@ -305,7 +323,7 @@ mod tests {
             while !scheduler.is_idle() {
                 let mut copies = Vec::new();
                 scheduler.preempt(&mut copies);
-                scheduler.admit(Nanos(0), &mut copies);
+                scheduler.admit(Nanos(0), usize::MAX, &mut copies);
                 prop_assert!(scheduler.running.len() <= max_running);
                 prop_assert!(scheduler.held() <= kv_tokens);
                 iterate(&mut scheduler);

@@ -10,27 +10,31 @@ use super::{Completion, FinishReason, Partial};
 
 /// What decides the next token of a response, beside the logits.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Draw {
+pub(crate) struct Draw {
+    /// The distribution.
+    pub(crate) sampling: Sampling,
     /// Uniform in [0, 1): where in the distribution to draw.
-    pub(super) uniform: f64,
+    pub(crate) uniform: f64,
     /// Whether an end-of-sequence token may be drawn.
-    pub(super) may_end: bool,
+    pub(crate) may_end: bool,
     /// Whether the response ends here, whatever would be drawn.
-    pub(super) must_end: bool,
+    pub(crate) must_end: bool,
 }
 
 /// A prompt with the tokens sampled so far.
 #[derive(Clone, Debug)]
-pub(super) struct Sequence {
-    pub(super) id: SampleId,
-    pub(super) prompt_ids: Arc<[i32]>,
+pub(crate) struct Sequence {
+    pub(crate) id: SampleId,
+    pub(crate) prompt_ids: Arc<[i32]>,
+    /// How its tokens are drawn, and how many.
+    pub(crate) sampling: Sampling,
     /// Length at which the response is made to end, if lengths are replayed.
-    pub(super) forced_length: Option<u32>,
+    pub(crate) forced_length: Option<u32>,
     /// Leading tokens whose keys and values are in the cache.
-    pub(super) cached: usize,
+    pub(crate) cached: usize,
     /// The policy that computed the first of them.
-    pub(super) cached_by: PolicyVersion,
-    pub(super) preemptions: u32,
+    pub(crate) cached_by: PolicyVersion,
+    pub(crate) preemptions: u32,
     started: Option<Nanos>,
     stream: RandomStream,
     response_ids: Vec<i32>,
@@ -39,16 +43,17 @@ pub(super) struct Sequence {
 }
 
 impl Sequence {
-    pub(super) fn new(
+    pub(crate) fn new(
         id: SampleId,
         prompt_ids: Arc<[i32]>,
-        forced_length: Option<u32>,
+        sampling: Sampling,
         stream: RandomStream,
     ) -> Self {
         Self {
             id,
             prompt_ids,
-            forced_length,
+            sampling,
+            forced_length: None,
             cached: 0,
             cached_by: PolicyVersion::default(),
             preemptions: 0,
@@ -60,8 +65,13 @@ impl Sequence {
         }
     }
 
+    /// Is made to end at a length, if there is one.
+    pub(crate) fn forced_to(self, forced_length: Option<u32>) -> Self {
+        Self { forced_length, ..self }
+    }
+
     /// Takes over the tokens that an earlier request sampled; the next one is drawn as if there had been no other request.
-    pub(super) fn resume(self, partial: &Partial) -> Self {
+    pub(crate) fn resume(self, partial: &Partial) -> Self {
         Self {
             stream: self.stream.after(partial.response_length),
             forced_length: self.forced_length.map(|forced| forced.max(partial.response_length + 1)),
@@ -73,12 +83,12 @@ impl Sequence {
     }
 
     /// Tokens of prompt and response.
-    pub(super) fn tokens(&self) -> usize {
+    pub(crate) fn tokens(&self) -> usize {
         self.prompt_ids.len() + self.response_ids.len()
     }
 
     /// The newest token: the input of the next decode iteration.
-    pub(super) fn last_token(&self) -> i32 {
+    pub(crate) fn last_token(&self) -> i32 {
         *self
             .response_ids
             .last()
@@ -87,39 +97,44 @@ impl Sequence {
     }
 
     /// All tokens but the newest: what must be cached before the next decode iteration.
-    pub(super) fn prefix(&self) -> impl Iterator<Item = i32> {
+    pub(crate) fn prefix(&self) -> impl Iterator<Item = i32> {
         self.prompt_ids.iter().chain(&self.response_ids).copied().take(self.tokens() - 1)
     }
 
+    /// The tokens sampled so far.
+    pub(crate) fn response_ids(&self) -> &[i32] {
+        &self.response_ids
+    }
+
     /// Whether no token has been sampled.
-    pub(super) fn is_fresh(&self) -> bool {
+    pub(crate) fn is_fresh(&self) -> bool {
         self.response_ids.is_empty()
     }
 
     /// Marks when the engine took it up; the first time counts.
-    pub(super) fn start(&mut self, now: Nanos) {
+    pub(crate) fn start(&mut self, now: Nanos) {
         self.started.get_or_insert(now);
     }
 
     /// What decides the next token; advances the random stream.
-    pub(super) fn draw(&mut self, sampling: &Sampling) -> Draw {
+    pub(crate) fn draw(&mut self) -> Draw {
         let length = self.response_ids.len() + 1;
         let forced = self.forced_length.map(|forced| forced as usize);
         Draw {
+            sampling: self.sampling,
             uniform: self.stream.uniform(),
-            may_end: forced.is_none() && length > sampling.min_new_tokens as usize,
+            may_end: forced.is_none() && length > self.sampling.min_new_tokens as usize,
             must_end: forced.is_some_and(|forced| length >= forced),
         }
     }
 
     /// Takes in a sampled token, whose input is now cached; why the response ends with it, if it does.
-    pub(super) fn push(
+    pub(crate) fn push(
         &mut self,
         token: i32,
         logprob: f32,
         version: PolicyVersion,
         eos: &[i32],
-        max_new_tokens: u32,
     ) -> Option<FinishReason> {
         self.cached = self.tokens();
         self.response_ids.push(token);
@@ -128,18 +143,19 @@ impl Sequence {
         if eos.contains(&token) {
             Some(FinishReason::Stop)
         } else {
-            (self.response_ids.len() >= max_new_tokens as usize).then_some(FinishReason::Length)
+            (self.response_ids.len() >= self.sampling.max_new_tokens as usize)
+                .then_some(FinishReason::Length)
         }
     }
 
     /// Gives up what is cached, to be computed again.
-    pub(super) fn preempt(&mut self) {
+    pub(crate) fn preempt(&mut self) {
         self.cached = 0;
         self.preemptions += 1;
     }
 
     /// The report of a response that ends `now`.
-    pub(super) fn complete(
+    pub(crate) fn complete(
         self,
         finish_reason: FinishReason,
         now: Nanos,
@@ -166,25 +182,25 @@ impl Sequence {
 mod tests {
     use super::*;
 
-    fn sequence(forced_length: Option<u32>) -> Sequence {
+    fn sequence(sampling: Sampling) -> Sequence {
         let id = SampleId::default();
-        Sequence::new(id, Arc::from([1, 2, 3]), forced_length, RandomStream::new(0, id))
+        Sequence::new(id, Arc::from([1, 2, 3]), sampling, RandomStream::new(0, id))
     }
 
     #[test]
     fn a_response_ends_at_a_stop_token_or_at_the_cap() {
-        let mut ending = sequence(None);
-        assert_eq!(ending.push(7, -1.0, PolicyVersion(0), &[9], 3), None);
-        assert_eq!(ending.push(9, -1.0, PolicyVersion(0), &[9], 3), Some(FinishReason::Stop));
-        let mut cut = sequence(None);
-        assert_eq!(cut.push(7, -1.0, PolicyVersion(0), &[9], 1), Some(FinishReason::Length));
+        let mut ending = sequence(Sampling::unrestricted(3));
+        assert_eq!(ending.push(7, -1.0, PolicyVersion(0), &[9]), None);
+        assert_eq!(ending.push(9, -1.0, PolicyVersion(0), &[9]), Some(FinishReason::Stop));
+        let mut cut = sequence(Sampling::unrestricted(1));
+        assert_eq!(cut.push(7, -1.0, PolicyVersion(0), &[9]), Some(FinishReason::Length));
     }
 
     #[test]
     fn the_prefix_is_all_but_the_newest_token() {
-        let mut sequence = sequence(None);
+        let mut sequence = sequence(Sampling::unrestricted(9));
         assert_eq!((sequence.prefix().collect(), sequence.last_token()), (vec![1, 2], 3));
-        sequence.push(7, -1.0, PolicyVersion(0), &[], 9);
+        sequence.push(7, -1.0, PolicyVersion(0), &[]);
         assert_eq!((sequence.prefix().collect(), sequence.last_token()), (vec![1, 2, 3], 7));
         assert_eq!(sequence.cached, 3);
     }
@@ -194,12 +210,13 @@ mod tests {
         let sampling = Sampling { min_new_tokens: 1, ..Sampling::unrestricted(9) };
         let ends = |mut sequence: Sequence| {
             [0, 1].map(|token| {
-                let draw = sequence.draw(&sampling);
-                sequence.push(token, -1.0, PolicyVersion(0), &[], 9);
+                let draw = sequence.draw();
+                sequence.push(token, -1.0, PolicyVersion(0), &[]);
                 (draw.may_end, draw.must_end)
             })
         };
-        assert_eq!(ends(sequence(None)), [(false, false), (true, false)]);
-        assert_eq!(ends(sequence(Some(2))), [(false, false), (false, true)]);
+        assert_eq!(ends(sequence(sampling)), [(false, false), (true, false)]);
+        let forced = sequence(sampling).forced_to(Some(2));
+        assert_eq!(ends(forced), [(false, false), (false, true)]);
     }
 }

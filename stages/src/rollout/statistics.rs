@@ -22,6 +22,10 @@ pub struct InstanceStatistics {
     pub busy_ns: u64,
     /// Running responses times the time that they ran, in nanoseconds: `sum_k r_k * dt_k`.
     pub running_slot_ns: u64,
+    /// Tokens that guests processed, decoded and prefilled.
+    pub guest_tokens: u64,
+    /// Time, in nanoseconds, that guests took between iterations with a response running; not part of `busy_ns`.
+    pub guest_ns: u64,
 }
 
 impl InstanceStatistics {

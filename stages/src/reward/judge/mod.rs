@@ -1,17 +1,26 @@
 //! A language model that says how good a response is.
 
+mod bytes;
 mod chat;
+mod engine;
 mod server;
 mod template;
+#[cfg(feature = "torch")]
+mod torch;
 mod verdict;
 mod votes;
 
 use futures::future::try_join_all;
 use serde::{Deserialize, Serialize};
 
+pub use bytes::{Bytes, NotBytes};
 pub use chat::{Chat, JudgeSampling, SharedChat};
+pub(super) use engine::Chats;
+pub use engine::TorchChatOptions;
 pub use server::{ChatServer, ChatServerOptions};
 pub use template::{DEFAULT_PROMPT, DEFAULT_SYSTEM, Template};
+#[cfg(feature = "torch")]
+pub use torch::TorchChat;
 pub use verdict::{Scale, Unreadable, Verdict, VerdictForm};
 pub use votes::Votes;
 
@@ -115,13 +124,20 @@ impl Judge {
         Ok(Self { chat: SharedChat::new(chat), template, judgement })
     }
 
-    /// A judge of the options that recipes have: those of [`Judgement`] and [`ChatServerOptions`].
+    /// A judge of the options that recipes have: those of [`Judgement`], `engine`, and those of it, [`ChatServerOptions`] or
+    /// [`TorchChatOptions`].
     ///
     /// # Errors
-    /// If an option is wrong, or the key is missing.
-    pub fn from_options(mut options: Options) -> Result<Self, RegistryError> {
+    /// If an option is wrong, the key is missing, or the model cannot be loaded.
+    pub fn from_options(options: Options) -> Result<Self, RegistryError> {
+        Self::made_with(&Chats::default(), options)
+    }
+
+    /// The same, with models that other judges may have made.
+    pub(super) fn made_with(chats: &Chats, mut options: Options) -> Result<Self, RegistryError> {
         let judgement = Judgement::take(&mut options)?;
-        Self::new(ChatServer::new(read(options)?)?, judgement)
+        judgement.check()?;
+        Self::new(chats.make(options, judgement.max_tokens)?, judgement)
     }
 
     fn messages(&self, sample: &Sample) -> Result<Vec<Message>, RewardError> {

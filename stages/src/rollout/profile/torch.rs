@@ -13,6 +13,7 @@ use rollpacker_dataflow::step::{PolicyVersion, SampleId};
 use tch::{Cuda, Device, TchError};
 
 use super::super::counters::Counters;
+use super::super::generator::{Generator, GeneratorError};
 use super::super::instance::{Fault, Instance, Reports};
 use super::super::options::{TorchEngineConfig, TorchEngineError};
 use super::super::owner::Shared;
@@ -50,6 +51,7 @@ enum Task {
 /// An instance with a batch to iterate on.
 struct Bench {
     instance: Instance,
+    sampling: Sampling,
     point: Point,
 }
 
@@ -180,7 +182,7 @@ impl Bench {
             batch_size: 0,
             tokens: 0,
         };
-        Ok(Self { instance, point })
+        Ok(Self { instance, sampling: shared.config.sampling, point })
     }
 
     /// Does what it is told; the seconds of an iteration.
@@ -196,46 +198,47 @@ impl Bench {
 
     fn prepare(&mut self, point: Point) -> Result<(), Fault> {
         self.point = point;
-        let _earlier = self.instance.scheduler.clear();
-        self.instance.cache.clear()?;
-        let longest = point.tokens as usize + GROWTH;
-        self.instance.cache.reserve(point.batch_size as usize, longest)?;
+        let generator = &mut self.instance.generator;
+        let _earlier = generator.give_up();
+        generator.free()?;
+        generator.reserve(point.batch_size as usize, point.tokens as usize + GROWTH)?;
         if point.phase == Phase::Decode {
             // One prompt, computed once and copied.
             (0..point.batch_size).for_each(|sample| self.push(sample, false));
-            self.instance.take_up(Nanos(0))?;
+            self.instance.generator.take_up(Nanos(0), usize::MAX)?;
         }
         Ok(())
     }
 
     fn prefill(&mut self) -> Result<f64, Fault> {
-        let _earlier = self.instance.scheduler.clear();
+        let _earlier = self.instance.generator.give_up();
         (0..self.point.batch_size).for_each(|sample| self.push(sample, true));
-        self.timed(|instance| instance.take_up(Nanos(0)))
+        self.timed(|generator| generator.take_up(Nanos(0), usize::MAX).map(|_| ()))
     }
 
     /// The tokens are those that are sampled, but for ends of sequences.
     fn decode(&mut self) -> Result<f64, Fault> {
-        self.timed(|instance| {
-            instance.take_up(Nanos(0))?;
-            let mut sampled = instance.decode()?;
-            let ends = &instance.decoder.config().eos_token_ids;
+        self.timed(|generator| {
+            generator.take_up(Nanos(0), usize::MAX)?;
+            let mut sampled = generator.decode()?;
+            let ends = &generator.network().config().eos_token_ids;
             let is_end = |token: &i64| ends.iter().any(|end| i64::from(*end) == *token);
             let other = (0..).find(|token| !is_end(token)).unwrap_or(0);
             for token in sampled.tokens.iter_mut().filter(|token| is_end(token)) {
                 *token = other;
             }
-            instance.take_in(sampled, Nanos(0))
+            // Nothing ends, so nothing comes out.
+            generator.take_in(sampled).map(|_| ())
         })
     }
 
     fn timed(
         &mut self,
-        work: impl FnOnce(&mut Instance) -> Result<(), Fault>,
+        work: impl FnOnce(&mut Generator<Decoder>) -> Result<(), GeneratorError>,
     ) -> Result<f64, Fault> {
         let begun = self.instance.clock.now();
-        work(&mut self.instance)?;
-        if let Device::Cuda(index) = self.instance.decoder.device() {
+        work(&mut self.instance.generator)?;
+        if let Device::Cuda(index) = self.instance.generator.network().device() {
             Cuda::synchronize(index as i64);
         }
         Ok(self.instance.clock.now().since(begun).as_secs_f64())
@@ -244,10 +247,10 @@ impl Bench {
     /// Puts a sequence in line. One that is `alone` brings a token, and so shares the computation of its prompt with no other.
     fn push(&mut self, sample: u32, alone: bool) {
         let id = SampleId { sample, ..SampleId::default() };
-        let vocabulary = self.instance.decoder.config().vocab_size;
+        let vocabulary = self.instance.generator.network().config().vocab_size;
         let token = |at: u32| (i64::from(at) % vocabulary) as i32;
         let prompt = (0..self.point.tokens).map(token).collect();
-        let fresh = Sequence::new(id, prompt, None, RandomStream::new(0, id));
+        let fresh = Sequence::new(id, prompt, self.sampling, RandomStream::new(0, id));
         let brought = Partial {
             response_length: 1,
             response_ids: vec![0],
@@ -256,6 +259,6 @@ impl Bench {
             ..Partial::default()
         };
         let sequence = if alone { fresh.resume(&brought) } else { fresh };
-        self.instance.scheduler.push(sequence);
+        self.instance.generator.push(sequence);
     }
 }

@@ -1,0 +1,185 @@
+//! What a judge's model runs on, as recipes say it.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::bytes::Bytes;
+use super::{ChatServer, ChatServerOptions, SharedChat};
+use crate::fields::fields;
+use crate::reward::registry::read;
+use crate::reward::{Options, RegistryError};
+
+/// The option that names the engine.
+const ENGINE: &str = "engine";
+
+/// The options of a judge in process, `engine = "torch"`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TorchChatOptions {
+    /// The model: a folder in Hugging Face format with tokenizer and chat template.
+    pub model_path: PathBuf,
+    /// Where it runs: `auto`, `cpu`, `cuda` or `cuda:INDEX`.
+    pub device: String,
+    /// Threads that its torch operations use on its own thread.
+    pub threads: usize,
+    /// Memory for weights and answers under way; layers that it has no room for are read from the files at every pass, while those before
+    /// them compute. Without it the whole model is held in memory.
+    pub memory_budget: Option<Bytes>,
+    /// Answers that are generated at once.
+    pub max_running: usize,
+    /// Tokens, prompts included, that the answers under way may hold in the KV cache together. Beyond, answers are computed again.
+    pub kv_cache_tokens: usize,
+    /// Whether the actor's instances run it, where there are any.
+    pub colocated: bool,
+    /// Tokens that it may process on an instance beside an iteration of the actor, 256 by default; only if it is colocated.
+    pub guest_tokens: Option<usize>,
+}
+
+impl Default for TorchChatOptions {
+    fn default() -> Self {
+        Self {
+            model_path: PathBuf::new(),
+            device: "auto".to_owned(),
+            threads: 1,
+            memory_budget: None,
+            max_running: 8,
+            kv_cache_tokens: 16_384,
+            colocated: false,
+            guest_tokens: None,
+        }
+    }
+}
+
+/// The chat models that the judges of a registry are made with.
+#[derive(Clone, Default)]
+pub(in crate::reward) struct Chats {
+    #[cfg(feature = "torch")]
+    models: super::torch::Models,
+}
+
+impl Chats {
+    /// The model that the options of a judge name, those of its judgement taken out; `longest_answer` is in tokens.
+    pub(super) fn make(
+        &self,
+        mut options: Options,
+        longest_answer: u32,
+    ) -> Result<SharedChat, RegistryError> {
+        let engine = options.remove(ENGINE).unwrap_or_else(|| "server".into());
+        match engine.as_str() {
+            Some("server") => {
+                refuse_those_of("torch", fields::<TorchChatOptions>(), &options)?;
+                ChatServer::new(read(options)?).map(SharedChat::new)
+            }
+            Some("torch") => {
+                refuse_those_of("server", fields::<ChatServerOptions>(), &options)?;
+                self.torch(read(options)?, longest_answer)
+            }
+            _ => {
+                let found = engine.as_str().map_or_else(|| engine.to_string(), str::to_owned);
+                Err(RegistryError::bound(ENGINE, "`server` or `torch`", found))
+            }
+        }
+    }
+
+    #[cfg(feature = "torch")]
+    fn torch(
+        &self,
+        options: TorchChatOptions,
+        longest_answer: u32,
+    ) -> Result<SharedChat, RegistryError> {
+        let chat = self.models.open(options)?;
+        let limit = chat.token_limit();
+        if longest_answer == 0 || longest_answer as usize >= limit {
+            let expected = format!("1 to {}, of a context of {limit}", limit.saturating_sub(1));
+            return Err(RegistryError::bound("max_tokens", &expected, longest_answer));
+        }
+        Ok(SharedChat::new(chat))
+    }
+
+    #[cfg(not(feature = "torch"))]
+    fn torch(&self, _: TorchChatOptions, _: u32) -> Result<SharedChat, RegistryError> {
+        let expected = "`server`, as this program was built without the feature `torch`";
+        Err(RegistryError::bound(ENGINE, expected, "torch"))
+    }
+
+    #[cfg(feature = "torch")]
+    pub(in crate::reward) fn guests(&self) -> crate::rollout::guests::Guests {
+        self.models.guests()
+    }
+}
+
+#[cfg(feature = "torch")]
+impl TorchChatOptions {
+    /// Refuses what is out of its bounds.
+    pub(super) fn check(&self) -> Result<(), RegistryError> {
+        if self.model_path.as_os_str().is_empty() {
+            let expected = "a folder in Hugging Face format";
+            return Err(RegistryError::bound("model_path", expected, "nothing"));
+        }
+        let least = [
+            ("threads", Some(self.threads)),
+            ("max_running", Some(self.max_running)),
+            ("kv_cache_tokens", Some(self.kv_cache_tokens)),
+            ("guest_tokens", self.guest_tokens),
+        ];
+        if let Some((key, _)) = least.into_iter().find(|(_, value)| *value == Some(0)) {
+            return Err(RegistryError::bound(key, "at least 1", 0));
+        }
+        match self.guest_tokens {
+            Some(found) if !self.colocated => {
+                Err(RegistryError::bound("guest_tokens", "`colocated = true` beside it", found))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Refuses options that differ from those with which the same folder is in use.
+    pub(super) fn agree_with(&self, other: &Self) -> Result<(), RegistryError> {
+        let table = |options: &Self| match serde_json::to_value(options) {
+            Ok(Value::Object(table)) => table,
+            _ => Options::new(),
+        };
+        let (own, theirs) = (table(self), table(other));
+        let differs = |(key, value): &(&String, &Value)| {
+            *key != "model_path" && theirs.get(key.as_str()) != Some(*value)
+        };
+        match own.iter().find(differs) {
+            None => Ok(()),
+            Some((key, found)) => {
+                let theirs = theirs.get(key).cloned().unwrap_or_default();
+                let expected = format!("{theirs}, as another judge of the same model has it");
+                Err(RegistryError::bound(key, &expected, found))
+            }
+        }
+    }
+
+    pub(super) fn capacity(
+        &self,
+        model: &crate::model::ModelConfig,
+    ) -> crate::rollout::generator::Capacity {
+        let positions = usize::try_from(model.max_position_embeddings).unwrap_or(0);
+        crate::rollout::generator::Capacity {
+            max_running: self.max_running,
+            kv_cache_tokens: self.kv_cache_tokens,
+            token_limit: positions.min(self.kv_cache_tokens),
+        }
+    }
+
+    /// Tokens beside an iteration of the actor.
+    pub(super) fn share(&self) -> usize {
+        self.guest_tokens.unwrap_or(256)
+    }
+}
+
+/// Refuses options of the other engine by name.
+fn refuse_those_of(other: &str, keys: &[&str], options: &Options) -> Result<(), RegistryError> {
+    match options.iter().find(|(key, _)| keys.contains(&key.as_str())) {
+        Some((key, found)) => {
+            let expected = format!("`engine = \"{other}\"` beside it");
+            Err(RegistryError::bound(key, &expected, found))
+        }
+        None => Ok(()),
+    }
+}

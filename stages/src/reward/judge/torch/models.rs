@@ -1,0 +1,52 @@
+//! The judges in process that a registry has made.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use super::{Model, TorchChat};
+use crate::reward::RegistryError;
+use crate::reward::judge::TorchChatOptions;
+use crate::rollout::guests::Guests;
+
+/// The models in process that judges share: one for each folder, however many rewards name it.
+#[derive(Clone, Default)]
+pub(in crate::reward::judge) struct Models {
+    open: Arc<Mutex<BTreeMap<PathBuf, Opened>>>,
+    guests: Guests,
+}
+
+/// A model, and how it was opened.
+type Opened = (TorchChatOptions, Weak<Model>);
+
+impl Models {
+    /// Where those that are colocated wait for an engine.
+    pub(in crate::reward::judge) fn guests(&self) -> Guests {
+        self.guests.clone()
+    }
+
+    /// The model of a folder; the one that there is, if there is one.
+    ///
+    /// # Errors
+    /// As [`TorchChat::open`], or if another reward has the same folder with other options.
+    pub(in crate::reward::judge) fn open(
+        &self,
+        options: TorchChatOptions,
+    ) -> Result<TorchChat, RegistryError> {
+        options.check()?;
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let folder = options.model_path.canonicalize();
+        let folder = folder.unwrap_or_else(|_| options.model_path.clone());
+        let known = open.get(&folder).and_then(|(known, model)| Some((known, model.upgrade()?)));
+        if let Some((known, model)) = known {
+            options.agree_with(known)?;
+            return Ok(TorchChat(model));
+        }
+        let chat = TorchChat::open(&options)?;
+        if options.colocated {
+            chat.colocate(&self.guests);
+        }
+        open.insert(folder, (options, Arc::downgrade(&chat.0)));
+        Ok(chat)
+    }
+}

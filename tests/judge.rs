@@ -1,0 +1,154 @@
+//! `rollpacker train` and `score` with a judge in process, on the actor's instances and off them.
+#![cfg(feature = "torch")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use rollpacker_stages::model::{Decoder, ModelConfig, Tokenizer};
+use serde_json::{Value, json};
+use tch::{Device, Kind, Tensor};
+
+const RECIPE: &str = r#"
+[data]
+train_files = ["data/train.parquet"]
+val_files = "data/validation.parquet"
+train_batch_size = 4
+max_response_length = 32
+
+[model]
+path = "warm"
+
+[rollout]
+n = 2
+
+[schedule]
+name = "sync"
+
+[reward.routes]
+"*" = "judge"
+
+[reward.options.judge]
+engine = "torch"
+model_path = "judge"
+device = "cpu"
+colocated = true
+guest_tokens = 64
+kv_cache_tokens = 8192
+max_tokens = 20
+
+[trainer]
+total_training_steps = 3
+test_freq = 2
+device = "cpu"
+default_local_dir = "run"
+
+[sft]
+train_files = "data/train.parquet"
+steps = 1
+batch_size = 4
+hidden_size = 32
+intermediate_size = 64
+num_hidden_layers = 1
+num_attention_heads = 2
+num_key_value_heads = 1
+"#;
+
+/// What the judge's model reads and writes.
+const ALPHABET: &str = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 \n.,:;?!+-*/=()<>[]{}'`\"|_#%&@";
+
+/// A model that says `text`, no character of which stands in it twice, to everything: a token is a direction, its one layer changes
+/// nothing, and the head turns each token into the next.
+fn speaker(folder: &Path, text: &str) {
+    let tokenizer = Tokenizer::characters(ALPHABET).expect("distinct");
+    let vocab = tokenizer.vocab_size() as i64;
+    fs::create_dir_all(folder).expect("made");
+    let config = json!({
+        "model_type": "llama", "architectures": ["LlamaForCausalLM"], "vocab_size": vocab, "hidden_size": 128,
+        "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "num_key_value_heads": 1,
+        "head_dim": 8, "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "max_position_embeddings": 4096,
+        "tie_word_embeddings": false, "hidden_act": "silu", "eos_token_id": 1, "initializer_range": 0.02,
+    });
+    fs::write(folder.join("config.json"), config.to_string()).expect("written");
+    let config = ModelConfig::from_folder(folder).expect("a configuration");
+    let decoder = Decoder::init(config, 0, Device::Cpu).expect("room");
+    let said = tokenizer.encode(&format!(">{text}<|eos|>")).expect("of the alphabet");
+    let steps: Vec<(i64, i64)> =
+        said.windows(2).map(|pair| (pair[1].into(), pair[0].into())).collect();
+    let own: Vec<(i64, i64)> = (0..vocab).map(|token| (token, token)).collect();
+    for (name, parameter) in decoder.parameters() {
+        let ones = match name.as_str() {
+            "model.embed_tokens.weight" => &own,
+            "lm_head.weight" => &steps,
+            name if name.ends_with("o_proj.weight") || name.ends_with("down_proj.weight") => {
+                &vec![]
+            }
+            _ => continue,
+        };
+        let table = Tensor::zeros(parameter.size(), (Kind::Float, Device::Cpu));
+        for (row, column) in ones {
+            let _same_memory = table.get(*row).get(*column).fill_(1.0);
+        }
+        tch::no_grad(|| parameter.shallow_clone().copy_(&table));
+    }
+    decoder.save(folder).expect("saved");
+    tokenizer.save(folder).expect("saved");
+    let template = "{% for message in messages %}{{ message.content }}\n{% endfor %}>";
+    fs::write(folder.join("chat_template.jinja"), template).expect("written");
+}
+
+fn run(folder: &Path, args: &[&str]) -> Output {
+    let program = env!("CARGO_BIN_EXE_rollpacker");
+    let output = Command::new(program).args(args).current_dir(folder).output().expect("starts");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{args:?}: {errors}");
+    output
+}
+
+fn metrics(path: PathBuf) -> Vec<Value> {
+    let text = fs::read_to_string(path).expect("the file is there");
+    text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+}
+
+#[test]
+fn a_judge_on_the_actors_instances_scores_every_response() {
+    let place = tempfile::tempdir().expect("a folder");
+    let folder = place.path();
+    fs::write(folder.join("recipe.toml"), RECIPE).expect("written");
+    run(
+        folder,
+        &["data", "generate", "--output", "data", "--rows", "32", "--validation-rows", "4"],
+    );
+    run(folder, &["sft", "--config", "recipe.toml"]);
+    speaker(&folder.join("judge"), "Verdict: YES");
+    run(folder, &["train", "--config", "recipe.toml"]);
+    let lines = metrics(folder.join("run/metrics.jsonl"));
+    let steps: Vec<&Value> =
+        lines.iter().filter(|line| line["data"]["critic/score/mean"].is_number()).collect();
+    assert_eq!(steps.len(), 3);
+    for step in steps {
+        let data = &step["data"];
+        assert_eq!(
+            (&data["critic/score/mean"], &data["critic/score/min"]),
+            (&json!(1.0), &json!(1.0))
+        );
+        assert!(data["rollout/guest_tokens"].as_f64().is_some_and(|tokens| tokens > 0.0), "{data}");
+        assert!(
+            data["rollout/guest_slowdown"].as_f64().is_some_and(|ratio| ratio >= 0.0),
+            "{data}"
+        );
+    }
+    let validated: Vec<f64> =
+        lines.iter().filter_map(|line| line["data"]["val/score"].as_f64()).collect();
+    assert_eq!(validated, vec![1.0; validated.len()], "before, beside and after the engine");
+    assert!(validated.len() >= 3);
+
+    let row = json!({"data_source": "any", "response": "It is 4.", "prompt": "2+2?"});
+    fs::write(folder.join("rows.jsonl"), row.to_string()).expect("written");
+    let scores = run(
+        folder,
+        &["score", "--reward", "recipe.toml", "--input", "rows.jsonl", "--output", "-"],
+    );
+    let score: Value = serde_json::from_slice(&scores.stdout).expect("a line of JSON");
+    assert_eq!(score["score"], 1.0, "on a thread of its own: {score}");
+}
