@@ -47,7 +47,8 @@ pub(crate) struct Watched {
 
 impl Watched {
     pub(crate) fn register(name: &'static str) -> Rc<Self> {
-        let watched = Rc::new(Self { name, frontiers: RefCell::default(), waits: RefCell::default() });
+        let watched =
+            Rc::new(Self { name, frontiers: RefCell::default(), waits: RefCell::default() });
         OPERATORS.with_borrow_mut(|operators| operators.push(watched.clone()));
         watched
     }
@@ -310,9 +311,14 @@ mod tests {
     #[test]
     fn tells_once_of_each_silence() {
         let (clock, mut watchdog, told) = watched();
-        for (now, moves, stalls) in
-            [(9, false, 0), (10, false, 1), (30, false, 1), (31, true, 1), (40, false, 1), (41, false, 2)]
-        {
+        for (now, moves, stalls) in [
+            (9, false, 0),
+            (10, false, 1),
+            (30, false, 1),
+            (31, true, 1),
+            (40, false, 1),
+            (41, false, 2),
+        ] {
             clock.advance_to(Nanos(now));
             if moves {
                 moved();

@@ -140,7 +140,8 @@ impl Committer {
             }
             let (step, collected) = first.remove_entry();
             // An operator whose inputs ended says nothing of the steps before. Then the snapshot of the end stands for this one.
-            let ending = step != Step::END && frontier.frontier().iter().all(|&open| open == Step::END);
+            let ending =
+                step != Step::END && frontier.frontier().iter().all(|&open| open == Step::END);
             if !(ending && collected.parts.len() < self.expected.len()) {
                 self.start(step, collected);
             }
@@ -184,8 +185,7 @@ impl Committer {
         let (plan, committed) = (&self.plan, &mut self.committed);
         self.running.retain(|running| {
             let Some(outcome) = running.reply.poll() else { return true };
-            let outcome =
-                outcome.unwrap_or_else(|lost| Err((lost.to_string(), OnError::Fail)));
+            let outcome = outcome.unwrap_or_else(|lost| Err((lost.to_string(), OnError::Fail)));
             let [errors, warnings, metrics] = outputs;
             let capabilities = &running.capabilities;
             let fault = |message| faults_batch(&[Fault::new(NAME, message)]);
@@ -222,9 +222,8 @@ fn conclude(
     workers: u32,
     on_error: OnError,
 ) -> Outcome {
-    let commit = |parts| {
-        store.commit(step, parts, workers).map_err(|error| (error.to_string(), on_error))
-    };
+    let commit =
+        |parts| store.commit(step, parts, workers).map_err(|error| (error.to_string(), on_error));
     let (message, on_error) = match found.and_then(commit) {
         Ok(committed) => return Ok(committed),
         Err(failure) => failure,

@@ -81,11 +81,7 @@ pub struct Damage {
 }
 
 impl Damage {
-    pub(crate) fn new(
-        path: &Path,
-        expected: impl Into<String>,
-        found: impl Into<String>,
-    ) -> Self {
+    pub(crate) fn new(path: &Path, expected: impl Into<String>, found: impl Into<String>) -> Self {
         Self { path: path.to_owned(), expected: expected.into(), found: found.into() }
     }
 }

@@ -49,9 +49,7 @@ pub(crate) fn claim(files: &dyn Files, layout: &Layout) -> Result<Generation, Sn
         let path = layout.claim(next);
         match files.create_new(&path) {
             Ok(()) => {
-                files
-                    .sync_folder(&layout.root)
-                    .map_err(SnapshotError::io("sync", &layout.root))?;
+                files.sync_folder(&layout.root).map_err(SnapshotError::io("sync", &layout.root))?;
                 return Ok(next);
             }
             // Another process was quicker, and its file is listed from now on.

@@ -23,11 +23,7 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    pub(crate) fn new(
-        peers: usize,
-        plan: &SnapshotPlan,
-        owner: Owner<Arc<SnapshotStore>>,
-    ) -> Self {
+    pub(crate) fn new(peers: usize, plan: &SnapshotPlan, owner: Owner<Arc<SnapshotStore>>) -> Self {
         plan.cadence.join(peers, plan.resumed);
         Self { plan: plan.clone(), owner }
     }
@@ -125,16 +121,15 @@ impl Parts {
         frontiers: &[MutableAntichain<Step>],
         state: impl FnMut(&Draft<'_>) -> Part,
     ) {
-        self.closed(frontiers.iter().filter_map(|input| input.frontier().first().copied()).min(), state);
+        self.closed(
+            frontiers.iter().filter_map(|input| input.frontier().first().copied()).min(),
+            state,
+        );
     }
 
     /// To be called at the end of each activation, when the state holds all of what is before `frontier`: what `state` makes is written
     /// for each of these steps at whose end a snapshot is taken and none was written, and for the end when no step is left.
-    pub fn closed(
-        &mut self,
-        frontier: Option<Step>,
-        state: impl FnMut(&Draft<'_>) -> Part,
-    ) {
+    pub fn closed(&mut self, frontier: Option<Step>, state: impl FnMut(&Draft<'_>) -> Part) {
         match frontier {
             Some(step) => self.hand_over(step, state),
             None => self.end(state),
@@ -164,6 +159,9 @@ impl Parts {
     }
 
     fn end(&mut self, mut state: impl FnMut(&Draft<'_>) -> Part) {
+        if let Some(reached) = self.reached {
+            self.hand_over(reached.next(), &mut state);
+        }
         let Some(mut capability) = self.capability.take() else { return };
         capability.downgrade(&Step::END);
         self.capability = Some(capability);

@@ -69,7 +69,8 @@ impl Restored {
     /// If there is no part of that operator, or a file is no longer what it was when the snapshot was found.
     pub fn parts(&self, operator: &str) -> Result<Vec<(u32, Vec<u8>)>, SnapshotError> {
         let read = |record| Ok((record_worker(record), self.content(record)?));
-        let parts: Vec<_> = self.records(operator).map(read).collect::<Result<_, SnapshotError>>()?;
+        let parts: Vec<_> =
+            self.records(operator).map(read).collect::<Result<_, SnapshotError>>()?;
         if parts.is_empty() { Err(self.no_part(operator)) } else { Ok(parts) }
     }
 
@@ -90,8 +91,7 @@ impl Restored {
 
     fn content(&self, record: &PartRecord) -> Result<Vec<u8>, SnapshotError> {
         let path = self.path(record);
-        let bytes =
-            read_all(&*self.files, &path).map_err(SnapshotError::io("read", &path))?;
+        let bytes = read_all(&*self.files, &path).map_err(SnapshotError::io("read", &path))?;
         compare(&path, record, (bytes.len() as u64, sha256(&bytes)))?;
         Ok(bytes)
     }
@@ -146,8 +146,7 @@ pub(crate) fn verify(
 /// Reads a manifest.
 pub(crate) fn read(files: &dyn Files, layout: &Layout, id: Id) -> Result<Manifest, Damage> {
     let path = layout.manifest(id);
-    let bytes =
-        read_all(files, &path).map_err(|error| unreadable(&path, "a manifest", &error))?;
+    let bytes = read_all(files, &path).map_err(|error| unreadable(&path, "a manifest", &error))?;
     let manifest = Manifest::decode(&bytes)
         .map_err(|(expected, found)| Damage::new(&path, expected, found))?;
     let (step, generation) = (manifest.step, manifest.generation);

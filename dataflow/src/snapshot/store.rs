@@ -69,11 +69,7 @@ impl SnapshotStore {
 
     /// Takes part in a generation that another process of the same cluster has opened.
     #[must_use]
-    pub fn join(
-        folder: impl Into<PathBuf>,
-        generation: Generation,
-        options: StoreOptions,
-    ) -> Self {
+    pub fn join(folder: impl Into<PathBuf>, generation: Generation, options: StoreOptions) -> Self {
         Self::of(Arc::new(Disk), folder.into(), generation, options)
     }
 
@@ -247,7 +243,8 @@ impl SnapshotStore {
     /// Makes a folder below the root, on the disk.
     pub(crate) fn prepare(&self, folder: &Path) -> Result<(), SnapshotError> {
         self.files.create_folder(folder).map_err(SnapshotError::io("make the folder", folder))?;
-        let above = folder.ancestors().skip(1).take_while(|path| path.starts_with(&self.layout.root));
+        let above =
+            folder.ancestors().skip(1).take_while(|path| path.starts_with(&self.layout.root));
         for path in above {
             self.sync_folder(path)?;
         }

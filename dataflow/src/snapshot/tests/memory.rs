@@ -264,7 +264,8 @@ impl Files for Memory {
         let mut state = self.lock();
         state.tick()?;
         // A crash may come when some of it is gone.
-        if let Some(first) = state.names.keys().find(|name| *name != path && name.starts_with(path)) {
+        if let Some(first) = state.names.keys().find(|name| *name != path && name.starts_with(path))
+        {
             let first = first.clone();
             state.names.remove(&first);
         }

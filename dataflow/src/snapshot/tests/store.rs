@@ -5,7 +5,9 @@ use std::sync::{Arc, mpsc};
 
 use super::memory::Memory;
 use super::{PARTS, content, open, options, restored, root, take, write};
-use crate::snapshot::{Damage, Generation, Identity, Part, SnapshotError, SnapshotStore, StoreOptions};
+use crate::snapshot::{
+    Damage, Draft, Generation, Identity, Part, SnapshotError, SnapshotStore, StoreOptions,
+};
 use crate::step::Step;
 
 fn two_snapshots() -> Memory {
@@ -69,7 +71,9 @@ fn what_is_missing_is_named() {
     let length = content(Step(9), "update", 1).len();
     assert_eq!(
         remove("step-00000009/0001/update-1.bin"),
-        format!("`/run/step-00000009/0001/update-1.bin`: expected {length} bytes, found no such file")
+        format!(
+            "`/run/step-00000009/0001/update-1.bin`: expected {length} bytes, found no such file"
+        )
     );
     assert_eq!(
         remove("step-00000009.0001.json"),
@@ -97,8 +101,12 @@ fn with_nothing_left_the_list_says_why() {
     }
     let found = open(&files, 3).expect("opens").latest().expect("the folder can be read");
     assert!(found.restored.is_none());
-    let paths: Vec<_> = found.damage.iter().map(|damage| damage.path.display().to_string()).collect();
-    assert_eq!(paths, ["/run/step-00000009/0001/schedule-0.bin", "/run/step-00000004/0001/schedule-0.bin"]);
+    let paths: Vec<_> =
+        found.damage.iter().map(|damage| damage.path.display().to_string()).collect();
+    assert_eq!(
+        paths,
+        ["/run/step-00000009/0001/schedule-0.bin", "/run/step-00000004/0001/schedule-0.bin"]
+    );
 }
 
 #[test]
@@ -136,9 +144,8 @@ fn a_process_that_is_not_the_newest_commits_nothing() {
     take(&zombie, Step(4)).expect("the newest");
     let parts = write(&zombie, Step(9)).expect("the newest");
     let heir = open(&files, 2).expect("opens");
-    let fenced = |result: Result<(), SnapshotError>| {
-        result.expect_err("it is not the newest").to_string()
-    };
+    let fenced =
+        |result: Result<(), SnapshotError>| result.expect_err("it is not the newest").to_string();
     let message = "`/run`: this run is generation 0001 of the folder, and generation 0002 has been opened since: another process \
                    resumes the same run";
     assert_eq!(fenced(zombie.commit(Step(9), parts, 2).map(drop)), message);
@@ -253,4 +260,33 @@ fn rows_come_back_as_they_were() {
         "snapshot of step 0: expected parts of `schedule`, found those of ledger"
     );
     assert_eq!(options(1).keep, 1);
+}
+
+#[test]
+fn a_file_that_someone_else_writes_is_a_part_once_it_is_complete() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = Arc::new(SnapshotStore::open(folder.path(), options(1)).expect("opens"));
+    let draft = |operator| Draft { store: &store, step: Step(3), operator, worker: 0 };
+    let (begun, begin) = mpsc::channel();
+    let part = draft("weights").external("safetensors", |path| {
+        assert_eq!(path.extension().and_then(|e| e.to_str()), Some("safetensors"));
+        let path = path.to_owned();
+        let trainer = std::thread::spawn(move || {
+            begin.recv().expect("told");
+            std::fs::write(path, b"weights").map_err(|error| error.to_string())
+        });
+        || trainer.join().expect("the trainer lives")
+    });
+    begun.send(()).expect("heard");
+    let record = store.write(Step(3), "weights", 0, part).expect("written").expect("a file");
+    assert_eq!(record.path, "step-00000003/0001/weights-0.safetensors");
+    store.commit(Step(3), vec![record.clone()], 1).expect("committed");
+    let restored = store.latest().expect("readable").restored.expect("there is one");
+    assert_eq!(std::fs::read(restored.path(&record)).expect("there"), b"weights");
+
+    let part = draft("optimizer").external("safetensors", |_| || Err("out of memory".to_owned()));
+    assert_eq!(
+        store.write(Step(3), "optimizer", 0, part).expect_err("it could not").to_string(),
+        "part `optimizer` of worker 0: out of memory"
+    );
 }

@@ -25,8 +25,9 @@ use crate::step::Step;
 /// The result of a run: the state of each fold by key.
 pub(super) type State = BTreeMap<(&'static str, u64), u64>;
 
-/// Rows of a step.
-const ROWS: u64 = 7;
+/// Rows of a step, and keys that they are of.
+const ROWS: u64 = 13;
+const KEYS: u64 = 5;
 
 /// How a run is run.
 #[derive(Clone)]
@@ -90,7 +91,8 @@ impl Toy {
         let config = Config { communication, worker: WorkerConfig::default() };
         let workers = timely::execute(config, move |worker| {
             let _guard = StopOnPanic(shared.clone());
-            let faults = worker.dataflow(|scope| toy.build(scope, &plan, restored.as_ref(), &shared));
+            let faults =
+                worker.dataflow(|scope| toy.build(scope, &plan, restored.as_ref(), &shared));
             while worker.has_dataflows() && !shared.stop.load(Ordering::Acquire) {
                 worker.step_or_park(Some(Duration::from_millis(1)));
                 if let Some(fault) = faults.first() {
@@ -159,7 +161,7 @@ impl Toy {
                     parts.before(next, |_| state(next));
                     capability.downgrade(&next);
                     let rows = (0..ROWS).filter(|row| row % workers == worker);
-                    output.give(capability, batch(rows.map(|row| (row, row * 13 + next.0))));
+                    output.give(capability, batch(rows.map(|row| (row % KEYS, row * 13 + next.0))));
                     next = next.next();
                 }
                 parts.closed(open.as_ref().map(|_| next), |_| state(next));
@@ -198,17 +200,26 @@ impl Toy {
                         .or_insert_with(|| (capability.retain(output.index()), Vec::new()));
                     stash.extend(rows_of(&batch));
                 });
-                while let Some(first) = stashed.first_entry().filter(|first| toy.is_ripe(first.key(), frontiers)) {
+                while let Some(first) =
+                    stashed.first_entry().filter(|first| toy.is_ripe(first.key(), frontiers))
+                {
                     let (step, (capability, mut rows)) = first.remove_entry();
                     parts.before(step, |_| save(name, &state));
                     rows.sort_unstable();
                     apply(&mut state, &rows, step);
-                    output.give(&capability, batch(rows.iter().map(|&(key, _)| (key + 1, state[&key]))));
+                    rows.dedup_by_key(|row| row.0);
+                    output.give(
+                        &capability,
+                        batch(rows.iter().map(|&(key, _)| (key + 1, state[&key]))),
+                    );
                     toy.told(step, &shared, &request);
                 }
                 parts.passed(frontiers, |_| save(name, &state));
                 if frontiers[0].is_empty() && stashed.is_empty() {
-                    shared.lock().states.extend(state.iter().map(|(&key, &value)| ((name, key), value)));
+                    shared
+                        .lock()
+                        .states
+                        .extend(state.iter().map(|(&key, &value)| ((name, key), value)));
                 }
             }
         });
@@ -305,8 +316,11 @@ fn load(from: &Restored, name: &str, index: u64, peers: u64) -> BTreeMap<u64, u6
 fn batch(rows: impl Iterator<Item = (u64, u64)>) -> Batch {
     let (keys, values): (Vec<_>, Vec<_>) = rows.unzip();
     let text: ArrayRef = Arc::new(StringArray::from(vec!["toy"; keys.len()]));
-    let columns =
-        vec![Arc::new(UInt64Array::from(keys)) as _, text, Arc::new(UInt64Array::from(values)) as _];
+    let columns = vec![
+        Arc::new(UInt64Array::from(keys)) as _,
+        text,
+        Arc::new(UInt64Array::from(values)) as _,
+    ];
     Batch::from_columns(&schema::POLICIES, columns)
 }
 
