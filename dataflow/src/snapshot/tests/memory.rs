@@ -1,6 +1,6 @@
 //! A file system in memory that dies at any operation, loses power, is full, or is read-only.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -16,9 +16,12 @@ pub(super) enum Crash {
     Cut,
     /// The power was cut: all names, and half of each content that was not brought to the disk.
     Torn,
+    /// The power was cut: of the names that were made or removed and not brought to the disk, one or another.
+    Mixed(u64),
 }
 
-pub(super) const CRASHES: [Crash; 3] = [Crash::Killed, Crash::Cut, Crash::Torn];
+pub(super) const CRASHES: [Crash; 6] =
+    [Crash::Killed, Crash::Cut, Crash::Torn, Crash::Mixed(1), Crash::Mixed(2), Crash::Mixed(3)];
 
 #[derive(Clone, Default)]
 pub(super) struct Memory(Arc<Mutex<State>>);
@@ -64,13 +67,15 @@ impl Memory {
     pub(super) fn revive(&self, crash: Crash) {
         let mut state = self.lock();
         (state.dies_at, state.operations) = (None, 0);
-        if crash == Crash::Cut {
-            state.names = state.durable.clone();
+        match crash {
+            Crash::Killed | Crash::Torn => {}
+            Crash::Cut => state.names = state.durable.clone(),
+            Crash::Mixed(seed) => state.names = state.mixed(seed),
         }
         if crash != Crash::Killed {
             for file in &mut state.files {
                 let torn = file.content.len() / 2;
-                let left = if crash == Crash::Torn { &file.content[..torn] } else { &[] };
+                let left = if crash == Crash::Cut { &[] } else { &file.content[..torn] };
                 file.content = file.synced.clone().unwrap_or_else(|| left.to_vec());
             }
         }
@@ -142,6 +147,24 @@ impl State {
     fn alive(&self) -> io::Result<()> {
         let dead = self.dies_at.is_some_and(|at| self.operations > at);
         if dead { Err(io::Error::other("the process is dead")) } else { Ok(()) }
+    }
+
+    /// Some of the changes of names that are not on the disk.
+    fn mixed(&self, seed: u64) -> BTreeMap<PathBuf, Node> {
+        let mut coin = seed;
+        let mut mixed: BTreeMap<PathBuf, Node> = BTreeMap::new();
+        let all: BTreeSet<_> = self.names.keys().chain(self.durable.keys()).collect();
+        for path in all {
+            let (now, then) = (self.names.get(path), self.durable.get(path));
+            coin = coin.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(seed | 1);
+            let node = if coin >> 63 == 0 { now } else { then };
+            let above = path.parent().expect("not the root");
+            let reachable = above == Path::new("/") || mixed.contains_key(above);
+            if let Some(node) = node.filter(|_| reachable) {
+                mixed.insert(path.clone(), *node);
+            }
+        }
+        mixed
     }
 
     fn file(&self, path: &Path) -> io::Result<usize> {

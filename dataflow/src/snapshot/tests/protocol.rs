@@ -1,11 +1,13 @@
 //! A graph that is killed and resumed, on any number of workers, ends as one that was not.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 
 use super::memory::{CRASHES, Memory};
 use super::open;
 use super::toy::{State, Toy};
 use crate::snapshot::OnError;
+use crate::snapshot::files::Files;
 use crate::step::Step;
 
 const STEPS: u64 = 6;
@@ -41,6 +43,24 @@ fn workers_do_not_matter() {
     }
 }
 
+/// Of steps that are complete at once, each has the snapshot of its own end.
+#[test]
+fn steps_that_close_together_are_told_apart() {
+    let expected = expected();
+    for workers in 1..=2 {
+        let files = Memory::default();
+        let mut toy = Toy::new(workers, 4, 2);
+        toy.bursts = true;
+        toy.run(&files);
+        assert_eq!(steps(&files), [3, 1]);
+        files.remove(Path::new("/run/step-00000003.0001.json")).expect("removed");
+        assert_eq!(
+            finishes(&Toy::new(workers, STEPS, 2), &files, &expected, "from step 1"),
+            Some(Step(1))
+        );
+    }
+}
+
 #[test]
 fn a_run_that_is_over_can_be_prolonged() {
     let expected = expected();
@@ -65,6 +85,7 @@ fn dropped_at_any_step_and_resumed_with_another_number_of_workers() {
             let files = Memory::default();
             let mut toy = Toy::new(before, STEPS, 2);
             toy.dropped_at = Some(Step(step));
+            toy.bursts = step % 2 == 1;
             toy.run(&files);
             let what = format!("{before} workers, dropped at step {step}, then {after}");
             finishes(&Toy::new(after, STEPS, 2), &files, &expected, &what);
@@ -81,7 +102,9 @@ fn killed_at_any_operation_on_files() {
         for operation in (0..).step_by(2 * before - 1) {
             let files = Memory::default();
             files.die_at(operation);
-            let outcome = Toy::new(before, STEPS, 2).run(&files);
+            let mut toy = Toy::new(before, STEPS, 2);
+            toy.bursts = operation % 4 == 3;
+            let outcome = toy.run(&files);
             if files.operations() <= operation {
                 assert_eq!(outcome.fault, None, "the process lived");
                 break;

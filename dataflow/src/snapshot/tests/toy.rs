@@ -42,6 +42,8 @@ pub(super) struct Toy {
     pub(super) requested_at: Option<Step>,
     /// Another process opens the folder, then.
     pub(super) rival_at: Option<Step>,
+    /// The source gives the rows of all steps at once, and operators close several in one activation.
+    pub(super) bursts: bool,
     /// Applies rows as they arrive, which is wrong.
     pub(super) on_arrival: bool,
 }
@@ -56,6 +58,7 @@ impl Toy {
             dropped_at: None,
             requested_at: None,
             rival_at: None,
+            bursts: false,
             on_arrival: false,
         }
     }
@@ -140,7 +143,7 @@ impl Toy {
         let mut operator = Operator::new("source", scope);
         let (mut output, stream) = operator.output(&schema::POLICIES, &[]);
         let mut parts = snapshots.parts("source", &mut operator);
-        let (wake, steps) = (operator.waker(), self.steps);
+        let (wake, steps, bursts) = (operator.waker(), self.steps, self.bursts);
         let (worker, workers) = (scope.index() as u64, scope.peers() as u64);
         operator.build(move |mut capabilities| {
             parts.start(&capabilities);
@@ -155,8 +158,9 @@ impl Toy {
                     if worker == 0 { part.fact("cursor", next.0 * ROWS) } else { Part::nothing() }
                 };
                 open = open.take().filter(|_| next.0 < steps);
-                if let Some(capability) = &mut open
-                    && (next.0 < 2 || !trained.less_equal(&Step(next.0 - 2)))
+                while next.0 < steps
+                    && let Some(capability) = &mut open
+                    && (bursts || next.0 < 2 || !trained.less_equal(&Step(next.0 - 2)))
                 {
                     parts.before(next, |_| state(next));
                     capability.downgrade(&next);
