@@ -21,6 +21,7 @@ use crate::operator::{Operator, Output};
 use crate::route::to_first;
 use crate::schema;
 use crate::step::Step;
+use crate::watchdog::Waiting;
 
 const NAME: &str = "snapshots";
 
@@ -73,6 +74,7 @@ pub(crate) fn commit<'scope>(
         plan: plan.clone(),
         writer,
         wake: Arc::new(operator.waker()),
+        waiting: operator.waiting(),
         open: BTreeMap::new(),
         running: Vec::new(),
         committed: None,
@@ -106,6 +108,7 @@ struct Committer {
     plan: SnapshotPlan,
     writer: Rc<Writer>,
     wake: Arc<dyn Fn() + Send + Sync>,
+    waiting: Waiting,
     open: BTreeMap<Step, Collected>,
     running: Vec<Running>,
     /// The step of the last snapshot.
@@ -118,6 +121,7 @@ struct Committer {
 impl Committer {
     fn collect(&mut self, capabilities: Capabilities, batch: &Batch) {
         let step = *capabilities[0].time();
+        self.waiting.begin(step, "the other parts of a snapshot");
         let collected = self
             .open
             .entry(step)
@@ -139,6 +143,7 @@ impl Committer {
                 return;
             }
             let (step, collected) = first.remove_entry();
+            self.waiting.end(step);
             // An operator whose inputs ended says nothing of the steps before. Then the snapshot of the end stands for this one.
             let ending =
                 step != Step::END && frontier.frontier().iter().all(|&open| open == Step::END);

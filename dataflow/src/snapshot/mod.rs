@@ -40,6 +40,7 @@ mod parts;
 mod protocol;
 mod restored;
 mod store;
+mod write;
 
 #[cfg(test)]
 mod tests;

@@ -15,6 +15,7 @@ use super::store::SnapshotStore;
 use crate::bridge::{Owner, Reply};
 use crate::operator::Output;
 use crate::step::Step;
+use crate::watchdog::Waiting;
 
 /// What writes the parts of one worker, in the order in which they are handed to it.
 pub(crate) struct Writer {
@@ -53,6 +54,7 @@ pub struct Parts {
     worker: u32,
     output: Output,
     wake: Arc<dyn Fn() + Send + Sync>,
+    waiting: Waiting,
     writer: Rc<Writer>,
     capability: Option<Capability<Step>>,
     /// The last step that is in the state.
@@ -74,10 +76,10 @@ struct Pending {
 
 impl Parts {
     pub(crate) fn new(
-        name: &'static str,
-        worker: u32,
+        (name, worker): (&'static str, u32),
         output: Output,
         wake: impl Fn() + Send + Sync + 'static,
+        waiting: Waiting,
         writer: Rc<Writer>,
     ) -> Self {
         Self {
@@ -85,6 +87,7 @@ impl Parts {
             worker,
             output,
             wake: Arc::new(wake),
+            waiting,
             writer,
             capability: None,
             reached: None,
@@ -195,6 +198,7 @@ impl Parts {
 
     fn pend(&mut self, reply: Option<Reply<Result<Option<PartRecord>, String>>>) {
         if let Some(capability) = self.capability.clone() {
+            self.waiting.begin(*capability.time(), "the disk to take its part of a snapshot");
             self.pending.push_back(Pending { capability, reached: self.reached, reply });
         }
     }
@@ -211,6 +215,7 @@ impl Parts {
             };
             self.written = outcome.clone().unwrap_or_default();
             let Some(done) = self.pending.pop_front() else { return };
+            self.waiting.end(*done.capability.time());
             let (operator, worker) = (self.name.to_owned(), self.worker);
             let descriptor = Descriptor { operator, worker, reached: done.reached, outcome };
             self.output.give(&done.capability, descriptor.batch());

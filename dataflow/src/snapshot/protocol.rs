@@ -113,7 +113,13 @@ impl<'scope> Snapshots<'scope> {
         let (output, stream) = operator.output(&schema::PARTS, &[]);
         registered.push((name, stream));
         let worker = u32::try_from(self.scope.index()).expect("invariant: workers are few");
-        Parts::new(name, worker, output, operator.waker(), self.writer.clone())
+        Parts::new(
+            (name, worker),
+            output,
+            operator.waker(),
+            operator.waiting(),
+            self.writer.clone(),
+        )
     }
 
     /// Commits the snapshots whose parts are complete: after all operators have been [registered](Self::parts).

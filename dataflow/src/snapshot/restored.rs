@@ -68,7 +68,7 @@ impl Restored {
     /// # Errors
     /// If there is no part of that operator, or a file is no longer what it was when the snapshot was found.
     pub fn parts(&self, operator: &str) -> Result<Vec<(u32, Vec<u8>)>, SnapshotError> {
-        let read = |record| Ok((record_worker(record), self.content(record)?));
+        let read = |record: &PartRecord| Ok((record.worker, self.content(record)?));
         let parts: Vec<_> =
             self.records(operator).map(read).collect::<Result<_, SnapshotError>>()?;
         if parts.is_empty() { Err(self.no_part(operator)) } else { Ok(parts) }
@@ -109,10 +109,6 @@ impl std::fmt::Debug for Restored {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Restored").field("manifest", &self.manifest).finish_non_exhaustive()
     }
-}
-
-fn record_worker(record: &PartRecord) -> u32 {
-    record.worker
 }
 
 fn decode(bytes: Vec<u8>) -> Result<Vec<RecordBatch>, ArrowError> {

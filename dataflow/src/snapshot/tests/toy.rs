@@ -71,8 +71,7 @@ impl Toy {
             Err(message) => shared.lock().fault = Some(message),
             Ok((plan, restored)) => self.execute(plan, restored, &shared),
         }
-        let outcome = std::mem::take(&mut *shared.lock());
-        outcome
+        std::mem::take(&mut *shared.lock())
     }
 
     fn plan(&self, files: &Memory) -> Result<(SnapshotPlan, Option<Restored>), String> {
