@@ -140,12 +140,6 @@ impl Parts {
         self.tell();
     }
 
-    /// Whether every part that was handed over is on the disk.
-    #[must_use]
-    pub fn is_settled(&self) -> bool {
-        self.pending.is_empty()
-    }
-
     fn hand_over(&mut self, to: Step, mut state: impl FnMut(&Draft<'_>) -> Part) {
         while let Some(step) = self.capability.as_ref().map(|open| *open.time()) {
             if step >= to {

@@ -98,6 +98,12 @@ impl<'scope> Snapshots<'scope> {
         Self { scope, plan: plan.clone(), writer, registered: RefCell::default() }
     }
 
+    /// The scope of the graph.
+    #[must_use]
+    pub fn scope(&self) -> Scope<'scope, Step> {
+        self.scope
+    }
+
     /// Registers an operator that has a state, by a name of its own; without the parts of all of them no snapshot is complete.
     ///
     /// One that writes several files registers as often, as `weights` and as `optimizer`.

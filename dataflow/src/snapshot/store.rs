@@ -34,6 +34,25 @@ pub struct StoreOptions {
 /// Parts and manifests never change once they have their names. A file is written under a temporary name, brought to the disk and then
 /// renamed, and the folder is brought to the disk; a manifest comes after all of its parts. So whatever instant a process dies at,
 /// what has a manifest is complete, and what has none is removed by the next process that opens the folder.
+///
+/// ```
+/// use rollpacker_dataflow::snapshot::{Identity, Part, SnapshotStore, StoreOptions};
+/// use rollpacker_dataflow::step::Step;
+///
+/// let folder = tempfile::tempdir()?;
+/// let options = StoreOptions { identity: Identity::default(), keep: 2 };
+/// let store = SnapshotStore::open(folder.path(), options)?;
+/// assert!(store.latest()?.restored.is_none());
+///
+/// let part = Part::bytes("json", b"[3, 4]".to_vec()).fact("cursor", 12);
+/// let parts = store.write(Step(9), "schedule", 0, part)?;
+/// store.commit(Step(9), parts.into_iter().collect(), 1)?;
+///
+/// let restored = store.latest()?.restored.expect("one was committed");
+/// assert_eq!(restored.step(), Step(9));
+/// assert_eq!(restored.parts("schedule")?, [(0, b"[3, 4]".to_vec())]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct SnapshotStore {
     pub(crate) files: Arc<dyn Files>,
     pub(crate) layout: Layout,

@@ -43,6 +43,31 @@ fn workers_do_not_matter() {
     }
 }
 
+#[test]
+fn a_run_in_virtual_time_takes_the_same_snapshots() {
+    let (live, files) = (Memory::default(), Memory::default());
+    Toy::new(1, 4, 2).run(&live);
+    let outcome = Toy::new(1, 4, 2).run_virtual(&files);
+    assert_eq!(outcome.fault, None);
+    assert_eq!(files.paths(), live.paths());
+    for path in files.paths() {
+        assert!(files.content(&path) == live.content(&path), "{}", path.display());
+    }
+    finishes(&Toy::new(2, STEPS, 2), &files, &expected(), "prolonged");
+}
+
+/// A worker that has nothing to do hears of the last step only that there is none after it.
+#[test]
+fn the_end_stands_for_a_last_step_of_which_not_all_have_heard() {
+    let files = Memory::default();
+    for workers in [6, 7] {
+        let outcome = Toy::new(workers, 4, 2).run(&files);
+        assert_eq!(outcome.fault, None);
+        assert_eq!(steps(&files)[0], 3);
+        finishes(&Toy::new(8, STEPS, 2), &files.copy(), &expected(), "prolonged");
+    }
+}
+
 /// Of steps that are complete at once, each has the snapshot of its own end.
 #[test]
 fn steps_that_close_together_are_told_apart() {

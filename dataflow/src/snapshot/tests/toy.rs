@@ -7,17 +7,19 @@ use std::time::Duration;
 
 use arrow::array::{ArrayRef, StringArray, UInt64Array};
 use arrow::datatypes::UInt64Type;
+use timely::dataflow::ProbeHandle;
 use timely::dataflow::operators::Probe;
-use timely::dataflow::{ProbeHandle, Scope};
 use timely::progress::frontier::MutableAntichain;
 use timely::{CommunicationConfig, Config, WorkerConfig};
 
 use super::memory::Memory;
 use super::open;
 use crate::batch::{Batch, BatchStream};
+use crate::clock::VirtualClock;
 use crate::fault::{Faults, raise, warn};
 use crate::operator::Operator;
 use crate::route::by_key;
+use crate::runtime::run_virtual;
 use crate::schema::{self, column};
 use crate::snapshot::{Cadence, OnError, Part, Request, Restored, SnapshotPlan, Snapshots};
 use crate::step::Step;
@@ -93,8 +95,10 @@ impl Toy {
         let config = Config { communication, worker: WorkerConfig::default() };
         let workers = timely::execute(config, move |worker| {
             let _guard = StopOnPanic(shared.clone());
-            let faults =
-                worker.dataflow(|scope| toy.build(scope, &plan, restored.as_ref(), &shared));
+            let faults = Faults::default();
+            worker.dataflow(|scope| {
+                toy.build(Snapshots::new(scope, &plan), &plan, restored.as_ref(), &shared, &faults);
+            });
             while worker.has_dataflows() && !shared.stop.load(Ordering::Acquire) {
                 worker.step_or_park(Some(Duration::from_millis(1)));
                 if let Some(fault) = faults.first() {
@@ -111,34 +115,46 @@ impl Toy {
         }
     }
 
+    /// The same on this thread, in virtual time.
+    pub(super) fn run_virtual(&self, files: &Memory) -> Outcome {
+        let (shared, clock) = (Arc::new(Shared::default()), VirtualClock::default());
+        let (plan, restored) = self.plan(files).expect("opens");
+        let ran = run_virtual(&clock, |scope, faults| {
+            let snapshots = Snapshots::in_virtual_time(scope, &plan, clock.clone());
+            self.build(snapshots, &plan, restored.as_ref(), &shared, faults);
+        });
+        let mut outcome = std::mem::take(&mut *shared.lock());
+        outcome.fault = ran.err().map(|fault| fault.to_string());
+        outcome
+    }
+
     fn build(
         &self,
-        scope: Scope<'_, Step>,
+        snapshots: Snapshots<'_>,
         plan: &SnapshotPlan,
         restored: Option<&Restored>,
         shared: &Arc<Shared>,
-    ) -> Faults {
-        let snapshots = Snapshots::new(scope, plan);
+        faults: &Faults,
+    ) {
         let trained = ProbeHandle::new();
-        let rows = self.source(scope, &snapshots, plan.resumed, trained.clone());
+        let rows = self.source(&snapshots, plan.resumed, trained.clone());
         let first = self.fold("first", rows, &snapshots, plan, restored, shared);
         let second = self.fold("second", first, &snapshots, plan, restored, shared);
         second.probe_with(&trained);
-        let (commits, faults) = (snapshots.commit(), Faults::default());
-        raise(commits.errors, &faults);
+        let commits = snapshots.commit();
+        raise(commits.errors, faults);
         let told = shared.clone();
         warn(commits.warnings, move |fault| told.lock().warnings.push(fault.message));
-        faults
     }
 
     /// Rows of each step, dealt to the workers; no more than two steps ahead of what the last fold is done with.
     fn source<'scope>(
         &self,
-        scope: Scope<'scope, Step>,
         snapshots: &Snapshots<'scope>,
         resumed: Option<Step>,
         trained: ProbeHandle<Step>,
     ) -> BatchStream<'scope> {
+        let scope = snapshots.scope();
         let mut operator = Operator::new("source", scope);
         let (mut output, stream) = operator.output(&schema::POLICIES, &[]);
         let mut parts = snapshots.parts("source", &mut operator);
@@ -168,7 +184,7 @@ impl Toy {
                     next = next.next();
                 }
                 parts.closed(open.as_ref().map(|_| next), |_| state(next));
-                if open.is_some() || !parts.is_settled() {
+                if open.is_some() {
                     wake();
                 }
             }
