@@ -23,6 +23,7 @@ use timely::scheduling::SyncActivator;
 use crate::batch::{Batch, BatchStream};
 use crate::step::Step;
 use crate::telemetry::{Meter, StageSpans, close_spans};
+use crate::watchdog::{self, Waiting, Watched};
 
 /// Builds one operator over batches.
 pub struct Operator<'scope> {
@@ -30,6 +31,7 @@ pub struct Operator<'scope> {
     scope: Scope<'scope, Step>,
     meter: Rc<Meter>,
     spans: StageSpans,
+    watched: Rc<Watched>,
 }
 
 impl<'scope> Operator<'scope> {
@@ -41,6 +43,7 @@ impl<'scope> Operator<'scope> {
             scope,
             meter: Meter::register(name),
             spans: StageSpans::new(name),
+            watched: Watched::register(name),
         }
     }
 
@@ -115,6 +118,12 @@ impl<'scope> Operator<'scope> {
         }
     }
 
+    /// Where the logic says what it waits for, so that a graph that stands still can say it.
+    #[must_use]
+    pub fn waiting(&self) -> Waiting {
+        Waiting(self.watched.clone())
+    }
+
     /// Ends the stage's span of a step once the frontier of `stream`, an output of this operator, has passed the step.
     #[must_use]
     pub fn spanned(&self, stream: BatchStream<'scope>) -> BatchStream<'scope> {
@@ -128,10 +137,11 @@ impl<'scope> Operator<'scope> {
     where
         L: FnMut(&[MutableAntichain<Step>]) + 'static,
     {
-        let (meter, spans) = (self.meter, self.spans);
+        let (meter, spans, watched) = (self.meter, self.spans, self.watched);
         self.builder.build(move |capabilities| {
             let mut logic = constructor(capabilities);
             move |frontiers| {
+                watched.see(frontiers);
                 meter.time(|| logic(frontiers));
                 spans.close_by_inputs(frontiers);
             }
@@ -161,6 +171,7 @@ where
             let batch = batch.take();
             check(&batch, schema, meter.name());
             meter.count_in(batch.num_rows());
+            watchdog::moved();
             spans.open(*capability.time());
             logic(capability, batch);
         });
@@ -181,6 +192,7 @@ impl Output {
         if batch.num_rows() > 0 {
             check(&batch, &self.schema, self.meter.name());
             self.meter.count_out(batch.num_rows());
+            watchdog::moved();
             self.builder.activate().session_with_builder(capability).give_container(&mut batch);
         }
     }

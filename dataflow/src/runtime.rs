@@ -10,6 +10,7 @@ use crate::clock::VirtualClock;
 use crate::fault::{Fault, Faults};
 use crate::step::Step;
 use crate::telemetry;
+use crate::watchdog::{self, Watchdog};
 
 /// Builds a graph on this thread and runs it to its end; returns what `build` returned.
 ///
@@ -18,8 +19,22 @@ use crate::telemetry;
 /// # Errors
 /// The first fault that was raised; the graph is torn down, and what its operators own is dropped with it.
 pub fn run<R>(build: impl FnOnce(Scope<'_, Step>, &Faults) -> R) -> Result<R, Fault> {
-    run_with(build, |worker| {
+    run_with(None, build, |worker, _| {
         worker.step_or_park(None);
+        true
+    })
+}
+
+/// The same under a watchdog.
+///
+/// # Errors
+/// The first fault that was raised, or that of the watchdog, if it is to end the run.
+pub fn run_watched<R>(
+    watchdog: Watchdog,
+    build: impl FnOnce(Scope<'_, Step>, &Faults) -> R,
+) -> Result<R, Fault> {
+    run_with(Some(watchdog), build, |worker, watchdog| {
+        worker.step_or_park(watchdog.map(Watchdog::patience));
         true
     })
 }
@@ -35,7 +50,7 @@ pub fn run_virtual<R>(
     build: impl FnOnce(Scope<'_, Step>, &Faults) -> R,
 ) -> Result<R, Fault> {
     let mut stalled = false;
-    let result = run_with(build, |worker| {
+    let result = run_with(None, build, |worker, _| {
         worker.step();
         // A step without anything to do leaves nothing under way, in channels neither.
         let quiet = worker.activations().borrow().empty_for().is_none();
@@ -50,19 +65,28 @@ const STALLED: &str = "nothing is left to wait for, and the graph has not ended"
 /// Runs a graph by `step` until it ends, a fault is raised, or `step` says that it cannot go on.
 #[allow(clippy::disallowed_methods, reason = "timely takes its own start time, for its logs only")]
 fn run_with<R>(
+    mut watchdog: Option<Watchdog>,
     build: impl FnOnce(Scope<'_, Step>, &Faults) -> R,
-    mut step: impl FnMut(&mut Worker) -> bool,
+    mut step: impl FnMut(&mut Worker, Option<&Watchdog>) -> bool,
 ) -> Result<R, Fault> {
     telemetry::reset();
+    watchdog::reset();
     let faults = Faults::default();
     let allocator = Allocator::Thread(Thread::default());
     let mut worker =
         Worker::new(WorkerConfig::default(), allocator, Some(std::time::Instant::now()));
     let result = worker.dataflow(|scope| build(scope, &faults));
-    while worker.has_dataflows() && faults.first().is_none() && step(&mut worker) {}
+    let mut stuck = None;
+    while worker.has_dataflows()
+        && faults.first().is_none()
+        && stuck.is_none()
+        && step(&mut worker, watchdog.as_ref())
+    {
+        stuck = watchdog.as_mut().and_then(Watchdog::check);
+    }
     for dataflow in worker.installed_dataflows() {
         worker.drop_dataflow(dataflow);
     }
     telemetry::end_steps();
-    faults.first().map_or(Ok(result), Err)
+    faults.first().or(stuck).map_or(Ok(result), Err)
 }

@@ -118,6 +118,20 @@ pub mod column {
     pub const VALUE: &str = "value";
     /// `Utf8`: the operator that an error comes from.
     pub const OPERATOR: &str = "operator";
+    /// `UInt32`: the worker of the graph that a part of a snapshot is from.
+    pub const WORKER: &str = "worker";
+    /// `Utf8`, nullable: a file of a snapshot, relative to the folder of the run's snapshots.
+    pub const PATH: &str = "path";
+    /// `UInt64`, bytes: the length of the file.
+    pub const LENGTH: &str = "length_bytes";
+    /// `Utf8`: the SHA-256 of the file, in hexadecimal.
+    pub const SHA256: &str = "sha256";
+    /// `UInt32`: the version of the file's layout, in the count of the operator that wrote it.
+    pub const SCHEMA_VERSION: &str = "schema_version";
+    /// `Utf8`: what an operator says beside its file, a JSON object.
+    pub const FACTS: &str = "facts";
+    /// `UInt64`, nullable: the last step that is in an operator's state.
+    pub const REACHED: &str = "reached_step";
     /// `Utf8`: what went wrong.
     pub const MESSAGE: &str = "message";
 }
@@ -245,9 +259,24 @@ pub static ERRORS: LazyLock<SchemaRef> = LazyLock::new(|| {
     ])
 });
 
+/// Parts of snapshots, one row an operator and worker, once the file is durable; with a message instead where it could not be written.
+pub static PARTS: LazyLock<SchemaRef> = LazyLock::new(|| {
+    schema([
+        required(OPERATOR, DataType::Utf8),
+        required(WORKER, DataType::UInt32),
+        Field::new(REACHED, DataType::UInt64, true),
+        Field::new(PATH, DataType::Utf8, true),
+        required(LENGTH, DataType::UInt64),
+        required(SHA256, DataType::Utf8),
+        required(SCHEMA_VERSION, DataType::UInt32),
+        required(FACTS, DataType::Utf8),
+        Field::new(MESSAGE, DataType::Utf8, true),
+    ])
+});
+
 /// Every stream schema with its name, for tests that go over all of them.
 #[must_use]
-pub fn all() -> [(&'static str, SchemaRef); 12] {
+pub fn all() -> [(&'static str, SchemaRef); 13] {
     [
         ("prompts", PROMPTS.clone()),
         ("requests", REQUESTS.clone()),
@@ -261,6 +290,7 @@ pub fn all() -> [(&'static str, SchemaRef); 12] {
         ("anchors", ANCHORS.clone()),
         ("metrics", METRICS.clone()),
         ("errors", ERRORS.clone()),
+        ("parts", PARTS.clone()),
     ]
 }
 

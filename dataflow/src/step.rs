@@ -17,6 +17,9 @@ use timely::progress::timestamp::{PathSummary, Refines, Timestamp};
 pub struct Step(pub u64);
 
 impl Step {
+    /// Later than any step: the time of what is done once, when no step is left.
+    pub const END: Self = Self(u64::MAX);
+
     /// The step after this one.
     #[must_use]
     pub fn next(self) -> Self {
@@ -26,7 +29,7 @@ impl Step {
 
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
+        if *self == Self::END { f.pad("end") } else { self.0.fmt(f) }
     }
 }
 

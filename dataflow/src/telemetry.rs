@@ -142,7 +142,7 @@ impl StageSpans {
     }
 
     pub(crate) fn open(&self, step: Step) {
-        if step >= self.closed_below.get() {
+        if step >= self.closed_below.get() && step != Step::END {
             self.open.borrow_mut().entry(step).or_insert_with(|| {
                 tracing::info_span!(target: TARGET, parent: &step_span(step), "stage", otel.name = self.stage, step = step.0.cast_signed())
             });

@@ -1,0 +1,251 @@
+//! The other end of the protocol: collects descriptors, and commits the snapshots that are complete.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use arrow::array::{Float64Array, StringArray};
+use timely::dataflow::operators::Capability;
+use timely::progress::frontier::MutableAntichain;
+
+use super::descriptor::Descriptor;
+use super::error::SnapshotError;
+use super::manifest::PartRecord;
+use super::parts::Writer;
+use super::protocol::{OnError, SnapshotPlan};
+use super::store::{Committed, SnapshotStore};
+use crate::batch::{Batch, BatchStream};
+use crate::bridge::Reply;
+use crate::fault::{Fault, faults_batch};
+use crate::operator::{Operator, Output};
+use crate::route::to_first;
+use crate::schema;
+use crate::step::Step;
+use crate::watchdog::Waiting;
+
+const NAME: &str = "snapshots";
+
+/// What is to be known of a graph's snapshots.
+pub struct Commits<'scope> {
+    /// Batches of [`schema::ERRORS`]: the run cannot go on. For [`fault::raise`](crate::fault::raise).
+    pub errors: BatchStream<'scope>,
+    /// Batches of [`schema::ERRORS`] that end nothing. For [`fault::warn`](crate::fault::warn).
+    pub warnings: BatchStream<'scope>,
+    /// Batches of [`schema::METRICS`], `snapshot/bytes` and `snapshot/parts`, at the step of each snapshot once it is committed;
+    /// the last one at [`Step::END`].
+    pub metrics: BatchStream<'scope>,
+}
+
+/// For errors, warnings and metrics.
+type Capabilities = [Capability<Step>; 3];
+
+/// The parts of a snapshot that have been told of.
+struct Collected {
+    capabilities: Capabilities,
+    parts: BTreeMap<(String, u32), Descriptor>,
+}
+
+struct Running {
+    capabilities: Capabilities,
+    reply: Reply<Outcome>,
+}
+
+/// Why there is no snapshot, and whether the run can go on.
+type Failure = (String, OnError);
+
+type Outcome = Result<Committed, Failure>;
+
+/// Installs the operator; it acts on worker 0.
+pub(crate) fn commit<'scope>(
+    parts: BatchStream<'scope>,
+    names: &[&'static str],
+    plan: &SnapshotPlan,
+    writer: Rc<Writer>,
+) -> Commits<'scope> {
+    let scope = parts.scope();
+    let mut operator = Operator::new(NAME, scope);
+    let mut parts = operator.input(parts, to_first(), &schema::PARTS);
+    let (errors, error_stream) = operator.output(&schema::ERRORS, &[0]);
+    let (warnings, warning_stream) = operator.output(&schema::ERRORS, &[0]);
+    let (metrics, metric_stream) = operator.output(&schema::METRICS, &[0]);
+    let mut committer = Committer {
+        expected: expected(names, scope.peers()),
+        workers: u32::try_from(scope.peers()).expect("invariant: workers are few"),
+        plan: plan.clone(),
+        writer,
+        wake: Arc::new(operator.waker()),
+        waiting: operator.waiting(),
+        open: BTreeMap::new(),
+        running: Vec::new(),
+        committed: None,
+        failed: None,
+        outputs: [errors, warnings, metrics],
+    };
+    operator.build(move |_capabilities| {
+        move |frontiers| {
+            parts.for_each(|capability, batch| {
+                let capabilities = committer.outputs.each_ref().map(|output| output.index());
+                let capabilities = capabilities.map(|output| capability.retain(output));
+                committer.collect(capabilities, &batch);
+            });
+            committer.settle();
+            committer.begin(&frontiers[0]);
+        }
+    });
+    Commits { errors: error_stream, warnings: warning_stream, metrics: metric_stream }
+}
+
+fn expected(names: &[&'static str], workers: usize) -> BTreeSet<(String, u32)> {
+    (0_u32..)
+        .take(workers)
+        .flat_map(|worker| names.iter().map(move |&name| (name.to_owned(), worker)))
+        .collect()
+}
+
+struct Committer {
+    expected: BTreeSet<(String, u32)>,
+    workers: u32,
+    plan: SnapshotPlan,
+    writer: Rc<Writer>,
+    wake: Arc<dyn Fn() + Send + Sync>,
+    waiting: Waiting,
+    open: BTreeMap<Step, Collected>,
+    running: Vec<Running>,
+    /// The step of the last snapshot.
+    committed: Option<Step>,
+    /// Kept for ever, once the run cannot go on: the step is not done.
+    failed: Option<Capabilities>,
+    outputs: [Output; 3],
+}
+
+impl Committer {
+    fn collect(&mut self, capabilities: Capabilities, batch: &Batch) {
+        let step = *capabilities[0].time();
+        self.waiting.begin(step, "the other parts of a snapshot");
+        let collected = self
+            .open
+            .entry(step)
+            .or_insert_with(|| Collected { capabilities, parts: BTreeMap::new() });
+        for descriptor in Descriptor::all(batch) {
+            let key = (descriptor.operator.clone(), descriptor.worker);
+            collected.parts.insert(key, descriptor);
+        }
+    }
+
+    /// Begins to commit what is complete by the frontier, in the order of steps.
+    fn begin(&mut self, frontier: &MutableAntichain<Step>) {
+        while self.failed.is_none()
+            && let Some(first) = self.open.first_entry()
+            && !frontier.less_equal(first.key())
+        {
+            // That of the end may be that of the last step, if there is one.
+            if *first.key() == Step::END && !self.running.is_empty() {
+                return;
+            }
+            let (step, collected) = first.remove_entry();
+            self.waiting.end(step);
+            // An operator whose inputs ended says nothing of the steps before. Then the snapshot of the end stands for this one.
+            let ending =
+                step != Step::END && frontier.frontier().iter().all(|&open| open == Step::END);
+            if !(ending && collected.parts.len() < self.expected.len()) {
+                self.start(step, collected);
+            }
+        }
+    }
+
+    fn start(&mut self, step: Step, collected: Collected) {
+        let Collected { capabilities, parts } = collected;
+        let reached = parts.values().filter_map(|part| part.reached).max();
+        let of = if step == Step::END { reached } else { Some(step) };
+        // At the end of a run that has done nothing there is nothing new, nor where its last step is committed.
+        let Some(of) = of.filter(|&of| self.committed != Some(of)) else { return };
+        let (found, wake) = (self.check(parts), self.wake.clone());
+        let (workers, on_error) = (self.workers, self.plan.on_error);
+        let work = move |store: &SnapshotStore| conclude(store, step, of, found, workers, on_error);
+        let reply = self.writer.call(move || wake(), work);
+        self.running.push(Running { capabilities, reply });
+    }
+
+    /// The parts of a complete snapshot. That an operator has said nothing is a bug of the graph, whatever errors are to do.
+    fn check(
+        &self,
+        parts: BTreeMap<(String, u32), Descriptor>,
+    ) -> Result<Vec<PartRecord>, Failure> {
+        let found: BTreeSet<_> = parts.keys().cloned().collect();
+        if let Some((operator, worker)) = self.expected.symmetric_difference(&found).next() {
+            let (expected, found) = (self.expected.len(), found.len());
+            let message = format!(
+                "expected {expected} parts, found {found}: `{operator}` on worker {worker} gave none, or is not registered"
+            );
+            return Err((message, OnError::Fail));
+        }
+        let outcomes = parts.into_values().map(|part| part.outcome);
+        let records: Result<Vec<_>, _> = outcomes.filter_map(Result::transpose).collect();
+        records.map_err(|message| (message, self.plan.on_error))
+    }
+
+    /// Tells what has come of the commits that are under way.
+    fn settle(&mut self) {
+        let (outputs, failed) = (&mut self.outputs, &mut self.failed);
+        let (plan, committed) = (&self.plan, &mut self.committed);
+        self.running.retain(|running| {
+            let Some(outcome) = running.reply.poll() else { return true };
+            let outcome = outcome.unwrap_or_else(|lost| Err((lost.to_string(), OnError::Fail)));
+            let [errors, warnings, metrics] = outputs;
+            let capabilities = &running.capabilities;
+            let fault = |message| faults_batch(&[Fault::new(NAME, message)]);
+            match outcome {
+                Ok(done) => {
+                    metrics.give(&capabilities[2], measured(&done));
+                    *committed = Some(done.step);
+                    if let Some(error) = done.untidy {
+                        warnings.give(&capabilities[1], fault(error.to_string()));
+                    }
+                }
+                Err((message, OnError::Warn)) => {
+                    warnings.give(&capabilities[1], fault(message));
+                    // Refused where it would not be heard; the next step of the cadence is tried then.
+                    let _ = plan.cadence.request().now();
+                }
+                Err((message, OnError::Fail)) => {
+                    errors.give(&capabilities[0], fault(message));
+                    *failed = Some(capabilities.clone());
+                }
+            }
+            false
+        });
+    }
+}
+
+/// Commits the parts that were found to be complete, or removes what there is of them; `folder` is the step that they were written for,
+/// `step` the last one that is in them.
+fn conclude(
+    store: &SnapshotStore,
+    folder: Step,
+    step: Step,
+    found: Result<Vec<PartRecord>, Failure>,
+    workers: u32,
+    on_error: OnError,
+) -> Outcome {
+    let commit =
+        |parts| store.commit(step, parts, workers).map_err(|error| (error.to_string(), on_error));
+    let (message, on_error) = match found.and_then(commit) {
+        Ok(committed) => return Ok(committed),
+        Err(failure) => failure,
+    };
+    if let Err(error @ SnapshotError::Fenced { .. }) = store.fence() {
+        return Err((error.to_string(), OnError::Fail));
+    }
+    if on_error == OnError::Warn
+        && let Err(error) = store.discard(folder)
+    {
+        return Err((format!("{message}; and then: {error}"), on_error));
+    }
+    Err((message, on_error))
+}
+
+fn measured(committed: &Committed) -> Batch {
+    let names = StringArray::from(vec!["snapshot/bytes", "snapshot/parts"]);
+    let values = Float64Array::from(vec![committed.bytes as f64, committed.parts as f64]);
+    Batch::from_columns(&schema::METRICS, vec![Arc::new(names), Arc::new(values)])
+}

@@ -1,0 +1,111 @@
+//! What is removed: snapshots beyond those that are kept, and files that no snapshot needs.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use super::error::{Damage, SnapshotError};
+use super::generation::Generation;
+use super::layout::{Id, claimed, draft_of, step_of};
+use super::store::SnapshotStore;
+use crate::step::Step;
+
+/// Removes what older generations have left unfinished; says of which snapshots.
+pub(crate) fn sweep(store: &SnapshotStore) -> Result<Vec<Damage>, SnapshotError> {
+    collect(store, &store.manifests()?, None)
+}
+
+/// Keeps the newest good snapshots, and what they need. What is of this generation and not before `committed` may still be growing.
+///
+/// The manifest goes first: what is left of a removal that a crash cuts short is without one, and is swept.
+pub(crate) fn retain(store: &SnapshotStore, committed: Step) -> Result<(), SnapshotError> {
+    let mut kept = store.manifests()?;
+    let mut good = 0;
+    let number = kept.iter().position(|&id| {
+        good += usize::from(is_good(store, id));
+        good == store.keep
+    });
+    let dropped = kept.split_off(number.map_or(kept.len(), |last| last + 1));
+    for &id in &dropped {
+        remove(store, store.layout.manifest(id))?;
+    }
+    if !dropped.is_empty() {
+        store.sync_folder(&store.layout.root)?;
+    }
+    collect(store, &kept, Some(committed)).map(drop)
+}
+
+/// Whether a snapshot can be expected to be good, without reading all of it.
+fn is_good(store: &SnapshotStore, id: Id) -> bool {
+    store.read(id).is_ok_and(|manifest| {
+        manifest.parts.iter().all(|part| {
+            let length = store.files.length(&store.layout.root.join(&part.path));
+            length.is_ok_and(|length| length == part.length)
+        })
+    })
+}
+
+fn remove(store: &SnapshotStore, path: PathBuf) -> Result<(), SnapshotError> {
+    store.files.remove(&path).map_err(SnapshotError::io("remove", &path))
+}
+
+/// Removes the files that none of the snapshots `kept` needs: those of older generations, and those of ours before the step `before`;
+/// without one there is nothing of ours yet.
+fn collect(
+    store: &SnapshotStore,
+    kept: &[Id],
+    before: Option<Step>,
+) -> Result<Vec<Damage>, SnapshotError> {
+    let (layout, files) = (&store.layout, &store.files);
+    let needed = needed(store, kept);
+    let is_left = |id: Id| {
+        let ours = id.generation == store.generation && before.is_some_and(|step| id.step < step);
+        ours || id.generation < store.generation
+    };
+    let list = |path: &Path| files.list(path).map_err(SnapshotError::io("list", path));
+    let mut removed = Vec::new();
+    for name in list(&layout.root)? {
+        let path = layout.root.join(&name);
+        if claimed(&name).is_some_and(|claimed| claimed < store.generation)
+            || draft_of(&name).is_some_and(is_left)
+        {
+            remove(store, path)?;
+        } else if let Some(step) = step_of(&name) {
+            let all = list(&path)?;
+            let left: Vec<_> = ids(&all, step)
+                .filter(|&id| is_left(id) && !needed.contains(&layout.folder(id)))
+                .collect();
+            for &id in &left {
+                let folder = layout.folder(id);
+                files.remove_folder(&folder).map_err(SnapshotError::io("remove", &folder))?;
+                let expected = format!("a manifest of the parts in `{}`", folder.display());
+                removed.push(Damage::new(&layout.manifest(id), expected, "none: they are removed"));
+            }
+            if left.len() == all.len() && before.is_none_or(|before| step < before) {
+                files.remove_folder(&path).map_err(SnapshotError::io("remove", &path))?;
+            }
+        }
+    }
+    Ok(removed)
+}
+
+fn ids(names: &[String], step: Step) -> impl Iterator<Item = Id> {
+    names
+        .iter()
+        .filter_map(|name| name.parse::<Generation>().ok())
+        .map(move |generation| Id { generation, step })
+}
+
+/// The folders in which the parts of snapshots are. That of a damaged one stays as long as its manifest does.
+fn needed(store: &SnapshotStore, kept: &[Id]) -> BTreeSet<PathBuf> {
+    let mut needed: BTreeSet<_> = kept.iter().map(|&id| store.layout.folder(id)).collect();
+    for &id in kept {
+        let Ok(manifest) = store.read(id) else {
+            // It may be that of the end.
+            needed.insert(store.layout.folder(Id { step: Step::END, ..id }));
+            continue;
+        };
+        let parts = manifest.parts.iter().map(|part| store.layout.root.join(&part.path));
+        needed.extend(parts.filter_map(|path| path.parent().map(PathBuf::from)));
+    }
+    needed
+}

@@ -1,0 +1,75 @@
+//! Generations: which process of several that opened a run may write.
+
+use std::fmt;
+use std::io::ErrorKind;
+use std::num::ParseIntError;
+use std::path::Path;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use super::error::SnapshotError;
+use super::files::Files;
+use super::layout::{Layout, claimed, manifest_of, step_of};
+
+/// How often a run's folder had been opened when a process opened it: from 1.
+///
+/// A process claims the next one by making a file that nobody has made before, so no two have the same. Before it commits anything, it
+/// looks whether a newer one was claimed; a process that was thought dead, and is not, finds one, and ends.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct Generation(pub u64);
+
+impl fmt::Display for Generation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:04}", self.0)
+    }
+}
+
+impl FromStr for Generation {
+    type Err = ParseIntError;
+
+    fn from_str(text: &str) -> Result<Self, ParseIntError> {
+        text.parse().map(Self)
+    }
+}
+
+/// Claims the generation after the newest.
+pub(crate) fn claim(files: &dyn Files, layout: &Layout) -> Result<Generation, SnapshotError> {
+    files
+        .create_folder(&layout.root)
+        .map_err(SnapshotError::io("make the folder", &layout.root))?;
+    let above = layout.root.parent().filter(|above| !above.as_os_str().is_empty());
+    let above = above.unwrap_or(Path::new("."));
+    files.sync_folder(above).map_err(SnapshotError::io("sync", above))?;
+    loop {
+        let next = Generation(newest(files, layout)?.0 + 1);
+        let path = layout.claim(next);
+        match files.create_new(&path) {
+            Ok(()) => {
+                files.sync_folder(&layout.root).map_err(SnapshotError::io("sync", &layout.root))?;
+                return Ok(next);
+            }
+            // Another process was quicker, and its file is listed from now on.
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(SnapshotError::io("make", &path)(error)),
+        }
+    }
+}
+
+/// The newest generation of which the folder bears a trace; 0 if there is none.
+pub(crate) fn newest(files: &dyn Files, layout: &Layout) -> Result<Generation, SnapshotError> {
+    let list = |path: &Path| files.list(path).map_err(SnapshotError::io("list", path));
+    let mut newest = Generation::default();
+    for name in list(&layout.root)? {
+        let named = claimed(&name).or_else(|| manifest_of(&name).map(|id| id.generation));
+        newest = newest.max(named.unwrap_or_default());
+        if step_of(&name).is_some() {
+            let within = list(&layout.root.join(&name))?;
+            newest = within.iter().filter_map(|name| name.parse().ok()).fold(newest, Ord::max);
+        }
+    }
+    Ok(newest)
+}

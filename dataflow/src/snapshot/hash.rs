@@ -1,0 +1,56 @@
+//! SHA-256 of what is written and read.
+
+use std::fmt::Write as _;
+use std::io::{self, Read, Write};
+
+use sha2::{Digest, Sha256};
+
+/// In hexadecimal.
+pub(crate) fn sha256(bytes: &[u8]) -> String {
+    hexadecimal(Sha256::digest(bytes).as_slice())
+}
+
+/// The length and SHA-256 of all that is left to read.
+pub(crate) fn measure(reader: &mut dyn Read) -> io::Result<(u64, String)> {
+    let mut hashing = Hashing::new(io::sink());
+    io::copy(reader, &mut hashing)?;
+    Ok(hashing.finish())
+}
+
+/// Passes on what is written, and measures it.
+pub(crate) struct Hashing<W> {
+    inner: W,
+    length: u64,
+    digest: Sha256,
+}
+
+impl<W: Write> Hashing<W> {
+    pub(crate) fn new(inner: W) -> Self {
+        Self { inner, length: 0, digest: Sha256::new() }
+    }
+
+    /// The length and SHA-256 of what was written.
+    pub(crate) fn finish(self) -> (u64, String) {
+        (self.length, hexadecimal(self.digest.finalize().as_slice()))
+    }
+}
+
+impl<W: Write> Write for Hashing<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.inner.write(bytes)?;
+        self.digest.update(&bytes[..written]);
+        self.length += written as u64;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner.flush()
+    }
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::with_capacity(64), |mut text, byte| {
+        write!(text, "{byte:02x}").expect("invariant: writing to memory does not fail");
+        text
+    })
+}

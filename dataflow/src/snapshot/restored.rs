@@ -1,0 +1,174 @@
+//! Snapshots that are read again.
+
+use std::io::{Cursor, ErrorKind};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use arrow::array::RecordBatch;
+use arrow::error::ArrowError;
+use arrow::ipc::reader::FileReader;
+
+use super::error::{Damage, SnapshotError};
+use super::files::Files;
+use super::hash::{measure, sha256};
+use super::layout::{Id, Layout};
+use super::manifest::{Manifest, PartRecord};
+use super::store::read_all;
+use crate::step::Step;
+
+/// What a folder has to resume from.
+#[derive(Debug)]
+pub struct Found {
+    /// The snapshot; `None` if there is none that can be trusted.
+    pub restored: Option<Restored>,
+    /// What was passed over, or removed when the folder was opened, and why: the newest last of those that were removed, then the
+    /// newest first.
+    pub damage: Vec<Damage>,
+}
+
+/// A snapshot of which every file is as it was written.
+#[derive(Clone)]
+pub struct Restored {
+    files: Arc<dyn Files>,
+    layout: Layout,
+    manifest: Arc<Manifest>,
+}
+
+impl Restored {
+    pub(crate) fn new(files: Arc<dyn Files>, layout: Layout, manifest: Manifest) -> Self {
+        Self { files, layout, manifest: Arc::new(manifest) }
+    }
+
+    /// What it consists of.
+    #[must_use]
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// The last step that is in it: the run goes on with the next.
+    #[must_use]
+    pub fn step(&self) -> Step {
+        self.manifest.step
+    }
+
+    /// The parts of an operator, in the order of the workers that wrote them, of which there may have been another number.
+    pub fn records<'a>(&'a self, operator: &'a str) -> impl Iterator<Item = &'a PartRecord> {
+        self.manifest.parts.iter().filter(move |part| part.operator == operator)
+    }
+
+    /// The file of a part.
+    #[must_use]
+    pub fn path(&self, record: &PartRecord) -> PathBuf {
+        self.layout.root.join(&record.path)
+    }
+
+    /// The content of all parts of an operator, each with the worker that wrote it. An operator takes from all of them what is of its
+    /// keys.
+    ///
+    /// # Errors
+    /// If there is no part of that operator, or a file is no longer what it was when the snapshot was found.
+    pub fn parts(&self, operator: &str) -> Result<Vec<(u32, Vec<u8>)>, SnapshotError> {
+        let read = |record: &PartRecord| Ok((record.worker, self.content(record)?));
+        let parts: Vec<_> =
+            self.records(operator).map(read).collect::<Result<_, SnapshotError>>()?;
+        if parts.is_empty() { Err(self.no_part(operator)) } else { Ok(parts) }
+    }
+
+    /// The same, of parts that were written as rows.
+    ///
+    /// # Errors
+    /// As [`parts`](Self::parts), and if a part is no Arrow IPC file.
+    pub fn rows(&self, operator: &str) -> Result<Vec<(u32, RecordBatch)>, SnapshotError> {
+        let mut rows = Vec::new();
+        for (record, (worker, bytes)) in self.records(operator).zip(self.parts(operator)?) {
+            let batches = decode(bytes).map_err(|error| {
+                Damage::new(&self.path(record), "an Arrow IPC file", error.to_string())
+            })?;
+            rows.extend(batches.into_iter().map(|batch| (worker, batch)));
+        }
+        Ok(rows)
+    }
+
+    fn content(&self, record: &PartRecord) -> Result<Vec<u8>, SnapshotError> {
+        let path = self.path(record);
+        let bytes = read_all(&*self.files, &path).map_err(SnapshotError::io("read", &path))?;
+        compare(&path, record, (bytes.len() as u64, sha256(&bytes)))?;
+        Ok(bytes)
+    }
+
+    fn no_part(&self, operator: &str) -> SnapshotError {
+        let mut names: Vec<_> =
+            self.manifest.parts.iter().map(|part| part.operator.as_str()).collect();
+        names.dedup();
+        let found = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+        SnapshotError::NoPart { step: self.step(), operator: operator.to_owned(), found }
+    }
+}
+
+impl std::fmt::Debug for Restored {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Restored").field("manifest", &self.manifest).finish_non_exhaustive()
+    }
+}
+
+fn decode(bytes: Vec<u8>) -> Result<Vec<RecordBatch>, ArrowError> {
+    FileReader::try_new(Cursor::new(bytes), None)?.collect()
+}
+
+/// Reads a manifest, and every file that it names.
+pub(crate) fn verify(
+    files: &dyn Files,
+    layout: &Layout,
+    id: Id,
+    run: &str,
+) -> Result<Manifest, Damage> {
+    let manifest = read(files, layout, id)?;
+    let path = layout.manifest(id);
+    if manifest.identity.run != run {
+        let found = format!("one of run `{}`", manifest.identity.run);
+        return Err(Damage::new(&path, format!("a snapshot of run `{run}`"), found));
+    }
+    for part in &manifest.parts {
+        let path = layout.root.join(&part.path);
+        let measured = files
+            .open(&path)
+            .and_then(|mut file| measure(&mut *file))
+            .map_err(|error| unreadable(&path, &format!("{} bytes", part.length), &error))?;
+        compare(&path, part, measured)?;
+    }
+    Ok(manifest)
+}
+
+/// Reads a manifest.
+pub(crate) fn read(files: &dyn Files, layout: &Layout, id: Id) -> Result<Manifest, Damage> {
+    let path = layout.manifest(id);
+    let bytes = read_all(files, &path).map_err(|error| unreadable(&path, "a manifest", &error))?;
+    let manifest = Manifest::decode(&bytes)
+        .map_err(|(expected, found)| Damage::new(&path, expected, found))?;
+    let (step, generation) = (manifest.step, manifest.generation);
+    if (Id { generation, step }) != id {
+        let expected = format!("step {}, generation {}", id.step, id.generation);
+        return Err(Damage::new(&path, expected, format!("step {step}, generation {generation}")));
+    }
+    Ok(manifest)
+}
+
+fn compare(path: &Path, part: &PartRecord, (length, sha256): (u64, String)) -> Result<(), Damage> {
+    if length != part.length {
+        let expected = format!("{} bytes", part.length);
+        return Err(Damage::new(path, expected, format!("{length} bytes")));
+    }
+    if sha256 != part.sha256 {
+        let expected = format!("sha256 {}", part.sha256);
+        return Err(Damage::new(path, expected, format!("sha256 {sha256}")));
+    }
+    Ok(())
+}
+
+fn unreadable(path: &Path, expected: &str, error: &std::io::Error) -> Damage {
+    let found = match error.kind() {
+        ErrorKind::NotFound => "no such file".to_owned(),
+        _ => error.to_string(),
+    };
+    Damage::new(path, expected, found)
+}

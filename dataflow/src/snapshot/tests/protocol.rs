@@ -1,0 +1,215 @@
+//! A graph that is killed and resumed, on any number of workers, ends as one that was not.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use super::memory::{CRASHES, Memory};
+use super::open;
+use super::toy::{State, Toy};
+use crate::snapshot::OnError;
+use crate::snapshot::files::Files;
+use crate::step::Step;
+
+const STEPS: u64 = 6;
+
+/// How a run ends that nothing befalls.
+fn expected() -> State {
+    let outcome = Toy::new(1, STEPS, 0).run(&Memory::default());
+    assert_eq!(outcome.fault, None);
+    assert_eq!(outcome.states.len(), 10, "two folds of five keys");
+    outcome.states
+}
+
+fn steps(files: &Memory) -> Vec<u64> {
+    let store = open(&files.copy(), 2).expect("opens");
+    store.manifests().expect("readable").into_iter().map(|id| id.step.0).collect()
+}
+
+fn finishes(toy: &Toy, files: &Memory, expected: &State, what: &str) -> Option<Step> {
+    let outcome = toy.run(files);
+    assert_eq!(outcome.fault, None, "{what}");
+    // What a run has not touched since it was resumed is not in its states: they are all told at its end.
+    assert_eq!(&outcome.states, expected, "{what}: resumed from {:?}", outcome.resumed);
+    outcome.resumed
+}
+
+#[test]
+fn workers_do_not_matter() {
+    let expected = expected();
+    for workers in 1..=3 {
+        let files = Memory::default();
+        finishes(&Toy::new(workers, STEPS, 4), &files, &expected, "uninterrupted");
+        assert_eq!(steps(&files), [5, 3], "the end, and the last of every four");
+    }
+}
+
+#[test]
+fn a_run_in_virtual_time_takes_the_same_snapshots() {
+    let (live, files) = (Memory::default(), Memory::default());
+    Toy::new(1, 4, 2).run(&live);
+    let outcome = Toy::new(1, 4, 2).run_virtual(&files);
+    assert_eq!(outcome.fault, None);
+    assert_eq!(files.paths(), live.paths());
+    for path in files.paths() {
+        assert!(files.content(&path) == live.content(&path), "{}", path.display());
+    }
+    finishes(&Toy::new(2, STEPS, 2), &files, &expected(), "prolonged");
+}
+
+/// A worker that has nothing to do hears of the last step only that there is none after it.
+#[test]
+fn the_end_stands_for_a_last_step_of_which_not_all_have_heard() {
+    let files = Memory::default();
+    for workers in [6, 7] {
+        let outcome = Toy::new(workers, 4, 2).run(&files);
+        assert_eq!(outcome.fault, None);
+        assert_eq!(steps(&files)[0], 3);
+        finishes(&Toy::new(8, STEPS, 2), &files.copy(), &expected(), "prolonged");
+    }
+}
+
+/// Of steps that are complete at once, each has the snapshot of its own end.
+#[test]
+fn steps_that_close_together_are_told_apart() {
+    let expected = expected();
+    for workers in 1..=2 {
+        let files = Memory::default();
+        let mut toy = Toy::new(workers, 4, 2);
+        toy.bursts = true;
+        toy.run(&files);
+        assert_eq!(steps(&files), [3, 1]);
+        files.remove(Path::new("/run/step-00000003.0001.json")).expect("removed");
+        assert_eq!(
+            finishes(&Toy::new(workers, STEPS, 2), &files, &expected, "from step 1"),
+            Some(Step(1))
+        );
+    }
+}
+
+#[test]
+fn a_run_that_is_over_can_be_prolonged() {
+    let expected = expected();
+    // Also where its last step is one of the cadence: then there is nothing more to write at the end.
+    for (first, last) in [(3, 2), (4, 3)] {
+        let files = Memory::default();
+        Toy::new(2, first, 3).run(&files);
+        assert_eq!(steps(&files)[0], last);
+        assert!(files.paths().iter().any(|path| path.starts_with("/run/end")) == (first == 4));
+        let resumed = finishes(&Toy::new(3, STEPS, 3), &files, &expected, "prolonged");
+        assert_eq!(resumed, Some(Step(last)));
+        let again = Toy::new(1, STEPS, 3).run(&files);
+        assert_eq!((again.fault, again.resumed, steps(&files)[0]), (None, Some(Step(5)), 5));
+    }
+}
+
+#[test]
+fn dropped_at_any_step_and_resumed_with_another_number_of_workers() {
+    let expected = expected();
+    for (before, after) in [(1, 1), (1, 2), (2, 1), (2, 3), (3, 1)] {
+        for step in 0..STEPS {
+            let files = Memory::default();
+            let mut toy = Toy::new(before, STEPS, 2);
+            toy.dropped_at = Some(Step(step));
+            toy.bursts = step % 2 == 1;
+            toy.run(&files);
+            let what = format!("{before} workers, dropped at step {step}, then {after}");
+            finishes(&Toy::new(after, STEPS, 2), &files, &expected, &what);
+        }
+    }
+}
+
+#[test]
+fn killed_at_any_operation_on_files() {
+    let expected = expected();
+    for (before, after) in [(1, 2), (2, 1), (3, 2)] {
+        let mut resumed = BTreeSet::new();
+        // More workers do the same in more operations.
+        for operation in (0..).step_by(2 * before - 1) {
+            let files = Memory::default();
+            files.die_at(operation);
+            let mut toy = Toy::new(before, STEPS, 2);
+            toy.bursts = operation % 4 == 3;
+            let outcome = toy.run(&files);
+            if files.operations() <= operation {
+                assert_eq!(outcome.fault, None, "the process lived");
+                break;
+            }
+            let crash = CRASHES[operation % CRASHES.len()];
+            files.revive(crash);
+            let what =
+                format!("{before} workers, dead at operation {operation}, {crash:?}, then {after}");
+            resumed.insert(finishes(&Toy::new(after, STEPS, 2), &files, &expected, &what));
+        }
+        let all = [None, Some(Step(1)), Some(Step(3)), Some(Step(5))];
+        assert!(all.iter().all(|step| resumed.contains(step)), "{resumed:?}");
+    }
+}
+
+/// What the tests above would say of a graph that does not wait for the frontier.
+#[test]
+fn a_graph_that_applies_rows_on_arrival_is_caught() {
+    let expected = expected();
+    let caught = (0..40).any(|_| {
+        let files = Memory::default();
+        let mut toy = Toy::new(2, STEPS, 2);
+        (toy.on_arrival, toy.dropped_at) = (true, Some(Step(3)));
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            toy.run(&files);
+            toy.dropped_at = None;
+            toy.run(&files).states
+        }));
+        outcome.ok() != Some(expected.clone())
+    });
+    assert!(caught);
+}
+
+#[test]
+fn a_snapshot_can_be_asked_for() {
+    let expected = expected();
+    let files = Memory::default();
+    let mut toy = Toy::new(2, STEPS, 0);
+    toy.requested_at = Some(Step(1));
+    let outcome = toy.run(&files);
+    let requested = outcome.requested.expect("both workers are here");
+    assert_eq!((outcome.fault, outcome.states), (None, expected));
+    assert!((2..6).contains(&requested.0), "{requested}");
+    let taken = steps(&files);
+    assert_eq!(taken.first(), Some(&5));
+    assert!(requested == Step(5) || taken.contains(&requested.0), "{requested} of {taken:?}");
+}
+
+#[test]
+fn a_full_disk_ends_the_run_or_is_a_warning() {
+    let files = Memory::default();
+    Toy::new(2, 4, 2).run(&files);
+    files.limit(Some(files.size() + 100));
+    let outcome = Toy::new(2, STEPS, 2).run(&files);
+    let fault = outcome.fault.expect("the disk is full");
+    assert!(
+        fault.starts_with("snapshots, step 5: cannot write `/run/step-00000005/0002/"),
+        "{fault}"
+    );
+    assert_eq!(steps(&files)[0], 3, "the one before is there");
+
+    let mut toy = Toy::new(2, STEPS, 2);
+    toy.on_error = OnError::Warn;
+    let outcome = toy.run(&files);
+    assert_eq!((outcome.fault, outcome.states), (None, expected()));
+    assert!(outcome.warnings.len() >= 2, "it is tried again: {:?}", outcome.warnings);
+    assert_eq!(steps(&files)[0], 3);
+
+    files.limit(None);
+    finishes(&toy, &files, &expected(), "with space again");
+    assert_eq!(steps(&files)[0], 5);
+}
+
+#[test]
+fn a_newer_process_ends_the_run_even_where_errors_are_warnings() {
+    let files = Memory::default();
+    let mut toy = Toy::new(2, STEPS, 2);
+    toy.on_error = OnError::Warn;
+    toy.rival_at = Some(Step(4));
+    let fault = toy.run(&files).fault.expect("it is fenced");
+    assert!(fault.contains("this run is generation 0001 of the folder"), "{fault}");
+    finishes(&Toy::new(1, STEPS, 2), &files, &expected(), "the rival's heir");
+}

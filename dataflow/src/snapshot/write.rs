@@ -1,0 +1,114 @@
+//! How a file comes to be: under a temporary name, to the disk, then under its own.
+
+use std::io::{self, Write};
+use std::path::Path;
+
+use super::error::SnapshotError;
+use super::hash::{Hashing, measure};
+use super::manifest::PartRecord;
+use super::part::{self, Content, Part};
+use super::store::SnapshotStore;
+use crate::step::Step;
+
+impl SnapshotStore {
+    /// Writes a part of the snapshot of `step`; when this returns, it is on the disk. `None` where there is nothing to write.
+    ///
+    /// # Errors
+    /// If it cannot be written, or if a newer generation was opened. What was written of it is removed, as far as that is possible.
+    pub fn write(
+        &self,
+        step: Step,
+        operator: &str,
+        worker: u32,
+        part: Part,
+    ) -> Result<Option<PartRecord>, SnapshotError> {
+        self.fence()?;
+        let folder = self.part_folder(step);
+        let (extension, write) = match part.content {
+            Content::Nothing => return Ok(None),
+            Content::Failed(error) => return self.unless_fenced(Err(error)),
+            Content::Written { extension, write } => (extension, Some(write)),
+            Content::External { extension, draft, wait } => {
+                let written = wait().map_err(|message| {
+                    let operator = operator.to_owned();
+                    SnapshotError::Unwritten { operator, worker, message }
+                });
+                self.unless_fenced(written.inspect_err(|_| drop(self.files.remove(&draft))))?;
+                (extension, None)
+            }
+        };
+        let draft = part::temporary(&folder, operator, worker, &extension);
+        let path = part::path(&folder, operator, worker, &extension);
+        let placed = self.place(&folder, &draft, &path, write);
+        let (length, sha256) =
+            self.unless_fenced(placed.inspect_err(|_| drop(self.files.remove(&draft))))?;
+        Ok(Some(PartRecord {
+            operator: operator.to_owned(),
+            worker,
+            path: self.layout.relative(&path),
+            length,
+            sha256,
+            version: part.version,
+            facts: part.facts,
+        }))
+    }
+
+    /// Fills `draft`, unless someone else has, and makes it `path`. Returns length and SHA-256.
+    fn place(
+        &self,
+        folder: &Path,
+        draft: &Path,
+        path: &Path,
+        write: Option<impl FnOnce(&mut dyn Write) -> io::Result<()>>,
+    ) -> Result<(u64, String), SnapshotError> {
+        let measured = if let Some(write) = write {
+            self.prepare(folder)?;
+            self.fill(draft, write)?
+        } else {
+            self.files.sync(draft).map_err(SnapshotError::io("sync", draft))?;
+            let mut file = self.files.open(draft).map_err(SnapshotError::io("read", draft))?;
+            measure(&mut *file).map_err(SnapshotError::io("read", draft))?
+        };
+        self.publish(draft, path)?;
+        Ok(measured)
+    }
+
+    pub(crate) fn fill(
+        &self,
+        path: &Path,
+        write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+    ) -> Result<(u64, String), SnapshotError> {
+        let (mut write, mut measured) = (Some(write), None);
+        self.files
+            .write(path, &mut |file| {
+                let mut hashing = Hashing::new(file);
+                if let Some(write) = write.take() {
+                    write(&mut hashing)?;
+                }
+                measured = Some(hashing.finish());
+                Ok(())
+            })
+            .map_err(SnapshotError::io("write", path))?;
+        Ok(measured.expect("invariant: a file is filled before it is written"))
+    }
+
+    /// Makes a folder below the root, on the disk.
+    pub(crate) fn prepare(&self, folder: &Path) -> Result<(), SnapshotError> {
+        self.files.create_folder(folder).map_err(SnapshotError::io("make the folder", folder))?;
+        let above =
+            folder.ancestors().skip(1).take_while(|path| path.starts_with(&self.layout.root));
+        for path in above {
+            self.sync_folder(path)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn publish(&self, draft: &Path, path: &Path) -> Result<(), SnapshotError> {
+        self.files.rename(draft, path).map_err(SnapshotError::io("rename to", path))?;
+        self.sync_folder(path.parent().unwrap_or(&self.layout.root))
+    }
+
+    pub(crate) fn sync_folder(&self, path: &Path) -> Result<(), SnapshotError> {
+        self.files.sync_folder(path).map_err(SnapshotError::io("sync", path))
+    }
+}

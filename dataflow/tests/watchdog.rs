@@ -1,0 +1,61 @@
+//! A graph that waits for what never comes says so, and ends.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use rollpacker_dataflow::clock::{Nanos, WallClock};
+use rollpacker_dataflow::operator::Operator;
+use rollpacker_dataflow::runtime::run_watched;
+use rollpacker_dataflow::schema;
+use rollpacker_dataflow::step::{PromptId, SampleId, Step};
+use rollpacker_dataflow::watchdog::{Stall, Watchdog};
+use timely::dataflow::Scope;
+use timely::dataflow::channels::pact::Pipeline;
+
+const AFTER: Nanos = Nanos(20_000_000);
+
+/// An operator that holds a step open for ever, and one that waits for it.
+fn build(scope: Scope<'_, Step>, says: bool) {
+    let mut operator = Operator::new("reward", scope);
+    let (_, stream) = operator.output(&schema::METRICS, &[]);
+    let waiting = operator.waiting();
+    operator.build(move |capabilities| {
+        move |_| {
+            let [open] = &capabilities[..] else { return };
+            let id = SampleId { step: *open.time(), prompt: PromptId(3), sample: 1 };
+            if says {
+                waiting.begin(id, "a verdict");
+            }
+        }
+    });
+    let mut operator = Operator::new("update", scope);
+    let mut input = operator.input(stream, Pipeline, &schema::METRICS);
+    operator.notify_always();
+    operator.build(move |_| move |_| input.for_each(|_, _| {}));
+}
+
+fn fault(says: bool) -> (String, Vec<Stall>) {
+    let told = Rc::<RefCell<Vec<Stall>>>::default();
+    let telling = told.clone();
+    let watchdog = Watchdog::new(Arc::new(WallClock::start()), AFTER, move |stall| {
+        telling.borrow_mut().push(stall.clone());
+    });
+    let fault = run_watched(watchdog.ending_the_run(), |scope, _| build(scope, says));
+    (fault.expect_err("it is stuck").to_string(), told.take())
+}
+
+#[test]
+fn what_an_operator_waits_for_is_in_the_fault() {
+    let (fault, told) = fault(true);
+    assert!(fault.starts_with("watchdog, step 0: nothing has moved for 0.0"), "{fault}");
+    assert!(fault.ends_with("reward, step 0, waits for a verdict: p3.1"), "{fault}");
+    assert_eq!(told.len(), 1);
+    assert!(told[0].silent >= AFTER);
+}
+
+#[test]
+fn where_no_operator_says_so_the_frontiers_are() {
+    let (fault, _) = fault(false);
+    assert!(fault.ends_with("the frontiers of the inputs are reward [] update [0]"), "{fault}");
+}
