@@ -84,6 +84,7 @@ impl RegistryError {
 #[derive(Clone, Default)]
 pub struct Registry {
     makers: BTreeMap<String, Maker>,
+    #[cfg(feature = "torch")]
     chats: Chats,
 }
 
@@ -98,11 +99,12 @@ impl Registry {
     #[must_use]
     pub fn builtin() -> Self {
         let chats = Chats::default();
-        let judge = {
-            let chats = chats.clone();
-            move |options| Judge::made_with(&chats, options)
+        let registry = Self {
+            #[cfg(feature = "torch")]
+            chats: chats.clone(),
+            ..Self::default()
         };
-        Self { chats, ..Self::default() }
+        registry
             .with("code", Code::make)
             .with("exact", |exact: Exact| Ok(exact))
             .with("f1", |f1: F1| Ok(f1))
@@ -121,7 +123,7 @@ impl Registry {
             .with("math_dapo", |reward: MathDapo| Ok(reward))
             .with("search_r1_em", |_: NoOptions| Ok(SearchR1 { substring: false }))
             .with("search_r1_subem", |_: NoOptions| Ok(SearchR1 { substring: true }))
-            .with("judge", judge)
+            .with("judge", move |options| Judge::made_with(&chats, options))
             .with("http", HttpReward::new)
             .with("process", ProcessReward::new)
     }

@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 use super::bytes::Bytes;
 use super::{ChatServer, ChatServerOptions, SharedChat};
@@ -138,11 +137,11 @@ impl TorchChatOptions {
     /// Refuses options that differ from those with which the same folder is in use.
     pub(super) fn agree_with(&self, other: &Self) -> Result<(), RegistryError> {
         let table = |options: &Self| match serde_json::to_value(options) {
-            Ok(Value::Object(table)) => table,
+            Ok(serde_json::Value::Object(table)) => table,
             _ => Options::new(),
         };
         let (own, theirs) = (table(self), table(other));
-        let differs = |(key, value): &(&String, &Value)| {
+        let differs = |(key, value): &(&String, &serde_json::Value)| {
             *key != "model_path" && theirs.get(key.as_str()) != Some(*value)
         };
         match own.iter().find(differs) {
