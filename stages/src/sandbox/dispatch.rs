@@ -96,7 +96,7 @@ mod tests {
     proptest! {
         #[test]
         fn every_call_gets_its_answer(
-            calls in prop::collection::btree_map(0_i64..460, 0..3_usize, 0..200),
+            calls in prop::collection::btree_map(0_i64..460, 0..3_usize, 0..100),
             number in 0_u32..500,
         ) {
             let actions = [SeccompAction::Allow, SeccompAction::KillProcess, SeccompAction::Errno(1)];

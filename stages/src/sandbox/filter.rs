@@ -312,7 +312,7 @@ pub(super) fn programs(execute: bool) -> Result<Vec<Vec<u8>>, SandboxError> {
         &answers(execute),
         SeccompAction::Errno(libc::ENOSYS.unsigned_abs()),
     ));
-    Ok(programs.iter().map(|program| bytes(program)).collect())
+    Ok(programs.iter().map(bytes).collect())
 }
 
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;

@@ -64,7 +64,8 @@ impl Group {
 
     /// Sets the limits of a slot that is ready and runs nothing yet: what it takes now, and the share of two sides.
     pub(super) fn limit(&mut self, config: &SandboxConfig) {
-        let memory = 2 * config.memory_bytes + config.tmpfs_bytes + SLACK_BYTES;
+        let sides = config.memory_bytes.saturating_mul(2);
+        let memory = sides.saturating_add(config.tmpfs_bytes).saturating_add(SLACK_BYTES);
         let processes = 2 * (u64::from(config.processes) + SIDE_PROCESSES);
         for folder in &mut self.folders {
             if let Err(reason) = folder.limit(memory, processes) {
@@ -90,7 +91,8 @@ impl Group {
     /// What is in force, as a probe prints it.
     pub(super) fn describe(&self) -> String {
         let mut said: Vec<_> = self.folders.iter().map(Folder::describe).collect();
-        said.extend(self.refused.iter().map(|reason| format!("not permitted: {reason}")));
+        // Where one is refused, so are the others, for the same reason.
+        said.extend(self.refused.first().map(|reason| format!("not permitted: {reason}")));
         said.retain(|said| !said.is_empty());
         if said.is_empty() { "none on this machine".into() } else { said.join("; ") }
     }
@@ -166,7 +168,8 @@ impl Folder {
     fn limit(&self, memory: u64, processes: u64) -> Result<(), String> {
         for controller in &self.controllers {
             let more = if *controller == Controller::Memory { memory } else { processes };
-            let limit = (self.read(controller.current(self.version))? + more).to_string();
+            let limit =
+                self.read(controller.current(self.version))?.saturating_add(more).to_string();
             let file = self.path.join(controller.limit(self.version));
             fs::write(&file, &limit).map_err(|error| said(&file, &error))?;
             if let Some((name, zero)) = controller.swap(self.version) {
