@@ -41,14 +41,14 @@ fn fenced(code: &str) -> String {
 }
 
 #[expect(clippy::print_stderr, reason = "a test that is skipped says so")]
-fn skipped() {
-    eprintln!("skipped: ROLLPACKER_SHARED is not set");
+fn skipped(why: &str) {
+    eprintln!("skipped: {why}");
 }
 
 /// The rows of HumanEval, each with a body of the prompt's function; `None` without the data.
 fn human_eval(body: impl Fn(&str) -> String) -> Option<Vec<Sample>> {
     let Ok(shared) = std::env::var("ROLLPACKER_SHARED") else {
-        skipped();
+        skipped("ROLLPACKER_SHARED is not set");
         return None;
     };
     let files = vec![format!("{shared}/data/humaneval_even.parquet")];
@@ -270,4 +270,71 @@ fn another_language() {
     assert_eq!(outcome("```bash\nread x; echo $x\n```"), "failed");
     assert_eq!(outcome("```zsh\nread x; echo got $x\n```"), "passed");
     assert_eq!(outcome("```zsh\nif\n```"), "compile_error");
+}
+
+/// A language as a recipe adds it, isolated as python is.
+#[test]
+fn a_language_of_a_recipe() {
+    if !std::path::Path::new("/usr/bin/perl").exists() {
+        return skipped("there is no /usr/bin/perl");
+    }
+    let options = serde_json::json!({
+        "score": "fraction",
+        "sandbox": { "languages": { "perl": { "fences": ["pl"], "file": "main.pl", "compile": ["perl", "-c", "main.pl"], "run": ["perl", "main.pl"] } } },
+    });
+    let code = start(serde_json::from_value(options).expect("options of the reward"));
+    let truth = r#"{"inputs": ["1 2", "3 4"], "outputs": ["3", "7"]}"#;
+    let check = |response: &str, expected: (f64, &str)| {
+        let found = score(&code, response, truth).expect("it is scored");
+        assert_eq!((found.value, found.labels["outcome"].as_str()), expected, "{:?}", found.labels);
+    };
+    let add = "my ($a, $b) = split ' ', <STDIN>; print $a + $b, qq(\\n);";
+    check(&format!("```perl\n{add}\n```"), (1.0, "passed"));
+    check(&format!("```PL\n{add}\n```"), (1.0, "passed"));
+    check("```perl\nprint 7;\n```", (0.5, "failed"));
+    check("```perl\nif {\n```", (0.0, "compile_error"));
+    check("```perl\ndie 'no';\n```", (0.0, "runtime_error"));
+    check("```ruby\nputs 3\n```", (0.0, "no_code"));
+    for attempt in [
+        "open(F, '/etc/shadow') or die;",
+        "open(F, '>/usr/x') or die;",
+        "-e '/proc/1/environ' or die;",
+        "use Socket; socket(S, PF_INET, SOCK_STREAM, 0) or die;",
+        "exit(2) unless $ENV{CARGO_MANIFEST_DIR};",
+    ] {
+        check(&format!("```perl\n{attempt} {add}\n```"), (0.0, "runtime_error"));
+    }
+    check(
+        "```perl\nsyscall(101, 0, 0, 0, 0);\n```",
+        (0.0, if cfg!(target_arch = "x86_64") { "forbidden" } else { "failed" }),
+    );
+}
+
+#[test]
+fn a_language_that_cannot_run_is_not_the_models_fault() {
+    let language = |run: &[&str]| Language {
+        fences: Vec::new(),
+        file: "main".into(),
+        compile: None,
+        run: run.iter().map(|word| (*word).to_owned()).collect(),
+    };
+    let of = |name: &str, language: Language| CodeConfig {
+        sandbox: SandboxConfig {
+            slots: 1,
+            languages: [(name.to_owned(), language)].into(),
+            ..SandboxConfig::default()
+        },
+        ..CodeConfig::default()
+    };
+    let code = start(of("lost", language(&["no-such-program"])));
+    let error = score(&code, "```lost\n1\n```", r#"[{"stdin": "", "expected_stdout": "1"}]"#)
+        .expect_err("there is no such program");
+    assert!(error.reason.contains("no-such-program"), "{}", error.reason);
+    let refused = |name: &str, language: Language| {
+        Code::start(of(name, language)).map(|_| ()).expect_err("it is refused").to_string()
+    };
+    assert!(refused("empty", language(&[])).contains("language `empty`, field `run`"));
+    assert!(refused("python", language(&["python3"])).contains("languages"));
+    let outside = Language { file: "../main".into(), ..language(&["cat"]) };
+    assert!(refused("outside", outside).contains("field `file`"));
 }

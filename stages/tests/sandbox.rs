@@ -134,10 +134,57 @@ fn a_job_that_is_dropped_is_killed_and_the_slot_goes_on() {
     assert_eq!(machine::descendants(), idle);
 }
 
+/// What each process may take alone, many together may not, where groups are permitted.
+#[test]
+fn many_processes_share_one_limit_on_memory() {
+    let _alone = alone();
+    let sandbox = start(1);
+    let said = sandbox.active().to_string();
+    if !said.lines().any(|line| line.starts_with("cgroups") && line.contains(": memory")) {
+        return skipped(&said);
+    }
+    for wait in ["os.wait()", "time.sleep(1000)"] {
+        let hoard = format!(
+            "import os, time\ndef add(a, b):\n    for _ in range(8):\n        if os.fork() == 0:\n            held = b'x' * (200 << 20)\n            time.sleep(1000)\n    {wait}\n    return -1\n"
+        );
+        let verdict = block_on(sandbox.run(&job(&hoard, 5.0))).expect("there is a verdict");
+        assert_eq!(verdict.outcome(), Outcome::Memory, "{verdict:?}");
+        assert_eq!(run(&sandbox, RIGHT).outcome(), Outcome::Passed);
+    }
+}
+
+#[test]
+fn control_groups_are_cleared_away() {
+    let _alone = alone();
+    assert_eq!(machine::groups(), Vec::<std::path::PathBuf>::new());
+    let sandbox = start(2);
+    let groups = machine::groups();
+    if groups.is_empty() {
+        return skipped(&sandbox.active().to_string());
+    }
+    let stale: Vec<_> =
+        groups.iter().map(|group| group.with_file_name("rollpacker-sandbox-4194305-0")).collect();
+    for group in &stale {
+        std::fs::create_dir_all(group).expect("a group is made");
+    }
+    drop(sandbox);
+    assert_eq!(machine::groups(), Vec::<std::path::PathBuf>::new());
+    drop(start(1));
+    assert!(stale.iter().all(|group| !group.exists()), "no process has that number");
+}
+
+#[expect(clippy::print_stderr, reason = "a test that is skipped says so")]
+fn skipped(why: &str) {
+    eprintln!("skipped: no control groups:\n{why}");
+}
+
 #[test]
 fn jobs_share_nothing() {
     let _alone = alone();
     let sandbox = start(1);
+    let chance = "import random\nprint(random.random())\n";
+    let print = || run(&sandbox, &format!("{chance}{RIGHT}")).stdout;
+    assert_ne!(print(), print(), "nor their random numbers");
     let leave = "import builtins, os\nbuiltins.left = 1\nopen('/tmp/left', 'w').write('x')\nos.environ['LEFT'] = '1'\n";
     let look = "import builtins, os\nassert not hasattr(builtins, 'left') and not os.path.exists('/tmp/left') and 'LEFT' not in os.environ\n";
     for code in [leave, look] {

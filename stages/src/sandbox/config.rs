@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use super::error::SandboxError;
+
 /// A sandbox, as a recipe writes it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -65,17 +67,47 @@ pub enum Isolation {
 }
 
 /// A language whose solutions are run by a program of their own.
+///
+/// Each run has a private folder, which is its home, and the environment of a sandbox: nothing of the user's. Programs that are not among
+/// the system's have to be in [`SandboxConfig::binds`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Language {
-    /// How fenced blocks name it, such as `cpp` and `c++`.
+    /// How fenced blocks name it besides its name in the table, such as `c++`; upper or lower case.
     #[serde(default)]
     pub fences: Vec<String>,
-    /// The file to which a solution is written.
+    /// The file to which a solution is written: a name without folders.
     pub file: String,
-    /// The command that compiles it.
+    /// The command that compiles it, once for all test cases; a solution at which it fails is a compile error.
     #[serde(default)]
     pub compile: Option<Vec<String>>,
-    /// The command that runs it.
+    /// The command that runs it, for each test case.
     pub run: Vec<String>,
+}
+
+impl Language {
+    /// Refuses what could never run.
+    pub(super) fn check(&self, name: &str) -> Result<(), SandboxError> {
+        let wrong = |field, expected, found: &str| {
+            let (name, found) = (name.into(), found.into());
+            Err(SandboxError::Language { name, field, expected, found })
+        };
+        if name == "python" {
+            return wrong(
+                "languages",
+                "a name other than that of the interpreter's language",
+                name,
+            );
+        }
+        if self.file.is_empty() || self.file.contains('/') || self.file.starts_with('.') {
+            return wrong("file", "a name without folders", &self.file);
+        }
+        if self.run.is_empty() {
+            return wrong("run", "a command", "nothing");
+        }
+        if self.compile.as_ref().is_some_and(Vec::is_empty) {
+            return wrong("compile", "a command", "nothing");
+        }
+        Ok(())
+    }
 }

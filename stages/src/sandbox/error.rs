@@ -38,6 +38,18 @@ pub enum SandboxError {
         /// What there is.
         known: String,
     },
+    /// A language of the table can never run.
+    #[error("language `{name}`, field `{field}`: expected {expected}, found `{found}`")]
+    Language {
+        /// Its name.
+        name: String,
+        /// The field of its row.
+        field: &'static str,
+        /// What may be there.
+        expected: &'static str,
+        /// What is.
+        found: String,
+    },
     /// The job's times are none, or not times.
     #[error("field `seconds`: expected one or more positive numbers, found {seconds}")]
     Seconds {

@@ -1,8 +1,9 @@
 //! Which system calls a run may make.
 //!
-//! Three programs, of which the kernel takes the strictest answer: calls that only an attack makes end the process, so that they can be
-//! told from a mistake; a few are refused for what they are asked; and of all others those are allowed that are listed. What is in no
-//! list does not exist, as it would not on an older kernel.
+//! Calls that only an attack makes end the process, so that they can be told from a mistake; a few are refused for what they are asked;
+//! and of all others those are allowed that are listed. What is in no list does not exist, as it would not on an older kernel.
+//!
+//! Two programs, of which the kernel takes the strictest answer: one looks at what is asked, the other at the number of the call.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +12,10 @@ use seccompiler::{
     SeccompRule, TargetArch,
 };
 
+use super::dispatch;
 use super::error::SandboxError;
+
+const EPERM: SeccompAction = SeccompAction::Errno(libc::EPERM.unsigned_abs());
 
 /// Ends the process.
 const FORBIDDEN: &[i64] = &[
@@ -302,18 +306,34 @@ const LEGACY: &[i64] = &[];
 
 /// The programs for a run, in the order in which they are installed; `execute` leaves a run the start of other programs.
 pub(super) fn programs(execute: bool) -> Result<Vec<Vec<u8>>, SandboxError> {
-    let programs = [forbidden(), refused(execute), allowed()];
-    programs
-        .into_iter()
-        .map(|program| program.map(|program| bytes(&program)).map_err(failed))
-        .collect()
+    let asked = [asked(namespaces(), SeccompAction::KillProcess), asked(others(), EPERM)];
+    let mut programs: Vec<_> = asked.into_iter().collect::<Built<_>>().map_err(failed)?;
+    programs.push(dispatch::program(
+        &answers(execute),
+        SeccompAction::Errno(libc::ENOSYS.unsigned_abs()),
+    ));
+    Ok(programs.iter().map(bytes).collect())
 }
 
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 type Built<T> = Result<T, seccompiler::BackendError>;
 
-fn forbidden() -> Built<BpfProgram> {
-    let mut rules = always(FORBIDDEN);
+/// What is answered to a call whatever it asks.
+fn answers(execute: bool) -> BTreeMap<i64, SeccompAction> {
+    let listed = |calls: &'static [i64], action: SeccompAction| {
+        calls.iter().map(move |call| (*call, action.clone()))
+    };
+    let mut answers: BTreeMap<_, _> =
+        listed(ALLOWED, SeccompAction::Allow).chain(listed(LEGACY, SeccompAction::Allow)).collect();
+    answers.extend(listed(FORBIDDEN, SeccompAction::KillProcess));
+    if !execute {
+        answers.extend(listed(&[libc::SYS_execve, libc::SYS_execveat], EPERM));
+    }
+    answers
+}
+
+/// `clone` into namespaces.
+fn namespaces() -> Built<Rules> {
     let asks = |flag: &i32| {
         let flag = u64::from(flag.unsigned_abs());
         SeccompRule::new(vec![SeccompCondition::new(
@@ -323,34 +343,20 @@ fn forbidden() -> Built<BpfProgram> {
             flag,
         )?])
     };
-    rules.insert(libc::SYS_clone, NAMESPACES.iter().map(asks).collect::<Built<_>>()?);
-    compile(rules, SeccompAction::Allow, SeccompAction::KillProcess)
+    Ok(Rules::from([(libc::SYS_clone, NAMESPACES.iter().map(asks).collect::<Built<_>>()?)]))
 }
 
-fn refused(execute: bool) -> Built<BpfProgram> {
+/// What is not permitted, of calls that otherwise are.
+fn others() -> Built<Rules> {
     let local = libc::AF_UNIX.unsigned_abs();
-    let mut rules = Rules::from([
+    Ok(Rules::from([
         (libc::SYS_socket, vec![other_than(0, local)?]),
         (libc::SYS_socketpair, vec![other_than(0, local)?]),
         // Both of oneself alone: the first process of the side belongs to the same user.
         (libc::SYS_prlimit64, vec![other_than(0, 0)?]),
         (libc::SYS_sched_setaffinity, vec![other_than(0, 0)?]),
         (libc::SYS_ioctl, vec![equal_to(1, libc::TIOCSTI)?]),
-    ]);
-    if !execute {
-        rules.extend(always(&[libc::SYS_execve, libc::SYS_execveat]));
-    }
-    compile(rules, SeccompAction::Allow, SeccompAction::Errno(libc::EPERM.unsigned_abs()))
-}
-
-fn allowed() -> Built<BpfProgram> {
-    let mut rules = always(ALLOWED);
-    rules.extend(always(LEGACY));
-    compile(rules, SeccompAction::Errno(libc::ENOSYS.unsigned_abs()), SeccompAction::Allow)
-}
-
-fn always(calls: &[i64]) -> Rules {
-    calls.iter().map(|call| (*call, Vec::new())).collect()
+    ]))
 }
 
 fn other_than(argument: u8, value: u32) -> Built<SeccompRule> {
@@ -371,10 +377,10 @@ fn equal_to(argument: u8, value: u64) -> Built<SeccompRule> {
     )?])
 }
 
-/// A filter of native calls: those of another architecture end the process.
-fn compile(rules: Rules, others: SeccompAction, listed: SeccompAction) -> Built<BpfProgram> {
+/// A filter of native calls that answers those which a rule fits; those of another architecture end the process.
+fn asked(rules: Built<Rules>, answer: SeccompAction) -> Built<BpfProgram> {
     let target: TargetArch = std::env::consts::ARCH.try_into()?;
-    SeccompFilter::new(rules, others, listed, target)?.try_into()
+    SeccompFilter::new(rules?, SeccompAction::Allow, answer, target)?.try_into()
 }
 
 /// As `struct sock_filter` of the kernel lies in memory.

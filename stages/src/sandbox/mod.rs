@@ -12,13 +12,16 @@
 //! | container | `hakoniwa` | mount, pid, net, ipc and uts namespaces; a read-only view of the interpreter and the system's libraries |
 //! | side | `unshare` in the zygote | user, pid, mount and ipc namespaces of the job's own; a private tmpfs as /tmp; no /proc |
 //! | run | `setrlimit`, `seccompiler` | memory, processes, files, processor time; the system calls |
+//! | slot | control groups, where permitted | memory and processes of all together |
 //!
 //! Architecture invariant: the zygote and the solution side never hold a byte of the tests, nor the zygote one of a solution. They would
 //! be in the memory of whatever is forked next.
 
+mod cgroup;
 mod check;
 mod config;
 mod container;
+mod dispatch;
 mod error;
 mod filter;
 mod frame;

@@ -13,6 +13,7 @@ pub struct Probe {
     isolation: Isolation,
     layers: Vec<Layer>,
     limits: String,
+    cgroups: String,
 }
 
 /// One thing that keeps code in.
@@ -43,13 +44,15 @@ impl Probe {
             .collect();
         layers.push(Layer { name: "seccomp", required: true, state: Ok("for each run".into()) });
         layers.push(user(facts));
-        Self { isolation: config.isolation, layers, limits: limits(config) }
+        let cgroups = facts.cgroups.clone();
+        Self { isolation: config.isolation, layers, limits: limits(config), cgroups }
     }
 
     /// Nothing is in force, for `reason`.
     pub(super) fn failed(config: &SandboxConfig, reason: &str) -> Self {
         let layer = Layer { name: "isolation", required: true, state: Err(reason.into()) };
-        Self { isolation: config.isolation, layers: vec![layer], limits: limits(config) }
+        let cgroups = "not tried".into();
+        Self { isolation: config.isolation, layers: vec![layer], limits: limits(config), cgroups }
     }
 
     /// Whether all that a sandbox needs is there.
@@ -84,6 +87,7 @@ impl fmt::Display for Probe {
             }
         }
         writeln!(f, "{:<18} {}", "limits", self.limits)?;
+        writeln!(f, "{:<18} {}", "cgroups", self.cgroups)?;
         if self.isolation == Isolation::None {
             writeln!(
                 f,

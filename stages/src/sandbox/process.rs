@@ -26,6 +26,14 @@ pub(super) enum Process {
 }
 
 impl Process {
+    /// Its number.
+    pub(super) fn id(&self) -> u32 {
+        match self {
+            Self::Contained(child) => child.id(),
+            Self::Plain(child) => child.id(),
+        }
+    }
+
     /// Kills it with all that it started, and waits until they are gone.
     pub(super) fn kill(&mut self, control: &mut UnixStream) {
         match self {

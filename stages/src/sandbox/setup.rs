@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::config::{Isolation, SandboxConfig};
 use super::error::SandboxError;
 use super::interpreter::Interpreter;
-use super::{container, filter};
+use super::{cgroup, container, filter};
 
 /// The zygote's program, each module after those that it imports.
 const MODULES: &[(&str, &str)] = &[
@@ -32,10 +32,12 @@ const MODULES: &[(&str, &str)] = &[
 pub(super) const ARGUMENTS: [&str; 7] =
     ["-I", "-S", "-B", "-X", "utf8", "-c", include_str!("python/loader.py")];
 
-/// All that a run's environment has. A library that starts threads as it is imported could not be preloaded.
+/// All that a run's environment has. A library that starts threads as it is imported could not be preloaded. What the linker leaves for
+/// later, each fork would do again.
 pub(super) const ENVIRONMENT: &[(&str, &str)] = &[
     ("HOME", "/tmp"),
     ("LANG", "C.UTF-8"),
+    ("LD_BIND_NOW", "1"),
     ("MKL_NUM_THREADS", "1"),
     ("OMP_NUM_THREADS", "1"),
     ("OPENBLAS_NUM_THREADS", "1"),
@@ -77,8 +79,10 @@ struct Limits {
 }
 
 impl Setup {
-    /// Finds the interpreter and compiles the filters.
+    /// Finds the interpreter, compiles the filters, and clears away what sandboxes of dead processes left.
     pub(super) fn new(config: SandboxConfig) -> Result<Self, SandboxError> {
+        config.languages.iter().try_for_each(|(name, language)| language.check(name))?;
+        cgroup::sweep();
         let interpreter = Interpreter::find(&config.python)?;
         let hex = |program: Vec<u8>| program.iter().map(|byte| format!("{byte:02x}")).collect();
         let programs = |execute| {

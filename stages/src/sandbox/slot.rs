@@ -107,13 +107,16 @@ impl Slot {
         if !call.begin(number, zygote) {
             return Err(called_off());
         }
+        let before = zygote.starved();
         let answer = zygote.run(number, frames);
+        let starved = zygote.starved() > before;
         if !matches!(&answer, Ok(answer) if answer.end != End::Fault) {
             self.zygote = None;
         }
-        read(answer.map_err(|error| SandboxError::Fault {
+        let answer = answer.map_err(|error| SandboxError::Fault {
             reason: format!("the slot was lost: {error}"),
-        })?)
+        })?;
+        if starved { verdict::starved(read(answer)) } else { read(answer) }
     }
 }
 

@@ -103,6 +103,24 @@ pub(super) fn partial(
     Ok(verdict)
 }
 
+/// A verdict on a solution of which the kernel ended a process for the memory of all: whatever it was that did not pass then, this is why.
+pub(super) fn starved(verdict: Result<Verdict, SandboxError>) -> Result<Verdict, SandboxError> {
+    const WHY: &str =
+        "the kernel ended a process of the solution for the memory that all took together";
+    let mut verdict = verdict?;
+    if let Some(case) = verdict.cases.iter_mut().find(|case| case.outcome != Outcome::Passed)
+        && matches!(case.outcome, Outcome::Failed | Outcome::RuntimeError | Outcome::Timeout)
+    {
+        let said = std::mem::take(&mut case.message);
+        *case = Case {
+            outcome: Outcome::Memory,
+            message: format!("{WHY}\n{said}").trim_end().into(),
+            ..*case
+        };
+    }
+    Ok(verdict)
+}
+
 /// The lines of a report; what follows the last line break was not finished.
 fn lines(report: &[u8]) -> Result<Vec<Line>, SandboxError> {
     let end = report.iter().rposition(|byte| *byte == b'\n').unwrap_or(0);
@@ -115,4 +133,26 @@ fn lines(report: &[u8]) -> Result<Vec<Line>, SandboxError> {
 
 fn fault(reason: &str) -> SandboxError {
     SandboxError::Fault { reason: reason.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_did_not_pass_for_want_of_memory_says_so() {
+        let check = |outcome, expected| {
+            let case = |outcome| Case { outcome, seconds: 1.0, message: "m".into() };
+            let cases = vec![case(Outcome::Passed), case(outcome), case(Outcome::Failed)];
+            let found = starved(Ok(Verdict { cases, ..Verdict::default() })).expect("a verdict");
+            let outcomes: Vec<_> = found.cases.iter().map(|case| case.outcome).collect();
+            assert_eq!(outcomes, [Outcome::Passed, expected, Outcome::Failed]);
+            assert!(found.cases[1].message.ends_with('m'));
+        };
+        for outcome in [Outcome::Failed, Outcome::RuntimeError, Outcome::Timeout, Outcome::Memory] {
+            check(outcome, Outcome::Memory);
+        }
+        check(Outcome::Forbidden, Outcome::Forbidden);
+        check(Outcome::CompileError, Outcome::CompileError);
+    }
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use tempfile::TempDir;
 
+use super::cgroup::Group;
 use super::error::SandboxError;
 use super::process::{self, Process};
 use super::setup::Setup;
@@ -34,13 +35,16 @@ enum Found {
 }
 
 /// In which namespaces a side is, as links such as `net:[4026531840]`, and as whom.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 pub(super) struct Facts {
     /// Of the container.
     pub(super) outer: BTreeMap<String, String>,
     /// Of the side.
     pub(super) inner: BTreeMap<String, String>,
     pub(super) uid: u32,
+    /// What its control groups limit; known out here alone.
+    #[serde(skip)]
+    pub(super) cgroups: String,
 }
 
 /// What the zygote says of a job.
@@ -84,6 +88,7 @@ pub(super) struct Zygote {
     control: UnixStream,
     cancel: Arc<UnixStream>,
     pub(super) facts: Facts,
+    group: Group,
     _root: Option<TempDir>,
 }
 
@@ -102,10 +107,13 @@ impl Zygote {
         } else {
             (process::plain(setup, theirs.into(), called_off.into()).map_err(failed)?, None)
         };
-        let facts = Facts { outer: BTreeMap::new(), inner: BTreeMap::new(), uid: 0 };
-        let mut zygote = Self { process, control, cancel: Arc::new(cancel), facts, _root: root };
+        // It waits for its first frame meanwhile, so that nothing it starts is left out.
+        let group = Group::around(process.id());
+        let facts = Facts::default();
+        let mut zygote =
+            Self { process, control, cancel: Arc::new(cancel), facts, group, _root: root };
         match zygote.greet(setup) {
-            Ok(Found::Facts(facts)) => zygote.facts = facts,
+            Ok(Found::Facts(facts)) => zygote.settle(setup, facts),
             Ok(Found::Error { error }) => return Err(SandboxError::NoIsolation { missing: error }),
             Err(error) => return Err(zygote.post_mortem(&error)),
         }
@@ -117,6 +125,11 @@ impl Zygote {
         self.control.set_write_timeout(Some(SETUP))?;
         self.control.write_all(&frame::encode(&setup.boot()))?;
         Ok(frame::read::<Ready>(&mut self.control)?.ready)
+    }
+
+    fn settle(&mut self, setup: &Setup, facts: Facts) {
+        self.group.limit(&setup.config);
+        self.facts = Facts { cgroups: self.group.describe(), ..facts };
     }
 
     /// Why it did not start: what it, or the container, left on the error stream.
@@ -134,6 +147,11 @@ impl Zygote {
     /// What to write the number of a job to in order to call it off.
     pub(super) fn cancel(&self) -> Arc<UnixStream> {
         Arc::clone(&self.cancel)
+    }
+
+    /// How many processes of the slot the kernel has ended so far for the memory that all take together.
+    pub(super) fn starved(&self) -> u64 {
+        self.group.starved()
     }
 
     /// Runs a job.
@@ -160,5 +178,6 @@ impl Zygote {
 impl Drop for Zygote {
     fn drop(&mut self) {
         self.process.kill(&mut self.control);
+        self.group.kill();
     }
 }

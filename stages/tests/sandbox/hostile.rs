@@ -167,7 +167,7 @@ fn exhaustion() -> Vec<Attack> {
         tries(
             "a result beyond measure",
             "return 'x' * (100 << 20)",
-            &[Failed, RuntimeError, Memory],
+            &[Failed, RuntimeError, Memory, Timeout],
         ),
         code(
             "stack overflow",

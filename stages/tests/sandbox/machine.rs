@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// One test at a time: they count the processes of this one.
@@ -37,6 +38,28 @@ pub(crate) fn kill_slots() {
     {
         let status = std::process::Command::new("kill").args(["-9", &child.to_string()]).status();
         assert!(status.is_ok_and(|status| status.success()));
+    }
+}
+
+/// The control groups of sandboxes of this process.
+pub(crate) fn groups() -> Vec<PathBuf> {
+    let name = format!("rollpacker-sandbox-{}-", std::process::id());
+    let mut found = Vec::new();
+    below(Path::new("/sys/fs/cgroup"), 6, &mut |folder| {
+        if folder.file_name().is_some_and(|file| file.to_string_lossy().starts_with(&name)) {
+            found.push(folder.to_path_buf());
+        }
+    });
+    found
+}
+
+fn below(folder: &Path, levels: u32, visit: &mut impl FnMut(&Path)) {
+    visit(folder);
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    for entry in
+        entries.filter(|entry| levels > 0 && entry.file_type().is_ok_and(|kind| kind.is_dir()))
+    {
+        below(&entry.path(), levels - 1, visit);
     }
 }
 

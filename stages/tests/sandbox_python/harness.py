@@ -27,6 +27,7 @@ class Side:
     """What the zygote gives to the solution side; here it confines nothing but descriptors."""
 
     isolated = False
+    fork = staticmethod(os.fork)
 
     def sweep(self):
         try:

@@ -62,7 +62,9 @@ impl Code {
                 .iter()
                 .map(|(name, language)| (name.clone(), language.fences.clone())),
         );
-        Ok(Self { score: config.score, sandbox: Sandbox::start(config.sandbox)?, fences, python })
+        let sandbox = Sandbox::start(config.sandbox)?;
+        tracing::info!(active = %sandbox.active(), "sandbox");
+        Ok(Self { score: config.score, sandbox, fences, python })
     }
 
     /// [`Code::start`] as the registry wants it.

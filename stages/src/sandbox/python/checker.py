@@ -29,6 +29,7 @@ import bisect, collections, copy, datetime, functools, heapq, itertools, json, m
 """
 # Loaded once, in the process from which both sides are forked; tests of coroutines and mocks are not rare either.
 exec(PRELUDE + "import asyncio, unittest.mock", {})
+PYTEST = pytest_shim.module()
 
 
 def check_tests(check, bench):
@@ -147,6 +148,10 @@ def lines(text):
     return [line.rstrip() for line in text.rstrip().split("\n")]
 
 
+class Unavailable(BrokenTests):
+    """What compiles or runs the language is not there: nobody's fault but ours."""
+
+
 class Died(Unloadable):
     """A program did not end with code 0."""
 
@@ -174,12 +179,15 @@ def finish_program(session, kind, stdin, allowed, limit):
         if limit and len(run.printed[run.out]) >= limit:
             session.stop()
             raise AssertionError("it prints more than %d bytes" % limit)
-        if session.requests.fileno() in ready:
-            break
         if run.link.fileno() in ready:
             listen(run)
+        if session.requests.fileno() in ready:
+            break
     session.collect()
-    end = dict(session.end, raised=bytes(run.pending[:100]).decode("utf-8", "replace"))
+    raised = bytes(run.pending[:100]).decode("utf-8", "replace")
+    if raised and kind != "main":
+        raise Unavailable("cannot start the program of the language: %s" % raised)
+    end = dict(session.end, raised=raised)
     sys.stdout.write(run.text(run.out)[:4096])
     sys.stderr.write(run.text(run.errors)[:4096])
     return end, run.text(run.out), run.text(run.errors)
@@ -214,7 +222,7 @@ def check(job, requests, progress):
     """The verdict on a solution, or why its tests cannot be run."""
     sys.stdout, sys.stderr, sys.stdin = Capture(), Capture(), io.StringIO()
     out, errors = sys.stdout, sys.stderr
-    sys.modules["pytest"] = pytest_shim.module()
+    sys.modules["pytest"] = PYTEST
     sys.dont_write_bytecode = True
     form = job["check"]
     prelude = (PRELUDE if form.get("prelude") else "") + form.get("import_prefix", "")
@@ -223,6 +231,8 @@ def check(job, requests, progress):
         FORMS[form["kind"]](form, bench)
         if not bench.cases:
             raise BrokenTests("there is no test in it")
+    except Unavailable as error:
+        return {"fault": clean(error)}
     except BrokenTests as error:
         return {"tests": clean(error)}
     bench.session.stop()

@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import random
 import resource
 import signal
 import struct
@@ -47,27 +48,37 @@ def install(programs):
         call("prctl", PR_SET_SECCOMP, ctypes.c_ulong(SECCOMP_MODE_FILTER), ctypes.byref(SockFprog(len(program) // 8, program)))
 
 
-def clone(flags):
-    """Forks into new namespaces, as fork and unshare would in two processes; the child is the first process of its pid namespace.
+def clone(flags, handlers):
+    """Forks, into new namespaces if `flags` say so, as fork and unshare would in two processes; the child of a new pid namespace is its first.
 
-    Libc has no call for it that returns twice, so this is the system call between what python does before and after a fork. The thread
-    id that libc keeps is set as its own fork sets it. Libc's handlers do not run, so there may be no other thread.
+    Libc has no call for it that returns twice, so this is the system call itself. The thread id that libc keeps is set as its own fork
+    sets it. What libc and python do around a fork is for processes with threads, of which this one has none: the interpreter's locks are
+    as free in the child as they are here. Python's handlers cost a child more than all else that it does to settle in; they are run if
+    there are others than those of the standard library, whose only effect on one thread is another seed: see `reseed`.
     """
     own_id = ctypes.c_void_p()
     settid = CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID
     if libc.prctl(PR_GET_TID_ADDRESS, ctypes.byref(own_id), 0, 0, 0) != 0:
         settid = 0
-    python.PyOS_BeforeFork()
+    if handlers:
+        python.PyOS_BeforeFork()
     # The last two are the child's thread id and its thread-local storage, in an order that depends on the architecture; the latter is not read.
     pid = python.syscall(SYS_CLONE, ctypes.c_ulong(flags | settid | signal.SIGCHLD), ctypes.c_ulong(0), ctypes.c_ulong(0), own_id, own_id)
     if pid == 0:
-        python.PyOS_AfterFork_Child()
+        if handlers:
+            python.PyOS_AfterFork_Child()
         return 0
     number = ctypes.get_errno()
-    python.PyOS_AfterFork_Parent()
+    if handlers:
+        python.PyOS_AfterFork_Parent()
     if pid < 0:
         raise OSError(number, "clone: " + os.strerror(number))
     return pid
+
+
+def reseed():
+    """Gives this process random numbers of its own."""
+    random.seed()
 
 
 def enter(boot, uid, gid):
@@ -90,10 +101,13 @@ def write_file(path, data):
 def fork_side(boot, name, events, body):
     """Forks a side into namespaces of its own, if there is isolation; it does `body` and never returns."""
     uid, gid = os.getuid(), os.getgid()
-    pid = clone(CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNS) if boot["isolated"] else os.fork()
+    pid = clone(CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNS if boot["isolated"] else 0, boot["handlers"])
     if pid:
         return pid
     try:
+        if name == "solution":
+            # Where memory runs out, nobody else is to die for it.
+            write_file("/proc/self/oom_score_adj", b"1000")
         if boot["isolated"]:
             enter(boot, uid, gid)
         else:
@@ -150,6 +164,10 @@ class Side:
         self.limits = boot["limits"]
         self.isolated = boot["isolated"]
 
+    def fork(self):
+        """Forks a run."""
+        return clone(0, self.boot["handlers"])
+
     def sweep(self):
         """Kills every other process of this side and waits for them; of the solution side alone."""
         if os.getpid() == 1:
@@ -168,6 +186,7 @@ class Side:
         """
         close_all_but(keep)
         os.setsid()
+        reseed()
         self.limit(seconds)
         drop_capabilities()
         install(self.boot["filters"]["execute" if execute else "run"])

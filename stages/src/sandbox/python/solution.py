@@ -88,7 +88,7 @@ def start(job, request, requests, side, deaths):
     error_reader, error_writer = os.pipe()
     stdin = os.memfd_create("stdin")
     wire_in(stdin, request.get("stdin", ""))
-    pid = os.fork()
+    pid = side.fork()
     if pid == 0:
         run(job, request, side, (stdin, out_writer, error_writer, theirs.fileno()))
     theirs.close()
@@ -294,4 +294,9 @@ def execute(job, kind):
         if not spec.get("compile"):
             os._exit(0)
     argv = spec["compile" if kind == "compile" else "run"]
-    os.execvpe(argv[0], argv, {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": os.getcwd(), "LANG": "C.UTF-8"})
+    try:
+        os.execvpe(argv[0], argv, {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": os.getcwd(), "LANG": "C.UTF-8"})
+    except OSError as error:
+        # The link is closed to what is executed: what comes over it is not the solution's word.
+        socket.socket(fileno=LINK).sendall(("%s: %s" % (argv[0], error.strerror)).encode("utf-8", "replace"))
+        os._exit(1)

@@ -98,6 +98,7 @@ def checker_side(boot, requests, turn, events, report):
     isolation.redirect(CONTROL, CANCEL)
     link = socket.socket(fileno=requests)
     side = isolation.Side(boot)
+    isolation.reseed()
     side.limit(sum(job["seconds"]) * 4 + 3600)
     isolation.install(boot["filters"]["run"])
     try:
@@ -309,6 +310,7 @@ def main(boot):
         builtin()
     for name in boot["preload"]:
         importlib.import_module(name)
+    boot["handlers"] = bool(boot["preload"])
     threads = len(os.listdir("/proc/self/task"))
     if threads > 1:
         raise SystemExit("the modules that are preloaded leave %d threads running, which no fork carries over" % (threads - 1))

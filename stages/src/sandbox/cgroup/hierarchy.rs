@@ -1,0 +1,253 @@
+//! Which hierarchies of control groups there are, and where in them this process is.
+
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// How the groups of sandboxes begin; the number of the process follows.
+pub(super) const PREFIX: &str = "rollpacker-sandbox-";
+
+/// The version of a hierarchy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Version {
+    /// One hierarchy for each controller.
+    V1,
+    /// One for all.
+    V2,
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if *self == Self::V1 { "v1" } else { "v2" })
+    }
+}
+
+/// What a group can limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Controller {
+    Memory,
+    Pids,
+}
+
+impl Controller {
+    const ALL: [Self; 2] = [Self::Memory, Self::Pids];
+
+    pub(super) fn name(self) -> &'static str {
+        if self == Self::Memory { "memory" } else { "pids" }
+    }
+
+    /// The file of its limit.
+    pub(super) fn limit(self, version: Version) -> &'static str {
+        match (self, version) {
+            (Self::Memory, Version::V1) => "memory.limit_in_bytes",
+            (Self::Memory, Version::V2) => "memory.max",
+            (Self::Pids, _) => "pids.max",
+        }
+    }
+
+    /// The file that says what is taken.
+    pub(super) fn current(self, version: Version) -> &'static str {
+        match (self, version) {
+            (Self::Memory, Version::V1) => "memory.usage_in_bytes",
+            (Self::Memory, Version::V2) => "memory.current",
+            (Self::Pids, _) => "pids.current",
+        }
+    }
+
+    /// The file that limits swap: to nothing, or memory and swap together.
+    pub(super) fn swap(self, version: Version) -> Option<(&'static str, bool)> {
+        match (self, version) {
+            (Self::Memory, Version::V1) => Some(("memory.memsw.limit_in_bytes", false)),
+            (Self::Memory, Version::V2) => Some(("memory.swap.max", true)),
+            (Self::Pids, _) => None,
+        }
+    }
+}
+
+/// Where groups can be made in one hierarchy.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) version: Version,
+    /// What it can limit; nothing for one of version 2 that is there beside those of version 1.
+    pub(super) controllers: Vec<Controller>,
+    /// The folder of this process; and for version 2 the one above, since a group that holds processes gives no controllers to others.
+    pub(super) candidates: Vec<PathBuf>,
+}
+
+/// The hierarchies of this machine that are of use, version 2 first.
+pub(super) fn places() -> Vec<Place> {
+    // Without /proc there are none.
+    let read = |file: &str| fs::read_to_string(file).unwrap_or_default();
+    places_of(&read("/proc/self/mountinfo"), &read("/proc/self/cgroup"), |folder| {
+        fs::read_to_string(folder.join("cgroup.controllers")).unwrap_or_default()
+    })
+}
+
+/// Removes the empty groups of processes that are dead.
+pub(in super::super) fn sweep() {
+    for folder in places().iter().flat_map(|place| &place.candidates) {
+        let names = fs::read_dir(folder).into_iter().flatten().flatten();
+        for name in names.filter_map(|entry| entry.file_name().into_string().ok()) {
+            if owner(&name).is_some_and(|pid| !Path::new("/proc").join(pid).exists()) {
+                // The kernel refuses while there is a process in it: then its number is of another namespace.
+                let _ = fs::remove_dir(folder.join(name));
+            }
+        }
+    }
+}
+
+/// The number of the process that made the group of that name.
+fn owner(name: &str) -> Option<&str> {
+    let (pid, _) = name.strip_prefix(PREFIX)?.split_once('-')?;
+    pid.parse::<u32>().ok().map(|_| pid)
+}
+
+fn places_of(mounts: &str, own: &str, available: impl Fn(&Path) -> String) -> Vec<Place> {
+    let mounts: Vec<_> = mounts.lines().filter_map(Mount::read).collect();
+    let mut left = Controller::ALL.to_vec();
+    let mut places = Vec::new();
+    for mount in mounts.iter().filter(|mount| mount.kind == "cgroup2").take(1) {
+        let folder = mount.folder(own_path(own, ""));
+        let offered = available(&folder);
+        let controllers = take(&mut left, |name| offered.split_whitespace().any(|one| one == name));
+        places.push(Place {
+            version: Version::V2,
+            controllers,
+            candidates: mount.with_parent(folder),
+        });
+    }
+    for mount in mounts.iter().filter(|mount| mount.kind == "cgroup") {
+        let controllers = take(&mut left, |name| mount.options.split(',').any(|one| one == name));
+        let Some(first) = controllers.first() else { continue };
+        let candidates = vec![mount.folder(own_path(own, first.name()))];
+        places.push(Place { version: Version::V1, controllers, candidates });
+    }
+    places
+}
+
+/// Takes the controllers that are offered off those that are left.
+fn take(left: &mut Vec<Controller>, offered: impl Fn(&str) -> bool) -> Vec<Controller> {
+    left.extract_if(.., |controller| offered(controller.name())).collect()
+}
+
+/// The group of this process in the hierarchy of a controller; that of version 2 has none in its line.
+fn own_path<'a>(own: &'a str, controller: &str) -> &'a str {
+    let mut lines = own
+        .lines()
+        .filter_map(|line| line.splitn(3, ':').skip(1).collect::<Vec<_>>().try_into().ok());
+    let found =
+        lines.find(|[names, _]: &[&str; 2]| names.split(',').any(|name| name == controller));
+    found.map_or("/", |[_, path]| path)
+}
+
+/// A line of `mountinfo`.
+struct Mount<'a> {
+    /// What of the file system is mounted.
+    root: &'a str,
+    point: &'a str,
+    kind: &'a str,
+    options: &'a str,
+}
+
+impl<'a> Mount<'a> {
+    /// None for a file system of another kind.
+    fn read(line: &'a str) -> Option<Self> {
+        let (mount, system) = line.split_once(" - ")?;
+        let mut mount = mount.split(' ').skip(3);
+        let (root, point) = (mount.next()?, mount.next()?);
+        let mut system = system.split(' ');
+        let (kind, _, options) = (system.next()?, system.next()?, system.next()?);
+        matches!(kind, "cgroup" | "cgroup2").then_some(Self { root, point, kind, options })
+    }
+
+    /// Where a group is seen; one that is out of view, at the top.
+    fn folder(&self, group: &str) -> PathBuf {
+        let inner = Path::new(group).strip_prefix(self.root).unwrap_or(Path::new(""));
+        Path::new(self.point).join(inner)
+    }
+
+    fn with_parent(&self, folder: PathBuf) -> Vec<PathBuf> {
+        let parent =
+            folder.parent().filter(|parent| parent.starts_with(self.point)).map(Path::to_path_buf);
+        [Some(folder), parent].into_iter().flatten().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(
+        mounts: &str,
+        own: &str,
+        offered: &str,
+        expected: &[(Version, &[Controller], &[&str])],
+    ) {
+        let found = places_of(mounts, own, |_| offered.into());
+        let expected: Vec<_> = expected
+            .iter()
+            .map(|(version, controllers, candidates)| Place {
+                version: *version,
+                controllers: controllers.to_vec(),
+                candidates: candidates.iter().map(PathBuf::from).collect(),
+            })
+            .collect();
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn version_2_alone() {
+        check(
+            "30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n22 1 0:1 / /proc rw - proc proc rw",
+            "0::/user.slice/run.scope\n",
+            "cpu memory pids",
+            &[(
+                Version::V2,
+                &[Controller::Memory, Controller::Pids],
+                &["/sys/fs/cgroup/user.slice/run.scope", "/sys/fs/cgroup/user.slice"],
+            )],
+        );
+    }
+
+    #[test]
+    fn what_version_2_lacks_is_version_1s() {
+        let mounts = "31 30 0:27 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n\
+            32 30 0:28 / /sys/fs/cgroup/pids rw - cgroup cgroup rw,pids\n\
+            33 30 0:29 /job /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n\
+            34 30 0:30 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu,cpuacct";
+        check(
+            mounts,
+            "4:memory:/job/inner\n3:pids:/\n0::/\n",
+            "hugetlb",
+            &[
+                (Version::V2, &[], &["/sys/fs/cgroup/unified"]),
+                (Version::V1, &[Controller::Pids], &["/sys/fs/cgroup/pids"]),
+                (Version::V1, &[Controller::Memory], &["/sys/fs/cgroup/memory/inner"]),
+            ],
+        );
+        check(
+            mounts,
+            "",
+            "memory pids",
+            &[(Version::V2, &Controller::ALL, &["/sys/fs/cgroup/unified"])],
+        );
+    }
+
+    #[test]
+    fn a_group_out_of_view_is_at_the_top() {
+        check(
+            "30 23 0:26 /a/b /sys/fs/cgroup rw - cgroup2 cgroup2 rw",
+            "0::/c\n",
+            "",
+            &[(Version::V2, &[], &["/sys/fs/cgroup"])],
+        );
+    }
+
+    #[test]
+    fn the_owner_is_in_the_name() {
+        assert_eq!(owner("rollpacker-sandbox-12-3"), Some("12"));
+        for other in ["rollpacker-sandbox-x-3", "rollpacker-sandbox-12", "system.slice"] {
+            assert_eq!(owner(other), None);
+        }
+    }
+}
