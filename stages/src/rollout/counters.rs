@@ -1,8 +1,10 @@
 //! The counters of an engine instance: written by its thread, read by the engine.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use rollpacker_dataflow::clock::Nanos;
+use rollpacker_dataflow::step::PolicyVersion;
 
 use super::iterations::Iterations;
 use super::statistics::InstanceStatistics;
@@ -16,6 +18,8 @@ pub(super) struct Counters {
     preemptions: AtomicU64,
     busy_ns: AtomicU64,
     running_slot_ns: AtomicU64,
+    /// The weights that it took over last, and when.
+    loaded: Mutex<Option<(PolicyVersion, Nanos)>>,
     pub(super) iterations: Iterations,
 }
 
@@ -38,6 +42,17 @@ impl Counters {
         add(&self.slot_tokens, rows as u64);
         add(&self.busy_ns, time.0);
         add(&self.running_slot_ns, rows as u64 * time.0);
+    }
+
+    /// The weights of a policy are in use.
+    pub(super) fn loaded(&self, version: PolicyVersion, at: Nanos) {
+        *self.loaded.lock().unwrap_or_else(PoisonError::into_inner) = Some((version, at));
+    }
+
+    /// Since when the weights of a policy are in use; `None` if others are.
+    pub(super) fn loaded_at(&self, version: PolicyVersion) -> Option<Nanos> {
+        let loaded = *self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        loaded.filter(|(loaded, _)| *loaded == version).map(|(_, at)| at)
     }
 
     pub(super) fn read(&self, slots: usize) -> InstanceStatistics {

@@ -161,6 +161,7 @@ impl Instance {
             reason: error.to_string(),
         })?;
         self.version = *version;
+        self.counters.loaded(*version, self.clock.now());
         Ok(())
     }
 
