@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use rollpacker_stages::reward::{
-    Guard, Made, OnError, Options, Registry, RegistryError, Router, SharedGroupReward,
+    GroupReward, Guard, Made, OnError, Options, Registry, RegistryError, Router, SharedGroupReward,
     SharedReward, WeightedGroupSum, WeightedSum,
 };
 use serde_json::Value;
@@ -29,6 +29,7 @@ pub fn rewards(section: &raw::Reward, registry: &Registry) -> Result<Router, Rec
             Routed::Sum(terms) => route_sum(router, pattern, terms, &named)?,
         };
         let names = routed.names();
+        check_alone(pattern, &names, &named)?;
         let told = names.iter().filter_map(|name| named[*name].on_error);
         let told: BTreeSet<OnError> = told.collect();
         if told.len() > 1 {
@@ -154,6 +155,28 @@ impl Named {
     }
 }
 
+/// Refuses a route without a reward for samples that leads to one which goes by what that says.
+fn check_alone(
+    pattern: &str,
+    names: &[&String],
+    named: &BTreeMap<String, Named>,
+) -> Result<(), RecipeError> {
+    let of_groups = |name: &&&String| match &named[**name].made {
+        Made::Sample(_) => None,
+        Made::Group(reward) => Some(reward.needs_own_scores()),
+    };
+    let mut all = names.iter().map(|name| (name, of_groups(&name)));
+    if all.clone().any(|(_, needs)| needs.is_none()) {
+        return Ok(());
+    }
+    let needy = all.find(|(_, needs)| *needs == Some(true));
+    needy.map_or(Ok(()), |(name, _)| {
+        let reason =
+            format!("`{name}` goes by the scores of a reward for samples: expected one beside it");
+        Err(wrong(route_key(pattern), &reason))
+    })
+}
+
 fn route_sum(
     router: Router,
     pattern: &str,
@@ -179,7 +202,7 @@ fn route_sum(
     }
     let name = Routed::Sum(terms.clone()).to_string();
     let router = sum_of_samples(router, pattern, &name, samples);
-    Ok(sum_of_groups(router, pattern, &name, groups))
+    Ok(sum_of_groups(router, pattern, groups))
 }
 
 fn sum_of_samples(
@@ -200,16 +223,17 @@ fn sum_of_samples(
 fn sum_of_groups(
     router: Router,
     pattern: &str,
-    name: &str,
     terms: Vec<(&String, f64, SharedGroupReward)>,
 ) -> Router {
     if terms.is_empty() {
         return router;
     }
+    let own = terms.iter().map(|(name, weight, _)| ((*name).clone(), *weight)).collect();
+    let name = Routed::Sum(own).to_string();
     let sum = terms.into_iter().fold(WeightedGroupSum::default(), |sum, (name, weight, reward)| {
         sum.with(name, weight, reward)
     });
-    router.route_groups(pattern, name, sum)
+    router.route_groups(pattern, &name, sum)
 }
 
 fn route_key(pattern: &str) -> String {

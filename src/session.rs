@@ -14,7 +14,7 @@ use rollpacker_operators::advantage::{Advantage, Grpo, Rloo};
 use rollpacker_operators::placement::drift;
 use rollpacker_operators::prompts::PromptRow;
 use rollpacker_operators::report::Observer;
-use rollpacker_operators::reward::{LimitOptions, Timeouts};
+use rollpacker_operators::reward::Timeouts;
 use rollpacker_operators::schedule::operator::Stop;
 use rollpacker_operators::trainer::TrainerThread;
 use rollpacker_operators::validate::{Outcome, Validator, ValidatorThread};
@@ -259,7 +259,7 @@ impl Session {
             max_response_length: raw.data.max_response_length,
             warmup_steps: 0,
             router: self.stages.router.clone(),
-            limit: Box::new(Timeouts::new(LimitOptions::default(), raw.trainer.seed)?),
+            limit: Box::new(Timeouts::new(raw.reward.timeout, raw.trainer.seed)?),
             scoring: self.recipe.scoring()?,
             advantage: self.advantage.clone(),
             trainer: trainer.clone(),
@@ -312,15 +312,19 @@ impl Session {
             self.engine_options(Sampling { temperature: 0.0, ..sampling(&self.recipe) }, false)?;
         let (router, handle) = (self.stages.router.clone(), self.rewards.handle().clone());
         let (clock, time) = (self.stages.clock.clone(), self.stages.clock.clone());
+        let limits = self.recipe.raw.reward.timeout.unlearned()?;
         let thread = OwnerThread::spawn("validation", move || {
             let tries = |options: EngineOptions, prompts: Vec<PromptRow>| {
-                anyhow::Ok(Validator::new(
-                    Box::new(options.start()?),
-                    router.clone(),
-                    handle.clone(),
-                    time.clone(),
-                    prompts,
-                ))
+                anyhow::Ok(
+                    Validator::new(
+                        Box::new(options.start()?),
+                        router.clone(),
+                        handle.clone(),
+                        time.clone(),
+                        prompts,
+                    )
+                    .with_limits(limits.clone()),
+                )
             };
             let (mut sampled, mut greedy) =
                 (tries(sampled, prompts.clone())?, tries(greedy, prompts)?);

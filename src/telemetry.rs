@@ -6,19 +6,22 @@
 //!
 //! | variable | meaning |
 //! |---|---|
-//! | `OTEL_EXPORTER_OTLP_ENDPOINT` | collector of both signals, `http://host:port`; `/v1/traces` and `/v1/metrics` are appended; no TLS |
+//! | `OTEL_EXPORTER_OTLP_ENDPOINT` | collector of both signals, `http://host:port` or `https://`; `/v1/traces` and `/v1/metrics` are appended |
 //! | `OTEL_EXPORTER_OTLP_{TRACES,METRICS}_ENDPOINT` | collector of one signal, taken as it is; comes before the general one |
 //! | `OTEL_SDK_DISABLED` | `true`: nothing is exported |
 //! | `OTEL_{TRACES,METRICS}_EXPORTER` | `otlp` (default) or `none` |
 //! | `OTEL_EXPORTER_OTLP_PROTOCOL`, `..._{TRACES,METRICS}_PROTOCOL` | `http/protobuf`, the only one |
 //! | `OTEL_EXPORTER_OTLP_COMPRESSION`, `..._{TRACES,METRICS}_COMPRESSION` | `none`, the only one |
-//! | `OTEL_EXPORTER_OTLP_{HEADERS,TIMEOUT}`, `..._{TRACES,METRICS}_{HEADERS,TIMEOUT}` | as the SDK reads them; 10,000 ms |
+//! | `OTEL_EXPORTER_OTLP_TIMEOUT`, `..._{TRACES,METRICS}_TIMEOUT` | milliseconds until an export is given up; 10,000 |
+//! | `OTEL_EXPORTER_OTLP_HEADERS`, `..._{TRACES,METRICS}_HEADERS` | as the SDK reads them |
+//! | `SSL_CERT_FILE`, `SSL_CERT_DIR` | certificates that a collector over `https://` has to be signed by, in the place of the system's |
 //! | `OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES` | as the SDK reads them; the service is `rollpacker` unless one names it |
 //! | `OTEL_TRACES_SAMPLER`, `OTEL_TRACES_SAMPLER_ARG`, `OTEL_BSP_*` | as the SDK reads them |
 //!
 //! An empty variable is an unset one. A signal without an endpoint is not exported: unlike the SDK's own default, nothing is ever sent
 //! to an address that nobody named. `OTEL_METRIC_EXPORT_INTERVAL` has no part: metrics are exported once a step.
 
+mod client;
 mod env;
 mod loss;
 mod metrics;
@@ -27,7 +30,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use opentelemetry::trace::TracerProvider;
-use opentelemetry_otlp::SpanExporter;
+use opentelemetry_otlp::{SpanExporter, WithHttpConfig};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::SdkTracerProvider;
 use rollpacker_dataflow::clock::{Clock, WallClock};
@@ -37,7 +40,8 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::filter::{FilterFn, LevelFilter};
 use tracing_subscriber::layer::SubscriberExt;
 
-use self::env::{endpoint, name_service};
+use self::client::client;
+use self::env::{Target, name_service, target};
 use self::loss::{Losses, Watched};
 use self::metrics::Metrics;
 
@@ -68,6 +72,14 @@ pub enum TelemetryError {
         /// Its value.
         found: String,
     },
+    /// The client of a signal cannot be made.
+    #[error("no HTTP client for the export of {signal}: {reason}")]
+    Client {
+        /// What was to be exported.
+        signal: Signal,
+        /// What happened.
+        reason: String,
+    },
     /// The SDK refused the variables of a signal.
     #[error("no exporter of {signal}")]
     Exporter {
@@ -96,8 +108,8 @@ impl Telemetry {
     /// A variable with a value that is not possible; a global subscriber that is already set; a thread that does not start.
     pub fn from_env() -> Result<Option<Self>, TelemetryError> {
         let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-        let traces = endpoint(Signal::Traces, &variable)?;
-        let metrics = endpoint(Signal::Metrics, &variable)?;
+        let traces = target(Signal::Traces, &variable)?;
+        let metrics = target(Signal::Metrics, &variable)?;
         if traces.is_none() && metrics.is_none() {
             return Ok(None);
         }
@@ -155,12 +167,13 @@ struct Traces {
 }
 
 impl Traces {
-    fn start(endpoint: String, resource: Resource) -> Result<Self, TelemetryError> {
+    fn start(to: Target, resource: Resource) -> Result<Self, TelemetryError> {
         let exporter = SpanExporter::builder()
             .with_http()
+            .with_http_client(client(Signal::Traces, &to.endpoint, to.timeout)?)
             .build()
             .map_err(|source| TelemetryError::Exporter { signal: Signal::Traces, source })?;
-        let losses = Losses::new(Signal::Traces, endpoint);
+        let losses = Losses::new(Signal::Traces, to.endpoint);
         let provider = SdkTracerProvider::builder()
             .with_batch_exporter(Watched::new(exporter, losses.clone()))
             .with_resource(resource)

@@ -118,8 +118,7 @@ fn a_recipe_brings_its_routes_options_and_columns() {
         [reward]
         on_error = "zero"
         [reward.routes]
-        "qa/*" = { exact = 0.75, shape = 0.25, length = 0.1 }
-        "group" = "length"
+        "qa/*" = { exact = 0.75, shape = 0.25 }
         [reward.options.exact]
         ignore_case = true
         attempts = 2
@@ -129,24 +128,90 @@ fn a_recipe_brings_its_routes_options_and_columns() {
     "#;
     fs::write(place.path().join("recipe.toml"), recipe).expect("written");
     let row = |source: &str, response: &str| json!({"data_source": source, "completion": response, "gold": "Paris"});
-    let rows = ["qa/x paris", "qa/y Paris", "other Paris", "group Paris"]
+    let rows = ["qa/x paris", "qa/y Paris", "other Paris"]
         .map(|row| row.split_once(' ').expect("two words"))
         .map(|(source, response)| row(source, response));
     place.write("rows.jsonl", &rows);
     let args = ["--reward", "recipe.toml", "--input", "rows.jsonl"];
     let (_, lines) = place.scored(1, &args);
     let scores: Vec<_> = lines.iter().map(|line| line["score"].clone()).collect();
-    assert_eq!(json!(scores), json!([1.0, 0.75, null, null]));
+    assert_eq!(json!(scores), json!([1.0, 0.75, null]));
     let components = json!({"exact": 1.0, "shape": 0.0});
     assert_eq!((&lines[1]["components"], &lines[1]["outcome"]), (&components, &json!("scored")));
     let error = |row: usize| lines[row]["error"].as_str().expect("an error");
-    assert!(
-        error(2).contains("no reward for data_source `other`; there are routes for group, qa/*")
-    );
-    assert!(error(3).contains("whole groups"));
+    assert!(error(2).contains("no reward for data_source `other`; there are routes for qa/*"));
     let (_, lines) = place
         .scored(1, &[&args[..], &["--option", "reward.options.exact.ignore_case=false"]].concat());
     assert_eq!(lines[0]["score"], 0.25);
+}
+
+const GROUPED: &str = r#"
+    [reward.routes]
+    "g" = { exact = 1.0, length = 0.5 }
+    "*" = "exact"
+"#;
+
+/// The row of a right or wrong response, of so many tokens, in a group.
+fn of_group(uid: u64, right: bool, tokens: u64) -> Value {
+    let response = if right { "yes" } else { "no" };
+    json!({"data_source": "g", "response": response, "ground_truth": "yes", "uid": uid, "response_length": tokens})
+}
+
+#[test]
+fn rows_of_one_prompt_are_scored_together_wherever_they_stand() {
+    let place = Place::new();
+    fs::write(place.path().join("recipe.toml"), GROUPED).expect("written");
+    let alone = json!({"data_source": "s", "response": "yes", "ground_truth": "yes"});
+    let mut rows = vec![of_group(1, true, 10), of_group(2, true, 8), of_group(1, false, 30), alone];
+    // Far behind, with more rows between than are scored at once or wait for an earlier one.
+    rows.extend(
+        (0..100).map(|_| json!({"data_source": "s", "response": "no", "ground_truth": "yes"})),
+    );
+    rows.extend([of_group(1, true, 20), of_group(2, false, 8)]);
+    place.write("rows.jsonl", &rows);
+    let args = ["--reward", "recipe.toml", "--input", "rows.jsonl"];
+    let one_by_one = [&args[..], &["--concurrency", "1"]].concat();
+    let (summary, lines) = place.scored(0, &one_by_one);
+    let score = |row: usize| lines[row]["score"].as_f64().expect("a score");
+    // 1 or 0 for being right, and 0.5 times 0.5 to -0.5 for the length.
+    assert_eq!([0, 2, 104].map(score), [1.25, -0.25, 1.0]);
+    assert_eq!([1, 105, 3, 4].map(score), [1.0, 0.0, 1.0, 0.0]);
+    assert_eq!(lines[0]["components"], json!({"exact": 1.0, "length": 0.5}));
+    assert!(lines.iter().zip(0..).all(|(line, row)| line["index"] == row));
+    assert_eq!((&summary["rows"], &summary["groups"]), (&json!(106), &json!(2)));
+    assert_eq!(place.scored(0, &args).1, lines);
+
+    // Every row is a group of its own.
+    let (summary, lines) =
+        place.scored(0, &[&args[..], &["--group-key", "response_length"]].concat());
+    assert_eq!((&summary["groups"], &lines[2]["score"]), (&json!(4), &json!(0.0)));
+}
+
+#[test]
+fn a_group_that_cannot_be_scored_is_an_error_of_its_rows_or_of_the_file() {
+    let place = Place::new();
+    fs::write(place.path().join("recipe.toml"), GROUPED).expect("written");
+    let mut unreadable = of_group(1, true, 10);
+    unreadable["response"] = json!(3);
+    let mut strange = of_group(1, true, 10);
+    strange["uid"] = Value::Null;
+    let unknown = json!({"data_source": "g", "response": "yes", "ground_truth": "yes", "uid": 2});
+    place.write("rows.jsonl", &[of_group(1, true, 10), unreadable, strange, unknown]);
+    let args = ["--reward", "recipe.toml", "--input", "rows.jsonl"];
+    let (summary, lines) = place.scored(1, &args);
+    let error = |row: usize| lines[row]["error"].as_str().expect("an error").to_owned();
+    assert_eq!(error(0), "row 1 of its group has no score");
+    assert_eq!(error(1), "column `response`: expected a text, found 3");
+    assert_eq!(error(2), "column `uid`: expected what tells its group, found null");
+    let expected = "reward `length`: failed: needs the field `response_length`, which the row of data_source `g` lacks";
+    assert_eq!(error(3), expected);
+    assert_eq!(summary["errors"], json!({"fatal": 1, "group": 1, "input": 2}));
+
+    place.write("rows.jsonl", &[json!({"data_source": "g", "response": "yes"})]);
+    let refused = place.refused(&args);
+    let expected = "reward `0.5 length` of data_source `g` scores whole groups: column `group` is absent: \
+                    expected one of uid, group_id, prompt_id, index, extra_info.index, or `--group-key`; found data_source, response";
+    assert!(refused.contains(expected), "{refused}");
 }
 
 #[test]
@@ -154,7 +219,7 @@ fn what_cannot_be_used_is_refused_by_name_with_exit_status_2() {
     let place = Place::new();
     place.write("rows.jsonl", &[json!({"text": "x"})]);
     fs::write(place.path().join("recipe.toml"), "[reward]\non_eror = \"zero\"").expect("written");
-    let cases: [(&[&str], &str); 9] = [
+    let cases: [(&[&str], &str); 10] = [
         (&["exakt", "rows.jsonl"], "(did you mean `exact`?)"),
         (&["exact", "absent.jsonl"], "absent.jsonl"),
         (&["exact", "rows.jsonl"], "column `response` is absent: expected one of response, "),
@@ -167,7 +232,11 @@ fn what_cannot_be_used_is_refused_by_name_with_exit_status_2() {
             "`reward.options.exact.attempts`: expected a number above 0",
         ),
         (&["exact", "rows.jsonl", "--option", "attempts"], "expected key=value"),
-        (&["length", "rows.jsonl"], "`length` scores whole groups"),
+        (
+            &["length", "rows.jsonl"],
+            "key `reward.routes.*`: `length` goes by the scores of a reward for samples",
+        ),
+        (&["exact", "rows.jsonl", "--group-key", "uid"], "no reward scores whole groups"),
         (
             &["recipe.toml", "rows.jsonl"],
             "unknown key `reward.on_eror`; did you mean `reward.on_error`?",

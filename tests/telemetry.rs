@@ -5,8 +5,9 @@
 #![cfg(feature = "torch")]
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{BufRead, BufReader, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -28,6 +29,9 @@ use rollpacker_dataflow::fault::{Fault, faults_batch, raise};
 use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::step::Step;
 use rollpacker_dataflow::{feedback, runtime, schema, telemetry};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use timely::dataflow::channels::pact::Pipeline;
 
 const STEPS: u64 = 3;
@@ -161,6 +165,8 @@ fn child() {
             telemetry.shutdown().expect("a collector");
         }
         Ok("lose") => lose(),
+        Ok("unknown authority") => unknown_authority(),
+        Ok("no certificates") => no_certificates(),
         Ok("none") => assert!(telemetry().is_none()),
         Ok("refused") => refused(),
         Ok("subscribed") => subscribed(),
@@ -197,6 +203,18 @@ fn lose() {
     for signal in ["traces", "metrics"] {
         assert!(lost.contains(&format!("exports of {signal} to http://127.0.0.1:")), "{lost}");
     }
+}
+
+fn unknown_authority() {
+    let telemetry = telemetry().expect("asked for");
+    run().expect("a collector has no part in the run");
+    let lost = telemetry.shutdown().expect_err("nobody is trusted").to_string();
+    assert!(lost.contains("exports of traces to https://localhost:"), "{lost}");
+}
+
+fn no_certificates() {
+    let error = Telemetry::from_env().map(|_| ()).expect_err("nobody can be trusted");
+    assert!(matches!(error, TelemetryError::Client { .. }), "{error}");
 }
 
 fn refused() {
@@ -248,10 +266,27 @@ impl Collector {
         std::thread::spawn(move || {
             for connection in listener.incoming() {
                 let sender = sender.clone();
-                std::thread::spawn(move || serve(&connection.expect("a connection"), &sender));
+                std::thread::spawn(move || serve(connection.expect("a connection"), &sender));
             }
         });
         Self { endpoint: format!("http://{address}"), posts }
+    }
+
+    /// One that is `localhost`, as its certificate says, and talks TLS.
+    fn start_encrypted() -> Self {
+        let (listener, address) = listen();
+        let (sender, posts) = channel();
+        let config = Arc::new(server_config());
+        std::thread::spawn(move || {
+            for connection in listener.incoming() {
+                let (sender, config) = (sender.clone(), config.clone());
+                std::thread::spawn(move || {
+                    let tls = ServerConnection::new(config).expect("a configuration");
+                    serve(StreamOwned::new(tls, connection.expect("a connection")), &sender);
+                });
+            }
+        });
+        Self { endpoint: format!("https://localhost:{}", address.port()), posts }
     }
 
     /// Everything that a child has sent.
@@ -270,13 +305,30 @@ fn listen() -> (TcpListener, SocketAddr) {
 }
 
 /// Takes posts until the other side is done.
-fn serve(mut connection: &TcpStream, posts: &Sender<Post>) {
+fn serve(connection: impl Read + Write, posts: &Sender<Post>) {
     let mut reader = BufReader::new(connection);
     while let Some(post) = read_post(&mut reader) {
         posts.send(post).expect("the test waits");
         let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
-        connection.write_all(answer).expect("the child waits for an answer");
+        reader.get_mut().write_all(answer).expect("the child waits for an answer");
+        reader.get_mut().flush().expect("the child waits for an answer");
     }
+}
+
+/// File of a key or certificate, made for these tests by `tests/fixtures/tls/make.sh`.
+fn tls_file(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/tls").join(name)
+}
+
+fn server_config() -> ServerConfig {
+    let certificate =
+        CertificateDer::from_pem_file(tls_file("localhost.pem")).expect("a certificate");
+    let key = PrivateKeyDer::from_pem_file(tls_file("localhost.key")).expect("a key");
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("versions of TLS");
+    builder.with_no_client_auth().with_single_cert(vec![certificate], key).expect("they fit")
 }
 
 fn read_post(reader: &mut impl BufRead) -> Option<Post> {
@@ -447,6 +499,35 @@ fn without_variables_there_is_nothing() {
 fn another_protocol_is_refused_by_the_name_of_its_variable() {
     let endpoint = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4317");
     spawn("refused", &[endpoint, ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")]);
+}
+
+/// Everything that a child has sent to a collector over TLS, whose authority is the one of the system.
+fn over_tls(mode: &str, authority: &str) -> Vec<Post> {
+    let collector = Collector::start_encrypted();
+    let authority = tls_file(authority);
+    let variables = [
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", collector.endpoint.as_str()),
+        ("SSL_CERT_FILE", authority.to_str().expect("text")),
+    ];
+    spawn(mode, &variables);
+    collector.posts.try_iter().collect()
+}
+
+#[test]
+fn a_collector_over_tls_is_told_if_the_system_knows_its_authority() {
+    let posts = over_tls("run", "authority.pem");
+    assert_eq!(traces(&posts).len() as u64, STEPS + 1);
+    assert_eq!(metrics_requests(&posts).len() as u64, STEPS);
+    assert!(over_tls("unknown authority", "another.pem").is_empty());
+}
+
+// The clients of plain connections ask for no certificates.
+#[test]
+fn a_machine_without_certificates_exports_without_tls_only() {
+    let nothing = [("SSL_CERT_FILE", "/dev/null"), ("SSL_CERT_DIR", "/dev/null")];
+    assert!(!Collector::of_child("run", &nothing).is_empty());
+    let endpoint = ("OTEL_EXPORTER_OTLP_ENDPOINT", "https://localhost:4318");
+    spawn("no certificates", &[&[endpoint], &nothing[..]].concat());
 }
 
 #[test]

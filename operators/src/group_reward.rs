@@ -19,7 +19,7 @@ use rollpacker_dataflow::timely::dataflow::operators::{Capability, Concat};
 use rollpacker_stages::reward::{Context, RewardError, Router, Sample, Score};
 
 use crate::reward::{
-    Excused, GroupScoring, ScoreRow, Tallies, Timing, excuse, sample, scored_batch,
+    Excused, GroupScoring, ScoreRow, Tallies, Timing, describe, excuse, sample, scored_batch,
 };
 use crate::rows::Row;
 
@@ -182,8 +182,9 @@ impl GroupScorer {
                 scored(&pending.rows, &rows.collect::<Vec<_>>(), None)
             }
             Some(Err(error)) => {
-                let Some(excused) = self.excuse(step, &pending.rows[0], &error) else {
-                    return Settled::Failed(about(Fault::new(NAME, error.to_string())));
+                let source = pending.rows[0].text(column::DATA_SOURCE).unwrap_or_default();
+                let Some(excused) = self.excuse(step, source, &error) else {
+                    return Settled::Failed(about(Fault::new(NAME, describe(&error, source))));
                 };
                 let value = excused.value;
                 let rows = rows.map(|row| row.with_error(&error, value, timing));
@@ -194,11 +195,10 @@ impl GroupScorer {
     }
 
     /// Counts an error, and the group if it is not to be trained on.
-    fn excuse(&self, step: Step, row: &Row, error: &RewardError) -> Option<Excused> {
-        let source = row.text(column::DATA_SOURCE).unwrap_or_default();
+    fn excuse(&self, step: Step, source: &str, error: &RewardError) -> Option<Excused> {
         let on_error = self.router.on_error_of(source);
         self.tallies.with(step, |tally| {
-            let excused = excuse(error, on_error, NAME, tally)?;
+            let excused = excuse((error, source), on_error, NAME, tally)?;
             tally.dropped_groups += u64::from(excused.value.is_nan());
             Some(excused)
         })

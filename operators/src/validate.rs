@@ -14,13 +14,14 @@ use rollpacker_dataflow::schema;
 use rollpacker_dataflow::step::{PromptId, Step};
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::{Capability, Concat};
-use rollpacker_stages::reward::{Context, OnError, RewardError, Router, Sample, Score};
+use rollpacker_stages::reward::{Context, Limits, OnError, RewardError, Router, Sample, Score};
 use rollpacker_stages::rollout::{Completion, Policy, Request, RolloutEngine, RolloutEvent};
 use rollpacker_stages::train::Metrics;
 use tokio::runtime::Handle;
 
 use crate::policy::{metrics_batch, policy_batch, policy_of};
 use crate::prompts::PromptRow;
+use crate::reward::describe;
 use crate::update::Updates;
 
 /// How one set of responses did.
@@ -48,6 +49,7 @@ pub struct Validator {
     runtime: Handle,
     clock: Arc<dyn Clock>,
     prompts: Vec<PromptRow>,
+    limits: Limits,
 }
 
 impl Validator {
@@ -60,7 +62,13 @@ impl Validator {
         clock: Arc<dyn Clock>,
         prompts: Vec<PromptRow>,
     ) -> Self {
-        Self { engine, router, runtime, clock, prompts }
+        Self { engine, router, runtime, clock, prompts, limits: Limits::default() }
+    }
+
+    /// Lets test cases run no longer than `limits` say. They are the same for every policy: one is not to be timed by another.
+    #[must_use]
+    pub fn with_limits(self, limits: Limits) -> Self {
+        Self { limits, ..self }
     }
 
     /// Tries a policy; waits until every prompt is answered and scored.
@@ -83,7 +91,8 @@ impl Validator {
             let value = match score {
                 Ok(score) => score.total(),
                 Err(error) if on_error == OnError::Fail => {
-                    return Err(format!("{}: {error}", sample.id.prompt));
+                    let what = describe(&error, &sample.data_source);
+                    return Err(format!("{}: {what}", sample.id.prompt));
                 }
                 Err(_) if on_error == OnError::Zero => 0.0,
                 Err(_) => continue,
@@ -101,7 +110,8 @@ impl Validator {
     }
 
     async fn score(&self, sample: &Sample) -> Result<Score, RewardError> {
-        self.router.score(sample, &Context::new(self.clock.clone())).await
+        let context = Context::new(self.clock.clone()).with_limits(self.limits.clone());
+        self.router.score(sample, &context).await
     }
 
     fn generate(&mut self, policy: &Policy) -> Result<Vec<Completion>, String> {

@@ -10,15 +10,15 @@ use rollpacker_stages::rollout::Placement;
 use support::in_virtual_time::VirtualRun;
 
 /// Two steps of four prompts with two responses: sample `s` of prompt `p` takes `10 p + s + 1` seconds.
-fn run(
-    placement: impl Place + 'static,
+fn two_steps<P: Place + 'static>(
+    placement: P,
     scoring: Scoring,
     fetch: Fetch,
     staleness: u64,
-) -> Vec<StepReport> {
+) -> VirtualRun<P> {
     let seconds =
         |id: rollpacker_dataflow::step::SampleId| 10 * (id.prompt.0 % 4) + u64::from(id.sample) + 1;
-    let run = VirtualRun {
+    VirtualRun {
         placement,
         scoring,
         fetch,
@@ -27,8 +27,17 @@ fn run(
         responses: 2,
         steps: 2,
         seconds,
-    };
-    run.run()
+        load: None,
+    }
+}
+
+fn run(
+    placement: impl Place + 'static,
+    scoring: Scoring,
+    fetch: Fetch,
+    staleness: u64,
+) -> Vec<StepReport> {
+    two_steps(placement, scoring, fetch, staleness).run()
 }
 
 fn seconds(reports: &[StepReport]) -> Vec<f64> {
@@ -93,12 +102,31 @@ fn a_stale_step_overlaps_with_the_training_of_the_one_before() {
 fn the_stages_of_a_step_are_its_time() {
     let mut report = run(Colocated::new(ALL), Scoring::AfterRollout, Fetch::WholeStep, 0).remove(1);
     let metrics = measure(&report);
-    assert_eq!(STAGES.map(|name| metrics[name].round()), [0.0, 32.0, 5.0, 19.0]);
+    assert_eq!(stages(&report), [0.0, 32.0, 5.0, 19.0]);
     assert_eq!(metrics["perf/time_per_step"], metrics["timing_s/step"]);
-    // As if the round had opened 7 s before: 2 of them for the transfer, 5 for the hand-out.
-    report.opened = Nanos(report.opened.0 - 7_000_000_000);
+    open_before(&mut report, 7);
+    assert_eq!(stages(&report), [7.0, 32.0, 5.0, 19.0]);
+}
+
+// As if the round had opened 7 s before: 2 of them for the weights, 5 for the hand-out of requests.
+#[test]
+fn handing_requests_out_is_no_part_of_the_weights_where_the_engine_says_when_it_has_them() {
+    let run = two_steps(Colocated::new(ALL), Scoring::AfterRollout, Fetch::WholeStep, 0);
+    let mut reports = VirtualRun { load: Some(Nanos(2_000_000_000)), ..run }.run();
+    assert!(reports.iter().all(|report| report.metrics["rollout/load_s"] == 2.0));
+    let report = &mut reports[1];
+    // Not after the first response was taken up, whatever the engine says.
+    assert_eq!(stages(report), [0.0, 32.0, 5.0, 19.0]);
+    open_before(report, 7);
+    assert_eq!(stages(report), [2.0, 37.0, 5.0, 19.0]);
+}
+
+fn stages(report: &StepReport) -> [f64; 4] {
+    let metrics = measure(report);
+    STAGES.map(|name| metrics[name].round())
+}
+
+fn open_before(report: &mut StepReport, seconds: u64) {
+    report.opened = Nanos(report.opened.0 - seconds * 1_000_000_000);
     report.before = report.opened;
-    assert_eq!(STAGES.map(|name| measure(&report)[name].round()), [7.0, 32.0, 5.0, 19.0]);
-    report.weight_sync = Some(Nanos(2_000_000_000));
-    assert_eq!(STAGES.map(|name| measure(&report)[name].round()), [2.0, 37.0, 5.0, 19.0]);
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use anyhow::{Context, ensure};
 use clap::Args;
 use rollpacker_dataflow::clock::WallClock;
-use rollpacker_stages::reward::{Registry, Router};
+use rollpacker_stages::reward::Registry;
 use toml::Table;
 
 use super::BAD_INPUT;
@@ -68,6 +68,10 @@ struct ColumnArgs {
     /// Column of everything else.
     #[arg(long)]
     extra_info_key: Option<String>,
+    /// Column that rows of one prompt have in common, for rewards of whole groups [default: uid, group_id, prompt_id, index or
+    /// extra_info.index].
+    #[arg(long)]
+    group_key: Option<String>,
     /// Further columns to hand to the reward within extra_info; `*` for all [default: all, or the recipe's].
     #[arg(long, value_delimiter = ',')]
     extra_columns: Option<Vec<String>>,
@@ -116,20 +120,23 @@ fn score(
 impl ScoreArgs {
     fn open(&self) -> anyhow::Result<(Scoring, Box<dyn Write>)> {
         ensure!(self.concurrency > 0, "option `--concurrency`: expected at least 1, found 0");
-        let (router, columns) = self.rewards()?;
-        let clock = Arc::new(WallClock::start());
-        let scoring = Scoring { router, columns, concurrency: self.concurrency, clock };
+        let (section, columns) = self.section()?;
+        let scoring = Scoring {
+            router: rewards(&section, &Registry::builtin())?,
+            columns,
+            concurrency: self.concurrency,
+            limits: section.timeout.unlearned()?,
+            clock: Arc::new(WallClock::start()),
+        };
         Ok((scoring, self.output()?))
     }
 
-    fn rewards(&self) -> anyhow::Result<(Router, Columns)> {
-        let registry = Registry::builtin();
+    /// The rewards, and which column is what.
+    fn section(&self) -> anyhow::Result<(raw::Reward, Columns)> {
         if Path::new(&self.reward).extension().is_some_and(|extension| extension == "toml") {
             let recipe = Recipe::read(Path::new(&self.reward), &self.options)?;
-            return Ok((
-                rewards(&recipe.raw.reward, &registry)?,
-                self.columns.over(Some(&recipe.raw.data)),
-            ));
+            let columns = self.columns.over(Some(&recipe.raw.data));
+            return Ok((recipe.raw.reward, columns));
         }
         let mut options = Table::new();
         for option in &self.options {
@@ -140,13 +147,7 @@ impl ScoreArgs {
             options: BTreeMap::from([(self.reward.clone(), options)]),
             ..raw::Reward::default()
         };
-        let router = rewards(&section, &registry)?;
-        ensure!(
-            router.scores_samples("").unwrap_or(false),
-            "option `--reward`: `{}` scores whole groups, and rows are scored one by one",
-            self.reward
-        );
-        Ok((router, self.columns.over(None)))
+        Ok((section, self.columns.over(None)))
     }
 
     fn output(&self) -> anyhow::Result<Box<dyn Write>> {
@@ -186,6 +187,7 @@ impl ColumnArgs {
             ground_truth: self.ground_truth_key.clone().or(data.ground_truth_key),
             prompt: self.prompt_key.clone().or(data.prompt_key),
             extra_info: self.extra_info_key.clone(),
+            group: self.group_key.clone(),
             extra_columns: self.extra_columns.clone().or_else(extra),
             default_data_source: self.default_data_source.clone(),
         }

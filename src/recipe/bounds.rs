@@ -1,5 +1,7 @@
 //! The bounds of every setting of a recipe.
 
+use rollpacker_operators::reward::{LimitOptions, Timeout};
+
 use super::error::{RecipeError, at_least, bound, one_of, within};
 use super::raw::{Actor, Raw};
 
@@ -27,6 +29,7 @@ impl Raw {
             + usize::try_from(data.max_response_length).unwrap_or(usize::MAX / 2);
         at_least("rollout.kv_cache_tokens", rollout.kv_cache_tokens, longest)?;
         at_least("reward.num_workers", self.reward.num_workers, 1)?;
+        check_limits(&self.reward.timeout)?;
         one_of("algorithm.adv_estimator", &self.algorithm.adv_estimator, &["grpo", "rloo"])?;
         within("actor.lr", actor.lr, |lr| lr > 0.0, "a finite number above 0")?;
         for (key, value) in [
@@ -111,5 +114,24 @@ impl Raw {
             return Err(bound("sft.num_key_value_heads", expected, sft.num_key_value_heads));
         }
         Ok(())
+    }
+}
+
+/// Refuses limits of test cases that are out of their bounds, or follow from nothing and say what from.
+fn check_limits(limits: &LimitOptions) -> Result<(), RecipeError> {
+    let key = |key: &str| format!("reward.timeout.{key}");
+    limits.validated().map_err(|error| bound(key(error.key), error.expected, error.found))?;
+    let usual = LimitOptions::default();
+    let adapting = [
+        ("min_s", limits.min_s, usual.min_s),
+        ("slack", limits.slack, usual.slack),
+        ("audit_share", limits.audit_share, usual.audit_share),
+    ];
+    let said = adapting.into_iter().find(|(_, found, usual)| found != usual);
+    match said.filter(|_| limits.mode == Timeout::Fixed) {
+        Some((name, found, _)) => {
+            Err(bound(key(name), "`reward.timeout.mode = \"adaptive\"` beside it", found))
+        }
+        None => Ok(()),
     }
 }

@@ -375,6 +375,46 @@ mod tests {
     }
 
     #[test]
+    fn limits_of_test_cases_are_checked_by_their_keys() {
+        let recipe = read("[reward.timeout]\nmax_s = 10", &["reward.timeout.slack=2"]);
+        let limits = recipe.expect("valid").raw.reward.timeout;
+        assert_eq!((limits.min_s, limits.max_s, limits.slack), (2.0, 10.0, 2.0));
+        let check = |overrides: &[&str], expected: Expect| check_error("", overrides, expected);
+        check(
+            &["reward.timeout.min_s=40"],
+            expect![
+                "key `reward.timeout.min_s`: expected seconds above 0, at most `max_s`, found 40"
+            ],
+        );
+        check(
+            &["reward.timeout.audit_share=1.5"],
+            expect!["key `reward.timeout.audit_share`: expected a number in [0, 1], found 1.5"],
+        );
+        check(
+            &["reward.timeout.mode=fixed", "reward.timeout.slack=2"],
+            expect![[
+                r#"key `reward.timeout.slack`: expected `reward.timeout.mode = "adaptive"` beside it, found 2"#
+            ]],
+        );
+        check(
+            &["reward.timeout.mode=adaptiv"],
+            expect![
+                "key `reward.timeout.mode`: unknown variant `adaptiv`, expected `fixed` or `adaptive`"
+            ],
+        );
+        check(
+            &["reward.timeout.max=3"],
+            expect!["unknown key `reward.timeout.max`; did you mean `reward.timeout.max_s`?"],
+        );
+        check(
+            &["reward.timeout=3"],
+            expect![
+                "key `reward.timeout`: invalid type: integer `3`, expected struct LimitOptions"
+            ],
+        );
+    }
+
+    #[test]
     fn what_a_schedule_refuses_names_the_key_that_was_written() {
         let check = |overrides: &[&str], expected: Expect| check_error("", overrides, expected);
         check(

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use rollpacker_operators::overlap::Scoring;
+use rollpacker_operators::reward::LimitOptions;
 use rollpacker_stages::reward::OnError;
 use rollpacker_stages::train::config::{Aggregation, KlPenalty};
 use serde::{Deserialize, Serialize};
@@ -159,6 +160,8 @@ section! {
         num_workers: usize = 1,
         /// What an error does, unless the options of the reward say so: `fail`, `zero` or `drop_group`.
         on_error: OnError = OnError::default(),
+        /// How long the test cases of code may run: `mode`, `adaptive` or `fixed`; `min_s`, `max_s`, `slack` and `audit_share`.
+        timeout: LimitOptions = LimitOptions::default(),
         /// Options by the name of the reward: its own; those of its [guard](rollpacker_stages::reward::Guard); `on_error`; and `kind`, the
         /// built-in reward that it is, where the name is another.
         options: BTreeMap<String, Table> = BTreeMap::new(),
@@ -324,6 +327,7 @@ impl Sections for Raw {
             "rollout" => fields::<Rollout>(),
             "pipeline" => fields::<Pipeline>(),
             "reward" => fields::<Reward>(),
+            "reward.timeout" => fields::<LimitOptions>(),
             "algorithm" => fields::<Algorithm>(),
             "actor" => fields::<Actor>(),
             "trainer" => fields::<Trainer>(),

@@ -122,6 +122,12 @@ fn what_cannot_be_made_is_named_by_its_key() {
         expect!["key `reward.options.length`: expected no guard: it is a reward of whole groups"],
     );
     check_error(
+        "routes.\"*\" = { length = 0.5 }",
+        expect![
+            "key `reward.routes.*`: `length` goes by the scores of a reward for samples: expected one beside it"
+        ],
+    );
+    check_error(
         "routes.\"*\" = { exact = inf }",
         expect!["key `reward.routes.*.exact`: expected a finite weight, found inf"],
     );

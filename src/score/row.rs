@@ -1,7 +1,7 @@
 //! A row of a file as a sample.
 
-use anyhow::ensure;
-use rollpacker_stages::reward::{ErrorKind, RewardError, Sample};
+use anyhow::Context as _;
+use rollpacker_stages::reward::{RewardError, Sample};
 use rollpacker_stages::rollout::FinishReason;
 use serde_json::{Map, Value};
 
@@ -20,6 +20,9 @@ pub struct Columns {
     pub prompt: Option<String>,
     /// Everything else, an object, or one as text. Usual: `extra_info`.
     pub extra_info: Option<String>,
+    /// What rows of one prompt have in common, for rewards of whole groups. Usual: `uid`, `group_id`, `prompt_id`, `index`,
+    /// `extra_info.index`.
+    pub group: Option<String>,
     /// Columns to hand on beside it; `None` for all that play no other part.
     pub extra_columns: Option<Vec<String>>,
     /// The data source of rows that name none.
@@ -32,12 +35,14 @@ const GROUND_TRUTH: [&str; 5] =
     ["reward_model.ground_truth", "reward_spec.ground_truth", "ground_truth", "answer", "label"];
 const PROMPT: [&str; 4] = ["messages", "prompt", "question", "problem"];
 const EXTRA_INFO: [&str; 1] = ["extra_info"];
+const GROUP: [&str; 5] = ["uid", "group_id", "prompt_id", "index", "extra_info.index"];
 
 /// Why a row has no score.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}")]
 pub struct RowError {
-    /// `input` for a row that cannot be read, else the name of the [`ErrorKind`].
+    /// `input` for a row that cannot be read, `group` for one whose group lacks a score, else the name of the
+    /// [`ErrorKind`](rollpacker_stages::reward::ErrorKind).
     pub kind: &'static str,
     /// What happened.
     pub reason: String,
@@ -48,9 +53,9 @@ impl RowError {
         Self { kind: "input", reason: reason.to_string() }
     }
 
-    pub(super) fn group_only() -> Self {
-        let reason = "its reward is one of whole groups, and rows are scored one by one";
-        Self { kind: ErrorKind::NotApplicable.as_str(), reason: reason.to_owned() }
+    /// Of a row whose group has another one, `row`, without a score.
+    pub(super) fn incomplete(row: u64) -> Self {
+        Self { kind: "group", reason: format!("row {row} of its group has no score") }
     }
 }
 
@@ -73,15 +78,36 @@ impl Columns {
     }
 
     fn settle(&mut self, row: &Object) -> anyhow::Result<()> {
-        let usual = RESPONSE.iter().find(|name| find(row, name).is_some());
-        ensure!(
-            usual.is_some(),
-            "column `response` is absent: expected one of {}, or `--response-key`; found {}",
-            RESPONSE.join(", "),
-            row.keys().cloned().collect::<Vec<_>>().join(", ")
-        );
-        self.response = usual.map(|name| (*name).to_owned());
+        self.response = Some(usual(row, "response", &RESPONSE)?);
         Ok(())
+    }
+
+    /// Finds the column of the group, unless it is known.
+    ///
+    /// # Errors
+    /// If the row has none that could be.
+    pub(super) fn settle_group(&mut self, row: &Object) -> anyhow::Result<()> {
+        if self.group.is_none() {
+            self.group = Some(usual(row, "group", &GROUP)?);
+        }
+        Ok(())
+    }
+
+    /// What a row has in common with the others of its prompt.
+    pub(super) fn group(&self, row: &Object) -> Result<String, RowError> {
+        let name = self.group.as_deref().unwrap_or("group");
+        let value = find(row, name).filter(|value| !value.is_null());
+        value.map(plain).ok_or_else(|| wrong(name, "what tells its group", &Value::Null))
+    }
+
+    /// Where the prompt of a row comes from.
+    pub(super) fn source<'a>(&'a self, row: &'a Object) -> Result<&'a str, RowError> {
+        let given = self.data_source.as_deref().map(|name| find(row, name));
+        let found = given.unwrap_or_else(|| DATA_SOURCE.iter().find_map(|name| find(row, name)));
+        let Some(source) = found.filter(|source| !source.is_null()) else {
+            return Ok(&self.default_data_source);
+        };
+        source.as_str().ok_or_else(|| wrong("data_source", "a text", source))
     }
 
     fn read(&self, row: &Object) -> Result<Sample, RowError> {
@@ -96,15 +122,13 @@ impl Columns {
             value.filter(|value| !value.is_null())
         };
         let response = take(&self.response, &RESPONSE);
-        let data_source = take(&self.data_source, &DATA_SOURCE);
+        take(&self.data_source, &DATA_SOURCE);
         let truth = take(&self.ground_truth, &GROUND_TRUTH);
         let prompt = take(&self.prompt, &PROMPT);
         let info = take(&self.extra_info, &EXTRA_INFO);
         let name = self.response.as_deref().unwrap_or("response");
         let response = response.ok_or_else(|| wrong(name, "a text", &Value::Null))?;
-        let source = data_source
-            .map(|source| source.as_str().ok_or_else(|| wrong("data_source", "a text", source)));
-        let source = source.transpose()?.unwrap_or(&self.default_data_source);
+        let source = self.source(row)?;
         Ok(Sample {
             messages: prompt.map_or_else(|| "[]".to_owned(), messages),
             response_length: number(row, "response_length")?.unwrap_or(0),
@@ -151,6 +175,18 @@ impl Columns {
         }
         Ok(Value::Object(extra).to_string())
     }
+}
+
+/// The usual name of a column that a row has.
+fn usual(row: &Object, part: &str, names: &[&str]) -> anyhow::Result<String> {
+    let found = names.iter().find(|name| find(row, name).is_some());
+    found.map(|name| (*name).to_owned()).with_context(|| {
+        format!(
+            "column `{part}` is absent: expected one of {}, or `--{part}-key`; found {}",
+            names.join(", "),
+            row.keys().cloned().collect::<Vec<_>>().join(", ")
+        )
+    })
 }
 
 /// What a path leads to: a column of that very name, dots and all, or the path that the dots make.

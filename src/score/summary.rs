@@ -31,6 +31,8 @@ pub struct Summary {
     pub components: BTreeMap<String, f64>,
     /// Rows by outcome: the label `outcome` of their scores, or `scored`.
     pub outcomes: BTreeMap<String, u64>,
+    /// Groups that were scored as a whole.
+    pub groups: u64,
     /// Rows without a score, by kind of error.
     pub errors: BTreeMap<String, u64>,
     /// The first error of each kind: its row, and what happened.
@@ -137,6 +139,9 @@ impl Summary {
             // Writing to a text cannot fail.
             let _ = writeln!(text, "{name:<14} {value}");
         };
+        if self.groups > 0 {
+            line("groups", self.groups.to_string());
+        }
         for (source, of) in &self.by_data_source {
             let rows = format!("{} of {} rows scored", of.scored, of.rows);
             line("  data source", format!("{source}: mean {}, {rows}", mean(of.mean)));

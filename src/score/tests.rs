@@ -22,6 +22,7 @@ fn scoring(concurrency: usize) -> Scoring {
         router: Router::default().route("*", Backwards),
         columns: Columns { default_data_source: "made-up".to_owned(), ..Columns::default() },
         concurrency,
+        limits: Limits::default(),
         clock: Arc::new(WallClock::start()),
     }
 }

@@ -113,9 +113,9 @@ impl Job {
         let tasks = &self.raw.tasks;
         let defaults = LimitOptions::default();
         LimitOptions {
-            timeout: self.timeout,
-            min_timeout_s: defaults.min_timeout_s.min(tasks.timeout_s),
-            max_timeout_s: tasks.timeout_s,
+            mode: self.timeout,
+            min_s: defaults.min_s.min(tasks.timeout_s),
+            max_s: tasks.timeout_s,
             audit_share: tasks.audit_share.unwrap_or(defaults.audit_share),
             ..defaults
         }

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use arrow::datatypes::{Float32Type, UInt32Type};
 use rollpacker_dataflow::batch::Batch;
-use rollpacker_dataflow::clock::Nanos;
 use rollpacker_dataflow::schema::column;
 pub use rollpacker_operators::report::Stages;
 use rollpacker_operators::report::{Instants, Observer, StepReport, measure};
@@ -55,8 +54,6 @@ pub struct Recorder {
     warmup_steps: u64,
     gantt: Charted,
     training: TrainingLog,
-    /// What the transfer of new weights takes, where that is known.
-    weight_sync: Option<Nanos>,
 }
 
 /// Which step has its Gantt chart kept.
@@ -78,12 +75,6 @@ impl Recorder {
         Self { warmup_steps, gantt, training, ..Self::default() }
     }
 
-    /// Tells the transfer of weights, which takes so many seconds, from what else happens before the first response is taken up.
-    #[must_use]
-    pub fn with_weight_sync(self, seconds: f64) -> Self {
-        Self { weight_sync: Some(Nanos::from_secs_f64(seconds)), ..self }
-    }
-
     /// What was recorded so far.
     #[must_use]
     pub fn take(&mut self) -> Outcome {
@@ -103,8 +94,7 @@ impl Recorder {
 }
 
 impl Observer for Recorder {
-    fn step(&mut self, mut report: StepReport) {
-        report.weight_sync = self.weight_sync;
+    fn step(&mut self, report: StepReport) {
         let number = report.step.0 + 1;
         let seconds = report.closed.since(report.before).as_secs_f64();
         let intervals = self.training.take_until(report.closed);

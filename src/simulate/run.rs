@@ -38,7 +38,8 @@ const ROUNDS_AHEAD: usize = 4;
 pub fn run(job: &Job, seed: u64) -> anyhow::Result<Outcome> {
     let stages = Stages::new(job, seed)?;
     let log = TrainingLog::default();
-    let recorder = recorder(job, log.clone(), stages.cost.weight_sync());
+    let recorder = Recorder::new(job.raw.sim.warmup_steps, job.charted, log.clone());
+    let recorder = Rc::new(RefCell::new(recorder));
     stages.pipeline(job, log)?.run(recorder.clone())?;
     Ok(recorder.borrow_mut().take())
 }
@@ -49,11 +50,6 @@ pub fn run(job: &Job, seed: u64) -> anyhow::Result<Outcome> {
 /// If the model does not fit, or an option is out of its bounds.
 pub fn pipeline(job: &Job, seed: u64) -> anyhow::Result<Pipeline> {
     Stages::new(job, seed)?.pipeline(job, TrainingLog::default())
-}
-
-fn recorder(job: &Job, log: TrainingLog, weight_sync: f64) -> Rc<RefCell<Recorder>> {
-    let recorder = Recorder::new(job.raw.sim.warmup_steps, job.charted, log);
-    Rc::new(RefCell::new(recorder.with_weight_sync(weight_sync)))
 }
 
 /// What the stages of a run share.

@@ -1,18 +1,32 @@
 //! What the `OTEL_*` variables ask for; what they say wrongly is refused, where the SDK would fall back in silence.
 
+use std::time::Duration;
+
 use opentelemetry_sdk::resource::ResourceBuilder;
 
 use super::TelemetryError;
 use super::loss::Signal;
 
+/// Where to export a signal to.
+#[derive(Debug)]
+pub(super) struct Target {
+    /// URL of the collector, as it is written.
+    pub(super) endpoint: String,
+    /// When an export is given up.
+    pub(super) timeout: Duration,
+}
+
+/// How long an export may take unless a variable says so, as OpenTelemetry has it.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
 /// Where to export a signal to; `None` if it is not asked for. `variable` looks a variable up and knows no empty ones.
 ///
 /// # Errors
 /// A variable of the signal with a value that is not possible.
-pub(super) fn endpoint(
+pub(super) fn target(
     signal: Signal,
     variable: &impl Fn(&str) -> Option<String>,
-) -> Result<Option<String>, TelemetryError> {
+) -> Result<Option<Target>, TelemetryError> {
     if variable("OTEL_SDK_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true")) {
         return Ok(None);
     }
@@ -25,10 +39,20 @@ pub(super) fn endpoint(
     }
     only("http/protobuf", "`http/protobuf`", setting(signal, "PROTOCOL", variable))?;
     only("none", "`none`", setting(signal, "COMPRESSION", variable))?;
-    if !endpoint.get(..7).is_some_and(|scheme| scheme.eq_ignore_ascii_case("http://")) {
-        return Err(refused(name, "a URL that begins with `http://`", &endpoint));
+    let begins = |scheme: &str| {
+        endpoint.get(..scheme.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(scheme))
+    };
+    if !begins("http://") && !begins("https://") {
+        return Err(refused(name, "a URL that begins with `http://` or `https://`", &endpoint));
     }
-    Ok(Some(endpoint))
+    let timeout = setting(signal, "TIMEOUT", variable).map(milliseconds).transpose()?;
+    Ok(Some(Target { endpoint, timeout: timeout.unwrap_or(TIMEOUT) }))
+}
+
+fn milliseconds((name, value): (String, String)) -> Result<Duration, TelemetryError> {
+    let parsed = value.trim().parse().ok().filter(|milliseconds| *milliseconds > 0);
+    let parsed = parsed.map(Duration::from_millis);
+    parsed.ok_or_else(|| refused(name, "a number of milliseconds above 0", &value))
 }
 
 /// Names the service unless a variable does.
@@ -83,7 +107,8 @@ mod tests {
         let variable = |wanted: &str| {
             variables.iter().find(|(name, _)| *name == wanted).map(|(_, value)| (*value).to_owned())
         };
-        let show = |signal| endpoint(signal, &variable).map(|to| to.unwrap_or_else(|| "-".into()));
+        let endpoint = |to: Option<Target>| to.map_or_else(|| "-".to_owned(), |to| to.endpoint);
+        let show = |signal| target(signal, &variable).map(endpoint);
         let found = show(Signal::Traces)
             .and_then(|traces| Ok(format!("{traces} {}", show(Signal::Metrics)?)))
             .unwrap_or_else(|error| error.to_string());
@@ -97,6 +122,7 @@ mod tests {
         check(&[], "- -");
         check(&[("OTEL_TRACES_EXPORTER", "jaeger")], "- -");
         check(&[ALL], "http://all:4318 http://all:4318");
+        check(&[("OTEL_EXPORTER_OTLP_ENDPOINT", "https://all")], "https://all https://all");
         check(&[("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "HTTP://t")], "HTTP://t -");
         check(
             &[ALL, ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "http://m")],
@@ -127,9 +153,29 @@ mod tests {
             "OTEL_EXPORTER_OTLP_COMPRESSION: expected `none`, found `gzip`",
         );
         check(
-            &[("OTEL_EXPORTER_OTLP_ENDPOINT", "https://all:4318")],
-            "OTEL_EXPORTER_OTLP_ENDPOINT: expected a URL that begins with `http://`, found `https://all:4318`",
+            &[("OTEL_EXPORTER_OTLP_ENDPOINT", "grpc://all:4317")],
+            "OTEL_EXPORTER_OTLP_ENDPOINT: expected a URL that begins with `http://` or `https://`, found `grpc://all:4317`",
         );
+        check(
+            &[ALL, ("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "10s")],
+            "OTEL_EXPORTER_OTLP_TRACES_TIMEOUT: expected a number of milliseconds above 0, found `10s`",
+        );
+    }
+
+    #[test]
+    fn an_export_is_given_up_when_a_variable_says() {
+        let timeout = |value: &str| {
+            let value = value.to_owned();
+            let variable = move |name: &str| match name {
+                "OTEL_EXPORTER_OTLP_ENDPOINT" => Some("http://all".to_owned()),
+                "OTEL_EXPORTER_OTLP_TIMEOUT" => {
+                    Some(value.clone()).filter(|value| !value.is_empty())
+                }
+                _ => None,
+            };
+            target(Signal::Metrics, &variable).expect("possible").expect("asked for").timeout
+        };
+        assert_eq!((timeout("1500"), timeout("")), (Duration::from_millis(1500), TIMEOUT));
     }
 
     #[test]

@@ -8,11 +8,14 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::Duration;
 
 use opentelemetry::metrics::MeterProvider;
-use opentelemetry_otlp::MetricExporter;
+use opentelemetry_otlp::{MetricExporter, WithHttpConfig};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::metrics::{PeriodicReader, SdkMeterProvider, Temporality};
+use reqwest::blocking::Client;
 
 use super::TelemetryError;
+use super::client::client;
+use super::env::Target;
 use super::loss::{Loss, Losses, Signal, Watched};
 
 /// Steps that wait for the collector; more are lost.
@@ -38,9 +41,10 @@ pub(super) struct Closing {
 }
 
 impl Metrics {
-    pub(super) fn start(endpoint: String, resource: Resource) -> Result<Self, TelemetryError> {
-        let losses = Losses::new(Signal::Metrics, endpoint);
-        let provider = provider(losses.clone(), resource)?;
+    pub(super) fn start(to: Target, resource: Resource) -> Result<Self, TelemetryError> {
+        let client = client(Signal::Metrics, &to.endpoint, to.timeout)?;
+        let losses = Losses::new(Signal::Metrics, to.endpoint);
+        let provider = provider(client, losses.clone(), resource)?;
         let (steps, waiting) = sync_channel(WAITING_STEPS);
         let (ended, done) = sync_channel(1);
         std::thread::Builder::new()
@@ -76,10 +80,15 @@ impl Closing {
 }
 
 /// Delta temporality: a gauge is exported with the steps that have it, and only with them.
-fn provider(losses: Losses, resource: Resource) -> Result<SdkMeterProvider, TelemetryError> {
+fn provider(
+    client: Client,
+    losses: Losses,
+    resource: Resource,
+) -> Result<SdkMeterProvider, TelemetryError> {
     let exporter = MetricExporter::builder()
         .with_temporality(Temporality::Delta)
         .with_http()
+        .with_http_client(client)
         .build()
         .map_err(|source| TelemetryError::Exporter { signal: Signal::Metrics, source })?;
     let reader =

@@ -159,6 +159,7 @@ fn scores(metrics: &mut Metrics, groups: &[Batch]) {
     let without = spreads.iter().filter(|zero| **zero).count();
     metrics.insert("reward/frac_zero_std".to_owned(), ratio(without as f64, spreads.len() as f64));
     components(metrics, groups);
+    sources(metrics, groups);
 }
 
 /// For each group, whether all its scores are equal.
@@ -176,19 +177,30 @@ fn zero_spreads(batch: &Batch) -> Vec<bool> {
 
 /// Means of the parts of rewards.
 fn components(metrics: &mut Metrics, groups: &[Batch]) {
-    let mut sums: BTreeMap<String, (f64, f64)> = Default::default();
-    for text in groups
-        .iter()
-        .flat_map(|batch| batch.text(column::COMPONENTS).iter().flatten())
+    let written = groups.iter().flat_map(|batch| batch.text(column::COMPONENTS).iter().flatten());
+    let parts = written
         .filter(|text| *text != "{}")
-    {
-        let parts: Metrics = serde_json::from_str(text).unwrap_or_default();
-        for (name, value) in parts {
-            let (sum, count) = sums.entry(format!("reward/{name}")).or_default();
-            (*sum, *count) = (*sum + value, *count + 1.0);
-        }
+        .flat_map(|text| serde_json::from_str::<Metrics>(text).unwrap_or_default());
+    metrics.extend(means(parts.map(|(name, value)| (format!("reward/{name}"), value))));
+}
+
+/// Mean score by data source.
+fn sources(metrics: &mut Metrics, groups: &[Batch]) {
+    let scores = groups.iter().flat_map(|batch| {
+        let scores = batch.values::<Float64Type>(column::SCORE).values();
+        batch.text(column::DATA_SOURCE).iter().flatten().zip(scores)
+    });
+    metrics.extend(means(scores.map(|(source, score)| (format!("reward/score/{source}"), *score))));
+}
+
+/// The mean of the values of each name.
+fn means(values: impl Iterator<Item = (String, f64)>) -> Metrics {
+    let mut sums: BTreeMap<String, (f64, f64)> = BTreeMap::new();
+    for (name, value) in values {
+        let (sum, count) = sums.entry(name).or_default();
+        (*sum, *count) = (*sum + value, *count + 1.0);
     }
-    metrics.extend(sums.into_iter().map(|(name, (sum, count))| (name, sum / count)));
+    sums.into_iter().map(|(name, (sum, count))| (name, sum / count)).collect()
 }
 
 fn schedule(metrics: &mut Metrics, decisions: &[Batch]) {

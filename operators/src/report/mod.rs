@@ -45,9 +45,6 @@ pub struct StepReport {
     pub closed: Nanos,
     /// When the frontier passed the step before it; with staleness after this one opened. Of the first step, when it opened.
     pub before: Nanos,
-    /// How long new weights take to the rollout, where that is known. None: what passes until the first response is taken up counts as
-    /// this, and the hand-out of requests with it.
-    pub weight_sync: Option<Nanos>,
     /// Batches of [`schema::RESPONSES`].
     pub responses: Vec<Batch>,
     /// Batches of [`schema::GROUPS`].

@@ -7,6 +7,7 @@ use rollpacker_dataflow::schema::column;
 use serde::{Deserialize, Serialize};
 
 use super::StepReport;
+use crate::rollout::LOAD;
 
 /// When a step passed from one stage to the next, as a watch on it sees them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -15,7 +16,7 @@ pub struct Instants {
     pub before: Nanos,
     /// When the round opened.
     pub opened: Nanos,
-    /// When the new weights had arrived.
+    /// When the engine had the new weights.
     pub synced: Nanos,
     /// When the last response ended.
     pub generated: Nanos,
@@ -29,7 +30,7 @@ pub struct Instants {
 /// if that was later.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Stages {
-    /// New weights on their way to the rollout.
+    /// New weights on their way to the engine.
     pub sync: f64,
     /// From then on, until the last response ended: requests handed out, prefill and decoding.
     pub rollout: f64,
@@ -53,7 +54,9 @@ impl Instants {
         });
         let since_opened = |at: Option<u64>| report.opened.max(Nanos(at.unwrap_or(0)));
         let taken_up = since_opened(first);
-        let arrived = report.weight_sync.map_or(taken_up, |time| Nanos(report.opened.0 + time.0));
+        // An engine that cannot tell has its weights when it takes up the first response.
+        let load = report.metrics.get(LOAD).map(|seconds| Nanos::from_secs_f64(*seconds));
+        let arrived = load.map_or(taken_up, |load| Nanos(report.opened.0 + load.0));
         let generated = since_opened(last);
         Self {
             before: report.before,

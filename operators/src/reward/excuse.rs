@@ -16,7 +16,7 @@ pub(crate) struct Excused {
 
 /// Counts an error, and says what it counts as; `None` if it ends the run.
 pub(crate) fn excuse(
-    error: &RewardError,
+    (error, source): (&RewardError, &str),
     on_error: OnError,
     operator: &str,
     tally: &mut Tally,
@@ -29,7 +29,12 @@ pub(crate) fn excuse(
     let kind = error.kind.as_str();
     let warning = tally.error(error).then(|| {
         let more = format!("further ones of the step are counted in `reward/errors/{kind}`");
-        Fault::new(operator, format!("{error}; {consequence}; {more}"))
+        Fault::new(operator, format!("{}; {consequence}; {more}", describe(error, source)))
     });
     Some(Excused { value, warning })
+}
+
+/// An error as people read it: with the data source that led to its reward.
+pub(crate) fn describe(error: &RewardError, data_source: &str) -> String {
+    format!("data_source `{data_source}`: {error}")
 }

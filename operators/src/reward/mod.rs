@@ -34,7 +34,7 @@ use crate::rows::Row;
 
 use self::scorer::{Arrived, Capabilities, Rules, Scorer};
 
-pub(crate) use self::excuse::{Excused, excuse};
+pub(crate) use self::excuse::{Excused, describe, excuse};
 pub(crate) use self::score_row::{ScoreRow, Timing, scored_batch};
 pub(crate) use self::scorer::sample;
 pub(crate) use self::tally::Tallies;
@@ -56,7 +56,7 @@ pub struct Scored<'scope> {
     pub placements: Option<BatchStream<'scope>>,
     /// Batches of [`schema::EXECUTIONS`], with the scores that they led to.
     pub executions: BatchStream<'scope>,
-    /// Batches of [`schema::METRICS`]: what executions say of the limits of test cases.
+    /// Batches of [`schema::METRICS`]: those of the rollout, and what executions say of the limits of test cases.
     pub metrics: BatchStream<'scope>,
     /// Errors so far.
     pub errors: BatchStream<'scope>,
@@ -127,7 +127,7 @@ impl<'scope> RewardExt<'scope> for Rollouts<'scope> {
             decisions: self.decisions,
             placements: self.placements,
             executions: given.executions,
-            metrics,
+            metrics: self.metrics.concat(metrics),
             errors: self.errors.concat(given.errors),
             warnings: given.warnings,
             scoring: GroupScoring { router, executor, clock, tallies, wants_scores },

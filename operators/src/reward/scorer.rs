@@ -15,7 +15,7 @@ use rollpacker_dataflow::timely::dataflow::operators::Capability;
 use rollpacker_dataflow::timely::progress::frontier::MutableAntichain;
 use rollpacker_stages::reward::{Context, Execution, RewardError, Router, Sample, Score};
 
-use super::excuse::excuse;
+use super::excuse::{describe, excuse};
 use super::load::Turn;
 use super::score_row::{ScoreRow, Timing};
 use super::tally::{Tallies, Tally};
@@ -229,9 +229,9 @@ impl<L: Limit> Scorer<L> {
             Err(error) => {
                 let source = pending.row.text(column::DATA_SOURCE).unwrap_or_default();
                 let on_error = router.on_error_of(source);
-                let excuse = |tally: &mut Tally| excuse(&error, on_error, NAME, tally);
+                let excuse = |tally: &mut Tally| excuse((&error, source), on_error, NAME, tally);
                 let excused = self.tallies.with(pending.id.step, excuse);
-                let excused = excused.ok_or_else(|| error.to_string())?;
+                let excused = excused.ok_or_else(|| describe(&error, source))?;
                 let about = |fault: Fault| fault.about(pending.id.prompt, pending.id.sample);
                 let row = row.with_error(&error, excused.value, timing);
                 Ok((row, Vec::new(), excused.warning.map(about)))

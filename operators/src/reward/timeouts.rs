@@ -34,11 +34,11 @@ use super::Limit;
 #[serde(default, deny_unknown_fields)]
 pub struct LimitOptions {
     /// Whether limits follow what correct executions took.
-    pub timeout: Timeout,
+    pub mode: Timeout,
     /// The least adaptive limit, seconds.
-    pub min_timeout_s: f64,
+    pub min_s: f64,
     /// The fixed limit, seconds; of adaptive ones the greatest, and that of a case of which nothing is known.
-    pub max_timeout_s: f64,
+    pub max_s: f64,
     /// Factor on the longest correct execution, at least 1.
     pub slack: f64,
     /// Share of the responses whose executions run on to the greatest limit, in [0, 1].
@@ -78,9 +78,9 @@ impl Default for LimitOptions {
     fn default() -> Self {
         let LimitRule { min, max, slack } = LimitRule::default();
         Self {
-            timeout: Timeout::Adaptive,
-            min_timeout_s: min.as_secs_f64(),
-            max_timeout_s: max.as_secs_f64(),
+            mode: Timeout::Adaptive,
+            min_s: min.as_secs_f64(),
+            max_s: max.as_secs_f64(),
             slack,
             audit_share: 0.001,
         }
@@ -97,23 +97,31 @@ impl LimitOptions {
             true => Ok(()),
             false => Err(LimitError { key, found, expected }),
         };
-        let Self { min_timeout_s: min, max_timeout_s: max, slack, audit_share: share, .. } = self;
-        let adapts = self.timeout == Timeout::Adaptive;
+        let Self { min_s: min, max_s: max, slack, audit_share: share, .. } = self;
+        let adapts = self.mode == Timeout::Adaptive;
         let max_is_in = max > 0.0 && max <= LONGEST_S;
-        within("max_timeout_s", max, max_is_in, "seconds above 0, at most 86400")?;
+        within("max_s", max, max_is_in, "seconds above 0, at most 86400")?;
         let min_is_in = min > 0.0 && (min <= max || !adapts);
-        within("min_timeout_s", min, min_is_in, "seconds above 0, at most `max_timeout_s`")?;
-        within("slack", slack, (1.0..=1e3).contains(&slack), "1 to 1000")?;
-        within("audit_share", share, (0.0..=1.0).contains(&share), "in [0, 1]")?;
+        within("min_s", min, min_is_in, "seconds above 0, at most `max_s`")?;
+        within("slack", slack, (1.0..=1e3).contains(&slack), "a number from 1 to 1000")?;
+        within("audit_share", share, (0.0..=1.0).contains(&share), "a number in [0, 1]")?;
         Ok(self)
     }
 
+    /// The limits where nothing is learned: outside of training.
+    ///
+    /// # Errors
+    /// Names the option that is out of its bounds.
+    pub fn unlearned(self) -> Result<Limits, LimitError> {
+        Ok(Limits { rule: self.validated()?.rule(), ..Limits::default() })
+    }
+
     fn rule(&self) -> LimitRule {
-        let max = Nanos::from_secs_f64(self.max_timeout_s);
-        match self.timeout {
+        let max = Nanos::from_secs_f64(self.max_s);
+        match self.mode {
             Timeout::Fixed => LimitRule { min: max, max, slack: self.slack },
             Timeout::Adaptive => {
-                let min = Nanos::from_secs_f64(self.min_timeout_s);
+                let min = Nanos::from_secs_f64(self.min_s);
                 LimitRule { min, max, slack: self.slack }
             }
         }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, StringArray, UInt32Array, UInt64Array};
 use arrow::datatypes::{Float32Type, Int32Type, UInt8Type, UInt32Type, UInt64Type};
 use rollpacker_dataflow::batch::{Batch, BatchStream};
-use rollpacker_dataflow::clock::Clock;
+use rollpacker_dataflow::clock::{Clock, Nanos};
 use rollpacker_dataflow::fault::{Fault, faults_batch};
 use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::schema::{self, column};
@@ -20,6 +20,7 @@ use rollpacker_dataflow::timely::dataflow::operators::{Capability, Concat, Conne
 use rollpacker_stages::rollout::{
     Completion, Placement, Policy, Request, RolloutEngine, RolloutEvent,
 };
+use rollpacker_stages::train::Metrics;
 
 pub use self::kept::is_given_again;
 
@@ -27,10 +28,14 @@ use self::kept::{Ended, Kept, Launch};
 use crate::columns::lists;
 use crate::overlap::Scoring;
 use crate::placement;
-use crate::policy::policy_of;
+use crate::policy::{metrics_batch, policy_of};
 use crate::rows::{Row, gather};
 use crate::schedule::encode::{LAUNCH, PAUSE};
 use crate::schedule::operator::{Rounds, Scheduled, schedule};
+
+/// The metric of a step that says how many seconds its weights took from when the engine was handed them until all of it had them; none of
+/// an engine that [cannot tell](RolloutEngine::loaded_at).
+pub(crate) const LOAD: &str = "rollout/load_s";
 
 /// What a rollout gives.
 pub struct Rollouts<'scope> {
@@ -40,6 +45,8 @@ pub struct Rollouts<'scope> {
     pub decisions: BatchStream<'scope>,
     /// Batches of [`schema::PLACEMENTS`], if a policy places.
     pub placements: Option<BatchStream<'scope>>,
+    /// Batches of [`schema::METRICS`]: [`LOAD`] of each step.
+    pub metrics: BatchStream<'scope>,
     /// Errors so far.
     pub errors: BatchStream<'scope>,
     /// Where the schedule hears of scores.
@@ -102,16 +109,19 @@ impl<'scope> RolloutExt<'scope> for Scheduled<'scope> {
             responses: heard,
             decisions: decisions.clone(),
         };
-        let placements = placement.map(|policy| placement::operator::place(policy, rounds, clock));
+        let time = clock.clone();
+        let placements = placement.map(|policy| placement::operator::place(policy, rounds, time));
         let placed = placements.clone().unwrap_or_else(|| empty(scope));
-        let (responses, errors) =
-            generate(requests, policies.clone(), placed, Box::new(engine), pauses);
+        let driver = Driver::new(Box::new(engine), pauses, clock);
+        let Generated { responses, metrics, errors } =
+            generate(requests, policies.clone(), placed, driver);
         responses.clone().connect_loop(loop_end);
         let errors = reader_errors.concat(failed).concat(errors);
         Rollouts {
             responses,
             decisions,
             placements,
+            metrics,
             errors,
             scores,
             scoring: Scoring::default(),
@@ -121,46 +131,59 @@ impl<'scope> RolloutExt<'scope> for Scheduled<'scope> {
     }
 }
 
+/// What the operator gives.
+struct Generated<'scope> {
+    responses: BatchStream<'scope>,
+    metrics: BatchStream<'scope>,
+    errors: BatchStream<'scope>,
+}
+
 fn generate<'scope>(
     requests: BatchStream<'scope>,
     policies: BatchStream<'scope>,
     placements: BatchStream<'scope>,
-    engine: Box<dyn RolloutEngine>,
-    pauses: bool,
-) -> (BatchStream<'scope>, BatchStream<'scope>) {
+    mut driver: Driver,
+) -> Generated<'scope> {
     let mut operator = Operator::new("rollout", requests.scope());
     let mut requests = operator.input(requests, Pipeline, &schema::REQUESTS);
     let mut policies = operator.input(policies, Pipeline, &schema::POLICIES);
     let mut placements = operator.input(placements, Pipeline, &schema::PLACEMENTS);
     let (mut responses, response_stream) = operator.output(&schema::RESPONSES, &[0]);
+    let (mut metrics, metric_stream) = operator.output(&schema::METRICS, &[0]);
     let (mut errors, error_stream) = operator.output(&schema::ERRORS, &[0]);
     let response_stream = operator.spanned(response_stream);
     let wake = operator.waker();
     operator.build(move |_capabilities| {
-        let mut driver = Driver::new(engine, pauses);
         driver.engine.wake_by(Arc::new(wake));
         move |_frontiers| {
             // Policies and placements first: a request of a step comes after those of the step.
             policies.for_each(|capability, batch| driver.policy(*capability.time(), &batch));
             placements.for_each(|_, batch| driver.place(&batch));
             requests.for_each(|capability, batch| {
-                let output =
-                    || [capability.retain(responses.index()), capability.retain(errors.index())];
-                driver.request(*capability.time(), output, &batch);
+                let outputs = || {
+                    [responses.index(), errors.index(), metrics.index()]
+                        .map(|output| capability.retain(output))
+                };
+                driver.request(*capability.time(), outputs, &batch);
             });
-            driver.poll(
+            driver.listen();
+            // Before the responses: with the last of them the step ends.
+            driver.tell_loads(|capability, batch| metrics.give(capability, batch));
+            driver.pass_on(
                 |capability, batch| responses.give(capability, batch),
                 |capability, fault| errors.give(capability, faults_batch(&[fault])),
             );
         }
     });
-    (response_stream, error_stream)
+    Generated { responses: response_stream, metrics: metric_stream, errors: error_stream }
 }
 
 /// What is under way at one step.
 struct UnderWay {
-    /// For responses and for errors.
-    capabilities: [Capability<Step>; 2],
+    /// For responses, errors and metrics.
+    capabilities: [Capability<Step>; 3],
+    /// The weights that the engine was handed for it and when, until it is told when they were there.
+    loading: Option<(PolicyVersion, Nanos)>,
     prompts: BTreeMap<PromptId, Launched>,
     owed: usize,
 }
@@ -172,6 +195,7 @@ struct Launched {
 
 struct Driver {
     engine: Box<dyn RolloutEngine>,
+    clock: Arc<dyn Clock>,
     steps: BTreeMap<Step, UnderWay>,
     /// Policies of steps that have asked for nothing yet.
     policies: BTreeMap<Step, Policy>,
@@ -184,9 +208,10 @@ struct Driver {
 }
 
 impl Driver {
-    fn new(engine: Box<dyn RolloutEngine>, pauses: bool) -> Self {
+    fn new(engine: Box<dyn RolloutEngine>, pauses: bool, clock: Arc<dyn Clock>) -> Self {
         Self {
             engine,
+            clock,
             steps: BTreeMap::new(),
             policies: BTreeMap::new(),
             kept: Kept::new(pauses),
@@ -217,17 +242,20 @@ impl Driver {
     fn request(
         &mut self,
         step: Step,
-        capabilities: impl FnOnce() -> [Capability<Step>; 2],
+        capabilities: impl FnOnce() -> [Capability<Step>; 3],
         batch: &Batch,
     ) {
-        if let Some(policy) = self.policies.remove(&step) {
+        let loading = self.policies.remove(&step).map(|policy| {
+            let asked = self.clock.now();
             self.engine.load(&policy);
-        }
+            (policy.version, asked)
+        });
         let actions = batch.values::<UInt8Type>(column::ACTION);
         let firsts = batch.values::<UInt32Type>(column::SAMPLE);
         let counts = batch.values::<UInt32Type>(column::SAMPLES);
         let under_way = self.steps.entry(step).or_insert_with(|| UnderWay {
             capabilities: capabilities(),
+            loading,
             prompts: BTreeMap::new(),
             owed: 0,
         });
@@ -263,12 +291,20 @@ impl Driver {
         self.settle(step);
     }
 
-    /// Passes on what the engine reports: one batch a step for all responses that ended since the last time.
-    fn poll(
-        &mut self,
-        mut respond: impl FnMut(&Capability<Step>, Batch),
-        mut fail: impl FnMut(&Capability<Step>, Fault),
-    ) {
+    /// Tells of each step how long its weights took, once that is known.
+    fn tell_loads(&mut self, mut tell: impl FnMut(&Capability<Step>, Batch)) {
+        for under_way in self.steps.values_mut() {
+            let loading = |(version, asked)| Some(self.engine.loaded_at(version)?.since(asked));
+            if let Some(took) = under_way.loading.and_then(loading) {
+                under_way.loading = None;
+                let load = Metrics::from([(LOAD.to_owned(), took.as_secs_f64())]);
+                tell(&under_way.capabilities[2], metrics_batch(&load));
+            }
+        }
+    }
+
+    /// Takes in what the engine reports.
+    fn listen(&mut self) {
         while let Some(event) = self.engine.poll() {
             match event {
                 RolloutEvent::Completed(completion) => {
@@ -283,6 +319,14 @@ impl Driver {
                 }
             }
         }
+    }
+
+    /// Passes on what was reported: one batch a step for all responses that ended since the last time.
+    fn pass_on(
+        &mut self,
+        mut respond: impl FnMut(&Capability<Step>, Batch),
+        mut fail: impl FnMut(&Capability<Step>, Fault),
+    ) {
         if let Some(under_way) = self.steps.values().next()
             && let Some(message) = self.untold.take()
         {

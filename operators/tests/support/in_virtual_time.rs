@@ -41,6 +41,9 @@ pub struct Timed {
     running: BTreeSet<(Nanos, SampleId)>,
     begun: BTreeMap<SampleId, Nanos>,
     aborted: VecDeque<RolloutEvent>,
+    /// How long weights take, if it tells.
+    pub load: Option<Nanos>,
+    loaded: Option<(PolicyVersion, Nanos)>,
     alarm: Option<Alarm>,
 }
 
@@ -53,6 +56,8 @@ impl Timed {
             running: BTreeSet::new(),
             begun: BTreeMap::new(),
             aborted: VecDeque::new(),
+            load: None,
+            loaded: None,
             alarm: None,
         }
     }
@@ -89,7 +94,14 @@ impl Timed {
 }
 
 impl RolloutEngine for Timed {
-    fn load(&mut self, _policy: &Policy) {}
+    fn load(&mut self, policy: &Policy) {
+        let now = self.clock.now();
+        self.loaded = self.load.map(|load| (policy.version, Nanos(now.0 + load.0)));
+    }
+
+    fn loaded_at(&self, version: PolicyVersion) -> Option<Nanos> {
+        self.loaded.filter(|(loaded, _)| *loaded == version).map(|(_, at)| at)
+    }
 
     fn generate(&mut self, Request { step, prompt, samples, resumed, .. }: Request) {
         for sample in samples {
@@ -187,6 +199,8 @@ pub struct VirtualRun<P> {
     pub responses: u32,
     pub steps: u64,
     pub seconds: fn(SampleId) -> u64,
+    /// How long new weights take, if the engine tells.
+    pub load: Option<Nanos>,
 }
 
 impl<P: Place + 'static> VirtualRun<P> {
@@ -206,7 +220,7 @@ impl<P: Place + 'static> VirtualRun<P> {
                 produce_inline(scope, "prompts", &schema::PROMPTS, budget.clone(), batches);
             let initial = policy_batch(&trainer.publish_initial().expect("published"));
             let (policies, edge) = feedback::policies(scope, self.staleness, initial);
-            let engine = Timed::new(&clock, self.seconds);
+            let engine = Timed { load: self.load, ..Timed::new(&clock, self.seconds) };
             let config = sync::Config {
                 prompts: self.prompts,
                 responses: self.responses,

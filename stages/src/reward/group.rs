@@ -19,6 +19,11 @@ pub trait GroupReward: Send + Sync + 'static {
         group: &[Sample],
         context: &Context,
     ) -> impl Future<Output = Result<Vec<Score>, RewardError>> + Send;
+
+    /// Whether it goes by [`Sample::own_score`], and so is nothing without a reward for samples beside it.
+    fn needs_own_scores(&self) -> bool {
+        false
+    }
 }
 
 trait DynGroupReward: Send + Sync + 'static {
@@ -27,6 +32,8 @@ trait DynGroupReward: Send + Sync + 'static {
         group: &'a [Sample],
         context: &'a Context,
     ) -> BoxFuture<'a, Result<Vec<Score>, RewardError>>;
+
+    fn needs_own_scores(&self) -> bool;
 }
 
 impl<R: GroupReward> DynGroupReward for R {
@@ -36,6 +43,10 @@ impl<R: GroupReward> DynGroupReward for R {
         context: &'a Context,
     ) -> BoxFuture<'a, Result<Vec<Score>, RewardError>> {
         Box::pin(GroupReward::score(self, group, context))
+    }
+
+    fn needs_own_scores(&self) -> bool {
+        GroupReward::needs_own_scores(self)
     }
 }
 
@@ -63,5 +74,9 @@ impl GroupReward for SharedGroupReward {
             group.len(),
             scores.len()
         )))
+    }
+
+    fn needs_own_scores(&self) -> bool {
+        self.0.needs_own_scores()
     }
 }

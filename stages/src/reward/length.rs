@@ -86,6 +86,10 @@ impl GroupReward for Length {
         };
         group.iter().zip(lengths).map(bonus).collect()
     }
+
+    fn needs_own_scores(&self) -> bool {
+        true
+    }
 }
 
 fn no_own_score() -> RewardError {

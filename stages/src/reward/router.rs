@@ -17,7 +17,8 @@ pub struct Router {
 struct Route {
     name: String,
     reward: Option<SharedReward>,
-    group: Option<SharedGroupReward>,
+    /// With the name that errors call it.
+    group: Option<(String, SharedGroupReward)>,
     on_error: OnError,
 }
 
@@ -41,7 +42,8 @@ impl Router {
     /// Adds a route to a reward that errors call `name`.
     #[must_use]
     pub fn route_named(mut self, pattern: &str, name: &str, reward: impl Reward) -> Self {
-        let route = self.entry(pattern, name);
+        let route = self.entry(pattern);
+        name.clone_into(&mut route.name);
         route.reward = Some(SharedReward::new(reward));
         self
     }
@@ -49,8 +51,7 @@ impl Router {
     /// Adds a reward for whole groups to the route of a pattern: beside the samples' own, or alone.
     #[must_use]
     pub fn route_groups(mut self, pattern: &str, name: &str, reward: impl GroupReward) -> Self {
-        let route = self.entry(pattern, name);
-        route.group = Some(SharedGroupReward::new(reward));
+        self.entry(pattern).group = Some((name.to_owned(), SharedGroupReward::new(reward)));
         self
     }
 
@@ -61,15 +62,13 @@ impl Router {
         self
     }
 
-    fn entry(&mut self, pattern: &str, name: &str) -> &mut Route {
-        let route = self.routes.entry(pattern.to_owned()).or_insert_with(|| Route {
+    fn entry(&mut self, pattern: &str) -> &mut Route {
+        self.routes.entry(pattern.to_owned()).or_insert_with(|| Route {
             name: String::new(),
             reward: None,
             group: None,
             on_error: OnError::default(),
-        });
-        name.clone_into(&mut route.name);
-        route
+        })
     }
 
     /// Whether a data source has a reward.
@@ -99,6 +98,15 @@ impl Router {
         self.find(data_source).map(|route| route.reward.is_some())
     }
 
+    /// Name of the reward that scores the groups of a data source, if there is one.
+    ///
+    /// # Errors
+    /// [`NoRoute`] if it has no reward at all.
+    pub fn group_reward_of(&self, data_source: &str) -> Result<Option<&str>, NoRoute> {
+        let group = self.find(data_source)?.group.as_ref();
+        Ok(group.map(|(name, _)| name.as_str()))
+    }
+
     /// Whether complete groups of any data source are scored.
     #[must_use]
     pub fn scores_groups(&self) -> bool {
@@ -118,10 +126,11 @@ impl Router {
             Ok(route) => route,
             Err(error) => return Some(Err(RewardError::fatal(error))),
         };
-        let scores = route.group.as_ref()?.score(group, context).await;
+        let (name, reward) = route.group.as_ref()?;
+        let scores = reward.score(group, context).await;
         let finite = |scores: Vec<Score>| scores.into_iter().map(Score::finite).collect();
         let scores: Result<Vec<Score>, RewardError> = scores.and_then(finite);
-        Some(scores.map_err(|error| error.named(&route.name)))
+        Some(scores.map_err(|error| error.named(name)))
     }
 
     /// What an error of a data source's reward does.
@@ -271,5 +280,7 @@ mod tests {
         let reason = "reward `short`: failed: expected 2 scores for a group, found 1";
         assert_eq!(scores.expect_err("one is missing").to_string(), reason);
         assert_eq!(block_on(router.score(&group[0], &context)), Ok(Score::default()));
+        assert_eq!(router.group_reward_of("x"), Ok(Some("short")));
+        assert_eq!(Router::default().route("*", Constant(0.0)).group_reward_of("x"), Ok(None));
     }
 }

@@ -40,6 +40,21 @@ impl Score {
         self.value + self.token_values.iter().copied().map(f64::from).sum::<f64>()
     }
 
+    /// The same with another score added: parts of one name are added, labels of one name replaced.
+    #[must_use]
+    pub fn plus(mut self, other: Self) -> Self {
+        self.value += other.value;
+        for (name, value) in other.components {
+            *self.components.entry(name).or_default() += value;
+        }
+        self.labels.extend(other.labels);
+        let tokens = self.token_values.len().max(other.token_values.len());
+        self.token_values.resize(tokens, 0.0);
+        self.token_values.iter_mut().zip(other.token_values).for_each(|(sum, value)| *sum += value);
+        self.executions.extend(other.executions);
+        self
+    }
+
     /// The same, if it and its parts are numbers that can be trained on.
     pub(crate) fn finite(self) -> Result<Self, RewardError> {
         let parts = self.components.iter().map(|(name, value)| (name.as_str(), *value));

@@ -39,6 +39,10 @@ impl GroupReward for WeightedGroupSum {
         let none = || RewardError::not_applicable("none of its terms is");
         applicable.then_some(sums).ok_or_else(none)
     }
+
+    fn needs_own_scores(&self) -> bool {
+        self.terms.iter().any(|(_, _, reward)| reward.needs_own_scores())
+    }
 }
 
 #[cfg(test)]

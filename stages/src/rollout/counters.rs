@@ -1,8 +1,10 @@
 //! The counters of an engine instance: written by its thread, read by the engine.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use rollpacker_dataflow::clock::Nanos;
+use rollpacker_dataflow::step::PolicyVersion;
 
 use super::iterations::Iterations;
 use super::statistics::InstanceStatistics;
@@ -18,6 +20,8 @@ pub(super) struct Counters {
     running_slot_ns: AtomicU64,
     guest_tokens: AtomicU64,
     guest_ns: AtomicU64,
+    /// The weights that it took over last, and when.
+    loaded: Mutex<Option<(PolicyVersion, Nanos)>>,
     pub(super) iterations: Iterations,
 }
 
@@ -41,6 +45,17 @@ impl Counters {
     pub(super) fn hosted(&self, tokens: usize, time: Nanos) {
         add(&self.guest_tokens, tokens as u64);
         add(&self.guest_ns, time.0);
+    }
+
+    /// The weights of a policy are in use.
+    pub(super) fn loaded(&self, version: PolicyVersion, at: Nanos) {
+        *self.loaded.lock().unwrap_or_else(PoisonError::into_inner) = Some((version, at));
+    }
+
+    /// Since when the weights of a policy are in use; `None` if others are.
+    pub(super) fn loaded_at(&self, version: PolicyVersion) -> Option<Nanos> {
+        let loaded = *self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
+        loaded.filter(|(loaded, _)| *loaded == version).map(|(_, at)| at)
     }
 
     pub(super) fn read(&self, slots: usize) -> InstanceStatistics {

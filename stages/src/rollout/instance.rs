@@ -158,6 +158,7 @@ impl Instance {
             reason: error.to_string(),
         })?;
         self.generator.loaded(*version);
+        self.counters.loaded(*version, self.clock.now());
         Ok(())
     }
 

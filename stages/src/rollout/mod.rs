@@ -292,6 +292,13 @@ pub trait RolloutEngine {
         let _ = placement;
     }
 
+    /// When the weights of `version`, the last that were loaded, were in use on every instance, by the engine's clock; may lie ahead. `None`
+    /// while it is not known, and for an engine that cannot tell.
+    fn loaded_at(&self, version: PolicyVersion) -> Option<Nanos> {
+        let _ = version;
+        None
+    }
+
     /// The next event, if there is one now.
     fn poll(&mut self) -> Option<RolloutEvent>;
 
@@ -314,6 +321,10 @@ impl RolloutEngine for Box<dyn RolloutEngine> {
 
     fn place(&mut self, placement: Placement) {
         self.as_mut().place(placement);
+    }
+
+    fn loaded_at(&self, version: PolicyVersion) -> Option<Nanos> {
+        self.as_ref().loaded_at(version)
     }
 
     fn poll(&mut self) -> Option<RolloutEvent> {

@@ -26,8 +26,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 
-use rollpacker_dataflow::clock::Clock;
-use rollpacker_dataflow::step::SampleId;
+use rollpacker_dataflow::clock::{Clock, Nanos};
+use rollpacker_dataflow::step::{PolicyVersion, SampleId};
 
 use super::dispatch::{Abort, Dispatch, Route};
 use super::guests::{Guests, Hosting};
@@ -275,6 +275,11 @@ impl RolloutEngine for TorchEngine {
         let routes = sent.collect();
         self.follow(routes);
         self.hand_out();
+    }
+
+    fn loaded_at(&self, version: PolicyVersion) -> Option<Nanos> {
+        let each = self.instances.iter().map(|owner| owner.counters.loaded_at(version));
+        each.collect::<Option<Vec<_>>>()?.into_iter().max()
     }
 
     fn poll(&mut self) -> Option<RolloutEvent> {

@@ -242,9 +242,14 @@ fn a_loaded_policy_samples_what_is_requested_after_it() {
         let _same = tch::no_grad(|| parameter.shallow_clone().g_mul_scalar_(1.5));
     }
     let policy = store.publish(PolicyVersion(1), other.snapshot().unwrap());
+    assert_eq!(driver.engine.loaded_at(policy.version), None);
     driver.engine.load(&policy);
     driver.engine.generate(request(0, 2..4, &[1, 2, 3]));
     let after = driver.collect(2);
+    let loaded = driver.engine.loaded_at(policy.version).expect("it samples with them");
+    assert!(after.values().all(|completion| loaded <= completion.started));
+    assert!(before.values().all(|completion| loaded >= completion.finished));
+    assert_eq!(driver.engine.loaded_at(PolicyVersion(0)), None);
     for completion in before.values() {
         assert!(completion.token_versions.iter().all(|version| *version == PolicyVersion(0)));
     }

@@ -71,8 +71,7 @@ fn limits_follow_the_longest_correct_execution_of_the_case() {
 
 #[test]
 fn a_fixed_limit_learns_nothing_that_it_uses() {
-    let fixed =
-        LimitOptions { timeout: Timeout::Fixed, max_timeout_s: 1.0, ..LimitOptions::default() };
+    let fixed = LimitOptions { mode: Timeout::Fixed, max_s: 1.0, ..LimitOptions::default() };
     let told = timeline(timeouts(fixed), &[&[ran(0, 0.1, true), ran(1, 0.9, true)]]);
     expect![[r#"
         nothing known                 1.00 s   1.00 s
@@ -125,18 +124,18 @@ fn options_out_of_bounds_are_named() {
     let defaults = LimitOptions::default;
     let error = |options: LimitOptions| options.validated().expect_err("out").to_string();
     let errors = [
-        error(LimitOptions { max_timeout_s: 0.0, ..defaults() }),
-        error(LimitOptions { max_timeout_s: 1.0, ..defaults() }),
+        error(LimitOptions { max_s: 0.0, ..defaults() }),
+        error(LimitOptions { max_s: 1.0, ..defaults() }),
         error(LimitOptions { slack: 0.5, ..defaults() }),
         error(LimitOptions { audit_share: f64::NAN, ..defaults() }),
     ];
     expect![[r#"
-        `max_timeout_s` is 0, expected seconds above 0, at most 86400
-        `min_timeout_s` is 2, expected seconds above 0, at most `max_timeout_s`
-        `slack` is 0.5, expected 1 to 1000
-        `audit_share` is NaN, expected in [0, 1]"#]]
+        `max_s` is 0, expected seconds above 0, at most 86400
+        `min_s` is 2, expected seconds above 0, at most `max_s`
+        `slack` is 0.5, expected a number from 1 to 1000
+        `audit_share` is NaN, expected a number in [0, 1]"#]]
     .assert_eq(&errors.join("\n"));
-    let fixed = LimitOptions { timeout: Timeout::Fixed, max_timeout_s: 1.0, ..defaults() };
+    let fixed = LimitOptions { mode: Timeout::Fixed, max_s: 1.0, ..defaults() };
     assert!(fixed.validated().is_ok());
 }
 

@@ -53,6 +53,8 @@ pub struct SimulatedEngine {
     instances: Vec<Site>,
     in_use: usize,
     loaded: Option<PolicyVersion>,
+    /// When the transfer of these weights ends.
+    loaded_at: Nanos,
     controller: Controller,
     requests: Requests,
     /// Responses that no instance was there for, and when they arrived.
@@ -100,6 +102,7 @@ impl SimulatedEngine {
             instances: (0..instances).map(|_| Site::default()).collect(),
             in_use: instances as usize,
             loaded: None,
+            loaded_at: Nanos(0),
             controller: Controller::new(config.dispatch, config.hand_out, interval),
             requests: Requests::default(),
             homeless: Vec::new(),
@@ -330,6 +333,8 @@ impl RolloutEngine for SimulatedEngine {
         if self.loaded.replace(policy.version) == Some(policy.version) {
             return;
         }
+        let transfer = Nanos::from_secs_f64(self.shape.cost.weight_sync());
+        self.loaded_at = Nanos(self.clock.now().0 + transfer.0);
         let (now, pause) = (self.now(), self.loading());
         self.controller.hold(now + NANOS * pause);
         for instance in 0..self.in_use {
@@ -377,6 +382,10 @@ impl RolloutEngine for SimulatedEngine {
             self.fail(error.to_string());
         }
         self.ring_at(Some(self.clock.now()));
+    }
+
+    fn loaded_at(&self, version: PolicyVersion) -> Option<Nanos> {
+        (self.loaded == Some(version)).then_some(self.loaded_at)
     }
 
     fn poll(&mut self) -> Option<RolloutEvent> {

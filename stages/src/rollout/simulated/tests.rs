@@ -201,7 +201,11 @@ fn an_instance_starts_after_the_weights_and_reports_on_the_grid() {
     }
     assert!(reported.keys().all(|at| at % 10_000_000 == 0), "{reported:?}");
     assert_eq!(reported.values().sum::<usize>(), 4);
-    let load = 2.0 + 0.75e-9 * 7.62e9;
+    let transfer = 0.75e-9 * 7.62e9;
+    let loaded = bench.engine.loaded_at(PolicyVersion(0)).expect("loaded");
+    assert!((loaded.as_secs_f64() - transfer).abs() < 1e-6, "{loaded}");
+    assert_eq!(bench.engine.loaded_at(PolicyVersion(1)), None);
+    let load = 2.0 + transfer;
     let first = bench.ended.values().map(|c| c.started).min().expect("some");
     assert!((first.as_secs_f64() - load).abs() < 1e-6, "{first}");
 }

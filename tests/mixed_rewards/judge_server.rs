@@ -1,0 +1,108 @@
+//! A judge behind an API as OpenAI's, on this machine; it can be made to die in the middle of a run.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use serde_json::{Value, json};
+
+/// A server that judges responses until it dies.
+pub(crate) struct JudgeServer {
+    address: SocketAddr,
+    state: Arc<State>,
+}
+
+struct State {
+    address: SocketAddr,
+    /// Answers that it gives before it dies.
+    left: AtomicUsize,
+    answered: AtomicUsize,
+}
+
+/// What the server thinks of a response.
+pub(crate) fn verdict(response: &str) -> bool {
+    response.len() % 3 == 0
+}
+
+impl JudgeServer {
+    /// A server that gives so many answers. What it is asked after that ends without one, and nobody listens any more.
+    pub(crate) fn start(answers: usize) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener.local_addr().expect("is bound");
+        let (left, answered) = (AtomicUsize::new(answers), AtomicUsize::new(0));
+        let state = Arc::new(State { address, left, answered });
+        let all = state.clone();
+        std::thread::spawn(move || {
+            for connection in listener.incoming().map_while(Result::ok) {
+                if all.is_dead() {
+                    return;
+                }
+                let state = all.clone();
+                std::thread::spawn(move || state.serve(&connection));
+            }
+        });
+        Self { address, state }
+    }
+
+    /// What recipes call its address.
+    pub(crate) fn base_url(&self) -> String {
+        format!("http://{}/v1", self.address)
+    }
+
+    pub(crate) fn answered(&self) -> usize {
+        self.state.answered.load(Ordering::SeqCst)
+    }
+}
+
+impl State {
+    fn is_dead(&self) -> bool {
+        self.left.load(Ordering::SeqCst) == 0
+    }
+
+    fn serve(&self, mut connection: &TcpStream) {
+        let mut reader = BufReader::new(connection);
+        while let Some(request) = read(&mut reader) {
+            let take = |left: usize| left.checked_sub(1);
+            let Ok(before) = self.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take)
+            else {
+                return;
+            };
+            self.answered.fetch_add(1, Ordering::SeqCst);
+            let body = answer(&request).to_string();
+            let length = body.len();
+            let text = format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n{body}");
+            // A run that has ended waits for no answer.
+            drop(connection.write_all(text.as_bytes()));
+            if before == 1 {
+                // The listener looks up, and goes.
+                drop(TcpStream::connect(self.address));
+            }
+        }
+    }
+}
+
+/// The response stands between two lines of its own.
+fn answer(request: &Value) -> Value {
+    assert_eq!(request["model"], "judge");
+    let asked = request["messages"][0]["content"].as_str().expect("a text");
+    let said = if verdict(judged(asked)) { "Verdict: YES" } else { "Verdict: NO" };
+    json!({"choices": [{"finish_reason": "stop", "message": {"role": "assistant", "content": said}}]})
+}
+
+fn judged(asked: &str) -> &str {
+    let inner = asked.split_once('\n').and_then(|(_, rest)| rest.rsplit_once('\n'));
+    inner.expect("a response between two lines").0
+}
+
+fn read(reader: &mut impl BufRead) -> Option<Value> {
+    let lines = reader.by_ref().lines().map_while(Result::ok);
+    let head: Vec<String> = lines.take_while(|line| !line.is_empty()).collect();
+    assert!(head.first()?.starts_with("POST /v1/chat/completions "), "{head:?}");
+    let length = head
+        .iter()
+        .find_map(|line| line.to_lowercase().strip_prefix("content-length: ")?.parse().ok());
+    let mut body = vec![0; length.expect("a length")];
+    reader.read_exact(&mut body).ok()?;
+    serde_json::from_slice(&body).ok()
+}

@@ -1,0 +1,331 @@
+//! Runs over three domains with a reward each, mathematics, code and a judge, and what becomes of them when the judge dies.
+#![cfg(feature = "torch")]
+
+mod judge_server;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use arrow::array::{Array, AsArray, RecordBatch};
+use arrow::datatypes::{Float64Type, UInt64Type};
+use judge_server::{JudgeServer, verdict};
+use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use rollpacker_stages::reward::{Context, Math, Reward, Sample};
+use serde_json::{Value, json};
+
+const STEPS: u64 = 3;
+/// Prompts of a domain in a step, and responses to each.
+const QUOTA: usize = 2;
+const GROUP: usize = 4;
+
+const RECIPE: &str = r#"
+[data]
+train_files = "train.jsonl"
+val_files = "validation.jsonl"
+train_batch_size = 6
+max_response_length = 24
+
+[model]
+path = "warm"
+
+[rollout]
+n = 4
+
+[schedule]
+eta_prompts = 1.5
+eta_responses = 1.5
+quotas = { math = 2, code = 2, judge = 2 }
+
+[reward.routes]
+"t/math" = "math"
+"t/code" = "code"
+"t/judge" = "judge"
+
+[reward.options.judge]
+model = "judge"
+prompt = "{{ response }}"
+system = ""
+
+[reward.timeout]
+max_s = 10
+
+[actor]
+lr = 1e-4
+
+[trainer]
+total_training_steps = 3
+val_before_train = false
+device = "cpu"
+default_local_dir = "run"
+
+[sft]
+train_files = "data/train.parquet"
+steps = 1
+batch_size = 8
+hidden_size = 32
+intermediate_size = 64
+num_hidden_layers = 2
+num_attention_heads = 2
+num_key_value_heads = 1
+"#;
+
+/// Rows of a domain. The model knows digits and few other characters, and speaks at random.
+fn rows(domain: &str, truth: &str, count: usize) -> impl Iterator<Item = Value> {
+    (0..count).map(move |row| {
+        json!({
+            "data_source": format!("t/{domain}"),
+            "ability": domain,
+            "prompt": [{"role": "user", "content": format!("{}+{}*7", row % 10, row / 10)}],
+            "reward_model": {"style": "rule", "ground_truth": truth},
+        })
+    })
+}
+
+/// What a response has to be to pass: short of a prompt that says so, any rule will do.
+fn is_even(response: &str) -> bool {
+    response.len() % 2 == 0
+}
+
+fn all_rows(count: usize) -> String {
+    let tests = json!({"case_type": "text", "test_cases": ["assert len({response}) % 2 == 0"]});
+    let tests = tests.to_string();
+    let domains = [("math", "9"), ("code", tests.as_str()), ("judge", "a multiple of three")];
+    let all = domains.into_iter().flat_map(|(domain, truth)| rows(domain, truth, count));
+    all.map(|row| format!("{row}\n")).collect()
+}
+
+struct Workplace(tempfile::TempDir);
+
+impl Workplace {
+    /// Prompts of all domains, and a model that can do next to nothing.
+    fn new() -> Self {
+        let place = Self(tempfile::tempdir().expect("a folder"));
+        place.ok(&[
+            "data",
+            "generate",
+            "--output",
+            "data",
+            "--rows",
+            "16",
+            "--validation-rows",
+            "1",
+        ]);
+        for (name, text) in [
+            ("recipe.toml", RECIPE.to_owned()),
+            ("train.jsonl", all_rows(12)),
+            ("validation.jsonl", all_rows(2)),
+        ] {
+            fs::write(place.path(name), text).expect("written");
+        }
+        place.ok(&["sft", "--config", "recipe.toml"]);
+        place
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn run(&self, args: &[&str]) -> Output {
+        let mut program = Command::new(env!("CARGO_BIN_EXE_rollpacker"));
+        program.args(args).current_dir(self.0.path()).output().expect("the program starts")
+    }
+
+    fn ok(&self, args: &[&str]) -> String {
+        let output = self.run(args);
+        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// The arguments of a run that asks `server`.
+    fn train(&self, server: &JudgeServer, settings: &[&str]) -> Output {
+        let url = format!("reward.options.judge.base_url=\"{}\"", server.base_url());
+        self.run(&[&["train", "--config", "recipe.toml", &url], settings].concat())
+    }
+
+    /// The metrics of the steps, and of the validation after the last.
+    fn metrics(&self) -> (Vec<Value>, Value) {
+        let text = fs::read_to_string(self.path("run/metrics.jsonl")).expect("written");
+        let line = |line| serde_json::from_str::<Value>(line).expect("JSON")["data"].take();
+        let mut all: Vec<Value> = text.lines().map(line).collect();
+        let validation = all.pop().expect("a validation");
+        (all, validation)
+    }
+
+    /// What was trained on in a step, by data source.
+    fn trained(&self, step: u64) -> BTreeMap<String, Vec<Trained>> {
+        let path = self.path(&format!("run/rollouts/step_{step:05}.parquet"));
+        let file = fs::File::open(path).expect("written");
+        let reader = ParquetRecordBatchReaderBuilder::try_new(file).expect("Parquet").build();
+        let mut all: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for batch in reader.expect("readable") {
+            for (source, row) in trained(&batch.expect("readable")) {
+                all.entry(source).or_default().push(row);
+            }
+        }
+        all
+    }
+}
+
+/// A response that was trained on.
+#[derive(Debug)]
+struct Trained {
+    prompt: u64,
+    response: String,
+    score: f64,
+    outcome: Option<String>,
+    error: Option<String>,
+}
+
+fn trained(batch: &RecordBatch) -> Vec<(String, Trained)> {
+    let column = |name: &str| batch.column_by_name(name).expect("a column").clone();
+    let text = |name: &str, row: usize| {
+        let column = column(name);
+        let texts = column.as_string::<i32>();
+        texts.is_valid(row).then(|| texts.value(row).to_owned())
+    };
+    let admitted = column("admitted");
+    let rows = (0..batch.num_rows()).filter(|row| admitted.as_boolean().value(*row));
+    rows.map(|row| {
+        let labels: Value =
+            serde_json::from_str(&text("labels", row).expect("labels")).expect("JSON");
+        let trained = Trained {
+            prompt: column("prompt_id").as_primitive::<UInt64Type>().value(row),
+            response: text("response_text", row).expect("a response"),
+            score: column("score").as_primitive::<Float64Type>().value(row),
+            outcome: labels["outcome"].as_str().map(str::to_owned),
+            error: text("reward_error", row),
+        };
+        (text("data_source", row).expect("a source"), trained)
+    })
+    .collect()
+}
+
+fn number(metrics: &Value, name: &str) -> f64 {
+    metrics[name].as_f64().unwrap_or_else(|| panic!("no metric `{name}`: {metrics}"))
+}
+
+fn mean(rows: &[Trained]) -> f64 {
+    rows.iter().map(|row| row.score).sum::<f64>() / rows.len() as f64
+}
+
+/// What the reward of a data source says of a response, found out without it.
+fn expected(source: &str, response: &str) -> f64 {
+    match source {
+        "t/code" => f64::from(is_even(response)),
+        "t/judge" => f64::from(verdict(response)),
+        _ => {
+            let sample = Sample::of(source, response, Some("9"));
+            let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+            runtime
+                .block_on(Math::default().score(&sample, &Context::detached()))
+                .expect("scored")
+                .value
+        }
+    }
+}
+
+fn check_group_sizes(source: &str, rows: &[Trained]) {
+    let mut sizes: BTreeMap<u64, usize> = BTreeMap::new();
+    rows.iter().for_each(|row| *sizes.entry(row.prompt).or_default() += 1);
+    assert_eq!(sizes.into_values().collect::<Vec<_>>(), [GROUP; QUOTA], "{source}");
+}
+
+#[test]
+fn every_domain_is_scored_by_its_reward_and_has_its_quota_in_every_step() {
+    let (place, server) = (Workplace::new(), JudgeServer::start(usize::MAX));
+    let output = place.train(&server, &[]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let (steps, validation) = place.metrics();
+    assert_eq!(steps.len() as u64, STEPS);
+    let mut scores = Vec::new();
+    for (step, metrics) in (1..).zip(&steps) {
+        let trained = place.trained(step);
+        assert_eq!(trained.keys().collect::<Vec<_>>(), ["t/code", "t/judge", "t/math"]);
+        for (source, rows) in &trained {
+            check_group_sizes(source, rows);
+            for row in rows {
+                assert_eq!(row.score, expected(source, &row.response), "{source}: {row:?}");
+                assert_eq!((&row.error, row.outcome.is_some()), (&None, source == "t/code"));
+                scores.push((source.clone(), row.score.to_string()));
+            }
+            let name = format!("reward/score/{source}");
+            assert!((number(metrics, &name) - mean(rows)).abs() < 1e-9, "{name}");
+        }
+        assert!((number(metrics, "reward/passed") - mean(&trained["t/code"])).abs() < 1e-9);
+        assert_eq!(number(metrics, "reward/judge_unreadable"), 0.0);
+        assert!(number(metrics, "reward/seconds") > 0.0);
+        assert!(number(metrics, "rollout/load_s") >= 0.0);
+        assert_eq!(number(metrics, "reward/errors/retryable"), 0.0);
+    }
+    // Both scores of code and judge were there.
+    scores.sort_unstable();
+    scores.dedup();
+    assert!(scores.len() >= 5, "{scores:?}");
+    assert_eq!(number(&validation, "val/reward_errors"), 0.0);
+    // Beside what was trained on, the responses to two prompts are judged twice in validation.
+    assert!(server.answered() >= STEPS as usize * QUOTA * GROUP + 4);
+}
+
+/// Errors of the judge, and what they did to the groups of each step.
+fn check_errors(steps: &[Value], dropped: f64) {
+    for (step, metrics) in (1..).zip(steps) {
+        let errors = number(metrics, "reward/errors/retryable/judge");
+        assert_eq!(number(metrics, "reward/errors/retryable"), errors, "step {step}");
+        assert!(errors >= 1.0, "step {step}: {errors}");
+        assert_eq!(number(metrics, "reward/dropped_groups"), dropped, "step {step}");
+    }
+}
+
+#[test]
+fn a_judge_that_dies_scores_0_or_drops_its_groups_and_the_run_goes_on() {
+    let place = Workplace::new();
+    for (on_error, dropped) in [("zero", 0.0), ("drop_group", QUOTA as f64)] {
+        let server = JudgeServer::start(1);
+        let output = place.train(&server, &[&format!("reward.options.judge.on_error={on_error}")]);
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        assert_eq!(server.answered(), 1);
+        let (steps, validation) = place.metrics();
+        check_errors(&steps, dropped);
+        for step in 1..=STEPS {
+            let trained = place.trained(step);
+            assert!(
+                ["t/math", "t/code"].iter().all(|source| trained[*source].len() == QUOTA * GROUP)
+            );
+            let judged = trained.get("t/judge").map_or(&[][..], Vec::as_slice);
+            assert_eq!(judged.len(), if on_error == "zero" { QUOTA * GROUP } else { 0 });
+            let mut failed = judged.iter().filter(|row| row.error.is_some());
+            assert!(failed.clone().count() + 1 >= judged.len(), "but for the first: {judged:?}");
+            assert!(failed.all(|row| row.score == 0.0));
+            let warning = format!("warning: reward, step {}, prompt p", step - 1);
+            let warned = said.lines().filter(|line| line.starts_with(&warning)).collect::<Vec<_>>();
+            assert_eq!(warned.len(), 1, "{said}");
+            let told = format!(
+                "data_source `t/judge`: reward `judge`: failed for now: {}",
+                server.base_url()
+            );
+            assert!(warned[0].contains(&told), "{warned:?}");
+        }
+        // Two prompts are tried, at the temperature of the rollout and greedily.
+        assert_eq!(number(&validation, "val/reward_errors"), 4.0);
+        let judged = validation.get("val-core/t/judge/acc/mean@1").and_then(Value::as_f64);
+        assert_eq!(judged, (on_error == "zero").then_some(0.0), "{validation}");
+    }
+}
+
+#[test]
+fn a_judge_that_dies_ends_the_run_with_one_message_if_it_is_to() {
+    let (place, server) = (Workplace::new(), JudgeServer::start(1));
+    let output = place.train(&server, &["reward.options.judge.on_error=fail"]);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{error}");
+    let [line] = error.lines().collect::<Vec<_>>()[..] else { panic!("{error}") };
+    assert!(line.starts_with("error: reward, step 0, prompt p"), "{line}");
+    let told = format!(
+        ": data_source `t/judge`: reward `judge`: failed for now: {}/chat/completions: ",
+        server.base_url()
+    );
+    assert!(line.contains(&told), "{line}");
+}
