@@ -5,10 +5,11 @@ use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 use tch::{Device, Kind};
 
-use super::super::config::{Aggregation, KlPenalty};
+use super::super::config::Aggregation;
 use super::super::learning_rate::{Decay, LearningRate};
 use super::super::optimizer::flat_gradient;
 use super::*;
+use crate::catalog::Choice;
 use crate::model::{Family, ModelConfig, Rope};
 
 /// Largest difference of the accumulated gradients, relative to their norm. Responses that pull in opposite directions cancel, and the
@@ -48,7 +49,7 @@ fn config(loss_agg_mode: Aggregation) -> TrainerConfig {
         loss_agg_mode,
         loss_scale_factor: 32.0,
         kl_loss_coef: 0.1,
-        kl_loss_type: KlPenalty::K2,
+        kl_loss_type: Choice::of("mse"),
         entropy_coeff: 0.01,
         temperature: 0.8,
         ..TrainerConfig::default()
@@ -86,6 +87,7 @@ impl Response {
             logprobs: &self.logprobs,
             advantages: &self.advantages,
             weight: self.weight,
+            ..Sequence::default()
         }
     }
 }
