@@ -10,7 +10,7 @@ use rollpacker_dataflow::bridge::{Executor, OwnerThread};
 use rollpacker_dataflow::clock::{Clock, WallClock};
 use rollpacker_dataflow::step::PolicyVersion;
 use rollpacker_datasets::{Dataset, FirstRow};
-use rollpacker_operators::advantage::{Advantage, Grpo, Rloo};
+use rollpacker_operators::advantage::Estimator;
 use rollpacker_operators::placement::drift;
 use rollpacker_operators::prompts::PromptRow;
 use rollpacker_operators::report::Observer;
@@ -26,10 +26,13 @@ use rollpacker_stages::rollout::Policy;
 use rollpacker_stages::rollout::lengths::Lengths;
 use rollpacker_stages::rollout::sampling::Sampling;
 use rollpacker_stages::rollout::torch::{TorchEngine, TorchEngineConfig};
+use rollpacker_stages::train::config::TrainerConfig;
+use rollpacker_stages::train::loss::{KlEstimator, PolicyLoss};
 use rollpacker_stages::train::torch::TorchTrainer;
-use rollpacker_stages::train::{Metrics, Trainer};
+use rollpacker_stages::train::{Metrics, Objective, Trainer, ValueModel};
 use tch::Device;
 
+use crate::algorithms::Algorithms;
 use crate::drift::{Monitor, Monitored};
 use crate::pipeline::{Pipeline, PromptSource, Time};
 use crate::prompts::{LeftOut, PromptReader};
@@ -47,7 +50,8 @@ pub struct Session {
     train_data: Dataset,
     val_data: Option<Dataset>,
     left_out: LeftOut,
-    advantage: Rc<dyn Advantage>,
+    advantage: Estimator,
+    objective: Objective,
     rewards: tokio::runtime::Runtime,
     rewards_checked: Cell<bool>,
     monitor: Option<Rc<RefCell<Monitor>>>,
@@ -98,6 +102,20 @@ impl Session {
     /// # Errors
     /// As [`Session::open`].
     pub fn open_with(recipe: Recipe, registry: &Registry) -> anyhow::Result<Self> {
+        Self::open_from(recipe, registry, &Algorithms::default())
+    }
+
+    /// The same, with the estimators and losses of `algorithms` for the names of the recipe.
+    ///
+    /// # Errors
+    /// As [`Session::open`].
+    pub fn open_from(
+        recipe: Recipe,
+        registry: &Registry,
+        algorithms: &Algorithms,
+    ) -> anyhow::Result<Self> {
+        let (advantage, objective) =
+            (algorithms.estimator(&recipe)?, algorithms.objective(&recipe)?);
         let router = rewards(&recipe.raw.reward, registry)?;
         let device = recipe.raw.trainer.device.parse::<DeviceChoice>()?.resolve()?;
         let folder = &recipe.raw.model.path;
@@ -127,7 +145,8 @@ impl Session {
             train_data: Dataset::open(recipe.train_data.clone())?,
             val_data: recipe.val_data.clone().map(Dataset::open).transpose()?,
             left_out: LeftOut::default(),
-            advantage: advantage(&recipe),
+            advantage,
+            objective,
             monitor: monitor(&recipe)?,
             recipe,
             stages,
@@ -146,8 +165,22 @@ impl Session {
 
     /// Estimates advantages with `estimator` instead of the recipe's.
     #[must_use]
-    pub fn with_advantage(self, estimator: impl Advantage + 'static) -> Self {
-        Self { advantage: Rc::new(estimator), ..self }
+    pub fn with_advantage(self, estimator: impl Into<Estimator>) -> Self {
+        Self { advantage: estimator.into(), ..self }
+    }
+
+    /// Optimises `loss` instead of the recipe's policy loss.
+    #[must_use]
+    pub fn with_policy_loss(self, loss: impl PolicyLoss + 'static) -> Self {
+        let objective = Objective { policy_loss: Arc::new(loss), ..self.objective };
+        Self { objective, ..self }
+    }
+
+    /// Estimates the KL divergence of the loss with `estimator` instead of the recipe's.
+    #[must_use]
+    pub fn with_kl_loss(self, estimator: impl KlEstimator + 'static) -> Self {
+        let objective = Objective { kl_loss: Arc::new(estimator), ..self.objective };
+        Self { objective, ..self }
     }
 
     /// Refuses data sources that no reward scores. Of Parquet files it reads that one column, JSONL files it goes over.
@@ -254,6 +287,7 @@ impl Session {
             limit: Box::new(Timeouts::new(LimitOptions::default(), raw.trainer.seed)?),
             scoring: self.recipe.scoring()?,
             advantage: self.advantage.clone(),
+            reward_kl: raw.reward_kl(),
             trainer: trainer.clone(),
             fetch: self.recipe.fetch()?,
             validator: validator.map(|validator| (self.recipe.test_freq, validator.clone())),
@@ -284,10 +318,17 @@ impl Session {
     }
 
     fn trainer(&self) -> anyhow::Result<TrainerThread> {
-        let (path, device) = (self.recipe.raw.model.path.clone(), self.device);
-        let (config, store) = (self.recipe.trainer, self.stages.store.clone());
+        let (raw, device, store) = (&self.recipe.raw, self.device, self.stages.store.clone());
+        let (path, critic) = (raw.model.path.clone(), raw.critic.path.clone());
+        let critic_config = self.advantage.needs_values().then_some(self.recipe.critic);
+        let config = TrainerConfig { critic: critic_config, ..self.recipe.trainer.clone() };
+        let objective = self.objective.clone();
         TrainerThread::spawn(self.stages.clock.clone(), move || {
-            let trainer = TorchTrainer::new(Decoder::load(&path, device)?, config, store)?;
+            let decoder = Decoder::load(&path, device)?;
+            let mut trainer = TorchTrainer::with_objective(decoder, config, store, objective)?;
+            if let Some(folder) = critic {
+                trainer = trainer.with_critic(ValueModel::load(&folder, device)?)?;
+            }
             anyhow::Ok(Box::new(trainer) as Box<dyn Trainer>)
         })
     }
@@ -440,14 +481,6 @@ fn monitor(recipe: &Recipe) -> anyhow::Result<Option<Rc<RefCell<Monitor>>>> {
     let monitor =
         Monitor::open(path, drift::Options::default()).context("key `rollout.profile`")?;
     Ok(Some(Rc::new(RefCell::new(monitor))))
-}
-
-fn advantage(recipe: &Recipe) -> Rc<dyn Advantage> {
-    let algorithm = &recipe.raw.algorithm;
-    match algorithm.adv_estimator.as_str() {
-        "rloo" => Rc::new(Rloo),
-        _ => Rc::new(Grpo { norm_by_std: algorithm.norm_adv_by_std_in_grpo, ..Grpo::default() }),
-    }
 }
 
 fn validate(validator: &ValidatorThread, policy: Policy) -> anyhow::Result<Metrics> {

@@ -68,6 +68,7 @@ impl CatalogError {
 }
 
 /// Refuses an option that is not finite or does not fit.
+#[cfg(feature = "torch")]
 pub(crate) fn within(
     key: &str,
     value: f64,
@@ -237,8 +238,9 @@ mod tests {
         let about = About { aliases: &[("line", "peer")], summary: "a line", source: "Euclid" };
         Catalog::new("curve")
             .described("linear", about, |slope: Slope| {
-                within("slope", slope.slope, |s| s > 0.0, "a number above 0")?;
-                Ok(slope)
+                let fits = slope.slope > 0.0;
+                let wrong = || CatalogError::bound("slope", "a number above 0", slope.slope);
+                fits.then_some(slope).ok_or_else(wrong)
             })
             .with("flat", |_: NoOptions| Ok(Slope { slope: 0.0 }))
     }

@@ -100,7 +100,7 @@ pub fn measure(report: &StepReport) -> Metrics {
         .map(|(name, value)| (name.to_owned(), value)),
     );
     let busy: f64 =
-        ["timing_s/gradient", "timing_s/update"].iter().filter_map(|name| metrics.get(*name)).sum();
+        ["timing_s/inference", "timing_s/gradient", "timing_s/update"].iter().filter_map(|name| metrics.get(*name)).sum();
     metrics.insert("trainer/waiting_ratio".to_owned(), 1.0 - ratio(busy, own_seconds).min(1.0));
     metrics
 }
@@ -149,7 +149,11 @@ fn scores(metrics: &mut Metrics, groups: &[Batch]) {
     let scores =
         || groups.iter().flat_map(|batch| batch.values::<Float64Type>(column::SCORE).values());
     spread(metrics, "critic/score", scores().copied());
-    spread(metrics, "critic/rewards", scores().copied());
+    // Where rewards are other than scores, the operator that made them has told.
+    if !metrics.contains_key("critic/rewards/mean") {
+        spread(metrics, "critic/rewards", scores().copied());
+    }
+    values(metrics, groups);
     let advantages = groups.iter().flat_map(|batch| {
         let advantages = batch.lists::<Float32Type>(column::ADVANTAGES);
         (0..batch.num_rows()).flat_map(move |row| advantages.get(row))
@@ -159,6 +163,34 @@ fn scores(metrics: &mut Metrics, groups: &[Batch]) {
     let without = spreads.iter().filter(|zero| **zero).count();
     metrics.insert("reward/frac_zero_std".to_owned(), ratio(without as f64, spreads.len() as f64));
     components(metrics, groups);
+}
+
+/// What a critic predicted, and how much of the variance of returns that explains.
+fn values(metrics: &mut Metrics, groups: &[Batch]) {
+    let tokens = |name| -> Vec<f64> {
+        let columns = groups.iter().map(|batch| (batch, batch.lists::<Float32Type>(name)));
+        let rows = columns
+            .flat_map(|(batch, column)| (0..batch.num_rows()).flat_map(move |row| column.get(row)));
+        rows.map(|&value| f64::from(value)).collect()
+    };
+    let (values, returns) = (tokens(column::VALUES), tokens(column::RETURNS));
+    if values.is_empty() {
+        return;
+    }
+    let errors: Vec<f64> = returns.iter().zip(&values).map(|(r, v)| r - v).collect();
+    // The small number as in verl: returns may be all the same.
+    let explained = 1.0 - variance(&errors) / (variance(&returns) + 1e-5);
+    metrics.insert("critic/vf_explained_var".to_owned(), explained);
+    spread(metrics, "critic/values", values.into_iter());
+    spread(metrics, "critic/returns", returns.into_iter());
+}
+
+/// Unbiased; 0 for fewer than two numbers.
+fn variance(numbers: &[f64]) -> f64 {
+    let count = numbers.len() as f64;
+    let mean = numbers.iter().sum::<f64>() / count;
+    let squares: f64 = numbers.iter().map(|number| (number - mean).powi(2)).sum();
+    ratio(squares, count - 1.0)
 }
 
 /// For each group, whether all its scores are equal.
