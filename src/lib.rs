@@ -21,6 +21,8 @@ pub mod session;
 pub mod simulate;
 #[cfg(feature = "torch")]
 pub mod telemetry;
+#[cfg(feature = "torch")]
+mod validation;
 
 pub use rollpacker_dataflow as dataflow;
 pub use rollpacker_dataflow::fault::stop_on_panic;

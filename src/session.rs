@@ -17,7 +17,7 @@ use rollpacker_operators::report::Observer;
 use rollpacker_operators::reward::{LimitOptions, Timeouts};
 use rollpacker_operators::schedule::operator::Stop;
 use rollpacker_operators::trainer::TrainerThread;
-use rollpacker_operators::validate::{Outcome, Validator, ValidatorThread};
+use rollpacker_operators::validate::{Validator, ValidatorThread};
 use rollpacker_stages::model::{
     ChatTemplate, Decoder, DeviceChoice, ModelConfig, PromptEncoder, Tokenizer, WeightStore,
 };
@@ -38,6 +38,7 @@ use crate::pipeline::{Pipeline, PromptSource, Time};
 use crate::prompts::{LeftOut, PromptReader};
 use crate::recipe::Recipe;
 use crate::rewards::rewards;
+use crate::validation::{metrics, validate};
 
 /// Rounds that the prompt reader may be ahead of the schedule.
 const ROUNDS_AHEAD: usize = 4;
@@ -481,31 +482,4 @@ fn monitor(recipe: &Recipe) -> anyhow::Result<Option<Rc<RefCell<Monitor>>>> {
     let monitor =
         Monitor::open(path, drift::Options::default()).context("key `rollout.profile`")?;
     Ok(Some(Rc::new(RefCell::new(monitor))))
-}
-
-fn validate(validator: &ValidatorThread, policy: Policy) -> anyhow::Result<Metrics> {
-    let reply = validator.call(|| {}, move |validate| validate(&policy));
-    reply.wait_outcome().map_err(|reason| anyhow!("validation: {reason}"))
-}
-
-fn metrics(sampled: &Outcome, greedy: &Outcome) -> Metrics {
-    let by_source = |kind: &'static str, outcome: &Outcome| {
-        let named = outcome.by_source.iter();
-        named
-            .map(move |(source, score)| (format!("val-core/{source}/{kind}"), *score))
-            .collect::<Vec<_>>()
-    };
-    let mut metrics: Metrics = [
-        ("val/score", sampled.score),
-        ("val/greedy_score", greedy.score),
-        ("val/response_length/mean", sampled.mean_length),
-        ("val/response_length/max", sampled.longest as f64),
-        ("val/greedy_response_length/mean", greedy.mean_length),
-        ("val/reward_errors", (sampled.reward_errors + greedy.reward_errors) as f64),
-    ]
-    .map(|(name, value)| (name.to_owned(), value))
-    .into();
-    metrics.extend(by_source("acc/mean@1", sampled));
-    metrics.extend(by_source("acc/greedy@1", greedy));
-    metrics
 }

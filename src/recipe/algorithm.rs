@@ -86,9 +86,10 @@ impl Raw {
     /// Whether ratios are against the engine's log-probabilities. Unless the recipe says, they are where tokens may be of another policy
     /// than the one that is trained.
     pub(super) fn bypasses(&self) -> Result<bool, RecipeError> {
-        let said = self.algorithm.rollout_correction.bypass_mode;
+        let correction = &self.algorithm.rollout_correction;
         let older = self.algorithm.staleness > 0 || self.build_schedule()?.pauses();
-        Ok(said.unwrap_or(older))
+        // Weights correct for what is older, and against the engine's numbers they are 1.
+        Ok(correction.bypass_mode.unwrap_or(older && correction.rollout_is.is_none()))
     }
 
     pub(super) fn rollout_is(&self) -> Result<Option<RolloutIs>, RecipeError> {
@@ -194,7 +195,7 @@ fn choice(name: &str, options: &Table) -> Choice {
 
 fn threshold(written: &IsThreshold) -> Result<Threshold, RecipeError> {
     let key = "algorithm.rollout_correction.rollout_is_threshold";
-    let expected = "a number above 0, or two as `low_high`, the first at most the second";
+    let expected = "a number, at least 1, or a band as `low_high`";
     let (found, threshold) = match written {
         IsThreshold::Above(most) => (most.to_string(), Some(Threshold::Above(*most))),
         IsThreshold::Band(text) => {
@@ -205,7 +206,8 @@ fn threshold(written: &IsThreshold) -> Result<Threshold, RecipeError> {
         }
     };
     let fits = |threshold: &Threshold| match *threshold {
-        Threshold::Above(most) => most.is_finite() && most > 0.0,
+        // `0.5_2` is a number to TOML.
+        Threshold::Above(most) => most.is_finite() && most >= 1.0,
         Threshold::Outside(low, high) => low > 0.0 && low <= high && high.is_finite(),
     };
     threshold.filter(fits).ok_or_else(|| bound(key, expected, found))

@@ -238,9 +238,8 @@ mod tests {
         let about = About { aliases: &[("line", "peer")], summary: "a line", source: "Euclid" };
         Catalog::new("curve")
             .described("linear", about, |slope: Slope| {
-                let fits = slope.slope > 0.0;
-                let wrong = || CatalogError::bound("slope", "a number above 0", slope.slope);
-                fits.then_some(slope).ok_or_else(wrong)
+                let wrong = CatalogError::bound("slope", "a number above 0", slope.slope);
+                if slope.slope > 0.0 { Ok(slope) } else { Err(wrong) }
             })
             .with("flat", |_: NoOptions| Ok(Slope { slope: 0.0 }))
     }

@@ -9,7 +9,9 @@ use rollpacker_stages::rollout::FinishReason;
 use rollpacker_stages::train::Metrics;
 
 use super::StepReport;
+
 use super::stages::{Instants, Stages, ran};
+use super::values::values;
 use crate::schedule::Reason;
 use crate::schedule::encode::{ADMIT, CLOSE, DEFER, PAUSE_DECISION, REJECT};
 
@@ -163,34 +165,6 @@ fn scores(metrics: &mut Metrics, groups: &[Batch]) {
     let without = spreads.iter().filter(|zero| **zero).count();
     metrics.insert("reward/frac_zero_std".to_owned(), ratio(without as f64, spreads.len() as f64));
     components(metrics, groups);
-}
-
-/// What a critic predicted, and how much of the variance of returns that explains.
-fn values(metrics: &mut Metrics, groups: &[Batch]) {
-    let tokens = |name| -> Vec<f64> {
-        let columns = groups.iter().map(|batch| (batch, batch.lists::<Float32Type>(name)));
-        let rows = columns
-            .flat_map(|(batch, column)| (0..batch.num_rows()).flat_map(move |row| column.get(row)));
-        rows.map(|&value| f64::from(value)).collect()
-    };
-    let (values, returns) = (tokens(column::VALUES), tokens(column::RETURNS));
-    if values.is_empty() {
-        return;
-    }
-    let errors: Vec<f64> = returns.iter().zip(&values).map(|(r, v)| r - v).collect();
-    // The small number as in verl: returns may be all the same.
-    let explained = 1.0 - variance(&errors) / (variance(&returns) + 1e-5);
-    metrics.insert("critic/vf_explained_var".to_owned(), explained);
-    spread(metrics, "critic/values", values.into_iter());
-    spread(metrics, "critic/returns", returns.into_iter());
-}
-
-/// Unbiased; 0 for fewer than two numbers.
-fn variance(numbers: &[f64]) -> f64 {
-    let count = numbers.len() as f64;
-    let mean = numbers.iter().sum::<f64>() / count;
-    let squares: f64 = numbers.iter().map(|number| (number - mean).powi(2)).sum();
-    ratio(squares, count - 1.0)
 }
 
 /// For each group, whether all its scores are equal.
@@ -349,7 +323,7 @@ fn span(responses: &[Batch]) -> Span {
 }
 
 /// Mean, largest and least, under `name/`; nothing for no values.
-fn spread(metrics: &mut Metrics, name: &str, values: impl Iterator<Item = f64>) {
+pub(super) fn spread(metrics: &mut Metrics, name: &str, values: impl Iterator<Item = f64>) {
     let (mut count, mut sum, mut least, mut most) = (0.0, 0.0, f64::INFINITY, f64::NEG_INFINITY);
     for value in values {
         (count, sum, least, most) = (count + 1.0, sum + value, value.min(least), value.max(most));
@@ -362,6 +336,6 @@ fn spread(metrics: &mut Metrics, name: &str, values: impl Iterator<Item = f64>) 
     }
 }
 
-fn ratio(part: f64, whole: f64) -> f64 {
+pub(super) fn ratio(part: f64, whole: f64) -> f64 {
     if whole > 0.0 { part / whole } else { 0.0 }
 }

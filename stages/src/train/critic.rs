@@ -157,4 +157,11 @@ impl Critic {
         let head = [("weight", self.weight.f_detach()?), ("bias", self.bias.f_detach()?)];
         Ok(Tensor::write_safetensors(&head, folder.join(HEAD_FILE))?)
     }
+
+    /// The gradient that an update would apply, `[parameters]`.
+    #[cfg(test)]
+    pub(crate) fn gradient(&self) -> Tensor {
+        let flat = super::optimizer::flat_gradient(&self.parameters);
+        flat.expect("gradients fit") / self.tally.denominator.max(f64::MIN_POSITIVE)
+    }
 }
