@@ -1,5 +1,7 @@
 #![doc = include_str!("../README.md")]
 
+#[cfg(feature = "torch")]
+pub mod algorithms;
 #[doc(hidden)]
 pub mod cli;
 pub mod drift;
@@ -21,6 +23,8 @@ pub mod session;
 pub mod simulate;
 #[cfg(feature = "torch")]
 pub mod telemetry;
+#[cfg(feature = "torch")]
+mod validation;
 
 pub use rollpacker_dataflow as dataflow;
 pub use rollpacker_dataflow::fault::stop_on_panic;
@@ -36,7 +40,10 @@ pub mod prelude {
     pub use rollpacker_dataflow::fault::raise;
     pub use rollpacker_dataflow::step::{PolicyVersion, PromptId, SampleId, Step};
     pub use rollpacker_dataflow::{feedback, runtime, schema};
-    pub use rollpacker_operators::advantage::{Advantage, Grpo, Rloo, Scored};
+    pub use rollpacker_operators::advantage::{
+        Advantage, Estimate, Estimator, Grpo, KlController, Rloo, Scored, TokenAdvantage,
+        Trajectory,
+    };
     pub use rollpacker_operators::overlap::{Fetch, Scoring};
     pub use rollpacker_operators::placement::{Colocated, Place, Separate, Shared};
     pub use rollpacker_operators::report::{Observed, Observer, StepReport, measure, observe};
@@ -47,7 +54,7 @@ pub mod prelude {
     };
     pub use rollpacker_operators::trainer::TrainerThread;
     pub use rollpacker_operators::{
-        AdvantageExt, GradientExt, GroupExt, RewardExt, RolloutExt, ScheduleExt, UpdateExt,
+        AdvantageExt, GradientExt, GroupExt, InferenceExt, RewardExt, RolloutExt, ScheduleExt, UpdateExt,
     };
     pub use rollpacker_stages::reward::{
         Context, Limits, Registry, Reward, RewardError, Router, Sample, Score,
@@ -55,7 +62,7 @@ pub mod prelude {
     pub use rollpacker_stages::rollout::{
         Completion, FinishReason, Placement, Policy, Request, RolloutEngine, RolloutEvent, Waker,
     };
-    pub use rollpacker_stages::train::{Metrics, Sequence, TrainError, Trainer};
+    pub use rollpacker_stages::train::{Inferred, Metrics, Sequence, TrainError, Trainer};
 
     pub use crate::pipeline::{Pipeline, PromptSource, Time};
 }

@@ -13,7 +13,7 @@ use rollpacker_dataflow::step::Step;
 use rollpacker_dataflow::timely::dataflow::Scope;
 use rollpacker_dataflow::timely::dataflow::operators::Concat;
 use rollpacker_dataflow::{feedback, runtime, schema};
-use rollpacker_operators::advantage::Advantage;
+use rollpacker_operators::advantage::{Estimator, KlController};
 use rollpacker_operators::ledger::{Recorded, ledger};
 use rollpacker_operators::overlap::{Fetch, Scoring};
 use rollpacker_operators::placement::Place;
@@ -25,7 +25,8 @@ use rollpacker_operators::schedule::operator::{Prompts, Stop};
 use rollpacker_operators::trainer::TrainerThread;
 use rollpacker_operators::validate::{ValidateExt, ValidatorThread};
 use rollpacker_operators::{
-    AdvantageExt, GradientExt, GroupExt, RewardExt, RolloutExt, ScheduleExt, UpdateExt,
+    AdvantageExt, GradientExt, GroupExt, InferenceExt, RewardExt, RolloutExt, ScheduleExt,
+    UpdateExt,
 };
 use rollpacker_stages::reward::Router;
 use rollpacker_stages::rollout::{Policy, RolloutEngine};
@@ -84,7 +85,9 @@ pub struct Pipeline {
     /// When they are scored.
     pub scoring: Scoring,
     /// How much better a response is than its group.
-    pub advantage: Rc<dyn Advantage>,
+    pub advantage: Estimator,
+    /// The factor of the KL divergence that rewards are lessened by, if they are; the trainer estimates it.
+    pub reward_kl: Option<KlController>,
     /// What learns from groups.
     pub trainer: Rc<TrainerThread>,
     /// When it is given them.
@@ -139,13 +142,18 @@ impl Pipeline {
         }
         let rollouts = scheduled.rollout(self.engine, &policies, clock.clone());
         let (responses, decisions) = (rollouts.responses.clone(), rollouts.decisions.clone());
-        let gradients = rollouts
+        let mut grouped = rollouts
             .scored(self.scoring)
             .reward(self.router, self.limit, self.rewards, clock.clone())
             .group()
-            .advantage(self.advantage)
-            .fetched(self.fetch)
-            .gradient(self.trainer);
+            .fetched(self.fetch);
+        if self.reward_kl.is_some() || self.advantage.needs_values() {
+            grouped = grouped.infer(&self.trainer);
+        }
+        if let Some(controller) = self.reward_kl {
+            grouped = grouped.penalised(controller);
+        }
+        let gradients = grouped.advantage(self.advantage).gradient(self.trainer);
         let groups = gradients.accumulated.clone();
         let updates = match self.validator {
             Some((every, validator)) => gradients.update().validate(every, validator),

@@ -10,14 +10,14 @@ use rollpacker_dataflow::bridge::{Executor, OwnerThread};
 use rollpacker_dataflow::clock::{Clock, WallClock};
 use rollpacker_dataflow::step::PolicyVersion;
 use rollpacker_datasets::{Dataset, FirstRow};
-use rollpacker_operators::advantage::{Advantage, Grpo, Rloo};
+use rollpacker_operators::advantage::Estimator;
 use rollpacker_operators::placement::drift;
 use rollpacker_operators::prompts::PromptRow;
 use rollpacker_operators::report::Observer;
 use rollpacker_operators::reward::Timeouts;
 use rollpacker_operators::schedule::operator::Stop;
 use rollpacker_operators::trainer::TrainerThread;
-use rollpacker_operators::validate::{Outcome, Validator, ValidatorThread};
+use rollpacker_operators::validate::{Validator, ValidatorThread};
 use rollpacker_stages::model::{
     ChatTemplate, Decoder, DeviceChoice, ModelConfig, PromptEncoder, Tokenizer, WeightStore,
 };
@@ -27,16 +27,20 @@ use rollpacker_stages::rollout::guests::Guests;
 use rollpacker_stages::rollout::lengths::Lengths;
 use rollpacker_stages::rollout::sampling::Sampling;
 use rollpacker_stages::rollout::torch::{TorchEngine, TorchEngineConfig};
+use rollpacker_stages::train::config::TrainerConfig;
+use rollpacker_stages::train::loss::{KlEstimator, PolicyLoss};
 use rollpacker_stages::train::torch::TorchTrainer;
-use rollpacker_stages::train::{Metrics, Trainer};
+use rollpacker_stages::train::{Metrics, Objective, Trainer, ValueModel};
 use tch::Device;
 
+use crate::algorithms::Algorithms;
 use crate::drift::{Monitor, Monitored};
 use crate::hosted::Hosted;
 use crate::pipeline::{Pipeline, PromptSource, Time};
 use crate::prompts::{LeftOut, PromptReader};
 use crate::recipe::Recipe;
 use crate::rewards::rewards;
+use crate::validation::{metrics, validate};
 
 /// Rounds that the prompt reader may be ahead of the schedule.
 const ROUNDS_AHEAD: usize = 4;
@@ -49,7 +53,8 @@ pub struct Session {
     train_data: Dataset,
     val_data: Option<Dataset>,
     left_out: LeftOut,
-    advantage: Rc<dyn Advantage>,
+    advantage: Estimator,
+    objective: Objective,
     rewards: tokio::runtime::Runtime,
     rewards_checked: Cell<bool>,
     /// Judges that share the instances of the engine that trains.
@@ -102,6 +107,20 @@ impl Session {
     /// # Errors
     /// As [`Session::open`].
     pub fn open_with(recipe: Recipe, registry: &Registry) -> anyhow::Result<Self> {
+        Self::open_from(recipe, registry, &Algorithms::default())
+    }
+
+    /// The same, with the estimators and losses of `algorithms` for the names of the recipe.
+    ///
+    /// # Errors
+    /// As [`Session::open`].
+    pub fn open_from(
+        recipe: Recipe,
+        registry: &Registry,
+        algorithms: &Algorithms,
+    ) -> anyhow::Result<Self> {
+        let (advantage, objective) =
+            (algorithms.estimator(&recipe)?, algorithms.objective(&recipe)?);
         let router = rewards(&recipe.raw.reward, registry)?;
         let device = recipe.raw.trainer.device.parse::<DeviceChoice>()?.resolve()?;
         let folder = &recipe.raw.model.path;
@@ -131,7 +150,8 @@ impl Session {
             train_data: Dataset::open(recipe.train_data.clone())?,
             val_data: recipe.val_data.clone().map(Dataset::open).transpose()?,
             left_out: LeftOut::default(),
-            advantage: advantage(&recipe),
+            advantage,
+            objective,
             monitor: monitor(&recipe)?,
             recipe,
             stages,
@@ -151,8 +171,22 @@ impl Session {
 
     /// Estimates advantages with `estimator` instead of the recipe's.
     #[must_use]
-    pub fn with_advantage(self, estimator: impl Advantage + 'static) -> Self {
-        Self { advantage: Rc::new(estimator), ..self }
+    pub fn with_advantage(self, estimator: impl Into<Estimator>) -> Self {
+        Self { advantage: estimator.into(), ..self }
+    }
+
+    /// Optimises `loss` instead of the recipe's policy loss.
+    #[must_use]
+    pub fn with_policy_loss(self, loss: impl PolicyLoss + 'static) -> Self {
+        let objective = Objective { policy_loss: Arc::new(loss), ..self.objective };
+        Self { objective, ..self }
+    }
+
+    /// Estimates the KL divergence of the loss with `estimator` instead of the recipe's.
+    #[must_use]
+    pub fn with_kl_loss(self, estimator: impl KlEstimator + 'static) -> Self {
+        let objective = Objective { kl_loss: Arc::new(estimator), ..self.objective };
+        Self { objective, ..self }
     }
 
     /// Refuses data sources that no reward scores. Of Parquet files it reads that one column, JSONL files it goes over.
@@ -262,6 +296,7 @@ impl Session {
             limit: Box::new(Timeouts::new(raw.reward.timeout, raw.trainer.seed)?),
             scoring: self.recipe.scoring()?,
             advantage: self.advantage.clone(),
+            reward_kl: raw.reward_kl(),
             trainer: trainer.clone(),
             fetch: self.recipe.fetch()?,
             validator: validator.map(|validator| (self.recipe.test_freq, validator.clone())),
@@ -292,10 +327,17 @@ impl Session {
     }
 
     fn trainer(&self) -> anyhow::Result<TrainerThread> {
-        let (path, device) = (self.recipe.raw.model.path.clone(), self.device);
-        let (config, store) = (self.recipe.trainer, self.stages.store.clone());
+        let (raw, device, store) = (&self.recipe.raw, self.device, self.stages.store.clone());
+        let (path, critic) = (raw.model.path.clone(), raw.critic.path.clone());
+        let critic_config = self.advantage.needs_values().then_some(self.recipe.critic);
+        let config = TrainerConfig { critic: critic_config, ..self.recipe.trainer.clone() };
+        let objective = self.objective.clone();
         TrainerThread::spawn(self.stages.clock.clone(), move || {
-            let trainer = TorchTrainer::new(Decoder::load(&path, device)?, config, store)?;
+            let decoder = Decoder::load(&path, device)?;
+            let mut trainer = TorchTrainer::with_objective(decoder, config, store, objective)?;
+            if let Some(folder) = critic {
+                trainer = trainer.with_critic(ValueModel::load(&folder, device)?)?;
+            }
             anyhow::Ok(Box::new(trainer) as Box<dyn Trainer>)
         })
     }
@@ -452,39 +494,4 @@ fn monitor(recipe: &Recipe) -> anyhow::Result<Option<Rc<RefCell<Monitor>>>> {
     let monitor =
         Monitor::open(path, drift::Options::default()).context("key `rollout.profile`")?;
     Ok(Some(Rc::new(RefCell::new(monitor))))
-}
-
-fn advantage(recipe: &Recipe) -> Rc<dyn Advantage> {
-    let algorithm = &recipe.raw.algorithm;
-    match algorithm.adv_estimator.as_str() {
-        "rloo" => Rc::new(Rloo),
-        _ => Rc::new(Grpo { norm_by_std: algorithm.norm_adv_by_std_in_grpo, ..Grpo::default() }),
-    }
-}
-
-fn validate(validator: &ValidatorThread, policy: Policy) -> anyhow::Result<Metrics> {
-    let reply = validator.call(|| {}, move |validate| validate(&policy));
-    reply.wait_outcome().map_err(|reason| anyhow!("validation: {reason}"))
-}
-
-fn metrics(sampled: &Outcome, greedy: &Outcome) -> Metrics {
-    let by_source = |kind: &'static str, outcome: &Outcome| {
-        let named = outcome.by_source.iter();
-        named
-            .map(move |(source, score)| (format!("val-core/{source}/{kind}"), *score))
-            .collect::<Vec<_>>()
-    };
-    let mut metrics: Metrics = [
-        ("val/score", sampled.score),
-        ("val/greedy_score", greedy.score),
-        ("val/response_length/mean", sampled.mean_length),
-        ("val/response_length/max", sampled.longest as f64),
-        ("val/greedy_response_length/mean", greedy.mean_length),
-        ("val/reward_errors", (sampled.reward_errors + greedy.reward_errors) as f64),
-    ]
-    .map(|(name, value)| (name.to_owned(), value))
-    .into();
-    metrics.extend(by_source("acc/mean@1", sampled));
-    metrics.extend(by_source("acc/greedy@1", greedy));
-    metrics
 }

@@ -94,6 +94,14 @@ pub mod column {
     pub const WEIGHT: &str = "weight";
     /// `List<Float32>`: the advantage of each token.
     pub const ADVANTAGES: &str = "advantages";
+    /// `List<Float32>`: what a critic should have predicted at each token; empty without a critic.
+    pub const RETURNS: &str = "returns";
+    /// `List<Float32>`: what the critic predicted at each token before the update; empty without a critic.
+    pub const VALUES: &str = "values";
+    /// `List<Float32>`, nats: log-probability of each token under the reference; empty where nothing computed it ahead of the gradient.
+    pub const REF_LOGPROBS: &str = "ref_logprobs_nats";
+    /// `List<Float32>`, nats: estimate of the KL divergence from the reference at each token; empty where rewards are not lessened by it.
+    pub const REWARD_KL: &str = "reward_kl_nats";
     /// `Utf8`: where the weights are, in the words of the trainer that published them.
     pub const LOCATION: &str = "location";
     /// `UInt64`: a digest of the weights.
@@ -180,14 +188,20 @@ pub static RESPONSES: LazyLock<SchemaRef> = LazyLock::new(|| schema(response_fie
 pub static SCORED: LazyLock<SchemaRef> =
     LazyLock::new(|| schema(response_fields().into_iter().chain(score_fields())));
 
-/// Complete groups: [`SCORED`] with the advantages. The rows of one prompt are neighbours, in the order of their samples, and never
+/// Scored responses of complete groups with what the trainer's models say of them, before their advantages are estimated.
+pub static INFERRED: LazyLock<SchemaRef> = LazyLock::new(|| {
+    schema(response_fields().into_iter().chain(score_fields()).chain(inferred_fields()))
+});
+
+/// Complete groups: [`INFERRED`] with the advantages. The rows of one prompt are neighbours, in the order of their samples, and never
 /// split over two batches.
 pub static GROUPS: LazyLock<SchemaRef> = LazyLock::new(|| {
     schema(
         response_fields()
             .into_iter()
             .chain(score_fields())
-            .chain([tokens(ADVANTAGES, DataType::Float32)]),
+            .chain(inferred_fields())
+            .chain([ADVANTAGES, RETURNS].map(|name| tokens(name, DataType::Float32))),
     )
 });
 
@@ -282,6 +296,7 @@ pub fn all() -> [(&'static str, SchemaRef); 13] {
         ("requests", REQUESTS.clone()),
         ("responses", RESPONSES.clone()),
         ("scored", SCORED.clone()),
+        ("inferred", INFERRED.clone()),
         ("groups", GROUPS.clone()),
         ("policies", POLICIES.clone()),
         ("decisions", DECISIONS.clone()),
@@ -331,6 +346,10 @@ fn score_fields() -> [Field; 8] {
         required(SCORED_AT, DataType::UInt64),
         required(WEIGHT, DataType::Float32),
     ]
+}
+
+fn inferred_fields() -> [Field; 3] {
+    [REWARD_KL, REF_LOGPROBS, VALUES].map(|name| tokens(name, DataType::Float32))
 }
 
 fn schema(fields: impl IntoIterator<Item = Field>) -> SchemaRef {

@@ -12,6 +12,7 @@ use rollpacker_dataflow::step::{PromptId, Step};
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::{Capability, Concat};
 
+use crate::advantage::KlController;
 use crate::group_reward::score_groups;
 use crate::overlap::Fetch;
 use crate::reward::{Scored, Tallies};
@@ -20,7 +21,7 @@ use crate::schedule::encode::ADMIT;
 
 /// Complete groups, and what formed their rounds.
 pub struct Groups<'scope> {
-    /// Batches of [`schema::SCORED`], each a whole number of groups: the rows of a prompt are neighbours, in the order of samples.
+    /// Batches of [`schema::SCORED`] or, once inferred, of [`schema::INFERRED`], each a whole number of groups: the rows of a prompt are neighbours, in the order of samples.
     pub groups: BatchStream<'scope>,
     /// Batches of [`schema::DECISIONS`].
     pub decisions: BatchStream<'scope>,
@@ -33,6 +34,9 @@ pub struct Groups<'scope> {
     /// Batches of [`schema::ERRORS`] that end nothing, so far.
     pub warnings: BatchStream<'scope>,
     pub(crate) fetch: Fetch,
+    /// Whether batches are those of [`schema::INFERRED`].
+    pub(crate) inferred: bool,
+    pub(crate) reward_kl: Option<KlController>,
 }
 
 impl Groups<'_> {
@@ -40,6 +44,13 @@ impl Groups<'_> {
     #[must_use]
     pub fn fetched(self, fetch: Fetch) -> Self {
         Self { fetch, ..self }
+    }
+
+    /// Lessens rewards by a KL divergence from the reference, times the factor of `controller`; of groups that went through
+    /// [`infer`](crate::InferenceExt::infer).
+    #[must_use]
+    pub fn penalised(self, controller: KlController) -> Self {
+        Self { reward_kl: Some(controller), ..self }
     }
 }
 
@@ -65,7 +76,17 @@ impl<'scope> GroupExt<'scope> for Scored<'scope> {
         };
         let metrics = metrics.concat(scoring.tallies.report(groups.clone(), decisions.clone()));
         let fetch = Fetch::default();
-        Groups { groups, decisions, placements, metrics, errors, warnings, fetch }
+        Groups {
+            groups,
+            decisions,
+            placements,
+            metrics,
+            errors,
+            warnings,
+            fetch,
+            inferred: false,
+            reward_kl: None,
+        }
     }
 }
 

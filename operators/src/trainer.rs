@@ -1,5 +1,6 @@
 //! A trainer on a thread of its own.
 
+use std::cell::{Cell, RefCell};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -10,16 +11,21 @@ use rollpacker_dataflow::clock::{Clock, Nanos, VirtualClock};
 use rollpacker_dataflow::schema::column;
 use rollpacker_dataflow::step::Step;
 use rollpacker_stages::rollout::Policy;
-use rollpacker_stages::train::{Metrics, Sequence, TrainError, Trainer};
+use rollpacker_stages::train::{Inferred, Metrics, Sequence, TrainError, Trainer};
 
 /// Whoever owns a trainer: a thread, or nobody, in virtual time. Gradient and update share it: what they ask is done in order.
 pub struct TrainerThread {
     owner: Owner<Timed>,
+    /// The step whose update comes next, as far as this worker has heard.
+    next: Cell<Step>,
+    /// Whoever waits for it.
+    listeners: RefCell<Vec<Box<dyn Fn()>>>,
 }
 
 struct Timed {
     trainer: Box<dyn Trainer>,
     clock: Arc<dyn Clock>,
+    inferring: Nanos,
     accumulating: Nanos,
     published: Option<Policy>,
     /// The step whose update comes next.
@@ -40,14 +46,34 @@ impl TrainerThread {
         make: impl FnOnce() -> Result<Box<dyn Trainer>, E> + Send + 'static,
     ) -> Result<Self, E> {
         let owner = OwnerThread::spawn("trainer", move || Ok(Timed::new(make()?, clock)))?;
-        Ok(Self { owner: Owner::Thread(owner) })
+        Ok(Self::new(Owner::Thread(owner)))
     }
 
     /// A trainer whose work takes the virtual time that it [spends](VirtualClock::spend).
     #[must_use]
     pub fn in_virtual_time(clock: VirtualClock, trainer: Box<dyn Trainer>) -> Self {
         let timed = Timed::new(trainer, Arc::new(clock.clone()));
-        Self { owner: Owner::in_virtual_time(clock, timed) }
+        Self::new(Owner::in_virtual_time(clock, timed))
+    }
+
+    fn new(owner: Owner<Timed>) -> Self {
+        Self { owner, next: Cell::new(Step(0)), listeners: RefCell::default() }
+    }
+
+    /// The step whose update comes next.
+    pub(crate) fn next(&self) -> Step {
+        self.next.get()
+    }
+
+    /// Calls `wake` after every update.
+    pub(crate) fn on_update(&self, wake: impl Fn() + 'static) {
+        self.listeners.borrow_mut().push(Box::new(wake));
+    }
+
+    /// The update of `step` is done.
+    pub(crate) fn updated(&self, step: Step) {
+        self.next.set(step.next());
+        self.listeners.borrow().iter().for_each(|wake| wake());
     }
 
     /// Computes on `devices` devices from the next call on.
@@ -78,6 +104,16 @@ impl TrainerThread {
     /// What the trainer says, or that its thread panicked.
     pub fn save(&self, folder: PathBuf) -> Result<(), String> {
         self.ask(move |timed| timed.trainer.save(&folder))
+    }
+
+    pub(crate) fn infer(
+        &self,
+        step: Step,
+        groups: Batch,
+        wake: impl Fn() + Send + Sync + 'static,
+    ) -> Reply<Result<Vec<Inferred>, String>> {
+        self.owner
+            .call(wake, move |timed| timed.infer(step, &groups).map_err(|error| error.to_string()))
     }
 
     pub(crate) fn accumulate(
@@ -119,6 +155,7 @@ impl Timed {
         Self {
             trainer,
             clock,
+            inferring: Nanos::default(),
             accumulating: Nanos::default(),
             published: None,
             next: Step(0),
@@ -139,6 +176,19 @@ impl Timed {
             let outcome = self.accumulate(step, &groups);
             self.failed = self.failed.take().or(outcome.err());
         }
+    }
+
+    fn infer(&mut self, step: Step, groups: &Batch) -> Result<Vec<Inferred>, TrainError> {
+        self.failed.take().map_or(Ok(()), Err)?;
+        let begun = self.clock.now();
+        let inferred = self.trainer.infer(step, &scored_sequences(groups))?;
+        self.inferring.0 += self.clock.now().since(begun).0;
+        assert_eq!(
+            inferred.len(),
+            groups.num_rows(),
+            "invariant: a trainer infers something of each response"
+        );
+        Ok(inferred)
     }
 
     fn accumulate(&mut self, step: Step, groups: &Batch) -> Result<(), TrainError> {
@@ -162,6 +212,10 @@ impl Timed {
         let (policy, mut metrics) = self.trainer.update(step)?;
         self.next = step.next();
         self.published = Some(policy.clone());
+        let inferring = std::mem::take(&mut self.inferring).as_secs_f64();
+        if inferring > 0.0 {
+            metrics.insert("timing_s/inference".to_owned(), inferring);
+        }
         metrics.insert(
             "timing_s/gradient".to_owned(),
             std::mem::take(&mut self.accumulating).as_secs_f64(),
@@ -174,11 +228,27 @@ impl Timed {
 /// The responses of a batch of [`GROUPS`](rollpacker_dataflow::schema::GROUPS), for a trainer.
 #[must_use]
 pub fn sequences(groups: &Batch) -> Vec<Sequence<'_>> {
+    let [advantages, ref_logprobs, values, returns] =
+        [column::ADVANTAGES, column::REF_LOGPROBS, column::VALUES, column::RETURNS]
+            .map(|name| groups.lists::<Float32Type>(name));
+    let scored = scored_sequences(groups).into_iter().enumerate();
+    scored
+        .map(|(row, sequence)| Sequence {
+            advantages: advantages.get(row),
+            ref_logprobs: ref_logprobs.get(row),
+            values: values.get(row),
+            returns: returns.get(row),
+            ..sequence
+        })
+        .collect()
+}
+
+/// The same of a batch of [`SCORED`](rollpacker_dataflow::schema::SCORED), without what follows from its advantages.
+fn scored_sequences(groups: &Batch) -> Vec<Sequence<'_>> {
     let prompts = groups.lists::<Int32Type>(column::PROMPT_IDS);
     let tokens = groups.values::<UInt32Type>(column::RESPONSE_LENGTH);
     let responses = groups.lists::<Int32Type>(column::RESPONSE_IDS);
     let logprobs = groups.lists::<Float32Type>(column::LOGPROBS);
-    let advantages = groups.lists::<Float32Type>(column::ADVANTAGES);
     let weights = groups.values::<Float32Type>(column::WEIGHT);
     (0..groups.num_rows())
         .map(|row| Sequence {
@@ -186,8 +256,8 @@ pub fn sequences(groups: &Batch) -> Vec<Sequence<'_>> {
             response_length: tokens.value(row),
             response_ids: responses.get(row),
             logprobs: logprobs.get(row),
-            advantages: advantages.get(row),
             weight: weights.value(row),
+            ..Sequence::default()
         })
         .collect()
 }

@@ -84,6 +84,7 @@ impl<'scope> UpdateExt<'scope> for Gradients<'scope> {
                 if let Some((done, outcome)) = take_reply(&mut running) {
                     match outcome {
                         Ok((policy, measured)) => {
+                            trainer.updated(*done.capabilities[0].time());
                             metrics.give(&done.capabilities[1], metrics_batch(&measured));
                             policies.give(&done.capabilities[0], policy_batch(&policy));
                         }

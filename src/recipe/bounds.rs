@@ -3,7 +3,7 @@
 use rollpacker_operators::reward::{LimitOptions, Timeout};
 
 use super::error::{RecipeError, at_least, bound, one_of, within};
-use super::raw::{Actor, Raw};
+use super::raw::{Actor, Algorithm, KlCtrl, Raw};
 
 impl Raw {
     /// The first setting out of its bounds is an error; the schedule checks its own.
@@ -30,40 +30,23 @@ impl Raw {
         at_least("rollout.kv_cache_tokens", rollout.kv_cache_tokens, longest)?;
         at_least("reward.num_workers", self.reward.num_workers, 1)?;
         check_limits(&self.reward.timeout)?;
-        one_of("algorithm.adv_estimator", &self.algorithm.adv_estimator, &["grpo", "rloo"])?;
+        self.check_algorithm()?;
         within("actor.lr", actor.lr, |lr| lr > 0.0, "a finite number above 0")?;
         for (key, value) in [
             ("actor.weight_decay", actor.weight_decay),
-            ("actor.clip_ratio_high", actor.clip_ratio_high),
             ("actor.kl_loss_coef", actor.kl_loss_coef),
             ("actor.entropy_coeff", actor.entropy_coeff),
+            ("critic.weight_decay", self.critic.weight_decay),
             ("sft.weight_decay", sft.weight_decay),
         ] {
             within(key, value, |value| value >= 0.0, "a finite number, at least 0")?;
         }
-        within(
-            "actor.clip_ratio_low",
-            actor.clip_ratio_low,
-            |low| (0.0..=1.0).contains(&low),
-            "in [0, 1]",
-        )?;
-        within("actor.clip_ratio_c", actor.clip_ratio_c, |c| c > 1.0, "a finite number above 1")?;
-        within(
-            "actor.betas",
-            actor.betas.0.min(actor.betas.1),
-            |beta| beta >= 0.0,
-            "two numbers in [0, 1)",
-        )?;
-        within(
-            "actor.betas",
-            actor.betas.0.max(actor.betas.1),
-            |beta| beta < 1.0,
-            "two numbers in [0, 1)",
-        )?;
-        within("actor.eps", actor.eps, |eps| eps > 0.0, "a finite number above 0")?;
-        if actor.grad_clip.is_nan() || actor.grad_clip <= 0.0 {
-            return Err(bound("actor.grad_clip", "a number above 0, or inf", actor.grad_clip));
-        }
+        check_optimizer("actor", actor.betas, actor.eps, actor.grad_clip)?;
+        let critic = &self.critic;
+        check_optimizer("critic", critic.betas, critic.eps, critic.grad_clip)?;
+        within("critic.lr", critic.lr, |lr| lr > 0.0, "a finite number above 0")?;
+        let clip = critic.cliprange_value;
+        within("critic.cliprange_value", clip, |clip| clip > 0.0, "a finite number above 0")?;
         within(
             "actor.loss_scale_factor",
             actor.loss_scale_factor.unwrap_or(1.0),
@@ -88,6 +71,37 @@ impl Raw {
         at_least("sft.threads", sft.threads, 1)?;
         within("sft.lr", sft.lr, |lr| lr > 0.0, "a finite number above 0")?;
         self.check_model_made_from_scratch()
+    }
+
+    fn check_algorithm(&self) -> Result<(), RecipeError> {
+        let algorithm = &self.algorithm;
+        let control = &algorithm.kl_ctrl;
+        one_of("algorithm.kl_ctrl.type", &control.r#type, &["fixed", "adaptive"])?;
+        within(
+            "algorithm.kl_ctrl.kl_coef",
+            control.kl_coef,
+            |coef| coef >= 0.0,
+            "a finite number, at least 0",
+        )?;
+        for (key, value) in [
+            ("algorithm.kl_ctrl.horizon", control.horizon),
+            ("algorithm.kl_ctrl.target_kl", control.target_kl),
+        ] {
+            within(key, value, |value| value > 0.0, "a finite number above 0")?;
+        }
+        let initial = KlCtrl::default();
+        let aims = (control.horizon, control.target_kl) != (initial.horizon, initial.target_kl);
+        if control.r#type == "fixed" && aims {
+            let expected = "`adaptive` beside a horizon or a target";
+            return Err(bound("algorithm.kl_ctrl.type", expected, "`fixed`"));
+        }
+        let kl = (&algorithm.kl_penalty, control);
+        let unused = Algorithm::default();
+        if !algorithm.use_kl_in_reward && kl != (&unused.kl_penalty, &unused.kl_ctrl) {
+            let expected = "true beside algorithm.kl_penalty or algorithm.kl_ctrl";
+            return Err(bound("algorithm.use_kl_in_reward", expected, false));
+        }
+        self.rollout_is().map(|_| ())
     }
 
     fn check_model_made_from_scratch(&self) -> Result<(), RecipeError> {
@@ -134,4 +148,23 @@ fn check_limits(limits: &LimitOptions) -> Result<(), RecipeError> {
         }
         None => Ok(()),
     }
+}
+
+/// Refuses what Adam cannot do with.
+fn check_optimizer(
+    section: &str,
+    betas: (f64, f64),
+    eps: f64,
+    grad_clip: f64,
+) -> Result<(), RecipeError> {
+    let key = |key: &str| format!("{section}.{key}");
+    for beta in [betas.0, betas.1] {
+        let fits = |beta: f64| (0.0..1.0).contains(&beta);
+        within(key("betas"), beta, fits, "two numbers in [0, 1)")?;
+    }
+    within(key("eps"), eps, |eps| eps > 0.0, "a finite number above 0")?;
+    if grad_clip.is_nan() || grad_clip <= 0.0 {
+        return Err(bound(key("grad_clip"), "a number above 0, or inf", grad_clip));
+    }
+    Ok(())
 }

@@ -3,19 +3,25 @@
 pub(crate) use rollpacker_stages::fields::fields;
 use toml::{Table, Value};
 
+use super::aliases::Alias;
 use super::error::{RecipeError, nearest};
 
 /// Something that is written in TOML sections.
 pub(crate) trait Sections: serde::de::DeserializeOwned {
     /// Keys of the section of this dotted name, "" for the file itself; none where the section is no struct.
     fn keys(section: &str) -> Option<&'static [&'static str]>;
+
+    /// Keys that are understood as others.
+    fn aliases() -> &'static [Alias] {
+        &[]
+    }
 }
 
 /// Refuses the first key that `T`, or the section it stands in, does not have.
 pub(super) fn check<T: Sections>(table: &Table) -> Result<(), RecipeError> {
     for (key, value) in table {
         if T::keys(key).is_some() && !value.is_table() {
-            known(key, T::keys("").unwrap_or_default(), "")?;
+            known::<T>(key, T::keys("").unwrap_or_default(), "")?;
             let reason = format!("expected a section, found {}", value.type_str());
             return Err(RecipeError::Type { key: key.clone(), reason });
         }
@@ -25,20 +31,29 @@ pub(super) fn check<T: Sections>(table: &Table) -> Result<(), RecipeError> {
 
 fn check_section<T: Sections>(table: &Table, section: &str) -> Result<(), RecipeError> {
     let Some(keys) = T::keys(section) else { return Ok(()) };
-    let prefix = if section.is_empty() { String::new() } else { format!("{section}.") };
     for (key, value) in table {
-        known(key, keys, &prefix)?;
+        known::<T>(key, keys, section)?;
         if let Value::Table(inner) = value {
-            check_section::<T>(inner, &format!("{prefix}{key}"))?;
+            check_section::<T>(inner, &path(section, key))?;
         }
     }
     Ok(())
 }
 
-fn known(key: &str, keys: &'static [&'static str], prefix: &str) -> Result<(), RecipeError> {
+fn known<T: Sections>(
+    key: &str,
+    keys: &'static [&'static str],
+    section: &str,
+) -> Result<(), RecipeError> {
     if keys.contains(&key) {
         return Ok(());
     }
-    let nearest = nearest(key, keys.iter().copied()).map(|near| format!("{prefix}{near}"));
-    Err(RecipeError::UnknownKey { key: format!("{prefix}{key}"), nearest })
+    let aliases = T::aliases().iter().filter(|alias| alias.section == section);
+    let candidates = keys.iter().copied().chain(aliases.map(|alias| alias.theirs));
+    let nearest = nearest(key, candidates).map(|near| path(section, near));
+    Err(RecipeError::UnknownKey { key: path(section, key), nearest })
+}
+
+fn path(section: &str, key: &str) -> String {
+    if section.is_empty() { key.to_owned() } else { format!("{section}.{key}") }
 }

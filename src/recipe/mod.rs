@@ -2,6 +2,8 @@
 //!
 //! Two phases: [`Raw`] is what was typed, [`Recipe`] what was meant, every bound checked. Nothing after this looks at text again.
 
+pub(crate) mod algorithm;
+pub mod aliases;
 mod bounds;
 pub(crate) mod error;
 pub(crate) mod keys;
@@ -14,8 +16,8 @@ use std::path::Path;
 use rollpacker_datasets::{Columns, DatasetConfig};
 use rollpacker_operators::overlap::{Fetch, Scoring};
 use rollpacker_operators::schedule::Builtin;
-use rollpacker_stages::train::config::{OptimizerConfig, PolicyLoss, TrainerConfig};
-use rollpacker_stages::train::learning_rate::{Decay, LearningRate};
+use rollpacker_stages::train::config::{CriticConfig, TrainerConfig};
+use rollpacker_stages::train::learning_rate::Decay;
 use toml::{Table, Value};
 
 pub use error::RecipeError;
@@ -31,8 +33,10 @@ pub struct Recipe {
     pub train_data: DatasetConfig,
     /// Prompts to validate on.
     pub val_data: Option<DatasetConfig>,
-    /// The trainer's options.
+    /// The trainer's options; the critic is left to whoever knows whether advantages need one.
     pub trainer: TrainerConfig,
+    /// The critic's, if advantages need one.
+    pub critic: CriticConfig,
     /// Steps between two validations; 0 for none.
     pub test_freq: u64,
 }
@@ -60,13 +64,24 @@ impl Raw {
             ),
             val_data: (!self.data.val_files.is_empty())
                 .then(|| self.dataset(&self.data.val_files, self.data.val_max_samples, false)),
-            trainer: self.trainer_config()?,
+            trainer: self.trainer_config(self.bypasses()?)?,
+            critic: self.critic_config(),
             test_freq: u64::try_from(self.trainer.test_freq).unwrap_or(0),
             raw: self,
         };
         schedule::check_scoring(&recipe.schedule()?, recipe.scoring()?)?;
         recipe.fetch()?;
         Ok(recipe)
+    }
+
+    fn build_schedule(&self) -> Result<Builtin, RecipeError> {
+        self.schedule.build(schedule::Size {
+            prompts: self.data.train_batch_size,
+            responses: self.rollout.n,
+            // What one round trains on, all at once.
+            slots: (self.data.train_batch_size as u64).saturating_mul(self.rollout.n.into()),
+            total_steps: self.trainer.total_training_steps,
+        })
     }
 
     /// Seed of the order of prompts.
@@ -98,39 +113,7 @@ impl Raw {
         }
     }
 
-    fn trainer_config(&self) -> Result<TrainerConfig, RecipeError> {
-        let actor = &self.actor;
-        Ok(TrainerConfig {
-            optimizer: OptimizerConfig {
-                learning_rate: LearningRate {
-                    peak: actor.lr,
-                    warmup_steps: actor.lr_warmup_steps,
-                    decay: self.decay()?,
-                },
-                betas: actor.betas,
-                eps: actor.eps,
-                weight_decay: actor.weight_decay,
-                grad_clip: actor.grad_clip,
-            },
-            policy_loss: PolicyLoss::Vanilla {
-                clip_ratio_low: actor.clip_ratio_low,
-                clip_ratio_high: actor.clip_ratio_high,
-                clip_ratio_c: actor.clip_ratio_c,
-            },
-            loss_agg_mode: actor.loss_agg_mode,
-            loss_scale_factor: actor
-                .loss_scale_factor
-                .unwrap_or(f64::from(self.data.max_response_length)),
-            kl_loss_coef: if actor.use_kl_loss { actor.kl_loss_coef } else { 0.0 },
-            kl_loss_type: actor.kl_loss_type,
-            entropy_coeff: actor.entropy_coeff,
-            temperature: self.rollout.temperature,
-            micro_batch_tokens: actor.ppo_max_token_len,
-            threads: actor.threads,
-        })
-    }
-
-    fn decay(&self) -> Result<Decay, RecipeError> {
+    pub(super) fn decay(&self) -> Result<Decay, RecipeError> {
         let key = "actor.lr_scheduler_type";
         one_of(key, &self.actor.lr_scheduler_type, &["constant", "linear", "cosine"])?;
         if self.actor.lr_scheduler_type == "constant" {
@@ -163,14 +146,7 @@ impl Recipe {
     /// # Errors
     /// If its options are out of bounds.
     pub fn schedule(&self) -> Result<Builtin, RecipeError> {
-        self.raw.schedule.build(schedule::Size {
-            prompts: self.raw.data.train_batch_size,
-            responses: self.raw.rollout.n,
-            // What one round trains on, all at once.
-            slots: (self.raw.data.train_batch_size as u64)
-                .saturating_mul(self.raw.rollout.n.into()),
-            total_steps: self.raw.trainer.total_training_steps,
-        })
+        self.raw.build_schedule()
     }
 
     /// When responses are scored.
@@ -224,7 +200,8 @@ pub(crate) fn read_table(path: &Path, overrides: &[String]) -> Result<Table, Rec
 }
 
 /// What is written in a table, every key known and of its type.
-pub(crate) fn from_table<T: keys::Sections>(table: Table) -> Result<T, RecipeError> {
+pub(crate) fn from_table<T: keys::Sections>(mut table: Table) -> Result<T, RecipeError> {
+    aliases::rename(&mut table, T::aliases())?;
     keys::check::<T>(&table)?;
     serde_path_to_error::deserialize(Value::Table(table)).map_err(|error| RecipeError::Type {
         key: error.path().to_string(),
@@ -355,6 +332,18 @@ mod tests {
             &["actor.lr_scheduler_type=cosine"],
             expect![
                 "key `actor.lr_scheduler_type`: expected `constant`, unless trainer.total_training_steps says where the rate ends, found cosine"
+            ],
+        );
+        check_error(
+            "[actor]\nbeta = 0.1\nkl_loss_coef = 0.2",
+            &[],
+            expect!["key `actor.kl_loss_coef`: written twice, also as `actor.beta`"],
+        );
+        check_error(
+            "",
+            &["algorithm.rollout_correction.rollout_is=tokens"],
+            expect![
+                "key `algorithm.rollout_correction.rollout_is`: expected one of token, sequence (did you mean `token`?), found `tokens`"
             ],
         );
         check_error(

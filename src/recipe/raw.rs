@@ -8,10 +8,11 @@ use std::path::PathBuf;
 use rollpacker_operators::overlap::Scoring;
 use rollpacker_operators::reward::LimitOptions;
 use rollpacker_stages::reward::OnError;
-use rollpacker_stages::train::config::{Aggregation, KlPenalty};
+use rollpacker_stages::train::config::Aggregation;
 use serde::{Deserialize, Serialize};
 use toml::Table;
 
+use super::aliases::{ALIASES, Alias};
 use super::keys::{Sections, fields};
 use super::schedule;
 
@@ -52,6 +53,8 @@ section! {
         algorithm: Algorithm = Algorithm::default(),
         /// Loss and optimizer.
         actor: Actor = Actor::default(),
+        /// The model of values.
+        critic: Critic = Critic::default(),
         /// How long to train, and what to write.
         trainer: Trainer = Trainer::default(),
         /// The supervised warm start.
@@ -69,7 +72,6 @@ section! {
         #[serde(deserialize_with = "one_or_many")]
         val_files: Vec<String> = Vec::new(),
         /// Prompts of a step: P0.
-        #[serde(alias = "rollout_batch_size")]
         train_batch_size: usize = 16,
         /// Use only so many rows; -1 for all.
         train_max_samples: i64 = -1,
@@ -82,15 +84,12 @@ section! {
         /// Longest prompt in tokens; longer ones are left out, and counted.
         max_prompt_length: usize = 512,
         /// Longest response in tokens.
-        #[serde(alias = "max_completion_length", alias = "response_length", alias = "max_new_tokens")]
         max_response_length: u32 = 512,
         /// Column of the prompt.
-        #[serde(alias = "input_key")]
         prompt_key: Option<String> = None,
         /// Column that says where a prompt comes from.
         reward_fn_key: Option<String> = None,
         /// Column of the reference answer.
-        #[serde(alias = "label_key")]
         ground_truth_key: Option<String> = None,
         /// Column of the kind of task, by which quotas go.
         domain_key: Option<String> = None,
@@ -111,7 +110,6 @@ section! {
     /// `[rollout]`
     Rollout {
         /// Responses of a group: R0.
-        #[serde(alias = "num_generations", alias = "n_samples_per_prompt", alias = "group_size")]
         n: u32 = 8,
         /// Divides the logits.
         temperature: f64 = 1.0,
@@ -195,22 +193,70 @@ impl std::fmt::Display for Routed {
 section! {
     /// `[algorithm]`
     Algorithm {
-        /// `grpo` or `rloo`.
-        #[serde(alias = "advantage_estimator")]
+        /// An estimator of advantages, by a name of [`advantages`](rollpacker_operators::advantage::advantages) or of one's own.
         adv_estimator: String = "grpo".to_owned(),
-        /// Whether GRPO divides by the deviation of the group; without it is Dr.GRPO.
-        norm_adv_by_std_in_grpo: bool = true,
+        /// Whether GRPO divides by the deviation of the group; left out, it does. Without it is Dr. GRPO.
+        norm_adv_by_std_in_grpo: Option<bool> = None,
+        /// Discount of a token; left out, 1.
+        gamma: Option<f64> = None,
+        /// Decay of a critic's later errors; left out, 1.
+        lam: Option<f64> = None,
+        /// Further options of the estimator.
+        adv_options: Table = Table::new(),
+        /// Whether rewards are lessened by the KL divergence from the initial weights.
+        use_kl_in_reward: bool = false,
+        /// Estimator of that divergence, by a name of `kl_estimators`.
+        kl_penalty: String = "kl".to_owned(),
+        /// Its factor.
+        kl_ctrl: KlCtrl = KlCtrl::default(),
+        /// What is done about the difference between the engine's policy and the trainer's.
+        rollout_correction: RolloutCorrection = RolloutCorrection::default(),
         /// Steps that the sampling policy may lag behind: 0 is on-policy.
-        #[serde(alias = "max_staleness", alias = "max_off_policy_steps")]
         staleness: u64 = 0,
     }
+}
+
+section! {
+    /// `[algorithm.kl_ctrl]`
+    KlCtrl {
+        /// `fixed` or `adaptive`.
+        r#type: String = "fixed".to_owned(),
+        /// The factor, or where it begins.
+        kl_coef: f64 = 0.001,
+        /// Responses over which an adaptive factor follows.
+        horizon: f64 = 10_000.0,
+        /// Divergence that an adaptive factor aims at, nats a token.
+        target_kl: f64 = 0.1,
+    }
+}
+
+section! {
+    /// `[algorithm.rollout_correction]`
+    RolloutCorrection {
+        /// Weights for the difference of log-probabilities between engine and trainer: of a `token` or a `sequence`; left out, none.
+        rollout_is: Option<String> = None,
+        /// They count up to this number, or, as text `low_high`, only within this band.
+        rollout_is_threshold: IsThreshold = IsThreshold::Above(2.0),
+        /// Whether ratios are against the engine's log-probabilities instead of the trainer's; left out, where the sampling policy can be
+        /// another than the trained one.
+        bypass_mode: Option<bool> = None,
+    }
+}
+
+/// Where importance weights are cut off.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged, expecting = "a number, or a text `low_high`")]
+pub enum IsThreshold {
+    /// Above this.
+    Above(f64),
+    /// Out of this band.
+    Band(String),
 }
 
 section! {
     /// `[actor]`
     Actor {
         /// Highest learning rate.
-        #[serde(alias = "learning_rate")]
         lr: f64 = 1e-6,
         /// Updates over which the rate rises.
         lr_warmup_steps: u64 = 0,
@@ -223,28 +269,33 @@ section! {
         /// Added to the root of the second moment.
         eps: f64 = 1e-8,
         /// Longest gradient.
-        #[serde(alias = "max_grad_norm")]
         grad_clip: f64 = 1.0,
-        /// The ratio counts down to 1 less this.
-        #[serde(alias = "epsilon", alias = "eps_clip")]
-        clip_ratio_low: f64 = 0.2,
-        /// The ratio counts up to 1 plus this.
-        #[serde(alias = "epsilon_high", alias = "eps_clip_high")]
-        clip_ratio_high: f64 = 0.2,
-        /// Second clip for negative advantages.
-        #[serde(alias = "eps_clip_c")]
-        clip_ratio_c: f64 = 3.0,
-        /// How the losses of tokens become one number.
-        loss_agg_mode: Aggregation = Aggregation::TokenMean,
+        /// The policy loss.
+        policy_loss: PolicyLoss = PolicyLoss::default(),
+        /// Both of the next two.
+        clip_ratio: Option<f64> = None,
+        /// The ratio counts down to 1 less this; left out, as the policy loss has it.
+        clip_ratio_low: Option<f64> = None,
+        /// The ratio counts up to 1 plus this; left out, as the policy loss has it.
+        clip_ratio_high: Option<f64> = None,
+        /// Second clip for negative advantages; left out, as the policy loss has it.
+        clip_ratio_c: Option<f64> = None,
+        /// Steepness of SAPO's gate for positive advantages.
+        tau_pos: Option<f64> = None,
+        /// Steepness of SAPO's gate for the others.
+        tau_neg: Option<f64> = None,
+        /// How the losses of tokens become one number; left out, `token-mean`, unless the policy loss fixes it.
+        loss_agg_mode: Option<Aggregation> = None,
         /// What `seq-mean-token-sum-norm` divides by; left out, `data.max_response_length`.
         loss_scale_factor: Option<f64> = None,
         /// Whether the loss has a KL term against the initial weights.
         use_kl_loss: bool = false,
         /// Its factor.
-        #[serde(alias = "beta")]
         kl_loss_coef: f64 = 0.001,
-        /// Its estimator.
-        kl_loss_type: KlPenalty = KlPenalty::K3,
+        /// Its estimator, by a name of `kl_estimators`.
+        kl_loss_type: String = "low_var_kl".to_owned(),
+        /// Whether the KL term is multiplied by the ratio.
+        use_bias_correction_kl: bool = false,
         /// Factor of the entropy bonus.
         entropy_coeff: f64 = 0.0,
         /// Tokens of a packed micro-batch.
@@ -254,14 +305,57 @@ section! {
     }
 }
 
+/// `[actor.policy_loss]`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PolicyLoss {
+    /// A policy loss, by a name of `policy_losses` or of one's own.
+    #[serde(default = "vanilla")]
+    pub loss_mode: String,
+    /// Further options of the policy loss.
+    #[serde(flatten)]
+    pub options: Table,
+}
+
+impl Default for PolicyLoss {
+    fn default() -> Self {
+        Self { loss_mode: vanilla(), options: Table::new() }
+    }
+}
+
+fn vanilla() -> String {
+    "vanilla".to_owned()
+}
+
+section! {
+    /// `[critic]`: the model of values, where the estimator of advantages needs one.
+    Critic {
+        /// Folder in Hugging Face format; left out, that of `model.path`.
+        path: Option<PathBuf> = None,
+        /// Highest learning rate.
+        lr: f64 = 1e-5,
+        /// Updates over which the rate rises.
+        lr_warmup_steps: u64 = 0,
+        /// Decoupled weight decay.
+        weight_decay: f64 = 0.01,
+        /// Decay of the moments.
+        betas: (f64, f64) = (0.9, 0.999),
+        /// Added to the root of the second moment.
+        eps: f64 = 1e-8,
+        /// Longest gradient.
+        grad_clip: f64 = 1.0,
+        /// Predictions count up to this far from those before the update.
+        cliprange_value: f64 = 0.5,
+        /// How the losses of tokens become one number.
+        loss_agg_mode: Aggregation = Aggregation::TokenMean,
+    }
+}
+
 section! {
     /// `[trainer]`
     Trainer {
         /// Steps; left out, as many as the epochs give.
-        #[serde(alias = "max_steps")]
         total_training_steps: Option<u64> = None,
         /// Epochs at most.
-        #[serde(alias = "num_train_epochs")]
         total_epochs: u32 = 1,
         /// Steps between two validations; -1 and 0 for none but the first and the last.
         test_freq: i64 = -1,
@@ -272,8 +366,9 @@ section! {
         /// `auto`, `cpu`, `cuda` or `cuda:N`.
         device: String = "auto".to_owned(),
         /// Run folder, unless the command line says so.
-        #[serde(alias = "output_dir")]
         default_local_dir: PathBuf = PathBuf::from("runs/default"),
+        /// Steps at the start in which the critic alone is trained.
+        critic_warmup: u64 = 0,
         /// Whether to write every response to `rollouts/`.
         write_rollouts: bool = true,
     }
@@ -329,12 +424,19 @@ impl Sections for Raw {
             "reward" => fields::<Reward>(),
             "reward.timeout" => fields::<LimitOptions>(),
             "algorithm" => fields::<Algorithm>(),
+            "algorithm.kl_ctrl" => fields::<KlCtrl>(),
+            "algorithm.rollout_correction" => fields::<RolloutCorrection>(),
             "actor" => fields::<Actor>(),
+            "critic" => fields::<Critic>(),
             "trainer" => fields::<Trainer>(),
             "sft" => fields::<Sft>(),
-            // The keys of a schedule depend on its name; it checks them when it is built.
+            // The keys of a schedule or of a policy loss depend on its name; it checks them when it is built.
             _ => return None,
         })
+    }
+
+    fn aliases() -> &'static [Alias] {
+        ALIASES
     }
 }
 

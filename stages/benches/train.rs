@@ -64,6 +64,7 @@ fn step(bencher: Bencher<'_, '_>, (threads, micro_batch_tokens): (usize, usize))
         logprobs: &numbers[..length],
         advantages: &numbers[..length],
         weight: 1.0,
+        ..Sequence::default()
     };
     let groups: Vec<Vec<_>> =
         lengths.chunks(GROUP).map(|group| group.iter().map(sequence).collect()).collect();

@@ -1,5 +1,6 @@
 //! The work of an RL step behind small traits.
 
+pub mod catalog;
 pub mod cluster;
 pub mod draw;
 pub mod fields;

@@ -104,6 +104,7 @@ impl Job {
                 logprobs: &[],
                 advantages: &[],
                 weight: 1.0,
+                ..Sequence::default()
             };
             trainer.accumulate(step, &[sequence]).expect("it has devices");
         }

@@ -47,7 +47,7 @@ impl Advantage for Rloo {
     }
 }
 
-fn moments(group: &[Scored]) -> (f64, f64) {
+pub(super) fn moments(group: &[Scored]) -> (f64, f64) {
     let count = group.len() as f64;
     let mean = group.iter().map(|one| one.score).sum::<f64>() / count;
     let squares: f64 = group.iter().map(|one| (one.score - mean).powi(2)).sum();

@@ -1,26 +1,37 @@
-//! Advantages: how much better each response is than its group.
+//! Advantages: how much better each response, or each of its tokens, is than what was to be expected.
+//!
+//! An estimator that looks at one group at a time ([`Advantage`]) works on groups as they become complete, beside the rollout. One that
+//! looks at tokens ([`TokenAdvantage`]) may normalise over all tokens of a step; it then has to wait until the step's groups are all there,
+//! and so does the gradient.
 
+mod builtin;
+mod gae;
+mod gpg;
 mod grpo;
+mod kl_controller;
+mod operator;
+mod opo;
+mod pass_at_k;
+mod reinforce;
+mod token_rewards;
+mod whiten;
 
 use std::rc::Rc;
-use std::sync::Arc;
 
-use arrow::array::{ArrayRef, RecordBatch};
-use arrow::datatypes::{Float32Type, Float64Type, Int32Type, UInt64Type};
-use rollpacker_dataflow::batch::Batch;
-use rollpacker_dataflow::operator::Operator;
-use rollpacker_dataflow::schema::{self, column};
-use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
-
-use crate::columns::lists;
-use crate::group::Groups;
-
+pub use builtin::advantages;
+pub use gae::Gae;
+pub use gpg::Gpg;
 pub use grpo::{Grpo, Rloo};
+pub use kl_controller::{KlControl, KlController};
+pub use operator::AdvantageExt;
+pub use opo::Opo;
+pub use pass_at_k::PassAtK;
+pub use reinforce::{ReinforcePlusPlus, ReinforcePlusPlusBaseline};
 
 /// One response of a group, for an estimator.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scored {
-    /// The reward.
+    /// The reward, less the KL penalty if there is one.
     pub score: f64,
     /// Sampled tokens.
     pub tokens: usize,
@@ -36,68 +47,122 @@ pub trait Advantage {
     fn advantages(&self, group: &[Scored]) -> Vec<f64>;
 }
 
-impl Advantage for Rc<dyn Advantage> {
+impl<A: Advantage + ?Sized> Advantage for Rc<A> {
     fn advantages(&self, group: &[Scored]) -> Vec<f64> {
         self.as_ref().advantages(group)
     }
 }
 
-/// Adds advantages.
-pub trait AdvantageExt {
-    /// Adds the advantages that `estimator` sees in each group: batches become those of [`schema::GROUPS`].
+/// One response, token by token.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Trajectory {
+    /// The prompt: responses of a group are neighbours.
+    pub group: u64,
+    /// The reward, less the KL penalty if there is one.
+    pub score: f64,
+    /// The same by sampled token; what is not said of single tokens falls on the last.
+    pub rewards: Vec<f64>,
+    /// What the critic predicts at each sampled token; empty unless the estimator [needs](TokenAdvantage::needs_values) it.
+    pub values: Vec<f64>,
+}
+
+/// What is said of a [`Trajectory`].
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Estimate {
+    /// One advantage a token.
+    pub advantages: Vec<f64>,
+    /// What a critic should have predicted at each token; empty for an estimator that needs none.
+    pub returns: Vec<f64>,
+}
+
+/// An estimator of advantages that looks at tokens.
+///
+/// # Contract
+/// One estimate a trajectory, in their order, of as many advantages as it has tokens.
+pub trait TokenAdvantage {
+    /// The estimates of groups: of all of a step, ordered by prompt, or of any of it.
+    fn estimate(&self, trajectories: &[Trajectory]) -> Vec<Estimate>;
+
+    /// Whether it must see all groups of a step at once.
+    fn whole_step(&self) -> bool {
+        true
+    }
+
+    /// Whether it needs the values of a critic.
+    fn needs_values(&self) -> bool {
+        false
+    }
+}
+
+/// An estimator of either kind.
+#[derive(Clone)]
+pub enum Estimator {
+    /// Looks at one group at a time.
+    Group(Rc<dyn Advantage>),
+    /// Looks at tokens.
+    Token(Rc<dyn TokenAdvantage>),
+}
+
+impl Estimator {
+    /// Of tokens.
+    pub fn of_tokens(estimator: impl TokenAdvantage + 'static) -> Self {
+        Self::Token(Rc::new(estimator))
+    }
+
+    /// Whether it must see all groups of a step at once.
     #[must_use]
-    fn advantage(self, estimator: impl Advantage + 'static) -> Self;
-}
+    pub fn whole_step(&self) -> bool {
+        matches!(self, Self::Token(estimator) if estimator.whole_step())
+    }
 
-impl AdvantageExt for Groups<'_> {
-    fn advantage(self, estimator: impl Advantage + 'static) -> Self {
-        let mut operator = Operator::new("advantage", self.groups.scope());
-        let mut input = operator.input(self.groups, Pipeline, &schema::SCORED);
-        let (mut output, groups) = operator.output(&schema::GROUPS, &[0]);
-        let groups = operator.spanned(groups);
-        operator.build(move |_capabilities| {
-            move |_frontiers| {
-                input.for_each(|capability, batch| {
-                    output.give(
-                        &capability.retain(output.index()),
-                        with_advantages(&batch, &estimator),
-                    );
-                });
-            }
-        });
-        Self { groups, ..self }
+    /// Whether it needs the values of a critic.
+    #[must_use]
+    pub fn needs_values(&self) -> bool {
+        matches!(self, Self::Token(estimator) if estimator.needs_values())
+    }
+
+    /// The estimates of whole groups.
+    ///
+    /// # Panics
+    /// If an estimator does not keep its contract.
+    #[must_use]
+    pub fn estimate(&self, trajectories: &[Trajectory]) -> Vec<Estimate> {
+        let estimates = match self {
+            Self::Group(estimator) => trajectories
+                .chunk_by(|one, next| one.group == next.group)
+                .flat_map(|group| of_group(estimator.as_ref(), group))
+                .collect(),
+            Self::Token(estimator) => estimator.estimate(trajectories),
+        };
+        let fits = |(one, of): (&Estimate, &Trajectory)| one.advantages.len() == of.rewards.len();
+        assert!(
+            estimates.len() == trajectories.len() && estimates.iter().zip(trajectories).all(fits),
+            "invariant: an estimator gives one advantage a token"
+        );
+        estimates
     }
 }
 
-fn with_advantages(batch: &Batch, estimator: &impl Advantage) -> Batch {
-    let (scores, tokens) = (
-        batch.values::<Float64Type>(column::SCORE),
-        batch.lists::<Int32Type>(column::RESPONSE_IDS),
-    );
-    let scored: Vec<Scored> = (0..batch.num_rows())
-        .map(|row| Scored { score: scores.value(row), tokens: tokens.get(row).len() })
+fn of_group(estimator: &dyn Advantage, group: &[Trajectory]) -> Vec<Estimate> {
+    let scored: Vec<Scored> = group
+        .iter()
+        .map(|one| Scored { score: one.score, tokens: one.rewards.len() })
         .collect();
-    let mut advantages: Vec<Vec<f32>> = Vec::with_capacity(scored.len());
-    let mut rest = scored.as_slice();
-    for group in
-        batch.values::<UInt64Type>(column::PROMPT_ID).values().chunk_by(|one, next| one == next)
-    {
-        let (group, later) = rest.split_at(group.len());
-        let estimated = estimator.advantages(group);
-        assert_eq!(
-            estimated.len(),
-            group.len(),
-            "invariant: an estimator gives one advantage a response"
-        );
-        advantages.extend(
-            group.iter().zip(estimated).map(|(one, advantage)| vec![advantage as f32; one.tokens]),
-        );
-        rest = later;
+    let advantages = estimator.advantages(&scored);
+    assert_eq!(
+        advantages.len(),
+        group.len(),
+        "invariant: an estimator gives one advantage a response"
+    );
+    let spread = |(one, advantage): (&Scored, f64)| Estimate {
+        advantages: vec![advantage; one.tokens],
+        returns: Vec::new(),
+    };
+    scored.iter().zip(advantages).map(spread).collect()
+}
+
+impl<A: Advantage + 'static> From<A> for Estimator {
+    fn from(estimator: A) -> Self {
+        Self::Group(Rc::new(estimator))
     }
-    let rows = batch.rows().map(RecordBatch::columns).unwrap_or_default();
-    let column = lists::<Float32Type>(advantages.iter().map(Vec::as_slice));
-    Batch::from_columns(
-        &schema::GROUPS,
-        rows.iter().map(Arc::clone).chain([column as ArrayRef]).collect(),
-    )
 }

@@ -9,7 +9,9 @@ use rollpacker_stages::rollout::FinishReason;
 use rollpacker_stages::train::Metrics;
 
 use super::StepReport;
+
 use super::stages::{Instants, Stages, ran};
+use super::values::values;
 use crate::schedule::Reason;
 use crate::schedule::encode::{ADMIT, CLOSE, DEFER, PAUSE_DECISION, REJECT};
 
@@ -100,7 +102,7 @@ pub fn measure(report: &StepReport) -> Metrics {
         .map(|(name, value)| (name.to_owned(), value)),
     );
     let busy: f64 =
-        ["timing_s/gradient", "timing_s/update"].iter().filter_map(|name| metrics.get(*name)).sum();
+        ["timing_s/inference", "timing_s/gradient", "timing_s/update"].iter().filter_map(|name| metrics.get(*name)).sum();
     metrics.insert("trainer/waiting_ratio".to_owned(), 1.0 - ratio(busy, own_seconds).min(1.0));
     metrics
 }
@@ -149,7 +151,11 @@ fn scores(metrics: &mut Metrics, groups: &[Batch]) {
     let scores =
         || groups.iter().flat_map(|batch| batch.values::<Float64Type>(column::SCORE).values());
     spread(metrics, "critic/score", scores().copied());
-    spread(metrics, "critic/rewards", scores().copied());
+    // Where rewards are other than scores, the operator that made them has told.
+    if !metrics.contains_key("critic/rewards/mean") {
+        spread(metrics, "critic/rewards", scores().copied());
+    }
+    values(metrics, groups);
     let advantages = groups.iter().flat_map(|batch| {
         let advantages = batch.lists::<Float32Type>(column::ADVANTAGES);
         (0..batch.num_rows()).flat_map(move |row| advantages.get(row))
@@ -329,7 +335,7 @@ fn span(responses: &[Batch]) -> Span {
 }
 
 /// Mean, largest and least, under `name/`; nothing for no values.
-fn spread(metrics: &mut Metrics, name: &str, values: impl Iterator<Item = f64>) {
+pub(super) fn spread(metrics: &mut Metrics, name: &str, values: impl Iterator<Item = f64>) {
     let (mut count, mut sum, mut least, mut most) = (0.0, 0.0, f64::INFINITY, f64::NEG_INFINITY);
     for value in values {
         (count, sum, least, most) = (count + 1.0, sum + value, value.min(least), value.max(most));
@@ -342,6 +348,6 @@ fn spread(metrics: &mut Metrics, name: &str, values: impl Iterator<Item = f64>) 
     }
 }
 
-fn ratio(part: f64, whole: f64) -> f64 {
+pub(super) fn ratio(part: f64, whole: f64) -> f64 {
     if whole > 0.0 { part / whole } else { 0.0 }
 }

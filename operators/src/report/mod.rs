@@ -2,6 +2,7 @@
 
 mod measure;
 mod stages;
+mod values;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

@@ -6,6 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::learning_rate::LearningRate;
+use crate::catalog::Choice;
 
 /// Adam with decoupled weight decay, and what happens to a gradient before it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -35,24 +36,35 @@ impl Default for OptimizerConfig {
 }
 
 /// What `TorchTrainer` optimises, and how.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TrainerConfig {
     /// The optimizer.
     pub optimizer: OptimizerConfig,
-    /// The policy loss of a token.
-    pub policy_loss: PolicyLoss,
-    /// How the losses of tokens become one number.
+    /// The policy loss of a token, out of `loss::policy_losses`.
+    pub policy_loss: Choice,
+    /// How the losses of tokens become one number, unless the policy loss fixes it.
     pub loss_agg_mode: Aggregation,
     /// What [`Aggregation::SeqMeanTokenSumNorm`] divides by, in tokens: the longest allowed response. Positive; unused otherwise.
     pub loss_scale_factor: f64,
-    /// Factor of the KL divergence from the initial weights; at least 0. At 0 no reference model is held.
+    /// What ratios are against.
+    pub old_logprobs: OldLogprobs,
+    /// Weights of tokens for the difference between the engine's policy and the old one, if any.
+    pub rollout_is: Option<RolloutIs>,
+    /// Factor of the KL divergence from the initial weights in the loss; at least 0. At 0 the loss needs no reference model.
     pub kl_loss_coef: f64,
-    /// Estimator of that divergence.
-    pub kl_loss_type: KlPenalty,
+    /// Estimator of that divergence, out of `loss::kl_estimators`.
+    pub kl_loss_type: Choice,
+    /// Whether that estimate is multiplied by the ratio, which makes it one of the policy instead of the old one (TRL's
+    /// `use_bias_correction_kl`).
+    pub use_bias_correction_kl: bool,
+    /// Estimator of the divergence that rewards are lessened by, if they are; from what `inference` gives.
+    pub reward_kl: Option<Choice>,
     /// Factor of the entropy bonus; at least 0.
     pub entropy_coeff: f64,
     /// Temperature of sampling, by which logits are divided before the log-softmax; positive, and the same as the engine's.
     pub temperature: f64,
+    /// A second model that predicts returns, if advantages need one.
+    pub critic: Option<CriticConfig>,
     /// Tokens of a packed micro-batch, prompts included; at least 1. A longer sequence makes a micro-batch of its own.
     pub micro_batch_tokens: usize,
     /// Threads of one tensor operation on the CPU; at least 1.
@@ -63,38 +75,101 @@ impl Default for TrainerConfig {
     fn default() -> Self {
         Self {
             optimizer: OptimizerConfig::default(),
-            policy_loss: PolicyLoss::default(),
+            policy_loss: Choice::of("vanilla"),
             loss_agg_mode: Aggregation::TokenMean,
             loss_scale_factor: 512.0,
+            old_logprobs: OldLogprobs::Engine,
+            rollout_is: None,
             kl_loss_coef: 0.0,
-            kl_loss_type: KlPenalty::K3,
+            kl_loss_type: Choice::of("low_var_kl"),
+            use_bias_correction_kl: false,
+            reward_kl: None,
             entropy_coeff: 0.0,
             temperature: 1.0,
+            critic: None,
             micro_batch_tokens: 4096,
             threads: 1,
         }
     }
 }
 
-/// The policy loss of a token, from its log-probability now and when it was sampled.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "loss_mode", rename_all = "snake_case")]
-pub enum PolicyLoss {
-    /// PPO's clipped ratio (Schulman et al. 2017, eq. 7), with a second clip for negative advantages (Ye et al. 2020, eq. 5).
-    Vanilla {
-        /// The ratio counts down to `1 - clip_ratio_low`; in `[0, 1]`.
-        clip_ratio_low: f64,
-        /// The ratio counts up to `1 + clip_ratio_high`; at least 0.
-        clip_ratio_high: f64,
-        /// The loss of a token with advantage `a < 0` is at most `-a` times this; more than 1.
-        clip_ratio_c: f64,
-    },
+impl TrainerConfig {
+    /// Whether a copy of the initial weights is held.
+    #[must_use]
+    pub fn needs_reference(&self) -> bool {
+        self.kl_loss_coef > 0.0 || self.reward_kl.is_some()
+    }
+
+    /// Whether advantages wait for what the trainer's models say of responses.
+    #[must_use]
+    pub fn infers(&self) -> bool {
+        self.reward_kl.is_some() || self.critic.is_some()
+    }
 }
 
-impl Default for PolicyLoss {
+/// A critic: a decoder with one output, trained on returns.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CriticConfig {
+    /// The optimizer.
+    pub optimizer: OptimizerConfig,
+    /// Predictions count up to this far from those before the update; positive.
+    pub cliprange_value: f64,
+    /// How the losses of tokens become one number.
+    pub loss_agg_mode: Aggregation,
+    /// Steps at the start in which the critic alone is trained.
+    pub warmup_steps: u64,
+}
+
+impl Default for CriticConfig {
     fn default() -> Self {
-        Self::Vanilla { clip_ratio_low: 0.2, clip_ratio_high: 0.2, clip_ratio_c: 3.0 }
+        let learning_rate = LearningRate { peak: 1e-5, ..LearningRate::default() };
+        Self {
+            optimizer: OptimizerConfig { learning_rate, ..OptimizerConfig::default() },
+            cliprange_value: 0.5,
+            loss_agg_mode: Aggregation::TokenMean,
+            warmup_steps: 0,
+        }
     }
+}
+
+/// The policy that the ratios of a policy loss are against.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OldLogprobs {
+    /// The one that sampled, by the engine's numbers (verl's `bypass_mode`).
+    #[default]
+    Engine,
+    /// The one that the step began with, by the trainer's numbers. With one update a step these are the numbers of the loss itself: the
+    /// ratio is 1, and its gradient the policy gradient.
+    Trainer,
+}
+
+/// Importance sampling between the engine's numbers and the old log-probabilities.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RolloutIs {
+    /// What a weight is of.
+    pub level: Level,
+    /// What becomes of large and small weights.
+    pub threshold: Threshold,
+}
+
+/// What an importance weight is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Level {
+    /// A token.
+    Token,
+    /// A sequence: the product over its tokens.
+    Sequence,
+}
+
+/// What becomes of large and small importance weights.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Threshold {
+    /// They count up to this; positive.
+    Above(f64),
+    /// Out of this band they are 0; both positive, the first at most the second.
+    Outside(f64, f64),
 }
 
 /// How the losses of tokens become one number: a numerator over a denominator, both sums over responses.
@@ -145,38 +220,12 @@ impl Aggregation {
     }
 }
 
-/// An estimator of the KL divergence of the policy from a reference, of one sampled token (Schulman 2020).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum KlPenalty {
-    /// `log p - log r`.
-    #[serde(rename = "k1", alias = "kl")]
-    K1,
-    /// `|log p - log r|`.
-    #[serde(rename = "abs")]
-    Abs,
-    /// `(log p - log r)^2 / 2`.
-    #[serde(rename = "k2", alias = "mse")]
-    K2,
-    /// `r/p - 1 - log(r/p)`; never negative, of low variance.
-    #[default]
-    #[serde(rename = "low_var_kl", alias = "k3")]
-    K3,
-    /// The value of [`K3`](Self::K3) with the gradient of [`K2`](Self::K2), which is unbiased on policy.
-    #[serde(rename = "low_var_kl+", alias = "k3+")]
-    K3Plus,
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn names_are_those_of_verl() {
-        for (name, kind) in
-            [("low_var_kl", KlPenalty::K3), ("kl", KlPenalty::K1), ("mse", KlPenalty::K2)]
-        {
-            assert_eq!(serde_json::from_value::<KlPenalty>(name.into()).unwrap(), kind, "{name}");
-        }
         let aggregation = serde_json::to_value(Aggregation::SeqMeanTokenSumNorm).unwrap();
         assert_eq!(aggregation, "seq-mean-token-sum-norm");
     }

@@ -2,12 +2,16 @@
 
 pub mod config;
 #[cfg(feature = "torch")]
+mod critic;
+#[cfg(feature = "torch")]
 mod head;
 pub mod learning_rate;
 #[cfg(feature = "torch")]
 pub mod loss;
 #[cfg(feature = "torch")]
 mod micro_batch;
+#[cfg(feature = "torch")]
+mod objective;
 #[cfg(feature = "torch")]
 pub mod optimizer;
 #[cfg(feature = "torch")]
@@ -26,8 +30,13 @@ use rollpacker_dataflow::step::Step;
 
 use crate::rollout::Policy;
 
+#[cfg(feature = "torch")]
+pub use critic::ValueModel;
+#[cfg(feature = "torch")]
+pub use objective::Objective;
+
 /// One response to learn from. All slices but `prompt_ids` have the length of `response_ids`, which is `response_length` unless tokens
-/// are only counted.
+/// are only counted; the last three are empty where nothing gave them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sequence<'a> {
     /// Prompt tokens; no loss falls on them.
@@ -42,6 +51,41 @@ pub struct Sequence<'a> {
     pub advantages: &'a [f32],
     /// How much the response counts in the loss.
     pub weight: f32,
+    /// Log-probability of each token under the reference, in nats.
+    pub ref_logprobs: &'a [f32],
+    /// What the critic predicted at each token before the update.
+    pub values: &'a [f32],
+    /// What the critic should have predicted.
+    pub returns: &'a [f32],
+}
+
+impl Default for Sequence<'_> {
+    /// An empty one, of weight 1.
+    fn default() -> Self {
+        Self {
+            prompt_ids: &[],
+            response_length: 0,
+            response_ids: &[],
+            logprobs: &[],
+            advantages: &[],
+            weight: 1.0,
+            ref_logprobs: &[],
+            values: &[],
+            returns: &[],
+        }
+    }
+}
+
+/// What the models of a trainer say of a response before its advantages are estimated; each `[response tokens]`, or empty where nothing
+/// asks for it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Inferred {
+    /// Estimate of the KL divergence from the reference, in nats, for the reward.
+    pub reward_kl: Vec<f32>,
+    /// Log-probability under the reference, in nats, for the loss.
+    pub ref_logprobs: Vec<f32>,
+    /// What the critic predicts.
+    pub values: Vec<f32>,
 }
 
 /// Numbers by metric name, in the words of the project's users (`actor/pg_loss`, ...).
@@ -58,6 +102,9 @@ pub enum TrainError {
         /// What was computed.
         quantity: &'static str,
     },
+    /// What is to be optimised cannot be made.
+    #[error(transparent)]
+    Objective(#[from] crate::catalog::CatalogError),
     /// There is nothing to learn from.
     #[error("no example has a response")]
     NoExamples,
@@ -125,6 +172,20 @@ pub trait Trainer: Send {
     /// # Errors
     /// If they cannot be published.
     fn publish_initial(&mut self) -> Result<Policy, TrainError>;
+
+    /// What the trainer's models say of some sequences of the current step, which have no advantages yet: one a sequence, in order. The
+    /// models are those that the step's update starts from, whenever it is asked before that.
+    ///
+    /// # Errors
+    /// If a number is not finite or the backend fails; the step is lost then.
+    fn infer(
+        &mut self,
+        step: Step,
+        sequences: &[Sequence<'_>],
+    ) -> Result<Vec<Inferred>, TrainError> {
+        let _ = step;
+        Ok(vec![Inferred::default(); sequences.len()])
+    }
 
     /// Adds the gradient of some sequences of the current step.
     ///

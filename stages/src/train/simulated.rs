@@ -167,6 +167,7 @@ mod tests {
             logprobs: &[],
             advantages: &[],
             weight: 1.0,
+            ..Sequence::default()
         }
     }
 

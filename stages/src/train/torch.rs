@@ -2,14 +2,16 @@
 
 use rollpacker_dataflow::step::{PolicyVersion, Step};
 use std::path::Path;
-use tch::{TchError, Tensor};
+use tch::{Kind, TchError, Tensor};
 
-use super::config::TrainerConfig;
+use super::config::{OldLogprobs, TrainerConfig};
+use super::critic::{Critic, ValueModel};
 use super::head::{Head, TokenScores};
 use super::micro_batch::{MicroBatch, Turn, plan};
+use super::objective::{Columns, Objective, column, denominator, factors, tokens};
 use super::optimizer::{AdamW, clear_gradients};
-use super::tally::{Tally, Terms};
-use super::{Metrics, Sequence, TrainError, Trainer};
+use super::tally::Tally;
+use super::{Inferred, Metrics, Sequence, TrainError, Trainer};
 use crate::model::device::set_threads_of_this_thread;
 use crate::model::{Decoder, WeightStore};
 use crate::rollout::Policy;
@@ -20,14 +22,16 @@ use crate::rollout::Policy;
 /// gradient of the numerator is added up as responses arrive, the denominator beside it in float64, and the division is left to
 /// [`update`](Trainer::update): neither the order of arrival nor the micro-batches show in the result.
 ///
-/// Log-probabilities of the engine are taken as those of the old policy. With one update a step they differ from the trainer's only
-/// by floating point, which `training/rollout_probs_diff_*` watches.
+/// Reference and critic are copies of the initial weights. The log-probabilities that ratios are against are the engine's or its own
+/// ([`OldLogprobs`]); how far the two differ is watched by `training/rollout_probs_diff_*`.
 #[derive(Debug)]
 pub struct TorchTrainer {
     config: TrainerConfig,
+    objective: Objective,
     decoder: Decoder,
-    /// The initial weights; held only if the loss has a KL term.
+    /// The initial weights; held only if a KL divergence from them is wanted.
     reference: Option<Decoder>,
+    critic: Option<Critic>,
     optimizer: AdamW,
     head: Head,
     store: WeightStore,
@@ -38,19 +42,51 @@ impl TorchTrainer {
     /// A trainer of `decoder`, on its device, that publishes to `store`.
     ///
     /// # Errors
-    /// If the device has no room for the optimizer or the reference model.
+    /// If there is no loss or estimator of a name in `config`, or the device has no room for the optimizer, reference or critic.
     pub fn new(
-        mut decoder: Decoder,
+        decoder: Decoder,
         config: TrainerConfig,
         store: WeightStore,
     ) -> Result<Self, TrainError> {
+        let objective = Objective::builtin(&config)?;
+        Self::with_objective(decoder, config, store, objective)
+    }
+
+    /// The same with an objective of one's own, instead of what `config` names.
+    ///
+    /// # Errors
+    /// If the device has no room for the optimizer, reference or critic.
+    pub fn with_objective(
+        mut decoder: Decoder,
+        config: TrainerConfig,
+        store: WeightStore,
+        objective: Objective,
+    ) -> Result<Self, TrainError> {
         let failed = || TrainError::backend("setting up");
-        let reference = if config.kl_loss_coef > 0.0 { Some(frozen_copy(&decoder)?) } else { None };
+        let reference = config.needs_reference().then(|| copy_of(&decoder)).transpose()?;
+        let critic = match config.critic {
+            Some(critic) => {
+                let model = ValueModel::over(copy_of(&decoder)?)?;
+                Some(Critic::new(model, critic).map_err(failed())?)
+            }
+            None => None,
+        };
         decoder.set_requires_grad(true);
         let optimizer = AdamW::new(config.optimizer, decoder.parameters()).map_err(failed())?;
         let head =
             Head::new(decoder.config().vocab_size, config.temperature, config.entropy_coeff > 0.0);
-        Ok(Self { config, decoder, reference, optimizer, head, store, tally: Tally::default() })
+        let tally = Tally::default();
+        Ok(Self { config, objective, decoder, reference, critic, optimizer, head, store, tally })
+    }
+
+    /// The same with a critic that goes on from `model` instead of the policy's initial weights; nothing where the configuration has none.
+    ///
+    /// # Errors
+    /// If the device has no room for its optimizer.
+    pub fn with_critic(self, model: ValueModel) -> Result<Self, TrainError> {
+        let Some(config) = self.config.critic else { return Ok(self) };
+        let critic = Critic::new(model, config).map_err(TrainError::backend("setting up"))?;
+        Ok(Self { critic: Some(critic), ..self })
     }
 
     /// The model as it stands.
@@ -64,90 +100,124 @@ impl TorchTrainer {
         Ok(self.store.publish(version, weights))
     }
 
-    fn accumulate_micro_batch(&self, sequences: &[Sequence<'_>]) -> Result<Tally, TchError> {
-        let turns: Vec<_> = sequences.iter().map(turn).collect();
-        let batch = MicroBatch::pack(&turns, self.decoder.device())?;
-        let reference =
-            self.reference.as_ref().map(|model| self.head.score(model, &batch)).transpose()?;
-        let columns = self.columns(sequences, reference)?;
-        let reduced =
-            self.head.backward(&self.decoder, &batch, |scores| self.numerator(scores, &columns))?;
-        let measure = |s: &Sequence<'_>| {
-            f64::from(s.weight) * self.config.loss_agg_mode.measure(s.response_ids.len())
-        };
-        let tokens = sequences.iter().map(|s| s.response_ids.len()).sum();
-        Tally::of(sequences.iter().map(measure).sum(), tokens, &reduced)
+    fn accumulate_micro_batch(
+        &mut self,
+        sequences: &[Sequence<'_>],
+        step: Step,
+    ) -> Result<(), TrainError> {
+        let failed = || TrainError::backend("accumulating gradients");
+        let batch = self.pack(sequences).map_err(failed())?;
+        if self.trains_policy(step) {
+            let tally = self.accumulate_policy(sequences, &batch).map_err(failed())?;
+            if !tally.is_finite() {
+                return Err(TrainError::NotFinite { step, quantity: "loss" });
+            }
+            self.tally.add(&tally);
+        }
+        let scale = self.config.loss_scale_factor;
+        match &mut self.critic {
+            Some(critic) => critic.accumulate(sequences, &batch, scale).map_err(failed()),
+            None => Ok(()),
+        }
     }
 
-    fn columns(
+    fn accumulate_policy(
         &self,
         sequences: &[Sequence<'_>],
-        reference: Option<TokenScores>,
-    ) -> Result<Columns, TchError> {
-        let device = self.decoder.device();
-        let tensor = |values: Vec<f32>| Tensor::f_from_slice(&values)?.f_to_device(device);
-        let (mode, scale) = (self.config.loss_agg_mode, self.config.loss_scale_factor);
-        let factors = sequences.iter().flat_map(|s| {
-            let factor = f64::from(s.weight) * mode.coefficient(s.response_ids.len(), scale);
-            std::iter::repeat_n(factor as f32, s.response_ids.len())
-        });
-        Ok(Columns {
-            old: tensor(sequences.iter().flat_map(|s| s.logprobs).copied().collect())?,
-            advantages: tensor(sequences.iter().flat_map(|s| s.advantages).copied().collect())?,
-            factors: tensor(factors.collect())?,
-            reference: reference.map(|scores| scores.logprobs),
-        })
+        batch: &MicroBatch,
+    ) -> Result<Tally, TchError> {
+        let (config, device) = (&self.config, self.decoder.device());
+        let mode = self.objective.aggregation(config);
+        let factors = factors(sequences, mode, config.loss_scale_factor, device)?;
+        let reference = self.reference_logprobs(sequences, batch)?;
+        let columns = Columns::new(sequences, factors, reference, device)?;
+        let numerator =
+            |scores: &TokenScores| self.objective.numerator(config, scores, &columns);
+        let reduced = self.head.backward(&self.decoder, batch, numerator)?;
+        Tally::of(denominator(sequences, mode), tokens(sequences), &reduced)
     }
 
-    /// The numerator of the loss, and the reduced terms.
-    fn numerator(
+    /// Those that inference gave, or else computed now; none where the loss has no KL term.
+    fn reference_logprobs(
         &self,
-        scores: &TokenScores,
-        columns: &Columns,
-    ) -> Result<(Tensor, Tensor), TchError> {
-        let policy =
-            self.config.policy_loss.tokens(&scores.logprobs, &columns.old, &columns.advantages)?;
-        let weighted = |loss: &Tensor| loss.f_mul(&columns.factors);
-        let pg_loss = weighted(&policy.loss)?;
-        let entropy = weighted(&scores.entropy)?;
-        let kl_loss = match &columns.reference {
-            Some(reference) => {
-                weighted(&self.config.kl_loss_type.tokens(&scores.logprobs, reference)?)?
+        sequences: &[Sequence<'_>],
+        batch: &MicroBatch,
+    ) -> Result<Option<Tensor>, TchError> {
+        match &self.reference {
+            Some(model) if self.config.kl_loss_coef > 0.0 => {
+                let known = sequences.iter().all(|s| s.ref_logprobs.len() == s.response_ids.len());
+                let logprobs = if known {
+                    column(sequences, |s| s.ref_logprobs, self.decoder.device())?
+                } else {
+                    self.head.score(model, batch)?.logprobs
+                };
+                Ok(Some(logprobs))
             }
-            None => pg_loss.f_zeros_like()?,
-        };
-        let mut total = pg_loss.f_sum(pg_loss.kind())?;
-        if columns.reference.is_some() {
-            total = total
-                .f_add(&kl_loss.f_sum(kl_loss.kind())?.f_mul_scalar(self.config.kl_loss_coef)?)?;
+            _ => Ok(None),
         }
-        if self.config.entropy_coeff > 0.0 {
-            total = total
-                .f_sub(&entropy.f_sum(entropy.kind())?.f_mul_scalar(self.config.entropy_coeff)?)?;
-        }
-        let reduced = Terms {
-            pg_loss: &pg_loss,
-            kl_loss: &kl_loss,
-            entropy: &entropy,
-            clipped: &policy.clipped,
-            clipped_lower: &policy.clipped_lower,
-            log_ratio: &policy.log_ratio,
-            probs_diff: &scores
-                .logprobs
-                .f_detach()?
-                .f_exp()?
-                .f_sub(&columns.old.f_exp()?)?
-                .f_abs()?,
-        };
-        Ok((total, reduced.reduce()?))
     }
 
-    /// Applies the accumulated gradient.
+    fn pack(&self, sequences: &[Sequence<'_>]) -> Result<MicroBatch, TchError> {
+        let turns: Vec<_> = sequences.iter().map(turn).collect();
+        MicroBatch::pack(&turns, self.decoder.device())
+    }
+
+    /// Whether the critic is warm.
+    fn trains_policy(&self, step: Step) -> bool {
+        self.critic.as_ref().is_none_or(|critic| step.0 >= critic.warmup_steps())
+    }
+
+    /// What the models say of a micro-batch.
+    fn infer_micro_batch(&self, sequences: &[Sequence<'_>]) -> Result<Vec<Inferred>, TchError> {
+        let batch = self.pack(sequences)?;
+        let mut reward_kl = None;
+        let mut ref_logprobs = None;
+        if let Some(reference) = &self.reference {
+            let reference = self.head.score(reference, &batch)?.logprobs;
+            if let Some(estimator) = &self.objective.reward_kl {
+                let old = match self.config.old_logprobs {
+                    OldLogprobs::Engine => column(sequences, |s| s.logprobs, self.decoder.device())?,
+                    OldLogprobs::Trainer => self.head.score(&self.decoder, &batch)?.logprobs,
+                };
+                reward_kl = Some(tch::no_grad(|| estimator.tokens(&old, &reference))?);
+            }
+            ref_logprobs = Some(reference).filter(|_| self.config.kl_loss_coef > 0.0);
+        }
+        let values = self.critic.as_ref().map(|critic| critic.values(&batch)).transpose()?;
+        let lengths: Vec<usize> = sequences.iter().map(|s| s.response_ids.len()).collect();
+        let [reward_kl, ref_logprobs, values] =
+            [reward_kl, ref_logprobs, values].map(|column| split(column, &lengths));
+        let columns = reward_kl?.into_iter().zip(ref_logprobs?).zip(values?);
+        Ok(columns
+            .map(|((reward_kl, ref_logprobs), values)| Inferred { reward_kl, ref_logprobs, values })
+            .collect())
+    }
+
+    /// The micro-batches of some sequences: their indices, and they themselves.
+    fn micro_batches<'a>(
+        &self,
+        sequences: &[Sequence<'a>],
+    ) -> Vec<(Vec<usize>, Vec<Sequence<'a>>)> {
+        let turns: Vec<_> = sequences.iter().map(turn).collect();
+        let batches = plan(&turns, self.config.micro_batch_tokens).into_iter();
+        batches
+            .map(|members| {
+                let sequences = members.iter().map(|&at| sequences[at]).collect();
+                (members, sequences)
+            })
+            .collect()
+    }
+
+    /// Applies the accumulated gradients.
     fn apply(&mut self, step: Step) -> Result<Metrics, TrainError> {
         let failed = || TrainError::backend("updating weights");
+        let mut metrics = match &mut self.critic {
+            Some(critic) => critic.update(step)?,
+            None => Metrics::new(),
+        };
         let tally = std::mem::take(&mut self.tally);
         if tally.denominator <= 0.0 {
-            return Ok(Metrics::new());
+            return Ok(metrics);
         }
         let update =
             self.optimizer.update(self.decoder.parameters(), tally.denominator).map_err(failed())?;
@@ -155,7 +225,31 @@ impl TorchTrainer {
         if !update.grad_norm.is_finite() {
             return Err(TrainError::NotFinite { step, quantity: "gradient" });
         }
-        Ok(tally.metrics(update, (self.config.kl_loss_coef, self.config.entropy_coeff)))
+        metrics.extend(tally.metrics());
+        metrics.insert("actor/grad_norm".to_owned(), update.grad_norm);
+        metrics.insert("actor/lr".to_owned(), update.learning_rate);
+        if self.config.kl_loss_coef > 0.0 {
+            metrics.insert("actor/kl_coef".to_owned(), self.config.kl_loss_coef);
+        }
+        Ok(metrics)
+    }
+
+    fn check(&self, at: usize, sequence: &Sequence<'_>) -> Result<(), TrainError> {
+        check(at, sequence)?;
+        let tokens = sequence.response_ids.len();
+        let wanted = self.critic.as_ref().map_or(0, |_| tokens);
+        match sequence {
+            s if s.advantages.len() != tokens => {
+                refuse(at, "advantages", tokens.to_string(), s.advantages.len())
+            }
+            s if s.values.len() != wanted => {
+                refuse(at, "values", wanted.to_string(), s.values.len())
+            }
+            s if wanted > 0 && s.returns.len() != wanted => {
+                refuse(at, "returns", wanted.to_string(), s.returns.len())
+            }
+            _ => Ok(()),
+        }
     }
 }
 
@@ -164,21 +258,35 @@ impl Trainer for TorchTrainer {
         self.publish(PolicyVersion(0))
     }
 
-    fn accumulate(&mut self, step: Step, sequences: &[Sequence<'_>]) -> Result<(), TrainError> {
+    fn infer(
+        &mut self,
+        step: Step,
+        sequences: &[Sequence<'_>],
+    ) -> Result<Vec<Inferred>, TrainError> {
         set_threads_of_this_thread(self.config.threads);
         sequences.iter().enumerate().try_for_each(|(at, sequence)| check(at, sequence))?;
-        let turns: Vec<_> = sequences.iter().map(turn).collect();
-        for members in plan(&turns, self.config.micro_batch_tokens) {
-            let members: Vec<_> = members.into_iter().map(|at| sequences[at]).collect();
-            let tally = self
-                .accumulate_micro_batch(&members)
-                .map_err(TrainError::backend("accumulating gradients"))?;
-            if !tally.is_finite() {
-                return Err(TrainError::NotFinite { step, quantity: "loss" });
+        // Responses without tokens are in no micro-batch.
+        let mut all = vec![Inferred::default(); sequences.len()];
+        for (members, sequences) in self.micro_batches(sequences) {
+            let inferred =
+                self.infer_micro_batch(&sequences).map_err(TrainError::backend("inference"))?;
+            for (at, one) in members.into_iter().zip(inferred) {
+                let mut numbers = one.reward_kl.iter().chain(&one.values);
+                if !numbers.all(|number| number.is_finite()) {
+                    return Err(TrainError::NotFinite { step, quantity: "KL divergence or value" });
+                }
+                all[at] = one;
             }
-            self.tally.add(&tally);
         }
-        Ok(())
+        Ok(all)
+    }
+
+    fn accumulate(&mut self, step: Step, sequences: &[Sequence<'_>]) -> Result<(), TrainError> {
+        set_threads_of_this_thread(self.config.threads);
+        sequences.iter().enumerate().try_for_each(|(at, sequence)| self.check(at, sequence))?;
+        self.micro_batches(sequences)
+            .into_iter()
+            .try_for_each(|(_, sequences)| self.accumulate_micro_batch(&sequences, step))
     }
 
     fn update(&mut self, step: Step) -> Result<(Policy, Metrics), TrainError> {
@@ -188,16 +296,12 @@ impl Trainer for TorchTrainer {
     }
 
     fn save(&mut self, folder: &Path) -> Result<(), TrainError> {
-        self.decoder.save(folder).map_err(TrainError::from)
+        self.decoder.save(folder)?;
+        match &self.critic {
+            Some(critic) => Ok(critic.save(&folder.join("critic"))?),
+            None => Ok(()),
+        }
     }
-}
-
-/// What the loss needs beside the model; all `[response tokens]`.
-struct Columns {
-    old: Tensor,
-    advantages: Tensor,
-    factors: Tensor,
-    reference: Option<Tensor>,
 }
 
 fn turn<'a>(sequence: &Sequence<'a>) -> Turn<'a> {
@@ -205,24 +309,45 @@ fn turn<'a>(sequence: &Sequence<'a>) -> Turn<'a> {
 }
 
 fn check(at: usize, sequence: &Sequence<'_>) -> Result<(), TrainError> {
-    let refuse =
-        |field, expected: String, found| Err(TrainError::Sequence { at, field, expected, found });
     let tokens = sequence.response_ids.len();
     match sequence {
-        s if s.prompt_ids.is_empty() => refuse("prompt_ids", "at least 1".to_owned(), 0),
+        s if s.prompt_ids.is_empty() => refuse(at, "prompt_ids", "at least 1".to_owned(), 0),
         s if s.response_length as usize != tokens => {
-            refuse("response_ids", s.response_length.to_string(), tokens)
+            refuse(at, "response_ids", s.response_length.to_string(), tokens)
         }
-        s if s.logprobs.len() != tokens => refuse("logprobs", tokens.to_string(), s.logprobs.len()),
-        s if s.advantages.len() != tokens => {
-            refuse("advantages", tokens.to_string(), s.advantages.len())
+        s if s.logprobs.len() != tokens => {
+            refuse(at, "logprobs", tokens.to_string(), s.logprobs.len())
         }
         _ => Ok(()),
     }
 }
 
-fn frozen_copy(decoder: &Decoder) -> Result<Decoder, TrainError> {
-    let failed = || TrainError::backend("copying the reference model");
+fn refuse(
+    at: usize,
+    field: &'static str,
+    expected: String,
+    found: usize,
+) -> Result<(), TrainError> {
+    Err(TrainError::Sequence { at, field, expected, found })
+}
+
+/// A tensor `[tokens]` as one list a sequence; empty ones where there is none.
+fn split(column: Option<Tensor>, lengths: &[usize]) -> Result<Vec<Vec<f32>>, TchError> {
+    let Some(column) = column else { return Ok(vec![Vec::new(); lengths.len()]) };
+    let values = Vec::<f32>::try_from(column.f_to_kind(Kind::Float)?)?;
+    let mut rest = values.as_slice();
+    Ok(lengths
+        .iter()
+        .map(|&length| {
+            let (one, later) = rest.split_at(length);
+            rest = later;
+            one.to_vec()
+        })
+        .collect())
+}
+
+fn copy_of(decoder: &Decoder) -> Result<Decoder, TrainError> {
+    let failed = || TrainError::backend("copying the initial weights");
     let mut copy = Decoder::init(decoder.config().clone(), 0, decoder.device()).map_err(failed())?;
     copy.copy_from(&decoder.snapshot().map_err(failed())?).map_err(failed())?;
     Ok(copy)

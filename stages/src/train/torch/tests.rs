@@ -5,10 +5,12 @@ use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 use tch::{Device, Kind};
 
-use super::super::config::{Aggregation, KlPenalty};
+use super::super::config::{Aggregation, CriticConfig, Level, OldLogprobs, RolloutIs, Threshold};
 use super::super::learning_rate::{Decay, LearningRate};
+use super::super::loss::policy_losses;
 use super::super::optimizer::flat_gradient;
 use super::*;
+use crate::catalog::Choice;
 use crate::model::{Family, ModelConfig, Rope};
 
 /// Largest difference of the accumulated gradients, relative to their norm. Responses that pull in opposite directions cancel, and the
@@ -48,7 +50,7 @@ fn config(loss_agg_mode: Aggregation) -> TrainerConfig {
         loss_agg_mode,
         loss_scale_factor: 32.0,
         kl_loss_coef: 0.1,
-        kl_loss_type: KlPenalty::K2,
+        kl_loss_type: Choice::of("mse"),
         entropy_coeff: 0.01,
         temperature: 0.8,
         ..TrainerConfig::default()
@@ -86,6 +88,7 @@ impl Response {
             logprobs: &self.logprobs,
             advantages: &self.advantages,
             weight: self.weight,
+            ..Sequence::default()
         }
     }
 }
@@ -150,8 +153,12 @@ fn relative_difference(a: &Tensor, b: &Tensor) -> f64 {
 }
 
 /// All responses in one call, micro-batch and chunk, against the arrival: the relative difference of the gradients.
-fn difference(mode: Aggregation, arrival: &Arrival, prepare: impl Fn(&mut TorchTrainer)) -> f64 {
-    let budget = |micro_batch_tokens| TrainerConfig { micro_batch_tokens, ..config(mode) };
+fn difference(
+    config: &TrainerConfig,
+    arrival: &Arrival,
+    prepare: impl Fn(&mut TorchTrainer),
+) -> f64 {
+    let budget = |micro_batch_tokens| TrainerConfig { micro_batch_tokens, ..config.clone() };
     let (mut whole, mut pieces) =
         (trainer(budget(usize::MAX)), trainer(budget(arrival.micro_batch_tokens)));
     prepare(&mut whole);
@@ -188,9 +195,23 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
     #[test]
-    fn the_update_does_not_depend_on_order_or_pieces(arrival in arrival(), mode in 0..4usize) {
-        let found = difference(MODES[mode], &arrival, widen);
-        prop_assert!(found <= FLOAT64, "{found}");
+    fn the_update_does_not_depend_on_order_or_pieces(
+        arrival in arrival(),
+        mode in 0..4usize,
+        loss in 0..policy_losses().names().count(),
+        level in proptest::option::of(prop_oneof![Just(Level::Token), Just(Level::Sequence)]),
+    ) {
+        let name = policy_losses().names().nth(loss).map(str::to_owned).unwrap();
+        let threshold = Threshold::Above(2.0);
+        let config = TrainerConfig {
+            policy_loss: Choice::of(&name),
+            rollout_is: level.map(|level| RolloutIs { level, threshold }),
+            // Weights are 1 where old log-probabilities are the engine's.
+            old_logprobs: level.map_or(OldLogprobs::Engine, |_| OldLogprobs::Trainer),
+            ..config(MODES[mode])
+        };
+        let found = difference(&config, &arrival, widen);
+        prop_assert!(found <= FLOAT64, "{name} {level:?}: {found}");
     }
 
     #[test]
@@ -222,7 +243,7 @@ fn in_float32_the_difference_is_rounding() {
     let mut runner = TestRunner::deterministic();
     for mode in MODES.into_iter().cycle().take(24) {
         let arrival = arrival().new_tree(&mut runner).unwrap().current();
-        let found = difference(mode, &arrival, |_| {});
+        let found = difference(&config(mode), &arrival, |_| {});
         assert!(found <= FLOAT32, "{mode:?}: {found} for {arrival:?}");
     }
 }
@@ -240,18 +261,107 @@ fn example(prompt: &[i32], response: &[i32], advantage: f32) -> Response {
 
 /// Log-probabilities of a response by a plain pass over the whole sequence.
 fn slow_logprobs(trainer: &TorchTrainer, response: &Response) -> Tensor {
+    slow_logprobs_of(&trainer.decoder, &trainer.config, response)
+}
+
+fn slow_logprobs_of(decoder: &Decoder, config: &TrainerConfig, response: &Response) -> Tensor {
     let ids: Vec<i64> =
         response.prompt.iter().chain(&response.response).map(|&id| i64::from(id)).collect();
     let (n, p) = (ids.len() as i64, response.prompt.len() as i64);
     let ids = Tensor::from_slice(&ids);
-    let hidden = trainer.decoder.forward_packed(&ids, &[n]).unwrap();
-    let logits = trainer.decoder.logits(&hidden).unwrap() / trainer.config.temperature;
+    let hidden = decoder.forward_packed(&ids, &[n]).unwrap();
+    let logits = decoder.logits(&hidden).unwrap() / config.temperature;
     let next = ids.narrow(0, p, n - p).unsqueeze(-1);
     logits
         .narrow(0, p - 1, n - p)
         .log_softmax(-1, Kind::Float)
         .gather(-1, &next, false)
         .squeeze_dim(-1)
+}
+
+/// What a critic learns from: values and returns out of columns that are there anyway.
+fn valued(response: &Response) -> Sequence<'_> {
+    Sequence {
+        values: &response.logprobs,
+        returns: &response.advantages,
+        ..response.sequence()
+    }
+}
+
+#[test]
+fn the_gradient_of_a_critic_does_not_depend_on_order_or_pieces() {
+    let mut runner = TestRunner::deterministic();
+    for loss_agg_mode in MODES.into_iter().cycle().take(12) {
+        let arrival = arrival().new_tree(&mut runner).unwrap().current();
+        let critic = CriticConfig { loss_agg_mode, ..CriticConfig::default() };
+        let with = |micro_batch_tokens| {
+            let config = config(Aggregation::TokenMean);
+            let critic = Some(critic);
+            trainer(TrainerConfig { critic, micro_batch_tokens, kl_loss_coef: 0.0, ..config })
+        };
+        let (mut whole, mut pieces) = (with(usize::MAX), with(arrival.micro_batch_tokens));
+        accumulate(&mut whole, [arrival.responses.iter().map(valued).collect()]);
+        let order: Vec<_> = arrival.order.iter().map(|&at| valued(&arrival.responses[at])).collect();
+        accumulate(&mut pieces, order.chunks(arrival.call).map(<[_]>::to_vec));
+        let of = |trainer: &TorchTrainer| trainer.critic.as_ref().unwrap().gradient();
+        let (whole, pieces) = (of(&whole), of(&pieces));
+        if whole.norm().double_value(&[]) > 0.0 {
+            let found = relative_difference(&whole, &pieces);
+            assert!(found <= FLOAT32, "{loss_agg_mode:?}: {found} for {arrival:?}");
+        }
+    }
+}
+
+#[test]
+fn inference_says_of_each_response_what_the_models_say() {
+    let mut trainer = trainer(TrainerConfig {
+        reward_kl: Some(Choice::of("kl")),
+        old_logprobs: OldLogprobs::Trainer,
+        critic: Some(CriticConfig::default()),
+        micro_batch_tokens: 6,
+        ..config(Aggregation::TokenMean)
+    });
+    let responses = [
+        example(&[2, 3], &[4, 5, 1], 0.0),
+        example(&[6], &[], 0.0),
+        example(&[8, 9], &[3, 3, 3, 3, 1], 0.0),
+        example(&[6], &[7], 0.0),
+    ];
+    let sequences: Vec<_> = responses.iter().map(Response::sequence).collect();
+    let inferred = trainer.infer(Step(0), &sequences).unwrap();
+    for (one, response) in inferred.iter().zip(&responses).filter(|(_, r)| !r.response.is_empty()) {
+        let reference = trainer.reference.as_ref().unwrap();
+        let apart = slow_logprobs(&trainer, response)
+            - slow_logprobs_of(reference, &trainer.config, response);
+        let apart = Vec::<f32>::try_from(apart.detach()).unwrap();
+        for (ours, slow) in one.reward_kl.iter().zip(&apart) {
+            assert!((ours - slow).abs() < 1e-5, "{ours}, expected {slow}");
+        }
+        let lengths = [one.reward_kl.len(), one.ref_logprobs.len(), one.values.len()];
+        assert_eq!(lengths, [response.response.len(); 3]);
+        assert!(one.values.iter().all(|value| *value == 0.0), "a fresh critic expects nothing");
+    }
+    assert_eq!(inferred[1], Inferred::default());
+
+    let known: Vec<_> = sequences
+        .iter()
+        .zip(&inferred)
+        .map(|(sequence, one)| Sequence {
+            ref_logprobs: &one.ref_logprobs,
+            values: &one.values,
+            returns: &one.values,
+            ..*sequence
+        })
+        .collect();
+    let anew: Vec<_> = known.iter().map(|s| Sequence { ref_logprobs: &[], ..*s }).collect();
+    let mut of = |sequences: Vec<Sequence<'_>>| {
+        clear_gradients(trainer.decoder.parameters()).unwrap();
+        trainer.tally = Tally::default();
+        accumulate(&mut trainer, [sequences]);
+        gradient(&trainer)
+    };
+    let (known, anew) = (of(known), of(anew));
+    assert!(relative_difference(&anew, &known) <= FLOAT32, "the reference is the same");
 }
 
 fn on_policy(trainer: &TorchTrainer, response: &Response) -> Response {

@@ -1,0 +1,82 @@
+//! The factor of the KL penalty in rewards.
+
+use serde::{Deserialize, Serialize};
+
+/// Most that the error of a divergence counts.
+const LARGEST_ERROR: f64 = 0.2;
+
+/// How the factor of a KL penalty goes on from step to step.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum KlControl {
+    /// It stays.
+    Fixed,
+    /// It rises while the divergence is above a target, and falls while it is below (Ziegler et al. 2019, section 2.2).
+    Adaptive {
+        /// The target, in nats a token; positive.
+        target_kl: f64,
+        /// Responses over which an error of 1 changes the factor by as much again; positive.
+        horizon: f64,
+    },
+}
+
+/// The factor of a KL penalty.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct KlController {
+    control: KlControl,
+    coefficient: f64,
+}
+
+impl KlController {
+    /// Begins at `coefficient`, at least 0.
+    #[must_use]
+    pub fn new(control: KlControl, coefficient: f64) -> Self {
+        Self { control, coefficient }
+    }
+
+    /// The factor of the current step.
+    #[must_use]
+    pub fn coefficient(&self) -> f64 {
+        self.coefficient
+    }
+
+    /// Whether a step's factor depends on the step before.
+    #[must_use]
+    pub fn adapts(&self) -> bool {
+        matches!(self.control, KlControl::Adaptive { .. })
+    }
+
+    /// A step of so many responses is over, whose divergence was `kl` nats a token.
+    pub fn observe(&mut self, kl: f64, responses: usize) {
+        if let KlControl::Adaptive { target_kl, horizon } = self.control {
+            let error = (kl / target_kl - 1.0).clamp(-LARGEST_ERROR, LARGEST_ERROR);
+            self.coefficient *= 1.0 + error * responses as f64 / horizon;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_adaptive_factor_follows_the_divergence_within_bounds() {
+        let control = KlControl::Adaptive { target_kl: 0.1, horizon: 100.0 };
+        let mut controller = KlController::new(control, 0.5);
+        controller.observe(0.11, 10);
+        assert!((controller.coefficient() - 0.5 * 1.01).abs() < 1e-12);
+        let mut far = KlController::new(control, 1.0);
+        far.observe(5.0, 50);
+        assert!((far.coefficient() - 1.1).abs() < 1e-12, "an error counts for 0.2 at most");
+        far.observe(0.0, 50);
+        assert!((far.coefficient() - 1.1 * 0.9).abs() < 1e-12);
+    }
+
+    #[test]
+    fn a_fixed_factor_stays() {
+        let mut controller = KlController::new(KlControl::Fixed, 0.5);
+        controller.observe(9.0, 10);
+        assert_eq!(controller.coefficient(), 0.5);
+        assert!(!controller.adapts());
+    }
+}

@@ -1,0 +1,211 @@
+//! The operator `advantage`: lessens rewards, estimates, and adds the columns.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, RecordBatch};
+use arrow::datatypes::{Float32Type, UInt32Type, UInt64Type};
+use rollpacker_dataflow::batch::Batch;
+use rollpacker_dataflow::operator::{Operator, Output};
+use rollpacker_dataflow::schema::{self, column};
+use rollpacker_dataflow::step::Step;
+use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
+use rollpacker_dataflow::timely::dataflow::operators::{Capability, Concat};
+use rollpacker_stages::train::Metrics;
+
+use super::token_rewards::{Rewarded, rewarded};
+use super::{Estimate, Estimator, KlController, Trajectory};
+use crate::columns::lists;
+use crate::group::Groups;
+use crate::policy::metrics_batch;
+use crate::rows::{Row, gather};
+
+/// Adds advantages.
+pub trait AdvantageExt {
+    /// Adds the advantages that `estimator` sees: batches become those of [`schema::GROUPS`]. Groups go on at once, unless the estimator
+    /// must see all of a step.
+    #[must_use]
+    fn advantage(self, estimator: impl Into<Estimator>) -> Self;
+}
+
+impl AdvantageExt for Groups<'_> {
+    fn advantage(self, estimator: impl Into<Estimator>) -> Self {
+        let mut operator = Operator::new("advantage", self.groups.scope());
+        let schema = if self.inferred { &schema::INFERRED } else { &schema::SCORED };
+        let mut input = operator.input(self.groups, Pipeline, schema);
+        let (mut output, groups) = operator.output(&schema::GROUPS, &[0]);
+        let (mut measured, metrics) = operator.output(&schema::METRICS, &[0]);
+        let groups = operator.spanned(groups);
+        let mut estimating = Estimating {
+            estimator: estimator.into(),
+            inferred: self.inferred,
+            controller: self.reward_kl,
+            open: BTreeMap::new(),
+        };
+        operator.build(move |_capabilities| {
+            move |frontiers| {
+                input.for_each(|capability, batch| {
+                    let capabilities =
+                        [capability.retain(output.index()), capability.retain(measured.index())];
+                    estimating.hold(capabilities, batch);
+                });
+                estimating.advance(
+                    |step| !frontiers[0].less_equal(&step),
+                    &mut output,
+                    &mut measured,
+                );
+            }
+        });
+        Self { groups, metrics: self.metrics.concat(metrics), ..self }
+    }
+}
+
+/// For groups and metrics.
+type Capabilities = [Capability<Step>; 2];
+
+struct Estimating {
+    estimator: Estimator,
+    inferred: bool,
+    controller: Option<KlController>,
+    open: BTreeMap<Step, Open>,
+}
+
+/// A step of which groups may still come.
+struct Open {
+    capabilities: Capabilities,
+    held: Vec<Batch>,
+    /// Weight, divergence and reward of the responses so far, by prompt and sample: sums do not go by the order of arrival.
+    told: BTreeMap<(u64, u32), Told>,
+}
+
+#[derive(Clone, Copy)]
+struct Told {
+    weight: f64,
+    kl: f64,
+    reward: f64,
+}
+
+impl Estimating {
+    fn hold(&mut self, capabilities: Capabilities, batch: Batch) {
+        let open = Open { capabilities, held: Vec::new(), told: BTreeMap::new() };
+        let step = *open.capabilities[0].time();
+        self.open.entry(step).or_insert(open).held.push(batch);
+    }
+
+    /// Gives what can be given. Where a step's factor depends on the step before, or a step is estimated as a whole, steps go in order.
+    fn advance(
+        &mut self,
+        passed: impl Fn(Step) -> bool,
+        output: &mut Output,
+        measured: &mut Output,
+    ) {
+        let whole = self.estimator.whole_step();
+        let in_order = whole || self.controller.is_some_and(|controller| controller.adapts());
+        let steps: Vec<Step> = self.open.keys().copied().collect();
+        for step in steps {
+            let complete = passed(step);
+            if let Some(mut open) = self.open.remove(&step) {
+                if !whole || complete {
+                    self.estimate(&mut open, whole, output);
+                }
+                if complete {
+                    self.end(&open, measured);
+                } else {
+                    self.open.insert(step, open);
+                }
+            }
+            if in_order && !complete {
+                return;
+            }
+        }
+    }
+
+    fn estimate(&self, open: &mut Open, whole: bool, output: &mut Output) {
+        let held = std::mem::take(&mut open.held);
+        let batches = if whole { Vec::from_iter(ordered(&held)) } else { held };
+        let coefficient = self.controller.map(|controller| controller.coefficient());
+        for batch in batches {
+            let Rewarded { trajectories, divergences } =
+                rewarded(&batch, self.inferred, coefficient);
+            if coefficient.is_some() {
+                open.tell(&batch, &trajectories, &divergences);
+            }
+            let estimates = self.estimator.estimate(&trajectories);
+            output.give(&open.capabilities[0], with_estimates(&batch, self.inferred, &estimates));
+        }
+    }
+
+    fn end(&mut self, open: &Open, measured: &mut Output) {
+        if let Some(controller) = &mut self.controller {
+            let (metrics, kl) = open.measure(controller.coefficient());
+            controller.observe(kl, open.told.len());
+            measured.give(&open.capabilities[1], metrics_batch(&metrics));
+        }
+    }
+}
+
+impl Open {
+    fn tell(&mut self, batch: &Batch, trajectories: &[Trajectory], divergences: &[f64]) {
+        let prompts = batch.values::<UInt64Type>(column::PROMPT_ID).values();
+        let samples = batch.values::<UInt32Type>(column::SAMPLE).values();
+        let weights = batch.values::<Float32Type>(column::WEIGHT).values();
+        for (row, (one, &kl)) in trajectories.iter().zip(divergences).enumerate() {
+            let told = Told { weight: f64::from(weights[row]), kl, reward: one.score };
+            self.told.insert((prompts[row], samples[row]), told);
+        }
+    }
+
+    /// Metrics in verl's names, and the mean divergence of the step.
+    fn measure(&self, coefficient: f64) -> (Metrics, f64) {
+        let told = || self.told.values();
+        let weight: f64 = told().map(|one| one.weight).sum();
+        let kl = told().map(|one| one.weight * one.kl).sum::<f64>() / weight.max(f64::MIN_POSITIVE);
+        let rewards = || told().map(|one| one.reward);
+        let metrics = [
+            ("actor/reward_kl_penalty", kl),
+            ("actor/reward_kl_penalty_coeff", coefficient),
+            ("critic/rewards/mean", rewards().sum::<f64>() / self.told.len().max(1) as f64),
+            ("critic/rewards/max", rewards().fold(f64::NEG_INFINITY, f64::max)),
+            ("critic/rewards/min", rewards().fold(f64::INFINITY, f64::min)),
+        ];
+        (metrics.map(|(name, value)| (name.to_owned(), value)).into(), kl)
+    }
+}
+
+/// All rows as one batch, by prompt and sample; none without rows. What is summed over a step is then the same for every order of arrival.
+fn ordered(held: &[Batch]) -> Option<Batch> {
+    let mut rows: Vec<((u64, u32), Row)> = held
+        .iter()
+        .flat_map(|batch| {
+            let prompts = batch.values::<UInt64Type>(column::PROMPT_ID).values().iter();
+            let samples = batch.values::<UInt32Type>(column::SAMPLE).values().iter();
+            prompts.copied().zip(samples.copied()).zip(Row::all(batch)).collect::<Vec<_>>()
+        })
+        .collect();
+    rows.sort_by_key(|(id, _)| *id);
+    let rows: Vec<Row> = rows.into_iter().map(|(_, row)| row).collect();
+    let schema = rows.first()?.batch.rows()?.schema();
+    let names = schema.fields().iter().map(|field| field.name().as_str());
+    Some(Batch::from_columns(&schema, gather(&rows, names).collect()))
+}
+
+fn with_estimates(batch: &Batch, inferred: bool, estimates: &[Estimate]) -> Batch {
+    let column = |of: fn(&Estimate) -> &[f64]| -> ArrayRef {
+        let rows: Vec<Vec<f32>> = estimates
+            .iter()
+            .map(|one| of(one).iter().map(|&number| number as f32).collect())
+            .collect();
+        lists::<Float32Type>(rows.iter().map(Vec::as_slice))
+    };
+    // What nothing inferred is empty.
+    let absent = if inferred { 0 } else { 3 };
+    let nothing =
+        (0..absent).map(|_| lists::<Float32Type>(estimates.iter().map(|_| [].as_slice())));
+    let rows = batch.rows().map(RecordBatch::columns).unwrap_or_default();
+    let columns = rows
+        .iter()
+        .map(Arc::clone)
+        .chain(nothing)
+        .chain([column(|one| &one.advantages), column(|one| &one.returns)]);
+    Batch::from_columns(&schema::GROUPS, columns.collect())
+}

@@ -1,0 +1,17 @@
+//! OPO: the baseline of least variance.
+
+use super::{Advantage, Scored};
+
+/// The score less the mean of the group's scores weighted by length, the optimal baseline if tokens have gradients of equal length
+/// (Hao et al. 2025, OPO; verl's `opo`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Opo;
+
+impl Advantage for Opo {
+    fn advantages(&self, group: &[Scored]) -> Vec<f64> {
+        let tokens: f64 = group.iter().map(|one| one.tokens as f64).sum();
+        let weighted: f64 = group.iter().map(|one| one.score * one.tokens as f64).sum();
+        let baseline = if group.len() > 1 && tokens > 0.0 { weighted / tokens } else { 0.0 };
+        group.iter().map(|one| one.score - baseline).collect()
+    }
+}

@@ -1,0 +1,53 @@
+//! REINFORCE++, without a group and with one.
+
+use super::whiten::whiten;
+use super::{Estimate, TokenAdvantage, Trajectory};
+
+/// The discounted sum of later rewards, whitened over the tokens of the step (Hu 2025, REINFORCE++; verl's `reinforce_plus_plus`).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ReinforcePlusPlus {
+    /// Discount of a token; in `[0, 1]`.
+    pub gamma: f64,
+}
+
+impl TokenAdvantage for ReinforcePlusPlus {
+    fn estimate(&self, trajectories: &[Trajectory]) -> Vec<Estimate> {
+        let returns: Vec<Vec<f64>> =
+            trajectories.iter().map(|one| discounted(&one.rewards, self.gamma)).collect();
+        whitened(returns)
+    }
+}
+
+/// The score less the group's mean, whitened over the tokens of the step (Hu 2025, REINFORCE++; verl's `reinforce_plus_plus_baseline`).
+/// A group of one has mean 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReinforcePlusPlusBaseline;
+
+impl TokenAdvantage for ReinforcePlusPlusBaseline {
+    fn estimate(&self, trajectories: &[Trajectory]) -> Vec<Estimate> {
+        let groups = trajectories.chunk_by(|one, next| one.group == next.group);
+        let scores = groups.flat_map(|group| {
+            let sum: f64 = group.iter().map(|one| one.score).sum();
+            let mean = if group.len() > 1 { sum / group.len() as f64 } else { 0.0 };
+            group.iter().map(move |one| vec![one.score - mean; one.rewards.len()])
+        });
+        whitened(scores.collect())
+    }
+}
+
+/// Rewards from each token on.
+fn discounted(rewards: &[f64], gamma: f64) -> Vec<f64> {
+    let later = rewards.iter().rev().scan(0.0, |later, reward| {
+        *later = reward + gamma * *later;
+        Some(*later)
+    });
+    let mut returns: Vec<f64> = later.collect();
+    returns.reverse();
+    returns
+}
+
+fn whitened(mut advantages: Vec<Vec<f64>>) -> Vec<Estimate> {
+    whiten(&mut advantages);
+    let bare = |advantages| Estimate { advantages, returns: Vec::new() };
+    advantages.into_iter().map(bare).collect()
+}

@@ -1,0 +1,118 @@
+//! Inference: what the trainer's models say of complete groups, before their advantages are estimated.
+//!
+//! Where rewards are lessened by a KL divergence or a critic predicts returns, advantages depend on models. verl computes both between
+//! rollout and advantages, for the whole batch; here each group goes through the trainer as it is complete, beside the rollout. What needs
+//! no model ahead of the advantages (the reference of a KL term in the loss, the old log-probabilities) is left to
+//! [`gradient`](crate::gradient), which has the groups anyway.
+
+use std::rc::Rc;
+
+use arrow::array::{ArrayRef, RecordBatch};
+use arrow::datatypes::{Float32Type, UInt32Type};
+use rollpacker_dataflow::batch::Batch;
+use rollpacker_dataflow::bridge::Reply;
+use rollpacker_dataflow::fault::{Fault, faults_batch};
+use rollpacker_dataflow::operator::Operator;
+use rollpacker_dataflow::schema::{self, column};
+use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
+use rollpacker_dataflow::timely::dataflow::operators::Concat;
+use rollpacker_dataflow::timely::dataflow::operators::generic::operator::empty;
+use rollpacker_stages::train::Inferred;
+
+use crate::columns::lists;
+use crate::group::Groups;
+use crate::trainer::TrainerThread;
+use crate::waiting::{Held, Waiting};
+
+/// The operator, in metrics and faults.
+const NAME: &str = "inference";
+
+/// Asks the trainer's models.
+pub trait InferenceExt {
+    /// Adds what the models of `trainer` say of each response: batches become those of [`schema::INFERRED`]. Groups go to the trainer when
+    /// [`fetched`](Groups::fetched) and the placement say so, those of a step after the update of the step before.
+    #[must_use]
+    fn infer(self, trainer: &Rc<TrainerThread>) -> Self;
+}
+
+struct Running {
+    held: Held,
+    reply: Reply<Result<Vec<Inferred>, String>>,
+}
+
+impl InferenceExt for Groups<'_> {
+    fn infer(self, trainer: &Rc<TrainerThread>) -> Self {
+        let mut operator = Operator::new(NAME, self.groups.scope());
+        // Where nothing places, something always trains.
+        let devices = u32::from(self.placements.is_none());
+        let placements =
+            self.placements.clone().unwrap_or_else(|| empty(self.groups.scope()));
+        let mut groups = operator.input(self.groups, Pipeline, &schema::SCORED);
+        let mut placements = operator.input(placements, Pipeline, &schema::PLACEMENTS);
+        let (mut inferred, stream) = operator.output(&schema::INFERRED, &[0]);
+        let (mut errors, error_stream) = operator.output(&schema::ERRORS, &[0]);
+        let stream = operator.spanned(stream);
+        let (wake, trainer) = (operator.waker(), trainer.clone());
+        trainer.on_update(operator.waker());
+        let mut waiting = Waiting::new(self.fetch, devices);
+        operator.build(move |_capabilities| {
+            let mut running: Option<Running> = None;
+            let mut failed: Option<Held> = None;
+            move |frontiers| {
+                placements.for_each(|_, batch| {
+                    if let Some(&devices) =
+                        batch.values::<UInt32Type>(column::TRAINING_DEVICES).values().last()
+                    {
+                        waiting.place(devices);
+                    }
+                });
+                groups.for_each(|capability, batch| {
+                    let capabilities =
+                        [capability.retain(inferred.index()), capability.retain(errors.index())];
+                    waiting.push(Held { capabilities, batch });
+                });
+                if let Some((held, outcome)) = take_reply(&mut running) {
+                    match outcome {
+                        Ok(said) => {
+                            inferred.give(&held.capabilities[0], with_inferred(&held.batch, &said));
+                        }
+                        Err(message) => {
+                            let fault = Fault::new(NAME, message);
+                            errors.give(&held.capabilities[1], faults_batch(&[fault]));
+                            // Kept for ever: the step is not done.
+                            failed = Some(held);
+                        }
+                    }
+                }
+                let due = waiting.first().is_some_and(|step| step <= trainer.next());
+                if due && running.is_none() && failed.is_none() {
+                    running = waiting.next(&frontiers[0]).map(|held| {
+                        let reply = trainer.infer(held.step(), held.batch.clone(), wake.clone());
+                        Running { held, reply }
+                    });
+                }
+            }
+        });
+        Self {
+            groups: stream,
+            errors: self.errors.concat(error_stream),
+            inferred: true,
+            ..self
+        }
+    }
+}
+
+fn take_reply(
+    running: &mut Option<Running>,
+) -> Option<(Held, Result<Vec<Inferred>, String>)> {
+    let outcome = running.as_ref()?.reply.poll_outcome()?;
+    Some((running.take()?.held, outcome))
+}
+
+fn with_inferred(batch: &Batch, said: &[Inferred]) -> Batch {
+    let column = |list: fn(&Inferred) -> &[f32]| lists::<Float32Type>(said.iter().map(list));
+    let columns: [ArrayRef; 3] =
+        [column(|one| &one.reward_kl), column(|one| &one.ref_logprobs), column(|one| &one.values)];
+    let rows = batch.rows().map(RecordBatch::columns).unwrap_or_default();
+    Batch::from_columns(&schema::INFERRED, rows.iter().cloned().chain(columns).collect())
+}

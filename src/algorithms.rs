@@ -1,0 +1,203 @@
+//! The algorithms that recipes can name: estimators of advantages, policy losses, estimators of a KL divergence.
+
+use std::fmt::Write;
+
+use rollpacker_operators::advantage::{Estimator, advantages};
+use rollpacker_stages::catalog::{Catalog, CatalogError, Choice, Listed};
+use rollpacker_stages::train::Objective;
+use rollpacker_stages::train::loss::{
+    SharedKl, SharedPolicyLoss, kl_estimators, policy_losses,
+};
+
+use crate::recipe::Recipe;
+use crate::recipe::aliases::{ALIASES, Alias};
+use crate::recipe::algorithm::Written;
+use crate::recipe::error::{RecipeError, bound, nearest, one_of};
+use crate::recipe::raw::Critic;
+
+/// What recipes can name; a name of one's own is added to a catalog.
+///
+/// ```
+/// use rollpacker::algorithms::Algorithms;
+/// use rollpacker::prelude::*;
+/// use rollpacker::stages::catalog::NoOptions;
+///
+/// struct Raw;
+///
+/// impl Advantage for Raw {
+///     fn advantages(&self, group: &[Scored]) -> Vec<f64> {
+///         group.iter().map(|one| one.score).collect()
+///     }
+/// }
+///
+/// let mut algorithms = Algorithms::default();
+/// algorithms.advantages =
+///     algorithms.advantages.with("raw", |_: NoOptions| Ok(Estimator::from(Raw)));
+/// ```
+#[derive(Clone)]
+pub struct Algorithms {
+    /// Estimators of advantages: `algorithm.adv_estimator`.
+    pub advantages: Catalog<Estimator>,
+    /// Policy losses: `actor.policy_loss.loss_mode`.
+    pub policy_losses: Catalog<SharedPolicyLoss>,
+    /// Estimators of a KL divergence: `actor.kl_loss_type`, `algorithm.kl_penalty`.
+    pub kl_estimators: Catalog<SharedKl>,
+}
+
+impl Default for Algorithms {
+    /// Those that come with the project.
+    fn default() -> Self {
+        Self {
+            advantages: advantages(),
+            policy_losses: policy_losses(),
+            kl_estimators: kl_estimators(),
+        }
+    }
+}
+
+impl Algorithms {
+    /// The estimator of advantages that a recipe names.
+    ///
+    /// # Errors
+    /// If there is none of the name, or an option is wrong or not one of it; the message names the key.
+    pub fn estimator(&self, recipe: &Recipe) -> Result<Estimator, RecipeError> {
+        let estimator = make(&self.advantages, &recipe.raw.adv_estimator())?;
+        let raw = &recipe.raw;
+        let idle = raw.critic == Critic::default() && raw.trainer.critic_warmup == 0;
+        if !idle && !estimator.needs_values() {
+            let expected = "one with a critic beside `[critic]` or trainer.critic_warmup";
+            let found = format!("`{}`", raw.algorithm.adv_estimator);
+            return Err(bound("algorithm.adv_estimator", expected, found));
+        }
+        Ok(estimator)
+    }
+
+    /// The losses and estimators that a recipe names.
+    ///
+    /// # Errors
+    /// If there is none of a name, or an option is wrong or not one of it; the message names the key.
+    pub fn objective(&self, recipe: &Recipe) -> Result<Objective, RecipeError> {
+        let actor = &recipe.raw.actor;
+        let policy_loss = make(&self.policy_losses, &recipe.raw.policy_loss())?;
+        if let (Some(own), Some(written)) = (policy_loss.aggregation(), actor.loss_agg_mode)
+            && own != written
+        {
+            let expected = format!("{own:?}, which `{}` fixes", actor.policy_loss.loss_mode);
+            return Err(bound("actor.loss_agg_mode", expected, format!("{written:?}")));
+        }
+        let kl = |key, name: &str| {
+            let (choice, keyed) = (Choice::of(name), Vec::new());
+            make(&self.kl_estimators, &Written { key, section: "", choice, keyed })
+        };
+        let algorithm = &recipe.raw.algorithm;
+        let penalty = kl("algorithm.kl_penalty", &algorithm.kl_penalty)?;
+        Ok(Objective {
+            policy_loss,
+            kl_loss: kl("actor.kl_loss_type", &actor.kl_loss_type)?,
+            reward_kl: algorithm.use_kl_in_reward.then_some(penalty),
+        })
+    }
+
+    /// The tables of the documentation, in Markdown.
+    #[must_use]
+    pub fn tables(&self) -> String {
+        let mut text = String::new();
+        let streams = |name: &str| match self.advantages.make(&Choice::of(name)) {
+            Ok(estimator) if estimator.whole_step() => "step",
+            _ => "group",
+        };
+        table(&mut text, "algorithm.adv_estimator", self.advantages.list(), Some(&streams));
+        table(&mut text, "actor.policy_loss.loss_mode", self.policy_losses.list(), None);
+        table(
+            &mut text,
+            "actor.kl_loss_type, algorithm.kl_penalty",
+            self.kl_estimators.list(),
+            None,
+        );
+        aliases(&mut text);
+        text
+    }
+}
+
+/// Makes what is written; an error names the key.
+fn make<T>(catalog: &Catalog<T>, written: &Written) -> Result<T, RecipeError> {
+    let Written { key, section, choice, keyed } = written;
+    let names: Vec<&str> = catalog.names().collect();
+    let Some(known) = catalog.options(&choice.name) else {
+        one_of(*key, &choice.name, &names)?;
+        unreachable!("invariant: a name without entry is none of the names");
+    };
+    if let Some(stray) = keyed.iter().find(|keyed| !known.contains(&keyed.option)) {
+        let has = |name: &&str| catalog.options(name).is_some_and(|all| all.contains(&stray.option));
+        let having = names.iter().copied().filter(has).collect::<Vec<_>>().join(", ");
+        let expected = format!("one of {having} beside `{}`", stray.key);
+        return Err(bound(*key, expected, format!("`{}`", choice.name)));
+    }
+    // Where options cannot be told, the maker finds out itself.
+    let stray = choice.options.keys().find(|option| !known.contains(&option.as_str()));
+    if let Some(stray) = stray.filter(|_| !known.is_empty()) {
+        let nearest = nearest(stray, known.iter().copied());
+        return Err(RecipeError::UnknownKey {
+            key: format!("{section}.{stray}"),
+            nearest: nearest.map(|near| format!("{section}.{near}")),
+        });
+    }
+    catalog.make(&written.all()).map_err(|error| match error {
+        CatalogError::Option { key: option, reason } => {
+            let own = keyed.iter().find(|keyed| keyed.option == option);
+            let path = match own {
+                Some(own) => own.key.to_owned(),
+                None if option.is_empty() => (*section).to_owned(),
+                None => format!("{section}.{option}"),
+            };
+            RecipeError::Type { key: path, reason }
+        }
+        unknown @ CatalogError::Unknown { .. } => {
+            RecipeError::Type { key: (*key).to_owned(), reason: unknown.to_string() }
+        }
+    })
+}
+
+fn table<'a>(
+    text: &mut String,
+    key: &str,
+    entries: impl Iterator<Item = Listed<'a>>,
+    streams: Option<&dyn Fn(&str) -> &'static str>,
+) {
+    let column = |cell: &str| if streams.is_some() { format!(" {cell} |") } else { String::new() };
+    // Writing to a string does not fail.
+    let _ = writeln!(text, "### `{key}`\n");
+    let _ = writeln!(text, "| name | computes | options |{} also known as | from |", column("waits for"));
+    let _ = writeln!(text, "|---|---|---|{}---|---|", if streams.is_some() { "---|" } else { "" });
+    for entry in entries {
+        let waits = streams.map(|streams| streams(entry.name)).unwrap_or_default();
+        let _ = writeln!(
+            text,
+            "| `{}` | {} | {} |{} {} | {} |",
+            entry.name,
+            entry.about.summary.replace('|', "\\|"),
+            options(&entry),
+            column(waits),
+            also(&entry),
+            entry.about.source,
+        );
+    }
+    text.push('\n');
+}
+
+fn options(entry: &Listed<'_>) -> String {
+    let options = entry.defaults.iter().map(|(name, value)| format!("`{name} = {value}`"));
+    options.collect::<Vec<_>>().join(", ")
+}
+
+fn also(entry: &Listed<'_>) -> String {
+    let aliases = entry.about.aliases.iter().map(|(alias, peers)| format!("`{alias}` ({peers})"));
+    aliases.collect::<Vec<_>>().join(", ")
+}
+
+fn aliases(text: &mut String) {
+    let _ = writeln!(text, "### Keys of other frameworks\n\n| key | theirs | whose |\n|---|---|---|");
+    for Alias { section, theirs, ours, peers } in ALIASES {
+        let _ = writeln!(text, "| `{section}.{ours}` | `{section}.{theirs}` | {peers} |");
+    }
+}

@@ -1,0 +1,214 @@
+//! What a recipe says of the algorithm, as the stages want it.
+
+use rollpacker_operators::advantage::{KlControl, KlController};
+use rollpacker_operators::schedule::Schedule;
+use rollpacker_stages::catalog::{Choice, Options};
+use rollpacker_stages::train::config::{
+    CriticConfig, Level, OldLogprobs, OptimizerConfig, RolloutIs, Threshold, TrainerConfig,
+};
+use rollpacker_stages::train::learning_rate::{Decay, LearningRate};
+use serde_json::Value;
+use toml::Table;
+
+use super::error::{RecipeError, bound, one_of};
+use super::raw::{Algorithm, IsThreshold, Raw, RolloutCorrection};
+
+/// A choice, with the key under which each of its options is written.
+pub(crate) struct Written {
+    pub(crate) key: &'static str,
+    /// The table of options that have no key of their own.
+    pub(crate) section: &'static str,
+    pub(crate) choice: Choice,
+    /// Options with a key of their own: the key, whether the thing chosen must have it, and the option.
+    pub(crate) keyed: Vec<Keyed>,
+}
+
+pub(crate) struct Keyed {
+    pub(crate) key: &'static str,
+    pub(crate) option: &'static str,
+    pub(crate) value: Value,
+}
+
+impl Raw {
+    pub(super) fn trainer_config(&self, bypasses: bool) -> Result<TrainerConfig, RecipeError> {
+        let (actor, algorithm) = (&self.actor, &self.algorithm);
+        Ok(TrainerConfig {
+            optimizer: OptimizerConfig {
+                learning_rate: LearningRate {
+                    peak: actor.lr,
+                    warmup_steps: actor.lr_warmup_steps,
+                    decay: self.decay()?,
+                },
+                betas: actor.betas,
+                eps: actor.eps,
+                weight_decay: actor.weight_decay,
+                grad_clip: actor.grad_clip,
+            },
+            policy_loss: self.policy_loss().all(),
+            loss_agg_mode: actor.loss_agg_mode.unwrap_or_default(),
+            loss_scale_factor: actor
+                .loss_scale_factor
+                .unwrap_or(f64::from(self.data.max_response_length)),
+            old_logprobs: if bypasses { OldLogprobs::Engine } else { OldLogprobs::Trainer },
+            rollout_is: self.rollout_is()?,
+            kl_loss_coef: if actor.use_kl_loss { actor.kl_loss_coef } else { 0.0 },
+            kl_loss_type: Choice::of(&actor.kl_loss_type),
+            use_bias_correction_kl: actor.use_bias_correction_kl,
+            reward_kl: algorithm.use_kl_in_reward.then(|| Choice::of(&algorithm.kl_penalty)),
+            entropy_coeff: actor.entropy_coeff,
+            temperature: self.rollout.temperature,
+            critic: None,
+            micro_batch_tokens: actor.ppo_max_token_len,
+            threads: actor.threads,
+        })
+    }
+
+    pub(super) fn critic_config(&self) -> CriticConfig {
+        let critic = &self.critic;
+        CriticConfig {
+            optimizer: OptimizerConfig {
+                learning_rate: LearningRate {
+                    peak: critic.lr,
+                    warmup_steps: critic.lr_warmup_steps,
+                    decay: Decay::Constant,
+                },
+                betas: critic.betas,
+                eps: critic.eps,
+                weight_decay: critic.weight_decay,
+                grad_clip: critic.grad_clip,
+            },
+            cliprange_value: critic.cliprange_value,
+            loss_agg_mode: critic.loss_agg_mode,
+            warmup_steps: self.trainer.critic_warmup,
+        }
+    }
+
+    /// Whether ratios are against the engine's log-probabilities. Unless the recipe says, they are where tokens may be of another policy
+    /// than the one that is trained.
+    pub(super) fn bypasses(&self) -> Result<bool, RecipeError> {
+        let correction = &self.algorithm.rollout_correction;
+        let older = self.algorithm.staleness > 0 || self.build_schedule()?.pauses();
+        // Weights correct for what is older, and against the engine's numbers they are 1.
+        Ok(correction.bypass_mode.unwrap_or(older && correction.rollout_is.is_none()))
+    }
+
+    pub(super) fn rollout_is(&self) -> Result<Option<RolloutIs>, RecipeError> {
+        let correction = &self.algorithm.rollout_correction;
+        let key = "algorithm.rollout_correction.rollout_is";
+        let level = match correction.rollout_is.as_deref() {
+            None if correction.rollout_is_threshold
+                != RolloutCorrection::default().rollout_is_threshold =>
+            {
+                return Err(bound(key, "`token` or `sequence` beside a threshold", "nothing"));
+            }
+            None => return Ok(None),
+            Some("token") => Level::Token,
+            Some("sequence") => Level::Sequence,
+            Some(other) => {
+                one_of(key, other, &["token", "sequence"])?;
+                unreachable!("invariant: every name is matched above")
+            }
+        };
+        if correction.bypass_mode == Some(true) {
+            let expected = "false: weights are of the trainer's log-probabilities to the engine's";
+            return Err(bound("algorithm.rollout_correction.bypass_mode", expected, true));
+        }
+        Ok(Some(RolloutIs { level, threshold: threshold(&correction.rollout_is_threshold)? }))
+    }
+
+    /// The policy loss; what it is written as.
+    pub(crate) fn policy_loss(&self) -> Written {
+        let actor = &self.actor;
+        let low = actor.clip_ratio_low.or(actor.clip_ratio);
+        let high = actor.clip_ratio_high.or(actor.clip_ratio);
+        let key = |own: Option<f64>, key| if own.is_some() { key } else { "actor.clip_ratio" };
+        let keyed = [
+            (key(actor.clip_ratio_low, "actor.clip_ratio_low"), "clip_ratio_low", low),
+            (key(actor.clip_ratio_high, "actor.clip_ratio_high"), "clip_ratio_high", high),
+            ("actor.clip_ratio_c", "clip_ratio_c", actor.clip_ratio_c),
+            ("actor.tau_pos", "tau_pos", actor.tau_pos),
+            ("actor.tau_neg", "tau_neg", actor.tau_neg),
+        ];
+        Written {
+            key: "actor.policy_loss.loss_mode",
+            section: "actor.policy_loss",
+            choice: choice(&actor.policy_loss.loss_mode, &actor.policy_loss.options),
+            keyed: keyed.into_iter().filter_map(keyed_number).collect(),
+        }
+    }
+
+    /// The estimator of advantages; what it is written as.
+    pub(crate) fn adv_estimator(&self) -> Written {
+        let Algorithm { adv_estimator, adv_options, norm_adv_by_std_in_grpo, .. } = &self.algorithm;
+        let norm = norm_adv_by_std_in_grpo.map(|norm| Keyed {
+            key: "algorithm.norm_adv_by_std_in_grpo",
+            option: "norm_adv_by_std_in_grpo",
+            value: norm.into(),
+        });
+        let numbers = [
+            ("algorithm.gamma", "gamma", self.algorithm.gamma),
+            ("algorithm.lam", "lam", self.algorithm.lam),
+        ];
+        Written {
+            key: "algorithm.adv_estimator",
+            section: "algorithm.adv_options",
+            choice: choice(adv_estimator, adv_options),
+            keyed: numbers.into_iter().filter_map(keyed_number).chain(norm).collect(),
+        }
+    }
+
+    /// The KL penalty of rewards, at its beginning, if there is one.
+    #[must_use]
+    pub fn reward_kl(&self) -> Option<KlController> {
+        let control = &self.algorithm.kl_ctrl;
+        let kind = if control.r#type == "adaptive" {
+            KlControl::Adaptive { target_kl: control.target_kl, horizon: control.horizon }
+        } else {
+            KlControl::Fixed
+        };
+        self.algorithm.use_kl_in_reward.then(|| KlController::new(kind, control.kl_coef))
+    }
+}
+
+impl Written {
+    /// The choice with all its options.
+    pub(crate) fn all(&self) -> Choice {
+        self.keyed.iter().fold(self.choice.clone(), |choice, keyed| {
+            choice.with(keyed.option, keyed.value.clone())
+        })
+    }
+}
+
+fn keyed_number(
+    (key, option, value): (&'static str, &'static str, Option<f64>),
+) -> Option<Keyed> {
+    Some(Keyed { key, option, value: value?.into() })
+}
+
+fn choice(name: &str, options: &Table) -> Choice {
+    let options = match serde_json::to_value(options) {
+        Ok(Value::Object(options)) => options,
+        _ => Options::new(),
+    };
+    Choice { name: name.to_owned(), options }
+}
+
+fn threshold(written: &IsThreshold) -> Result<Threshold, RecipeError> {
+    let key = "algorithm.rollout_correction.rollout_is_threshold";
+    let expected = "a number, at least 1, or a band as `low_high`";
+    let (found, threshold) = match written {
+        IsThreshold::Above(most) => (most.to_string(), Some(Threshold::Above(*most))),
+        IsThreshold::Band(text) => {
+            let ends = text.split_once('_').and_then(|(low, high)| {
+                Some(Threshold::Outside(low.parse().ok()?, high.parse().ok()?))
+            });
+            (format!("`{text}`"), ends)
+        }
+    };
+    let fits = |threshold: &Threshold| match *threshold {
+        // `0.5_2` is a number to TOML.
+        Threshold::Above(most) => most.is_finite() && most >= 1.0,
+        Threshold::Outside(low, high) => low > 0.0 && low <= high && high.is_finite(),
+    };
+    threshold.filter(fits).ok_or_else(|| bound(key, expected, found))
+}

@@ -1,0 +1,83 @@
+//! Keys of other frameworks, and which of ours they mean: one table, which the documentation prints.
+
+use toml::{Table, Value};
+
+use super::error::RecipeError;
+
+/// A key of another framework.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Alias {
+    /// The section, the same for both.
+    pub section: &'static str,
+    /// Their key.
+    pub theirs: &'static str,
+    /// Ours, which is verl's where verl has one.
+    pub ours: &'static str,
+    /// Who says so.
+    pub peers: &'static str,
+}
+
+const fn alias(
+    section: &'static str,
+    theirs: &'static str,
+    ours: &'static str,
+    peers: &'static str,
+) -> Alias {
+    Alias { section, theirs, ours, peers }
+}
+
+/// The aliases of recipes.
+pub static ALIASES: &[Alias] = &[
+    alias("data", "rollout_batch_size", "train_batch_size", "slime, ROLL"),
+    alias("data", "max_completion_length", "max_response_length", "TRL"),
+    alias("data", "response_length", "max_response_length", "ROLL"),
+    alias("data", "max_new_tokens", "max_response_length", "AReaL, OpenRLHF"),
+    alias("data", "input_key", "prompt_key", "slime, OpenRLHF"),
+    alias("data", "label_key", "ground_truth_key", "slime, OpenRLHF"),
+    alias("rollout", "num_generations", "n", "TRL"),
+    alias("rollout", "n_samples_per_prompt", "n", "slime, SkyRL, OpenRLHF"),
+    alias("rollout", "group_size", "n", "prime-rl"),
+    alias("rollout", "num_return_sequences_in_group", "n", "ROLL"),
+    alias("algorithm", "advantage_estimator", "adv_estimator", "slime, SkyRL"),
+    alias("algorithm", "lambd", "lam", "ROLL, OpenRLHF"),
+    alias("algorithm", "max_staleness", "staleness", "TRL"),
+    alias("algorithm", "max_off_policy_steps", "staleness", "prime-rl"),
+    alias("algorithm.kl_ctrl", "init_kl_coef", "kl_coef", "ROLL"),
+    alias("algorithm.kl_ctrl", "init_coef", "kl_coef", "OpenRLHF"),
+    alias("actor", "learning_rate", "lr", "TRL, ROLL"),
+    alias("actor", "max_grad_norm", "grad_clip", "TRL"),
+    alias("actor", "epsilon", "clip_ratio_low", "TRL"),
+    alias("actor", "eps_clip", "clip_ratio_low", "slime, AReaL"),
+    alias("actor", "eps_clip_low", "clip_ratio_low", "SkyRL"),
+    alias("actor", "pg_clip_low", "clip_ratio_low", "ROLL"),
+    alias("actor", "epsilon_high", "clip_ratio_high", "TRL"),
+    alias("actor", "eps_clip_high", "clip_ratio_high", "slime, SkyRL"),
+    alias("actor", "eps_clip_higher", "clip_ratio_high", "AReaL"),
+    alias("actor", "pg_clip_high", "clip_ratio_high", "ROLL"),
+    alias("actor", "eps_clip_c", "clip_ratio_c", "slime"),
+    alias("actor", "c_clip", "clip_ratio_c", "AReaL"),
+    alias("actor", "dual_clip", "clip_ratio_c", "OpenRLHF"),
+    alias("actor", "delta", "clip_ratio_c", "TRL"),
+    alias("actor", "beta", "kl_loss_coef", "TRL"),
+    alias("actor", "entropy_coef", "entropy_coeff", "slime, OpenRLHF"),
+    alias("trainer", "max_steps", "total_training_steps", "TRL"),
+    alias("trainer", "num_train_epochs", "total_epochs", "TRL"),
+    alias("trainer", "output_dir", "default_local_dir", "TRL, ROLL"),
+];
+
+/// Writes our keys for those of `aliases`.
+pub(super) fn rename(table: &mut Table, aliases: &[Alias]) -> Result<(), RecipeError> {
+    for Alias { section, theirs, ours, .. } in aliases {
+        let Some(found) = section_of(table, section) else { continue };
+        let Some(value) = found.remove(*theirs) else { continue };
+        if found.insert((*ours).to_owned(), value).is_some() {
+            let reason = format!("written twice, also as `{section}.{theirs}`");
+            return Err(RecipeError::Type { key: format!("{section}.{ours}"), reason });
+        }
+    }
+    Ok(())
+}
+
+fn section_of<'a>(table: &'a mut Table, section: &str) -> Option<&'a mut Table> {
+    section.split('.').try_fold(table, |table, key| table.get_mut(key).and_then(Value::as_table_mut))
+}

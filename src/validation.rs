@@ -1,0 +1,35 @@
+//! Validation of a run: a policy, sampled and greedy, as metrics.
+
+use anyhow::anyhow;
+use rollpacker_operators::validate::{Outcome, ValidatorThread};
+use rollpacker_stages::rollout::Policy;
+use rollpacker_stages::train::Metrics;
+
+/// Tries a policy; waits.
+pub(crate) fn validate(validator: &ValidatorThread, policy: Policy) -> anyhow::Result<Metrics> {
+    let reply = validator.call(|| {}, move |validate| validate(&policy));
+    reply.wait_outcome().map_err(|reason| anyhow!("validation: {reason}"))
+}
+
+/// What two tries say.
+pub(crate) fn metrics(sampled: &Outcome, greedy: &Outcome) -> Metrics {
+    let by_source = |kind: &'static str, outcome: &Outcome| {
+        let named = outcome.by_source.iter();
+        named
+            .map(move |(source, score)| (format!("val-core/{source}/{kind}"), *score))
+            .collect::<Vec<_>>()
+    };
+    let mut metrics: Metrics = [
+        ("val/score", sampled.score),
+        ("val/greedy_score", greedy.score),
+        ("val/response_length/mean", sampled.mean_length),
+        ("val/response_length/max", sampled.longest as f64),
+        ("val/greedy_response_length/mean", greedy.mean_length),
+        ("val/reward_errors", (sampled.reward_errors + greedy.reward_errors) as f64),
+    ]
+    .map(|(name, value)| (name.to_owned(), value))
+    .into();
+    metrics.extend(by_source("acc/mean@1", sampled));
+    metrics.extend(by_source("acc/greedy@1", greedy));
+    metrics
+}

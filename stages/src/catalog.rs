@@ -1,0 +1,268 @@
+//! Catalogs: things that recipes name, each made of its options. A name of one's own is one call.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::fields::fields;
+
+/// Options by name, as a recipe has them.
+pub type Options = serde_json::Map<String, serde_json::Value>;
+
+/// A name of a catalog, with the options that were written beside it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Choice {
+    /// The name, or an alias of it.
+    pub name: String,
+    /// The options; those left out have their defaults.
+    #[serde(default)]
+    pub options: Options,
+}
+
+impl Choice {
+    /// The name alone, every option at its default.
+    #[must_use]
+    pub fn of(name: &str) -> Self {
+        Self { name: name.to_owned(), options: Options::new() }
+    }
+
+    /// The same with an option more.
+    #[must_use]
+    pub fn with(mut self, option: &str, value: impl Into<serde_json::Value>) -> Self {
+        self.options.insert(option.to_owned(), value.into());
+        self
+    }
+}
+
+/// Why a catalog cannot make something.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CatalogError {
+    /// It does not have the name.
+    #[error("there is no {kind} `{name}`; there are {known}")]
+    Unknown {
+        /// What the catalog is of.
+        kind: &'static str,
+        /// The name.
+        name: String,
+        /// The names that there are.
+        known: String,
+    },
+    /// An option is wrong.
+    #[error("{}{reason}", if key.is_empty() { String::new() } else { format!("`{key}`: ") })]
+    Option {
+        /// The option; empty if the fault is in none alone.
+        key: String,
+        /// Expected and found.
+        reason: String,
+    },
+}
+
+impl CatalogError {
+    /// An option is out of its bounds.
+    #[must_use]
+    pub fn bound(key: &str, expected: &str, found: impl std::fmt::Display) -> Self {
+        Self::Option { key: key.to_owned(), reason: format!("expected {expected}, found {found}") }
+    }
+}
+
+/// Refuses an option that is not finite or does not fit.
+#[cfg(feature = "torch")]
+pub(crate) fn within(
+    key: &str,
+    value: f64,
+    fits: impl Fn(f64) -> bool,
+    expected: &str,
+) -> Result<(), CatalogError> {
+    if value.is_finite() && fits(value) {
+        Ok(())
+    } else {
+        Err(CatalogError::bound(key, expected, value))
+    }
+}
+
+/// For what has no options: any is an error.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NoOptions {}
+
+/// What a page of documentation says of an entry.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct About {
+    /// Other names of it, with the project that uses them.
+    pub aliases: &'static [(&'static str, &'static str)],
+    /// What it computes, in a line.
+    pub summary: &'static str,
+    /// Where it is from.
+    pub source: &'static str,
+}
+
+/// An entry, for whoever lists them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Listed<'a> {
+    /// The name.
+    pub name: &'a str,
+    /// What is said of it.
+    pub about: About,
+    /// Its options with their defaults, as JSON; empty for an entry of a user's own.
+    pub defaults: &'a Options,
+}
+
+type Make<T> = Arc<dyn Fn(Options) -> Result<T, CatalogError> + Send + Sync>;
+
+#[derive(Clone)]
+struct Entry<T> {
+    about: About,
+    options: &'static [&'static str],
+    defaults: Options,
+    make: Make<T>,
+}
+
+/// Makers of `T` by the names that recipes use.
+#[derive(Clone)]
+pub struct Catalog<T> {
+    kind: &'static str,
+    entries: BTreeMap<String, Entry<T>>,
+}
+
+impl<T> Catalog<T> {
+    /// An empty catalog of `kind`, the word of errors: `policy loss`.
+    #[must_use]
+    pub fn new(kind: &'static str) -> Self {
+        Self { kind, entries: BTreeMap::new() }
+    }
+
+    /// The same catalog with a further entry, made of its options; replaces one of the same name.
+    #[must_use]
+    pub fn with<O: DeserializeOwned>(
+        self,
+        name: &str,
+        make: impl Fn(O) -> Result<T, CatalogError> + Send + Sync + 'static,
+    ) -> Self {
+        self.insert(name, About::default(), Options::new(), make)
+    }
+
+    /// The same with what a page of documentation says of it; defaults are read off `O`.
+    #[must_use]
+    pub fn described<O: DeserializeOwned + Serialize + Default>(
+        self,
+        name: &str,
+        about: About,
+        make: impl Fn(O) -> Result<T, CatalogError> + Send + Sync + 'static,
+    ) -> Self {
+        let defaults = match serde_json::to_value(O::default()) {
+            Ok(serde_json::Value::Object(defaults)) => defaults,
+            _ => Options::new(),
+        };
+        self.insert(name, about, defaults, make)
+    }
+
+    fn insert<O: DeserializeOwned>(
+        mut self,
+        name: &str,
+        about: About,
+        defaults: Options,
+        make: impl Fn(O) -> Result<T, CatalogError> + Send + Sync + 'static,
+    ) -> Self {
+        let make: Make<T> = Arc::new(move |options| make(read(options)?));
+        self.entries.insert(name.to_owned(), Entry { about, options: fields::<O>(), defaults, make });
+        self
+    }
+
+    /// The names that there are, in order, without aliases.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.entries.keys().map(String::as_str)
+    }
+
+    /// The entries, in the order of their names.
+    pub fn list(&self) -> impl Iterator<Item = Listed<'_>> {
+        self.entries.iter().map(|(name, entry)| Listed {
+            name,
+            about: entry.about,
+            defaults: &entry.defaults,
+        })
+    }
+
+    /// The options of an entry, aliases included; `None` if there is none of that name.
+    #[must_use]
+    pub fn options(&self, name: &str) -> Option<&'static [&'static str]> {
+        self.find(name).map(|entry| entry.options)
+    }
+
+    /// Makes what was chosen.
+    ///
+    /// # Errors
+    /// If there is none of that name, or an option is wrong.
+    pub fn make(&self, choice: &Choice) -> Result<T, CatalogError> {
+        let unknown = || CatalogError::Unknown {
+            kind: self.kind,
+            name: choice.name.clone(),
+            known: self.names().collect::<Vec<_>>().join(", "),
+        };
+        (self.find(&choice.name).ok_or_else(unknown)?.make)(choice.options.clone())
+    }
+
+    /// Own names win over aliases.
+    fn find(&self, name: &str) -> Option<&Entry<T>> {
+        let aliased = |entry: &&Entry<T>| entry.about.aliases.iter().any(|(alias, _)| *alias == name);
+        self.entries.get(name).or_else(|| self.entries.values().find(aliased))
+    }
+}
+
+fn read<O: DeserializeOwned>(options: Options) -> Result<O, CatalogError> {
+    serde_path_to_error::deserialize(serde_json::Value::Object(options)).map_err(|error| {
+        let path = error.path().to_string();
+        let key = if path == "." { String::new() } else { path };
+        CatalogError::Option { key, reason: error.into_inner().to_string() }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    struct Slope {
+        slope: f64,
+    }
+
+    impl Default for Slope {
+        fn default() -> Self {
+            Self { slope: 2.0 }
+        }
+    }
+
+    fn catalog() -> Catalog<Slope> {
+        let about = About { aliases: &[("line", "peer")], summary: "a line", source: "Euclid" };
+        Catalog::new("curve")
+            .described("linear", about, |slope: Slope| {
+                let wrong = CatalogError::bound("slope", "a number above 0", slope.slope);
+                if slope.slope > 0.0 { Ok(slope) } else { Err(wrong) }
+            })
+            .with("flat", |_: NoOptions| Ok(Slope { slope: 0.0 }))
+    }
+
+    #[test]
+    fn names_and_aliases_make_the_same() {
+        let catalog = catalog();
+        assert_eq!(catalog.make(&Choice::of("linear")), Ok(Slope { slope: 2.0 }));
+        let steep = Choice::of("line").with("slope", 3.0);
+        assert_eq!(catalog.make(&steep), Ok(Slope { slope: 3.0 }));
+        assert_eq!(catalog.options("line"), Some(["slope"].as_slice()));
+        let listed: Vec<_> = catalog.list().map(|entry| (entry.name, entry.defaults.len())).collect();
+        assert_eq!(listed, [("flat", 0), ("linear", 1)]);
+    }
+
+    #[test]
+    fn what_cannot_be_made_is_named() {
+        let error = |choice: Choice| catalog().make(&choice).expect_err("refused").to_string();
+        assert_eq!(error(Choice::of("lin")), "there is no curve `lin`; there are flat, linear");
+        let low = Choice::of("linear").with("slope", -1.0);
+        assert_eq!(error(low), "`slope`: expected a number above 0, found -1");
+        let text = Choice::of("linear").with("slope", "steep");
+        assert!(error(text).starts_with("`slope`: invalid type"));
+        assert!(error(Choice::of("flat").with("slope", 1)).contains("unknown field `slope`"));
+    }
+}

@@ -1,0 +1,56 @@
+//! GMPO: the geometric mean of clipped ratios.
+
+use serde::{Deserialize, Serialize};
+use tch::TchError;
+
+use super::clip::check_band;
+use super::{PolicyLoss, TokenLoss, Tokens, clip_metrics};
+use crate::catalog::CatalogError;
+use crate::train::config::Aggregation;
+
+/// The geometric mean over a sequence of ratios that are clipped token by token (Zhao et al. 2025, GMPO, section 3).
+///
+/// The bounds are of the log-ratio here, as in verl; the advantage of a sequence is the mean of its tokens'.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct GeoMean {
+    /// The log-ratio counts down to this below 0; in `[0, 1]`.
+    pub clip_ratio_low: f64,
+    /// The log-ratio counts up to this; at least 0.
+    pub clip_ratio_high: f64,
+}
+
+impl Default for GeoMean {
+    fn default() -> Self {
+        Self { clip_ratio_low: 0.2, clip_ratio_high: 0.2 }
+    }
+}
+
+impl GeoMean {
+    /// The same, its bounds checked.
+    ///
+    /// # Errors
+    /// If a bound is out of its own.
+    pub fn checked(self) -> Result<Self, CatalogError> {
+        check_band(self.clip_ratio_low, self.clip_ratio_high).map(|()| self)
+    }
+}
+
+impl PolicyLoss for GeoMean {
+    fn tokens(&self, tokens: &Tokens<'_>) -> Result<TokenLoss, TchError> {
+        let (segments, sign) = (tokens.segments, tokens.advantages.f_sign()?);
+        let log_ratio = tokens.logprobs.f_sub(tokens.old)?;
+        let bounded = log_ratio.f_clamp(-self.clip_ratio_low, self.clip_ratio_high)?;
+        let worse = log_ratio.f_mul(&sign)?.f_minimum(&bounded.f_mul(&sign)?)?.f_mul(&sign)?;
+        let gain = segments.means(tokens.advantages)?.f_neg()?;
+        let sequences = gain.f_mul(&segments.means(&worse)?.f_exp()?)?;
+        let clipped = log_ratio.f_ne_tensor(&bounded)?;
+        let of = |side: &tch::Tensor| clipped.f_logical_and(side);
+        let metrics = clip_metrics(of(&sign.f_gt(0.0)?)?, of(&sign.f_lt(0.0)?)?);
+        Ok(TokenLoss { loss: segments.spread(&sequences)?, metrics })
+    }
+
+    fn aggregation(&self) -> Option<Aggregation> {
+        Some(Aggregation::SeqMeanTokenMean)
+    }
+}

@@ -1,0 +1,79 @@
+//! Estimators of the KL divergence of the policy from a reference, of one sampled token (Schulman 2020).
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use tch::{TchError, Tensor};
+
+use super::LOG_RATIO_LIMIT;
+
+/// The k3 estimator is clamped here, as in verl.
+const K3_LIMIT: f64 = 10.0;
+
+/// An estimator of the KL divergence of the policy from a reference.
+///
+/// # Contract
+/// Token by token: none depends on another.
+pub trait KlEstimator: Debug + Send + Sync {
+    /// The estimate of tokens with log-probability `logprobs` under the policy and `reference` under the reference; all `[tokens]`.
+    ///
+    /// # Errors
+    /// If the tensors differ in shape, kind or device.
+    fn tokens(&self, logprobs: &Tensor, reference: &Tensor) -> Result<Tensor, TchError>;
+}
+
+/// An estimator that several hold.
+pub type SharedKl = Arc<dyn KlEstimator>;
+
+/// `log p - log r`: unbiased, of high variance; as a loss its gradient is 0 on average.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct K1;
+
+impl KlEstimator for K1 {
+    fn tokens(&self, logprobs: &Tensor, reference: &Tensor) -> Result<Tensor, TchError> {
+        logprobs.f_sub(reference)
+    }
+}
+
+/// `|log p - log r|`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Abs;
+
+impl KlEstimator for Abs {
+    fn tokens(&self, logprobs: &Tensor, reference: &Tensor) -> Result<Tensor, TchError> {
+        logprobs.f_sub(reference)?.f_abs()
+    }
+}
+
+/// `(log p - log r)^2 / 2`: biased, of low variance; its gradient is that of the divergence on policy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct K2;
+
+impl KlEstimator for K2 {
+    fn tokens(&self, logprobs: &Tensor, reference: &Tensor) -> Result<Tensor, TchError> {
+        logprobs.f_sub(reference)?.f_square()?.f_mul_scalar(0.5)
+    }
+}
+
+/// `r/p - 1 - log(r/p)`: unbiased, never negative, of low variance.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct K3;
+
+impl KlEstimator for K3 {
+    fn tokens(&self, logprobs: &Tensor, reference: &Tensor) -> Result<Tensor, TchError> {
+        let x = reference.f_sub(logprobs)?.f_clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)?;
+        x.f_expm1()?.f_sub(&x)?.f_clamp(-K3_LIMIT, K3_LIMIT)
+    }
+}
+
+/// The value of an estimator with the gradient of [`K2`], which is that of the divergence on policy.
+#[derive(Clone, Debug)]
+pub struct StraightThrough(pub SharedKl);
+
+impl KlEstimator for StraightThrough {
+    fn tokens(&self, logprobs: &Tensor, reference: &Tensor) -> Result<Tensor, TchError> {
+        let through = K2.tokens(logprobs, reference)?;
+        let shift = self.0.tokens(logprobs, reference)?.f_sub(&through)?.f_detach()?;
+        through.f_add(&shift)
+    }
+}

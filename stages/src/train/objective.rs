@@ -1,0 +1,197 @@
+//! What a trainer optimises: policy loss, KL term and entropy of tokens, weighted as the aggregation says.
+
+use tch::{Device, TchError, Tensor};
+
+use super::Sequence;
+use super::config::{Aggregation, OldLogprobs, TrainerConfig};
+use super::head::TokenScores;
+use super::loss::{
+    Segments, SharedKl, SharedPolicyLoss, Tokens, kl_estimators, policy_losses,
+};
+use super::tally::{Over, Reduced, Terms};
+use crate::catalog::{Catalog, CatalogError};
+
+/// The functions that a [`TrainerConfig`] names.
+#[derive(Clone, Debug)]
+pub struct Objective {
+    /// The policy loss.
+    pub policy_loss: SharedPolicyLoss,
+    /// Estimator of the divergence in the loss; unused at factor 0.
+    pub kl_loss: SharedKl,
+    /// Estimator of the divergence that rewards are lessened by, if they are.
+    pub reward_kl: Option<SharedKl>,
+}
+
+impl Objective {
+    /// What `config` names, of the functions that come with the project.
+    ///
+    /// # Errors
+    /// If there is none of a name, or an option is wrong.
+    pub fn builtin(config: &TrainerConfig) -> Result<Self, CatalogError> {
+        Self::of(config, &policy_losses(), &kl_estimators())
+    }
+
+    /// What `config` names, of the functions of two catalogs.
+    ///
+    /// # Errors
+    /// If there is none of a name, or an option is wrong.
+    pub fn of(
+        config: &TrainerConfig,
+        losses: &Catalog<SharedPolicyLoss>,
+        estimators: &Catalog<SharedKl>,
+    ) -> Result<Self, CatalogError> {
+        Ok(Self {
+            policy_loss: losses.make(&config.policy_loss)?,
+            kl_loss: estimators.make(&config.kl_loss_type)?,
+            reward_kl: config.reward_kl.as_ref().map(|choice| estimators.make(choice)).transpose()?,
+        })
+    }
+
+    /// The aggregation: the loss's own, or the configured one.
+    pub(crate) fn aggregation(&self, config: &TrainerConfig) -> Aggregation {
+        self.policy_loss.aggregation().unwrap_or(config.loss_agg_mode)
+    }
+
+    /// The numerator of the loss of a micro-batch, and its terms.
+    pub(crate) fn numerator(
+        &self,
+        config: &TrainerConfig,
+        scores: &TokenScores,
+        columns: &Columns,
+    ) -> Result<(Tensor, Reduced), TchError> {
+        let mut terms = Terms::default();
+        let now = scores.logprobs.f_detach()?;
+        let old = match config.old_logprobs {
+            OldLogprobs::Engine => columns.rollout.shallow_clone(),
+            OldLogprobs::Trainer => now.shallow_clone(),
+        };
+        let tokens = Tokens {
+            logprobs: &scores.logprobs,
+            old: &old,
+            advantages: &columns.advantages,
+            segments: &columns.segments,
+        };
+        let mut total = self.policy_term(config, &tokens, columns, &mut terms)?;
+        if let Some(kl) = self.kl_term(config, &tokens, columns)? {
+            terms.add("actor/kl_loss", Over::Loss, &kl)?;
+            total = total.f_add(&kl.f_mul_scalar(config.kl_loss_coef)?)?;
+        }
+        let entropy = scores.entropy.f_mul(&columns.factors)?;
+        terms.add("actor/entropy", Over::Loss, &entropy)?;
+        if config.entropy_coeff > 0.0 {
+            total = total.f_sub(&entropy.f_mul_scalar(config.entropy_coeff)?)?;
+        }
+        terms.add("actor/loss", Over::Loss, &total)?;
+        let difference = now.f_exp()?.f_sub(&columns.rollout.f_exp()?)?.f_abs()?;
+        terms.add("training/rollout_probs_diff_mean", Over::Tokens, &difference)?;
+        terms.add("training/rollout_probs_diff_max", Over::Largest, &difference)?;
+        Ok((total.f_sum(total.kind())?, terms.reduce()?))
+    }
+
+    /// The policy loss of each token, times its factor.
+    fn policy_term(
+        &self,
+        config: &TrainerConfig,
+        tokens: &Tokens<'_>,
+        columns: &Columns,
+        terms: &mut Terms,
+    ) -> Result<Tensor, TchError> {
+        let policy = self.policy_loss.tokens(tokens)?;
+        let mut loss = policy.loss.f_mul(&columns.factors)?;
+        for (name, values) in &policy.metrics {
+            terms.add(name, Over::Tokens, values)?;
+        }
+        terms.add("actor/ppo_kl", Over::Tokens, &tokens.log_ratio()?.f_neg()?)?;
+        if let Some(is) = &config.rollout_is {
+            let weights = is.weights(tokens.old, &columns.rollout, tokens.segments)?;
+            let apart = columns.rollout.f_sub(tokens.old)?;
+            terms.add("rollout_corr/kl", Over::Tokens, &apart)?;
+            terms.add("rollout_corr/rollout_is_mean", Over::Tokens, &weights)?;
+            terms.add("rollout_corr/rollout_is_max", Over::Largest, &weights)?;
+            loss = loss.f_mul(&weights)?;
+        }
+        terms.add("actor/pg_loss", Over::Loss, &loss)?;
+        Ok(loss)
+    }
+
+    /// The divergence of each token from the reference, times its factor; none without a reference.
+    fn kl_term(
+        &self,
+        config: &TrainerConfig,
+        tokens: &Tokens<'_>,
+        columns: &Columns,
+    ) -> Result<Option<Tensor>, TchError> {
+        let Some(reference) = &columns.reference else { return Ok(None) };
+        let mut kl = self.kl_loss.tokens(tokens.logprobs, reference)?;
+        if config.use_bias_correction_kl {
+            kl = kl.f_mul(&tokens.log_ratio()?.f_exp()?)?;
+        }
+        kl.f_mul(&columns.factors).map(Some)
+    }
+}
+
+/// What the loss needs beside the model; all `[response tokens]`.
+pub(crate) struct Columns {
+    /// Log-probabilities of the engine.
+    pub(crate) rollout: Tensor,
+    pub(crate) advantages: Tensor,
+    /// How much each token counts in the numerator.
+    pub(crate) factors: Tensor,
+    /// Log-probabilities of the reference, where the loss has a KL term.
+    pub(crate) reference: Option<Tensor>,
+    pub(crate) segments: Segments,
+}
+
+impl Columns {
+    /// The columns of `sequences`, each of at least one token.
+    pub(crate) fn new(
+        sequences: &[Sequence<'_>],
+        factors: Tensor,
+        reference: Option<Tensor>,
+        device: Device,
+    ) -> Result<Self, TchError> {
+        let lengths: Vec<i64> = sequences.iter().map(|s| s.response_ids.len() as i64).collect();
+        Ok(Self {
+            rollout: column(sequences, |s| s.logprobs, device)?,
+            advantages: column(sequences, |s| s.advantages, device)?,
+            factors,
+            reference,
+            segments: Segments::new(&lengths, device)?,
+        })
+    }
+}
+
+/// A slice of each sequence, end to end.
+pub(crate) fn column<'a>(
+    sequences: &[Sequence<'a>],
+    slice: impl Fn(&Sequence<'a>) -> &'a [f32],
+    device: Device,
+) -> Result<Tensor, TchError> {
+    let values: Vec<f32> = sequences.iter().flat_map(slice).copied().collect();
+    Tensor::f_from_slice(&values)?.f_to_device(device)
+}
+
+/// How much each token counts in the numerator: the weight of its response times the coefficient of the aggregation.
+pub(crate) fn factors(
+    sequences: &[Sequence<'_>],
+    mode: Aggregation,
+    scale: f64,
+    device: Device,
+) -> Result<Tensor, TchError> {
+    let factors = sequences.iter().flat_map(|s| {
+        let factor = f64::from(s.weight) * mode.coefficient(s.response_ids.len(), scale);
+        std::iter::repeat_n(factor as f32, s.response_ids.len())
+    });
+    Tensor::f_from_slice(&factors.collect::<Vec<_>>())?.f_to_device(device)
+}
+
+/// What the numerator is divided by.
+pub(crate) fn denominator(sequences: &[Sequence<'_>], mode: Aggregation) -> f64 {
+    let measure = |s: &Sequence<'_>| f64::from(s.weight) * mode.measure(s.response_ids.len());
+    sequences.iter().map(measure).sum()
+}
+
+/// Tokens that the loss falls on.
+pub(crate) fn tokens(sequences: &[Sequence<'_>]) -> usize {
+    sequences.iter().map(|s| s.response_ids.len()).sum()
+}

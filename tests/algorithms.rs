@@ -1,0 +1,275 @@
+//! Every algorithm that a recipe can name: trains live, is refused by name where it is misspelt, and stands in the documentation.
+#![cfg(feature = "torch")]
+
+use std::cell::RefCell;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::rc::Rc;
+
+use rollpacker::algorithms::Algorithms;
+use rollpacker::prelude::*;
+use rollpacker::recipe::Recipe;
+use rollpacker::session::Session;
+
+const RECIPE: &str = r#"
+[data]
+train_files = ["data/train.parquet"]
+train_batch_size = 3
+max_prompt_length = 64
+max_response_length = 12
+
+[model]
+path = "warm"
+
+[rollout]
+n = 3
+instances = 1
+
+[actor]
+lr = 1e-3
+
+[trainer]
+total_training_steps = 2
+device = "cpu"
+
+[sft]
+train_files = "data/train.parquet"
+steps = 1
+batch_size = 2
+hidden_size = 16
+intermediate_size = 32
+num_hidden_layers = 1
+num_attention_heads = 2
+num_key_value_heads = 1
+"#;
+
+struct Workplace {
+    folder: tempfile::TempDir,
+}
+
+impl Workplace {
+    fn new() -> Self {
+        let place = Self { folder: tempfile::tempdir().expect("a folder") };
+        std::fs::write(place.path("recipe.toml"), RECIPE).expect("written");
+        let generate = ["data", "generate", "--output", "data", "--rows", "16"];
+        place.ok(&[generate.as_slice(), &["--validation-rows", "2"]].concat());
+        place.ok(&["sft", "--config", "recipe.toml"]);
+        place
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn ok(&self, args: &[&str]) {
+        let program = env!("CARGO_BIN_EXE_rollpacker");
+        let output = Command::new(program)
+            .args(args)
+            .current_dir(self.folder.path())
+            .output()
+            .expect("the program starts");
+        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    fn recipe(&self, overrides: &[String]) -> Recipe {
+        let here = [
+            format!("data.train_files={}", self.path("data/train.parquet").display()),
+            format!("model.path={}", self.path("warm").display()),
+        ];
+        let all: Vec<String> = here.iter().chain(overrides).cloned().collect();
+        Recipe::read(&self.path("recipe.toml"), &all).expect("a valid recipe")
+    }
+
+    /// Metrics of the two steps of a run, and where its model lies.
+    fn train(&self, name: &str, overrides: &[String]) -> (Vec<Metrics>, PathBuf) {
+        let session = Session::open(self.recipe(overrides)).expect("it opens");
+        let session = session.with_reward("*", Spread);
+        let (steps, folder) = (Steps::default(), self.path(name));
+        session
+            .train(&Stop::default(), &folder, steps.clone(), |_| {})
+            .unwrap_or_else(|error| panic!("{overrides:?}: {error:#}"));
+        let steps = steps.0.take();
+        assert_eq!(steps.len(), 2, "{overrides:?}");
+        for metrics in &steps {
+            let odd = metrics.iter().find(|(_, value)| !value.is_finite());
+            assert!(odd.is_none(), "{overrides:?}: {odd:?}");
+        }
+        (steps, folder)
+    }
+}
+
+/// A score that differs from response to response, whatever a model of 16 channels says.
+struct Spread;
+
+impl Reward for Spread {
+    async fn score(&self, sample: &Sample, _: &Context) -> Result<Score, RewardError> {
+        let ids = sample.response_ids.iter().zip(1..).map(|(&id, at)| i64::from(id) * at);
+        Ok(((ids.sum::<i64>() % 17) as f64 / 17.0).into())
+    }
+}
+
+#[derive(Clone, Default)]
+struct Steps(Rc<RefCell<Vec<Metrics>>>);
+
+impl Observer for Steps {
+    fn step(&mut self, report: StepReport) {
+        self.0.borrow_mut().push(measure(&report));
+    }
+}
+
+fn owned(overrides: &[&str]) -> Vec<String> {
+    overrides.iter().map(|&text| text.to_owned()).collect()
+}
+
+fn names<'a>(names: impl Iterator<Item = &'a str>) -> Vec<String> {
+    names.map(str::to_owned).collect()
+}
+
+/// As many runs as there are estimators of advantages; losses and estimators of the divergence take turns.
+#[test]
+fn every_name_trains_two_live_steps() {
+    let (place, algorithms) = (Workplace::new(), Algorithms::default());
+    let losses = names(algorithms.policy_losses.names());
+    let kls = names(algorithms.kl_estimators.names());
+    let estimators = names(algorithms.advantages.names());
+    assert!(estimators.len() >= losses.len().max(kls.len()), "every name has its turn");
+    for (at, estimator) in estimators.iter().enumerate() {
+        let overrides = [
+            format!("algorithm.adv_estimator={estimator}"),
+            format!("actor.policy_loss.loss_mode={}", losses[at % losses.len()]),
+            "actor.use_kl_loss=true".to_owned(),
+            format!("actor.kl_loss_type={}", kls[at % kls.len()]),
+            "actor.entropy_coeff=0.001".to_owned(),
+        ];
+        let (steps, folder) = place.train(estimator, &overrides);
+        for metrics in &steps {
+            assert!(metrics["actor/grad_norm"] > 0.0, "{overrides:?}");
+            assert!(metrics["critic/advantages/max"] > 0.0, "{overrides:?}");
+            assert_eq!(metrics["actor/ppo_kl"], 0.0, "ratios are against the trainer's own numbers");
+        }
+        assert!(steps[1]["actor/kl_loss"].abs() > 0.0, "{overrides:?}");
+        let critic = folder.join("critic/value_head.safetensors").exists();
+        assert_eq!(critic, estimator == "gae");
+        assert_eq!(critic, steps[0].contains_key("critic/vf_loss"));
+    }
+}
+
+#[test]
+fn a_critic_learns_and_goes_on_from_its_folder() {
+    let place = Workplace::new();
+    let gae = ["algorithm.adv_estimator=gae", "critic.lr=1e-2", "algorithm.lam=0.95"];
+    let (steps, folder) = place.train("first", &owned(&gae));
+    assert_eq!(steps[0]["critic/vpred_mean"], 0.0, "a fresh critic expects nothing");
+    assert!(steps[1]["critic/vpred_mean"] > 0.0, "scores are positive");
+    for name in ["critic/vf_clipfrac", "critic/values/mean", "critic/returns/mean"] {
+        assert!(steps[1].contains_key(name), "{name}");
+    }
+    let path = format!("critic.path={}", folder.join("critic").display());
+    let warm = [owned(&gae), vec![path, "trainer.critic_warmup=1".to_owned()]].concat();
+    let (steps, _) = place.train("second", &warm);
+    assert!(steps[0]["critic/vpred_mean"] > 0.0, "it has learnt before");
+    assert!(!steps[0].contains_key("actor/grad_norm"), "the policy waits for the critic");
+    assert!(steps[1]["actor/grad_norm"] > 0.0);
+}
+
+#[test]
+fn rewards_are_lessened_by_the_divergence_and_the_factor_adapts() {
+    let place = Workplace::new();
+    let overrides = owned(&[
+        "algorithm.use_kl_in_reward=true",
+        "algorithm.kl_penalty=low_var_kl",
+        "algorithm.kl_ctrl.type=adaptive",
+        "algorithm.kl_ctrl.kl_coef=0.5",
+        "algorithm.kl_ctrl.target_kl=1000",
+        "algorithm.kl_ctrl.horizon=18",
+        "actor.lr=0.05",
+    ]);
+    let (steps, _) = place.train("penalised", &overrides);
+    let near = |name: &str, step: usize, expect: f64| {
+        let found = steps[step][name];
+        assert!((found - expect).abs() < 1e-6, "{name}: {found}, expected {expect}");
+    };
+    near("actor/reward_kl_penalty", 0, 0.0);
+    near("critic/rewards/mean", 0, steps[0]["critic/score/mean"]);
+    // Nine responses far below the target: an error of -0.2.
+    near("actor/reward_kl_penalty_coeff", 1, 0.5 * (1.0 - 0.2 * 9.0 / 18.0));
+    assert!(steps[1]["actor/reward_kl_penalty"] > 0.0, "the policy has moved");
+    assert!(steps[1]["critic/rewards/mean"] < steps[1]["critic/score/mean"]);
+}
+
+#[test]
+fn importance_weights_of_tokens_and_sequences_are_near_one_on_policy() {
+    let place = Workplace::new();
+    for (level, threshold) in [("token", "2.0"), ("sequence", "0.5_2.0")] {
+        let correction = "algorithm.rollout_correction";
+        let overrides = [
+            format!("{correction}.rollout_is={level}"),
+            format!("{correction}.rollout_is_threshold={threshold}"),
+        ];
+        let (steps, _) = place.train(level, &overrides);
+        let mean = steps[1]["rollout_corr/rollout_is_mean"];
+        assert!((mean - 1.0).abs() < 1e-3, "{level}: {mean}");
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_refused_by_its_key() {
+    let place = Workplace::new();
+    let cases: [(&[&str], &str); 8] = [
+        (
+            &["algorithm.adv_estimator=grop"],
+            "key `algorithm.adv_estimator`: expected one of dr_grpo, gae, gpg, grpo, grpo_passk, opo, reinforce_plus_plus, reinforce_plus_plus_baseline, rloo (did you mean `grpo`?), found `grop`",
+        ),
+        (
+            &["actor.policy_loss.loss_mode=cisp"],
+            "(did you mean `cispo`?), found `cisp`",
+        ),
+        (&["actor.kl_loss_type=k4"], "key `actor.kl_loss_type`: expected one of abs, abs+, kl, "),
+        (
+            &["algorithm.lam=0.9"],
+            "key `algorithm.adv_estimator`: expected one of gae beside `algorithm.lam`, found `grpo`",
+        ),
+        (
+            &["actor.policy_loss.loss_mode=gpg", "actor.clip_ratio=0.1"],
+            "beside `actor.clip_ratio`, found `gpg`",
+        ),
+        (
+            &["actor.epsilon=1.5"],
+            "key `actor.clip_ratio_low`: expected in [0, 1], found 1.5",
+        ),
+        (
+            &["actor.policy_loss.clip_ratio_lo=1.5"],
+            "unknown key `actor.policy_loss.clip_ratio_lo`; did you mean `actor.policy_loss.clip_ratio_low`?",
+        ),
+        (
+            &["actor.policy_loss.loss_mode=sapo", "actor.loss_agg_mode=token-mean"],
+            "key `actor.loss_agg_mode`: expected SeqMeanTokenMean, which `sapo` fixes, found TokenMean",
+        ),
+    ];
+    for (overrides, expected) in cases {
+        let refused = Session::open(place.recipe(&owned(overrides)));
+        let error = format!("{:#}", refused.err().expect("refused"));
+        assert!(error.contains(expected), "{overrides:?}: {error}");
+    }
+    let idle = Session::open(place.recipe(&owned(&["critic.lr=1e-4"]))).err().expect("refused");
+    assert!(idle.to_string().contains("one with a critic beside `[critic]`"), "{idle:#}");
+}
+
+/// Between two marks, the page of algorithms is printed from the catalogs.
+#[test]
+fn the_page_of_algorithms_is_up_to_date() {
+    const MARKS: [&str; 2] = ["<!-- tables: begin -->\n", "<!-- tables: end -->"];
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/algorithms.md");
+    let page = std::fs::read_to_string(&path).expect("the page is there");
+    let [begin, end] = MARKS.map(|mark| page.find(mark).expect("the page has its marks"));
+    let tables = format!("\n{}\n", Algorithms::default().tables());
+    let (before, after) = (&page[..begin + MARKS[0].len()], &page[end..]);
+    if std::env::var_os("UPDATE_EXPECT").is_some() {
+        std::fs::write(&path, format!("{before}{tables}{after}")).expect("written");
+        return;
+    }
+    assert!(
+        page[begin + MARKS[0].len()..end] == tables,
+        "docs/algorithms.md is out of date: UPDATE_EXPECT=1 cargo test -p rollpacker --test algorithms page"
+    );
+}
