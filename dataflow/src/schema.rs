@@ -290,7 +290,7 @@ pub static PARTS: LazyLock<SchemaRef> = LazyLock::new(|| {
 
 /// Every stream schema with its name, for tests that go over all of them.
 #[must_use]
-pub fn all() -> [(&'static str, SchemaRef); 13] {
+pub fn all() -> [(&'static str, SchemaRef); 14] {
     [
         ("prompts", PROMPTS.clone()),
         ("requests", REQUESTS.clone()),

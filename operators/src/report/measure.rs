@@ -101,8 +101,10 @@ pub fn measure(report: &StepReport) -> Metrics {
         ]
         .map(|(name, value)| (name.to_owned(), value)),
     );
-    let busy: f64 =
-        ["timing_s/inference", "timing_s/gradient", "timing_s/update"].iter().filter_map(|name| metrics.get(*name)).sum();
+    let busy: f64 = ["timing_s/inference", "timing_s/gradient", "timing_s/update"]
+        .iter()
+        .filter_map(|name| metrics.get(*name))
+        .sum();
     metrics.insert("trainer/waiting_ratio".to_owned(), 1.0 - ratio(busy, own_seconds).min(1.0));
     metrics
 }
