@@ -5,13 +5,11 @@ use std::fmt::Write;
 use rollpacker_operators::advantage::{Estimator, advantages};
 use rollpacker_stages::catalog::{Catalog, CatalogError, Choice, Listed};
 use rollpacker_stages::train::Objective;
-use rollpacker_stages::train::loss::{
-    SharedKl, SharedPolicyLoss, kl_estimators, policy_losses,
-};
+use rollpacker_stages::train::loss::{SharedKl, SharedPolicyLoss, kl_estimators, policy_losses};
 
 use crate::recipe::Recipe;
-use crate::recipe::aliases::{ALIASES, Alias};
 use crate::recipe::algorithm::Written;
+use crate::recipe::aliases::{ALIASES, Alias};
 use crate::recipe::error::{RecipeError, bound, nearest, one_of};
 use crate::recipe::raw::Critic;
 
@@ -82,8 +80,8 @@ impl Algorithms {
         if let (Some(own), Some(written)) = (policy_loss.aggregation(), actor.loss_agg_mode)
             && own != written
         {
-            let expected = format!("{own:?}, which `{}` fixes", actor.policy_loss.loss_mode);
-            return Err(bound("actor.loss_agg_mode", expected, format!("{written:?}")));
+            let expected = format!("{own}, which `{}` fixes", actor.policy_loss.loss_mode);
+            return Err(bound("actor.loss_agg_mode", expected, written));
         }
         let kl = |key, name: &str| {
             let (choice, keyed) = (Choice::of(name), Vec::new());
@@ -128,7 +126,8 @@ fn make<T>(catalog: &Catalog<T>, written: &Written) -> Result<T, RecipeError> {
         unreachable!("invariant: a name without entry is none of the names");
     };
     if let Some(stray) = keyed.iter().find(|keyed| !known.contains(&keyed.option)) {
-        let has = |name: &&str| catalog.options(name).is_some_and(|all| all.contains(&stray.option));
+        let has =
+            |name: &&str| catalog.options(name).is_some_and(|all| all.contains(&stray.option));
         let having = names.iter().copied().filter(has).collect::<Vec<_>>().join(", ");
         let expected = format!("one of {having} beside `{}`", stray.key);
         return Err(bound(*key, expected, format!("`{}`", choice.name)));
@@ -167,7 +166,11 @@ fn table<'a>(
     let column = |cell: &str| if streams.is_some() { format!(" {cell} |") } else { String::new() };
     // Writing to a string does not fail.
     let _ = writeln!(text, "### `{key}`\n");
-    let _ = writeln!(text, "| name | computes | options |{} also known as | from |", column("waits for"));
+    let _ = writeln!(
+        text,
+        "| name | computes | options |{} also known as | from |",
+        column("waits for")
+    );
     let _ = writeln!(text, "|---|---|---|{}---|---|", if streams.is_some() { "---|" } else { "" });
     for entry in entries {
         let waits = streams.map(|streams| streams(entry.name)).unwrap_or_default();
@@ -196,7 +199,8 @@ fn also(entry: &Listed<'_>) -> String {
 }
 
 fn aliases(text: &mut String) {
-    let _ = writeln!(text, "### Keys of other frameworks\n\n| key | theirs | whose |\n|---|---|---|");
+    let _ =
+        writeln!(text, "### Keys of other frameworks\n\n| key | theirs | whose |\n|---|---|---|");
     for Alias { section, theirs, ours, peers } in ALIASES {
         let _ = writeln!(text, "| `{section}.{ours}` | `{section}.{theirs}` | {peers} |");
     }

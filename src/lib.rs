@@ -52,7 +52,8 @@ pub mod prelude {
     };
     pub use rollpacker_operators::trainer::TrainerThread;
     pub use rollpacker_operators::{
-        AdvantageExt, GradientExt, GroupExt, InferenceExt, RewardExt, RolloutExt, ScheduleExt, UpdateExt,
+        AdvantageExt, GradientExt, GroupExt, InferenceExt, RewardExt, RolloutExt, ScheduleExt,
+        UpdateExt,
     };
     pub use rollpacker_stages::reward::{
         Context, Limits, Registry, Reward, RewardError, Router, Sample, Score,

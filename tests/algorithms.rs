@@ -145,7 +145,10 @@ fn every_name_trains_two_live_steps() {
         for metrics in &steps {
             assert!(metrics["actor/grad_norm"] > 0.0, "{overrides:?}");
             assert!(metrics["critic/advantages/max"] > 0.0, "{overrides:?}");
-            assert_eq!(metrics["actor/ppo_kl"], 0.0, "ratios are against the trainer's own numbers");
+            assert_eq!(
+                metrics["actor/ppo_kl"], 0.0,
+                "ratios are against the trainer's own numbers"
+            );
         }
         assert!(steps[1]["actor/kl_loss"].abs() > 0.0, "{overrides:?}");
         let critic = folder.join("critic/value_head.safetensors").exists();
@@ -220,10 +223,7 @@ fn what_does_not_fit_is_refused_by_its_key() {
             &["algorithm.adv_estimator=grop"],
             "key `algorithm.adv_estimator`: expected one of dr_grpo, gae, gpg, grpo, grpo_passk, opo, reinforce_plus_plus, reinforce_plus_plus_baseline, rloo (did you mean `grpo`?), found `grop`",
         ),
-        (
-            &["actor.policy_loss.loss_mode=cisp"],
-            "(did you mean `cispo`?), found `cisp`",
-        ),
+        (&["actor.policy_loss.loss_mode=cisp"], "(did you mean `cispo`?), found `cisp`"),
         (&["actor.kl_loss_type=k4"], "key `actor.kl_loss_type`: expected one of abs, abs+, kl, "),
         (
             &["algorithm.lam=0.9"],
@@ -233,17 +233,14 @@ fn what_does_not_fit_is_refused_by_its_key() {
             &["actor.policy_loss.loss_mode=gpg", "actor.clip_ratio=0.1"],
             "beside `actor.clip_ratio`, found `gpg`",
         ),
-        (
-            &["actor.epsilon=1.5"],
-            "key `actor.clip_ratio_low`: expected in [0, 1], found 1.5",
-        ),
+        (&["actor.epsilon=1.5"], "key `actor.clip_ratio_low`: expected in [0, 1], found 1.5"),
         (
             &["actor.policy_loss.clip_ratio_lo=1.5"],
             "unknown key `actor.policy_loss.clip_ratio_lo`; did you mean `actor.policy_loss.clip_ratio_low`?",
         ),
         (
             &["actor.policy_loss.loss_mode=sapo", "actor.loss_agg_mode=token-mean"],
-            "key `actor.loss_agg_mode`: expected SeqMeanTokenMean, which `sapo` fixes, found TokenMean",
+            "key `actor.loss_agg_mode`: expected seq-mean-token-mean, which `sapo` fixes, found token-mean",
         ),
     ];
     for (overrides, expected) in cases {

@@ -9,8 +9,8 @@ use rollpacker_dataflow::fault::{Fault, faults_batch};
 use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::schema::{self, column};
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
-use rollpacker_dataflow::timely::dataflow::operators::generic::operator::empty;
 use rollpacker_dataflow::timely::dataflow::operators::Concat;
+use rollpacker_dataflow::timely::dataflow::operators::generic::operator::empty;
 
 use crate::group::Groups;
 use crate::overlap::Fetch;

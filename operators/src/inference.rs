@@ -45,8 +45,7 @@ impl InferenceExt for Groups<'_> {
         let mut operator = Operator::new(NAME, self.groups.scope());
         // Where nothing places, something always trains.
         let devices = u32::from(self.placements.is_none());
-        let placements =
-            self.placements.clone().unwrap_or_else(|| empty(self.groups.scope()));
+        let placements = self.placements.clone().unwrap_or_else(|| empty(self.groups.scope()));
         let mut groups = operator.input(self.groups, Pipeline, &schema::SCORED);
         let mut placements = operator.input(placements, Pipeline, &schema::PLACEMENTS);
         let (mut inferred, stream) = operator.output(&schema::INFERRED, &[0]);
@@ -93,18 +92,11 @@ impl InferenceExt for Groups<'_> {
                 }
             }
         });
-        Self {
-            groups: stream,
-            errors: self.errors.concat(error_stream),
-            inferred: true,
-            ..self
-        }
+        Self { groups: stream, errors: self.errors.concat(error_stream), inferred: true, ..self }
     }
 }
 
-fn take_reply(
-    running: &mut Option<Running>,
-) -> Option<(Held, Result<Vec<Inferred>, String>)> {
+fn take_reply(running: &mut Option<Running>) -> Option<(Held, Result<Vec<Inferred>, String>)> {
     let outcome = running.as_ref()?.reply.poll_outcome()?;
     Some((running.take()?.held, outcome))
 }

@@ -62,14 +62,12 @@ fn estimator(name: &str) -> Estimator {
         return Grpo { norm_by_std: true, epsilon: 1e-4 }.into();
     }
     let words = name.split(' ');
-    let choice = words.fold(Choice::of(name.split(' ').next().unwrap()), |choice, word| {
-        match word.split_once('=') {
-            Some((key @ ("gamma" | "lam"), value)) => {
-                choice.with(key, value.parse::<f64>().unwrap())
-            }
-            None if word == "(raw)" => choice.with("whiten", false),
-            _ => choice,
-        }
+    let choice = words.fold(Choice::of(name.split(' ').next().unwrap()), |choice, word| match word
+        .split_once('=')
+    {
+        Some((key @ ("gamma" | "lam"), value)) => choice.with(key, value.parse::<f64>().unwrap()),
+        None if word == "(raw)" => choice.with("whiten", false),
+        _ => choice,
     });
     advantages().make(&choice).unwrap()
 }

@@ -179,9 +179,7 @@ impl Written {
     }
 }
 
-fn keyed_number(
-    (key, option, value): (&'static str, &'static str, Option<f64>),
-) -> Option<Keyed> {
+fn keyed_number((key, option, value): (&'static str, &'static str, Option<f64>)) -> Option<Keyed> {
     Some(Keyed { key, option, value: value?.into() })
 }
 

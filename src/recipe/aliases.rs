@@ -79,5 +79,7 @@ pub(super) fn rename(table: &mut Table, aliases: &[Alias]) -> Result<(), RecipeE
 }
 
 fn section_of<'a>(table: &'a mut Table, section: &str) -> Option<&'a mut Table> {
-    section.split('.').try_fold(table, |table, key| table.get_mut(key).and_then(Value::as_table_mut))
+    section
+        .split('.')
+        .try_fold(table, |table, key| table.get_mut(key).and_then(Value::as_table_mut))
 }

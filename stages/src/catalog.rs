@@ -166,7 +166,8 @@ impl<T> Catalog<T> {
         make: impl Fn(O) -> Result<T, CatalogError> + Send + Sync + 'static,
     ) -> Self {
         let make: Make<T> = Arc::new(move |options| make(read(options)?));
-        self.entries.insert(name.to_owned(), Entry { about, options: fields::<O>(), defaults, make });
+        self.entries
+            .insert(name.to_owned(), Entry { about, options: fields::<O>(), defaults, make });
         self
     }
 
@@ -205,7 +206,8 @@ impl<T> Catalog<T> {
 
     /// Own names win over aliases.
     fn find(&self, name: &str) -> Option<&Entry<T>> {
-        let aliased = |entry: &&Entry<T>| entry.about.aliases.iter().any(|(alias, _)| *alias == name);
+        let aliased =
+            |entry: &&Entry<T>| entry.about.aliases.iter().any(|(alias, _)| *alias == name);
         self.entries.get(name).or_else(|| self.entries.values().find(aliased))
     }
 }
@@ -251,7 +253,8 @@ mod tests {
         let steep = Choice::of("line").with("slope", 3.0);
         assert_eq!(catalog.make(&steep), Ok(Slope { slope: 3.0 }));
         assert_eq!(catalog.options("line"), Some(["slope"].as_slice()));
-        let listed: Vec<_> = catalog.list().map(|entry| (entry.name, entry.defaults.len())).collect();
+        let listed: Vec<_> =
+            catalog.list().map(|entry| (entry.name, entry.defaults.len())).collect();
         assert_eq!(listed, [("flat", 0), ("linear", 1)]);
     }
 

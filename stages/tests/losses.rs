@@ -109,8 +109,9 @@ fn trl(entry: &Value) -> Configured {
             .with("clip_ratio_high", entry["clip_high"].as_f64().unwrap() - 1.0),
         ("sapo", _) => Choice::of("sapo"),
         (_, "sequence") => with_clip("gspo", entry),
-        _ => with_clip("vanilla", entry)
-            .with("clip_ratio_c", entry["delta"].as_f64().unwrap_or(far)),
+        _ => {
+            with_clip("vanilla", entry).with("clip_ratio_c", entry["delta"].as_f64().unwrap_or(far))
+        }
     };
     let mode = mode(match policy {
         "grpo" | "sapo" => "seq-mean-token-mean",
@@ -138,10 +139,7 @@ fn advantages(all: &Value, entry: &Value, mask: &Value) -> Tensor {
         return packed(&all["inputs"]["adv_tok"], mask);
     }
     let wanted = |a: &&Value| a["name"] == name && a["scores"] == "scores" && a["mask"] == "mask";
-    packed(
-        &all["advantages"].as_array().unwrap().iter().find(wanted).unwrap()["advantages"],
-        mask,
-    )
+    packed(&all["advantages"].as_array().unwrap().iter().find(wanted).unwrap()["advantages"], mask)
 }
 
 /// Checks one entry: loss, gradient and the metrics that we have.
@@ -154,12 +152,8 @@ fn check(all: &Value, entry: &Value) {
     let logprobs = packed(&inputs["logp"], mask).set_requires_grad(true);
     let (old, advantages) = (packed(&inputs["old_logp"], mask), advantages(all, entry, mask));
     let segments = segments(&lengths);
-    let tokens = Tokens {
-        logprobs: &logprobs,
-        old: &old,
-        advantages: &advantages,
-        segments: &segments,
-    };
+    let tokens =
+        Tokens { logprobs: &logprobs, old: &old, advantages: &advantages, segments: &segments };
     let found = configured.loss.tokens(&tokens).unwrap();
     let mut total = found.loss.shallow_clone();
     if let Some((beta, by_ratio)) = configured.kl {
@@ -276,11 +270,7 @@ fn importance_weights_are_of_tokens_or_sequences_and_cut_off() {
     close("token", &weights(Level::Token, Threshold::Above(2.0)), &[2.0, half, 2.0]);
     close("token, far", &weights(Level::Token, Threshold::Above(1e3)), &[one, half, far]);
     let sequence = (0.5f64).exp();
-    close(
-        "sequence",
-        &weights(Level::Sequence, Threshold::Above(5.0)),
-        &[sequence, sequence, 5.0],
-    );
+    close("sequence", &weights(Level::Sequence, Threshold::Above(5.0)), &[sequence, sequence, 5.0]);
     close("band", &weights(Level::Token, Threshold::Outside(0.7, 4.0)), &[one, 0.0, 0.0]);
 }
 

@@ -121,11 +121,8 @@ const GRPO: About = about(
     "score less the group's mean, over its deviation",
     "DeepSeekMath, Shao et al. 2024, section 4.1",
 );
-const DR_GRPO: About = about(
-    &[],
-    "score less the group's mean",
-    "Dr. GRPO, Liu et al. 2025, section 3.2",
-);
+const DR_GRPO: About =
+    about(&[], "score less the group's mean", "Dr. GRPO, Liu et al. 2025, section 3.2");
 const PASS_AT_K: About = about(
     &[],
     "for the best of a group, how far it is above the second, over the group's deviation",
@@ -136,11 +133,8 @@ const RLOO: About = about(
     "score less the mean of the others of the group",
     "RLOO, Ahmadian et al. 2024, section 3",
 );
-const OPO: About = about(
-    &[],
-    "score less the group's mean, weighted by length",
-    "OPO, Hao et al. 2025",
-);
+const OPO: About =
+    about(&[], "score less the group's mean, weighted by length", "OPO, Hao et al. 2025");
 const GPG: About = about(
     &[],
     "score less the group's mean, times the step's responses over those that scored",

@@ -22,7 +22,9 @@ impl TokenAdvantage for Gae {
         let returns: Vec<Vec<f64>> = advantages
             .iter()
             .zip(trajectories)
-            .map(|(advantages, one)| advantages.iter().zip(&one.values).map(|(a, v)| a + v).collect())
+            .map(|(advantages, one)| {
+                advantages.iter().zip(&one.values).map(|(a, v)| a + v).collect()
+            })
             .collect();
         if self.whiten {
             whiten(&mut advantages);

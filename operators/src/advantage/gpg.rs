@@ -31,9 +31,8 @@ mod tests {
 
     #[test]
     fn few_successes_count_for_more() {
-        let one = |group, score| {
-            Trajectory { group, score, rewards: vec![0.0, score], values: vec![] }
-        };
+        let one =
+            |group, score| Trajectory { group, score, rewards: vec![0.0, score], values: vec![] };
         let found = Gpg.estimate(&[one(0, 1.0), one(0, 0.0), one(1, 0.0), one(1, 0.0)]);
         let found: Vec<_> = found.into_iter().map(|one| one.advantages).collect();
         assert_eq!(found, [[2.0; 2], [-2.0; 2], [0.0; 2], [0.0; 2]]);

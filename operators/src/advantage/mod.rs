@@ -144,10 +144,8 @@ impl Estimator {
 }
 
 fn of_group(estimator: &dyn Advantage, group: &[Trajectory]) -> Vec<Estimate> {
-    let scored: Vec<Scored> = group
-        .iter()
-        .map(|one| Scored { score: one.score, tokens: one.rewards.len() })
-        .collect();
+    let scored: Vec<Scored> =
+        group.iter().map(|one| Scored { score: one.score, tokens: one.rewards.len() }).collect();
     let advantages = estimator.advantages(&scored);
     assert_eq!(
         advantages.len(),

@@ -9,7 +9,6 @@ use rollpacker_stages::rollout::FinishReason;
 use rollpacker_stages::train::Metrics;
 
 use super::StepReport;
-
 use super::stages::{Instants, Stages, ran};
 use super::values::values;
 use crate::schedule::Reason;
@@ -101,8 +100,10 @@ pub fn measure(report: &StepReport) -> Metrics {
         ]
         .map(|(name, value)| (name.to_owned(), value)),
     );
-    let busy: f64 =
-        ["timing_s/inference", "timing_s/gradient", "timing_s/update"].iter().filter_map(|name| metrics.get(*name)).sum();
+    let busy: f64 = ["timing_s/inference", "timing_s/gradient", "timing_s/update"]
+        .iter()
+        .filter_map(|name| metrics.get(*name))
+        .sum();
     metrics.insert("trainer/waiting_ratio".to_owned(), 1.0 - ratio(busy, own_seconds).min(1.0));
     metrics
 }

@@ -79,8 +79,10 @@ impl Critic {
         let ValueModel { mut decoder, weight, bias } = model;
         decoder.set_requires_grad(true);
         let (weight, bias) = (weight.f_set_requires_grad(true)?, bias.f_set_requires_grad(true)?);
-        let shared =
-            decoder.parameters().iter().map(|(name, tensor)| (name.clone(), tensor.shallow_clone()));
+        let shared = decoder
+            .parameters()
+            .iter()
+            .map(|(name, tensor)| (name.clone(), tensor.shallow_clone()));
         let parameters: Vec<_> = shared
             .chain([
                 ("value_head.weight".to_owned(), weight.shallow_clone()),
@@ -134,8 +136,7 @@ impl Critic {
         if !tally.is_finite() {
             return Err(TrainError::NotFinite { step, quantity: "value loss" });
         }
-        let update =
-            self.optimizer.update(&self.parameters, tally.denominator).map_err(failed())?;
+        let update = self.optimizer.update(&self.parameters, tally.denominator).map_err(failed())?;
         clear_gradients(&self.parameters).map_err(failed())?;
         if !update.grad_norm.is_finite() {
             return Err(TrainError::NotFinite { step, quantity: "gradient of the critic" });

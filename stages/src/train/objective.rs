@@ -5,9 +5,7 @@ use tch::{Device, TchError, Tensor};
 use super::Sequence;
 use super::config::{Aggregation, OldLogprobs, TrainerConfig};
 use super::head::TokenScores;
-use super::loss::{
-    Segments, SharedKl, SharedPolicyLoss, Tokens, kl_estimators, policy_losses,
-};
+use super::loss::{Segments, SharedKl, SharedPolicyLoss, Tokens, kl_estimators, policy_losses};
 use super::tally::{Over, Reduced, Terms};
 use crate::catalog::{Catalog, CatalogError};
 
@@ -43,7 +41,11 @@ impl Objective {
         Ok(Self {
             policy_loss: losses.make(&config.policy_loss)?,
             kl_loss: estimators.make(&config.kl_loss_type)?,
-            reward_kl: config.reward_kl.as_ref().map(|choice| estimators.make(choice)).transpose()?,
+            reward_kl: config
+                .reward_kl
+                .as_ref()
+                .map(|choice| estimators.make(choice))
+                .transpose()?,
         })
     }
 

@@ -79,10 +79,7 @@ impl Tally {
                 Over::Largest => *value = value.max(more),
                 Over::Loss | Over::Tokens => *value += more,
             };
-            self.terms
-                .entry(name)
-                .and_modify(|(_, value)| merge(value))
-                .or_insert((over, more));
+            self.terms.entry(name).and_modify(|(_, value)| merge(value)).or_insert((over, more));
         }
     }
 

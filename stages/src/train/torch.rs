@@ -131,8 +131,7 @@ impl TorchTrainer {
         let factors = factors(sequences, mode, config.loss_scale_factor, device)?;
         let reference = self.reference_logprobs(sequences, batch)?;
         let columns = Columns::new(sequences, factors, reference, device)?;
-        let numerator =
-            |scores: &TokenScores| self.objective.numerator(config, scores, &columns);
+        let numerator = |scores: &TokenScores| self.objective.numerator(config, scores, &columns);
         let reduced = self.head.backward(&self.decoder, batch, numerator)?;
         Tally::of(denominator(sequences, mode), tokens(sequences), &reduced)
     }
@@ -176,7 +175,9 @@ impl TorchTrainer {
             let reference = self.head.score(reference, &batch)?.logprobs;
             if let Some(estimator) = &self.objective.reward_kl {
                 let old = match self.config.old_logprobs {
-                    OldLogprobs::Engine => column(sequences, |s| s.logprobs, self.decoder.device())?,
+                    OldLogprobs::Engine => {
+                        column(sequences, |s| s.logprobs, self.decoder.device())?
+                    }
                     OldLogprobs::Trainer => self.head.score(&self.decoder, &batch)?.logprobs,
                 };
                 reward_kl = Some(tch::no_grad(|| estimator.tokens(&old, &reference))?);

@@ -113,11 +113,8 @@ const DAPO: About = about(
     "`vanilla` with a higher upper bound and a far dual clip",
     "DAPO, Yu et al. 2025, section 3.1",
 );
-const GSPO: About = about(
-    &[],
-    "the clipped ratio of whole sequences",
-    "GSPO, Zheng et al. 2025, section 4.3",
-);
+const GSPO: About =
+    about(&[], "the clipped ratio of whole sequences", "GSPO, Zheng et al. 2025, section 4.3");
 const CISPO: About = about(
     &[],
     "the log-probability, weighted by the clipped ratio without its gradient",
@@ -133,22 +130,14 @@ const SAPO: About = about(
     "a sigmoid of the ratio instead of a clip; always `seq-mean-token-mean`",
     "SAPO, Gao et al. 2025",
 );
-const GPG: About = about(
-    &[],
-    "the log-probability, without a ratio",
-    "GPG, Chu et al. 2025",
-);
+const GPG: About = about(&[], "the log-probability, without a ratio", "GPG, Chu et al. 2025");
 
 const SCHULMAN: &str = "Schulman 2020";
 const KL: About = about(&[("k1", "verl, slime, OpenRLHF")], "`log p - log r`", SCHULMAN);
 const ABS: About = about(&[], "`|log p - log r|`", SCHULMAN);
-const MSE: About =
-    about(&[("k2", "verl, slime, OpenRLHF")], "`(log p - log r)^2 / 2`", SCHULMAN);
-const LOW_VAR: About = about(
-    &[("k3", "verl, slime, OpenRLHF")],
-    "`r/p - 1 - log(r/p)`, within 10",
-    SCHULMAN,
-);
+const MSE: About = about(&[("k2", "verl, slime, OpenRLHF")], "`(log p - log r)^2 / 2`", SCHULMAN);
+const LOW_VAR: About =
+    about(&[("k3", "verl, slime, OpenRLHF")], "`r/p - 1 - log(r/p)`, within 10", SCHULMAN);
 const KL_PLUS: About = about(&[("k1+", "verl")], "`kl` with the gradient of `mse`", SCHULMAN);
 const ABS_PLUS: About = about(&[], "`abs` with the gradient of `mse`", SCHULMAN);
 const LOW_VAR_PLUS: About =

@@ -281,11 +281,7 @@ fn slow_logprobs_of(decoder: &Decoder, config: &TrainerConfig, response: &Respon
 
 /// What a critic learns from: values and returns out of columns that are there anyway.
 fn valued(response: &Response) -> Sequence<'_> {
-    Sequence {
-        values: &response.logprobs,
-        returns: &response.advantages,
-        ..response.sequence()
-    }
+    Sequence { values: &response.logprobs, returns: &response.advantages, ..response.sequence() }
 }
 
 #[test]
@@ -301,7 +297,8 @@ fn the_gradient_of_a_critic_does_not_depend_on_order_or_pieces() {
         };
         let (mut whole, mut pieces) = (with(usize::MAX), with(arrival.micro_batch_tokens));
         accumulate(&mut whole, [arrival.responses.iter().map(valued).collect()]);
-        let order: Vec<_> = arrival.order.iter().map(|&at| valued(&arrival.responses[at])).collect();
+        let order: Vec<_> =
+            arrival.order.iter().map(|&at| valued(&arrival.responses[at])).collect();
         accumulate(&mut pieces, order.chunks(arrival.call).map(<[_]>::to_vec));
         let of = |trainer: &TorchTrainer| trainer.critic.as_ref().unwrap().gradient();
         let (whole, pieces) = (of(&whole), of(&pieces));
