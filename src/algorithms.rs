@@ -80,8 +80,8 @@ impl Algorithms {
         if let (Some(own), Some(written)) = (policy_loss.aggregation(), actor.loss_agg_mode)
             && own != written
         {
-            let expected = format!("{own:?}, which `{}` fixes", actor.policy_loss.loss_mode);
-            return Err(bound("actor.loss_agg_mode", expected, format!("{written:?}")));
+            let expected = format!("{own}, which `{}` fixes", actor.policy_loss.loss_mode);
+            return Err(bound("actor.loss_agg_mode", expected, written));
         }
         let kl = |key, name: &str| {
             let (choice, keyed) = (Choice::of(name), Vec::new());

@@ -240,7 +240,7 @@ fn what_does_not_fit_is_refused_by_its_key() {
         ),
         (
             &["actor.policy_loss.loss_mode=sapo", "actor.loss_agg_mode=token-mean"],
-            "key `actor.loss_agg_mode`: expected SeqMeanTokenMean, which `sapo` fixes, found TokenMean",
+            "key `actor.loss_agg_mode`: expected seq-mean-token-mean, which `sapo` fixes, found token-mean",
         ),
     ];
     for (overrides, expected) in cases {

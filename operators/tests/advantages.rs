@@ -6,8 +6,9 @@ use rollpacker_stages::catalog::Choice;
 use serde_json::Value;
 
 const RELATIVE: f64 = 1e-5;
-/// Numbers below this share of the largest are compared as if they were so large: verl computes in float32.
-const FLOOR: f64 = 0.01;
+/// Numbers below this share of the largest are compared as if they were so large: verl adds up float32 numbers, and what is left of a sum
+/// that cancels has the rounding of its terms.
+const FLOOR: f64 = 0.05;
 
 fn fixture() -> Value {
     serde_json::from_str(include_str!("../../stages/tests/fixtures/losses.json")).unwrap()

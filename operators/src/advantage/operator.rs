@@ -104,6 +104,9 @@ impl Estimating {
         let steps: Vec<Step> = self.open.keys().copied().collect();
         for step in steps {
             let complete = passed(step);
+            if in_order && !step.0.checked_sub(1).is_none_or(|before| passed(Step(before))) {
+                return;
+            }
             if let Some(mut open) = self.open.remove(&step) {
                 if !whole || complete {
                     self.estimate(&mut open, whole, output);
@@ -113,9 +116,6 @@ impl Estimating {
                 } else {
                     self.open.insert(step, open);
                 }
-            }
-            if in_order && !complete {
-                return;
             }
         }
     }

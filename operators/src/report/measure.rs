@@ -9,7 +9,6 @@ use rollpacker_stages::rollout::FinishReason;
 use rollpacker_stages::train::Metrics;
 
 use super::StepReport;
-
 use super::stages::{Instants, Stages, ran};
 use super::values::values;
 use crate::schedule::Reason;

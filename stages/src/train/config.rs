@@ -166,7 +166,7 @@ pub enum Level {
 /// What becomes of large and small importance weights.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Threshold {
-    /// They count up to this; positive.
+    /// They count up to this; at least 1.
     Above(f64),
     /// Out of this band they are 0; both positive, the first at most the second.
     Outside(f64, f64),
@@ -198,6 +198,18 @@ pub enum Aggregation {
     SeqMeanTokenSumNorm,
 }
 
+impl std::fmt::Display for Aggregation {
+    /// As recipes name it.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::TokenMean => "token-mean",
+            Self::SeqMeanTokenSum => "seq-mean-token-sum",
+            Self::SeqMeanTokenMean => "seq-mean-token-mean",
+            Self::SeqMeanTokenSumNorm => "seq-mean-token-sum-norm",
+        })
+    }
+}
+
 impl Aggregation {
     /// The factor of each token loss of a response of `tokens` tokens in the numerator, for weight 1.
     #[must_use]
@@ -226,8 +238,14 @@ mod tests {
 
     #[test]
     fn names_are_those_of_verl() {
-        let aggregation = serde_json::to_value(Aggregation::SeqMeanTokenSumNorm).unwrap();
-        assert_eq!(aggregation, "seq-mean-token-sum-norm");
+        for mode in [
+            Aggregation::TokenMean,
+            Aggregation::SeqMeanTokenSum,
+            Aggregation::SeqMeanTokenMean,
+            Aggregation::SeqMeanTokenSumNorm,
+        ] {
+            assert_eq!(serde_json::to_value(mode).unwrap(), mode.to_string());
+        }
     }
 
     #[test]
