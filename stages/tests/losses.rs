@@ -160,7 +160,7 @@ fn check(all: &Value, entry: &Value) {
         let k3 = kl_estimators().make(&Choice::of("k3")).unwrap();
         let kl = k3.tokens(&logprobs, &packed(&inputs["ref_logp"], mask)).unwrap();
         let kl = if by_ratio { kl * tokens.log_ratio().unwrap().exp() } else { kl };
-        total = total + kl * beta;
+        total += kl * beta;
     }
     let loss = aggregate(configured.mode, configured.scale, &lengths, &total);
     loss.backward();
