@@ -45,6 +45,7 @@ fn virtual_time(bencher: Bencher<'_, '_>) {
             responses: RESPONSES,
             steps: STEPS,
             seconds: |id| 1 + id.prompt.0 % PROMPTS * u64::from(RESPONSES) + u64::from(id.sample),
+            load: None,
         };
         assert_eq!(run.run().len() as u64, STEPS);
     });

@@ -9,9 +9,11 @@ mod simulate;
 #[cfg(feature = "torch")]
 mod train;
 
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use rollpacker_stages::reward::{Code, CodeConfig, Registry, RegistryError};
 
 /// Exit status of input that cannot be used: a recipe, a dataset, a model folder.
 pub(crate) const BAD_INPUT: u8 = 2;
@@ -40,6 +42,16 @@ enum Command {
     Score(score::ScoreArgs),
     /// Inspect, validate, convert and generate prompt datasets.
     Data(data::DataArgs),
+}
+
+/// The rewards that come with the project; one that runs code says what keeps it in.
+fn registry() -> Registry {
+    Registry::builtin().with("code", |config: CodeConfig| {
+        let code = Code::start(config).map_err(|error| RegistryError::Start(error.to_string()))?;
+        // Nobody reads standard error where it is closed.
+        drop(write!(io::stderr(), "sandbox of the reward `code`\n{}", code.isolation()));
+        Ok(code)
+    })
 }
 
 /// Runs what the command line asks for.

@@ -10,7 +10,6 @@ use std::sync::Arc;
 use anyhow::{Context, ensure};
 use clap::Args;
 use rollpacker_dataflow::clock::WallClock;
-use rollpacker_stages::reward::Registry;
 use toml::Table;
 
 use super::BAD_INPUT;
@@ -122,7 +121,7 @@ impl ScoreArgs {
         ensure!(self.concurrency > 0, "option `--concurrency`: expected at least 1, found 0");
         let (section, columns) = self.section()?;
         let scoring = Scoring {
-            router: rewards(&section, &Registry::builtin())?,
+            router: rewards(&section, &super::registry())?,
             columns,
             concurrency: self.concurrency,
             limits: section.timeout.unlearned()?,

@@ -39,7 +39,7 @@ pub(crate) fn run(args: TrainArgs) -> anyhow::Result<ExitCode> {
             if let Some(out) = args.out {
                 recipe.raw.trainer.default_local_dir = out;
             }
-            let session = Session::open(recipe.clone())?;
+            let session = Session::open_with(recipe.clone(), &super::registry())?;
             session.check_rewards()?;
             Ok((recipe, session))
         },

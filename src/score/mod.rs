@@ -144,7 +144,7 @@ impl Scoring {
                 None => Done::Row(row, Scored { data_source, score: own.map(|(_, score)| score) }),
                 Some(key) => {
                     let data_source = key.0.clone();
-                    Done::Member(key, Member { row, data_source, own })
+                    Done::Member(key, Box::new(Member { row, data_source, own }))
                 }
             }
         })

@@ -16,7 +16,7 @@ pub(super) enum Done {
     /// Scored a row.
     Row(u64, Scored),
     /// Scored a row by its own reward; that of its group is to follow.
-    Member(Key, Member),
+    Member(Key, Box<Member>),
     /// Scored a group.
     Group(Vec<(u64, Scored)>),
 }
@@ -78,7 +78,7 @@ impl Window {
             match joined.context("a reward ended without a score")? {
                 Done::Row(row, scored) => self.waiting.extend([(row, scored)]),
                 Done::Group(scored) => self.waiting.extend(scored),
-                Done::Member(key, member) => whole.extend(self.groups.take(key, member)),
+                Done::Member(key, member) => whole.extend(self.groups.take(key, *member)),
             }
             next = self.running.try_join_next();
         }

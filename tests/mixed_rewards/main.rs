@@ -85,7 +85,7 @@ fn rows(domain: &str, truth: &str, count: usize) -> impl Iterator<Item = Value> 
 
 /// What a response has to be to pass: short of a prompt that says so, any rule will do.
 fn is_even(response: &str) -> bool {
-    response.len() % 2 == 0
+    response.len().is_multiple_of(2)
 }
 
 fn all_rows(count: usize) -> String {

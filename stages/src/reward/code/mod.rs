@@ -7,7 +7,7 @@ use rollpacker_dataflow::clock::Nanos;
 use serde::{Deserialize, Serialize};
 
 use super::{Context, Execution, Limits, RegistryError, Reward, RewardError, Sample, Score};
-use crate::sandbox::{Check, Job, Outcome, Sandbox, SandboxConfig, SandboxError, Verdict};
+use crate::sandbox::{Check, Job, Outcome, Probe, Sandbox, SandboxConfig, SandboxError, Verdict};
 use extract::{Block, Fences};
 
 /// Options of the reward `code`.
@@ -63,8 +63,13 @@ impl Code {
                 .map(|(name, language)| (name.clone(), language.fences.clone())),
         );
         let sandbox = Sandbox::start(config.sandbox)?;
-        tracing::info!(active = %sandbox.active(), "sandbox");
         Ok(Self { score: config.score, sandbox, fences, python })
+    }
+
+    /// What keeps the code in, as it was tried out at the start.
+    #[must_use]
+    pub fn isolation(&self) -> &Probe {
+        self.sandbox.active()
     }
 
     /// [`Code::start`] as the registry wants it.
