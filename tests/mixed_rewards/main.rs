@@ -321,7 +321,9 @@ fn a_judge_that_dies_ends_the_run_with_one_message_if_it_is_to() {
     let output = place.train(&server, &["reward.options.judge.on_error=fail"]);
     let error = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{error}");
-    let [line] = error.lines().collect::<Vec<_>>()[..] else { panic!("{error}") };
+    let errors = error.lines().filter(|line| line.starts_with("error: ")).collect::<Vec<_>>();
+    let [line] = errors[..] else { panic!("{error}") };
+    assert_eq!(error.lines().last(), Some(line), "nothing follows it");
     assert!(line.starts_with("error: reward, step 0, prompt p"), "{line}");
     let told = format!(
         ": data_source `t/judge`: reward `judge`: failed for now: {}/chat/completions: ",
