@@ -5,11 +5,15 @@ use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use rollpacker::algorithms::Algorithms;
 use rollpacker::prelude::*;
 use rollpacker::recipe::Recipe;
 use rollpacker::session::Session;
+use rollpacker::stages::catalog::NoOptions;
+use rollpacker::stages::train::loss::{PolicyLoss, SharedPolicyLoss, TokenLoss, Tokens};
+use tch::TchError;
 
 const RECIPE: &str = r#"
 [data]
@@ -83,6 +87,15 @@ impl Workplace {
     /// Metrics of the two steps of a run, and where its model lies.
     fn train(&self, name: &str, overrides: &[String]) -> (Vec<Metrics>, PathBuf) {
         let session = Session::open(self.recipe(overrides)).expect("it opens");
+        self.train_session(name, session, overrides)
+    }
+
+    fn train_session(
+        &self,
+        name: &str,
+        session: Session,
+        overrides: &[String],
+    ) -> (Vec<Metrics>, PathBuf) {
         let session = session.with_reward("*", Spread);
         let (steps, folder) = (Steps::default(), self.path(name));
         session
@@ -154,6 +167,65 @@ fn every_name_trains_two_live_steps() {
         let critic = folder.join("critic/value_head.safetensors").exists();
         assert_eq!(critic, estimator == "gae");
         assert_eq!(critic, steps[0].contains_key("critic/vf_loss"));
+    }
+}
+
+/// How many responses it sees at once.
+struct Seen;
+
+impl TokenAdvantage for Seen {
+    fn estimate(&self, trajectories: &[Trajectory]) -> Vec<Estimate> {
+        let ordered = trajectories.windows(2).all(|pair| pair[0].group <= pair[1].group);
+        let seen = if ordered { trajectories.len() as f64 } else { f64::NAN };
+        let of = |one: &Trajectory| vec![seen; one.rewards.len()];
+        let bare = |advantages| Estimate { advantages, returns: Vec::new() };
+        trajectories.iter().map(of).map(bare).collect()
+    }
+}
+
+/// Whatever the policy does.
+#[derive(Debug)]
+struct Constant(f64);
+
+impl PolicyLoss for Constant {
+    fn tokens(&self, tokens: &Tokens<'_>) -> Result<TokenLoss, TchError> {
+        let loss = tokens.logprobs.f_mul_scalar(0.0)?.f_add_scalar(self.0)?;
+        Ok(TokenLoss { loss, metrics: Vec::new() })
+    }
+}
+
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Height {
+    height: f64,
+}
+
+#[test]
+fn ones_own_are_used_by_value_and_by_name_and_see_whole_steps_in_order() {
+    let place = Workplace::new();
+    let session = Session::open(place.recipe(&[])).expect("it opens");
+    let session =
+        session.with_advantage(Estimator::of_tokens(Seen)).with_policy_loss(Constant(2.5));
+    let (by_value, _) = place.train_session("value", session, &[]);
+
+    let mut algorithms = Algorithms::default();
+    algorithms.advantages =
+        algorithms.advantages.with("seen", |_: NoOptions| Ok(Estimator::of_tokens(Seen)));
+    algorithms.policy_losses = algorithms.policy_losses.with("constant", |options: Height| {
+        Ok(Arc::new(Constant(options.height)) as SharedPolicyLoss)
+    });
+    let named = owned(&[
+        "algorithm.adv_estimator=seen",
+        "actor.policy_loss.loss_mode=constant",
+        "actor.policy_loss.height=2.5",
+    ]);
+    let recipe = place.recipe(&named);
+    let session = Session::open_from(recipe, &Registry::builtin(), &algorithms).expect("it opens");
+    let (by_name, _) = place.train_session("name", session, &named);
+    for metrics in by_value.iter().chain(&by_name) {
+        let advantages = ["min", "max"].map(|part| metrics[&format!("critic/advantages/{part}")]);
+        assert_eq!(advantages, [9.0, 9.0], "all three groups of three at once");
+        assert!((metrics["actor/pg_loss"] - 2.5).abs() < 1e-6);
     }
 }
 
