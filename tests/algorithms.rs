@@ -272,6 +272,29 @@ fn rewards_are_lessened_by_the_divergence_and_the_factor_adapts() {
     assert!(steps[1]["critic/rewards/mean"] < steps[1]["critic/score/mean"]);
 }
 
+/// Groups of the next step arrive before the update: inference and the factor of the penalty wait for it, and nothing waits for ever.
+#[test]
+fn with_a_staleness_models_and_factors_are_those_of_the_step() {
+    let place = Workplace::new();
+    let common = [
+        "algorithm.staleness=1",
+        "algorithm.use_kl_in_reward=true",
+        "algorithm.kl_ctrl.type=adaptive",
+        "algorithm.kl_ctrl.kl_coef=0.5",
+        "algorithm.kl_ctrl.target_kl=1000",
+        "algorithm.kl_ctrl.horizon=18",
+        "algorithm.rollout_correction.rollout_is=token",
+    ];
+    for estimator in ["gae", "grpo"] {
+        let overrides =
+            [owned(&common), vec![format!("algorithm.adv_estimator={estimator}")]].concat();
+        let (steps, _) = place.train(&format!("stale-{estimator}"), &overrides);
+        let factors = [0, 1].map(|step| steps[step]["actor/reward_kl_penalty_coeff"]);
+        assert!((factors[0] - 0.5).abs() < 1e-9 && (factors[1] - 0.45).abs() < 1e-9, "{factors:?}");
+        assert!(steps[1]["actor/reward_kl_penalty"] != steps[0]["actor/reward_kl_penalty"]);
+    }
+}
+
 #[test]
 fn importance_weights_of_tokens_and_sequences_are_near_one_on_policy() {
     let place = Workplace::new();
