@@ -5,11 +5,15 @@ use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use rollpacker::algorithms::Algorithms;
 use rollpacker::prelude::*;
 use rollpacker::recipe::Recipe;
 use rollpacker::session::Session;
+use rollpacker::stages::catalog::NoOptions;
+use rollpacker::stages::train::loss::{PolicyLoss, SharedPolicyLoss, TokenLoss, Tokens};
+use tch::TchError;
 
 const RECIPE: &str = r#"
 [data]
@@ -83,6 +87,15 @@ impl Workplace {
     /// Metrics of the two steps of a run, and where its model lies.
     fn train(&self, name: &str, overrides: &[String]) -> (Vec<Metrics>, PathBuf) {
         let session = Session::open(self.recipe(overrides)).expect("it opens");
+        self.train_session(name, session, overrides)
+    }
+
+    fn train_session(
+        &self,
+        name: &str,
+        session: Session,
+        overrides: &[String],
+    ) -> (Vec<Metrics>, PathBuf) {
         let session = session.with_reward("*", Spread);
         let (steps, folder) = (Steps::default(), self.path(name));
         session
@@ -157,6 +170,65 @@ fn every_name_trains_two_live_steps() {
     }
 }
 
+/// How many responses it sees at once.
+struct Seen;
+
+impl TokenAdvantage for Seen {
+    fn estimate(&self, trajectories: &[Trajectory]) -> Vec<Estimate> {
+        let ordered = trajectories.windows(2).all(|pair| pair[0].group <= pair[1].group);
+        let seen = if ordered { trajectories.len() as f64 } else { f64::NAN };
+        let of = |one: &Trajectory| vec![seen; one.rewards.len()];
+        let bare = |advantages| Estimate { advantages, returns: Vec::new() };
+        trajectories.iter().map(of).map(bare).collect()
+    }
+}
+
+/// Whatever the policy does.
+#[derive(Debug)]
+struct Constant(f64);
+
+impl PolicyLoss for Constant {
+    fn tokens(&self, tokens: &Tokens<'_>) -> Result<TokenLoss, TchError> {
+        let loss = tokens.logprobs.f_mul_scalar(0.0)?.f_add_scalar(self.0)?;
+        Ok(TokenLoss { loss, metrics: Vec::new() })
+    }
+}
+
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Height {
+    height: f64,
+}
+
+#[test]
+fn ones_own_are_used_by_value_and_by_name_and_see_whole_steps_in_order() {
+    let place = Workplace::new();
+    let session = Session::open(place.recipe(&[])).expect("it opens");
+    let session =
+        session.with_advantage(Estimator::of_tokens(Seen)).with_policy_loss(Constant(2.5));
+    let (by_value, _) = place.train_session("value", session, &[]);
+
+    let mut algorithms = Algorithms::default();
+    algorithms.advantages =
+        algorithms.advantages.with("seen", |_: NoOptions| Ok(Estimator::of_tokens(Seen)));
+    algorithms.policy_losses = algorithms.policy_losses.with("constant", |options: Height| {
+        Ok(Arc::new(Constant(options.height)) as SharedPolicyLoss)
+    });
+    let named = owned(&[
+        "algorithm.adv_estimator=seen",
+        "actor.policy_loss.loss_mode=constant",
+        "actor.policy_loss.height=2.5",
+    ]);
+    let recipe = place.recipe(&named);
+    let session = Session::open_from(recipe, &Registry::builtin(), &algorithms).expect("it opens");
+    let (by_name, _) = place.train_session("name", session, &named);
+    for metrics in by_value.iter().chain(&by_name) {
+        let advantages = ["min", "max"].map(|part| metrics[&format!("critic/advantages/{part}")]);
+        assert_eq!(advantages, [9.0, 9.0], "all three groups of three at once");
+        assert!((metrics["actor/pg_loss"] - 2.5).abs() < 1e-6);
+    }
+}
+
 #[test]
 fn a_critic_learns_and_goes_on_from_its_folder() {
     let place = Workplace::new();
@@ -198,6 +270,29 @@ fn rewards_are_lessened_by_the_divergence_and_the_factor_adapts() {
     near("actor/reward_kl_penalty_coeff", 1, 0.5 * (1.0 - 0.2 * 9.0 / 18.0));
     assert!(steps[1]["actor/reward_kl_penalty"] > 0.0, "the policy has moved");
     assert!(steps[1]["critic/rewards/mean"] < steps[1]["critic/score/mean"]);
+}
+
+/// Groups of the next step arrive before the update: inference and the factor of the penalty wait for it, and nothing waits for ever.
+#[test]
+fn with_a_staleness_models_and_factors_are_those_of_the_step() {
+    let place = Workplace::new();
+    let common = [
+        "algorithm.staleness=1",
+        "algorithm.use_kl_in_reward=true",
+        "algorithm.kl_ctrl.type=adaptive",
+        "algorithm.kl_ctrl.kl_coef=0.5",
+        "algorithm.kl_ctrl.target_kl=1000",
+        "algorithm.kl_ctrl.horizon=18",
+        "algorithm.rollout_correction.rollout_is=token",
+    ];
+    for estimator in ["gae", "grpo"] {
+        let overrides =
+            [owned(&common), vec![format!("algorithm.adv_estimator={estimator}")]].concat();
+        let (steps, _) = place.train(&format!("stale-{estimator}"), &overrides);
+        let factors = [0, 1].map(|step| steps[step]["actor/reward_kl_penalty_coeff"]);
+        assert!((factors[0] - 0.5).abs() < 1e-9 && (factors[1] - 0.45).abs() < 1e-9, "{factors:?}");
+        assert!(steps[1]["actor/reward_kl_penalty"] != steps[0]["actor/reward_kl_penalty"]);
+    }
 }
 
 #[test]
