@@ -63,7 +63,7 @@ impl Scored {
                 let outcome = labels.remove("outcome");
                 json!({
                     "index": index,
-                    "score": score.value,
+                    "score": score.total(),
                     "components": score.components,
                     "outcome": outcome.as_deref().unwrap_or("scored"),
                     "labels": labels,
@@ -98,7 +98,7 @@ impl Summary {
             source.rows += 1;
             if let Ok(score) = &row.score {
                 source.scored += 1;
-                source.mean = Some(running(source.mean, source.scored, score.value));
+                source.mean = Some(running(source.mean, source.scored, score.total()));
             }
         }
         match &row.score {
@@ -113,7 +113,7 @@ impl Summary {
 
     fn add_score(&mut self, score: &Score) {
         self.scored += 1;
-        self.mean = Some(running(self.mean, self.scored, score.value));
+        self.mean = Some(running(self.mean, self.scored, score.total()));
         let outcome = score.labels.get("outcome").map_or("scored", String::as_str);
         *self.outcomes.entry(outcome.to_owned()).or_default() += 1;
         for (name, value) in &score.components {

@@ -122,6 +122,37 @@ fn a_share_of_the_tests() {
     assert!((found.value - 2.0 / 3.0).abs() < 1e-9);
 }
 
+#[test]
+fn cases_that_were_not_run_did_not_pass() {
+    let truth = r#"{"fn_name": "double", "inputs": [[1], [2], [3], [4]], "outputs": [2, 4, 6, 8]}"#;
+    let response = fenced("def double(a): return 2 * a if a != 2 else 5");
+    let found = score(&CODE, &response, truth).expect("it is scored");
+    assert_eq!((found.executions.len(), found.components["passed"]), (2, 0.25));
+    let found = score(&FRACTION, &response, truth).expect("it is scored");
+    assert_eq!((found.executions.len(), found.components["passed"]), (4, 0.75));
+}
+
+#[test]
+fn bounds_that_leave_nothing_to_run_in_are_refused() {
+    let refused = |sandbox: SandboxConfig| {
+        let config = CodeConfig { sandbox, ..CodeConfig::default() };
+        Code::start(config).err().map(|error| error.to_string()).unwrap_or_default()
+    };
+    let usual = SandboxConfig::default;
+    assert_eq!(
+        refused(SandboxConfig { slots: 0, ..usual() }),
+        "`slots`: expected at least 1, found 0"
+    );
+    assert_eq!(
+        refused(SandboxConfig { memory_bytes: 512, ..usual() }),
+        "`memory_bytes`: expected at least 1048576, found 512"
+    );
+    assert_eq!(
+        refused(SandboxConfig { processes: 0, ..usual() }),
+        "`processes`: expected at least 1, found 0"
+    );
+}
+
 /// Each is after the score by another way than adding.
 #[test]
 fn what_only_wants_the_score_does_not_get_it() {

@@ -121,6 +121,17 @@ impl Check {
         !matches!(self, Self::Runs | Self::Stdio { .. })
     }
 
+    /// Test cases that there are at least: Python tests say how many they are only when they are run.
+    #[must_use]
+    pub fn least_cases(&self) -> usize {
+        match self {
+            Self::Runs | Self::Entry { .. } => 1,
+            Self::Tests { tests, .. } | Self::Text { tests, .. } => tests.len(),
+            Self::Calls { cases, .. } => cases.len(),
+            Self::Stdio { cases, .. } => cases.len(),
+        }
+    }
+
     /// The same, with no case run after one that did not pass.
     #[must_use]
     pub fn stopping_at_failure(mut self) -> Self {

@@ -7,6 +7,12 @@ use serde::{Deserialize, Serialize};
 
 use super::error::SandboxError;
 
+/// Below this an interpreter runs next to nothing, bytes.
+const LEAST_MEMORY: u64 = 1 << 20;
+
+/// The three standard streams, and one more.
+const LEAST_FILES: u64 = 4;
+
 /// A sandbox, as a recipe writes it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -53,6 +59,24 @@ impl Default for SandboxConfig {
             output_bytes: 1 << 20,
             languages: BTreeMap::new(),
         }
+    }
+}
+
+impl SandboxConfig {
+    /// Refuses what could never run.
+    pub(super) fn check(&self) -> Result<(), SandboxError> {
+        let bounds = [
+            ("slots", 1, self.slots as u64),
+            ("memory_bytes", LEAST_MEMORY, self.memory_bytes),
+            ("processes", 1, u64::from(self.processes)),
+            ("open_files", LEAST_FILES, u64::from(self.open_files)),
+        ];
+        if let Some((field, least, found)) =
+            bounds.into_iter().find(|(_, least, found)| found < least)
+        {
+            return Err(SandboxError::Bound { field, least, found });
+        }
+        self.languages.iter().try_for_each(|(name, language)| language.check(name))
     }
 }
 

@@ -38,6 +38,16 @@ pub enum SandboxError {
         /// What there is.
         known: String,
     },
+    /// A bound of the sandbox leaves nothing to run in.
+    #[error("`{field}`: expected at least {least}, found {found}")]
+    Bound {
+        /// Its name.
+        field: &'static str,
+        /// The least that there may be.
+        least: u64,
+        /// What there is.
+        found: u64,
+    },
     /// A language of the table can never run.
     #[error("language `{name}`, field `{field}`: expected {expected}, found `{found}`")]
     Language {

@@ -41,7 +41,7 @@ impl Sandbox {
         let (started, facts) = mpsc::channel();
         let queue = Arc::new(Mutex::new(queue));
         let threads =
-            (0..setup.config.slots.max(1)).map(|slot| spawn(slot, &setup, started.clone(), &queue));
+            (0..setup.config.slots).map(|slot| spawn(slot, &setup, started.clone(), &queue));
         let threads = threads.collect::<Result<_, _>>()?;
         drop(started);
         let mut pool =

@@ -81,7 +81,7 @@ struct Limits {
 impl Setup {
     /// Finds the interpreter, compiles the filters, and clears away what sandboxes of dead processes left.
     pub(super) fn new(config: SandboxConfig) -> Result<Self, SandboxError> {
-        config.languages.iter().try_for_each(|(name, language)| language.check(name))?;
+        config.check()?;
         cgroup::sweep();
         let interpreter = Interpreter::find(&config.python)?;
         let hex = |program: Vec<u8>| program.iter().map(|byte| format!("{byte:02x}")).collect();

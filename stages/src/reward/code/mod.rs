@@ -36,8 +36,9 @@ pub enum CodeScore {
 /// The code is the last fenced block in Python or a language of the sandbox's table, after the thinking; without a fence, the whole
 /// response. The forms of tests are those of [`Check`]; they are found in the ground truth or, in ROLL's columns, in the extra fields.
 ///
-/// Components: `passed`, the share of the cases run that passed, and `seconds`, what they took. Labels: `outcome`, that of the first case
-/// that did not pass, `no_code` if there was nothing to run; and `message`, what did not hold.
+/// Components: `passed`, the share of the cases that passed, and `seconds`, what they took. Labels: `outcome`, that of the first case
+/// that did not pass, `no_code` if there was nothing to run; and `message`, what did not hold. A case that was not run, because the time
+/// of all was over or an earlier one failed, did not pass.
 #[derive(Clone)]
 pub struct Code {
     score: CodeScore,
@@ -114,7 +115,8 @@ impl Reward for Code {
         };
         let mut verdict = self.sandbox.run(&job).await.map_err(reward_error)?;
         let executions = judge_limits(&mut verdict, &context.limits, reference(sample)?);
-        let passed = share(verdict.passed(), verdict.cases.len());
+        let cases = verdict.cases.len().max(job.check.least_cases());
+        let passed = share(verdict.passed(), cases);
         let mut score = Score::from(self.value(passed))
             .component("passed", passed)
             .component("seconds", verdict.cases.iter().map(|case| case.seconds).sum())

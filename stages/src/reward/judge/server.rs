@@ -75,7 +75,11 @@ impl Chat for ChatServer {
         if choice["finish_reason"] == "length" {
             let most = sampling.max_tokens;
             let reason = format_args!("the judge's answer was cut off after {most} tokens");
-            return Err(RewardError::retryable(reason));
+            // Greedily it would be cut off again.
+            return Err(match sampling.temperature {
+                0.0 => RewardError::fatal(reason),
+                _ => RewardError::retryable(reason),
+            });
         }
         let content = choice["message"]["content"].as_str();
         content.map(str::to_owned).ok_or_else(|| {
