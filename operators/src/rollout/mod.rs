@@ -45,7 +45,7 @@ pub struct Rollouts<'scope> {
     pub decisions: BatchStream<'scope>,
     /// Batches of [`schema::PLACEMENTS`], if a policy places.
     pub placements: Option<BatchStream<'scope>>,
-    /// Batches of [`schema::METRICS`]: [`LOAD`] of each step.
+    /// Batches of [`schema::METRICS`]: `rollout/load_s` of each step, where the engine tells when it has the weights.
     pub metrics: BatchStream<'scope>,
     /// Errors so far.
     pub errors: BatchStream<'scope>,
