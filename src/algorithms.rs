@@ -151,8 +151,8 @@ fn make<T>(catalog: &Catalog<T>, written: &Written) -> Result<T, RecipeError> {
             };
             RecipeError::Type { key: path, reason }
         }
-        unknown @ CatalogError::Unknown { .. } => {
-            RecipeError::Type { key: (*key).to_owned(), reason: unknown.to_string() }
+        other @ (CatalogError::Unknown { .. } | CatalogError::Start(_)) => {
+            RecipeError::Type { key: (*key).to_owned(), reason: other.to_string() }
         }
     })
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use rollpacker_stages::reward::{
-    GroupReward, Guard, Made, OnError, Options, Registry, RegistryError, Router, SharedGroupReward,
+    CatalogError, GroupReward, Guard, Made, OnError, Options, Registry, Router, SharedGroupReward,
     SharedReward, WeightedGroupSum, WeightedSum,
 };
 use serde_json::Value;
@@ -245,12 +245,12 @@ fn wrong(key: String, reason: &str) -> RecipeError {
 }
 
 /// An error of the registry, as one of the section that the options stand in.
-fn refused(section: &str, error: RegistryError) -> RecipeError {
+fn refused(section: &str, error: CatalogError) -> RecipeError {
     match error {
-        RegistryError::Option { key, reason } if !key.is_empty() => {
+        CatalogError::Option { key, reason } if !key.is_empty() => {
             RecipeError::Type { key: format!("{section}.{key}"), reason }
         }
-        RegistryError::Option { reason, .. } => wrong(section.to_owned(), &reason),
+        CatalogError::Option { reason, .. } => wrong(section.to_owned(), &reason),
         other => wrong(section.to_owned(), &other.to_string()),
     }
 }

@@ -13,7 +13,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use rollpacker_stages::reward::{Code, CodeConfig, Registry, RegistryError};
+use rollpacker_stages::reward::{Code, CodeConfig, Registry};
 
 /// Exit status of input that cannot be used: a recipe, a dataset, a model folder.
 pub(crate) const BAD_INPUT: u8 = 2;
@@ -47,7 +47,7 @@ enum Command {
 /// The rewards that come with the project; one that runs code says what keeps it in.
 fn registry() -> Registry {
     Registry::builtin().with("code", |config: CodeConfig| {
-        let code = Code::start(config).map_err(|error| RegistryError::Start(error.to_string()))?;
+        let code = Code::start(config)?;
         // Nobody reads standard error where it is closed.
         drop(write!(io::stderr(), "sandbox of the reward `code`\n{}", code.isolation()));
         Ok(code)

@@ -57,6 +57,9 @@ pub enum CatalogError {
         /// Expected and found.
         reason: String,
     },
+    /// What was chosen cannot start.
+    #[error("{0}")]
+    Start(String),
 }
 
 impl CatalogError {
@@ -96,6 +99,18 @@ pub struct About {
     pub summary: &'static str,
     /// Where it is from.
     pub source: &'static str,
+}
+
+impl About {
+    /// What is said of an entry.
+    #[must_use]
+    pub const fn new(
+        aliases: &'static [(&'static str, &'static str)],
+        summary: &'static str,
+        source: &'static str,
+    ) -> Self {
+        Self { aliases, summary, source }
+    }
 }
 
 /// An entry, for whoever lists them.
@@ -185,7 +200,7 @@ impl<T> Catalog<T> {
         })
     }
 
-    /// The options of an entry, aliases included; `None` if there is none of that name.
+    /// The options of an entry, aliases included; empty where they cannot be told, and `None` if there is none of that name.
     #[must_use]
     pub fn options(&self, name: &str) -> Option<&'static [&'static str]> {
         self.find(name).map(|entry| entry.options)
@@ -194,7 +209,7 @@ impl<T> Catalog<T> {
     /// Makes what was chosen.
     ///
     /// # Errors
-    /// If there is none of that name, or an option is wrong.
+    /// If there is none of that name, an option is wrong, or what was chosen cannot start.
     pub fn make(&self, choice: &Choice) -> Result<T, CatalogError> {
         let unknown = || CatalogError::Unknown {
             kind: self.kind,
@@ -212,7 +227,13 @@ impl<T> Catalog<T> {
     }
 }
 
-fn read<O: DeserializeOwned>(options: Options) -> Result<O, CatalogError> {
+/// Takes some options out of others.
+pub(crate) fn take(options: &mut Options, keys: &[&str]) -> Options {
+    keys.iter().filter_map(|key| options.remove_entry(*key)).collect()
+}
+
+/// Reads options.
+pub(crate) fn read<O: DeserializeOwned>(options: Options) -> Result<O, CatalogError> {
     serde_path_to_error::deserialize(serde_json::Value::Object(options)).map_err(|error| {
         let path = error.path().to_string();
         let key = if path == "." { String::new() } else { path };

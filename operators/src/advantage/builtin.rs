@@ -108,49 +108,41 @@ fn share(key: &str, value: f64) -> Result<(), CatalogError> {
     }
 }
 
-const fn about(
-    aliases: &'static [(&'static str, &'static str)],
-    summary: &'static str,
-    source: &'static str,
-) -> About {
-    About { aliases, summary, source }
-}
-
-const GRPO: About = about(
+const GRPO: About = About::new(
     &[("group_norm", "OpenRLHF"), ("grpo_vectorized", "verl")],
     "score less the group's mean, over its deviation",
     "DeepSeekMath, Shao et al. 2024, section 4.1",
 );
 const DR_GRPO: About =
-    about(&[], "score less the group's mean", "Dr. GRPO, Liu et al. 2025, section 3.2");
-const PASS_AT_K: About = about(
+    About::new(&[], "score less the group's mean", "Dr. GRPO, Liu et al. 2025, section 3.2");
+const PASS_AT_K: About = About::new(
     &[],
     "for the best of a group, how far it is above the second, over the group's deviation",
     "verl",
 );
-const RLOO: About = about(
+const RLOO: About = About::new(
     &[("rloo_vectorized", "verl")],
     "score less the mean of the others of the group",
     "RLOO, Ahmadian et al. 2024, section 3",
 );
 const OPO: About =
-    about(&[], "score less the group's mean, weighted by length", "OPO, Hao et al. 2025");
-const GPG: About = about(
+    About::new(&[], "score less the group's mean, weighted by length", "OPO, Hao et al. 2025");
+const GPG: About = About::new(
     &[],
     "score less the group's mean, times the step's responses over those that scored",
     "GPG, Chu et al. 2025",
 );
-const REINFORCE: About = about(
+const REINFORCE: About = About::new(
     &[("reinforce", "OpenRLHF")],
     "discounted rewards from the token on, whitened over the step",
     "REINFORCE++, Hu 2025",
 );
-const REINFORCE_BASELINE: About = about(
+const REINFORCE_BASELINE: About = About::new(
     &[("reinforce_baseline", "OpenRLHF")],
     "score less the group's mean, whitened over the step",
     "REINFORCE++, Hu 2025",
 );
-const GAE: About = about(
+const GAE: About = About::new(
     &[],
     "errors of a critic from the token on, decayed, whitened over the step",
     "GAE, Schulman et al. 2016, eq. 16",

@@ -10,6 +10,7 @@ use rollpacker_stages::train::Metrics;
 
 use super::StepReport;
 use super::stages::{Instants, Stages, ran};
+use super::statistics::{ratio, spread};
 use super::values::values;
 use crate::schedule::Reason;
 use crate::schedule::encode::{ADMIT, CLOSE, DEFER, PAUSE_DECISION, REJECT};
@@ -333,22 +334,4 @@ fn span(responses: &[Batch]) -> Span {
         seconds: length as f64 * 1e-9,
         bubble_ratio: if capacity > 0.0 { 1.0 - running_time / capacity } else { 0.0 },
     }
-}
-
-/// Mean, largest and least, under `name/`; nothing for no values.
-pub(super) fn spread(metrics: &mut Metrics, name: &str, values: impl Iterator<Item = f64>) {
-    let (mut count, mut sum, mut least, mut most) = (0.0, 0.0, f64::INFINITY, f64::NEG_INFINITY);
-    for value in values {
-        (count, sum, least, most) = (count + 1.0, sum + value, value.min(least), value.max(most));
-    }
-    if count > 0.0 {
-        metrics.extend(
-            [("mean", sum / count), ("max", most), ("min", least)]
-                .map(|(part, value)| (format!("{name}/{part}"), value)),
-        );
-    }
-}
-
-pub(super) fn ratio(part: f64, whole: f64) -> f64 {
-    if whole > 0.0 { part / whole } else { 0.0 }
 }

@@ -2,6 +2,7 @@
 
 mod measure;
 mod stages;
+mod statistics;
 mod values;
 
 use std::cell::RefCell;

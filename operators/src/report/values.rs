@@ -5,7 +5,7 @@ use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::schema::column;
 use rollpacker_stages::train::Metrics;
 
-use super::measure::{ratio, spread};
+use super::statistics::{ratio, spread};
 
 /// What a critic predicted, and how much of the variance of returns that explains.
 pub(super) fn values(metrics: &mut Metrics, groups: &[Batch]) {

@@ -8,8 +8,9 @@ use reqwest::redirect::Policy;
 use reqwest::{Client, Response, StatusCode, Url};
 use serde_json::Value;
 
+use super::RewardError;
 use super::tls::use_ring;
-use super::{RegistryError, RewardError};
+use crate::catalog::CatalogError;
 
 /// A server that is asked in JSON and answers in JSON. Connections are kept for later calls; that of a dropped call is closed.
 pub struct Endpoint {
@@ -30,10 +31,10 @@ impl Endpoint {
     ///
     /// # Errors
     /// If the URL is none, or the key is missing.
-    pub fn new(url: &str, api_key_env: Option<&str>) -> Result<Self, RegistryError> {
+    pub fn new(url: &str, api_key_env: Option<&str>) -> Result<Self, CatalogError> {
         use_ring();
         let url = Url::parse(url)
-            .map_err(|error| RegistryError::Start(format!("the URL `{url}`: {error}")))?;
+            .map_err(|error| CatalogError::Start(format!("the URL `{url}`: {error}")))?;
         let mut client = Client::builder()
             .redirect(Policy::none())
             .connect_timeout(LONGEST_CONNECT)
@@ -44,7 +45,7 @@ impl Endpoint {
             client = client.tls_certs_only([]);
         }
         let client = client.build();
-        let client = client.map_err(|error| RegistryError::Start(chain(&error.without_url())))?;
+        let client = client.map_err(|error| CatalogError::Start(chain(&error.without_url())))?;
         Ok(Self { client, url })
     }
 
@@ -106,9 +107,9 @@ impl Endpoint {
     }
 }
 
-fn authorization(variable: &str) -> Result<HeaderMap, RegistryError> {
+fn authorization(variable: &str) -> Result<HeaderMap, CatalogError> {
     let wrong = |reason: &str| {
-        RegistryError::Start(format!("the environment variable `{variable}` {reason}"))
+        CatalogError::Start(format!("the environment variable `{variable}` {reason}"))
     };
     let key = std::env::var(variable).map_err(|_| wrong("with the key is not set"))?;
     let value = HeaderValue::from_str(&format!("Bearer {}", key.trim()));

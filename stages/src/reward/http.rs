@@ -8,7 +8,8 @@ use serde_json::{Map, Value};
 use super::batched::{BatchReward, Batched, Call};
 use super::endpoint::Endpoint;
 use super::field::{Field, Fields, fields, object};
-use super::{Context, RegistryError, Reward, RewardError, Sample, Score, answer};
+use super::{Context, Reward, RewardError, Sample, Score, answer};
+use crate::catalog::CatalogError;
 
 /// A reward that a server computes: samples are posted as JSON, scores come back as JSON.
 ///
@@ -71,12 +72,12 @@ impl HttpReward {
     ///
     /// # Errors
     /// If an option is out of its bounds, or the key is missing.
-    pub fn new(options: HttpOptions) -> Result<Self, RegistryError> {
+    pub fn new(options: HttpOptions) -> Result<Self, CatalogError> {
         let wait = Duration::try_from_secs_f64(options.max_wait_s).map_err(|error| {
-            RegistryError::Option { key: "max_wait_s".to_owned(), reason: error.to_string() }
+            CatalogError::Option { key: "max_wait_s".to_owned(), reason: error.to_string() }
         })?;
         if options.max_batch == 0 {
-            return Err(RegistryError::bound("max_batch", "at least 1", 0));
+            return Err(CatalogError::bound("max_batch", "at least 1", 0));
         }
         let remote = Remote {
             endpoint: Endpoint::new(&options.url, options.api_key_env.as_deref())?,

@@ -2,7 +2,8 @@
 
 use serde::Deserialize;
 
-use super::{Context, GroupReward, RegistryError, Reward, RewardError, Sample, Score};
+use super::{Context, GroupReward, Reward, RewardError, Sample, Score};
+use crate::catalog::CatalogError;
 
 /// A penalty for responses that come near the longest that they may be: 0 up to `max_length - cache` tokens, from there falling in
 /// proportion to -1 at `max_length`, and -1 beyond.
@@ -28,10 +29,10 @@ impl SoftOverlong {
     ///
     /// # Errors
     /// If one is out of its bounds.
-    pub fn new(options: SoftOverlongOptions) -> Result<Self, RegistryError> {
+    pub fn new(options: SoftOverlongOptions) -> Result<Self, CatalogError> {
         if options.cache > options.max_length {
             let expected = format!("at most `max_length`, {}", options.max_length);
-            return Err(RegistryError::bound("cache", &expected, options.cache));
+            return Err(CatalogError::bound("cache", &expected, options.cache));
         }
         Ok(Self(options))
     }

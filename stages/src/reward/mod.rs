@@ -83,7 +83,7 @@ pub use math::Math;
 pub use multiple_choice::MultipleChoice;
 pub use pattern::{Pattern, PatternOptions};
 pub use process::{ProcessOptions, ProcessReward};
-pub use registry::{Made, NoOptions, Options, Registry, RegistryError};
+pub use registry::{Made, Registry};
 pub use repetition::{Repetition, RepetitionOptions, Unit};
 pub use router::{NoRoute, Router};
 pub use score::Score;
@@ -91,6 +91,7 @@ pub use tls::use_ring;
 pub use weighted_group_sum::WeightedGroupSum;
 pub use weighted_sum::WeightedSum;
 
+pub use crate::catalog::{CatalogError, NoOptions, Options};
 use crate::rollout::FinishReason;
 
 /// A response to score, and what its dataset says of the prompt.

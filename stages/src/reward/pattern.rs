@@ -4,7 +4,8 @@ use regex::{Regex, RegexBuilder};
 use serde::Deserialize;
 
 use super::answer_in::AnswerIn;
-use super::{Context, RegistryError, Reward, RewardError, Sample, Score};
+use super::{Context, Reward, RewardError, Sample, Score};
+use crate::catalog::CatalogError;
 
 /// 1 if the answer of a response matches a regular expression, else 0.
 #[derive(Clone, Debug)]
@@ -46,14 +47,14 @@ impl Pattern {
     ///
     /// # Errors
     /// If it is none.
-    pub fn new(options: PatternOptions) -> Result<Self, RegistryError> {
+    pub fn new(options: PatternOptions) -> Result<Self, CatalogError> {
         let PatternOptions { pattern, full, ignore_case, dot_all, answer } = options;
         let pattern = if full { format!(r"\A(?:{pattern})\z") } else { pattern };
         let compiled = RegexBuilder::new(&pattern)
             .case_insensitive(ignore_case)
             .dot_matches_new_line(dot_all)
             .build();
-        let regex = compiled.map_err(|error| RegistryError::Option {
+        let regex = compiled.map_err(|error| CatalogError::Option {
             key: "pattern".to_owned(),
             reason: error.to_string(),
         })?;

@@ -1,11 +1,8 @@
 //! Rewards by name.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-
 use serde::de::DeserializeOwned;
 
-use crate::fields::fields;
+use crate::catalog::{Catalog, CatalogError, Choice, NoOptions, Options};
 
 use super::group::SharedGroupReward;
 use super::http::HttpReward;
@@ -17,9 +14,6 @@ use super::{
     Reward, SharedReward, SoftOverlong,
 };
 
-/// Options of a reward, as a recipe has them.
-pub type Options = serde_json::Map<String, serde_json::Value>;
-
 /// A reward as the registry makes it.
 #[derive(Clone)]
 pub enum Made {
@@ -27,40 +21,6 @@ pub enum Made {
     Sample(SharedReward),
     /// Of whole groups.
     Group(SharedGroupReward),
-}
-
-type Make = Arc<dyn Fn(Options) -> Result<Made, RegistryError> + Send + Sync>;
-
-/// Why a reward cannot be made.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum RegistryError {
-    /// There is no reward of the name.
-    #[error("there is no reward `{name}`; there are {known}")]
-    Unknown {
-        /// The name.
-        name: String,
-        /// The names that there are.
-        known: String,
-    },
-    /// An option is wrong.
-    #[error("{}{reason}", if key.is_empty() { String::new() } else { format!("`{key}`: ") })]
-    Option {
-        /// The option; empty if the fault is in none alone.
-        key: String,
-        /// Expected and found.
-        reason: String,
-    },
-    /// The reward cannot start.
-    #[error("{0}")]
-    Start(String),
-}
-
-impl RegistryError {
-    /// An option is out of its bounds.
-    #[must_use]
-    pub fn bound(key: &str, expected: &str, found: impl std::fmt::Display) -> Self {
-        Self::Option { key: key.to_owned(), reason: format!("expected {expected}, found {found}") }
-    }
 }
 
 /// Rewards by the names that recipes use. A name of one's own is one call.
@@ -81,17 +41,22 @@ impl RegistryError {
 /// let registry = Registry::builtin().with("terse", |terse: Terse| Ok(terse));
 /// assert!(registry.names().any(|name| name == "terse"));
 /// ```
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct Registry {
-    makers: BTreeMap<String, Maker>,
+    rewards: Catalog<Made>,
     #[cfg(feature = "torch")]
     chats: Chats,
 }
 
-#[derive(Clone)]
-struct Maker {
-    options: &'static [&'static str],
-    make: Make,
+impl Default for Registry {
+    /// No rewards.
+    fn default() -> Self {
+        Self {
+            rewards: Catalog::new("reward"),
+            #[cfg(feature = "torch")]
+            chats: Chats::default(),
+        }
+    }
 }
 
 impl Registry {
@@ -105,7 +70,7 @@ impl Registry {
             ..Self::default()
         };
         registry
-            .with("code", Code::make)
+            .with("code", |config| Ok(Code::start(config)?))
             .with("exact", |exact: Exact| Ok(exact))
             .with("f1", |f1: F1| Ok(f1))
             .with("format", |format: Format| Ok(format))
@@ -133,7 +98,7 @@ impl Registry {
     pub fn with<O: DeserializeOwned, R: Reward>(
         self,
         name: &str,
-        make: impl Fn(O) -> Result<R, RegistryError> + Send + Sync + 'static,
+        make: impl Fn(O) -> Result<R, CatalogError> + Send + Sync + 'static,
     ) -> Self {
         self.insert(name, move |options| Ok(Made::Sample(SharedReward::new(make(options)?))))
     }
@@ -143,7 +108,7 @@ impl Registry {
     pub fn with_group<O: DeserializeOwned, R: GroupReward>(
         self,
         name: &str,
-        make: impl Fn(O) -> Result<R, RegistryError> + Send + Sync + 'static,
+        make: impl Fn(O) -> Result<R, CatalogError> + Send + Sync + 'static,
     ) -> Self {
         self.insert(name, move |options| Ok(Made::Group(SharedGroupReward::new(make(options)?))))
     }
@@ -151,10 +116,9 @@ impl Registry {
     fn insert<O: DeserializeOwned>(
         mut self,
         name: &str,
-        make: impl Fn(O) -> Result<Made, RegistryError> + Send + Sync + 'static,
+        make: impl Fn(O) -> Result<Made, CatalogError> + Send + Sync + 'static,
     ) -> Self {
-        let make = Arc::new(move |options| make(read(options)?));
-        self.makers.insert(name.to_owned(), Maker { options: fields::<O>(), make });
+        self.rewards = self.rewards.with(name, make);
         self
     }
 
@@ -168,45 +132,22 @@ impl Registry {
 
     /// The names that there are, in order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.makers.keys().map(String::as_str)
+        self.rewards.names()
     }
 
     /// Makes the reward of a name.
     ///
     /// # Errors
     /// If there is none of that name, an option is wrong, or the reward cannot start.
-    pub fn make(&self, name: &str, options: Options) -> Result<Made, RegistryError> {
-        let unknown = || RegistryError::Unknown {
-            name: name.to_owned(),
-            known: self.names().collect::<Vec<_>>().join(", "),
-        };
-        (self.makers.get(name).ok_or_else(unknown)?.make)(options)
+    pub fn make(&self, name: &str, options: Options) -> Result<Made, CatalogError> {
+        self.rewards.make(&Choice { name: name.to_owned(), options })
     }
 
     /// The options of the reward of a name, aliases included; empty where they cannot be told, and `None` if there is none of that name.
     #[must_use]
     pub fn options(&self, name: &str) -> Option<&'static [&'static str]> {
-        self.makers.get(name).map(|maker| maker.options)
+        self.rewards.options(name)
     }
-}
-
-/// For rewards that have no options: any is an error.
-#[derive(Clone, Copy, Debug, Default, serde::Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct NoOptions {}
-
-/// Takes some options out of a reward's.
-pub(super) fn take(options: &mut Options, keys: &[&str]) -> Options {
-    keys.iter().filter_map(|key| options.remove_entry(*key)).collect()
-}
-
-/// Reads options.
-pub(super) fn read<O: DeserializeOwned>(options: Options) -> Result<O, RegistryError> {
-    serde_path_to_error::deserialize(serde_json::Value::Object(options)).map_err(|error| {
-        let path = error.path().to_string();
-        let key = if path == "." { String::new() } else { path };
-        RegistryError::Option { key, reason: error.into_inner().to_string() }
-    })
 }
 
 #[cfg(test)]

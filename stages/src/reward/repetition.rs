@@ -5,7 +5,8 @@ use std::collections::HashSet;
 use serde::Deserialize;
 
 use super::normal_form::words;
-use super::{Context, RegistryError, Reward, RewardError, Sample, Score};
+use super::{Context, Reward, RewardError, Sample, Score};
+use crate::catalog::CatalogError;
 
 /// A penalty in proportion to the share of n-grams that repeat an earlier one: `penalty (1 - unique / all)`; 0 for a response that is
 /// shorter than one.
@@ -50,12 +51,12 @@ impl Repetition {
     ///
     /// # Errors
     /// If one is out of its bounds.
-    pub fn new(options: RepetitionOptions) -> Result<Self, RegistryError> {
+    pub fn new(options: RepetitionOptions) -> Result<Self, CatalogError> {
         if options.ngram == 0 {
-            return Err(RegistryError::bound("ngram", "at least 1", 0));
+            return Err(CatalogError::bound("ngram", "at least 1", 0));
         }
         if options.penalty.is_nan() || options.penalty > 0.0 {
-            return Err(RegistryError::bound("penalty", "at most 0", options.penalty));
+            return Err(CatalogError::bound("penalty", "at most 0", options.penalty));
         }
         Ok(Self(options))
     }

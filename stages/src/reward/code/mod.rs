@@ -6,7 +6,8 @@ mod extract;
 use rollpacker_dataflow::clock::Nanos;
 use serde::{Deserialize, Serialize};
 
-use super::{Context, Execution, Limits, RegistryError, Reward, RewardError, Sample, Score};
+use super::{Context, Execution, Limits, Reward, RewardError, Sample, Score};
+use crate::catalog::CatalogError;
 use crate::sandbox::{Check, Job, Outcome, Probe, Sandbox, SandboxConfig, SandboxError, Verdict};
 use extract::{Block, Fences};
 
@@ -73,11 +74,6 @@ impl Code {
         self.sandbox.active()
     }
 
-    /// [`Code::start`] as the registry wants it.
-    pub(super) fn make(config: CodeConfig) -> Result<Self, RegistryError> {
-        Self::start(config).map_err(|error| RegistryError::Start(error.to_string()))
-    }
-
     /// The job that a response makes; `None` if there is no code in it.
     fn job(&self, sample: &Sample, limits: &Limits) -> Result<Option<Job>, RewardError> {
         let mut check = cases::check(sample)?;
@@ -102,6 +98,12 @@ impl Code {
             CodeScore::All => f64::from(passed >= 1.0),
             CodeScore::Fraction => passed,
         }
+    }
+}
+
+impl From<SandboxError> for CatalogError {
+    fn from(error: SandboxError) -> Self {
+        Self::Start(error.to_string())
     }
 }
 

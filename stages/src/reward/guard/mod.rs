@@ -16,8 +16,8 @@ pub use limited::{Budgets, Limited};
 pub use retry::{Backoff, Retry};
 pub use timeout::Timeout;
 
-use super::registry::{read, take};
-use super::{Options, RegistryError, Reward, SharedReward};
+use super::{Reward, SharedReward};
+use crate::catalog::{CatalogError, Options, read, take};
 
 /// What every reward may be wrapped in, as a recipe has it. By default nothing.
 ///
@@ -73,7 +73,7 @@ impl Guard {
     ///
     /// # Errors
     /// If one is of the wrong type.
-    pub fn take(options: &mut Options) -> Result<Self, RegistryError> {
+    pub fn take(options: &mut Options) -> Result<Self, CatalogError> {
         read(take(options, &Self::KEYS))
     }
 
@@ -81,7 +81,7 @@ impl Guard {
     ///
     /// # Errors
     /// If an option is out of its bounds.
-    pub fn wrap(&self, reward: impl Reward) -> Result<SharedReward, RegistryError> {
+    pub fn wrap(&self, reward: impl Reward) -> Result<SharedReward, CatalogError> {
         let mut reward = SharedReward::new(reward);
         if let Some(seconds) = self.timeout_s {
             reward = SharedReward::new(Timeout::new(reward, duration("timeout_s", seconds)?));
@@ -100,7 +100,7 @@ impl Guard {
         Ok(reward)
     }
 
-    fn budgets(&self) -> Result<Option<Budgets>, RegistryError> {
+    fn budgets(&self) -> Result<Option<Budgets>, CatalogError> {
         let rate = |key, rate: Option<f64>| rate.map(|rate| positive(key, rate)).transpose();
         if self.concurrency == Some(0) {
             positive("concurrency", 0.0)?;
@@ -114,14 +114,14 @@ impl Guard {
     }
 }
 
-fn duration(key: &str, seconds: f64) -> Result<Duration, RegistryError> {
+fn duration(key: &str, seconds: f64) -> Result<Duration, CatalogError> {
     let seconds = positive(key, seconds)?;
     Duration::try_from_secs_f64(seconds)
-        .map_err(|error| RegistryError::Option { key: key.to_owned(), reason: error.to_string() })
+        .map_err(|error| CatalogError::Option { key: key.to_owned(), reason: error.to_string() })
 }
 
-fn positive(key: &str, value: f64) -> Result<f64, RegistryError> {
-    let wrong = || RegistryError::bound(key, "a number above 0", value);
+fn positive(key: &str, value: f64) -> Result<f64, CatalogError> {
+    let wrong = || CatalogError::bound(key, "a number above 0", value);
     (value > 0.0 && value.is_finite()).then_some(value).ok_or_else(wrong)
 }
 

@@ -6,9 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use super::bytes::Bytes;
 use super::{ChatServer, ChatServerOptions, SharedChat};
+use crate::catalog::{CatalogError, Options, read};
 use crate::fields::fields;
-use crate::reward::registry::read;
-use crate::reward::{Options, RegistryError};
 
 /// The option that names the engine.
 const ENGINE: &str = "engine";
@@ -64,7 +63,7 @@ impl Chats {
         &self,
         mut options: Options,
         longest_answer: u32,
-    ) -> Result<SharedChat, RegistryError> {
+    ) -> Result<SharedChat, CatalogError> {
         let engine = options.remove(ENGINE).unwrap_or_else(|| "server".into());
         match engine.as_str() {
             Some("server") => {
@@ -77,7 +76,7 @@ impl Chats {
             }
             _ => {
                 let found = engine.as_str().map_or_else(|| engine.to_string(), str::to_owned);
-                Err(RegistryError::bound(ENGINE, "`server` or `torch`", found))
+                Err(CatalogError::bound(ENGINE, "`server` or `torch`", found))
             }
         }
     }
@@ -87,20 +86,20 @@ impl Chats {
         &self,
         options: TorchChatOptions,
         longest_answer: u32,
-    ) -> Result<SharedChat, RegistryError> {
+    ) -> Result<SharedChat, CatalogError> {
         let chat = self.models.open(options)?;
         let limit = chat.token_limit();
         if longest_answer == 0 || longest_answer as usize >= limit {
             let expected = format!("1 to {}, of a context of {limit}", limit.saturating_sub(1));
-            return Err(RegistryError::bound("max_tokens", &expected, longest_answer));
+            return Err(CatalogError::bound("max_tokens", &expected, longest_answer));
         }
         Ok(SharedChat::new(chat))
     }
 
     #[cfg(not(feature = "torch"))]
-    fn torch(&self, _: TorchChatOptions, _: u32) -> Result<SharedChat, RegistryError> {
+    fn torch(&self, _: TorchChatOptions, _: u32) -> Result<SharedChat, CatalogError> {
         let expected = "`server`, as this program was built without the feature `torch`";
-        Err(RegistryError::bound(ENGINE, expected, "torch"))
+        Err(CatalogError::bound(ENGINE, expected, "torch"))
     }
 
     #[cfg(feature = "torch")]
@@ -112,10 +111,10 @@ impl Chats {
 #[cfg(feature = "torch")]
 impl TorchChatOptions {
     /// Refuses what is out of its bounds.
-    pub(super) fn check(&self) -> Result<(), RegistryError> {
+    pub(super) fn check(&self) -> Result<(), CatalogError> {
         if self.model_path.as_os_str().is_empty() {
             let expected = "a folder in Hugging Face format";
-            return Err(RegistryError::bound("model_path", expected, "nothing"));
+            return Err(CatalogError::bound("model_path", expected, "nothing"));
         }
         let least = [
             ("threads", Some(self.threads)),
@@ -124,18 +123,18 @@ impl TorchChatOptions {
             ("guest_tokens", self.guest_tokens),
         ];
         if let Some((key, _)) = least.into_iter().find(|(_, value)| *value == Some(0)) {
-            return Err(RegistryError::bound(key, "at least 1", 0));
+            return Err(CatalogError::bound(key, "at least 1", 0));
         }
         match self.guest_tokens {
             Some(found) if !self.colocated => {
-                Err(RegistryError::bound("guest_tokens", "`colocated = true` beside it", found))
+                Err(CatalogError::bound("guest_tokens", "`colocated = true` beside it", found))
             }
             _ => Ok(()),
         }
     }
 
     /// Refuses options that differ from those with which the same folder is in use.
-    pub(super) fn agree_with(&self, other: &Self) -> Result<(), RegistryError> {
+    pub(super) fn agree_with(&self, other: &Self) -> Result<(), CatalogError> {
         let table = |options: &Self| match serde_json::to_value(options) {
             Ok(serde_json::Value::Object(table)) => table,
             _ => Options::new(),
@@ -149,7 +148,7 @@ impl TorchChatOptions {
             Some((key, found)) => {
                 let theirs = theirs.get(key).cloned().unwrap_or_default();
                 let expected = format!("{theirs}, as another judge of the same model has it");
-                Err(RegistryError::bound(key, &expected, found))
+                Err(CatalogError::bound(key, &expected, found))
             }
         }
     }
@@ -173,11 +172,11 @@ impl TorchChatOptions {
 }
 
 /// Refuses options of the other engine by name.
-fn refuse_those_of(other: &str, keys: &[&str], options: &Options) -> Result<(), RegistryError> {
+fn refuse_those_of(other: &str, keys: &[&str], options: &Options) -> Result<(), CatalogError> {
     match options.iter().find(|(key, _)| keys.contains(&key.as_str())) {
         Some((key, found)) => {
             let expected = format!("`engine = \"{other}\"` beside it");
-            Err(RegistryError::bound(key, &expected, found))
+            Err(CatalogError::bound(key, &expected, found))
         }
         None => Ok(()),
     }

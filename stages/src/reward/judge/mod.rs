@@ -24,8 +24,8 @@ pub use torch::TorchChat;
 pub use verdict::{Scale, Unreadable, Verdict, VerdictForm};
 pub use votes::Votes;
 
-use super::registry::{read, take};
-use super::{Context, Cost, Options, RegistryError, Reward, RewardError, Sample, Score};
+use super::{Context, Cost, Reward, RewardError, Sample, Score};
+use crate::catalog::{CatalogError, Options, read, take};
 use crate::model::Message;
 
 /// A reward that a language model gives.
@@ -91,13 +91,13 @@ impl Judgement {
     ///
     /// # Errors
     /// If one is of the wrong type.
-    pub fn take(options: &mut Options) -> Result<Self, RegistryError> {
+    pub fn take(options: &mut Options) -> Result<Self, CatalogError> {
         read(take(options, &Self::KEYS))
     }
 
-    fn check(&self) -> Result<Template, RegistryError> {
+    fn check(&self) -> Result<Template, CatalogError> {
         let wrong =
-            |key: &str, reason: String| RegistryError::Option { key: key.to_owned(), reason };
+            |key: &str, reason: String| CatalogError::Option { key: key.to_owned(), reason };
         if let Some(fault) = self.verdict.fault() {
             return Err(wrong("verdict", fault));
         }
@@ -119,7 +119,7 @@ impl Judge {
     ///
     /// # Errors
     /// If an option is out of its bounds, or a template is no Jinja.
-    pub fn new(chat: impl Chat, judgement: Judgement) -> Result<Self, RegistryError> {
+    pub fn new(chat: impl Chat, judgement: Judgement) -> Result<Self, CatalogError> {
         let template = judgement.check()?;
         Ok(Self { chat: SharedChat::new(chat), template, judgement })
     }
@@ -129,12 +129,12 @@ impl Judge {
     ///
     /// # Errors
     /// If an option is wrong, the key is missing, or the model cannot be loaded.
-    pub fn from_options(options: Options) -> Result<Self, RegistryError> {
+    pub fn from_options(options: Options) -> Result<Self, CatalogError> {
         Self::made_with(&Chats::default(), options)
     }
 
     /// The same, with models that other judges may have made.
-    pub(super) fn made_with(chats: &Chats, mut options: Options) -> Result<Self, RegistryError> {
+    pub(super) fn made_with(chats: &Chats, mut options: Options) -> Result<Self, CatalogError> {
         let judgement = Judgement::take(&mut options)?;
         judgement.check()?;
         Self::new(chats.make(options, judgement.max_tokens)?, judgement)

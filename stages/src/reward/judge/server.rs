@@ -4,9 +4,10 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::chat::{Chat, JudgeSampling};
+use crate::catalog::CatalogError;
 use crate::model::Message;
+use crate::reward::RewardError;
 use crate::reward::endpoint::Endpoint;
-use crate::reward::{RegistryError, RewardError};
 
 /// A model behind a server with the API of OpenAI's chat completions.
 pub struct ChatServer {
@@ -36,7 +37,7 @@ impl ChatServer {
     ///
     /// # Errors
     /// If the URL is none, or the key is missing.
-    pub fn new(options: ChatServerOptions) -> Result<Self, RegistryError> {
+    pub fn new(options: ChatServerOptions) -> Result<Self, CatalogError> {
         let url = format!("{}/chat/completions", options.base_url.trim_end_matches('/'));
         Ok(Self {
             endpoint: Endpoint::new(&url, options.api_key_env.as_deref())?,

@@ -11,7 +11,8 @@ use serde_json::Value;
 use tokio::sync::Semaphore;
 
 use super::field::{Field, Fields, fields, object};
-use super::{Context, RegistryError, Reward, RewardError, Sample, Score, answer};
+use super::{Context, Reward, RewardError, Sample, Score, answer};
+use crate::catalog::CatalogError;
 use worker::Worker;
 
 /// A reward that a program computes, which stays alive from sample to sample.
@@ -66,8 +67,8 @@ impl ProcessReward {
     ///
     /// # Errors
     /// If an option is out of its bounds.
-    pub fn new(options: ProcessOptions) -> Result<Self, RegistryError> {
-        let bound = |key, expected, found| Err(RegistryError::bound(key, expected, found));
+    pub fn new(options: ProcessOptions) -> Result<Self, CatalogError> {
+        let bound = |key, expected, found| Err(CatalogError::bound(key, expected, found));
         if options.command.is_empty() {
             return bound("command", "a program", "an empty list");
         }

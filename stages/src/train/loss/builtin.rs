@@ -95,50 +95,43 @@ impl From<Dapo> for Vanilla {
     }
 }
 
-const fn about(
-    aliases: &'static [(&'static str, &'static str)],
-    summary: &'static str,
-    source: &'static str,
-) -> About {
-    About { aliases, summary, source }
-}
-
-const VANILLA: About = about(
+const VANILLA: About = About::new(
     &[("ppo", "OpenRLHF")],
     "the clipped ratio, and a dual clip for negative advantages",
     "PPO, Schulman et al. 2017, eq. 7; Ye et al. 2020, eq. 5",
 );
-const DAPO: About = about(
+const DAPO: About = About::new(
     &[],
     "`vanilla` with a higher upper bound and a far dual clip",
     "DAPO, Yu et al. 2025, section 3.1",
 );
 const GSPO: About =
-    about(&[], "the clipped ratio of whole sequences", "GSPO, Zheng et al. 2025, section 4.3");
-const CISPO: About = about(
+    About::new(&[], "the clipped ratio of whole sequences", "GSPO, Zheng et al. 2025, section 4.3");
+const CISPO: About = About::new(
     &[],
     "the log-probability, weighted by the clipped ratio without its gradient",
     "MiniMax-M1 2025, section 3.1",
 );
-const GEO_MEAN: About = about(
+const GEO_MEAN: About = About::new(
     &[("gmpo", "GMPO")],
     "the geometric mean over a sequence of clipped ratios; always `seq-mean-token-mean`",
     "GMPO, Zhao et al. 2025, section 3",
 );
-const SAPO: About = about(
+const SAPO: About = About::new(
     &[],
     "a sigmoid of the ratio instead of a clip; always `seq-mean-token-mean`",
     "SAPO, Gao et al. 2025",
 );
-const GPG: About = about(&[], "the log-probability, without a ratio", "GPG, Chu et al. 2025");
+const GPG: About = About::new(&[], "the log-probability, without a ratio", "GPG, Chu et al. 2025");
 
 const SCHULMAN: &str = "Schulman 2020";
-const KL: About = about(&[("k1", "verl, slime, OpenRLHF")], "`log p - log r`", SCHULMAN);
-const ABS: About = about(&[], "`|log p - log r|`", SCHULMAN);
-const MSE: About = about(&[("k2", "verl, slime, OpenRLHF")], "`(log p - log r)^2 / 2`", SCHULMAN);
+const KL: About = About::new(&[("k1", "verl, slime, OpenRLHF")], "`log p - log r`", SCHULMAN);
+const ABS: About = About::new(&[], "`|log p - log r|`", SCHULMAN);
+const MSE: About =
+    About::new(&[("k2", "verl, slime, OpenRLHF")], "`(log p - log r)^2 / 2`", SCHULMAN);
 const LOW_VAR: About =
-    about(&[("k3", "verl, slime, OpenRLHF")], "`r/p - 1 - log(r/p)`, within 10", SCHULMAN);
-const KL_PLUS: About = about(&[("k1+", "verl")], "`kl` with the gradient of `mse`", SCHULMAN);
-const ABS_PLUS: About = about(&[], "`abs` with the gradient of `mse`", SCHULMAN);
+    About::new(&[("k3", "verl, slime, OpenRLHF")], "`r/p - 1 - log(r/p)`, within 10", SCHULMAN);
+const KL_PLUS: About = About::new(&[("k1+", "verl")], "`kl` with the gradient of `mse`", SCHULMAN);
+const ABS_PLUS: About = About::new(&[], "`abs` with the gradient of `mse`", SCHULMAN);
 const LOW_VAR_PLUS: About =
-    about(&[("k3+", "verl")], "`low_var_kl` with the gradient of `mse`", SCHULMAN);
+    About::new(&[("k3+", "verl")], "`low_var_kl` with the gradient of `mse`", SCHULMAN);

@@ -28,11 +28,12 @@ use self::questions::{Answer, Questions};
 use self::weights::Weights;
 use super::TorchChatOptions;
 use super::chat::{Chat, JudgeSampling};
+use crate::catalog::CatalogError;
 use crate::model::device::set_threads_of_this_thread;
 use crate::model::{
     ChatTemplate, DeviceChoice, Message, ModelConfig, ModelError, PromptEncoder, Tokenizer,
 };
-use crate::reward::{RegistryError, RewardError};
+use crate::reward::RewardError;
 use crate::rollout::generator::Capacity;
 use crate::rollout::guests::{Guest, Guests, Tenant};
 use crate::rollout::sampling::{RandomStream, Sampling};
@@ -58,7 +59,7 @@ impl TorchChat {
     ///
     /// # Errors
     /// If an option is out of its bounds, the folder cannot be used, or the device has no room.
-    pub fn open(options: &TorchChatOptions) -> Result<Self, RegistryError> {
+    pub fn open(options: &TorchChatOptions) -> Result<Self, CatalogError> {
         options.check()?;
         let folder = &options.model_path;
         let device = options.device.parse::<DeviceChoice>().and_then(DeviceChoice::resolve);
@@ -120,8 +121,8 @@ impl Chat for TorchChat {
 }
 
 impl Model {
-    fn start(&mut self, threads: usize) -> Result<(), RegistryError> {
-        let refuse = |error: String| RegistryError::Start(format!("the judge: {error}"));
+    fn start(&mut self, threads: usize) -> Result<(), CatalogError> {
+        let refuse = |error: String| CatalogError::Start(format!("the judge: {error}"));
         let answering = self.answering(None).map_err(|error| refuse(error.to_string()))?;
         let work = move || {
             set_threads_of_this_thread(threads);
@@ -214,13 +215,13 @@ impl Drop for Model {
 }
 
 /// An error of opening a model, as one of the option that asked for it.
-fn refuse(error: ModelError) -> RegistryError {
+fn refuse(error: ModelError) -> CatalogError {
     let key = match error {
         ModelError::Device { .. } => "device",
         ModelError::MemoryBudget { .. } => "memory_budget",
         _ => "model_path",
     };
-    RegistryError::Option { key: key.to_owned(), reason: error.to_string() }
+    CatalogError::Option { key: key.to_owned(), reason: error.to_string() }
 }
 
 /// The key of an answer's random numbers: another for every prompt and seed.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use super::{Model, TorchChat};
-use crate::reward::RegistryError;
+use crate::catalog::CatalogError;
 use crate::reward::judge::TorchChatOptions;
 use crate::rollout::guests::Guests;
 
@@ -32,7 +32,7 @@ impl Models {
     pub(in crate::reward::judge) fn open(
         &self,
         options: TorchChatOptions,
-    ) -> Result<TorchChat, RegistryError> {
+    ) -> Result<TorchChat, CatalogError> {
         options.check()?;
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         let folder = options.model_path.canonicalize();

@@ -27,7 +27,7 @@ fn open(folder: &Folder) -> TorchChat {
     TorchChat::open(&options(folder)).unwrap()
 }
 
-fn make(options: serde_json::Value) -> Result<Made, RegistryError> {
+fn make(options: serde_json::Value) -> Result<Made, CatalogError> {
     let serde_json::Value::Object(options) = options else { panic!("an object") };
     Registry::builtin().make("judge", options)
 }
