@@ -87,6 +87,18 @@ impl PathSummary<Step> for Steps {
     }
 }
 
+/// The time of races that are decided by tokens: every response under way gains one token a tick.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct Tick(pub u64);
+
+impl Tick {
+    /// Later than any other.
+    pub const MAX: Self = Self(u64::MAX);
+}
+
 /// Which weights: 0 is the policy that a run starts from, `v` the policy after `v` updates.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,

@@ -1,6 +1,7 @@
 //! Rollout engines: what turns prompts into responses.
 
 pub mod lengths;
+pub mod lockstep;
 pub mod profile;
 pub mod sampling;
 pub mod simulated;
@@ -45,6 +46,8 @@ use std::sync::Arc;
 use rollpacker_dataflow::clock::Nanos;
 use rollpacker_dataflow::step::{PolicyVersion, PromptId, SampleId, Step};
 use serde::{Deserialize, Serialize};
+
+pub use lockstep::Lockstep;
 
 /// A handle of published weights; what [`POLICIES`](rollpacker_dataflow::schema::POLICIES) carries.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -299,6 +302,11 @@ pub trait RolloutEngine {
         None
     }
 
+    /// Its side for races in [lockstep]; `None` for an engine that cannot.
+    fn lockstep(&mut self) -> Option<&mut dyn Lockstep> {
+        None
+    }
+
     /// The next event, if there is one now.
     fn poll(&mut self) -> Option<RolloutEvent>;
 
@@ -325,6 +333,10 @@ impl RolloutEngine for Box<dyn RolloutEngine> {
 
     fn loaded_at(&self, version: PolicyVersion) -> Option<Nanos> {
         self.as_ref().loaded_at(version)
+    }
+
+    fn lockstep(&mut self) -> Option<&mut dyn Lockstep> {
+        self.as_mut().lockstep()
     }
 
     fn poll(&mut self) -> Option<RolloutEvent> {
