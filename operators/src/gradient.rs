@@ -14,6 +14,7 @@ use rollpacker_dataflow::timely::dataflow::operators::generic::operator::empty;
 
 use crate::group::Groups;
 use crate::overlap::Fetch;
+use crate::resume::Resumable;
 use crate::trainer::TrainerThread;
 use crate::waiting::{Held, Waiting};
 
@@ -30,6 +31,7 @@ pub struct Gradients<'scope> {
     /// Batches of [`schema::ERRORS`] that end nothing, so far.
     pub warnings: BatchStream<'scope>,
     pub(crate) trainer: Rc<TrainerThread>,
+    pub(crate) resumable: Resumable<'scope>,
 }
 
 /// Accumulates gradients.
@@ -50,6 +52,7 @@ impl<'scope> GradientExt<'scope> for Groups<'scope> {
             errors: self.errors.concat(errors),
             warnings: self.warnings,
             trainer,
+            resumable: self.resumable,
         }
     }
 }

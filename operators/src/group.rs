@@ -15,6 +15,7 @@ use rollpacker_dataflow::timely::dataflow::operators::{Capability, Concat};
 use crate::advantage::KlController;
 use crate::group_reward::score_groups;
 use crate::overlap::Fetch;
+use crate::resume::Resumable;
 use crate::reward::{Scored, Tallies};
 use crate::rows::{Row, gather};
 use crate::schedule::encode::ADMIT;
@@ -37,6 +38,7 @@ pub struct Groups<'scope> {
     /// Whether batches are those of [`schema::INFERRED`].
     pub(crate) inferred: bool,
     pub(crate) reward_kl: Option<KlController>,
+    pub(crate) resumable: Resumable<'scope>,
 }
 
 impl Groups<'_> {
@@ -66,7 +68,17 @@ pub trait GroupExt<'scope> {
 
 impl<'scope> GroupExt<'scope> for Scored<'scope> {
     fn group(self) -> Groups<'scope> {
-        let Self { samples, decisions, placements, metrics, errors, warnings, scoring, .. } = self;
+        let Self {
+            samples,
+            decisions,
+            placements,
+            metrics,
+            errors,
+            warnings,
+            scoring,
+            resumable,
+            ..
+        } = self;
         let groups = group(samples, decisions.clone(), scoring.tallies.clone());
         let (groups, errors, warnings) = if scoring.router.scores_groups() {
             let scored = score_groups(groups, &scoring);
@@ -86,6 +98,7 @@ impl<'scope> GroupExt<'scope> for Scored<'scope> {
             fetch,
             inferred: false,
             reward_kl: None,
+            resumable,
         }
     }
 }
