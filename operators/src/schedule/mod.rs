@@ -23,6 +23,7 @@ mod rounds;
 pub mod sorted;
 mod speculation;
 mod stock;
+mod stop;
 pub mod sync;
 pub mod tail_batching;
 mod variance;

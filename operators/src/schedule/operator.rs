@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use arrow::datatypes::{Float64Type, UInt32Type, UInt64Type};
 use rollpacker_dataflow::batch::{Batch, BatchStream};
@@ -14,10 +13,12 @@ use rollpacker_dataflow::schema::{self, column};
 use rollpacker_dataflow::step::{PolicyVersion, PromptId, SampleId, Step};
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::Capability;
+use rollpacker_dataflow::watchdog::{Awaiting, Waiting};
 use rollpacker_stages::rollout::FinishReason;
 
 use crate::placement::Place;
 
+pub use super::stop::{Stop, Stopped};
 use super::{Decision, Event, Offer, Round, Schedule, encode};
 use crate::rows::Row;
 
@@ -29,23 +30,6 @@ pub struct Prompts<'scope> {
     pub errors: BatchStream<'scope>,
     /// Rows that the reader may have handed over and the schedule not yet launched.
     pub budget: Budget,
-}
-
-/// Asks a run to end after the rounds that are open or due: with staleness `k`, `k` rounds may be due. Clones share it.
-#[derive(Clone, Debug, Default)]
-pub struct Stop(Arc<AtomicBool>);
-
-impl Stop {
-    /// Asks.
-    pub fn request(&self) {
-        self.0.store(true, Ordering::Release);
-    }
-
-    /// Whether someone asked.
-    #[must_use]
-    pub fn is_requested(&self) -> bool {
-        self.0.load(Ordering::Acquire)
-    }
 }
 
 /// A schedule with the prompts that it will draw from; [`rollout`](crate::rollout) gives it an engine.
@@ -111,8 +95,10 @@ pub(crate) fn schedule<'scope>(
     let (mut decisions, decision_stream) = operator.output(&schema::DECISIONS, &[1]);
     let (mut errors, error_stream) = operator.output(&schema::ERRORS, &[1]);
     let decision_stream = operator.spanned(decision_stream);
+    let waiting = operator.waiting();
     operator.build(move |_capabilities| {
         let mut driver = Driver::new(schedule, budget, stop, clock);
+        driver.waiting = waiting;
         move |frontiers| {
             rows.for_each(|_, batch| driver.offer(&batch));
             if frontiers[0].is_empty() {
@@ -161,6 +147,9 @@ struct Driver {
     clock: Arc<dyn Clock>,
     budget: Budget,
     stop: Stop,
+    waiting: Waiting,
+    /// While no round can open for want of prompts.
+    lacks_prompts: Option<Awaiting>,
     prompts: BTreeMap<PromptId, Held>,
     open: BTreeMap<Step, Open>,
     ended: bool,
@@ -179,6 +168,8 @@ impl Driver {
             clock,
             budget,
             stop,
+            waiting: Waiting::default(),
+            lacks_prompts: None,
             prompts: BTreeMap::new(),
             open: BTreeMap::new(),
             ended: false,
@@ -221,7 +212,7 @@ impl Driver {
     }
 
     fn policy(&mut self, step: Step, open: Open) {
-        self.stopping |= self.stop.is_requested();
+        self.stopping |= !self.finished && self.stop.forbids(step);
         // A policy that is not taken up goes no further round the feedback edge; when none is left under way, the graph ends.
         if !self.finished && !self.stopping {
             self.open.insert(step, open);
@@ -308,21 +299,27 @@ impl Driver {
             request(open, batch);
         }
         decision(open, encode::decisions(&decided, round));
-        decided.iter().for_each(|decision| self.account(decision));
+        decided.iter().for_each(|decision| self.account(step, decision));
     }
 
     /// Lets the reader replace a prompt that is launched for the first time, and forgets one that will not be launched again.
-    fn account(&mut self, decision: &Decision) {
+    fn account(&mut self, step: Step, decision: &Decision) {
         match decision {
             Decision::Launch { prompt, .. } => {
+                self.waiting.begin((step, *prompt), "responses of its round");
                 let held =
                     self.prompts.get_mut(prompt).expect("invariant: a launched prompt was offered");
                 if !std::mem::replace(&mut held.launched, true) {
                     self.budget.release(1);
                 }
             }
-            Decision::Admit { prompt, .. } => drop(self.prompts.remove(prompt)),
+            Decision::Admit { prompt, .. } => {
+                self.waiting.end((step, *prompt));
+                self.prompts.remove(prompt);
+            }
+            Decision::Defer { prompt, .. } => self.waiting.end((step, *prompt)),
             Decision::Reject { prompt, .. } => {
+                self.waiting.end((step, *prompt));
                 let unlaunched = self.prompts.remove(prompt).is_some_and(|held| !held.launched);
                 self.budget.release(usize::from(unlaunched));
             }
@@ -343,6 +340,7 @@ impl Driver {
     fn close(&mut self) {
         if let Some((step, _)) = self.round.take() {
             self.open.remove(&step);
+            self.waiting.end_before(step.next());
         }
     }
 
@@ -355,8 +353,18 @@ impl Driver {
 
     /// Widens the reader's budget when the schedule cannot open a round with all that the budget allowed: the domain that it lacks
     /// may be rare.
-    fn feed(&self) {
-        if !self.finished && self.schedule.wants_prompts() && self.budget.available() == 0 {
+    fn feed(&mut self) {
+        let wants = !self.finished && self.schedule.wants_prompts();
+        let lacking = wants && !self.ended && self.round.is_none();
+        match self.open.keys().next().filter(|_| lacking) {
+            None => self.lacks_prompts = None,
+            Some(step) if self.lacks_prompts.is_none() => {
+                let what = || "prompts to open its round with";
+                self.lacks_prompts = Some(self.waiting.hold(*step, what));
+            }
+            Some(_) => {}
+        }
+        if wants && self.budget.available() == 0 {
             self.budget.release(self.prompts.len().max(1));
         }
     }
