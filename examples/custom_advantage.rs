@@ -76,6 +76,7 @@ fn main() -> anyhow::Result<()> {
         rewards: Executor::Tokio(rewards.handle().clone()),
         time: Time::Wall(clock),
         stop: Stop::default(),
+        watchdog: None,
     };
     Ok(pipeline.run(Print)?)
 }

@@ -103,6 +103,10 @@ impl<O: Observer, L: FnMut() -> Vec<Row>> Observer for Monitored<O, L> {
         self.observer.warning(warning);
     }
 
+    fn failed(&mut self, fault: &Fault) {
+        self.observer.failed(fault);
+    }
+
     fn step(&mut self, mut report: StepReport) {
         let live = (self.live)();
         if let Some(monitor) = &self.monitor {

@@ -21,6 +21,10 @@ impl<O: Observer> Observer for Hosted<O> {
         self.observer.warning(warning);
     }
 
+    fn failed(&mut self, fault: &Fault) {
+        self.observer.failed(fault);
+    }
+
     /// `rollout/guest_slowdown` is [`GuestUse::slowdown`], `rollout/guest_tokens` what they processed.
     fn step(&mut self, mut report: StepReport) {
         if let Some(used) = self.hosting.as_mut().map(Hosting::take) {

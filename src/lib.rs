@@ -7,6 +7,7 @@ pub mod cli;
 pub mod drift;
 #[cfg(feature = "torch")]
 pub mod hosted;
+pub mod lifetime;
 pub mod pipeline;
 pub mod profile;
 pub mod progress;

@@ -12,6 +12,7 @@ use rollpacker_dataflow::fault::{Fault, Faults, raise, warn};
 use rollpacker_dataflow::step::Step;
 use rollpacker_dataflow::timely::dataflow::Scope;
 use rollpacker_dataflow::timely::dataflow::operators::Concat;
+use rollpacker_dataflow::watchdog::{Stall, Watch};
 use rollpacker_dataflow::{feedback, runtime, schema};
 use rollpacker_operators::advantage::{Estimator, KlController};
 use rollpacker_operators::ledger::{Recorded, ledger};
@@ -104,6 +105,8 @@ pub struct Pipeline {
     pub time: Time,
     /// Ends the run after the round that is open.
     pub stop: Stop,
+    /// Tells the observer, or ends the run, when nothing moves any more; not in virtual time.
+    pub watchdog: Option<Watch>,
 }
 
 impl Pipeline {
@@ -112,8 +115,14 @@ impl Pipeline {
     /// # Errors
     /// The first fault of any stage, which names operator, step and response.
     pub fn run(self, observer: impl Observer + 'static) -> Result<(), Fault> {
+        let observer = Rc::new(RefCell::new(observer));
         match self.time.clone() {
-            Time::Wall(_) => runtime::run(|scope, faults| self.build(scope, faults, observer)),
+            Time::Wall(clock) => {
+                let mut told = observer.clone();
+                let tell = move |stall: &Stall| told.warning(&stall.fault());
+                let watchdog = self.watchdog.as_ref().map(|watch| watch.on(clock, tell));
+                runtime::run_watched(watchdog, |scope, faults| self.build(scope, faults, observer))
+            }
             Time::Virtual(clock) => {
                 runtime::run_virtual(&clock, |scope, faults| self.build(scope, faults, observer))
             }
@@ -163,6 +172,8 @@ impl Pipeline {
         let observer = Rc::new(RefCell::new(observer));
         let mut warned = observer.clone();
         warn(updates.warnings, move |warning| warned.warning(&warning));
+        let mut failing = observer.clone();
+        faults.before_the_end(move |fault| failing.failed(fault));
         raise(updates.errors, faults);
         let recorded = Recorded {
             responses: responses.clone(),

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use rollpacker_dataflow::fault::Fault;
 use rollpacker_dataflow::schema::column;
@@ -10,6 +11,7 @@ use rollpacker_operators::schedule::operator::Stop;
 use rollpacker_stages::train::Metrics;
 use serde::Serialize;
 
+use crate::lifetime::{Ended, Grace};
 use crate::progress::Console;
 use crate::recipe::Recipe;
 use crate::record::{RecordError, RunFolder};
@@ -22,6 +24,9 @@ pub struct Run {
     folder: RunFolder,
     telemetry: Option<Telemetry>,
     stop: Stop,
+    /// For how long a run that fails may take to end.
+    grace: Duration,
+    ending: Option<Grace>,
     totals: Totals,
     failed: Option<RecordError>,
 }
@@ -42,6 +47,8 @@ struct Totals {
 /// `summary.json`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Summary {
+    /// Why the run ended: `finished`, `stopped` or `out_of_time`.
+    pub ended: Ended,
     /// Steps that were trained.
     pub steps: u64,
     /// Prompts that were trained on.
@@ -113,6 +120,8 @@ impl Run {
             )?,
             telemetry,
             stop,
+            grace: grace(recipe),
+            ending: None,
             totals: Totals::default(),
             failed: None,
         })
@@ -145,6 +154,9 @@ impl Run {
     pub fn finish(&mut self, finished: &Finished) -> Result<String, RecordError> {
         if let Some(last) = &finished.last {
             self.validated(self.totals.steps, last);
+        }
+        if let Some(why) = why(finished.ended) {
+            self.console.say(&format!("ended after step {}: {why}", self.totals.steps));
         }
         self.console.finish();
         if let Some(Err(lost)) = self.telemetry.take().map(Telemetry::shutdown) {
@@ -182,6 +194,10 @@ impl Observer for Run {
         self.console.say(&format!("warning: {warning}"));
     }
 
+    fn failed(&mut self, fault: &Fault) {
+        self.ending = Some(Grace::begin(self.grace, fault.to_string()));
+    }
+
     fn step(&mut self, report: StepReport) {
         let metrics = measure(&report);
         let round = round(&report);
@@ -213,6 +229,7 @@ impl Totals {
         };
         let per = |sum: f64, count: f64| if count > 0.0 { sum / count } else { 0.0 };
         Summary {
+            ended: finished.ended,
             steps: self.steps,
             trained_prompts: self.prompts,
             overlong_prompts: finished.left_out,
@@ -236,9 +253,24 @@ impl Totals {
     }
 }
 
+fn why(ended: Ended) -> Option<&'static str> {
+    match ended {
+        Ended::Finished => None,
+        Ended::Stopped => Some("it was asked to"),
+        Ended::OutOfTime => Some("another step may not fit into trainer.max_wall_time"),
+    }
+}
+
 fn round(report: &StepReport) -> String {
     let mut rounds = report.decisions.iter().map(|batch| batch.text(column::ROUND).value(0));
     rounds.next_back().unwrap_or("none").to_owned()
+}
+
+/// As long as nothing may move for, within reason.
+fn grace(recipe: &Recipe) -> Duration {
+    let (least, most) = (Duration::from_secs(1), Duration::from_secs(30));
+    let watch = recipe.watch().ok().flatten();
+    watch.map_or(most, |watch| Duration::from_nanos(watch.after.0).clamp(least, most))
 }
 
 /// Steps of a run, unless prompts are left out.

@@ -9,6 +9,7 @@ use anyhow::{Context, anyhow, ensure};
 use rollpacker_dataflow::bridge::{Executor, OwnerThread};
 use rollpacker_dataflow::clock::{Clock, WallClock};
 use rollpacker_dataflow::step::PolicyVersion;
+use rollpacker_dataflow::watchdog::Watch;
 use rollpacker_datasets::{Dataset, FirstRow};
 use rollpacker_operators::advantage::Estimator;
 use rollpacker_operators::placement::drift;
@@ -36,6 +37,7 @@ use tch::Device;
 use crate::algorithms::Algorithms;
 use crate::drift::{Monitor, Monitored};
 use crate::hosted::Hosted;
+use crate::lifetime::{Ended, WallTime};
 use crate::pipeline::{Pipeline, PromptSource, Time};
 use crate::prompts::{LeftOut, PromptReader};
 use crate::recipe::Recipe;
@@ -60,6 +62,7 @@ pub struct Session {
     /// Judges that share the instances of the engine that trains.
     guests: Guests,
     monitor: Option<Rc<RefCell<Monitor>>>,
+    watch: Option<Watch>,
 }
 
 /// What the threads of a run share.
@@ -82,6 +85,8 @@ pub struct Finished {
     pub validated: Validated,
     /// Prompts left out for their length.
     pub left_out: u64,
+    /// Why it ended.
+    pub ended: Ended,
 }
 
 /// What policies are tried on.
@@ -153,6 +158,7 @@ impl Session {
             advantage,
             objective,
             monitor: monitor(&recipe)?,
+            watch: recipe.watch()?,
             recipe,
             stages,
             device,
@@ -232,6 +238,7 @@ impl Session {
         validated: impl FnOnce(&Metrics),
     ) -> anyhow::Result<Finished> {
         self.check_rewards()?;
+        self.limit(stop)?;
         let trainer = Rc::new(self.trainer()?);
         let initial = trainer
             .publish_initial()
@@ -259,20 +266,31 @@ impl Session {
             monitor.borrow().finish()?;
         }
         finished.left_out = self.left_out.count();
+        let updates = trainer.policy().map_err(anyhow::Error::msg)?.version;
+        finished.ended = Ended::by(stop, updates.0, self.recipe.raw.trainer.total_training_steps);
         ensure!(
-            trainer.policy().map_err(anyhow::Error::msg)?.version > initial_version
-                || stop.is_requested(),
+            updates > initial_version || stop.is_requested(),
             "no prompt could be trained on: {} are longer than data.max_prompt_length, the others have no quota",
             finished.left_out
         );
-        if let Some(validator) = &validator {
+        // A run that is to be resumed is tried when it is done; whoever ended it early may not wait for long.
+        if let Some(validator) = validator.filter(|_| finished.ended == Ended::Finished) {
             let policy = trainer
                 .policy()
                 .map_err(|reason| anyhow!("validating the last policy: {reason}"))?;
-            finished.last = Some(validate(validator, policy)?);
+            finished.last = Some(validate(&validator, policy)?);
         }
         self.save(&trainer, folder)?;
         Ok(finished)
+    }
+
+    /// Has `stop` end the run in time.
+    fn limit(&self, stop: &Stop) -> anyhow::Result<()> {
+        if let Some(limit) = self.recipe.max_wall_time()? {
+            let time = WallTime::new(self.clock(), limit, self.recipe.raw.algorithm.staleness);
+            stop.unless(move |step| time.allows(step));
+        }
+        Ok(())
     }
 
     fn pipeline(
@@ -305,6 +323,7 @@ impl Session {
             rewards: Executor::Tokio(self.rewards.handle().clone()),
             time: Time::Wall(self.stages.clock.clone()),
             stop: stop.clone(),
+            watchdog: self.watch.clone(),
         })
     }
 
@@ -355,6 +374,7 @@ impl Session {
         let (router, handle) = (self.stages.router.clone(), self.rewards.handle().clone());
         let (clock, time) = (self.stages.clock.clone(), self.stages.clock.clone());
         let limits = self.recipe.raw.reward.timeout.unlearned()?;
+        let pulse = self.watch.as_ref().map(|watch| watch.pulse.clone()).unwrap_or_default();
         let thread = OwnerThread::spawn("validation", move || {
             let tries = |options: EngineOptions, prompts: Vec<PromptRow>| {
                 anyhow::Ok(
@@ -365,7 +385,8 @@ impl Session {
                         time.clone(),
                         prompts,
                     )
-                    .with_limits(limits.clone()),
+                    .with_limits(limits.clone())
+                    .with_pulse(pulse.clone()),
                 )
             };
             let (mut sampled, mut greedy) =

@@ -134,10 +134,16 @@ impl<'scope> Operator<'scope> {
         }
     }
 
-    /// Where the logic says what it waits for, so that a graph that stands still can say it.
+    /// Where the logic says what it waits for, so that a graph that stands still can say it. Each call gives another such place.
     #[must_use]
     pub fn waiting(&self) -> Waiting {
-        Waiting(self.watched.clone())
+        self.watched.waiting()
+    }
+
+    /// Counts as a movement of the graph whatever changes `count`: the work of a thread that this worker does not own. It is asked often,
+    /// and is to be cheap.
+    pub fn moves_with(&self, count: impl Fn() -> u64 + 'static) {
+        watchdog::moves_with(count);
     }
 
     /// Ends the stage's span of a step once the frontier of `stream`, an output of this operator, has passed the step.

@@ -11,6 +11,7 @@ use rollpacker_dataflow::step::Step;
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::{Capability, Concat, InputCapability};
 use rollpacker_dataflow::timely::progress::frontier::MutableAntichain;
+use rollpacker_dataflow::watchdog::{Awaiting, Waiting};
 use rollpacker_stages::rollout::Policy;
 use rollpacker_stages::train::Metrics;
 
@@ -45,6 +46,7 @@ type Made = Result<(Policy, Metrics), String>;
 struct Running {
     capabilities: Capabilities,
     reply: Reply<Made>,
+    _awaited: Awaiting,
 }
 
 impl<'scope> UpdateExt<'scope> for Gradients<'scope> {
@@ -64,7 +66,7 @@ impl<'scope> UpdateExt<'scope> for Gradients<'scope> {
         let (mut metrics, metric_stream) = operator.output(&schema::METRICS, &[0, 1]);
         let (mut errors, error_stream) = operator.output(&schema::ERRORS, &[0, 1]);
         let policy_stream = operator.spanned(policy_stream);
-        let wake = operator.waker();
+        let (wake, awaits) = (operator.waker(), operator.waiting());
         operator.build(move |_capabilities| {
             let mut open: BTreeMap<Step, Capabilities> = BTreeMap::new();
             let mut running: Option<Running> = None;
@@ -100,7 +102,7 @@ impl<'scope> UpdateExt<'scope> for Gradients<'scope> {
                 }
                 if running.is_none() && failed.is_none() {
                     running = complete(&mut open, frontiers)
-                        .map(|capabilities| start(&trainer, capabilities, wake.clone()));
+                        .map(|capabilities| start(&trainer, capabilities, wake.clone(), &awaits));
                 }
             }
         });
@@ -127,9 +129,11 @@ fn start(
     trainer: &TrainerThread,
     capabilities: Capabilities,
     wake: impl Fn() + Send + Sync + 'static,
+    awaits: &Waiting,
 ) -> Running {
-    let reply = trainer.update(*capabilities[0].time(), wake);
-    Running { capabilities, reply }
+    let step = *capabilities[0].time();
+    let _awaited = awaits.hold(step, || "the trainer to update");
+    Running { reply: trainer.update(step, wake), capabilities, _awaited }
 }
 
 fn take_reply(running: &mut Option<Running>) -> Option<(Running, Made)> {

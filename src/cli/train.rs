@@ -5,11 +5,13 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context;
 use clap::Args;
 
 use super::BAD_INPUT;
+use crate::lifetime::{ENDED_EARLY, Ended};
 use crate::recipe::Recipe;
 use crate::run::{Run, describe};
 use crate::session::Session;
@@ -56,20 +58,15 @@ pub(crate) fn run(args: TrainArgs) -> anyhow::Result<ExitCode> {
         write!(std::io::stdout(), "{text}").context("cannot print")?;
         return Ok(ExitCode::SUCCESS);
     }
-    train(&recipe, session)?;
-    Ok(ExitCode::SUCCESS)
+    Ok(match train(&recipe, session)? {
+        Ended::Finished => ExitCode::SUCCESS,
+        Ended::Stopped | Ended::OutOfTime => ExitCode::from(ENDED_EARLY),
+    })
 }
 
-fn train(recipe: &Recipe, session: Session) -> anyhow::Result<()> {
+fn train(recipe: &Recipe, session: Session) -> anyhow::Result<Ended> {
     let stop = Stop::default();
-    let requested = stop.clone();
-    ctrlc::set_handler(move || {
-        if requested.is_requested() {
-            std::process::exit(130);
-        }
-        requested.request();
-    })
-    .context("cannot listen for Ctrl-C")?;
+    stop_on_signal(&stop)?;
     let prompts = session.prompts();
     let run =
         Rc::new(RefCell::new(Run::start(recipe, prompts, Telemetry::from_env()?, stop.clone())?));
@@ -79,5 +76,23 @@ fn train(recipe: &Recipe, session: Session) -> anyhow::Result<()> {
         validated.borrow_mut().validated(0, metrics)
     })?;
     let summary = run.borrow_mut().finish(&finished)?;
-    writeln!(std::io::stdout(), "{summary}").context("cannot print")
+    writeln!(std::io::stdout(), "{summary}").context("cannot print")?;
+    Ok(finished.ended)
+}
+
+/// Has SIGINT, SIGTERM and SIGHUP end the run after the round that is open, and a second one end the process.
+fn stop_on_signal(stop: &Stop) -> anyhow::Result<()> {
+    let (stop, asked) = (stop.clone(), AtomicBool::new(false));
+    ctrlc::set_handler(move || {
+        if asked.swap(true, Ordering::Relaxed) {
+            std::process::exit(130);
+        }
+        stop.request();
+        // A standard error that is closed has no reader.
+        drop(writeln!(
+            std::io::stderr(),
+            "the run ends with the step that is under way; a second signal ends it now"
+        ));
+    })
+    .context("cannot listen for signals")
 }

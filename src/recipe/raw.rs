@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use rollpacker_dataflow::watchdog::OnStall;
 use rollpacker_operators::overlap::Scoring;
 use rollpacker_operators::reward::LimitOptions;
 use rollpacker_stages::reward::OnError;
@@ -14,6 +15,7 @@ use toml::Table;
 
 use super::aliases::{ALIASES, Alias};
 use super::keys::{Sections, fields};
+use super::period::Period;
 use super::schedule;
 
 /// A section: its keys with their defaults, as a struct.
@@ -371,6 +373,12 @@ section! {
         critic_warmup: u64 = 0,
         /// Whether to write every response to `rollouts/`.
         write_rollouts: bool = true,
+        /// How long the run may take, in seconds or as in `1h30m`: no step begins that may not end by then. Left out, as long as it takes.
+        max_wall_time: Option<Period> = None,
+        /// How long nothing may move, in seconds or as in `5m`, before the run says what it waits for; 0 for ever.
+        stall_timeout: Period = Period::Seconds(300.0),
+        /// What that does: `warn`, or `fail`, which ends the run.
+        on_stall: OnStall = OnStall::default(),
     }
 }
 

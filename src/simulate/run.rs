@@ -102,6 +102,7 @@ impl Stages {
             rewards: Executor::Inline,
             time: Time::Virtual(self.clock),
             stop: Stop::default(),
+            watchdog: None,
         })
     }
 

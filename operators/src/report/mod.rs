@@ -93,6 +93,11 @@ pub trait Observer {
         let _ = warning;
     }
 
+    /// The run fails: its graph is about to be torn down, which waits for what the threads of its stages are at.
+    fn failed(&mut self, fault: &Fault) {
+        let _ = fault;
+    }
+
     /// A step is over. Steps come in order, each once.
     fn step(&mut self, report: StepReport);
 
@@ -116,6 +121,10 @@ impl<O: Observer> Observer for Rc<RefCell<O>> {
 
     fn warning(&mut self, warning: &Fault) {
         self.borrow_mut().warning(warning);
+    }
+
+    fn failed(&mut self, fault: &Fault) {
+        self.borrow_mut().failed(fault);
     }
 
     fn step(&mut self, report: StepReport) {

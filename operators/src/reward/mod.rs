@@ -37,7 +37,7 @@ use self::scorer::{Arrived, Capabilities, Rules, Scorer};
 
 pub(crate) use self::excuse::{Excused, describe, excuse};
 pub(crate) use self::score_row::{ScoreRow, Timing, scored_batch};
-pub(crate) use self::scorer::sample;
+pub(crate) use self::scorer::{name_of, sample};
 pub(crate) use self::tally::Tallies;
 use self::wanted::Owed;
 
@@ -181,8 +181,9 @@ fn score<'scope>(
     let (mut warned, warnings) = operator.output(&schema::ERRORS, &[0]);
     let samples = operator.spanned(samples);
     let tasks = Tasks::new(executor, operator.activator());
+    let waiting = operator.waiting();
     operator.build(move |_capabilities| {
-        let mut scorer = Scorer::new(rules, tallies, tasks);
+        let mut scorer = Scorer::new(rules, tallies, tasks, waiting);
         move |frontiers| {
             // Decisions first: what they drop is not begun.
             decisions.for_each(|capability, batch| scorer.decide(*capability.time(), &batch));

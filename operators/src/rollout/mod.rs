@@ -18,6 +18,7 @@ use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::core::feedback::Handle;
 use rollpacker_dataflow::timely::dataflow::operators::generic::operator::empty;
 use rollpacker_dataflow::timely::dataflow::operators::{Capability, Concat, ConnectLoop, Feedback};
+use rollpacker_dataflow::watchdog::Waiting;
 use rollpacker_stages::rollout::{
     Completion, Placement, Policy, Request, RolloutEngine, RolloutEvent,
 };
@@ -162,6 +163,10 @@ fn generate<'scope>(
     let response_stream = operator.spanned(response_stream);
     let mut parts = resumable.keep_each(kept_rows::PART, &mut operator);
     let wake = operator.waker();
+    driver.waiting = operator.waiting();
+    if let Some(work) = driver.engine.work() {
+        operator.moves_with(work);
+    }
     operator.build(move |capabilities| {
         parts.start(&capabilities);
         driver.engine.wake_by(Arc::new(wake));
@@ -210,6 +215,7 @@ struct Launched {
 struct Driver {
     engine: Box<dyn RolloutEngine>,
     clock: Arc<dyn Clock>,
+    waiting: Waiting,
     steps: BTreeMap<Step, UnderWay>,
     /// Policies of steps that have asked for nothing yet.
     policies: BTreeMap<Step, Policy>,
@@ -226,6 +232,7 @@ impl Driver {
         Self {
             engine,
             clock,
+            waiting: Waiting::default(),
             steps: BTreeMap::new(),
             policies: BTreeMap::new(),
             kept,
@@ -288,6 +295,10 @@ impl Driver {
                 self.kept.open(step);
                 let Launch { runs, again } = self.kept.launch(step, prompt, samples);
                 for (samples, resumed) in runs {
+                    for sample in samples.clone() {
+                        self.waiting
+                            .begin(SampleId { step, prompt, sample }, "the engine's response");
+                    }
                     let prompt_ids = Arc::clone(&prompt_ids);
                     self.engine.generate(Request { step, prompt, samples, prompt_ids, resumed });
                 }
@@ -322,6 +333,7 @@ impl Driver {
         while let Some(event) = self.engine.poll() {
             match event {
                 RolloutEvent::Completed(completion) => {
+                    self.waiting.end(completion.id);
                     let version = self.version(completion.id);
                     let ended = self.kept.end(completion, version);
                     self.ended.entry(ended.completion.id.step).or_default().push(ended);

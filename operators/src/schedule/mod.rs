@@ -24,6 +24,7 @@ pub mod sorted;
 mod speculation;
 pub(crate) mod state;
 mod stock;
+mod stop;
 pub mod sync;
 pub mod tail_batching;
 mod variance;

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use arrow::datatypes::{Float64Type, UInt32Type, UInt64Type};
 use rollpacker_dataflow::batch::{Batch, BatchStream};
@@ -15,12 +14,14 @@ use rollpacker_dataflow::snapshot::Part;
 use rollpacker_dataflow::step::{PolicyVersion, PromptId, SampleId, Step};
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::{Capability, Concat};
+use rollpacker_dataflow::watchdog::{Awaiting, Waiting};
 use rollpacker_stages::rollout::FinishReason;
 
 use crate::placement::Place;
 use crate::resume::Resumable;
 
 use super::state::{Held, LastPrompt, PROMPTS, SCHEDULE, Stocked, policy_part};
+pub use super::stop::{Stop, Stopped};
 use super::{Decision, Event, Offer, Round, Schedule, encode};
 use crate::rows::Row;
 
@@ -32,23 +33,6 @@ pub struct Prompts<'scope> {
     pub errors: BatchStream<'scope>,
     /// Rows that the reader may have handed over and the schedule not yet launched.
     pub budget: Budget,
-}
-
-/// Asks a run to end after the rounds that are open or due: with staleness `k`, `k` rounds may be due. Clones share it.
-#[derive(Clone, Debug, Default)]
-pub struct Stop(Arc<AtomicBool>);
-
-impl Stop {
-    /// Asks.
-    pub fn request(&self) {
-        self.0.store(true, Ordering::Release);
-    }
-
-    /// Whether someone asked.
-    #[must_use]
-    pub fn is_requested(&self) -> bool {
-        self.0.load(Ordering::Acquire)
-    }
 }
 
 /// A schedule with the prompts that it will draw from; [`rollout`](crate::rollout) gives it an engine.
@@ -132,12 +116,14 @@ pub(crate) fn schedule<'scope>(
     let stocked = resumable.resumed().map(|resumed| resumed.schedule.stocked());
     let error_stream =
         if unsaved { error_stream.concat(refuse(scope, unsaved_fault())) } else { error_stream };
+    let waiting = operator.waiting();
     operator.build(move |capabilities| {
         policy_parts.start(&capabilities);
         prompt_parts.start(&capabilities);
         drop(capabilities);
         let stocked = stocked.unwrap_or_default();
         let mut driver = Driver::new(schedule, stocked, budget, stop, clock);
+        driver.waiting = waiting;
         move |frontiers| {
             rows.for_each(|_, batch| driver.offer(&batch));
             if frontiers[0].is_empty() {
@@ -208,6 +194,9 @@ struct Driver {
     clock: Arc<dyn Clock>,
     budget: Budget,
     stop: Stop,
+    waiting: Waiting,
+    /// While no round can open for want of prompts.
+    lacks_prompts: Option<Awaiting>,
     prompts: Stocked,
     /// Steps whose policy is published, and not told.
     published: BTreeMap<Step, Open>,
@@ -236,6 +225,8 @@ impl Driver {
             clock,
             budget,
             stop,
+            waiting: Waiting::default(),
+            lacks_prompts: None,
             published: BTreeMap::new(),
             open: BTreeMap::new(),
             ended: false,
@@ -299,7 +290,7 @@ impl Driver {
 
     fn policy(&mut self, step: Step) {
         let Some(open) = self.published.remove(&step) else { return };
-        self.stopping |= self.stop.is_requested();
+        self.stopping |= !self.finished && self.stop.forbids(step);
         // A policy that is not taken up goes no further round the feedback edge; when none is left under way, the graph ends.
         if !self.finished && !self.stopping {
             self.open.insert(step, open);
@@ -388,13 +379,14 @@ impl Driver {
             request(open, batch);
         }
         decision(open, encode::decisions(&decided, round));
-        decided.iter().for_each(|decision| self.account(decision));
+        decided.iter().for_each(|decision| self.account(step, decision));
     }
 
     /// Lets the reader replace a prompt that is launched for the first time, and forgets one that will not be launched again.
-    fn account(&mut self, decision: &Decision) {
+    fn account(&mut self, step: Step, decision: &Decision) {
         match decision {
             Decision::Launch { prompt, .. } => {
+                self.waiting.begin((step, *prompt), "responses of its round");
                 let held = self
                     .prompts
                     .held
@@ -404,8 +396,13 @@ impl Driver {
                     self.budget.release(1);
                 }
             }
-            Decision::Admit { prompt, .. } => drop(self.prompts.held.remove(prompt)),
+            Decision::Admit { prompt, .. } => {
+                self.waiting.end((step, *prompt));
+                self.prompts.held.remove(prompt);
+            }
+            Decision::Defer { prompt, .. } => self.waiting.end((step, *prompt)),
             Decision::Reject { prompt, .. } => {
+                self.waiting.end((step, *prompt));
                 let unlaunched =
                     self.prompts.held.remove(prompt).is_some_and(|held| !held.launched);
                 self.budget.release(usize::from(unlaunched));
@@ -427,6 +424,7 @@ impl Driver {
     fn close(&mut self) {
         if let Some((step, _)) = self.round.take() {
             self.open.remove(&step);
+            self.waiting.end_before(step.next());
         }
     }
 
@@ -440,7 +438,17 @@ impl Driver {
     /// Widens the reader's budget when the schedule cannot open a round with all that the budget allowed: the domain that it lacks
     /// may be rare.
     fn feed(&mut self) {
-        if !self.finished && self.schedule.wants_prompts() && self.budget.available() == 0 {
+        let wants = !self.finished && self.schedule.wants_prompts();
+        let lacking = wants && !self.ended && self.round.is_none();
+        match self.open.keys().next().filter(|_| lacking) {
+            None => self.lacks_prompts = None,
+            Some(step) if self.lacks_prompts.is_none() => {
+                let what = || "prompts to open its round with";
+                self.lacks_prompts = Some(self.waiting.hold(*step, what));
+            }
+            Some(_) => {}
+        }
+        if wants && self.budget.available() == 0 {
             let more = self.prompts.held.len().max(1);
             self.prompts.widened += more;
             self.budget.release(more);

@@ -264,6 +264,9 @@ pub enum RolloutError {
 /// Called by an engine, from any thread, when [`RolloutEngine::poll`] has something new.
 pub type Waker = Arc<dyn Fn() + Send + Sync>;
 
+/// A count that changes while an engine works, to be read from the thread that drives it at any time.
+pub type Work = Box<dyn Fn() -> u64>;
+
 /// Something that generates responses: a torch model on threads, a server over HTTP, a simulation.
 ///
 /// An engine is driven without blocking: commands return at once, events are polled, and the waker says when to poll again.
@@ -302,6 +305,11 @@ pub trait RolloutEngine {
         None
     }
 
+    /// What tells whether it still works while it reports nothing: tokens sampled, iterations run. `None` of an engine that cannot tell.
+    fn work(&self) -> Option<Work> {
+        None
+    }
+
     /// Its side for races in [lockstep]; `None` for an engine that cannot.
     fn lockstep(&mut self) -> Option<&mut dyn Lockstep> {
         None
@@ -333,6 +341,10 @@ impl RolloutEngine for Box<dyn RolloutEngine> {
 
     fn loaded_at(&self, version: PolicyVersion) -> Option<Nanos> {
         self.as_ref().loaded_at(version)
+    }
+
+    fn work(&self) -> Option<Work> {
+        self.as_ref().work()
     }
 
     fn lockstep(&mut self) -> Option<&mut dyn Lockstep> {

@@ -42,7 +42,7 @@ use super::sequence::Sequence;
 use super::statistics::InstanceStatistics;
 use super::{
     FinishReason, Partial, Placement, Policy, Request, RolloutEngine, RolloutError, RolloutEvent,
-    Waker,
+    Waker, Work,
 };
 use crate::model::{Decoder, ModelError, WeightStore};
 
@@ -280,6 +280,12 @@ impl RolloutEngine for TorchEngine {
     fn loaded_at(&self, version: PolicyVersion) -> Option<Nanos> {
         let each = self.instances.iter().map(|owner| owner.counters.loaded_at(version));
         each.collect::<Option<Vec<_>>>()?.into_iter().max()
+    }
+
+    fn work(&self) -> Option<Work> {
+        let counters: Vec<_> =
+            self.instances.iter().map(|owner| Arc::clone(&owner.counters)).collect();
+        Some(Box::new(move || counters.iter().map(|of| of.work()).fold(0, u64::wrapping_add)))
     }
 
     fn poll(&mut self) -> Option<RolloutEvent> {
