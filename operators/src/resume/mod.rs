@@ -31,7 +31,7 @@ pub use resumed::{LastPrompt, Resumed};
 use std::rc::Rc;
 
 use rollpacker_dataflow::operator::Operator;
-use rollpacker_dataflow::snapshot::Snapshots;
+use rollpacker_dataflow::snapshot::{Commits, Snapshots};
 use rollpacker_dataflow::step::Step;
 
 /// How the operators of a graph take part in snapshots, and what they go on from. The default takes none, and begins at the beginning.
@@ -46,6 +46,12 @@ impl<'scope> Resumable<'scope> {
     #[must_use]
     pub fn new(snapshots: Option<Snapshots<'scope>>, resumed: Option<Rc<Resumed>>) -> Self {
         Self { snapshots, resumed }
+    }
+
+    /// Commits the snapshots, once all operators are built; none where none are taken.
+    #[must_use]
+    pub fn commit(self) -> Option<Commits<'scope>> {
+        self.snapshots.map(Snapshots::commit)
     }
 
     /// Whether snapshots are taken.

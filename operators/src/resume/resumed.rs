@@ -58,10 +58,16 @@ impl Resumed {
         self.schedule.last
     }
 
-    /// The file of the trainer's state, if it wrote one.
-    #[must_use]
-    pub fn trainer_file(&self) -> Option<PathBuf> {
-        self.trainer.clone()
+    /// The file of the trainer's state.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn trainer_file(&self) -> Result<PathBuf, ResumeError> {
+        self.trainer.clone().ok_or_else(|| ResumeError::Refused {
+            step: self.step,
+            part: trainer::PART,
+            reason: "there is none".to_owned(),
+        })
     }
 
     /// Lets a schedule at its start go on from its state.
