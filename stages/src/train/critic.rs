@@ -147,6 +147,15 @@ impl Critic {
         Ok(metrics)
     }
 
+    /// Its parameters, those of the head included.
+    pub(crate) fn parameters(&self) -> &[(String, Tensor)] {
+        &self.parameters
+    }
+
+    pub(crate) fn optimizer(&mut self) -> &mut AdamW {
+        &mut self.optimizer
+    }
+
     /// Steps at the start in which the critic alone is trained.
     pub(crate) fn warmup_steps(&self) -> u64 {
         self.config.warmup_steps

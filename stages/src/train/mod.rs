@@ -25,8 +25,9 @@ mod tally;
 pub mod torch;
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
-use rollpacker_dataflow::step::Step;
+use rollpacker_dataflow::step::{PolicyVersion, Step};
 
 use crate::rollout::Policy;
 
@@ -120,6 +121,15 @@ pub enum TrainError {
         /// How many it has.
         found: usize,
     },
+    /// The file of a state cannot be used.
+    #[error(transparent)]
+    State(crate::model::ModelError),
+    /// The trainer is not made for it.
+    #[error("this trainer cannot {operation}")]
+    Unsupported {
+        /// What was asked.
+        operation: &'static str,
+    },
     /// The backend failed.
     #[error("trainer failed in {operation}: {reason}")]
     Backend {
@@ -132,7 +142,7 @@ pub enum TrainError {
     #[error("cannot write {path}: {source}")]
     Write {
         /// The file.
-        path: std::path::PathBuf,
+        path: PathBuf,
         /// What the system said.
         source: std::io::Error,
     },
@@ -167,11 +177,11 @@ impl From<crate::model::ModelError> for TrainError {
 ///   (tokens or sequences, whichever the loss aggregates over) in [`update`](Self::update).
 /// - [`update`](Self::update) without a sequence since the last one changes no weight, and still publishes a policy.
 pub trait Trainer: Send {
-    /// Hands out the weights that training starts from, as version 0.
+    /// Hands out the weights as they stand, as `version`: 0 at the start of a run.
     ///
     /// # Errors
     /// If they cannot be published.
-    fn publish_initial(&mut self) -> Result<Policy, TrainError>;
+    fn publish(&mut self, version: PolicyVersion) -> Result<Policy, TrainError>;
 
     /// What the trainer's models say of some sequences of the current step, which have no advantages yet: one a sequence, in order. The
     /// models are those that the step's update starts from, whenever it is asked before that.
@@ -208,5 +218,26 @@ pub trait Trainer: Send {
     ///
     /// # Errors
     /// If a file cannot be written; the error names it.
-    fn save(&mut self, folder: &std::path::Path) -> Result<(), TrainError>;
+    fn save(&mut self, folder: &Path) -> Result<(), TrainError>;
+
+    /// Writes all that later updates depend on beside the configuration and the model that the run began with, as of the last
+    /// [`update`](Self::update): what was accumulated since is not in it.
+    ///
+    /// # Errors
+    /// If the file cannot be written, or the trainer has no state that can be.
+    fn save_state(&mut self, file: &Path) -> Result<(), TrainError> {
+        let _ = file;
+        Err(TrainError::Unsupported { operation: "save its state" })
+    }
+
+    /// Goes on from a state, in place of the weights that the trainer was made with: updates are the same to the bit as those of the
+    /// trainer that saved it. Returns the policies that it publishes again under their versions, oldest first and the current one last;
+    /// with a staleness the engines of the next steps may ask for any of them.
+    ///
+    /// # Errors
+    /// If the file cannot be read, or is not of this model and algorithm; nothing is overwritten then. The error names file and tensor.
+    fn load_state(&mut self, file: &Path) -> Result<Vec<Policy>, TrainError> {
+        let _ = file;
+        Err(TrainError::Unsupported { operation: "load a state" })
+    }
 }

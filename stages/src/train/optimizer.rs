@@ -59,6 +59,21 @@ impl AdamW {
         })
     }
 
+    /// The moments by name, each `[parameters]`: handles, not copies.
+    pub(crate) fn moments(&self) -> [(&'static str, Tensor); 2] {
+        [("mean", self.moments.0.shallow_clone()), ("square", self.moments.1.shallow_clone())]
+    }
+
+    /// Updates so far.
+    pub(crate) fn updates(&self) -> u64 {
+        self.updates
+    }
+
+    /// Goes on as after so many updates; the moments are overwritten through their handles.
+    pub(crate) fn resume(&mut self, updates: u64) {
+        self.updates = updates;
+    }
+
     /// Takes up the gradient and returns what to subtract from the parameters, `[parameters]`.
     fn change(&mut self, gradient: &Tensor, learning_rate: f64) -> Result<Tensor, TchError> {
         self.updates += 1;

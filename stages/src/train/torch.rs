@@ -1,7 +1,10 @@
 //! The trainer on libtorch: accumulates the gradient of a step response by response, then divides once.
 
-use rollpacker_dataflow::step::{PolicyVersion, Step};
+mod state;
+
 use std::path::Path;
+
+use rollpacker_dataflow::step::{PolicyVersion, Step};
 use tch::{Kind, TchError, Tensor};
 
 use super::config::{OldLogprobs, TrainerConfig};
@@ -35,6 +38,8 @@ pub struct TorchTrainer {
     optimizer: AdamW,
     head: Head,
     store: WeightStore,
+    /// What was published last.
+    version: PolicyVersion,
     tally: Tally,
 }
 
@@ -75,8 +80,19 @@ impl TorchTrainer {
         let optimizer = AdamW::new(config.optimizer, decoder.parameters()).map_err(failed())?;
         let head =
             Head::new(decoder.config().vocab_size, config.temperature, config.entropy_coeff > 0.0);
-        let tally = Tally::default();
-        Ok(Self { config, objective, decoder, reference, critic, optimizer, head, store, tally })
+        let (version, tally) = (PolicyVersion(0), Tally::default());
+        Ok(Self {
+            config,
+            objective,
+            decoder,
+            reference,
+            critic,
+            optimizer,
+            head,
+            store,
+            version,
+            tally,
+        })
     }
 
     /// The same with a critic that goes on from `model` instead of the policy's initial weights; nothing where the configuration has none.
@@ -95,7 +111,8 @@ impl TorchTrainer {
         &self.decoder
     }
 
-    fn publish(&self, version: PolicyVersion) -> Result<Policy, TrainError> {
+    fn publish_version(&mut self, version: PolicyVersion) -> Result<Policy, TrainError> {
+        self.version = version;
         let weights = self.decoder.snapshot().map_err(TrainError::backend("publishing weights"))?;
         Ok(self.store.publish(version, weights))
     }
@@ -255,8 +272,8 @@ impl TorchTrainer {
 }
 
 impl Trainer for TorchTrainer {
-    fn publish_initial(&mut self) -> Result<Policy, TrainError> {
-        self.publish(PolicyVersion(0))
+    fn publish(&mut self, version: PolicyVersion) -> Result<Policy, TrainError> {
+        self.publish_version(version)
     }
 
     fn infer(
@@ -293,7 +310,7 @@ impl Trainer for TorchTrainer {
     fn update(&mut self, step: Step) -> Result<(Policy, Metrics), TrainError> {
         set_threads_of_this_thread(self.config.threads);
         let metrics = self.apply(step)?;
-        Ok((self.publish(PolicyVersion(step.next().0))?, metrics))
+        Ok((self.publish_version(PolicyVersion(step.next().0))?, metrics))
     }
 
     fn save(&mut self, folder: &Path) -> Result<(), TrainError> {
@@ -302,6 +319,14 @@ impl Trainer for TorchTrainer {
             Some(critic) => Ok(critic.save(&folder.join("critic"))?),
             None => Ok(()),
         }
+    }
+
+    fn save_state(&mut self, file: &Path) -> Result<(), TrainError> {
+        self.write_state(file)
+    }
+
+    fn load_state(&mut self, file: &Path) -> Result<Vec<Policy>, TrainError> {
+        self.read_state(file)
     }
 }
 

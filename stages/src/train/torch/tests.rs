@@ -1,11 +1,15 @@
 //! The streaming form of the update (law 3), its weights, and the refusals.
 
+mod state;
+
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 use tch::{Device, Kind};
 
-use super::super::config::{Aggregation, CriticConfig, Level, OldLogprobs, RolloutIs, Threshold};
+use super::super::config::{
+    Aggregation, CriticConfig, Level, OldLogprobs, OptimizerConfig, RolloutIs, Threshold,
+};
 use super::super::learning_rate::{Decay, LearningRate};
 use super::super::loss::policy_losses;
 use super::super::optimizer::flat_gradient;
@@ -42,7 +46,7 @@ fn model() -> ModelConfig {
 
 fn config(loss_agg_mode: Aggregation) -> TrainerConfig {
     TrainerConfig {
-        optimizer: super::super::config::OptimizerConfig {
+        optimizer: OptimizerConfig {
             learning_rate: LearningRate { peak: 1e-2, warmup_steps: 0, decay: Decay::Constant },
             grad_clip: f64::INFINITY,
             ..Default::default()
@@ -428,7 +432,7 @@ fn updates_make_the_better_response_likelier() {
 #[test]
 fn an_update_without_sequences_publishes_the_same_weights() {
     let mut trainer = trainer(config(Aggregation::TokenMean));
-    let initial = trainer.publish_initial().unwrap();
+    let initial = trainer.publish(PolicyVersion(0)).unwrap();
     accumulate(&mut trainer, [vec![], vec![example(&[2], &[], 1.0).sequence()]]);
     let (policy, metrics) = trainer.update(Step(0)).unwrap();
     assert_eq!((initial.version, policy.version), (PolicyVersion(0), PolicyVersion(1)));
@@ -439,7 +443,7 @@ fn an_update_without_sequences_publishes_the_same_weights() {
 #[test]
 fn an_update_publishes_other_weights_and_starts_a_new_accumulation() {
     let mut trainer = trainer(config(Aggregation::TokenMean));
-    let initial = trainer.publish_initial().unwrap();
+    let initial = trainer.publish(PolicyVersion(0)).unwrap();
     accumulate(&mut trainer, [vec![example(&[2], &[3, 4], 1.0).sequence()]]);
     let (first, _) = trainer.update(Step(0)).unwrap();
     assert_ne!(first.digest, initial.digest);
