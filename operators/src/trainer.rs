@@ -4,14 +4,14 @@ use std::cell::{Cell, RefCell};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use arrow::datatypes::{Float32Type, Int32Type, UInt32Type};
+use arrow::datatypes::{Float32Type, Int32Type, UInt32Type, UInt64Type};
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::bridge::{Owner, OwnerThread, Reply};
 use rollpacker_dataflow::clock::{Clock, Nanos, VirtualClock};
 use rollpacker_dataflow::schema::column;
-use rollpacker_dataflow::step::{PolicyVersion, Step};
+use rollpacker_dataflow::step::{PolicyVersion, PromptId, Step};
 use rollpacker_stages::rollout::Policy;
-use rollpacker_stages::train::{Inferred, Metrics, Sequence, TrainError, Trainer};
+use rollpacker_stages::train::{Inferred, Metrics, Partial, Sequence, TrainError, Trainer};
 
 /// Whoever owns a trainer: a thread, or nobody, in virtual time. Gradient and update share it: what they ask is done in order.
 pub struct TrainerThread {
@@ -174,6 +174,28 @@ impl TrainerThread {
         reply
     }
 
+    /// Takes out what was accumulated of `step` since it was last taken.
+    pub fn take_partial(
+        &self,
+        step: Step,
+        wake: impl Fn() + Send + Sync + 'static,
+    ) -> Reply<Result<Partial, String>> {
+        self.owner
+            .call(wake, move |timed| timed.take_partial(step).map_err(|error| error.to_string()))
+    }
+
+    /// Puts in the sum over replicas of what was taken out of each, ahead of the update.
+    pub fn put_sum(
+        &self,
+        step: Step,
+        sum: Partial,
+        wake: impl Fn() + Send + Sync + 'static,
+    ) -> Reply<Result<(), String>> {
+        self.owner.call(wake, move |timed| {
+            timed.trainer.put_sum(step, sum).map_err(|error| error.to_string())
+        })
+    }
+
     fn ask<R: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Timed) -> Result<R, TrainError> + Send + 'static,
@@ -245,6 +267,15 @@ impl Timed {
         Ok(())
     }
 
+    /// What was trained on of `step`; nothing yet if it comes after the next update.
+    fn take_partial(&mut self, step: Step) -> Result<Partial, TrainError> {
+        self.failed.take().map_or(Ok(()), Err)?;
+        if step > self.next {
+            return Ok(Partial::default());
+        }
+        self.trainer.take_partial(step)
+    }
+
     /// Adds how long the thread was busy with the step to the trainer's own metrics.
     fn update(&mut self, step: Step) -> Result<(Policy, Metrics), TrainError> {
         self.next = step;
@@ -292,8 +323,14 @@ fn scored_sequences(groups: &Batch) -> Vec<Sequence<'_>> {
     let responses = groups.lists::<Int32Type>(column::RESPONSE_IDS);
     let logprobs = groups.lists::<Float32Type>(column::LOGPROBS);
     let weights = groups.values::<Float32Type>(column::WEIGHT);
+    let (ids, samples) = (
+        groups.values::<UInt64Type>(column::PROMPT_ID),
+        groups.values::<UInt32Type>(column::SAMPLE),
+    );
     (0..groups.num_rows())
         .map(|row| Sequence {
+            prompt: PromptId(ids.value(row)),
+            sample: samples.value(row),
             prompt_ids: prompts.get(row),
             response_length: tokens.value(row),
             response_ids: responses.get(row),

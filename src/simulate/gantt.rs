@@ -9,7 +9,7 @@ use rollpacker_dataflow::schema::column;
 use rollpacker_dataflow::step::{PolicyVersion, Step};
 use rollpacker_operators::report::StepReport;
 use rollpacker_stages::rollout::Policy;
-use rollpacker_stages::train::{Inferred, Metrics, Sequence, TrainError, Trainer};
+use rollpacker_stages::train::{Inferred, Metrics, Partial, Sequence, TrainError, Trainer};
 use serde::Serialize;
 
 /// Parts into which the time of a step is cut.
@@ -133,6 +133,14 @@ impl<T: Trainer> Trainer for Logged<T> {
 
     fn update(&mut self, step: Step) -> Result<(Policy, Metrics), TrainError> {
         self.timed(|trainer| trainer.update(step))
+    }
+
+    fn take_partial(&mut self, step: Step) -> Result<Partial, TrainError> {
+        self.trainer.take_partial(step)
+    }
+
+    fn put_sum(&mut self, step: Step, sum: Partial) -> Result<(), TrainError> {
+        self.trainer.put_sum(step, sum)
     }
 
     fn place(&mut self, devices: u32) {

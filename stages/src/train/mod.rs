@@ -1,8 +1,11 @@
 //! Trainers: what turns complete groups into a better policy.
 
+#[cfg(feature = "torch")]
+mod accumulation;
 pub mod config;
 #[cfg(feature = "torch")]
 mod critic;
+mod fixed;
 #[cfg(feature = "torch")]
 mod head;
 pub mod learning_rate;
@@ -14,6 +17,7 @@ mod micro_batch;
 mod objective;
 #[cfg(feature = "torch")]
 pub mod optimizer;
+mod partial;
 #[cfg(feature = "torch")]
 pub mod sft;
 #[cfg(feature = "torch")]
@@ -27,7 +31,7 @@ pub mod torch;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use rollpacker_dataflow::step::{PolicyVersion, Step};
+use rollpacker_dataflow::step::{PolicyVersion, PromptId, Step};
 
 use crate::rollout::Policy;
 
@@ -35,11 +39,16 @@ use crate::rollout::Policy;
 pub use critic::ValueModel;
 #[cfg(feature = "torch")]
 pub use objective::Objective;
+pub use partial::{Numbers, Partial, PartialError, Total};
 
 /// One response to learn from. All slices but `prompt_ids` have the length of `response_ids`, which is `response_length` unless tokens
 /// are only counted; the last three are empty where nothing gave them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sequence<'a> {
+    /// Which prompt it answers.
+    pub prompt: PromptId,
+    /// Which response to that prompt, from 0.
+    pub sample: u32,
     /// Prompt tokens; no loss falls on them.
     pub prompt_ids: &'a [i32],
     /// Sampled tokens: how many.
@@ -64,6 +73,8 @@ impl Default for Sequence<'_> {
     /// An empty one, of weight 1.
     fn default() -> Self {
         Self {
+            prompt: PromptId(0),
+            sample: 0,
             prompt_ids: &[],
             response_length: 0,
             response_ids: &[],
@@ -121,6 +132,9 @@ pub enum TrainError {
         /// How many it has.
         found: usize,
     },
+    /// Gradients cannot be added up.
+    #[error(transparent)]
+    Partial(#[from] PartialError),
     /// The file of a state cannot be used.
     #[error(transparent)]
     State(crate::model::ModelError),
@@ -175,6 +189,11 @@ impl From<crate::model::ModelError> for TrainError {
 /// - The update depends on the sequences of the step, not on their order nor on how they were split over calls of
 ///   [`accumulate`](Self::accumulate), beyond floating-point reassociation: accumulated sums are divided by the step's totals
 ///   (tokens or sequences, whichever the loss aggregates over) in [`update`](Self::update).
+/// - Where a trainer is deterministic, it does not depend on them at all: it is the same to the bit. The responses of a prompt then come
+///   together, in one call.
+/// - A trainer may be one of several replicas, each of which accumulates responses of its own. What they have accumulated is
+///   [taken out](Self::take_partial) of each, once or several times a step, and the sum over all of them [put into](Self::put_sum) each;
+///   when nothing is left to take, each [updates](Self::update).
 /// - [`update`](Self::update) without a sequence since the last one changes no weight, and still publishes a policy.
 pub trait Trainer: Send {
     /// Hands out the weights as they stand, as `version`: 0 at the start of a run.
@@ -208,6 +227,24 @@ pub trait Trainer: Send {
     /// # Errors
     /// If the gradient is not finite or the backend fails.
     fn update(&mut self, step: Step) -> Result<(Policy, Metrics), TrainError>;
+
+    /// Takes out what was accumulated since it was last taken; empty if nothing was.
+    ///
+    /// # Errors
+    /// If the backend fails, or the trainer cannot be one of several.
+    fn take_partial(&mut self, step: Step) -> Result<Partial, TrainError> {
+        let _ = step;
+        Err(TrainError::Unsupported { operation: "be one of several replicas" })
+    }
+
+    /// Puts in the sum over all replicas, this one included, of what was taken out. Replicas get sums of the same bits.
+    ///
+    /// # Errors
+    /// If it is not of this trainer's model and mode, or a number leaves the range of fixed point.
+    fn put_sum(&mut self, step: Step, sum: Partial) -> Result<(), TrainError> {
+        let _ = (step, sum);
+        Err(TrainError::Unsupported { operation: "be one of several replicas" })
+    }
 
     /// Computes on `devices` devices from the next call on; a trainer of a fixed size has nothing to do here.
     fn place(&mut self, devices: u32) {

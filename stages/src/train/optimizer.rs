@@ -46,8 +46,17 @@ impl AdamW {
         parameters: &[(String, Tensor)],
         denominator: f64,
     ) -> Result<Update, TchError> {
+        let gradient = tch::no_grad(|| flat_gradient(parameters)?.f_div_scalar(denominator))?;
+        self.update_by(parameters, gradient)
+    }
+
+    /// Moves the parameters against `gradient`, `[parameters]`.
+    pub(crate) fn update_by(
+        &mut self,
+        parameters: &[(String, Tensor)],
+        mut gradient: Tensor,
+    ) -> Result<Update, TchError> {
         tch::no_grad(|| {
-            let mut gradient = flat_gradient(parameters)?.f_div_scalar(denominator)?;
             let grad_norm = gradient.f_norm()?.f_double_value(&[])?;
             let learning_rate = self.config.learning_rate.at(self.updates);
             if grad_norm.is_finite() {
