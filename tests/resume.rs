@@ -1,12 +1,13 @@
 //! `rollpacker train --resume`: a run that goes on from any of its snapshots ends as the one that was not interrupted.
 #![cfg(feature = "torch")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use arrow::array::RecordBatch;
+use arrow::array::{AsArray, RecordBatch};
+use arrow::datatypes::UInt64Type;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use serde_json::Value;
 
@@ -39,7 +40,6 @@ threads = 1
 total_training_steps = 6
 save_freq = 1
 max_ckpt_to_keep = 10
-deterministic = true
 device = "cpu"
 
 [sft]
@@ -154,31 +154,83 @@ fn weights(run: &Path) -> Vec<u8> {
     fs::read(run.join("model/model.safetensors")).expect("the file is there")
 }
 
-#[test]
-fn a_run_that_goes_on_from_any_step_ends_as_the_uninterrupted_one() {
-    let place = Workplace::new();
-    place.train("straight", &[]);
-    let straight = place.path("straight");
-    let (told, rolled, trained) = (metrics(&straight), rollouts(&straight), weights(&straight));
-    assert!(rolled.len() == STEPS && told.len() >= STEPS);
-    let queued = told.iter().any(|(step, data)| {
-        *step < 3 && data.get("schedule/queue_length").is_some_and(|bits| f64::from_bits(*bits) > 0.0)
-    });
-    assert!(queued, "prompts wait for a long round when the run is interrupted");
+/// What a run left.
+#[derive(PartialEq)]
+struct Left {
+    metrics: Vec<(u64, BTreeMap<String, u64>)>,
+    rollouts: BTreeMap<String, Vec<RecordBatch>>,
+    weights: Vec<u8>,
+}
+
+impl Left {
+    fn by(run: &Path) -> Self {
+        Self { metrics: metrics(run), rollouts: rollouts(run), weights: weights(run) }
+    }
+
+    /// The prompts that were trained on, as often as that was.
+    fn trained(&self) -> Vec<u64> {
+        let mut prompts: Vec<u64> = self
+            .rollouts
+            .values()
+            .flatten()
+            .flat_map(|rows| {
+                let ids = rows["prompt_id"].as_primitive::<UInt64Type>().values().iter();
+                let admitted = rows["admitted"].as_boolean().iter();
+                let of_groups = ids.zip(admitted).filter(|(_, admitted)| *admitted == Some(true));
+                of_groups.map(|(prompt, _)| *prompt).collect::<BTreeSet<u64>>()
+            })
+            .collect();
+        prompts.sort_unstable();
+        prompts
+    }
+}
+
+/// Goes on from each step of a run.
+fn from_every_step(place: &Workplace, straight: &str, more: &[&str], check: impl Fn(usize, &Left)) {
     for step in 1..=STEPS {
-        let name = format!("from{step}");
-        copy(&straight, &place.path(&name));
-        let printed = place.train(&name, &["--resume", &step.to_string()]);
+        let name = format!("{straight}-from{step}");
+        copy(&place.path(straight), &place.path(&name));
+        let printed = place.train(&name, &[&["--resume", &step.to_string()], more].concat());
         assert!(printed.starts_with(&format!("resumed from step {step}\n")), "{printed}");
         let run = place.path(&name);
-        assert_eq!(metrics(&run), told, "metrics, resumed behind step {step}");
-        assert_eq!(rollouts(&run), rolled, "rollouts, resumed behind step {step}");
-        assert!(weights(&run) == trained, "weights, resumed behind step {step}");
+        check(step, &Left::by(&run));
         let summary = fs::read_to_string(run.join("summary.json")).expect("written");
         let summary: Value = serde_json::from_str(&summary).expect("JSON");
         assert_eq!(summary["steps"], STEPS);
         assert!(summary["validation"]["warm_start"].is_number(), "of the first start");
     }
+}
+
+/// Without races: one instance, and one call of the trainer a step.
+#[test]
+fn a_run_that_goes_on_from_any_step_ends_as_the_uninterrupted_one() {
+    let place = Workplace::new();
+    let sync = ["schedule.name=sync", "rollout.instances=1"];
+    place.train("straight", &sync);
+    let straight = Left::by(&place.path("straight"));
+    assert!(straight.rollouts.len() == STEPS && straight.metrics.len() > STEPS);
+    from_every_step(&place, "straight", &sync, |step, left| {
+        assert_eq!(left.metrics, straight.metrics, "metrics, resumed behind step {step}");
+        assert!(left.rollouts == straight.rollouts, "rollouts, resumed behind step {step}");
+        assert!(left.weights == straight.weights, "weights, resumed behind step {step}");
+    });
+}
+
+#[test]
+fn no_prompt_is_lost_or_trained_twice_under_tail_batching() {
+    let place = Workplace::new();
+    place.train("straight", &[]);
+    let straight = Left::by(&place.path("straight"));
+    let queued = |(step, data): &(u64, BTreeMap<String, u64>)| {
+        let length = data.get("schedule/queue_length").map(|bits| f64::from_bits(*bits));
+        *step < 3 && length.is_some_and(|length| length > 0.0)
+    };
+    assert!(straight.metrics.iter().any(queued), "prompts wait when the run is interrupted");
+    let all: Vec<u64> = (0..24).collect();
+    assert_eq!(straight.trained(), all);
+    from_every_step(&place, "straight", &[], |step, left| {
+        assert_eq!(left.trained(), all, "resumed behind step {step}");
+    });
 }
 
 #[test]
@@ -189,10 +241,17 @@ fn what_cannot_be_resumed_is_refused_by_name() {
     assert!(first.contains("there is no snapshot to resume from; the run begins anew"), "{first}");
 
     let error = place.refused("run", &short);
-    assert!(error.contains("go on from them with --resume, or begin anew with --overwrite"), "{error}");
+    assert!(
+        error.contains("go on from them with --resume, or begin anew with --overwrite"),
+        "{error}"
+    );
     let error = place.refused("run", &["--resume", "5"]);
-    assert!(error.contains("expected a snapshot behind step 5, found those behind 1, 2"), "{error}");
-    let error = place.refused("run", &["--resume", "latest", "actor.lr=0.1", "schedule.eta_prompts=3"]);
+    assert!(
+        error.contains("expected a snapshot behind step 5, found those behind 1, 2"),
+        "{error}"
+    );
+    let error =
+        place.refused("run", &["--resume", "latest", "actor.lr=0.1", "schedule.eta_prompts=3"]);
     for line in [
         "the snapshot behind step 2 is of another recipe",
         "key `actor.lr`: expected 0.001, found 0.1",
@@ -203,7 +262,10 @@ fn what_cannot_be_resumed_is_refused_by_name() {
     let error = place.refused("run", &["--resume", "latest", "data.shuffle=false"]);
     assert!(error.contains("of a run on other prompts"), "{error}");
 
-    let longer = place.train("run", &["--resume", "latest", "trainer.total_training_steps=3", "data.val_files=[]"]);
+    let longer = place.train(
+        "run",
+        &["--resume", "latest", "trainer.total_training_steps=3", "data.val_files=[]"],
+    );
     assert!(longer.contains("\"steps\": 3"), "{longer}");
     let anew = place.train("run", &[&["--overwrite"][..], &short].concat());
     assert!(anew.contains("\"steps\": 2") && !anew.contains("resumed"), "{anew}");
