@@ -1,7 +1,6 @@
 //! One safetensors file: its header, and tensors by name.
 
 use std::borrow::Cow;
-use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{BufWriter, Read, Write};
 use std::os::unix::fs::FileExt;
@@ -84,27 +83,6 @@ impl TensorFile {
         let mut file = File::open(path).map_err(ModelError::read(path))?;
         let (metadata, start) = header(path, &mut file)?;
         Ok(Self { path: path.to_owned(), file, metadata, start })
-    }
-
-    /// The names of its tensors, ascending.
-    pub(crate) fn names(&self) -> BTreeSet<String> {
-        self.metadata.offset_keys().into_iter().collect()
-    }
-
-    /// Refuses a file that lacks one of these tensors, or has others.
-    pub(crate) fn check_names(&self, expected: &BTreeSet<String>) -> Result<(), ModelError> {
-        let found = self.names();
-        let place = || self.path.display().to_string();
-        let without = |all: &BTreeSet<String>, some| all.difference(some).cloned().collect();
-        let missing: Vec<String> = without(expected, &found);
-        if !missing.is_empty() {
-            return Err(ModelError::MissingTensors { place: place(), names: missing });
-        }
-        let extra: Vec<String> = without(&found, expected);
-        if !extra.is_empty() {
-            return Err(ModelError::ExtraTensors { place: place(), names: extra });
-        }
-        Ok(())
     }
 
     /// The values of tensor `name`, which is of this type and shape; little-endian, row-major.
@@ -223,6 +201,8 @@ impl TensorFile {
 
 #[cfg(feature = "torch")]
 mod tensors {
+    use std::collections::BTreeSet;
+
     use tch::{Device, Kind, Tensor};
 
     use super::{Cow, Dtype, ModelError, Stored, TensorFile};
@@ -245,6 +225,27 @@ mod tensors {
     }
 
     impl TensorFile {
+        /// The names of its tensors, ascending.
+        pub(crate) fn names(&self) -> BTreeSet<String> {
+            self.metadata.offset_keys().into_iter().collect()
+        }
+
+        /// Refuses a file that lacks one of these tensors, or has others.
+        pub(crate) fn check_names(&self, expected: &BTreeSet<String>) -> Result<(), ModelError> {
+            let found = self.names();
+            let place = || self.path.display().to_string();
+            let without = |all: &BTreeSet<String>, some| all.difference(some).cloned().collect();
+            let missing: Vec<String> = without(expected, &found);
+            if !missing.is_empty() {
+                return Err(ModelError::MissingTensors { place: place(), names: missing });
+            }
+            let extra: Vec<String> = without(&found, expected);
+            if !extra.is_empty() {
+                return Err(ModelError::ExtraTensors { place: place(), names: extra });
+            }
+            Ok(())
+        }
+
         /// Refuses a tensor that is not there, or not as `like`.
         pub(crate) fn check_like(&self, name: &str, like: &Tensor) -> Result<(), ModelError> {
             self.check(name, dtype(like)?, &Stored::shape(like)).map(|_| ())
@@ -294,6 +295,17 @@ mod tests {
 
     #[test]
     fn refusals_name_file_and_tensor() {
+        let (_folder, path) = written();
+        let file = TensorFile::open(&path).unwrap();
+        let check = |result: Result<(), ModelError>, expect: &str| {
+            let message = result.unwrap_err().to_string();
+            assert_eq!(message, format!("{}: {expect}", path.display()));
+        };
+    }
+
+    #[cfg(feature = "torch")]
+    #[test]
+    fn missing_and_unknown_tensors_are_named() {
         let (_folder, path) = written();
         let file = TensorFile::open(&path).unwrap();
         let check = |result: Result<(), ModelError>, expect: &str| {

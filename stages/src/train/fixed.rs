@@ -14,15 +14,18 @@
 use super::partial::PartialError;
 
 /// Steps in 1: 2^40.
+#[cfg(feature = "torch")]
 pub(crate) const STEPS: f64 = (1_u64 << 40) as f64;
 
 /// Terms reach here, in steps: far enough from the end that the check is exact in float64.
+#[cfg(feature = "torch")]
 const LARGEST: f64 = (1_u64 << 62) as f64;
 
 /// Adds the terms of one unit, each rounded to the next multiple of the step; halves away from 0.
 ///
 /// # Errors
 /// If a term or a sum leaves the range, or a term is not a number; the sums are of no use then.
+#[cfg(feature = "torch")]
 pub(crate) fn add_rounded(sums: &mut [i64], terms: &[f32]) -> Result<(), PartialError> {
     let mut outside = false;
     let mut wrapped = 0;
@@ -47,6 +50,7 @@ pub(crate) fn add(sums: &mut [i64], others: &[i64]) -> Result<(), PartialError> 
 }
 
 /// What sums are, divided.
+#[cfg(feature = "torch")]
 pub(crate) fn divided(sums: &[i64], denominator: f64) -> impl Iterator<Item = f64> {
     let by = STEPS * denominator;
     sums.iter().map(move |&sum| sum as f64 / by)
@@ -64,7 +68,7 @@ fn check(outside: bool) -> Result<(), PartialError> {
     if outside { Err(PartialError::OutOfRange) } else { Ok(()) }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "torch"))]
 mod tests {
     use proptest::prelude::*;
 
