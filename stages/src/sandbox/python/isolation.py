@@ -15,6 +15,9 @@ PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_SET_CHILD_SUBREAPER, PR_SE
 SECCOMP_MODE_FILTER = 2
 
 libc = ctypes.CDLL(None, use_errno=True)
+# Looked up here, not in each child.
+for _name in ("capset", "mount", "prctl"):
+    getattr(libc, _name)
 # The same, with the interpreter's lock held.
 python = ctypes.PyDLL(None, use_errno=True)
 
