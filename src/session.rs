@@ -541,6 +541,7 @@ pub(crate) fn engine_config(recipe: &Recipe) -> TorchEngineConfig {
         sampling: sampling(recipe),
         seed: rollout.seed.unwrap_or(recipe.raw.trainer.seed),
         replay: None,
+        deterministic: false,
     }
 }
 
