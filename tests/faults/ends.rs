@@ -8,10 +8,11 @@ use serde_json::json;
 use super::workplace::{End, RECIPE, Workplace};
 
 /// Many steps: nobody waits for their end.
-const ENDLESS: [&str; 2] = ["trainer.total_training_steps=100000", "trainer.total_epochs=10000"];
+pub(super) const ENDLESS: [&str; 2] =
+    ["trainer.total_training_steps=100000", "trainer.total_epochs=10000"];
 
 /// Reads the run's lines until one starts with `start`; what was read.
-fn read_until(child: &mut Child, start: &str) -> String {
+pub(super) fn read_until(child: &mut Child, start: &str) -> String {
     let mut read = String::new();
     let mut lines = BufReader::with_capacity(1, child.stdout.take().expect("kept"));
     while !read.lines().any(|line| line.starts_with(start)) {
@@ -22,7 +23,7 @@ fn read_until(child: &mut Child, start: &str) -> String {
     read
 }
 
-fn signal(child: &Child, name: &str) {
+pub(super) fn signal(child: &Child, name: &str) {
     let status = Command::new("kill").args(["-s", name, &child.id().to_string()]).status();
     assert!(status.expect("kill starts").success());
 }

@@ -2,7 +2,10 @@
 #![cfg(feature = "torch")]
 #![allow(clippy::print_stdout, reason = "a test that skips says so")]
 
+mod damage;
+mod disk;
 mod ends;
+mod fencing;
 mod panics;
 mod stalls;
 #[path = "../workplace/mod.rs"]

@@ -124,7 +124,13 @@ fn engine() {
     let waiting = std::thread::current();
     engine.wake_by(Arc::new(move || waiting.unpark()));
     let (step, prompt) = (Step(0), PromptId(0));
-    engine.generate(Request { step, prompt, samples: 0..1, prompt_ids: [1, 2].into(), resumed: Vec::new() });
+    engine.generate(Request {
+        step,
+        prompt,
+        samples: 0..1,
+        prompt_ids: [1, 2].into(),
+        resumed: Vec::new(),
+    });
     while engine.poll().is_none() {
         std::thread::park();
     }

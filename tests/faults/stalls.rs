@@ -28,9 +28,11 @@ fn a_stall_is_told_of_and_the_run_goes_on_when_it_is_over() {
     let place = Workplace::new(RECIPE);
     // Answers with 0 for ever, and begins after longer than nothing may move for.
     let script = "sleep 5; while read -r line; do id=${line#*:}; echo '{\"id\":'${id%%,*}',\"score\":0}'; done";
-    let slow = format!("reward.options.slow={{kind=\"process\",command=[\"sh\",\"-c\",'''{script}''']}}");
+    let slow =
+        format!("reward.options.slow={{kind=\"process\",command=[\"sh\",\"-c\",'''{script}''']}}");
     let end = place.ok(&[STUCK[0], &slow, STUCK[2], "trainer.total_training_steps=2"]);
-    let told = end.out.lines().filter(|line| line.starts_with("warning: watchdog, step 0: nothing"));
+    let told =
+        end.out.lines().filter(|line| line.starts_with("warning: watchdog, step 0: nothing"));
     assert_eq!(told.count(), 1, "{end:?}");
 }
 
