@@ -1,8 +1,10 @@
 //! What the guests of a live engine cost, step by step.
 
 use rollpacker_dataflow::fault::Fault;
-use rollpacker_operators::report::{Observer, Progress, StepReport};
+use rollpacker_dataflow::step::Step;
+use rollpacker_operators::report::{Observer, Progress, Saved, StepReport};
 use rollpacker_stages::rollout::guests::{GuestUse, Hosting};
+use rollpacker_stages::train::Metrics;
 
 /// An observer whose steps are told what guests took of the engine since the step before.
 pub struct Hosted<O> {
@@ -31,6 +33,14 @@ impl<O: Observer> Observer for Hosted<O> {
             report.metrics.extend(metrics(&used));
         }
         self.observer.step(report);
+    }
+
+    fn save(&self, saved: &mut Saved) {
+        self.observer.save(saved);
+    }
+
+    fn snapshot(&mut self, step: Step, metrics: &Metrics) {
+        self.observer.snapshot(step, metrics);
     }
 }
 

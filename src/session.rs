@@ -10,11 +10,12 @@ use rollpacker_dataflow::bridge::{Executor, OwnerThread};
 use rollpacker_dataflow::clock::{Clock, WallClock};
 use rollpacker_dataflow::step::PolicyVersion;
 use rollpacker_dataflow::watchdog::Watch;
-use rollpacker_datasets::{Dataset, FirstRow};
+use rollpacker_datasets::{Cursor, Dataset, FirstRow};
 use rollpacker_operators::advantage::Estimator;
 use rollpacker_operators::placement::drift;
 use rollpacker_operators::prompts::PromptRow;
 use rollpacker_operators::report::Observer;
+use rollpacker_operators::resume::{LastPrompt, Resumed};
 use rollpacker_operators::reward::Timeouts;
 use rollpacker_operators::schedule::operator::Stop;
 use rollpacker_operators::trainer::TrainerThread;
@@ -38,10 +39,11 @@ use crate::algorithms::Algorithms;
 use crate::drift::{Monitor, Monitored};
 use crate::hosted::Hosted;
 use crate::lifetime::{Ended, WallTime};
-use crate::pipeline::{Pipeline, PromptSource, Time};
+use crate::pipeline::{Begin, Pipeline, PromptSource, Time};
 use crate::prompts::{LeftOut, PromptReader};
 use crate::recipe::Recipe;
 use crate::rewards::rewards;
+use crate::snapshots::RunSnapshots;
 use crate::validation::{metrics, validate};
 
 /// Rounds that the prompt reader may be ahead of the schedule.
@@ -63,6 +65,7 @@ pub struct Session {
     guests: Guests,
     monitor: Option<Rc<RefCell<Monitor>>>,
     watch: Option<Watch>,
+    snapshots: RunSnapshots,
 }
 
 /// What the threads of a run share.
@@ -159,6 +162,7 @@ impl Session {
             objective,
             monitor: monitor(&recipe)?,
             watch: recipe.watch()?,
+            snapshots: RunSnapshots::default(),
             recipe,
             stages,
             device,
@@ -193,6 +197,21 @@ impl Session {
     pub fn with_kl_loss(self, estimator: impl KlEstimator + 'static) -> Self {
         let objective = Objective { kl_loss: Arc::new(estimator), ..self.objective };
         Self { objective, ..self }
+    }
+
+    /// Takes snapshots, and goes on from one.
+    #[must_use]
+    pub fn with_snapshots(self, snapshots: RunSnapshots) -> Self {
+        Self { snapshots, ..self }
+    }
+
+    /// A digest of the prompts and of the order in which they come.
+    ///
+    /// # Errors
+    /// If the dataset cannot be read.
+    pub fn data_fingerprint(&self) -> anyhow::Result<u64> {
+        let cursor = self.train_data.prompts(Cursor::default())?.cursor();
+        cursor.fingerprint.context("the dataset has no fingerprint")
     }
 
     /// Refuses data sources that no reward scores. Of Parquet files it reads that one column, JSONL files it goes over.
@@ -239,21 +258,22 @@ impl Session {
     ) -> anyhow::Result<Finished> {
         self.check_rewards()?;
         self.limit(stop)?;
+        let resumed = self.resumed()?;
         let trainer = Rc::new(self.trainer()?);
-        let initial = trainer
-            .publish_initial()
-            .map_err(|reason| anyhow!("publishing the initial weights: {reason}"))?;
-        let initial_version = initial.version;
         let (validator, validated_on) = self.validator()?.unzip();
         let mut finished =
             Finished { validated: validated_on.unwrap_or_default(), ..Finished::default() };
-        if let Some(validator) =
-            validator.as_ref().filter(|_| self.recipe.raw.trainer.val_before_train)
-        {
-            let metrics = validate(validator, initial.clone())?;
-            validated(&metrics);
-            finished.warm_start = Some(metrics);
-        }
+        let begin = match &resumed {
+            Some(resumed) => Begin::Resumed(resumed.clone()),
+            None => {
+                let initial = trainer
+                    .publish_initial()
+                    .map_err(|reason| anyhow!("publishing the initial weights: {reason}"))?;
+                finished.warm_start = self.warm_start(validator.as_ref(), &initial)?;
+                finished.warm_start.iter().for_each(validated);
+                Begin::Anew(initial)
+            }
+        };
         let mut engine = self.engine_options(sampling(&self.recipe), true)?.start()?;
         engine.host(&self.guests);
         let live = engine.live();
@@ -261,7 +281,7 @@ impl Session {
             Monitored { observer, monitor: self.monitor.clone(), live: move || live.take() };
         let hosting = (!self.guests.is_empty()).then(|| engine.hosting());
         let observer = Hosted { observer, hosting };
-        self.pipeline(engine, &trainer, validator.as_ref(), initial, stop)?.run(observer)?;
+        self.pipeline(engine, &trainer, validator.as_ref(), begin, stop)?.run(observer)?;
         if let Some(monitor) = &self.monitor {
             monitor.borrow().finish()?;
         }
@@ -269,7 +289,7 @@ impl Session {
         let updates = trainer.policy().map_err(anyhow::Error::msg)?.version;
         finished.ended = Ended::by(stop, updates.0, self.recipe.raw.trainer.total_training_steps);
         ensure!(
-            updates > initial_version || stop.is_requested(),
+            updates > PolicyVersion(0) || stop.is_requested(),
             "no prompt could be trained on: {} are longer than data.max_prompt_length, the others have no quota",
             finished.left_out
         );
@@ -282,6 +302,25 @@ impl Session {
         }
         self.save(&trainer, folder)?;
         Ok(finished)
+    }
+
+    /// What the run goes on from; the monitor takes its state up.
+    fn resumed(&self) -> anyhow::Result<Option<Rc<Resumed>>> {
+        let Some(restored) = &self.snapshots.restored else { return Ok(None) };
+        if let Some(monitor) = &self.monitor {
+            monitor.borrow_mut().resume(restored)?;
+        }
+        Ok(Some(Rc::new(Resumed::read(restored)?)))
+    }
+
+    /// The validation before the first step, if there is to be one.
+    fn warm_start(
+        &self,
+        validator: Option<&Rc<ValidatorThread>>,
+        initial: &Policy,
+    ) -> anyhow::Result<Option<Metrics>> {
+        let validator = validator.filter(|_| self.recipe.raw.trainer.val_before_train);
+        validator.map(|validator| validate(validator, initial.clone())).transpose()
     }
 
     /// Has `stop` end the run in time.
@@ -298,12 +337,16 @@ impl Session {
         engine: TorchEngine,
         trainer: &Rc<TrainerThread>,
         validator: Option<&Rc<ValidatorThread>>,
-        initial: Policy,
+        begin: Begin,
         stop: &Stop,
     ) -> anyhow::Result<Pipeline> {
         let raw = &self.recipe.raw;
+        let last = match &begin {
+            Begin::Anew(_) => None,
+            Begin::Resumed(resumed) => resumed.last_prompt(),
+        };
         Ok(Pipeline {
-            prompts: self.prompt_source(),
+            prompts: self.prompt_source(last),
             prompts_ahead: ROUNDS_AHEAD * raw.data.train_batch_size,
             schedule: Box::new(self.recipe.schedule()?),
             engine: Box::new(engine),
@@ -318,7 +361,8 @@ impl Session {
             trainer: trainer.clone(),
             fetch: self.recipe.fetch()?,
             validator: validator.map(|validator| (self.recipe.test_freq, validator.clone())),
-            initial,
+            begin,
+            snapshots: self.snapshots.plan.clone(),
             staleness: raw.algorithm.staleness,
             rewards: Executor::Tokio(self.rewards.handle().clone()),
             time: Time::Wall(self.stages.clock.clone()),
@@ -327,11 +371,11 @@ impl Session {
         })
     }
 
-    fn prompt_source(&self) -> PromptSource {
+    fn prompt_source(&self, last: Option<LastPrompt>) -> PromptSource {
         let reader = self.reader(self.train_data.clone(), self.left_out.clone());
         let epochs = self.recipe.raw.trainer.total_epochs;
         PromptSource::Thread(Box::new(move |emitter| {
-            reader.emit(epochs, emitter).map_err(|error| error.to_string())
+            reader.emit(epochs, last, emitter).map_err(|error| error.to_string())
         }))
     }
 

@@ -9,12 +9,12 @@
 use std::rc::Rc;
 
 use arrow::datatypes::SchemaRef;
-use timely::container::NoopBuilder;
-use timely::dataflow::Scope;
+use timely::container::{CapacityContainerBuilder, NoopBuilder};
 use timely::dataflow::channels::pact::ParallelizationContract;
 use timely::dataflow::operators::generic::builder_rc::OperatorBuilder;
 use timely::dataflow::operators::generic::{InputHandleCore, OutputBuilder};
 use timely::dataflow::operators::{Capability, InputCapability};
+use timely::dataflow::{Scope, Stream};
 use timely::progress::Antichain;
 use timely::progress::frontier::MutableAntichain;
 use timely::progress::operate::FrontierInterest;
@@ -92,6 +92,22 @@ impl<'scope> Operator<'scope> {
             schema: schema.clone(),
             meter: self.meter.clone(),
         };
+        (output, stream)
+    }
+
+    /// An output of updates to a collection of differential dataflow, which follows from the inputs like one of batches.
+    pub fn updates<D: Clone + 'static>(
+        &mut self,
+        follows: &[usize],
+    ) -> (Updates<D>, Stream<'scope, Step, Vec<D>>) {
+        let index = self.builder.shape().outputs();
+        let connection = follows
+            .iter()
+            .map(|&input| (input, Antichain::from_elem(Default::default())))
+            .collect::<Vec<_>>();
+        let (output, stream) = self.builder.new_output_connection(connection);
+        let output =
+            Updates { builder: OutputBuilder::from(output), index, meter: self.meter.clone() };
         (output, stream)
     }
 
@@ -200,6 +216,31 @@ impl Output {
             self.meter.count_out(batch.num_rows());
             watchdog::moved();
             self.builder.activate().session_with_builder(capability).give_container(&mut batch);
+        }
+    }
+
+    /// Which output this is: the index to retain a capability for.
+    #[must_use]
+    pub fn index(&self) -> usize {
+        self.index
+    }
+}
+
+/// Where an operator gives updates to a collection out.
+pub struct Updates<D: 'static> {
+    builder: OutputBuilder<Step, CapacityContainerBuilder<Vec<D>>>,
+    index: usize,
+    meter: Rc<Meter>,
+}
+
+impl<D: Clone + 'static> Updates<D> {
+    /// Gives updates at the step of `capability`.
+    pub fn give(&mut self, capability: &Capability<Step>, updates: impl Iterator<Item = D>) {
+        let updates: Vec<D> = updates.collect();
+        if !updates.is_empty() {
+            self.meter.count_out(updates.len());
+            watchdog::moved();
+            self.builder.activate().session(capability).give_iterator(updates.into_iter());
         }
     }
 

@@ -15,6 +15,7 @@ use rollpacker_dataflow::watchdog::Awaiting;
 
 use crate::group::Groups;
 use crate::overlap::Fetch;
+use crate::resume::Resumable;
 use crate::trainer::TrainerThread;
 use crate::waiting::{Held, Waiting};
 
@@ -31,6 +32,7 @@ pub struct Gradients<'scope> {
     /// Batches of [`schema::ERRORS`] that end nothing, so far.
     pub warnings: BatchStream<'scope>,
     pub(crate) trainer: Rc<TrainerThread>,
+    pub(crate) resumable: Resumable<'scope>,
 }
 
 /// Accumulates gradients.
@@ -51,6 +53,7 @@ impl<'scope> GradientExt<'scope> for Groups<'scope> {
             errors: self.errors.concat(errors),
             warnings: self.warnings,
             trainer,
+            resumable: self.resumable,
         }
     }
 }

@@ -16,6 +16,7 @@ use rollpacker_dataflow::watchdog::{Awaiting, Waiting};
 use crate::advantage::KlController;
 use crate::group_reward::score_groups;
 use crate::overlap::Fetch;
+use crate::resume::Resumable;
 use crate::reward::{Scored, Tallies};
 use crate::rows::{Row, gather};
 use crate::schedule::encode::ADMIT;
@@ -38,6 +39,7 @@ pub struct Groups<'scope> {
     /// Whether batches are those of [`schema::INFERRED`].
     pub(crate) inferred: bool,
     pub(crate) reward_kl: Option<KlController>,
+    pub(crate) resumable: Resumable<'scope>,
 }
 
 impl Groups<'_> {
@@ -67,7 +69,17 @@ pub trait GroupExt<'scope> {
 
 impl<'scope> GroupExt<'scope> for Scored<'scope> {
     fn group(self) -> Groups<'scope> {
-        let Self { samples, decisions, placements, metrics, errors, warnings, scoring, .. } = self;
+        let Self {
+            samples,
+            decisions,
+            placements,
+            metrics,
+            errors,
+            warnings,
+            scoring,
+            resumable,
+            ..
+        } = self;
         let groups = group(samples, decisions.clone(), scoring.tallies.clone());
         let (groups, errors, warnings) = if scoring.router.scores_groups() {
             let scored = score_groups(groups, &scoring);
@@ -87,6 +99,7 @@ impl<'scope> GroupExt<'scope> for Scored<'scope> {
             fetch,
             inferred: false,
             reward_kl: None,
+            resumable,
         }
     }
 }

@@ -15,6 +15,7 @@ use crate::lifetime::{ENDED_EARLY, Ended};
 use crate::recipe::Recipe;
 use crate::run::{Run, describe};
 use crate::session::Session;
+use crate::snapshots::{ResumeFrom, RunSnapshots};
 use crate::telemetry::Telemetry;
 use rollpacker_operators::schedule::operator::Stop;
 
@@ -30,6 +31,13 @@ pub(crate) struct TrainArgs {
     /// Run folder; replaces the recipe's.
     #[arg(long)]
     out: Option<PathBuf>,
+    /// Go on from a snapshot in the run folder: the newest that is good, or that behind so many steps. Where there is none yet, the run
+    /// begins anew.
+    #[arg(long, value_name = "latest|STEP", num_args = 0..=1, default_missing_value = "latest")]
+    resume: Option<ResumeFrom>,
+    /// Remove the snapshots of an earlier run in the run folder, and begin anew.
+    #[arg(long, conflicts_with = "resume")]
+    overwrite: bool,
     /// Check everything, print the resolved recipe, the batch arithmetic and the graph, and train nothing.
     #[arg(long)]
     dry_run: bool,
@@ -58,18 +66,31 @@ pub(crate) fn run(args: TrainArgs) -> anyhow::Result<ExitCode> {
         write!(std::io::stdout(), "{text}").context("cannot print")?;
         return Ok(ExitCode::SUCCESS);
     }
-    Ok(match train(&recipe, session)? {
+    let data = session.data_fingerprint()?;
+    let snapshots = match RunSnapshots::open(&recipe, data, args.resume, args.overwrite) {
+        Ok(snapshots) => snapshots,
+        Err(error) => {
+            drop(writeln!(std::io::stderr(), "error: {error:#}"));
+            return Ok(ExitCode::from(BAD_INPUT));
+        }
+    };
+    Ok(match train(&recipe, session, snapshots)? {
         Ended::Finished => ExitCode::SUCCESS,
         Ended::Stopped | Ended::OutOfTime => ExitCode::from(ENDED_EARLY),
     })
 }
 
-fn train(recipe: &Recipe, session: Session) -> anyhow::Result<Ended> {
+fn train(recipe: &Recipe, session: Session, snapshots: RunSnapshots) -> anyhow::Result<Ended> {
     let stop = Stop::default();
     stop_on_signal(&stop)?;
-    let prompts = session.prompts();
-    let run =
-        Rc::new(RefCell::new(Run::start(recipe, prompts, Telemetry::from_env()?, stop.clone())?));
+    let (prompts, telemetry) = (session.prompts(), Telemetry::from_env()?);
+    let run = match &snapshots.restored {
+        None => Run::start(recipe, prompts, telemetry, stop.clone())?,
+        Some(restored) => Run::resume(recipe, prompts, telemetry, stop.clone(), restored)?,
+    };
+    snapshots.notes.iter().for_each(|note| run.say(note));
+    let run = Rc::new(RefCell::new(run));
+    let session = session.with_snapshots(snapshots);
     let folder = run.borrow().model_folder();
     let validated = run.clone();
     let finished = session.train(&stop, &folder, run.clone(), |metrics| {

@@ -352,6 +352,25 @@ section! {
     }
 }
 
+/// What it means that a snapshot cannot be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SnapshotOnError {
+    /// The run ends.
+    Fail,
+    /// It is told, and tried again.
+    Warn,
+}
+
+impl From<SnapshotOnError> for rollpacker_dataflow::snapshot::OnError {
+    fn from(written: SnapshotOnError) -> Self {
+        match written {
+            SnapshotOnError::Fail => Self::Fail,
+            SnapshotOnError::Warn => Self::Warn,
+        }
+    }
+}
+
 section! {
     /// `[trainer]`
     Trainer {
@@ -373,6 +392,12 @@ section! {
         critic_warmup: u64 = 0,
         /// Whether to write every response to `rollouts/`.
         write_rollouts: bool = true,
+        /// Steps between two snapshots, from which `--resume` goes on; -1 and 0 for none. The end of a run that takes any has one, too.
+        save_freq: i64 = -1,
+        /// Good snapshots that are kept, the newest.
+        max_ckpt_to_keep: usize = 2,
+        /// What it means that a snapshot cannot be written: `fail`, the run ends, or `warn`, it goes on and tries again.
+        snapshot_on_error: SnapshotOnError = SnapshotOnError::Fail,
         /// How long the run may take, in seconds or as in `1h30m`: no step begins that may not end by then. Left out, as long as it takes.
         max_wall_time: Option<Period> = None,
         /// How long nothing may move, in seconds or as in `5m`, before the run says what it waits for; 0 for ever.

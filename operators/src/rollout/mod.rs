@@ -1,6 +1,7 @@
 //! The rollout: drives an engine with what the schedule asks for, and streams responses as they end.
 
 mod kept;
+mod kept_rows;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,12 +25,14 @@ use rollpacker_stages::rollout::{
 use rollpacker_stages::train::Metrics;
 
 pub use self::kept::is_given_again;
+pub(crate) use self::kept_rows::KeptRows;
 
 use self::kept::{Ended, Kept, Launch};
 use crate::columns::lists;
 use crate::overlap::Scoring;
 use crate::placement;
 use crate::policy::{metrics_batch, policy_of};
+use crate::resume::Resumable;
 use crate::rows::{Row, gather};
 use crate::schedule::encode::{LAUNCH, PAUSE};
 use crate::schedule::operator::{Rounds, Scheduled, schedule};
@@ -56,6 +59,7 @@ pub struct Rollouts<'scope> {
     /// Whether the schedule decides by scores.
     pub(crate) wants_scores: bool,
     pub(crate) cancels: bool,
+    pub(crate) resumable: Resumable<'scope>,
 }
 
 impl Rollouts<'_> {
@@ -96,6 +100,7 @@ impl<'scope> RolloutExt<'scope> for Scheduled<'scope> {
         let mut scheduled = self;
         let reader_errors = scheduled.prompts.errors.clone();
         let placement = scheduled.placement.take();
+        let resumable = scheduled.resumable.clone();
         let pauses = scheduled.schedule.pauses();
         let wants_scores = scheduled.schedule.wants_scores();
         // The summaries may be 0: schedule and placement declare that no output of theirs follows from responses or scores, so these
@@ -113,9 +118,10 @@ impl<'scope> RolloutExt<'scope> for Scheduled<'scope> {
         let time = clock.clone();
         let placements = placement.map(|policy| placement::operator::place(policy, rounds, time));
         let placed = placements.clone().unwrap_or_else(|| empty(scope));
-        let driver = Driver::new(Box::new(engine), pauses, clock);
+        let kept = resumable.resumed().map(|resumed| resumed.kept.samples()).unwrap_or_default();
+        let driver = Driver::new(Box::new(engine), Kept::new(pauses, kept), clock);
         let Generated { responses, metrics, errors } =
-            generate(requests, policies.clone(), placed, driver);
+            generate(requests, policies.clone(), placed, driver, &resumable);
         responses.clone().connect_loop(loop_end);
         let errors = reader_errors.concat(failed).concat(errors);
         Rollouts {
@@ -128,6 +134,7 @@ impl<'scope> RolloutExt<'scope> for Scheduled<'scope> {
             scoring: Scoring::default(),
             wants_scores,
             cancels: true,
+            resumable,
         }
     }
 }
@@ -144,6 +151,7 @@ fn generate<'scope>(
     policies: BatchStream<'scope>,
     placements: BatchStream<'scope>,
     mut driver: Driver,
+    resumable: &Resumable<'scope>,
 ) -> Generated<'scope> {
     let mut operator = Operator::new("rollout", requests.scope());
     let mut requests = operator.input(requests, Pipeline, &schema::REQUESTS);
@@ -153,14 +161,16 @@ fn generate<'scope>(
     let (mut metrics, metric_stream) = operator.output(&schema::METRICS, &[0]);
     let (mut errors, error_stream) = operator.output(&schema::ERRORS, &[0]);
     let response_stream = operator.spanned(response_stream);
+    let mut parts = resumable.keep_each(kept_rows::PART, &mut operator);
     let wake = operator.waker();
     driver.waiting = operator.waiting();
     if let Some(work) = driver.engine.work() {
         operator.moves_with(work);
     }
-    operator.build(move |_capabilities| {
+    operator.build(move |capabilities| {
+        parts.start(&capabilities);
         driver.engine.wake_by(Arc::new(wake));
-        move |_frontiers| {
+        move |frontiers| {
             // Policies and placements first: a request of a step comes after those of the step.
             policies.for_each(|capability, batch| driver.policy(*capability.time(), &batch));
             placements.for_each(|_, batch| driver.place(&batch));
@@ -169,6 +179,7 @@ fn generate<'scope>(
                     [responses.index(), errors.index(), metrics.index()]
                         .map(|output| capability.retain(output))
                 };
+                parts.before(*capability.time(), |_| kept_rows::part(driver.kept.samples()));
                 driver.request(*capability.time(), outputs, &batch);
             });
             driver.listen();
@@ -178,6 +189,9 @@ fn generate<'scope>(
                 |capability, batch| responses.give(capability, batch),
                 |capability, fault| errors.give(capability, faults_batch(&[fault])),
             );
+            let asked = frontiers[0].frontier().first().copied();
+            let open = asked.into_iter().chain(driver.steps.keys().next().copied()).min();
+            parts.closed(open, |_| kept_rows::part(driver.kept.samples()));
         }
     });
     Generated { responses: response_stream, metrics: metric_stream, errors: error_stream }
@@ -214,14 +228,14 @@ struct Driver {
 }
 
 impl Driver {
-    fn new(engine: Box<dyn RolloutEngine>, pauses: bool, clock: Arc<dyn Clock>) -> Self {
+    fn new(engine: Box<dyn RolloutEngine>, kept: Kept, clock: Arc<dyn Clock>) -> Self {
         Self {
             engine,
             clock,
             waiting: Waiting::default(),
             steps: BTreeMap::new(),
             policies: BTreeMap::new(),
-            kept: Kept::new(pauses),
+            kept,
             ended: BTreeMap::new(),
             failed: false,
             untold: None,

@@ -7,17 +7,20 @@ use arrow::datatypes::{Float64Type, UInt32Type, UInt64Type};
 use rollpacker_dataflow::batch::{Batch, BatchStream};
 use rollpacker_dataflow::budget::Budget;
 use rollpacker_dataflow::clock::Clock;
-use rollpacker_dataflow::fault::{Fault, faults_batch};
+use rollpacker_dataflow::fault::{Fault, faults_batch, refuse};
 use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::schema::{self, column};
+use rollpacker_dataflow::snapshot::Part;
 use rollpacker_dataflow::step::{PolicyVersion, PromptId, SampleId, Step};
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
-use rollpacker_dataflow::timely::dataflow::operators::Capability;
+use rollpacker_dataflow::timely::dataflow::operators::{Capability, Concat};
 use rollpacker_dataflow::watchdog::{Awaiting, Waiting};
 use rollpacker_stages::rollout::FinishReason;
 
 use crate::placement::Place;
+use crate::resume::Resumable;
 
+use super::state::{Held, LastPrompt, PROMPTS, SCHEDULE, Stocked, policy_part};
 pub use super::stop::{Stop, Stopped};
 use super::{Decision, Event, Offer, Round, Schedule, encode};
 use crate::rows::Row;
@@ -38,6 +41,7 @@ pub struct Scheduled<'scope> {
     pub(crate) schedule: Box<dyn Schedule>,
     pub(crate) stop: Stop,
     pub(crate) placement: Option<Box<dyn Place>>,
+    pub(crate) resumable: Resumable<'scope>,
 }
 
 /// Draws rounds from a stream of prompts.
@@ -49,11 +53,19 @@ pub trait ScheduleExt<'scope> {
 impl<'scope> ScheduleExt<'scope> for Prompts<'scope> {
     fn schedule(self, schedule: impl Schedule + 'static) -> Scheduled<'scope> {
         let schedule = Box::new(schedule);
-        Scheduled { prompts: self, schedule, stop: Stop::default(), placement: None }
+        let (stop, resumable) = (Stop::default(), Resumable::default());
+        Scheduled { prompts: self, schedule, stop, placement: None, resumable }
     }
 }
 
-impl Scheduled<'_> {
+impl<'scope> Scheduled<'scope> {
+    /// Takes part in snapshots, with all that follows, and goes on from one. A schedule that goes on was [restored](crate::resume::Resumed::restore) before.
+    #[must_use]
+    pub fn resumable(mut self, resumable: &Resumable<'scope>) -> Self {
+        self.resumable = resumable.clone();
+        self
+    }
+
     /// Ends the run after the rounds that are open when `stop` is requested.
     #[must_use]
     pub fn until(mut self, stop: &Stop) -> Self {
@@ -85,8 +97,12 @@ pub(crate) fn schedule<'scope>(
     scores: BatchStream<'scope>,
     clock: Arc<dyn Clock>,
 ) -> Rounds<'scope> {
-    let Scheduled { prompts: Prompts { rows, budget, .. }, schedule, stop, .. } = scheduled;
-    let mut operator = Operator::new("schedule", rows.scope());
+    let Scheduled { prompts: Prompts { rows, budget, .. }, schedule, stop, resumable, .. } =
+        scheduled;
+    let wants_scores = schedule.wants_scores();
+    let unsaved = resumable.is_kept() && schedule.save().is_none();
+    let scope = rows.scope();
+    let mut operator = Operator::new("schedule", scope);
     let mut rows = operator.input(rows, Pipeline, &schema::PROMPTS);
     let mut policies = operator.input(policies, Pipeline, &schema::POLICIES);
     let mut responses = operator.input(responses, Pipeline, &schema::RESPONSES);
@@ -95,9 +111,18 @@ pub(crate) fn schedule<'scope>(
     let (mut decisions, decision_stream) = operator.output(&schema::DECISIONS, &[1]);
     let (mut errors, error_stream) = operator.output(&schema::ERRORS, &[1]);
     let decision_stream = operator.spanned(decision_stream);
+    let mut policy_parts = resumable.keep_first(SCHEDULE, &mut operator);
+    let mut prompt_parts = resumable.keep_first(PROMPTS, &mut operator);
+    let stocked = resumable.resumed().map(|resumed| resumed.schedule.stocked());
+    let error_stream =
+        if unsaved { error_stream.concat(refuse(scope, unsaved_fault())) } else { error_stream };
     let waiting = operator.waiting();
-    operator.build(move |_capabilities| {
-        let mut driver = Driver::new(schedule, budget, stop, clock);
+    operator.build(move |capabilities| {
+        policy_parts.start(&capabilities);
+        prompt_parts.start(&capabilities);
+        drop(capabilities);
+        let stocked = stocked.unwrap_or_default();
+        let mut driver = Driver::new(schedule, stocked, budget, stop, clock);
         driver.waiting = waiting;
         move |frontiers| {
             rows.for_each(|_, batch| driver.offer(&batch));
@@ -113,18 +138,46 @@ pub(crate) fn schedule<'scope>(
                     decisions: capability.retain(decisions.index()),
                     errors: capability.retain(errors.index()),
                 };
-                driver.policy(*capability.time(), capabilities);
+                driver.published.insert(*capability.time(), capabilities);
             });
             responses.for_each(|capability, batch| driver.responses(*capability.time(), &batch));
             scores.for_each(|capability, batch| driver.scores(*capability.time(), &batch));
-            driver.decide(
-                |open, batch| requests.give(&open.requests, batch),
-                |open, batch| decisions.give(&open.decisions, batch),
-            );
+            let told = if wants_scores { &frontiers[2..4] } else { &frontiers[2..3] };
+            loop {
+                driver.decide(
+                    |open, batch| requests.give(&open.requests, batch),
+                    |open, batch| decisions.give(&open.decisions, batch),
+                );
+                driver.opened().into_iter().for_each(|step| {
+                    policy_parts.before(step, |_| policy_part(&*driver.schedule));
+                    prompt_parts.before(step, |_| driver.prompts_part());
+                });
+                // Where there are snapshots, that of a step is of the time between its last response and the next round.
+                let ends = |step: Step| told.iter().all(|input| !input.less_equal(&step));
+                let held_back = |step: Step| policy_parts.is_on() && !ends_before(step, ends);
+                let Some(step) = driver.due().filter(|step| !held_back(*step)) else { break };
+                policy_parts.closed(Some(step), |_| policy_part(&*driver.schedule));
+                prompt_parts.closed(Some(step), |_| driver.prompts_part());
+                driver.policy(step);
+            }
+            policy_parts.passed(&frontiers[1..], |_| policy_part(&*driver.schedule));
+            prompt_parts.passed(&frontiers[1..], |_| driver.prompts_part());
             driver.fail(|open, fault| errors.give(&open.errors, faults_batch(&[fault])));
         }
     });
     Rounds { requests: request_stream, decisions: decision_stream, errors: error_stream }
+}
+
+/// Whether what `ends` says is so of the step before `step`, if there is one.
+fn ends_before(step: Step, ends: impl Fn(Step) -> bool) -> bool {
+    step.0.checked_sub(1).is_none_or(|before| ends(Step(before)))
+}
+
+fn unsaved_fault() -> Fault {
+    Fault::new(
+        "schedule",
+        "the schedule has no state that a snapshot could hold: let it implement `save` and `restore`, or train without snapshots",
+    )
 }
 
 /// What the operator holds for a step whose round may open, or is open.
@@ -133,12 +186,6 @@ struct Open {
     requests: Capability<Step>,
     decisions: Capability<Step>,
     errors: Capability<Step>,
-}
-
-/// A prompt that is not yet admitted.
-struct Held {
-    row: Row,
-    launched: bool,
 }
 
 /// Translates between streams and the schedule.
@@ -150,19 +197,29 @@ struct Driver {
     waiting: Waiting,
     /// While no round can open for want of prompts.
     lacks_prompts: Option<Awaiting>,
-    prompts: BTreeMap<PromptId, Held>,
+    prompts: Stocked,
+    /// Steps whose policy is published, and not told.
+    published: BTreeMap<Step, Open>,
     open: BTreeMap<Step, Open>,
     ended: bool,
     finished: bool,
     stopping: bool,
     round: Option<(Step, Round)>,
+    /// The step whose round opened, until that is asked for.
+    opened: Option<Step>,
     decided: Vec<Decision>,
     /// Why the run cannot go on, until it is told.
     failure: Option<String>,
 }
 
 impl Driver {
-    fn new(schedule: Box<dyn Schedule>, budget: Budget, stop: Stop, clock: Arc<dyn Clock>) -> Self {
+    fn new(
+        schedule: Box<dyn Schedule>,
+        mut prompts: Stocked,
+        budget: Budget,
+        stop: Stop,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
         Self {
             schedule,
             clock,
@@ -170,13 +227,15 @@ impl Driver {
             stop,
             waiting: Waiting::default(),
             lacks_prompts: None,
-            prompts: BTreeMap::new(),
+            published: BTreeMap::new(),
             open: BTreeMap::new(),
             ended: false,
             finished: false,
             stopping: false,
             round: None,
-            decided: Vec::new(),
+            opened: None,
+            decided: std::mem::take(&mut prompts.decided),
+            prompts,
             failure: None,
         }
     }
@@ -193,14 +252,18 @@ impl Driver {
         );
         for row in Row::all(batch) {
             let prompt = PromptId(ids.value(row.index));
+            let last =
+                LastPrompt { prompt, epoch: epochs.value(row.index), row: rows.value(row.index) };
+            // A reader that begins anew when a run is resumed gives again what the schedule has had.
+            if self.prompts.last.is_some_and(|last| prompt <= last.prompt) {
+                self.budget.release(1);
+                continue;
+            }
+            self.prompts.last = Some(last);
             let domain = row.text(column::DOMAIN).unwrap_or_default().into();
-            self.tell(Event::Prompt(Offer {
-                prompt,
-                epoch: epochs.value(row.index),
-                row: rows.value(row.index),
-                domain,
-            }));
-            self.prompts.insert(prompt, Held { row, launched: false });
+            let LastPrompt { epoch, row: dataset_row, .. } = last;
+            self.tell(Event::Prompt(Offer { prompt, epoch, row: dataset_row, domain }));
+            self.prompts.held.insert(prompt, Held { row, launched: false });
         }
     }
 
@@ -211,7 +274,22 @@ impl Driver {
         }
     }
 
-    fn policy(&mut self, step: Step, open: Open) {
+    /// The step whose round opened since this was last asked.
+    fn opened(&mut self) -> Option<Step> {
+        self.opened.take()
+    }
+
+    fn prompts_part(&self) -> Part {
+        self.prompts.part(&self.decided)
+    }
+
+    /// The first step whose policy can be told.
+    fn due(&self) -> Option<Step> {
+        self.published.keys().next().copied()
+    }
+
+    fn policy(&mut self, step: Step) {
+        let Some(open) = self.published.remove(&step) else { return };
         self.stopping |= !self.finished && self.stop.forbids(step);
         // A policy that is not taken up goes no further round the feedback edge; when none is left under way, the graph ends.
         if !self.finished && !self.stopping {
@@ -264,7 +342,9 @@ impl Driver {
     ) {
         while let Some(next) = self.schedule.poll() {
             match &next {
-                Decision::Open { step, round, .. } => self.round = Some((*step, *round)),
+                Decision::Open { step, round, .. } => {
+                    (self.round, self.opened) = (Some((*step, *round)), Some(*step));
+                }
                 Decision::Finish => self.finished = true,
                 Decision::Fail { message } => self.failure = Some(message.clone()),
                 _ => {}
@@ -293,9 +373,9 @@ impl Driver {
         let decided = std::mem::take(&mut self.decided);
         let open =
             self.open.get(&step).expect("invariant: a round opens after the policy of its step");
-        for batch in
-            encode::requests(&decided, open.version, &|prompt| self.prompts[&prompt].row.clone())
-        {
+        for batch in encode::requests(&decided, open.version, &|prompt| {
+            self.prompts.held[&prompt].row.clone()
+        }) {
             request(open, batch);
         }
         decision(open, encode::decisions(&decided, round));
@@ -307,20 +387,24 @@ impl Driver {
         match decision {
             Decision::Launch { prompt, .. } => {
                 self.waiting.begin((step, *prompt), "responses of its round");
-                let held =
-                    self.prompts.get_mut(prompt).expect("invariant: a launched prompt was offered");
+                let held = self
+                    .prompts
+                    .held
+                    .get_mut(prompt)
+                    .expect("invariant: a launched prompt was offered");
                 if !std::mem::replace(&mut held.launched, true) {
                     self.budget.release(1);
                 }
             }
             Decision::Admit { prompt, .. } => {
                 self.waiting.end((step, *prompt));
-                self.prompts.remove(prompt);
+                self.prompts.held.remove(prompt);
             }
             Decision::Defer { prompt, .. } => self.waiting.end((step, *prompt)),
             Decision::Reject { prompt, .. } => {
                 self.waiting.end((step, *prompt));
-                let unlaunched = self.prompts.remove(prompt).is_some_and(|held| !held.launched);
+                let unlaunched =
+                    self.prompts.held.remove(prompt).is_some_and(|held| !held.launched);
                 self.budget.release(usize::from(unlaunched));
             }
             _ => {}
@@ -348,7 +432,7 @@ impl Driver {
         self.finished = true;
         self.budget.close();
         self.open.clear();
-        self.prompts.clear();
+        self.published.clear();
     }
 
     /// Widens the reader's budget when the schedule cannot open a round with all that the budget allowed: the domain that it lacks
@@ -365,7 +449,9 @@ impl Driver {
             Some(_) => {}
         }
         if wants && self.budget.available() == 0 {
-            self.budget.release(self.prompts.len().max(1));
+            let more = self.prompts.held.len().max(1);
+            self.prompts.widened += more;
+            self.budget.release(more);
         }
     }
 }
