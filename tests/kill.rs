@@ -94,7 +94,11 @@ fn run<'a>(name: &'a str, more: &[&'a str]) -> Vec<&'a str> {
 
 /// `--resume` where there is something to resume.
 fn resumed(place: &Workplace, name: &str) -> Vec<&'static str> {
-    if newest_snapshot(&place.path(name)).is_some() { vec!["--resume"] } else { Vec::new() }
+    if newest_snapshot(&place.path(name)).is_some() {
+        vec!["--resume", "latest"]
+    } else {
+        Vec::new()
+    }
 }
 
 fn kill(place: &Workplace, name: &str, instant: Instant) {
@@ -104,8 +108,6 @@ fn kill(place: &Workplace, name: &str, instant: Instant) {
     match instant {
         Instant::After(step, time) => {
             wait_for(&steps, step);
-            // The process may end in that time.
-            drop(steps.recv_timeout(Duration::ZERO));
             wait(&steps, time);
         }
         Instant::Within(step) => {

@@ -38,10 +38,10 @@ fn a_full_disk_ends_the_run_and_the_snapshot_before_is_good() {
     let place = Workplace::new(RECIPE);
     let script = format!(
         "{FILLED}
-        code=0; $train --resume trainer.total_training_steps=4 2> full.err || code=$?
+        code=0; $train --resume latest trainer.total_training_steps=4 2> full.err || code=$?
         echo ended with $code
         rm run/snapshots/filler
-        $train --resume trainer.total_training_steps=4"
+        $train --resume latest trainer.total_training_steps=4"
     );
     let Some(end) = with_small_disk(&place, &script) else { return };
     assert_eq!(end.code, Some(0), "{end:?}");
@@ -58,9 +58,9 @@ fn a_run_that_is_only_to_warn_goes_on_without_snapshots() {
     let place = Workplace::new(RECIPE);
     let script = format!(
         "{FILLED}
-        $train --resume trainer.total_training_steps=4 trainer.snapshot_on_error=warn
+        $train --resume latest trainer.total_training_steps=4 trainer.snapshot_on_error=warn
         echo and again; rm run/snapshots/filler
-        $train --resume trainer.total_training_steps=4"
+        $train --resume latest trainer.total_training_steps=4"
     );
     let Some(end) = with_small_disk(&place, &script) else { return };
     assert_eq!(end.code, Some(0), "{end:?}");
@@ -76,7 +76,7 @@ fn a_folder_that_may_only_be_read_is_named_before_anything_runs() {
     let script = "
         $train trainer.total_training_steps=2 > /dev/null
         mount -o remount,ro run/snapshots
-        $train --resume trainer.total_training_steps=4";
+        $train --resume latest trainer.total_training_steps=4";
     let Some(end) = with_small_disk(&place, script) else { return };
     assert!(matches!(end.code, Some(1 | 2)), "{end:?}");
     let [error] = end.errors()[..] else { panic!("one error is expected: {end:?}") };

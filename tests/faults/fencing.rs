@@ -9,8 +9,10 @@ fn of_two_processes_on_one_run_the_older_ends() {
     let args = [&ENDLESS[..], &["trainer.save_freq=1"]].concat();
     let mut older = place.train(&args).spawn().expect("the program starts");
     read_until(&mut older, "step:2 ");
-    let mut newer =
-        place.train(&[&args[..], &["--resume"]].concat()).spawn().expect("the program starts");
+    let mut newer = place
+        .train(&[&args[..], &["--resume", "latest"]].concat())
+        .spawn()
+        .expect("the program starts");
     End::of(older).assert_failed(&["run/snapshots", "another process resumes the same run"]);
     read_until(&mut newer, "step:6 ");
     signal(&newer, "TERM");

@@ -27,7 +27,7 @@ fn a_reward_that_is_stuck_is_named_and_ends_the_run() {
 fn a_stall_is_told_of_and_the_run_goes_on_when_it_is_over() {
     let place = Workplace::new(RECIPE);
     // Answers with 0 for ever, and begins after longer than nothing may move for.
-    let script = "sleep 5; while read -r line; do id=${line#*:}; echo '{\"id\":'${id%%,*}',\"score\":0}'; done";
+    let script = r#"sleep 5; sed -u 's/.*"id":\([0-9]*\).*/{"id":\1,"score":0}/' "#;
     let slow =
         format!("reward.options.slow={{kind=\"process\",command=[\"sh\",\"-c\",'''{script}''']}}");
     let end = place.ok(&[STUCK[0], &slow, STUCK[2], "trainer.total_training_steps=2"]);
