@@ -147,11 +147,9 @@ impl Pipeline {
                     self.build(&policies, scope, faults, observer)
                 })
             }
-            Time::Virtual(clock) => {
-                runtime::run_virtual(&clock, |scope, faults| {
-                    self.build(&policies, scope, faults, observer)
-                })
-            }
+            Time::Virtual(clock) => runtime::run_virtual(&clock, |scope, faults| {
+                self.build(&policies, scope, faults, observer)
+            }),
         }
     }
 

@@ -136,10 +136,8 @@ impl PromptReader {
     /// Where reading begins. What is behind the start and has no id was left out.
     fn start(&self, last: Option<LastPrompt>) -> Result<Start, PromptError> {
         let Some(LastPrompt { prompt, epoch, row }) = last else { return Ok(Start::default()) };
-        let cursor =
-            self.dataset.behind(epoch, row).ok_or(PromptError::Gone { row, prompt })?;
-        let (read, next) =
-            (u64::from(epoch) * self.dataset.len() + cursor.offset, prompt.0 + 1);
+        let cursor = self.dataset.behind(epoch, row).ok_or(PromptError::Gone { row, prompt })?;
+        let (read, next) = (u64::from(epoch) * self.dataset.len() + cursor.offset, prompt.0 + 1);
         Ok(Start { cursor, next, left_out: read.saturating_sub(next) })
     }
 

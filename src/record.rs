@@ -199,7 +199,9 @@ impl RunFolder {
 fn remove_later(folder: &Path, steps: u64) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
-        let number = path.file_stem().and_then(|name| name.to_str()?.strip_prefix("step_")?.parse::<u64>().ok());
+        let number = path
+            .file_stem()
+            .and_then(|name| name.to_str()?.strip_prefix("step_")?.parse::<u64>().ok());
         if number.is_some_and(|number| number > steps) {
             fs::remove_file(&path)?;
         }

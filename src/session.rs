@@ -270,7 +270,9 @@ impl Session {
                     .publish_initial()
                     .map_err(|reason| anyhow!("publishing the initial weights: {reason}"))?;
                 finished.warm_start = self.warm_start(validator.as_ref(), &initial)?;
-                finished.warm_start.iter().for_each(validated);
+                if let Some(metrics) = &finished.warm_start {
+                    validated(metrics);
+                }
                 Begin::Anew(initial)
             }
         };
@@ -539,6 +541,7 @@ pub(crate) fn engine_config(recipe: &Recipe) -> TorchEngineConfig {
         sampling: sampling(recipe),
         seed: rollout.seed.unwrap_or(recipe.raw.trainer.seed),
         replay: None,
+        deterministic: false,
     }
 }
 

@@ -114,7 +114,8 @@ impl RunSnapshots {
         }
         let identity = identity(recipe, data);
         let keep = recipe.raw.trainer.max_ckpt_to_keep;
-        let store = SnapshotStore::open(&folder, StoreOptions { identity: identity.clone(), keep })?;
+        let store =
+            SnapshotStore::open(&folder, StoreOptions { identity: identity.clone(), keep })?;
         let mut notes = Vec::new();
         let restored = match resume {
             None => None,
@@ -122,6 +123,10 @@ impl RunSnapshots {
         };
         if let Some(restored) = &restored {
             check(&identity, restored)?;
+            // What the run folder has of later steps is about to go, and they need it.
+            if matches!(resume, Some(ResumeFrom::Steps(_))) {
+                store.go_back_to(restored)?;
+            }
         }
         let plan = (every > 0).then(|| SnapshotPlan {
             store: Arc::new(store),
@@ -136,7 +141,9 @@ impl RunSnapshots {
 fn remove(folder: &Path, overwrite: bool) -> anyhow::Result<()> {
     let path = folder.display();
     if !overwrite {
-        bail!("{path} has snapshots of a run: go on from them with --resume, or begin anew with --overwrite");
+        bail!(
+            "{path} has snapshots of a run: go on from them with --resume, or begin anew with --overwrite"
+        );
     }
     std::fs::remove_dir_all(folder).with_context(|| format!("cannot remove {path}"))
 }
@@ -247,7 +254,9 @@ fn check(ours: &Identity, restored: &Restored) -> anyhow::Result<()> {
     let differing: Vec<String> = all
         .into_iter()
         .filter(|key| said(&ours, key) != said(&theirs, key))
-        .map(|key| format!("key `{key}`: expected {}, found {}", said(&theirs, key), said(&ours, key)))
+        .map(|key| {
+            format!("key `{key}`: expected {}, found {}", said(&theirs, key), said(&ours, key))
+        })
         .collect();
     if !differing.is_empty() {
         bail!("the snapshot behind step {steps} is of another recipe\n{}", differing.join("\n"));

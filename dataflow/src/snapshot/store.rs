@@ -164,6 +164,17 @@ impl SnapshotStore {
         Ok(found)
     }
 
+    /// Removes the snapshots that are newer than `restored`, for a run that goes on from it: they are of steps that are done again, and
+    /// [`latest`](Self::latest) would find them first.
+    ///
+    /// # Errors
+    /// If one cannot be removed, or if a newer generation was opened.
+    pub fn go_back_to(&self, restored: &Restored) -> Result<(), SnapshotError> {
+        self.fence()?;
+        let Manifest { generation, step, .. } = restored.manifest();
+        garbage::abandon(self, Id { generation: *generation, step: *step })
+    }
+
     fn find(&self, wanted: impl Fn(&Id) -> bool) -> Result<Found, SnapshotError> {
         let mut found = Found { restored: None, damage: self.swept.clone() };
         for id in self.manifests()?.into_iter().filter(wanted) {

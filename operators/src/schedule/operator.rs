@@ -10,7 +10,6 @@ use rollpacker_dataflow::clock::Clock;
 use rollpacker_dataflow::fault::{Fault, faults_batch, refuse};
 use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::schema::{self, column};
-use rollpacker_dataflow::snapshot::Part;
 use rollpacker_dataflow::step::{PolicyVersion, PromptId, SampleId, Step};
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::{Capability, Concat};
@@ -20,7 +19,7 @@ use rollpacker_stages::rollout::FinishReason;
 use crate::placement::Place;
 use crate::resume::Resumable;
 
-use super::state::{Held, LastPrompt, PROMPTS, SCHEDULE, Stocked, policy_part};
+use super::state::{Held, LastPrompt, SavedParts, State, Stocked};
 pub use super::stop::{Stop, Stopped};
 use super::{Decision, Event, Offer, Round, Schedule, encode};
 use crate::rows::Row;
@@ -111,15 +110,11 @@ pub(crate) fn schedule<'scope>(
     let (mut decisions, decision_stream) = operator.output(&schema::DECISIONS, &[1]);
     let (mut errors, error_stream) = operator.output(&schema::ERRORS, &[1]);
     let decision_stream = operator.spanned(decision_stream);
-    let mut policy_parts = resumable.keep_first(SCHEDULE, &mut operator);
-    let mut prompt_parts = resumable.keep_first(PROMPTS, &mut operator);
+    let mut parts = SavedParts::register(&resumable, &mut operator);
     let stocked = resumable.resumed().map(|resumed| resumed.schedule.stocked());
-    let error_stream =
-        if unsaved { error_stream.concat(refuse(scope, unsaved_fault())) } else { error_stream };
     let waiting = operator.waiting();
     operator.build(move |capabilities| {
-        policy_parts.start(&capabilities);
-        prompt_parts.start(&capabilities);
+        parts.start(&capabilities);
         drop(capabilities);
         let stocked = stocked.unwrap_or_default();
         let mut driver = Driver::new(schedule, stocked, budget, stop, clock);
@@ -148,24 +143,24 @@ pub(crate) fn schedule<'scope>(
                     |open, batch| requests.give(&open.requests, batch),
                     |open, batch| decisions.give(&open.decisions, batch),
                 );
-                driver.opened().into_iter().for_each(|step| {
-                    policy_parts.before(step, |_| policy_part(&*driver.schedule));
-                    prompt_parts.before(step, |_| driver.prompts_part());
-                });
+                if let Some(step) = driver.opened.take() {
+                    parts.before(step, &driver.state());
+                }
                 // Where there are snapshots, that of a step is of the time between its last response and the next round.
                 let ends = |step: Step| told.iter().all(|input| !input.less_equal(&step));
-                let held_back = |step: Step| policy_parts.is_on() && !ends_before(step, ends);
+                let held_back = |step: Step| parts.is_on() && !ends_before(step, ends);
                 let Some(step) = driver.due().filter(|step| !held_back(*step)) else { break };
-                policy_parts.closed(Some(step), |_| policy_part(&*driver.schedule));
-                prompt_parts.closed(Some(step), |_| driver.prompts_part());
+                parts.closed(Some(step), &driver.state());
                 driver.policy(step);
             }
-            policy_parts.passed(&frontiers[1..], |_| policy_part(&*driver.schedule));
-            prompt_parts.passed(&frontiers[1..], |_| driver.prompts_part());
+            let open = frontiers[1..].iter().filter_map(|input| input.frontier().first().copied());
+            parts.closed(open.min(), &driver.state());
             driver.fail(|open, fault| errors.give(&open.errors, faults_batch(&[fault])));
         }
     });
-    Rounds { requests: request_stream, decisions: decision_stream, errors: error_stream }
+    let errors =
+        if unsaved { error_stream.concat(refuse(scope, unsaved_fault())) } else { error_stream };
+    Rounds { requests: request_stream, decisions: decision_stream, errors }
 }
 
 /// Whether what `ends` says is so of the step before `step`, if there is one.
@@ -275,13 +270,8 @@ impl Driver {
         }
     }
 
-    /// The step whose round opened since this was last asked.
-    fn opened(&mut self) -> Option<Step> {
-        self.opened.take()
-    }
-
-    fn prompts_part(&self) -> Part {
-        self.prompts.part(&self.decided)
+    fn state(&self) -> State<'_> {
+        State { schedule: &*self.schedule, prompts: &self.prompts, decided: &self.decided }
     }
 
     /// The first step whose policy can be told.

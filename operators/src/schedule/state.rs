@@ -6,21 +6,23 @@ use std::sync::{Arc, LazyLock};
 use arrow::array::{ArrayRef, BooleanArray};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use rollpacker_dataflow::batch::Batch;
+use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::schema::{self, column};
 use rollpacker_dataflow::snapshot::{Part, Restored};
 use rollpacker_dataflow::step::{PromptId, Step};
+use rollpacker_dataflow::timely::dataflow::operators::Capability;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::{Decision, Schedule};
-use crate::resume::ResumeError;
 use crate::resume::part::{read_bytes, read_rows, rows};
+use crate::resume::{Keeper, Resumable, ResumeError};
 use crate::rows::{Row, gather};
 
 /// The part of the schedule's own state.
-pub(crate) const SCHEDULE: &str = "schedule";
+const SCHEDULE: &str = "schedule";
 /// The part of its prompts.
-pub(crate) const PROMPTS: &str = "prompts";
+const PROMPTS: &str = "prompts";
 
 const LAUNCHED: &str = "launched";
 const LAST: &str = "last_prompt";
@@ -62,28 +64,72 @@ pub(crate) struct Stocked {
     pub(crate) decided: Vec<Decision>,
 }
 
-impl Stocked {
-    /// As a part, with what waits to be told.
-    pub(crate) fn part(&self, decided: &[Decision]) -> Part {
-        let held: Vec<Row> = self.held.values().map(|held| held.row.clone()).collect();
-        let launched = self.held.values().map(|held| Some(held.launched));
+/// What the driver of a schedule keeps in a snapshot.
+#[derive(Clone, Copy)]
+pub(crate) struct State<'a> {
+    pub(crate) schedule: &'a dyn Schedule,
+    pub(crate) prompts: &'a Stocked,
+    /// What was decided, and waits to be told.
+    pub(crate) decided: &'a [Decision],
+}
+
+impl State<'_> {
+    /// The schedule's own state; nothing of one that cannot say it.
+    fn schedule_part(&self) -> Part {
+        self.schedule.save().map_or_else(Part::nothing, |state| Part::bytes("json", state))
+    }
+
+    fn prompts_part(&self) -> Part {
+        let Stocked { held, last, widened, .. } = self.prompts;
+        let prompts: Vec<Row> = held.values().map(|held| held.row.clone()).collect();
+        let launched = held.values().map(|held| Some(held.launched));
         let launched: ArrayRef = Arc::new(launched.collect::<BooleanArray>());
         let names = schema::PROMPTS.fields().iter().map(|field| field.name().as_str());
-        let columns = match held.as_slice() {
+        let columns = match prompts.as_slice() {
             [] => Vec::new(),
-            held => gather(held, names).chain([launched]).collect(),
+            prompts => gather(prompts, names).chain([launched]).collect(),
         };
         let encoded = "invariant: ids and decisions are plain data";
         rows(&HELD, columns)
-            .fact(LAST, serde_json::to_value(self.last).expect(encoded))
-            .fact(DECIDED, serde_json::to_value(decided).expect(encoded))
-            .fact(WIDENED, self.widened as u64)
+            .fact(LAST, serde_json::to_value(last).expect(encoded))
+            .fact(DECIDED, serde_json::to_value(self.decided).expect(encoded))
+            .fact(WIDENED, *widened as u64)
     }
 }
 
-/// The schedule's own state as a part; nothing of one that cannot say it.
-pub(crate) fn policy_part(schedule: &dyn Schedule) -> Part {
-    schedule.save().map_or_else(Part::nothing, |state| Part::bytes("json", state))
+/// The parts of the schedule and of its prompts.
+pub(crate) struct SavedParts {
+    schedule: Keeper,
+    prompts: Keeper,
+}
+
+impl SavedParts {
+    pub(crate) fn register<'scope>(
+        resumable: &Resumable<'scope>,
+        operator: &mut Operator<'scope>,
+    ) -> Self {
+        let schedule = resumable.keep_first(SCHEDULE, operator);
+        Self { schedule, prompts: resumable.keep_first(PROMPTS, operator) }
+    }
+
+    pub(crate) fn is_on(&self) -> bool {
+        self.schedule.is_on()
+    }
+
+    pub(crate) fn start(&mut self, capabilities: &[Capability<Step>]) {
+        self.schedule.start(capabilities);
+        self.prompts.start(capabilities);
+    }
+
+    pub(crate) fn before(&mut self, step: Step, state: &State<'_>) {
+        self.schedule.before(step, |_| state.schedule_part());
+        self.prompts.before(step, |_| state.prompts_part());
+    }
+
+    pub(crate) fn closed(&mut self, frontier: Option<Step>, state: &State<'_>) {
+        self.schedule.closed(frontier, |_| state.schedule_part());
+        self.prompts.closed(frontier, |_| state.prompts_part());
+    }
 }
 
 /// What a snapshot has of a schedule.
