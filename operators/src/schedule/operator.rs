@@ -262,8 +262,9 @@ impl Driver {
         }
     }
 
+    /// A reader that ends because the run does is not at the end of its prompts: a run that goes on from here reads further.
     fn end_of_prompts(&mut self) {
-        if !self.ended {
+        if !self.ended && !self.finished {
             self.ended = true;
             self.tell(Event::EndOfPrompts);
         }
