@@ -302,6 +302,7 @@ impl Session {
             validator: validator.map(|validator| (self.recipe.test_freq, validator.clone())),
             initial,
             staleness: raw.algorithm.staleness,
+            deterministic: raw.trainer.deterministic,
             rewards: Executor::Tokio(self.rewards.handle().clone()),
             time: Time::Wall(self.stages.clock.clone()),
             stop: stop.clone(),

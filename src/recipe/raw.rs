@@ -371,6 +371,8 @@ section! {
         critic_warmup: u64 = 0,
         /// Whether to write every response to `rollouts/`.
         write_rollouts: bool = true,
+        /// Whether a run can be repeated to the bit: races of responses are decided by tokens, and sums have no order. Slower.
+        deterministic: bool = false,
     }
 }
 

@@ -7,18 +7,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use arrow::datatypes::{Float64Type, UInt32Type, UInt64Type};
 use rollpacker_dataflow::batch::{Batch, BatchStream};
 use rollpacker_dataflow::budget::Budget;
-use rollpacker_dataflow::clock::Clock;
+use rollpacker_dataflow::clock::{Clock, Nanos};
 use rollpacker_dataflow::fault::{Fault, faults_batch};
 use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::schema::{self, column};
-use rollpacker_dataflow::step::{PolicyVersion, PromptId, SampleId, Step};
+use rollpacker_dataflow::step::{PolicyVersion, PromptId, SampleId, Step, Tick};
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::Capability;
 use rollpacker_stages::rollout::FinishReason;
 
 use crate::placement::Place;
 
+use super::sequencer::{Sequencer, Turn};
 use super::{Decision, Event, Offer, Round, Schedule, encode};
+use crate::rollout::notices;
 use crate::rows::Row;
 
 /// Prompts on a stream, with the back-pressure of whoever reads them.
@@ -54,6 +56,7 @@ pub struct Scheduled<'scope> {
     pub(crate) schedule: Box<dyn Schedule>,
     pub(crate) stop: Stop,
     pub(crate) placement: Option<Box<dyn Place>>,
+    pub(crate) in_lockstep: bool,
 }
 
 /// Draws rounds from a stream of prompts.
@@ -65,7 +68,8 @@ pub trait ScheduleExt<'scope> {
 impl<'scope> ScheduleExt<'scope> for Prompts<'scope> {
     fn schedule(self, schedule: impl Schedule + 'static) -> Scheduled<'scope> {
         let schedule = Box::new(schedule);
-        Scheduled { prompts: self, schedule, stop: Stop::default(), placement: None }
+        let (stop, placement) = (Stop::default(), None);
+        Scheduled { prompts: self, schedule, stop, placement, in_lockstep: false }
     }
 }
 
@@ -83,6 +87,13 @@ impl Scheduled<'_> {
         self.placement = Some(Box::new(placement));
         self
     }
+
+    /// Decides races by tokens instead of by time, if `in_lockstep`: the same is launched, admitted and aborted in every run, however
+    /// fast what generates is. It must be an engine that can race in [lockstep](rollpacker_stages::rollout::lockstep).
+    #[must_use]
+    pub fn in_lockstep(self, in_lockstep: bool) -> Self {
+        Self { in_lockstep, ..self }
+    }
 }
 
 /// Requests for the rollout, and decisions for whoever forms groups.
@@ -92,27 +103,38 @@ pub(crate) struct Rounds<'scope> {
     pub(crate) errors: BatchStream<'scope>,
 }
 
-/// Installs the operator. `responses` and `scores` are what rollout and reward of the same step report: the inner loop. No output follows
-/// from them in the sense of progress tracking: what a schedule does upon them it does at the step of a round that it holds open.
+/// What a schedule hears of from rollout and reward of the same step: the inner loop.
+pub(crate) struct Heard<'scope> {
+    /// Batches of [`schema::RESPONSES`]: the ends of races that are decided by time.
+    pub(crate) responses: BatchStream<'scope>,
+    /// Batches of [`schema::NOTICES`]: the ends of races that are decided by tokens.
+    pub(crate) notices: BatchStream<'scope>,
+    /// Batches of [`schema::SCORED`].
+    pub(crate) scores: BatchStream<'scope>,
+}
+
+/// Installs the operator. No output follows from what is `heard` in the sense of progress tracking: what a schedule does upon it it does
+/// at the step of a round that it holds open.
 pub(crate) fn schedule<'scope>(
     scheduled: Scheduled<'scope>,
     policies: BatchStream<'scope>,
-    responses: BatchStream<'scope>,
-    scores: BatchStream<'scope>,
+    heard: Heard<'scope>,
     clock: Arc<dyn Clock>,
 ) -> Rounds<'scope> {
-    let Scheduled { prompts: Prompts { rows, budget, .. }, schedule, stop, .. } = scheduled;
+    let Scheduled { prompts: Prompts { rows, budget, .. }, schedule, stop, in_lockstep, .. } =
+        scheduled;
     let mut operator = Operator::new("schedule", rows.scope());
     let mut rows = operator.input(rows, Pipeline, &schema::PROMPTS);
     let mut policies = operator.input(policies, Pipeline, &schema::POLICIES);
-    let mut responses = operator.input(responses, Pipeline, &schema::RESPONSES);
-    let mut scores = operator.input(scores, Pipeline, &schema::SCORED);
+    let mut responses = operator.input(heard.responses, Pipeline, &schema::RESPONSES);
+    let mut notices = operator.input(heard.notices, Pipeline, &schema::NOTICES);
+    let mut scores = operator.input(heard.scores, Pipeline, &schema::SCORED);
     let (mut requests, request_stream) = operator.output(&schema::REQUESTS, &[1]);
     let (mut decisions, decision_stream) = operator.output(&schema::DECISIONS, &[1]);
     let (mut errors, error_stream) = operator.output(&schema::ERRORS, &[1]);
     let decision_stream = operator.spanned(decision_stream);
     operator.build(move |_capabilities| {
-        let mut driver = Driver::new(schedule, budget, stop, clock);
+        let mut driver = Driver::new(schedule, budget, stop, clock, in_lockstep);
         move |frontiers| {
             rows.for_each(|_, batch| driver.offer(&batch));
             if frontiers[0].is_empty() {
@@ -127,14 +149,19 @@ pub(crate) fn schedule<'scope>(
                     decisions: capability.retain(decisions.index()),
                     errors: capability.retain(errors.index()),
                 };
-                driver.policy(*capability.time(), capabilities);
+                driver.published.insert(*capability.time(), capabilities);
             });
             responses.for_each(|capability, batch| driver.responses(*capability.time(), &batch));
+            notices.for_each(|_, batch| driver.notice(&batch));
             scores.for_each(|capability, batch| driver.scores(*capability.time(), &batch));
-            driver.decide(
-                |open, batch| requests.give(&open.requests, batch),
-                |open, batch| decisions.give(&open.decisions, batch),
-            );
+            loop {
+                driver.decide(
+                    |capability, batch| requests.give(capability, batch),
+                    |open, batch| decisions.give(&open.decisions, batch),
+                );
+                let Some(step) = driver.due() else { break };
+                driver.policy(step);
+            }
             driver.fail(|open, fault| errors.give(&open.errors, faults_batch(&[fault])));
         }
     });
@@ -159,9 +186,17 @@ struct Held {
 struct Driver {
     schedule: Box<dyn Schedule>,
     clock: Arc<dyn Clock>,
+    /// Orders what the schedule is told, where races are decided by tokens.
+    sequencer: Option<Sequencer>,
+    /// The tick that rollouts must hear of.
+    passed: Option<Tick>,
+    /// Where they hear of it while no round is open.
+    closed: Option<Capability<Step>>,
     budget: Budget,
     stop: Stop,
     prompts: BTreeMap<PromptId, Held>,
+    /// Steps whose policy is published, and not told.
+    published: BTreeMap<Step, Open>,
     open: BTreeMap<Step, Open>,
     ended: bool,
     finished: bool,
@@ -173,13 +208,24 @@ struct Driver {
 }
 
 impl Driver {
-    fn new(schedule: Box<dyn Schedule>, budget: Budget, stop: Stop, clock: Arc<dyn Clock>) -> Self {
+    fn new(
+        schedule: Box<dyn Schedule>,
+        budget: Budget,
+        stop: Stop,
+        clock: Arc<dyn Clock>,
+        in_lockstep: bool,
+    ) -> Self {
+        let sequencer = || Sequencer::new(schedule.wants_scores(), budget.granted());
         Self {
+            sequencer: in_lockstep.then(sequencer),
             schedule,
             clock,
+            passed: None,
+            closed: None,
             budget,
             stop,
             prompts: BTreeMap::new(),
+            published: BTreeMap::new(),
             open: BTreeMap::new(),
             ended: false,
             finished: false,
@@ -191,7 +237,16 @@ impl Driver {
     }
 
     fn tell(&mut self, event: Event) {
-        self.schedule.on(self.clock.now(), event);
+        match &mut self.sequencer {
+            Some(sequencer) => sequencer.take(event),
+            None => self.schedule.on(self.now(), event),
+        }
+    }
+
+    /// The time that the schedule goes by.
+    fn now(&self) -> Nanos {
+        let tick = |sequencer: &Sequencer| Nanos(sequencer.tick().0);
+        self.sequencer.as_ref().map_or_else(|| self.clock.now(), tick)
     }
 
     fn offer(&mut self, batch: &Batch) {
@@ -220,16 +275,32 @@ impl Driver {
         }
     }
 
-    fn policy(&mut self, step: Step, open: Open) {
+    /// The first step whose policy can be told.
+    fn due(&self) -> Option<Step> {
+        let is_quiet = self.sequencer.as_ref().is_none_or(Sequencer::is_quiet);
+        self.published.keys().next().copied().filter(|_| is_quiet)
+    }
+
+    fn policy(&mut self, step: Step) {
+        let Some(open) = self.published.remove(&step) else { return };
         self.stopping |= self.stop.is_requested();
         // A policy that is not taken up goes no further round the feedback edge; when none is left under way, the graph ends.
         if !self.finished && !self.stopping {
             self.open.insert(step, open);
-            self.tell(Event::Policy { step });
+            self.schedule.on(self.now(), Event::Policy { step });
+        }
+    }
+
+    fn notice(&mut self, batch: &Batch) {
+        if let Some(sequencer) = &mut self.sequencer {
+            sequencer.notice(notices::read(batch));
         }
     }
 
     fn responses(&mut self, step: Step, batch: &Batch) {
+        if self.sequencer.is_some() {
+            return;
+        }
         let prompts = batch.values::<UInt64Type>(column::PROMPT_ID);
         let samples = batch.values::<UInt32Type>(column::SAMPLE);
         let tokens = batch.values::<UInt32Type>(column::RESPONSE_LENGTH);
@@ -268,8 +339,32 @@ impl Driver {
 
     fn decide(
         &mut self,
-        mut request: impl FnMut(&Open, Batch),
+        mut request: impl FnMut(&Capability<Step>, Batch),
         mut decision: impl FnMut(&Open, Batch),
+    ) {
+        self.drain(&mut request, &mut decision);
+        while let Some(Turn { tick, event, passes }) = self.next_turn() {
+            self.passed = passes.then_some(tick).or(self.passed);
+            self.schedule.on(Nanos(tick.0), event);
+            self.drain(&mut request, &mut decision);
+        }
+    }
+
+    /// What the schedule is to be told next, where that is not told as it comes.
+    fn next_turn(&mut self) -> Option<Turn> {
+        let wants_prompts = self.schedule.wants_prompts();
+        let sequencer = self.sequencer.as_mut()?;
+        if self.failure.is_some() || (self.finished && !sequencer.is_racing()) {
+            return None;
+        }
+        sequencer.next(wants_prompts, !self.published.is_empty())
+    }
+
+    /// Takes all decisions there are.
+    fn drain(
+        &mut self,
+        request: &mut impl FnMut(&Capability<Step>, Batch),
+        decision: &mut impl FnMut(&Open, Batch),
     ) {
         while let Some(next) = self.schedule.poll() {
             match &next {
@@ -278,14 +373,18 @@ impl Driver {
                 Decision::Fail { message } => self.failure = Some(message.clone()),
                 _ => {}
             }
+            if let Some(sequencer) = &mut self.sequencer {
+                sequencer.decided(&next);
+            }
             let closed = matches!(next, Decision::Close { .. });
             self.decided.push(next);
             if closed {
-                self.send(&mut request, &mut decision);
+                self.send(request, decision);
                 self.close();
             }
         }
-        self.send(&mut request, &mut decision);
+        self.send(request, decision);
+        self.pass(request);
         if self.finished || (self.stopping && self.open.is_empty()) {
             self.finish();
         }
@@ -295,20 +394,40 @@ impl Driver {
     /// Sends what was decided; a rejection between two rounds waits for the next.
     fn send(
         &mut self,
-        request: &mut impl FnMut(&Open, Batch),
+        request: &mut impl FnMut(&Capability<Step>, Batch),
         decision: &mut impl FnMut(&Open, Batch),
     ) {
         let Some((step, round)) = self.round else { return };
+        if self.decided.is_empty() && self.passed.is_none() {
+            return;
+        }
         let decided = std::mem::take(&mut self.decided);
         let open =
             self.open.get(&step).expect("invariant: a round opens after the policy of its step");
-        for batch in
-            encode::requests(&decided, open.version, &|prompt| self.prompts[&prompt].row.clone())
-        {
-            request(open, batch);
+        // The tick first: what is asked for with it is launched, or stopped, at it.
+        let passed = self.passed.take().map(encode::advance);
+        let requests =
+            encode::requests(&decided, open.version, &|prompt| self.prompts[&prompt].row.clone());
+        for batch in passed.into_iter().chain(requests) {
+            if let Some(sequencer) = &mut self.sequencer {
+                sequencer.sent(0, batch.num_rows() as u64);
+            }
+            request(&open.requests, batch);
         }
         decision(open, encode::decisions(&decided, round));
         decided.iter().for_each(|decision| self.account(decision));
+    }
+
+    /// Tells rollouts of a tick while no round is open, as long as responses of the last one are under way.
+    fn pass(&mut self, request: &mut impl FnMut(&Capability<Step>, Batch)) {
+        let Some(sequencer) = &mut self.sequencer else { return };
+        if let Some(tick) = self.passed.take_if(|_| self.round.is_none())
+            && let Some(capability) = &self.closed
+        {
+            sequencer.sent(0, 1);
+            request(capability, encode::advance(tick));
+        }
+        self.closed.take_if(|_| !sequencer.is_racing());
     }
 
     /// Lets the reader replace a prompt that is launched for the first time, and forgets one that will not be launched again.
@@ -318,13 +437,13 @@ impl Driver {
                 let held =
                     self.prompts.get_mut(prompt).expect("invariant: a launched prompt was offered");
                 if !std::mem::replace(&mut held.launched, true) {
-                    self.budget.release(1);
+                    self.release(1);
                 }
             }
             Decision::Admit { prompt, .. } => drop(self.prompts.remove(prompt)),
             Decision::Reject { prompt, .. } => {
                 let unlaunched = self.prompts.remove(prompt).is_some_and(|held| !held.launched);
-                self.budget.release(usize::from(unlaunched));
+                self.release(usize::from(unlaunched));
             }
             _ => {}
         }
@@ -342,7 +461,8 @@ impl Driver {
 
     fn close(&mut self) {
         if let Some((step, _)) = self.round.take() {
-            self.open.remove(&step);
+            let open = self.open.remove(&step);
+            self.closed = open.filter(|_| self.sequencer.is_some()).map(|open| open.requests);
         }
     }
 
@@ -350,14 +470,27 @@ impl Driver {
         self.finished = true;
         self.budget.close();
         self.open.clear();
+        self.published.clear();
         self.prompts.clear();
     }
 
     /// Widens the reader's budget when the schedule cannot open a round with all that the budget allowed: the domain that it lacks
     /// may be rare.
-    fn feed(&self) {
-        if !self.finished && self.schedule.wants_prompts() && self.budget.available() == 0 {
-            self.budget.release(self.prompts.len().max(1));
+    fn feed(&mut self) {
+        let is_spent = match &self.sequencer {
+            Some(sequencer) => sequencer.is_out_of_prompts(),
+            None => self.budget.available() == 0,
+        };
+        if !self.finished && is_spent && self.schedule.wants_prompts() {
+            self.release(self.prompts.len().max(1));
+        }
+    }
+
+    /// Lets the reader hand over so many prompts more.
+    fn release(&mut self, prompts: usize) {
+        self.budget.release(prompts);
+        if let Some(sequencer) = &mut self.sequencer {
+            sequencer.allow(prompts);
         }
     }
 }
