@@ -25,15 +25,15 @@ pub fn run<R>(build: impl FnOnce(Scope<'_, Step>, &Faults) -> R) -> Result<R, Fa
     })
 }
 
-/// The same under a watchdog.
+/// The same under a watchdog, if there is one.
 ///
 /// # Errors
 /// The first fault that was raised, or that of the watchdog, if it is to end the run.
 pub fn run_watched<R>(
-    watchdog: Watchdog,
+    watchdog: Option<Watchdog>,
     build: impl FnOnce(Scope<'_, Step>, &Faults) -> R,
 ) -> Result<R, Fault> {
-    run_with(Some(watchdog), build, |worker, watchdog| {
+    run_with(watchdog, build, |worker, watchdog| {
         worker.step_or_park(watchdog.map(Watchdog::patience));
         true
     })
@@ -70,7 +70,7 @@ fn run_with<R>(
     mut step: impl FnMut(&mut Worker, Option<&Watchdog>) -> bool,
 ) -> Result<R, Fault> {
     telemetry::reset();
-    watchdog::reset();
+    watchdog::begin(watchdog.as_ref().map(Watchdog::clock));
     let faults = Faults::default();
     let allocator = Allocator::Thread(Thread::default());
     let mut worker =
@@ -84,9 +84,13 @@ fn run_with<R>(
     {
         stuck = watchdog.as_mut().and_then(Watchdog::check);
     }
+    let fault = faults.first().or(stuck);
+    if let Some(fault) = &fault {
+        faults.tell(fault);
+    }
     for dataflow in worker.installed_dataflows() {
         worker.drop_dataflow(dataflow);
     }
     telemetry::end_steps();
-    faults.first().or(stuck).map_or(Ok(result), Err)
+    fault.map_or(Ok(result), Err)
 }

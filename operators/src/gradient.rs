@@ -11,9 +11,11 @@ use rollpacker_dataflow::schema::{self, column};
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::Concat;
 use rollpacker_dataflow::timely::dataflow::operators::generic::operator::empty;
+use rollpacker_dataflow::watchdog::Awaiting;
 
 use crate::group::Groups;
 use crate::overlap::Fetch;
+use crate::resume::Resumable;
 use crate::trainer::TrainerThread;
 use crate::waiting::{Held, Waiting};
 
@@ -30,6 +32,7 @@ pub struct Gradients<'scope> {
     /// Batches of [`schema::ERRORS`] that end nothing, so far.
     pub warnings: BatchStream<'scope>,
     pub(crate) trainer: Rc<TrainerThread>,
+    pub(crate) resumable: Resumable<'scope>,
 }
 
 /// Accumulates gradients.
@@ -50,6 +53,7 @@ impl<'scope> GradientExt<'scope> for Groups<'scope> {
             errors: self.errors.concat(errors),
             warnings: self.warnings,
             trainer,
+            resumable: self.resumable,
         }
     }
 }
@@ -57,6 +61,7 @@ impl<'scope> GradientExt<'scope> for Groups<'scope> {
 struct Running {
     held: Held,
     reply: Reply<Result<(), String>>,
+    _awaited: Awaiting,
 }
 
 fn accumulate<'scope>(
@@ -74,7 +79,7 @@ fn accumulate<'scope>(
     let (mut accumulated, stream) = operator.output(&schema::GROUPS, &[0]);
     let (mut errors, error_stream) = operator.output(&schema::ERRORS, &[0]);
     let stream = operator.spanned(stream);
-    let wake = operator.waker();
+    let (wake, awaits) = (operator.waker(), operator.waiting());
     operator.build(move |_capabilities| {
         let mut waiting = Waiting::new(fetch, devices);
         let mut running: Option<Running> = None;
@@ -109,7 +114,8 @@ fn accumulate<'scope>(
             if running.is_none() && failed.is_none() {
                 running = waiting.next(&frontiers[0]).map(|held| {
                     let (step, batch) = (held.step(), held.batch.clone());
-                    Running { held, reply: trainer.accumulate(step, batch, wake.clone()) }
+                    let _awaited = awaits.hold(step, || "the trainer to take in groups");
+                    Running { held, reply: trainer.accumulate(step, batch, wake.clone()), _awaited }
                 });
             }
         }

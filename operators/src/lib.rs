@@ -21,6 +21,7 @@ pub mod placement;
 pub mod policy;
 pub mod prompts;
 pub mod report;
+pub mod resume;
 pub mod reward;
 pub mod rollout;
 mod rows;

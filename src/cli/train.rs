@@ -5,14 +5,17 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context;
 use clap::Args;
 
 use super::BAD_INPUT;
+use crate::lifetime::{ENDED_EARLY, Ended};
 use crate::recipe::Recipe;
 use crate::run::{Run, describe};
 use crate::session::Session;
+use crate::snapshots::{ResumeFrom, RunSnapshots};
 use crate::telemetry::Telemetry;
 use rollpacker_operators::schedule::operator::Stop;
 
@@ -28,6 +31,13 @@ pub(crate) struct TrainArgs {
     /// Run folder; replaces the recipe's.
     #[arg(long)]
     out: Option<PathBuf>,
+    /// Go on from a snapshot in the run folder: the newest that is good, or that behind so many steps. Where there is none yet, the run
+    /// begins anew.
+    #[arg(long, value_name = "latest|STEP", num_args = 0..=1, default_missing_value = "latest")]
+    resume: Option<ResumeFrom>,
+    /// Remove the snapshots of an earlier run in the run folder, and begin anew.
+    #[arg(long, conflicts_with = "resume")]
+    overwrite: bool,
     /// Check everything, print the resolved recipe, the batch arithmetic and the graph, and train nothing.
     #[arg(long)]
     dry_run: bool,
@@ -56,28 +66,54 @@ pub(crate) fn run(args: TrainArgs) -> anyhow::Result<ExitCode> {
         write!(std::io::stdout(), "{text}").context("cannot print")?;
         return Ok(ExitCode::SUCCESS);
     }
-    train(&recipe, session)?;
-    Ok(ExitCode::SUCCESS)
+    let data = session.data_fingerprint()?;
+    let snapshots = match RunSnapshots::open(&recipe, data, args.resume, args.overwrite) {
+        Ok(snapshots) => snapshots,
+        Err(error) => {
+            drop(writeln!(std::io::stderr(), "error: {error:#}"));
+            return Ok(ExitCode::from(BAD_INPUT));
+        }
+    };
+    Ok(match train(&recipe, session, snapshots)? {
+        Ended::Finished => ExitCode::SUCCESS,
+        Ended::Stopped | Ended::OutOfTime => ExitCode::from(ENDED_EARLY),
+    })
 }
 
-fn train(recipe: &Recipe, session: Session) -> anyhow::Result<()> {
+fn train(recipe: &Recipe, session: Session, snapshots: RunSnapshots) -> anyhow::Result<Ended> {
     let stop = Stop::default();
-    let requested = stop.clone();
-    ctrlc::set_handler(move || {
-        if requested.is_requested() {
-            std::process::exit(130);
-        }
-        requested.request();
-    })
-    .context("cannot listen for Ctrl-C")?;
-    let prompts = session.prompts();
-    let run =
-        Rc::new(RefCell::new(Run::start(recipe, prompts, Telemetry::from_env()?, stop.clone())?));
+    stop_on_signal(&stop)?;
+    let (prompts, telemetry) = (session.prompts(), Telemetry::from_env()?);
+    let run = match &snapshots.restored {
+        None => Run::start(recipe, prompts, telemetry, stop.clone())?,
+        Some(restored) => Run::resume(recipe, prompts, telemetry, stop.clone(), restored)?,
+    };
+    snapshots.notes.iter().for_each(|note| run.say(note));
+    let run = Rc::new(RefCell::new(run));
+    let session = session.with_snapshots(snapshots);
     let folder = run.borrow().model_folder();
     let validated = run.clone();
     let finished = session.train(&stop, &folder, run.clone(), |metrics| {
         validated.borrow_mut().validated(0, metrics)
     })?;
     let summary = run.borrow_mut().finish(&finished)?;
-    writeln!(std::io::stdout(), "{summary}").context("cannot print")
+    writeln!(std::io::stdout(), "{summary}").context("cannot print")?;
+    Ok(finished.ended)
+}
+
+/// Has SIGINT, SIGTERM and SIGHUP end the run after the round that is open, and a second one end the process.
+fn stop_on_signal(stop: &Stop) -> anyhow::Result<()> {
+    let (stop, asked) = (stop.clone(), AtomicBool::new(false));
+    ctrlc::set_handler(move || {
+        if asked.swap(true, Ordering::Relaxed) {
+            std::process::exit(130);
+        }
+        stop.request();
+        // A standard error that is closed has no reader.
+        drop(writeln!(
+            std::io::stderr(),
+            "the run ends with the step that is under way; a second signal ends it now"
+        ));
+    })
+    .context("cannot listen for signals")
 }

@@ -1,6 +1,7 @@
 //! The rollout: drives an engine with what the schedule asks for, and streams responses as they end.
 
 mod kept;
+mod kept_rows;
 pub(crate) mod notices;
 
 use std::collections::BTreeMap;
@@ -19,12 +20,14 @@ use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::core::feedback::Handle;
 use rollpacker_dataflow::timely::dataflow::operators::generic::operator::empty;
 use rollpacker_dataflow::timely::dataflow::operators::{Capability, Concat, ConnectLoop, Feedback};
+use rollpacker_dataflow::watchdog::Waiting;
 use rollpacker_stages::rollout::{
     Completion, Lockstep, Placement, Policy, Request, RolloutEngine, RolloutEvent,
 };
 use rollpacker_stages::train::Metrics;
 
 pub use self::kept::is_given_again;
+pub(crate) use self::kept_rows::KeptRows;
 
 use self::kept::{Ended, Kept, Launch};
 use self::notices::Notices;
@@ -32,6 +35,7 @@ use crate::columns::lists;
 use crate::overlap::Scoring;
 use crate::placement;
 use crate::policy::{metrics_batch, policy_of};
+use crate::resume::Resumable;
 use crate::rows::{Row, gather};
 use crate::schedule::encode::{ADVANCE, LAUNCH, PAUSE};
 use crate::schedule::operator::{Heard, Rounds, Scheduled, schedule};
@@ -60,6 +64,7 @@ pub struct Rollouts<'scope> {
     /// Whether the schedule decides by scores.
     pub(crate) wants_scores: bool,
     pub(crate) cancels: bool,
+    pub(crate) resumable: Resumable<'scope>,
 }
 
 impl Rollouts<'_> {
@@ -100,6 +105,7 @@ impl<'scope> RolloutExt<'scope> for Scheduled<'scope> {
         let mut scheduled = self;
         let reader_errors = scheduled.prompts.errors.clone();
         let placement = scheduled.placement.take();
+        let resumable = scheduled.resumable.clone();
         let pauses = scheduled.schedule.pauses();
         let wants_scores = scheduled.schedule.wants_scores();
         let in_lockstep = scheduled.in_lockstep;
@@ -120,12 +126,13 @@ impl<'scope> RolloutExt<'scope> for Scheduled<'scope> {
         let time = clock.clone();
         let placements = placement.map(|policy| placement::operator::place(policy, rounds, time));
         let placed = placements.clone().unwrap_or_else(|| empty(scope));
-        let mut driver = Driver::new(Box::new(engine), pauses, clock);
+        let kept = resumable.resumed().map(|resumed| resumed.kept.samples()).unwrap_or_default();
+        let mut driver = Driver::new(Box::new(engine), Kept::new(pauses, kept), clock);
         if in_lockstep {
             driver.race(scope.index());
         }
         let Generated { responses, notices, metrics, errors } =
-            generate(requests, policies.clone(), placed, driver);
+            generate(requests, policies.clone(), placed, driver, &resumable);
         responses.clone().connect_loop(loop_end);
         notices.connect_loop(notices_end);
         let errors = reader_errors.concat(failed).concat(errors);
@@ -139,6 +146,7 @@ impl<'scope> RolloutExt<'scope> for Scheduled<'scope> {
             scoring: Scoring::default(),
             wants_scores,
             cancels: true,
+            resumable,
         }
     }
 }
@@ -157,6 +165,7 @@ fn generate<'scope>(
     policies: BatchStream<'scope>,
     placements: BatchStream<'scope>,
     mut driver: Driver,
+    resumable: &Resumable<'scope>,
 ) -> Generated<'scope> {
     let mut operator = Operator::new("rollout", requests.scope());
     let mut requests = operator.input(requests, Pipeline, &schema::REQUESTS);
@@ -167,10 +176,16 @@ fn generate<'scope>(
     let (mut errors, error_stream) = operator.output(&schema::ERRORS, &[0]);
     let (mut notices, notice_stream) = operator.output(&schema::NOTICES, &[0]);
     let response_stream = operator.spanned(response_stream);
+    let mut parts = resumable.keep_each(kept_rows::PART, &mut operator);
     let wake = operator.waker();
-    operator.build(move |_capabilities| {
+    driver.waiting = operator.waiting();
+    if let Some(work) = driver.engine.work() {
+        operator.moves_with(work);
+    }
+    operator.build(move |capabilities| {
+        parts.start(&capabilities);
         driver.engine.wake_by(Arc::new(wake));
-        move |_frontiers| {
+        move |frontiers| {
             // Policies and placements first: a request of a step comes after those of the step.
             policies.for_each(|capability, batch| driver.policy(*capability.time(), &batch));
             placements.for_each(|_, batch| driver.place(&batch));
@@ -179,6 +194,7 @@ fn generate<'scope>(
                     [responses.index(), errors.index(), metrics.index(), notices.index()]
                         .map(|output| capability.retain(output))
                 };
+                parts.before(*capability.time(), |_| kept_rows::part(driver.kept.samples()));
                 driver.request(*capability.time(), outputs, &batch);
             });
             driver.listen();
@@ -190,6 +206,9 @@ fn generate<'scope>(
             );
             driver.notice(|capability, batch| notices.give(capability, batch));
             driver.settle();
+            let asked = frontiers[0].frontier().first().copied();
+            let open = asked.into_iter().chain(driver.steps.keys().next().copied()).min();
+            parts.closed(open, |_| kept_rows::part(driver.kept.samples()));
         }
     });
     Generated {
@@ -220,6 +239,7 @@ struct Launched {
 struct Driver {
     engine: Box<dyn RolloutEngine>,
     clock: Arc<dyn Clock>,
+    waiting: Waiting,
     steps: BTreeMap<Step, UnderWay>,
     /// Policies of steps that have asked for nothing yet.
     policies: BTreeMap<Step, Policy>,
@@ -234,13 +254,14 @@ struct Driver {
 }
 
 impl Driver {
-    fn new(engine: Box<dyn RolloutEngine>, pauses: bool, clock: Arc<dyn Clock>) -> Self {
+    fn new(engine: Box<dyn RolloutEngine>, kept: Kept, clock: Arc<dyn Clock>) -> Self {
         Self {
             engine,
             clock,
+            waiting: Waiting::default(),
             steps: BTreeMap::new(),
             policies: BTreeMap::new(),
-            kept: Kept::new(pauses),
+            kept,
             notices: None,
             ended: BTreeMap::new(),
             failed: false,
@@ -321,6 +342,8 @@ impl Driver {
         self.kept.open(step);
         let Launch { runs, again } = self.kept.launch(step, prompt, samples);
         for (samples, resumed) in runs {
+            let ids = samples.clone().map(|sample| SampleId { step, prompt, sample });
+            ids.for_each(|id| self.waiting.begin(id, "the engine's response"));
             let prompt_ids = Arc::clone(&prompt_ids);
             self.engine.generate(Request { step, prompt, samples, prompt_ids, resumed });
         }
@@ -384,6 +407,7 @@ impl Driver {
         while let Some(event) = self.engine.poll() {
             match event {
                 RolloutEvent::Completed(completion) => {
+                    self.waiting.end(completion.id);
                     let version = self.version(completion.id);
                     let ended = self.kept.end(completion, version);
                     // In lockstep the ends of whole ones were told when the engine had them.

@@ -2,23 +2,26 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use arrow::datatypes::{Float64Type, UInt32Type, UInt64Type};
 use rollpacker_dataflow::batch::{Batch, BatchStream};
 use rollpacker_dataflow::budget::Budget;
 use rollpacker_dataflow::clock::{Clock, Nanos};
-use rollpacker_dataflow::fault::{Fault, faults_batch};
+use rollpacker_dataflow::fault::{Fault, faults_batch, refuse};
 use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::schema::{self, column};
 use rollpacker_dataflow::step::{PolicyVersion, PromptId, SampleId, Step, Tick};
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
-use rollpacker_dataflow::timely::dataflow::operators::Capability;
+use rollpacker_dataflow::timely::dataflow::operators::{Capability, Concat};
+use rollpacker_dataflow::watchdog::{Awaiting, Waiting};
 use rollpacker_stages::rollout::FinishReason;
 
 use crate::placement::Place;
+use crate::resume::Resumable;
 
 use super::sequencer::{Sequencer, Turn};
+use super::state::{Held, LastPrompt, SavedParts, State, Stocked};
+pub use super::stop::{Stop, Stopped};
 use super::{Decision, Event, Offer, Round, Schedule, encode};
 use crate::rollout::notices;
 use crate::rows::Row;
@@ -33,23 +36,6 @@ pub struct Prompts<'scope> {
     pub budget: Budget,
 }
 
-/// Asks a run to end after the rounds that are open or due: with staleness `k`, `k` rounds may be due. Clones share it.
-#[derive(Clone, Debug, Default)]
-pub struct Stop(Arc<AtomicBool>);
-
-impl Stop {
-    /// Asks.
-    pub fn request(&self) {
-        self.0.store(true, Ordering::Release);
-    }
-
-    /// Whether someone asked.
-    #[must_use]
-    pub fn is_requested(&self) -> bool {
-        self.0.load(Ordering::Acquire)
-    }
-}
-
 /// A schedule with the prompts that it will draw from; [`rollout`](crate::rollout) gives it an engine.
 pub struct Scheduled<'scope> {
     pub(crate) prompts: Prompts<'scope>,
@@ -57,6 +43,7 @@ pub struct Scheduled<'scope> {
     pub(crate) stop: Stop,
     pub(crate) placement: Option<Box<dyn Place>>,
     pub(crate) in_lockstep: bool,
+    pub(crate) resumable: Resumable<'scope>,
 }
 
 /// Draws rounds from a stream of prompts.
@@ -68,12 +55,20 @@ pub trait ScheduleExt<'scope> {
 impl<'scope> ScheduleExt<'scope> for Prompts<'scope> {
     fn schedule(self, schedule: impl Schedule + 'static) -> Scheduled<'scope> {
         let schedule = Box::new(schedule);
-        let (stop, placement) = (Stop::default(), None);
-        Scheduled { prompts: self, schedule, stop, placement, in_lockstep: false }
+        let (stop, resumable) = (Stop::default(), Resumable::default());
+        let (placement, in_lockstep) = (None, false);
+        Scheduled { prompts: self, schedule, stop, placement, in_lockstep, resumable }
     }
 }
 
-impl Scheduled<'_> {
+impl<'scope> Scheduled<'scope> {
+    /// Takes part in snapshots, with all that follows, and goes on from one. A schedule that goes on was [restored](crate::resume::Resumed::restore) before.
+    #[must_use]
+    pub fn resumable(mut self, resumable: &Resumable<'scope>) -> Self {
+        self.resumable = resumable.clone();
+        self
+    }
+
     /// Ends the run after the rounds that are open when `stop` is requested.
     #[must_use]
     pub fn until(mut self, stop: &Stop) -> Self {
@@ -121,9 +116,13 @@ pub(crate) fn schedule<'scope>(
     heard: Heard<'scope>,
     clock: Arc<dyn Clock>,
 ) -> Rounds<'scope> {
-    let Scheduled { prompts: Prompts { rows, budget, .. }, schedule, stop, in_lockstep, .. } =
+    let Scheduled { prompts: Prompts { rows, budget, .. }, schedule, stop, resumable, .. } =
         scheduled;
-    let mut operator = Operator::new("schedule", rows.scope());
+    let in_lockstep = scheduled.in_lockstep;
+    let wants_scores = schedule.wants_scores();
+    let unsaved = resumable.is_kept() && schedule.save().is_none();
+    let scope = rows.scope();
+    let mut operator = Operator::new("schedule", scope);
     let mut rows = operator.input(rows, Pipeline, &schema::PROMPTS);
     let mut policies = operator.input(policies, Pipeline, &schema::POLICIES);
     let mut responses = operator.input(heard.responses, Pipeline, &schema::RESPONSES);
@@ -133,8 +132,18 @@ pub(crate) fn schedule<'scope>(
     let (mut decisions, decision_stream) = operator.output(&schema::DECISIONS, &[1]);
     let (mut errors, error_stream) = operator.output(&schema::ERRORS, &[1]);
     let decision_stream = operator.spanned(decision_stream);
-    operator.build(move |_capabilities| {
-        let mut driver = Driver::new(schedule, budget, stop, clock, in_lockstep);
+    let mut parts = SavedParts::register(&resumable, &mut operator);
+    let stocked = resumable.resumed().map(|resumed| resumed.schedule.stocked());
+    let waiting = operator.waiting();
+    operator.build(move |capabilities| {
+        parts.start(&capabilities);
+        drop(capabilities);
+        let stocked = stocked.unwrap_or_default();
+        let mut driver = Driver::new(schedule, stocked, budget, stop, clock);
+        driver.waiting = waiting;
+        if in_lockstep {
+            driver.race();
+        }
         move |frontiers| {
             rows.for_each(|_, batch| driver.offer(&batch));
             if frontiers[0].is_empty() {
@@ -154,18 +163,42 @@ pub(crate) fn schedule<'scope>(
             responses.for_each(|capability, batch| driver.responses(*capability.time(), &batch));
             notices.for_each(|_, batch| driver.notice(&batch));
             scores.for_each(|capability, batch| driver.scores(*capability.time(), &batch));
+            let told = if wants_scores { &frontiers[2..5] } else { &frontiers[2..4] };
             loop {
                 driver.decide(
                     |capability, batch| requests.give(capability, batch),
                     |open, batch| decisions.give(&open.decisions, batch),
                 );
-                let Some(step) = driver.due() else { break };
+                if let Some(step) = driver.opened.take() {
+                    parts.before(step, &driver.state());
+                }
+                // Where there are snapshots, that of a step is of the time between its last response and the next round.
+                let ends = |step: Step| told.iter().all(|input| !input.less_equal(&step));
+                let held_back = |step: Step| parts.is_on() && !ends_before(step, ends);
+                let Some(step) = driver.due().filter(|step| !held_back(*step)) else { break };
+                parts.closed(Some(step), &driver.state());
                 driver.policy(step);
             }
+            let open = frontiers[1..].iter().filter_map(|input| input.frontier().first().copied());
+            parts.closed(open.min(), &driver.state());
             driver.fail(|open, fault| errors.give(&open.errors, faults_batch(&[fault])));
         }
     });
-    Rounds { requests: request_stream, decisions: decision_stream, errors: error_stream }
+    let errors =
+        if unsaved { error_stream.concat(refuse(scope, unsaved_fault())) } else { error_stream };
+    Rounds { requests: request_stream, decisions: decision_stream, errors }
+}
+
+/// Whether what `ends` says is so of the step before `step`, if there is one.
+fn ends_before(step: Step, ends: impl Fn(Step) -> bool) -> bool {
+    step.0.checked_sub(1).is_none_or(|before| ends(Step(before)))
+}
+
+fn unsaved_fault() -> Fault {
+    Fault::new(
+        "schedule",
+        "the schedule has no state that a snapshot could hold: let it implement `save` and `restore`, or train without snapshots",
+    )
 }
 
 /// What the operator holds for a step whose round may open, or is open.
@@ -174,12 +207,6 @@ struct Open {
     requests: Capability<Step>,
     decisions: Capability<Step>,
     errors: Capability<Step>,
-}
-
-/// A prompt that is not yet admitted.
-struct Held {
-    row: Row,
-    launched: bool,
 }
 
 /// Translates between streams and the schedule.
@@ -194,7 +221,13 @@ struct Driver {
     closed: Option<Capability<Step>>,
     budget: Budget,
     stop: Stop,
-    prompts: BTreeMap<PromptId, Held>,
+    waiting: Waiting,
+    /// While no round can open for want of prompts.
+    lacks_prompts: Option<Awaiting>,
+    /// Those that the schedule was told of.
+    prompts: Stocked,
+    /// Those that it was not: in lockstep they wait for their turn.
+    arrived: BTreeMap<PromptId, (LastPrompt, Row)>,
     /// Steps whose policy is published, and not told.
     published: BTreeMap<Step, Open>,
     open: BTreeMap<Step, Open>,
@@ -202,6 +235,8 @@ struct Driver {
     finished: bool,
     stopping: bool,
     round: Option<(Step, Round)>,
+    /// The step whose round opened, until that is asked for.
+    opened: Option<Step>,
     decided: Vec<Decision>,
     /// Why the run cannot go on, until it is told.
     failure: Option<String>,
@@ -210,37 +245,59 @@ struct Driver {
 impl Driver {
     fn new(
         schedule: Box<dyn Schedule>,
+        mut prompts: Stocked,
         budget: Budget,
         stop: Stop,
         clock: Arc<dyn Clock>,
-        in_lockstep: bool,
     ) -> Self {
-        let sequencer = || Sequencer::new(schedule.wants_scores(), budget.granted());
         Self {
-            sequencer: in_lockstep.then(sequencer),
+            sequencer: None,
             schedule,
             clock,
             passed: None,
             closed: None,
             budget,
             stop,
-            prompts: BTreeMap::new(),
+            waiting: Waiting::default(),
+            lacks_prompts: None,
+            arrived: BTreeMap::new(),
             published: BTreeMap::new(),
             open: BTreeMap::new(),
             ended: false,
             finished: false,
             stopping: false,
             round: None,
-            decided: Vec::new(),
+            opened: None,
+            decided: std::mem::take(&mut prompts.decided),
+            prompts,
             failure: None,
         }
     }
 
+    /// Races in lockstep.
+    fn race(&mut self) {
+        // Of what the budget grants, a run that goes on has what the schedule was told of before.
+        let told = self.prompts.held.values().filter(|held| !held.launched).count();
+        let allowance = self.budget.granted().saturating_sub(told);
+        self.sequencer = Some(Sequencer::new(self.schedule.wants_scores(), allowance));
+    }
+
+    /// Tells the schedule, or in lockstep what says when it is to be told.
     fn tell(&mut self, event: Event) {
         match &mut self.sequencer {
             Some(sequencer) => sequencer.take(event),
-            None => self.schedule.on(self.now(), event),
+            None => self.tell_now(event),
         }
+    }
+
+    fn tell_now(&mut self, event: Event) {
+        if let Event::Prompt(offer) = &event
+            && let Some((last, row)) = self.arrived.remove(&offer.prompt)
+        {
+            self.prompts.last = Some(last);
+            self.prompts.held.insert(offer.prompt, Held { row, launched: false });
+        }
+        self.schedule.on(self.now(), event);
     }
 
     /// The time that the schedule goes by.
@@ -257,14 +314,17 @@ impl Driver {
         );
         for row in Row::all(batch) {
             let prompt = PromptId(ids.value(row.index));
+            let last =
+                LastPrompt { prompt, epoch: epochs.value(row.index), row: rows.value(row.index) };
+            // A reader that begins anew when a run is resumed gives again what the schedule has had.
+            if self.prompts.last.is_some_and(|last| prompt <= last.prompt) {
+                self.budget.release(1);
+                continue;
+            }
             let domain = row.text(column::DOMAIN).unwrap_or_default().into();
-            self.tell(Event::Prompt(Offer {
-                prompt,
-                epoch: epochs.value(row.index),
-                row: rows.value(row.index),
-                domain,
-            }));
-            self.prompts.insert(prompt, Held { row, launched: false });
+            self.arrived.insert(prompt, (last, row));
+            let LastPrompt { epoch, row, .. } = last;
+            self.tell(Event::Prompt(Offer { prompt, epoch, row, domain }));
         }
     }
 
@@ -275,6 +335,10 @@ impl Driver {
         }
     }
 
+    fn state(&self) -> State<'_> {
+        State { schedule: &*self.schedule, prompts: &self.prompts, decided: &self.decided }
+    }
+
     /// The first step whose policy can be told.
     fn due(&self) -> Option<Step> {
         let is_quiet = self.sequencer.as_ref().is_none_or(Sequencer::is_quiet);
@@ -283,11 +347,11 @@ impl Driver {
 
     fn policy(&mut self, step: Step) {
         let Some(open) = self.published.remove(&step) else { return };
-        self.stopping |= self.stop.is_requested();
+        self.stopping |= !self.finished && self.stop.forbids(step);
         // A policy that is not taken up goes no further round the feedback edge; when none is left under way, the graph ends.
         if !self.finished && !self.stopping {
             self.open.insert(step, open);
-            self.schedule.on(self.now(), Event::Policy { step });
+            self.tell_now(Event::Policy { step });
         }
     }
 
@@ -345,7 +409,7 @@ impl Driver {
         self.drain(&mut request, &mut decision);
         while let Some(Turn { tick, event, passes }) = self.next_turn() {
             self.passed = passes.then_some(tick).or(self.passed);
-            self.schedule.on(Nanos(tick.0), event);
+            self.tell_now(event);
             self.drain(&mut request, &mut decision);
         }
     }
@@ -368,7 +432,9 @@ impl Driver {
     ) {
         while let Some(next) = self.schedule.poll() {
             match &next {
-                Decision::Open { step, round, .. } => self.round = Some((*step, *round)),
+                Decision::Open { step, round, .. } => {
+                    (self.round, self.opened) = (Some((*step, *round)), Some(*step));
+                }
                 Decision::Finish => self.finished = true,
                 Decision::Fail { message } => self.failure = Some(message.clone()),
                 _ => {}
@@ -406,8 +472,8 @@ impl Driver {
             self.open.get(&step).expect("invariant: a round opens after the policy of its step");
         // The tick first: what is asked for with it is launched, or stopped, at it.
         let passed = self.passed.take().map(encode::advance);
-        let requests =
-            encode::requests(&decided, open.version, &|prompt| self.prompts[&prompt].row.clone());
+        let row_of = |prompt| self.prompts.held[&prompt].row.clone();
+        let requests = encode::requests(&decided, open.version, &row_of);
         for batch in passed.into_iter().chain(requests) {
             if let Some(sequencer) = &mut self.sequencer {
                 sequencer.sent(0, batch.num_rows() as u64);
@@ -415,7 +481,7 @@ impl Driver {
             request(&open.requests, batch);
         }
         decision(open, encode::decisions(&decided, round));
-        decided.iter().for_each(|decision| self.account(decision));
+        decided.iter().for_each(|decision| self.account(step, decision));
     }
 
     /// Tells rollouts of a tick while no round is open, as long as responses of the last one are under way.
@@ -431,18 +497,28 @@ impl Driver {
     }
 
     /// Lets the reader replace a prompt that is launched for the first time, and forgets one that will not be launched again.
-    fn account(&mut self, decision: &Decision) {
+    fn account(&mut self, step: Step, decision: &Decision) {
         match decision {
             Decision::Launch { prompt, .. } => {
-                let held =
-                    self.prompts.get_mut(prompt).expect("invariant: a launched prompt was offered");
+                self.waiting.begin((step, *prompt), "responses of its round");
+                let held = self
+                    .prompts
+                    .held
+                    .get_mut(prompt)
+                    .expect("invariant: a launched prompt was offered");
                 if !std::mem::replace(&mut held.launched, true) {
                     self.release(1);
                 }
             }
-            Decision::Admit { prompt, .. } => drop(self.prompts.remove(prompt)),
+            Decision::Admit { prompt, .. } => {
+                self.waiting.end((step, *prompt));
+                self.prompts.held.remove(prompt);
+            }
+            Decision::Defer { prompt, .. } => self.waiting.end((step, *prompt)),
             Decision::Reject { prompt, .. } => {
-                let unlaunched = self.prompts.remove(prompt).is_some_and(|held| !held.launched);
+                self.waiting.end((step, *prompt));
+                let unlaunched =
+                    self.prompts.held.remove(prompt).is_some_and(|held| !held.launched);
                 self.release(usize::from(unlaunched));
             }
             _ => {}
@@ -463,6 +539,7 @@ impl Driver {
         if let Some((step, _)) = self.round.take() {
             let open = self.open.remove(&step);
             self.closed = open.filter(|_| self.sequencer.is_some()).map(|open| open.requests);
+            self.waiting.end_before(step.next());
         }
     }
 
@@ -471,18 +548,29 @@ impl Driver {
         self.budget.close();
         self.open.clear();
         self.published.clear();
-        self.prompts.clear();
     }
 
     /// Widens the reader's budget when the schedule cannot open a round with all that the budget allowed: the domain that it lacks
     /// may be rare.
     fn feed(&mut self) {
+        let wants = !self.finished && self.schedule.wants_prompts();
+        let lacking = wants && !self.ended && self.round.is_none();
+        match self.open.keys().next().filter(|_| lacking) {
+            None => self.lacks_prompts = None,
+            Some(step) if self.lacks_prompts.is_none() => {
+                let what = || "prompts to open its round with";
+                self.lacks_prompts = Some(self.waiting.hold(*step, what));
+            }
+            Some(_) => {}
+        }
         let is_spent = match &self.sequencer {
             Some(sequencer) => sequencer.is_out_of_prompts(),
             None => self.budget.available() == 0,
         };
-        if !self.finished && is_spent && self.schedule.wants_prompts() {
-            self.release(self.prompts.len().max(1));
+        if wants && is_spent {
+            let more = self.prompts.held.len().max(1);
+            self.prompts.widened += more;
+            self.release(more);
         }
     }
 
