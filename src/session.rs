@@ -366,6 +366,7 @@ impl Session {
             begin,
             snapshots: self.snapshots.plan.clone(),
             staleness: raw.algorithm.staleness,
+            deterministic: raw.trainer.deterministic,
             rewards: Executor::Tokio(self.rewards.handle().clone()),
             time: Time::Wall(self.stages.clock.clone()),
             stop: stop.clone(),
@@ -547,7 +548,7 @@ pub(crate) fn engine_config(recipe: &Recipe) -> TorchEngineConfig {
         sampling: sampling(recipe),
         seed: rollout.seed.unwrap_or(recipe.raw.trainer.seed),
         replay: None,
-        deterministic: false,
+        deterministic: recipe.raw.trainer.deterministic,
     }
 }
 
