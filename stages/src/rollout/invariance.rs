@@ -143,3 +143,68 @@ impl<'a, N: Network> Trial<'a, N> {
         Err(Variance::Company { company: company.to_owned() })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tch::Device;
+
+    use super::*;
+    use crate::model::network::Attend;
+    use crate::model::{Decoder, ModelConfig};
+
+    /// A decoder on a machine of bad kernels: each logit is off by what its row's place, and the rows of its pass, make of it.
+    struct Machine {
+        decoder: Decoder,
+        error: fn(place: i64, rows: i64) -> f32,
+    }
+
+    impl Network for Machine {
+        fn config(&self) -> &ModelConfig {
+            self.decoder.config()
+        }
+
+        fn device(&self) -> Device {
+            Device::Cpu
+        }
+
+        fn forward(
+            &mut self,
+            ids: &Tensor,
+            positions: &Tensor,
+            attend: &mut Attend<'_>,
+        ) -> Result<Tensor, TchError> {
+            self.decoder.forward(ids, positions, attend)
+        }
+
+        fn logits(&mut self, hidden: &Tensor) -> Result<Tensor, TchError> {
+            let rows = hidden.size2()?.0;
+            let errors: Vec<f32> = (0..rows).map(|place| (self.error)(place, rows)).collect();
+            self.decoder.logits(hidden)?.f_add(&Tensor::f_from_slice(&errors)?.f_unsqueeze(1)?)
+        }
+    }
+
+    fn passes_where(error: fn(i64, i64) -> f32) -> Result<Passes, String> {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/models/llama_untied");
+        let decoder = Decoder::load(folder.as_ref(), Device::Cpu).unwrap();
+        passes(&mut Machine { decoder, error }).map_err(|variance| variance.to_string())
+    }
+
+    #[test]
+    fn kernels_that_round_alike_may_take_any_number_of_rows() {
+        tch::set_num_threads(1);
+        assert_eq!(passes_where(|_, _| 0.0), Ok(WAYS[0]));
+    }
+
+    #[test]
+    fn kernels_that_are_chosen_by_the_number_of_rows_get_one_number() {
+        tch::set_num_threads(1);
+        assert_eq!(passes_where(|_, rows| rows as f32), Ok(WAYS[1]));
+    }
+
+    #[test]
+    fn kernels_that_round_by_place_are_refused() {
+        tch::set_num_threads(1);
+        let refusal = passes_where(|place, _| if place == 7 { 1.0 } else { 0.0 }).unwrap_err();
+        assert!(refusal.contains("differently alone and beside others"), "{refusal}");
+    }
+}
