@@ -423,7 +423,7 @@ mod tests {
         check(
             &["reward.timeout=3"],
             expect![
-                "key `reward.timeout`: invalid type: integer `3`, expected struct LimitOptions"
+                "key `reward.timeout`: invalid type: integer `3`, expected a table of `mode`, `min_s`, `max_s`, `slack` and `audit_share`"
             ],
         );
     }

@@ -37,7 +37,8 @@ pub struct Reached {
 ///
 /// # Contract
 /// - An engine from which this was asked before its first request gives from [`poll`](super::RolloutEngine::poll) only what ended up to
-///   the tick that it was last [advanced](Self::advance) to, and what was aborted.
+///   the tick that it was last [advanced](Self::advance) to, and what was aborted. What [`reached`](Self::reached) has told of up to that
+///   tick it gives without another wake.
 /// - What is sampled for a response is the same to the bit, in whatever company and on whichever instance it is generated.
 /// - The waker is called when [`reached`](Self::reached) has something new.
 pub trait Lockstep {
@@ -47,6 +48,8 @@ pub trait Lockstep {
     /// Nothing that ended up to `tick` will be aborted any more, and what is requested from now on is launched at `tick`.
     fn advance(&mut self, tick: Tick);
 
-    /// Drops a response as it stood at `tick`, also if it has ended since: what is reported has the tokens of that tick.
+    /// Drops a response as it stood at `tick`, also if it has ended since: what is reported has the tokens of that tick. No tick is above the
+    /// floor that was last [reached](Self::reached). A response that has ended at the very tick is reported with all its tokens, and has
+    /// nothing to go on with.
     fn abort_at(&mut self, id: SampleId, tick: Tick);
 }

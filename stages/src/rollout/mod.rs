@@ -8,6 +8,8 @@ pub mod simulated;
 pub mod statistics;
 
 #[cfg(feature = "torch")]
+mod backlog;
+#[cfg(feature = "torch")]
 mod batch;
 #[cfg(feature = "torch")]
 mod counters;
@@ -20,6 +22,8 @@ pub mod guests;
 #[cfg(feature = "torch")]
 mod instance;
 #[cfg(feature = "torch")]
+pub mod invariance;
+#[cfg(feature = "torch")]
 mod iterations;
 #[cfg(feature = "torch")]
 mod kv_cache;
@@ -27,6 +31,10 @@ mod kv_cache;
 mod options;
 #[cfg(feature = "torch")]
 pub(crate) mod owner;
+#[cfg(feature = "torch")]
+pub(crate) mod passes;
+#[cfg(feature = "torch")]
+mod race;
 #[cfg(feature = "torch")]
 mod refusal;
 #[cfg(feature = "torch")]
