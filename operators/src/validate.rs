@@ -1,6 +1,6 @@
 //! Validation: how good a policy is on prompts that are never trained on.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -189,11 +189,19 @@ pub trait ValidateExt {
     fn validate(self, every: u64, validator: Rc<ValidatorThread>) -> Self;
 }
 
-struct Running {
+/// A policy on its way, with its validation if it has one.
+struct Passing {
     capabilities: [Capability<Step>; 3],
     policy: Policy,
-    reply: Reply<Result<Metrics, String>>,
-    _awaited: Awaiting,
+    validation: Option<(Reply<Result<Metrics, String>>, Awaiting)>,
+}
+
+impl Passing {
+    /// What its validation said, once it is there; nothing of a policy that has none.
+    fn outcome(&self) -> Option<Result<Metrics, String>> {
+        let said = self.validation.as_ref().map(|(reply, _)| reply.poll_outcome());
+        said.unwrap_or_else(|| Some(Ok(Metrics::new())))
+    }
 }
 
 impl ValidateExt for Updates<'_> {
@@ -221,41 +229,38 @@ fn gate<'scope>(
     let policy_stream = operator.spanned(policy_stream);
     let (wake, awaits) = (operator.waker(), operator.waiting());
     operator.build(move |_capabilities| {
-        let mut running: Vec<Running> = Vec::new();
-        let mut failed = Vec::new();
+        // In the order of steps: with a staleness, the next policy may be there before this one is validated.
+        let mut passing: VecDeque<Passing> = VecDeque::new();
+        let mut failed = false;
         move |_frontiers| {
             input.for_each(|capability, batch| {
                 let capabilities = [policies.index(), metrics.index(), errors.index()]
                     .map(|port| capability.retain(port));
                 let policy = policy_of(&batch, 0);
-                if every == 0 || !policy.version.0.is_multiple_of(every) {
-                    policies.give(&capabilities[0], batch);
-                } else {
-                    let asked = policy.clone();
+                let is_tried = every > 0 && policy.version.0.is_multiple_of(every);
+                let validation = is_tried.then(|| {
+                    let (asked, step) = (policy.clone(), *capability.time());
                     let reply = validator.call(wake.clone(), move |validate| validate(&asked));
-                    let step = *capability.time();
-                    let _awaited = awaits.hold(step, || "the validation of its policy");
-                    running.push(Running { capabilities, policy, reply, _awaited });
-                }
+                    (reply, awaits.hold(step, || "the validation of its policy"))
+                });
+                passing.push_back(Passing { capabilities, policy, validation });
             });
-            running.retain_mut(|one| {
-                let Some(outcome) = one.reply.poll_outcome() else { return true };
+            // One that failed stays for ever, and so does what is behind it: its step is not done.
+            while !failed && let Some(outcome) = passing.front().and_then(Passing::outcome) {
+                let Some(Passing { capabilities, policy, .. }) = passing.front() else { break };
                 match outcome {
                     Ok(measured) => {
-                        metrics.give(&one.capabilities[1], metrics_batch(&measured));
-                        policies.give(&one.capabilities[0], policy_batch(&one.policy));
+                        metrics.give(&capabilities[1], metrics_batch(&measured));
+                        policies.give(&capabilities[0], policy_batch(policy));
+                        passing.pop_front();
                     }
                     Err(message) => {
-                        errors.give(
-                            &one.capabilities[2],
-                            faults_batch(&[Fault::new("validate", message)]),
-                        );
-                        // Kept for ever: the policy has not passed.
-                        failed.push(one.capabilities.clone());
+                        let fault = Fault::new("validate", message);
+                        errors.give(&capabilities[2], faults_batch(&[fault]));
+                        failed = true;
                     }
                 }
-                false
-            });
+            }
         }
     });
     (policy_stream, metric_stream, error_stream)
