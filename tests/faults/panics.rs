@@ -112,6 +112,7 @@ fn engine() {
         sampling: Sampling::unrestricted(4),
         seed: 1,
         replay: None,
+        deterministic: false,
     };
     let mut engine = TorchEngine::start(
         config,
