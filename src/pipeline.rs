@@ -8,13 +8,15 @@ use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::bridge::{Emitter, Executor, produce, produce_inline};
 use rollpacker_dataflow::budget::Budget;
 use rollpacker_dataflow::clock::{Clock, VirtualClock};
+use rollpacker_dataflow::cluster::Seat;
 use rollpacker_dataflow::fault::{Fault, Faults, raise, warn};
 use rollpacker_dataflow::step::Step;
 use rollpacker_dataflow::timely::dataflow::Scope;
 use rollpacker_dataflow::timely::dataflow::operators::Concat;
-use rollpacker_dataflow::{feedback, runtime, schema};
+use rollpacker_dataflow::{feedback, route, runtime, schema};
 use rollpacker_operators::advantage::{Estimator, KlController};
 use rollpacker_operators::ledger::{Recorded, ledger};
+use rollpacker_operators::merge::merged;
 use rollpacker_operators::overlap::{Fetch, Scoring};
 use rollpacker_operators::placement::Place;
 use rollpacker_operators::policy::policy_batch;
@@ -25,8 +27,8 @@ use rollpacker_operators::schedule::operator::{Prompts, Stop};
 use rollpacker_operators::trainer::TrainerThread;
 use rollpacker_operators::validate::{ValidateExt, ValidatorThread};
 use rollpacker_operators::{
-    AdvantageExt, GradientExt, GroupExt, InferenceExt, RewardExt, RolloutExt, ScheduleExt,
-    UpdateExt,
+    AdvantageExt, GradientExt, GroupExt, InferenceExt, ReduceExt, RewardExt, RolloutExt,
+    ScheduleExt, UpdateExt,
 };
 use rollpacker_stages::reward::Router;
 use rollpacker_stages::rollout::{Policy, RolloutEngine};
@@ -120,6 +122,20 @@ impl Pipeline {
         }
     }
 
+    /// Runs the share of one worker of several, each of which has stages of its own and the same options; the first one's `observer` is told
+    /// of each step, as its schedule, prompts and validator are the ones that count.
+    ///
+    /// # Errors
+    /// The first fault of any stage of any worker, that a process was lost, or that the time is virtual: workers share the machine's.
+    pub fn run_at(self, seat: Seat, observer: impl Observer + 'static) -> Result<(), Fault> {
+        match self.time.clone() {
+            Time::Wall(_) => seat.run(None, |scope, faults| self.build(scope, faults, observer)),
+            Time::Virtual(_) => {
+                Err(Fault::new("pipeline", "virtual time is that of a single worker"))
+            }
+        }
+    }
+
     /// Lays out the graph of the RL step.
     pub fn build(self, scope: Scope<'_, Step>, faults: &Faults, observer: impl Observer + 'static) {
         let clock = self.time.clock();
@@ -155,6 +171,7 @@ impl Pipeline {
         }
         let gradients = grouped.advantage(self.advantage).gradient(self.trainer);
         let groups = gradients.accumulated.clone();
+        let gradients = gradients.reduce(clock.clone());
         let updates = match self.validator {
             Some((every, validator)) => gradients.update().validate(every, validator),
             None => gradients.update(),
@@ -162,8 +179,11 @@ impl Pipeline {
 
         let observer = Rc::new(RefCell::new(observer));
         let mut warned = observer.clone();
-        warn(updates.warnings, move |warning| warned.warning(&warning));
+        let warnings = route::first("warnings_to_first", updates.warnings, &schema::ERRORS);
+        warn(warnings, move |warning| warned.warning(&warning));
         raise(updates.errors, faults);
+        let responses = route::first("responses_to_first", responses, &schema::RESPONSES);
+        let groups = route::first("trained_to_first", groups, &schema::GROUPS);
         let recorded = Recorded {
             responses: responses.clone(),
             groups: groups.clone(),
@@ -171,6 +191,7 @@ impl Pipeline {
             warmup_steps: self.warmup_steps,
         };
         let metrics = updates.metrics.concat(ledger(recorded, self.max_response_length));
+        let metrics = merged(metrics);
         observe(Observed { responses, groups, decisions, metrics }, clock, observer);
         weights.connect(updates.policies);
     }

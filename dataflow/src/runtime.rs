@@ -19,7 +19,7 @@ use crate::watchdog::{self, Watchdog};
 /// # Errors
 /// The first fault that was raised; the graph is torn down, and what its operators own is dropped with it.
 pub fn run<R>(build: impl FnOnce(Scope<'_, Step>, &Faults) -> R) -> Result<R, Fault> {
-    run_with(None, build, |worker, _| {
+    run_with(alone(), None, build, |worker, _| {
         worker.step_or_park(None);
         true
     })
@@ -33,7 +33,7 @@ pub fn run_watched<R>(
     watchdog: Watchdog,
     build: impl FnOnce(Scope<'_, Step>, &Faults) -> R,
 ) -> Result<R, Fault> {
-    run_with(Some(watchdog), build, |worker, watchdog| {
+    run_with(alone(), Some(watchdog), build, |worker, watchdog| {
         worker.step_or_park(watchdog.map(Watchdog::patience));
         true
     })
@@ -50,7 +50,7 @@ pub fn run_virtual<R>(
     build: impl FnOnce(Scope<'_, Step>, &Faults) -> R,
 ) -> Result<R, Fault> {
     let mut stalled = false;
-    let result = run_with(None, build, |worker, _| {
+    let result = run_with(alone(), None, build, |worker, _| {
         worker.step();
         // A step without anything to do leaves nothing under way, in channels neither.
         let quiet = worker.activations().borrow().empty_for().is_none();
@@ -62,9 +62,15 @@ pub fn run_virtual<R>(
 
 const STALLED: &str = "nothing is left to wait for, and the graph has not ended";
 
+/// The worker of a graph that has one.
+fn alone() -> Allocator {
+    Allocator::Thread(Thread::default())
+}
+
 /// Runs a graph by `step` until it ends, a fault is raised, or `step` says that it cannot go on.
 #[allow(clippy::disallowed_methods, reason = "timely takes its own start time, for its logs only")]
-fn run_with<R>(
+pub(crate) fn run_with<R>(
+    allocator: Allocator,
     mut watchdog: Option<Watchdog>,
     build: impl FnOnce(Scope<'_, Step>, &Faults) -> R,
     mut step: impl FnMut(&mut Worker, Option<&Watchdog>) -> bool,
@@ -72,7 +78,6 @@ fn run_with<R>(
     telemetry::reset();
     watchdog::reset();
     let faults = Faults::default();
-    let allocator = Allocator::Thread(Thread::default());
     let mut worker =
         Worker::new(WorkerConfig::default(), allocator, Some(std::time::Instant::now()));
     let result = worker.dataflow(|scope| build(scope, &faults));

@@ -25,6 +25,8 @@ thread_local! {
     static OPERATORS: RefCell<Vec<Rc<Watched>>> = const { RefCell::new(Vec::new()) };
     /// Rows and frontiers that have moved on this worker.
     static MOVED: Cell<u64> = const { Cell::new(0) };
+    /// The latest step of which rows have moved on this worker.
+    static REACHED: Cell<Step> = const { Cell::new(Step(0)) };
 }
 
 /// Counts something that moved.
@@ -32,9 +34,31 @@ pub(crate) fn moved() {
     MOVED.set(MOVED.get().wrapping_add(1));
 }
 
+/// Counts rows of a step that moved.
+pub(crate) fn moved_at(step: Step) {
+    moved();
+    if step != Step::END {
+        REACHED.set(REACHED.get().max(step));
+    }
+}
+
+/// How far this worker has come.
+pub(crate) struct Progress {
+    /// Rows and frontiers that have moved, in a count that wraps around.
+    pub(crate) moved: u64,
+    /// The latest step of which rows have moved.
+    pub(crate) step: Step,
+}
+
+/// How far this worker has come.
+pub(crate) fn progress() -> Progress {
+    Progress { moved: MOVED.get(), step: REACHED.get() }
+}
+
 /// Forgets the operators of dataflows that this thread ran before.
 pub(crate) fn reset() {
     OPERATORS.with_borrow_mut(Vec::clear);
+    REACHED.set(Step(0));
 }
 
 /// What the watchdog knows of one operator on one worker.
@@ -212,6 +236,13 @@ impl fmt::Display for Stall {
 /// What several workers of a process have moved. A worker with nothing to do is not stuck while others work.
 #[derive(Clone, Debug, Default)]
 pub struct Pulse(Arc<AtomicU64>);
+
+impl Pulse {
+    /// Something has moved in another process.
+    pub(crate) fn beat(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
 
 /// Watches the graph of this thread.
 pub struct Watchdog {

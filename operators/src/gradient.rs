@@ -14,6 +14,7 @@ use rollpacker_dataflow::timely::dataflow::operators::generic::operator::empty;
 
 use crate::group::Groups;
 use crate::overlap::Fetch;
+use crate::rollout::Generating;
 use crate::trainer::TrainerThread;
 use crate::waiting::{Held, Waiting};
 
@@ -21,7 +22,7 @@ use crate::waiting::{Held, Waiting};
 pub struct Gradients<'scope> {
     /// Batches of [`schema::GROUPS`], once their gradient is accumulated.
     pub accumulated: BatchStream<'scope>,
-    /// Batches of [`schema::DECISIONS`].
+    /// Batches of [`schema::DECISIONS`]: those that concern this worker.
     pub decisions: BatchStream<'scope>,
     /// Batches of [`schema::METRICS`] so far.
     pub metrics: BatchStream<'scope>,
@@ -30,6 +31,7 @@ pub struct Gradients<'scope> {
     /// Batches of [`schema::ERRORS`] that end nothing, so far.
     pub warnings: BatchStream<'scope>,
     pub(crate) trainer: Rc<TrainerThread>,
+    pub(crate) generating: Generating,
 }
 
 /// Accumulates gradients.
@@ -50,6 +52,7 @@ impl<'scope> GradientExt<'scope> for Groups<'scope> {
             errors: self.errors.concat(errors),
             warnings: self.warnings,
             trainer,
+            generating: self.generating,
         }
     }
 }

@@ -16,6 +16,7 @@ use crate::advantage::KlController;
 use crate::group_reward::score_groups;
 use crate::overlap::Fetch;
 use crate::reward::{Scored, Tallies};
+use crate::rollout::Generating;
 use crate::rows::{Row, gather};
 use crate::schedule::encode::ADMIT;
 
@@ -23,7 +24,7 @@ use crate::schedule::encode::ADMIT;
 pub struct Groups<'scope> {
     /// Batches of [`schema::SCORED`] or, once inferred, of [`schema::INFERRED`], each a whole number of groups: the rows of a prompt are neighbours, in the order of samples.
     pub groups: BatchStream<'scope>,
-    /// Batches of [`schema::DECISIONS`].
+    /// Batches of [`schema::DECISIONS`]: those that concern this worker.
     pub decisions: BatchStream<'scope>,
     /// Batches of [`schema::PLACEMENTS`], if a policy places.
     pub placements: Option<BatchStream<'scope>>,
@@ -37,6 +38,7 @@ pub struct Groups<'scope> {
     /// Whether batches are those of [`schema::INFERRED`].
     pub(crate) inferred: bool,
     pub(crate) reward_kl: Option<KlController>,
+    pub(crate) generating: Generating,
 }
 
 impl Groups<'_> {
@@ -66,7 +68,17 @@ pub trait GroupExt<'scope> {
 
 impl<'scope> GroupExt<'scope> for Scored<'scope> {
     fn group(self) -> Groups<'scope> {
-        let Self { samples, decisions, placements, metrics, errors, warnings, scoring, .. } = self;
+        let Self {
+            samples,
+            decisions,
+            placements,
+            metrics,
+            errors,
+            warnings,
+            scoring,
+            generating,
+            ..
+        } = self;
         let groups = group(samples, decisions.clone(), scoring.tallies.clone());
         let (groups, errors, warnings) = if scoring.router.scores_groups() {
             let scored = score_groups(groups, &scoring);
@@ -86,6 +98,7 @@ impl<'scope> GroupExt<'scope> for Scored<'scope> {
             fetch,
             inferred: false,
             reward_kl: None,
+            generating,
         }
     }
 }

@@ -11,7 +11,7 @@ use rollpacker_dataflow::clock::{Clock, Nanos, VirtualClock};
 use rollpacker_dataflow::schema::column;
 use rollpacker_dataflow::step::Step;
 use rollpacker_stages::rollout::Policy;
-use rollpacker_stages::train::{Inferred, Metrics, Sequence, TrainError, Trainer};
+use rollpacker_stages::train::{Inferred, Metrics, Partial, Sequence, TrainError, Trainer};
 
 /// Whoever owns a trainer: a thread, or nobody, in virtual time. Gradient and update share it: what they ask is done in order.
 pub struct TrainerThread {
@@ -124,6 +124,29 @@ impl TrainerThread {
     ) -> Reply<Result<(), String>> {
         self.owner.call(wake, move |timed| {
             timed.accumulate(step, &groups).map_err(|error| error.to_string())
+        })
+    }
+
+    /// Takes out what was accumulated of `step` since it was last asked.
+    pub(crate) fn take_partial(
+        &self,
+        step: Step,
+        wake: impl Fn() + Send + Sync + 'static,
+    ) -> Reply<Result<Partial, String>> {
+        self.owner.call(wake, move |timed| {
+            timed.trainer.take_partial(step).map_err(|error| error.to_string())
+        })
+    }
+
+    /// Puts in what the replicas of all workers have accumulated of `step`.
+    pub(crate) fn put_sum(
+        &self,
+        step: Step,
+        sum: Partial,
+        wake: impl Fn() + Send + Sync + 'static,
+    ) -> Reply<Result<(), String>> {
+        self.owner.call(wake, move |timed| {
+            timed.trainer.put_sum(step, sum).map_err(|error| error.to_string())
         })
     }
 

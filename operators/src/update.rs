@@ -56,6 +56,7 @@ impl<'scope> UpdateExt<'scope> for Gradients<'scope> {
             errors: earlier,
             warnings,
             trainer,
+            ..
         } = self;
         let mut operator = Operator::new("update", accumulated.scope());
         let mut accumulated = operator.input(accumulated, Pipeline, &schema::GROUPS);

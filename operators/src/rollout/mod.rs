@@ -1,5 +1,6 @@
 //! The rollout: drives an engine with what the schedule asks for, and streams responses as they end.
 
+mod generating;
 mod kept;
 
 use std::collections::BTreeMap;
@@ -11,6 +12,7 @@ use rollpacker_dataflow::batch::{Batch, BatchStream};
 use rollpacker_dataflow::clock::{Clock, Nanos};
 use rollpacker_dataflow::fault::{Fault, faults_batch};
 use rollpacker_dataflow::operator::Operator;
+use rollpacker_dataflow::route;
 use rollpacker_dataflow::schema::{self, column};
 use rollpacker_dataflow::step::{PolicyVersion, PromptId, SampleId, Step, Steps};
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
@@ -22,10 +24,12 @@ use rollpacker_stages::rollout::{
 };
 use rollpacker_stages::train::Metrics;
 
+pub(crate) use self::generating::Generating;
 pub use self::kept::is_given_again;
 
 use self::kept::{Ended, Kept, Launch};
 use crate::columns::lists;
+use crate::exchange;
 use crate::overlap::Scoring;
 use crate::placement;
 use crate::policy::{metrics_batch, policy_of};
@@ -41,8 +45,10 @@ pub(crate) const LOAD: &str = "rollout/load_s";
 pub struct Rollouts<'scope> {
     /// Batches of [`schema::RESPONSES`], as responses end; aborted ones too.
     pub responses: BatchStream<'scope>,
-    /// Batches of [`schema::DECISIONS`].
+    /// Batches of [`schema::DECISIONS`]: all of them, on the first worker.
     pub decisions: BatchStream<'scope>,
+    /// Those of them that concern this worker.
+    pub(crate) own_decisions: BatchStream<'scope>,
     /// Batches of [`schema::PLACEMENTS`], if a policy places.
     pub placements: Option<BatchStream<'scope>>,
     /// Batches of [`schema::METRICS`]: `rollout/load_s` of each step, where the engine tells when it has the weights.
@@ -52,6 +58,7 @@ pub struct Rollouts<'scope> {
     /// Where the schedule hears of scores.
     pub(crate) scores: Handle<'scope, Step, Batch>,
     pub(crate) scoring: Scoring,
+    pub(crate) generating: Generating,
     /// Whether the schedule decides by scores.
     pub(crate) wants_scores: bool,
     pub(crate) cancels: bool,
@@ -101,18 +108,32 @@ impl<'scope> RolloutExt<'scope> for Scheduled<'scope> {
         // are no cycles of times.
         let (loop_end, heard) = scope.feedback(Steps(0));
         let (scores, scored) = scope.feedback(Steps(0));
+        // One schedule, on the first worker, decides for all: it hears of everything, and what it wants goes where the prompts are.
+        let published = route::first("policies_to_first", policies.clone(), &schema::POLICIES);
+        let (heard, scored) = (exchange::ends(heard), exchange::scores(scored));
         let Rounds { requests, decisions, errors: failed } =
-            schedule(scheduled, policies.clone(), heard.clone(), scored, clock.clone());
+            schedule(scheduled, published.clone(), heard.clone(), scored, clock.clone());
         let rounds = placement::operator::Observed {
-            policies: policies.clone(),
+            policies: published,
             requests: requests.clone(),
             responses: heard,
             decisions: decisions.clone(),
         };
         let time = clock.clone();
         let placements = placement.map(|policy| placement::operator::place(policy, rounds, time));
+        let placements =
+            placements.map(|placed| route::all("placements_to_all", placed, &schema::PLACEMENTS));
+        let requests =
+            route::spread("requests_to_workers", requests, &schema::REQUESTS, column::WORKER);
+        let own_decisions = route::shared(
+            "decisions_to_workers",
+            decisions.clone(),
+            &schema::DECISIONS,
+            column::WORKER,
+        );
         let placed = placements.clone().unwrap_or_else(|| empty(scope));
-        let driver = Driver::new(Box::new(engine), pauses, clock);
+        let generating = Generating::default();
+        let driver = Driver::new(Box::new(engine), pauses, clock, generating.clone());
         let Generated { responses, metrics, errors } =
             generate(requests, policies.clone(), placed, driver);
         responses.clone().connect_loop(loop_end);
@@ -120,6 +141,8 @@ impl<'scope> RolloutExt<'scope> for Scheduled<'scope> {
         Rollouts {
             responses,
             decisions,
+            own_decisions,
+            generating,
             placements,
             metrics,
             errors,
@@ -159,12 +182,16 @@ fn generate<'scope>(
             // Policies and placements first: a request of a step comes after those of the step.
             policies.for_each(|capability, batch| driver.policy(*capability.time(), &batch));
             placements.for_each(|_, batch| driver.place(&batch));
+            driver.request_held();
             requests.for_each(|capability, batch| {
                 let outputs = || {
                     [responses.index(), errors.index(), metrics.index()]
                         .map(|output| capability.retain(output))
                 };
-                driver.request(*capability.time(), outputs, &batch);
+                match *capability.time() {
+                    step if driver.published(step) => driver.request(step, outputs, &batch),
+                    step => driver.held.push((step, outputs(), batch)),
+                }
             });
             driver.listen();
             // Before the responses: with the last of them the step ends.
@@ -199,6 +226,11 @@ struct Driver {
     steps: BTreeMap<Step, UnderWay>,
     /// Policies of steps that have asked for nothing yet.
     policies: BTreeMap<Step, Policy>,
+    /// The last step whose policy is there.
+    published: Option<Step>,
+    /// Requests that came from another worker before this one's own policy of the step.
+    held: Vec<(Step, [Capability<Step>; 3], Batch)>,
+    generating: Generating,
     kept: Kept,
     /// What ended and is not passed on yet.
     ended: BTreeMap<Step, Vec<Ended>>,
@@ -208,8 +240,16 @@ struct Driver {
 }
 
 impl Driver {
-    fn new(engine: Box<dyn RolloutEngine>, pauses: bool, clock: Arc<dyn Clock>) -> Self {
+    fn new(
+        engine: Box<dyn RolloutEngine>,
+        pauses: bool,
+        clock: Arc<dyn Clock>,
+        generating: Generating,
+    ) -> Self {
         Self {
+            published: None,
+            held: Vec::new(),
+            generating,
             engine,
             clock,
             steps: BTreeMap::new(),
@@ -224,6 +264,22 @@ impl Driver {
     /// Keeps the policy of a step for the step's first request: with staleness, an earlier round may still be sampling with its own.
     fn policy(&mut self, step: Step, batch: &Batch) {
         self.policies.insert(step, policy_of(batch, 0));
+        self.published = self.published.max(Some(step));
+    }
+
+    fn published(&self, step: Step) -> bool {
+        self.published >= Some(step)
+    }
+
+    /// Asks for what waited for its policy.
+    fn request_held(&mut self) {
+        let (due, held) = std::mem::take(&mut self.held)
+            .into_iter()
+            .partition(|(step, ..)| self.published(*step));
+        self.held = held;
+        for (step, capabilities, batch) in due {
+            self.request(step, || capabilities, &batch);
+        }
     }
 
     fn place(&mut self, batch: &Batch) {
@@ -250,6 +306,8 @@ impl Driver {
             self.engine.load(&policy);
             (policy.version, asked)
         });
+        // Rounds go in the order of steps: an earlier one asked another worker alone.
+        self.policies = self.policies.split_off(&step);
         let actions = batch.values::<UInt8Type>(column::ACTION);
         let firsts = batch.values::<UInt32Type>(column::SAMPLE);
         let counts = batch.values::<UInt32Type>(column::SAMPLES);
@@ -265,6 +323,7 @@ impl Driver {
                 firsts.value(row.index)..firsts.value(row.index) + counts.value(row.index);
             if actions.value(row.index) == LAUNCH {
                 under_way.owed += samples.len();
+                self.generating.begin(samples.len());
                 let prompt_ids: Arc<[i32]> =
                     batch.lists::<Int32Type>(column::PROMPT_IDS).get(row.index).into();
                 let version = PolicyVersion(
@@ -343,6 +402,7 @@ impl Driver {
                 .expect("invariant: an engine reports what it was asked for");
             respond(&under_way.capabilities[0], response_batch(&completions, &under_way.prompts));
             under_way.owed -= completions.len();
+            self.generating.end(completions.len());
             self.settle(step);
         }
     }

@@ -22,38 +22,44 @@ pub(crate) const PAUSE: u8 = 2;
 /// Responses of one prompt that are asked for, or aborted.
 #[derive(Clone, Copy)]
 struct Request {
+    /// Which worker has the prompt.
+    worker: u32,
     action: u8,
     prompt: PromptId,
     first: u32,
     samples: u32,
 }
 
-/// Launches and aborts in their order; one batch for each run of one kind.
+/// Launches and aborts in their order, with the worker of each decision; one batch for each run of one kind.
 pub(super) fn requests(
     decided: &[Decision],
+    workers: &[Option<u32>],
     version: PolicyVersion,
     row_of: &impl Fn(PromptId) -> Row,
 ) -> Vec<Batch> {
-    let requests: Vec<Request> = decided.iter().filter_map(request).collect();
+    let decided = decided.iter().zip(workers);
+    let requests: Vec<Request> =
+        decided.filter_map(|(decision, worker)| request(decision, worker.unwrap_or(0))).collect();
     requests
         .chunk_by(|one, next| one.action == next.action)
         .map(|run| request_batch(run, version, row_of))
         .collect()
 }
 
-fn request(decision: &Decision) -> Option<Request> {
+fn request(decision: &Decision, worker: u32) -> Option<Request> {
     match decision {
         Decision::Launch { prompt, samples, .. } => Some(Request {
+            worker,
             action: LAUNCH,
             prompt: *prompt,
             first: samples.start,
             samples: samples.end - samples.start,
         }),
         Decision::Abort { id, .. } => {
-            Some(Request { action: ABORT, prompt: id.prompt, first: id.sample, samples: 1 })
+            Some(Request { worker, action: ABORT, prompt: id.prompt, first: id.sample, samples: 1 })
         }
         Decision::Pause { id, .. } => {
-            Some(Request { action: PAUSE, prompt: id.prompt, first: id.sample, samples: 1 })
+            Some(Request { worker, action: PAUSE, prompt: id.prompt, first: id.sample, samples: 1 })
         }
         _ => None,
     }
@@ -89,12 +95,15 @@ fn request_batch(
         columns.extend((0..4).map(|_| new_null_array(&DataType::Utf8, run.len())));
         columns.push(new_null_array(&DataType::UInt64, run.len()));
     }
+    columns.push(Arc::new(UInt32Array::from_iter_values(run.iter().map(|request| request.worker))));
     Batch::from_columns(&schema::REQUESTS, columns)
 }
 
-/// Every decision but launches and aborts, one row each.
-pub(crate) fn decisions(decided: &[Decision], round: Round) -> Batch {
-    let rows: Vec<Entry<'_>> = decided.iter().filter_map(row).collect();
+/// Every decision but launches and aborts, one row each, with the worker of each; none: it is for all.
+pub(crate) fn decisions(decided: &[Decision], workers: &[Option<u32>], round: Round) -> Batch {
+    let all = decided.iter().zip(workers);
+    let rows = all.filter_map(|(decision, worker)| Some((row(decision)?, *worker)));
+    let (rows, workers): (Vec<Entry<'_>>, Vec<Option<u32>>) = rows.unzip();
     Batch::from_columns(
         &schema::DECISIONS,
         vec![
@@ -108,6 +117,7 @@ pub(crate) fn decisions(decided: &[Decision], round: Round) -> Batch {
             Arc::new(StringArray::from_iter_values(rows.iter().map(|_| round.as_str()))),
             Arc::new(UInt64Array::from_iter_values(rows.iter().map(|row| row.queue.length as u64))),
             Arc::new(UInt64Array::from_iter_values(rows.iter().map(|row| row.queue.age))),
+            Arc::new(UInt32Array::from(workers)),
         ],
     )
 }

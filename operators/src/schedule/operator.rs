@@ -11,15 +11,17 @@ use rollpacker_dataflow::clock::Clock;
 use rollpacker_dataflow::fault::{Fault, faults_batch};
 use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::schema::{self, column};
-use rollpacker_dataflow::step::{PolicyVersion, PromptId, SampleId, Step};
+use rollpacker_dataflow::step::{PromptId, SampleId, Step};
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::Capability;
-use rollpacker_stages::rollout::FinishReason;
+use rollpacker_stages::rollout::{FinishReason, Policy};
 
 use crate::placement::Place;
+use crate::policy::policy_of;
 
 use super::{Decision, Event, Offer, Round, Schedule, encode};
 use crate::rows::Row;
+use crate::spread::Spread;
 
 /// Prompts on a stream, with the back-pressure of whoever reads them.
 pub struct Prompts<'scope> {
@@ -92,7 +94,7 @@ pub(crate) struct Rounds<'scope> {
     pub(crate) errors: BatchStream<'scope>,
 }
 
-/// Installs the operator. `responses` and `scores` are what rollout and reward of the same step report: the inner loop. No output follows
+/// Installs the operator, which acts on the first worker; its inputs are what all workers tell the first. `responses` and `scores` are what rollout and reward of the same step report: the inner loop. No output follows
 /// from them in the sense of progress tracking: what a schedule does upon them it does at the step of a round that it holds open.
 pub(crate) fn schedule<'scope>(
     scheduled: Scheduled<'scope>,
@@ -102,6 +104,7 @@ pub(crate) fn schedule<'scope>(
     clock: Arc<dyn Clock>,
 ) -> Rounds<'scope> {
     let Scheduled { prompts: Prompts { rows, budget, .. }, schedule, stop, .. } = scheduled;
+    let (acts, workers) = (rows.scope().index() == 0, rows.scope().peers());
     let mut operator = Operator::new("schedule", rows.scope());
     let mut rows = operator.input(rows, Pipeline, &schema::PROMPTS);
     let mut policies = operator.input(policies, Pipeline, &schema::POLICIES);
@@ -112,22 +115,23 @@ pub(crate) fn schedule<'scope>(
     let (mut errors, error_stream) = operator.output(&schema::ERRORS, &[1]);
     let decision_stream = operator.spanned(decision_stream);
     operator.build(move |_capabilities| {
-        let mut driver = Driver::new(schedule, budget, stop, clock);
+        let mut driver = Driver::new(schedule, budget, stop, clock, workers);
         move |frontiers| {
+            if !acts {
+                return;
+            }
             rows.for_each(|_, batch| driver.offer(&batch));
             if frontiers[0].is_empty() {
                 driver.end_of_prompts();
             }
             policies.for_each(|capability, batch| {
                 let capabilities = Open {
-                    version: PolicyVersion(
-                        batch.values::<UInt64Type>(column::POLICY_VERSION).value(0),
-                    ),
+                    policy: policy_of(&batch, 0),
                     requests: capability.retain(requests.index()),
                     decisions: capability.retain(decisions.index()),
                     errors: capability.retain(errors.index()),
                 };
-                driver.policy(*capability.time(), capabilities);
+                driver.published(*capability.time(), capabilities);
             });
             responses.for_each(|capability, batch| driver.responses(*capability.time(), &batch));
             scores.for_each(|capability, batch| driver.scores(*capability.time(), &batch));
@@ -142,8 +146,9 @@ pub(crate) fn schedule<'scope>(
 }
 
 /// What the operator holds for a step whose round may open, or is open.
+#[derive(Clone)]
 struct Open {
-    version: PolicyVersion,
+    policy: Policy,
     requests: Capability<Step>,
     decisions: Capability<Step>,
     errors: Capability<Step>,
@@ -170,11 +175,27 @@ struct Driver {
     decided: Vec<Decision>,
     /// Why the run cannot go on, until it is told.
     failure: Option<String>,
+    spread: Spread,
+    /// Steps whose policy some workers have, and how many.
+    publishing: BTreeMap<Step, (Open, usize)>,
+    workers: usize,
+    /// A step whose policy is not the same on all workers, and how they differ, until it is told.
+    diverged: Option<(Open, String)>,
 }
 
 impl Driver {
-    fn new(schedule: Box<dyn Schedule>, budget: Budget, stop: Stop, clock: Arc<dyn Clock>) -> Self {
+    fn new(
+        schedule: Box<dyn Schedule>,
+        budget: Budget,
+        stop: Stop,
+        clock: Arc<dyn Clock>,
+        workers: usize,
+    ) -> Self {
         Self {
+            spread: Spread::over(workers),
+            publishing: BTreeMap::new(),
+            workers,
+            diverged: None,
             schedule,
             clock,
             budget,
@@ -220,6 +241,24 @@ impl Driver {
         }
     }
 
+    /// A worker has the policy of a step; once all have it, the step may begin.
+    fn published(&mut self, step: Step, open: Open) {
+        let (first, count) = self.publishing.entry(step).or_insert_with(|| (open.clone(), 0));
+        *count += 1;
+        if first.policy.digest != open.policy.digest {
+            let [one, other] = [&*first, &open].map(|open| open.policy.digest);
+            let message = format!(
+                "the replicas of the trainer have different weights at policy {}: digests {one:016x} and {other:016x}",
+                open.policy.version
+            );
+            self.diverged = Some((open, message));
+        } else if *count == self.workers
+            && let Some((open, _)) = self.publishing.remove(&step)
+        {
+            self.policy(step, open);
+        }
+    }
+
     fn policy(&mut self, step: Step, open: Open) {
         self.stopping |= self.stop.is_requested();
         // A policy that is not taken up goes no further round the feedback edge; when none is left under way, the graph ends.
@@ -235,6 +274,7 @@ impl Driver {
         let tokens = batch.values::<UInt32Type>(column::RESPONSE_LENGTH);
         let reasons = batch.text(column::FINISH_REASON);
         for row in 0..batch.num_rows() {
+            self.spread.ended(PromptId(prompts.value(row)));
             self.tell(Event::Response {
                 id: SampleId {
                     step,
@@ -302,12 +342,13 @@ impl Driver {
         let decided = std::mem::take(&mut self.decided);
         let open =
             self.open.get(&step).expect("invariant: a round opens after the policy of its step");
-        for batch in
-            encode::requests(&decided, open.version, &|prompt| self.prompts[&prompt].row.clone())
-        {
+        let row_of = |prompt: PromptId| self.prompts[&prompt].row.clone();
+        let place = |decision| self.spread.place(decision, |prompt| row_of(prompt).prompt_length());
+        let workers: Vec<Option<u32>> = decided.iter().map(place).collect();
+        for batch in encode::requests(&decided, &workers, open.policy.version, &row_of) {
             request(open, batch);
         }
-        decision(open, encode::decisions(&decided, round));
+        decision(open, encode::decisions(&decided, &workers, round));
         decided.iter().for_each(|decision| self.account(decision));
     }
 
@@ -331,7 +372,12 @@ impl Driver {
     }
 
     /// Tells the failure of a schedule at the step whose round it gave up. The round stays open: no frontier may say that its step is done.
-    fn fail(&mut self, tell: impl FnOnce(&Open, Fault)) {
+    fn fail(&mut self, mut tell: impl FnMut(&Open, Fault)) {
+        if let Some((open, message)) = &mut self.diverged
+            && !message.is_empty()
+        {
+            tell(open, Fault::new("schedule", std::mem::take(message)));
+        }
         let Some(message) = self.failure.take() else { return };
         let open = self.round.and_then(|(step, _)| self.open.get(&step));
         tell(
