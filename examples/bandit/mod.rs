@@ -112,7 +112,7 @@ impl Learner {
 }
 
 impl Trainer for Learner {
-    fn publish_initial(&mut self) -> Result<Policy, TrainError> {
+    fn publish(&mut self, _version: PolicyVersion) -> Result<Policy, TrainError> {
         Ok(self.policy())
     }
 

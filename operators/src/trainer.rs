@@ -1,15 +1,15 @@
 //! A trainer on a thread of its own.
 
 use std::cell::{Cell, RefCell};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use arrow::datatypes::{Float32Type, Int32Type, UInt32Type};
+use arrow::datatypes::{Float32Type, Int32Type, UInt32Type, UInt64Type};
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::bridge::{Owner, OwnerThread, Reply};
 use rollpacker_dataflow::clock::{Clock, Nanos, VirtualClock};
 use rollpacker_dataflow::schema::column;
-use rollpacker_dataflow::step::Step;
+use rollpacker_dataflow::step::{PolicyVersion, PromptId, Step};
 use rollpacker_stages::rollout::Policy;
 use rollpacker_stages::train::{Inferred, Metrics, Partial, Sequence, TrainError, Trainer};
 
@@ -82,12 +82,20 @@ impl TrainerThread {
         drop(self.owner.call(|| {}, move |timed| timed.trainer.place(devices)));
     }
 
-    /// Publishes the weights that training starts from; waits.
+    /// Publishes the weights that training starts from, as version 0; waits.
     ///
     /// # Errors
     /// What the trainer says, or that its thread panicked.
     pub fn publish_initial(&self) -> Result<Policy, String> {
-        self.ask(Timed::publish_initial)
+        self.publish(PolicyVersion(0))
+    }
+
+    /// Publishes the weights as they stand; waits.
+    ///
+    /// # Errors
+    /// What the trainer says, or that its thread panicked.
+    pub fn publish(&self, version: PolicyVersion) -> Result<Policy, String> {
+        self.ask(move |timed| timed.publish(version))
     }
 
     /// The policy that was published last, or publishes the first; waits.
@@ -95,7 +103,33 @@ impl TrainerThread {
     /// # Errors
     /// What the trainer says, or that its thread panicked.
     pub fn policy(&self) -> Result<Policy, String> {
-        self.ask(|timed| timed.published.clone().map_or_else(|| timed.publish_initial(), Ok))
+        self.ask(|timed| {
+            timed.published.clone().map_or_else(|| timed.publish(PolicyVersion(0)), Ok)
+        })
+    }
+
+    /// Writes the trainer's [state](Trainer::save_state) as of the updates that were asked for until now.
+    pub fn save_state(
+        &self,
+        file: PathBuf,
+        wake: impl Fn() + Send + Sync + 'static,
+    ) -> Reply<Result<(), String>> {
+        self.owner.call(wake, move |timed| {
+            timed.trainer.save_state(&file).map_err(|error| error.to_string())
+        })
+    }
+
+    /// Goes on from a [state](Trainer::load_state), before the first step; waits. The step whose update comes next is that of the newest
+    /// policy.
+    ///
+    /// # Errors
+    /// What the trainer says, or that its thread panicked.
+    pub fn load_state(&self, file: PathBuf) -> Result<Vec<Policy>, String> {
+        let policies = self.ask(move |timed| timed.load_state(&file))?;
+        if let Some(policy) = policies.last() {
+            self.next.set(Step(policy.version.0));
+        }
+        Ok(policies)
     }
 
     /// Writes the weights as a Hugging Face folder; waits.
@@ -163,6 +197,28 @@ impl TrainerThread {
         reply
     }
 
+    /// Takes out what was accumulated of `step` since it was last taken.
+    pub fn take_partial(
+        &self,
+        step: Step,
+        wake: impl Fn() + Send + Sync + 'static,
+    ) -> Reply<Result<Partial, String>> {
+        self.owner
+            .call(wake, move |timed| timed.take_partial(step).map_err(|error| error.to_string()))
+    }
+
+    /// Puts in the sum over replicas of what was taken out of each, ahead of the update.
+    pub fn put_sum(
+        &self,
+        step: Step,
+        sum: Partial,
+        wake: impl Fn() + Send + Sync + 'static,
+    ) -> Reply<Result<(), String>> {
+        self.owner.call(wake, move |timed| {
+            timed.trainer.put_sum(step, sum).map_err(|error| error.to_string())
+        })
+    }
+
     fn ask<R: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Timed) -> Result<R, TrainError> + Send + 'static,
@@ -187,10 +243,18 @@ impl Timed {
         }
     }
 
-    fn publish_initial(&mut self) -> Result<Policy, TrainError> {
-        let policy = self.trainer.publish_initial()?;
+    fn publish(&mut self, version: PolicyVersion) -> Result<Policy, TrainError> {
+        let policy = self.trainer.publish(version)?;
         self.published = Some(policy.clone());
         Ok(policy)
+    }
+
+    fn load_state(&mut self, file: &Path) -> Result<Vec<Policy>, TrainError> {
+        let policies = self.trainer.load_state(file)?;
+        self.published = policies.last().cloned();
+        // Version 0 is what step 0 begins with.
+        self.next = Step(self.published.as_ref().map_or(0, |policy| policy.version.0));
+        Ok(policies)
     }
 
     /// Trains on the groups of the next update that came before the last one.
@@ -224,6 +288,15 @@ impl Timed {
         self.trainer.accumulate(step, &sequences(groups))?;
         self.accumulating.0 += self.clock.now().since(begun).0;
         Ok(())
+    }
+
+    /// What was trained on of `step`; nothing yet if it comes after the next update.
+    fn take_partial(&mut self, step: Step) -> Result<Partial, TrainError> {
+        self.failed.take().map_or(Ok(()), Err)?;
+        if step > self.next {
+            return Ok(Partial::default());
+        }
+        self.trainer.take_partial(step)
     }
 
     /// Adds how long the thread was busy with the step to the trainer's own metrics.
@@ -273,8 +346,14 @@ fn scored_sequences(groups: &Batch) -> Vec<Sequence<'_>> {
     let responses = groups.lists::<Int32Type>(column::RESPONSE_IDS);
     let logprobs = groups.lists::<Float32Type>(column::LOGPROBS);
     let weights = groups.values::<Float32Type>(column::WEIGHT);
+    let (ids, samples) = (
+        groups.values::<UInt64Type>(column::PROMPT_ID),
+        groups.values::<UInt32Type>(column::SAMPLE),
+    );
     (0..groups.num_rows())
         .map(|row| Sequence {
+            prompt: PromptId(ids.value(row)),
+            sample: samples.value(row),
             prompt_ids: prompts.get(row),
             response_length: tokens.value(row),
             response_ids: responses.get(row),

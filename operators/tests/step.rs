@@ -117,6 +117,11 @@ fn check_lag(staleness: u64) {
                 assert!(exact, "step {}: {:?}", report.step, versions.get(row));
             }
         }
+        let lag = report.step.0.min(staleness) as f64;
+        let metrics = measure(report);
+        let told = ["mean", "max", "min"]
+            .map(|part| metrics[&format!("training/off_policy/token_staleness/{part}")]);
+        assert_eq!(told, [lag; 3], "step {}", report.step);
     }
 }
 

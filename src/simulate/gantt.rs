@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use arrow::datatypes::{UInt32Type, UInt64Type};
 use rollpacker_dataflow::clock::{Clock, Nanos};
 use rollpacker_dataflow::schema::column;
-use rollpacker_dataflow::step::Step;
+use rollpacker_dataflow::step::{PolicyVersion, Step};
 use rollpacker_operators::report::StepReport;
 use rollpacker_stages::rollout::Policy;
-use rollpacker_stages::train::{Metrics, Sequence, TrainError, Trainer};
+use rollpacker_stages::train::{Inferred, Metrics, Partial, Sequence, TrainError, Trainer};
 use serde::Serialize;
 
 /// Parts into which the time of a step is cut.
@@ -115,8 +115,16 @@ impl<T: Trainer> Logged<T> {
 }
 
 impl<T: Trainer> Trainer for Logged<T> {
-    fn publish_initial(&mut self) -> Result<Policy, TrainError> {
-        self.trainer.publish_initial()
+    fn publish(&mut self, version: PolicyVersion) -> Result<Policy, TrainError> {
+        self.trainer.publish(version)
+    }
+
+    fn infer(
+        &mut self,
+        step: Step,
+        sequences: &[Sequence<'_>],
+    ) -> Result<Vec<Inferred>, TrainError> {
+        self.timed(|trainer| trainer.infer(step, sequences))
     }
 
     fn accumulate(&mut self, step: Step, sequences: &[Sequence<'_>]) -> Result<(), TrainError> {
@@ -127,12 +135,28 @@ impl<T: Trainer> Trainer for Logged<T> {
         self.timed(|trainer| trainer.update(step))
     }
 
+    fn take_partial(&mut self, step: Step) -> Result<Partial, TrainError> {
+        self.trainer.take_partial(step)
+    }
+
+    fn put_sum(&mut self, step: Step, sum: Partial) -> Result<(), TrainError> {
+        self.trainer.put_sum(step, sum)
+    }
+
     fn place(&mut self, devices: u32) {
         self.trainer.place(devices);
     }
 
     fn save(&mut self, folder: &Path) -> Result<(), TrainError> {
         self.trainer.save(folder)
+    }
+
+    fn save_state(&mut self, file: &Path) -> Result<(), TrainError> {
+        self.trainer.save_state(file)
+    }
+
+    fn load_state(&mut self, file: &Path) -> Result<Vec<Policy>, TrainError> {
+        self.trainer.load_state(file)
     }
 }
 

@@ -8,7 +8,7 @@ use divan::counter::ItemsCount;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use rand_distr::{Distribution, LogNormal};
-use rollpacker_dataflow::step::Step;
+use rollpacker_dataflow::step::{PromptId, Step};
 use rollpacker_stages::model::{Decoder, Family, ModelConfig, Rope, WeightStore};
 use rollpacker_stages::train::config::TrainerConfig;
 use rollpacker_stages::train::torch::TorchTrainer;
@@ -52,12 +52,24 @@ fn lengths() -> Vec<usize> {
 /// A whole step, its groups arriving one by one.
 #[divan::bench(args = [(1, 1024), (1, 4096), (2, 4096)], sample_count = 5)]
 fn step(bencher: Bencher<'_, '_>, (threads, micro_batch_tokens): (usize, usize)) {
-    let decoder = Decoder::init(model(), 0, tch::Device::Cpu).expect("memory for a small model");
-    let config = TrainerConfig { threads, micro_batch_tokens, ..TrainerConfig::default() };
-    let mut trainer =
-        TorchTrainer::new(decoder, config, WeightStore::new(1)).expect("memory for a small model");
+    measure(bencher, TrainerConfig { threads, micro_batch_tokens, ..TrainerConfig::default() });
+}
+
+/// The same with an update that does not depend on the order of arrival.
+#[divan::bench(args = [(1, 1024), (1, 4096), (2, 4096)], sample_count = 5)]
+fn deterministic_step(bencher: Bencher<'_, '_>, (threads, micro_batch_tokens): (usize, usize)) {
+    let deterministic = true;
+    let config =
+        TrainerConfig { threads, micro_batch_tokens, deterministic, ..TrainerConfig::default() };
+    measure(bencher, config);
+}
+
+fn measure(bencher: Bencher<'_, '_>, config: TrainerConfig) {
+    let mut trainer = trainer(config);
     let (ids, numbers, lengths) = (vec![7i32; 512], vec![-0.5f32; 512], lengths());
-    let sequence = |&length: &usize| Sequence {
+    let sequence = |(at, &length): (usize, &usize)| Sequence {
+        prompt: PromptId((at / GROUP) as u64),
+        sample: (at % GROUP) as u32,
         prompt_ids: &ids[..PROMPT],
         response_length: u32::try_from(length).expect("short"),
         response_ids: &ids[..length],
@@ -66,13 +78,39 @@ fn step(bencher: Bencher<'_, '_>, (threads, micro_batch_tokens): (usize, usize))
         weight: 1.0,
         ..Sequence::default()
     };
-    let groups: Vec<Vec<_>> =
-        lengths.chunks(GROUP).map(|group| group.iter().map(sequence).collect()).collect();
+    let sequences: Vec<_> = lengths.iter().enumerate().map(sequence).collect();
     let tokens: usize = lengths.iter().map(|length| PROMPT + length).sum();
     bencher.counter(ItemsCount::new(tokens)).bench_local(|| {
-        for group in &groups {
+        for group in sequences.chunks(GROUP) {
             trainer.accumulate(Step(0), group).expect("finite losses");
         }
         trainer.update(Step(0)).expect("a finite gradient")
     });
+}
+
+/// What a replica adds to each step beside the transfer: its gradient out, the sum in. Counted in parameters.
+#[divan::bench(args = [false, true], sample_count = 20)]
+fn partial(bencher: Bencher<'_, '_>, deterministic: bool) {
+    let mut trainer = trainer(TrainerConfig { deterministic, ..TrainerConfig::default() });
+    let parameters = trainer.decoder().parameters().iter().map(|(_, tensor)| tensor.numel()).sum();
+    let prompt = [7];
+    let one = Sequence {
+        prompt_ids: &prompt,
+        response_length: 1,
+        response_ids: &prompt,
+        logprobs: &[-0.5],
+        advantages: &[0.5],
+        ..Sequence::default()
+    };
+    bencher.counter(ItemsCount::new::<usize>(parameters)).bench_local(|| {
+        trainer.accumulate(Step(0), &[one]).expect("a finite loss");
+        let partial = trainer.take_partial(Step(0)).expect("memory for the gradient");
+        trainer.put_sum(Step(0), partial).expect("the same model");
+        trainer.update(Step(0)).expect("a finite gradient")
+    });
+}
+
+fn trainer(config: TrainerConfig) -> TorchTrainer {
+    let decoder = Decoder::init(model(), 0, tch::Device::Cpu).expect("memory for a small model");
+    TorchTrainer::new(decoder, config, WeightStore::new(1)).expect("memory for a small model")
 }

@@ -9,6 +9,7 @@ use rollpacker_stages::rollout::FinishReason;
 use rollpacker_stages::train::Metrics;
 
 use super::StepReport;
+use super::lag::lag;
 use super::stages::{Instants, Stages, ran};
 use super::statistics::{ratio, spread};
 use super::values::values;
@@ -74,6 +75,7 @@ pub fn measure(report: &StepReport) -> Metrics {
     let own_seconds = instants.own_seconds();
     lengths(&mut metrics, &trained, &launched);
     scores(&mut metrics, &report.groups);
+    lag(&mut metrics, report.step, &report.groups);
     schedule(&mut metrics, &report.decisions);
     let trained_tokens = trained.total() + prompt_tokens(&mut metrics, &report.groups);
     let rollout = span(&report.responses);

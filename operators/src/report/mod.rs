@@ -1,5 +1,6 @@
 //! Reports: what happened in each step, once all of it has happened.
 
+mod lag;
 mod measure;
 mod stages;
 mod statistics;

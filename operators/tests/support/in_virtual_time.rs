@@ -152,8 +152,8 @@ impl Spending {
 }
 
 impl Trainer for Spending {
-    fn publish_initial(&mut self) -> Result<Policy, TrainError> {
-        Ok(Policy { version: PolicyVersion(0), location: "nowhere".into(), digest: 0 })
+    fn publish(&mut self, version: PolicyVersion) -> Result<Policy, TrainError> {
+        Ok(Policy { version, location: "nowhere".into(), digest: 0 })
     }
 
     fn accumulate(&mut self, _: Step, sequences: &[Sequence<'_>]) -> Result<(), TrainError> {

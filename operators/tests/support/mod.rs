@@ -195,7 +195,7 @@ impl Remembering {
 }
 
 impl Trainer for Remembering {
-    fn publish_initial(&mut self) -> Result<Policy, TrainError> {
+    fn publish(&mut self, _version: PolicyVersion) -> Result<Policy, TrainError> {
         Ok(self.policy())
     }
 

@@ -3,7 +3,6 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::File;
-use std::io::Read;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -11,6 +10,7 @@ use safetensors::tensor::{Dtype, Metadata, TensorInfo, View};
 use tch::{Kind, Tensor};
 
 use super::json::Object;
+use super::tensor_file::header;
 use super::weights::bytes;
 use super::{ModelConfig, ModelError, layout};
 
@@ -203,27 +203,6 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>, ModelError> {
     Ok(names.into_iter().map(|name| folder.join(name)).collect())
 }
 
-/// The header of a file, and where the values begin.
-fn header(path: &Path, file: &mut File) -> Result<(Metadata, u64), ModelError> {
-    let damaged = |reason: String| ModelError::Safetensors { path: path.to_owned(), reason };
-    let size = file.metadata().map_err(ModelError::read(path))?.len();
-    let mut length = [0; 8];
-    file.read_exact(&mut length).map_err(|_| damaged(format!("{size} bytes hold no header")))?;
-    let length = u64::from_le_bytes(length);
-    if length > size.saturating_sub(8) {
-        return Err(damaged(format!("a header of {length} bytes in a file of {size}")));
-    }
-    let mut text = vec![0; length as usize];
-    file.read_exact(&mut text).map_err(ModelError::read(path))?;
-    let metadata: Metadata =
-        serde_json::from_slice(&text).map_err(|error| damaged(format!("header: {error}")))?;
-    let expected = 8 + length + metadata.data_len() as u64;
-    if expected != size {
-        return Err(damaged(format!("expected {expected} bytes, found {size}")));
-    }
-    Ok((metadata, 8 + length))
-}
-
 fn kind(path: &Path, name: &str, dtype: Dtype) -> Result<Kind, ModelError> {
     match dtype {
         Dtype::F32 => Ok(Kind::Float),
@@ -232,6 +211,7 @@ fn kind(path: &Path, name: &str, dtype: Dtype) -> Result<Kind, ModelError> {
         other => Err(ModelError::Dtype {
             path: path.to_owned(),
             tensor: name.to_owned(),
+            expected: "F32, F16 or BF16".to_owned(),
             found: format!("{other:?}"),
         }),
     }

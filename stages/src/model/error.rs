@@ -87,13 +87,15 @@ pub enum ModelError {
         /// The shape that is there.
         found: Vec<i64>,
     },
-    /// A tensor is of a type that weights cannot have.
-    #[error("{path}: tensor `{tensor}`: expected F32, F16 or BF16, found {found}")]
+    /// A tensor is of another type than it may have.
+    #[error("{path}: tensor `{tensor}`: expected {expected}, found {found}")]
     Dtype {
         /// The file.
         path: PathBuf,
         /// The tensor.
         tensor: String,
+        /// The types that it may have.
+        expected: String,
         /// Its type.
         found: String,
     },

@@ -13,6 +13,7 @@ mod json;
 mod layout;
 pub mod prompt;
 pub mod rope;
+pub(crate) mod tensor_file;
 pub mod tokenizer;
 
 #[cfg(feature = "torch")]

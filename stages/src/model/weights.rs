@@ -125,6 +125,15 @@ impl WeightStore {
         decoder.copy_from(&weights)
     }
 
+    /// What a run that goes on after the newest update needs, oldest first: all versions but the one that engines leave with that
+    /// update.
+    pub(crate) fn needed(&self) -> Vec<(PolicyVersion, Weights)> {
+        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let needed = self.keep.saturating_sub(1).max(1);
+        let newest = held.iter().skip(held.len().saturating_sub(needed));
+        newest.map(|(version, weights)| (*version, weights.share())).collect()
+    }
+
     fn find(&self, policy: &Policy) -> Result<Weights, ModelError> {
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let found = held.iter().find(|&&(version, _)| version == policy.version);

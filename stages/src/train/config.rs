@@ -69,6 +69,9 @@ pub struct TrainerConfig {
     pub micro_batch_tokens: usize,
     /// Threads of one tensor operation on the CPU; at least 1.
     pub threads: usize,
+    /// Whether an update is the same to the bit for any order of arrival and any number of replicas. Each prompt's responses then make
+    /// micro-batches of their own, and gradients are added in fixed point; for the CPU only.
+    pub deterministic: bool,
 }
 
 impl Default for TrainerConfig {
@@ -89,6 +92,7 @@ impl Default for TrainerConfig {
             critic: None,
             micro_batch_tokens: 4096,
             threads: 1,
+            deterministic: false,
         }
     }
 }

@@ -5,12 +5,13 @@ use std::path::Path;
 use rollpacker_dataflow::step::Step;
 use tch::{Device, Kind, TchError, Tensor};
 
+use super::accumulation::Accumulation;
 use super::config::CriticConfig;
 use super::loss::value_loss;
 use super::micro_batch::MicroBatch;
 use super::objective::{column, denominator, factors, tokens};
-use super::optimizer::{AdamW, clear_gradients};
-use super::tally::{Over, Tally, Terms};
+use super::optimizer::AdamW;
+use super::tally::{Over, Tally, Terms, Unit};
 use super::{Metrics, Sequence, TrainError};
 use crate::model::{Decoder, ModelError};
 
@@ -70,12 +71,16 @@ pub(crate) struct Critic {
     /// Those of the decoder and of the head.
     parameters: Vec<(String, Tensor)>,
     optimizer: AdamW,
-    tally: Tally,
+    accumulated: Accumulation,
 }
 
 impl Critic {
     /// A critic that goes on from `model`.
-    pub(crate) fn new(model: ValueModel, config: CriticConfig) -> Result<Self, TchError> {
+    pub(crate) fn new(
+        model: ValueModel,
+        config: CriticConfig,
+        deterministic: bool,
+    ) -> Result<Self, TchError> {
         let ValueModel { mut decoder, weight, bias } = model;
         decoder.set_requires_grad(true);
         let (weight, bias) = (weight.f_set_requires_grad(true)?, bias.f_set_requires_grad(true)?);
@@ -90,7 +95,8 @@ impl Critic {
             ])
             .collect();
         let optimizer = AdamW::new(config.optimizer, &parameters)?;
-        Ok(Self { config, decoder, weight, bias, parameters, optimizer, tally: Tally::default() })
+        let accumulated = Accumulation::new(deterministic);
+        Ok(Self { config, decoder, weight, bias, parameters, optimizer, accumulated })
     }
 
     /// The values of the response tokens of a micro-batch, without gradient; `[response tokens]`.
@@ -109,7 +115,19 @@ impl Critic {
         sequences: &[Sequence<'_>],
         batch: &MicroBatch,
         scale: f64,
-    ) -> Result<(), TchError> {
+        unit: Unit,
+    ) -> Result<(), TrainError> {
+        let failed = TrainError::backend("accumulating gradients of the critic");
+        let tally = self.backward(sequences, batch, scale).map_err(failed)?;
+        self.accumulated.add(&self.parameters, unit, &tally)
+    }
+
+    fn backward(
+        &self,
+        sequences: &[Sequence<'_>],
+        batch: &MicroBatch,
+        scale: f64,
+    ) -> Result<Tally, TchError> {
         let (mode, device) = (self.config.loss_agg_mode, self.decoder.device());
         let predicted = self.predict(batch)?;
         let before = column(sequences, |s| s.values, device)?;
@@ -121,23 +139,24 @@ impl Critic {
         terms.add("critic/vf_loss", Over::Loss, &loss)?;
         terms.add("critic/vf_clipfrac", Over::Tokens, &value.clipped)?;
         terms.add("critic/vpred_mean", Over::Tokens, &predicted)?;
-        let denominator = denominator(sequences, mode);
-        self.tally.add(&Tally::of(denominator, tokens(sequences), &terms.reduce()?)?);
-        Ok(())
+        Tally::of(denominator(sequences, mode), tokens(sequences), &terms.reduce()?)
     }
 
     /// Applies the accumulated gradient; nothing where there is none.
     pub(crate) fn update(&mut self, step: Step) -> Result<Metrics, TrainError> {
         let failed = || TrainError::backend("updating the critic");
-        let tally = std::mem::take(&mut self.tally);
-        if tally.denominator <= 0.0 {
+        let tally = self.accumulated.tally()?;
+        if tally.denominator() <= 0.0 {
+            self.accumulated.clear(&self.parameters).map_err(failed())?;
             return Ok(Metrics::new());
         }
         if !tally.is_finite() {
             return Err(TrainError::NotFinite { step, quantity: "value loss" });
         }
-        let update = self.optimizer.update(&self.parameters, tally.denominator).map_err(failed())?;
-        clear_gradients(&self.parameters).map_err(failed())?;
+        let gradient =
+            self.accumulated.mean(&self.parameters, tally.denominator()).map_err(failed())?;
+        self.accumulated.clear(&self.parameters).map_err(failed())?;
+        let update = self.optimizer.update_by(&self.parameters, gradient).map_err(failed())?;
         if !update.grad_norm.is_finite() {
             return Err(TrainError::NotFinite { step, quantity: "gradient of the critic" });
         }
@@ -145,6 +164,20 @@ impl Critic {
         metrics.insert("critic/grad_norm".to_owned(), update.grad_norm);
         metrics.insert("critic/lr".to_owned(), update.learning_rate);
         Ok(metrics)
+    }
+
+    /// Its parameters, those of the head included.
+    pub(crate) fn parameters(&self) -> &[(String, Tensor)] {
+        &self.parameters
+    }
+
+    pub(crate) fn optimizer(&mut self) -> &mut AdamW {
+        &mut self.optimizer
+    }
+
+    /// What the step has added up so far, and the parameters that it is for.
+    pub(crate) fn accumulated(&mut self) -> (&mut Accumulation, &[(String, Tensor)]) {
+        (&mut self.accumulated, &self.parameters)
     }
 
     /// Steps at the start in which the critic alone is trained.
@@ -162,7 +195,8 @@ impl Critic {
     /// The gradient that an update would apply, `[parameters]`.
     #[cfg(test)]
     pub(crate) fn gradient(&self) -> Tensor {
-        let flat = super::optimizer::flat_gradient(&self.parameters);
-        flat.expect("gradients fit") / self.tally.denominator.max(f64::MIN_POSITIVE)
+        let tally = self.accumulated.tally().expect("all is taken");
+        let denominator = tally.denominator().max(f64::MIN_POSITIVE);
+        self.accumulated.mean(&self.parameters, denominator).expect("gradients fit")
     }
 }

@@ -1,8 +1,11 @@
 //! Trainers: what turns complete groups into a better policy.
 
+#[cfg(feature = "torch")]
+mod accumulation;
 pub mod config;
 #[cfg(feature = "torch")]
 mod critic;
+mod fixed;
 #[cfg(feature = "torch")]
 mod head;
 pub mod learning_rate;
@@ -14,6 +17,7 @@ mod micro_batch;
 mod objective;
 #[cfg(feature = "torch")]
 pub mod optimizer;
+mod partial;
 #[cfg(feature = "torch")]
 pub mod sft;
 #[cfg(feature = "torch")]
@@ -25,8 +29,9 @@ mod tally;
 pub mod torch;
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
-use rollpacker_dataflow::step::Step;
+use rollpacker_dataflow::step::{PolicyVersion, PromptId, Step};
 
 use crate::rollout::Policy;
 
@@ -34,11 +39,16 @@ use crate::rollout::Policy;
 pub use critic::ValueModel;
 #[cfg(feature = "torch")]
 pub use objective::Objective;
+pub use partial::{Numbers, Partial, PartialError, Total};
 
 /// One response to learn from. All slices but `prompt_ids` have the length of `response_ids`, which is `response_length` unless tokens
 /// are only counted; the last three are empty where nothing gave them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sequence<'a> {
+    /// Which prompt it answers.
+    pub prompt: PromptId,
+    /// Which response to that prompt, from 0.
+    pub sample: u32,
     /// Prompt tokens; no loss falls on them.
     pub prompt_ids: &'a [i32],
     /// Sampled tokens: how many.
@@ -63,6 +73,8 @@ impl Default for Sequence<'_> {
     /// An empty one, of weight 1.
     fn default() -> Self {
         Self {
+            prompt: PromptId(0),
+            sample: 0,
             prompt_ids: &[],
             response_length: 0,
             response_ids: &[],
@@ -120,6 +132,18 @@ pub enum TrainError {
         /// How many it has.
         found: usize,
     },
+    /// Gradients cannot be added up.
+    #[error(transparent)]
+    Partial(#[from] PartialError),
+    /// The file of a state cannot be used.
+    #[error(transparent)]
+    State(crate::model::ModelError),
+    /// The trainer is not made for it.
+    #[error("this trainer cannot {operation}")]
+    Unsupported {
+        /// What was asked.
+        operation: &'static str,
+    },
     /// The backend failed.
     #[error("trainer failed in {operation}: {reason}")]
     Backend {
@@ -132,7 +156,7 @@ pub enum TrainError {
     #[error("cannot write {path}: {source}")]
     Write {
         /// The file.
-        path: std::path::PathBuf,
+        path: PathBuf,
         /// What the system said.
         source: std::io::Error,
     },
@@ -165,13 +189,18 @@ impl From<crate::model::ModelError> for TrainError {
 /// - The update depends on the sequences of the step, not on their order nor on how they were split over calls of
 ///   [`accumulate`](Self::accumulate), beyond floating-point reassociation: accumulated sums are divided by the step's totals
 ///   (tokens or sequences, whichever the loss aggregates over) in [`update`](Self::update).
+/// - Where a trainer is deterministic, it does not depend on them at all: it is the same to the bit. The responses of a prompt then come
+///   together, in one call.
+/// - A trainer may be one of several replicas, each of which accumulates responses of its own. What they have accumulated is
+///   [taken out](Self::take_partial) of each, once or several times a step, and the sum over all of them [put into](Self::put_sum) each;
+///   when nothing is left to take, each [updates](Self::update).
 /// - [`update`](Self::update) without a sequence since the last one changes no weight, and still publishes a policy.
 pub trait Trainer: Send {
-    /// Hands out the weights that training starts from, as version 0.
+    /// Hands out the weights as they stand, as `version`: 0 at the start of a run.
     ///
     /// # Errors
     /// If they cannot be published.
-    fn publish_initial(&mut self) -> Result<Policy, TrainError>;
+    fn publish(&mut self, version: PolicyVersion) -> Result<Policy, TrainError>;
 
     /// What the trainer's models say of some sequences of the current step, which have no advantages yet: one a sequence, in order. The
     /// models are those that the step's update starts from, whenever it is asked before that.
@@ -199,6 +228,24 @@ pub trait Trainer: Send {
     /// If the gradient is not finite or the backend fails.
     fn update(&mut self, step: Step) -> Result<(Policy, Metrics), TrainError>;
 
+    /// Takes out what was accumulated since it was last taken; empty if nothing was.
+    ///
+    /// # Errors
+    /// If the backend fails, or the trainer cannot be one of several.
+    fn take_partial(&mut self, step: Step) -> Result<Partial, TrainError> {
+        let _ = step;
+        Err(TrainError::Unsupported { operation: "be one of several replicas" })
+    }
+
+    /// Puts in the sum over all replicas, this one included, of what was taken out. Replicas get sums of the same bits.
+    ///
+    /// # Errors
+    /// If it is not of this trainer's model and mode, or a number leaves the range of fixed point.
+    fn put_sum(&mut self, step: Step, sum: Partial) -> Result<(), TrainError> {
+        let _ = (step, sum);
+        Err(TrainError::Unsupported { operation: "be one of several replicas" })
+    }
+
     /// Computes on `devices` devices from the next call on; a trainer of a fixed size has nothing to do here.
     fn place(&mut self, devices: u32) {
         let _ = devices;
@@ -208,5 +255,26 @@ pub trait Trainer: Send {
     ///
     /// # Errors
     /// If a file cannot be written; the error names it.
-    fn save(&mut self, folder: &std::path::Path) -> Result<(), TrainError>;
+    fn save(&mut self, folder: &Path) -> Result<(), TrainError>;
+
+    /// Writes all that later updates depend on beside the configuration and the model that the run began with, as of the last
+    /// [`update`](Self::update): what was accumulated since is not in it.
+    ///
+    /// # Errors
+    /// If the file cannot be written, or the trainer has no state that can be.
+    fn save_state(&mut self, file: &Path) -> Result<(), TrainError> {
+        let _ = file;
+        Err(TrainError::Unsupported { operation: "save its state" })
+    }
+
+    /// Goes on from a state, in place of the weights that the trainer was made with: updates are the same to the bit as those of the
+    /// trainer that saved it. Returns the policies that it publishes again under their versions, oldest first and the current one last;
+    /// with a staleness the engines of the next steps may ask for any of them.
+    ///
+    /// # Errors
+    /// If the file cannot be read, or is not of this model and algorithm; nothing is overwritten then. The error names file and tensor.
+    fn load_state(&mut self, file: &Path) -> Result<Vec<Policy>, TrainError> {
+        let _ = file;
+        Err(TrainError::Unsupported { operation: "load a state" })
+    }
 }

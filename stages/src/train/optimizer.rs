@@ -46,8 +46,17 @@ impl AdamW {
         parameters: &[(String, Tensor)],
         denominator: f64,
     ) -> Result<Update, TchError> {
+        let gradient = tch::no_grad(|| flat_gradient(parameters)?.f_div_scalar(denominator))?;
+        self.update_by(parameters, gradient)
+    }
+
+    /// Moves the parameters against `gradient`, `[parameters]`.
+    pub(crate) fn update_by(
+        &mut self,
+        parameters: &[(String, Tensor)],
+        mut gradient: Tensor,
+    ) -> Result<Update, TchError> {
         tch::no_grad(|| {
-            let mut gradient = flat_gradient(parameters)?.f_div_scalar(denominator)?;
             let grad_norm = gradient.f_norm()?.f_double_value(&[])?;
             let learning_rate = self.config.learning_rate.at(self.updates);
             if grad_norm.is_finite() {
@@ -57,6 +66,21 @@ impl AdamW {
             }
             Ok(Update { grad_norm, learning_rate })
         })
+    }
+
+    /// The moments by name, each `[parameters]`: handles, not copies.
+    pub(crate) fn moments(&self) -> [(&'static str, Tensor); 2] {
+        [("mean", self.moments.0.shallow_clone()), ("square", self.moments.1.shallow_clone())]
+    }
+
+    /// Updates so far.
+    pub(crate) fn updates(&self) -> u64 {
+        self.updates
+    }
+
+    /// Goes on as after so many updates; the moments are overwritten through their handles.
+    pub(crate) fn resume(&mut self, updates: u64) {
+        self.updates = updates;
     }
 
     /// Takes up the gradient and returns what to subtract from the parameters, `[parameters]`.

@@ -8,8 +8,14 @@ use rollpacker_dataflow::step::{PolicyVersion, Step};
 
 use super::{Metrics, Sequence, TrainError, Trainer};
 use crate::cluster::{Cost, TrainingLayout};
+use crate::model::tensor_file::{Scalar, TensorFile, write};
 use crate::rollout::Policy;
 use crate::rollout::simulated::lengths::LengthModel;
+
+/// The numbers of a state.
+const VERSION: &str = "version";
+const PLACED: &str = "placed";
+const OWED: &str = "owed_s";
 
 /// A [`Trainer`] that spends virtual time and publishes versions without weights.
 ///
@@ -27,6 +33,8 @@ pub struct SimulatedTrainer {
     placed: u32,
     /// Seconds that a change of devices takes and that are not spent.
     owed: f64,
+    /// What was published last.
+    version: PolicyVersion,
     tally: Tally,
 }
 
@@ -52,8 +60,8 @@ impl SimulatedTrainer {
         lengths: Arc<dyn LengthModel>,
         clock: VirtualClock,
     ) -> Self {
-        let tally = Tally::default();
-        Self { clock, cost, layout, lengths, devices, placed: devices, owed: 0.0, tally }
+        let (version, tally) = (PolicyVersion(0), Tally::default());
+        Self { clock, cost, layout, lengths, devices, placed: devices, owed: 0.0, version, tally }
     }
 
     fn spend(&self, seconds: f64) {
@@ -86,8 +94,9 @@ fn policy(version: PolicyVersion) -> Policy {
 }
 
 impl Trainer for SimulatedTrainer {
-    fn publish_initial(&mut self) -> Result<Policy, TrainError> {
-        Ok(policy(PolicyVersion(0)))
+    fn publish(&mut self, version: PolicyVersion) -> Result<Policy, TrainError> {
+        self.version = version;
+        Ok(policy(version))
     }
 
     fn accumulate(&mut self, _step: Step, sequences: &[Sequence<'_>]) -> Result<(), TrainError> {
@@ -116,7 +125,7 @@ impl Trainer for SimulatedTrainer {
         self.spend(seconds);
         let metrics = self.metrics();
         self.tally = Tally::default();
-        Ok((policy(PolicyVersion(step.next().0)), metrics))
+        Ok((self.publish(PolicyVersion(step.next().0))?, metrics))
     }
 
     fn place(&mut self, devices: u32) {
@@ -137,6 +146,24 @@ impl Trainer for SimulatedTrainer {
             operation: "saving",
             reason: format!("a simulated trainer has no weights to write to {}", folder.display()),
         })
+    }
+
+    fn save_state(&mut self, file: &Path) -> Result<(), TrainError> {
+        let numbers = [
+            (VERSION.to_owned(), Scalar::Integer(self.version.0 as i64)),
+            (PLACED.to_owned(), Scalar::Integer(i64::from(self.placed))),
+            (OWED.to_owned(), Scalar::Float(self.owed)),
+        ];
+        write(file, &numbers).map_err(TrainError::State)
+    }
+
+    fn load_state(&mut self, file: &Path) -> Result<Vec<Policy>, TrainError> {
+        let file = TensorFile::open(file).map_err(TrainError::State)?;
+        let integer = |name| file.integer(name).map(i64::unsigned_abs).map_err(TrainError::State);
+        let (version, placed) = (PolicyVersion(integer(VERSION)?), integer(PLACED)?);
+        self.owed = file.float(OWED).map_err(TrainError::State)?;
+        self.placed = u32::try_from(placed).unwrap_or(u32::MAX);
+        Ok(vec![self.publish(version)?])
     }
 }
 
@@ -208,6 +235,25 @@ mod tests {
         assert!(seconds >= 6.5);
         let empty = spent(&clock, || drop(trainer.update(Step(5)).unwrap()));
         assert_eq!(empty, 0.0, "nothing to update");
+    }
+
+    #[test]
+    fn a_state_has_its_devices_and_what_they_owe() {
+        let clock = VirtualClock::default();
+        let mut first = trainer(&clock);
+        first.place(8);
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("state.safetensors");
+        let _published = first.update(Step(6)).unwrap();
+        first.place(4);
+        first.save_state(&file).unwrap();
+        let mut second = trainer(&clock);
+        let policies = second.load_state(&file).unwrap();
+        assert_eq!(policies, [policy(PolicyVersion(7))]);
+        let [first, second] = [first, second].map(|mut trainer| {
+            spent(&clock, || trainer.accumulate(Step(7), &[sequence(&[3], 400)]).unwrap())
+        });
+        assert_eq!(first.to_bits(), second.to_bits());
     }
 
     #[test]

@@ -1,10 +1,19 @@
 //! What a step adds up beside its gradient, and the metrics that this gives.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
+use rollpacker_dataflow::step::PromptId;
 use tch::{Kind, TchError, Tensor};
 
 use super::Metrics;
+use super::partial::{PartialError, Total};
+
+/// Weighted tokens or responses, which the loss is divided by.
+const DENOMINATOR: &str = "denominator";
+/// Tokens that the loss falls on.
+const TOKENS: &str = "tokens";
 
 /// What becomes of a term of each token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,6 +24,21 @@ pub(crate) enum Over {
     Tokens,
     /// The largest of the step.
     Largest,
+    /// The sum is what others are divided by.
+    Divisor,
+}
+
+impl Over {
+    const ALL: [(Self, &str); 4] = [
+        (Self::Loss, "loss"),
+        (Self::Tokens, "mean"),
+        (Self::Largest, "max"),
+        (Self::Divisor, "divisor"),
+    ];
+
+    fn name(self) -> &'static str {
+        Self::ALL.iter().find(|(over, _)| *over == self).map_or("", |(_, name)| name)
+    }
 }
 
 /// Terms of the tokens of a micro-batch, by the names of their metrics; each `[tokens]`.
@@ -41,8 +65,8 @@ impl Terms {
         let values = values.f_detach()?.f_to_kind(Kind::Double)?;
         self.names.push((name, over));
         self.values.push(match over {
-            Over::Loss | Over::Tokens => values.f_sum(Kind::Double)?,
             Over::Largest => values.f_max()?,
+            Over::Loss | Over::Tokens | Over::Divisor => values.f_sum(Kind::Double)?,
         });
         Ok(())
     }
@@ -52,48 +76,215 @@ impl Terms {
     }
 }
 
-/// Sums of a step or of a part of it; sums of parts add up to that of the whole.
+/// Sums of a step or of a part of it, by name; sums of parts add up to that of the whole.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Tally {
-    /// What the loss is divided by: weighted tokens or responses.
-    pub(crate) denominator: f64,
-    /// Tokens that the loss falls on.
-    pub(crate) tokens: f64,
-    terms: BTreeMap<&'static str, (Over, f64)>,
-}
+pub(crate) struct Tally(BTreeMap<Cow<'static, str>, (Over, f64)>);
 
 impl Tally {
     /// The tally of a micro-batch; one transfer where the device is not the CPU.
     pub(crate) fn of(denominator: f64, tokens: usize, reduced: &Reduced) -> Result<Self, TchError> {
         let values = Vec::<f64>::try_from(&reduced.values)?;
+        let divisors = [(DENOMINATOR, denominator), (TOKENS, tokens as f64)]
+            .map(|(name, value)| (Cow::Borrowed(name), (Over::Divisor, value)));
         let named = reduced.names.iter().zip(values);
-        let terms = named.map(|(&(name, over), value)| (name, (over, value))).collect();
-        Ok(Self { denominator, tokens: tokens as f64, terms })
+        let named = named.map(|(&(name, over), value)| (Cow::Borrowed(name), (over, value)));
+        Ok(Self(divisors.into_iter().chain(named).collect()))
+    }
+
+    /// What the loss is divided by: weighted tokens or responses.
+    pub(crate) fn denominator(&self) -> f64 {
+        self.value(DENOMINATOR)
     }
 
     pub(crate) fn add(&mut self, other: &Self) {
-        self.denominator += other.denominator;
-        self.tokens += other.tokens;
-        for (&name, &(over, more)) in &other.terms {
-            let merge = |value: &mut f64| match over {
-                Over::Largest => *value = value.max(more),
-                Over::Loss | Over::Tokens => *value += more,
-            };
-            self.terms.entry(name).and_modify(|(_, value)| merge(value)).or_insert((over, more));
+        for (name, &(over, value)) in &other.0 {
+            self.add_term(name.clone(), over, value);
         }
     }
 
     pub(crate) fn is_finite(&self) -> bool {
-        self.terms.values().all(|(_, value)| value.is_finite())
+        self.0.values().all(|(_, value)| value.is_finite())
     }
 
     /// The metrics of a step.
     pub(crate) fn metrics(&self) -> Metrics {
-        let mean = |&(over, value): &(Over, f64)| match over {
-            Over::Loss => value / self.denominator,
-            Over::Tokens => value / self.tokens,
-            Over::Largest => value,
+        let (denominator, tokens) = (self.denominator(), self.value(TOKENS));
+        let metric = |(name, &(over, value)): (&Cow<'static, str>, &(Over, f64))| {
+            let value = match over {
+                Over::Loss => value / denominator,
+                Over::Tokens => value / tokens,
+                Over::Largest => value,
+                Over::Divisor => return None,
+            };
+            Some((name.to_string(), value))
         };
-        self.terms.iter().map(|(&name, term)| (name.to_owned(), mean(term))).collect()
+        self.0.iter().filter_map(metric).collect()
+    }
+
+    fn value(&self, name: &str) -> f64 {
+        self.0.get(name).map_or(0.0, |&(_, value)| value)
+    }
+
+    /// Says whether there was a term of that name.
+    fn add_term(&mut self, name: Cow<'static, str>, over: Over, more: f64) -> bool {
+        match self.0.entry(name) {
+            Entry::Vacant(entry) => {
+                entry.insert((over, more));
+                false
+            }
+            Entry::Occupied(mut entry) => {
+                let (_, value) = entry.get_mut();
+                *value = if over == Over::Largest { value.max(more) } else { *value + more };
+                true
+            }
+        }
+    }
+}
+
+/// What is computed at once: some responses to a prompt, by the first of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Unit {
+    pub(crate) prompt: PromptId,
+    pub(crate) sample: u32,
+}
+
+/// Tallies that are added up in the order of their units, in whichever they came.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Tallies(BTreeMap<Unit, Tally>);
+
+impl Tallies {
+    /// Takes in the tally of a unit, which comes `once` or is added to what there is.
+    pub(crate) fn add(
+        &mut self,
+        unit: Unit,
+        tally: &Tally,
+        once: bool,
+    ) -> Result<(), PartialError> {
+        if once && self.0.contains_key(&unit) {
+            return Err(unit.repeated());
+        }
+        self.0.entry(unit).or_default().add(tally);
+        Ok(())
+    }
+
+    pub(crate) fn sum(&self) -> Tally {
+        let mut sum = Tally::default();
+        self.0.values().for_each(|tally| sum.add(tally));
+        sum
+    }
+
+    /// For other replicas; names begin with that of the `model`.
+    pub(crate) fn totals(&self, model: &str) -> Vec<Total> {
+        let of_unit = |(unit, tally): (&Unit, &Tally)| {
+            let Unit { prompt, sample } = *unit;
+            let total = |(name, &(over, value)): (&Cow<'static, str>, &(Over, f64))| {
+                let name = format!("{model}:{}:{name}", over.name());
+                Total { prompt, sample, name, value }
+            };
+            tally.0.iter().map(total).collect::<Vec<_>>()
+        };
+        self.0.iter().flat_map(of_unit).collect()
+    }
+
+    /// Takes in those of all replicas that are of `model`; each unit `once`, or added up in the order given.
+    pub(crate) fn take_in(
+        &mut self,
+        totals: &[Total],
+        model: &str,
+        once: bool,
+    ) -> Result<(), PartialError> {
+        let mut found: BTreeMap<Unit, Tally> = BTreeMap::new();
+        for total in totals {
+            let (of, over, name) = parse(&total.name)?;
+            let unit = Unit { prompt: total.prompt, sample: total.sample };
+            if of != model {
+                continue;
+            }
+            let name = Cow::Owned(name.to_owned());
+            if found.entry(unit).or_default().add_term(name, over, total.value) && once {
+                return Err(unit.repeated());
+            }
+        }
+        found.iter().try_for_each(|(&unit, tally)| self.add(unit, tally, once))
+    }
+}
+
+impl Unit {
+    fn repeated(self) -> PartialError {
+        PartialError::Repeated { prompt: self.prompt, sample: self.sample }
+    }
+}
+
+/// The parts of a [`Total`]'s name: model, what becomes of the sum, and the metric.
+fn parse(name: &str) -> Result<(&str, Over, &str), PartialError> {
+    let strange = || PartialError::Total { name: name.to_owned() };
+    let (model, rest) = name.split_once(':').ok_or_else(strange)?;
+    let (over, metric) = rest.split_once(':').ok_or_else(strange)?;
+    let known = Over::ALL.iter().find(|(_, name)| *name == over);
+    known.map(|&(over, _)| (model, over, metric)).ok_or_else(strange)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tally(loss: f64, largest: f64) -> Tally {
+        let mut tally = Tally::default();
+        tally.add_term(Cow::Borrowed(DENOMINATOR), Over::Divisor, 2.0);
+        tally.add_term(Cow::Borrowed(TOKENS), Over::Divisor, 4.0);
+        tally.add_term(Cow::Borrowed("loss"), Over::Loss, loss);
+        tally.add_term(Cow::Borrowed("clip:fraction"), Over::Tokens, 1.0);
+        tally.add_term(Cow::Borrowed("largest"), Over::Largest, largest);
+        tally
+    }
+
+    fn unit(prompt: u64, sample: u32) -> Unit {
+        Unit { prompt: PromptId(prompt), sample }
+    }
+
+    #[test]
+    fn each_sum_has_its_divisor() {
+        let mut tallies = Tallies::default();
+        tallies.add(unit(1, 0), &tally(3.0, 0.5), false).unwrap();
+        tallies.add(unit(1, 0), &tally(5.0, 0.25), false).unwrap();
+        let metrics = tallies.sum().metrics();
+        let expect = [("clip:fraction", 0.25), ("largest", 0.5), ("loss", 2.0)];
+        assert_eq!(metrics, expect.map(|(name, value)| (name.to_owned(), value)).into());
+    }
+
+    #[test]
+    fn sums_are_in_the_order_of_units_through_any_replicas() {
+        let units = [(unit(2, 0), 1e16), (unit(0, 4), 1.0), (unit(0, 0), -1e16)];
+        let mut whole = Tallies::default();
+        let mut replicas = [Tallies::default(), Tallies::default()];
+        for (at, (unit, loss)) in units.into_iter().enumerate() {
+            whole.add(unit, &tally(loss, 0.0), true).unwrap();
+            replicas[at % 2].add(unit, &tally(loss, 0.0), true).unwrap();
+        }
+        let totals: Vec<_> = replicas.iter().rev().flat_map(|one| one.totals("policy")).collect();
+        let mut reduced = Tallies::default();
+        reduced.take_in(&totals, "policy", true).unwrap();
+        assert_eq!(reduced, whole);
+        // From the first unit on: -1e16 + 1, and 1e16.
+        assert_eq!(reduced.sum().metrics()["loss"], 0.0);
+        let mut other = Tallies::default();
+        other.take_in(&totals, "critic", true).unwrap();
+        assert_eq!(other, Tallies::default());
+    }
+
+    #[test]
+    fn what_came_twice_or_from_a_stranger_is_refused() {
+        let mut tallies = Tallies::default();
+        tallies.add(unit(7, 3), &tally(1.0, 0.0), true).unwrap();
+        let expect = "the responses of p7 from sample 3 on came twice";
+        let again = tallies.add(unit(7, 3), &tally(1.0, 0.0), true).unwrap_err();
+        assert_eq!(again.to_string(), expect);
+        let totals = tallies.totals("policy");
+        assert_eq!(tallies.take_in(&totals, "policy", true).unwrap_err().to_string(), expect);
+        for name in ["loss", "policy:loss", "policy:median:loss"] {
+            let total = Total { name: name.to_owned(), ..totals[0].clone() };
+            let error = tallies.take_in(&[total], "policy", true).unwrap_err().to_string();
+            assert_eq!(error, format!("a total `{name}` that no trainer gives"));
+        }
     }
 }

@@ -1,17 +1,22 @@
 //! The trainer on libtorch: accumulates the gradient of a step response by response, then divides once.
 
-use rollpacker_dataflow::step::{PolicyVersion, Step};
-use std::path::Path;
-use tch::{Kind, TchError, Tensor};
+mod replica;
+mod state;
 
+use std::path::Path;
+
+use rollpacker_dataflow::step::{PolicyVersion, Step};
+use tch::{Device, Kind, TchError, Tensor};
+
+use super::accumulation::Accumulation;
 use super::config::{OldLogprobs, TrainerConfig};
 use super::critic::{Critic, ValueModel};
 use super::head::{Head, TokenScores};
 use super::micro_batch::{MicroBatch, Turn, plan};
 use super::objective::{Columns, Objective, column, denominator, factors, tokens};
-use super::optimizer::{AdamW, clear_gradients};
-use super::tally::Tally;
-use super::{Inferred, Metrics, Sequence, TrainError, Trainer};
+use super::optimizer::AdamW;
+use super::tally::{Tally, Unit};
+use super::{Inferred, Metrics, Partial, Sequence, TrainError, Trainer};
 use crate::model::device::set_threads_of_this_thread;
 use crate::model::{Decoder, WeightStore};
 use crate::rollout::Policy;
@@ -35,7 +40,9 @@ pub struct TorchTrainer {
     optimizer: AdamW,
     head: Head,
     store: WeightStore,
-    tally: Tally,
+    /// What was published last.
+    version: PolicyVersion,
+    accumulated: Accumulation,
 }
 
 impl TorchTrainer {
@@ -63,11 +70,15 @@ impl TorchTrainer {
         objective: Objective,
     ) -> Result<Self, TrainError> {
         let failed = || TrainError::backend("setting up");
+        if config.deterministic && decoder.device() != Device::Cpu {
+            let operation = "be deterministic on a device whose kernels add in no fixed order";
+            return Err(TrainError::Unsupported { operation });
+        }
         let reference = config.needs_reference().then(|| copy_of(&decoder)).transpose()?;
         let critic = match config.critic {
             Some(critic) => {
                 let model = ValueModel::over(copy_of(&decoder)?)?;
-                Some(Critic::new(model, critic).map_err(failed())?)
+                Some(Critic::new(model, critic, config.deterministic).map_err(failed())?)
             }
             None => None,
         };
@@ -75,8 +86,19 @@ impl TorchTrainer {
         let optimizer = AdamW::new(config.optimizer, decoder.parameters()).map_err(failed())?;
         let head =
             Head::new(decoder.config().vocab_size, config.temperature, config.entropy_coeff > 0.0);
-        let tally = Tally::default();
-        Ok(Self { config, objective, decoder, reference, critic, optimizer, head, store, tally })
+        let (version, accumulated) = (PolicyVersion(0), Accumulation::new(config.deterministic));
+        Ok(Self {
+            config,
+            objective,
+            decoder,
+            reference,
+            critic,
+            optimizer,
+            head,
+            store,
+            version,
+            accumulated,
+        })
     }
 
     /// The same with a critic that goes on from `model` instead of the policy's initial weights; nothing where the configuration has none.
@@ -85,7 +107,8 @@ impl TorchTrainer {
     /// If the device has no room for its optimizer.
     pub fn with_critic(self, model: ValueModel) -> Result<Self, TrainError> {
         let Some(config) = self.config.critic else { return Ok(self) };
-        let critic = Critic::new(model, config).map_err(TrainError::backend("setting up"))?;
+        let critic = Critic::new(model, config, self.config.deterministic)
+            .map_err(TrainError::backend("setting up"))?;
         Ok(Self { critic: Some(critic), ..self })
     }
 
@@ -95,7 +118,8 @@ impl TorchTrainer {
         &self.decoder
     }
 
-    fn publish(&self, version: PolicyVersion) -> Result<Policy, TrainError> {
+    fn publish_version(&mut self, version: PolicyVersion) -> Result<Policy, TrainError> {
+        self.version = version;
         let weights = self.decoder.snapshot().map_err(TrainError::backend("publishing weights"))?;
         Ok(self.store.publish(version, weights))
     }
@@ -106,17 +130,18 @@ impl TorchTrainer {
         step: Step,
     ) -> Result<(), TrainError> {
         let failed = || TrainError::backend("accumulating gradients");
+        let unit = sequences.first().map_or_else(Unit::default, unit);
         let batch = self.pack(sequences).map_err(failed())?;
         if self.trains_policy(step) {
             let tally = self.accumulate_policy(sequences, &batch).map_err(failed())?;
             if !tally.is_finite() {
                 return Err(TrainError::NotFinite { step, quantity: "loss" });
             }
-            self.tally.add(&tally);
+            self.accumulated.add(self.decoder.parameters(), unit, &tally)?;
         }
         let scale = self.config.loss_scale_factor;
         match &mut self.critic {
-            Some(critic) => critic.accumulate(sequences, &batch, scale).map_err(failed()),
+            Some(critic) => critic.accumulate(sequences, &batch, scale, unit),
             None => Ok(()),
         }
     }
@@ -199,14 +224,21 @@ impl TorchTrainer {
         &self,
         sequences: &[Sequence<'a>],
     ) -> Vec<(Vec<usize>, Vec<Sequence<'a>>)> {
-        let turns: Vec<_> = sequences.iter().map(turn).collect();
-        let batches = plan(&turns, self.config.micro_batch_tokens).into_iter();
-        batches
-            .map(|members| {
-                let sequences = members.iter().map(|&at| sequences[at]).collect();
-                (members, sequences)
-            })
-            .collect()
+        let units = if self.config.deterministic {
+            groups(sequences)
+        } else {
+            vec![(0..sequences.len()).collect()]
+        };
+        let batches = |unit: Vec<usize>| {
+            let turns: Vec<_> = unit.iter().map(|&at| turn(&sequences[at])).collect();
+            let batches = plan(&turns, self.config.micro_batch_tokens).into_iter();
+            batches.map(move |members| members.into_iter().map(|at| unit[at]).collect::<Vec<_>>())
+        };
+        let with_sequences = |members: Vec<usize>| {
+            let sequences = members.iter().map(|&at| sequences[at]).collect();
+            (members, sequences)
+        };
+        units.into_iter().flat_map(batches).map(with_sequences).collect()
     }
 
     /// Applies the accumulated gradients.
@@ -216,13 +248,14 @@ impl TorchTrainer {
             Some(critic) => critic.update(step)?,
             None => Metrics::new(),
         };
-        let tally = std::mem::take(&mut self.tally);
-        if tally.denominator <= 0.0 {
+        let (tally, parameters) = (self.accumulated.tally()?, self.decoder.parameters());
+        if tally.denominator() <= 0.0 {
+            self.accumulated.clear(parameters).map_err(failed())?;
             return Ok(metrics);
         }
-        let update =
-            self.optimizer.update(self.decoder.parameters(), tally.denominator).map_err(failed())?;
-        clear_gradients(self.decoder.parameters()).map_err(failed())?;
+        let gradient = self.accumulated.mean(parameters, tally.denominator()).map_err(failed())?;
+        self.accumulated.clear(parameters).map_err(failed())?;
+        let update = self.optimizer.update_by(parameters, gradient).map_err(failed())?;
         if !update.grad_norm.is_finite() {
             return Err(TrainError::NotFinite { step, quantity: "gradient" });
         }
@@ -255,8 +288,8 @@ impl TorchTrainer {
 }
 
 impl Trainer for TorchTrainer {
-    fn publish_initial(&mut self) -> Result<Policy, TrainError> {
-        self.publish(PolicyVersion(0))
+    fn publish(&mut self, version: PolicyVersion) -> Result<Policy, TrainError> {
+        self.publish_version(version)
     }
 
     fn infer(
@@ -293,7 +326,16 @@ impl Trainer for TorchTrainer {
     fn update(&mut self, step: Step) -> Result<(Policy, Metrics), TrainError> {
         set_threads_of_this_thread(self.config.threads);
         let metrics = self.apply(step)?;
-        Ok((self.publish(PolicyVersion(step.next().0))?, metrics))
+        Ok((self.publish_version(PolicyVersion(step.next().0))?, metrics))
+    }
+
+    fn take_partial(&mut self, _step: Step) -> Result<Partial, TrainError> {
+        set_threads_of_this_thread(self.config.threads);
+        self.take()
+    }
+
+    fn put_sum(&mut self, _step: Step, sum: Partial) -> Result<(), TrainError> {
+        self.put(sum)
     }
 
     fn save(&mut self, folder: &Path) -> Result<(), TrainError> {
@@ -303,6 +345,28 @@ impl Trainer for TorchTrainer {
             None => Ok(()),
         }
     }
+
+    fn save_state(&mut self, file: &Path) -> Result<(), TrainError> {
+        self.write_state(file)
+    }
+
+    fn load_state(&mut self, file: &Path) -> Result<Vec<Policy>, TrainError> {
+        self.read_state(file)
+    }
+}
+
+/// The sequences of each prompt in the order of their samples, by their indices: what is computed together, whatever came with it.
+fn groups(sequences: &[Sequence<'_>]) -> Vec<Vec<usize>> {
+    let mut order: Vec<usize> = (0..sequences.len()).collect();
+    order.sort_by_key(|&at| unit(&sequences[at]));
+    order
+        .chunk_by(|&a, &b| sequences[a].prompt == sequences[b].prompt)
+        .map(<[usize]>::to_vec)
+        .collect()
+}
+
+fn unit(sequence: &Sequence<'_>) -> Unit {
+    Unit { prompt: sequence.prompt, sample: sequence.sample }
 }
 
 fn turn<'a>(sequence: &Sequence<'a>) -> Turn<'a> {

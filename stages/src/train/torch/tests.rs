@@ -1,17 +1,23 @@
 //! The streaming form of the update (law 3), its weights, and the refusals.
 
+mod replicas;
+mod state;
+
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
+use rollpacker_dataflow::step::PromptId;
 use tch::{Device, Kind};
 
-use super::super::config::{Aggregation, CriticConfig, Level, OldLogprobs, RolloutIs, Threshold};
+use super::super::config::{
+    Aggregation, CriticConfig, Level, OldLogprobs, OptimizerConfig, RolloutIs, Threshold,
+};
 use super::super::learning_rate::{Decay, LearningRate};
 use super::super::loss::policy_losses;
-use super::super::optimizer::flat_gradient;
+use super::super::{Numbers, Partial};
 use super::*;
 use crate::catalog::Choice;
-use crate::model::{Family, ModelConfig, Rope};
+use crate::model::{Family, ModelConfig, Rope, Weights};
 
 /// Largest difference of the accumulated gradients, relative to their norm. Responses that pull in opposite directions cancel, and the
 /// rounding of each stays: so random steps are compared in float64, and fixed ones in float32.
@@ -42,7 +48,7 @@ fn model() -> ModelConfig {
 
 fn config(loss_agg_mode: Aggregation) -> TrainerConfig {
     TrainerConfig {
-        optimizer: super::super::config::OptimizerConfig {
+        optimizer: OptimizerConfig {
             learning_rate: LearningRate { peak: 1e-2, warmup_steps: 0, decay: Decay::Constant },
             grad_clip: f64::INFINITY,
             ..Default::default()
@@ -59,19 +65,20 @@ fn config(loss_agg_mode: Aggregation) -> TrainerConfig {
 
 fn trainer(config: TrainerConfig) -> TorchTrainer {
     let decoder = Decoder::init(model(), 7, Device::Cpu).unwrap();
-    let mut trainer = TorchTrainer::new(decoder, config, WeightStore::new(4)).unwrap();
+    let trainer = TorchTrainer::new(decoder, config, WeightStore::new(4)).unwrap();
     // Away from the reference, or its term has no gradient.
     tch::no_grad(|| {
         for (_, parameter) in trainer.decoder.parameters() {
             let _same = parameter.shallow_clone().multiply_scalar_(1.01);
         }
     });
-    trainer.tally = Tally::default();
     trainer
 }
 
 #[derive(Clone, Debug)]
 struct Response {
+    /// The numbers of prompt and sample.
+    id: (u64, u32),
     prompt: Vec<i32>,
     response: Vec<i32>,
     logprobs: Vec<f32>,
@@ -82,6 +89,8 @@ struct Response {
 impl Response {
     fn sequence(&self) -> Sequence<'_> {
         Sequence {
+            prompt: PromptId(self.id.0),
+            sample: self.id.1,
             prompt_ids: &self.prompt,
             response_length: u32::try_from(self.response.len()).expect("short"),
             response_ids: &self.response,
@@ -104,6 +113,7 @@ fn response() -> impl Strategy<Value = Response> {
             proptest::collection::vec(-2.0..2.0f32, n),
         );
         columns.prop_map(move |(logprobs, advantages)| Response {
+            id: (0, 0),
             prompt: prompt.clone(),
             response: response.clone(),
             logprobs,
@@ -144,7 +154,12 @@ fn accumulate<'a>(trainer: &mut TorchTrainer, calls: impl IntoIterator<Item = Ve
 
 /// The gradient that an update would apply.
 fn gradient(trainer: &TorchTrainer) -> Tensor {
-    flat_gradient(trainer.decoder.parameters()).unwrap() / trainer.tally.denominator
+    let denominator = denominator_of(trainer).max(f64::MIN_POSITIVE);
+    trainer.accumulated.mean(trainer.decoder.parameters(), denominator).unwrap()
+}
+
+fn denominator_of(trainer: &TorchTrainer) -> f64 {
+    trainer.accumulated.tally().unwrap().denominator()
 }
 
 fn relative_difference(a: &Tensor, b: &Tensor) -> f64 {
@@ -167,8 +182,8 @@ fn difference(
     accumulate(&mut whole, [arrival.responses.iter().map(Response::sequence).collect()]);
     let order: Vec<_> = arrival.order.iter().map(|&at| arrival.responses[at].sequence()).collect();
     accumulate(&mut pieces, order.chunks(arrival.call).map(<[_]>::to_vec));
-    if whole.tally.denominator == 0.0 {
-        return pieces.tally.denominator;
+    if denominator_of(&whole) == 0.0 {
+        return denominator_of(&pieces);
     }
     relative_difference(&gradient(&whole), &gradient(&pieces))
 }
@@ -182,13 +197,15 @@ const MODES: [Aggregation; 4] = [
 
 /// Makes the parameters float64. Activations follow by promotion.
 fn widen(trainer: &mut TorchTrainer) {
+    let widen = |(_, parameter): &(String, Tensor)| {
+        parameter.shallow_clone().set_data(&parameter.detach().to_kind(Kind::Double));
+    };
     for decoder in [Some(&mut trainer.decoder), trainer.reference.as_mut()].into_iter().flatten() {
         // Without gradient a decoder runs on copies of its parameters joined into larger matrices.
         decoder.set_requires_grad(true);
-        for (_, parameter) in decoder.parameters() {
-            parameter.shallow_clone().set_data(&parameter.detach().to_kind(Kind::Double));
-        }
+        decoder.parameters().iter().for_each(widen);
     }
+    trainer.critic.iter().flat_map(|critic| critic.parameters()).for_each(widen);
 }
 
 proptest! {
@@ -229,8 +246,9 @@ proptest! {
         let pieces = std::iter::repeat_n(&quarter, usize::from(quarters));
         accumulate(&mut weighted, [[&whole].into_iter().chain(&others).map(Response::sequence).collect()]);
         accumulate(&mut repeated, [pieces.chain(&others).map(Response::sequence).collect()]);
-        prop_assert_eq!(weighted.tally.denominator, repeated.tally.denominator);
-        if repeated.tally.denominator > 0.0 {
+        let denominators = [&weighted, &repeated].map(denominator_of);
+        prop_assert_eq!(denominators[0], denominators[1]);
+        if denominators[1] > 0.0 {
             let found = relative_difference(&gradient(&repeated), &gradient(&weighted));
             // Weights reach the loss as float32, so three quarters are rounded otherwise than a quarter three times.
             prop_assert!(found <= 1e-6, "{found}");
@@ -251,6 +269,7 @@ fn in_float32_the_difference_is_rounding() {
 fn example(prompt: &[i32], response: &[i32], advantage: f32) -> Response {
     let n = response.len();
     Response {
+        id: (0, 0),
         prompt: prompt.to_vec(),
         response: response.to_vec(),
         logprobs: vec![-2.0; n],
@@ -352,8 +371,7 @@ fn inference_says_of_each_response_what_the_models_say() {
         .collect();
     let anew: Vec<_> = known.iter().map(|s| Sequence { ref_logprobs: &[], ..*s }).collect();
     let mut of = |sequences: Vec<Sequence<'_>>| {
-        clear_gradients(trainer.decoder.parameters()).unwrap();
-        trainer.tally = Tally::default();
+        trainer.accumulated.clear(trainer.decoder.parameters()).unwrap();
         accumulate(&mut trainer, [sequences]);
         gradient(&trainer)
     };
@@ -428,7 +446,7 @@ fn updates_make_the_better_response_likelier() {
 #[test]
 fn an_update_without_sequences_publishes_the_same_weights() {
     let mut trainer = trainer(config(Aggregation::TokenMean));
-    let initial = trainer.publish_initial().unwrap();
+    let initial = trainer.publish(PolicyVersion(0)).unwrap();
     accumulate(&mut trainer, [vec![], vec![example(&[2], &[], 1.0).sequence()]]);
     let (policy, metrics) = trainer.update(Step(0)).unwrap();
     assert_eq!((initial.version, policy.version), (PolicyVersion(0), PolicyVersion(1)));
@@ -439,7 +457,7 @@ fn an_update_without_sequences_publishes_the_same_weights() {
 #[test]
 fn an_update_publishes_other_weights_and_starts_a_new_accumulation() {
     let mut trainer = trainer(config(Aggregation::TokenMean));
-    let initial = trainer.publish_initial().unwrap();
+    let initial = trainer.publish(PolicyVersion(0)).unwrap();
     accumulate(&mut trainer, [vec![example(&[2], &[3, 4], 1.0).sequence()]]);
     let (first, _) = trainer.update(Step(0)).unwrap();
     assert_ne!(first.digest, initial.digest);

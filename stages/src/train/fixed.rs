@@ -1,0 +1,120 @@
+//! Sums that do not depend on the order of their terms.
+//!
+//! Floating-point addition is not associative: the same gradients in another order give other bits. Rounded to multiples of one number
+//! they are integers, whose sum has no order. The step is 2^-40. So
+//!
+//! - a term is off by at most 2^-41 (4.5e-13): a parameter's gradient, divided by the tokens or responses of a step, by as much over the
+//!   tokens or responses of a term, far below the `eps` of AdamW (1e-8) under which gradients do not count. A float32 beyond 2^-17
+//!   (7.6e-6) is rounded less than it was already;
+//! - a sum reaches 2^23 (8.4 million): the sum over the tokens of a step, before it is divided, of one parameter's gradient. A step of a
+//!   million tokens has room for a mean of 8, where norms over all parameters are around 1. What leaves the range is an error.
+//!
+//! Not twice 64 bits, which would cost memory and transfer for digits that float32 gradients do not have.
+
+use super::partial::PartialError;
+
+/// Steps in 1: 2^40.
+#[cfg(feature = "torch")]
+pub(crate) const STEPS: f64 = (1_u64 << 40) as f64;
+
+/// Terms reach here, in steps: far enough from the end that the check is exact in float64.
+#[cfg(feature = "torch")]
+const LARGEST: f64 = (1_u64 << 62) as f64;
+
+/// Adds the terms of one unit, each rounded to the next multiple of the step; halves away from 0.
+///
+/// # Errors
+/// If a term or a sum leaves the range, or a term is not a number; the sums are of no use then.
+#[cfg(feature = "torch")]
+pub(crate) fn add_rounded(sums: &mut [i64], terms: &[f32]) -> Result<(), PartialError> {
+    let mut outside = false;
+    let mut wrapped = 0;
+    for (sum, &term) in sums.iter_mut().zip(terms) {
+        let steps = f64::from(term) * STEPS;
+        outside |= !(steps.abs() < LARGEST);
+        // A float32 beyond 2^24 steps is a whole number of them, which a half does not move.
+        let term = (steps + 0.5_f64.copysign(steps)) as i64;
+        wrapped |= add_one(sum, term);
+    }
+    check(outside || wrapped < 0)
+}
+
+/// Adds sums to sums.
+///
+/// # Errors
+/// If a sum leaves the range.
+pub(crate) fn add(sums: &mut [i64], others: &[i64]) -> Result<(), PartialError> {
+    let wrapped =
+        sums.iter_mut().zip(others).fold(0, |flags, (sum, &other)| flags | add_one(sum, other));
+    check(wrapped < 0)
+}
+
+/// What sums are, divided.
+#[cfg(feature = "torch")]
+pub(crate) fn divided(sums: &[i64], denominator: f64) -> impl Iterator<Item = f64> {
+    let by = STEPS * denominator;
+    sums.iter().map(move |&sum| sum as f64 / by)
+}
+
+/// The result is negative if the sum wrapped. Without a branch, so that loops over it are vectorised.
+fn add_one(sum: &mut i64, term: i64) -> i64 {
+    let total = sum.wrapping_add(term);
+    let wrapped = (*sum ^ total) & (term ^ total);
+    *sum = total;
+    wrapped
+}
+
+fn check(outside: bool) -> Result<(), PartialError> {
+    if outside { Err(PartialError::OutOfRange) } else { Ok(()) }
+}
+
+#[cfg(all(test, feature = "torch"))]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn sum_of<'a>(terms: impl IntoIterator<Item = &'a f32>) -> Result<i64, PartialError> {
+        let mut sum = [0];
+        terms.into_iter().try_for_each(|&term| add_rounded(&mut sum, &[term]))?;
+        Ok(sum[0])
+    }
+
+    proptest! {
+        #[test]
+        fn order_and_grouping_do_not_show(
+            terms in proptest::collection::vec(-1e3f32..1e3, 1..40),
+            cut in 0..40usize,
+        ) {
+            let whole = sum_of(&terms).unwrap();
+            prop_assert_eq!(sum_of(terms.iter().rev()).unwrap(), whole);
+            let (first, second) = terms.split_at(cut.min(terms.len()));
+            let mut parts = [sum_of(first).unwrap()];
+            add(&mut parts, &[sum_of(second).unwrap()]).unwrap();
+            prop_assert_eq!(parts[0], whole);
+            // The bound that the module states.
+            let exact: f64 = terms.iter().copied().map(f64::from).sum();
+            let off = divided(&[whole], 1.0).next().unwrap() - exact;
+            prop_assert!(off.abs() <= terms.len() as f64 / (2.0 * STEPS) + 1e-12, "{off}");
+        }
+
+        #[test]
+        fn a_term_is_rounded_to_the_next_step(bits in any::<u32>()) {
+            let term = f32::from_bits(bits);
+            let steps = f64::from(term) * STEPS;
+            let expect = (steps.abs() < LARGEST).then(|| steps.round() as i64);
+            prop_assert_eq!(sum_of([&term]).ok(), expect);
+        }
+    }
+
+    #[test]
+    fn what_leaves_the_range_is_refused() {
+        for outside in [f32::NAN, f32::INFINITY, -4.3e6, 4.3e6] {
+            assert_eq!(sum_of([&outside]), Err(PartialError::OutOfRange), "{outside}");
+        }
+        assert_eq!(sum_of(&[4e6, 4e6, 4e6]), Err(PartialError::OutOfRange));
+        assert_eq!(sum_of(&[-4e6, -4e6, -4e6]), Err(PartialError::OutOfRange));
+        assert_eq!(add(&mut [i64::MAX, 0], &[1, 0]), Err(PartialError::OutOfRange));
+        assert_eq!(add(&mut [i64::MAX, i64::MIN], &[-1, 1]), Ok(()));
+    }
+}

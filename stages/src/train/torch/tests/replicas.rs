@@ -1,0 +1,431 @@
+//! Law 3 over replicas: however the groups of a step are dealt out, whenever partials are taken, the update is that of one trainer with
+//! the whole step; in deterministic mode to the bit.
+
+use std::sync::mpsc;
+use std::thread;
+
+use super::*;
+
+/// A step, and how it reaches some trainers.
+#[derive(Clone, Debug)]
+struct Dealt {
+    groups: Vec<Vec<Response>>,
+    /// In which order the groups arrive.
+    order: Vec<usize>,
+    /// The replica of each group.
+    owners: Vec<usize>,
+    replicas: usize,
+    /// Groups of a call.
+    call: usize,
+    /// Calls between one partial and the next.
+    taken_after: usize,
+    /// Whether the rows of a call are in the opposite order.
+    reversed: bool,
+    micro_batch_tokens: usize,
+}
+
+fn groups() -> impl Strategy<Value = Vec<Vec<Response>>> {
+    let group =
+        (proptest::collection::vec(0..23i32, 1..5), proptest::collection::vec(response(), 1..5));
+    proptest::collection::vec(group, 1..7).prop_map(|groups| {
+        let named = |(at, (prompt, responses)): (u64, (Vec<i32>, Vec<Response>))| {
+            let named = (0..).zip(responses).map(|(sample, response)| Response {
+                id: (100 - at, sample),
+                prompt: prompt.clone(),
+                ..response
+            });
+            named.collect()
+        };
+        (0..).zip(groups).map(named).collect()
+    })
+}
+
+fn dealt() -> impl Strategy<Value = Dealt> {
+    groups().prop_flat_map(|groups| {
+        let count = groups.len();
+        let order = Just((0..count).collect::<Vec<_>>()).prop_shuffle();
+        let owners = proptest::collection::vec(0..4usize, count);
+        let numbers = (1..5usize, 1..4usize, 1..4usize, any::<bool>(), 1..60usize);
+        (order, owners, numbers).prop_map(move |(order, owners, numbers)| {
+            let (replicas, call, taken_after, reversed, micro_batch_tokens) = numbers;
+            let (groups, owners) = (groups.clone(), owners.iter().map(|o| o % replicas).collect());
+            Dealt {
+                groups,
+                order,
+                owners,
+                replicas,
+                call,
+                taken_after,
+                reversed,
+                micro_batch_tokens,
+            }
+        })
+    })
+}
+
+impl Dealt {
+    /// The calls of a replica.
+    fn calls(&self, replica: usize) -> Vec<Vec<Sequence<'_>>> {
+        let own: Vec<_> = self.order.iter().filter(|&&at| self.owners[at] == replica).collect();
+        let rows = |groups: &[&usize]| -> Vec<Sequence<'_>> {
+            let mut rows: Vec<_> =
+                groups.iter().flat_map(|&&at| &self.groups[at]).map(valued).collect();
+            if self.reversed {
+                rows.reverse();
+            }
+            rows
+        };
+        own.chunks(self.call).map(rows).collect()
+    }
+
+    /// What a replica gives out, in the course of the step.
+    fn partials(&self, replica: usize, trainer: &mut TorchTrainer, step: Step) -> Vec<Partial> {
+        let calls = self.calls(replica);
+        let mut partials = Vec::new();
+        for calls in calls.chunks(self.taken_after) {
+            calls.iter().for_each(|call| trainer.accumulate(step, call).unwrap());
+            partials.push(trainer.take_partial(step).unwrap());
+        }
+        assert_eq!(trainer.take_partial(step).unwrap(), Partial::default(), "all is taken");
+        partials
+    }
+
+    /// All of the step.
+    fn whole(&self) -> Vec<Sequence<'_>> {
+        self.groups.iter().flatten().map(valued).collect()
+    }
+}
+
+/// How partials become what is put into each trainer.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Reduction {
+    /// As it should be.
+    Sum,
+    /// Wrong: the mean over replicas of each one's mean.
+    MeanOfMeans,
+    /// Wrong: the denominator of the last replica alone.
+    LastDenominator,
+    /// Wrong: the first replica's sums stand for all.
+    FirstOnly,
+}
+
+impl Reduction {
+    fn reduce(self, partials: &[Vec<Partial>]) -> Partial {
+        let one = |partials: &Vec<Partial>| {
+            let mut sum = Partial::default();
+            partials.iter().for_each(|partial| sum.add(partial.clone()).unwrap());
+            sum
+        };
+        let mut replicas: Vec<_> = partials.iter().map(one).collect();
+        match self {
+            Self::Sum => {}
+            Self::MeanOfMeans => replicas.iter_mut().for_each(divide),
+            Self::LastDenominator => {
+                let last = replicas.len() - 1;
+                replicas[..last].iter_mut().for_each(|replica| replica.totals.clear());
+            }
+            Self::FirstOnly => replicas.truncate(1),
+        }
+        one(&replicas)
+    }
+}
+
+fn divide(replica: &mut Partial) {
+    let Numbers::Float(gradient) = &mut replica.gradient else { panic!("not deterministic") };
+    for total in &mut replica.totals {
+        if total.name == "policy:divisor:denominator" {
+            gradient.iter_mut().for_each(|number| *number /= total.value);
+            total.value = 1.0;
+        }
+    }
+}
+
+/// With a critic, whose loss is divided otherwise than the policy's.
+fn of(config: &TrainerConfig) -> TorchTrainer {
+    let other = MODES.iter().position(|&mode| mode == config.loss_agg_mode).unwrap() + 1;
+    let loss_agg_mode = MODES[other % MODES.len()];
+    let critic = Some(CriticConfig { loss_agg_mode, ..CriticConfig::default() });
+    trainer(TrainerConfig { critic, ..config.clone() })
+}
+
+/// The gradients of policy and critic.
+fn gradients(trainer: &TorchTrainer) -> [Tensor; 2] {
+    [gradient(trainer), trainer.critic.as_ref().unwrap().gradient()]
+}
+
+/// The difference between the gradient of replicas and that of one trainer, relative to its norm.
+fn difference_of(
+    dealt: &Dealt,
+    config: &TrainerConfig,
+    reduction: Reduction,
+    prepare: impl Fn(&mut TorchTrainer),
+) -> f64 {
+    let mut whole = of(&TrainerConfig { micro_batch_tokens: usize::MAX, ..config.clone() });
+    prepare(&mut whole);
+    whole.accumulate(Step(0), &dealt.whole()).unwrap();
+    let pieces = TrainerConfig { micro_batch_tokens: dealt.micro_batch_tokens, ..config.clone() };
+    let mut replicas: Vec<_> = (0..dealt.replicas).map(|_| of(&pieces)).collect();
+    replicas.iter_mut().for_each(&prepare);
+    let partials: Vec<_> = replicas
+        .iter_mut()
+        .enumerate()
+        .map(|(at, replica)| dealt.partials(at, replica, Step(0)))
+        .collect();
+    let sum = reduction.reduce(&partials);
+    replicas.iter_mut().for_each(|replica| replica.put_sum(Step(0), sum.clone()).unwrap());
+    let found: Vec<_> = replicas.iter().map(gradients).collect();
+    let same = |one: &[Tensor; 2]| one.iter().zip(&found[0]).all(|(one, first)| one.equal(first));
+    assert!(found.iter().all(same), "replicas agree to the bit");
+    let differences = gradients(&whole).into_iter().zip(&found[0]).map(|(expect, found)| {
+        if expect.norm().double_value(&[]) == 0.0 {
+            return found.norm().double_value(&[]);
+        }
+        relative_difference(&expect, found)
+    });
+    differences.fold(0.0, f64::max)
+}
+
+fn any_config(mode: usize, loss: usize) -> TrainerConfig {
+    let name = policy_losses().names().nth(loss).map(str::to_owned).unwrap();
+    TrainerConfig { policy_loss: Choice::of(&name), ..config(MODES[mode]) }
+}
+
+fn deterministic(mode: usize) -> TrainerConfig {
+    TrainerConfig { deterministic: true, micro_batch_tokens: 24, ..config(MODES[mode]) }
+}
+
+/// Weights of policy and critic, and the metrics of the steps.
+type Outcome = (Vec<u64>, Vec<Metrics>);
+
+fn outcome(trainer: &TorchTrainer, metrics: Vec<Metrics>) -> Outcome {
+    let critic = trainer.critic.as_ref().unwrap();
+    let own = |(name, tensor): &(String, Tensor)| (name.clone(), tensor.shallow_clone());
+    let critic = Weights::new(critic.parameters().iter().map(own).collect()).unwrap().digest();
+    (vec![trainer.decoder.snapshot().unwrap().digest(), critic], metrics)
+}
+
+/// One trainer that gets each step whole.
+fn alone(steps: &[Dealt], config: &TrainerConfig) -> Outcome {
+    let mut trainer = of(config);
+    let metrics = (0..).zip(steps).map(|(at, dealt)| {
+        trainer.accumulate(Step(at), &dealt.whole()).unwrap();
+        trainer.update(Step(at)).unwrap().1
+    });
+    let metrics = metrics.collect();
+    outcome(&trainer, metrics)
+}
+
+/// As many trainers as the first step says; each round of partials is put in before the next is taken.
+fn together(steps: &[Dealt], config: &TrainerConfig) -> Vec<Outcome> {
+    let mut replicas: Vec<_> = (0..steps[0].replicas).map(|_| (of(config), Vec::new())).collect();
+    for (at, dealt) in (0..).zip(steps) {
+        let owners = dealt.owners.iter().map(|owner| owner % steps[0].replicas).collect();
+        let dealt = Dealt { owners, ..dealt.clone() };
+        let partials: Vec<_> = replicas
+            .iter_mut()
+            .enumerate()
+            .map(|(replica, (trainer, _))| dealt.partials(replica, trainer, Step(at)))
+            .collect();
+        for round in 0..partials.iter().map(Vec::len).max().unwrap_or(0) {
+            let mut sum = Partial::default();
+            for one in partials.iter().rev().filter_map(|partials| partials.get(round)) {
+                sum.add(one.clone()).unwrap();
+            }
+            replicas
+                .iter_mut()
+                .for_each(|(trainer, _)| trainer.put_sum(Step(at), sum.clone()).unwrap());
+        }
+        for (trainer, metrics) in &mut replicas {
+            metrics.push(trainer.update(Step(at)).unwrap().1);
+        }
+    }
+    replicas.into_iter().map(|(trainer, metrics)| outcome(&trainer, metrics)).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(32))]
+
+    #[test]
+    fn replicas_have_the_gradient_of_one(
+        dealt in dealt(),
+        mode in 0..4usize,
+        loss in 0..policy_losses().names().count(),
+    ) {
+        let found = difference_of(&dealt, &any_config(mode, loss), Reduction::Sum, widen);
+        prop_assert!(found <= FLOAT64, "{found}");
+    }
+
+    #[test]
+    fn deterministic_updates_are_equal_to_the_bit(
+        steps in proptest::collection::vec(dealt(), 3),
+        mode in 0..4usize,
+    ) {
+        let config = deterministic(mode);
+        let expect = alone(&steps, &config);
+        for found in together(&steps, &config) {
+            prop_assert_eq!(&found, &expect);
+        }
+    }
+}
+
+/// Two replicas of uneven shards and weights.
+fn uneven() -> Dealt {
+    let response = |id, prompt: &[i32], response: &[i32], advantage, weight| Response {
+        id,
+        weight,
+        ..example(prompt, response, advantage)
+    };
+    let groups = vec![
+        vec![
+            response((1, 0), &[2, 3], &[4, 5, 1], 0.5, 1.0),
+            response((1, 1), &[2, 3], &[6], -1.0, 0.5),
+        ],
+        vec![response((2, 0), &[8, 9], &[3, 3, 3, 3, 3, 1], 2.0, 1.5)],
+        vec![response((3, 0), &[7], &[5, 1], 1.0, 0.25)],
+    ];
+    Dealt {
+        groups,
+        order: vec![2, 0, 1],
+        owners: vec![0, 1, 0],
+        replicas: 2,
+        call: 1,
+        taken_after: 1,
+        reversed: false,
+        micro_batch_tokens: 64,
+    }
+}
+
+#[test]
+fn wrong_reductions_are_seen() {
+    for mode in MODES {
+        let dealt = uneven();
+        let found = |reduction| difference_of(&dealt, &config(mode), reduction, widen);
+        assert!(found(Reduction::Sum) <= FLOAT64);
+        for wrong in [Reduction::MeanOfMeans, Reduction::LastDenominator, Reduction::FirstOnly] {
+            assert!(found(wrong) > 1e-3, "{mode:?} {wrong:?}: {}", found(wrong));
+        }
+    }
+}
+
+#[test]
+fn a_dropped_weight_is_seen() {
+    let mut whole = of(&config(Aggregation::SeqMeanTokenMean));
+    let mut dropped = of(&config(Aggregation::SeqMeanTokenMean));
+    let dealt = uneven();
+    whole.accumulate(Step(0), &dealt.whole()).unwrap();
+    let unweighted: Vec<_> =
+        dealt.whole().into_iter().map(|sequence| Sequence { weight: 1.0, ..sequence }).collect();
+    dropped.accumulate(Step(0), &unweighted).unwrap();
+    assert!(relative_difference(&gradient(&whole), &gradient(&dropped)) > 1e-3);
+}
+
+#[test]
+fn fixed_point_is_the_gradient_up_to_float32() {
+    let mut runner = TestRunner::deterministic();
+    for mode in MODES.into_iter().cycle().take(24) {
+        let dealt = dealt().new_tree(&mut runner).unwrap().current();
+        let float = config(mode);
+        let fixed = TrainerConfig { deterministic: true, ..float.clone() };
+        let [mut float, mut fixed] = [float, fixed].map(|config| of(&config));
+        for trainer in [&mut float, &mut fixed] {
+            trainer.accumulate(Step(0), &dealt.whole()).unwrap();
+        }
+        if denominator_of(&float) > 0.0 {
+            let [float, fixed] = [float, fixed].map(|trainer| gradient(&trainer));
+            let found = relative_difference(&float, &fixed);
+            assert!(found <= FLOAT32, "{mode:?}: {found} for {dealt:?}");
+        }
+    }
+}
+
+#[test]
+fn without_determinism_float32_replicas_differ_by_rounding() {
+    let mut runner = TestRunner::deterministic();
+    for mode in MODES.into_iter().cycle().take(24) {
+        let dealt = dealt().new_tree(&mut runner).unwrap().current();
+        let found = difference_of(&dealt, &config(mode), Reduction::Sum, |_| {});
+        assert!(found <= FLOAT32, "{mode:?}: {found} for {dealt:?}");
+    }
+}
+
+#[test]
+fn two_threads_that_exchange_partials_are_one_trainer() {
+    let dealt = uneven();
+    let config = deterministic(0);
+    let expect = alone(&vec![dealt.clone(); 3], &config);
+    let (to_first, first) = mpsc::channel();
+    let (to_second, second) = mpsc::channel();
+    let ends = [(to_second, first), (to_first, second)];
+    let replica = |at: usize, to: mpsc::Sender<Partial>, from: mpsc::Receiver<Partial>| {
+        let (dealt, config) = (dealt.clone(), config.clone());
+        thread::spawn(move || {
+            let mut trainer = of(&config);
+            let mut metrics = Vec::new();
+            for step in (0..3).map(Step) {
+                dealt.calls(at).iter().for_each(|call| trainer.accumulate(step, call).unwrap());
+                let mut sum = trainer.take_partial(step).unwrap();
+                to.send(sum.clone()).unwrap();
+                sum.add(from.recv().unwrap()).unwrap();
+                trainer.put_sum(step, sum).unwrap();
+                metrics.push(trainer.update(step).unwrap().1);
+            }
+            outcome(&trainer, metrics)
+        })
+    };
+    let threads: Vec<_> =
+        ends.into_iter().enumerate().map(|(at, (to, from))| replica(at, to, from)).collect();
+    for thread in threads {
+        assert_eq!(thread.join().unwrap(), expect);
+    }
+}
+
+#[test]
+fn what_models_say_does_not_depend_on_company() {
+    let config = TrainerConfig { reward_kl: Some(Choice::of("kl")), ..deterministic(0) };
+    let mut trainer = of(&config);
+    let mut runner = TestRunner::deterministic();
+    for _ in 0..8 {
+        let dealt = dealt().new_tree(&mut runner).unwrap().current();
+        let whole = trainer.infer(Step(0), &dealt.whole()).unwrap();
+        let groups = dealt.groups.iter().flat_map(|group| {
+            let sequences: Vec<_> = group.iter().map(Response::sequence).collect();
+            trainer.infer(Step(0), &sequences).unwrap()
+        });
+        assert_eq!(groups.collect::<Vec<_>>(), whole);
+    }
+}
+
+#[test]
+fn partials_of_strangers_and_repetitions_are_refused() {
+    let mut trainer = of(&deterministic(0));
+    let dealt = uneven();
+    trainer.accumulate(Step(0), &dealt.whole()).unwrap();
+    let again = trainer.accumulate(Step(0), &dealt.calls(1)[0]).unwrap_err().to_string();
+    assert_eq!(again, "the responses of p2 from sample 0 on came twice");
+    let mut refused = |numbers| {
+        let partial = Partial { gradient: numbers, totals: Vec::new() };
+        trainer.put_sum(Step(0), partial).unwrap_err().to_string()
+    };
+    assert_eq!(
+        refused(Numbers::Float(vec![0.0; 3])),
+        "a gradient of floating-point numbers, expected fixed-point numbers"
+    );
+    let expect = refused(Numbers::Fixed(vec![0; 3]));
+    assert!(expect.starts_with("a gradient of 3 numbers, expected "), "{expect}");
+    trainer.put_sum(Step(0), Partial::default()).unwrap();
+    assert_eq!(
+        trainer.update(Step(0)).unwrap_err().to_string(),
+        "responses were accumulated after the last partial of the step was taken"
+    );
+}
+
+#[test]
+fn a_gradient_beyond_fixed_point_is_an_error() {
+    let mut trainer = of(&deterministic(0));
+    let huge = Response { weight: 1e9, ..example(&[2], &[3, 4], 1e3) };
+    let error = trainer.accumulate(Step(0), &[valued(&huge)]).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "a gradient leaves the range of deterministic sums, 2^23 on either side of 0"
+    );
+}
