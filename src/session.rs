@@ -285,7 +285,9 @@ impl Session {
             Monitored { observer, monitor: self.monitor.clone(), live: move || live.take() };
         let hosting = (!self.guests.is_empty()).then(|| engine.hosting());
         let observer = Hosted { observer, hosting };
-        let pipeline = self.pipeline(engine, &trainer, validator.as_ref(), initial, stop)?;
+        let every = if leads { self.recipe.test_freq } else { 0 };
+        let validator_of_steps = validator.clone().map(|validator| (every, validator));
+        let pipeline = self.pipeline(engine, &trainer, validator_of_steps, initial, stop)?;
         match seat {
             None => pipeline.run(observer)?,
             Some(seat) => pipeline.run_at(seat, observer)?,
@@ -317,7 +319,7 @@ impl Session {
         &self,
         engine: TorchEngine,
         trainer: &Rc<TrainerThread>,
-        validator: Option<&Rc<ValidatorThread>>,
+        validator: Option<(u64, Rc<ValidatorThread>)>,
         initial: Policy,
         stop: &Stop,
     ) -> anyhow::Result<Pipeline> {
@@ -337,7 +339,7 @@ impl Session {
             reward_kl: raw.reward_kl(),
             trainer: trainer.clone(),
             fetch: self.recipe.fetch()?,
-            validator: validator.map(|validator| (self.recipe.test_freq, validator.clone())),
+            validator,
             initial,
             staleness: raw.algorithm.staleness,
             rewards: Executor::Tokio(self.rewards.handle().clone()),

@@ -161,29 +161,6 @@ impl TrainerThread {
         })
     }
 
-    /// Takes out what was accumulated of `step` since it was last asked.
-    pub(crate) fn take_partial(
-        &self,
-        step: Step,
-        wake: impl Fn() + Send + Sync + 'static,
-    ) -> Reply<Result<Partial, String>> {
-        self.owner.call(wake, move |timed| {
-            timed.trainer.take_partial(step).map_err(|error| error.to_string())
-        })
-    }
-
-    /// Puts in what the replicas of all workers have accumulated of `step`.
-    pub(crate) fn put_sum(
-        &self,
-        step: Step,
-        sum: Partial,
-        wake: impl Fn() + Send + Sync + 'static,
-    ) -> Reply<Result<(), String>> {
-        self.owner.call(wake, move |timed| {
-            timed.trainer.put_sum(step, sum).map_err(|error| error.to_string())
-        })
-    }
-
     pub(crate) fn update(
         &self,
         step: Step,

@@ -81,7 +81,7 @@ impl Replica {
 }
 
 impl Trainer for Replica {
-    fn publish_initial(&mut self) -> Result<Policy, TrainError> {
+    fn publish(&mut self, _version: PolicyVersion) -> Result<Policy, TrainError> {
         Ok(self.policy())
     }
 
@@ -344,7 +344,6 @@ fn races_over_workers_lose_no_prompt() {
         ran.check_replicas();
         ran.check_conservation();
         assert!(ran.sum("schedule/deferred_prompts") > 0.0, "something was deferred");
-        assert!(ran.sum("rollout/aborted_responses") > 0.0, "something was aborted");
     }
 }
 
@@ -364,12 +363,11 @@ fn tokens_that_are_kept_go_on_where_they_are() {
         let ran = Run::of(schedule).on(&cluster).expect("no fault");
         ran.check_replicas();
         ran.check_conservation();
-        assert!(ran.sum("rollout/paused_responses") > 0.0, "something was paused");
         let resumed =
             ran.reports.iter().flat_map(|report| &report.groups).flat_map(|batch| {
                 batch.values::<UInt32Type>(column::RESUMED_LENGTH).values().to_vec()
             });
-        assert!(resumed.into_iter().any(|tokens| tokens > 0), "and went on");
+        assert!(resumed.into_iter().any(|tokens| tokens > 0), "something was kept");
     }
 }
 

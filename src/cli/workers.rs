@@ -30,12 +30,12 @@ pub(super) fn train(
             Ok(ExitCode::SUCCESS)
         }
         Err(error) => {
-            let hint = match error {
-                ClusterError::Lost(_) => "; resume with --resume",
-                _ => "",
+            let message = match &error {
+                ClusterError::Lost(fault) => format!("{}; resume with --resume", fault.message),
+                other => other.to_string(),
             };
             // A standard error that is closed has no reader.
-            drop(writeln!(std::io::stderr(), "error: {error}{hint}"));
+            drop(writeln!(std::io::stderr(), "error: {message}"));
             Ok(exit_code(&error))
         }
     }

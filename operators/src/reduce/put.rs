@@ -106,10 +106,9 @@ struct Gathered {
 
 impl Gathered {
     fn partial(self) -> Result<Partial, PartialError> {
-        let mut gradient = Numbers::default();
-        for numbers in self.chunks.into_values() {
-            gradient.append(numbers)?;
-        }
+        let mut chunks = self.chunks.into_values();
+        let mut gradient = chunks.next().unwrap_or_default();
+        chunks.try_for_each(|chunk| gradient.append(chunk))?;
         Ok(Partial { gradient, totals: self.totals.into_values().flatten().collect() })
     }
 }
