@@ -68,7 +68,8 @@ fn main() -> anyhow::Result<()> {
         scoring: Scoring::Streamed,
         advantage: Ranked.into(),
         reward_kl: None,
-        initial: trainer.publish_initial().map_err(anyhow::Error::msg)?,
+        begin: Begin::Anew(trainer.publish_initial().map_err(anyhow::Error::msg)?),
+        snapshots: None,
         trainer: Rc::new(trainer),
         fetch: Fetch::default(),
         validator: None,
@@ -76,6 +77,7 @@ fn main() -> anyhow::Result<()> {
         rewards: Executor::Tokio(rewards.handle().clone()),
         time: Time::Wall(clock),
         stop: Stop::default(),
+        watchdog: None,
     };
     Ok(pipeline.run(Print)?)
 }

@@ -70,7 +70,13 @@ fn main() -> anyhow::Result<()> {
 
         raise(updates.errors, faults);
         observe(
-            Observed { responses, groups, decisions, metrics: updates.metrics },
+            Observed {
+                responses,
+                groups,
+                decisions,
+                metrics: updates.metrics,
+                resumable: Resumable::default(),
+            },
             clock.clone(),
             Print,
         );

@@ -19,6 +19,13 @@ use rollpacker::dataflow::budget::Budget;
 use rollpacker::operators::policy::policy_batch;
 use rollpacker::operators::schedule::{Decision, Event, Queue, Reason, Round};
 use rollpacker::prelude::*;
+use serde::{Deserialize, Serialize};
+
+/// What outlives a round: the state that a snapshot has.
+#[derive(Serialize, Deserialize)]
+struct Saved {
+    waiting: BTreeMap<PromptId, Option<Step>>,
+}
 
 /// Launches `launched` prompts a step and trains on the first `prompts` groups of `responses`. For data of one epoch.
 struct Oversampling {
@@ -151,6 +158,16 @@ impl Schedule for Oversampling {
     fn wants_prompts(&self) -> bool {
         self.open.is_none() && !self.complete && self.waiting.len() < self.launched
     }
+
+    fn save(&self) -> Option<Vec<u8>> {
+        serde_json::to_vec(&Saved { waiting: self.waiting.clone() }).ok()
+    }
+
+    fn restore(&mut self, saved: &[u8]) -> Result<(), String> {
+        let saved: Saved = serde_json::from_slice(saved).map_err(|error| error.to_string())?;
+        self.waiting = saved.waiting;
+        Ok(())
+    }
 }
 
 /// One point for a 7.
@@ -208,7 +225,13 @@ fn main() -> anyhow::Result<()> {
 
         raise(updates.errors, faults);
         observe(
-            Observed { responses, groups, decisions, metrics: updates.metrics },
+            Observed {
+                responses,
+                groups,
+                decisions,
+                metrics: updates.metrics,
+                resumable: Resumable::default(),
+            },
             clock.clone(),
             Print,
         );

@@ -5,11 +5,15 @@ use std::path::PathBuf;
 use std::rc::Rc;
 
 use rollpacker_dataflow::fault::Fault;
+use rollpacker_dataflow::snapshot::Restored;
+use rollpacker_dataflow::step::Step;
 use rollpacker_operators::placement::drift::{Drift, Options};
 use rollpacker_operators::placement::{PlacementError, Profile};
-use rollpacker_operators::report::{Observer, Progress, StepReport};
+use rollpacker_operators::report::{Observer, Progress, Saved, StepReport};
+use rollpacker_operators::resume::ResumeError;
 use rollpacker_stages::rollout::profile::Row;
 use rollpacker_stages::train::Metrics;
+use serde::{Deserialize, Serialize};
 
 use crate::profile::{self, ProfileError};
 
@@ -69,6 +73,23 @@ impl Monitor {
         ratio.into_iter().chain([cells]).collect()
     }
 
+    /// What a snapshot has of it.
+    fn kept(&self) -> Kept {
+        let Self { profile, drift, renewed, .. } = self;
+        Kept { profile: profile.clone(), drift: drift.clone(), renewed: *renewed }
+    }
+
+    /// Goes on from what a snapshot has of it, if it has anything.
+    ///
+    /// # Errors
+    /// If the snapshot cannot be read.
+    pub fn resume(&mut self, restored: &Restored) -> Result<(), ResumeError> {
+        if let Some(Kept { profile, drift, renewed }) = Saved::read(restored, KEPT)? {
+            (self.profile, self.drift, self.renewed) = (profile, drift, renewed);
+        }
+        Ok(())
+    }
+
     /// Writes the profile over the file that it was read from, if any of it was renewed.
     ///
     /// # Errors
@@ -83,6 +104,16 @@ impl Monitor {
         }
     }
 }
+
+/// What a snapshot has of a monitor, and under which name.
+#[derive(Serialize, Deserialize)]
+struct Kept {
+    profile: Profile,
+    drift: Drift,
+    renewed: usize,
+}
+
+const KEPT: &str = "profile";
 
 /// An observer whose steps are told what [`Monitor`] says of them.
 pub struct Monitored<O, L> {
@@ -103,12 +134,27 @@ impl<O: Observer, L: FnMut() -> Vec<Row>> Observer for Monitored<O, L> {
         self.observer.warning(warning);
     }
 
+    fn failed(&mut self, fault: &Fault) {
+        self.observer.failed(fault);
+    }
+
     fn step(&mut self, mut report: StepReport) {
         let live = (self.live)();
         if let Some(monitor) = &self.monitor {
             report.metrics.extend(monitor.borrow_mut().step(&live));
         }
         self.observer.step(report);
+    }
+
+    fn save(&self, saved: &mut Saved) {
+        if let Some(monitor) = &self.monitor {
+            saved.keep(KEPT, &monitor.borrow().kept());
+        }
+        self.observer.save(saved);
+    }
+
+    fn snapshot(&mut self, step: Step, metrics: &Metrics) {
+        self.observer.snapshot(step, metrics);
     }
 }
 

@@ -1,8 +1,10 @@
 //! What the guests of a live engine cost, step by step.
 
 use rollpacker_dataflow::fault::Fault;
-use rollpacker_operators::report::{Observer, Progress, StepReport};
+use rollpacker_dataflow::step::Step;
+use rollpacker_operators::report::{Observer, Progress, Saved, StepReport};
 use rollpacker_stages::rollout::guests::{GuestUse, Hosting};
+use rollpacker_stages::train::Metrics;
 
 /// An observer whose steps are told what guests took of the engine since the step before.
 pub struct Hosted<O> {
@@ -21,12 +23,24 @@ impl<O: Observer> Observer for Hosted<O> {
         self.observer.warning(warning);
     }
 
+    fn failed(&mut self, fault: &Fault) {
+        self.observer.failed(fault);
+    }
+
     /// `rollout/guest_slowdown` is [`GuestUse::slowdown`], `rollout/guest_tokens` what they processed.
     fn step(&mut self, mut report: StepReport) {
         if let Some(used) = self.hosting.as_mut().map(Hosting::take) {
             report.metrics.extend(metrics(&used));
         }
         self.observer.step(report);
+    }
+
+    fn save(&self, saved: &mut Saved) {
+        self.observer.save(saved);
+    }
+
+    fn snapshot(&mut self, step: Step, metrics: &Metrics) {
+        self.observer.snapshot(step, metrics);
     }
 }
 

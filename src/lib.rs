@@ -7,6 +7,7 @@ pub mod cli;
 pub mod drift;
 #[cfg(feature = "torch")]
 pub mod hosted;
+pub mod lifetime;
 pub mod pipeline;
 pub mod profile;
 pub mod progress;
@@ -21,6 +22,8 @@ pub mod score;
 #[cfg(feature = "torch")]
 pub mod session;
 pub mod simulate;
+#[cfg(feature = "torch")]
+pub mod snapshots;
 #[cfg(feature = "torch")]
 pub mod telemetry;
 #[cfg(feature = "torch")]
@@ -47,6 +50,7 @@ pub mod prelude {
     pub use rollpacker_operators::overlap::{Fetch, Scoring};
     pub use rollpacker_operators::placement::{Colocated, Place, Separate, Shared};
     pub use rollpacker_operators::report::{Observed, Observer, StepReport, measure, observe};
+    pub use rollpacker_operators::resume::Resumable;
     pub use rollpacker_operators::reward::Limit;
     pub use rollpacker_operators::schedule::operator::{Prompts, Stop};
     pub use rollpacker_operators::schedule::{
@@ -65,5 +69,5 @@ pub mod prelude {
     };
     pub use rollpacker_stages::train::{Inferred, Metrics, Sequence, TrainError, Trainer};
 
-    pub use crate::pipeline::{Pipeline, PromptSource, Time};
+    pub use crate::pipeline::{Begin, Pipeline, PromptSource, Time};
 }

@@ -10,9 +10,11 @@ use rollpacker_dataflow::budget::Budget;
 use rollpacker_dataflow::clock::{Clock, VirtualClock};
 use rollpacker_dataflow::cluster::Seat;
 use rollpacker_dataflow::fault::{Fault, Faults, raise, warn};
+use rollpacker_dataflow::snapshot::{SnapshotPlan, Snapshots};
 use rollpacker_dataflow::step::Step;
 use rollpacker_dataflow::timely::dataflow::Scope;
 use rollpacker_dataflow::timely::dataflow::operators::Concat;
+use rollpacker_dataflow::watchdog::{Stall, Watch, Watchdog};
 use rollpacker_dataflow::{feedback, route, runtime, schema};
 use rollpacker_operators::advantage::{Estimator, KlController};
 use rollpacker_operators::ledger::{Recorded, ledger};
@@ -20,7 +22,8 @@ use rollpacker_operators::merge::merged;
 use rollpacker_operators::overlap::{Fetch, Scoring};
 use rollpacker_operators::placement::Place;
 use rollpacker_operators::policy::policy_batch;
-use rollpacker_operators::report::{Observed, Observer, observe};
+use rollpacker_operators::report::{Observed, Observer, observe, observe_snapshots};
+use rollpacker_operators::resume::{Resumable, Resumed};
 use rollpacker_operators::reward::Limit;
 use rollpacker_operators::schedule::Schedule;
 use rollpacker_operators::schedule::operator::{Prompts, Stop};
@@ -64,6 +67,23 @@ impl Time {
     }
 }
 
+/// Where a run begins.
+pub enum Begin {
+    /// At the first step, with this policy.
+    Anew(Policy),
+    /// Behind the last step of a snapshot. The schedule and the trainer are as they are made: the snapshot has their states.
+    Resumed(Rc<Resumed>),
+}
+
+impl Begin {
+    fn resumed(&self) -> Option<&Rc<Resumed>> {
+        match self {
+            Self::Anew(_) => None,
+            Self::Resumed(resumed) => Some(resumed),
+        }
+    }
+}
+
 /// The stages of an RL step, ready to be run.
 pub struct Pipeline {
     /// Where prompts come from.
@@ -96,8 +116,10 @@ pub struct Pipeline {
     pub fetch: Fetch,
     /// What tries policies on other prompts, and every how many steps; 0 for never.
     pub validator: Option<(u64, Rc<ValidatorThread>)>,
-    /// The policy to begin with.
-    pub initial: Policy,
+    /// Where the run begins.
+    pub begin: Begin,
+    /// How snapshots of the run are taken; none: there are none.
+    pub snapshots: Option<SnapshotPlan>,
     /// Steps that the sampling policy may lag behind the trained one.
     pub staleness: u64,
     /// Where rewards run.
@@ -106,19 +128,28 @@ pub struct Pipeline {
     pub time: Time,
     /// Ends the run after the round that is open.
     pub stop: Stop,
+    /// Tells the observer, or ends the run, when nothing moves any more; not in virtual time.
+    pub watchdog: Option<Watch>,
 }
 
 impl Pipeline {
     /// Runs steps until the schedule finishes, or `stop` is requested; `observer` is told of each.
     ///
     /// # Errors
-    /// The first fault of any stage, which names operator, step and response.
-    pub fn run(self, observer: impl Observer + 'static) -> Result<(), Fault> {
+    /// The first fault of any stage, which names operator, step and response; or that the run cannot go on from its snapshot.
+    pub fn run(mut self, observer: impl Observer + 'static) -> Result<(), Fault> {
+        let policies = self.policies()?;
+        let observer = Rc::new(RefCell::new(observer));
         match self.time.clone() {
-            Time::Wall(_) => runtime::run(|scope, faults| self.build(scope, faults, observer)),
-            Time::Virtual(clock) => {
-                runtime::run_virtual(&clock, |scope, faults| self.build(scope, faults, observer))
+            Time::Wall(clock) => {
+                let watchdog = self.watchdog(clock, &observer);
+                runtime::run_watched(watchdog, |scope, faults| {
+                    self.build(&policies, scope, faults, observer)
+                })
             }
+            Time::Virtual(clock) => runtime::run_virtual(&clock, |scope, faults| {
+                self.build(&policies, scope, faults, observer)
+            }),
         }
     }
 
@@ -127,19 +158,72 @@ impl Pipeline {
     ///
     /// # Errors
     /// The first fault of any stage of any worker, that a process was lost, or that the time is virtual: workers share the machine's.
-    pub fn run_at(self, seat: Seat, observer: impl Observer + 'static) -> Result<(), Fault> {
-        match self.time.clone() {
-            Time::Wall(_) => seat.run(None, |scope, faults| self.build(scope, faults, observer)),
-            Time::Virtual(_) => {
-                Err(Fault::new("pipeline", "virtual time is that of a single worker"))
-            }
-        }
+    pub fn run_at(mut self, seat: Seat, observer: impl Observer + 'static) -> Result<(), Fault> {
+        let Time::Wall(clock) = self.time.clone() else {
+            return Err(Fault::new("pipeline", "virtual time is that of a single worker"));
+        };
+        let policies = self.policies()?;
+        let observer = Rc::new(RefCell::new(observer));
+        let watchdog = self.watchdog(clock, &observer);
+        seat.run(watchdog, |scope, faults| self.build(&policies, scope, faults, observer))
+    }
+
+    fn watchdog<O: Observer + 'static>(
+        &self,
+        clock: Arc<dyn Clock>,
+        observer: &Rc<RefCell<O>>,
+    ) -> Option<Watchdog> {
+        let mut told = observer.clone();
+        let tell = move |stall: &Stall| told.warning(&stall.fault());
+        self.watchdog.as_ref().map(|watch| watch.on(clock, tell))
+    }
+
+    /// The policies that the first steps sample with. Schedule and trainer take their states up.
+    fn policies(&mut self) -> Result<Vec<Policy>, Fault> {
+        let resumed = match &self.begin {
+            Begin::Anew(initial) => return Ok(vec![initial.clone()]),
+            Begin::Resumed(resumed) => resumed.clone(),
+        };
+        let failed = |message: String| Fault::new("resume", message);
+        resumed.restore(&mut self.schedule).map_err(|error| failed(error.to_string()))?;
+        let file = resumed.trainer_file().map_err(|error| failed(error.to_string()))?;
+        let mut policies = self.trainer.load_state(file).map_err(failed)?;
+        let earlier = policies.len().saturating_sub(self.lag() + 1);
+        Ok(policies.split_off(earlier))
+    }
+
+    fn lag(&self) -> usize {
+        usize::try_from(self.staleness).unwrap_or(usize::MAX - 1)
+    }
+
+    /// What operators take part in.
+    fn resumable<'scope>(&self, scope: Scope<'scope, Step>) -> Resumable<'scope> {
+        let resumed = self.begin.resumed().cloned();
+        let plan = self.snapshots.clone().map(|plan| {
+            let resumed = resumed.as_ref().map(|resumed| resumed.step());
+            SnapshotPlan { resumed, ..plan }
+        });
+        let snapshots = plan.map(|plan| match &self.time {
+            Time::Wall(_) => Snapshots::new(scope, &plan),
+            Time::Virtual(clock) => Snapshots::in_virtual_time(scope, &plan, clock.clone()),
+        });
+        Resumable::new(snapshots, resumed)
     }
 
     /// Lays out the graph of the RL step.
-    pub fn build(self, scope: Scope<'_, Step>, faults: &Faults, observer: impl Observer + 'static) {
+    fn build(
+        self,
+        policies: &[Policy],
+        scope: Scope<'_, Step>,
+        faults: &Faults,
+        observer: impl Observer + 'static,
+    ) {
         let clock = self.time.clock();
+        let resumable = self.resumable(scope);
         let budget = Budget::new(self.prompts_ahead);
+        if let Some(resumed) = self.begin.resumed() {
+            resumed.reserve(&budget);
+        }
         let (rows, errors) = match self.prompts {
             PromptSource::Thread(body) => {
                 produce(scope, "prompts", &schema::PROMPTS, budget.clone(), body)
@@ -148,11 +232,14 @@ impl Pipeline {
                 produce_inline(scope, "prompts", &schema::PROMPTS, budget.clone(), batches)
             }
         };
-        let (policies, weights) =
-            feedback::policies(scope, self.staleness, policy_batch(&self.initial));
+        let first = self.begin.resumed().map_or(Step(0), |resumed| resumed.step().next());
+        let policies = policies.iter().map(policy_batch).collect();
+        let (policies, weights) = feedback::policies_from(scope, self.staleness, first, policies);
 
-        let mut scheduled =
-            Prompts { rows, errors, budget }.schedule(self.schedule).until(&self.stop);
+        let mut scheduled = Prompts { rows, errors, budget }
+            .schedule(self.schedule)
+            .until(&self.stop)
+            .resumable(&resumable);
         if let Some(placement) = self.placement {
             scheduled = scheduled.placed(placement);
         }
@@ -181,6 +268,8 @@ impl Pipeline {
         let mut warned = observer.clone();
         let warnings = route::first("warnings_to_first", updates.warnings, &schema::ERRORS);
         warn(warnings, move |warning| warned.warning(&warning));
+        let mut failing = observer.clone();
+        faults.before_the_end(move |fault| failing.failed(fault));
         raise(updates.errors, faults);
         let responses = route::first("responses_to_first", responses, &schema::RESPONSES);
         let groups = route::first("trained_to_first", groups, &schema::GROUPS);
@@ -189,10 +278,19 @@ impl Pipeline {
             groups: groups.clone(),
             decisions: decisions.clone(),
             warmup_steps: self.warmup_steps,
+            resumable: resumable.clone(),
         };
         let metrics = updates.metrics.concat(ledger(recorded, self.max_response_length));
         let metrics = merged(metrics);
-        observe(Observed { responses, groups, decisions, metrics }, clock, observer);
+        let observed =
+            Observed { responses, groups, decisions, metrics, resumable: resumable.clone() };
+        observe(observed, clock, observer.clone());
+        if let Some(commits) = resumable.commit() {
+            raise(commits.errors, faults);
+            let mut warned = observer.clone();
+            warn(commits.warnings, move |warning| warned.warning(&warning));
+            observe_snapshots(commits.metrics, observer);
+        }
         weights.connect(updates.policies);
     }
 }

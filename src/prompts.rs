@@ -7,6 +7,7 @@ use rollpacker_dataflow::bridge::Emitter;
 use rollpacker_dataflow::step::PromptId;
 use rollpacker_datasets::{Cursor, Dataset, DatasetError, MessageRef, Prompt};
 use rollpacker_operators::prompts::{PromptRow, prompt_batch};
+use rollpacker_operators::resume::LastPrompt;
 use rollpacker_stages::model::{Message, ModelError, PromptEncoder};
 use rollpacker_stages::reward::{NoRoute, Router};
 
@@ -19,6 +20,14 @@ pub enum PromptError {
     /// The dataset cannot be read.
     #[error(transparent)]
     Dataset(#[from] DatasetError),
+    /// The dataset does not have the prompt that a resumed run was last given.
+    #[error("the dataset has no row {row}, which prompt {prompt} of the run was")]
+    Gone {
+        /// The row.
+        row: u64,
+        /// The prompt.
+        prompt: PromptId,
+    },
     /// The model cannot read the prompt.
     #[error("{file}, row {row}: {source}")]
     Encode {
@@ -68,13 +77,19 @@ pub struct PromptReader {
 }
 
 impl PromptReader {
-    /// Hands over the prompts of `epochs` epochs, as batches of `schema::PROMPTS`, until nobody wants more.
+    /// Hands over the prompts of `epochs` epochs, those behind `last` if the run is resumed, as batches of `schema::PROMPTS`, until
+    /// nobody wants more.
     ///
     /// # Errors
     /// At the first prompt that cannot be used; the message names file and row.
-    pub fn emit(&self, epochs: u32, emitter: &Emitter) -> Result<(), PromptError> {
+    pub fn emit(
+        &self,
+        epochs: u32,
+        last: Option<LastPrompt>,
+        emitter: &Emitter,
+    ) -> Result<(), PromptError> {
         let mut rows = Vec::with_capacity(BATCH_ROWS);
-        for kept in self.rows(epochs)? {
+        for kept in self.rows(epochs, last)? {
             rows.push(kept?);
             if rows.len() == BATCH_ROWS && !emitter.send(prompt_batch(&std::mem::take(&mut rows))) {
                 return Ok(());
@@ -90,30 +105,40 @@ impl PromptReader {
     /// # Errors
     /// At the first prompt that cannot be used.
     pub fn read_all(&self) -> Result<Vec<PromptRow>, PromptError> {
-        self.rows(1)?.collect()
+        self.rows(1, None)?.collect()
     }
 
     /// The prompts that are not too long, numbered.
     fn rows(
         &self,
         epochs: u32,
+        last: Option<LastPrompt>,
     ) -> Result<impl Iterator<Item = Result<PromptRow, PromptError>>, PromptError> {
         let measured = |prompt: &Prompt| match self.encode(prompt) {
             Ok(ids) => (ids.len(), Ok(ids)),
             // Of length 0 it is not left out, and comes up as an error.
             Err(error) => (0, Err(error)),
         };
-        let prompts = self.dataset.prompts(Cursor::default())?.until_epoch(epochs);
+        let Start { cursor, next, left_out } = self.start(last)?;
+        let prompts = self.dataset.prompts(cursor)?.until_epoch(epochs);
         let mut kept = prompts.no_longer_than(self.max_prompt_length, measured);
-        let mut ids = (0..).map(PromptId);
+        let mut ids = (next..).map(PromptId);
         Ok(std::iter::from_fn(move || {
             let next = kept.next();
-            self.left_out.0.store(kept.left_out().prompts, Ordering::Relaxed);
+            self.left_out.0.store(left_out + kept.left_out().prompts, Ordering::Relaxed);
             Some(next?.map_err(PromptError::from).and_then(|(prompt, encoded)| {
                 let id = ids.next().expect("invariant: no run reads 2^64 prompts");
                 encoded.map(|prompt_ids| row(&prompt, id, prompt_ids))
             }))
         }))
+    }
+
+    /// Where reading begins. What is behind the start and has no id was left out.
+    fn start(&self, last: Option<LastPrompt>) -> Result<Start, PromptError> {
+        let Some(LastPrompt { prompt, epoch, row }) = last else { return Ok(Start::default()) };
+        let cursor = self.dataset.behind(epoch, row).ok_or(PromptError::Gone { row, prompt })?;
+        let (read, next) = (u64::from(epoch) * self.dataset.len() + cursor.offset, prompt.0 + 1);
+        Ok(Start { cursor, next, left_out: read.saturating_sub(next) })
     }
 
     fn encode(&self, prompt: &Prompt) -> Result<Vec<i32>, PromptError> {
@@ -127,6 +152,16 @@ impl PromptReader {
             PromptError::Encode { file, row, source: Box::new(source) }
         })
     }
+}
+
+/// Where reading begins.
+#[derive(Default)]
+struct Start {
+    cursor: Cursor,
+    /// The id of the next prompt.
+    next: u64,
+    /// Prompts that were left out before.
+    left_out: u64,
 }
 
 /// The messages of a prompt, as the model's template takes them.

@@ -1,7 +1,8 @@
 //! The run folder: what a run leaves behind.
 
+use std::cell::RefCell;
 use std::fs::{self, File};
-use std::io::{BufWriter, Write};
+use std::io::{self, BufWriter, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
 
@@ -14,9 +15,9 @@ use parquet::basic::Compression;
 use parquet::file::properties::WriterProperties;
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::schema::{self, column};
-use rollpacker_operators::report::StepReport;
+use rollpacker_operators::report::{Saved, StepReport};
 use rollpacker_stages::train::Metrics;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// A file of the run folder cannot be written.
 #[derive(Debug, thiserror::Error)]
@@ -40,6 +41,19 @@ pub struct RunFolder {
     folder: PathBuf,
     metrics: BufWriter<File>,
     rollouts: bool,
+    /// Bytes of the metrics.
+    written: u64,
+    /// Files of rollouts of which a snapshot is yet to say that they are on the disk.
+    unsaved: RefCell<Vec<PathBuf>>,
+}
+
+/// How far a run folder was written at the end of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Extent {
+    /// Steps.
+    pub steps: u64,
+    /// Bytes of `metrics.jsonl`.
+    pub metrics: u64,
 }
 
 impl RunFolder {
@@ -62,7 +76,47 @@ impl RunFolder {
         write(&folder.join("recipe.toml"), recipe.as_bytes())?;
         let path = folder.join("metrics.jsonl");
         let metrics = File::create(&path).map_err(|error| RecordError::of(&path)(&error))?;
-        Ok(Self { folder: folder.to_owned(), metrics: BufWriter::new(metrics), rollouts })
+        Ok(Self::of(folder, metrics, rollouts, 0))
+    }
+
+    /// Goes on in the folder of a run. What was written beyond `extent` goes.
+    ///
+    /// # Errors
+    /// If a file cannot be written, or the metrics are shorter than that.
+    pub fn resume(
+        folder: &Path,
+        recipe: &str,
+        rollouts: bool,
+        extent: Extent,
+    ) -> Result<Self, RecordError> {
+        let steps = folder.join("rollouts");
+        let failed = RecordError::of(&steps);
+        fs::create_dir_all(if rollouts { &steps } else { folder }).map_err(|e| failed(&e))?;
+        if steps.exists() {
+            remove_later(&steps, extent.steps).map_err(|error| failed(&error))?;
+        }
+        let summary = folder.join("summary.json");
+        if summary.exists() {
+            fs::remove_file(&summary).map_err(|error| RecordError::of(&summary)(&error))?;
+        }
+        write(&folder.join("recipe.toml"), recipe.as_bytes())?;
+        let path = folder.join("metrics.jsonl");
+        let metrics = cut(&path, extent.metrics).map_err(|error| RecordError::of(&path)(&error))?;
+        Ok(Self::of(folder, metrics, rollouts, extent.metrics))
+    }
+
+    fn of(folder: &Path, metrics: File, rollouts: bool, written: u64) -> Self {
+        let (folder, metrics) = (folder.to_owned(), BufWriter::new(metrics));
+        Self { folder, metrics, rollouts, written, unsaved: RefCell::default() }
+    }
+
+    /// How far it is written after `steps` steps. A snapshot counts on what was written.
+    pub fn save(&self, steps: u64, saved: &mut Saved) -> Extent {
+        let rollouts = self.unsaved.take().into_iter().map(File::open);
+        let metrics = self.metrics.get_ref().try_clone();
+        // What cannot be opened any more was not removed by us: there is nothing to count on.
+        rollouts.chain([metrics]).flatten().for_each(|file| saved.count_on(file));
+        Extent { steps, metrics: self.written }
     }
 
     /// The folder.
@@ -108,7 +162,9 @@ impl RunFolder {
             .map_err(|error| failed(&error))?;
         writeln!(self.metrics, "{line}")
             .and_then(|()| self.metrics.flush())
-            .map_err(|error| failed(&error))
+            .map_err(|error| failed(&error))?;
+        self.written += line.len() as u64 + 1;
+        Ok(())
     }
 
     /// Writes `summary.json`.
@@ -134,8 +190,35 @@ impl RunFolder {
             writer.write(&rows).map_err(|error| failed(&error))?;
         }
         writer.close().map_err(|error| failed(&error))?;
+        self.unsaved.borrow_mut().push(path);
         Ok(())
     }
+}
+
+/// Removes the rollouts of the steps behind the first `steps`.
+fn remove_later(folder: &Path, steps: u64) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        let number = path
+            .file_stem()
+            .and_then(|name| name.to_str()?.strip_prefix("step_")?.parse::<u64>().ok());
+        if number.is_some_and(|number| number > steps) {
+            fs::remove_file(&path)?;
+        }
+    }
+    Ok(())
+}
+
+/// Opens a file to go on behind its first `length` bytes.
+fn cut(path: &Path, length: u64) -> io::Result<File> {
+    let mut file = File::options().write(true).open(path)?;
+    let found = file.metadata()?.len();
+    if found < length {
+        return Err(io::Error::other(format!("expected at least {length} bytes, found {found}")));
+    }
+    file.set_len(length)?;
+    file.seek(SeekFrom::End(0))?;
+    Ok(file)
 }
 
 fn write(path: &Path, contents: &[u8]) -> Result<(), RecordError> {

@@ -1,18 +1,24 @@
 //! What a run tells: to the person who watches, to the run folder, and to a collector of telemetry.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::PathBuf;
+use std::time::Duration;
 
+use anyhow::bail;
 use rollpacker_dataflow::fault::Fault;
 use rollpacker_dataflow::schema::column;
-use rollpacker_operators::report::{Lengths, Observer, Progress, StepReport, measure};
+use rollpacker_dataflow::snapshot::Restored;
+use rollpacker_dataflow::step::Step;
+use rollpacker_operators::report::{Lengths, Observer, Progress, Saved, StepReport, measure};
 use rollpacker_operators::schedule::operator::Stop;
 use rollpacker_stages::train::Metrics;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
+use crate::lifetime::{Ended, Grace};
 use crate::progress::Console;
 use crate::recipe::Recipe;
-use crate::record::{RecordError, RunFolder};
+use crate::record::{Extent, RecordError, RunFolder};
 use crate::session::Finished;
 use crate::telemetry::Telemetry;
 
@@ -22,12 +28,28 @@ pub struct Run {
     folder: RunFolder,
     telemetry: Option<Telemetry>,
     stop: Stop,
+    /// For how long a run that fails may take to end.
+    grace: Duration,
+    ending: Option<Grace>,
     totals: Totals,
+    /// What the validation before the first step said.
+    warm_start: Option<Metrics>,
     failed: Option<RecordError>,
 }
 
+/// What a snapshot has of a run, and under which name.
+#[derive(Serialize, Deserialize)]
+struct Kept {
+    totals: Totals,
+    extent: Extent,
+    /// Numbers that are none have no JSON.
+    warm_start: Option<BTreeMap<String, Option<f64>>>,
+}
+
+const KEPT: &str = "run";
+
 /// Sums over the steps of a run.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 struct Totals {
     steps: u64,
     seconds: f64,
@@ -42,6 +64,8 @@ struct Totals {
 /// `summary.json`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Summary {
+    /// Why the run ended: `finished`, `stopped` or `out_of_time`.
+    pub ended: Ended,
     /// Steps that were trained.
     pub steps: u64,
     /// Prompts that were trained on.
@@ -101,21 +125,63 @@ impl Run {
         telemetry: Option<Telemetry>,
         stop: Stop,
     ) -> Result<Self, RecordError> {
+        let trainer = &recipe.raw.trainer;
+        let (path, text) = (&trainer.default_local_dir, recipe.to_toml());
+        let folder = RunFolder::create(path, &text, trainer.write_rollouts)?;
+        Ok(Self::of(recipe, prompts, telemetry, stop, folder))
+    }
+
+    /// Goes on in the folder of a run behind the step of a snapshot of it.
+    ///
+    /// # Errors
+    /// If the snapshot has nothing of the run, or the folder cannot be written or has less than it had.
+    pub fn resume(
+        recipe: &Recipe,
+        prompts: u64,
+        telemetry: Option<Telemetry>,
+        stop: Stop,
+        restored: &Restored,
+    ) -> anyhow::Result<Self> {
+        let Some(kept) = Saved::read::<Kept>(restored, KEPT)? else {
+            bail!("the snapshot of step {} has no run folder", restored.step().next());
+        };
+        let trainer = &recipe.raw.trainer;
+        let (path, text) = (&trainer.default_local_dir, recipe.to_toml());
+        let folder = RunFolder::resume(path, &text, trainer.write_rollouts, kept.extent)?;
+        let mut run = Self::of(recipe, prompts, telemetry, stop, folder);
+        let number = |(name, value): (String, Option<f64>)| (name, value.unwrap_or(f64::NAN));
+        run.warm_start = kept.warm_start.map(|all| all.into_iter().map(number).collect());
+        run.totals = kept.totals;
+        run.console.say(&format!("resumed from step {}", kept.extent.steps));
+        Ok(run)
+    }
+
+    fn of(
+        recipe: &Recipe,
+        prompts: u64,
+        telemetry: Option<Telemetry>,
+        stop: Stop,
+        folder: RunFolder,
+    ) -> Self {
         let raw = &recipe.raw;
         let wanted =
             raw.data.train_batch_size * usize::try_from(raw.rollout.n).unwrap_or(usize::MAX);
-        Ok(Self {
+        Self {
             console: Console::new(expected_steps(recipe, prompts), wanted),
-            folder: RunFolder::create(
-                &raw.trainer.default_local_dir,
-                &recipe.to_toml(),
-                raw.trainer.write_rollouts,
-            )?,
+            folder,
             telemetry,
             stop,
+            grace: grace(recipe),
+            ending: None,
             totals: Totals::default(),
+            warm_start: None,
             failed: None,
-        })
+        }
+    }
+
+    /// Tells whoever watches.
+    pub fn say(&self, line: &str) {
+        self.console.say(line);
     }
 
     /// Where the trained model goes.
@@ -133,6 +199,9 @@ impl Run {
             score("val/greedy_score"),
             score("val/response_length/mean")
         ));
+        if step == 0 {
+            self.warm_start = Some(metrics.clone());
+        }
         let written = self.folder.write_metrics(step, "validation", metrics);
         self.tell(metrics);
         self.note(written);
@@ -146,6 +215,9 @@ impl Run {
         if let Some(last) = &finished.last {
             self.validated(self.totals.steps, last);
         }
+        if let Some(why) = why(finished.ended) {
+            self.console.say(&format!("ended after step {}: {why}", self.totals.steps));
+        }
         self.console.finish();
         if let Some(Err(lost)) = self.telemetry.take().map(Telemetry::shutdown) {
             self.console.say(&format!("warning: {lost}"));
@@ -153,7 +225,8 @@ impl Run {
         if let Some(error) = self.failed.take() {
             return Err(error);
         }
-        let summary = self.totals.summary(finished);
+        let warm_start = finished.warm_start.clone().or_else(|| self.warm_start.clone());
+        let summary = self.totals.summary(&Finished { warm_start, ..finished.clone() });
         self.folder.summary(&summary)?;
         Ok(serde_json::to_string_pretty(&summary).expect("invariant: a summary is plain data"))
     }
@@ -182,6 +255,10 @@ impl Observer for Run {
         self.console.say(&format!("warning: {warning}"));
     }
 
+    fn failed(&mut self, fault: &Fault) {
+        self.ending = Some(Grace::begin(self.grace, fault.to_string()));
+    }
+
     fn step(&mut self, report: StepReport) {
         let metrics = measure(&report);
         let round = round(&report);
@@ -190,6 +267,19 @@ impl Observer for Run {
         let written = self.folder.step(&report, &round, &metrics);
         self.tell(&metrics);
         self.note(written);
+    }
+
+    fn save(&self, saved: &mut Saved) {
+        let number = |(name, value): (&String, &f64)| {
+            (name.clone(), Some(*value).filter(|value| value.is_finite()))
+        };
+        let warm_start = self.warm_start.as_ref().map(|all| all.iter().map(number).collect());
+        let extent = self.folder.save(self.totals.steps, saved);
+        saved.keep(KEPT, &Kept { totals: self.totals, extent, warm_start });
+    }
+
+    fn snapshot(&mut self, _step: Step, metrics: &Metrics) {
+        self.tell(metrics);
     }
 }
 
@@ -213,6 +303,7 @@ impl Totals {
         };
         let per = |sum: f64, count: f64| if count > 0.0 { sum / count } else { 0.0 };
         Summary {
+            ended: finished.ended,
             steps: self.steps,
             trained_prompts: self.prompts,
             overlong_prompts: finished.left_out,
@@ -236,9 +327,24 @@ impl Totals {
     }
 }
 
+fn why(ended: Ended) -> Option<&'static str> {
+    match ended {
+        Ended::Finished => None,
+        Ended::Stopped => Some("it was asked to"),
+        Ended::OutOfTime => Some("another step may not fit into trainer.max_wall_time"),
+    }
+}
+
 fn round(report: &StepReport) -> String {
     let mut rounds = report.decisions.iter().map(|batch| batch.text(column::ROUND).value(0));
     rounds.next_back().unwrap_or("none").to_owned()
+}
+
+/// As long as nothing may move for, within reason.
+fn grace(recipe: &Recipe) -> Duration {
+    let (least, most) = (Duration::from_secs(1), Duration::from_secs(30));
+    let watch = recipe.watch().ok().flatten();
+    watch.map_or(most, |watch| Duration::from_nanos(watch.after.0).clamp(least, most))
 }
 
 /// Steps of a run, unless prompts are left out.

@@ -10,11 +10,13 @@ use rollpacker_dataflow::bridge::{Executor, OwnerThread};
 use rollpacker_dataflow::clock::{Clock, WallClock};
 use rollpacker_dataflow::cluster::Seat;
 use rollpacker_dataflow::step::PolicyVersion;
-use rollpacker_datasets::{Dataset, FirstRow};
+use rollpacker_dataflow::watchdog::Watch;
+use rollpacker_datasets::{Cursor, Dataset, FirstRow};
 use rollpacker_operators::advantage::Estimator;
 use rollpacker_operators::placement::drift;
 use rollpacker_operators::prompts::PromptRow;
 use rollpacker_operators::report::Observer;
+use rollpacker_operators::resume::{LastPrompt, Resumed};
 use rollpacker_operators::reward::Timeouts;
 use rollpacker_operators::schedule::operator::Stop;
 use rollpacker_operators::trainer::TrainerThread;
@@ -37,10 +39,12 @@ use tch::Device;
 use crate::algorithms::Algorithms;
 use crate::drift::{Monitor, Monitored};
 use crate::hosted::Hosted;
-use crate::pipeline::{Pipeline, PromptSource, Time};
+use crate::lifetime::{Ended, WallTime};
+use crate::pipeline::{Begin, Pipeline, PromptSource, Time};
 use crate::prompts::{LeftOut, PromptReader};
 use crate::recipe::Recipe;
 use crate::rewards::rewards;
+use crate::snapshots::RunSnapshots;
 use crate::validation::{metrics, validate};
 
 /// Rounds that the prompt reader may be ahead of the schedule.
@@ -61,6 +65,8 @@ pub struct Session {
     /// Judges that share the instances of the engine that trains.
     guests: Guests,
     monitor: Option<Rc<RefCell<Monitor>>>,
+    watch: Option<Watch>,
+    snapshots: RunSnapshots,
 }
 
 /// What the threads of a run share.
@@ -83,6 +89,8 @@ pub struct Finished {
     pub validated: Validated,
     /// Prompts left out for their length.
     pub left_out: u64,
+    /// Why it ended.
+    pub ended: Ended,
 }
 
 /// What policies are tried on.
@@ -153,6 +161,8 @@ impl Session {
             advantage,
             objective,
             monitor: monitor(&recipe)?,
+            watch: recipe.watch()?,
+            snapshots: RunSnapshots::default(),
             recipe,
             stages,
             device,
@@ -187,6 +197,21 @@ impl Session {
     pub fn with_kl_loss(self, estimator: impl KlEstimator + 'static) -> Self {
         let objective = Objective { kl_loss: Arc::new(estimator), ..self.objective };
         Self { objective, ..self }
+    }
+
+    /// Takes snapshots, and goes on from one.
+    #[must_use]
+    pub fn with_snapshots(self, snapshots: RunSnapshots) -> Self {
+        Self { snapshots, ..self }
+    }
+
+    /// A digest of the prompts and of the order in which they come.
+    ///
+    /// # Errors
+    /// If the dataset cannot be read.
+    pub fn data_fingerprint(&self) -> anyhow::Result<u64> {
+        let cursor = self.train_data.prompts(Cursor::default())?.cursor();
+        cursor.fingerprint.context("the dataset has no fingerprint")
     }
 
     /// Refuses data sources that no reward scores. Of Parquet files it reads that one column, JSONL files it goes over.
@@ -230,6 +255,8 @@ impl Session {
             val_data: self.val_data.clone(),
             rewards: self.rewards.clone(),
             guests: self.guests.clone(),
+            watch: self.watch.clone(),
+            snapshots: RunSnapshots::default(),
         }
     }
 
@@ -262,22 +289,29 @@ impl Session {
         validated: impl FnOnce(&Metrics),
     ) -> anyhow::Result<Finished> {
         self.check_rewards()?;
-        let trainer = Rc::new(self.trainer()?);
-        let initial = trainer
-            .publish_initial()
-            .map_err(|reason| anyhow!("publishing the initial weights: {reason}"))?;
-        let initial_version = initial.version;
         let leads = seat.as_ref().is_none_or(|seat| seat.index() == 0);
+        if leads {
+            self.limit(stop)?;
+        }
+        let resumed = self.resumed()?;
+        let trainer = Rc::new(self.trainer()?);
         let (validator, validated_on) = self.validator(leads)?.unzip();
         let mut finished =
             Finished { validated: validated_on.unwrap_or_default(), ..Finished::default() };
-        if let Some(validator) =
-            validator.as_ref().filter(|_| leads && self.recipe.raw.trainer.val_before_train)
-        {
-            let metrics = validate(validator, initial.clone())?;
-            validated(&metrics);
-            finished.warm_start = Some(metrics);
-        }
+        let begin = match &resumed {
+            Some(resumed) => Begin::Resumed(resumed.clone()),
+            None => {
+                let initial = trainer
+                    .publish_initial()
+                    .map_err(|reason| anyhow!("publishing the initial weights: {reason}"))?;
+                let tried = validator.as_ref().filter(|_| leads);
+                finished.warm_start = self.warm_start(tried, &initial)?;
+                if let Some(metrics) = &finished.warm_start {
+                    validated(metrics);
+                }
+                Begin::Anew(initial)
+            }
+        };
         let mut engine = self.engine_options(sampling(&self.recipe), true)?.start()?;
         engine.host(&self.guests);
         let live = engine.live();
@@ -287,7 +321,7 @@ impl Session {
         let observer = Hosted { observer, hosting };
         let every = if leads { self.recipe.test_freq } else { 0 };
         let validator_of_steps = validator.clone().map(|validator| (every, validator));
-        let pipeline = self.pipeline(engine, &trainer, validator_of_steps, initial, stop)?;
+        let pipeline = self.pipeline(engine, &trainer, validator_of_steps, begin, stop)?;
         match seat {
             None => pipeline.run(observer)?,
             Some(seat) => pipeline.run_at(seat, observer)?,
@@ -299,20 +333,50 @@ impl Session {
             monitor.borrow().finish()?;
         }
         finished.left_out = self.left_out.count();
+        let updates = trainer.policy().map_err(anyhow::Error::msg)?.version;
+        finished.ended = Ended::by(stop, updates.0, self.recipe.raw.trainer.total_training_steps);
         ensure!(
-            trainer.policy().map_err(anyhow::Error::msg)?.version > initial_version
-                || stop.is_requested(),
+            updates > PolicyVersion(0) || stop.is_requested(),
             "no prompt could be trained on: {} are longer than data.max_prompt_length, the others have no quota",
             finished.left_out
         );
-        if let Some(validator) = &validator {
+        // A run that is to be resumed is tried when it is done; whoever ended it early may not wait for long.
+        if let Some(validator) = validator.filter(|_| finished.ended == Ended::Finished) {
             let policy = trainer
                 .policy()
                 .map_err(|reason| anyhow!("validating the last policy: {reason}"))?;
-            finished.last = Some(validate(validator, policy)?);
+            finished.last = Some(validate(&validator, policy)?);
         }
         self.save(&trainer, folder)?;
         Ok(finished)
+    }
+
+    /// What the run goes on from; the monitor takes its state up.
+    fn resumed(&self) -> anyhow::Result<Option<Rc<Resumed>>> {
+        let Some(restored) = &self.snapshots.restored else { return Ok(None) };
+        if let Some(monitor) = &self.monitor {
+            monitor.borrow_mut().resume(restored)?;
+        }
+        Ok(Some(Rc::new(Resumed::read(restored)?)))
+    }
+
+    /// The validation before the first step, if there is to be one.
+    fn warm_start(
+        &self,
+        validator: Option<&Rc<ValidatorThread>>,
+        initial: &Policy,
+    ) -> anyhow::Result<Option<Metrics>> {
+        let validator = validator.filter(|_| self.recipe.raw.trainer.val_before_train);
+        validator.map(|validator| validate(validator, initial.clone())).transpose()
+    }
+
+    /// Has `stop` end the run in time.
+    fn limit(&self, stop: &Stop) -> anyhow::Result<()> {
+        if let Some(limit) = self.recipe.max_wall_time()? {
+            let time = WallTime::new(self.clock(), limit, self.recipe.raw.algorithm.staleness);
+            stop.unless(move |step| time.allows(step));
+        }
+        Ok(())
     }
 
     fn pipeline(
@@ -320,12 +384,16 @@ impl Session {
         engine: TorchEngine,
         trainer: &Rc<TrainerThread>,
         validator: Option<(u64, Rc<ValidatorThread>)>,
-        initial: Policy,
+        begin: Begin,
         stop: &Stop,
     ) -> anyhow::Result<Pipeline> {
         let raw = &self.recipe.raw;
+        let last = match &begin {
+            Begin::Anew(_) => None,
+            Begin::Resumed(resumed) => resumed.last_prompt(),
+        };
         Ok(Pipeline {
-            prompts: self.prompt_source(),
+            prompts: self.prompt_source(last),
             prompts_ahead: ROUNDS_AHEAD * raw.data.train_batch_size,
             schedule: Box::new(self.recipe.schedule()?),
             engine: Box::new(engine),
@@ -340,19 +408,21 @@ impl Session {
             trainer: trainer.clone(),
             fetch: self.recipe.fetch()?,
             validator,
-            initial,
+            begin,
+            snapshots: self.snapshots.plan.clone(),
             staleness: raw.algorithm.staleness,
             rewards: Executor::Tokio(self.rewards.handle().clone()),
             time: Time::Wall(self.stages.clock.clone()),
             stop: stop.clone(),
+            watchdog: self.watch.clone(),
         })
     }
 
-    fn prompt_source(&self) -> PromptSource {
+    fn prompt_source(&self, last: Option<LastPrompt>) -> PromptSource {
         let reader = self.reader(self.train_data.clone(), self.left_out.clone());
         let epochs = self.recipe.raw.trainer.total_epochs;
         PromptSource::Thread(Box::new(move |emitter| {
-            reader.emit(epochs, emitter).map_err(|error| error.to_string())
+            reader.emit(epochs, last, emitter).map_err(|error| error.to_string())
         }))
     }
 
@@ -398,6 +468,7 @@ impl Session {
         let (router, handle) = (self.stages.router.clone(), self.rewards.handle().clone());
         let (clock, time) = (self.stages.clock.clone(), self.stages.clock.clone());
         let limits = self.recipe.raw.reward.timeout.unlearned()?;
+        let pulse = self.watch.as_ref().map(|watch| watch.pulse.clone()).unwrap_or_default();
         let thread = OwnerThread::spawn("validation", move || {
             let tries = |options: EngineOptions, prompts: Vec<PromptRow>| {
                 anyhow::Ok(
@@ -408,7 +479,8 @@ impl Session {
                         time.clone(),
                         prompts,
                     )
-                    .with_limits(limits.clone()),
+                    .with_limits(limits.clone())
+                    .with_pulse(pulse.clone()),
                 )
             };
             let (mut sampled, mut greedy) =
@@ -488,9 +560,17 @@ pub struct Common {
     val_data: Option<Dataset>,
     rewards: Arc<tokio::runtime::Runtime>,
     guests: Guests,
+    watch: Option<Watch>,
+    snapshots: RunSnapshots,
 }
 
 impl Common {
+    /// Takes part in snapshots, and goes on from one if there is one to go on from.
+    #[must_use]
+    pub fn with_snapshots(self, snapshots: RunSnapshots) -> Self {
+        Self { snapshots, ..self }
+    }
+
     /// The session of one worker. Judges that share an engine share that of the first worker of the process; a profile is kept by the first
     /// of all; of several devices each worker of a process has its own, in turn.
     ///
@@ -515,6 +595,8 @@ impl Common {
             rewards_checked: Cell::new(true),
             guests: if is_host { self.guests.clone() } else { Guests::default() },
             monitor: if leads { monitor(recipe)? } else { None },
+            watch: self.watch.clone(),
+            snapshots: self.snapshots.clone(),
             recipe: recipe.clone(),
         })
     }
@@ -583,6 +665,7 @@ pub(crate) fn engine_config(recipe: &Recipe) -> TorchEngineConfig {
         sampling: sampling(recipe),
         seed: rollout.seed.unwrap_or(recipe.raw.trainer.seed),
         replay: None,
+        deterministic: false,
     }
 }
 

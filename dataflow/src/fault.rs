@@ -94,21 +94,40 @@ pub fn faults_batch(faults: &[Fault]) -> Batch {
 }
 
 /// The faults that have reached the end of this worker's error streams.
-#[derive(Clone, Debug, Default)]
-pub struct Faults(Rc<RefCell<Vec<Fault>>>);
+#[derive(Clone, Default)]
+pub struct Faults(Rc<RefCell<Raised>>);
+
+#[derive(Default)]
+struct Raised {
+    faults: Vec<Fault>,
+    told: Option<Box<dyn FnOnce(&Fault)>>,
+}
 
 impl Faults {
     /// The first fault, if there is one.
     #[must_use]
     pub fn first(&self) -> Option<Fault> {
-        self.0.borrow().first().cloned()
+        self.0.borrow().faults.first().cloned()
+    }
+
+    /// Tells someone of the fault that ends the run, before the graph is torn down: that waits for the threads which operators own, and
+    /// one of them may be what failed. Replaces an earlier one.
+    pub fn before_the_end(&self, tell: impl FnOnce(&Fault) + 'static) {
+        self.0.borrow_mut().told = Some(Box::new(tell));
+    }
+
+    pub(crate) fn tell(&self, fault: &Fault) {
+        let told = self.0.borrow_mut().told.take();
+        if let Some(tell) = told {
+            tell(fault);
+        }
     }
 }
 
 /// Ends the run at the first row of `errors`.
 pub fn raise(errors: BatchStream<'_>, faults: &Faults) {
     let faults = faults.clone();
-    each("errors", errors, move |fault| faults.0.borrow_mut().push(fault));
+    each("errors", errors, move |fault| faults.0.borrow_mut().faults.push(fault));
 }
 
 /// A stream of one fault at the first step, which it holds open: for a graph that shall not run as it is built.

@@ -34,24 +34,42 @@ pub fn policies<'scope>(
     staleness: u64,
     initial: Batch,
 ) -> (BatchStream<'scope>, FeedbackEdge<'scope>) {
-    let (handle, made) = scope.feedback(Steps(staleness + 1));
-    (at_first_steps(scope, staleness + 1, initial).concat(made), FeedbackEdge { handle })
+    policies_from(scope, staleness, Step(0), vec![initial])
 }
 
-/// Gives `batch` at each of the first `steps` steps.
-fn at_first_steps<'scope>(
+/// The same of a run that begins with the step `first`: `made` are the policies of the steps that are over, the last of them last, as
+/// far as later steps sample with them. The first `staleness + 1` steps sample with the last as many of these, and where there are
+/// fewer, the first steps with the first.
+///
+/// # Panics
+/// If `made` is empty.
+pub fn policies_from<'scope>(
     scope: Scope<'scope, Step>,
-    steps: u64,
-    batch: Batch,
-) -> BatchStream<'scope> {
+    staleness: u64,
+    first: Step,
+    made: Vec<Batch>,
+) -> (BatchStream<'scope>, FeedbackEdge<'scope>) {
+    assert!(!made.is_empty(), "invariant: training starts from a policy");
+    let (handle, later) = scope.feedback(Steps(staleness + 1));
+    let last = made.len() as u64 - 1;
+    let at_first = (0..=staleness).map(|step| {
+        let policy = (last + step).saturating_sub(staleness).min(last);
+        (Step(first.0 + step), made[usize::try_from(policy).unwrap_or(0)].clone())
+    });
+    let at_first = at_steps(scope, at_first.collect());
+    (at_first.concat(later), FeedbackEdge { handle })
+}
+
+/// Gives batches at steps, which ascend.
+fn at_steps(scope: Scope<'_, Step>, batches: Vec<(Step, Batch)>) -> BatchStream<'_> {
     let mut operator = Operator::new("initial policy", scope);
     let (mut output, stream) = operator.output(&schema::POLICIES, &[]);
     operator.build(move |mut capabilities| {
         let mut capability = capabilities.pop();
         move |_frontiers| {
             if let Some(mut capability) = capability.take() {
-                for step in 0..steps {
-                    capability.downgrade(&Step(step));
+                for (step, batch) in &batches {
+                    capability.downgrade(step);
                     output.give(&capability, batch.clone());
                 }
             }

@@ -9,12 +9,12 @@
 use std::rc::Rc;
 
 use arrow::datatypes::SchemaRef;
-use timely::container::NoopBuilder;
-use timely::dataflow::Scope;
+use timely::container::{CapacityContainerBuilder, NoopBuilder};
 use timely::dataflow::channels::pact::ParallelizationContract;
 use timely::dataflow::operators::generic::builder_rc::OperatorBuilder;
 use timely::dataflow::operators::generic::{InputHandleCore, OutputBuilder};
 use timely::dataflow::operators::{Capability, InputCapability};
+use timely::dataflow::{Scope, Stream};
 use timely::progress::Antichain;
 use timely::progress::frontier::MutableAntichain;
 use timely::progress::operate::FrontierInterest;
@@ -95,6 +95,22 @@ impl<'scope> Operator<'scope> {
         (output, stream)
     }
 
+    /// An output of updates to a collection of differential dataflow, which follows from the inputs like one of batches.
+    pub fn updates<D: Clone + 'static>(
+        &mut self,
+        follows: &[usize],
+    ) -> (Updates<D>, Stream<'scope, Step, Vec<D>>) {
+        let index = self.builder.shape().outputs();
+        let connection = follows
+            .iter()
+            .map(|&input| (input, Antichain::from_elem(Default::default())))
+            .collect::<Vec<_>>();
+        let (output, stream) = self.builder.new_output_connection(connection);
+        let output =
+            Updates { builder: OutputBuilder::from(output), index, meter: self.meter.clone() };
+        (output, stream)
+    }
+
     /// Runs the logic at every change of a frontier, also while the operator holds no capability: for operators that act on frontiers
     /// and give nothing out.
     pub fn notify_always(&mut self) {
@@ -118,10 +134,16 @@ impl<'scope> Operator<'scope> {
         }
     }
 
-    /// Where the logic says what it waits for, so that a graph that stands still can say it.
+    /// Where the logic says what it waits for, so that a graph that stands still can say it. Each call gives another such place.
     #[must_use]
     pub fn waiting(&self) -> Waiting {
-        Waiting(self.watched.clone())
+        self.watched.waiting()
+    }
+
+    /// Counts as a movement of the graph whatever changes `count`: the work of a thread that this worker does not own. It is asked often,
+    /// and is to be cheap.
+    pub fn moves_with(&self, count: impl Fn() -> u64 + 'static) {
+        watchdog::moves_with(count);
     }
 
     /// Ends the stage's span of a step once the frontier of `stream`, an output of this operator, has passed the step.
@@ -194,6 +216,31 @@ impl Output {
             self.meter.count_out(batch.num_rows());
             watchdog::moved();
             self.builder.activate().session_with_builder(capability).give_container(&mut batch);
+        }
+    }
+
+    /// Which output this is: the index to retain a capability for.
+    #[must_use]
+    pub fn index(&self) -> usize {
+        self.index
+    }
+}
+
+/// Where an operator gives updates to a collection out.
+pub struct Updates<D: 'static> {
+    builder: OutputBuilder<Step, CapacityContainerBuilder<Vec<D>>>,
+    index: usize,
+    meter: Rc<Meter>,
+}
+
+impl<D: Clone + 'static> Updates<D> {
+    /// Gives updates at the step of `capability`.
+    pub fn give(&mut self, capability: &Capability<Step>, updates: impl Iterator<Item = D>) {
+        let updates: Vec<D> = updates.collect();
+        if !updates.is_empty() {
+            self.meter.count_out(updates.len());
+            watchdog::moved();
+            self.builder.activate().session(capability).give_iterator(updates.into_iter());
         }
     }
 

@@ -19,24 +19,36 @@ use crate::watchdog::{self, Watchdog};
 /// # Errors
 /// The first fault that was raised; the graph is torn down, and what its operators own is dropped with it.
 pub fn run<R>(build: impl FnOnce(Scope<'_, Step>, &Faults) -> R) -> Result<R, Fault> {
-    run_with(alone(), None, build, |worker, _| {
-        worker.step_or_park(None);
-        true
-    })
+    run_with(
+        alone(),
+        None,
+        build,
+        |_| {},
+        |worker, _| {
+            worker.step_or_park(None);
+            true
+        },
+    )
 }
 
-/// The same under a watchdog.
+/// The same under a watchdog, if there is one.
 ///
 /// # Errors
 /// The first fault that was raised, or that of the watchdog, if it is to end the run.
 pub fn run_watched<R>(
-    watchdog: Watchdog,
+    watchdog: Option<Watchdog>,
     build: impl FnOnce(Scope<'_, Step>, &Faults) -> R,
 ) -> Result<R, Fault> {
-    run_with(alone(), Some(watchdog), build, |worker, watchdog| {
-        worker.step_or_park(watchdog.map(Watchdog::patience));
-        true
-    })
+    run_with(
+        alone(),
+        watchdog,
+        build,
+        |_| {},
+        |worker, watchdog| {
+            worker.step_or_park(watchdog.map(Watchdog::patience));
+            true
+        },
+    )
 }
 
 /// The same in virtual time: whenever nothing is left to do now, `clock` moves to its earliest alarm.
@@ -50,13 +62,19 @@ pub fn run_virtual<R>(
     build: impl FnOnce(Scope<'_, Step>, &Faults) -> R,
 ) -> Result<R, Fault> {
     let mut stalled = false;
-    let result = run_with(alone(), None, build, |worker, _| {
-        worker.step();
-        // A step without anything to do leaves nothing under way, in channels neither.
-        let quiet = worker.activations().borrow().empty_for().is_none();
-        stalled = quiet && worker.has_dataflows() && !clock.advance();
-        !stalled
-    })?;
+    let result = run_with(
+        alone(),
+        None,
+        build,
+        |_| {},
+        |worker, _| {
+            worker.step();
+            // A step without anything to do leaves nothing under way, in channels neither.
+            let quiet = worker.activations().borrow().empty_for().is_none();
+            stalled = quiet && worker.has_dataflows() && !clock.advance();
+            !stalled
+        },
+    )?;
     if stalled { Err(Fault::new("runtime", STALLED)) } else { Ok(result) }
 }
 
@@ -67,16 +85,18 @@ fn alone() -> Allocator {
     Allocator::Thread(Thread::default())
 }
 
-/// Runs a graph by `step` until it ends, a fault is raised, or `step` says that it cannot go on.
+/// Runs a graph by `step` until it ends, a fault is raised, or `step` says that it cannot go on. `failing` hears of the fault of this
+/// worker before the graph is torn down, which may take long.
 #[allow(clippy::disallowed_methods, reason = "timely takes its own start time, for its logs only")]
 pub(crate) fn run_with<R>(
     allocator: Allocator,
     mut watchdog: Option<Watchdog>,
     build: impl FnOnce(Scope<'_, Step>, &Faults) -> R,
+    failing: impl FnOnce(&Fault),
     mut step: impl FnMut(&mut Worker, Option<&Watchdog>) -> bool,
 ) -> Result<R, Fault> {
     telemetry::reset();
-    watchdog::reset();
+    watchdog::begin(watchdog.as_ref().map(Watchdog::clock));
     let faults = Faults::default();
     let mut worker =
         Worker::new(WorkerConfig::default(), allocator, Some(std::time::Instant::now()));
@@ -89,9 +109,14 @@ pub(crate) fn run_with<R>(
     {
         stuck = watchdog.as_mut().and_then(Watchdog::check);
     }
+    let fault = faults.first().or(stuck);
+    if let Some(fault) = &fault {
+        failing(fault);
+        faults.tell(fault);
+    }
     for dataflow in worker.installed_dataflows() {
         worker.drop_dataflow(dataflow);
     }
     telemetry::end_steps();
-    faults.first().or(stuck).map_or(Ok(result), Err)
+    fault.map_or(Ok(result), Err)
 }

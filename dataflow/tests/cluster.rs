@@ -130,7 +130,7 @@ fn in_one_process() -> [Cluster; 4] {
 fn every_worker_hears_what_all_told_the_first() {
     for cluster in in_one_process() {
         let workers = cluster.workers();
-        let heard = cluster.run(&facts("a"), told_round).expect("no fault");
+        let heard = cluster.run(&facts("a"), "", told_round).expect("no fault");
         let expected = STEPS as f64 * (1..=workers).sum::<usize>() as f64;
         assert_eq!(heard, vec![expected; workers], "{cluster:?}");
     }
@@ -139,7 +139,7 @@ fn every_worker_hears_what_all_told_the_first() {
 #[test]
 fn a_fault_of_one_worker_ends_all_with_its_message() {
     for cluster in in_one_process() {
-        let error = cluster.run(&facts("a"), broken).expect_err("it broke").to_string();
+        let error = cluster.run(&facts("a"), "", broken).expect_err("it broke").to_string();
         let expected = match cluster.workers() {
             1 => "fragile, step 2: it broke".to_owned(),
             workers => format!("fragile on worker {}, step 2: it broke", workers - 1),
@@ -151,7 +151,7 @@ fn a_fault_of_one_worker_ends_all_with_its_message() {
 #[test]
 fn a_worker_that_does_not_begin_ends_those_that_run() {
     let error = Cluster::of_threads(3)
-        .run(&facts("a"), |seat| match seat.index() {
+        .run(&facts("a"), "", |seat| match seat.index() {
             1 => Err(Fault::new("session", "no such folder")),
             _ => endless(seat),
         })
@@ -163,13 +163,13 @@ fn a_worker_that_does_not_begin_ends_those_that_run() {
 fn a_process_that_does_not_come_is_named() {
     let place = Place::of(2);
     let cluster = place.cluster(0).patient(Duration::from_millis(50));
-    let error = cluster.run(&facts("a"), told_round).expect_err("nobody came").to_string();
+    let error = cluster.run(&facts("a"), "", told_round).expect_err("nobody came").to_string();
     assert!(
         error.starts_with(&format!("waited 0.05 s for process 1 ({}", place.address(1))),
         "{error}"
     );
     let cluster = place.cluster(1).patient(Duration::from_millis(50));
-    let error = cluster.run(&facts("a"), told_round).expect_err("nobody came").to_string();
+    let error = cluster.run(&facts("a"), "", told_round).expect_err("nobody came").to_string();
     assert!(error.contains(&format!("process 0 ({}", place.address(0))), "{error}");
 }
 
@@ -301,10 +301,10 @@ fn part() {
     let hosts = Hosts::read(Path::new(hosts.expect("a hostfile"))).expect("valid");
     let cluster = Cluster::of_processes(2, hosts, process).expect("in it");
     let result = match scenario {
-        Some("told_round") => cluster.run(&facts("a"), told_round),
-        Some("broken") => cluster.run(&facts("a"), broken),
-        Some("different") => cluster.run(&facts(&format!("recipe {process}")), told_round),
-        _ => cluster.run(&facts("a"), |seat| {
+        Some("told_round") => cluster.run(&facts("a"), "", told_round),
+        Some("broken") => cluster.run(&facts("a"), "", broken),
+        Some("different") => cluster.run(&facts(&format!("recipe {process}")), "", told_round),
+        _ => cluster.run(&facts("a"), "", |seat| {
             if seat.index() == 3 {
                 say("it goes on");
             }

@@ -41,7 +41,7 @@ fn fault(says: bool) -> (String, Vec<Stall>) {
     let watchdog = Watchdog::new(Arc::new(WallClock::start()), AFTER, move |stall| {
         telling.borrow_mut().push(stall.clone());
     });
-    let fault = run_watched(watchdog.ending_the_run(), |scope, _| build(scope, says));
+    let fault = run_watched(Some(watchdog.ending_the_run()), |scope, _| build(scope, says));
     (fault.expect_err("it is stuck").to_string(), told.take())
 }
 
@@ -49,7 +49,11 @@ fn fault(says: bool) -> (String, Vec<Stall>) {
 fn what_an_operator_waits_for_is_in_the_fault() {
     let (fault, told) = fault(true);
     assert!(fault.starts_with("watchdog, step 0: nothing has moved for 0.0"), "{fault}");
-    assert!(fault.ends_with("reward, step 0, waits for a verdict: p3.1"), "{fault}");
+    assert!(
+        fault.contains("reward, step 0, has waited 0.0")
+            && fault.ends_with(" s for a verdict: p3.1"),
+        "{fault}"
+    );
     assert_eq!(told.len(), 1);
     assert!(told[0].silent >= AFTER);
 }

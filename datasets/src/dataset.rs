@@ -92,6 +92,22 @@ impl Dataset {
         Ok(Prompts::new(self.inner.clone(), Cursor { fingerprint: Some(expected), ..cursor }))
     }
 
+    /// The place behind a prompt, which `epoch` and [`row`](crate::Prompt::row) name: [`prompts`](Self::prompts) goes on there. Nothing is
+    /// read. `None` where the dataset has no such row, or does not use it.
+    #[must_use]
+    pub fn behind(&self, epoch: u32, row: u64) -> Option<Cursor> {
+        let used = match &self.inner.chosen {
+            None => row,
+            Some(chosen) => chosen.binary_search(&row).ok()? as u64,
+        };
+        if used >= self.len() {
+            return None;
+        }
+        let place = self.inner.order.as_ref().map_or(used, |order| order.place(epoch, used));
+        let fingerprint = Some(self.inner.fingerprint);
+        Some(Cursor { epoch, offset: place + 1, fingerprint })
+    }
+
     /// The rows in use, by file.
     pub(crate) fn rows_by_file(&self) -> impl Iterator<Item = (&PromptFile, Vec<Range<u64>>)> {
         let all: Vec<_> = std::iter::once(0..self.inner.rows).collect();

@@ -54,6 +54,13 @@ impl Window {
     pub(crate) fn rows(&self) -> u64 {
         self.ranges.iter().map(|range| range.end - range.start).sum()
     }
+
+    /// How many rows of the window are less than `row`, if it is one of them.
+    fn position(&self, row: u64) -> Option<u64> {
+        let range = self.ranges.iter().position(|range| range.contains(&row))?;
+        let before: u64 = self.ranges[..range].iter().map(|range| range.end - range.start).sum();
+        Some(before + row - self.ranges[range].start)
+    }
 }
 
 impl Order {
@@ -96,6 +103,18 @@ impl Order {
             windows.push(window(windows.len(), start, held));
         }
         windows
+    }
+
+    /// How many rows of an epoch come before `row`.
+    pub(crate) fn place(&self, epoch: u32, row: u64) -> u64 {
+        let windows = self.windows(epoch);
+        let (window, at) = windows
+            .iter()
+            .find_map(|window| Some((window, window.position(row)?)))
+            .expect("invariant: the windows of an epoch hold all its rows");
+        let order = self.within(epoch, window);
+        let place = order.iter().position(|&index| u64::from(index) == at);
+        window.start + place.expect("invariant: an order is a permutation") as u64
     }
 
     /// The order of a window's rows.
@@ -266,6 +285,15 @@ mod tests {
             prop_assert_eq!(&seen, &rows(&order, epoch));
             seen.sort_unstable();
             prop_assert_eq!(seen, (0..groups.iter().sum()).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn a_row_is_found_where_it_comes() {
+        let order = order(&[500, 37, 500], 200, 3);
+        for epoch in 0..2 {
+            let rows = rows(&order, epoch);
+            assert!((0..).zip(&rows).all(|(place, row)| order.place(epoch, *row) == place));
         }
     }
 

@@ -43,6 +43,11 @@ proptest! {
         let rest = rows(prompts);
         let resumed = rows(dataset.prompts(cursor).unwrap().until_epoch(3));
         prop_assert_eq!(&resumed, &rest);
+        if let Some((epoch, row, _)) = head.last() {
+            let behind = dataset.behind(*epoch, *row).unwrap();
+            prop_assert_eq!(rows(dataset.prompts(behind).unwrap().until_epoch(3)), rest.clone());
+        }
+        prop_assert!(dataset.behind(0, 450).is_none());
         prop_assert_eq!(head.len() + rest.len(), 3 * dataset.len() as usize);
     }
 

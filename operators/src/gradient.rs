@@ -11,9 +11,11 @@ use rollpacker_dataflow::schema::{self, column};
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::Concat;
 use rollpacker_dataflow::timely::dataflow::operators::generic::operator::empty;
+use rollpacker_dataflow::watchdog::Awaiting;
 
 use crate::group::Groups;
 use crate::overlap::Fetch;
+use crate::resume::Resumable;
 use crate::rollout::Generating;
 use crate::trainer::TrainerThread;
 use crate::waiting::{Held, Waiting};
@@ -32,6 +34,7 @@ pub struct Gradients<'scope> {
     pub warnings: BatchStream<'scope>,
     pub(crate) trainer: Rc<TrainerThread>,
     pub(crate) generating: Generating,
+    pub(crate) resumable: Resumable<'scope>,
 }
 
 /// Accumulates gradients.
@@ -53,6 +56,7 @@ impl<'scope> GradientExt<'scope> for Groups<'scope> {
             warnings: self.warnings,
             trainer,
             generating: self.generating,
+            resumable: self.resumable,
         }
     }
 }
@@ -60,6 +64,7 @@ impl<'scope> GradientExt<'scope> for Groups<'scope> {
 struct Running {
     held: Held,
     reply: Reply<Result<(), String>>,
+    _awaited: Awaiting,
 }
 
 fn accumulate<'scope>(
@@ -77,7 +82,7 @@ fn accumulate<'scope>(
     let (mut accumulated, stream) = operator.output(&schema::GROUPS, &[0]);
     let (mut errors, error_stream) = operator.output(&schema::ERRORS, &[0]);
     let stream = operator.spanned(stream);
-    let wake = operator.waker();
+    let (wake, awaits) = (operator.waker(), operator.waiting());
     operator.build(move |_capabilities| {
         let mut waiting = Waiting::new(fetch, devices);
         let mut running: Option<Running> = None;
@@ -112,7 +117,8 @@ fn accumulate<'scope>(
             if running.is_none() && failed.is_none() {
                 running = waiting.next(&frontiers[0]).map(|held| {
                     let (step, batch) = (held.step(), held.batch.clone());
-                    Running { held, reply: trainer.accumulate(step, batch, wake.clone()) }
+                    let _awaited = awaits.hold(step, || "the trainer to take in groups");
+                    Running { held, reply: trainer.accumulate(step, batch, wake.clone()), _awaited }
                 });
             }
         }

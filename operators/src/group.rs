@@ -11,10 +11,12 @@ use rollpacker_dataflow::schema::{self, column};
 use rollpacker_dataflow::step::{PromptId, Step};
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::{Capability, Concat};
+use rollpacker_dataflow::watchdog::{Awaiting, Waiting};
 
 use crate::advantage::KlController;
 use crate::group_reward::score_groups;
 use crate::overlap::Fetch;
+use crate::resume::Resumable;
 use crate::reward::{Scored, Tallies};
 use crate::rollout::Generating;
 use crate::rows::{Row, gather};
@@ -39,6 +41,7 @@ pub struct Groups<'scope> {
     pub(crate) inferred: bool,
     pub(crate) reward_kl: Option<KlController>,
     pub(crate) generating: Generating,
+    pub(crate) resumable: Resumable<'scope>,
 }
 
 impl Groups<'_> {
@@ -77,6 +80,7 @@ impl<'scope> GroupExt<'scope> for Scored<'scope> {
             warnings,
             scoring,
             generating,
+            resumable,
             ..
         } = self;
         let groups = group(samples, decisions.clone(), scoring.tallies.clone());
@@ -99,6 +103,7 @@ impl<'scope> GroupExt<'scope> for Scored<'scope> {
             inferred: false,
             reward_kl: None,
             generating,
+            resumable,
         }
     }
 }
@@ -113,15 +118,18 @@ fn group<'scope>(
     let mut decisions = operator.input(decisions, Pipeline, &schema::DECISIONS);
     let (mut groups, stream) = operator.output(&schema::SCORED, &[0, 1]);
     let stream = operator.spanned(stream);
+    let awaits = operator.waiting();
     operator.build(move |_capabilities| {
         let mut steps: BTreeMap<Step, (Capability<Step>, Gathering)> = BTreeMap::new();
         move |frontiers| {
             let index = groups.index();
             decisions.for_each(|capability, batch| {
-                let step = steps.entry(*capability.time());
-                step.or_insert_with(|| (capability.retain(index), Gathering::default()))
+                let step = *capability.time();
+                steps
+                    .entry(step)
+                    .or_insert_with(|| (capability.retain(index), Gathering::default()))
                     .1
-                    .admit(&batch);
+                    .admit(step, &batch, &awaits);
             });
             samples.for_each(|capability, batch| {
                 let step = steps.entry(*capability.time());
@@ -159,7 +167,7 @@ struct Gathering {
 }
 
 impl Gathering {
-    fn admit(&mut self, batch: &Batch) {
+    fn admit(&mut self, step: Step, batch: &Batch, awaits: &Waiting) {
         let (prompts, admitted, weights) = (
             batch.values::<UInt64Type>(column::PROMPT_ID),
             batch.lists::<UInt32Type>(column::ADMITTED),
@@ -171,6 +179,7 @@ impl Gathering {
                 let admitted = Admitted {
                     samples: admitted.get(row).to_vec(),
                     weights: weights.get(row).to_vec(),
+                    _awaited: awaits.hold((step, prompt), || "the scores of a group"),
                 };
                 self.admitted.insert(prompt, admitted);
                 self.touched.push(prompt);
@@ -238,6 +247,7 @@ struct Admitted {
     samples: Vec<u32>,
     /// How much each counts in the loss; empty: 1 each.
     weights: Vec<f32>,
+    _awaited: Awaiting,
 }
 
 impl Admitted {

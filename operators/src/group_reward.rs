@@ -16,10 +16,12 @@ use rollpacker_dataflow::schema::{self, column};
 use rollpacker_dataflow::step::{PromptId, Step};
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::{Capability, Concat};
+use rollpacker_dataflow::watchdog::{Awaiting, Waiting};
 use rollpacker_stages::reward::{Context, RewardError, Router, Sample, Score};
 
 use crate::reward::{
-    Excused, GroupScoring, ScoreRow, Tallies, Timing, describe, excuse, sample, scored_batch,
+    Excused, GroupScoring, ScoreRow, Tallies, Timing, describe, excuse, name_of, sample,
+    scored_batch,
 };
 use crate::rows::Row;
 
@@ -52,6 +54,7 @@ pub(crate) fn score_groups<'scope>(
         clock: scoring.clock.clone(),
         tallies: scoring.tallies.clone(),
         tasks,
+        waiting: operator.waiting(),
         pending: BTreeMap::new(),
         failed: Vec::new(),
     };
@@ -112,6 +115,7 @@ struct Pending {
     capabilities: Capabilities,
     rows: Vec<Row>,
     context: Context,
+    _awaited: Awaiting,
 }
 
 impl Drop for Pending {
@@ -128,6 +132,7 @@ struct GroupScorer {
     clock: Arc<dyn Clock>,
     tallies: Tallies,
     tasks: Tasks<Key, Outcome>,
+    waiting: Waiting,
     pending: BTreeMap<Key, Pending>,
     /// Groups whose errors end the run. Their capabilities stay: their steps are not done.
     failed: Vec<Pending>,
@@ -139,7 +144,10 @@ impl GroupScorer {
         let Some(prompt) = samples.first().map(|sample| sample.id.prompt) else { return };
         let context = Context::new(self.clock.clone());
         self.tasks.spawn((step, prompt), timed(self.router.clone(), samples, context.clone()));
-        self.pending.insert((step, prompt), Pending { capabilities, rows, context });
+        let source = rows.first().and_then(|row| row.text(column::DATA_SOURCE)).unwrap_or_default();
+        let name = || format!("a score by `{}`", name_of(self.router.group_reward_of(source)));
+        let _awaited = self.waiting.hold((step, prompt), name);
+        self.pending.insert((step, prompt), Pending { capabilities, rows, context, _awaited });
     }
 
     /// The sample of a row, with its own score where it has a reward of its own.

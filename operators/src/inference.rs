@@ -17,6 +17,7 @@ use rollpacker_dataflow::schema::{self, column};
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::Concat;
 use rollpacker_dataflow::timely::dataflow::operators::generic::operator::empty;
+use rollpacker_dataflow::watchdog::Awaiting;
 use rollpacker_stages::train::Inferred;
 
 use crate::columns::lists;
@@ -38,6 +39,7 @@ pub trait InferenceExt {
 struct Running {
     held: Held,
     reply: Reply<Result<Vec<Inferred>, String>>,
+    _awaited: Awaiting,
 }
 
 impl InferenceExt for Groups<'_> {
@@ -53,6 +55,7 @@ impl InferenceExt for Groups<'_> {
         let stream = operator.spanned(stream);
         let (wake, trainer) = (operator.waker(), trainer.clone());
         trainer.on_update(operator.waker());
+        let awaits = operator.waiting();
         let mut waiting = Waiting::new(self.fetch, devices);
         operator.build(move |_capabilities| {
             let mut running: Option<Running> = None;
@@ -87,7 +90,8 @@ impl InferenceExt for Groups<'_> {
                 if due && running.is_none() && failed.is_none() {
                     running = waiting.next(&frontiers[0]).map(|held| {
                         let reply = trainer.infer(held.step(), held.batch.clone(), wake.clone());
-                        Running { held, reply }
+                        let _awaited = awaits.hold(held.step(), || "the trainer to infer");
+                        Running { held, reply, _awaited }
                     });
                 }
             }

@@ -24,6 +24,7 @@ pub mod policy;
 pub mod prompts;
 pub mod reduce;
 pub mod report;
+pub mod resume;
 pub mod reward;
 pub mod rollout;
 mod rows;

@@ -18,6 +18,12 @@ pub(crate) struct Spread {
     homes: BTreeMap<PromptId, Home>,
 }
 
+/// The worker that takes up what a snapshot has of a prompt, of `workers`.
+pub(crate) fn kept_on(prompt: PromptId, workers: usize) -> u32 {
+    let worker = prompt.0 % workers.max(1) as u64;
+    u32::try_from(worker).expect("invariant: there are fewer than 2^32 workers")
+}
+
 /// What is under way at a worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 struct Load {
@@ -43,6 +49,22 @@ impl Spread {
     /// Over so many workers; at least one.
     pub(crate) fn over(workers: usize) -> Self {
         Self { loads: vec![Load::default(); workers.max(1)], homes: BTreeMap::new() }
+    }
+
+    /// Prompts of which tokens are kept from before: each [where it is kept](kept_on).
+    pub(crate) fn with_kept(mut self, prompts: impl IntoIterator<Item = PromptId>) -> Self {
+        let workers = self.workers();
+        self.homes.extend(prompts.into_iter().map(|prompt| {
+            let worker = kept_on(prompt, workers);
+            let home = Home { worker, responses: 0, prompt_length: 0, kept: true, decided: true };
+            (prompt, home)
+        }));
+        self
+    }
+
+    /// Over how many.
+    pub(crate) fn workers(&self) -> usize {
+        self.loads.len()
     }
 
     /// The worker that a decision concerns; none: all of them. `length` is that of a prompt, in tokens.
@@ -87,6 +109,7 @@ impl Spread {
             Home { worker: lightest, responses: 0, prompt_length, kept: false, decided: false };
         let home = self.homes.entry(prompt).or_insert(fresh);
         home.responses += responses;
+        home.prompt_length = prompt_length;
         home.decided = false;
         let load = &mut self.loads[home.worker as usize];
         load.responses += responses;

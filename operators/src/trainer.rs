@@ -13,6 +13,9 @@ use rollpacker_dataflow::step::{PolicyVersion, PromptId, Step};
 use rollpacker_stages::rollout::Policy;
 use rollpacker_stages::train::{Inferred, Metrics, Partial, Sequence, TrainError, Trainer};
 
+/// The part of a snapshot that has its state.
+pub(crate) const PART: &str = "trainer";
+
 /// Whoever owns a trainer: a thread, or nobody, in virtual time. Gradient and update share it: what they ask is done in order.
 pub struct TrainerThread {
     owner: Owner<Timed>,

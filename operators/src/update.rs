@@ -7,16 +7,18 @@ use rollpacker_dataflow::bridge::Reply;
 use rollpacker_dataflow::fault::{Fault, faults_batch};
 use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::schema;
+use rollpacker_dataflow::snapshot::{Draft, Part};
 use rollpacker_dataflow::step::Step;
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::{Capability, Concat, InputCapability};
 use rollpacker_dataflow::timely::progress::frontier::MutableAntichain;
+use rollpacker_dataflow::watchdog::{Awaiting, Waiting};
 use rollpacker_stages::rollout::Policy;
 use rollpacker_stages::train::Metrics;
 
 use crate::gradient::Gradients;
 use crate::policy::{metrics_batch, policy_batch};
-use crate::trainer::TrainerThread;
+use crate::trainer::{self, TrainerThread};
 
 /// The policies that steps make, and what is known of each step's training.
 pub struct Updates<'scope> {
@@ -45,6 +47,7 @@ type Made = Result<(Policy, Metrics), String>;
 struct Running {
     capabilities: Capabilities,
     reply: Reply<Made>,
+    _awaited: Awaiting,
 }
 
 impl<'scope> UpdateExt<'scope> for Gradients<'scope> {
@@ -56,6 +59,7 @@ impl<'scope> UpdateExt<'scope> for Gradients<'scope> {
             errors: earlier,
             warnings,
             trainer,
+            resumable,
             ..
         } = self;
         let mut operator = Operator::new("update", accumulated.scope());
@@ -65,8 +69,11 @@ impl<'scope> UpdateExt<'scope> for Gradients<'scope> {
         let (mut metrics, metric_stream) = operator.output(&schema::METRICS, &[0, 1]);
         let (mut errors, error_stream) = operator.output(&schema::ERRORS, &[0, 1]);
         let policy_stream = operator.spanned(policy_stream);
-        let wake = operator.waker();
-        operator.build(move |_capabilities| {
+        let mut parts = resumable.keep_first(trainer::PART, &mut operator);
+        let (wake, awaits) = (operator.waker(), operator.waiting());
+        operator.build(move |capabilities| {
+            parts.start(&capabilities);
+            drop(capabilities);
             let mut open: BTreeMap<Step, Capabilities> = BTreeMap::new();
             let mut running: Option<Running> = None;
             let mut failed = None;
@@ -99,10 +106,18 @@ impl<'scope> UpdateExt<'scope> for Gradients<'scope> {
                         }
                     }
                 }
-                if running.is_none() && failed.is_none() {
-                    running = complete(&mut open, frontiers)
-                        .map(|capabilities| start(&trainer, capabilities, wake.clone()));
+                let state = |draft: &Draft<'_>| state(&trainer, draft);
+                if running.is_none()
+                    && failed.is_none()
+                    && let Some(capabilities) = complete(&mut open, frontiers)
+                {
+                    let step = *capabilities[0].time();
+                    parts.before(step, state);
+                    running = Some(start(&trainer, capabilities, wake.clone(), &awaits));
+                    // Asked for behind the update, and before the next.
+                    parts.closed(Some(step.next()), state);
                 }
+                parts.closed(first_open(&open, frontiers), state);
             }
         });
         Updates {
@@ -124,13 +139,32 @@ fn complete(
     passed.then(|| first.remove())
 }
 
+/// The first step that may still be updated.
+fn first_open(
+    open: &BTreeMap<Step, Capabilities>,
+    frontiers: &[MutableAntichain<Step>],
+) -> Option<Step> {
+    let heard = frontiers.iter().filter_map(|input| input.frontier().first().copied());
+    heard.chain(open.keys().next().copied()).min()
+}
+
+/// The trainer's state behind the updates that were asked for.
+fn state(trainer: &TrainerThread, draft: &Draft<'_>) -> Part {
+    draft.external("safetensors", |file| {
+        let reply = trainer.save_state(file.to_owned(), || {});
+        move || reply.wait_outcome()
+    })
+}
+
 fn start(
     trainer: &TrainerThread,
     capabilities: Capabilities,
     wake: impl Fn() + Send + Sync + 'static,
+    awaits: &Waiting,
 ) -> Running {
-    let reply = trainer.update(*capabilities[0].time(), wake);
-    Running { capabilities, reply }
+    let step = *capabilities[0].time();
+    let _awaited = awaits.hold(step, || "the trainer to update");
+    Running { reply: trainer.update(step, wake), capabilities, _awaited }
 }
 
 fn take_reply(running: &mut Option<Running>) -> Option<(Running, Made)> {

@@ -14,6 +14,7 @@ use rollpacker_dataflow::schema;
 use rollpacker_dataflow::step::{PromptId, Step};
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::{Capability, Concat};
+use rollpacker_dataflow::watchdog::{Awaiting, Pulse};
 use rollpacker_stages::reward::{Context, Limits, OnError, RewardError, Router, Sample, Score};
 use rollpacker_stages::rollout::{Completion, Policy, Request, RolloutEngine, RolloutEvent};
 use rollpacker_stages::train::Metrics;
@@ -50,6 +51,7 @@ pub struct Validator {
     clock: Arc<dyn Clock>,
     prompts: Vec<PromptRow>,
     limits: Limits,
+    pulse: Pulse,
 }
 
 impl Validator {
@@ -62,13 +64,27 @@ impl Validator {
         clock: Arc<dyn Clock>,
         prompts: Vec<PromptRow>,
     ) -> Self {
-        Self { engine, router, runtime, clock, prompts, limits: Limits::default() }
+        Self {
+            engine,
+            router,
+            runtime,
+            clock,
+            prompts,
+            limits: Limits::default(),
+            pulse: Pulse::default(),
+        }
     }
 
     /// Lets test cases run no longer than `limits` say. They are the same for every policy: one is not to be timed by another.
     #[must_use]
     pub fn with_limits(self, limits: Limits) -> Self {
         Self { limits, ..self }
+    }
+
+    /// Beats `pulse` whenever a prompt is answered or scored, for whoever watches that something moves.
+    #[must_use]
+    pub fn with_pulse(self, pulse: Pulse) -> Self {
+        Self { pulse, ..self }
     }
 
     /// Tries a policy; waits until every prompt is answered and scored.
@@ -131,7 +147,10 @@ impl Validator {
         let mut completions = Vec::with_capacity(self.prompts.len());
         while completions.len() < self.prompts.len() {
             match self.engine.poll() {
-                Some(RolloutEvent::Completed(completion)) => completions.push(completion),
+                Some(RolloutEvent::Completed(completion)) => {
+                    self.pulse.beat();
+                    completions.push(completion);
+                }
                 Some(RolloutEvent::Failed(error)) => return Err(error.to_string()),
                 None => std::thread::park(),
             }
@@ -174,6 +193,7 @@ struct Running {
     capabilities: [Capability<Step>; 3],
     policy: Policy,
     reply: Reply<Result<Metrics, String>>,
+    _awaited: Awaiting,
 }
 
 impl ValidateExt for Updates<'_> {
@@ -199,7 +219,7 @@ fn gate<'scope>(
     let (mut metrics, metric_stream) = operator.output(&schema::METRICS, &[0]);
     let (mut errors, error_stream) = operator.output(&schema::ERRORS, &[0]);
     let policy_stream = operator.spanned(policy_stream);
-    let wake = operator.waker();
+    let (wake, awaits) = (operator.waker(), operator.waiting());
     operator.build(move |_capabilities| {
         let mut running: Vec<Running> = Vec::new();
         let mut failed = Vec::new();
@@ -213,7 +233,9 @@ fn gate<'scope>(
                 } else {
                     let asked = policy.clone();
                     let reply = validator.call(wake.clone(), move |validate| validate(&asked));
-                    running.push(Running { capabilities, policy, reply });
+                    let step = *capability.time();
+                    let _awaited = awaits.hold(step, || "the validation of its policy");
+                    running.push(Running { capabilities, policy, reply, _awaited });
                 }
             });
             running.retain_mut(|one| {

@@ -23,6 +23,7 @@ use rollpacker_operators::ledger::{Recorded, ledger};
 use rollpacker_operators::merge::merged;
 use rollpacker_operators::policy::policy_batch;
 use rollpacker_operators::report::{Observed, StepReport, measure, observe};
+use rollpacker_operators::resume::Resumable;
 use rollpacker_operators::schedule::operator::Prompts;
 use rollpacker_operators::schedule::{
     Dynamic, OnExhausted, Partial as PartialSchedule, Schedule, Synchronous, TailBatching, dynamic,
@@ -154,7 +155,7 @@ impl Run {
 
     fn on(&self, cluster: &Cluster) -> Result<Ran, ClusterError> {
         let run = self.clone();
-        let workers = cluster.run(&Facts::new(), move |seat| run.worker(seat))?;
+        let workers = cluster.run(&Facts::new(), "", move |seat| run.worker(seat))?;
         let (mut reports, updated): (Vec<_>, Vec<_>) = workers.into_iter().unzip();
         let others: usize = reports.iter().skip(1).map(Vec::len).sum();
         assert_eq!(others, 0, "the first worker is told of everything");
@@ -211,9 +212,11 @@ impl Run {
                 groups: groups.clone(),
                 decisions: decisions.clone(),
                 warmup_steps: 0,
+                resumable: Resumable::default(),
             };
             let metrics = merged(updates.metrics.concat(ledger(recorded, 100)));
-            observe(Observed { responses, groups, decisions, metrics }, clock, observer);
+            let resumable = Resumable::default();
+            observe(Observed { responses, groups, decisions, metrics, resumable }, clock, observer);
             edge.connect(updates.policies);
         })?;
         let updated = log.lock().expect("unpoisoned").clone();

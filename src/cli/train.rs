@@ -5,14 +5,17 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context;
 use clap::Args;
 
 use super::{BAD_INPUT, workers};
+use crate::lifetime::{ENDED_EARLY, Ended};
 use crate::recipe::Recipe;
 use crate::run::{Run, describe};
 use crate::session::Session;
+use crate::snapshots::{ResumeFrom, RunSnapshots};
 use crate::telemetry::Telemetry;
 use rollpacker_dataflow::cluster::{Cluster, ClusterError, Hosts, Seat};
 use rollpacker_operators::schedule::operator::Stop;
@@ -38,6 +41,13 @@ pub(crate) struct TrainArgs {
     /// Which line of the hostfile this process is, from 0. The first writes the run folder.
     #[arg(long, value_name = "I", requires = "hostfile")]
     process: Option<usize>,
+    /// Go on from a snapshot in the run folder: the newest that is good, or that behind so many steps. Where there is none yet, the run
+    /// begins anew.
+    #[arg(long, value_name = "latest|STEP", num_args = 0..=1, default_missing_value = "latest")]
+    resume: Option<ResumeFrom>,
+    /// Remove the snapshots of an earlier run in the run folder, and begin anew.
+    #[arg(long, conflicts_with = "resume")]
+    overwrite: bool,
     /// Check everything, print the resolved recipe, the batch arithmetic and the graph, and train nothing.
     #[arg(long)]
     dry_run: bool,
@@ -70,12 +80,25 @@ pub(crate) fn run(args: TrainArgs) -> anyhow::Result<ExitCode> {
         write!(std::io::stdout(), "{text}").context("cannot print")?;
         return Ok(ExitCode::SUCCESS);
     }
-    let stop = stop_on_signal()?;
+    let data = session.data_fingerprint()?;
+    let opened = || RunSnapshots::open(&recipe, data, args.resume, args.overwrite);
+    let stop = Stop::default();
+    stop_on_signal(&stop)?;
+    let leads = cluster.as_ref().is_none_or(|cluster| cluster.process() == 0);
+    // Of several processes the first opens the snapshots; the others join it.
+    let snapshots = match if leads { opened() } else { Ok(RunSnapshots::default()) } {
+        Ok(snapshots) => snapshots,
+        Err(error) => {
+            drop(writeln!(std::io::stderr(), "error: {error:#}"));
+            return Ok(ExitCode::from(BAD_INPUT));
+        }
+    };
     match cluster {
-        None => print(&train(&recipe, session, None, &stop)?)?,
-        Some(cluster) => return workers::train(&recipe, &session, &cluster, &stop),
+        None => train(&recipe, session, snapshots, None, &stop)?.report(),
+        Some(cluster) => {
+            workers::Workers { recipe, data, snapshots, stop }.train(&session, &cluster)
+        }
     }
-    Ok(ExitCode::SUCCESS)
 }
 
 /// The workers of a run, if there are several, or several processes.
@@ -93,38 +116,61 @@ fn cluster(
     }
 }
 
-fn stop_on_signal() -> anyhow::Result<Stop> {
-    let stop = Stop::default();
-    let requested = stop.clone();
-    ctrlc::set_handler(move || {
-        if requested.is_requested() {
-            std::process::exit(130);
-        }
-        requested.request();
-    })
-    .context("cannot listen for Ctrl-C")?;
-    Ok(stop)
+/// What a run ended with.
+pub(super) struct Report {
+    summary: String,
+    ended: Ended,
 }
 
-/// Trains and reports, as one worker of several where there is a `seat`; the summary.
+impl Report {
+    /// Prints the summary; the exit status.
+    pub(super) fn report(self) -> anyhow::Result<ExitCode> {
+        writeln!(std::io::stdout(), "{}", self.summary).context("cannot print")?;
+        Ok(match self.ended {
+            Ended::Finished => ExitCode::SUCCESS,
+            Ended::Stopped | Ended::OutOfTime => ExitCode::from(ENDED_EARLY),
+        })
+    }
+}
+
+/// Trains and tells, as the first worker of several where there is a `seat`.
 pub(super) fn train(
     recipe: &Recipe,
     session: Session,
+    snapshots: RunSnapshots,
     seat: Option<Seat>,
     stop: &Stop,
-) -> anyhow::Result<String> {
-    let prompts = session.prompts();
-    let run =
-        Rc::new(RefCell::new(Run::start(recipe, prompts, Telemetry::from_env()?, stop.clone())?));
+) -> anyhow::Result<Report> {
+    let (prompts, telemetry) = (session.prompts(), Telemetry::from_env()?);
+    let run = match &snapshots.restored {
+        None => Run::start(recipe, prompts, telemetry, stop.clone())?,
+        Some(restored) => Run::resume(recipe, prompts, telemetry, stop.clone(), restored)?,
+    };
+    snapshots.notes.iter().for_each(|note| run.say(note));
+    let run = Rc::new(RefCell::new(run));
+    let session = session.with_snapshots(snapshots);
     let folder = run.borrow().model_folder();
     let validated = run.clone();
     let finished = session.train_at(seat, stop, &folder, run.clone(), |metrics| {
         validated.borrow_mut().validated(0, metrics)
     })?;
     let summary = run.borrow_mut().finish(&finished)?;
-    Ok(summary)
+    Ok(Report { summary, ended: finished.ended })
 }
 
-pub(super) fn print(summary: &str) -> anyhow::Result<()> {
-    writeln!(std::io::stdout(), "{summary}").context("cannot print")
+/// Has SIGINT, SIGTERM and SIGHUP end the run after the round that is open, and a second one end the process.
+fn stop_on_signal(stop: &Stop) -> anyhow::Result<()> {
+    let (stop, asked) = (stop.clone(), AtomicBool::new(false));
+    ctrlc::set_handler(move || {
+        if asked.swap(true, Ordering::Relaxed) {
+            std::process::exit(130);
+        }
+        stop.request();
+        // A standard error that is closed has no reader.
+        drop(writeln!(
+            std::io::stderr(),
+            "the run ends with the step that is under way; a second signal ends it now"
+        ));
+    })
+    .context("cannot listen for signals")
 }

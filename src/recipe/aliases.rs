@@ -62,6 +62,11 @@ pub static ALIASES: &[Alias] = &[
     alias("actor", "entropy_coef", "entropy_coeff", "slime, OpenRLHF"),
     alias("trainer", "max_steps", "total_training_steps", "TRL"),
     alias("trainer", "num_train_epochs", "total_epochs", "TRL"),
+    alias("trainer", "save_steps", "save_freq", "TRL, ROLL"),
+    alias("trainer", "ckpt_interval", "save_freq", "SkyRL"),
+    alias("trainer", "max_actor_ckpt_to_keep", "max_ckpt_to_keep", "verl"),
+    alias("trainer", "max_ckpts_to_keep", "max_ckpt_to_keep", "SkyRL"),
+    alias("trainer", "save_total_limit", "max_ckpt_to_keep", "TRL"),
     alias("trainer", "output_dir", "default_local_dir", "TRL, ROLL"),
 ];
 

@@ -66,6 +66,8 @@ impl Raw {
             self.trainer.total_training_steps.unwrap_or(1),
             1,
         )?;
+        at_least("trainer.save_freq", self.trainer.save_freq, -1)?;
+        at_least("trainer.max_ckpt_to_keep", self.trainer.max_ckpt_to_keep, 1)?;
         at_least("sft.steps", sft.steps, 1)?;
         at_least("sft.batch_size", sft.batch_size, 1)?;
         at_least("sft.micro_batch_tokens", sft.micro_batch_tokens, 1)?;

@@ -7,12 +7,15 @@ pub mod aliases;
 mod bounds;
 pub(crate) mod error;
 pub(crate) mod keys;
+pub mod period;
 pub mod raw;
 pub mod schedule;
 pub(crate) mod value;
 
 use std::path::Path;
 
+use rollpacker_dataflow::clock::Nanos;
+use rollpacker_dataflow::watchdog::{Pulse, Watch};
 use rollpacker_datasets::{Columns, DatasetConfig};
 use rollpacker_operators::overlap::{Fetch, Scoring};
 use rollpacker_operators::schedule::Builtin;
@@ -71,6 +74,8 @@ impl Raw {
         };
         schedule::check_scoring(&recipe.schedule()?, recipe.scoring()?)?;
         recipe.fetch()?;
+        recipe.watch()?;
+        recipe.max_wall_time()?;
         Ok(recipe)
     }
 
@@ -147,6 +152,26 @@ impl Recipe {
     /// If its options are out of bounds.
     pub fn schedule(&self) -> Result<Builtin, RecipeError> {
         self.raw.build_schedule()
+    }
+
+    /// How the run is watched; `None` if it is not.
+    ///
+    /// # Errors
+    /// If `trainer.stall_timeout` is no time.
+    pub fn watch(&self) -> Result<Option<Watch>, RecipeError> {
+        let trainer = &self.raw.trainer;
+        let after = trainer.stall_timeout.nanos("trainer.stall_timeout")?;
+        let watch = Watch { after, on_stall: trainer.on_stall, pulse: Pulse::default() };
+        Ok((after > Nanos(0)).then_some(watch))
+    }
+
+    /// How long the run may take, if there is a limit.
+    ///
+    /// # Errors
+    /// If `trainer.max_wall_time` is no time.
+    pub fn max_wall_time(&self) -> Result<Option<Nanos>, RecipeError> {
+        let limit = self.raw.trainer.max_wall_time.as_ref();
+        limit.map(|limit| limit.nanos("trainer.max_wall_time")).transpose()
     }
 
     /// When responses are scored.
@@ -418,7 +443,7 @@ mod tests {
         check(
             &["reward.timeout=3"],
             expect![
-                "key `reward.timeout`: invalid type: integer `3`, expected struct LimitOptions"
+                "key `reward.timeout`: invalid type: integer `3`, expected a table of `mode`, `min_s`, `max_s`, `slack` and `audit_share`"
             ],
         );
     }

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use rollpacker_dataflow::watchdog::OnStall;
 use rollpacker_operators::overlap::Scoring;
 use rollpacker_operators::reward::LimitOptions;
 use rollpacker_stages::reward::OnError;
@@ -14,6 +15,7 @@ use toml::Table;
 
 use super::aliases::{ALIASES, Alias};
 use super::keys::{Sections, fields};
+use super::period::Period;
 use super::schedule;
 
 /// A section: its keys with their defaults, as a struct.
@@ -350,6 +352,25 @@ section! {
     }
 }
 
+/// What it means that a snapshot cannot be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SnapshotOnError {
+    /// The run ends.
+    Fail,
+    /// It is told, and tried again.
+    Warn,
+}
+
+impl From<SnapshotOnError> for rollpacker_dataflow::snapshot::OnError {
+    fn from(written: SnapshotOnError) -> Self {
+        match written {
+            SnapshotOnError::Fail => Self::Fail,
+            SnapshotOnError::Warn => Self::Warn,
+        }
+    }
+}
+
 section! {
     /// `[trainer]`
     Trainer {
@@ -374,6 +395,18 @@ section! {
         critic_warmup: u64 = 0,
         /// Whether to write every response to `rollouts/`.
         write_rollouts: bool = true,
+        /// Steps between two snapshots, from which `--resume` goes on; -1 and 0 for none. The end of a run that takes any has one, too.
+        save_freq: i64 = -1,
+        /// Good snapshots that are kept, the newest.
+        max_ckpt_to_keep: usize = 2,
+        /// What it means that a snapshot cannot be written: `fail`, the run ends, or `warn`, it goes on and tries again.
+        snapshot_on_error: SnapshotOnError = SnapshotOnError::Fail,
+        /// How long the run may take, in seconds or as in `1h30m`: no step begins that may not end by then. Left out, as long as it takes.
+        max_wall_time: Option<Period> = None,
+        /// How long nothing may move, in seconds or as in `5m`, before the run says what it waits for; 0 for ever.
+        stall_timeout: Period = Period::Seconds(300.0),
+        /// What that does: `warn`, or `fail`, which ends the run.
+        on_stall: OnStall = OnStall::default(),
     }
 }
 

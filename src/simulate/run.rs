@@ -23,7 +23,7 @@ use super::gantt::{Logged, TrainingLog};
 use super::job::Job;
 use super::outcome::{Outcome, Recorder};
 use super::{placement, population, raw, tasks};
-use crate::pipeline::{Pipeline, PromptSource, Time};
+use crate::pipeline::{Begin, Pipeline, PromptSource, Time};
 
 /// Prompts that are read at once.
 const CHUNK: usize = 1024;
@@ -87,9 +87,12 @@ impl Stages {
             max_response_length: job.raw.data.max_response_length,
             warmup_steps: job.raw.sim.warmup_steps,
             placement: Some(placement::policy(job)?),
-            initial: trainer
-                .publish_initial()
-                .map_err(|reason| anyhow!("publishing the initial weights: {reason}"))?,
+            begin: Begin::Anew(
+                trainer
+                    .publish_initial()
+                    .map_err(|reason| anyhow!("publishing the initial weights: {reason}"))?,
+            ),
+            snapshots: None,
             router: self.router,
             limit: Box::new(tasks::limit(job, self.seed)?),
             scoring: job.scoring,
@@ -102,6 +105,7 @@ impl Stages {
             rewards: Executor::Inline,
             time: Time::Virtual(self.clock),
             stop: Stop::default(),
+            watchdog: None,
         })
     }
 

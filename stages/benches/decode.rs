@@ -5,7 +5,8 @@
 //! ```
 //!
 //! Keys and what they are without being given: `batch=64`, `prompt=32`, `new=256`, `instances=2`, `threads=1`, `runs=3`,
-//! `temperature=1`, `running=batch` responses at once in an instance; `lengths=FILE` replays the lengths of a file, a step a run.
+//! `temperature=1`, `running=batch` responses at once in an instance; `lengths=FILE` replays the lengths of a file, a step a run;
+//! `deterministic=true` computes the same bits in whatever company.
 //! The digest printed with a run is over all its tokens: equal for equal work, however it is spread and batched.
 
 #![allow(
@@ -41,6 +42,7 @@ struct Options {
     runs: u64,
     temperature: f64,
     lengths: Option<PathBuf>,
+    deterministic: bool,
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -89,6 +91,7 @@ impl Options {
             runs: 3,
             temperature: 1.0,
             lengths: None,
+            deterministic: false,
         };
         for argument in arguments {
             let (key, value) = argument
@@ -110,6 +113,7 @@ impl Options {
             "runs" => self.runs = value.parse()?,
             "temperature" => self.temperature = value.parse()?,
             "lengths" => self.lengths = Some(value.into()),
+            "deterministic" => self.deterministic = value.parse()?,
             _ => return Err(format!("no such key: {key}").into()),
         }
         Ok(())
@@ -130,6 +134,7 @@ impl Options {
             sampling,
             seed: 0,
             replay,
+            deterministic: self.deterministic,
         };
         let load = |folder: &Path| Decoder::load(folder, tch::Device::cuda_if_available());
         let engine = TorchEngine::start(

@@ -1,4 +1,8 @@
 //! Executions a second: a sandbox with full isolation against a plain `python3 -I` for each sample, on all cores each.
+//!
+//! To be run on a machine that does nothing else: where control groups are permitted a sandbox has a share of the processors of its own,
+//! and beside other work it looks better than it is. What a busy machine distorts less is the processor time of an execution, by which,
+//! measured in turns on two busy cores with Python 3.11, 7 to 10 ms of a sandbox stood against 33 to 40 ms of a plain subprocess.
 
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -24,6 +24,7 @@ fn engine(clock: Arc<dyn Clock>) -> TorchMeasure {
         sampling: Sampling::unrestricted(4),
         seed: 7,
         replay: None,
+        deterministic: false,
     };
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/models/qwen2_tied");
     TorchMeasure::start(config, |_| Decoder::load(&folder, Device::Cpu), clock).unwrap()

@@ -31,6 +31,8 @@ pub(super) struct Connected {
     pub(super) peers: Vec<Option<Peer>>,
     /// The clock of the first process, as well as it can be read from here.
     pub(super) clock: WallClock,
+    /// What the first process tells the others.
+    pub(super) note: String,
 }
 
 /// Connects this process with all others.
@@ -39,12 +41,14 @@ pub(super) fn connect(
     process: usize,
     threads: usize,
     facts: &Facts,
+    note: &str,
     patience: Duration,
 ) -> Result<Connected, ClusterError> {
     let own = [("number of processes", hosts.len()), ("number of workers per process", threads)];
     let own = own.map(|(name, value)| (name.to_owned(), value.to_string()));
     let facts = own.into_iter().chain(facts.iter().cloned()).collect();
-    let meeting = Meeting { hosts, process, facts, clock: WallClock::start(), patience };
+    let note = (process == 0).then(|| note.to_owned());
+    let meeting = Meeting { hosts, process, facts, note, clock: WallClock::start(), patience };
     meeting.hold()
 }
 
@@ -52,6 +56,7 @@ struct Meeting<'a> {
     hosts: &'a Hosts,
     process: usize,
     facts: Facts,
+    note: Option<String>,
     clock: WallClock,
     patience: Duration,
 }
@@ -83,14 +88,14 @@ impl Half {
 impl Meeting<'_> {
     fn hold(&self) -> Result<Connected, ClusterError> {
         let door = self.listen()?;
-        let mut clock = self.clock;
+        let (mut clock, mut note) = (self.clock, self.note.clone());
         let mut halves: Vec<Half> = Vec::new();
         for process in 0..self.process {
             let mut half = Half::default();
             for role in [Role::Data, Role::Control] {
                 let (stream, hello) = self.call(process, role)?;
                 if process == 0 {
-                    clock = WallClock::reading(hello.now);
+                    (clock, note) = (WallClock::reading(hello.now), hello.note);
                 }
                 half.take(role, stream);
             }
@@ -98,7 +103,8 @@ impl Meeting<'_> {
         }
         halves.resize_with(self.hosts.len(), Half::default);
         self.answer(&door, &mut halves)?;
-        Ok(Connected { peers: halves.into_iter().map(Half::peer).collect(), clock })
+        let peers = halves.into_iter().map(Half::peer).collect();
+        Ok(Connected { peers, clock, note: note.unwrap_or_default() })
     }
 
     fn listen(&self) -> Result<TcpListener, ClusterError> {
@@ -130,6 +136,7 @@ impl Meeting<'_> {
             role,
             process: self.process,
             facts: self.facts.clone(),
+            note: self.note.clone(),
             now: self.clock.now(),
         }
     }

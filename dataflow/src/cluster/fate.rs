@@ -19,8 +19,6 @@ pub(crate) struct Fate {
     step: AtomicU64,
     /// Rows and frontiers that the workers of this process have moved.
     moved: AtomicU64,
-    /// The same for watchdogs, with a beat for each time that another process has moved something.
-    pub(super) pulse: Pulse,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -34,6 +32,8 @@ struct State {
     told: bool,
     /// Workers that are parked while there is nothing to do.
     workers: Vec<Thread>,
+    /// Of their watchdogs.
+    pulses: Vec<Pulse>,
     /// All that was sent has arrived.
     settled: bool,
     closed: bool,
@@ -47,7 +47,6 @@ impl Fate {
             over: AtomicBool::new(false),
             step: AtomicU64::new(0),
             moved: AtomicU64::new(0),
-            pulse: Pulse::default(),
             state: Mutex::default(),
             changed: Condvar::new(),
         }
@@ -71,9 +70,16 @@ impl Fate {
         index % self.threads
     }
 
-    /// This thread is to be woken when the run fails.
-    pub(super) fn enter(&self) {
-        self.state().workers.push(std::thread::current());
+    /// This thread is to be woken when the run fails, and its watchdog is to hear of what other processes move.
+    pub(super) fn enter(&self, pulse: Option<&Pulse>) {
+        let mut state = self.state();
+        state.workers.push(std::thread::current());
+        state.pulses.extend(pulse.cloned());
+    }
+
+    /// Another process has moved something.
+    pub(super) fn beat(&self) {
+        self.state().pulses.iter().for_each(Pulse::beat);
     }
 
     /// Takes note of how far this thread's worker has come, which had moved so much when it last did.

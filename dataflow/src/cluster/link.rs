@@ -101,7 +101,7 @@ fn hear(mut stream: TcpStream, process: usize, fate: &Fate) {
         match message::read(&mut stream) {
             Ok(Message::Beat(count)) => {
                 if std::mem::replace(&mut beats, count) != count {
-                    fate.pulse.beat();
+                    fate.beat();
                 }
             }
             Ok(Message::Fault(fault)) => return fate.failed_elsewhere(fault),

@@ -32,6 +32,8 @@ pub(super) struct Hello {
     pub(super) role: Role,
     pub(super) process: usize,
     pub(super) facts: Facts,
+    /// What the first process tells the others.
+    pub(super) note: Option<String>,
     /// The time of the process's clock.
     pub(super) now: Nanos,
 }

@@ -126,7 +126,8 @@ impl Cluster {
 
     /// Runs `body` on each worker of this process, on a thread of its own, and waits for all; what it returned, in the order of workers.
     ///
-    /// Processes begin together, once all of them are there and agree on `facts`. If a worker of any process fails, panics or is lost, those
+    /// Processes begin together, once all of them are there and agree on `facts`; `note` is what the first of them tells the others, that of
+    /// any other is of no interest. If a worker of any process fails, panics or is lost, those
     /// that [run](Seat::run) a graph give it up, and the others are not waited for by them.
     ///
     /// # Errors
@@ -135,16 +136,17 @@ impl Cluster {
     pub fn run<R: Send + 'static>(
         &self,
         facts: &Facts,
+        note: &str,
         body: impl Fn(Seat) -> Result<R, Fault> + Send + Sync + 'static,
     ) -> Result<Vec<R>, ClusterError> {
         match &self.place {
             Place::Alone { serialises } => {
                 let fate = Arc::new(Fate::new(self.threads, None));
                 let builders = alone(self.threads, *serialises);
-                joined(start(builders, &fate, WallClock::start(), body)?, &fate)
+                joined(start(builders, &fate, WallClock::start(), note, body)?, &fate)
             }
             Place::Among { hosts, process, patience } => {
-                let peers = connect(hosts, *process, self.threads, facts, *patience)?;
+                let peers = connect(hosts, *process, self.threads, facts, note, *patience)?;
                 self.among(hosts, *process, peers, body)
             }
         }
@@ -170,7 +172,8 @@ impl Cluster {
             initialize_networking_from_sockets(inner, data, process, self.threads, hooks)
                 .map_err(|error| ClusterError::System { reason: error.to_string() })?;
         let builders = builders.into_iter().map(AllocatorBuilder::Tcp).collect();
-        let results = joined(start(builders, &fate, connected.clock, body)?, &fate);
+        let results =
+            joined(start(builders, &fate, connected.clock, &connected.note, body)?, &fate);
         if results.is_ok() {
             links.done();
         }
@@ -208,13 +211,14 @@ fn start<R: Send + 'static>(
     builders: Vec<AllocatorBuilder>,
     fate: &Arc<Fate>,
     clock: WallClock,
+    note: &str,
     body: impl Fn(Seat) -> Result<R, Fault> + Send + Sync + 'static,
 ) -> Result<Guards<R>, ClusterError> {
-    let fate = fate.clone();
+    let (fate, note) = (fate.clone(), Arc::<str>::from(note));
     initialize_from(builders, Box::new(()), move |allocator| {
         let index = allocator.index();
         let _unwound = fate.told_of_panic(index);
-        let result = body(Seat::new(allocator, fate.clone(), clock));
+        let result = body(Seat::new(allocator, fate.clone(), clock, note.clone()));
         if let Err(fault) = &result {
             fate.fail(fault.clone());
         }

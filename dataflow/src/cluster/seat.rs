@@ -17,11 +17,17 @@ pub struct Seat {
     allocator: Allocator,
     fate: Arc<Fate>,
     clock: WallClock,
+    note: Arc<str>,
 }
 
 impl Seat {
-    pub(super) fn new(allocator: Allocator, fate: Arc<Fate>, clock: WallClock) -> Self {
-        Self { allocator, fate, clock }
+    pub(super) fn new(
+        allocator: Allocator,
+        fate: Arc<Fate>,
+        clock: WallClock,
+        note: Arc<str>,
+    ) -> Self {
+        Self { allocator, fate, clock, note }
     }
 
     /// Which worker, from 0, over all processes.
@@ -34,6 +40,12 @@ impl Seat {
     #[must_use]
     pub fn local(&self) -> usize {
         self.fate.local(self.index())
+    }
+
+    /// What the first process has told the others at the start.
+    #[must_use]
+    pub fn note(&self) -> &str {
+        &self.note
     }
 
     /// How many workers there are, over all processes.
@@ -50,7 +62,7 @@ impl Seat {
 
     /// Builds this worker's share of a graph and runs it to its end; returns what `build` returned.
     ///
-    /// All workers build the same operators in the same order. `watchdog` counts what all workers move.
+    /// All workers build the same operators in the same order. A `watchdog` counts what other processes move, too.
     ///
     /// # Errors
     /// The first fault that was raised by any worker of any process, or that a process was lost; the graph is torn down, and what its
@@ -62,21 +74,20 @@ impl Seat {
     ) -> Result<R, Fault> {
         let Self { allocator, fate, .. } = self;
         let (index, peers) = (allocator.index(), allocator.peers());
-        fate.enter();
-        let watchdog = watchdog.map(|watchdog| watchdog.with(&fate.pulse));
+        fate.enter(watchdog.as_ref().map(Watchdog::pulse));
         let mut seen = 0;
-        let result = runtime::run_with(allocator, watchdog, build, |worker, watchdog| {
-            worker.step_or_park(watchdog.map(Watchdog::patience));
-            fate.progress(&mut seen);
-            !fate.is_over()
-        });
-        if let Err(fault) = &result {
+        let failing = |fault: &Fault| {
             let mut fault = fault.clone();
             if peers > 1 {
                 fault.operator = format!("{} on {}", fault.operator, fate.worker(index));
             }
             fate.fail(fault);
-        }
+        };
+        let result = runtime::run_with(allocator, watchdog, build, failing, |worker, watchdog| {
+            worker.step_or_park(watchdog.map(Watchdog::patience));
+            fate.progress(&mut seen);
+            !fate.is_over()
+        });
         match fate.fault() {
             Some(fault) => Err(fault),
             None => result,

@@ -158,7 +158,11 @@ impl Committer {
         let reached = parts.values().filter_map(|part| part.reached).max();
         let of = if step == Step::END { reached } else { Some(step) };
         // At the end of a run that has done nothing there is nothing new, nor where its last step is committed.
-        let Some(of) = of.filter(|&of| self.committed != Some(of)) else { return };
+        let Some(of) = of.filter(|&of| self.committed != Some(of)) else {
+            // What cannot be removed now is when the folder is opened next.
+            drop(self.writer.call(|| {}, move |store| drop(store.discard(step))));
+            return;
+        };
         let (found, wake) = (self.check(parts), self.wake.clone());
         let (workers, on_error) = (self.workers, self.plan.on_error);
         let work = move |store: &SnapshotStore| conclude(store, step, of, found, workers, on_error);

@@ -34,6 +34,14 @@ pub(crate) fn retain(store: &SnapshotStore, committed: Step) -> Result<(), Snaps
     collect(store, &kept, Some(committed)).map(drop)
 }
 
+/// Removes the snapshots that are newer than `kept`; what only they need is removed with the next that is committed.
+pub(crate) fn abandon(store: &SnapshotStore, kept: Id) -> Result<(), SnapshotError> {
+    for id in store.manifests()?.into_iter().filter(|&id| id > kept) {
+        remove(store, store.layout.manifest(id))?;
+    }
+    store.sync_folder(&store.layout.root)
+}
+
 /// Whether a snapshot can be expected to be good, without reading all of it.
 fn is_good(store: &SnapshotStore, id: Id) -> bool {
     store.read(id).is_ok_and(|manifest| {

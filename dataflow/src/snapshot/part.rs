@@ -109,6 +109,12 @@ impl Draft<'_> {
         self.step
     }
 
+    /// The worker whose part it is.
+    #[must_use]
+    pub fn worker(&self) -> u32 {
+        self.worker
+    }
+
     /// A file that someone else writes, such as a trainer its weights.
     ///
     /// `begin` is told the path at once, and sees to it that what is written is the state as it is now; what it returns is called on the

@@ -63,12 +63,19 @@ pub struct SnapshotPlan {
 /// let commits = snapshots.commit();
 /// fault::raise(commits.errors, faults);
 /// ```
+///
+/// Clones are of the same graph.
+#[derive(Clone)]
 pub struct Snapshots<'scope> {
     scope: Scope<'scope, Step>,
     plan: SnapshotPlan,
     writer: Rc<Writer>,
-    registered: RefCell<Vec<(&'static str, BatchStream<'scope>)>>,
+    /// None once they are committed.
+    registered: Rc<RefCell<Option<Registered<'scope>>>>,
 }
+
+/// The operators that have a state, by name, with what they say of their parts.
+type Registered<'scope> = Vec<(&'static str, BatchStream<'scope>)>;
 
 impl<'scope> Snapshots<'scope> {
     /// Begins snapshots that a thread of this worker writes.
@@ -95,7 +102,8 @@ impl<'scope> Snapshots<'scope> {
         owner: Owner<Arc<SnapshotStore>>,
     ) -> Self {
         let writer = Rc::new(Writer::new(scope.peers(), plan, owner));
-        Self { scope, plan: plan.clone(), writer, registered: RefCell::default() }
+        let registered = Rc::new(RefCell::new(Some(Vec::new())));
+        Self { scope, plan: plan.clone(), writer, registered }
     }
 
     /// The scope of the graph.
@@ -109,11 +117,13 @@ impl<'scope> Snapshots<'scope> {
     /// One that writes several files registers as often, as `weights` and as `optimizer`.
     ///
     /// # Panics
-    /// If the name is taken, or is not of lower-case letters, digits and `_`: it is that of a file.
+    /// If the name is taken, or is not of lower-case letters, digits and `_`: it is that of a file. If snapshots are committed already.
     pub fn parts(&self, name: &'static str, operator: &mut Operator<'scope>) -> Parts {
         let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
         assert!(name.chars().all(fits) && !name.is_empty(), "`{name}` names no part");
         let mut registered = self.registered.borrow_mut();
+        let registered =
+            registered.as_mut().expect("invariant: operators are registered before the commit");
         assert!(registered.iter().all(|&(other, _)| other != name), "`{name}` is taken");
         // It follows from no input: parts are written also where nothing came, by a capability that is the operator's own.
         let (output, stream) = operator.output(&schema::PARTS, &[]);
@@ -128,10 +138,14 @@ impl<'scope> Snapshots<'scope> {
         )
     }
 
-    /// Commits the snapshots whose parts are complete: after all operators have been [registered](Self::parts).
+    /// Commits the snapshots whose parts are complete: once, after all operators have been [registered](Self::parts).
+    ///
+    /// # Panics
+    /// If they are committed already.
     #[must_use]
     pub fn commit(self) -> Commits<'scope> {
-        let (names, streams): (Vec<_>, Vec<_>) = self.registered.into_inner().into_iter().unzip();
+        let registered = self.registered.take().expect("invariant: snapshots are committed once");
+        let (names, streams): (Vec<_>, Vec<_>) = registered.into_iter().unzip();
         commit(self.scope.concatenate(streams), &names, &self.plan, self.writer)
     }
 }

@@ -90,6 +90,20 @@ impl SnapshotStore {
         Self::of(Arc::new(Disk), folder.into(), generation, options)
     }
 
+    /// The steps of the snapshots in a folder, the newest first, without opening it; none where there is no folder.
+    ///
+    /// # Errors
+    /// If the folder cannot be read.
+    pub fn steps_in(folder: &Path) -> Result<Vec<Step>, SnapshotError> {
+        match Disk.list(folder) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
+            names => {
+                let names = names.map_err(SnapshotError::io("list", folder))?;
+                Ok(newest_first(&names).into_iter().map(|id| id.step).collect())
+            }
+        }
+    }
+
     pub(crate) fn open_on(
         files: Arc<dyn Files>,
         folder: PathBuf,
@@ -150,6 +164,17 @@ impl SnapshotStore {
         Ok(found)
     }
 
+    /// Removes the snapshots that are newer than `restored`, for a run that goes on from it: they are of steps that are done again, and
+    /// [`latest`](Self::latest) would find them first.
+    ///
+    /// # Errors
+    /// If one cannot be removed, or if a newer generation was opened.
+    pub fn go_back_to(&self, restored: &Restored) -> Result<(), SnapshotError> {
+        self.fence()?;
+        let Manifest { generation, step, .. } = restored.manifest();
+        garbage::abandon(self, Id { generation: *generation, step: *step })
+    }
+
     fn find(&self, wanted: impl Fn(&Id) -> bool) -> Result<Found, SnapshotError> {
         let mut found = Found { restored: None, damage: self.swept.clone() };
         for id in self.manifests()?.into_iter().filter(wanted) {
@@ -171,9 +196,7 @@ impl SnapshotStore {
             .files
             .list(&self.layout.root)
             .map_err(SnapshotError::io("list", &self.layout.root))?;
-        let mut ids: Vec<_> = names.iter().filter_map(|name| manifest_of(name)).collect();
-        ids.sort_unstable_by(|one, other| other.cmp(one));
-        Ok(ids)
+        Ok(newest_first(&names))
     }
 
     pub(crate) fn part_folder(&self, step: Step) -> PathBuf {
@@ -256,6 +279,13 @@ impl SnapshotStore {
     pub(crate) fn read(&self, id: Id) -> Result<Manifest, Damage> {
         super::restored::read(&*self.files, &self.layout, id)
     }
+}
+
+/// The snapshots whose manifests are among `names`.
+fn newest_first(names: &[String]) -> Vec<Id> {
+    let mut ids: Vec<_> = names.iter().filter_map(|name| manifest_of(name)).collect();
+    ids.sort_unstable_by(|one, other| other.cmp(one));
+    ids
 }
 
 /// All of a file.

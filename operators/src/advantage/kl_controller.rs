@@ -1,6 +1,13 @@
 //! The factor of the KL penalty in rewards.
 
+use rollpacker_dataflow::snapshot::{Part, Restored};
 use serde::{Deserialize, Serialize};
+
+use crate::resume::ResumeError;
+use crate::resume::part::{json, read_json};
+
+/// The part of a snapshot that has the factor.
+pub(super) const PART: &str = "advantage";
 
 /// Most that the error of a divergence counts.
 const LARGEST_ERROR: f64 = 0.2;
@@ -32,6 +39,14 @@ impl KlController {
     #[must_use]
     pub fn new(control: KlControl, coefficient: f64) -> Self {
         Self { control, coefficient }
+    }
+
+    pub(crate) fn read(restored: &Restored) -> Result<Option<Self>, ResumeError> {
+        read_json(restored, PART)
+    }
+
+    pub(super) fn part(&self) -> Part {
+        json(self)
     }
 
     /// The factor of the current step.

@@ -12,13 +12,16 @@ use rollpacker_dataflow::schema::{self, column};
 use rollpacker_dataflow::step::Step;
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::{Capability, Concat};
+use rollpacker_dataflow::timely::progress::frontier::MutableAntichain;
 use rollpacker_stages::train::Metrics;
 
+use super::kl_controller::PART;
 use super::token_rewards::{Rewarded, rewarded};
 use super::{Estimate, Estimator, KlController, Trajectory};
 use crate::columns::lists;
 use crate::group::Groups;
 use crate::policy::metrics_batch;
+use crate::resume::Keeper;
 use crate::rows::{Row, gather};
 
 /// Adds advantages.
@@ -44,13 +47,22 @@ impl AdvantageExt for Groups<'_> {
         let (mut output, groups) = operator.output(&schema::GROUPS, &[0]);
         let (mut measured, metrics) = operator.output(&schema::METRICS, &[0]);
         let groups = operator.spanned(groups);
+        let adapting = self.reward_kl.filter(KlController::adapts);
+        let resumable = &self.resumable;
+        let known = resumable.resumed().and_then(|resumed| resumed.controller);
+        let parts = adapting.map(|_| resumable.keep_first(PART, &mut operator));
         let mut estimating = Estimating {
             estimator,
             inferred: self.inferred,
-            controller: self.reward_kl,
+            controller: adapting.and(known).or(self.reward_kl),
             open: BTreeMap::new(),
+            parts,
         };
-        operator.build(move |_capabilities| {
+        operator.build(move |capabilities| {
+            if let Some(parts) = &mut estimating.parts {
+                parts.start(&capabilities);
+            }
+            drop(capabilities);
             move |frontiers| {
                 input.for_each(|capability, batch| {
                     let capabilities =
@@ -62,6 +74,7 @@ impl AdvantageExt for Groups<'_> {
                     &mut output,
                     &mut measured,
                 );
+                estimating.passed(frontiers);
             }
         });
         let groups = match central {
@@ -80,6 +93,8 @@ struct Estimating {
     inferred: bool,
     controller: Option<KlController>,
     open: BTreeMap<Step, Open>,
+    /// Of a factor that adapts.
+    parts: Option<Keeper>,
 }
 
 /// A step of which groups may still come.
@@ -132,6 +147,12 @@ impl Estimating {
         }
     }
 
+    fn passed(&mut self, frontiers: &[MutableAntichain<Step>]) {
+        if let (Some(parts), Some(controller)) = (&mut self.parts, &self.controller) {
+            parts.passed(frontiers, |_| controller.part());
+        }
+    }
+
     fn estimate(&self, open: &mut Open, whole: bool, output: &mut Output) {
         let held = std::mem::take(&mut open.held);
         let batches = if whole { Vec::from_iter(ordered(&held)) } else { held };
@@ -149,6 +170,9 @@ impl Estimating {
 
     fn end(&mut self, open: &Open, measured: &mut Output) {
         if let Some(controller) = &mut self.controller {
+            if let Some(parts) = &mut self.parts {
+                parts.before(*open.capabilities[0].time(), |_| controller.part());
+            }
             let (metrics, kl) = open.measure(controller.coefficient());
             controller.observe(kl, open.told.len());
             measured.give(&open.capabilities[1], metrics_batch(&metrics));

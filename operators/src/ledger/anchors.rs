@@ -12,19 +12,19 @@ use rollpacker_dataflow::batch::{Batch, BatchStream};
 use rollpacker_dataflow::clock::Nanos;
 use rollpacker_dataflow::differential_dataflow::difference::{IsZero, Semigroup};
 use rollpacker_dataflow::differential_dataflow::{AsCollection, VecCollection};
+use rollpacker_dataflow::operator::{Operator, Updates};
 use rollpacker_dataflow::schema::{self, column};
 use rollpacker_dataflow::step::Step;
-use rollpacker_dataflow::timely::container::{CapacityContainerBuilder, NoopBuilder};
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
-use rollpacker_dataflow::timely::dataflow::operators::generic::OutputBuilder;
-use rollpacker_dataflow::timely::dataflow::operators::generic::builder_rc::OperatorBuilder;
 use rollpacker_dataflow::timely::dataflow::operators::{Capability, Concat};
 use rollpacker_stages::reward::Execution;
 use rollpacker_stages::train::Metrics;
 use serde::{Deserialize, Serialize};
 
 use super::by_step::by_step;
+use super::known_anchors::{KnownAnchors, PART};
 use crate::policy::metrics_batch;
+use crate::resume::Resumable;
 
 /// What executions of test cases say.
 pub struct Anchors<'scope> {
@@ -36,26 +36,31 @@ pub struct Anchors<'scope> {
 
 /// Keeps the longest correct execution of each test case; `executions` are batches of [`schema::EXECUTIONS`].
 #[must_use]
-pub fn anchors(executions: BatchStream<'_>) -> Anchors<'_> {
-    let Read { longest, audits, metrics } = read(executions);
+pub fn anchors<'scope>(
+    executions: BatchStream<'scope>,
+    resumable: &Resumable<'scope>,
+) -> Anchors<'scope> {
+    let Read { longest, audits, metrics } = read(executions, resumable);
+    let resumed = resumable.step();
     let anchors = longest.count_core::<i64>();
-    let changes = by_step(anchors.clone(), "anchors", |_, changes| changes_batch(changes));
+    let changes = by_step(anchors.clone(), "anchors", resumed, |_, changes| changes_batch(changes));
     let sums = anchors
         .explode(|(_, Longest(took))| Some(((), (1i64, i64::try_from(took).unwrap_or(i64::MAX)))));
     let told = sums.count_core::<isize>().map(|((), (cases, took))| Told::Anchors { cases, took });
     let rate =
         audits.count_core::<isize>().map(|((), (kills, wrong))| Told::Audits { kills, wrong });
-    let told =
-        by_step(told.concat(rate), "anchor_metrics", |_, told| metrics_batch(&told_metrics(told)));
+    let told = by_step(told.concat(rate), "anchor_metrics", resumed, |_, told| {
+        metrics_batch(&told_metrics(told))
+    });
     Anchors { changes, metrics: metrics.concat(told) }
 }
 
 /// A test case: the dataset row, and which of the cases of the row.
-type Case = (u64, u32);
+pub(super) type Case = (u64, u32);
 
 /// The longest, in nanoseconds: a difference of which the sum is the maximum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-struct Longest(u64);
+pub(super) struct Longest(pub(super) u64);
 
 impl IsZero for Longest {
     /// A case that was right once is one that is known, also if it took no time.
@@ -147,39 +152,69 @@ struct Read<'scope> {
 }
 
 /// Reduces each step, and hands it over once it is complete.
-fn read(executions: BatchStream<'_>) -> Read<'_> {
-    let mut builder = OperatorBuilder::new("executions".to_owned(), executions.scope());
-    let mut executions = builder.new_input(executions, Pipeline);
-    let (longest, longest_stream) = builder.new_output();
-    let (audits, audit_stream) = builder.new_output();
-    let (metrics, metrics_stream) = builder.new_output();
-    let mut longest = OutputBuilder::<_, CapacityContainerBuilder<Vec<_>>>::from(longest);
-    let mut audits = OutputBuilder::<_, CapacityContainerBuilder<Vec<_>>>::from(audits);
-    let mut metrics = OutputBuilder::<_, NoopBuilder<Batch>>::from(metrics);
-    builder.build(move |_capabilities| {
+fn read<'scope>(executions: BatchStream<'scope>, resumable: &Resumable<'scope>) -> Read<'scope> {
+    let mut operator = Operator::new("executions", executions.scope());
+    let mut executions = operator.input(executions, Pipeline, &schema::EXECUTIONS);
+    let (longest, longest_stream) = operator.updates(&[0]);
+    let (audits, audit_stream) = operator.updates(&[0]);
+    let (mut metrics, metrics_stream) = operator.output(&schema::METRICS, &[0]);
+    let mut parts = resumable.keep_first(PART, &mut operator);
+    let mut restored = resumable.resumed().map(|resumed| (resumed.step(), resumed.anchors.clone()));
+    let mut known = KnownAnchors::default();
+    let mut outputs = Outputs { longest, audits };
+    operator.build(move |capabilities| {
+        parts.start(&capabilities);
+        let mut capabilities = restored.as_ref().map(|_| capabilities);
         let mut steps: BTreeMap<Step, ([Capability<Step>; 3], Facts)> = BTreeMap::new();
         move |frontiers| {
+            if let Some((mut capabilities, (step, before))) =
+                capabilities.take().zip(restored.take())
+            {
+                capabilities.iter_mut().for_each(|capability| capability.downgrade(&step));
+                outputs.give(step, &capabilities, &before.longest, before.audits);
+                known = before;
+            }
+            let indices = [outputs.longest.index(), outputs.audits.index(), metrics.index()];
             executions.for_each(|capability, batch| {
-                let held = || ([0, 1, 2].map(|output| capability.retain(output)), Facts::default());
-                steps.entry(*capability.time()).or_insert_with(held).1.take(batch);
+                let held = || (indices.map(|output| capability.retain(output)), Facts::default());
+                steps.entry(*capability.time()).or_insert_with(held).1.take(&batch);
             });
             let is_complete = |step: &Step| !frontiers[0].less_equal(step);
             for (step, (held, facts)) in steps.extract_if(.., |step, _| is_complete(step)) {
-                let updates = facts.longest.iter().map(|(case, took)| (*case, step, *took));
-                longest.activate().session(&held[0]).give_iterator(updates);
-                if facts.audited_kills > 0 {
-                    let audited = (facts.audited_kills, facts.wrong_kills);
-                    audits.activate().session(&held[1]).give(((), step, audited));
+                parts.before(step, |_| known.part());
+                let audits = (facts.audited_kills, facts.wrong_kills);
+                if parts.is_on() {
+                    known.add(&facts.longest, audits);
                 }
-                let mut batch = metrics_batch(&facts.metrics());
-                metrics.activate().session_with_builder(&held[2]).give_container(&mut batch);
+                outputs.give(step, &held, &facts.longest, audits);
+                metrics.give(&held[2], metrics_batch(&facts.metrics()));
             }
+            parts.passed(frontiers, |_| known.part());
         }
     });
     Read {
         longest: longest_stream.as_collection(),
         audits: audit_stream.as_collection(),
         metrics: metrics_stream,
+    }
+}
+
+struct Outputs {
+    longest: Updates<(Case, Step, Longest)>,
+    audits: Updates<((), Step, (i64, i64))>,
+}
+
+impl Outputs {
+    fn give(
+        &mut self,
+        step: Step,
+        held: &[Capability<Step>],
+        longest: &BTreeMap<Case, Longest>,
+        audits: (i64, i64),
+    ) {
+        self.longest.give(&held[0], longest.iter().map(|(case, took)| (*case, step, *took)));
+        let audited = (audits.0 > 0).then_some(((), step, audits));
+        self.audits.give(&held[1], audited.into_iter());
     }
 }
 

@@ -14,10 +14,11 @@ use rollpacker_dataflow::timely::dataflow::operators::generic::Operator;
 /// What has changed in a step, and where to give what follows.
 type Changes<D, R> = (Capability<Step>, Vec<(D, R)>);
 
-/// A batch of each step, once it is complete, from what became true in it (+1) and what was true until then (-1).
+/// A batch of each step behind `resumed`, once it is complete, from what became true in it (+1) and what was true until then (-1).
 pub(super) fn by_step<'scope, D: Data, R: Semigroup + 'static>(
     facts: VecCollection<'scope, Step, D, R>,
     name: &str,
+    resumed: Option<Step>,
     mut batch: impl FnMut(Step, &[(D, R)]) -> Batch + 'static,
 ) -> BatchStream<'scope> {
     facts.inner.unary_frontier::<NoopBuilder<Batch>, _, _, _>(
@@ -37,6 +38,10 @@ pub(super) fn by_step<'scope, D: Data, R: Semigroup + 'static>(
                 for (step, (capability, changes)) in
                     steps.extract_if(.., |step, _| is_complete(step))
                 {
+                    // What was known when the run was resumed is no news of a step.
+                    if Some(step) <= resumed {
+                        continue;
+                    }
                     let mut batch = batch(step, &changes);
                     if batch.num_rows() > 0 {
                         output.session_with_builder(&capability).give_container(&mut batch);

@@ -29,6 +29,33 @@ pub(super) enum Length {
     Trained(u32),
 }
 
+impl Length {
+    const KINDS: [(&'static str, fn(u32) -> Self); 5] = [
+        ("entered", Self::Entered),
+        ("ended", Self::Ended),
+        ("cut", Self::Cut),
+        ("surplus", Self::Surplus),
+        ("trained", Self::Trained),
+    ];
+
+    /// The fact of this kind about so many tokens.
+    pub(super) fn of(kind: &str, tokens: u32) -> Option<Self> {
+        let known = Self::KINDS.iter().find(|(known, _)| *known == kind);
+        known.map(|(_, make)| make(tokens))
+    }
+
+    /// Which kind it is, and about how many tokens.
+    pub(super) fn parts(self) -> (&'static str, u32) {
+        match self {
+            Self::Entered(tokens) => ("entered", tokens),
+            Self::Ended(tokens) => ("ended", tokens),
+            Self::Cut(tokens) => ("cut", tokens),
+            Self::Surplus(tokens) => ("surplus", tokens),
+            Self::Trained(tokens) => ("trained", tokens),
+        }
+    }
+}
+
 /// The history of a dataset row, or of all: sums.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Launches {
@@ -38,6 +65,20 @@ pub(super) struct Launches {
     pub(super) whole: [i64; 3],
     /// Responses trained on, and their scores in units of 2^-20.
     pub(super) scored: [i64; 2],
+}
+
+impl Launches {
+    pub(super) fn add(&mut self, other: &Self) {
+        let Self { launched, whole, scored } = self;
+        let sums = std::iter::once(launched).chain(whole).chain(scored);
+        sums.zip(other.sums()).for_each(|(sum, more)| *sum += more);
+    }
+
+    /// All of them, in the order of the fields.
+    pub(super) fn sums(&self) -> [i64; 6] {
+        let Self { launched, whole: [n, s, q], scored: [t, r] } = *self;
+        [launched, n, s, q, t, r]
+    }
 }
 
 /// What a step adds to the ledger.
@@ -71,17 +112,26 @@ struct Response {
 
 /// A prompt that waits for a later round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Waiting {
-    since: Step,
+pub(super) struct Waiting {
+    pub(super) since: Step,
     /// The longest it was observed at.
-    longest: u32,
+    pub(super) longest: u32,
 }
 
 /// Prompts that wait. Only these are known by name, and only until they are trained on: the bounded part of the ledger's state.
-#[derive(Debug, Default)]
-pub(super) struct Waits(BTreeMap<PromptId, Waiting>);
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Waits(pub(super) BTreeMap<PromptId, Waiting>);
 
 impl Gathering {
+    /// Takes a batch in: of responses, groups or decisions.
+    pub(super) fn take(&mut self, kind: usize, batch: &Batch) {
+        match kind {
+            0 => self.responses(batch),
+            1 => self.groups(batch),
+            _ => self.decisions(batch),
+        }
+    }
+
     pub(super) fn responses(&mut self, batch: &Batch) {
         let prompts = batch.values::<UInt64Type>(column::PROMPT_ID);
         let rows = batch.values::<UInt64Type>(column::ROW);

@@ -5,20 +5,23 @@ use std::collections::BTreeMap;
 use rollpacker_dataflow::batch::BatchStream;
 use rollpacker_dataflow::differential_dataflow::AsCollection;
 use rollpacker_dataflow::differential_dataflow::VecCollection;
+use rollpacker_dataflow::operator::{Operator, Updates};
+use rollpacker_dataflow::schema;
+use rollpacker_dataflow::snapshot::Part;
 use rollpacker_dataflow::step::{PromptId, Step};
-use rollpacker_dataflow::timely::container::CapacityContainerBuilder;
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
-use rollpacker_dataflow::timely::dataflow::operators::generic::OutputBuilder;
-use rollpacker_dataflow::timely::dataflow::operators::generic::builder_rc::OperatorBuilder;
-use rollpacker_dataflow::timely::dataflow::operators::{Capability, InputCapability};
+use rollpacker_dataflow::timely::dataflow::operators::Capability;
+use rollpacker_dataflow::timely::progress::frontier::MutableAntichain;
 use rollpacker_stages::train::Metrics;
 use serde::{Deserialize, Serialize};
 
 use super::bias::{UNIT, Weighed};
 use super::by_step::by_step;
 use super::facts::{Facts, Gathering, Launches, Length, Waits};
+use super::known::{self, KnownFacts};
 use super::{Lengths, Recorded};
 use crate::policy::metrics_batch;
+use crate::resume::Keeper;
 
 /// The diff of a length: responses, weights and squared weights.
 type Weighing = (i64, i64, i64);
@@ -37,9 +40,10 @@ enum Told {
 }
 
 pub(super) fn ledger(recorded: Recorded<'_>, cap: u32) -> BatchStream<'_> {
+    let resumed = recorded.resumable.step();
     let Read { lengths, rows, waiting } = read(recorded);
     let told = compare(lengths, cap).concat(histories(rows)).concat(waits(waiting));
-    by_step(told, "bias", |step, changes| metrics_batch(&metrics(step, changes)))
+    by_step(told, "bias", resumed, |step, changes| metrics_batch(&metrics(step, changes)))
 }
 
 /// The facts as collections.
@@ -49,52 +53,143 @@ struct Read<'scope> {
     waiting: VecCollection<'scope, Step, (PromptId, Step), isize>,
 }
 
-/// Steps that are not complete, with a capability for each output.
-type Open = BTreeMap<Step, ([Capability<Step>; 3], Gathering)>;
-
-fn at<'a>(steps: &'a mut Open, capability: &InputCapability<Step>) -> &'a mut Gathering {
-    let held = || ([0, 1, 2].map(|output| capability.retain(output)), Gathering::default());
-    &mut steps.entry(*capability.time()).or_insert_with(held).1
-}
+/// A step that is not complete, with a capability for each output.
+type Open = ([Capability<Step>; 3], Gathering);
 
 /// Adds up each step, and hands it over once it is complete.
 fn read(recorded: Recorded<'_>) -> Read<'_> {
-    let mut builder = OperatorBuilder::new("ledger".to_owned(), recorded.responses.scope());
-    let mut responses = builder.new_input(recorded.responses, Pipeline);
-    let mut groups = builder.new_input(recorded.groups, Pipeline);
-    let mut decisions = builder.new_input(recorded.decisions, Pipeline);
-    let (lengths, length_stream) = builder.new_output();
-    let (rows, row_stream) = builder.new_output();
-    let (waiting, waiting_stream) = builder.new_output();
-    let mut lengths = OutputBuilder::<_, CapacityContainerBuilder<Vec<_>>>::from(lengths);
-    let mut rows = OutputBuilder::<_, CapacityContainerBuilder<Vec<_>>>::from(rows);
-    let mut waiting = OutputBuilder::<_, CapacityContainerBuilder<Vec<_>>>::from(waiting);
-    let first_counted = Step(recorded.warmup_steps);
-    builder.build(move |_capabilities| {
-        let mut steps = Open::new();
-        let mut waits = Waits::default();
+    let resumable = &recorded.resumable;
+    let mut operator = Operator::new("ledger", recorded.responses.scope());
+    let mut inputs = [
+        operator.input(recorded.responses, Pipeline, &schema::RESPONSES),
+        operator.input(recorded.groups, Pipeline, &schema::GROUPS),
+        operator.input(recorded.decisions, Pipeline, &schema::DECISIONS),
+    ];
+    let (lengths, length_stream) = operator.updates(&[0, 1, 2]);
+    let (rows, row_stream) = operator.updates(&[0, 1, 2]);
+    let (waiting, waiting_stream) = operator.updates(&[0, 1, 2]);
+    let parts = [known::LENGTHS, known::ROWS, known::WAITS];
+    let mut parts = Keeping(parts.map(|name| resumable.keep_first(name, &mut operator)));
+    let mut reader = Reader {
+        outputs: Outputs { lengths, rows, waiting },
+        first_counted: Step(recorded.warmup_steps),
+        waits: Waits::default(),
+        known: KnownFacts::default(),
+    };
+    let mut restored = resumable.resumed().map(|resumed| (resumed.step(), resumed.facts.clone()));
+    operator.build(move |capabilities| {
+        parts.start(&capabilities);
+        let mut capabilities = restored.as_ref().map(|_| capabilities);
+        let mut steps: BTreeMap<Step, Open> = BTreeMap::new();
         move |frontiers| {
-            responses.for_each(|capability, batch| at(&mut steps, &capability).responses(batch));
-            groups.for_each(|capability, batch| at(&mut steps, &capability).groups(batch));
-            decisions.for_each(|capability, batch| at(&mut steps, &capability).decisions(batch));
+            if let Some((capabilities, (step, known))) = capabilities.take().zip(restored.take()) {
+                reader.restore(capabilities, step, known);
+            }
+            let indices = reader.outputs.indices();
+            for (kind, input) in inputs.iter_mut().enumerate() {
+                input.for_each(|capability, batch| {
+                    let held = || indices.map(|output| capability.retain(output));
+                    let step = steps.entry(*capability.time());
+                    let (_, gathering) = step.or_insert_with(|| (held(), Gathering::default()));
+                    gathering.take(kind, &batch);
+                });
+            }
             while let Some(first) = steps.first_entry() {
                 let step = *first.key();
                 if frontiers.iter().any(|frontier| frontier.less_equal(&step)) {
                     break;
                 }
                 let (held, gathering) = first.remove();
-                let facts = gathering.close(step, &mut waits);
-                let facts = if step < first_counted { facts.of_waits() } else { facts };
-                lengths.activate().session(&held[0]).give_iterator(length_updates(&facts, step));
-                rows.activate().session(&held[1]).give_iterator(row_updates(&facts, step));
-                waiting.activate().session(&held[2]).give_iterator(waiting_updates(&facts, step));
+                parts.before(step, &reader.known);
+                reader.close(step, &held, gathering, parts.is_on());
             }
+            parts.passed(frontiers, &reader.known);
         }
     });
     Read {
         lengths: length_stream.as_collection(),
         rows: row_stream.as_collection(),
         waiting: waiting_stream.as_collection(),
+    }
+}
+
+/// The parts of lengths, rows and waiting prompts.
+struct Keeping([Keeper; 3]);
+
+/// What makes a part of the facts.
+type Make = fn(&KnownFacts) -> Part;
+
+impl Keeping {
+    const MAKE: [Make; 3] =
+        [KnownFacts::lengths_part, KnownFacts::rows_part, KnownFacts::waits_part];
+
+    fn is_on(&self) -> bool {
+        self.0.iter().all(Keeper::is_on)
+    }
+
+    fn start(&mut self, capabilities: &[Capability<Step>]) {
+        self.0.iter_mut().for_each(|parts| parts.start(capabilities));
+    }
+
+    fn before(&mut self, step: Step, known: &KnownFacts) {
+        let parts = self.0.iter_mut().zip(Self::MAKE);
+        parts.for_each(|(parts, make)| parts.before(step, |_| make(known)));
+    }
+
+    fn passed(&mut self, frontiers: &[MutableAntichain<Step>], known: &KnownFacts) {
+        let parts = self.0.iter_mut().zip(Self::MAKE);
+        parts.for_each(|(parts, make)| parts.passed(frontiers, |_| make(known)));
+    }
+}
+
+struct Outputs {
+    lengths: Updates<(Length, Step, Weighing)>,
+    rows: Updates<(u64, Step, Rows)>,
+    waiting: Updates<((PromptId, Step), Step, isize)>,
+}
+
+impl Outputs {
+    fn indices(&self) -> [usize; 3] {
+        [self.lengths.index(), self.rows.index(), self.waiting.index()]
+    }
+
+    fn give(&mut self, step: Step, held: &[Capability<Step>], facts: &Facts) {
+        self.lengths.give(&held[0], length_updates(facts, step));
+        self.rows.give(&held[1], row_updates(facts, step));
+        self.waiting.give(&held[2], waiting_updates(facts, step));
+    }
+}
+
+struct Reader {
+    outputs: Outputs,
+    first_counted: Step,
+    waits: Waits,
+    /// Only where snapshots are taken.
+    known: KnownFacts,
+}
+
+impl Reader {
+    /// Hands over what was known at the end of `step`, which no metric tells again.
+    fn restore(&mut self, mut capabilities: Vec<Capability<Step>>, step: Step, known: KnownFacts) {
+        capabilities.iter_mut().for_each(|capability| capability.downgrade(&step));
+        self.outputs.give(step, &capabilities, &known.facts());
+        self.waits = known.waits();
+        self.known = known;
+    }
+
+    fn close(
+        &mut self,
+        step: Step,
+        held: &[Capability<Step>],
+        gathering: Gathering,
+        is_kept: bool,
+    ) {
+        let facts = gathering.close(step, &mut self.waits);
+        let facts = if step < self.first_counted { facts.of_waits() } else { facts };
+        if is_kept {
+            self.known.add(&facts, &self.waits);
+        }
+        self.outputs.give(step, held, &facts);
     }
 }
 

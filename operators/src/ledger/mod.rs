@@ -53,13 +53,18 @@ mod bias;
 mod by_step;
 mod facts;
 mod graph;
+mod known;
+mod known_anchors;
 
 use rollpacker_dataflow::batch::BatchStream;
 
+use crate::resume::Resumable;
 use crate::survival::Survival;
 
 pub use anchors::{Anchors, anchors};
 pub use bias::Trained;
+pub(crate) use known::KnownFacts;
+pub(crate) use known_anchors::KnownAnchors;
 
 /// The streams that the ledger learns from.
 pub struct Recorded<'scope> {
@@ -71,6 +76,8 @@ pub struct Recorded<'scope> {
     pub decisions: BatchStream<'scope>,
     /// Steps at the start of which lengths and rows are left out; 0: all count. Who waits is known from the first step on.
     pub warmup_steps: u64,
+    /// What it keeps in snapshots, and goes on from.
+    pub resumable: Resumable<'scope>,
 }
 
 /// Keeps the ledger; gives, for each step, batches of [`METRICS`](rollpacker_dataflow::schema::METRICS).

@@ -2,6 +2,7 @@
 
 mod lag;
 mod measure;
+mod saved;
 mod stages;
 mod statistics;
 mod values;
@@ -22,7 +23,10 @@ use rollpacker_dataflow::telemetry::{self, Reading};
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_stages::train::Metrics;
 
+use crate::resume::Resumable;
+
 pub use measure::{Lengths, measure};
+pub use saved::Saved;
 pub use stages::{Instants, Stages};
 
 /// The streams of a step that a report is made of.
@@ -35,6 +39,8 @@ pub struct Observed<'scope> {
     pub decisions: BatchStream<'scope>,
     /// Metrics of operators; streams of several are concatenated.
     pub metrics: BatchStream<'scope>,
+    /// What the observer keeps in snapshots.
+    pub resumable: Resumable<'scope>,
 }
 
 /// All that flowed in one step.
@@ -88,8 +94,24 @@ pub trait Observer {
         let _ = warning;
     }
 
+    /// The run fails: its graph is about to be torn down, which waits for what the threads of its stages are at.
+    fn failed(&mut self, fault: &Fault) {
+        let _ = fault;
+    }
+
     /// A step is over. Steps come in order, each once.
     fn step(&mut self, report: StepReport);
+
+    /// Adds what a run that is resumed behind the last step that was told needs of the observer.
+    fn save(&self, saved: &mut Saved) {
+        let _ = saved;
+    }
+
+    /// A snapshot is on the disk: that of the end of `step`, or that of the end of the run ([`Step::END`]). `metrics` are
+    /// `snapshot/bytes` and `snapshot/parts`.
+    fn snapshot(&mut self, step: Step, metrics: &Metrics) {
+        let _ = (step, metrics);
+    }
 }
 
 /// An observer that outlives the graph which tells it.
@@ -102,8 +124,20 @@ impl<O: Observer> Observer for Rc<RefCell<O>> {
         self.borrow_mut().warning(warning);
     }
 
+    fn failed(&mut self, fault: &Fault) {
+        self.borrow_mut().failed(fault);
+    }
+
     fn step(&mut self, report: StepReport) {
         self.borrow_mut().step(report);
+    }
+
+    fn save(&self, saved: &mut Saved) {
+        self.borrow().save(saved);
+    }
+
+    fn snapshot(&mut self, step: Step, metrics: &Metrics) {
+        self.borrow_mut().snapshot(step, metrics);
     }
 }
 
@@ -123,7 +157,10 @@ pub fn observe(
         operator.input(streams.metrics, Pipeline, &schema::METRICS),
     ];
     operator.notify_always();
-    operator.build(move |_capabilities| {
+    let mut parts = streams.resumable.keep_first(saved::PART, &mut operator);
+    operator.build(move |capabilities| {
+        parts.start(&capabilities);
+        drop(capabilities);
         let mut open: BTreeMap<Step, StepReport> = BTreeMap::new();
         let mut before = Vec::new();
         let mut closed = None;
@@ -151,14 +188,35 @@ pub fn observe(
                 report.metrics.extend(since(&before, &now));
                 before = now;
                 telemetry::close_step(report.step);
+                parts.before(report.step, |_| saved::part(&observer));
                 observer.step(report);
             }
             if !leads {
                 let open = frontiers.iter().filter_map(|input| input.frontier().first().copied());
                 telemetry::close_steps_before(open.min().unwrap_or(Step::END));
             }
+            parts.passed(frontiers, |_| saved::part(&observer));
         }
     });
+}
+
+/// Tells `observer` of each snapshot; `metrics` are those of [`Commits`](rollpacker_dataflow::snapshot::Commits).
+pub fn observe_snapshots(metrics: BatchStream<'_>, mut observer: impl Observer + 'static) {
+    let mut operator = Operator::new("snapshot report", metrics.scope());
+    let mut metrics = operator.input(metrics, Pipeline, &schema::METRICS);
+    operator.build(move |_capabilities| {
+        move |_frontiers| {
+            metrics.for_each(|capability, batch| {
+                observer.snapshot(*capability.time(), &named(&batch).collect());
+            });
+        }
+    });
+}
+
+/// The metrics of a batch.
+fn named(batch: &Batch) -> impl Iterator<Item = (String, f64)> {
+    let (names, values) = (batch.text(column::NAME), batch.values::<Float64Type>(column::VALUE));
+    names.iter().flatten().map(str::to_owned).zip(values.values().iter().copied())
 }
 
 /// What the operators of this worker did between two readings: rows in and out, and busy time, under `operator/<name>/`.
@@ -202,12 +260,7 @@ impl StepReport {
                 batch.text(column::ROUND).value(0).clone_into(&mut self.progress.round);
                 self.decisions.push(batch);
             }
-            _ => {
-                let (names, values) =
-                    (batch.text(column::NAME), batch.values::<Float64Type>(column::VALUE));
-                let named = names.iter().flatten().map(str::to_owned);
-                self.metrics.extend(named.zip(values.values().iter().copied()));
-            }
+            _ => self.metrics.extend(named(&batch)),
         }
     }
 }

@@ -10,7 +10,8 @@ use rollpacker_stages::reward::{Execution, Limits};
 /// [`limits`](Self::limits) is asked once for each response, when its scoring is dispatched. [`executed`](Self::executed) is told once
 /// for each response whose score arrives with executions; scores that are cancelled or fail tell nothing. Between the two others may
 /// be asked and told: several responses are scored at once. [`anchored`](Self::anchored) is told what the ledger says once a step is
-/// over, in the order of the steps.
+/// over, in the order of the steps; when a run is resumed, first of all test cases. That is what a snapshot has of it: what else a limit
+/// has learned begins anew.
 pub trait Limit {
     /// The limits of the test cases of a response to the prompt in `row` of the dataset.
     fn limits(&mut self, id: SampleId, row: u64) -> Limits;

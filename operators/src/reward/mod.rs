@@ -30,6 +30,7 @@ use rollpacker_stages::reward::{Execution, Router};
 
 use crate::ledger::{Anchors, anchors};
 use crate::overlap::Scoring;
+use crate::resume::Resumable;
 use crate::rollout::{Generating, Rollouts};
 use crate::rows::Row;
 
@@ -37,7 +38,7 @@ use self::scorer::{Arrived, Capabilities, Rules, Scorer};
 
 pub(crate) use self::excuse::{Excused, describe, excuse};
 pub(crate) use self::score_row::{ScoreRow, Timing, scored_batch};
-pub(crate) use self::scorer::sample;
+pub(crate) use self::scorer::{name_of, sample};
 pub(crate) use self::tally::Tallies;
 use self::wanted::Owed;
 
@@ -65,6 +66,7 @@ pub struct Scored<'scope> {
     pub warnings: BatchStream<'scope>,
     pub(crate) scoring: GroupScoring,
     pub(crate) generating: Generating,
+    pub(crate) resumable: Resumable<'scope>,
 }
 
 /// What it takes to score groups.
@@ -101,10 +103,12 @@ impl<'scope> RewardExt<'scope> for Rollouts<'scope> {
     fn reward(
         self,
         router: Router,
-        limit: impl Limit + 'static,
+        mut limit: impl Limit + 'static,
         executor: Executor,
         clock: Arc<dyn Clock>,
     ) -> Scored<'scope> {
+        let known_anchors = self.resumable.resumed().map(|resumed| &resumed.anchors);
+        known_anchors.into_iter().for_each(|known| known.tell(&mut limit));
         let tallies = Tallies::default();
         let (scoring, wants_scores) = (self.scoring, self.wants_scores);
         let owed = match (self.cancels, wants_scores) {
@@ -124,7 +128,7 @@ impl<'scope> RewardExt<'scope> for Rollouts<'scope> {
         given.samples.clone().connect_loop(self.scores);
         let executions =
             route::first("executions_to_first", given.executions.clone(), &schema::EXECUTIONS);
-        let Anchors { changes, metrics } = anchors(executions);
+        let Anchors { changes, metrics } = anchors(executions, &self.resumable);
         // The ledger keeps each case on the worker of its key; whichever scores a response needs to know of it.
         let changes = route::all("anchors_to_all", changes, &schema::ANCHORS);
         changes.connect_loop(edge);
@@ -138,6 +142,7 @@ impl<'scope> RewardExt<'scope> for Rollouts<'scope> {
             errors: self.errors.concat(given.errors),
             warnings: given.warnings,
             scoring: GroupScoring { router, executor, clock, tallies, wants_scores },
+            resumable: self.resumable,
         }
     }
 }
@@ -183,8 +188,9 @@ fn score<'scope>(
     let (mut warned, warnings) = operator.output(&schema::ERRORS, &[0]);
     let samples = operator.spanned(samples);
     let tasks = Tasks::new(executor, operator.activator());
+    let waiting = operator.waiting();
     operator.build(move |_capabilities| {
-        let mut scorer = Scorer::new(rules, tallies, tasks);
+        let mut scorer = Scorer::new(rules, tallies, tasks, waiting);
         move |frontiers| {
             // Decisions first: what they drop is not begun.
             decisions.for_each(|capability, batch| scorer.decide(*capability.time(), &batch));

@@ -13,6 +13,7 @@ use rollpacker_dataflow::schema::column;
 use rollpacker_dataflow::step::{PromptId, SampleId, Step};
 use rollpacker_dataflow::timely::dataflow::operators::Capability;
 use rollpacker_dataflow::timely::progress::frontier::MutableAntichain;
+use rollpacker_dataflow::watchdog::{Awaiting, Waiting};
 use rollpacker_stages::reward::{Context, Execution, RewardError, Router, Sample, Score};
 
 use super::excuse::{describe, excuse};
@@ -41,6 +42,7 @@ pub(super) struct Pending {
     /// Row of the dataset.
     pub(super) dataset_row: u64,
     context: Context,
+    _awaited: Awaiting,
 }
 
 impl Drop for Pending {
@@ -74,6 +76,7 @@ pub(super) struct Scorer<L> {
     rules: Rules<L>,
     tallies: Tallies,
     tasks: Tasks<SampleId, Outcome>,
+    waiting: Waiting,
     rounds: BTreeMap<Step, Wanted>,
     /// Responses that wait for the rollout to end.
     held: BTreeMap<Step, Vec<(Rc<Capabilities>, Row)>>,
@@ -83,11 +86,17 @@ pub(super) struct Scorer<L> {
 }
 
 impl<L: Limit> Scorer<L> {
-    pub(super) fn new(rules: Rules<L>, tallies: Tallies, tasks: Tasks<SampleId, Outcome>) -> Self {
+    pub(super) fn new(
+        rules: Rules<L>,
+        tallies: Tallies,
+        tasks: Tasks<SampleId, Outcome>,
+        waiting: Waiting,
+    ) -> Self {
         Self {
             rules,
             tallies,
             tasks,
+            waiting,
             rounds: BTreeMap::new(),
             held: BTreeMap::new(),
             pending: BTreeMap::new(),
@@ -180,8 +189,11 @@ impl<L: Limit> Scorer<L> {
         let Rules { router, limit, clock, .. } = &mut self.rules;
         let context = Context::new(clock.clone()).with_limits(limit.limits(id, dataset_row));
         let turn = self.tallies.with(step, |tally| tally.load.queue());
+        let name = || format!("a score by `{}`", name_of(router.reward_of(&sample.data_source)));
+        let _awaited = self.waiting.hold(id, name);
         self.tasks.spawn(id, timed(router.clone(), sample, context.clone(), turn));
-        self.pending.insert(id, Pending { capabilities, id, row, dataset_row, context });
+        let pending = Pending { capabilities, id, row, dataset_row, context, _awaited };
+        self.pending.insert(id, pending);
     }
 
     /// What has arrived, and what ends the run.
@@ -244,6 +256,11 @@ impl<L: Limit> Scorer<L> {
         let heard = |step: &Step| frontiers.iter().any(|frontier| frontier.less_equal(step));
         self.rounds.retain(|step, _| heard(step) || self.held.contains_key(step));
     }
+}
+
+/// Of a reward, for people; a data source without one is an error that is told when it is scored.
+pub(crate) fn name_of<E>(named: Result<Option<&str>, E>) -> &str {
+    named.ok().flatten().unwrap_or("no reward")
 }
 
 async fn timed(router: Router, sample: Sample, context: Context, mut turn: Turn) -> Outcome {

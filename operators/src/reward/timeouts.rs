@@ -31,7 +31,11 @@ use super::Limit;
 
 /// How time limits of test cases are set, as a recipe writes it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(
+    default,
+    deny_unknown_fields,
+    expecting = "a table of `mode`, `min_s`, `max_s`, `slack` and `audit_share`"
+)]
 pub struct LimitOptions {
     /// Whether limits follow what correct executions took.
     pub mode: Timeout,

@@ -38,14 +38,18 @@ pub(super) struct Kept {
     /// Responses that are being stopped to be continued.
     pausing: BTreeSet<SampleId>,
     /// What was kept of each.
-    samples: BTreeMap<(PromptId, u32), Sample>,
+    samples: Samples,
     /// What responses under way brought with them.
     brought: BTreeMap<SampleId, Brought>,
     /// Whole responses of the open round: a pause keeps them, too.
     whole: BTreeMap<SampleId, Ended>,
 }
 
-enum Sample {
+/// Kept responses by prompt and sample.
+pub(super) type Samples = BTreeMap<(PromptId, u32), Sample>;
+
+/// A kept response.
+pub(super) enum Sample {
     Partial(Partial, PolicyVersion),
     Whole(Ended),
 }
@@ -59,15 +63,20 @@ struct Brought {
 }
 
 impl Kept {
-    /// Nothing is kept yet, and no whole response ever is unless the schedule `pauses`.
-    pub(super) fn new(pauses: bool) -> Self {
+    /// `samples` are kept so far, and no whole response ever is unless the schedule `pauses`.
+    pub(super) fn new(pauses: bool, samples: Samples) -> Self {
         Self {
             pauses,
             pausing: BTreeSet::new(),
-            samples: BTreeMap::new(),
+            samples,
             brought: BTreeMap::new(),
             whole: BTreeMap::new(),
         }
+    }
+
+    /// What is kept for later rounds.
+    pub(super) fn samples(&self) -> &Samples {
+        &self.samples
     }
 
     /// The round of `step` is the one that is open: what earlier ones did not pause is forgotten.

@@ -2,6 +2,7 @@
 
 mod generating;
 mod kept;
+mod kept_rows;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,6 +20,7 @@ use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::core::feedback::Handle;
 use rollpacker_dataflow::timely::dataflow::operators::generic::operator::empty;
 use rollpacker_dataflow::timely::dataflow::operators::{Capability, Concat, ConnectLoop, Feedback};
+use rollpacker_dataflow::watchdog::Waiting;
 use rollpacker_stages::rollout::{
     Completion, Placement, Policy, Request, RolloutEngine, RolloutEvent,
 };
@@ -26,16 +28,19 @@ use rollpacker_stages::train::Metrics;
 
 pub(crate) use self::generating::Generating;
 pub use self::kept::is_given_again;
+pub(crate) use self::kept_rows::KeptRows;
 
-use self::kept::{Ended, Kept, Launch};
+use self::kept::{Ended, Kept, Launch, Samples};
 use crate::columns::lists;
 use crate::exchange;
 use crate::overlap::Scoring;
 use crate::placement;
 use crate::policy::{metrics_batch, policy_of};
+use crate::resume::Resumable;
 use crate::rows::{Row, gather};
 use crate::schedule::encode::{LAUNCH, PAUSE};
 use crate::schedule::operator::{Rounds, Scheduled, schedule};
+use crate::spread::kept_on;
 
 /// The metric of a step that says how many seconds its weights took from when the engine was handed them until all of it had them; none of
 /// an engine that [cannot tell](RolloutEngine::loaded_at).
@@ -62,6 +67,7 @@ pub struct Rollouts<'scope> {
     /// Whether the schedule decides by scores.
     pub(crate) wants_scores: bool,
     pub(crate) cancels: bool,
+    pub(crate) resumable: Resumable<'scope>,
 }
 
 impl Rollouts<'_> {
@@ -102,6 +108,7 @@ impl<'scope> RolloutExt<'scope> for Scheduled<'scope> {
         let mut scheduled = self;
         let reader_errors = scheduled.prompts.errors.clone();
         let placement = scheduled.placement.take();
+        let resumable = scheduled.resumable.clone();
         let pauses = scheduled.schedule.pauses();
         let wants_scores = scheduled.schedule.wants_scores();
         // The summaries may be 0: schedule and placement declare that no output of theirs follows from responses or scores, so these
@@ -133,9 +140,11 @@ impl<'scope> RolloutExt<'scope> for Scheduled<'scope> {
         );
         let placed = placements.clone().unwrap_or_else(|| empty(scope));
         let generating = Generating::default();
-        let driver = Driver::new(Box::new(engine), pauses, clock, generating.clone());
+        let kept = resumable.resumed().map(|resumed| resumed.kept.samples()).unwrap_or_default();
+        let kept = Kept::new(pauses, of_worker(kept, scope.index(), scope.peers()));
+        let driver = Driver::new(Box::new(engine), kept, clock, generating.clone());
         let Generated { responses, metrics, errors } =
-            generate(requests, policies.clone(), placed, driver);
+            generate(requests, policies.clone(), placed, driver, &resumable);
         responses.clone().connect_loop(loop_end);
         let errors = reader_errors.concat(failed).concat(errors);
         Rollouts {
@@ -150,8 +159,15 @@ impl<'scope> RolloutExt<'scope> for Scheduled<'scope> {
             scoring: Scoring::default(),
             wants_scores,
             cancels: true,
+            resumable,
         }
     }
+}
+
+/// What a worker goes on from, of all that was kept: a snapshot may be of other workers.
+fn of_worker(kept: Samples, index: usize, peers: usize) -> Samples {
+    let home = |prompt: PromptId| kept_on(prompt, peers) as usize == index;
+    kept.into_iter().filter(|((prompt, _), _)| home(*prompt)).collect()
 }
 
 /// What the operator gives.
@@ -166,6 +182,7 @@ fn generate<'scope>(
     policies: BatchStream<'scope>,
     placements: BatchStream<'scope>,
     mut driver: Driver,
+    resumable: &Resumable<'scope>,
 ) -> Generated<'scope> {
     let mut operator = Operator::new("rollout", requests.scope());
     let mut requests = operator.input(requests, Pipeline, &schema::REQUESTS);
@@ -175,23 +192,35 @@ fn generate<'scope>(
     let (mut metrics, metric_stream) = operator.output(&schema::METRICS, &[0]);
     let (mut errors, error_stream) = operator.output(&schema::ERRORS, &[0]);
     let response_stream = operator.spanned(response_stream);
+    let mut parts = resumable.keep_each(kept_rows::PART, &mut operator);
     let wake = operator.waker();
-    operator.build(move |_capabilities| {
+    driver.waiting = operator.waiting();
+    if let Some(work) = driver.engine.work() {
+        operator.moves_with(work);
+    }
+    operator.build(move |capabilities| {
+        parts.start(&capabilities);
         driver.engine.wake_by(Arc::new(wake));
-        move |_frontiers| {
+        move |frontiers| {
             // Policies and placements first: a request of a step comes after those of the step.
             policies.for_each(|capability, batch| driver.policy(*capability.time(), &batch));
             placements.for_each(|_, batch| driver.place(&batch));
-            driver.request_held();
+            for (step, capabilities, batch) in driver.take_due() {
+                parts.before(step, |_| kept_rows::part(driver.kept.samples()));
+                driver.request(step, || capabilities, &batch);
+            }
             requests.for_each(|capability, batch| {
                 let outputs = || {
                     [responses.index(), errors.index(), metrics.index()]
                         .map(|output| capability.retain(output))
                 };
-                match *capability.time() {
-                    step if driver.published(step) => driver.request(step, outputs, &batch),
-                    step => driver.held.push((step, outputs(), batch)),
+                let step = *capability.time();
+                if !driver.published(step) {
+                    driver.held.push((step, outputs(), batch));
+                    return;
                 }
+                parts.before(step, |_| kept_rows::part(driver.kept.samples()));
+                driver.request(step, outputs, &batch);
             });
             driver.listen();
             // Before the responses: with the last of them the step ends.
@@ -200,6 +229,11 @@ fn generate<'scope>(
                 |capability, batch| responses.give(capability, batch),
                 |capability, fault| errors.give(capability, faults_batch(&[fault])),
             );
+            let asked = frontiers[0].frontier().first().copied();
+            let held = driver.held.iter().map(|held| held.0);
+            let open =
+                asked.into_iter().chain(driver.steps.keys().next().copied()).chain(held).min();
+            parts.closed(open, |_| kept_rows::part(driver.kept.samples()));
         }
     });
     Generated { responses: response_stream, metrics: metric_stream, errors: error_stream }
@@ -220,16 +254,20 @@ struct Launched {
     version: PolicyVersion,
 }
 
+/// Requests of a step, with the capabilities for what follows from them.
+type HeldRequests = (Step, [Capability<Step>; 3], Batch);
+
 struct Driver {
     engine: Box<dyn RolloutEngine>,
     clock: Arc<dyn Clock>,
+    waiting: Waiting,
     steps: BTreeMap<Step, UnderWay>,
     /// Policies of steps that have asked for nothing yet.
     policies: BTreeMap<Step, Policy>,
     /// The last step whose policy is there.
     published: Option<Step>,
     /// Requests that came from another worker before this one's own policy of the step.
-    held: Vec<(Step, [Capability<Step>; 3], Batch)>,
+    held: Vec<HeldRequests>,
     generating: Generating,
     kept: Kept,
     /// What ended and is not passed on yet.
@@ -242,7 +280,7 @@ struct Driver {
 impl Driver {
     fn new(
         engine: Box<dyn RolloutEngine>,
-        pauses: bool,
+        kept: Kept,
         clock: Arc<dyn Clock>,
         generating: Generating,
     ) -> Self {
@@ -252,9 +290,10 @@ impl Driver {
             generating,
             engine,
             clock,
+            waiting: Waiting::default(),
             steps: BTreeMap::new(),
             policies: BTreeMap::new(),
-            kept: Kept::new(pauses),
+            kept,
             ended: BTreeMap::new(),
             failed: false,
             untold: None,
@@ -271,15 +310,12 @@ impl Driver {
         self.published >= Some(step)
     }
 
-    /// Asks for what waited for its policy.
-    fn request_held(&mut self) {
-        let (due, held) = std::mem::take(&mut self.held)
-            .into_iter()
-            .partition(|(step, ..)| self.published(*step));
+    /// What waited for its policy, and does no more.
+    fn take_due(&mut self) -> Vec<HeldRequests> {
+        let (due, held) =
+            std::mem::take(&mut self.held).into_iter().partition(|held| self.published(held.0));
         self.held = held;
-        for (step, capabilities, batch) in due {
-            self.request(step, || capabilities, &batch);
-        }
+        due
     }
 
     fn place(&mut self, batch: &Batch) {
@@ -333,6 +369,10 @@ impl Driver {
                 self.kept.open(step);
                 let Launch { runs, again } = self.kept.launch(step, prompt, samples);
                 for (samples, resumed) in runs {
+                    for sample in samples.clone() {
+                        self.waiting
+                            .begin(SampleId { step, prompt, sample }, "the engine's response");
+                    }
                     let prompt_ids = Arc::clone(&prompt_ids);
                     self.engine.generate(Request { step, prompt, samples, prompt_ids, resumed });
                 }
@@ -367,6 +407,7 @@ impl Driver {
         while let Some(event) = self.engine.poll() {
             match event {
                 RolloutEvent::Completed(completion) => {
+                    self.waiting.end(completion.id);
                     let version = self.version(completion.id);
                     let ended = self.kept.end(completion, version);
                     self.ended.entry(ended.completion.id.step).or_default().push(ended);

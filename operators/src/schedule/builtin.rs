@@ -70,4 +70,12 @@ impl Schedule for Builtin {
     fn pauses(&self) -> bool {
         self.inner().pauses()
     }
+
+    fn save(&self) -> Option<Vec<u8>> {
+        self.inner().save()
+    }
+
+    fn restore(&mut self, saved: &[u8]) -> Result<(), String> {
+        self.inner_mut().restore(saved)
+    }
 }

@@ -81,4 +81,12 @@ impl Schedule for FrontierGroup {
     fn wants_prompts(&self) -> bool {
         self.0.wants_prompts()
     }
+
+    fn save(&self) -> Option<Vec<u8>> {
+        self.0.save()
+    }
+
+    fn restore(&mut self, saved: &[u8]) -> Result<(), String> {
+        self.0.restore(saved)
+    }
 }

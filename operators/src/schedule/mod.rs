@@ -22,7 +22,9 @@ mod round_policy;
 mod rounds;
 pub mod sorted;
 mod speculation;
+pub(crate) mod state;
 mod stock;
+mod stop;
 pub mod sync;
 pub mod tail_batching;
 mod variance;
@@ -341,6 +343,25 @@ pub trait Schedule {
     fn pauses(&self) -> bool {
         false
     }
+
+    /// The state, for a snapshot: asked for between two rounds, when all of the responses of the earlier one have been told. None: the
+    /// schedule cannot be resumed, and a run that takes snapshots refuses it.
+    fn save(&self) -> Option<Vec<u8>> {
+        None
+    }
+
+    /// Goes on from a state that [`save`](Self::save) gave, told to a schedule at its start.
+    ///
+    /// # Contract
+    /// What was saved is the state of another process, whose run may have ended: then by its steps, or its prompts. The configuration of
+    /// this one says when the run ends, and prompts may be offered again, so what was saved about either end does not count.
+    ///
+    /// # Errors
+    /// If it is no state of this schedule.
+    fn restore(&mut self, saved: &[u8]) -> Result<(), String> {
+        let _ = saved;
+        Err("the schedule does not implement `restore`".to_owned())
+    }
 }
 
 impl Schedule for Box<dyn Schedule> {
@@ -362,5 +383,13 @@ impl Schedule for Box<dyn Schedule> {
 
     fn pauses(&self) -> bool {
         self.as_ref().pauses()
+    }
+
+    fn save(&self) -> Option<Vec<u8>> {
+        self.as_ref().save()
+    }
+
+    fn restore(&mut self, saved: &[u8]) -> Result<(), String> {
+        self.as_mut().restore(saved)
     }
 }

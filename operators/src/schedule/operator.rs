@@ -2,23 +2,26 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use arrow::datatypes::{Float64Type, UInt32Type, UInt64Type};
 use rollpacker_dataflow::batch::{Batch, BatchStream};
 use rollpacker_dataflow::budget::Budget;
 use rollpacker_dataflow::clock::Clock;
-use rollpacker_dataflow::fault::{Fault, faults_batch};
+use rollpacker_dataflow::fault::{Fault, faults_batch, refuse};
 use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::schema::{self, column};
 use rollpacker_dataflow::step::{PromptId, SampleId, Step};
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
-use rollpacker_dataflow::timely::dataflow::operators::Capability;
+use rollpacker_dataflow::timely::dataflow::operators::{Capability, Concat};
+use rollpacker_dataflow::watchdog::{Awaiting, Waiting};
 use rollpacker_stages::rollout::{FinishReason, Policy};
 
 use crate::placement::Place;
 use crate::policy::policy_of;
+use crate::resume::Resumable;
 
+use super::state::{Held, LastPrompt, SavedParts, State, Stocked};
+pub use super::stop::{Stop, Stopped};
 use super::{Decision, Event, Offer, Round, Schedule, encode};
 use crate::rows::Row;
 use crate::spread::Spread;
@@ -33,29 +36,13 @@ pub struct Prompts<'scope> {
     pub budget: Budget,
 }
 
-/// Asks a run to end after the rounds that are open or due: with staleness `k`, `k` rounds may be due. Clones share it.
-#[derive(Clone, Debug, Default)]
-pub struct Stop(Arc<AtomicBool>);
-
-impl Stop {
-    /// Asks.
-    pub fn request(&self) {
-        self.0.store(true, Ordering::Release);
-    }
-
-    /// Whether someone asked.
-    #[must_use]
-    pub fn is_requested(&self) -> bool {
-        self.0.load(Ordering::Acquire)
-    }
-}
-
 /// A schedule with the prompts that it will draw from; [`rollout`](crate::rollout) gives it an engine.
 pub struct Scheduled<'scope> {
     pub(crate) prompts: Prompts<'scope>,
     pub(crate) schedule: Box<dyn Schedule>,
     pub(crate) stop: Stop,
     pub(crate) placement: Option<Box<dyn Place>>,
+    pub(crate) resumable: Resumable<'scope>,
 }
 
 /// Draws rounds from a stream of prompts.
@@ -67,11 +54,19 @@ pub trait ScheduleExt<'scope> {
 impl<'scope> ScheduleExt<'scope> for Prompts<'scope> {
     fn schedule(self, schedule: impl Schedule + 'static) -> Scheduled<'scope> {
         let schedule = Box::new(schedule);
-        Scheduled { prompts: self, schedule, stop: Stop::default(), placement: None }
+        let (stop, resumable) = (Stop::default(), Resumable::default());
+        Scheduled { prompts: self, schedule, stop, placement: None, resumable }
     }
 }
 
-impl Scheduled<'_> {
+impl<'scope> Scheduled<'scope> {
+    /// Takes part in snapshots, with all that follows, and goes on from one. A schedule that goes on was [restored](crate::resume::Resumed::restore) before.
+    #[must_use]
+    pub fn resumable(mut self, resumable: &Resumable<'scope>) -> Self {
+        self.resumable = resumable.clone();
+        self
+    }
+
     /// Ends the run after the rounds that are open when `stop` is requested.
     #[must_use]
     pub fn until(mut self, stop: &Stop) -> Self {
@@ -103,9 +98,13 @@ pub(crate) fn schedule<'scope>(
     scores: BatchStream<'scope>,
     clock: Arc<dyn Clock>,
 ) -> Rounds<'scope> {
-    let Scheduled { prompts: Prompts { rows, budget, .. }, schedule, stop, .. } = scheduled;
-    let (acts, workers) = (rows.scope().index() == 0, rows.scope().peers());
-    let mut operator = Operator::new("schedule", rows.scope());
+    let Scheduled { prompts: Prompts { rows, budget, .. }, schedule, stop, resumable, .. } =
+        scheduled;
+    let wants_scores = schedule.wants_scores();
+    let unsaved = resumable.is_kept() && schedule.save().is_none();
+    let scope = rows.scope();
+    let leads = scope.index() == 0;
+    let mut operator = Operator::new("schedule", scope);
     let mut rows = operator.input(rows, Pipeline, &schema::PROMPTS);
     let mut policies = operator.input(policies, Pipeline, &schema::POLICIES);
     let mut responses = operator.input(responses, Pipeline, &schema::RESPONSES);
@@ -114,14 +113,24 @@ pub(crate) fn schedule<'scope>(
     let (mut decisions, decision_stream) = operator.output(&schema::DECISIONS, &[1]);
     let (mut errors, error_stream) = operator.output(&schema::ERRORS, &[1]);
     let decision_stream = operator.spanned(decision_stream);
-    operator.build(move |_capabilities| {
-        let mut driver = Driver::new(schedule, budget, stop, clock, workers);
+    let mut parts = SavedParts::register(&resumable, &mut operator);
+    let stocked = resumable.resumed().map(|resumed| resumed.schedule.stocked());
+    let spread = Spread::over(scope.peers());
+    let spread = match resumable.resumed() {
+        Some(resumed) => spread.with_kept(resumed.kept.prompts()),
+        None => spread,
+    };
+    let waiting = operator.waiting();
+    operator.build(move |capabilities| {
+        parts.start(&capabilities);
+        drop(capabilities);
+        let stocked = stocked.unwrap_or_default();
+        let mut driver = Driver::new(schedule, stocked, budget, stop, clock);
+        driver.waiting = waiting;
+        driver.spread = spread;
         move |frontiers| {
-            if !acts {
-                return;
-            }
             rows.for_each(|_, batch| driver.offer(&batch));
-            if frontiers[0].is_empty() {
+            if leads && frontiers[0].is_empty() {
                 driver.end_of_prompts();
             }
             policies.for_each(|capability, batch| {
@@ -131,18 +140,47 @@ pub(crate) fn schedule<'scope>(
                     decisions: capability.retain(decisions.index()),
                     errors: capability.retain(errors.index()),
                 };
-                driver.published(*capability.time(), capabilities);
+                driver.announced(*capability.time(), capabilities);
             });
             responses.for_each(|capability, batch| driver.responses(*capability.time(), &batch));
             scores.for_each(|capability, batch| driver.scores(*capability.time(), &batch));
-            driver.decide(
-                |open, batch| requests.give(&open.requests, batch),
-                |open, batch| decisions.give(&open.decisions, batch),
-            );
+            let told = if wants_scores { &frontiers[2..4] } else { &frontiers[2..3] };
+            // The schedules of the other workers are never told anything.
+            while leads {
+                driver.decide(
+                    |open, batch| requests.give(&open.requests, batch),
+                    |open, batch| decisions.give(&open.decisions, batch),
+                );
+                if let Some(step) = driver.opened.take() {
+                    parts.before(step, &driver.state());
+                }
+                // Where there are snapshots, that of a step is of the time between its last response and the next round.
+                let ends = |step: Step| told.iter().all(|input| !input.less_equal(&step));
+                let held_back = |step: Step| parts.is_on() && !ends_before(step, ends);
+                let Some(step) = driver.due().filter(|step| !held_back(*step)) else { break };
+                parts.closed(Some(step), &driver.state());
+                driver.policy(step);
+            }
+            let open = frontiers[1..].iter().filter_map(|input| input.frontier().first().copied());
+            parts.closed(open.min(), &driver.state());
             driver.fail(|open, fault| errors.give(&open.errors, faults_batch(&[fault])));
         }
     });
-    Rounds { requests: request_stream, decisions: decision_stream, errors: error_stream }
+    let errors =
+        if unsaved { error_stream.concat(refuse(scope, unsaved_fault())) } else { error_stream };
+    Rounds { requests: request_stream, decisions: decision_stream, errors }
+}
+
+/// Whether what `ends` says is so of the step before `step`, if there is one.
+fn ends_before(step: Step, ends: impl Fn(Step) -> bool) -> bool {
+    step.0.checked_sub(1).is_none_or(|before| ends(Step(before)))
+}
+
+fn unsaved_fault() -> Fault {
+    Fault::new(
+        "schedule",
+        "the schedule has no state that a snapshot could hold: let it implement `save` and `restore`, or train without snapshots",
+    )
 }
 
 /// What the operator holds for a step whose round may open, or is open.
@@ -154,31 +192,31 @@ struct Open {
     errors: Capability<Step>,
 }
 
-/// A prompt that is not yet admitted.
-struct Held {
-    row: Row,
-    launched: bool,
-}
-
 /// Translates between streams and the schedule.
 struct Driver {
     schedule: Box<dyn Schedule>,
     clock: Arc<dyn Clock>,
     budget: Budget,
     stop: Stop,
-    prompts: BTreeMap<PromptId, Held>,
+    waiting: Waiting,
+    /// While no round can open for want of prompts.
+    lacks_prompts: Option<Awaiting>,
+    prompts: Stocked,
+    /// Steps whose policy is published, and not told.
+    published: BTreeMap<Step, Open>,
     open: BTreeMap<Step, Open>,
     ended: bool,
     finished: bool,
     stopping: bool,
     round: Option<(Step, Round)>,
+    /// The step whose round opened, until that is asked for.
+    opened: Option<Step>,
     decided: Vec<Decision>,
     /// Why the run cannot go on, until it is told.
     failure: Option<String>,
     spread: Spread,
     /// Steps whose policy some workers have, and how many.
     publishing: BTreeMap<Step, (Open, usize)>,
-    workers: usize,
     /// A step whose policy is not the same on all workers, and how they differ, until it is told.
     diverged: Option<(Open, String)>,
 }
@@ -186,27 +224,30 @@ struct Driver {
 impl Driver {
     fn new(
         schedule: Box<dyn Schedule>,
+        mut prompts: Stocked,
         budget: Budget,
         stop: Stop,
         clock: Arc<dyn Clock>,
-        workers: usize,
     ) -> Self {
         Self {
-            spread: Spread::over(workers),
+            spread: Spread::over(1),
             publishing: BTreeMap::new(),
-            workers,
             diverged: None,
             schedule,
             clock,
             budget,
             stop,
-            prompts: BTreeMap::new(),
+            waiting: Waiting::default(),
+            lacks_prompts: None,
+            published: BTreeMap::new(),
             open: BTreeMap::new(),
             ended: false,
             finished: false,
             stopping: false,
             round: None,
-            decided: Vec::new(),
+            opened: None,
+            decided: std::mem::take(&mut prompts.decided),
+            prompts,
             failure: None,
         }
     }
@@ -223,14 +264,18 @@ impl Driver {
         );
         for row in Row::all(batch) {
             let prompt = PromptId(ids.value(row.index));
+            let last =
+                LastPrompt { prompt, epoch: epochs.value(row.index), row: rows.value(row.index) };
+            // A reader that begins anew when a run is resumed gives again what the schedule has had.
+            if self.prompts.last.is_some_and(|last| prompt <= last.prompt) {
+                self.budget.release(1);
+                continue;
+            }
+            self.prompts.last = Some(last);
             let domain = row.text(column::DOMAIN).unwrap_or_default().into();
-            self.tell(Event::Prompt(Offer {
-                prompt,
-                epoch: epochs.value(row.index),
-                row: rows.value(row.index),
-                domain,
-            }));
-            self.prompts.insert(prompt, Held { row, launched: false });
+            let LastPrompt { epoch, row: dataset_row, .. } = last;
+            self.tell(Event::Prompt(Offer { prompt, epoch, row: dataset_row, domain }));
+            self.prompts.held.insert(prompt, Held { row, launched: false });
         }
     }
 
@@ -242,7 +287,7 @@ impl Driver {
     }
 
     /// A worker has the policy of a step; once all have it, the step may begin.
-    fn published(&mut self, step: Step, open: Open) {
+    fn announced(&mut self, step: Step, open: Open) {
         let (first, count) = self.publishing.entry(step).or_insert_with(|| (open.clone(), 0));
         *count += 1;
         if first.policy.digest != open.policy.digest {
@@ -252,15 +297,25 @@ impl Driver {
                 open.policy.version
             );
             self.diverged = Some((open, message));
-        } else if *count == self.workers
+        } else if *count == self.spread.workers()
             && let Some((open, _)) = self.publishing.remove(&step)
         {
-            self.policy(step, open);
+            self.published.insert(step, open);
         }
     }
 
-    fn policy(&mut self, step: Step, open: Open) {
-        self.stopping |= self.stop.is_requested();
+    fn state(&self) -> State<'_> {
+        State { schedule: &*self.schedule, prompts: &self.prompts, decided: &self.decided }
+    }
+
+    /// The first step whose policy can be told.
+    fn due(&self) -> Option<Step> {
+        self.published.keys().next().copied()
+    }
+
+    fn policy(&mut self, step: Step) {
+        let Some(open) = self.published.remove(&step) else { return };
+        self.stopping |= !self.finished && self.stop.forbids(step);
         // A policy that is not taken up goes no further round the feedback edge; when none is left under way, the graph ends.
         if !self.finished && !self.stopping {
             self.open.insert(step, open);
@@ -313,7 +368,9 @@ impl Driver {
     ) {
         while let Some(next) = self.schedule.poll() {
             match &next {
-                Decision::Open { step, round, .. } => self.round = Some((*step, *round)),
+                Decision::Open { step, round, .. } => {
+                    (self.round, self.opened) = (Some((*step, *round)), Some(*step));
+                }
                 Decision::Finish => self.finished = true,
                 Decision::Fail { message } => self.failure = Some(message.clone()),
                 _ => {}
@@ -342,29 +399,39 @@ impl Driver {
         let decided = std::mem::take(&mut self.decided);
         let open =
             self.open.get(&step).expect("invariant: a round opens after the policy of its step");
-        let row_of = |prompt: PromptId| self.prompts[&prompt].row.clone();
+        let row_of = |prompt: PromptId| self.prompts.held[&prompt].row.clone();
         let place = |decision| self.spread.place(decision, |prompt| row_of(prompt).prompt_length());
         let workers: Vec<Option<u32>> = decided.iter().map(place).collect();
         for batch in encode::requests(&decided, &workers, open.policy.version, &row_of) {
             request(open, batch);
         }
         decision(open, encode::decisions(&decided, &workers, round));
-        decided.iter().for_each(|decision| self.account(decision));
+        decided.iter().for_each(|decision| self.account(step, decision));
     }
 
     /// Lets the reader replace a prompt that is launched for the first time, and forgets one that will not be launched again.
-    fn account(&mut self, decision: &Decision) {
+    fn account(&mut self, step: Step, decision: &Decision) {
         match decision {
             Decision::Launch { prompt, .. } => {
-                let held =
-                    self.prompts.get_mut(prompt).expect("invariant: a launched prompt was offered");
+                self.waiting.begin((step, *prompt), "responses of its round");
+                let held = self
+                    .prompts
+                    .held
+                    .get_mut(prompt)
+                    .expect("invariant: a launched prompt was offered");
                 if !std::mem::replace(&mut held.launched, true) {
                     self.budget.release(1);
                 }
             }
-            Decision::Admit { prompt, .. } => drop(self.prompts.remove(prompt)),
+            Decision::Admit { prompt, .. } => {
+                self.waiting.end((step, *prompt));
+                self.prompts.held.remove(prompt);
+            }
+            Decision::Defer { prompt, .. } => self.waiting.end((step, *prompt)),
             Decision::Reject { prompt, .. } => {
-                let unlaunched = self.prompts.remove(prompt).is_some_and(|held| !held.launched);
+                self.waiting.end((step, *prompt));
+                let unlaunched =
+                    self.prompts.held.remove(prompt).is_some_and(|held| !held.launched);
                 self.budget.release(usize::from(unlaunched));
             }
             _ => {}
@@ -389,6 +456,7 @@ impl Driver {
     fn close(&mut self) {
         if let Some((step, _)) = self.round.take() {
             self.open.remove(&step);
+            self.waiting.end_before(step.next());
         }
     }
 
@@ -396,14 +464,26 @@ impl Driver {
         self.finished = true;
         self.budget.close();
         self.open.clear();
-        self.prompts.clear();
+        self.published.clear();
     }
 
     /// Widens the reader's budget when the schedule cannot open a round with all that the budget allowed: the domain that it lacks
     /// may be rare.
-    fn feed(&self) {
-        if !self.finished && self.schedule.wants_prompts() && self.budget.available() == 0 {
-            self.budget.release(self.prompts.len().max(1));
+    fn feed(&mut self) {
+        let wants = !self.finished && self.schedule.wants_prompts();
+        let lacking = wants && !self.ended && self.round.is_none();
+        match self.open.keys().next().filter(|_| lacking) {
+            None => self.lacks_prompts = None,
+            Some(step) if self.lacks_prompts.is_none() => {
+                let what = || "prompts to open its round with";
+                self.lacks_prompts = Some(self.waiting.hold(*step, what));
+            }
+            Some(_) => {}
+        }
+        if wants && self.budget.available() == 0 {
+            let more = self.prompts.held.len().max(1);
+            self.prompts.widened += more;
+            self.budget.release(more);
         }
     }
 }

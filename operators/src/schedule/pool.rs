@@ -41,6 +41,11 @@ impl Pool {
         self.ended = true;
     }
 
+    /// Notes that prompts may follow after all: those of a longer run.
+    pub(super) fn reopen(&mut self) {
+        self.ended = false;
+    }
+
     /// The earliest epoch with a prompt here.
     pub(super) fn first_epoch(&self) -> Option<u32> {
         self.epochs.keys().next().copied()

@@ -3,6 +3,8 @@
 use rollpacker_dataflow::clock::Nanos;
 use rollpacker_dataflow::step::SampleId;
 use rollpacker_stages::rollout::FinishReason;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use super::plan::Planned;
 use super::pool::Pool;
@@ -131,7 +133,7 @@ pub(super) trait RoundPolicy {
     }
 }
 
-impl<P: RoundPolicy> Schedule for P {
+impl<P: RoundPolicy + Serialize + DeserializeOwned> Schedule for P {
     fn on(&mut self, _now: Nanos, event: Event) {
         self.tell(event);
     }
@@ -150,5 +152,19 @@ impl<P: RoundPolicy> Schedule for P {
 
     fn pauses(&self) -> bool {
         RoundPolicy::pauses(self)
+    }
+
+    fn save(&self) -> Option<Vec<u8>> {
+        Some(
+            serde_json::to_vec(self).expect("invariant: the keys of every map are numbers or text"),
+        )
+    }
+
+    fn restore(&mut self, saved: &[u8]) -> Result<(), String> {
+        let mut saved: P = serde_json::from_slice(saved).map_err(|error| error.to_string())?;
+        saved.rounds().reopen(self.rounds_ref());
+        saved.pool().reopen();
+        *self = saved;
+        Ok(())
     }
 }

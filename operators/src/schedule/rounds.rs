@@ -58,6 +58,14 @@ impl Rounds {
         }
     }
 
+    /// Goes on as part of the run of `anew`, which may be longer: that the run before had ended does not count.
+    pub(super) fn reopen(&mut self, anew: &Self) {
+        self.total_steps = anew.total_steps;
+        self.finished = false;
+        self.due.clear();
+        self.out.clear();
+    }
+
     /// The step of the round that opens next.
     pub(super) fn upcoming(&self) -> Step {
         self.due.first().copied().unwrap_or(self.next)

@@ -19,6 +19,7 @@ use rollpacker_operators::overlap::{Fetch, Scoring};
 use rollpacker_operators::placement::Place;
 use rollpacker_operators::policy::policy_batch;
 use rollpacker_operators::report::{Observed, StepReport, observe};
+use rollpacker_operators::resume::Resumable;
 use rollpacker_operators::schedule::operator::Prompts;
 use rollpacker_operators::schedule::{Synchronous, sync};
 use rollpacker_operators::trainer::TrainerThread;
@@ -243,7 +244,13 @@ impl<P: Place + 'static> VirtualRun<P> {
             let updates = gradients.update();
             raise(updates.errors, faults);
             observe(
-                Observed { responses, groups, decisions, metrics: updates.metrics },
+                Observed {
+                    responses,
+                    groups,
+                    decisions,
+                    metrics: updates.metrics,
+                    resumable: Resumable::default(),
+                },
                 time,
                 observer,
             );

@@ -31,6 +31,7 @@ use rollpacker_operators::ledger::{Recorded, ledger};
 use rollpacker_operators::policy::policy_batch;
 use rollpacker_operators::prompts::{PromptRow, prompt_batch};
 use rollpacker_operators::report::{Observed, Observer, StepReport, observe};
+use rollpacker_operators::resume::Resumable;
 use rollpacker_operators::schedule::Schedule;
 use rollpacker_operators::schedule::operator::{Prompts, Stop};
 use rollpacker_operators::trainer::TrainerThread;
@@ -370,9 +371,14 @@ impl Run {
                 groups: groups.clone(),
                 decisions: decisions.clone(),
                 warmup_steps,
+                resumable: Resumable::default(),
             };
             let metrics = updates.metrics.concat(ledger(recorded, cap));
-            observe(Observed { responses, groups, decisions, metrics }, clock, observer);
+            observe(
+                Observed { responses, groups, decisions, metrics, resumable: Resumable::default() },
+                clock,
+                observer,
+            );
             edge.connect(updates.policies);
         })
     }

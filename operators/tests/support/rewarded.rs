@@ -17,6 +17,7 @@ use rollpacker_operators::advantage::Grpo;
 use rollpacker_operators::overlap::Scoring;
 use rollpacker_operators::policy::policy_batch;
 use rollpacker_operators::report::{Observed, Observer, StepReport, observe};
+use rollpacker_operators::resume::Resumable;
 use rollpacker_operators::reward::Limit;
 use rollpacker_operators::schedule::operator::Prompts;
 use rollpacker_operators::schedule::{Decision, Event, Queue, Reason, Round, Schedule};
@@ -258,7 +259,11 @@ impl Rewarded {
             warn(updates.warnings, move |warning| log.say(format_args!("warning: {warning}")));
             raise(updates.errors, faults);
             let metrics = updates.metrics;
-            observe(Observed { responses, groups, decisions, metrics }, time, observer);
+            observe(
+                Observed { responses, groups, decisions, metrics, resumable: Resumable::default() },
+                time,
+                observer,
+            );
             edge.connect(updates.policies);
         })?;
         Ok(reports.0.take())

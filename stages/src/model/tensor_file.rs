@@ -293,16 +293,6 @@ mod tests {
         assert_eq!(other.tensor("seven").unwrap().data(), (-7i64).to_le_bytes());
     }
 
-    #[test]
-    fn refusals_name_file_and_tensor() {
-        let (_folder, path) = written();
-        let file = TensorFile::open(&path).unwrap();
-        let check = |result: Result<(), ModelError>, expect: &str| {
-            let message = result.unwrap_err().to_string();
-            assert_eq!(message, format!("{}: {expect}", path.display()));
-        };
-    }
-
     #[cfg(feature = "torch")]
     #[test]
     fn missing_and_unknown_tensors_are_named() {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use rollpacker_dataflow::clock::{Clock, Nanos, WallClock};
 
+use super::guard::{Buckets, Cost};
 use super::limits::Limits;
 
 /// What a reward may know and do besides the sample. Clones share cancellation and metrics.
@@ -17,6 +18,8 @@ pub struct Context {
     clock: Arc<dyn Clock>,
     cancelled: Arc<Cancelled>,
     metrics: Arc<Mutex<Vec<(String, f64)>>>,
+    /// Those of each [`Limited`](super::Limited) around the call.
+    budgets: Vec<Arc<Buckets>>,
 }
 
 /// Whether a score is no longer wanted: it alone, or what it is a part of.
@@ -42,6 +45,7 @@ impl Context {
             clock,
             cancelled: Arc::default(),
             metrics: Arc::default(),
+            budgets: Vec::new(),
         }
     }
 
@@ -93,6 +97,21 @@ impl Context {
     pub fn nested(&self) -> Self {
         let outer = Some(Arc::clone(&self.cancelled));
         Self { cancelled: Arc::new(Cancelled { outer, ..Cancelled::default() }), ..self.clone() }
+    }
+
+    /// The same, within budgets.
+    pub(super) fn paying(&self, budgets: Arc<Buckets>) -> Self {
+        let mut context = self.clone();
+        context.budgets.push(budgets);
+        context
+    }
+
+    /// Waits until the [budgets](super::Guard) of the call have as much left: for what [`Reward::cost`](super::Reward::cost) could not
+    /// foresee.
+    pub async fn spend(&self, cost: Cost) {
+        for budgets in &self.budgets {
+            budgets.take(cost).await;
+        }
     }
 
     /// Tells a number, also where no score comes of it; the metric `reward/<name>` of a step is the mean of all that is told in it.

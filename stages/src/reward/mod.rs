@@ -22,32 +22,22 @@
 //! ([`ProcessReward`]) or a language model ([`judge`]). [`Guard`] wraps any of them in limits.
 
 mod answer;
-mod answer_in;
 mod batched;
 mod code;
 mod context;
 mod endpoint;
 mod error;
-mod exact;
-mod f1;
 mod field;
-mod format;
 mod from_fn;
 mod group;
 mod guard;
 mod http;
 pub mod judge;
-mod length;
 mod limits;
-mod logic;
-pub mod math;
-mod multiple_choice;
-mod normal_form;
-mod pattern;
 mod process;
 mod registry;
-mod repetition;
 mod router;
+mod rule;
 mod score;
 pub mod simulated;
 #[cfg(test)]
@@ -62,30 +52,25 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use rollpacker_dataflow::step::SampleId;
 
-pub use answer_in::AnswerIn;
 pub use batched::{BatchReward, Batched, Call};
 pub use code::{Code, CodeConfig, CodeScore};
 pub use context::Context;
 pub use endpoint::Endpoint;
 pub use error::{ErrorKind, OnError, RewardError};
-pub use exact::Exact;
-pub use f1::F1;
 pub use field::{Field, Fields};
-pub use format::{Format, FormatStyle};
 pub use from_fn::{FromFn, from_fn, from_fn_with};
 pub use group::{GroupReward, SharedGroupReward};
 pub use guard::{Backoff, Budgets, Cached, Cost, Guard, Limited, Retry, Timeout};
 pub use http::{HttpForm, HttpOptions, HttpReward};
-pub use length::{Length, SoftOverlong, SoftOverlongOptions};
 pub use limits::{Execution, LimitRule, Limits};
-pub use logic::{Logic, LogicScoring};
-pub use math::Math;
-pub use multiple_choice::MultipleChoice;
-pub use pattern::{Pattern, PatternOptions};
 pub use process::{ProcessOptions, ProcessReward};
 pub use registry::{Made, Registry};
-pub use repetition::{Repetition, RepetitionOptions, Unit};
 pub use router::{NoRoute, Router};
+pub use rule::{
+    AnswerIn, Exact, F1, Format, FormatStyle, Length, Logic, LogicScoring, Math, MultipleChoice,
+    Pattern, PatternOptions, Repetition, RepetitionOptions, SoftOverlong, SoftOverlongOptions,
+    Unit, math,
+};
 pub use score::Score;
 pub use tls::use_ring;
 pub use weighted_group_sum::WeightedGroupSum;

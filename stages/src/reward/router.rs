@@ -98,6 +98,14 @@ impl Router {
         self.find(data_source).map(|route| route.reward.is_some())
     }
 
+    /// Name of the reward that scores the responses of a data source, if there is one.
+    ///
+    /// # Errors
+    /// [`NoRoute`] if it has no reward at all.
+    pub fn reward_of(&self, data_source: &str) -> Result<Option<&str>, NoRoute> {
+        self.find(data_source).map(|route| route.reward.as_ref().map(|_| route.name.as_str()))
+    }
+
     /// Name of the reward that scores the groups of a data source, if there is one.
     ///
     /// # Errors

@@ -58,6 +58,12 @@ impl Counters {
         loaded.filter(|(loaded, _)| *loaded == version).map(|(_, at)| at)
     }
 
+    /// A count that changes with every iteration, of the actor or of a guest.
+    pub(super) fn work(&self) -> u64 {
+        let counters = [&self.decode_iterations, &self.prefill_tokens, &self.guest_tokens];
+        counters.map(|of| of.load(Ordering::Relaxed)).into_iter().fold(0, u64::wrapping_add)
+    }
+
     pub(super) fn read(&self, slots: usize) -> InstanceStatistics {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         InstanceStatistics {

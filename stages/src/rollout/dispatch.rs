@@ -57,6 +57,11 @@ impl<T> Dispatch<T> {
         }
     }
 
+    /// What waits for an instance to be placed.
+    pub(super) fn held(&self) -> impl Iterator<Item = &T> {
+        self.held.iter().map(|(_, response)| response)
+    }
+
     /// How many instances take responses.
     pub(super) fn placed(&self) -> usize {
         self.placed

@@ -1,11 +1,12 @@
 //! What generates tokens: a network, its KV cache and its running batch.
 
 use rollpacker_dataflow::clock::Nanos;
-use rollpacker_dataflow::step::{PolicyVersion, SampleId};
+use rollpacker_dataflow::step::{PolicyVersion, SampleId, Tick};
 use tch::{TchError, Tensor};
 
 use super::FinishReason;
 use super::kv_cache::{Extent, KvCache};
+use super::passes::{EXTENT, Passes, Rows, Slots};
 use super::sampler::{Sampled, Sampler};
 use super::scheduler::{Copy, Prefix, Scheduler};
 use super::sequence::{Draw, Sequence};
@@ -26,6 +27,8 @@ pub(crate) struct Generator<N> {
     cache: KvCache,
     sampler: Sampler,
     scheduler: Scheduler,
+    /// Only if what is computed beside a sequence must not show in it.
+    passes: Option<Passes>,
 }
 
 /// How much a generator holds.
@@ -86,8 +89,20 @@ impl<N: Network> Generator<N> {
             sampler: Sampler::new(model.vocab_size, &model.eos_token_ids, device)?,
             scheduler: Scheduler::new(max_running, kv_cache_tokens),
             version: PolicyVersion(0),
+            passes: None,
             network,
         })
+    }
+
+    /// One that computes every token to the same bits in whatever company, on a machine where `passes` do.
+    pub(crate) fn invariant(
+        network: N,
+        capacity: Capacity,
+        passes: Passes,
+    ) -> Result<Self, TchError> {
+        let token_limit = capacity.token_limit.next_multiple_of(EXTENT);
+        let generator = Self::new(network, Capacity { token_limit, ..capacity })?;
+        Ok(Self { passes: Some(passes), ..generator })
     }
 
     pub(crate) fn network(&self) -> &N {
@@ -107,6 +122,11 @@ impl<N: Network> Generator<N> {
     /// Puts a sequence at the end of the line.
     pub(crate) fn push(&mut self, sequence: Sequence) {
         self.scheduler.push(sequence);
+    }
+
+    /// Every sequence ends later than this.
+    pub(super) fn floor(&self) -> Tick {
+        self.scheduler.floor()
     }
 
     /// Whether nothing runs and nothing waits.
@@ -140,10 +160,15 @@ impl<N: Network> Generator<N> {
         self.reserve(slots, longest)?;
         self.carry_out(&copies)?;
         let (prefixes, copies) = self.scheduler.prefixes(self.version);
-        let mut prefilled = 0;
-        for pack in packs(&prefixes) {
-            prefilled += self.prefill(pack)?;
-        }
+        let prefilled = match self.passes {
+            Some(passes) => prefixes
+                .iter()
+                .map(|prefix| self.prefill_in(passes, prefix))
+                .sum::<Result<_, _>>()?,
+            None => {
+                packs(&prefixes).into_iter().map(|pack| self.prefill(pack)).sum::<Result<_, _>>()?
+            }
+        };
         self.carry_out(&copies)?;
         self.scheduler.cached(self.version);
         Ok(TakenUp { preempted, prefilled })
@@ -152,16 +177,41 @@ impl<N: Network> Generator<N> {
     /// Draws the next token of every running sequence.
     pub(crate) fn decode(&mut self) -> Result<Sampled, GeneratorError> {
         let lengths: Vec<usize> = self.running().map(Sequence::tokens).collect();
-        let positions: Vec<i64> = lengths.iter().map(|length| *length as i64 - 1).collect();
-        let ids: Vec<i64> =
-            self.running().map(|sequence| i64::from(sequence.last_token())).collect();
+        let tokens: Vec<i32> = self.running().map(Sequence::last_token).collect();
         let draws: Vec<Draw> = self.scheduler.running_mut().map(Sequence::draw).collect();
+        if let Some(passes) = self.passes {
+            return self.decode_in(passes, &lengths, &tokens, &draws);
+        }
+        let positions: Vec<i64> = lengths.iter().map(|length| *length as i64 - 1).collect();
+        let ids: Vec<i64> = tokens.into_iter().map(i64::from).collect();
         let (ids, positions) = (self.tensor(&ids)?, self.tensor(&positions)?);
         let plan = self.cache.plan(&lengths)?;
         let Self { network, cache, .. } = self;
         let hidden = network
             .forward(&ids, &positions, &mut |layer, q, k, v| cache.decode(layer, &plan, q, k, v))?;
         Ok(self.sampler.sample(&network.logits(&hidden)?, &draws)?)
+    }
+
+    /// As [`decode`](Self::decode), in passes. Rows that fill up a pass are drawn as its last, and dropped.
+    fn decode_in(
+        &mut self,
+        passes: Passes,
+        lengths: &[usize],
+        tokens: &[i32],
+        draws: &[Draw],
+    ) -> Result<Sampled, GeneratorError> {
+        let positions: Vec<usize> = lengths.iter().map(|length| length - 1).collect();
+        let rows = Rows { tokens, positions: &positions, slots: Slots::From(0) };
+        let Self { network, cache, sampler, .. } = self;
+        let mut sampled = Sampled::default();
+        passes.run(network, cache, &rows, |network, hidden, part| {
+            let rows = part.len();
+            let mut draws = draws[part].to_vec();
+            draws.resize(passes.padded(rows), draws[rows - 1]);
+            sampled.extend(sampler.sample(&network.logits(&hidden)?, &draws)?, rows);
+            Ok(())
+        })?;
+        Ok(sampled)
     }
 
     /// Gives every running sequence its token; those that end with it, in the order of their ids.
@@ -202,6 +252,10 @@ impl<N: Network> Generator<N> {
 
     /// Makes room in the cache for `slots` sequences of up to `capacity` tokens.
     pub(crate) fn reserve(&mut self, slots: usize, capacity: usize) -> Result<(), GeneratorError> {
+        let capacity = match self.passes {
+            Some(_) => capacity.next_multiple_of(EXTENT),
+            None => capacity,
+        };
         Ok(self.cache.reserve(slots, capacity)?)
     }
 
@@ -222,6 +276,19 @@ impl<N: Network> Generator<N> {
             cache.prefill(layer, prefixes, q, k, v)
         })?;
         Ok(tokens)
+    }
+
+    /// As [`prefill`](Self::prefill), in passes of one prefix, which its other slots copy.
+    fn prefill_in(&mut self, passes: Passes, prefix: &Prefix) -> Result<usize, TchError> {
+        let Prefix { tokens, slots } = prefix;
+        let positions: Vec<usize> = (0..tokens.len()).collect();
+        let rows = Rows { tokens, positions: &positions, slots: Slots::In(slots[0]) };
+        let Self { network, cache, .. } = self;
+        passes.run(network, cache, &rows, |_, _hidden, _| Ok(()))?;
+        for to in &slots[1..] {
+            self.cache.copy(Copy { from: slots[0], to: *to, positions: tokens.len() })?;
+        }
+        Ok(tokens.len())
     }
 
     /// Takes out the sequences of the slots, which ascend.

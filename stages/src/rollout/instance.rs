@@ -1,16 +1,19 @@
 //! One instance of the torch engine: a generator of the policy, on a thread of its own.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rollpacker_dataflow::clock::{Clock, Nanos};
 use rollpacker_dataflow::step::SampleId;
 
+use super::backlog::Backlog;
 use super::counters::Counters;
 use super::generator::{Ended, Generator, GeneratorError};
 use super::guests::Lodger;
 use super::iterations::Busy;
 use super::options::Detokenize;
+use super::race::{Progress, Standing};
 use super::sequence::Sequence;
 use super::{Completion, FinishReason, Policy, RolloutError, Waker};
 use crate::model::{Decoder, WeightStore};
@@ -42,11 +45,13 @@ pub(super) enum Report {
 pub(super) struct Reports {
     sender: Sender<Report>,
     waker: Arc<Mutex<Option<Waker>>>,
+    /// Whether the engine was woken for progress that it has not read.
+    nudged: Arc<AtomicBool>,
 }
 
 impl Reports {
     pub(super) fn new(sender: Sender<Report>) -> Self {
-        Self { sender, waker: Arc::default() }
+        Self { sender, waker: Arc::default(), nudged: Arc::default() }
     }
 
     pub(super) fn wake_by(&self, waker: Waker) {
@@ -59,6 +64,18 @@ impl Reports {
         if sent > 0 {
             self.wake();
         }
+    }
+
+    /// Has the engine look at the progress of its instances, if it was not told so already.
+    pub(super) fn nudge(&self) {
+        if !self.nudged.swap(true, Ordering::AcqRel) {
+            self.wake();
+        }
+    }
+
+    /// The engine looks; what progresses from now on is news.
+    pub(super) fn heed(&self) {
+        self.nudged.store(false, Ordering::Release);
     }
 
     /// Has the engine polled.
@@ -101,6 +118,12 @@ pub(super) struct Instance {
     pub(super) reports: Reports,
     pub(super) busy: Busy,
     pub(super) lodgers: Vec<Lodger>,
+    /// What happens when is settled by tokens: progress is published, and a response keeps its policy.
+    pub(super) deterministic: bool,
+    pub(super) progress: Arc<Progress>,
+    /// Shares of work taken.
+    pub(super) shares: u64,
+    pub(super) backlog: Backlog,
 }
 
 impl Instance {
@@ -121,17 +144,43 @@ impl Instance {
     fn follow_commands(&mut self) -> Result<bool, Fault> {
         loop {
             let idle = self.generator.is_idle();
+            if let Some(command) = self.backlog.next(idle) {
+                self.follow(command)?;
+                continue;
+            }
             self.busy.set(!idle);
+            self.publish();
             let next = if idle && self.lodgers.iter_mut().all(Lodger::is_idle) {
                 self.commands.recv().map_err(Into::into)
             } else {
                 self.commands.try_recv()
             };
             match next {
-                Ok(command) => self.follow(command)?,
+                Ok(command) => self.take(command)?,
                 Err(TryRecvError::Empty) => return Ok(true),
                 Err(TryRecvError::Disconnected) => return Ok(false),
             }
+        }
+    }
+
+    /// Carries out a command, or leaves it for later.
+    fn take(&mut self, command: Command) -> Result<(), Fault> {
+        let now = if self.deterministic {
+            self.backlog.pass(command, self.generator.is_idle())
+        } else {
+            Some(command)
+        };
+        now.map_or(Ok(()), |command| self.follow(command))
+    }
+
+    /// Tells how far it has come.
+    fn publish(&self) {
+        if !self.deterministic {
+            return;
+        }
+        let standing = Standing { shares: self.shares, floor: self.generator.floor() };
+        if self.progress.publish(standing) {
+            self.reports.nudge();
         }
     }
 
@@ -139,7 +188,8 @@ impl Instance {
         match command {
             Command::Load(policy) => self.load(policy)?,
             Command::Generate(sequences) => {
-                sequences.into_iter().for_each(|sequence| self.generator.push(sequence))
+                self.shares += 1;
+                sequences.into_iter().for_each(|sequence| self.generator.push(sequence));
             }
             Command::Abort(id) => self.abort(id)?,
             Command::HandOver => self.hand_over()?,
@@ -163,7 +213,7 @@ impl Instance {
     }
 
     fn abort(&mut self, id: SampleId) -> Result<(), Fault> {
-        let removed = self.generator.remove(id)?;
+        let removed = self.generator.remove(id)?.or_else(|| self.backlog.remove(id));
         self.reports.send(
             removed.map(|sequence| self.complete(sequence, FinishReason::Abort, self.clock.now())),
         );
@@ -171,7 +221,10 @@ impl Instance {
     }
 
     fn hand_over(&mut self) -> Result<(), Fault> {
-        let (sequences, lost) = self.generator.give_up();
+        let (mut sequences, lost) = self.generator.give_up();
+        let (waiting, shares) = self.backlog.clear();
+        sequences.extend(waiting);
+        self.shares += shares;
         self.counters.preempted(lost);
         self.generator.free()?;
         self.lodgers.clear();

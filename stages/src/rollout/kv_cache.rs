@@ -5,6 +5,7 @@ use std::ops::Range;
 use tch::{Device, Kind, TchError, Tensor};
 
 use super::batch::runs;
+use super::passes::Slots;
 use super::scheduler::{Copy, Prefix};
 use crate::model::ModelConfig;
 
@@ -49,11 +50,13 @@ struct KeysValues {
     values: Tensor,
 }
 
-/// One decode iteration: where each row writes, and what it attends to. The same for every layer.
+/// Rows of one token: where each writes, and what it attends to. The same for every layer.
 #[derive(Debug)]
 pub(super) struct DecodePlan {
     /// `[n * kv_heads]`, int64: rows of the flattened memory.
     targets: Tensor,
+    /// How many; those beyond are not read.
+    rows: i64,
     runs: Vec<Run>,
 }
 
@@ -61,6 +64,9 @@ pub(super) struct DecodePlan {
 #[derive(Debug)]
 struct Run {
     rows: Range<i64>,
+    /// One for each row, or one for all.
+    slots: Range<i64>,
+    /// Positions that they attend to, those that are masked included.
     longest: i64,
     /// `[rows, 1, 1, longest]`: 0 where a row has a token, otherwise minus infinity; absent if all are equally long.
     mask: Option<Tensor>,
@@ -151,23 +157,45 @@ impl KvCache {
 
     /// Plans an iteration in which the row of slot `i` writes the last of its `lengths[i]` tokens and attends to all of them.
     pub(super) fn plan(&self, lengths: &[usize]) -> Result<DecodePlan, TchError> {
-        let Shape { kv_heads, extent, .. } = self.shape;
-        let target = |(slot, length): (usize, usize)| {
-            (0..kv_heads).map(move |head| {
-                (slot as i64 * kv_heads + head) * extent.capacity + length as i64 - 1
-            })
+        let run = |rows: Range<usize>| {
+            let own = &lengths[rows.clone()];
+            let longest = own.iter().copied().max().unwrap_or(0);
+            let even = own.iter().all(|length| *length == longest);
+            self.run(rows, lengths, Slots::From(0), longest, even)
         };
-        let targets: Vec<i64> = lengths.iter().copied().enumerate().flat_map(target).collect();
-        Ok(DecodePlan {
-            targets: Tensor::f_from_slice(&targets)?.f_to_device(self.device)?,
-            runs: runs(lengths)
-                .into_iter()
-                .map(|run| self.run(run, lengths))
-                .collect::<Result<_, _>>()?,
-        })
+        let runs = runs(lengths).into_iter().map(run).collect::<Result<_, _>>()?;
+        let (rows, targets) = (lengths.len() as i64, self.targets(lengths, Slots::From(0))?);
+        Ok(DecodePlan { targets, rows, runs })
     }
 
-    /// Attention of one token of each row over the row's tokens; shapes as in [`prefill`](Self::prefill).
+    /// Plans rows that write the last of their `lengths` tokens and attend to all of them, in `runs` of rows and the positions that
+    /// these read, which are masked where a row has none.
+    pub(super) fn plan_in(
+        &self,
+        lengths: &[usize],
+        slots: Slots,
+        runs: impl Iterator<Item = (Range<usize>, usize)>,
+    ) -> Result<DecodePlan, TchError> {
+        let run = |(rows, longest)| self.run(rows, lengths, slots, longest, false);
+        let runs = runs.map(run).collect::<Result<_, _>>()?;
+        let (rows, targets) = (lengths.len() as i64, self.targets(lengths, slots)?);
+        Ok(DecodePlan { targets, rows, runs })
+    }
+
+    /// `[n * kv_heads]`, int64: where the last of the `lengths` tokens of each row goes in the flattened memory.
+    fn targets(&self, lengths: &[usize], slots: Slots) -> Result<Tensor, TchError> {
+        let Shape { kv_heads, extent, .. } = self.shape;
+        let target = |(row, length): (usize, usize)| {
+            let slot = slots.of(&(row..row + 1)).start;
+            (0..kv_heads)
+                .map(move |head| (slot * kv_heads + head) * extent.capacity + length as i64 - 1)
+        };
+        let targets: Vec<i64> = lengths.iter().copied().enumerate().flat_map(target).collect();
+        Tensor::f_from_slice(&targets)?.f_to_device(self.device)
+    }
+
+    /// Attention of one token of each row over the row's tokens; shapes as in [`prefill`](Self::prefill). Rows beyond those planned are
+    /// zeros.
     ///
     /// The query heads of a group are the queries of their key head, so that keys and values are read once a group and never repeated.
     pub(super) fn decode(
@@ -180,10 +208,16 @@ impl KvCache {
     ) -> Result<Tensor, TchError> {
         let Shape { heads, kv_heads, head_dim, .. } = self.shape;
         let cached = &self.layers[layer];
-        cached.write(&plan.targets, k, v)?;
+        let own = |x: &Tensor| x.f_narrow(0, 0, plan.rows);
+        cached.write(&plan.targets, &own(k)?, &own(v)?)?;
         let q = q.f_reshape([-1, kv_heads, heads / kv_heads, head_dim])?;
         let mut attended =
             plan.runs.iter().map(|run| cached.attend(&q, run)).collect::<Result<Vec<_>, _>>()?;
+        let beyond = q.size4()?.0 - plan.rows;
+        if beyond > 0 {
+            let size = [beyond, kv_heads, heads / kv_heads, head_dim];
+            attended.push(Tensor::f_zeros(size, (Kind::Float, self.device))?);
+        }
         let all = if attended.len() == 1 {
             attended.swap_remove(0)
         } else {
@@ -192,15 +226,18 @@ impl KvCache {
         all.f_reshape([-1, heads * head_dim])
     }
 
-    fn run(&self, rows: Range<usize>, lengths: &[usize]) -> Result<Run, TchError> {
+    fn run(
+        &self,
+        rows: Range<usize>,
+        lengths: &[usize],
+        slots: Slots,
+        longest: usize,
+        even: bool,
+    ) -> Result<Run, TchError> {
         let lengths: Vec<i64> = lengths[rows.clone()].iter().map(|length| *length as i64).collect();
-        let longest = lengths.iter().copied().max().unwrap_or(0);
-        let even = lengths.iter().all(|length| *length == longest);
-        Ok(Run {
-            rows: rows.start as i64..rows.end as i64,
-            longest,
-            mask: if even { None } else { Some(self.mask(&lengths, longest)?) },
-        })
+        let mask = if even { None } else { Some(self.mask(&lengths, longest as i64)?) };
+        let slots = slots.of(&rows);
+        Ok(Run { rows: rows.start as i64..rows.end as i64, slots, longest: longest as i64, mask })
     }
 
     fn mask(&self, lengths: &[i64], longest: i64) -> Result<Tensor, TchError> {
@@ -262,11 +299,13 @@ impl KeysValues {
 
     /// q `[n, kv_heads, group, head_dim]` to the same shape of the run's rows.
     fn attend(&self, q: &Tensor, run: &Run) -> Result<Tensor, TchError> {
-        let rows = run.rows.end - run.rows.start;
-        let part = |x: &Tensor| x.f_narrow(0, run.rows.start, rows);
-        let cached = |x: &Tensor| part(x)?.f_narrow(2, 0, run.longest);
+        let part = |x: &Tensor, rows: &Range<i64>| x.f_narrow(0, rows.start, rows.end - rows.start);
+        let cached = |x: &Tensor| {
+            let rows = run.rows.end - run.rows.start;
+            part(x, &run.slots)?.f_narrow(2, 0, run.longest)?.f_expand([rows, -1, -1, -1], false)
+        };
         attention(
-            &part(q)?,
+            &part(q, &run.rows)?,
             &cached(&self.keys)?,
             &cached(&self.values)?,
             Causal::No(run.mask.as_ref()),

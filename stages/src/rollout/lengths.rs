@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use rollpacker_dataflow::step::Step;
+use rollpacker_dataflow::step::{SampleId, Step};
 
 /// Lengths of responses by step and launch order, end-of-sequence token included.
 ///
@@ -90,6 +90,21 @@ impl Lengths {
         let lengths = at(&self.0, step.0);
         *at(lengths, launch)
     }
+
+    /// Tokens of a response by its id: a length of its step, drawn by prompt and sample, wherever and in whatever order
+    /// responses are launched. Of the lengths of a step some are drawn twice, and some not at all.
+    #[must_use]
+    pub fn of(&self, launched: SampleId) -> u32 {
+        let SampleId { step, prompt, sample } = launched;
+        self.get(step, mixed(mixed(prompt.0) ^ u64::from(sample)))
+    }
+}
+
+/// Spreads numbers that lie close over all (the finalizer of MurmurHash3).
+fn mixed(number: u64) -> u64 {
+    let folded = (number ^ (number >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
+    let folded = (folded ^ (folded >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+    folded ^ (folded >> 33)
 }
 
 fn at<T>(cycle: &[T], index: u64) -> &T {
@@ -98,6 +113,8 @@ fn at<T>(cycle: &[T], index: u64) -> &T {
 
 #[cfg(test)]
 mod tests {
+    use rollpacker_dataflow::step::PromptId;
+
     use super::*;
 
     #[test]
@@ -106,6 +123,18 @@ mod tests {
         assert_eq!([0, 1, 2, 3].map(|launch| lengths.get(Step(0), launch)), [5, 6, 7, 5]);
         assert_eq!(lengths.get(Step(1), 1), 9);
         assert_eq!(lengths.get(Step(2), 1), 6);
+    }
+
+    #[test]
+    fn lengths_by_id_are_spread_over_the_step() {
+        let lengths = Lengths::new(vec![(1..=64).collect(), vec![100]]).unwrap();
+        let of = |step, prompt, sample| {
+            lengths.of(SampleId { step: Step(step), prompt: PromptId(prompt), sample })
+        };
+        let drawn: std::collections::BTreeSet<u32> =
+            (0..64).map(|response| of(0, response / 8, response as u32 % 8)).collect();
+        assert!((30..55).contains(&drawn.len()), "about 1 - 1/e of them: {drawn:?}");
+        assert_eq!((of(1, 3, 4), of(2, 3, 4)), (100, of(0, 3, 4)));
     }
 
     #[test]

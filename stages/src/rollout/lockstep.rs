@@ -47,6 +47,8 @@ pub trait Lockstep {
     /// Nothing that ended up to `tick` will be aborted any more, and what is requested from now on is launched at `tick`.
     fn advance(&mut self, tick: Tick);
 
-    /// Drops a response as it stood at `tick`, also if it has ended since: what is reported has the tokens of that tick.
+    /// Drops a response as it stood at `tick`, also if it has ended since: what is reported has the tokens of that tick. No tick is above the
+    /// floor that was last [reached](Self::reached). A response that has ended at the very tick is reported with all its tokens, and has
+    /// nothing to go on with.
     fn abort_at(&mut self, id: SampleId, tick: Tick);
 }

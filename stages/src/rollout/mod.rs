@@ -8,6 +8,8 @@ pub mod simulated;
 pub mod statistics;
 
 #[cfg(feature = "torch")]
+mod backlog;
+#[cfg(feature = "torch")]
 mod batch;
 #[cfg(feature = "torch")]
 mod counters;
@@ -20,6 +22,8 @@ pub mod guests;
 #[cfg(feature = "torch")]
 mod instance;
 #[cfg(feature = "torch")]
+pub mod invariance;
+#[cfg(feature = "torch")]
 mod iterations;
 #[cfg(feature = "torch")]
 mod kv_cache;
@@ -27,6 +31,10 @@ mod kv_cache;
 mod options;
 #[cfg(feature = "torch")]
 pub(crate) mod owner;
+#[cfg(feature = "torch")]
+pub(crate) mod passes;
+#[cfg(feature = "torch")]
+mod race;
 #[cfg(feature = "torch")]
 mod refusal;
 #[cfg(feature = "torch")]
@@ -264,6 +272,9 @@ pub enum RolloutError {
 /// Called by an engine, from any thread, when [`RolloutEngine::poll`] has something new.
 pub type Waker = Arc<dyn Fn() + Send + Sync>;
 
+/// A count that changes while an engine works, to be read from the thread that drives it at any time.
+pub type Work = Box<dyn Fn() -> u64>;
+
 /// Something that generates responses: a torch model on threads, a server over HTTP, a simulation.
 ///
 /// An engine is driven without blocking: commands return at once, events are polled, and the waker says when to poll again.
@@ -302,6 +313,11 @@ pub trait RolloutEngine {
         None
     }
 
+    /// What tells whether it still works while it reports nothing: tokens sampled, iterations run. `None` of an engine that cannot tell.
+    fn work(&self) -> Option<Work> {
+        None
+    }
+
     /// Its side for races in [lockstep]; `None` for an engine that cannot.
     fn lockstep(&mut self) -> Option<&mut dyn Lockstep> {
         None
@@ -333,6 +349,10 @@ impl RolloutEngine for Box<dyn RolloutEngine> {
 
     fn loaded_at(&self, version: PolicyVersion) -> Option<Nanos> {
         self.as_ref().loaded_at(version)
+    }
+
+    fn work(&self) -> Option<Work> {
+        self.as_ref().work()
     }
 
     fn lockstep(&mut self) -> Option<&mut dyn Lockstep> {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use tch::TchError;
 
+use super::invariance::Variance;
 use super::lengths::Lengths;
 use super::sampling::Sampling;
 use crate::model::{Decoder, ModelError};
@@ -29,6 +30,12 @@ pub struct TorchEngineConfig {
     pub seed: u64,
     /// Lengths to force on the responses.
     pub replay: Option<Lengths>,
+    /// Tokens and log-probabilities of a response are the same to the bit in whatever company, order and instance it is generated, however
+    /// often it is stopped, given up and resumed, and the engine races in [lockstep](super::lockstep).
+    ///
+    /// A [`load`](super::RolloutEngine::load) then waits, on each instance, until what was requested before it has ended there;
+    /// [replayed](Self::replay) lengths go by [id](Lengths::of). Of one machine only: another kind of processor rounds in another way.
+    pub deterministic: bool,
 }
 
 /// Why an engine cannot start.
@@ -50,6 +57,9 @@ pub enum TorchEngineError {
     /// The device has no room for what an instance needs.
     #[error("cannot set up a rollout engine instance: {0}")]
     Torch(#[from] TchError),
+    /// The machine cannot generate deterministically.
+    #[error("rollout option `deterministic`: {0}")]
+    Variance(#[from] Variance),
     /// The system gives no thread.
     #[error("cannot start the thread of rollout engine instance {instance}: {source}")]
     Thread {

@@ -8,13 +8,19 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
 use rollpacker_dataflow::clock::Clock;
+use rollpacker_dataflow::step::Tick;
 use tch::TchError;
 
+use super::backlog::Backlog;
 use super::counters::Counters;
 use super::generator::{Capacity, Generator};
 use super::instance::{Command, Instance, Report, Reports};
+use super::invariance;
 use super::iterations::Busy;
 use super::options::{Detokenize, TorchEngineConfig, TorchEngineError};
+use super::passes::Passes;
+use super::race::{Progress, Underway};
+use super::sequence::Sequence;
 use super::{RolloutError, Waker};
 use crate::model::device::set_threads_of_this_thread;
 use crate::model::{Decoder, WeightStore};
@@ -25,6 +31,8 @@ pub(super) struct Owner {
     commands: Option<Arc<Sender<Command>>>,
     thread: Option<JoinHandle<()>>,
     pub(super) counters: Arc<Counters>,
+    progress: Arc<Progress>,
+    underway: Underway,
 }
 
 /// What all instances share.
@@ -36,6 +44,8 @@ pub(super) struct Shared {
     pub(super) reports: Reports,
     /// Instances that have something to do.
     pub(super) busy: Arc<AtomicU32>,
+    /// How passes are cut, if that must not show.
+    pub(super) passes: Option<Passes>,
 }
 
 impl Owner {
@@ -44,6 +54,22 @@ impl Owner {
         if let Some(commands) = &self.commands {
             let _gone = commands.send(command);
         }
+    }
+
+    /// Hands it what it is to generate.
+    pub(super) fn give(&mut self, share: Vec<Sequence>) {
+        self.underway.send(share.iter().map(Sequence::tick).min().unwrap_or(Tick::MAX));
+        self.tell(Command::Generate(share));
+    }
+
+    /// What it has, and what is on its way there, ends later than this.
+    pub(super) fn floor(&mut self) -> Tick {
+        self.underway.floor(self.progress.read())
+    }
+
+    /// What is on its way there, as far as [`floor`](Self::floor) knew or was sent since, ends later than this.
+    pub(super) fn floor_on_the_way(&self) -> Tick {
+        self.underway.not_taken()
     }
 
     /// Has the thread look for work of its guests.
@@ -80,6 +106,7 @@ impl Shared {
         let (commands, received) = channel();
         let counters = Arc::new(Counters::default());
         let instance = self.instance(number, decoder, token_limit, &counters, received)?;
+        let progress = Arc::clone(&instance.progress);
         let (threads, reports) = (self.config.threads_per_instance, self.reports.clone());
         let work = move || {
             set_threads_of_this_thread(threads);
@@ -89,7 +116,8 @@ impl Shared {
             .name(format!("rollout-{number}"))
             .spawn(work)
             .map_err(|source| TorchEngineError::Thread { instance: number, source })?;
-        Ok(Owner { commands: Some(Arc::new(commands)), thread: Some(thread), counters })
+        let (commands, thread) = (Some(Arc::new(commands)), Some(thread));
+        Ok(Owner { commands, thread, counters, progress, underway: Underway::default() })
     }
 
     pub(super) fn instance(
@@ -102,9 +130,13 @@ impl Shared {
     ) -> Result<Instance, TchError> {
         let TorchEngineConfig { max_running, kv_cache_tokens, .. } = self.config;
         let capacity = Capacity { max_running, kv_cache_tokens, token_limit };
+        let generator = match self.passes {
+            Some(passes) => Generator::invariant(decoder, capacity, passes)?,
+            None => Generator::new(decoder, capacity)?,
+        };
         Ok(Instance {
             number,
-            generator: Generator::new(decoder, capacity)?,
+            generator,
             weights: self.weights.clone(),
             detokenize: Arc::clone(&self.detokenize),
             clock: Arc::clone(&self.clock),
@@ -113,8 +145,31 @@ impl Shared {
             reports: self.reports.clone(),
             busy: Busy::new(&self.busy),
             lodgers: Vec::new(),
+            deterministic: self.passes.is_some(),
+            progress: Arc::default(),
+            shares: 0,
+            backlog: Backlog::default(),
         })
     }
+}
+
+/// How instances of `config` cut passes, tried on `decoder` by a thread like theirs; `None` if it does not matter.
+pub(super) fn passes(
+    config: &TorchEngineConfig,
+    decoder: &mut Decoder,
+) -> Result<Option<Passes>, TorchEngineError> {
+    if !config.deterministic {
+        return Ok(None);
+    }
+    let passes = std::thread::scope(|scope| {
+        let tried = scope.spawn(|| {
+            set_threads_of_this_thread(config.threads_per_instance);
+            invariance::passes(decoder)
+        });
+        tried.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })?;
+    tracing::debug!(?passes, "deterministic generation");
+    Ok(Some(passes))
 }
 
 /// Runs an instance to its end; a panic is an error too, so that nobody waits for a thread that is gone.

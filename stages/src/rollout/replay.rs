@@ -6,10 +6,12 @@ use rollpacker_dataflow::step::{PromptId, SampleId, Step};
 
 use super::lengths::Lengths;
 
-/// Hands [`Lengths`] out to the responses of an engine: one a launch, and the same again where a response goes on.
+/// Hands [`Lengths`] out to the responses of an engine: one a launch, or by id, and the same again where a response goes on.
 #[derive(Debug)]
 pub(super) struct Replay {
     lengths: Lengths,
+    /// Whether lengths go by id, so that the order of launches does not matter, nor which engine launches.
+    by_id: bool,
     /// Responses launched, by step.
     launched: BTreeMap<Step, u64>,
     /// What responses were given that are not whole: any of them may go on in a later step.
@@ -24,12 +26,15 @@ struct Given {
 }
 
 impl Replay {
-    pub(super) fn new(lengths: Lengths) -> Self {
-        Self { lengths, launched: BTreeMap::new(), given: BTreeMap::new() }
+    pub(super) fn new(lengths: Lengths, by_id: bool) -> Self {
+        Self { lengths, by_id, launched: BTreeMap::new(), given: BTreeMap::new() }
     }
 
     /// The length of a response that is launched.
     pub(super) fn launch(&mut self, id: SampleId) -> u32 {
+        if self.by_id {
+            return self.lengths.of(id);
+        }
         let SampleId { step, prompt, sample } = id;
         let launched = self.launched.entry(step).or_default();
         let length = self.lengths.get(step, *launched);
@@ -66,7 +71,7 @@ mod tests {
 
     #[test]
     fn a_response_that_goes_on_keeps_its_length_and_takes_none_of_the_others() {
-        let mut replay = Replay::new(Lengths::new(vec![vec![9, 3], vec![5, 7]]).unwrap());
+        let mut replay = Replay::new(Lengths::new(vec![vec![9, 3], vec![5, 7]]).unwrap(), false);
         assert_eq!((replay.launch(id(0, 0)), replay.launch(id(0, 1))), (9, 3));
         assert_eq!((replay.resume(id(0, 0)), replay.resume(id(0, 0))), (9, 9));
         assert_eq!((replay.launch(id(1, 2)), replay.launch(id(1, 1))), (5, 7));
@@ -76,5 +81,19 @@ mod tests {
         replay.end(id(3, 1));
         assert_eq!(replay.given.len(), 2);
         assert_eq!(replay.resume(id(0, 5)), 9, "of another engine");
+    }
+
+    #[test]
+    fn by_id_the_order_does_not_matter() {
+        let lengths = Lengths::new(vec![(1..100).collect()]).unwrap();
+        let of = |samples: &[u32]| {
+            let mut replay = Replay::new(lengths.clone(), true);
+            let mut all: Vec<_> =
+                samples.iter().map(|sample| (*sample, replay.launch(id(0, *sample)))).collect();
+            all.sort_unstable();
+            assert_eq!(replay.resume(id(0, samples[0])), replay.launch(id(0, samples[0])));
+            all
+        };
+        assert_eq!(of(&[0, 1, 2, 3]), of(&[2, 0, 3, 1]));
     }
 }

@@ -29,6 +29,14 @@ pub(crate) struct Sampled {
     pub(crate) logprobs: Vec<f32>,
 }
 
+impl Sampled {
+    /// Appends the first `rows` of others.
+    pub(super) fn extend(&mut self, others: Self, rows: usize) {
+        self.tokens.extend(others.tokens.into_iter().take(rows));
+        self.logprobs.extend(others.logprobs.into_iter().take(rows));
+    }
+}
+
 impl Sampler {
     /// A sampler over `vocab` tokens, of which `eos` end a response.
     pub(super) fn new(vocab: i64, eos: &[i32], device: Device) -> Result<Self, TchError> {

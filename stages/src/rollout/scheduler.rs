@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use rollpacker_dataflow::clock::Nanos;
-use rollpacker_dataflow::step::{PolicyVersion, SampleId};
+use rollpacker_dataflow::step::{PolicyVersion, SampleId, Tick};
 
 use super::batch::{Batch, Move};
 use super::sequence::Sequence;
@@ -104,6 +104,11 @@ impl Scheduler {
             self.waiting.push_front(sequence);
         }
         before - self.running.len()
+    }
+
+    /// The tick up to which the one that is furthest behind has come; every response ends later.
+    pub(super) fn floor(&self) -> Tick {
+        self.running().chain(&self.waiting).map(Sequence::tick).min().unwrap_or(Tick::MAX)
     }
 
     /// Tokens of the responses that wait.

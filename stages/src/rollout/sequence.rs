@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use rollpacker_dataflow::clock::Nanos;
-use rollpacker_dataflow::step::{PolicyVersion, SampleId};
+use rollpacker_dataflow::step::{PolicyVersion, SampleId, Tick};
 
+use super::race::Launch;
 use super::sampling::{RandomStream, Sampling};
 use super::{Completion, FinishReason, Partial};
 
@@ -30,6 +31,8 @@ pub(crate) struct Sequence {
     pub(crate) sampling: Sampling,
     /// Length at which the response is made to end, if lengths are replayed.
     pub(crate) forced_length: Option<u32>,
+    /// How it was asked for, where that matters.
+    pub(crate) launch: Launch,
     /// Leading tokens whose keys and values are in the cache.
     pub(crate) cached: usize,
     /// The policy that computed the first of them.
@@ -54,6 +57,7 @@ impl Sequence {
             prompt_ids,
             sampling,
             forced_length: None,
+            launch: Launch::default(),
             cached: 0,
             cached_by: PolicyVersion::default(),
             preemptions: 0,
@@ -68,6 +72,16 @@ impl Sequence {
     /// Is made to end at a length, if there is one.
     pub(crate) fn forced_to(self, forced_length: Option<u32>) -> Self {
         Self { forced_length, ..self }
+    }
+
+    /// Was asked for so.
+    pub(super) fn launched(self, launch: Launch) -> Self {
+        Self { launch, ..self }
+    }
+
+    /// The tick that it has come to.
+    pub(super) fn tick(&self) -> Tick {
+        self.launch.tick_of(self.response_ids.len())
     }
 
     /// Takes over the tokens that an earlier request sampled; the next one is drawn as if there had been no other request.

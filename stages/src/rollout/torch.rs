@@ -19,7 +19,8 @@
 //!
 //! Equal logits give equal tokens in whatever company a response is generated. The logits themselves are equal up to floating-point
 //! reassociation, since matrix kernels may sum in another order for another number of rows; a token differs then if its random number
-//! falls between the two cumulative sums. Over 49,152 tokens of a vocabulary of 512, at 7, 32 and 64 rows, none did.
+//! falls between the two cumulative sums. Over 49,152 tokens of a vocabulary of 512, at 7, 32 and 64 rows, none did. A
+//! [deterministic](TorchEngineConfig::deterministic) engine computes equal logits, and races in [lockstep](super::lockstep).
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -27,14 +28,16 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 
 use rollpacker_dataflow::clock::{Clock, Nanos};
-use rollpacker_dataflow::step::{PolicyVersion, SampleId};
+use rollpacker_dataflow::step::{PolicyVersion, SampleId, Tick};
 
 use super::dispatch::{Abort, Dispatch, Route};
 use super::guests::{Guests, Hosting};
 use super::instance::{Command, Report, Reports};
+use super::lockstep::{Lockstep, Reached};
 pub use super::options::{Detokenize, TorchEngineConfig, TorchEngineError};
-use super::owner::{Owner, Shared};
+use super::owner::{self, Owner, Shared};
 use super::profile::live::Live;
+use super::race::{Launch, Race};
 use super::refusal;
 use super::replay::Replay;
 use super::sampling::RandomStream;
@@ -42,7 +45,7 @@ use super::sequence::Sequence;
 use super::statistics::InstanceStatistics;
 use super::{
     FinishReason, Partial, Placement, Policy, Request, RolloutEngine, RolloutError, RolloutEvent,
-    Waker,
+    Waker, Work,
 };
 use crate::model::{Decoder, ModelError, WeightStore};
 
@@ -66,6 +69,10 @@ pub struct TorchEngine {
     replay: Option<Replay>,
     received: Receiver<Report>,
     guests: Guests,
+    /// The policy that was loaded last.
+    policy: PolicyVersion,
+    /// Once it was asked to race.
+    race: Option<Race>,
     failed: bool,
 }
 
@@ -84,12 +91,14 @@ impl TorchEngine {
         clock: Arc<dyn Clock>,
     ) -> Result<Self, TorchEngineError> {
         config.check()?;
-        let decoders = (0..config.instances).map(&mut decoder).collect::<Result<Vec<_>, _>>()?;
+        let mut decoders =
+            (0..config.instances).map(&mut decoder).collect::<Result<Vec<_>, _>>()?;
         let token_limit = config.token_limit(&decoders)?;
+        let passes = owner::passes(&config, &mut decoders[0])?;
         let (sender, received) = channel();
         let mut engine = Self {
             dispatch: Dispatch::new(decoders.len()),
-            replay: config.replay.clone().map(Replay::new),
+            replay: config.replay.clone().map(|replay| Replay::new(replay, config.deterministic)),
             shared: Shared {
                 config,
                 weights,
@@ -97,12 +106,15 @@ impl TorchEngine {
                 clock,
                 reports: Reports::new(sender),
                 busy: Arc::default(),
+                passes,
             },
             token_limit,
             instances: Vec::new(),
             asked: BTreeMap::new(),
             received,
             guests: Guests::default(),
+            policy: PolicyVersion(0),
+            race: None,
             failed: false,
         };
         for (number, decoder) in (0..).zip(decoders) {
@@ -174,17 +186,33 @@ impl TorchEngine {
             None => replay.launch(launched),
         });
         let (prompt_ids, sampling) = (Arc::clone(&request.prompt_ids), self.shared.config.sampling);
-        let fresh = Sequence::new(id, prompt_ids, sampling, stream).forced_to(forced_length);
+        let launch = self.launch(id, partial.map_or(0, |partial| partial.response_length));
+        let fresh = Sequence::new(id, prompt_ids, sampling, stream)
+            .forced_to(forced_length)
+            .launched(launch);
         match partial {
             Some(partial) => (id, fresh.resume(partial)),
             None => (id, fresh),
         }
     }
 
+    /// How a response is asked for that brings tokens.
+    fn launch(&mut self, id: SampleId, brought: u32) -> Launch {
+        let tick = self.race.as_ref().map_or(Tick(0), Race::now);
+        let launch = Launch { tick, brought, policy: self.policy };
+        if let Some(race) = &mut self.race {
+            race.launch(id, launch);
+        }
+        launch
+    }
+
     /// Carries out where responses go, the next time that instances are told.
     fn follow(&mut self, routes: Vec<Route<Sequence>>) {
         for route in routes {
             match route {
+                Route::To(instance, sequence) if self.is_late(&sequence) => {
+                    return self.refuse_late(instance, &sequence);
+                }
                 Route::To(instance, sequence) => {
                     self.asked.entry(instance).or_default().push(sequence);
                 }
@@ -193,10 +221,24 @@ impl TorchEngine {
         }
     }
 
+    /// Whether a response that must keep its policy comes to an instance after the next one.
+    fn is_late(&self, sequence: &Sequence) -> bool {
+        self.shared.config.deterministic && sequence.launch.policy != self.policy
+    }
+
+    fn refuse_late(&self, instance: usize, sequence: &Sequence) {
+        let (id, asked, loaded) = (sequence.id, sequence.launch.policy, self.policy);
+        let reason = format!(
+            "{id} was requested under policy {asked}, and its instance was given up after {loaded} was loaded; deterministic              generation keeps to one policy a response"
+        );
+        let instance = u32::try_from(instance).unwrap_or(u32::MAX);
+        self.refuse(RolloutError::Engine { instance, reason });
+    }
+
     /// Tells instances what they are to generate.
     fn hand_out(&mut self) {
         for (instance, share) in std::mem::take(&mut self.asked) {
-            self.instances[instance].tell(Command::Generate(share));
+            self.instances[instance].give(share);
         }
     }
 
@@ -217,6 +259,53 @@ impl TorchEngine {
         self.hand_out();
     }
 
+    /// The next event that an instance reports, if there is one now.
+    fn receive(&mut self) -> Option<RolloutEvent> {
+        while !self.failed {
+            match self.received.try_recv().ok()? {
+                Report::Completed(completion) => {
+                    self.dispatch.end(completion.id);
+                    if completion.finish_reason.is_whole()
+                        && let Some(replay) = &mut self.replay
+                    {
+                        replay.end(completion.id);
+                    }
+                    return Some(RolloutEvent::Completed(completion));
+                }
+                Report::HandedOver(sequences) => self.take_back(sequences),
+                Report::Failed(error) => {
+                    self.fail();
+                    return Some(RolloutEvent::Failed(error));
+                }
+            }
+        }
+        None
+    }
+
+    /// Takes into the race what instances have reported.
+    fn gather(&mut self) {
+        while let Some(event) = self.receive() {
+            if let Some(race) = &mut self.race {
+                race.take_in(event, &self.shared.detokenize);
+            }
+        }
+    }
+
+    /// Drops a response, as it stood at a tick or as it is.
+    fn drop_response(&mut self, id: SampleId, tick: Option<Tick>) {
+        self.hand_out();
+        if let Some(race) = &mut self.race
+            && !race.abort(id, tick, &self.shared.detokenize)
+        {
+            return self.shared.reports.wake();
+        }
+        match self.dispatch.abort(id) {
+            Abort::Of(instance) => self.instances[instance].tell(Command::Abort(id)),
+            Abort::Held(sequence) => self.report_abort(sequence),
+            Abort::Unknown => {}
+        }
+    }
+
     fn refuse(&self, error: RolloutError) {
         self.shared.reports.send([Report::Failed(error)]);
     }
@@ -232,6 +321,7 @@ impl TorchEngine {
 impl RolloutEngine for TorchEngine {
     fn load(&mut self, policy: &Policy) {
         self.hand_out();
+        self.policy = policy.version;
         self.instances.iter().for_each(|owner| owner.tell(Command::Load(policy.clone())));
     }
 
@@ -251,12 +341,7 @@ impl RolloutEngine for TorchEngine {
     }
 
     fn abort(&mut self, id: SampleId) {
-        self.hand_out();
-        match self.dispatch.abort(id) {
-            Abort::Of(instance) => self.instances[instance].tell(Command::Abort(id)),
-            Abort::Held(sequence) => self.report_abort(sequence),
-            Abort::Unknown => {}
-        }
+        self.drop_response(id, None);
     }
 
     fn place(&mut self, placement: Placement) {
@@ -282,31 +367,58 @@ impl RolloutEngine for TorchEngine {
         each.collect::<Option<Vec<_>>>()?.into_iter().max()
     }
 
+    fn work(&self) -> Option<Work> {
+        let counters: Vec<_> =
+            self.instances.iter().map(|owner| Arc::clone(&owner.counters)).collect();
+        Some(Box::new(move || counters.iter().map(|of| of.work()).fold(0, u64::wrapping_add)))
+    }
+
+    fn lockstep(&mut self) -> Option<&mut dyn Lockstep> {
+        if !self.shared.config.deterministic {
+            return None;
+        }
+        self.race.get_or_insert_default();
+        Some(self)
+    }
+
     fn poll(&mut self) -> Option<RolloutEvent> {
         self.hand_out();
-        while !self.failed {
-            match self.received.try_recv().ok()? {
-                Report::Completed(completion) => {
-                    self.dispatch.end(completion.id);
-                    if completion.finish_reason.is_whole()
-                        && let Some(replay) = &mut self.replay
-                    {
-                        replay.end(completion.id);
-                    }
-                    return Some(RolloutEvent::Completed(completion));
-                }
-                Report::HandedOver(sequences) => self.take_back(sequences),
-                Report::Failed(error) => {
-                    self.fail();
-                    return Some(RolloutEvent::Failed(error));
-                }
-            }
+        if self.race.is_none() {
+            return self.receive();
         }
-        None
+        self.gather();
+        let race = self.race.as_mut()?;
+        race.advance(race.now());
+        race.event()
     }
 
     fn wake_by(&mut self, waker: Waker) {
         self.shared.reports.wake_by(waker);
+    }
+}
+
+impl Lockstep for TorchEngine {
+    fn reached(&mut self) -> Reached {
+        self.hand_out();
+        self.shared.reports.heed();
+        // Read before what has ended is gathered: who has come up to a floor has reported what ended below.
+        let floors = self.instances.iter_mut().map(Owner::floor).min();
+        self.gather();
+        // What was handed over in between is on its way, or held.
+        let on_the_way = self.instances.iter().map(Owner::floor_on_the_way).min();
+        let held = self.dispatch.held().map(Sequence::tick).min();
+        let floor = [floors, on_the_way, held].into_iter().flatten().min().unwrap_or(Tick::MAX);
+        self.race.get_or_insert_default().reached(floor)
+    }
+
+    fn advance(&mut self, tick: Tick) {
+        if self.race.get_or_insert_default().advance(tick) {
+            self.shared.reports.wake();
+        }
+    }
+
+    fn abort_at(&mut self, id: SampleId, tick: Tick) {
+        self.drop_response(id, Some(tick));
     }
 }
 

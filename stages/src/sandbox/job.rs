@@ -20,32 +20,32 @@ pub struct Job {
     pub seconds: Vec<f64>,
 }
 
-/// What the solution side reads.
+/// What the checker side reads.
 #[derive(Serialize)]
-struct SolutionFrame<'a> {
+struct JobFrame<'a> {
     language: &'a str,
     /// How the language is started; none for the interpreter that is there.
     spec: Option<&'a Language>,
     solution: &'a str,
-    seconds: &'a [f64],
-    output_bytes: u64,
-}
-
-/// What the checker side reads.
-#[derive(Serialize)]
-struct CheckerFrame<'a> {
-    language: &'a str,
     check: &'a Check,
     seconds: &'a [f64],
     output_bytes: u64,
 }
 
+/// A job as it goes over the control socket.
+pub(super) struct Packed {
+    /// What the checker side reads.
+    pub(super) frame: Vec<u8>,
+    /// Whether its runs find what an earlier one left, as a program finds what was compiled; the zygote is told.
+    pub(super) together: bool,
+}
+
 impl Job {
-    /// Both frames as they go over the control socket.
+    /// The job as it is sent.
     ///
     /// # Errors
     /// The language is not in the table, or there is no time.
-    pub(super) fn frames(&self, config: &SandboxConfig) -> Result<Vec<u8>, SandboxError> {
+    pub(super) fn pack(&self, config: &SandboxConfig) -> Result<Packed, SandboxError> {
         let Self { solution, language, check, seconds } = self;
         let output_bytes = config.output_bytes;
         let spec = config.languages.get(language);
@@ -57,10 +57,8 @@ impl Job {
         {
             return Err(SandboxError::Seconds { seconds: format!("{seconds:?}") });
         }
-        let mut bytes =
-            frame::encode(&SolutionFrame { language, spec, solution, seconds, output_bytes });
-        bytes.extend(frame::encode(&CheckerFrame { language, check, seconds, output_bytes }));
-        Ok(bytes)
+        let job = JobFrame { language, spec, solution, check, seconds, output_bytes };
+        Ok(Packed { frame: frame::encode(&job), together: language != "python" })
     }
 }
 

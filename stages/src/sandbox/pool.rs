@@ -75,10 +75,10 @@ impl Sandbox {
     /// There is no verdict, through no fault of the solution.
     pub async fn run(&self, job: &Job) -> Result<Verdict, SandboxError> {
         let lost = || SandboxError::Fault { reason: "no slot is left".into() };
-        let frames = job.frames(&self.pool.setup.config)?;
+        let job = job.pack(&self.pool.setup.config)?;
         let (reply, answer) = oneshot::channel();
         let called = Called(Arc::new(Call::default()));
-        let task = Task { frames, call: Arc::clone(&called.0), reply };
+        let task = Task { job, call: Arc::clone(&called.0), reply };
         self.pool.tasks.as_ref().ok_or_else(lost)?.send(task).map_err(|_| lost())?;
         answer.await.map_err(|_| lost())?
     }

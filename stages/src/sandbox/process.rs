@@ -1,11 +1,12 @@
 //! A zygote as the host's kernel has it: how it is started and how it is killed.
 
-use std::io::{self, Read};
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
 use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -17,8 +18,17 @@ use super::setup::{ARGUMENTS, ENVIRONMENT, Setup};
 /// How long the processes of a container may take to be gone once they are killed.
 const DYING: Duration = Duration::from_secs(2);
 
+/// What is kept of an error stream, in bytes.
+const WORDS: u64 = 64 << 10;
+
 /// The outermost process of a slot.
-pub(super) enum Process {
+pub(super) struct Process {
+    child: Child,
+    /// Its error stream. A file: into a pipe that nobody reads it could say no more than that holds.
+    errors: File,
+}
+
+enum Child {
     /// In a container.
     Contained(Box<hakoniwa::Child>),
     /// As any other.
@@ -28,22 +38,22 @@ pub(super) enum Process {
 impl Process {
     /// Its number.
     pub(super) fn id(&self) -> u32 {
-        match self {
-            Self::Contained(child) => child.id(),
-            Self::Plain(child) => child.id(),
+        match &self.child {
+            Child::Contained(child) => child.id(),
+            Child::Plain(child) => child.id(),
         }
     }
 
     /// Kills it with all that it started, and waits until they are gone.
     pub(super) fn kill(&mut self, control: &mut UnixStream) {
-        match self {
-            Self::Contained(child) => {
+        match &mut self.child {
+            Child::Contained(child) => {
                 // What can fail here is to kill or wait for what is dead already.
                 let _ = child.kill();
                 let _ = child.wait();
                 drain(control);
             }
-            Self::Plain(child) => {
+            Child::Plain(child) => {
                 let _ = control.shutdown(Shutdown::Both);
                 wait_a_while(child);
                 let _ = child.kill();
@@ -54,27 +64,24 @@ impl Process {
 
     /// Kills it, and reads its error stream; and whether it was the container that failed.
     pub(super) fn last_words(&mut self) -> (bool, String) {
-        let mut said = String::new();
-        match self {
-            Self::Contained(child) => {
+        match &mut self.child {
+            Child::Contained(child) => {
                 let status = child.try_wait();
                 let _ = child.kill();
-                read(child.stderr.take(), &mut said);
                 let status = status.and_then(|status| status.map_or_else(|| child.wait(), Ok));
                 let ours = status
                     .ok()
                     .filter(|status| status.exit_code.is_none())
                     .map(|status| status.reason);
+                let said = words(&mut self.errors);
                 let contained = said.contains("hakoniwa:") || said.is_empty() && ours.is_some();
-                if said.is_empty() {
-                    said = ours.unwrap_or_default();
-                }
+                let said = if said.is_empty() { ours.unwrap_or_default() } else { said };
                 (contained, said)
             }
-            Self::Plain(child) => {
+            Child::Plain(child) => {
                 let _ = child.kill();
-                read(child.stderr.take(), &mut said);
-                (false, said)
+                let _ = child.wait();
+                (false, words(&mut self.errors))
             }
         }
     }
@@ -91,11 +98,13 @@ pub(super) fn contained(
     static FORK: Mutex<()> = Mutex::new(());
     let mut command = setup.container(root.path()).command(&setup.executable().to_string_lossy());
     command.args(ARGUMENTS).current_dir("/").envs(ENVIRONMENT.iter().copied());
-    command.stdin(control).stdout(cancel).stderr(hakoniwa::Stdio::piped());
+    let failed = |error: io::Error| SandboxError::Start { reason: error.to_string() };
+    let errors = tempfile::tempfile().map_err(failed)?;
+    command.stdin(control).stdout(cancel).stderr(errors.try_clone().map_err(failed)?);
     let _one = FORK.lock().unwrap_or_else(PoisonError::into_inner);
     command
         .spawn()
-        .map(|child| Process::Contained(Box::new(child)))
+        .map(|child| Process { child: Child::Contained(Box::new(child)), errors })
         .map_err(|error| SandboxError::NoIsolation { missing: error.to_string() })
 }
 
@@ -103,20 +112,24 @@ pub(super) fn contained(
 pub(super) fn plain(setup: &Setup, control: OwnedFd, cancel: OwnedFd) -> io::Result<Process> {
     let mut command = Command::new(setup.executable());
     command.args(ARGUMENTS).env_clear().envs(ENVIRONMENT.iter().copied());
+    let errors = tempfile::tempfile()?;
     command
         .stdin(control)
         .stdout(cancel)
-        .stderr(Stdio::piped())
+        .stderr(errors.try_clone()?)
         .process_group(0)
         .current_dir("/tmp");
-    command.spawn().map(Process::Plain)
+    command.spawn().map(|child| Process { child: Child::Plain(child), errors })
 }
 
-fn read(from: Option<impl Read>, to: &mut String) {
-    if let Some(mut from) = from {
-        // What was read until it failed is what there is to say.
-        let _ = from.read_to_string(to);
-    }
+/// The end of an error stream, where what went wrong stands; what cannot be read says nothing.
+fn words(errors: &mut File) -> String {
+    let mut said = Vec::new();
+    let size = errors.metadata().map_or(0, |file| file.len());
+    let _ = errors
+        .seek(SeekFrom::Start(size.saturating_sub(WORDS)))
+        .and_then(|_| errors.take(WORDS).read_to_end(&mut said));
+    String::from_utf8_lossy(&said).into_owned()
 }
 
 /// Reads until nobody holds the other end any more.

@@ -8,13 +8,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use futures::channel::oneshot;
 
 use super::error::SandboxError;
+use super::job::Packed;
 use super::setup::Setup;
 use super::verdict::{self, Outcome, Verdict};
 use super::zygote::{Answer, End, Facts, Zygote};
 
 /// A job in the queue.
 pub(super) struct Task {
-    pub(super) frames: Vec<u8>,
+    pub(super) job: Packed,
     pub(super) call: Arc<Call>,
     pub(super) reply: oneshot::Sender<Result<Verdict, SandboxError>>,
 }
@@ -83,8 +84,8 @@ impl Slot {
         }
         drop(started);
         while let Some(task) = next(tasks) {
-            let Task { frames, call, reply } = task;
-            let answer = slot.run(&frames, &call);
+            let Task { job, call, reply } = task;
+            let answer = slot.run(&job, &call);
             call.end();
             // Nobody waits for what was called off.
             let _ = reply.send(answer);
@@ -100,7 +101,7 @@ impl Slot {
         Ok(self.zygote.insert(zygote))
     }
 
-    fn run(&mut self, frames: &[u8], call: &Call) -> Result<Verdict, SandboxError> {
+    fn run(&mut self, job: &Packed, call: &Call) -> Result<Verdict, SandboxError> {
         self.jobs = self.jobs.wrapping_add(1);
         let number = self.jobs;
         let zygote = self.zygote()?;
@@ -108,7 +109,7 @@ impl Slot {
             return Err(called_off());
         }
         let before = zygote.starved();
-        let answer = zygote.run(number, frames);
+        let answer = zygote.run(number, job);
         let starved = zygote.starved() > before;
         if !matches!(&answer, Ok(answer) if answer.end != End::Fault) {
             self.zygote = None;

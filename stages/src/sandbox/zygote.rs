@@ -11,6 +11,7 @@ use tempfile::TempDir;
 
 use super::cgroup::Group;
 use super::error::SandboxError;
+use super::job::Packed;
 use super::process::{self, Process};
 use super::setup::Setup;
 use super::{container, frame};
@@ -155,10 +156,11 @@ impl Zygote {
     }
 
     /// Runs a job.
-    pub(super) fn run(&mut self, number: u32, frames: &[u8]) -> io::Result<Answer> {
+    pub(super) fn run(&mut self, number: u32, job: &Packed) -> io::Result<Answer> {
         self.control.set_read_timeout(Some(SETUP))?;
-        self.control.write_all(&frame::encode(&serde_json::json!({ "job": number })))?;
-        self.control.write_all(frames)?;
+        let head = serde_json::json!({ "job": number, "together": job.together });
+        self.control.write_all(&frame::encode(&head))?;
+        self.control.write_all(&job.frame)?;
         let mut seconds = 0.0;
         loop {
             match frame::read(&mut self.control)? {

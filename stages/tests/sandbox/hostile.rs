@@ -263,7 +263,12 @@ fn processes() -> Vec<Attack> {
         code("orphans in sessions of their own", ORPHANS, &[Failed]),
         tries(
             "the parent killed",
-            "os.kill(os.getppid(), signal.SIGKILL)\ntime.sleep(0.1)\nif os.getppid() != 0: raise OSError",
+            "os.kill(os.getppid() or 2, signal.SIGKILL)\ntime.sleep(0.1)\nif os.getppid() != 0: raise OSError",
+            &[RuntimeError],
+        ),
+        tries(
+            "any number killed",
+            "def kills(pid):\n    try: os.kill(pid, signal.SIGKILL)\n    except ProcessLookupError: return False\n    return True\nif not any(map(kills, range(2, 33000))): raise OSError",
             &[RuntimeError],
         ),
         tries(
@@ -274,7 +279,7 @@ fn processes() -> Vec<Attack> {
         tries("everything killed", "os.kill(-1, signal.SIGKILL)\nraise OSError", &[RuntimeError]),
         tries(
             "the parent's limits",
-            "resource.prlimit(os.getppid(), resource.RLIMIT_CPU, (0, 0))",
+            "resource.prlimit(os.getppid() or 1, resource.RLIMIT_CPU, (0, 0))",
             &[RuntimeError],
         ),
         tries(

@@ -10,7 +10,7 @@ import sys
 import types
 
 SOURCES = pathlib.Path(__file__).resolve().parents[2] / "src" / "sandbox" / "python"
-MODULES = ("proxy", "codec", "wire", "pytest_shim", "suite", "solution", "session", "bench", "module_tests", "checker")
+MODULES = ("isolation", "proxy", "codec", "wire", "pytest_shim", "suite", "solution", "session", "bench", "module_tests", "checker")
 
 
 def load(name):
@@ -27,7 +27,13 @@ class Side:
     """What the zygote gives to the solution side; here it confines nothing but descriptors."""
 
     isolated = False
-    fork = staticmethod(os.fork)
+
+    def fork(self, body):
+        pid = os.fork()
+        if pid == 0:
+            modules["isolation"].forget_deaths()
+            body()
+        return pid
 
     def sweep(self):
         try:
@@ -37,12 +43,7 @@ class Side:
             pass
 
     def confine(self, keep, seconds, execute=False):
-        low = 0
-        for fd in sorted(keep):
-            if low < fd:
-                os.closerange(low, fd)
-            low = fd + 1
-        os.closerange(low, 256)
+        modules["isolation"].close_all_but(keep)
         os.setsid()
 
 
@@ -56,13 +57,14 @@ class Progress:
 
 def verdict(solution, check, seconds=(5.0,), language="python", spec=None):
     """What the checker says of a solution."""
-    ours, theirs = socket.socketpair()
-    solution_side = fork(lambda: modules["solution"].serve({"solution": solution, "language": language, "spec": spec}, ours, Side()), theirs)
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    solution_side = fork(lambda: modules["solution"].serve(ours, Side()), theirs)
+    job = {"language": language, "spec": spec, "solution": solution, "check": check, "seconds": list(seconds)}
     ours.close()
     reader, writer = os.pipe()
 
     def report():
-        answer = modules["checker"].check({"language": language, "check": check, "seconds": list(seconds)}, theirs, Progress())
+        answer = modules["checker"].check(job, theirs, Progress())
         with os.fdopen(writer, "w") as file:
             json.dump(answer, file)
 

@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use rollpacker_dataflow::clock::{Clock, Nanos, WallClock};
 use rollpacker_dataflow::step::{PromptId, SampleId, Step};
-use rollpacker_stages::model::{Decoder, WeightStore};
+use rollpacker_stages::model::{Decoder, Family, ModelConfig, Rope, WeightStore, Weights};
 use rollpacker_stages::rollout::sampling::Sampling;
 use rollpacker_stages::rollout::torch::{TorchEngine, TorchEngineConfig};
 use rollpacker_stages::rollout::{Completion, Request, RolloutEngine, RolloutEvent};
-use tch::Device;
+use tch::{Device, Tensor};
 
 pub(super) const EOS: i32 = 258;
 
@@ -20,8 +20,46 @@ pub(super) fn folder(model: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/models").join(model)
 }
 
+/// The model of the built-in task, by its shape; drawn at random.
+pub(super) const BUILT_IN: &str = "built-in";
+
 pub(super) fn decoder(model: &str) -> Decoder {
+    if model == BUILT_IN {
+        return Decoder::init(built_in(), 5, Device::Cpu).unwrap();
+    }
     Decoder::load(&folder(model), Device::Cpu).unwrap()
+}
+
+fn built_in() -> ModelConfig {
+    ModelConfig {
+        family: Family::Qwen3,
+        vocab_size: 39,
+        hidden_size: 96,
+        intermediate_size: 256,
+        layers: 3,
+        heads: 4,
+        kv_heads: 2,
+        head_dim: 24,
+        rms_norm_eps: 1e-6,
+        rope: Rope::Default { theta: 10_000.0 },
+        tie_word_embeddings: true,
+        attention_bias: false,
+        max_position_embeddings: 2048,
+        initializer_range: 0.1,
+        eos_token_ids: vec![38],
+        bos_token_id: None,
+        pad_token_id: None,
+    }
+}
+
+/// The weights of a model times a factor.
+pub(super) fn scaled(decoder: &Decoder, factor: f64) -> Weights {
+    let scaled = |(name, tensor): &(String, Tensor)| (name.clone(), tensor * factor);
+    Weights::new(decoder.parameters().iter().map(scaled).collect()).unwrap()
+}
+
+pub(super) fn deterministic(base: TorchEngineConfig) -> TorchEngineConfig {
+    TorchEngineConfig { deterministic: true, ..base }
 }
 
 pub(super) fn config(sampling: Sampling) -> TorchEngineConfig {
@@ -33,6 +71,7 @@ pub(super) fn config(sampling: Sampling) -> TorchEngineConfig {
         sampling,
         seed: 7,
         replay: None,
+        deterministic: false,
     }
 }
 

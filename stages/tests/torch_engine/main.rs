@@ -2,7 +2,9 @@
 #![cfg(feature = "torch")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod deterministic;
 mod driver;
+mod lockstep;
 mod placement;
 mod resume;
 

@@ -99,6 +99,8 @@ fn a_run_that_is_over_can_be_prolonged() {
         assert_eq!(resumed, Some(Step(last)));
         let again = Toy::new(1, STEPS, 3).run(&files);
         assert_eq!((again.fault, again.resumed, steps(&files)[0]), (None, Some(Step(5)), 5));
+        let found = open(&files, 2).expect("opens").latest().expect("readable");
+        assert!(found.damage.is_empty(), "it left nothing: {:?}", found.damage);
     }
 }
 

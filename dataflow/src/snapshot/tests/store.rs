@@ -18,6 +18,17 @@ fn two_snapshots() -> Memory {
     files
 }
 
+#[test]
+fn a_run_that_goes_back_leaves_what_is_newer_behind() {
+    let files = two_snapshots();
+    let store = open(&files, 3).expect("opens");
+    let back = store.at(Step(4)).expect("readable").restored.expect("one");
+    store.go_back_to(&back).expect("removed");
+    assert_eq!(restored(&store), Some(Step(4)));
+    take(&store, Step(5)).expect("written");
+    assert!(files.paths().iter().all(|path| !of_step_9(path)), "{:?}", files.paths());
+}
+
 fn of_step_9(path: &Path) -> bool {
     path.to_str().is_some_and(|path| path.contains("00000009"))
 }

@@ -1,6 +1,6 @@
 //! Bounds on the calls at once and on what they take a minute.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Semaphore;
@@ -13,8 +13,7 @@ use crate::reward::{Context, Reward, RewardError, Sample, Score};
 pub struct Limited<R> {
     reward: R,
     calls: Semaphore,
-    requests: Option<Bucket>,
-    tokens: Option<Bucket>,
+    buckets: Arc<Buckets>,
 }
 
 /// What [`Limited`] allows.
@@ -36,8 +35,10 @@ impl<R: Reward> Limited<R> {
         Self {
             reward,
             calls: Semaphore::new(calls.min(Semaphore::MAX_PERMITS)),
-            requests: budgets.requests_per_minute.map(Bucket::new),
-            tokens: budgets.tokens_per_minute.map(Bucket::new),
+            buckets: Arc::new(Buckets {
+                requests: budgets.requests_per_minute.map(Bucket::new),
+                tokens: budgets.tokens_per_minute.map(Bucket::new),
+            }),
         }
     }
 }
@@ -47,19 +48,31 @@ impl<R: Reward> Reward for Limited<R> {
         let asked = Instant::now();
         // The turn comes before the budgets, so that what is granted is used at once.
         let _turn = self.calls.acquire().await.expect("invariant: the semaphore is never closed");
-        let cost = self.reward.cost(sample);
+        self.buckets.take(self.reward.cost(sample)).await;
+        context.metric("queue_s", asked.elapsed().as_secs_f64());
+        self.reward.score(sample, &context.paying(Arc::clone(&self.buckets))).await
+    }
+
+    fn cost(&self, sample: &Sample) -> Cost {
+        self.reward.cost(sample)
+    }
+}
+
+/// The budgets of a minute.
+pub(in crate::reward) struct Buckets {
+    requests: Option<Bucket>,
+    tokens: Option<Bucket>,
+}
+
+impl Buckets {
+    /// Waits until there is as much in all.
+    pub(in crate::reward) async fn take(&self, cost: Cost) {
         if let Some(requests) = &self.requests {
             requests.take(f64::from(cost.requests)).await;
         }
         if let Some(tokens) = &self.tokens {
             tokens.take(cost.tokens as f64).await;
         }
-        context.metric("queue_s", asked.elapsed().as_secs_f64());
-        self.reward.score(sample, context).await
-    }
-
-    fn cost(&self, sample: &Sample) -> Cost {
-        self.reward.cost(sample)
     }
 }
 

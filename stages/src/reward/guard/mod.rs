@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 pub use cached::Cached;
 pub use cost::Cost;
+pub(super) use limited::Buckets;
 pub use limited::{Budgets, Limited};
 pub use retry::{Backoff, Retry};
 pub use timeout::Timeout;

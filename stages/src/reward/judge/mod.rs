@@ -148,6 +148,13 @@ impl Judge {
         self.template.render(sample, response, &verdict.instruction())
     }
 
+    /// What one question takes, at most.
+    fn question(&self, messages: &[Message]) -> Cost {
+        let bytes = messages.iter().map(|message| message.content.len()).sum();
+        let tokens = Cost::tokens_of(bytes) + u64::from(self.judgement.max_tokens);
+        Cost { requests: 1, tokens }
+    }
+
     /// One verdict; `seed` tells those of a response apart.
     async fn vote(
         &self,
@@ -158,6 +165,9 @@ impl Judge {
         let Judgement { verdict, votes, temperature, max_tokens, .. } = &self.judgement;
         let mut unreadable = None;
         for seed in [seed, seed + votes] {
+            if unreadable.is_some() {
+                context.spend(self.question(messages)).await;
+            }
             let sampling = JudgeSampling {
                 temperature: *temperature,
                 max_tokens: *max_tokens,
@@ -186,11 +196,8 @@ impl Reward for Judge {
     }
 
     fn cost(&self, sample: &Sample) -> Cost {
-        let bytes = self
-            .messages(sample)
-            .map_or(0, |messages| messages.iter().map(|message| message.content.len()).sum());
-        let tokens = Cost::tokens_of(bytes) + u64::from(self.judgement.max_tokens);
-        Cost { requests: 1, tokens } * self.judgement.votes
+        let question = self.messages(sample).map(|messages| self.question(&messages));
+        question.unwrap_or_default() * self.judgement.votes
     }
 }
 

@@ -231,3 +231,17 @@ async fn a_dropped_call_hangs_up_all_its_votes() {
     };
     tokio::time::timeout(Duration::from_secs(30), both).await.expect("both hang up");
 }
+
+/// The second question takes of the budgets what the first did.
+#[tokio::test(start_paused = true)]
+async fn a_question_asked_again_is_paid_for() {
+    let begin = tokio::time::Instant::now();
+    for (answers, minutes) in [(["Verdict: YES", "Verdict: NO"], 0.0), (["?", "Verdict: NO"], 1.0)]
+    {
+        let guard = Guard { requests_per_minute: Some(1.0), ..Guard::default() };
+        let judge = judge(&Scripted::new(&answers), Judgement::default());
+        let judge = guard.wrap(judge).expect("in bounds");
+        score(&judge, "x").await.expect("a verdict");
+        assert_eq!((begin.elapsed().as_secs_f64() / 60.0).round(), minutes, "{answers:?}");
+    }
+}

@@ -16,7 +16,7 @@ use super::super::counters::Counters;
 use super::super::generator::{Generator, GeneratorError};
 use super::super::instance::{Fault, Instance, Reports};
 use super::super::options::{TorchEngineConfig, TorchEngineError};
-use super::super::owner::Shared;
+use super::super::owner::{self, Shared};
 use super::super::sampling::{RandomStream, Sampling};
 use super::super::sequence::Sequence;
 use super::super::{Partial, Placement, RolloutError};
@@ -67,6 +67,9 @@ impl TorchMeasure {
         clock: Arc<dyn Clock>,
     ) -> Result<Self, TorchEngineError> {
         config.check()?;
+        let mut decoders =
+            (0..config.instances).map(&mut decoder).collect::<Result<Vec<_>, _>>()?;
+        let passes = owner::passes(&config, &mut decoders[0])?;
         let sampling = Sampling { min_new_tokens: 0, max_new_tokens: u32::MAX, ..config.sampling };
         // Nothing ends, so nothing is reported.
         let (sender, _) = channel();
@@ -82,9 +85,11 @@ impl TorchMeasure {
             clock,
             reports: Reports::new(sender),
             busy: Arc::default(),
+            passes,
         };
-        let workers = (0..shared.config.instances)
-            .map(|number| Worker::start(&shared, number, decoder(number)?))
+        let workers = (0..)
+            .zip(decoders)
+            .map(|(number, decoder)| Worker::start(&shared, number, decoder))
             .collect::<Result<_, _>>()?;
         Ok(Self { workers, working: 0 })
     }

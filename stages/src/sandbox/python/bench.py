@@ -37,7 +37,7 @@ def describe_end(end):
     number, code = end.get("signal"), end.get("code")
     if number == signal.SIGSYS:
         return "forbidden", "the solution made a system call that is forbidden"
-    if number == signal.SIGXCPU:
+    if number == signal.SIGXCPU or number == signal.SIGKILL and end.get("exhausted"):
         return "timeout", "the solution used up its processor time"
     if number == signal.SIGKILL and not end.get("killed"):
         return "memory", "the solution was killed, most likely for its memory"

@@ -1,7 +1,7 @@
 """The checker side of a job: runs the tests, and gives a verdict on each case.
 
-The solution is never in this process: its functions and classes are proxies (see `rollpacker_wire`) of what lives in a run, which the
-solution side starts on request. What the solution prints is data. A run that dies, hangs or breaks the protocol fails the case at hand,
+The solution is never run in this process: its functions and classes are proxies (see `rollpacker_wire`) of what lives in a run, which the
+zygote starts. What the solution prints is data. A run that dies, hangs or breaks the protocol fails the case at hand,
 whatever the test made of it, and the next case gets another run.
 """
 
@@ -14,21 +14,8 @@ import rollpacker_pytest_shim as pytest_shim
 import rollpacker_wire as wire
 from rollpacker_bench import Bench, BrokenTests, clean, describe_end
 from rollpacker_module_tests import Tests, loaded_names, parse, public
-from rollpacker_session import MESSAGE_CHARACTERS, OUTPUT_BYTES, Capture, Session, Unloadable
+from rollpacker_session import MESSAGE_CHARACTERS, PRELUDE, Capture, Session, Unloadable
 
-# What competition datasets expect to be there without an import, in the solution.
-PRELUDE = """
-from typing import *
-from collections import *
-from functools import *
-from itertools import *
-from heapq import *
-from bisect import *
-from math import inf, gcd, sqrt, ceil, floor, comb, log2
-import bisect, collections, copy, datetime, functools, heapq, itertools, json, math, operator, random, re, string, sys, typing
-"""
-# Loaded once, in the process from which both sides are forked; tests of coroutines and mocks are not rare either.
-exec(PRELUDE + "import asyncio, unittest.mock", {})
 PYTEST = pytest_shim.module()
 
 
@@ -225,8 +212,7 @@ def check(job, requests, progress):
     sys.modules["pytest"] = PYTEST
     sys.dont_write_bytecode = True
     form = job["check"]
-    prelude = (PRELUDE if form.get("prelude") else "") + form.get("import_prefix", "")
-    bench = Bench(Session(requests, prelude, job.get("output_bytes", OUTPUT_BYTES)), job, progress)
+    bench = Bench(Session(requests, job), job, progress)
     try:
         FORMS[form["kind"]](form, bench)
         if not bench.cases:

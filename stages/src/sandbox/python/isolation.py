@@ -15,6 +15,9 @@ PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_SET_CHILD_SUBREAPER, PR_SE
 SECCOMP_MODE_FILTER = 2
 
 libc = ctypes.CDLL(None, use_errno=True)
+# Looked up here, not in each child.
+for _name in ("capset", "mount", "prctl"):
+    getattr(libc, _name)
 # The same, with the interpreter's lock held.
 python = ctypes.PyDLL(None, use_errno=True)
 
@@ -105,6 +108,7 @@ def fork_side(boot, name, events, body):
     if pid:
         return pid
     try:
+        forget_deaths()
         if name == "solution":
             # Where memory runs out, nobody else is to die for it.
             write_file("/proc/self/oom_score_adj", b"1000")
@@ -117,9 +121,23 @@ def fork_side(boot, name, events, body):
         prctl(PR_SET_CHILD_SUBREAPER, 1)
         body()
     except BaseException as error:
-        os.write(events, ("F %s side: %r" % (name, error))[:500].replace("\n", " ").encode() + b"\n")
+        os.write(events, ("F %s side: %r" % (name, error))[:500].encode("utf-8", "replace"))
     finally:
         os._exit(0)
+
+
+def hear_deaths():
+    """A descriptor that can be read whenever a child has ended."""
+    reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    return reader
+
+
+def forget_deaths():
+    """Undoes that in a child, whose own children are its own affair."""
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
 def children():
@@ -157,27 +175,35 @@ def redirect(*fds):
 
 
 class Side:
-    """What a side of a job gets from the zygote."""
+    """What a side of a job gets from the zygote.
 
-    def __init__(self, boot):
-        self.boot = boot
-        self.limits = boot["limits"]
-        self.isolated = boot["isolated"]
+    Runs that are kept `together` share the namespaces of the process that starts them; else each has its own.
+    """
 
-    def fork(self):
-        """Forks a run."""
-        return clone(0, self.boot["handlers"])
+    def __init__(self, boot, events=None, together=False):
+        self.boot, self.limits, self.isolated = boot, boot["limits"], boot["isolated"]
+        self.events, self.together = events, together
+
+    def fork(self, body):
+        """Forks a run that does `body`, which never returns."""
+        if not self.together:
+            return fork_side(self.boot, "solution", self.events, body)
+        pid = clone(0, self.boot["handlers"])
+        if pid == 0:
+            forget_deaths()
+            body()
+        return pid
 
     def sweep(self):
-        """Kills every other process of this side and waits for them; of the solution side alone."""
-        if os.getpid() == 1:
+        """Kills what a run has left: nothing if it was the first process of its namespace, with which the kernel ends all others."""
+        if not self.isolated:
+            sweep_orphans()
+        elif self.together:
             try:
                 os.kill(-1, signal.SIGKILL)
             except ProcessLookupError:
                 pass
-        elif not self.isolated:
-            sweep_orphans()
-        reap()
+            reap()
 
     def confine(self, keep, seconds, execute=False):
         """Locks this process in, for good: descriptors but `keep` closed, limits, no capabilities, seccomp.
@@ -193,18 +219,23 @@ class Side:
 
     def limit(self, seconds):
         limits = self.limits
-        cpu = int(seconds) + 2
+        cpu = processor_seconds(seconds)
         for what, value in (
             (resource.RLIMIT_CORE, 0),
             (resource.RLIMIT_CPU, cpu),
             (resource.RLIMIT_FSIZE, limits["file_bytes"]),
             (resource.RLIMIT_NOFILE, limits["open_files"]),
-            (resource.RLIMIT_NPROC, self.boot["processes"]),
+            (resource.RLIMIT_NPROC, self.boot["processes"] + self.together),
             (resource.RLIMIT_MSGQUEUE, 0),
             (resource.RLIMIT_MEMLOCK, 0),
             (resource.RLIMIT_AS, self.boot["own_bytes"] + limits["memory_bytes"]),
         ):
             lower(what, value)
+
+
+def processor_seconds(seconds):
+    """The processor time of a process that has so much time by the clock."""
+    return int(seconds) + 2
 
 
 def lower(what, value):

@@ -10,8 +10,23 @@ import socket
 import struct
 import sys
 
+import rollpacker_isolation as isolation
 import rollpacker_wire as wire
+from rollpacker_solution import ENDED
 
+# What competition datasets expect to be there without an import, in the solution.
+PRELUDE = """
+from typing import *
+from collections import *
+from functools import *
+from itertools import *
+from heapq import *
+from bisect import *
+from math import inf, gcd, sqrt, ceil, floor, comb, log2
+import bisect, collections, copy, datetime, functools, heapq, itertools, json, math, operator, random, re, string, sys, typing
+"""
+# Loaded once, in the process from which checkers and runs are forked.
+exec(PRELUDE, {})
 OUTPUT_BYTES = 1 << 20
 MESSAGE_CHARACTERS = 2000
 
@@ -107,8 +122,12 @@ class Run:
 class Session:
     """The runs of one job, one after another."""
 
-    def __init__(self, requests, prelude, output_bytes):
-        self.requests, self.prelude, self.output_bytes = requests, prelude, output_bytes
+    def __init__(self, requests, job):
+        form = job["check"]
+        self.requests, self.output_bytes = requests, job.get("output_bytes", OUTPUT_BYTES)
+        self.solution, self.spec = job["solution"], job.get("spec")
+        self.prelude = (PRELUDE if form.get("prelude") else "") + form.get("import_prefix", "")
+        self.asked = True
         self.run = None
         self.end = None
         self.imported = set()
@@ -117,39 +136,31 @@ class Session:
         self.peer.services = {"input": lambda prompt: builtins.input(prompt)}
 
     def begin(self, kind, seconds, stdin=""):
-        """Starts a run."""
+        """Has a run do something."""
         self.stop()
         self.end = None
-        self.post({"run": kind, "prelude": self.prelude, "stdin": stdin, "seconds": seconds})
+        # The first run is under way without being asked for.
+        if not self.asked:
+            self.requests.send(b"S")
+        self.asked = False
         fds = self.hear_started()
+        self.bound = isolation.processor_seconds(seconds)
         self.run = Run(socket.socket(fileno=fds[0]), fds[1], fds[2], self.output_bytes)
         self.peer.attach(self.run)
+        self.give({"run": kind, "solution": self.solution, "prelude": self.prelude, "stdin": stdin, "seconds": seconds, "spec": self.spec})
 
-    def post(self, value):
+    def give(self, value):
         data = json.dumps(value).encode()
-        self.requests.sendall(struct.pack("<I", len(data)) + data)
+        self.run.send(struct.pack("<I", len(data)) + data)
 
     def hear_started(self):
         fds = array.array("i")
-        data, control, _, _ = self.requests.recvmsg(4, socket.CMSG_SPACE(3 * fds.itemsize))
+        _, control, _, _ = self.requests.recvmsg(16, socket.CMSG_SPACE(3 * fds.itemsize))
         for _, _, content in control:
             fds.frombytes(content[: len(content) - len(content) % fds.itemsize])
-        self.hear(data)
+        if len(fds) != 3:
+            raise RuntimeError("no run was started")
         return list(fds)
-
-    def hear(self, header=b""):
-        header += self.read(4 - len(header))
-        return json.loads(self.read(struct.unpack("<I", header)[0]))
-
-    def read(self, size):
-        parts = []
-        while size:
-            part = self.requests.recv(size)
-            if not part:
-                raise RuntimeError("the solution side is gone")
-            parts.append(part)
-            size -= len(part)
-        return b"".join(parts)
 
     def alive(self):
         """Whether there is a run that has not hung up."""
@@ -161,13 +172,19 @@ class Session:
     def stop(self):
         """Ends the run, if there is one."""
         if self.run is not None:
-            self.post({"kill": True})
+            self.requests.send(b"K")
             self.collect()
 
     def collect(self):
         """Learns how the run ended."""
         run, self.run = self.run, None
-        self.end = self.hear()["ended"]
+        status, killed, seconds = ENDED.unpack(self.requests.recv(ENDED.size))
+        self.end = {
+            "code": os.WEXITSTATUS(status) if os.WIFEXITED(status) else None,
+            "signal": os.WTERMSIG(status) if os.WIFSIGNALED(status) else None,
+            "killed": killed,
+            "exhausted": seconds >= self.bound,
+        }
         run.finish()
         run.forward()
 

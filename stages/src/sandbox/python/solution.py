@@ -1,8 +1,10 @@
-"""The solution side of a job: starts a run of the solution whenever the checker asks, and says how it ended.
+"""The runs of the solution: how they are started, what one does, and how it ended.
 
-The process that serves knows the solution as text only. A run is a child that gives up what it could do and then loads the solution. A
-request is `{"run": kind, "prelude": text, "stdin": text, "seconds": bound on processor time}`; its answer `{"started": true}` comes with
-three descriptors, the link and the ends of stdout and stderr, and is followed by `{"ended": {...}}`. `{"kill": true}` ends a run. Kinds:
+What starts a run knows nothing of the job. A run is a child that reads what it is to do off its link, gives up what it could do and then
+loads the solution. One run is started for each job at the outset; the checker asks for a further one by the message `S` and has one killed
+by `K`. It hears `started`, which comes with three descriptors, the checker's end of the link and the ends of stdout and stderr, and then,
+as an `ENDED`, how it ended. What a run reads first is `{"run": kind, "solution": text, "prelude": text, "stdin": text, "seconds": bound on
+processor time, "spec": how the language is started}`. Kinds:
 
 - `module`: the solution is imported as the module `solution` and then answers what the checker asks over the link.
 - `main`: the solution is run as a script.
@@ -17,32 +19,25 @@ import json
 import linecache
 import os
 import select
-import shutil
 import signal
 import socket
 import struct
 import sys
-import tempfile
 import types
 
+import rollpacker_isolation as isolation
 import rollpacker_wire as wire
 
 LINK = 3
+# Of a run: its status as the kernel gives it, whether it was killed by the checker's will, and how much processor time it took.
+ENDED = struct.Struct("<i?d")
 
 
-def receive(requests):
-    """The next request; None at the end of the job."""
-    header = receive_exactly(requests, 4)
-    if header is None:
-        return None
-    body = receive_exactly(requests, struct.unpack("<I", header)[0])
-    return None if body is None else json.loads(body)
-
-
-def receive_exactly(requests, size):
+def receive_exactly(link, size):
+    """`size` bytes; None at the end."""
     parts = []
     while size:
-        part = requests.recv(min(size, 1 << 20))
+        part = link.recv(min(size, 1 << 20))
         if not part:
             return None
         parts.append(part)
@@ -50,105 +45,119 @@ def receive_exactly(requests, size):
     return b"".join(parts)
 
 
-def reply(requests, value, fds=()):
-    data = json.dumps(value).encode()
-    control = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
-    data = struct.pack("<I", len(data)) + data
-    sent = requests.sendmsg([data], control)
-    requests.sendall(data[sent:])
+class Runs:
+    """The runs of one job, one after another, for a checker at the other end of `requests`."""
+
+    def __init__(self, requests, side):
+        self.requests, self.side = requests, side
+        self.pid, self.killed = None, False
+
+    def start(self):
+        """Starts a run, in the place of one that there may be."""
+        self.kill()
+        ours, theirs = socket.socketpair()
+        out_reader, out_writer = os.pipe()
+        error_reader, error_writer = os.pipe()
+        self.pid, self.killed = self.side.fork(lambda: run(self.side, (out_writer, error_writer, theirs.fileno()))), False
+        for fd in (theirs.detach(), out_writer, error_writer):
+            os.close(fd)
+        fds = [ours.detach(), out_reader, error_reader]
+        self.say(b"started", [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))])
+        for fd in fds:
+            os.close(fd)
+
+    def heed(self):
+        """Does what the checker asks; false once it is gone."""
+        try:
+            word = self.requests.recv(16)
+        except ConnectionError:
+            return False
+        if word == b"S":
+            self.start()
+        elif word == b"K" and self.pid is not None:
+            self.killed = True
+            os.kill(self.pid, signal.SIGKILL)
+        return word != b""
+
+    def bury(self):
+        """Says how the run ended, if it has."""
+        if self.pid is None:
+            return
+        done, status, usage = os.wait4(self.pid, os.WNOHANG)
+        if done:
+            self.pid = None
+            self.side.sweep()
+            self.say(ENDED.pack(status, self.killed, usage.ru_utime + usage.ru_stime))
+
+    def kill(self):
+        """Ends the run without a word."""
+        if self.pid is not None:
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+            self.pid = None
+            self.side.sweep()
+
+    def say(self, message, control=()):
+        try:
+            self.requests.sendmsg([message], control)
+        except ConnectionError:
+            # That the checker is gone is found out otherwise.
+            pass
 
 
-def serve(job, requests, side):
-    """Serves the requests of a job until the checker is gone."""
-    reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    directory = None if side.isolated else tempfile.mkdtemp()
-    os.chdir(directory or "/tmp")
-    try:
-        while True:
-            request = receive(requests)
-            if request is None:
-                return
-            if "run" in request:
-                start(job, request, requests, side, reader)
-    except BrokenPipeError:
-        return
-    finally:
-        if directory:
-            os.chdir("/")
-            shutil.rmtree(directory, ignore_errors=True)
-
-
-def start(job, request, requests, side, deaths):
-    """One run, from its start to its end."""
-    side.sweep()
-    ours, theirs = socket.socketpair()
-    out_reader, out_writer = os.pipe()
-    error_reader, error_writer = os.pipe()
-    stdin = os.memfd_create("stdin")
-    wire_in(stdin, request.get("stdin", ""))
-    pid = side.fork()
-    if pid == 0:
-        run(job, request, side, (stdin, out_writer, error_writer, theirs.fileno()))
-    theirs.close()
-    for fd in (stdin, out_writer, error_writer):
-        os.close(fd)
-    reply(requests, {"started": True}, [ours.fileno(), out_reader, error_reader])
-    ours.close()
-    os.close(out_reader)
-    os.close(error_reader)
-    ended = await_end(pid, requests, deaths)
-    side.sweep()
-    reply(requests, {"ended": ended})
-
-
-def wire_in(fd, text):
-    data = memoryview(text.encode("utf-8", "surrogateescape"))
-    while data:
-        data = data[os.write(fd, data):]
-    os.lseek(fd, 0, os.SEEK_SET)
-
-
-def await_end(pid, requests, deaths):
-    """Waits until a run ends by itself or by the checker's will."""
-    killed = False
+def serve(requests, side):
+    """Starts the runs of a job until the checker is gone."""
+    deaths = isolation.hear_deaths()
+    directory = None if side.isolated else make_directory()
+    runs = Runs(requests, side)
     poll = select.poll()
     poll.register(requests, select.POLLIN)
     poll.register(deaths, select.POLLIN)
-    while True:
-        done, status, usage = os.wait4(pid, os.WNOHANG)
-        if done:
-            break
-        ready = [fd for fd, _ in poll.poll()]
-        if deaths in ready:
-            os.read(deaths, 4096)
-        elif receive(requests) is None:
-            os._exit(0)
-        else:
-            killed = True
-            os.kill(pid, signal.SIGKILL)
-    return {
-        "code": os.WEXITSTATUS(status) if os.WIFEXITED(status) else None,
-        "signal": os.WTERMSIG(status) if os.WIFSIGNALED(status) else None,
-        "killed": killed,
-        "memory_bytes": usage.ru_maxrss * 1024,
-    }
+    try:
+        runs.start()
+        going = True
+        while going:
+            ready = [fd for fd, _ in poll.poll()]
+            if deaths in ready:
+                os.read(deaths, 4096)
+                runs.bury()
+            if requests.fileno() in ready:
+                going = runs.heed()
+        runs.kill()
+    finally:
+        if directory:
+            remove_directory(directory)
 
 
-def run(job, request, side, fds):
+def make_directory():
+    """A folder to run in, where there is no /tmp of a run's own."""
+    import tempfile
+
+    directory = tempfile.mkdtemp()
+    os.chdir(directory)
+    return directory
+
+
+def remove_directory(directory):
+    import shutil
+
+    os.chdir("/")
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+def run(side, fds):
     """What the child does. Never returns."""
     code = 1
     try:
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         settle(fds)
-        kind = request["run"]
-        side.confine([0, 1, 2, LINK], request["seconds"], kind in ("compile", "exec"))
+        job = given()
+        put_stdin(job["stdin"])
+        kind = job["run"]
+        side.confine([0, 1, 2, LINK], job["seconds"], kind in ("compile", "exec"))
         if kind in ("compile", "exec"):
             execute(job, kind)
         open_streams()
-        code = (run_module if kind == "module" else run_main)(job["solution"], request.get("prelude", ""))
+        code = (run_module if kind == "module" else run_main)(job["solution"], job["prelude"])
     except SystemExit as leave:
         code = exit_code(leave)
     except BaseException as error:
@@ -157,10 +166,30 @@ def run(job, request, side, fds):
         os._exit(code)
 
 
+def given():
+    """What the checker gives this run to do; without anything it ends."""
+    link = socket.socket(fileno=LINK)
+    header = receive_exactly(link, 4)
+    body = header and receive_exactly(link, struct.unpack("<I", header)[0])
+    link.detach()
+    if body is None:
+        os._exit(0)
+    return json.loads(body)
+
+
+def put_stdin(text):
+    fd = os.memfd_create("stdin")
+    data = memoryview(text.encode("utf-8", "surrogateescape"))
+    while data:
+        data = data[os.write(fd, data):]
+    os.lseek(fd, 0, os.SEEK_SET)
+    os.dup2(fd, 0)
+
+
 def settle(fds):
-    """Puts stdin, stdout, stderr and the link where a run has them."""
+    """Puts stdout, stderr and the link where a run has them."""
     high = [fcntl.fcntl(fd, fcntl.F_DUPFD, LINK + 1) for fd in fds]
-    for number, fd in enumerate(high):
+    for number, fd in enumerate(high, 1):
         os.dup2(fd, number, inheritable=number < LINK)
 
 

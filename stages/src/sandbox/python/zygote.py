@@ -1,8 +1,8 @@
-"""The warm interpreter of one slot: it forks two sides for each job, watches over them, and kills what is left.
+"""The warm interpreter of one slot: it forks a checker and runs of the solution for each job, watches over them, and kills what is left.
 
-The zygote reads the number of a job, never its content: the solution side reads the solution off the control socket, the checker side
-the tests, and what the checker reports goes from file to socket within the kernel. So nothing of a job stays in the memory from which
-the next job is forked.
+The zygote reads the number of a job, never its content: the checker reads that off the control socket and gives each run what it is to
+do, and what the checker reports goes from file to socket within the kernel. So nothing of a job stays in the memory from which the next
+job is forked, nor anything of the tests in that of a run.
 
 Descriptors: 0 is the control socket, 1 the socket on which jobs are called off, 2 takes what goes wrong before the zygote is ready.
 """
@@ -67,7 +67,7 @@ class Progress:
 
     def begin(self, seconds):
         """A case begins that may take `seconds` in all: past that the zygote ends the job and the case counts as timed out."""
-        os.write(self.events, b"T %f\n" % seconds)
+        os.write(self.events, b"T %f" % seconds)
 
     def case(self, case):
         """A case has ended; what counts if a later one never does."""
@@ -77,24 +77,11 @@ class Progress:
         write_all(self.report, json.dumps(value).encode() + b"\n")
 
 
-def solution_side(boot, requests, turn, events):
-    """Reads the solution, lets the checker read on, and serves its requests."""
-    job = read_frame(CONTROL)
-    isolation.redirect(CONTROL, CANCEL)
-    os.write(turn, b"1")
-    os.close(turn)
-    os.close(events)
-    link = socket.socket(fileno=requests)
-    solution.serve(job, link, isolation.Side(boot))
-
-
-def checker_side(boot, requests, turn, events, report):
-    """Reads the tests once the solution is read, runs them, and leaves a verdict in the report."""
+def checker_side(boot, requests, events, report):
+    """Reads the job, runs its tests, and leaves a verdict in the report."""
     progress = Progress(events, report)
-    read_exactly(turn, 1)
-    os.close(turn)
     job = read_frame(CONTROL)
-    os.write(events, b"R\n")
+    os.write(events, b"R")
     isolation.redirect(CONTROL, CANCEL)
     link = socket.socket(fileno=requests)
     side = isolation.Side(boot)
@@ -106,40 +93,41 @@ def checker_side(boot, requests, turn, events, report):
     except BaseException as error:
         answer = {"fault": "checker: %r" % (error,)}
     progress.line(answer)
-    os.write(events, b"D\n")
+    os.write(events, b"D")
 
 
 class Watch:
-    """One job under way, as the zygote sees it: two processes, a deadline, and how it ends."""
+    """One job under way, as the zygote sees it: its processes, a deadline, and how it ends."""
 
-    def __init__(self, number, events, pids):
-        self.number = number
-        self.events = events
-        self.pids = pids
-        self.read = False
-        self.timed = False
+    def __init__(self, number, events, deaths):
+        self.number, self.events, self.deaths = number, events, deaths
+        self.checker = self.host = self.runs = None
+        self.read = self.timed = False
         self.deadline = time.monotonic() + SETUP_SECONDS
-        self.pending = b""
         self.end = None
         self.message = ""
 
     def run(self):
         poll = select.poll()
-        poll.register(self.events, select.POLLIN)
-        poll.register(CANCEL, select.POLLIN)
+        for fd in (self.events, self.deaths, CANCEL):
+            poll.register(fd, select.POLLIN)
         poll.register(CONTROL, 0)
+        if self.runs:
+            poll.register(self.runs.requests, select.POLLIN)
         while not self.over():
             left = self.deadline - time.monotonic()
             if left <= 0:
                 return self.overdue()
             for fd, _ in poll.poll(left * 1000 + 1):
-                self.on(fd)
+                if not self.on(fd):
+                    poll.unregister(fd)
 
     def over(self):
         """Whether it has ended with the control socket at the next job; a fault makes an end of the zygote too."""
         return self.end == "fault" or self.end is not None and self.read
 
     def on(self, fd):
+        """Takes what there is at a descriptor; false if nothing more comes."""
         if fd == CONTROL:
             os._exit(0)
         elif fd == CANCEL:
@@ -147,17 +135,23 @@ class Watch:
             # A call for a job that ended meanwhile is late, and nothing.
             if number == self.number:
                 self.finish("cancelled")
+        elif fd == self.events.fileno():
+            self.hear()
+        elif fd == self.deaths:
+            os.read(self.deaths, 4096)
+            self.bury()
         else:
-            self.hear(os.read(self.events, 65536))
+            return self.runs.heed()
+        return True
 
-    def hear(self, data):
-        if not data:
-            # The checker has died; if before it read its frame, then nobody reads that off the control socket.
-            return self.finish("died") if self.read else self.fault("the checker side died before it read the tests")
-        lines = (self.pending + data).split(b"\n")
-        self.pending = lines.pop()
-        for line in lines:
-            self.event(line[:1], line[2:])
+    def hear(self):
+        """Takes what the sides have said so far."""
+        try:
+            while True:
+                said = self.events.recv(1024, socket.MSG_DONTWAIT)
+                self.event(said[:1], said[2:])
+        except BlockingIOError:
+            pass
 
     def event(self, kind, value):
         if kind == b"R":
@@ -168,6 +162,15 @@ class Watch:
             self.finish("done")
         elif kind == b"F":
             self.fault(value.decode("utf-8", "replace"))
+
+    def bury(self):
+        if self.runs:
+            self.runs.bury()
+        if os.waitpid(self.checker, os.WNOHANG)[0]:
+            self.checker = None
+            self.hear()
+            # If it died before it read its frame, then nobody reads that off the control socket.
+            self.finish("died") if self.read else self.fault("the checker side died before it read the tests")
 
     def begin(self, seconds):
         self.timed = True
@@ -187,42 +190,52 @@ class Watch:
         self.end, self.message = "fault", message
 
     def kill(self, isolated):
-        """Kills both sides. As first processes of their namespaces they take everything in there with them."""
+        """Kills all sides. As first processes of their namespaces they take everything in there with them."""
         if not isolated:
             return isolation.sweep_orphans()
-        for pid in self.pids:
-            os.kill(pid, signal.SIGKILL)
+        for pid in (self.checker, self.host, self.runs and self.runs.pid):
+            if pid is not None:
+                os.kill(pid, signal.SIGKILL)
         isolation.reap()
 
 
-def run_job(boot, number):
+def run_job(boot, number, together, deaths):
     """Runs one job and answers."""
-    solution_end, checker_end = socket.socketpair()
-    turn_reader, turn_writer = os.pipe()
-    events_reader, events_writer = os.pipe()
+    events, writer = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     report = os.memfd_create("report")
-
-    def serve():
-        isolation.close_all_but([CONTROL, CANCEL, 2, solution_end.fileno(), turn_writer, events_writer])
-        solution_side(boot, solution_end.detach(), turn_writer, events_writer)
+    watch = Watch(number, events, deaths)
 
     def check():
-        isolation.close_all_but([CONTROL, CANCEL, 2, checker_end.fileno(), turn_reader, events_writer, report])
-        checker_side(boot, checker_end.detach(), turn_reader, events_writer, report)
+        isolation.close_all_but([CONTROL, CANCEL, 2, theirs.fileno(), writer.fileno(), report])
+        checker_side(boot, theirs.detach(), writer.detach(), report)
 
-    pids = [isolation.fork_side(boot, "solution", events_writer, serve), isolation.fork_side(boot, "checker", events_writer, check)]
-    for end in (solution_end, checker_end):
-        end.close()
-    for fd in (turn_reader, turn_writer, events_writer):
-        os.close(fd)
-    watch = Watch(number, events_reader, pids)
+    watch.checker = isolation.fork_side(boot, "checker", writer.fileno(), check)
+    theirs.close()
+    if together or not boot["isolated"]:
+        watch.host = fork_host(boot, requests, writer.fileno())
+    else:
+        watch.runs = solution.Runs(requests, isolation.Side(boot, writer.fileno()))
+        watch.runs.start()
     watch.run()
     watch.kill(boot["isolated"])
-    os.close(events_reader)
     answer(watch, report)
+    for end in (events, writer, requests):
+        end.close()
     os.close(report)
     if watch.end == "fault":
         os._exit(1)
+
+
+def fork_host(boot, requests, events):
+    """Forks a process that starts the runs of a job within its own namespaces and folder, where one run needs what another left."""
+
+    def host():
+        isolation.close_all_but([CONTROL, CANCEL, 2, requests.fileno(), events])
+        isolation.redirect(CONTROL, CANCEL)
+        solution.serve(requests, isolation.Side(boot, events, together=True))
+
+    return isolation.fork_side(boot, "solution", events, host)
 
 
 def answer(watch, report):
@@ -315,16 +328,20 @@ def main(boot):
     if threads > 1:
         raise SystemExit("the modules that are preloaded leave %d threads running, which no fork carries over" % (threads - 1))
     boot["own_bytes"] = own_bytes()
-    boot["processes"] = boot["limits"]["processes"] + (1 if boot["isolated"] else tasks_of_user())
+    boot["processes"] = boot["limits"]["processes"] + (0 if boot["isolated"] else tasks_of_user())
     found = facts(boot)
     write_frame(CONTROL, {"ready": found})
     isolation.redirect(2)
     # What a collection only looks at, a fork has to copy.
     gc.collect()
     gc.freeze()
+    # Nor need it copy what the modules were compiled in.
+    isolation.libc.malloc_trim(0)
     gc.set_threshold(20000, 20, 50)
+    deaths = isolation.hear_deaths()
     try:
         while True:
-            run_job(boot, read_frame(CONTROL)["job"])
+            head = read_frame(CONTROL)
+            run_job(boot, head["job"], head["together"], deaths)
     except EOFError:
         os._exit(0)

@@ -57,6 +57,7 @@ fn by_engine(folder: &Folder, prompt: &str, longest: u32) -> String {
         sampling: Sampling::greedy(longest),
         seed: 0,
         replay: None,
+        deterministic: false,
     };
     let decoder = |_| Decoder::load(folder.path(), Device::Cpu);
     let detokenize = Arc::new(move |ids: &[i32]| encoder.tokenizer.decode(ids, true).unwrap());

@@ -26,6 +26,7 @@ impl Actor {
             sampling: Sampling { min_new_tokens: 60, ..Sampling::unrestricted(120) },
             seed: 3,
             replay: None,
+            deterministic: false,
         };
         let folder = babbler();
         let decoder = |_| Decoder::load(folder.path(), Device::Cpu);

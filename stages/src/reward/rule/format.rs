@@ -1,6 +1,6 @@
 //! Whether a response has the shape that it was asked for.
 
-use super::{Context, Reward, RewardError, Sample, Score};
+use crate::reward::{Context, Reward, RewardError, Sample, Score};
 
 /// 1 if a response has the shape that it was asked for, else 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]

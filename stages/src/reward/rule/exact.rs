@@ -2,7 +2,7 @@
 
 use super::answer_in::{AnswerIn, targets};
 use super::normal_form::NormalForm;
-use super::{Context, Reward, RewardError, Sample, Score};
+use crate::reward::{Context, Reward, RewardError, Sample, Score};
 
 /// 1 if the answer of a response is the ground truth, or one of several, word for word; else 0.
 ///

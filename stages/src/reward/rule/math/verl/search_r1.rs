@@ -1,14 +1,16 @@
 //! `search_r1_like_qa_em`: what is between `<answer>` tags, as open-domain question answering compares it (Rajpurkar et al., 2016).
 
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 
-use crate::reward::answer_in::tagged;
-use crate::reward::normal_form::SQUAD;
+use crate::reward::rule::answer_in::tagged;
+use crate::reward::rule::normal_form::SQUAD;
 use crate::reward::{Context, Reward, RewardError, Sample, Score};
 
 /// One point if the last `<answer>...</answer>` is one of the golden answers, case, punctuation and articles aside.
 ///
-/// The ground truth is `{"target": [...]}` or `{"target": "..."}` as JSON, or a single answer. Where whole answers are compared, more
+/// The ground truth is `{"target": [...]}` or `{"target": "..."}` as JSON, or a single answer; a bare JSON list is refused, as verl
+/// refuses it. Where whole answers are compared, more
 /// than ten tags of a kind leave a quarter of the point.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -55,14 +57,18 @@ struct Golden {
 
 /// The golden answers of a ground truth.
 fn golden(truth: &str) -> Result<Vec<String>, RewardError> {
+    let refused = |found: &dyn std::fmt::Display| {
+        RewardError::fatal(format_args!(
+            "field `ground_truth`: expected an answer or a JSON object with the key `target`, found {found}"
+        ))
+    };
+    if serde_json::from_str::<Vec<IgnoredAny>>(truth).is_ok() {
+        return Err(refused(&"a JSON list"));
+    }
     if !truth.trim_start().starts_with('{') {
         return Ok(vec![truth.to_owned()]);
     }
-    let golden: Golden = serde_json::from_str(truth).map_err(|error| {
-        RewardError::fatal(format_args!(
-            "field `ground_truth`: expected an answer or a JSON object with the key `target`, found {error}"
-        ))
-    })?;
+    let golden: Golden = serde_json::from_str(truth).map_err(|error| refused(&error))?;
     Ok(match golden.target {
         Target::One(answer) => vec![answer],
         Target::Several(answers) => answers,
@@ -94,5 +100,8 @@ mod tests {
         assert_eq!(golden(r#"{"target": "a"}"#).expect("JSON"), ["a"]);
         assert_eq!(golden("a").expect("text"), ["a"]);
         assert!(golden("{}").is_err());
+        assert_eq!(golden("[1").expect("text"), ["[1"]);
+        let refused = golden(r#"["a", "b"]"#).expect_err("a bare list").to_string();
+        assert!(refused.contains("`target`, found a JSON list"), "{refused}");
     }
 }

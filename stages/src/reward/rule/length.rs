@@ -2,8 +2,8 @@
 
 use serde::Deserialize;
 
-use super::{Context, GroupReward, Reward, RewardError, Sample, Score};
 use crate::catalog::CatalogError;
+use crate::reward::{Context, GroupReward, Reward, RewardError, Sample, Score};
 
 /// A penalty for responses that come near the longest that they may be: 0 up to `max_length - cache` tokens, from there falling in
 /// proportion to -1 at `max_length`, and -1 beyond.

@@ -5,8 +5,8 @@ use std::sync::LazyLock;
 use regex::Regex;
 use serde::Deserialize;
 
-use super::super::super::{Context, Reward, RewardError, Sample, Score};
 use super::{last_characters, regex};
+use crate::reward::{Context, Reward, RewardError, Sample, Score};
 
 /// One point if the number of a response is, character for character, the ground truth. Only the last 300 characters count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]

@@ -27,7 +27,7 @@ mod work;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Context, Reward, RewardError, Sample, Score};
+use crate::reward::{Context, Reward, RewardError, Sample, Score};
 
 pub use extract::Target;
 

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::answer_in::AnswerIn;
 use super::normal_form::SQUAD;
-use super::{Context, Reward, RewardError, Sample, Score};
+use crate::reward::{Context, Reward, RewardError, Sample, Score};
 
 /// 1 if a response chooses the right letter, else 0.
 ///

@@ -2,8 +2,8 @@
 
 use serde::Deserialize;
 
-use super::super::super::{Context, Reward, RewardError, Sample, Score};
 use super::through_closing_brace;
+use crate::reward::{Context, Reward, RewardError, Sample, Score};
 
 /// One point if the last `\boxed{...}` is the ground truth after both are normalised.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::answer_in::{AnswerIn, targets};
 use super::normal_form::{SQUAD, words};
-use super::{Context, Reward, RewardError, Sample, Score};
+use crate::reward::{Context, Reward, RewardError, Sample, Score};
 
 /// The F1 of the words of the answer against those of the ground truth, or the best of several, as SQuAD and HotpotQA measure it: words in
 /// lower case, without ASCII punctuation and articles. `yes`, `no` and `noanswer` are right or wrong as a whole.

@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use super::answer_in::AnswerIn;
 use super::format::{FormatStyle, opened_by_prompt};
-use super::{Context, Reward, RewardError, Sample, Score};
+use crate::reward::{Context, Reward, RewardError, Sample, Score};
 
 use claims::Claims;
 

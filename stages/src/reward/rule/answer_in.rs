@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use serde_json::Value;
 
-use super::{RewardError, Sample};
+use crate::reward::{RewardError, Sample};
 
 /// Where in a response its answer stands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]

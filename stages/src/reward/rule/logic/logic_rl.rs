@@ -2,9 +2,9 @@
 
 use regex::RegexBuilder;
 
-use super::super::Score;
-use super::super::answer_in::tagged;
 use super::Roles;
+use crate::reward::Score;
+use crate::reward::rule::answer_in::tagged;
 
 /// Form and answer as Logic-RL scores them; a response whose `<think>` the prompt has `opened` counts with it.
 pub(super) fn score(response: &str, truth: &Roles, opened: bool) -> Score {

@@ -4,8 +4,8 @@ use regex::{Regex, RegexBuilder};
 use serde::Deserialize;
 
 use super::answer_in::AnswerIn;
-use super::{Context, Reward, RewardError, Sample, Score};
 use crate::catalog::CatalogError;
+use crate::reward::{Context, Reward, RewardError, Sample, Score};
 
 /// 1 if the answer of a response matches a regular expression, else 0.
 #[derive(Clone, Debug)]

@@ -5,8 +5,8 @@ use std::collections::HashSet;
 use serde::Deserialize;
 
 use super::normal_form::words;
-use super::{Context, Reward, RewardError, Sample, Score};
 use crate::catalog::CatalogError;
+use crate::reward::{Context, Reward, RewardError, Sample, Score};
 
 /// A penalty in proportion to the share of n-grams that repeat an earlier one: `penalty (1 - unique / all)`; 0 for a response that is
 /// shorter than one.

@@ -5,8 +5,8 @@ use std::sync::LazyLock;
 use regex::Regex;
 use serde::Deserialize;
 
-use super::super::super::{Context, Reward, RewardError, Sample, Score};
 use super::{last_characters, regex, through_closing_brace};
+use crate::reward::{Context, Reward, RewardError, Sample, Score};
 
 /// +1 if the answer of a response is the ground truth after both are normalised, else -1. Only the last 300 characters count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]

@@ -1,0 +1,342 @@
+//! The watchdog: says what a graph waits for that does nothing any more.
+//!
+//! A graph that waits for what never comes, a reward that hangs or an engine that lost a response, looks like one that works: its workers
+//! are parked. So operators say what they wait for ([`Waiting`]), and when nothing has moved for a set time, the watchdog tells of it
+//! ([`Stall`]), and ends the run if it is to.
+//!
+//! What moves a graph: a row that an operator takes or gives, a frontier, and whatever works for it outside, as far as it tells:
+//! counts that are [read](crate::operator::Operator::moves_with) only when all else is silent, such as the tokens of an engine, and
+//! [beats](Pulse::beat) from other threads.
+//!
+//! It runs on the workers' own threads, between activations: it cannot see logic that does not return. What ends a run tears its graph
+//! down and waits for the threads that operators own; a program whose threads may hang ends itself once it
+//! [was told](crate::fault::Faults::before_the_end).
+
+mod stall;
+mod waiting;
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+pub use stall::{Stall, Wait};
+pub(crate) use waiting::Watched;
+pub use waiting::{Awaited, Awaiting, Waiting};
+
+use crate::clock::{Clock, Nanos};
+use crate::fault::Fault;
+use crate::step::Step;
+
+type Count = Box<dyn Fn() -> u64>;
+
+thread_local! {
+    static OPERATORS: RefCell<Vec<Rc<Watched>>> = const { RefCell::new(Vec::new()) };
+    /// What counts the work done outside of the graph for this worker.
+    static COUNTS: RefCell<Vec<Count>> = const { RefCell::new(Vec::new()) };
+    /// Rows and frontiers that have moved on this worker.
+    static MOVED: Cell<u64> = const { Cell::new(0) };
+    /// The latest step of which rows have moved on this worker.
+    static REACHED: Cell<Step> = const { Cell::new(Step(0)) };
+    /// What tells since when operators wait, if someone watches.
+    static CLOCK: RefCell<Option<Arc<dyn Clock>>> = const { RefCell::new(None) };
+}
+
+/// Counts something that moved.
+pub(crate) fn moved() {
+    MOVED.set(MOVED.get().wrapping_add(1));
+}
+
+/// Counts rows of a step that moved.
+pub(crate) fn moved_at(step: Step) {
+    moved();
+    if step != Step::END {
+        REACHED.set(REACHED.get().max(step));
+    }
+}
+
+/// How far this worker has come.
+pub(crate) struct Progress {
+    /// What has moved on it and for it, in a count that wraps around.
+    pub(crate) moved: u64,
+    /// The latest step of which rows have moved.
+    pub(crate) step: Step,
+}
+
+/// How far this worker has come.
+pub(crate) fn progress() -> Progress {
+    Progress { moved: counted(), step: REACHED.get() }
+}
+
+/// Forgets the operators of dataflows that this thread ran before; those of the next are watched by `clock`, if by any.
+pub(crate) fn begin(clock: Option<Arc<dyn Clock>>) {
+    OPERATORS.with_borrow_mut(Vec::clear);
+    COUNTS.with_borrow_mut(Vec::clear);
+    CLOCK.replace(clock);
+    REACHED.set(Step(0));
+}
+
+pub(crate) fn moves_with(count: impl Fn() -> u64 + 'static) {
+    COUNTS.with_borrow_mut(|counts| counts.push(Box::new(count)));
+}
+
+fn watch(operator: Rc<Watched>) {
+    OPERATORS.with_borrow_mut(|operators| operators.push(operator));
+}
+
+fn now() -> Option<Nanos> {
+    CLOCK.with_borrow(|clock| clock.as_ref().map(|clock| clock.now()))
+}
+
+/// All that has moved on this worker, and for it.
+fn counted() -> u64 {
+    let outside =
+        |counts: &Vec<Count>| counts.iter().map(|count| count()).fold(0, u64::wrapping_add);
+    MOVED.get().wrapping_add(COUNTS.with_borrow(outside))
+}
+
+/// What a stall does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnStall {
+    /// It is told of, once for each silence.
+    #[default]
+    Warn,
+    /// It ends the run.
+    Fail,
+}
+
+/// How the graph of a run is watched; every worker of a process gets a clone.
+#[derive(Clone, Debug)]
+pub struct Watch {
+    /// After how long a silence.
+    pub after: Nanos,
+    /// What one does.
+    pub on_stall: OnStall,
+    /// What the workers share, and threads that they do not own may beat.
+    pub pulse: Pulse,
+}
+
+impl Watch {
+    /// The watchdog of one worker; `tell` is called of what ends nothing.
+    #[must_use]
+    pub fn on(&self, clock: Arc<dyn Clock>, mut tell: impl FnMut(&Stall) + 'static) -> Watchdog {
+        let warns = self.on_stall == OnStall::Warn;
+        let tell = move |stall: &Stall| {
+            if warns {
+                tell(stall)
+            }
+        };
+        let watchdog = Watchdog::new(clock, self.after, tell).with(&self.pulse);
+        if warns { watchdog } else { watchdog.ending_the_run() }
+    }
+}
+
+/// What several workers of a process have moved. A worker with nothing to do is not stuck while others work.
+#[derive(Clone, Debug, Default)]
+pub struct Pulse(Arc<AtomicU64>);
+
+impl Pulse {
+    /// Something has moved; from any thread.
+    pub fn beat(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Watches the graph of this thread.
+pub struct Watchdog {
+    clock: Arc<dyn Clock>,
+    after: Nanos,
+    ends_run: bool,
+    tell: Box<dyn FnMut(&Stall)>,
+    pulse: Pulse,
+    /// What this thread had moved when it last looked.
+    counted: u64,
+    /// What all had.
+    beats: u64,
+    since: Nanos,
+    told: bool,
+}
+
+impl Watchdog {
+    /// Calls `tell` once whenever nothing has moved for as long as `after`.
+    #[must_use]
+    pub fn new(clock: Arc<dyn Clock>, after: Nanos, tell: impl FnMut(&Stall) + 'static) -> Self {
+        Self {
+            since: clock.now(),
+            clock,
+            after,
+            ends_run: false,
+            tell: Box::new(tell),
+            pulse: Pulse::default(),
+            counted: counted(),
+            beats: 0,
+            told: false,
+        }
+    }
+
+    /// Also ends the run, once it was told.
+    #[must_use]
+    pub fn ending_the_run(mut self) -> Self {
+        self.ends_run = true;
+        self
+    }
+
+    /// Counts what other workers move too: those whose watchdogs have the same pulse.
+    #[must_use]
+    pub fn with(mut self, pulse: &Pulse) -> Self {
+        self.pulse = pulse.clone();
+        self
+    }
+
+    pub(crate) fn pulse(&self) -> &Pulse {
+        &self.pulse
+    }
+
+    pub(crate) fn clock(&self) -> Arc<dyn Clock> {
+        self.clock.clone()
+    }
+
+    /// To be called between activations: the fault that ends the run, if it is to end.
+    pub fn check(&mut self) -> Option<Fault> {
+        let now = self.clock.now();
+        if self.has_moved() {
+            (self.since, self.told) = (now, false);
+            return None;
+        }
+        let silent = now.since(self.since);
+        if self.told || silent < self.after {
+            return None;
+        }
+        self.told = true;
+        let stall = OPERATORS.with_borrow(|operators| Stall::of(operators, silent, now));
+        (self.tell)(&stall);
+        self.ends_run.then(|| stall.fault())
+    }
+
+    fn has_moved(&mut self) -> bool {
+        let counted = counted();
+        let own = counted.wrapping_sub(std::mem::replace(&mut self.counted, counted));
+        let beats = self.pulse.0.fetch_add(own, Ordering::Relaxed).wrapping_add(own);
+        std::mem::replace(&mut self.beats, beats) != beats
+    }
+
+    /// How long a worker may be parked before it is to [`check`](Self::check) again.
+    #[must_use]
+    pub fn patience(&self) -> Duration {
+        let waited = self.clock.now().since(self.since);
+        let left = if self.told { self.after } else { self.after.since(waited) };
+        // Timely's park is not exact: a worker that wakes just before the time would spin.
+        Duration::from_nanos(left.0).max(Duration::from_millis(1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::VirtualClock;
+    use crate::step::{PromptId, SampleId};
+
+    const AFTER: Nanos = Nanos(10);
+
+    fn watched() -> (VirtualClock, Watchdog, Rc<RefCell<Vec<String>>>) {
+        let (clock, told) = (VirtualClock::default(), Rc::<RefCell<Vec<String>>>::default());
+        let telling = told.clone();
+        let tell = move |stall: &Stall| telling.borrow_mut().push(stall.to_string());
+        let watchdog = Watchdog::new(Arc::new(clock.clone()), AFTER, tell);
+        (clock, watchdog, told)
+    }
+
+    #[test]
+    fn tells_once_of_each_silence() {
+        let (clock, mut watchdog, told) = watched();
+        for (now, moves, stalls) in [
+            (9, false, 0),
+            (10, false, 1),
+            (30, false, 1),
+            (31, true, 1),
+            (40, false, 1),
+            (41, false, 2),
+        ] {
+            clock.advance_to(Nanos(now));
+            if moves {
+                moved();
+            }
+            assert_eq!(watchdog.check(), None);
+            assert_eq!(told.borrow().len(), stalls, "at {now}");
+        }
+    }
+
+    #[test]
+    fn names_the_operator_the_step_and_the_ids() {
+        let (clock, watchdog, told) = watched();
+        let clock_of_waits = Arc::new(clock.clone());
+        begin(Some(clock_of_waits));
+        let reward = Watched::register("reward").waiting();
+        let (operator, parts) = (Watched::register("update"), "the disk");
+        let (update, snapshot) = (operator.waiting(), operator.waiting());
+        for sample in 0..10 {
+            let id = SampleId { step: Step(7), prompt: PromptId(3), sample };
+            reward.begin_with(id, || format!("a score by `{}`", "code"));
+        }
+        reward.end(SampleId { step: Step(7), prompt: PromptId(3), sample: 1 });
+        clock.advance_to(Nanos(2_000_000_000));
+        reward.begin((Step(8), PromptId(4)), "a group");
+        update.begin(Step(6), "the trainer");
+        update.begin(Step(7), "the trainer");
+        update.end_before(Step(7));
+        snapshot.begin(Step(7), parts);
+        clock.advance_to(Nanos(12_000_000_000));
+        let fault = watchdog.ending_the_run().check().expect("it is to end");
+        assert_eq!(fault.step, Some(Step(7)));
+        assert_eq!(
+            *told.borrow(),
+            [
+                "nothing has moved for 12.000 s: reward, step 7, has waited 12.000 s for a score by `code`: p3.0, p3.2, p3.3, \
+                 p3.4, p3.5, p3.6, p3.7, p3.8 and 1 more; reward, step 8, has waited 10.000 s for a group: p4; \
+                 update, step 7, has waited 10.000 s for the disk; update, step 7, has waited 10.000 s for the trainer"
+            ]
+        );
+        begin(None);
+    }
+
+    #[test]
+    fn where_nobody_watches_nothing_is_kept() {
+        begin(None);
+        let operator = Watched::register("reward");
+        operator.waiting().begin(Step(0), "a score");
+        assert_eq!(Stall::of(&[operator], Nanos(1), Nanos(1)).waits, []);
+    }
+
+    #[test]
+    fn what_works_outside_of_the_graph_moves_it() {
+        begin(None);
+        let (clock, mut watchdog, told) = watched();
+        let tokens = Rc::new(Cell::new(0));
+        let counted = tokens.clone();
+        moves_with(move || counted.get());
+        for (now, sampled, stalls) in [(10, 5, 0), (19, 5, 0), (20, 5, 1), (21, 6, 1), (31, 6, 2)] {
+            tokens.set(sampled);
+            clock.advance_to(Nanos(now));
+            assert_eq!(watchdog.check(), None);
+            assert_eq!(told.borrow().len(), stalls, "at {now}");
+        }
+        begin(None);
+    }
+
+    #[test]
+    fn a_worker_is_not_stuck_while_another_works() {
+        let pulse = Pulse::default();
+        let (clock, watchdog, told) = watched();
+        let mut watchdog = watchdog.with(&pulse);
+        clock.advance_to(Nanos(9));
+        pulse.beat();
+        assert_eq!(watchdog.check(), None);
+        clock.advance_to(Nanos(18));
+        assert_eq!(watchdog.check(), None);
+        assert!(told.borrow().is_empty());
+        assert_eq!(watchdog.patience(), Duration::from_millis(1));
+    }
+}

@@ -1,0 +1,115 @@
+//! What is told of a graph in which nothing moves.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::rc::Rc;
+
+use super::waiting::Watched;
+use crate::clock::Nanos;
+use crate::fault::Fault;
+use crate::step::{PromptId, Step};
+
+/// What one operator waits for, for one step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wait {
+    /// The operator.
+    pub operator: &'static str,
+    /// The step.
+    pub step: Step,
+    /// What it waits for.
+    pub what: Cow<'static, str>,
+    /// For how long; of several, the longest.
+    pub waited: Nanos,
+    /// For which prompts and samples; none if it is about none in particular.
+    pub ids: Vec<(PromptId, Option<u32>)>,
+}
+
+/// A graph in which nothing moves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stall {
+    /// For how long.
+    pub silent: Nanos,
+    /// What is waited for on this worker, by operators as they were built, then by steps.
+    pub waits: Vec<Wait>,
+    /// The frontiers of each operator's inputs on this worker; `None` for one that has ended.
+    pub frontiers: Vec<(&'static str, Vec<Option<Step>>)>,
+}
+
+impl Stall {
+    pub(super) fn of(operators: &[Rc<Watched>], silent: Nanos, now: Nanos) -> Self {
+        Self {
+            silent,
+            waits: operators.iter().flat_map(|operator| waits(operator, now)).collect(),
+            frontiers: operators
+                .iter()
+                .map(|operator| (operator.name, operator.frontiers.borrow().clone()))
+                .collect(),
+        }
+    }
+
+    /// As what is told of a run, and what may end it.
+    #[must_use]
+    pub fn fault(&self) -> Fault {
+        let step = self.waits.iter().map(|wait| wait.step).min();
+        Fault { step, ..Fault::new("watchdog", self.to_string()) }
+    }
+}
+
+fn waits(operator: &Watched, now: Nanos) -> Vec<Wait> {
+    let mut waits: BTreeMap<(Step, Cow<'static, str>), Wait> = BTreeMap::new();
+    for set in operator.waits.borrow().iter() {
+        for (awaited, (what, since)) in set.borrow().iter() {
+            let wait = waits.entry((awaited.step, what.clone())).or_insert_with(|| Wait {
+                operator: operator.name,
+                step: awaited.step,
+                what: what.clone(),
+                waited: Nanos(0),
+                ids: Vec::new(),
+            });
+            wait.waited = wait.waited.max(now.since(*since));
+            wait.ids.extend(awaited.prompt.map(|prompt| (prompt, awaited.sample)));
+        }
+    }
+    waits.into_values().collect()
+}
+
+/// Ids that a message names; the others are counted.
+const NAMED: usize = 8;
+
+impl fmt::Display for Wait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { operator, step, what, waited, .. } = self;
+        write!(f, "{operator}, step {step}, has waited {waited} for {what}")?;
+        for (at, (prompt, sample)) in self.ids.iter().take(NAMED).enumerate() {
+            write!(f, "{}{prompt}", if at == 0 { ": " } else { ", " })?;
+            if let Some(sample) = sample {
+                write!(f, ".{sample}")?;
+            }
+        }
+        match self.ids.len().saturating_sub(NAMED) {
+            0 => Ok(()),
+            more => write!(f, " and {more} more"),
+        }
+    }
+}
+
+impl fmt::Display for Stall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "nothing has moved for {}: ", self.silent)?;
+        if self.waits.is_empty() {
+            write!(f, "no operator says what it waits for; the frontiers of the inputs are")?;
+            for (operator, frontiers) in &self.frontiers {
+                let steps: Vec<_> = frontiers
+                    .iter()
+                    .map(|step| step.map_or("ended".to_owned(), |step| step.to_string()))
+                    .collect();
+                write!(f, " {operator} [{}]", steps.join(", "))?;
+            }
+        }
+        for (at, wait) in self.waits.iter().enumerate() {
+            write!(f, "{}{wait}", if at == 0 { "" } else { "; " })?;
+        }
+        Ok(())
+    }
+}

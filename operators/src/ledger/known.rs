@@ -1,0 +1,171 @@
+//! The facts of all steps so far, added up: what a snapshot has of the ledger.
+//!
+//! The arrangements hold the same, indexed by step. These sums are kept beside them only where snapshots are taken, as large as what is
+//! known: a record for each distinct length, dataset row and waiting prompt.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, LazyLock};
+
+use arrow::array::{ArrayRef, Int64Array, StringArray, UInt32Array, UInt64Array};
+use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef, UInt32Type, UInt64Type};
+use rollpacker_dataflow::batch::Batch;
+use rollpacker_dataflow::schema::column;
+use rollpacker_dataflow::snapshot::{Part, Restored};
+use rollpacker_dataflow::step::{PromptId, Step};
+
+use super::bias::Weighed;
+use super::facts::{Facts, Launches, Length, Waiting, Waits};
+use crate::resume::ResumeError;
+use crate::resume::part::{read_rows, rows};
+
+/// The parts.
+pub(super) const LENGTHS: &str = "ledger_lengths";
+pub(super) const ROWS: &str = "ledger_rows";
+pub(super) const WAITS: &str = "ledger_waits";
+
+const KIND: &str = "kind";
+const TOKENS: &str = "tokens";
+const COUNT: &str = "responses";
+const WEIGHT: &str = "weight";
+const SQUARE: &str = "squared_weight";
+const LAUNCHED: &str = "launched";
+const WHOLE: [&str; 3] = ["whole", "whole_tokens", "whole_squared_tokens"];
+const SCORED: [&str; 2] = ["trained", "score"];
+const SINCE: &str = "since_step";
+const LONGEST: &str = "longest_tokens";
+
+fn schema(fields: impl IntoIterator<Item = (&'static str, DataType)>) -> SchemaRef {
+    let fields = fields.into_iter().map(|(name, of)| Field::new(name, of, false));
+    Arc::new(Schema::new(fields.collect::<Vec<_>>()))
+}
+
+static LENGTH_ROWS: LazyLock<SchemaRef> = LazyLock::new(|| {
+    let sums = [COUNT, WEIGHT, SQUARE].map(|name| (name, DataType::Int64));
+    schema([(KIND, DataType::Utf8), (TOKENS, DataType::UInt32)].into_iter().chain(sums))
+});
+
+static HISTORY_ROWS: LazyLock<SchemaRef> = LazyLock::new(|| {
+    let sums = [LAUNCHED].into_iter().chain(WHOLE).chain(SCORED);
+    schema([(column::ROW, DataType::UInt64)].into_iter().chain(sums.map(|s| (s, DataType::Int64))))
+});
+
+static WAIT_ROWS: LazyLock<SchemaRef> = LazyLock::new(|| {
+    let wide = [column::PROMPT_ID, SINCE].map(|name| (name, DataType::UInt64));
+    schema(wide.into_iter().chain([(LONGEST, DataType::UInt32)]))
+});
+
+/// The facts of all steps so far.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct KnownFacts {
+    lengths: BTreeMap<Length, Weighed>,
+    rows: BTreeMap<u64, Launches>,
+    waits: Waits,
+}
+
+impl KnownFacts {
+    pub(crate) fn read(restored: &Restored) -> Result<Self, ResumeError> {
+        let lengths = read_rows(restored, LENGTHS, &LENGTH_ROWS)?;
+        let rows = read_rows(restored, ROWS, &HISTORY_ROWS)?;
+        let waits = read_rows(restored, WAITS, &WAIT_ROWS)?;
+        Ok(Self {
+            lengths: lengths.as_ref().map(read_lengths).unwrap_or_default(),
+            rows: rows.as_ref().map(read_histories).unwrap_or_default(),
+            waits: Waits(waits.as_ref().map(read_waits).unwrap_or_default()),
+        })
+    }
+
+    /// Prompts that wait.
+    pub(super) fn waits(&self) -> Waits {
+        self.waits.clone()
+    }
+
+    /// All of them, as if one step had added them.
+    pub(super) fn facts(&self) -> Facts {
+        let waiting = self.waits.0.iter().map(|(prompt, waiting)| (*prompt, waiting.since, 1));
+        Facts { lengths: self.lengths.clone(), rows: self.rows.clone(), waiting: waiting.collect() }
+    }
+
+    /// Adds those of a step, behind which `waits` wait.
+    pub(super) fn add(&mut self, facts: &Facts, waits: &Waits) {
+        for (length, weighed) in &facts.lengths {
+            self.lengths.entry(*length).or_default().add(*weighed);
+        }
+        for (row, launches) in &facts.rows {
+            self.rows.entry(*row).or_default().add(launches);
+        }
+        self.waits.clone_from(waits);
+    }
+
+    /// The part of lengths.
+    pub(super) fn lengths_part(&self) -> Part {
+        let sums = |of: fn(&Weighed) -> i64| -> ArrayRef {
+            Arc::new(Int64Array::from_iter_values(self.lengths.values().map(of)))
+        };
+        let kinds = self.lengths.keys().map(|length| length.parts().0);
+        let tokens = self.lengths.keys().map(|length| length.parts().1);
+        let columns = vec![
+            Arc::new(StringArray::from_iter_values(kinds)) as ArrayRef,
+            Arc::new(UInt32Array::from_iter_values(tokens)),
+            sums(|weighed| weighed.count),
+            sums(|weighed| weighed.weight),
+            sums(|weighed| weighed.square),
+        ];
+        rows(&LENGTH_ROWS, columns)
+    }
+
+    /// The part of dataset rows.
+    pub(super) fn rows_part(&self) -> Part {
+        let ids: ArrayRef = Arc::new(UInt64Array::from_iter_values(self.rows.keys().copied()));
+        let sums = (0..6).map(|at| -> ArrayRef {
+            let sums = self.rows.values().map(|launches| launches.sums()[at]);
+            Arc::new(Int64Array::from_iter_values(sums))
+        });
+        rows(&HISTORY_ROWS, std::iter::once(ids).chain(sums).collect())
+    }
+
+    /// The part of waiting prompts.
+    pub(super) fn waits_part(&self) -> Part {
+        let Waits(waits) = &self.waits;
+        let since = waits.values().map(|waiting| waiting.since.0);
+        let longest = waits.values().map(|waiting| waiting.longest);
+        let columns = vec![
+            Arc::new(UInt64Array::from_iter_values(waits.keys().map(|prompt| prompt.0)))
+                as ArrayRef,
+            Arc::new(UInt64Array::from_iter_values(since)),
+            Arc::new(UInt32Array::from_iter_values(longest)),
+        ];
+        rows(&WAIT_ROWS, columns)
+    }
+}
+
+fn read_lengths(batch: &Batch) -> BTreeMap<Length, Weighed> {
+    let sum = |name, row| batch.values::<Int64Type>(name).value(row);
+    let tokens = batch.values::<UInt32Type>(TOKENS);
+    let kinds = batch.text(KIND);
+    (0..batch.num_rows())
+        .filter_map(|row| {
+            let length = Length::of(kinds.value(row), tokens.value(row))?;
+            let (count, weight, square) = (sum(COUNT, row), sum(WEIGHT, row), sum(SQUARE, row));
+            Some((length, Weighed { count, weight, square }))
+        })
+        .collect()
+}
+
+fn read_histories(batch: &Batch) -> BTreeMap<u64, Launches> {
+    let sum = |name, row| batch.values::<Int64Type>(name).value(row);
+    let ids = batch.values::<UInt64Type>(column::ROW);
+    let launches = |row| Launches {
+        launched: sum(LAUNCHED, row),
+        whole: WHOLE.map(|name| sum(name, row)),
+        scored: SCORED.map(|name| sum(name, row)),
+    };
+    (0..batch.num_rows()).map(|row| (ids.value(row), launches(row))).collect()
+}
+
+fn read_waits(batch: &Batch) -> BTreeMap<PromptId, Waiting> {
+    let prompts = batch.values::<UInt64Type>(column::PROMPT_ID);
+    let since = batch.values::<UInt64Type>(SINCE);
+    let longest = batch.values::<UInt32Type>(LONGEST);
+    let waiting = |row| Waiting { since: Step(since.value(row)), longest: longest.value(row) };
+    (0..batch.num_rows()).map(|row| (PromptId(prompts.value(row)), waiting(row))).collect()
+}

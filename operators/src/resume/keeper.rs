@@ -1,0 +1,61 @@
+//! An operator's parts, if snapshots are taken.
+
+use rollpacker_dataflow::snapshot::{Draft, Part, Parts};
+use rollpacker_dataflow::step::Step;
+use rollpacker_dataflow::timely::dataflow::operators::Capability;
+use rollpacker_dataflow::timely::progress::frontier::MutableAntichain;
+
+/// An operator's parts: nothing where no snapshots are taken. See [`Parts`] for when what is to be called.
+pub(crate) struct Keeper {
+    parts: Option<Parts>,
+    first_only: bool,
+}
+
+impl Keeper {
+    pub(super) fn new(parts: Option<Parts>, first_only: bool) -> Self {
+        Self { parts, first_only }
+    }
+
+    /// Whether snapshots are taken.
+    pub(crate) fn is_on(&self) -> bool {
+        self.parts.is_some()
+    }
+
+    pub(crate) fn start(&mut self, capabilities: &[Capability<Step>]) {
+        if let Some(parts) = &mut self.parts {
+            parts.start(capabilities);
+        }
+    }
+
+    /// [`Parts::before`].
+    pub(crate) fn before(&mut self, step: Step, state: impl Fn(&Draft<'_>) -> Part) {
+        let first_only = self.first_only;
+        if let Some(parts) = &mut self.parts {
+            parts.before(step, |draft| part(first_only, draft, &state));
+        }
+    }
+
+    /// [`Parts::passed`].
+    pub(crate) fn passed(
+        &mut self,
+        frontiers: &[MutableAntichain<Step>],
+        state: impl Fn(&Draft<'_>) -> Part,
+    ) {
+        let first_only = self.first_only;
+        if let Some(parts) = &mut self.parts {
+            parts.passed(frontiers, |draft| part(first_only, draft, &state));
+        }
+    }
+
+    /// [`Parts::closed`].
+    pub(crate) fn closed(&mut self, frontier: Option<Step>, state: impl Fn(&Draft<'_>) -> Part) {
+        let first_only = self.first_only;
+        if let Some(parts) = &mut self.parts {
+            parts.closed(frontier, |draft| part(first_only, draft, &state));
+        }
+    }
+}
+
+fn part(first_only: bool, draft: &Draft<'_>, state: &impl Fn(&Draft<'_>) -> Part) -> Part {
+    if first_only && draft.worker() > 0 { Part::nothing() } else { state(draft) }
+}

@@ -1,0 +1,75 @@
+//! Parts as rows and as JSON.
+
+use arrow::array::{ArrayRef, RecordBatch};
+use arrow::compute::concat_batches;
+use arrow::datatypes::SchemaRef;
+use rollpacker_dataflow::batch::Batch;
+use rollpacker_dataflow::snapshot::{Part, Restored};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::ResumeError;
+
+/// Rows as a part; no columns for no rows.
+pub(crate) fn rows(schema: &SchemaRef, columns: Vec<ArrayRef>) -> Part {
+    let rows = (!columns.is_empty()).then(|| Batch::from_columns(schema, columns));
+    let rows = rows.and_then(Batch::into_rows);
+    Part::rows(rows.unwrap_or_else(|| RecordBatch::new_empty(schema.clone())))
+}
+
+/// A value as a part.
+pub(crate) fn json(value: &impl Serialize) -> Part {
+    Part::bytes("json", serde_json::to_vec(value).expect("invariant: a state is plain data"))
+}
+
+/// The rows of all parts of a name, whichever workers wrote them; none if nobody did.
+pub(crate) fn read_rows(
+    restored: &Restored,
+    part: &'static str,
+    schema: &SchemaRef,
+) -> Result<Option<Batch>, ResumeError> {
+    if !is_there(restored, part) {
+        return Ok(None);
+    }
+    let parts: Vec<_> = restored.rows(part)?.into_iter().map(|(_, rows)| rows).collect();
+    if let Some(other) = parts.iter().find(|rows| rows.schema().fields() != schema.fields()) {
+        let (step, found) = (restored.step(), format!("{:?}", names(&other.schema())));
+        let expected = format!("the columns {:?}", names(schema));
+        return Err(ResumeError::Layout { step, part, expected, found });
+    }
+    let rows = concat_batches(schema, &parts).expect("invariant: the parts are of one schema");
+    Ok(Some(Batch::new(rows)))
+}
+
+/// The value of the part that the first worker wrote; none if it wrote none.
+pub(crate) fn read_json<T: DeserializeOwned>(
+    restored: &Restored,
+    part: &'static str,
+) -> Result<Option<T>, ResumeError> {
+    let Some(bytes) = read_bytes(restored, part)? else { return Ok(None) };
+    serde_json::from_slice(&bytes).map(Some).map_err(|error| ResumeError::Layout {
+        step: restored.step(),
+        part,
+        expected: format!("a {}", std::any::type_name::<T>()),
+        found: error.to_string(),
+    })
+}
+
+/// The bytes of that part.
+pub(crate) fn read_bytes(
+    restored: &Restored,
+    part: &'static str,
+) -> Result<Option<Vec<u8>>, ResumeError> {
+    if !is_there(restored, part) {
+        return Ok(None);
+    }
+    Ok(restored.parts(part)?.into_iter().next().map(|(_, bytes)| bytes))
+}
+
+fn is_there(restored: &Restored, part: &str) -> bool {
+    restored.records(part).next().is_some()
+}
+
+fn names(schema: &SchemaRef) -> Vec<&str> {
+    schema.fields().iter().map(|field| field.name().as_str()).collect()
+}

@@ -1,0 +1,184 @@
+//! What is kept of responses for a later round, as rows of a snapshot.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, LazyLock};
+
+use arrow::array::{ArrayRef, StringArray, UInt32Array, UInt64Array};
+use arrow::datatypes::{
+    DataType, Field, Float32Type, Int32Type, Schema, SchemaRef, UInt32Type, UInt64Type,
+};
+use rollpacker_dataflow::batch::Batch;
+use rollpacker_dataflow::clock::Nanos;
+use rollpacker_dataflow::schema::column;
+use rollpacker_dataflow::snapshot::{Part, Restored};
+use rollpacker_dataflow::step::{PolicyVersion, PromptId, SampleId, Step};
+use rollpacker_stages::rollout::{Completion, FinishReason, Partial};
+
+use super::kept::{Ended, Sample, Samples};
+use crate::columns::lists;
+use crate::resume::ResumeError;
+use crate::resume::part::{read_rows, rows};
+use crate::schedule::operator::finish_reason;
+
+/// The part.
+pub(super) const PART: &str = "rollout";
+
+/// The step that launched the response first.
+const LAUNCHED: &str = "launched_step";
+
+static KEPT: LazyLock<SchemaRef> = LazyLock::new(|| {
+    let list = |name, of| {
+        Field::new(name, DataType::List(Arc::new(Field::new_list_field(of, false))), false)
+    };
+    let plain = |name, of| Field::new(name, of, false);
+    Arc::new(Schema::new(vec![
+        plain(column::PROMPT_ID, DataType::UInt64),
+        plain(column::SAMPLE, DataType::UInt32),
+        plain(LAUNCHED, DataType::UInt64),
+        plain(column::POLICY_VERSION, DataType::UInt64),
+        plain(column::RESPONSE_LENGTH, DataType::UInt32),
+        plain(column::RESUMED_LENGTH, DataType::UInt32),
+        list(column::RESPONSE_IDS, DataType::Int32),
+        list(column::LOGPROBS, DataType::Float32),
+        list(column::TOKEN_VERSIONS, DataType::UInt64),
+        // `pause` for one that goes on; otherwise how it ended.
+        plain(column::FINISH_REASON, DataType::Utf8),
+        plain(column::RESPONSE_TEXT, DataType::Utf8),
+        plain(column::PREEMPTIONS, DataType::UInt32),
+        plain(column::INSTANCE, DataType::UInt32),
+    ]))
+});
+
+/// What a snapshot has of kept responses.
+#[derive(Clone, Default)]
+pub(crate) struct KeptRows(Option<Batch>);
+
+impl KeptRows {
+    pub(crate) fn read(restored: &Restored) -> Result<Self, ResumeError> {
+        read_rows(restored, PART, &KEPT).map(Self)
+    }
+
+    /// Whose responses.
+    pub(crate) fn prompts(&self) -> BTreeSet<PromptId> {
+        self.samples().into_keys().map(|(prompt, _)| prompt).collect()
+    }
+
+    /// The responses.
+    pub(super) fn samples(&self) -> Samples {
+        let Some(batch) = self.0.as_ref().filter(|batch| batch.num_rows() > 0) else {
+            return Samples::new();
+        };
+        (0..batch.num_rows()).map(|row| read(batch, row)).collect()
+    }
+}
+
+/// A kept response, with what its row is made of.
+struct Entry<'a> {
+    id: SampleId,
+    version: PolicyVersion,
+    resumed: u32,
+    completion: std::borrow::Cow<'a, Completion>,
+}
+
+fn entry<'a>(&(prompt, sample): &(PromptId, u32), kept: &'a Sample) -> Entry<'a> {
+    match kept {
+        Sample::Whole(Ended { completion, resumed, version }) => {
+            let id = SampleId { step: completion.id.step, prompt, sample };
+            let completion = std::borrow::Cow::Borrowed(completion);
+            Entry { id, version: *version, resumed: *resumed, completion }
+        }
+        Sample::Partial(partial, version) => {
+            let id = SampleId { step: partial.launched, prompt, sample };
+            let completion = Completion {
+                id,
+                response_length: partial.response_length,
+                response_ids: partial.response_ids.clone(),
+                logprobs: partial.logprobs.clone(),
+                token_versions: partial.token_versions.clone(),
+                text: String::new(),
+                finish_reason: FinishReason::Pause,
+                started: Nanos(0),
+                finished: Nanos(0),
+                preemptions: 0,
+                instance: 0,
+            };
+            let completion = std::borrow::Cow::Owned(completion);
+            Entry { id, version: *version, resumed: 0, completion }
+        }
+    }
+}
+
+/// As a part.
+pub(super) fn part(samples: &Samples) -> Part {
+    let entries: Vec<Entry<'_>> = samples.iter().map(|(id, kept)| entry(id, kept)).collect();
+    let wide = |of: fn(&Entry<'_>) -> u64| -> ArrayRef {
+        Arc::new(UInt64Array::from_iter_values(entries.iter().map(of)))
+    };
+    let narrow = |of: fn(&Entry<'_>) -> u32| -> ArrayRef {
+        Arc::new(UInt32Array::from_iter_values(entries.iter().map(of)))
+    };
+    let versions: Vec<Vec<u64>> = entries
+        .iter()
+        .map(|entry| entry.completion.token_versions.iter().map(|version| version.0).collect())
+        .collect();
+    let text = |of: fn(&Completion) -> &str| -> ArrayRef {
+        let texts = entries.iter().map(|entry| of(&entry.completion));
+        Arc::new(StringArray::from_iter_values(texts))
+    };
+    let columns = vec![
+        wide(|entry| entry.id.prompt.0),
+        narrow(|entry| entry.id.sample),
+        wide(|entry| entry.id.step.0),
+        wide(|entry| entry.version.0),
+        narrow(|entry| entry.completion.response_length),
+        narrow(|entry| entry.resumed),
+        lists::<Int32Type>(entries.iter().map(|entry| entry.completion.response_ids.as_slice())),
+        lists::<Float32Type>(entries.iter().map(|entry| entry.completion.logprobs.as_slice())),
+        lists::<UInt64Type>(versions.iter().map(Vec::as_slice)),
+        text(|completion| completion.finish_reason.as_str()),
+        text(|completion| &completion.text),
+        narrow(|entry| entry.completion.preemptions),
+        narrow(|entry| entry.completion.instance),
+    ];
+    rows(&KEPT, columns)
+}
+
+/// A row. Its times were those of another process, whose clock began elsewhere: they are before all of this one.
+fn read(batch: &Batch, row: usize) -> ((PromptId, u32), Sample) {
+    let wide = |name| batch.values::<UInt64Type>(name).value(row);
+    let narrow = |name| batch.values::<UInt32Type>(name).value(row);
+    let (prompt, sample) = (PromptId(wide(column::PROMPT_ID)), narrow(column::SAMPLE));
+    let (step, version) = (Step(wide(LAUNCHED)), PolicyVersion(wide(column::POLICY_VERSION)));
+    let finish_reason = finish_reason(batch.text(column::FINISH_REASON).value(row));
+    let versions = batch.lists::<UInt64Type>(column::TOKEN_VERSIONS).get(row);
+    let completion = Completion {
+        id: SampleId { step, prompt, sample },
+        response_length: narrow(column::RESPONSE_LENGTH),
+        response_ids: batch.lists::<Int32Type>(column::RESPONSE_IDS).get(row).to_vec(),
+        logprobs: batch.lists::<Float32Type>(column::LOGPROBS).get(row).to_vec(),
+        token_versions: versions.iter().copied().map(PolicyVersion).collect(),
+        text: batch.text(column::RESPONSE_TEXT).value(row).to_owned(),
+        finish_reason,
+        started: Nanos(0),
+        finished: Nanos(0),
+        preemptions: narrow(column::PREEMPTIONS),
+        instance: narrow(column::INSTANCE),
+    };
+    let kept = if finish_reason.is_whole() {
+        Sample::Whole(Ended { completion, resumed: narrow(column::RESUMED_LENGTH), version })
+    } else {
+        Sample::Partial(partial(completion), version)
+    };
+    ((prompt, sample), kept)
+}
+
+fn partial(completion: Completion) -> Partial {
+    Partial {
+        sample: completion.id.sample,
+        launched: completion.id.step,
+        response_length: completion.response_length,
+        response_ids: completion.response_ids,
+        logprobs: completion.logprobs,
+        token_versions: completion.token_versions,
+    }
+}

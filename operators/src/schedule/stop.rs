@@ -1,0 +1,100 @@
+//! What ends a run before its schedule does.
+
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use rollpacker_dataflow::step::Step;
+
+/// Asks a run to end after the rounds that are open or due: with staleness `k`, `k` rounds may be due. Clones share it.
+#[derive(Clone, Default)]
+pub struct Stop(Arc<Shared>);
+
+/// Why a run was to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stopped {
+    /// Someone [asked](Stop::request).
+    Asked,
+    /// The time for [another round](Stop::unless) was over.
+    OutOfTime,
+}
+
+#[derive(Default)]
+struct Shared {
+    /// 0, or one more than the number of the reason in [`REASONS`]; the first stays.
+    reason: AtomicU8,
+    may_begin: OnceLock<Box<MayBegin>>,
+}
+
+type MayBegin = dyn Fn(Step) -> bool + Send + Sync;
+
+const REASONS: [Stopped; 2] = [Stopped::Asked, Stopped::OutOfTime];
+
+impl Stop {
+    /// Asks.
+    pub fn request(&self) {
+        self.set(Stopped::Asked);
+    }
+
+    /// Asks `may_begin` whenever a round could open, in the order of steps, and lets the run end instead where it says no. A second call
+    /// changes nothing.
+    pub fn unless(&self, may_begin: impl Fn(Step) -> bool + Send + Sync + 'static) {
+        drop(self.0.may_begin.set(Box::new(may_begin)));
+    }
+
+    /// Whether the run is to end.
+    #[must_use]
+    pub fn is_requested(&self) -> bool {
+        self.reason().is_some()
+    }
+
+    /// Why it is to end; `None` while it is not.
+    #[must_use]
+    pub fn reason(&self) -> Option<Stopped> {
+        let set = self.0.reason.load(Ordering::Acquire);
+        usize::from(set).checked_sub(1).and_then(|at| REASONS.get(at)).copied()
+    }
+
+    /// Whether the round of `step` must not open.
+    pub(crate) fn forbids(&self, step: Step) -> bool {
+        if !self.is_requested() && self.0.may_begin.get().is_some_and(|may_begin| !may_begin(step))
+        {
+            self.set(Stopped::OutOfTime);
+        }
+        self.is_requested()
+    }
+
+    fn set(&self, reason: Stopped) {
+        let set = match reason {
+            Stopped::Asked => 1,
+            Stopped::OutOfTime => 2,
+        };
+        // What was asked for first is why.
+        let _ = self.0.reason.compare_exchange(0, set, Ordering::AcqRel, Ordering::Acquire);
+    }
+}
+
+impl std::fmt::Debug for Stop {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Stop").field(&self.reason()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_reason_stays_and_nobody_is_asked_again() {
+        let (out_of_time, asked) = (Stop::default(), Stop::default());
+        for stop in [&out_of_time, &asked] {
+            stop.unless(|step| step < Step(2));
+            assert!(!stop.forbids(Step(1)) && !stop.is_requested());
+        }
+        asked.request();
+        assert!(asked.forbids(Step(1)) && asked.forbids(Step(2)));
+        assert!(out_of_time.clone().forbids(Step(2)) && out_of_time.forbids(Step(1)));
+        out_of_time.request();
+        assert_eq!(out_of_time.reason(), Some(Stopped::OutOfTime));
+        assert_eq!(asked.reason(), Some(Stopped::Asked));
+    }
+}

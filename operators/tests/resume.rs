@@ -1,0 +1,646 @@
+//! A run that is resumed from the snapshot of any of its steps goes on as if nothing had happened.
+
+mod support;
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use arrow::datatypes::{Float32Type, UInt32Type, UInt64Type};
+use rollpacker_dataflow::batch::Batch;
+use rollpacker_dataflow::bridge::{Executor, produce_inline};
+use rollpacker_dataflow::budget::Budget;
+use rollpacker_dataflow::clock::{Clock, Nanos, VirtualClock};
+use rollpacker_dataflow::fault::{Fault, raise};
+use rollpacker_dataflow::feedback;
+use rollpacker_dataflow::runtime::run_virtual;
+use rollpacker_dataflow::schema::{self, column};
+use rollpacker_dataflow::snapshot::{
+    Cadence, Identity, OnError, Restored, SnapshotPlan, SnapshotStore, Snapshots, StoreOptions,
+};
+use rollpacker_dataflow::step::{PolicyVersion, PromptId, SampleId, Step};
+use rollpacker_dataflow::timely::dataflow::operators::Concat;
+use rollpacker_operators::advantage::{Grpo, KlControl, KlController};
+use rollpacker_operators::ledger::{Recorded, ledger};
+use rollpacker_operators::policy::policy_batch;
+use rollpacker_operators::prompts::{PromptRow, prompt_batch};
+use rollpacker_operators::report::{Observed, Observer, Saved, StepReport, observe};
+use rollpacker_operators::resume::{Resumable, Resumed};
+use rollpacker_operators::reward::{LimitOptions, Timeouts};
+use rollpacker_operators::schedule::operator::{Prompts, Stop};
+use rollpacker_operators::schedule::{
+    Builtin, Decision, Dynamic, Event, FrontierGroup, HistorySorted, OnExhausted, Partial,
+    Schedule, Sorted, Synchronous, TailBatching, ZeroVarianceFilter, dynamic, frontier_group,
+    history_sorted, partial, sorted, sync, tail_batching,
+};
+use rollpacker_operators::trainer::TrainerThread;
+use rollpacker_operators::{
+    AdvantageExt, GradientExt, GroupExt, InferenceExt, RewardExt, RolloutExt, ScheduleExt,
+    UpdateExt,
+};
+use rollpacker_stages::reward::{Context, Execution, Reward, RewardError, Router, Sample, Score};
+use rollpacker_stages::rollout::Policy;
+use rollpacker_stages::train::{Inferred, Metrics, Sequence, TrainError, Trainer};
+use support::in_virtual_time::Timed;
+
+/// Prompts of an epoch.
+const EPOCH: u64 = 22;
+const PROMPTS: u64 = 2 * EPOCH;
+/// Admitted in a round.
+const P0: usize = 4;
+const R0: u32 = 2;
+
+fn tail(adjust: impl FnOnce(&mut tail_batching::Config)) -> Builtin {
+    let mut config = tail_batching::Config {
+        prompts: P0,
+        responses: R0,
+        eta_prompts: 1.5,
+        eta_responses: 1.5,
+        quotas: BTreeMap::new(),
+        max_queue_age: None,
+        total_steps: None,
+        filter_zero_variance: None,
+        keep_partial: false,
+        selection: tail_batching::Selection::Fastest,
+        max_weight: tail_batching::MAX_WEIGHT,
+    };
+    adjust(&mut config);
+    TailBatching::new(config).expect("valid").into()
+}
+
+fn sorted(mode: sorted::Mode) -> Builtin {
+    let carry_over = mode == sorted::Mode::Partial;
+    let harvest = carry_over.then_some(P0 + 1);
+    let config = sorted::Config {
+        prompts: P0,
+        responses: R0,
+        group_size: 2,
+        slots: 6,
+        harvest,
+        mode,
+        carry_over,
+        total_steps: None,
+    };
+    Sorted::new(config).expect("valid").into()
+}
+
+/// Every built-in schedule, each with what it keeps between rounds.
+fn schedules() -> Vec<(&'static str, Builtin)> {
+    let (prompts, responses, total_steps) = (P0, R0, None);
+    let on_exhausted = OnExhausted::SmallerStep;
+    let filter = ZeroVarianceFilter { max_generated_batches: 3, on_exhausted };
+    let slots = 5;
+    let order = frontier_group::Order::GroupMajor;
+    let sync = sync::Config { prompts, responses, total_steps };
+    let history = history_sorted::Config { prompts, responses, window: Some(2), total_steps };
+    let dynamic = dynamic::Config {
+        prompts,
+        responses,
+        gen_prompts: Some(5),
+        max_generated_batches: 3,
+        on_exhausted,
+        total_steps,
+    };
+    let partial =
+        partial::Config { prompts, responses, oversubscription: 1.5, max_versions: 3, total_steps };
+    let frontier = frontier_group::Config { prompts, responses, slots, order, total_steps };
+    vec![
+        ("sync", Synchronous::new(sync).expect("valid").into()),
+        ("history_sorted", HistorySorted::new(history).expect("valid").into()),
+        ("tail_batching", tail(|_| {})),
+        ("tail_batching, old", tail(|config| config.max_queue_age = Some(1))),
+        ("tail_batching, partial", tail(|config| config.keep_partial = true)),
+        ("tail_batching, filter", tail(|config| config.filter_zero_variance = Some(filter))),
+        (
+            "tail_batching, weighted",
+            tail(|config| {
+                config.eta_responses = 1.0;
+                config.selection = tail_batching::Selection::Weighted;
+            }),
+        ),
+        (
+            "tail_batching, quotas",
+            tail(|config| config.quotas = BTreeMap::from([("math".into(), P0)])),
+        ),
+        ("dynamic", Dynamic::new(dynamic).expect("valid").into()),
+        ("sorted, on policy", sorted(sorted::Mode::OnPolicy)),
+        ("sorted, partial", sorted(sorted::Mode::Partial)),
+        ("partial", Partial::new(partial).expect("valid").into()),
+        ("frontier_group", FrontierGroup::new(frontier).expect("valid").into()),
+    ]
+}
+
+fn prompts(ids: std::ops::Range<u64>) -> Batch {
+    let row = |id| PromptRow {
+        prompt: PromptId(id),
+        epoch: u32::try_from(id / EPOCH).expect("small"),
+        row: id % EPOCH,
+        domain: if id.is_multiple_of(7) { "other".into() } else { "math".into() },
+        prompt_ids: vec![1, 2, 3],
+        prompt_length: 3,
+        data_source: "odd".into(),
+        messages: "[]".into(),
+        ground_truth: Some(format!("answer {id}")),
+        extra_info: None,
+    };
+    prompt_batch(&ids.map(row).collect::<Vec<_>>())
+}
+
+/// Long tails, of the prompt and of the sample.
+fn seconds(id: SampleId) -> u64 {
+    let mut hash = id.step.0.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+        ^ id.prompt.0.wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    hash = (hash ^ u64::from(id.sample)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    let long = if id.prompt.0.is_multiple_of(5) { 20 } else { 0 };
+    1 + (hash >> 33) % 9 + long
+}
+
+/// Works what it is given into a number; the state is the number, and the policies so far.
+struct Folding {
+    folded: u64,
+    step: u64,
+    policies: Vec<(u64, u64)>,
+    /// Policies that later steps may sample with.
+    kept: usize,
+    clock: VirtualClock,
+}
+
+impl Folding {
+    fn new(staleness: u64, clock: &VirtualClock) -> Self {
+        let kept = usize::try_from(staleness).expect("small") + 1;
+        Self { folded: 7, step: 0, policies: Vec::new(), kept, clock: clock.clone() }
+    }
+
+    fn policy((version, digest): (u64, u64)) -> Policy {
+        Policy { version: PolicyVersion(version), location: "nowhere".into(), digest }
+    }
+
+    fn failed(operation: &'static str, error: impl std::fmt::Display) -> TrainError {
+        TrainError::Backend { operation, reason: error.to_string() }
+    }
+}
+
+impl Trainer for Folding {
+    fn publish(&mut self, version: PolicyVersion) -> Result<Policy, TrainError> {
+        self.policies.push((version.0, self.folded));
+        Ok(Self::policy((version.0, self.folded)))
+    }
+
+    fn infer(&mut self, _: Step, sequences: &[Sequence<'_>]) -> Result<Vec<Inferred>, TrainError> {
+        let share = (self.folded % 97) as f32 / 970.0;
+        let kl = |sequence: &Sequence<'_>| Inferred {
+            reward_kl: vec![share; sequence.response_ids.len()],
+            ..Inferred::default()
+        };
+        Ok(sequences.iter().map(kl).collect())
+    }
+
+    /// In whatever order.
+    fn accumulate(&mut self, _: Step, sequences: &[Sequence<'_>]) -> Result<(), TrainError> {
+        for sequence in sequences {
+            let advantage = sequence.advantages.first().map_or(0, |advantage| advantage.to_bits());
+            let seen = u64::from(sequence.response_length) << 32 | u64::from(advantage);
+            self.step = self.step.wrapping_add(seen.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        }
+        self.clock.spend(Nanos(1_000_000_000));
+        Ok(())
+    }
+
+    fn update(&mut self, step: Step) -> Result<(Policy, Metrics), TrainError> {
+        self.folded = self.folded.wrapping_mul(31).wrapping_add(std::mem::take(&mut self.step));
+        self.policies.push((step.0 + 1, self.folded));
+        self.policies.drain(..self.policies.len().saturating_sub(self.kept));
+        let metrics = Metrics::from([("actor/folded".to_owned(), self.folded as f64)]);
+        Ok((Self::policy((step.0 + 1, self.folded)), metrics))
+    }
+
+    fn save(&mut self, _: &Path) -> Result<(), TrainError> {
+        Ok(())
+    }
+
+    fn save_state(&mut self, file: &Path) -> Result<(), TrainError> {
+        let state = serde_json::to_vec(&(self.folded, &self.policies)).expect("numbers");
+        std::fs::write(file, state).map_err(|error| Self::failed("saving", error))
+    }
+
+    fn load_state(&mut self, file: &Path) -> Result<Vec<Policy>, TrainError> {
+        let bytes = std::fs::read(file).map_err(|error| Self::failed("loading", error))?;
+        let state = serde_json::from_slice(&bytes);
+        (self.folded, self.policies) = state.map_err(|error| Self::failed("loading", error))?;
+        Ok(self.policies.iter().copied().map(Self::policy).collect())
+    }
+}
+
+/// Takes 5 seconds; one point for an odd length; runs one test case.
+struct Odd(VirtualClock);
+
+impl Reward for Odd {
+    async fn score(&self, sample: &Sample, context: &Context) -> Result<Score, RewardError> {
+        self.0.sleep(Nanos(5_000_000_000)).await;
+        let limit = context.limits.of(0, None);
+        let took = Nanos(u64::from(sample.response_length) * 200_000_000);
+        let execution = Execution { case: 0, took, limit, correct: took < limit, audited: false };
+        let value = f64::from(sample.response_length % 2);
+        Ok(Score { value, executions: vec![execution], ..Score::default() })
+    }
+}
+
+/// What a step did, in an order that says nothing of time.
+#[derive(Debug, PartialEq)]
+struct Told {
+    step: Step,
+    decisions: Vec<String>,
+    responses: BTreeSet<String>,
+    groups: BTreeSet<String>,
+    metrics: BTreeMap<String, u64>,
+}
+
+impl Told {
+    fn of(report: &StepReport, staleness: u64) -> Self {
+        let is_of_time = |name: &str| {
+            let parts = ["operator/", "timing_s/", "perf/", "rollout/load_s"];
+            // With a staleness, a step may be scored before the one before it has taught its limits.
+            let limits = staleness > 0
+                && (name.starts_with("reward/") || name.starts_with("ledger/mean_anchor"));
+            limits
+                || name.starts_with("ledger/anchored") && staleness > 0
+                || parts.iter().any(|part| name.starts_with(part))
+        };
+        let metrics = report.metrics.iter().filter(|(name, _)| !is_of_time(name));
+        Self {
+            step: report.step,
+            decisions: report.decisions.iter().flat_map(decisions).collect(),
+            responses: report.responses.iter().flat_map(responses).collect(),
+            groups: report.groups.iter().flat_map(groups).collect(),
+            metrics: metrics.map(|(name, value)| (name.clone(), value.to_bits())).collect(),
+        }
+    }
+
+    fn trained(&self) -> impl Iterator<Item = &str> {
+        self.groups.iter().map(|group| group.split('.').next().unwrap_or_default())
+    }
+}
+
+fn decisions(batch: &Batch) -> Vec<String> {
+    let of = |name: &'static str, row| batch.text(name).value(row).to_owned();
+    let prompts = batch.values::<UInt64Type>(column::PROMPT_ID);
+    let samples = batch.lists::<UInt32Type>(column::ADMITTED);
+    let weights = batch.lists::<Float32Type>(column::WEIGHTS);
+    let queue = batch.values::<UInt64Type>(column::QUEUE_LENGTH);
+    let age = batch.values::<UInt64Type>(column::QUEUE_AGE);
+    (0..batch.num_rows())
+        .map(|row| {
+            format!(
+                "{} {} p{} {:?} {:?} ({}) {} {}",
+                of(column::ROUND, row),
+                of(column::DECISION, row),
+                prompts.value(row),
+                samples.get(row),
+                weights.get(row),
+                of(column::REASON, row),
+                queue.value(row),
+                age.value(row)
+            )
+        })
+        .collect()
+}
+
+fn name(batch: &Batch, row: usize) -> String {
+    let prompt = batch.values::<UInt64Type>(column::PROMPT_ID).value(row);
+    let sample = batch.values::<UInt32Type>(column::SAMPLE).value(row);
+    let tokens = batch.values::<UInt32Type>(column::RESPONSE_LENGTH).value(row);
+    let resumed = batch.values::<UInt32Type>(column::RESUMED_LENGTH).value(row);
+    let version = batch.values::<UInt64Type>(column::POLICY_VERSION).value(row);
+    let versions = batch.lists::<UInt64Type>(column::TOKEN_VERSIONS).get(row);
+    let reason = batch.text(column::FINISH_REASON).value(row);
+    let truth = batch.text(column::GROUND_TRUTH).value(row);
+    format!("{prompt}.{sample} {tokens} ({resumed}) v{version} {versions:?} {reason} {truth}")
+}
+
+fn responses(batch: &Batch) -> Vec<String> {
+    (0..batch.num_rows()).map(|row| name(batch, row)).collect()
+}
+
+fn groups(batch: &Batch) -> Vec<String> {
+    let advantages = batch.lists::<Float32Type>(column::ADVANTAGES);
+    let weights = batch.values::<Float32Type>(column::WEIGHT);
+    (0..batch.num_rows())
+        .map(|row| {
+            let advantage = advantages.get(row).first().map(|advantage| advantage.to_bits());
+            format!("{} x{} {advantage:?}", name(batch, row), weights.value(row))
+        })
+        .collect()
+}
+
+/// Keeps what steps did, and counts them over all of a run.
+#[derive(Clone, Default)]
+struct Watching {
+    told: Rc<RefCell<Vec<Told>>>,
+    steps: Rc<RefCell<u64>>,
+    staleness: u64,
+}
+
+impl Observer for Watching {
+    fn step(&mut self, report: StepReport) {
+        *self.steps.borrow_mut() += 1;
+        assert_eq!(report.step.next().0, *self.steps.borrow(), "it counts on");
+        self.told.borrow_mut().push(Told::of(&report, self.staleness));
+    }
+
+    fn save(&self, saved: &mut Saved) {
+        saved.keep("steps", &*self.steps.borrow());
+    }
+}
+
+#[derive(Clone)]
+struct Run {
+    schedule: Builtin,
+    staleness: u64,
+    /// Steps between snapshots.
+    every: u64,
+    stop: Stop,
+    prompts: u64,
+}
+
+impl Run {
+    fn of(schedule: &Builtin, staleness: u64) -> Self {
+        let (schedule, stop) = (schedule.clone(), Stop::default());
+        Self { schedule, staleness, every: 0, stop, prompts: PROMPTS }
+    }
+
+    /// Runs on from `from`, a step or the newest, with snapshots in `folder`.
+    fn go(&self, folder: &Path, from: Option<Step>) -> Result<Vec<Told>, Fault> {
+        let store = open(folder);
+        let found = from.map_or_else(|| store.latest(), |step| store.at(step)).expect("readable");
+        assert!(found.damage.is_empty(), "{:?}", found.damage);
+        self.resume(store, found.restored.as_ref())
+    }
+
+    fn resume(&self, store: SnapshotStore, from: Option<&Restored>) -> Result<Vec<Told>, Fault> {
+        let clock = VirtualClock::default();
+        let plan = SnapshotPlan {
+            store: Arc::new(store),
+            cadence: Cadence::every(self.every),
+            on_error: OnError::Fail,
+            resumed: from.map(Restored::step),
+        };
+        let steps = from.map(|from| Saved::read(from, "steps").expect("kept"));
+        let steps = Rc::new(RefCell::new(steps.flatten().unwrap_or(0)));
+        let resumed = from.map(|from| Rc::new(Resumed::read(from).expect("readable")));
+        let watching = Watching { steps, staleness: self.staleness, ..Watching::default() };
+        run_virtual(&clock, |scope, faults| {
+            let snapshots = Snapshots::in_virtual_time(scope, &plan, clock.clone());
+            let resumable = Resumable::new(Some(snapshots), resumed.clone());
+            let policies =
+                self.lay(scope, &clock, resumable.clone(), resumed, faults, watching.clone());
+            let commits = resumable.commit().expect("snapshots are taken");
+            raise(commits.errors, faults);
+            policies
+        })?;
+        Ok(watching.told.take())
+    }
+
+    fn lay<'scope>(
+        &self,
+        scope: rollpacker_dataflow::timely::dataflow::Scope<'scope, Step>,
+        clock: &VirtualClock,
+        resumable: Resumable<'scope>,
+        resumed: Option<Rc<Resumed>>,
+        faults: &rollpacker_dataflow::fault::Faults,
+        observer: Watching,
+    ) {
+        let time: Arc<dyn Clock> = Arc::new(clock.clone());
+        let trainer = Box::new(Folding::new(self.staleness, clock));
+        let trainer = Rc::new(TrainerThread::in_virtual_time(clock.clone(), trainer));
+        let mut schedule = self.schedule.clone();
+        let budget = Budget::new(9);
+        let (first, policies) = match &resumed {
+            None => (Step(0), vec![trainer.publish_initial().expect("published")]),
+            Some(resumed) => {
+                resumed.restore(&mut schedule).expect("its own state");
+                resumed.reserve(&budget);
+                let file = resumed.trainer_file().expect("there is one");
+                (resumed.step().next(), trainer.load_state(file).expect("loaded"))
+            }
+        };
+        // The reader begins anew: what the schedule has had is left out.
+        let all = self.prompts;
+        let batches = (0..all).step_by(3).map(move |first| prompts(first..(first + 3).min(all)));
+        let (rows, errors) =
+            produce_inline(scope, "prompts", &schema::PROMPTS, budget.clone(), batches);
+        let policies = policies.iter().map(policy_batch).collect();
+        let (policies, edge) = feedback::policies_from(scope, self.staleness, first, policies);
+        let rollouts = Prompts { rows, errors, budget }
+            .schedule(schedule)
+            .until(&self.stop)
+            .resumable(&resumable)
+            .rollout(Timed::new(clock, seconds), &policies, time.clone());
+        let (responses, decisions) = (rollouts.responses.clone(), rollouts.decisions.clone());
+        let router = Router::default().route("odd", Odd(clock.clone()));
+        let limit = Timeouts::new(LimitOptions::default(), 1).expect("valid");
+        let adaptive = KlControl::Adaptive { target_kl: 0.05, horizon: 100.0 };
+        let gradients = rollouts
+            .reward(router, limit, Executor::Inline, time.clone())
+            .group()
+            .infer(&trainer)
+            .penalised(KlController::new(adaptive, 0.1))
+            .advantage(Grpo::default())
+            .gradient(trainer);
+        let groups = gradients.accumulated.clone();
+        let updates = gradients.update();
+        raise(updates.errors, faults);
+        let recorded = Recorded {
+            responses: responses.clone(),
+            groups: groups.clone(),
+            decisions: decisions.clone(),
+            warmup_steps: 1,
+            resumable: resumable.clone(),
+        };
+        let metrics = updates.metrics.concat(ledger(recorded, 40));
+        let observed = Observed { responses, groups, decisions, metrics, resumable };
+        observe(observed, time, observer);
+        edge.connect(updates.policies);
+    }
+}
+
+fn open(folder: &Path) -> SnapshotStore {
+    let options = StoreOptions { identity: Identity::default(), keep: 100 };
+    SnapshotStore::open(folder, options).expect("opens")
+}
+
+/// On a file system without a disk, if there is one: nothing here is about durability.
+fn folder() -> tempfile::TempDir {
+    let memory = Path::new("/dev/shm");
+    if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }
+        .expect("a folder")
+}
+
+fn copied(from: &Path) -> tempfile::TempDir {
+    let to = folder();
+    copy(from, to.path());
+    to
+}
+
+fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).expect("made");
+    for entry in std::fs::read_dir(from).expect("readable") {
+        let path = entry.expect("readable").path();
+        let target = to.join(path.file_name().expect("a name"));
+        if path.is_dir() {
+            copy(&path, &target);
+        } else {
+            std::fs::copy(&path, &target).expect("copied");
+        }
+    }
+}
+
+fn check(name: &str, schedule: &Builtin, staleness: u64) {
+    let all = folder();
+    let straight = Run { every: 1, ..Run::of(schedule, staleness) };
+    let expected = straight.go(all.path(), None).expect("no fault");
+    conserved(name, &expected);
+    for (done, told) in expected.iter().enumerate() {
+        let again = copied(all.path());
+        let found = Run::of(schedule, staleness).go(again.path(), Some(told.step));
+        let found = found.unwrap_or_else(|fault| panic!("{name}, step {}: {fault}", told.step));
+        let what = format!("{name}, staleness {staleness}, resumed behind step {}", told.step);
+        same(&what, &found, &expected[done + 1..]);
+    }
+}
+
+fn same(what: &str, found: &[Told], expected: &[Told]) {
+    for (found, expected) in found.iter().zip(expected) {
+        assert_eq!(found, expected, "{what}");
+    }
+    assert_eq!(found.len(), expected.len(), "{what}: steps");
+}
+
+/// Every prompt is trained on or rejected, once.
+fn conserved(name: &str, all: &[Told]) {
+    let mut seen = BTreeMap::<&str, u64>::new();
+    for told in all {
+        let trained: BTreeSet<&str> = told.trained().collect();
+        trained.into_iter().for_each(|prompt| *seen.entry(prompt).or_default() += 1);
+    }
+    let rejected = all.iter().flat_map(|told| &told.decisions);
+    let rejected = rejected.filter(|decision| decision.contains(" reject ")).count();
+    assert!(seen.values().all(|count| *count == 1), "{name}: {seen:?}");
+    assert_eq!(seen.len() + rejected, PROMPTS as usize, "{name}");
+    assert!(all.len() >= 5, "{name}: {} steps", all.len());
+}
+
+#[test]
+fn from_every_step_of_every_schedule_on_policy() {
+    for (name, schedule) in schedules() {
+        check(name, &schedule, 0);
+    }
+}
+
+#[test]
+fn from_every_step_of_every_schedule_with_a_staleness() {
+    for (name, schedule) in schedules() {
+        check(name, &schedule, 1);
+    }
+    for (name, schedule) in schedules().into_iter().filter(|(name, _)| name.contains("partial")) {
+        check(name, &schedule, 2);
+    }
+}
+
+/// Stopped after each step, the run ends with a snapshot, and the next goes on from there.
+#[test]
+fn a_run_in_as_many_pieces_as_steps_is_the_same_run() {
+    for (name, schedule) in schedules() {
+        for staleness in [0, 2] {
+            let expected = Run::of(&schedule, staleness).go(folder().path(), None);
+            let (expected, pieces) = (expected.expect("no fault"), folder());
+            let mut found = Vec::new();
+            while found.len() < expected.len() {
+                let run = Run::of(&schedule, staleness);
+                let next = Step(found.len() as u64);
+                run.stop.unless(move |step| step <= next);
+                let piece = run.go(pieces.path(), None).expect("no fault");
+                assert_eq!(piece.len(), 1, "{name}, staleness {staleness}, step {next}");
+                found.extend(piece);
+            }
+            same(&format!("{name}, staleness {staleness}"), &found, &expected);
+            let rest = Run::of(&schedule, staleness).go(pieces.path(), None).expect("no fault");
+            assert!(rest.is_empty(), "{name}: nothing is left");
+        }
+    }
+}
+
+/// A run whose prompts have ended goes on when it is given more.
+#[test]
+fn a_run_that_is_over_is_prolonged() {
+    let schedule = schedules().remove(0).1;
+    let (whole, pieces) = (folder(), folder());
+    let expected = Run::of(&schedule, 0).go(whole.path(), None).expect("no fault");
+    // Where a step ends with an epoch, the longer run is the same.
+    let short = Run { prompts: EPOCH, ..Run::of(&schedule, 0) };
+    let mut found = short.go(pieces.path(), None).expect("no fault");
+    assert!(found.len() < expected.len());
+    found.extend(Run::of(&schedule, 0).go(pieces.path(), None).expect("no fault"));
+    same("prolonged", &found, &expected);
+}
+
+/// Two responses to each prompt, one prompt a step; it cannot say its state.
+#[derive(Default)]
+struct Unsaved(Vec<Decision>);
+
+impl Schedule for Unsaved {
+    fn on(&mut self, _: Nanos, _: Event) {}
+
+    fn poll(&mut self) -> Option<Decision> {
+        self.0.pop()
+    }
+
+    fn wants_prompts(&self) -> bool {
+        false
+    }
+}
+
+#[test]
+fn a_schedule_that_cannot_say_its_state_is_refused() {
+    let clock = VirtualClock::default();
+    let kept = folder();
+    let plan = SnapshotPlan {
+        store: Arc::new(open(kept.path())),
+        cadence: Cadence::every(1),
+        on_error: OnError::Fail,
+        resumed: None,
+    };
+    let ran = run_virtual(&clock, |scope, faults| {
+        let snapshots = Snapshots::in_virtual_time(scope, &plan, clock.clone());
+        let resumable = Resumable::new(Some(snapshots), None);
+        let budget = Budget::new(1);
+        let (rows, errors) =
+            produce_inline(scope, "prompts", &schema::PROMPTS, budget.clone(), std::iter::empty());
+        let initial = policy_batch(&Folding::policy((0, 0)));
+        let (policies, edge) = feedback::policies(scope, 0, initial);
+        let rollouts = Prompts { rows, errors, budget }
+            .schedule(Unsaved::default())
+            .resumable(&resumable)
+            .rollout(Timed::new(&clock, seconds), &policies, Arc::new(clock.clone()));
+        raise(rollouts.errors, faults);
+        edge.connect(policies);
+    });
+    let fault = ran.expect_err("refused").to_string();
+    assert!(fault.contains("let it implement `save` and `restore`"), "{fault}");
+}
+
+#[test]
+fn the_state_of_another_schedule_is_refused() {
+    let kept = folder();
+    let run = Run::of(&schedules().remove(0).1, 0);
+    run.stop.unless(|step| step < Step(2));
+    run.go(kept.path(), None).expect("no fault");
+    let restored = open(kept.path()).latest().expect("readable").restored.expect("one");
+    let resumed = Resumed::read(&restored).expect("readable");
+    let mut other = tail(|_| {});
+    let error = resumed.restore(&mut other).expect_err("of another").to_string();
+    assert!(error.starts_with("snapshot of step 1, part `schedule`: missing field"), "{error}");
+    let last = resumed.last_prompt().expect("it was offered some");
+    assert!(last.prompt >= PromptId(8) && last.row == last.prompt.0 % EPOCH, "{last:?}");
+}

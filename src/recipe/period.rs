@@ -1,0 +1,95 @@
+//! How long something may take, as written in a recipe.
+
+use rollpacker_dataflow::clock::Nanos;
+use serde::{Deserialize, Serialize};
+
+use super::error::{RecipeError, bound};
+
+/// Seconds, or a text of days, hours, minutes and seconds, such as `1h30m`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged, expecting = "seconds, or a text such as `1h30m`")]
+pub enum Period {
+    /// Seconds.
+    Seconds(f64),
+    /// Numbers with the units `d`, `h`, `m` and `s`, the longest first.
+    Text(String),
+}
+
+/// Seconds of each unit, the longest first.
+const UNITS: [(char, f64); 4] = [('d', 86_400.0), ('h', 3_600.0), ('m', 60.0), ('s', 1.0)];
+
+impl Period {
+    /// What it says.
+    ///
+    /// # Errors
+    /// If it is no time, naming `key`.
+    pub fn nanos(&self, key: &str) -> Result<Nanos, RecipeError> {
+        let seconds = match self {
+            Self::Seconds(seconds) => Some(*seconds),
+            Self::Text(text) => seconds(text),
+        };
+        seconds
+            .filter(|seconds| seconds.is_finite() && *seconds >= 0.0)
+            .map(Nanos::from_secs_f64)
+            .ok_or_else(|| bound(key, "seconds, or a text such as `1h30m`", self))
+    }
+}
+
+fn seconds(text: &str) -> Option<f64> {
+    let mut units = UNITS.into_iter();
+    let mut sum = 0.0;
+    let mut rest = text.trim();
+    while !rest.is_empty() {
+        let end = rest.find(|c: char| c.is_ascii_alphabetic())?;
+        let (number, after) = (rest[..end].trim(), &rest[end..]);
+        let unit = after.chars().next()?;
+        let (_, factor) = units.find(|(name, _)| *name == unit)?;
+        sum += number.parse::<f64>().ok()? * factor;
+        rest = after[unit.len_utf8()..].trim_start();
+    }
+    (!text.trim().is_empty()).then_some(sum)
+}
+
+impl std::fmt::Display for Period {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Seconds(seconds) => seconds.fmt(f),
+            Self::Text(text) => write!(f, "`{text}`"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_name_each_unit_once_and_the_longest_first() {
+        for (text, expected) in [
+            ("90s", Some(90.0)),
+            ("1h30m", Some(5_400.0)),
+            (" 1d 2h 3m 4.5s ", Some(93_784.5)),
+            ("0.5h", Some(1_800.0)),
+            ("", None),
+            ("90", None),
+            ("m", None),
+            ("30m1h", None),
+            ("1h1h", None),
+            ("1w", None),
+            ("1h30", None),
+        ] {
+            let found = Period::Text(text.to_owned()).nanos("trainer.max_wall_time").ok();
+            assert_eq!(found, expected.map(Nanos::from_secs_f64), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_time_is_refused_by_its_key() {
+        for period in
+            [Period::Seconds(-1.0), Period::Seconds(f64::NAN), Period::Text("soon".into())]
+        {
+            let error = period.nanos("trainer.stall_timeout").expect_err("refused").to_string();
+            assert!(error.starts_with("key `trainer.stall_timeout`: expected seconds"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,330 @@
+//! Snapshots of a training run: where they lie, of what run they are, and from which one a run goes on.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::Arc;
+
+use anyhow::{Context, bail};
+use rollpacker_dataflow::snapshot::{
+    Cadence, Found, Generation, Identity, Restored, SnapshotPlan, SnapshotStore, StoreOptions,
+};
+use rollpacker_dataflow::step::Step;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::recipe::{Raw, Recipe};
+
+/// What a run is, in the words of [`Identity`]: a folder holds the snapshots of one, and the rest is in the facts.
+const RUN: &str = "train";
+const RECIPE: &str = "recipe";
+const DATA: &str = "data";
+
+/// Keys that a run may be resumed with another value of: they say how long it takes, where it runs and what is told of it.
+const FREE: [&str; 27] = [
+    "actor.threads",
+    "data.train_files",
+    "data.val_files",
+    "data.val_max_samples",
+    "pipeline.gradient",
+    "pipeline.max_groups",
+    "pipeline.reward",
+    "reward.num_workers",
+    "rollout.instances",
+    "rollout.kv_cache_tokens",
+    "rollout.max_num_seqs",
+    "rollout.profile",
+    "rollout.threads_per_instance",
+    "trainer.default_local_dir",
+    "trainer.device",
+    "trainer.max_ckpt_to_keep",
+    "trainer.max_wall_time",
+    "trainer.on_stall",
+    "trainer.save_freq",
+    "trainer.snapshot_on_error",
+    "trainer.stall_timeout",
+    "trainer.test_freq",
+    "trainer.total_epochs",
+    "trainer.total_training_steps",
+    "trainer.val_before_train",
+    "trainer.workers",
+    "trainer.write_rollouts",
+];
+
+/// Sections of which a run knows nothing.
+const UNUSED: [&str; 1] = ["sft."];
+
+/// Which snapshot a run goes on from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ResumeFrom {
+    /// The newest that is good. Where there is no snapshot yet, the run begins anew.
+    Latest,
+    /// That behind so many steps.
+    Steps(u64),
+}
+
+impl FromStr for ResumeFrom {
+    type Err = String;
+
+    fn from_str(written: &str) -> Result<Self, String> {
+        match written {
+            "latest" => Ok(Self::Latest),
+            steps => match steps.parse() {
+                Ok(steps) if steps > 0 => Ok(Self::Steps(steps)),
+                _ => Err("expected `latest`, or how many steps are done".to_owned()),
+            },
+        }
+    }
+}
+
+/// The snapshots of a run that is about to begin.
+#[derive(Clone, Default)]
+pub struct RunSnapshots {
+    /// How they are taken; none: they are not.
+    pub plan: Option<SnapshotPlan>,
+    /// What the run goes on from.
+    pub restored: Option<Restored>,
+    /// The generation of the store, for processes that join it.
+    generation: Option<Generation>,
+    /// What is to be told: which snapshots were passed over, and why.
+    pub notes: Vec<String>,
+}
+
+impl RunSnapshots {
+    /// Opens `snapshots` in the run folder of a recipe, if it takes any or goes on from one.
+    ///
+    /// `data` is the fingerprint of the prompts. A folder that has snapshots is not begun anew, unless its run is to be overwritten:
+    /// then they are removed.
+    ///
+    /// # Errors
+    /// If there are snapshots and the run is neither to be resumed nor overwritten, if there is none to resume from that is good, if it
+    /// is of another recipe, or the folder cannot be read or written.
+    pub fn open(
+        recipe: &Recipe,
+        data: u64,
+        resume: Option<ResumeFrom>,
+        overwrite: bool,
+    ) -> anyhow::Result<Self> {
+        let folder = folder(&recipe.raw.trainer.default_local_dir);
+        let known = SnapshotStore::steps_in(&folder)?;
+        if resume.is_none() && !known.is_empty() {
+            remove(&folder, overwrite)?;
+        }
+        let every = u64::try_from(recipe.raw.trainer.save_freq).unwrap_or(0);
+        if every == 0 && resume.is_none() {
+            return Ok(Self::default());
+        }
+        let identity = identity(recipe, data);
+        let keep = recipe.raw.trainer.max_ckpt_to_keep;
+        let store =
+            SnapshotStore::open(&folder, StoreOptions { identity: identity.clone(), keep })?;
+        let mut notes = Vec::new();
+        let restored = match resume {
+            None => None,
+            Some(from) => find(&store, &folder, from, &known, &mut notes)?,
+        };
+        if let Some(restored) = &restored {
+            check(&identity, restored)?;
+            // What the run folder has of later steps is about to go, and they need it.
+            if matches!(resume, Some(ResumeFrom::Steps(_))) {
+                store.go_back_to(restored)?;
+            }
+        }
+        let generation = store.generation();
+        let plan = plan(recipe, store, restored.as_ref());
+        let generation = Some(generation);
+        Ok(Self { plan, restored, generation, notes })
+    }
+
+    /// What other processes of the run need to [join](Self::join).
+    #[must_use]
+    pub fn note(&self) -> String {
+        let note = Note {
+            generation: self.generation,
+            resumed: self.restored.as_ref().map(Restored::step),
+        };
+        serde_json::to_string(&note).expect("invariant: a note is plain data")
+    }
+
+    /// Takes part in the snapshots that the first process has opened, by its `note`: in the run folder, which all processes see.
+    ///
+    /// # Errors
+    /// If what the run goes on from cannot be read here.
+    pub fn join(recipe: &Recipe, data: u64, note: &str) -> anyhow::Result<Self> {
+        let Note { generation, resumed } =
+            serde_json::from_str(note).context("what the first process says of its snapshots")?;
+        let Some(generation) = generation else { return Ok(Self::default()) };
+        let (folder, identity) =
+            (folder(&recipe.raw.trainer.default_local_dir), identity(recipe, data));
+        let options = StoreOptions { identity, keep: recipe.raw.trainer.max_ckpt_to_keep };
+        let store = SnapshotStore::join(&folder, generation, options);
+        let restored = resumed.map(|step| seen(&store, &folder, step)).transpose()?;
+        let plan = plan(recipe, store, restored.as_ref());
+        Ok(Self { plan, restored, generation: Some(generation), notes: Vec::new() })
+    }
+}
+
+/// What the first process tells the others.
+#[derive(Serialize, Deserialize)]
+struct Note {
+    generation: Option<Generation>,
+    /// The last step of the snapshot that the run goes on from.
+    resumed: Option<Step>,
+}
+
+/// How snapshots are taken, if they are.
+fn plan(
+    recipe: &Recipe,
+    store: SnapshotStore,
+    restored: Option<&Restored>,
+) -> Option<SnapshotPlan> {
+    let every = u64::try_from(recipe.raw.trainer.save_freq).unwrap_or(0);
+    (every > 0).then(|| SnapshotPlan {
+        store: Arc::new(store),
+        cadence: Cadence::every(every),
+        on_error: recipe.raw.trainer.snapshot_on_error.into(),
+        resumed: restored.map(Restored::step),
+    })
+}
+
+/// The snapshot that the first process goes on from.
+fn seen(store: &SnapshotStore, folder: &Path, step: Step) -> anyhow::Result<Restored> {
+    let found = store.at(step)?.restored;
+    found.with_context(|| {
+        let steps = step.next();
+        format!("{}: the snapshot behind step {steps}, which the first process resumes from, is not here: all processes need one run folder", folder.display())
+    })
+}
+
+fn remove(folder: &Path, overwrite: bool) -> anyhow::Result<()> {
+    let path = folder.display();
+    if !overwrite {
+        bail!(
+            "{path} has snapshots of a run: go on from them with --resume, or begin anew with --overwrite"
+        );
+    }
+    std::fs::remove_dir_all(folder).with_context(|| format!("cannot remove {path}"))
+}
+
+/// The snapshot to go on from; none where there is no snapshot of any step yet.
+fn find(
+    store: &SnapshotStore,
+    folder: &Path,
+    from: ResumeFrom,
+    known: &[Step],
+    notes: &mut Vec<String>,
+) -> anyhow::Result<Option<Restored>> {
+    let path = folder.display();
+    if let ResumeFrom::Steps(steps) = from
+        && !known.contains(&Step(steps - 1))
+    {
+        bail!("{path}: expected a snapshot behind step {steps}, found {}", Listed(known));
+    }
+    let Found { restored, damage } = match from {
+        ResumeFrom::Latest => store.latest()?,
+        ResumeFrom::Steps(steps) => store.at(Step(steps - 1))?,
+    };
+    let told = damage.iter().map(|damage| format!("a snapshot cannot be used: {damage}"));
+    if restored.is_none() && !known.is_empty() {
+        let told: Vec<_> = told.collect();
+        bail!("{path}: no snapshot is good\n{}", told.join("\n"));
+    }
+    notes.extend(told.map(|line| format!("warning: {line}")));
+    if restored.is_none() {
+        notes.push(format!("{path}: there is no snapshot to resume from; the run begins anew"));
+    }
+    Ok(restored)
+}
+
+/// Steps as users count them.
+struct Listed<'a>(&'a [Step]);
+
+impl fmt::Display for Listed<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() {
+            return f.write_str("none");
+        }
+        let steps: Vec<_> = self.0.iter().rev().map(|step| step.next().to_string()).collect();
+        write!(f, "those behind {}", steps.join(", "))
+    }
+}
+
+fn identity(recipe: &Recipe, data: u64) -> Identity {
+    let keys: serde_json::Map<_, _> = keys(&recipe.raw)
+        .into_iter()
+        .filter(|(key, _)| !is_free(key))
+        .map(|(key, value)| (key, Value::from(value)))
+        .collect();
+    let facts = [(RECIPE.to_owned(), Value::Object(keys)), (DATA.to_owned(), data.into())];
+    Identity {
+        run: RUN.to_owned(),
+        config: recipe.to_toml(),
+        code: env!("CARGO_PKG_VERSION").to_owned(),
+        facts: facts.into_iter().collect(),
+    }
+}
+
+fn is_free(key: &str) -> bool {
+    FREE.contains(&key) || UNUSED.iter().any(|section| key.starts_with(section))
+}
+
+/// The keys of a recipe by their dotted names, with their values as they are written.
+fn keys(recipe: &Raw) -> BTreeMap<String, String> {
+    let table = toml::Table::try_from(recipe).expect("invariant: recipes are read from TOML");
+    let mut keys = BTreeMap::new();
+    flatten(String::new(), &toml::Value::Table(table), &mut keys);
+    keys
+}
+
+fn flatten(path: String, value: &toml::Value, keys: &mut BTreeMap<String, String>) {
+    match value {
+        toml::Value::Table(table) => {
+            for (key, value) in table {
+                let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+                flatten(path, value, keys);
+            }
+        }
+        value => drop(keys.insert(path, value.to_string())),
+    }
+}
+
+/// Refuses a snapshot of a run that trains on other prompts, or by other keys.
+fn check(ours: &Identity, restored: &Restored) -> anyhow::Result<()> {
+    let theirs = &restored.manifest().identity;
+    let steps = restored.step().next();
+    if ours.facts.get(DATA) != theirs.facts.get(DATA) {
+        bail!(
+            "the snapshot behind step {steps} is of a run on other prompts, or in another order: key `data.train_files`, or the files have changed"
+        );
+    }
+    let of = |identity: &Identity| {
+        identity.facts.get(RECIPE).and_then(Value::as_object).cloned().unwrap_or_default()
+    };
+    let (ours, theirs) = (of(ours), of(theirs));
+    let defaults = keys(&Raw::default());
+    let said = |keys: &serde_json::Map<String, Value>, key: &str| {
+        let said = keys.get(key).and_then(Value::as_str).map(str::to_owned);
+        said.or_else(|| defaults.get(key).cloned()).unwrap_or_else(|| "nothing".to_owned())
+    };
+    let mut all: Vec<&String> = ours.keys().chain(theirs.keys()).collect();
+    all.sort();
+    all.dedup();
+    let differing: Vec<String> = all
+        .into_iter()
+        .filter(|key| said(&ours, key) != said(&theirs, key))
+        .map(|key| {
+            format!("key `{key}`: expected {}, found {}", said(&theirs, key), said(&ours, key))
+        })
+        .collect();
+    if !differing.is_empty() {
+        bail!("the snapshot behind step {steps} is of another recipe\n{}", differing.join("\n"));
+    }
+    Ok(())
+}
+
+/// Where the snapshots of a run folder lie.
+#[must_use]
+pub fn folder(run: &Path) -> PathBuf {
+    run.join("snapshots")
+}

@@ -1,0 +1,24 @@
+//! Rewards that follow from the response and the ground truth alone, by a rule.
+
+mod answer_in;
+mod exact;
+mod f1;
+mod format;
+mod length;
+mod logic;
+pub mod math;
+mod multiple_choice;
+mod normal_form;
+mod pattern;
+mod repetition;
+
+pub use answer_in::AnswerIn;
+pub use exact::Exact;
+pub use f1::F1;
+pub use format::{Format, FormatStyle};
+pub use length::{Length, SoftOverlong, SoftOverlongOptions};
+pub use logic::{Logic, LogicScoring};
+pub use math::Math;
+pub use multiple_choice::MultipleChoice;
+pub use pattern::{Pattern, PatternOptions};
+pub use repetition::{Repetition, RepetitionOptions, Unit};

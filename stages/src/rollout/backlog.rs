@@ -1,0 +1,120 @@
+//! Commands that wait for a policy that waits.
+
+use std::collections::VecDeque;
+
+use rollpacker_dataflow::step::SampleId;
+
+use super::instance::Command;
+use super::sequence::Sequence;
+
+/// What an instance was told after a policy that it may not load yet, since responses of the one before are under way.
+///
+/// A response is sampled by one policy then, whichever token it had when the next one came. Aborts do not wait.
+#[derive(Default)]
+pub(super) struct Backlog(VecDeque<Command>);
+
+impl Backlog {
+    /// The command, if it is to be carried out now, on an instance that is `idle` or not.
+    pub(super) fn pass(&mut self, command: Command, idle: bool) -> Option<Command> {
+        let waits = match &command {
+            Command::Load(_) => !idle || !self.0.is_empty(),
+            Command::Generate(_) => !self.0.is_empty(),
+            Command::Abort(_) | Command::HandOver | Command::Host(_) | Command::Look => false,
+        };
+        if waits {
+            self.0.push_back(command);
+            return None;
+        }
+        Some(command)
+    }
+
+    /// The next command that need not wait any more.
+    pub(super) fn next(&mut self, idle: bool) -> Option<Command> {
+        self.0.pop_front_if(|command| idle || !matches!(command, Command::Load(_)))
+    }
+
+    /// Takes out a response that waits.
+    pub(super) fn remove(&mut self, id: SampleId) -> Option<Sequence> {
+        self.0.iter_mut().find_map(|command| match command {
+            Command::Generate(share) => {
+                let at = share.iter().position(|sequence| sequence.id == id)?;
+                Some(share.remove(at))
+            }
+            _ => None,
+        })
+    }
+
+    /// Takes out all responses that wait, and how many commands they came with.
+    pub(super) fn clear(&mut self) -> (Vec<Sequence>, u64) {
+        let mut all = Vec::new();
+        let mut shares = 0;
+        self.0.retain_mut(|command| match command {
+            Command::Generate(share) => {
+                all.append(share);
+                shares += 1;
+                false
+            }
+            _ => true,
+        });
+        (all, shares)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use rollpacker_dataflow::step::PolicyVersion;
+
+    use super::super::Policy;
+    use super::super::sampling::{RandomStream, Sampling};
+    use super::*;
+
+    fn load() -> Command {
+        Command::Load(Policy { version: PolicyVersion(1), location: String::new(), digest: 0 })
+    }
+
+    fn generate(sample: u32) -> Command {
+        let id = SampleId { sample, ..SampleId::default() };
+        let stream = RandomStream::new(0, id);
+        Command::Generate(vec![Sequence::new(id, Arc::from([1]), Sampling::greedy(1), stream)])
+    }
+
+    fn word(command: Option<Command>) -> Option<&'static str> {
+        command.map(|command| match command {
+            Command::Load(_) => "load",
+            Command::Generate(_) => "generate",
+            _ => "other",
+        })
+    }
+
+    #[test]
+    fn a_policy_waits_for_what_was_asked_for_before_and_keeps_back_what_was_after() {
+        let mut backlog = Backlog::default();
+        assert_eq!(word(backlog.pass(generate(0), true)), Some("generate"));
+        for (command, expected) in [(load(), None), (generate(1), None), (load(), None)] {
+            assert_eq!(word(backlog.pass(command, false)), expected);
+        }
+        assert_eq!(word(backlog.pass(Command::Look, false)), Some("other"));
+        assert_eq!(word(backlog.next(false)), None);
+        assert_eq!(word(backlog.next(true)), Some("load"));
+        assert_eq!(word(backlog.next(true)), Some("generate"));
+        assert_eq!(word(backlog.next(false)), None, "the second policy waits for the first's");
+        assert_eq!(word(backlog.next(true)), Some("load"));
+        assert_eq!(word(backlog.pass(load(), true)), Some("load"));
+    }
+
+    #[test]
+    fn what_waits_is_taken_out() {
+        let mut backlog = Backlog::default();
+        for command in [load(), generate(1), generate(2), load()] {
+            backlog.pass(command, false);
+        }
+        let id = |sample| SampleId { sample, ..SampleId::default() };
+        assert_eq!(backlog.remove(id(2)).map(|sequence| sequence.id), Some(id(2)));
+        assert!(backlog.remove(id(2)).is_none());
+        let (sequences, shares) = backlog.clear();
+        assert_eq!((sequences.len(), sequences[0].id, shares), (1, id(1), 2));
+        assert_eq!(word(backlog.next(true)), Some("load"));
+    }
+}

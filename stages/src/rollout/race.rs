@@ -1,0 +1,328 @@
+//! The torch engine's side of races in [lockstep](super::lockstep).
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Mutex, PoisonError};
+
+use rollpacker_dataflow::step::{PolicyVersion, SampleId, Tick};
+
+use super::lockstep::{End, Reached};
+use super::options::Detokenize;
+use super::{Completion, FinishReason, RolloutError, RolloutEvent};
+
+/// How a response was asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Launch {
+    /// When.
+    pub(super) tick: Tick,
+    /// Tokens that it was resumed with.
+    pub(super) brought: u32,
+    /// The policy that was loaded.
+    pub(super) policy: PolicyVersion,
+}
+
+impl Launch {
+    /// The tick at which the response has `tokens` tokens.
+    pub(super) fn tick_of(self, tokens: usize) -> Tick {
+        let own = (tokens as u64).saturating_sub(self.brought.into());
+        Tick(self.tick.0.saturating_add(own))
+    }
+
+    /// The tokens that the response has at `tick`, if it has not ended before.
+    fn tokens_at(self, tick: Tick) -> usize {
+        let own = tick.0.saturating_sub(self.tick.0);
+        usize::try_from(own.saturating_add(self.brought.into())).unwrap_or(usize::MAX)
+    }
+}
+
+/// How far an instance has come; written by its thread, read by the engine.
+#[derive(Debug, Default)]
+pub(super) struct Progress(Mutex<Standing>);
+
+/// Where an instance stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Standing {
+    /// Shares of work that it has taken.
+    pub(super) shares: u64,
+    /// What it has taken ends later than this.
+    pub(super) floor: Tick,
+}
+
+impl Default for Standing {
+    fn default() -> Self {
+        Self { shares: 0, floor: Tick::MAX }
+    }
+}
+
+impl Progress {
+    /// Writes where the instance stands; what it has reported before is on its way. Whether that is news.
+    pub(super) fn publish(&self, now: Standing) -> bool {
+        let mut standing = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::replace(&mut *standing, now) != now
+    }
+
+    pub(super) fn read(&self) -> Standing {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The shares of work that were sent to an instance and that it has perhaps not taken yet.
+#[derive(Debug, Default)]
+pub(super) struct Underway {
+    sent: u64,
+    floors: VecDeque<Tick>,
+}
+
+impl Underway {
+    /// A share was sent whose responses end later than `floor`.
+    pub(super) fn send(&mut self, floor: Tick) {
+        self.sent += 1;
+        self.floors.push_back(floor);
+    }
+
+    /// What the instance has, or will have, ends later than this.
+    pub(super) fn floor(&mut self, standing: Standing) -> Tick {
+        let not_taken = self.sent.saturating_sub(standing.shares);
+        while self.floors.len() as u64 > not_taken {
+            self.floors.pop_front();
+        }
+        standing.floor.min(self.not_taken())
+    }
+
+    /// What was not taken when it was last asked for the floor, or sent since, ends later than this.
+    pub(super) fn not_taken(&self) -> Tick {
+        self.floors.iter().copied().min().unwrap_or(Tick::MAX)
+    }
+}
+
+/// The responses of an engine that races: what has ended waits here until its tick has come.
+#[derive(Debug, Default)]
+pub(super) struct Race {
+    /// The tick that the engine was last advanced to.
+    now: Tick,
+    launched: BTreeMap<SampleId, Launch>,
+    /// What has ended and may still be aborted, and when.
+    ended: BTreeMap<(Tick, SampleId), Completion>,
+    /// Ends that nobody has heard of.
+    untold: Vec<End>,
+    /// What is aborted and has not been reported by its instance, and at which tick; none: as it is.
+    aborted: BTreeMap<SampleId, Option<Tick>>,
+    events: VecDeque<RolloutEvent>,
+}
+
+impl Race {
+    pub(super) fn now(&self) -> Tick {
+        self.now
+    }
+
+    pub(super) fn launch(&mut self, id: SampleId, launch: Launch) {
+        self.launched.insert(id, launch);
+    }
+
+    /// Takes in what the instances report.
+    pub(super) fn take_in(&mut self, event: RolloutEvent, detokenize: &Detokenize) {
+        match event {
+            RolloutEvent::Completed(completion) => self.end(completion, detokenize),
+            RolloutEvent::Failed(error) => self.fail(error),
+        }
+    }
+
+    /// What was heard before is owed no more.
+    fn fail(&mut self, error: RolloutError) {
+        *self = Self { now: self.now, ..Self::default() };
+        self.events.push_back(RolloutEvent::Failed(error));
+    }
+
+    fn end(&mut self, completion: Completion, detokenize: &Detokenize) {
+        let id = completion.id;
+        let launch = self.launched.get(&id).copied().unwrap_or_default();
+        if let Some(tick) = self.aborted.remove(&id) {
+            return self.report_cut(completion, tick, detokenize);
+        }
+        if !completion.finish_reason.is_whole() {
+            return self.report(completion);
+        }
+        let (tokens, finish_reason) = (completion.response_length, completion.finish_reason);
+        let tick = launch.tick_of(completion.response_ids.len());
+        self.untold.push(End { tick, id, tokens, finish_reason });
+        self.ended.insert((tick, id), completion);
+    }
+
+    /// What has ended and was not told, where everything else ends later than `floor`.
+    pub(super) fn reached(&mut self, floor: Tick) -> Reached {
+        Reached { ended: std::mem::take(&mut self.untold), floor }
+    }
+
+    /// Gives out what ended up to `tick`, in the order of ticks. Whether there is something.
+    pub(super) fn advance(&mut self, tick: Tick) -> bool {
+        self.now = self.now.max(tick);
+        while let Some(first) = self.ended.first_entry().filter(|first| first.key().0 <= self.now) {
+            let completion = first.remove();
+            self.report(completion);
+        }
+        !self.events.is_empty()
+    }
+
+    /// Drops a response as it stood at `tick`, or as it is; whether its instance is still to be told.
+    pub(super) fn abort(
+        &mut self,
+        id: SampleId,
+        tick: Option<Tick>,
+        detokenize: &Detokenize,
+    ) -> bool {
+        let Some(launch) = self.launched.get(&id) else { return false };
+        let held = self.ended.keys().find(|(_, ended)| *ended == id).copied();
+        let Some(completion) = held.and_then(|key| self.ended.remove(&key)) else {
+            tracing::trace!(%id, ?launch, ?tick, "aborted while it is generated");
+            return self.aborted.insert(id, tick).is_none();
+        };
+        self.untold.retain(|end| end.id != id);
+        self.report_cut(completion, tick, detokenize);
+        false
+    }
+
+    pub(super) fn event(&mut self) -> Option<RolloutEvent> {
+        self.events.pop_front()
+    }
+
+    fn report_cut(&mut self, whole: Completion, tick: Option<Tick>, detokenize: &Detokenize) {
+        let launch = self.launched.get(&whole.id).copied().unwrap_or_default();
+        let tokens = tick.map_or(usize::MAX, |tick| launch.tokens_at(tick));
+        self.report(cut(whole, tokens, detokenize));
+    }
+
+    fn report(&mut self, completion: Completion) {
+        self.launched.remove(&completion.id);
+        self.events.push_back(RolloutEvent::Completed(completion));
+    }
+}
+
+/// A response as it stood when it had `tokens` tokens.
+fn cut(mut completion: Completion, tokens: usize, detokenize: &Detokenize) -> Completion {
+    completion.finish_reason = FinishReason::Abort;
+    if tokens < completion.response_ids.len() {
+        completion.response_ids.truncate(tokens);
+        completion.logprobs.truncate(tokens);
+        completion.token_versions.truncate(tokens);
+        completion.response_length = u32::try_from(tokens).unwrap_or(u32::MAX);
+        completion.text = detokenize(&completion.response_ids);
+    }
+    completion
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use rollpacker_dataflow::clock::Nanos;
+
+    use super::*;
+
+    fn id(sample: u32) -> SampleId {
+        SampleId { sample, ..SampleId::default() }
+    }
+
+    fn words() -> Detokenize {
+        Arc::new(|ids: &[i32]| format!("{ids:?}"))
+    }
+
+    fn completion(sample: u32, tokens: i32, finish_reason: FinishReason) -> Completion {
+        let response_ids: Vec<i32> = (0..tokens).collect();
+        Completion {
+            id: id(sample),
+            response_length: tokens as u32,
+            logprobs: vec![-1.0; response_ids.len()],
+            token_versions: vec![PolicyVersion(0); response_ids.len()],
+            text: words()(&response_ids),
+            response_ids,
+            finish_reason,
+            started: Nanos(0),
+            finished: Nanos(0),
+            preemptions: 0,
+            instance: 0,
+        }
+    }
+
+    /// A race of responses that were all launched at tick 5, each with one token.
+    fn race(samples: std::ops::Range<u32>) -> Race {
+        let mut race = Race::default();
+        let launch = Launch { tick: Tick(5), brought: 1, ..Launch::default() };
+        samples.for_each(|sample| race.launch(id(sample), launch));
+        race
+    }
+
+    fn end(race: &mut Race, sample: u32, tokens: i32, reason: FinishReason) {
+        race.take_in(RolloutEvent::Completed(completion(sample, tokens, reason)), &words());
+    }
+
+    fn given(race: &mut Race) -> Vec<(u32, u32, FinishReason)> {
+        let events = std::iter::from_fn(|| race.event()).map(|event| match event {
+            RolloutEvent::Completed(completion) => {
+                assert_eq!(completion.text, words()(&completion.response_ids));
+                assert_eq!(completion.logprobs.len(), completion.token_versions.len());
+                assert_eq!(completion.logprobs.len(), completion.response_length as usize);
+                (completion.id.sample, completion.response_length, completion.finish_reason)
+            }
+            RolloutEvent::Failed(error) => panic!("{error}"),
+        });
+        events.collect()
+    }
+
+    #[test]
+    fn what_has_ended_waits_for_its_tick() {
+        let mut race = race(0..3);
+        end(&mut race, 1, 9, FinishReason::Length);
+        end(&mut race, 0, 4, FinishReason::Stop);
+        let told: Vec<_> = race.reached(Tick(8)).ended.iter().map(|end| end.tick).collect();
+        assert_eq!(told, [Tick(13), Tick(8)]);
+        assert_eq!(race.reached(Tick(9)), Reached { ended: vec![], floor: Tick(9) });
+        assert!(!race.advance(Tick(7)));
+        assert!(race.advance(Tick(8)));
+        assert_eq!(given(&mut race), [(0, 4, FinishReason::Stop)]);
+        race.advance(Tick(20));
+        assert_eq!(given(&mut race), [(1, 9, FinishReason::Length)]);
+        assert_eq!(race.now(), Tick(20));
+    }
+
+    #[test]
+    fn what_is_aborted_is_cut_at_its_tick_wherever_it_is() {
+        let mut race = race(0..4);
+        end(&mut race, 0, 9, FinishReason::Stop);
+        assert!(!race.abort(id(0), Some(Tick(8)), &words()), "it is held");
+        assert!(race.abort(id(1), Some(Tick(8)), &words()), "it runs");
+        assert!(!race.abort(id(1), Some(Tick(8)), &words()), "once");
+        assert!(race.abort(id(2), Some(Tick(5)), &words()));
+        assert!(race.abort(id(3), None, &words()));
+        assert!(!race.abort(id(9), Some(Tick(8)), &words()), "unknown");
+        end(&mut race, 1, 12, FinishReason::Stop);
+        end(&mut race, 2, 3, FinishReason::Abort);
+        end(&mut race, 3, 3, FinishReason::Abort);
+        let cut = |sample, tokens| (sample, tokens, FinishReason::Abort);
+        assert_eq!(given(&mut race), [cut(0, 4), cut(1, 4), cut(2, 1), cut(3, 3)]);
+        assert_eq!(race.reached(Tick::MAX).ended, [], "nobody hears of what is dropped");
+        assert!(race.launched.is_empty() && race.aborted.is_empty() && race.ended.is_empty());
+    }
+
+    #[test]
+    fn work_that_is_not_taken_holds_the_floor() {
+        let mut underway = Underway::default();
+        let standing = |shares, floor| Standing { shares, floor: Tick(floor) };
+        assert_eq!(underway.floor(Standing::default()), Tick::MAX);
+        underway.send(Tick(3));
+        underway.send(Tick(7));
+        assert_eq!(underway.floor(standing(0, 50)), Tick(3));
+        assert_eq!(underway.floor(standing(1, 50)), Tick(7));
+        assert_eq!(underway.floor(standing(1, 6)), Tick(6));
+        assert_eq!(underway.floor(standing(2, 50)), Tick(50));
+    }
+
+    #[test]
+    fn a_failure_is_all_that_is_left() {
+        let mut race = race(0..2);
+        end(&mut race, 0, 4, FinishReason::Stop);
+        let error = RolloutError::Engine { instance: 1, reason: "gone".to_owned() };
+        race.take_in(RolloutEvent::Failed(error.clone()), &words());
+        assert!(race.advance(Tick(90)));
+        assert_eq!(race.event(), Some(RolloutEvent::Failed(error)));
+        assert_eq!(race.event(), None);
+    }
+}

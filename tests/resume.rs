@@ -1,0 +1,272 @@
+//! `rollpacker train --resume`: a run that goes on from any of its snapshots ends as the one that was not interrupted.
+#![cfg(feature = "torch")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use arrow::array::{AsArray, RecordBatch};
+use arrow::datatypes::UInt64Type;
+use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use serde_json::Value;
+
+const STEPS: usize = 6;
+
+/// Tail batching that puts prompts off, with little else to do.
+const RECIPE: &str = r#"
+[data]
+train_files = ["data/train.parquet"]
+val_files = "data/validation.parquet"
+train_batch_size = 4
+max_response_length = 24
+
+[model]
+path = "warm"
+
+[rollout]
+n = 2
+threads_per_instance = 1
+
+[schedule]
+eta_prompts = 2
+eta_responses = 1.5
+
+[actor]
+lr = 1e-3
+threads = 1
+
+[trainer]
+total_training_steps = 6
+save_freq = 1
+max_ckpt_to_keep = 10
+device = "cpu"
+
+[sft]
+train_files = "data/train.parquet"
+steps = 4
+batch_size = 8
+hidden_size = 32
+intermediate_size = 64
+num_hidden_layers = 1
+num_attention_heads = 2
+num_key_value_heads = 1
+"#;
+
+struct Workplace(tempfile::TempDir);
+
+impl Workplace {
+    fn new() -> Self {
+        let place = Self(tempfile::tempdir().expect("a folder"));
+        let rows = ["--rows", "64", "--validation-rows", "4"];
+        place.ok(&[&["data", "generate", "--output", "data"][..], &rows].concat());
+        fs::write(place.path("recipe.toml"), RECIPE).expect("written");
+        place.ok(&["sft", "--config", "recipe.toml", "--out", "warm"]);
+        place
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn run(&self, args: &[&str]) -> Output {
+        let program = env!("CARGO_BIN_EXE_rollpacker");
+        Command::new(program).args(args).current_dir(self.0.path()).output().expect("it starts")
+    }
+
+    fn ok(&self, args: &[&str]) -> String {
+        let output = self.run(args);
+        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    fn train(&self, out: &str, more: &[&str]) -> String {
+        self.ok(&[&["train", "--config", "recipe.toml", "--out", out][..], more].concat())
+    }
+
+    /// The error of a run that is refused with exit status 2.
+    fn refused(&self, out: &str, more: &[&str]) -> String {
+        let args = [&["train", "--config", "recipe.toml", "--out", out][..], more].concat();
+        let output = self.run(&args);
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    }
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).expect("made");
+    for entry in fs::read_dir(from).expect("readable") {
+        let path = entry.expect("readable").path();
+        let target = to.join(path.file_name().expect("a name"));
+        if path.is_dir() {
+            copy(&path, &target);
+        } else {
+            fs::copy(&path, &target).expect("copied");
+        }
+    }
+}
+
+/// Lines of the metrics without what measures time, or counts what moved in the graph.
+fn metrics(run: &Path) -> Vec<(u64, BTreeMap<String, u64>)> {
+    let text = fs::read_to_string(run.join("metrics.jsonl")).expect("the file is there");
+    text.lines().map(|line| told(&serde_json::from_str(line).expect("JSON"))).collect()
+}
+
+fn told(line: &Value) -> (u64, BTreeMap<String, u64>) {
+    let is_of_time = |name: &str| {
+        let prefixes = ["operator/", "timing_s/", "perf/", "trainer/", "reward/", "rollout/guest"];
+        prefixes.iter().any(|prefix| name.starts_with(prefix))
+            || ["_s", "_per_s", "bubble_ratio", "instances"].iter().any(|end| name.ends_with(end))
+    };
+    let numbers = line["data"].as_object().expect("an object").iter();
+    let numbers = numbers.filter(|(name, _)| !is_of_time(name));
+    let bits = numbers.map(|(name, value)| (name.clone(), value.as_f64().unwrap_or(0.5).to_bits()));
+    (line["step"].as_u64().expect("a number"), bits.collect())
+}
+
+/// The rollouts of each step, but for times and what ran them.
+fn rollouts(run: &Path) -> BTreeMap<String, Vec<RecordBatch>> {
+    let files = fs::read_dir(run.join("rollouts")).expect("the folder is there");
+    let read = |path: PathBuf| {
+        let file = fs::File::open(&path).expect("the file is there");
+        let reader = ParquetRecordBatchReaderBuilder::try_new(file).expect("Parquet").build();
+        let batches: Result<Vec<_>, _> = reader.expect("readable").collect();
+        let name = path.file_name().expect("a name").to_string_lossy().into_owned();
+        (name, batches.expect("readable").into_iter().map(timeless).collect())
+    };
+    files.map(|file| read(file.expect("readable").path())).collect()
+}
+
+fn timeless(rows: RecordBatch) -> RecordBatch {
+    let schema = rows.schema();
+    let keeps = |name: &str| !name.ends_with("_ns") && name != "instance" && name != "preemptions";
+    let kept: Vec<usize> = schema
+        .fields()
+        .iter()
+        .enumerate()
+        .filter(|(_, field)| keeps(field.name()))
+        .map(|(index, _)| index)
+        .collect();
+    rows.project(&kept).expect("columns of its own")
+}
+
+fn weights(run: &Path) -> Vec<u8> {
+    fs::read(run.join("model/model.safetensors")).expect("the file is there")
+}
+
+/// What a run left.
+#[derive(PartialEq)]
+struct Left {
+    metrics: Vec<(u64, BTreeMap<String, u64>)>,
+    rollouts: BTreeMap<String, Vec<RecordBatch>>,
+    weights: Vec<u8>,
+}
+
+impl Left {
+    fn by(run: &Path) -> Self {
+        Self { metrics: metrics(run), rollouts: rollouts(run), weights: weights(run) }
+    }
+
+    /// The prompts that were trained on, as often as that was.
+    fn trained(&self) -> Vec<u64> {
+        let mut prompts: Vec<u64> = self
+            .rollouts
+            .values()
+            .flatten()
+            .flat_map(|rows| {
+                let ids = rows["prompt_id"].as_primitive::<UInt64Type>().values().iter();
+                let admitted = rows["admitted"].as_boolean().iter();
+                let of_groups = ids.zip(admitted).filter(|(_, admitted)| *admitted == Some(true));
+                of_groups.map(|(prompt, _)| *prompt).collect::<BTreeSet<u64>>()
+            })
+            .collect();
+        prompts.sort_unstable();
+        prompts
+    }
+}
+
+/// Goes on from each step of a run.
+fn from_every_step(place: &Workplace, straight: &str, more: &[&str], check: impl Fn(usize, &Left)) {
+    for step in 1..=STEPS {
+        let name = format!("{straight}-from{step}");
+        copy(&place.path(straight), &place.path(&name));
+        let printed = place.train(&name, &[&["--resume", &step.to_string()], more].concat());
+        assert!(printed.starts_with(&format!("resumed from step {step}\n")), "{printed}");
+        let run = place.path(&name);
+        check(step, &Left::by(&run));
+        let summary = fs::read_to_string(run.join("summary.json")).expect("written");
+        let summary: Value = serde_json::from_str(&summary).expect("JSON");
+        assert_eq!(summary["steps"], STEPS);
+        assert!(summary["validation"]["warm_start"].is_number(), "of the first start");
+    }
+}
+
+/// Without races: one instance, and one call of the trainer a step.
+#[test]
+fn a_run_that_goes_on_from_any_step_ends_as_the_uninterrupted_one() {
+    let place = Workplace::new();
+    let sync = ["schedule.name=sync", "rollout.instances=1"];
+    place.train("straight", &sync);
+    let straight = Left::by(&place.path("straight"));
+    assert!(straight.rollouts.len() == STEPS && straight.metrics.len() > STEPS);
+    from_every_step(&place, "straight", &sync, |step, left| {
+        assert_eq!(left.metrics, straight.metrics, "metrics, resumed behind step {step}");
+        assert!(left.rollouts == straight.rollouts, "rollouts, resumed behind step {step}");
+        assert!(left.weights == straight.weights, "weights, resumed behind step {step}");
+    });
+}
+
+#[test]
+fn no_prompt_is_lost_or_trained_twice_under_tail_batching() {
+    let place = Workplace::new();
+    place.train("straight", &[]);
+    let straight = Left::by(&place.path("straight"));
+    let queued = |(step, data): &(u64, BTreeMap<String, u64>)| {
+        let length = data.get("schedule/queue_length").map(|bits| f64::from_bits(*bits));
+        *step < 3 && length.is_some_and(|length| length > 0.0)
+    };
+    assert!(straight.metrics.iter().any(queued), "prompts wait when the run is interrupted");
+    let all: Vec<u64> = (0..24).collect();
+    assert_eq!(straight.trained(), all);
+    from_every_step(&place, "straight", &[], |step, left| {
+        assert_eq!(left.trained(), all, "resumed behind step {step}");
+    });
+}
+
+#[test]
+fn what_cannot_be_resumed_is_refused_by_name() {
+    let place = Workplace::new();
+    let short = ["trainer.total_training_steps=2", "data.val_files=[]"];
+    let first = place.train("run", &[&["--resume"][..], &short].concat());
+    assert!(first.contains("there is no snapshot to resume from; the run begins anew"), "{first}");
+
+    let error = place.refused("run", &short);
+    assert!(
+        error.contains("go on from them with --resume, or begin anew with --overwrite"),
+        "{error}"
+    );
+    let error = place.refused("run", &["--resume", "5"]);
+    assert!(
+        error.contains("expected a snapshot behind step 5, found those behind 1, 2"),
+        "{error}"
+    );
+    let error =
+        place.refused("run", &["--resume", "latest", "actor.lr=0.1", "schedule.eta_prompts=3"]);
+    for line in [
+        "the snapshot behind step 2 is of another recipe",
+        "key `actor.lr`: expected 0.001, found 0.1",
+        "key `schedule.eta_prompts`: expected 2, found 3",
+    ] {
+        assert!(error.contains(line), "{error}");
+    }
+    let error = place.refused("run", &["--resume", "latest", "data.shuffle=false"]);
+    assert!(error.contains("of a run on other prompts"), "{error}");
+
+    let longer = place.train(
+        "run",
+        &["--resume", "latest", "trainer.total_training_steps=3", "data.val_files=[]"],
+    );
+    assert!(longer.contains("\"steps\": 3"), "{longer}");
+    let anew = place.train("run", &[&["--overwrite"][..], &short].concat());
+    assert!(anew.contains("\"steps\": 2") && !anew.contains("resumed"), "{anew}");
+}
