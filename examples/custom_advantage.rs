@@ -74,6 +74,7 @@ fn main() -> anyhow::Result<()> {
         fetch: Fetch::default(),
         validator: None,
         staleness: 0,
+        deterministic: false,
         rewards: Executor::Tokio(rewards.handle().clone()),
         time: Time::Wall(clock),
         stop: Stop::default(),

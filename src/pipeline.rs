@@ -122,6 +122,9 @@ pub struct Pipeline {
     pub snapshots: Option<SnapshotPlan>,
     /// Steps that the sampling policy may lag behind the trained one.
     pub staleness: u64,
+    /// Whether races of responses are decided by tokens instead of by time, so that every run launches, admits and trains on the same. The
+    /// engine must be one that can race in [lockstep](rollpacker_stages::rollout::lockstep), and the trainer deterministic.
+    pub deterministic: bool,
     /// Where rewards run.
     pub rewards: Executor,
     /// What time it is. In virtual time no stage may wait for a thread.
@@ -239,6 +242,7 @@ impl Pipeline {
         let mut scheduled = Prompts { rows, errors, budget }
             .schedule(self.schedule)
             .until(&self.stop)
+            .in_lockstep(self.deterministic)
             .resumable(&resumable);
         if let Some(placement) = self.placement {
             scheduled = scheduled.placed(placement);

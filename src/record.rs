@@ -15,7 +15,7 @@ use parquet::basic::Compression;
 use parquet::file::properties::WriterProperties;
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::schema::{self, column};
-use rollpacker_operators::report::{Saved, StepReport};
+use rollpacker_operators::report::{Saved, StepReport, by_id};
 use rollpacker_stages::train::Metrics;
 use serde::{Deserialize, Serialize};
 
@@ -240,22 +240,16 @@ static ROLLOUTS: LazyLock<SchemaRef> = LazyLock::new(|| {
     Arc::new(Schema::new(own.into_iter().chain(fields).collect::<Vec<_>>()))
 });
 
-/// First what was trained on, then the rest.
-fn rollouts(report: &StepReport) -> Vec<RecordBatch> {
+/// First what was trained on, then the rest, each in the order of ids.
+fn rollouts(report: &StepReport) -> impl Iterator<Item = RecordBatch> {
     let trained: std::collections::BTreeSet<(u64, u32)> =
         report.groups.iter().flat_map(ids).collect();
-    let admitted = report.groups.iter().map(|batch| (batch.rows().cloned(), true));
-    let rest = report.responses.iter().map(|batch| {
-        let keep: BooleanArray = ids(batch).map(|id| Some(!trained.contains(&id))).collect();
-        let kept = batch.rows().map(|rows| {
-            arrow::compute::filter_record_batch(rows, &keep).expect("invariant: one flag a row")
-        });
-        (kept, false)
-    });
+    let rest = by_id(&report.responses, move |prompt, sample| !trained.contains(&(prompt, sample)));
+    let admitted = by_id(&report.groups, |_, _| true).map(|rows| (rows, true));
+    let step = report.step.0 + 1;
     admitted
-        .chain(rest)
-        .filter_map(|(rows, admitted)| Some(rollout_rows(&rows?, report.step.0 + 1, admitted)))
-        .collect()
+        .chain(rest.map(|rows| (rows, false)))
+        .map(move |(rows, admitted)| rollout_rows(&rows, step, admitted))
 }
 
 fn ids(batch: &Batch) -> impl Iterator<Item = (u64, u32)> {

@@ -10,7 +10,7 @@ use rollpacker_dataflow::bridge::{Executor, OwnerThread};
 use rollpacker_dataflow::clock::{Clock, WallClock};
 use rollpacker_dataflow::cluster::Seat;
 use rollpacker_dataflow::step::PolicyVersion;
-use rollpacker_dataflow::watchdog::Watch;
+use rollpacker_dataflow::watchdog::{Pulse, Watch};
 use rollpacker_datasets::{Cursor, Dataset, FirstRow};
 use rollpacker_operators::advantage::Estimator;
 use rollpacker_operators::placement::drift;
@@ -411,6 +411,7 @@ impl Session {
             begin,
             snapshots: self.snapshots.plan.clone(),
             staleness: raw.algorithm.staleness,
+            deterministic: raw.trainer.deterministic,
             rewards: Executor::Tokio(self.rewards.handle().clone()),
             time: Time::Wall(self.stages.clock.clone()),
             stop: stop.clone(),
@@ -441,15 +442,21 @@ impl Session {
         let (path, critic) = (raw.model.path.clone(), raw.critic.path.clone());
         let critic_config = self.advantage.needs_values().then_some(self.recipe.critic);
         let config = TrainerConfig { critic: critic_config, ..self.recipe.trainer.clone() };
-        let objective = self.objective.clone();
+        let (objective, pulse) = (self.objective.clone(), self.pulse());
         TrainerThread::spawn(self.stages.clock.clone(), move || {
             let decoder = Decoder::load(&path, device)?;
-            let mut trainer = TorchTrainer::with_objective(decoder, config, store, objective)?;
+            let mut trainer =
+                TorchTrainer::with_objective(decoder, config, store, objective)?.with_pulse(pulse);
             if let Some(folder) = critic {
                 trainer = trainer.with_critic(ValueModel::load(&folder, device)?)?;
             }
             anyhow::Ok(Box::new(trainer) as Box<dyn Trainer>)
         })
+    }
+
+    /// What threads beat that the graph waits for.
+    fn pulse(&self) -> Pulse {
+        self.watch.as_ref().map(|watch| watch.pulse.clone()).unwrap_or_default()
     }
 
     /// The validator, and what it validates on. Workers that do not lead have one that is never asked.
@@ -468,7 +475,7 @@ impl Session {
         let (router, handle) = (self.stages.router.clone(), self.rewards.handle().clone());
         let (clock, time) = (self.stages.clock.clone(), self.stages.clock.clone());
         let limits = self.recipe.raw.reward.timeout.unlearned()?;
-        let pulse = self.watch.as_ref().map(|watch| watch.pulse.clone()).unwrap_or_default();
+        let pulse = self.pulse();
         let thread = OwnerThread::spawn("validation", move || {
             let tries = |options: EngineOptions, prompts: Vec<PromptRow>| {
                 anyhow::Ok(
@@ -665,7 +672,7 @@ pub(crate) fn engine_config(recipe: &Recipe) -> TorchEngineConfig {
         sampling: sampling(recipe),
         seed: rollout.seed.unwrap_or(recipe.raw.trainer.seed),
         replay: None,
-        deterministic: false,
+        deterministic: recipe.raw.trainer.deterministic,
     }
 }
 

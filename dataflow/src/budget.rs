@@ -12,6 +12,7 @@ pub struct Budget {
 
 struct State {
     available: usize,
+    granted: usize,
     closed: bool,
     waker: Option<Box<dyn Fn() + Send>>,
 }
@@ -29,7 +30,12 @@ impl Budget {
     pub fn new(amount: usize) -> Self {
         Self {
             shared: Arc::new((
-                Mutex::new(State { available: amount, closed: false, waker: None }),
+                Mutex::new(State {
+                    available: amount,
+                    granted: amount,
+                    closed: false,
+                    waker: None,
+                }),
                 Condvar::new(),
             )),
         }
@@ -66,6 +72,7 @@ impl Budget {
     pub fn release(&self, amount: usize) {
         let mut state = self.lock();
         state.available += amount;
+        state.granted += amount;
         self.tell(&state);
     }
 
@@ -93,6 +100,12 @@ impl Budget {
         self.lock().available
     }
 
+    /// Units that there were at the start, and those that were given back or added since: what a producer may have taken in all.
+    #[must_use]
+    pub fn granted(&self) -> usize {
+        self.lock().granted
+    }
+
     /// Ends the waiting of every producer: nothing more is wanted.
     pub fn close(&self) {
         let mut state = self.lock();
@@ -117,6 +130,7 @@ mod tests {
         assert_eq!(budget.acquire(3), Some(2));
         budget.release(1);
         assert_eq!(budget.acquire(3), Some(1));
+        assert_eq!((budget.granted(), budget.available()), (6, 0));
     }
 
     #[test]

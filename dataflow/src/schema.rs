@@ -30,7 +30,9 @@ pub mod column {
     pub const GROUND_TRUTH: &str = "ground_truth";
     /// `Utf8`, nullable: everything else that the dataset says of the prompt, a JSON object.
     pub const EXTRA_INFO: &str = "extra_info";
-    /// `UInt8`: 0 asks for responses, 1 aborts, 2 pauses; see [`super::REQUESTS`].
+    /// `UInt64`: the step that launched a response, [`crate::step::Step`].
+    pub const STEP: &str = "step";
+    /// `UInt8`: 0 asks for responses, 1 aborts, 2 pauses, 3 says that a tick has passed; see [`super::REQUESTS`].
     pub const ACTION: &str = "action";
     /// `UInt32`: which response of the prompt, from 0.
     pub const SAMPLE: &str = "sample";
@@ -52,6 +54,12 @@ pub mod column {
     pub const TOKEN_VERSIONS: &str = "token_versions";
     /// `Utf8`: `stop`, `length`, `abort`, or `pause` for one that is continued in a later step.
     pub const FINISH_REASON: &str = "finish_reason";
+    /// `UInt64`: a time of races that are decided by tokens, [`crate::step::Tick`].
+    pub const TICK: &str = "tick";
+    /// `UInt64`: rows of requests that a worker has taken in since the start.
+    pub const TAKEN_IN: &str = "taken_in_rows";
+    /// `UInt64`: the tick after which everything else under way at a worker ends; the greatest number if nothing is.
+    pub const FLOOR: &str = "floor_tick";
     /// `UInt32`: engine instances that generate.
     pub const INSTANCES: &str = "instances";
     /// `UInt32`: devices over which an engine instance is sharded.
@@ -126,8 +134,8 @@ pub mod column {
     pub const VALUE: &str = "value";
     /// `Utf8`: the operator that an error comes from.
     pub const OPERATOR: &str = "operator";
-    /// `UInt32`: a worker of the graph: which a request is for, which a part of a snapshot is from. Nullable in decisions: those that concern
-    /// a prompt are for the worker that has it, the others for all.
+    /// `UInt32`: a worker of the graph: which a row is from, or which a request is for. Nullable in decisions: those that concern a prompt are
+    /// for the worker that has it, the others for all.
     pub const WORKER: &str = "worker";
     /// `Utf8`, nullable: a file of a snapshot, relative to the folder of the run's snapshots.
     pub const PATH: &str = "path";
@@ -172,7 +180,8 @@ pub static PROMPTS: LazyLock<SchemaRef> = LazyLock::new(|| {
 });
 
 /// What the schedule asks of the rollout, in order: `action` 0 launches `samples` responses of a prompt, starting at `sample`;
-/// `action` 1 aborts that many, `action` 2 stops them and keeps their tokens for a later launch.
+/// `action` 1 aborts that many, `action` 2 stops them and keeps their tokens for a later launch. Where races are decided by tokens,
+/// `action` 3 says that `tick` has passed: what ended up to it may go on, and what follows is launched, or stopped, at it.
 pub static REQUESTS: LazyLock<SchemaRef> = LazyLock::new(|| {
     schema([
         required(ACTION, DataType::UInt8),
@@ -188,6 +197,23 @@ pub static REQUESTS: LazyLock<SchemaRef> = LazyLock::new(|| {
         Field::new(EXTRA_INFO, DataType::Utf8, true),
         Field::new(ROW, DataType::UInt64, true),
         required(WORKER, DataType::UInt32),
+        Field::new(TICK, DataType::UInt64, true),
+    ])
+});
+
+/// What a rollout says of races that are decided by tokens, all rows of a batch at once: how far its `worker` has come in the first
+/// row; then the responses that ended there or were dropped, one row each, in any order.
+pub static NOTICES: LazyLock<SchemaRef> = LazyLock::new(|| {
+    schema([
+        required(WORKER, DataType::UInt32),
+        required(TAKEN_IN, DataType::UInt64),
+        required(FLOOR, DataType::UInt64),
+        Field::new(STEP, DataType::UInt64, true),
+        Field::new(PROMPT_ID, DataType::UInt64, true),
+        Field::new(SAMPLE, DataType::UInt32, true),
+        Field::new(TICK, DataType::UInt64, true),
+        Field::new(RESPONSE_LENGTH, DataType::UInt32, true),
+        Field::new(FINISH_REASON, DataType::Utf8, true),
     ])
 });
 
@@ -323,10 +349,11 @@ pub static PARTS: LazyLock<SchemaRef> = LazyLock::new(|| {
 
 /// Every stream schema with its name, for tests that go over all of them.
 #[must_use]
-pub fn all() -> [(&'static str, SchemaRef); 16] {
+pub fn all() -> [(&'static str, SchemaRef); 17] {
     [
         ("prompts", PROMPTS.clone()),
         ("requests", REQUESTS.clone()),
+        ("notices", NOTICES.clone()),
         ("responses", RESPONSES.clone()),
         ("scored", SCORED.clone()),
         ("inferred", INFERRED.clone()),

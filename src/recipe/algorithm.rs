@@ -60,7 +60,7 @@ impl Raw {
             critic: None,
             micro_batch_tokens: actor.ppo_max_token_len,
             threads: actor.threads,
-            deterministic: false,
+            deterministic: self.trainer.deterministic,
         })
     }
 

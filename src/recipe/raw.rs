@@ -395,6 +395,8 @@ section! {
         critic_warmup: u64 = 0,
         /// Whether to write every response to `rollouts/`.
         write_rollouts: bool = true,
+        /// Whether a run can be repeated to the bit: races of responses are decided by tokens, and sums have no order. Slower.
+        deterministic: bool = false,
         /// Steps between two snapshots, from which `--resume` goes on; -1 and 0 for none. The end of a run that takes any has one, too.
         save_freq: i64 = -1,
         /// Good snapshots that are kept, the newest.

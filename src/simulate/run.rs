@@ -102,6 +102,7 @@ impl Stages {
             fetch: job.fetch,
             validator: None,
             staleness: job.raw.pipeline.staleness,
+            deterministic: false,
             rewards: Executor::Inline,
             time: Time::Virtual(self.clock),
             stop: Stop::default(),

@@ -2,9 +2,11 @@
 
 mod lag;
 mod measure;
+mod order;
 mod saved;
 mod stages;
 mod statistics;
+mod timed;
 mod values;
 
 use std::cell::RefCell;
@@ -26,8 +28,10 @@ use rollpacker_stages::train::Metrics;
 use crate::resume::Resumable;
 
 pub use measure::{Lengths, measure};
+pub use order::by_id;
 pub use saved::Saved;
 pub use stages::{Instants, Stages};
+pub use timed::hangs_on_time;
 
 /// The streams of a step that a report is made of.
 pub struct Observed<'scope> {
@@ -56,7 +60,7 @@ pub struct StepReport {
     pub before: Nanos,
     /// Batches of [`schema::RESPONSES`].
     pub responses: Vec<Batch>,
-    /// Batches of [`schema::GROUPS`].
+    /// Batches of [`schema::GROUPS`]: one a group, in the order of their prompts, so that sums over rows have one value.
     pub groups: Vec<Batch>,
     /// Batches of [`schema::DECISIONS`].
     pub decisions: Vec<Batch>,
@@ -182,6 +186,7 @@ pub fn observe(
                     break;
                 }
                 let mut report = first.remove();
+                report.groups = order::groups(&report.groups);
                 report.closed = clock.now();
                 report.before = closed.replace(report.closed).unwrap_or(report.opened);
                 let now = telemetry::readings();

@@ -29,8 +29,8 @@ pub(crate) struct Tally {
     /// Groups that are not trained on because of an error.
     pub(crate) dropped_groups: u64,
     errors: BTreeMap<(ErrorKind, String), u64>,
-    /// Sum and count of what rewards told, by name.
-    told: BTreeMap<String, (f64, f64)>,
+    /// What rewards told, by name.
+    told: BTreeMap<String, Vec<f64>>,
 }
 
 impl Tally {
@@ -44,13 +44,12 @@ impl Tally {
     /// Takes in what a reward told.
     pub(crate) fn tell(&mut self, metrics: Vec<(String, f64)>) {
         for (name, value) in metrics {
-            let (sum, count) = self.told.entry(name).or_default();
-            (*sum, *count) = (*sum + value, *count + 1.0);
+            self.told.entry(name).or_default().push(value);
         }
     }
 
     fn metrics(&self) -> Metrics {
-        let told = self.told.iter().map(|(name, (sum, count))| (name.clone(), sum / count));
+        let told = self.told.iter().map(|(name, values)| (name.clone(), mean(values.clone())));
         let of_kind = |kind| {
             let errors = self.errors.iter().filter(move |((of, _), _)| *of == kind);
             errors.map(|(_, count)| *count).sum::<u64>() as f64
@@ -72,6 +71,12 @@ impl Tally {
         let all = told.chain(kinds).chain(by_reward).chain(counts);
         all.map(|(name, value)| (format!("reward/{name}"), value)).collect()
     }
+}
+
+/// The same to the bit for values in any order of arrival.
+fn mean(mut values: Vec<f64>) -> f64 {
+    values.sort_unstable_by(f64::total_cmp);
+    values.iter().sum::<f64>() / values.len() as f64
 }
 
 /// The tallies of steps that are not complete. Shared by the operators of one worker that score.
@@ -115,5 +120,17 @@ impl Tallies {
             }
         });
         stream
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::mean;
+
+    #[test]
+    fn a_mean_has_no_order() {
+        let values = [0.1, 0.2, 0.3, 1e9, -7.7];
+        let bits = |order: [usize; 5]| mean(order.map(|at| values[at]).to_vec()).to_bits();
+        assert_eq!(bits([0, 1, 2, 3, 4]), bits([3, 0, 4, 2, 1]));
     }
 }

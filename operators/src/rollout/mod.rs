@@ -3,8 +3,10 @@
 mod generating;
 mod kept;
 mod kept_rows;
+pub(crate) mod notices;
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, StringArray, UInt32Array, UInt64Array};
@@ -15,14 +17,14 @@ use rollpacker_dataflow::fault::{Fault, faults_batch};
 use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::route;
 use rollpacker_dataflow::schema::{self, column};
-use rollpacker_dataflow::step::{PolicyVersion, PromptId, SampleId, Step, Steps};
+use rollpacker_dataflow::step::{PolicyVersion, PromptId, SampleId, Step, Steps, Tick};
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::core::feedback::Handle;
 use rollpacker_dataflow::timely::dataflow::operators::generic::operator::empty;
 use rollpacker_dataflow::timely::dataflow::operators::{Capability, Concat, ConnectLoop, Feedback};
 use rollpacker_dataflow::watchdog::Waiting;
 use rollpacker_stages::rollout::{
-    Completion, Placement, Policy, Request, RolloutEngine, RolloutEvent,
+    Completion, Lockstep, Placement, Policy, Request, RolloutEngine, RolloutEvent,
 };
 use rollpacker_stages::train::Metrics;
 
@@ -31,6 +33,7 @@ pub use self::kept::is_given_again;
 pub(crate) use self::kept_rows::KeptRows;
 
 use self::kept::{Ended, Kept, Launch, Samples};
+use self::notices::Notices;
 use crate::columns::lists;
 use crate::exchange;
 use crate::overlap::Scoring;
@@ -38,13 +41,15 @@ use crate::placement;
 use crate::policy::{metrics_batch, policy_of};
 use crate::resume::Resumable;
 use crate::rows::{Row, gather};
-use crate::schedule::encode::{LAUNCH, PAUSE};
-use crate::schedule::operator::{Rounds, Scheduled, schedule};
+use crate::schedule::encode::{ADVANCE, LAUNCH, PAUSE};
+use crate::schedule::operator::{Heard, Rounds, Scheduled, schedule};
 use crate::spread::kept_on;
 
 /// The metric of a step that says how many seconds its weights took from when the engine was handed them until all of it had them; none of
 /// an engine that [cannot tell](RolloutEngine::loaded_at).
 pub(crate) const LOAD: &str = "rollout/load_s";
+
+const NO_LOCKSTEP: &str = "races are to be decided by tokens, and the engine cannot race in lockstep: make it deterministic, or choose another";
 
 /// What a rollout gives.
 pub struct Rollouts<'scope> {
@@ -111,15 +116,22 @@ impl<'scope> RolloutExt<'scope> for Scheduled<'scope> {
         let resumable = scheduled.resumable.clone();
         let pauses = scheduled.schedule.pauses();
         let wants_scores = scheduled.schedule.wants_scores();
-        // The summaries may be 0: schedule and placement declare that no output of theirs follows from responses or scores, so these
-        // are no cycles of times.
+        let in_lockstep = scheduled.in_lockstep;
+        // The summaries may be 0: schedule and placement declare that no output of theirs follows from responses, notices or scores, so
+        // these are no cycles of times.
         let (loop_end, heard) = scope.feedback(Steps(0));
+        let (notices_end, notices) = scope.feedback(Steps(0));
         let (scores, scored) = scope.feedback(Steps(0));
         // One schedule, on the first worker, decides for all: it hears of everything, and what it wants goes where the prompts are.
         let published = route::first("policies_to_first", policies.clone(), &schema::POLICIES);
-        let (heard, scored) = (exchange::ends(heard), exchange::scores(scored));
+        let heard = exchange::ends(heard);
+        let told = Heard {
+            responses: heard.clone(),
+            notices: route::first("notices_to_first", notices, &schema::NOTICES),
+            scores: exchange::scores(scored),
+        };
         let Rounds { requests, decisions, errors: failed } =
-            schedule(scheduled, published.clone(), heard.clone(), scored, clock.clone());
+            schedule(scheduled, published.clone(), told, clock.clone());
         let rounds = placement::operator::Observed {
             policies: published,
             requests: requests.clone(),
@@ -142,10 +154,14 @@ impl<'scope> RolloutExt<'scope> for Scheduled<'scope> {
         let generating = Generating::default();
         let kept = resumable.resumed().map(|resumed| resumed.kept.samples()).unwrap_or_default();
         let kept = Kept::new(pauses, of_worker(kept, scope.index(), scope.peers()));
-        let driver = Driver::new(Box::new(engine), kept, clock, generating.clone());
-        let Generated { responses, metrics, errors } =
+        let mut driver = Driver::new(Box::new(engine), kept, clock, generating.clone());
+        if in_lockstep {
+            driver.race(scope.index());
+        }
+        let Generated { responses, notices, metrics, errors } =
             generate(requests, policies.clone(), placed, driver, &resumable);
         responses.clone().connect_loop(loop_end);
+        notices.connect_loop(notices_end);
         let errors = reader_errors.concat(failed).concat(errors);
         Rollouts {
             responses,
@@ -173,6 +189,8 @@ fn of_worker(kept: Samples, index: usize, peers: usize) -> Samples {
 /// What the operator gives.
 struct Generated<'scope> {
     responses: BatchStream<'scope>,
+    /// Batches of [`schema::NOTICES`], in lockstep.
+    notices: BatchStream<'scope>,
     metrics: BatchStream<'scope>,
     errors: BatchStream<'scope>,
 }
@@ -191,6 +209,7 @@ fn generate<'scope>(
     let (mut responses, response_stream) = operator.output(&schema::RESPONSES, &[0]);
     let (mut metrics, metric_stream) = operator.output(&schema::METRICS, &[0]);
     let (mut errors, error_stream) = operator.output(&schema::ERRORS, &[0]);
+    let (mut notices, notice_stream) = operator.output(&schema::NOTICES, &[0]);
     let response_stream = operator.spanned(response_stream);
     let mut parts = resumable.keep_each(kept_rows::PART, &mut operator);
     let wake = operator.waker();
@@ -211,7 +230,7 @@ fn generate<'scope>(
             }
             requests.for_each(|capability, batch| {
                 let outputs = || {
-                    [responses.index(), errors.index(), metrics.index()]
+                    [responses.index(), errors.index(), metrics.index(), notices.index()]
                         .map(|output| capability.retain(output))
                 };
                 let step = *capability.time();
@@ -229,6 +248,8 @@ fn generate<'scope>(
                 |capability, batch| responses.give(capability, batch),
                 |capability, fault| errors.give(capability, faults_batch(&[fault])),
             );
+            driver.notice(|capability, batch| notices.give(capability, batch));
+            driver.settle();
             let asked = frontiers[0].frontier().first().copied();
             let held = driver.held.iter().map(|held| held.0);
             let open =
@@ -236,13 +257,20 @@ fn generate<'scope>(
             parts.closed(open, |_| kept_rows::part(driver.kept.samples()));
         }
     });
-    Generated { responses: response_stream, metrics: metric_stream, errors: error_stream }
+    Generated {
+        responses: response_stream,
+        notices: notice_stream,
+        metrics: metric_stream,
+        errors: error_stream,
+    }
 }
+
+/// For responses, errors, metrics and notices.
+type Capabilities = [Capability<Step>; 4];
 
 /// What is under way at one step.
 struct UnderWay {
-    /// For responses, errors and metrics.
-    capabilities: [Capability<Step>; 3],
+    capabilities: Capabilities,
     /// The weights that the engine was handed for it and when, until it is told when they were there.
     loading: Option<(PolicyVersion, Nanos)>,
     prompts: BTreeMap<PromptId, Launched>,
@@ -255,7 +283,7 @@ struct Launched {
 }
 
 /// Requests of a step, with the capabilities for what follows from them.
-type HeldRequests = (Step, [Capability<Step>; 3], Batch);
+type HeldRequests = (Step, [Capability<Step>; 4], Batch);
 
 struct Driver {
     engine: Box<dyn RolloutEngine>,
@@ -270,6 +298,8 @@ struct Driver {
     held: Vec<HeldRequests>,
     generating: Generating,
     kept: Kept,
+    /// In lockstep, what the schedule is to be told.
+    notices: Option<Notices>,
     /// What ended and is not passed on yet.
     ended: BTreeMap<Step, Vec<Ended>>,
     failed: bool,
@@ -294,9 +324,18 @@ impl Driver {
             steps: BTreeMap::new(),
             policies: BTreeMap::new(),
             kept,
+            notices: None,
             ended: BTreeMap::new(),
             failed: false,
             untold: None,
+        }
+    }
+
+    /// Races in lockstep, as the rollout of `worker`.
+    fn race(&mut self, worker: usize) {
+        match self.engine.lockstep() {
+            Some(_) => self.notices = Some(Notices::new(worker)),
+            None => self.fail(NO_LOCKSTEP.to_owned()),
         }
     }
 
@@ -331,12 +370,7 @@ impl Driver {
         }
     }
 
-    fn request(
-        &mut self,
-        step: Step,
-        capabilities: impl FnOnce() -> [Capability<Step>; 3],
-        batch: &Batch,
-    ) {
+    fn request(&mut self, step: Step, capabilities: impl FnOnce() -> Capabilities, batch: &Batch) {
         let loading = self.policies.remove(&step).map(|policy| {
             let asked = self.clock.now();
             self.engine.load(&policy);
@@ -344,50 +378,94 @@ impl Driver {
         });
         // Rounds go in the order of steps: an earlier one asked another worker alone.
         self.policies = self.policies.split_off(&step);
-        let actions = batch.values::<UInt8Type>(column::ACTION);
-        let firsts = batch.values::<UInt32Type>(column::SAMPLE);
-        let counts = batch.values::<UInt32Type>(column::SAMPLES);
-        let under_way = self.steps.entry(step).or_insert_with(|| UnderWay {
+        self.steps.entry(step).or_insert_with(|| UnderWay {
             capabilities: capabilities(),
             loading,
             prompts: BTreeMap::new(),
             owed: 0,
         });
+        let actions = batch.values::<UInt8Type>(column::ACTION);
+        let prompts = batch.values::<UInt64Type>(column::PROMPT_ID);
+        let firsts = batch.values::<UInt32Type>(column::SAMPLE);
+        let counts = batch.values::<UInt32Type>(column::SAMPLES);
+        let ticks = batch.values::<UInt64Type>(column::TICK);
         for row in Row::all(batch) {
-            let prompt = PromptId(batch.values::<UInt64Type>(column::PROMPT_ID).value(row.index));
-            let samples =
-                firsts.value(row.index)..firsts.value(row.index) + counts.value(row.index);
-            if actions.value(row.index) == LAUNCH {
-                under_way.owed += samples.len();
-                self.generating.begin(samples.len());
-                let prompt_ids: Arc<[i32]> =
-                    batch.lists::<Int32Type>(column::PROMPT_IDS).get(row.index).into();
-                let version = PolicyVersion(
-                    batch.values::<UInt64Type>(column::POLICY_VERSION).value(row.index),
-                );
-                under_way.prompts.insert(prompt, Launched { row, version });
-                self.kept.open(step);
-                let Launch { runs, again } = self.kept.launch(step, prompt, samples);
-                for (samples, resumed) in runs {
-                    for sample in samples.clone() {
-                        self.waiting
-                            .begin(SampleId { step, prompt, sample }, "the engine's response");
-                    }
-                    let prompt_ids = Arc::clone(&prompt_ids);
-                    self.engine.generate(Request { step, prompt, samples, prompt_ids, resumed });
-                }
-                self.ended.entry(step).or_default().extend(again);
-                continue;
-            }
-            for sample in samples {
-                let id = SampleId { step, prompt, sample };
-                if actions.value(row.index) == PAUSE {
-                    self.kept.pause(id);
-                }
-                self.engine.abort(id);
+            let index = row.index;
+            let prompt = PromptId(prompts.value(index));
+            let samples = firsts.value(index)..firsts.value(index) + counts.value(index);
+            match actions.value(index) {
+                LAUNCH => self.launch(step, prompt, samples, row),
+                ADVANCE => self.advance(Tick(ticks.value(index))),
+                action => samples.for_each(|sample| {
+                    self.stop(SampleId { step, prompt, sample }, action == PAUSE);
+                }),
             }
         }
-        self.settle(step);
+        if let Some(notices) = &mut self.notices {
+            notices.take_in(batch.num_rows());
+        }
+    }
+
+    /// Asks for samples of a prompt, or for the rest of them.
+    fn launch(&mut self, step: Step, prompt: PromptId, samples: Range<u32>, row: Row) {
+        let (batch, index) = (&row.batch, row.index);
+        let prompt_ids: Arc<[i32]> = batch.lists::<Int32Type>(column::PROMPT_IDS).get(index).into();
+        let version =
+            PolicyVersion(batch.values::<UInt64Type>(column::POLICY_VERSION).value(index));
+        if let Some(under_way) = self.steps.get_mut(&step) {
+            under_way.owed += samples.len();
+            self.generating.begin(samples.len());
+            under_way.prompts.insert(prompt, Launched { row, version });
+        }
+        self.kept.open(step);
+        let Launch { runs, again } = self.kept.launch(step, prompt, samples);
+        for (samples, resumed) in runs {
+            let ids = samples.clone().map(|sample| SampleId { step, prompt, sample });
+            ids.for_each(|id| self.waiting.begin(id, "the engine's response"));
+            let prompt_ids = Arc::clone(&prompt_ids);
+            self.engine.generate(Request { step, prompt, samples, prompt_ids, resumed });
+        }
+        if let Some(notices) = &mut self.notices {
+            again.iter().for_each(|ended| notices.end(&ended.completion));
+        }
+        self.ended.entry(step).or_default().extend(again);
+    }
+
+    /// Stops a response, to go on later if it is `paused`.
+    fn stop(&mut self, id: SampleId, paused: bool) {
+        if paused {
+            self.kept.pause(id);
+        }
+        match self.race_side() {
+            Some((notices, lockstep)) => lockstep.abort_at(id, notices.tick()),
+            None => self.engine.abort(id),
+        }
+    }
+
+    /// What ended up to `tick` is the schedule's to keep: a pause that follows finds it ended.
+    fn advance(&mut self, tick: Tick) {
+        if let Some((notices, lockstep)) = self.race_side() {
+            notices.advance(tick);
+            lockstep.advance(tick);
+        }
+        self.listen();
+    }
+
+    /// Tells the schedule what is new of the race, at the earliest step under way.
+    fn notice(&mut self, tell: impl FnOnce(&Capability<Step>, Batch)) {
+        if self.steps.is_empty() {
+            return;
+        }
+        let news = self.race_side().map(|(notices, side)| notices.batch(side.reached()));
+        if let (Some(news), Some(under_way)) = (news, self.steps.values().next()) {
+            tell(&under_way.capabilities[3], news);
+        }
+    }
+
+    /// What races in lockstep, if it does; an engine that is asked for its side of it once is in lockstep from then on.
+    fn race_side(&mut self) -> Option<(&mut Notices, &mut dyn Lockstep)> {
+        let notices = self.notices.as_mut()?;
+        Some((notices, self.engine.lockstep()?))
     }
 
     /// Tells of each step how long its weights took, once that is known.
@@ -410,14 +488,22 @@ impl Driver {
                     self.waiting.end(completion.id);
                     let version = self.version(completion.id);
                     let ended = self.kept.end(completion, version);
+                    // In lockstep the ends of whole ones were told when the engine had them.
+                    if let Some(notices) = &mut self.notices
+                        && !ended.completion.finish_reason.is_whole()
+                    {
+                        notices.end(&ended.completion);
+                    }
                     self.ended.entry(ended.completion.id.step).or_default().push(ended);
                 }
-                RolloutEvent::Failed(error) => {
-                    if !std::mem::replace(&mut self.failed, true) {
-                        self.untold = Some(error.to_string());
-                    }
-                }
+                RolloutEvent::Failed(error) => self.fail(error.to_string()),
             }
+        }
+    }
+
+    fn fail(&mut self, message: String) {
+        if !std::mem::replace(&mut self.failed, true) {
+            self.untold = Some(message);
         }
     }
 
@@ -444,7 +530,6 @@ impl Driver {
             respond(&under_way.capabilities[0], response_batch(&completions, &under_way.prompts));
             under_way.owed -= completions.len();
             self.generating.end(completions.len());
-            self.settle(step);
         }
     }
 
@@ -455,9 +540,10 @@ impl Driver {
         asked.expect("invariant: an engine reports what it was asked for").version
     }
 
-    fn settle(&mut self, step: Step) {
-        if self.steps.get(&step).is_some_and(|under_way| under_way.owed == 0) && !self.failed {
-            self.steps.remove(&step);
+    /// Lets go of steps of which nothing is owed any more.
+    fn settle(&mut self) {
+        if !self.failed {
+            self.steps.retain(|_, under_way| under_way.owed > 0);
         }
     }
 }

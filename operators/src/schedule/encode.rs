@@ -6,7 +6,7 @@ use arrow::array::{ArrayRef, StringArray, UInt8Array, UInt32Array, UInt64Array, 
 use arrow::datatypes::{DataType, Float32Type, Int32Type, UInt32Type};
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::schema::{self, column};
-use rollpacker_dataflow::step::{PolicyVersion, PromptId};
+use rollpacker_dataflow::step::{PolicyVersion, PromptId, Tick};
 
 use super::{Decision, Queue, Round};
 use crate::columns::lists;
@@ -18,6 +18,8 @@ pub(crate) const LAUNCH: u8 = 0;
 pub(crate) const ABORT: u8 = 1;
 /// `action` of a request that stops, to go on later.
 pub(crate) const PAUSE: u8 = 2;
+/// `action` of a request that says that a tick has passed.
+pub(crate) const ADVANCE: u8 = 3;
 
 /// Responses of one prompt that are asked for, or aborted.
 #[derive(Clone, Copy)]
@@ -90,12 +92,35 @@ fn request_batch(
         ];
         columns.extend(gather(&rows, carried));
     } else {
-        columns.push(lists::<Int32Type>(run.iter().map(|_| [].as_slice())));
-        columns.push(Arc::new(UInt32Array::from(vec![0; run.len()])));
-        columns.extend((0..4).map(|_| new_null_array(&DataType::Utf8, run.len())));
-        columns.push(new_null_array(&DataType::UInt64, run.len()));
+        columns.extend(nothing_carried(run.len()));
     }
     columns.push(Arc::new(UInt32Array::from_iter_values(run.iter().map(|request| request.worker))));
+    columns.push(new_null_array(&DataType::UInt64, run.len()));
+    Batch::from_columns(&schema::REQUESTS, columns)
+}
+
+/// Of requests that launch nothing: what a launch carries of its prompt.
+fn nothing_carried(rows: usize) -> impl Iterator<Item = ArrayRef> {
+    let prompts = lists::<Int32Type>((0..rows).map(|_| [].as_slice()));
+    let lengths: ArrayRef = Arc::new(UInt32Array::from(vec![0; rows]));
+    let texts = (0..4).map(move |_| new_null_array(&DataType::Utf8, rows));
+    let dataset_rows = new_null_array(&DataType::UInt64, rows);
+    [prompts, lengths].into_iter().chain(texts).chain([dataset_rows])
+}
+
+/// Says that `tick` has passed, to each of so many workers.
+pub(super) fn advance(tick: Tick, workers: u32) -> Batch {
+    let rows = workers as usize;
+    let mut columns: Vec<ArrayRef> = vec![
+        Arc::new(UInt8Array::from(vec![ADVANCE; rows])),
+        Arc::new(UInt64Array::from(vec![0; rows])),
+        Arc::new(UInt32Array::from(vec![0; rows])),
+        Arc::new(UInt32Array::from(vec![0; rows])),
+        Arc::new(UInt64Array::from(vec![0; rows])),
+    ];
+    columns.extend(nothing_carried(rows));
+    columns.push(Arc::new(UInt32Array::from_iter_values(0..workers)));
+    columns.push(Arc::new(UInt64Array::from(vec![tick.0; rows])));
     Batch::from_columns(&schema::REQUESTS, columns)
 }
 

@@ -20,6 +20,7 @@ mod queue;
 mod round;
 mod round_policy;
 mod rounds;
+pub(crate) mod sequencer;
 pub mod sorted;
 mod speculation;
 pub(crate) mod state;
@@ -320,7 +321,8 @@ pub trait Schedule {
     /// Takes an event in.
     ///
     /// # Contract
-    /// The caller drains [`poll`](Self::poll) afterwards. A [`Event::Policy`] may come while an earlier round is still open, or before
+    /// Time does not go back. Where races are decided by tokens it is the tick, in nanoseconds: a response gains one token in each. The
+    /// caller drains [`poll`](Self::poll) afterwards, or after several events of one time. A [`Event::Policy`] may come while an earlier round is still open, or before
     /// the prompts for its round: the round opens as soon as it can.
     fn on(&mut self, now: Nanos, event: Event);
 

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use arrow::datatypes::{Float64Type, UInt32Type, UInt64Type};
 use rollpacker_dataflow::batch::{Batch, BatchStream};
 use rollpacker_dataflow::budget::Budget;
-use rollpacker_dataflow::clock::Clock;
+use rollpacker_dataflow::clock::{Clock, Nanos};
 use rollpacker_dataflow::fault::{Fault, faults_batch, refuse};
 use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::schema::{self, column};
-use rollpacker_dataflow::step::{PromptId, SampleId, Step};
+use rollpacker_dataflow::step::{PromptId, SampleId, Step, Tick};
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::{Capability, Concat};
 use rollpacker_dataflow::watchdog::{Awaiting, Waiting};
@@ -20,9 +20,11 @@ use crate::placement::Place;
 use crate::policy::policy_of;
 use crate::resume::Resumable;
 
+use super::sequencer::{Sequencer, Turn};
 use super::state::{Held, LastPrompt, SavedParts, State, Stocked};
 pub use super::stop::{Stop, Stopped};
 use super::{Decision, Event, Offer, Round, Schedule, encode};
+use crate::rollout::notices;
 use crate::rows::Row;
 use crate::spread::Spread;
 
@@ -42,6 +44,7 @@ pub struct Scheduled<'scope> {
     pub(crate) schedule: Box<dyn Schedule>,
     pub(crate) stop: Stop,
     pub(crate) placement: Option<Box<dyn Place>>,
+    pub(crate) in_lockstep: bool,
     pub(crate) resumable: Resumable<'scope>,
 }
 
@@ -55,7 +58,8 @@ impl<'scope> ScheduleExt<'scope> for Prompts<'scope> {
     fn schedule(self, schedule: impl Schedule + 'static) -> Scheduled<'scope> {
         let schedule = Box::new(schedule);
         let (stop, resumable) = (Stop::default(), Resumable::default());
-        Scheduled { prompts: self, schedule, stop, placement: None, resumable }
+        let (placement, in_lockstep) = (None, false);
+        Scheduled { prompts: self, schedule, stop, placement, in_lockstep, resumable }
     }
 }
 
@@ -80,6 +84,13 @@ impl<'scope> Scheduled<'scope> {
         self.placement = Some(Box::new(placement));
         self
     }
+
+    /// Decides races by tokens instead of by time, if `in_lockstep`: the same is launched, admitted and aborted in every run, however
+    /// fast what generates is. It must be an engine that can race in [lockstep](rollpacker_stages::rollout::lockstep).
+    #[must_use]
+    pub fn in_lockstep(self, in_lockstep: bool) -> Self {
+        Self { in_lockstep, ..self }
+    }
 }
 
 /// Requests for the rollout, and decisions for whoever forms groups.
@@ -89,17 +100,27 @@ pub(crate) struct Rounds<'scope> {
     pub(crate) errors: BatchStream<'scope>,
 }
 
-/// Installs the operator, which acts on the first worker; its inputs are what all workers tell the first. `responses` and `scores` are what rollout and reward of the same step report: the inner loop. No output follows
-/// from them in the sense of progress tracking: what a schedule does upon them it does at the step of a round that it holds open.
+/// What a schedule hears of from rollout and reward of the same step: the inner loop.
+pub(crate) struct Heard<'scope> {
+    /// Batches of [`schema::RESPONSES`]: the ends of races that are decided by time.
+    pub(crate) responses: BatchStream<'scope>,
+    /// Batches of [`schema::NOTICES`]: the ends of races that are decided by tokens.
+    pub(crate) notices: BatchStream<'scope>,
+    /// Batches of [`schema::SCORED`].
+    pub(crate) scores: BatchStream<'scope>,
+}
+
+/// Installs the operator, which acts on the first worker; its inputs are what all workers tell the first. No output follows from what is
+/// `heard` in the sense of progress tracking: what a schedule does upon it it does at the step of a round that it holds open.
 pub(crate) fn schedule<'scope>(
     scheduled: Scheduled<'scope>,
     policies: BatchStream<'scope>,
-    responses: BatchStream<'scope>,
-    scores: BatchStream<'scope>,
+    heard: Heard<'scope>,
     clock: Arc<dyn Clock>,
 ) -> Rounds<'scope> {
     let Scheduled { prompts: Prompts { rows, budget, .. }, schedule, stop, resumable, .. } =
         scheduled;
+    let in_lockstep = scheduled.in_lockstep;
     let wants_scores = schedule.wants_scores();
     let unsaved = resumable.is_kept() && schedule.save().is_none();
     let scope = rows.scope();
@@ -107,8 +128,9 @@ pub(crate) fn schedule<'scope>(
     let mut operator = Operator::new("schedule", scope);
     let mut rows = operator.input(rows, Pipeline, &schema::PROMPTS);
     let mut policies = operator.input(policies, Pipeline, &schema::POLICIES);
-    let mut responses = operator.input(responses, Pipeline, &schema::RESPONSES);
-    let mut scores = operator.input(scores, Pipeline, &schema::SCORED);
+    let mut responses = operator.input(heard.responses, Pipeline, &schema::RESPONSES);
+    let mut notices = operator.input(heard.notices, Pipeline, &schema::NOTICES);
+    let mut scores = operator.input(heard.scores, Pipeline, &schema::SCORED);
     let (mut requests, request_stream) = operator.output(&schema::REQUESTS, &[1]);
     let (mut decisions, decision_stream) = operator.output(&schema::DECISIONS, &[1]);
     let (mut errors, error_stream) = operator.output(&schema::ERRORS, &[1]);
@@ -128,6 +150,9 @@ pub(crate) fn schedule<'scope>(
         let mut driver = Driver::new(schedule, stocked, budget, stop, clock);
         driver.waiting = waiting;
         driver.spread = spread;
+        if in_lockstep {
+            driver.race();
+        }
         move |frontiers| {
             rows.for_each(|_, batch| driver.offer(&batch));
             if leads && frontiers[0].is_empty() {
@@ -143,12 +168,13 @@ pub(crate) fn schedule<'scope>(
                 driver.announced(*capability.time(), capabilities);
             });
             responses.for_each(|capability, batch| driver.responses(*capability.time(), &batch));
+            notices.for_each(|_, batch| driver.notice(&batch));
             scores.for_each(|capability, batch| driver.scores(*capability.time(), &batch));
-            let told = if wants_scores { &frontiers[2..4] } else { &frontiers[2..3] };
+            let told = if wants_scores { &frontiers[2..5] } else { &frontiers[2..4] };
             // The schedules of the other workers are never told anything.
             while leads {
                 driver.decide(
-                    |open, batch| requests.give(&open.requests, batch),
+                    |capability, batch| requests.give(capability, batch),
                     |open, batch| decisions.give(&open.decisions, batch),
                 );
                 if let Some(step) = driver.opened.take() {
@@ -196,12 +222,21 @@ struct Open {
 struct Driver {
     schedule: Box<dyn Schedule>,
     clock: Arc<dyn Clock>,
+    /// Orders what the schedule is told, where races are decided by tokens.
+    sequencer: Option<Sequencer>,
+    /// The tick that rollouts must hear of.
+    passed: Option<Tick>,
+    /// Where they hear of it while no round is open.
+    closed: Option<Capability<Step>>,
     budget: Budget,
     stop: Stop,
     waiting: Waiting,
     /// While no round can open for want of prompts.
     lacks_prompts: Option<Awaiting>,
+    /// Those that the schedule was told of.
     prompts: Stocked,
+    /// Those that it was not: in lockstep they wait for their turn.
+    arrived: BTreeMap<PromptId, (LastPrompt, Row)>,
     /// Steps whose policy is published, and not told.
     published: BTreeMap<Step, Open>,
     open: BTreeMap<Step, Open>,
@@ -233,12 +268,16 @@ impl Driver {
             spread: Spread::over(1),
             publishing: BTreeMap::new(),
             diverged: None,
+            sequencer: None,
             schedule,
             clock,
+            passed: None,
+            closed: None,
             budget,
             stop,
             waiting: Waiting::default(),
             lacks_prompts: None,
+            arrived: BTreeMap::new(),
             published: BTreeMap::new(),
             open: BTreeMap::new(),
             ended: false,
@@ -252,8 +291,39 @@ impl Driver {
         }
     }
 
+    /// Races in lockstep.
+    fn race(&mut self) {
+        // Of what the budget grants, a run that goes on has what the schedule was told of before.
+        let told = self.prompts.held.values().filter(|held| !held.launched).count();
+        let allowance = self.budget.granted().saturating_sub(told);
+        self.sequencer = Some(Sequencer::new(self.schedule.wants_scores(), allowance));
+    }
+
+    /// Tells the schedule, or in lockstep what says when it is to be told.
     fn tell(&mut self, event: Event) {
-        self.schedule.on(self.clock.now(), event);
+        match &mut self.sequencer {
+            Some(sequencer) => sequencer.take(event),
+            None => self.tell_now(event),
+        }
+    }
+
+    fn tell_now(&mut self, event: Event) {
+        if let Event::Prompt(offer) = &event
+            && let Some((last, row)) = self.arrived.remove(&offer.prompt)
+        {
+            self.prompts.last = Some(last);
+            self.prompts.held.insert(offer.prompt, Held { row, launched: false });
+        }
+        if let Event::Response { id, .. } = &event {
+            self.spread.ended(id.prompt);
+        }
+        self.schedule.on(self.now(), event);
+    }
+
+    /// The time that the schedule goes by.
+    fn now(&self) -> Nanos {
+        let tick = |sequencer: &Sequencer| Nanos(sequencer.tick().0);
+        self.sequencer.as_ref().map_or_else(|| self.clock.now(), tick)
     }
 
     fn offer(&mut self, batch: &Batch) {
@@ -271,16 +341,16 @@ impl Driver {
                 self.budget.release(1);
                 continue;
             }
-            self.prompts.last = Some(last);
             let domain = row.text(column::DOMAIN).unwrap_or_default().into();
-            let LastPrompt { epoch, row: dataset_row, .. } = last;
-            self.tell(Event::Prompt(Offer { prompt, epoch, row: dataset_row, domain }));
-            self.prompts.held.insert(prompt, Held { row, launched: false });
+            self.arrived.insert(prompt, (last, row));
+            let LastPrompt { epoch, row, .. } = last;
+            self.tell(Event::Prompt(Offer { prompt, epoch, row, domain }));
         }
     }
 
+    /// A reader that ends because the run does is not at the end of its prompts: a run that goes on from here reads further.
     fn end_of_prompts(&mut self) {
-        if !self.ended {
+        if !self.ended && !self.finished {
             self.ended = true;
             self.tell(Event::EndOfPrompts);
         }
@@ -310,7 +380,8 @@ impl Driver {
 
     /// The first step whose policy can be told.
     fn due(&self) -> Option<Step> {
-        self.published.keys().next().copied()
+        let is_quiet = self.sequencer.as_ref().is_none_or(Sequencer::is_quiet);
+        self.published.keys().next().copied().filter(|_| is_quiet)
     }
 
     fn policy(&mut self, step: Step) {
@@ -319,17 +390,25 @@ impl Driver {
         // A policy that is not taken up goes no further round the feedback edge; when none is left under way, the graph ends.
         if !self.finished && !self.stopping {
             self.open.insert(step, open);
-            self.tell(Event::Policy { step });
+            self.tell_now(Event::Policy { step });
+        }
+    }
+
+    fn notice(&mut self, batch: &Batch) {
+        if let Some(sequencer) = &mut self.sequencer {
+            sequencer.notice(notices::read(batch));
         }
     }
 
     fn responses(&mut self, step: Step, batch: &Batch) {
+        if self.sequencer.is_some() {
+            return;
+        }
         let prompts = batch.values::<UInt64Type>(column::PROMPT_ID);
         let samples = batch.values::<UInt32Type>(column::SAMPLE);
         let tokens = batch.values::<UInt32Type>(column::RESPONSE_LENGTH);
         let reasons = batch.text(column::FINISH_REASON);
         for row in 0..batch.num_rows() {
-            self.spread.ended(PromptId(prompts.value(row)));
             self.tell(Event::Response {
                 id: SampleId {
                     step,
@@ -363,8 +442,32 @@ impl Driver {
 
     fn decide(
         &mut self,
-        mut request: impl FnMut(&Open, Batch),
+        mut request: impl FnMut(&Capability<Step>, Batch),
         mut decision: impl FnMut(&Open, Batch),
+    ) {
+        self.drain(&mut request, &mut decision);
+        while let Some(Turn { tick, event, passes }) = self.next_turn() {
+            self.passed = passes.then_some(tick).or(self.passed);
+            self.tell_now(event);
+            self.drain(&mut request, &mut decision);
+        }
+    }
+
+    /// What the schedule is to be told next, where that is not told as it comes.
+    fn next_turn(&mut self) -> Option<Turn> {
+        let wants_prompts = self.schedule.wants_prompts();
+        let sequencer = self.sequencer.as_mut()?;
+        if self.failure.is_some() || (self.finished && !sequencer.is_racing()) {
+            return None;
+        }
+        sequencer.next(wants_prompts, !self.published.is_empty())
+    }
+
+    /// Takes all decisions there are.
+    fn drain(
+        &mut self,
+        request: &mut impl FnMut(&Capability<Step>, Batch),
+        decision: &mut impl FnMut(&Open, Batch),
     ) {
         while let Some(next) = self.schedule.poll() {
             match &next {
@@ -375,14 +478,18 @@ impl Driver {
                 Decision::Fail { message } => self.failure = Some(message.clone()),
                 _ => {}
             }
+            if let Some(sequencer) = &mut self.sequencer {
+                sequencer.decided(&next);
+            }
             let closed = matches!(next, Decision::Close { .. });
             self.decided.push(next);
             if closed {
-                self.send(&mut request, &mut decision);
+                self.send(request, decision);
                 self.close();
             }
         }
-        self.send(&mut request, &mut decision);
+        self.send(request, decision);
+        self.pass(request);
         if self.finished || (self.stopping && self.open.is_empty()) {
             self.finish();
         }
@@ -392,21 +499,45 @@ impl Driver {
     /// Sends what was decided; a rejection between two rounds waits for the next.
     fn send(
         &mut self,
-        request: &mut impl FnMut(&Open, Batch),
+        request: &mut impl FnMut(&Capability<Step>, Batch),
         decision: &mut impl FnMut(&Open, Batch),
     ) {
         let Some((step, round)) = self.round else { return };
+        if self.decided.is_empty() && self.passed.is_none() {
+            return;
+        }
         let decided = std::mem::take(&mut self.decided);
         let open =
             self.open.get(&step).expect("invariant: a round opens after the policy of its step");
         let row_of = |prompt: PromptId| self.prompts.held[&prompt].row.clone();
         let place = |decision| self.spread.place(decision, |prompt| row_of(prompt).prompt_length());
         let workers: Vec<Option<u32>> = decided.iter().map(place).collect();
-        for batch in encode::requests(&decided, &workers, open.policy.version, &row_of) {
-            request(open, batch);
+        // The tick first: what is asked for with it is launched, or stopped, at it.
+        let all = u32::try_from(self.spread.workers()).unwrap_or(u32::MAX);
+        let passed = self.passed.take().map(|tick| encode::advance(tick, all));
+        let requests = encode::requests(&decided, &workers, open.policy.version, &row_of);
+        for batch in passed.into_iter().chain(requests) {
+            if let Some(sequencer) = &mut self.sequencer {
+                let receivers = batch.values::<UInt32Type>(column::WORKER).values();
+                receivers.iter().for_each(|&worker| sequencer.sent(worker as usize, 1));
+            }
+            request(&open.requests, batch);
         }
         decision(open, encode::decisions(&decided, &workers, round));
         decided.iter().for_each(|decision| self.account(step, decision));
+    }
+
+    /// Tells rollouts of a tick while no round is open, as long as responses of the last one are under way.
+    fn pass(&mut self, request: &mut impl FnMut(&Capability<Step>, Batch)) {
+        let Some(sequencer) = &mut self.sequencer else { return };
+        if let Some(tick) = self.passed.take_if(|_| self.round.is_none())
+            && let Some(capability) = &self.closed
+        {
+            let workers = self.spread.workers();
+            (0..workers).for_each(|worker| sequencer.sent(worker, 1));
+            request(capability, encode::advance(tick, u32::try_from(workers).unwrap_or(u32::MAX)));
+        }
+        self.closed.take_if(|_| !sequencer.is_racing());
     }
 
     /// Lets the reader replace a prompt that is launched for the first time, and forgets one that will not be launched again.
@@ -420,7 +551,7 @@ impl Driver {
                     .get_mut(prompt)
                     .expect("invariant: a launched prompt was offered");
                 if !std::mem::replace(&mut held.launched, true) {
-                    self.budget.release(1);
+                    self.release(1);
                 }
             }
             Decision::Admit { prompt, .. } => {
@@ -432,7 +563,7 @@ impl Driver {
                 self.waiting.end((step, *prompt));
                 let unlaunched =
                     self.prompts.held.remove(prompt).is_some_and(|held| !held.launched);
-                self.budget.release(usize::from(unlaunched));
+                self.release(usize::from(unlaunched));
             }
             _ => {}
         }
@@ -455,7 +586,8 @@ impl Driver {
 
     fn close(&mut self) {
         if let Some((step, _)) = self.round.take() {
-            self.open.remove(&step);
+            let open = self.open.remove(&step);
+            self.closed = open.filter(|_| self.sequencer.is_some()).map(|open| open.requests);
             self.waiting.end_before(step.next());
         }
     }
@@ -480,10 +612,22 @@ impl Driver {
             }
             Some(_) => {}
         }
-        if wants && self.budget.available() == 0 {
+        let is_spent = match &self.sequencer {
+            Some(sequencer) => sequencer.is_out_of_prompts(),
+            None => self.budget.available() == 0,
+        };
+        if wants && is_spent {
             let more = self.prompts.held.len().max(1);
             self.prompts.widened += more;
-            self.budget.release(more);
+            self.release(more);
+        }
+    }
+
+    /// Lets the reader hand over so many prompts more.
+    fn release(&mut self, prompts: usize) {
+        self.budget.release(prompts);
+        if let Some(sequencer) = &mut self.sequencer {
+            sequencer.allow(prompts);
         }
     }
 }

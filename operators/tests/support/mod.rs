@@ -8,6 +8,7 @@
 )]
 
 pub mod in_virtual_time;
+pub mod racer;
 pub mod rewarded;
 
 use std::cell::RefCell;
@@ -270,9 +271,11 @@ impl Observer for Reports {
 }
 
 /// A run of the whole step.
-pub struct Run {
+pub struct Run<E = ShortestFirst> {
     pub schedule: Box<dyn Schedule>,
-    pub engine: ShortestFirst,
+    pub engine: E,
+    /// Whether races are decided by tokens.
+    pub in_lockstep: bool,
     pub trainer: Remembering,
     pub staleness: u64,
     pub prompts: u64,
@@ -289,9 +292,16 @@ pub struct Run {
 
 impl Run {
     pub fn of(schedule: impl Schedule + 'static) -> Self {
+        Self::with(schedule, ShortestFirst::default())
+    }
+}
+
+impl<E: RolloutEngine + 'static> Run<E> {
+    pub fn with(schedule: impl Schedule + 'static, engine: E) -> Self {
         Self {
             schedule: Box::new(schedule),
-            engine: ShortestFirst::default(),
+            engine,
+            in_lockstep: false,
             trainer: Remembering::default(),
             staleness: 0,
             prompts: 40,
@@ -321,6 +331,7 @@ impl Run {
         let Self {
             schedule,
             engine,
+            in_lockstep,
             trainer,
             staleness,
             prompts: count,
@@ -356,6 +367,7 @@ impl Run {
             let rollouts = Prompts { rows, errors, budget }
                 .schedule(schedule)
                 .until(&stop)
+                .in_lockstep(in_lockstep)
                 .rollout(engine, &policies, clock.clone());
             let (responses, decisions) = (rollouts.responses.clone(), rollouts.decisions.clone());
             let gradients = rollouts

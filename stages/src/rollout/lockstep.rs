@@ -37,7 +37,8 @@ pub struct Reached {
 ///
 /// # Contract
 /// - An engine from which this was asked before its first request gives from [`poll`](super::RolloutEngine::poll) only what ended up to
-///   the tick that it was last [advanced](Self::advance) to, and what was aborted.
+///   the tick that it was last [advanced](Self::advance) to, and what was aborted. What [`reached`](Self::reached) has told of up to that
+///   tick it gives without another wake.
 /// - What is sampled for a response is the same to the bit, in whatever company and on whichever instance it is generated.
 /// - The waker is called when [`reached`](Self::reached) has something new.
 pub trait Lockstep {

@@ -35,6 +35,9 @@ pub struct TorchEngineConfig {
     ///
     /// A [`load`](super::RolloutEngine::load) then waits, on each instance, until what was requested before it has ended there;
     /// [replayed](Self::replay) lengths go by [id](Lengths::of). Of one machine only: another kind of processor rounds in another way.
+    ///
+    /// The engine tries the kernels of the machine before it starts, which takes as long as a prompt of about 700 tokens. Then a single
+    /// row generates at 0.6 of the speed, since it is padded; from 32 rows on no difference was seen.
     pub deterministic: bool,
 }
 

@@ -169,10 +169,11 @@ impl Race {
         tick: Option<Tick>,
         detokenize: &Detokenize,
     ) -> bool {
-        let Some(launch) = self.launched.get(&id) else { return false };
+        if !self.launched.contains_key(&id) {
+            return false;
+        }
         let held = self.ended.keys().find(|(_, ended)| *ended == id).copied();
         let Some(completion) = held.and_then(|key| self.ended.remove(&key)) else {
-            tracing::trace!(%id, ?launch, ?tick, "aborted while it is generated");
             return self.aborted.insert(id, tick).is_none();
         };
         self.untold.retain(|end| end.id != id);

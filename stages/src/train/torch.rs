@@ -6,6 +6,7 @@ mod state;
 use std::path::Path;
 
 use rollpacker_dataflow::step::{PolicyVersion, Step};
+use rollpacker_dataflow::watchdog::Pulse;
 use tch::{Device, Kind, TchError, Tensor};
 
 use super::accumulation::Accumulation;
@@ -43,6 +44,7 @@ pub struct TorchTrainer {
     /// What was published last.
     version: PolicyVersion,
     accumulated: Accumulation,
+    pulse: Pulse,
 }
 
 impl TorchTrainer {
@@ -98,6 +100,7 @@ impl TorchTrainer {
             store,
             version,
             accumulated,
+            pulse: Pulse::default(),
         })
     }
 
@@ -110,6 +113,12 @@ impl TorchTrainer {
         let critic = Critic::new(model, config, self.config.deterministic)
             .map_err(TrainError::backend("setting up"))?;
         Ok(Self { critic: Some(critic), ..self })
+    }
+
+    /// Beats `pulse` before every micro-batch, for whoever watches that something moves.
+    #[must_use]
+    pub fn with_pulse(self, pulse: Pulse) -> Self {
+        Self { pulse, ..self }
     }
 
     /// The model as it stands.
@@ -302,6 +311,7 @@ impl Trainer for TorchTrainer {
         // Responses without tokens are in no micro-batch.
         let mut all = vec![Inferred::default(); sequences.len()];
         for (members, sequences) in self.micro_batches(sequences) {
+            self.pulse.beat();
             let inferred =
                 self.infer_micro_batch(&sequences).map_err(TrainError::backend("inference"))?;
             for (at, one) in members.into_iter().zip(inferred) {
@@ -318,9 +328,10 @@ impl Trainer for TorchTrainer {
     fn accumulate(&mut self, step: Step, sequences: &[Sequence<'_>]) -> Result<(), TrainError> {
         set_threads_of_this_thread(self.config.threads);
         sequences.iter().enumerate().try_for_each(|(at, sequence)| self.check(at, sequence))?;
-        self.micro_batches(sequences)
-            .into_iter()
-            .try_for_each(|(_, sequences)| self.accumulate_micro_batch(&sequences, step))
+        self.micro_batches(sequences).into_iter().try_for_each(|(_, sequences)| {
+            self.pulse.beat();
+            self.accumulate_micro_batch(&sequences, step)
+        })
     }
 
     fn update(&mut self, step: Step) -> Result<(Policy, Metrics), TrainError> {

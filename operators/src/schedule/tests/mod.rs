@@ -6,6 +6,7 @@ mod engine;
 mod frontier_group;
 mod history_sorted;
 mod laws;
+mod lockstep;
 mod log;
 mod oracle;
 mod partial;

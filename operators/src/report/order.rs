@@ -1,0 +1,111 @@
+//! Rows in the order of their ids: whatever is summed over them or written is then the same for every order of arrival.
+
+use arrow::array::RecordBatch;
+use arrow::datatypes::{UInt32Type, UInt64Type};
+use rollpacker_dataflow::batch::Batch;
+use rollpacker_dataflow::schema::column;
+
+use crate::rows::{Row, gather};
+
+/// Rows that are copied at once.
+const ROWS: usize = 256;
+
+/// Each group of batches of [`GROUPS`](rollpacker_dataflow::schema::GROUPS) as a batch, in the order of prompts. Nothing is copied.
+pub(super) fn groups(batches: &[Batch]) -> Vec<Batch> {
+    let mut groups: Vec<(u64, Batch)> = batches.iter().flat_map(groups_of).collect();
+    groups.sort_by_key(|(prompt, _)| *prompt);
+    groups.into_iter().map(|(_, batch)| batch).collect()
+}
+
+fn groups_of(batch: &Batch) -> Vec<(u64, Batch)> {
+    let Some(rows) = batch.rows() else { return Vec::new() };
+    let prompts = batch.values::<UInt64Type>(column::PROMPT_ID).values();
+    let mut first = 0;
+    let groups = prompts.chunk_by(|one, next| one == next).map(|group| {
+        let slice = rows.slice(first, group.len());
+        first += group.len();
+        (group[0], Batch::new(slice))
+    });
+    groups.collect()
+}
+
+/// The rows of batches with prompt and sample for which `keep` says so, in the order of these, in batches of some hundred rows.
+///
+/// The batches are made one at a time: rows may hold many tokens.
+pub fn by_id(
+    batches: &[Batch],
+    keep: impl Fn(u64, u32) -> bool,
+) -> impl Iterator<Item = RecordBatch> {
+    let mut rows: Vec<((u64, u32), Row)> = Vec::new();
+    for batch in batches {
+        let prompts = batch.values::<UInt64Type>(column::PROMPT_ID).values();
+        let samples = batch.values::<UInt32Type>(column::SAMPLE).values();
+        let ids = prompts.iter().copied().zip(samples.iter().copied());
+        let kept = ids.zip(Row::all(batch)).filter(|((prompt, sample), _)| keep(*prompt, *sample));
+        rows.extend(kept);
+    }
+    rows.sort_by_key(|(id, _)| *id);
+    let rows: Vec<Row> = rows.into_iter().map(|(_, row)| row).collect();
+    let pieces = rows.len().div_ceil(ROWS);
+    (0..pieces).filter_map(move |piece| {
+        let end = rows.len().min((piece + 1) * ROWS);
+        copied(&rows[piece * ROWS..end])
+    })
+}
+
+fn copied(rows: &[Row]) -> Option<RecordBatch> {
+    let schema = rows.first()?.batch.rows()?.schema();
+    let names = schema.fields().iter().map(|field| field.name().as_str());
+    let columns = gather(rows, names.collect::<Vec<_>>()).collect();
+    Batch::from_columns(&schema, columns).into_rows()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use arrow::array::{UInt32Array, UInt64Array};
+    use arrow::datatypes::{DataType, Field, Schema};
+
+    use super::*;
+
+    fn batch(ids: &[(u64, u32)]) -> Batch {
+        let field = |name, data_type| Field::new(name, data_type, false);
+        let schema = Schema::new(vec![
+            field(column::PROMPT_ID, DataType::UInt64),
+            field(column::SAMPLE, DataType::UInt32),
+        ]);
+        let prompts = UInt64Array::from_iter_values(ids.iter().map(|id| id.0));
+        let samples = UInt32Array::from_iter_values(ids.iter().map(|id| id.1));
+        Batch::from_columns(&Arc::new(schema), vec![Arc::new(prompts), Arc::new(samples)])
+    }
+
+    fn ids(batch: &Batch) -> Vec<(u64, u32)> {
+        let prompts = batch.values::<UInt64Type>(column::PROMPT_ID).values().iter().copied();
+        let samples = batch.values::<UInt32Type>(column::SAMPLE).values().iter().copied();
+        prompts.zip(samples).collect()
+    }
+
+    #[test]
+    fn groups_come_by_prompt_whatever_batches_they_came_in() {
+        let (three, one, two) = ([(3, 0), (3, 4)], [(1, 0), (1, 1)], [(2, 5)]);
+        let together = groups(&[batch(&[three, one].concat()), Batch::default(), batch(&two)]);
+        let found: Vec<_> = together.iter().map(ids).collect();
+        assert_eq!(found, [one.to_vec(), two.to_vec(), three.to_vec()]);
+    }
+
+    #[test]
+    fn rows_come_by_id_in_pieces_that_do_not_hang_on_their_batches() {
+        let all: Vec<(u64, u32)> = (0..300).map(|id| (id / 2, id as u32 % 2)).collect();
+        let (mut odd, even): (Vec<_>, Vec<_>) = all.iter().partition(|id| id.0 % 2 == 1);
+        odd.reverse();
+        let keep = |prompt, _| prompt != 7;
+        let pieces = |batches: &[Batch]| -> Vec<Vec<(u64, u32)>> {
+            by_id(batches, keep).map(|rows| ids(&Batch::new(rows))).collect()
+        };
+        let found = pieces(&[batch(&odd), batch(&even)]);
+        assert_eq!(found, pieces(&[batch(&all)]));
+        let kept: Vec<_> = all.into_iter().filter(|id| id.0 != 7).collect();
+        assert_eq!((found[0].len(), found.concat()), (ROWS, kept));
+    }
+}

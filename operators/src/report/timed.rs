@@ -1,0 +1,45 @@
+//! Which metrics two equal runs need not have in common.
+
+/// Sections of metrics of time.
+const SECTIONS: [&str; 3] = ["timing_s/", "operator/", "perf/"];
+
+/// Others that say how long something took, how full a machine was, or what was not there in time.
+const METRICS: [&str; 17] = [
+    "ledger/anchored_cases",
+    "reward/audited_kills",
+    "reward/cancelled",
+    "reward/exposed_time_s",
+    "reward/in_flight_max",
+    "reward/limit_kills",
+    "reward/mean_limit_s",
+    "reward/mean_time_s",
+    "reward/queue_max",
+    "reward/skipped",
+    "reward/tail_time_s",
+    "reward/wrong_kills",
+    "rollout/bubble_ratio",
+    "rollout/load_s",
+    "rollout/preemptions",
+    "rollout/tokens_per_s",
+    "trainer/waiting_ratio",
+];
+
+/// Whether a metric hangs on how fast machines are, so that it differs between two runs of which all else is the same to the bit.
+#[must_use]
+pub fn hangs_on_time(metric: &str) -> bool {
+    let is_timed = SECTIONS.iter().any(|section| metric.starts_with(section));
+    METRICS.contains(&metric) || (is_timed && metric != "perf/total_num_tokens")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::hangs_on_time;
+
+    #[test]
+    fn what_is_counted_in_tokens_does_not_hang_on_time() {
+        assert!(hangs_on_time("timing_s/step") && hangs_on_time("rollout/bubble_ratio"));
+        for name in ["perf/total_num_tokens", "critic/score/mean", "schedule/queue_age"] {
+            assert!(!hangs_on_time(name), "{name}");
+        }
+    }
+}

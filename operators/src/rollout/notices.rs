@@ -1,0 +1,154 @@
+//! Notices: what a rollout tells a schedule of a race that is decided by tokens.
+
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, StringArray, UInt32Array, UInt64Array};
+use arrow::datatypes::{UInt32Type, UInt64Type};
+use rollpacker_dataflow::batch::Batch;
+use rollpacker_dataflow::schema::{self, column};
+use rollpacker_dataflow::step::{PromptId, SampleId, Step, Tick};
+use rollpacker_stages::rollout::Completion;
+use rollpacker_stages::rollout::lockstep::{End, Reached};
+
+use crate::schedule::operator::finish_reason;
+use crate::schedule::sequencer::Notice;
+
+/// What the rollout of a worker has to tell.
+#[derive(Debug)]
+pub(super) struct Notices {
+    worker: u32,
+    tick: Tick,
+    taken_in: u64,
+    /// What ended otherwise than by reaching its end in the engine.
+    ends: Vec<End>,
+    /// What was told last: nothing new is not told again.
+    told: (u64, Tick),
+}
+
+impl Notices {
+    /// Nothing has happened at `worker`.
+    pub(super) fn new(worker: usize) -> Self {
+        Self {
+            worker: u32::try_from(worker).unwrap_or(u32::MAX),
+            tick: Tick(0),
+            taken_in: 0,
+            ends: Vec::new(),
+            told: (0, Tick::MAX),
+        }
+    }
+
+    /// The tick that has passed.
+    pub(super) fn tick(&self) -> Tick {
+        self.tick
+    }
+
+    /// A tick has passed.
+    pub(super) fn advance(&mut self, tick: Tick) {
+        self.tick = tick;
+    }
+
+    /// Requests were taken in: so many rows.
+    pub(super) fn take_in(&mut self, rows: usize) {
+        self.taken_in += rows as u64;
+    }
+
+    /// A response was dropped, or is given again, at the tick that has passed.
+    pub(super) fn end(&mut self, completion: &Completion) {
+        self.ends.push(End {
+            tick: self.tick,
+            id: completion.id,
+            tokens: completion.response_length,
+            finish_reason: completion.finish_reason,
+        });
+    }
+
+    /// All that is new, as a batch of [`schema::NOTICES`]; without rows if nothing is.
+    pub(super) fn batch(&mut self, reached: Reached) -> Batch {
+        let Reached { ended, floor } = reached;
+        let mut ends = std::mem::take(&mut self.ends);
+        ends.extend(ended);
+        let told = std::mem::replace(&mut self.told, (self.taken_in, floor));
+        if ends.is_empty() && told == self.told {
+            return Batch::default();
+        }
+        write(self.worker, self.taken_in, floor, &ends)
+    }
+}
+
+fn write(worker: u32, taken_in: u64, floor: Tick, ends: &[End]) -> Batch {
+    // The first row says how far the worker is.
+    let each = || std::iter::once(None).chain(ends.iter().map(Some));
+    let rows = ends.len() + 1;
+    let long = |of: fn(&End) -> u64| -> ArrayRef {
+        Arc::new(each().map(|end| end.map(of)).collect::<UInt64Array>())
+    };
+    let short = |of: fn(&End) -> u32| -> ArrayRef {
+        Arc::new(each().map(|end| end.map(of)).collect::<UInt32Array>())
+    };
+    let reasons = each().map(|end| end.map(|end| end.finish_reason.as_str()));
+    Batch::from_columns(
+        &schema::NOTICES,
+        vec![
+            Arc::new(UInt32Array::from(vec![worker; rows])),
+            Arc::new(UInt64Array::from(vec![taken_in; rows])),
+            Arc::new(UInt64Array::from(vec![floor.0; rows])),
+            long(|end| end.id.step.0),
+            long(|end| end.id.prompt.0),
+            short(|end| end.id.sample),
+            long(|end| end.tick.0),
+            short(|end| end.tokens),
+            Arc::new(reasons.collect::<StringArray>()),
+        ],
+    )
+}
+
+/// What a batch of [`schema::NOTICES`] says.
+pub(crate) fn read(batch: &Batch) -> Notice {
+    let long = |name| batch.values::<UInt64Type>(name);
+    let short = |name| batch.values::<UInt32Type>(name);
+    let (steps, prompts, ticks) = (long(column::STEP), long(column::PROMPT_ID), long(column::TICK));
+    let (samples, tokens) = (short(column::SAMPLE), short(column::RESPONSE_LENGTH));
+    let reasons = batch.text(column::FINISH_REASON);
+    let end = |row| End {
+        tick: Tick(ticks.value(row)),
+        id: SampleId {
+            step: Step(steps.value(row)),
+            prompt: PromptId(prompts.value(row)),
+            sample: samples.value(row),
+        },
+        tokens: tokens.value(row),
+        finish_reason: finish_reason(reasons.value(row)),
+    };
+    Notice {
+        worker: short(column::WORKER).value(0) as usize,
+        taken_in: long(column::TAKEN_IN).value(0),
+        floor: Tick(long(column::FLOOR).value(0)),
+        ends: (1..batch.num_rows()).map(end).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rollpacker_stages::rollout::FinishReason;
+
+    use super::*;
+
+    fn end(tick: u64, sample: u32) -> End {
+        let id = SampleId { step: Step(3), prompt: PromptId(8), sample };
+        End { tick: Tick(tick), id, tokens: 5, finish_reason: FinishReason::Stop }
+    }
+
+    #[test]
+    fn what_is_written_is_read_and_nothing_new_is_not_written() {
+        let mut notices = Notices::new(2);
+        assert_eq!(notices.batch(Reached { ended: Vec::new(), floor: Tick::MAX }).num_rows(), 0);
+        notices.take_in(7);
+        let reached = Reached { ended: vec![end(9, 1), end(4, 0)], floor: Tick(11) };
+        let ends = reached.ended.clone();
+        let notice = Notice { worker: 2, taken_in: 7, floor: Tick(11), ends };
+        assert_eq!(read(&notices.batch(reached)), notice);
+        assert_eq!(notices.batch(Reached { ended: Vec::new(), floor: Tick(11) }).num_rows(), 0);
+        let later = read(&notices.batch(Reached { ended: Vec::new(), floor: Tick(12) }));
+        assert_eq!((later.floor, later.ends), (Tick(12), Vec::new()));
+    }
+}

@@ -1,0 +1,536 @@
+//! Races in lockstep: what a schedule is told, and so what it decides, does not hang on when anything arrives.
+//!
+//! A run is played by rollouts, a reader, a trainer and rewards that are late in every possible way: dice say which of them moves next. The
+//! oracle knows only the arithmetic of ticks.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use proptest::prelude::*;
+use rollpacker_dataflow::clock::Nanos;
+use rollpacker_dataflow::step::{PromptId, SampleId, Step, Tick};
+use rollpacker_stages::rollout::FinishReason;
+use rollpacker_stages::rollout::lockstep::End;
+use serde::de::DeserializeOwned;
+use serde_json::json;
+
+use super::engine::mix;
+use crate::schedule::sequencer::{Notice, Sequencer};
+use crate::schedule::{
+    Builtin, Decision, Dynamic, Event, FrontierGroup, HistorySorted, Offer, Partial, Reason, Round,
+    Schedule, Sorted, Synchronous, TailBatching,
+};
+
+/// Every built-in schedule, in every mode that races go by.
+fn schedules() -> Vec<Builtin> {
+    fn read<T: DeserializeOwned>(rest: serde_json::Value) -> T {
+        let mut config = json!({ "prompts": 3, "responses": 2 });
+        let all = config.as_object_mut().expect("an object");
+        all.extend(rest.as_object().expect("an object").clone());
+        serde_json::from_value(config).expect("a configuration")
+    }
+    let filter = json!({ "max_generated_batches": 8, "on_exhausted": "smaller_step" });
+    let tail = |rest| TailBatching::new(read(rest)).expect("valid").into();
+    let sorted = |rest| Sorted::new(read(rest)).expect("valid").into();
+    let frontier = |rest| FrontierGroup::new(read(rest)).expect("valid").into();
+    let smaller =
+        json!({ "max_generated_batches": 8, "on_exhausted": "smaller_step", "gen_prompts": 4 });
+    vec![
+        Synchronous::new(read(json!({}))).expect("valid").into(),
+        HistorySorted::new(read(json!({ "window": 2 }))).expect("valid").into(),
+        tail(json!({ "eta_prompts": 1.5, "eta_responses": 1.5, "max_queue_age": 2 })),
+        tail(json!({ "eta_prompts": 1.5, "eta_responses": 1.0, "selection": "weighted" })),
+        tail(json!({ "eta_prompts": 1.5, "eta_responses": 1.5, "keep_partial": true })),
+        tail(json!({ "eta_prompts": 1.5, "keep_partial": true, "filter_zero_variance": filter })),
+        Dynamic::new(read(smaller)).expect("valid").into(),
+        sorted(json!({ "group_size": 2, "slots": 5, "mode": "on_policy" })),
+        sorted(json!({ "group_size": 2, "slots": 5, "mode": "partial", "carry_over": true })),
+        sorted(json!({ "group_size": 2, "slots": 5, "mode": "partial", "harvest": 4 })),
+        Partial::new(read(json!({ "oversubscription": 1.5, "max_versions": 3 })))
+            .expect("valid")
+            .into(),
+        frontier(json!({ "slots": 4, "order": "group_major" })),
+        frontier(json!({ "slots": 4, "order": "sample_major" })),
+    ]
+}
+
+/// What a run is made of, but for its delays.
+#[derive(Clone, Copy, Debug)]
+struct Race {
+    schedule: usize,
+    /// Prompts of an epoch, of which there are two.
+    prompts: u64,
+    staleness: u64,
+    /// Prompts that the reader may be ahead.
+    ahead: usize,
+    /// Which lengths and scores the responses have.
+    seed: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Asked {
+    Advance(Tick),
+    Launch(SampleId),
+    Stop(SampleId, FinishReason),
+}
+
+/// A response at a worker.
+#[derive(Clone, Copy, Debug)]
+struct Running {
+    launched: Tick,
+    brought: u32,
+    /// Computed so far.
+    tokens: u32,
+    /// At its end.
+    length: u32,
+}
+
+impl Running {
+    fn tick(&self) -> Tick {
+        Tick(self.launched.0 + u64::from(self.tokens - self.brought))
+    }
+}
+
+#[derive(Default)]
+struct Worker {
+    /// What it was sent and has not taken in.
+    inbox: VecDeque<Asked>,
+    taken_in: u64,
+    tick: Tick,
+    running: BTreeMap<SampleId, Running>,
+    ends: Vec<End>,
+    /// Notices on their way.
+    outbox: VecDeque<Notice>,
+}
+
+/// What was told and decided, each with its tick.
+type Log = Vec<(Tick, String)>;
+
+struct Play {
+    race: Race,
+    dice: u64,
+    schedule: Builtin,
+    sequencer: Sequencer,
+    workers: Vec<Worker>,
+    /// Tokens of responses that go on later, and whether they had ended.
+    kept: BTreeMap<(PromptId, u32), (u32, bool)>,
+    /// Tokens of those that were handed out.
+    whole: BTreeMap<SampleId, u32>,
+    stopping: BTreeMap<SampleId, FinishReason>,
+    /// Tokens of those that were told.
+    heard: BTreeMap<SampleId, u32>,
+    brought: BTreeMap<(PromptId, u32), u32>,
+    /// Launch tick and tokens brought of what was launched and not told.
+    untold: BTreeMap<SampleId, (Tick, u32)>,
+    open: Step,
+    tick: Tick,
+    /// Prompts that the reader may have read in all, and has.
+    allowance: u64,
+    read: u64,
+    over: bool,
+    prompts: VecDeque<Event>,
+    policies: VecDeque<Step>,
+    published: VecDeque<Step>,
+    scores: Vec<(SampleId, f64)>,
+    closed: Option<Step>,
+    admitted: BTreeSet<SampleId>,
+    launched: BTreeSet<PromptId>,
+    held: usize,
+    finished: bool,
+    log: Log,
+}
+
+impl Race {
+    /// Plays it over so many workers, with delays by `dice`.
+    fn play(self, workers: usize, dice: u64) -> Log {
+        let schedule = schedules().swap_remove(self.schedule);
+        let mut play = Play {
+            sequencer: Sequencer::new(schedule.wants_scores(), self.ahead),
+            schedule,
+            race: self,
+            dice,
+            workers: (0..workers).map(|_| Worker::default()).collect(),
+            kept: BTreeMap::new(),
+            whole: BTreeMap::new(),
+            stopping: BTreeMap::new(),
+            heard: BTreeMap::new(),
+            brought: BTreeMap::new(),
+            untold: BTreeMap::new(),
+            open: Step(0),
+            tick: Tick(0),
+            allowance: self.ahead as u64,
+            read: 0,
+            over: false,
+            prompts: VecDeque::new(),
+            policies: (0..=self.staleness).map(Step).collect(),
+            published: VecDeque::new(),
+            scores: Vec::new(),
+            closed: None,
+            admitted: BTreeSet::new(),
+            launched: BTreeSet::new(),
+            held: 0,
+            finished: false,
+            log: Log::new(),
+        };
+        for _ in 0..200_000 {
+            if play.finished {
+                return play.log;
+            }
+            play.happen();
+            play.settle();
+        }
+        panic!("the run does not end: {:?}", play.sequencer);
+    }
+
+    fn hash(&self, id: SampleId, what: u64) -> u64 {
+        let words = [id.step.0, id.prompt.0, u64::from(id.sample), what];
+        words.iter().fold(self.seed, |state, word| mix(state ^ mix(*word)))
+    }
+
+    /// Tokens of a response in whichever step, many of them equal.
+    fn length(&self, id: SampleId) -> u32 {
+        let hash = self.hash(SampleId { step: Step(0), ..id }, 0);
+        let tail = if hash.is_multiple_of(5) { 20 } else { 0 };
+        1 + tail + u32::try_from(hash >> 8 & 7).expect("small")
+    }
+}
+
+impl Play {
+    fn roll(&mut self, sides: usize) -> usize {
+        self.dice = mix(self.dice.wrapping_add(1));
+        usize::try_from(self.dice % sides as u64).expect("small")
+    }
+
+    /// Something moves.
+    fn happen(&mut self) {
+        match self.roll(10) {
+            0 => self.read(),
+            1 => {
+                if let Some(event) = self.prompts.pop_front() {
+                    self.sequencer.take(event);
+                } else if self.over {
+                    self.sequencer.take(Event::EndOfPrompts);
+                }
+            }
+            2 => self.published.extend(self.policies.pop_front()),
+            3 if !self.scores.is_empty() => {
+                let at = self.roll(self.scores.len());
+                let (id, score) = self.scores.swap_remove(at);
+                self.sequencer.take(Event::Scored { id, score });
+            }
+            4 | 5 => {
+                let worker = self.roll(self.workers.len());
+                let notice = self.workers[worker].outbox.pop_front();
+                notice.into_iter().for_each(|notice| self.sequencer.notice(notice));
+            }
+            6 => {
+                let worker = self.roll(self.workers.len());
+                self.notify(worker);
+            }
+            7 => {
+                let worker = self.roll(self.workers.len());
+                if let Some(asked) = self.workers[worker].inbox.pop_front() {
+                    self.take_in(worker, asked);
+                }
+            }
+            _ => self.decode(),
+        }
+    }
+
+    fn read(&mut self) {
+        let all = 2 * self.race.prompts;
+        if self.read == all {
+            self.over = true;
+        } else if self.read < self.allowance {
+            let (id, epoch) = (self.read, u32::from(self.read >= self.race.prompts));
+            let row = id % self.race.prompts;
+            let offer = Offer { prompt: PromptId(id), epoch, row, domain: "".into() };
+            self.prompts.push_back(Event::Prompt(offer));
+            self.read += 1;
+            self.held += 1;
+        }
+    }
+
+    /// A response of some worker gains some tokens.
+    fn decode(&mut self) {
+        let (worker, tokens) = (self.roll(self.workers.len()), 1 + self.roll(9));
+        let which = self.roll(64);
+        let worker = &mut self.workers[worker];
+        let count = worker.running.len().max(1);
+        if let Some((&id, running)) = worker.running.iter_mut().nth(which % count)
+            && running.tokens < running.length
+        {
+            let gained = u32::try_from(tokens).expect("small");
+            running.tokens = (running.tokens + gained).min(running.length);
+            if running.tokens == running.length {
+                let (tick, tokens) = (running.tick(), running.length);
+                worker.ends.push(End { tick, id, tokens, finish_reason: FinishReason::Stop });
+            }
+        }
+    }
+
+    fn take_in(&mut self, worker: usize, asked: Asked) {
+        let race = self.race;
+        let site = &mut self.workers[worker];
+        site.taken_in += 1;
+        match asked {
+            Asked::Advance(tick) => {
+                site.tick = tick;
+                // What has ended is handed out; those that are scored in any order.
+                let is_out =
+                    |_: &SampleId, it: &mut Running| it.tokens == it.length && it.tick() <= tick;
+                let out: Vec<_> = site.running.extract_if(.., is_out).collect();
+                out.into_iter().for_each(|(id, running)| self.hand_out(id, running.length));
+            }
+            Asked::Launch(id) => match self.kept.remove(&(id.prompt, id.sample)) {
+                Some((tokens, true)) => {
+                    let (tick, finish_reason) = (site.tick, FinishReason::Stop);
+                    site.ends.push(End { tick, id, tokens, finish_reason });
+                    self.hand_out(id, tokens);
+                }
+                kept => {
+                    let (brought, length) = (kept.map_or(0, |(tokens, _)| tokens), race.length(id));
+                    let launched = site.tick;
+                    let running = Running { launched, brought, tokens: brought, length };
+                    site.running.insert(id, running);
+                }
+            },
+            Asked::Stop(id, reason) => self.stop(worker, id, reason),
+        }
+    }
+
+    /// A response goes to its reward.
+    fn hand_out(&mut self, id: SampleId, tokens: u32) {
+        self.whole.insert(id, tokens);
+        // Of a closed round only what it admitted is scored.
+        if self.closed < Some(id.step) || self.admitted.contains(&id) {
+            let is_right = self.race.hash(id, 1).is_multiple_of(3);
+            self.scores.push((id, f64::from(u8::from(is_right))));
+        }
+    }
+
+    fn stop(&mut self, worker: usize, id: SampleId, finish_reason: FinishReason) {
+        let pauses = finish_reason == FinishReason::Pause;
+        let site = &mut self.workers[worker];
+        if let Some(running) = site.running.remove(&id) {
+            let tick = site.tick;
+            let tokens = running.brought + u32::try_from(tick.0 - running.launched.0).expect("few");
+            assert!(tokens <= running.tokens, "{id} is stopped at a tick that it has not reached");
+            site.ends.push(End { tick, id, tokens, finish_reason });
+            if pauses {
+                self.kept.insert((id.prompt, id.sample), (tokens, false));
+            }
+        } else if pauses {
+            let tokens = self.whole.remove(&id).expect("what does not run has ended");
+            self.kept.insert((id.prompt, id.sample), (tokens, true));
+        }
+    }
+
+    /// A worker says how far it is.
+    fn notify(&mut self, worker: usize) {
+        let site = &mut self.workers[worker];
+        let unfinished = site.running.values().filter(|it| it.tokens < it.length);
+        let floor = unfinished.map(Running::tick).min().unwrap_or(Tick::MAX);
+        let mut ends = std::mem::take(&mut site.ends);
+        let turn = usize::try_from(self.dice % 7).expect("small") % ends.len().max(1);
+        ends.rotate_left(turn);
+        let notice = Notice { worker, taken_in: site.taken_in, floor, ends };
+        site.outbox.push_back(notice);
+    }
+
+    /// What the driver does: tells what is to be told, and asks for what is decided.
+    fn settle(&mut self) {
+        self.drain(None);
+        loop {
+            self.race();
+            let Some(step) = self.published.front().filter(|_| self.sequencer.is_quiet()) else {
+                return;
+            };
+            let event = Event::Policy { step: *step };
+            self.published.pop_front();
+            self.tell(event);
+            self.drain(None);
+        }
+    }
+
+    fn race(&mut self) {
+        while !self.finished
+            && let Some(turn) = {
+                let wants_prompts = self.schedule.wants_prompts();
+                self.sequencer.next(wants_prompts, !self.published.is_empty())
+            }
+        {
+            assert!(turn.tick >= self.tick, "ticks do not go back");
+            self.tick = turn.tick;
+            self.tell(turn.event);
+            self.drain(turn.passes.then_some(self.tick));
+        }
+    }
+
+    fn tell(&mut self, event: Event) {
+        self.check(&event);
+        self.log.push((self.tick, format!("{event:?}")));
+        self.schedule.on(Nanos(self.tick.0), event);
+    }
+
+    /// A response ends at the tick of its launch and as many later as it has tokens of its own; it is told once.
+    fn check(&mut self, event: &Event) {
+        let Event::Response { id, tokens, finish_reason } = *event else { return };
+        let (launched, brought) = self.untold.remove(&id).expect("launched, and not told before");
+        assert_eq!(self.tick.0 - launched.0, u64::from(tokens - brought), "{id}");
+        self.heard.insert(id, tokens);
+        let stopped = self.stopping.remove(&id);
+        if finish_reason.is_whole() {
+            // One that ends at the tick at which it is stopped has ended.
+            assert_eq!(tokens, self.race.length(id), "{id}");
+        } else {
+            assert_eq!(stopped, Some(finish_reason), "{id}");
+        }
+        if stopped == Some(FinishReason::Pause) {
+            self.brought.insert((id.prompt, id.sample), tokens);
+        }
+    }
+
+    fn drain(&mut self, passed: Option<Tick>) {
+        let mut asked: Vec<Asked> = passed.into_iter().map(Asked::Advance).collect();
+        while let Some(decision) = self.schedule.poll() {
+            self.log.push((self.tick, decision.to_string()));
+            self.sequencer.decided(&decision);
+            self.decide(decision, &mut asked);
+        }
+        for asked in asked {
+            let all = 0..self.workers.len();
+            let to = match asked {
+                Asked::Advance(_) => all,
+                Asked::Launch(id) | Asked::Stop(id, _) => {
+                    let worker = usize::try_from(id.prompt.0).expect("small") % all.len();
+                    worker..worker + 1
+                }
+            };
+            for worker in to {
+                self.sequencer.sent(worker, 1);
+                self.workers[worker].inbox.push_back(asked);
+            }
+        }
+        if self.schedule.wants_prompts() && self.sequencer.is_out_of_prompts() {
+            self.allow(self.held.max(1));
+        }
+    }
+
+    fn decide(&mut self, decision: Decision, asked: &mut Vec<Asked>) {
+        match decision {
+            Decision::Open { step, .. } => self.open = step,
+            Decision::Launch { prompt, samples, .. } => {
+                if self.launched.insert(prompt) {
+                    self.allow(1);
+                }
+                for sample in samples {
+                    let id = SampleId { step: self.open, prompt, sample };
+                    asked.push(Asked::Launch(id));
+                    let brought = self.brought.remove(&(prompt, sample)).unwrap_or(0);
+                    self.untold.insert(id, (self.tick, brought));
+                }
+            }
+            Decision::Abort { id, .. } => self.stopped(id, FinishReason::Abort, asked),
+            Decision::Pause { id, .. } => self.stopped(id, FinishReason::Pause, asked),
+            Decision::Admit { prompt, samples, .. } => {
+                let id = |sample| SampleId { step: self.open, prompt, sample };
+                self.admitted.extend(samples.into_iter().map(id));
+                self.held -= 1;
+            }
+            Decision::Reject { .. } => self.held -= 1,
+            Decision::Close { step, .. } => {
+                self.closed = Some(step);
+                self.scores.retain(|(id, _)| id.step > step || self.admitted.contains(id));
+                let next = Step(step.0 + 1 + self.race.staleness);
+                self.policies.push_back(next);
+            }
+            Decision::Finish => self.finished = true,
+            Decision::Fail { message } => panic!("{message}"),
+            Decision::Defer { .. } => {}
+        }
+    }
+
+    fn stopped(&mut self, id: SampleId, reason: FinishReason, asked: &mut Vec<Asked>) {
+        asked.push(Asked::Stop(id, reason));
+        match self.heard.get(&id) {
+            None => drop(self.stopping.insert(id, reason)),
+            Some(tokens) if reason == FinishReason::Pause => {
+                self.brought.insert((id.prompt, id.sample), *tokens);
+            }
+            Some(_) => {}
+        }
+    }
+
+    fn allow(&mut self, prompts: usize) {
+        self.allowance += prompts as u64;
+        self.sequencer.allow(prompts);
+    }
+}
+
+prop_compose! {
+    fn races()(
+        schedule in 0..schedules().len(),
+        prompts in 1..14_u64,
+        staleness in 0..3_u64,
+        ahead in 1..10_usize,
+        seed: u64,
+    ) -> Race {
+        Race { schedule, prompts, staleness, ahead, seed }
+    }
+}
+
+proptest! {
+    /// Seen to fail where ends are told before the floor, in the order of arrival, with acknowledgements or answers not waited for, or
+    /// scores told as they come.
+    #[test]
+    fn delays_change_nothing(race in races(), workers in 1..4_usize, dice: [u64; 2]) {
+        let log = race.play(1, dice[0]);
+        prop_assert_eq!(race.play(workers, dice[1]), log);
+    }
+}
+
+#[test]
+fn how_far_the_reader_is_ahead_changes_nothing_either() {
+    for schedule in 0..schedules().len() {
+        let race = Race { schedule, prompts: 11, staleness: 1, ahead: 7, seed: 5 };
+        let decisions = |race: Race| -> Vec<String> {
+            let log = race.play(2, 9).into_iter();
+            let decided =
+                log.filter(|(_, text)| text.starts_with(|first: char| first.is_lowercase()));
+            decided.map(|(_, text)| text).collect()
+        };
+        let found = decisions(race);
+        assert!(found.len() > 22, "{found:?}");
+        assert_eq!(decisions(Race { ahead: 3, ..race }), found);
+    }
+}
+
+#[test]
+fn what_ends_as_it_is_launched_has_ended_though_it_is_stopped_at_the_same_tick() {
+    let (step, prompt) = (Step(0), PromptId(3));
+    let mut sequencer = Sequencer::new(false, 1);
+    let reason = Reason::Queued;
+    sequencer.decided(&Decision::Open { step, round: Round::Full, reason });
+    sequencer.decided(&Decision::Launch { prompt, samples: 0..2, reason });
+    sequencer.sent(0, 1);
+    let id = |sample| SampleId { step, prompt, sample };
+    let pause = |sample| Decision::Pause { id: id(sample), reason };
+    [pause(0), pause(1)].iter().for_each(|decision| sequencer.decided(decision));
+    sequencer.sent(0, 2);
+    let end = |sample, tick, finish_reason| End {
+        tick: Tick(tick),
+        id: id(sample),
+        tokens: 4,
+        finish_reason,
+    };
+    let ends = vec![end(0, 0, FinishReason::Stop), end(1, 4, FinishReason::Stop)];
+    sequencer.notice(Notice { worker: 0, taken_in: 3, floor: Tick::MAX, ends });
+    assert_eq!(sequencer.next(false, false), None, "one has not answered: its end came too late");
+    let ends = vec![end(1, 0, FinishReason::Pause)];
+    sequencer.notice(Notice { worker: 0, taken_in: 3, floor: Tick::MAX, ends });
+    let told = std::iter::from_fn(|| sequencer.next(false, false)).map(|turn| turn.event);
+    let told: Vec<_> = told.collect();
+    let response =
+        |sample, finish_reason| Event::Response { id: id(sample), tokens: 4, finish_reason };
+    assert_eq!(told, [response(0, FinishReason::Stop), response(1, FinishReason::Pause)]);
+}

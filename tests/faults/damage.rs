@@ -1,0 +1,101 @@
+//! Snapshots that are not as they were written: passed over for the one before, and named.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::workplace::{End, RECIPE, Workplace};
+
+/// A run of three steps and their snapshots.
+fn trained() -> Workplace {
+    let place = Workplace::new(RECIPE);
+    place.ok(&[&KEPT[..], &["trainer.total_training_steps=3"]].concat());
+    place
+}
+
+const KEPT: [&str; 2] = ["trainer.save_freq=1", "trainer.max_ckpt_to_keep=3"];
+
+fn resume(place: &Workplace) -> End {
+    place.end(&[&["--resume", "latest"], &KEPT[..], &["trainer.total_training_steps=4"]].concat())
+}
+
+fn manifest(place: &Workplace, step: u64) -> PathBuf {
+    place.path(&format!("run/snapshots/step-{step:08}.0001.json"))
+}
+
+/// The largest part of the snapshot of `step`: the trainer's.
+fn part(place: &Workplace, step: u64) -> PathBuf {
+    let folder = place.path(&format!("run/snapshots/step-{step:08}/0001"));
+    let parts = fs::read_dir(&folder).expect("a snapshot").flatten().map(|entry| entry.path());
+    parts.max_by_key(|path| fs::metadata(path).map(|file| file.len()).unwrap_or(0)).expect("parts")
+}
+
+fn steps_of_metrics(place: &Workplace) -> Vec<u64> {
+    let text = fs::read_to_string(place.path("run/metrics.jsonl")).expect("metrics");
+    let step = |line: &str| {
+        serde_json::from_str::<serde_json::Value>(line).expect("JSON")["step"].as_u64()
+    };
+    text.lines().map(|line| step(line).expect("a step")).collect()
+}
+
+/// That the newest snapshot is passed over, `named` and the step that the run goes on from being told.
+fn check(harm: impl FnOnce(&Path, &Path), named: &[&str]) {
+    let place = trained();
+    harm(&part(&place, 2), &manifest(&place, 2));
+    let end = resume(&place);
+    assert_eq!(end.code, Some(0), "{end:?}");
+    let said = format!("{}{}", end.out, end.err);
+    for part in named {
+        assert!(said.contains(part), "`{part}` is expected in: {said}");
+    }
+    assert!(said.contains("resumed from step 2"), "{said}");
+    assert_eq!(steps_of_metrics(&place), [1, 2, 3, 4]);
+    assert_eq!(place.summary("run")["ended"], "finished");
+}
+
+#[test]
+fn an_undamaged_snapshot_is_used() {
+    let place = trained();
+    let end = resume(&place);
+    assert_eq!(end.code, Some(0), "{end:?}");
+    assert!(format!("{}{}", end.out, end.err).contains("resumed from step 3"), "{end:?}");
+    assert_eq!(steps_of_metrics(&place), [1, 2, 3, 4]);
+}
+
+#[test]
+fn a_truncated_part_is_not_trusted() {
+    let cut = |part: &Path, _: &Path| {
+        let bytes = fs::read(part).expect("a part");
+        fs::write(part, &bytes[..bytes.len() - 7]).expect("written");
+    };
+    check(cut, &["step-00000002/0001/", "bytes"]);
+}
+
+#[test]
+fn a_flipped_byte_is_found() {
+    let flip = |part: &Path, _: &Path| {
+        let mut bytes = fs::read(part).expect("a part");
+        let at = bytes.len() / 2;
+        bytes[at] ^= 1;
+        fs::write(part, bytes).expect("written");
+    };
+    check(flip, &["step-00000002/0001/", "expected sha256 "]);
+}
+
+#[test]
+fn parts_without_a_manifest_are_no_snapshot() {
+    check(|_, manifest| fs::remove_file(manifest).expect("removed"), &["step-00000002"]);
+}
+
+#[test]
+fn where_no_snapshot_is_good_all_are_named_and_nothing_is_trained() {
+    let place = trained();
+    for step in 0..3 {
+        fs::write(part(&place, step), b"no longer").expect("written");
+    }
+    let end = resume(&place);
+    assert!(matches!(end.code, Some(1 | 2)), "{end:?}");
+    for step in 0..3 {
+        assert!(end.err.contains(&format!("step-{step:08}/0001/")), "{end:?}");
+    }
+    assert_eq!(steps_of_metrics(&place), [1, 2, 3]);
+}

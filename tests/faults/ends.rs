@@ -1,0 +1,87 @@
+//! Runs that are asked to end, or whose time is over.
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command};
+
+use serde_json::json;
+
+use super::workplace::{End, RECIPE, Workplace};
+
+/// Many steps: nobody waits for their end.
+pub(super) const ENDLESS: [&str; 2] =
+    ["trainer.total_training_steps=100000", "trainer.total_epochs=10000"];
+
+/// Reads the run's lines until one starts with `start`; what was read.
+pub(super) fn read_until(child: &mut Child, start: &str) -> String {
+    let mut read = String::new();
+    let mut lines = BufReader::with_capacity(1, child.stdout.take().expect("kept"));
+    while !read.lines().any(|line| line.starts_with(start)) {
+        let count = lines.read_line(&mut read).expect("readable");
+        assert!(count > 0, "no line starts with {start}: {read}");
+    }
+    child.stdout = Some(lines.into_inner());
+    read
+}
+
+pub(super) fn signal(child: &Child, name: &str) {
+    let status = Command::new("kill").args(["-s", name, &child.id().to_string()]).status();
+    assert!(status.expect("kill starts").success());
+}
+
+#[test]
+fn a_run_that_is_asked_to_end_does_so_after_its_step_and_says_that_steps_are_left() {
+    let place = Workplace::new(RECIPE);
+    for name in ["TERM", "INT"] {
+        let mut child = place.train(&ENDLESS).spawn().expect("the program starts");
+        read_until(&mut child, "step:2 ");
+        signal(&child, name);
+        let end = End::of(child);
+        assert_eq!(end.code, Some(75), "{name}: {end:?}");
+        assert!(end.out.contains("it was asked to"), "{name}: {end:?}");
+        assert_eq!(end.errors(), [] as [&str; 0]);
+        let summary = place.summary("run");
+        assert_eq!(summary["ended"], json!("stopped"));
+        assert!(summary["steps"].as_u64().is_some_and(|steps| (2..100).contains(&steps)));
+        assert!(place.path("run/model/model.safetensors").exists());
+    }
+}
+
+#[test]
+fn a_second_signal_ends_a_run_at_once() {
+    let place = Workplace::new(RECIPE);
+    // A step that does not end by itself: no reward ever answers.
+    let stuck = "reward.options.process={command=[\"sleep\",\"600\"]}";
+    let args = [stuck, "reward.routes={\"*\"=\"process\"}"];
+    let mut child = place.train(&args).spawn().expect("the program starts");
+    // It listens once it has written its recipe.
+    let mut err = BufReader::with_capacity(1, child.stderr.take().expect("kept"));
+    while !place.path("run/metrics.jsonl").exists() {
+        std::thread::yield_now();
+    }
+    signal(&child, "TERM");
+    let mut said = String::new();
+    err.read_line(&mut said).expect("readable");
+    assert!(said.contains("a second signal ends it now"), "{said}");
+    signal(&child, "TERM");
+    err.read_to_string(&mut said).expect("readable");
+    assert_eq!(End::of(child).code, Some(130), "{said}");
+}
+
+#[test]
+fn a_run_ends_before_its_time_is_over() {
+    let place = Workplace::new(RECIPE);
+    let end = place.end(&[&ENDLESS[..], &["trainer.max_wall_time=6s"]].concat());
+    assert_eq!(end.code, Some(75), "{end:?}");
+    assert!(end.out.contains("another step may not fit into trainer.max_wall_time"), "{end:?}");
+    let summary = place.summary("run");
+    assert_eq!(summary["ended"], json!("out_of_time"));
+    assert!(summary["steps"].as_u64() >= Some(1), "{summary}");
+}
+
+#[test]
+fn a_run_that_is_done_is_finished_whatever_time_is_left() {
+    let place = Workplace::new(RECIPE);
+    let end = place.ok(&["trainer.total_training_steps=1", "trainer.max_wall_time=0.001"]);
+    assert!(!end.out.contains("ended after"), "{end:?}");
+    assert_eq!(place.summary("run")["ended"], json!("finished"));
+}

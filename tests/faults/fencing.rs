@@ -1,0 +1,29 @@
+//! Two processes on one run: the one that was thought dead is not to write any more.
+
+use super::ends::{ENDLESS, read_until, signal};
+use super::workplace::{End, RECIPE, Workplace};
+
+#[test]
+fn of_two_processes_on_one_run_the_older_ends() {
+    let place = Workplace::new(RECIPE);
+    let args = [&ENDLESS[..], &["trainer.save_freq=1"]].concat();
+    let mut older = place.train(&args).spawn().expect("the program starts");
+    read_until(&mut older, "step:2 ");
+    let mut newer = place
+        .train(&[&args[..], &["--resume", "latest"]].concat())
+        .spawn()
+        .expect("the program starts");
+    End::of(older).assert_failed(&["run/snapshots", "another process resumes the same run"]);
+    read_until(&mut newer, "step:6 ");
+    signal(&newer, "TERM");
+    let end = End::of(newer);
+    assert_eq!(end.code, Some(75), "{end:?}");
+    // What the older one did until it knew is not among what the newer one did.
+    let text = std::fs::read_to_string(place.path("run/metrics.jsonl")).expect("metrics");
+    let step = |line: &str| {
+        let line: serde_json::Value = serde_json::from_str(line).expect("whole lines");
+        line["step"].as_u64().expect("a step")
+    };
+    let steps: Vec<u64> = text.lines().map(step).collect();
+    assert!(steps.iter().copied().eq(1..=steps.len() as u64), "{steps:?}");
+}

@@ -1,0 +1,54 @@
+//! Runs in which nothing moves any more.
+
+use super::workplace::{RECIPE, Workplace};
+
+/// A reward that never answers.
+const STUCK: [&str; 3] = [
+    "reward.routes={\"*\"=\"slow\"}",
+    "reward.options.slow={kind=\"process\",command=[\"sleep\",\"600\"]}",
+    "trainer.stall_timeout=2",
+];
+
+#[test]
+fn a_reward_that_is_stuck_is_named_and_ends_the_run() {
+    let place = Workplace::new(RECIPE);
+    let end = place.end(&[&STUCK[..], &["trainer.on_stall=fail"]].concat());
+    end.assert_failed(&[
+        "watchdog, step 0: nothing has moved for 2.",
+        "reward, step 0, has waited ",
+        " for a score by `slow`: p0.",
+        " more",
+    ]);
+    // The engine has answered all that was asked of it.
+    assert!(!end.errors()[0].contains("rollout, step 0"), "{end:?}");
+}
+
+#[test]
+fn a_stall_is_told_of_and_the_run_goes_on_when_it_is_over() {
+    let place = Workplace::new(RECIPE);
+    // Answers with 0 for ever, and begins after longer than nothing may move for.
+    let script = r#"sleep 5; sed -u 's/.*"id":\([0-9]*\).*/{"id":\1,"score":0}/' "#;
+    let slow =
+        format!("reward.options.slow={{kind=\"process\",command=[\"sh\",\"-c\",'''{script}''']}}");
+    let end = place.ok(&[STUCK[0], &slow, STUCK[2], "trainer.total_training_steps=2"]);
+    let told =
+        end.out.lines().filter(|line| line.starts_with("warning: watchdog, step 0: nothing"));
+    assert_eq!(told.count(), 1, "{end:?}");
+}
+
+#[test]
+fn a_long_rollout_is_no_stall() {
+    let place = Workplace::new(RECIPE);
+    // All responses end with the same iteration: until then nothing flows, for longer than the graph may be silent.
+    let end = place.ok(&[
+        "rollout.instances=1",
+        "rollout.n=32",
+        "schedule.name=sync",
+        "data.train_batch_size=1",
+        "data.max_response_length=900",
+        "rollout.min_response_length=900",
+        "trainer.total_training_steps=1",
+        "trainer.stall_timeout=1",
+    ]);
+    assert!(!end.out.contains("the engine's response"), "{end:?}");
+}

@@ -1,0 +1,267 @@
+//! Runs killed at any instant, resumed, and compared with the run that nobody killed: the same weights, metrics and rollouts, to the bit.
+#![cfg(feature = "torch")]
+
+mod workplace;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::Duration;
+
+use arrow::array::{ArrayRef, RecordBatch};
+use arrow::compute::concat_batches;
+use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use serde_json::Value;
+
+use workplace::{End, RECIPE, Workplace};
+
+const SEED: u64 = 1;
+const RUNS: usize = 20;
+const STEPS: u64 = 10;
+
+const OPTIONS: [&str; 5] = [
+    "trainer.deterministic=true",
+    "trainer.save_freq=1",
+    "trainer.max_ckpt_to_keep=2",
+    "trainer.total_training_steps=10",
+    "reward.routes={\"*\"=\"repetition\"}",
+];
+
+/// SplitMix64.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut bits = self.0;
+        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (bits ^ (bits >> 31)) % bound
+    }
+}
+
+/// When a run is killed.
+#[derive(Clone, Copy, Debug)]
+enum Instant {
+    /// So long after the line of a step; that of step 0 is the start of the process.
+    After(u64, Duration),
+    /// While the snapshot of a step is written: its folder is there, its manifest is not.
+    Within(u64),
+}
+
+impl Instant {
+    fn draw(random: &mut Random, snapshot: bool) -> Self {
+        let step = random.below(STEPS - 1);
+        if snapshot {
+            return Self::Within(step);
+        }
+        Self::After(step, Duration::from_micros(random.below(400_000)))
+    }
+}
+
+#[test]
+fn a_run_that_is_killed_and_resumed_ends_as_if_it_had_not_been() {
+    let place = Workplace::new(RECIPE);
+    place.ok(&run("whole", &[]));
+    let whole = Outcome::read(&place.path("whole"));
+    let mut random = Random(SEED);
+    let (mut with_queue, mut kills) = (0, 0);
+    for at in 0..RUNS {
+        let name = format!("run-{at}");
+        let times = if at % 4 == 3 { 2 } else { 1 };
+        let instants: Vec<_> =
+            (0..times).map(|_| Instant::draw(&mut random, at % 3 == 0)).collect();
+        for instant in &instants {
+            kill(&place, &name, *instant);
+            let queue = queue_at(&whole, newest_snapshot(&place.path(&name)));
+            with_queue += usize::from(queue > 0.0);
+            kills += 1;
+        }
+        place.ok(&run(&name, &resumed(&place, &name)));
+        let found = Outcome::read(&place.path(&name));
+        whole.assert_same(&found, &format!("{name} of seed {SEED}, killed {instants:?}"));
+        fs::remove_dir_all(place.path(&name)).expect("removed");
+    }
+    assert!(with_queue * 2 > kills, "of {kills} kills, {with_queue} left a queue of long prompts");
+}
+
+fn run<'a>(name: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    [&["--out", name], &OPTIONS[..], more].concat()
+}
+
+/// `--resume` where there is something to resume.
+fn resumed(place: &Workplace, name: &str) -> Vec<&'static str> {
+    if newest_snapshot(&place.path(name)).is_some() {
+        vec!["--resume", "latest"]
+    } else {
+        Vec::new()
+    }
+}
+
+fn kill(place: &Workplace, name: &str, instant: Instant) {
+    let args = run(name, &resumed(place, name));
+    let mut child = place.train(&args).spawn().expect("the program starts");
+    let steps = steps(child.stdout.take().expect("kept"));
+    match instant {
+        Instant::After(step, time) => {
+            wait_for(&steps, step);
+            wait(&steps, time);
+        }
+        Instant::Within(step) => {
+            let folder = place.path(name).join("snapshots");
+            while is_running(&mut child) && !is_written(&folder, step) {
+                std::thread::yield_now();
+            }
+        }
+    }
+    drop(child.kill());
+    let end = End::of(child);
+    assert!(end.code.is_none() || end.code == Some(0), "{name}, {instant:?}: {end:?}");
+}
+
+/// Steps that a process tells of; the channel closes with the process.
+fn steps(out: ChildStdout) -> Receiver<u64> {
+    let (sender, receiver) = channel();
+    std::thread::spawn(move || {
+        let lines = BufReader::new(out).lines().map_while(Result::ok);
+        let step = |line: String| line.strip_prefix("step:")?.split(' ').next()?.parse().ok();
+        lines.filter_map(step).try_for_each(|step| sender.send(step))
+    });
+    receiver
+}
+
+fn wait_for(steps: &Receiver<u64>, step: u64) {
+    while step > 0 && steps.recv().is_ok_and(|told| told < step) {}
+}
+
+/// Waits for a time, or the end of the process.
+fn wait(steps: &Receiver<u64>, mut time: Duration) {
+    let tick = Duration::from_millis(1);
+    while time > Duration::ZERO {
+        match steps.recv_timeout(tick.min(time)) {
+            Ok(_) | Err(RecvTimeoutError::Timeout) => time = time.saturating_sub(tick),
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+    }
+}
+
+fn is_running(child: &mut Child) -> bool {
+    child.try_wait().expect("a child").is_none()
+}
+
+fn names(folder: &Path) -> BTreeSet<String> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
+}
+
+/// Whether the snapshot of `step`, or a later one, is being written.
+fn is_written(folder: &Path, step: u64) -> bool {
+    let names = names(folder);
+    let number = |name: &str| name.strip_prefix("step-")?.parse::<u64>().ok();
+    let begun = names.iter().filter_map(|name| number(name)).filter(|begun| *begun >= step);
+    let newest = newest_manifest(&names);
+    begun.max().is_some_and(|begun| newest.is_none_or(|newest| newest < begun))
+}
+
+fn newest_manifest(names: &BTreeSet<String>) -> Option<u64> {
+    let number = |name: &String| {
+        let (step, _) = name.strip_suffix(".json")?.strip_prefix("step-")?.split_once('.')?;
+        step.parse::<u64>().ok()
+    };
+    names.iter().filter_map(number).max()
+}
+
+/// The last step of the newest snapshot, from 0.
+fn newest_snapshot(run: &Path) -> Option<u64> {
+    newest_manifest(&names(&run.join("snapshots")))
+}
+
+/// Prompts that tail batching had put off at the end of a step.
+fn queue_at(whole: &Outcome, step: Option<u64>) -> f64 {
+    let line = step.and_then(|step| whole.metrics.get(&(step + 1)));
+    line.and_then(|line| line["schedule/queue_length"].as_f64()).unwrap_or(0.0)
+}
+
+/// What a run leaves, times apart.
+struct Outcome {
+    weights: Vec<u8>,
+    metrics: BTreeMap<u64, serde_json::Map<String, Value>>,
+    rollouts: BTreeMap<String, RecordBatch>,
+    summary: Value,
+}
+
+impl Outcome {
+    fn read(run: &Path) -> Self {
+        let weights = fs::read(run.join("model/model.safetensors")).expect("the model");
+        let text = fs::read_to_string(run.join("metrics.jsonl")).expect("the metrics");
+        let metrics: BTreeMap<_, _> = text.lines().map(metrics).collect();
+        assert_eq!(metrics.len(), text.lines().count(), "each step once");
+        let folder = run.join("rollouts");
+        let rollouts =
+            names(&folder).into_iter().map(|name| (name.clone(), rollouts(folder.join(name))));
+        let summary = workplace::json(&run.join("summary.json"));
+        Self { weights, metrics, rollouts: rollouts.collect(), summary }
+    }
+
+    fn assert_same(&self, other: &Self, which: &str) {
+        assert_eq!(self.metrics.len(), other.metrics.len(), "{which}: steps");
+        for (step, expected) in &self.metrics {
+            let found = &other.metrics[step];
+            for (name, value) in expected {
+                assert_eq!(found.get(name), Some(value), "{which}: {name} of step {step}");
+            }
+            assert_eq!(found.len(), expected.len(), "{which}: metrics of step {step}");
+        }
+        assert_eq!(self.rollouts.len(), other.rollouts.len(), "{which}: files of rollouts");
+        for (name, expected) in &self.rollouts {
+            for (column, (left, right)) in
+                expected.schema().fields().iter().zip(columns(expected, &other.rollouts[name]))
+            {
+                assert!(left == right, "{which}: column {} of {name}", column.name());
+            }
+        }
+        assert!(self.weights == other.weights, "{which}: weights");
+        for key in ["steps", "trained_prompts", "launched_tokens", "discarded_tokens"] {
+            assert_eq!(self.summary[key], other.summary[key], "{which}: {key} of the summary");
+        }
+    }
+}
+
+fn columns<'a>(
+    one: &'a RecordBatch,
+    other: &'a RecordBatch,
+) -> impl Iterator<Item = (&'a ArrayRef, &'a ArrayRef)> {
+    one.columns().iter().zip(other.columns())
+}
+
+fn metrics(line: &str) -> (u64, serde_json::Map<String, Value>) {
+    let mut line: Value = serde_json::from_str(line).expect("JSON");
+    let Value::Object(mut data) = line["data"].take() else { panic!("no metrics: {line}") };
+    data.retain(|name, _| !measures_time(name));
+    (line["step"].as_u64().expect("a step"), data)
+}
+
+/// Whether a metric is a time, follows from times, or counts what is under way at an instant.
+fn measures_time(name: &str) -> bool {
+    let of_times = ["timing_s/", "perf/", "snapshot/"].iter().any(|start| name.starts_with(start));
+    let ends =
+        ["_s", "_ns", "_per_s", "bubble_ratio", "waiting_ratio", "queue_max", "in_flight_max"];
+    of_times || ends.iter().any(|end| name.ends_with(end))
+}
+
+/// All rows of a file without the columns that are times.
+fn rollouts(path: PathBuf) -> RecordBatch {
+    let file = fs::File::open(path).expect("the file is there");
+    let reader = ParquetRecordBatchReaderBuilder::try_new(file).expect("Parquet");
+    let schema = reader.schema().clone();
+    let batches: Vec<_> =
+        reader.build().expect("readable").collect::<Result<_, _>>().expect("readable");
+    let all = concat_batches(&schema, &batches).expect("one schema");
+    let kept: Vec<usize> = (0..schema.fields().len())
+        .filter(|at| !schema.field(*at).name().ends_with("_ns"))
+        .collect();
+    all.project(&kept).expect("its own columns")
+}
