@@ -172,6 +172,63 @@ fn two_workers_and_two_processes_train_on_what_one_worker_trains_on() {
     }
 }
 
+/// Races of tail batching, with a tail to defer.
+const DETERMINISTIC: [&str; 4] = [
+    "trainer.deterministic=true",
+    "schedule.name=tail_batching",
+    "schedule.eta_prompts=1.5",
+    "schedule.eta_responses=1.5",
+];
+
+#[test]
+fn in_deterministic_mode_any_workers_end_with_the_same_weights() {
+    let place = Workplace::new();
+    let train = ["train", "--config", "recipe.toml"];
+    place.ok(&[&train[..], &["--out", "1x1"], &DETERMINISTIC].concat());
+    place.ok(&[&train[..], &["--out", "1x2", "--workers", "2"], &DETERMINISTIC].concat());
+    for workers in ["1", "2"] {
+        place.hosts(2);
+        let run = format!("2x{workers}");
+        let args = [&["--out", &run, "--workers", workers], &DETERMINISTIC[..]].concat();
+        let children = [1, 0].map(|process| place.start(process, &args));
+        for output in children.map(|child| child.wait_with_output().expect("it ends")) {
+            assert!(output.status.success(), "{}", stderr(&output));
+        }
+    }
+    let one = place.metrics("1x1");
+    let deferred = one.iter().map(|step| step["schedule/deferred_prompts"].as_f64());
+    assert!(deferred.flatten().sum::<f64>() > 0.0, "something was deferred");
+    for run in ["1x2", "2x1", "2x2"] {
+        assert!(place.weights(run) == place.weights("1x1"), "{run}");
+        for (step, (several, one)) in place.metrics(run).iter().zip(&one).enumerate() {
+            for name in
+                ["critic/score/mean", "actor/pg_loss", "actor/grad_norm", "response_length/mean"]
+            {
+                assert_eq!(several[name], one[name], "{run}, step {step}: {name}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_run_is_resumed_with_another_number_of_workers() {
+    let place = Workplace::new();
+    let train = ["train", "--config", "recipe.toml"];
+    // A schedule that does not plan for the last step: the run that is cut short decides as the whole one does.
+    let exact = ["trainer.deterministic=true"];
+    place.ok(&[&train[..], &["--out", "whole"], &exact].concat());
+    for (run, before, after) in [("more", "1", "2"), ("fewer", "2", "1")] {
+        let of = |workers, more: &[&'static str]| {
+            let own = ["--out", run, "--workers", workers, "trainer.save_freq=1"];
+            [&train[..], &own, &exact, more].concat()
+        };
+        place.ok(&of(before, &["trainer.total_training_steps=2"]));
+        place.ok(&of(after, &["--resume"]));
+        assert_eq!(place.metrics(run).len(), 3);
+        assert!(place.weights(run) == place.weights("whole"), "{run}");
+    }
+}
+
 #[test]
 fn a_process_that_is_killed_ends_the_other_with_a_message() {
     let place = Workplace::new();

@@ -168,6 +168,13 @@ impl Fate {
         state.fault.is_some() || state.settled || state.closed
     }
 
+    /// Waits until the run is over in this process.
+    pub(super) fn wait_closed(&self) {
+        let open = |state: &mut State| !state.closed;
+        drop(self.changed.wait_while(self.state(), open));
+    }
+
+    /// All that was sent has arrived.
     pub(super) fn settle(&self) {
         self.state().settled = true;
         self.changed.notify_all();

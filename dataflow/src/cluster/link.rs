@@ -119,36 +119,48 @@ fn why(error: &std::io::Error) -> &'static str {
 }
 
 thread_local! {
-    /// On a thread of timely's that sends or receives: whose run it is, and which process is on the other side.
-    static WIRE: RefCell<Option<(Arc<Fate>, usize)>> = const { RefCell::new(None) };
+    /// What a thread does of which a panic is no bug.
+    static DUTY: RefCell<Option<Duty>> = const { RefCell::new(None) };
+}
+
+/// What a thread does of which a panic is no bug.
+enum Duty {
+    /// A thread of timely's sends or receives: whose run it is, and which process is on the other side.
+    Wire(Arc<Fate>, usize),
+    /// It waits for such threads.
+    Settling,
+}
+
+/// This thread waits for timely's.
+pub(super) fn settling() {
+    DUTY.with_borrow_mut(|own| *own = Some(Duty::Settling));
 }
 
 /// Hooks by which timely's threads know whose they are.
 ///
 /// When a connection breaks, timely's thread panics, and the workers that read from it would panic in turn. Here such a thread goes no
-/// further than the panic hook: it sees to it that the run ends, with the reason that the control connection gives if that gives one, and
-/// stays where it is for as long as the process lives.
+/// further than the panic hook until the run is over: it sees to it that it ends, with the reason that the control connection gives if
+/// that gives one.
 pub(super) fn watched(fate: &Arc<Fate>) -> Hooks {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| {
         let before = std::panic::take_hook();
-        std::panic::set_hook(Box::new(move |panic| match WIRE.with_borrow_mut(Option::take) {
+        std::panic::set_hook(Box::new(move |panic| match DUTY.with_borrow_mut(Option::take) {
             None => before(panic),
-            Some((fate, process)) => {
+            Some(Duty::Settling) => {}
+            Some(Duty::Wire(fate, process)) => {
                 if !fate.wait_over(PARTING) {
                     fate.lost(process, "the connection with it broke");
                 }
-                loop {
-                    std::thread::park();
-                }
+                fate.wait_closed();
             }
         }));
     });
     let fate = fate.clone();
     Hooks {
         log_fn: Arc::new(move |setup| {
-            let wire = setup.remote.map(|process| (fate.clone(), process));
-            WIRE.with_borrow_mut(|own| *own = wire);
+            let wire = setup.remote.map(|process| Duty::Wire(fate.clone(), process));
+            DUTY.with_borrow_mut(|own| *own = wire);
             None
         }),
         ..Hooks::default()

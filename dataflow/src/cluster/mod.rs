@@ -186,8 +186,9 @@ impl Cluster {
 /// Waits until all that this process has sent has arrived, unless a peer is lost that it is to arrive at.
 fn settle(guard: CommsGuard, fate: &Arc<Fate>) {
     let settled = fate.clone();
-    // The threads behind the guard end when every peer has ended; where one is lost they never do, and go with the process.
+    // The threads behind the guard end when every peer has ended; where one is lost they stay until the run is over here, and unwind.
     let waiting = std::thread::spawn(move || {
+        link::settling();
         drop(guard);
         settled.settle();
     });
