@@ -619,11 +619,14 @@ fn a_schedule_that_cannot_say_its_state_is_refused() {
             produce_inline(scope, "prompts", &schema::PROMPTS, budget.clone(), std::iter::empty());
         let initial = policy_batch(&Folding::policy((0, 0)));
         let (policies, edge) = feedback::policies(scope, 0, initial);
-        let rollouts = Prompts { rows, errors, budget }
+        let time: Arc<dyn Clock> = Arc::new(clock.clone());
+        let limit = Timeouts::new(LimitOptions::default(), 1).expect("valid");
+        let scored = Prompts { rows, errors, budget }
             .schedule(Unsaved::default())
             .resumable(&resumable)
-            .rollout(Timed::new(&clock, seconds), &policies, Arc::new(clock.clone()));
-        raise(rollouts.errors, faults);
+            .rollout(Timed::new(&clock, seconds), &policies, time.clone())
+            .reward(Router::default(), limit, Executor::Inline, time);
+        raise(scored.errors, faults);
         edge.connect(policies);
     });
     let fault = ran.expect_err("refused").to_string();

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use clap::Args;
 
 use super::{BAD_INPUT, workers};
@@ -44,7 +44,7 @@ pub(crate) struct TrainArgs {
     /// Go on from a snapshot in the run folder: the newest that is good, or that behind so many steps. Where there is none yet, the run
     /// begins anew.
     #[arg(long, value_name = "latest|STEP", num_args = 0..=1, default_missing_value = "latest")]
-    resume: Option<ResumeFrom>,
+    resume: Option<String>,
     /// Remove the snapshots of an earlier run in the run folder, and begin anew.
     #[arg(long, conflicts_with = "resume")]
     overwrite: bool,
@@ -53,7 +53,30 @@ pub(crate) struct TrainArgs {
     dry_run: bool,
 }
 
-pub(crate) fn run(args: TrainArgs) -> anyhow::Result<ExitCode> {
+impl TrainArgs {
+    /// Where to go on. What is written behind `--resume` may be a setting already.
+    fn take_resume(&mut self) -> anyhow::Result<Option<ResumeFrom>> {
+        let written = match self.resume.take() {
+            Some(setting) if setting.contains('=') => {
+                self.overrides.insert(0, setting);
+                "latest".to_owned()
+            }
+            Some(written) => written,
+            None => return Ok(None),
+        };
+        let wrong = |reason| anyhow!("--resume `{written}`: {reason}");
+        written.parse().map(Some).map_err(wrong)
+    }
+}
+
+pub(crate) fn run(mut args: TrainArgs) -> anyhow::Result<ExitCode> {
+    let resume = match args.take_resume() {
+        Ok(resume) => resume,
+        Err(error) => {
+            drop(writeln!(std::io::stderr(), "error: {error}"));
+            return Ok(ExitCode::from(BAD_INPUT));
+        }
+    };
     let opened = Recipe::read(&args.config, &args.overrides).map_err(anyhow::Error::from).and_then(
         |mut recipe| {
             if let Some(out) = args.out {
@@ -81,7 +104,7 @@ pub(crate) fn run(args: TrainArgs) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let data = session.data_fingerprint()?;
-    let opened = || RunSnapshots::open(&recipe, data, args.resume, args.overwrite);
+    let opened = || RunSnapshots::open(&recipe, data, resume, args.overwrite);
     let stop = Stop::default();
     stop_on_signal(&stop)?;
     let leads = cluster.as_ref().is_none_or(|cluster| cluster.process() == 0);

@@ -4,13 +4,13 @@ mod generating;
 mod kept;
 mod kept_rows;
 pub(crate) mod notices;
+mod responses;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, StringArray, UInt32Array, UInt64Array};
-use arrow::datatypes::{Float32Type, Int32Type, UInt8Type, UInt32Type, UInt64Type};
+use arrow::datatypes::{Int32Type, UInt8Type, UInt32Type, UInt64Type};
 use rollpacker_dataflow::batch::{Batch, BatchStream};
 use rollpacker_dataflow::clock::{Clock, Nanos};
 use rollpacker_dataflow::fault::{Fault, faults_batch};
@@ -24,7 +24,7 @@ use rollpacker_dataflow::timely::dataflow::operators::generic::operator::empty;
 use rollpacker_dataflow::timely::dataflow::operators::{Capability, Concat, ConnectLoop, Feedback};
 use rollpacker_dataflow::watchdog::Waiting;
 use rollpacker_stages::rollout::{
-    Completion, Lockstep, Placement, Policy, Request, RolloutEngine, RolloutEvent,
+    Lockstep, Placement, Policy, Request, RolloutEngine, RolloutEvent,
 };
 use rollpacker_stages::train::Metrics;
 
@@ -34,13 +34,13 @@ pub(crate) use self::kept_rows::KeptRows;
 
 use self::kept::{Ended, Kept, Launch, Samples};
 use self::notices::Notices;
-use crate::columns::lists;
+use self::responses::response_batch;
 use crate::exchange;
 use crate::overlap::Scoring;
 use crate::placement;
 use crate::policy::{metrics_batch, policy_of};
 use crate::resume::Resumable;
-use crate::rows::{Row, gather};
+use crate::rows::Row;
 use crate::schedule::encode::{ADVANCE, LAUNCH, PAUSE};
 use crate::schedule::operator::{Heard, Rounds, Scheduled, schedule};
 use crate::spread::kept_on;
@@ -546,66 +546,4 @@ impl Driver {
             self.steps.retain(|_, under_way| under_way.owed > 0);
         }
     }
-}
-
-fn response_batch(ended: &[Ended], prompts: &BTreeMap<PromptId, Launched>) -> Batch {
-    let launched = |completion: &Completion| &prompts[&completion.id.prompt];
-    let completions: Vec<&Completion> = ended.iter().map(|ended| &ended.completion).collect();
-    let rows: Vec<Row> =
-        completions.iter().map(|completion| launched(completion).row.clone()).collect();
-    let versions: Vec<Vec<u64>> = completions
-        .iter()
-        .map(|completion| completion.token_versions.iter().map(|version| version.0).collect())
-        .collect();
-    let mut columns: Vec<ArrayRef> = vec![
-        Arc::new(UInt64Array::from_iter_values(
-            completions.iter().map(|completion| completion.id.prompt.0),
-        )),
-        Arc::new(UInt32Array::from_iter_values(
-            completions.iter().map(|completion| completion.id.sample),
-        )),
-        // An engine that counts tokens knows no version of each.
-        Arc::new(UInt64Array::from_iter_values(ended.iter().map(|ended| {
-            ended.completion.token_versions.first().copied().unwrap_or(ended.version).0
-        }))),
-    ];
-    columns.extend(gather(&rows, [column::PROMPT_IDS, column::PROMPT_LENGTH]));
-    columns.push(Arc::new(UInt32Array::from_iter_values(
-        completions.iter().map(|completion| completion.response_length),
-    )));
-    columns.push(Arc::new(UInt32Array::from_iter_values(ended.iter().map(|ended| ended.resumed))));
-    columns.extend([
-        lists::<Int32Type>(completions.iter().map(|completion| completion.response_ids.as_slice())),
-        lists::<Float32Type>(completions.iter().map(|completion| completion.logprobs.as_slice())),
-        lists::<UInt64Type>(versions.iter().map(Vec::as_slice)),
-        Arc::new(StringArray::from_iter_values(
-            completions.iter().map(|completion| completion.finish_reason.as_str()),
-        )),
-        Arc::new(StringArray::from_iter_values(
-            completions.iter().map(|completion| &completion.text),
-        )),
-        Arc::new(UInt64Array::from_iter_values(
-            completions.iter().map(|completion| completion.started.0),
-        )),
-        Arc::new(UInt64Array::from_iter_values(
-            completions.iter().map(|completion| completion.finished.0),
-        )),
-        Arc::new(UInt32Array::from_iter_values(
-            completions.iter().map(|completion| completion.preemptions),
-        )),
-        Arc::new(UInt32Array::from_iter_values(
-            completions.iter().map(|completion| completion.instance),
-        )),
-    ]);
-    columns.extend(gather(
-        &rows,
-        [
-            column::DATA_SOURCE,
-            column::MESSAGES,
-            column::GROUND_TRUTH,
-            column::EXTRA_INFO,
-            column::ROW,
-        ],
-    ));
-    Batch::from_columns(&schema::RESPONSES, columns)
 }

@@ -171,8 +171,11 @@ pub(crate) fn schedule<'scope>(
             notices.for_each(|_, batch| driver.notice(&batch));
             scores.for_each(|capability, batch| driver.scores(*capability.time(), &batch));
             let told = if wants_scores { &frontiers[2..5] } else { &frontiers[2..4] };
-            // The schedules of the other workers are never told anything.
-            while leads {
+            loop {
+                // The schedules of the other workers are never told anything.
+                if !leads {
+                    break;
+                }
                 driver.decide(
                     |capability, batch| requests.give(capability, batch),
                     |open, batch| decisions.give(&open.decisions, batch),

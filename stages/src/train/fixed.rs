@@ -31,7 +31,8 @@ pub(crate) fn add_rounded(sums: &mut [i64], terms: &[f32]) -> Result<(), Partial
     let mut wrapped = 0;
     for (sum, &term) in sums.iter_mut().zip(terms) {
         let steps = f64::from(term) * STEPS;
-        outside |= !(steps.abs() < LARGEST);
+        let inside = steps.abs() < LARGEST;
+        outside |= !inside;
         // A float32 beyond 2^24 steps is a whole number of them, which a half does not move.
         let term = (steps + 0.5_f64.copysign(steps)) as i64;
         wrapped |= add_one(sum, term);

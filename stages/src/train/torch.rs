@@ -1,5 +1,6 @@
 //! The trainer on libtorch: accumulates the gradient of a step response by response, then divides once.
 
+mod inference;
 mod replica;
 mod state;
 
@@ -7,10 +8,10 @@ use std::path::Path;
 
 use rollpacker_dataflow::step::{PolicyVersion, Step};
 use rollpacker_dataflow::watchdog::Pulse;
-use tch::{Device, Kind, TchError, Tensor};
+use tch::{Device, TchError, Tensor};
 
 use super::accumulation::Accumulation;
-use super::config::{OldLogprobs, TrainerConfig};
+use super::config::TrainerConfig;
 use super::critic::{Critic, ValueModel};
 use super::head::{Head, TokenScores};
 use super::micro_batch::{MicroBatch, Turn, plan};
@@ -29,7 +30,7 @@ use crate::rollout::Policy;
 /// [`update`](Trainer::update): neither the order of arrival nor the micro-batches show in the result.
 ///
 /// Reference and critic are copies of the initial weights. The log-probabilities that ratios are against are the engine's or its own
-/// ([`OldLogprobs`]); how far the two differ is watched by `training/rollout_probs_diff_*`.
+/// ([`OldLogprobs`](super::config::OldLogprobs)); how far the two differ is watched by `training/rollout_probs_diff_*`.
 #[derive(Debug)]
 pub struct TorchTrainer {
     config: TrainerConfig,
@@ -198,34 +199,6 @@ impl TorchTrainer {
     /// Whether the critic is warm.
     fn trains_policy(&self, step: Step) -> bool {
         self.critic.as_ref().is_none_or(|critic| step.0 >= critic.warmup_steps())
-    }
-
-    /// What the models say of a micro-batch.
-    fn infer_micro_batch(&self, sequences: &[Sequence<'_>]) -> Result<Vec<Inferred>, TchError> {
-        let batch = self.pack(sequences)?;
-        let mut reward_kl = None;
-        let mut ref_logprobs = None;
-        if let Some(reference) = &self.reference {
-            let reference = self.head.score(reference, &batch)?.logprobs;
-            if let Some(estimator) = &self.objective.reward_kl {
-                let old = match self.config.old_logprobs {
-                    OldLogprobs::Engine => {
-                        column(sequences, |s| s.logprobs, self.decoder.device())?
-                    }
-                    OldLogprobs::Trainer => self.head.score(&self.decoder, &batch)?.logprobs,
-                };
-                reward_kl = Some(tch::no_grad(|| estimator.tokens(&old, &reference))?);
-            }
-            ref_logprobs = Some(reference).filter(|_| self.config.kl_loss_coef > 0.0);
-        }
-        let values = self.critic.as_ref().map(|critic| critic.values(&batch)).transpose()?;
-        let lengths: Vec<usize> = sequences.iter().map(|s| s.response_ids.len()).collect();
-        let [reward_kl, ref_logprobs, values] =
-            [reward_kl, ref_logprobs, values].map(|column| split(column, &lengths));
-        let columns = reward_kl?.into_iter().zip(ref_logprobs?).zip(values?);
-        Ok(columns
-            .map(|((reward_kl, ref_logprobs), values)| Inferred { reward_kl, ref_logprobs, values })
-            .collect())
     }
 
     /// The micro-batches of some sequences: their indices, and they themselves.
@@ -405,21 +378,6 @@ fn refuse(
     found: usize,
 ) -> Result<(), TrainError> {
     Err(TrainError::Sequence { at, field, expected, found })
-}
-
-/// A tensor `[tokens]` as one list a sequence; empty ones where there is none.
-fn split(column: Option<Tensor>, lengths: &[usize]) -> Result<Vec<Vec<f32>>, TchError> {
-    let Some(column) = column else { return Ok(vec![Vec::new(); lengths.len()]) };
-    let values = Vec::<f32>::try_from(column.f_to_kind(Kind::Float)?)?;
-    let mut rest = values.as_slice();
-    Ok(lengths
-        .iter()
-        .map(|&length| {
-            let (one, later) = rest.split_at(length);
-            rest = later;
-            one.to_vec()
-        })
-        .collect())
 }
 
 fn copy_of(decoder: &Decoder) -> Result<Decoder, TrainError> {
