@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use arrow::array::{Array, StringArray, UInt32Array, UInt64Array};
 use arrow::datatypes::{UInt32Type, UInt64Type};
+use serde::{Deserialize, Serialize};
 use timely::dataflow::Scope;
 use timely::dataflow::channels::pact::Pipeline;
 
@@ -20,7 +21,7 @@ use crate::schema::{self, column};
 use crate::step::{PromptId, Step};
 
 /// Something that went wrong, and where.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fault {
     /// The step, once the row has travelled.
     pub step: Option<Step>,
