@@ -97,10 +97,13 @@ pub fn faults_batch(faults: &[Fault]) -> Batch {
 #[derive(Clone, Default)]
 pub struct Faults(Rc<RefCell<Raised>>);
 
+/// Who is told of the fault that ends the run.
+type Told = Box<dyn FnOnce(&Fault)>;
+
 #[derive(Default)]
 struct Raised {
     faults: Vec<Fault>,
-    told: Option<Box<dyn FnOnce(&Fault)>>,
+    told: Option<Told>,
 }
 
 impl Faults {
