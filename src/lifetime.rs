@@ -148,8 +148,8 @@ mod tests {
     fn the_longest_of_the_last_steps_counts() {
         let mut lengths = vec![1.0; 40];
         lengths[3] = 20.0;
-        // Of 45 s, 19 more are seen to be too few for a second long one, until it is forgotten.
-        assert_eq!(rounds(45.0, 0, &lengths), 4);
+        // Of 44 s, the 21 that are left behind the long one are too few for another, and the run does not live to forget it.
+        assert_eq!(rounds(44.0, 0, &lengths), 4);
         assert_eq!(rounds(62.0, 0, &lengths), lengths.len());
         assert_eq!(rounds(45.0, 0, &lengths[4..]), 36);
     }

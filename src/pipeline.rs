@@ -8,15 +8,17 @@ use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::bridge::{Emitter, Executor, produce, produce_inline};
 use rollpacker_dataflow::budget::Budget;
 use rollpacker_dataflow::clock::{Clock, VirtualClock};
+use rollpacker_dataflow::cluster::Seat;
 use rollpacker_dataflow::fault::{Fault, Faults, raise, warn};
 use rollpacker_dataflow::snapshot::{SnapshotPlan, Snapshots};
 use rollpacker_dataflow::step::Step;
 use rollpacker_dataflow::timely::dataflow::Scope;
 use rollpacker_dataflow::timely::dataflow::operators::Concat;
-use rollpacker_dataflow::watchdog::{Stall, Watch};
-use rollpacker_dataflow::{feedback, runtime, schema};
+use rollpacker_dataflow::watchdog::{Stall, Watch, Watchdog};
+use rollpacker_dataflow::{feedback, route, runtime, schema};
 use rollpacker_operators::advantage::{Estimator, KlController};
 use rollpacker_operators::ledger::{Recorded, ledger};
+use rollpacker_operators::merge::merged;
 use rollpacker_operators::overlap::{Fetch, Scoring};
 use rollpacker_operators::placement::Place;
 use rollpacker_operators::policy::policy_batch;
@@ -28,8 +30,8 @@ use rollpacker_operators::schedule::operator::{Prompts, Stop};
 use rollpacker_operators::trainer::TrainerThread;
 use rollpacker_operators::validate::{ValidateExt, ValidatorThread};
 use rollpacker_operators::{
-    AdvantageExt, GradientExt, GroupExt, InferenceExt, RewardExt, RolloutExt, ScheduleExt,
-    UpdateExt,
+    AdvantageExt, GradientExt, GroupExt, InferenceExt, ReduceExt, RewardExt, RolloutExt,
+    ScheduleExt, UpdateExt,
 };
 use rollpacker_stages::reward::Router;
 use rollpacker_stages::rollout::{Policy, RolloutEngine};
@@ -143,9 +145,7 @@ impl Pipeline {
         let observer = Rc::new(RefCell::new(observer));
         match self.time.clone() {
             Time::Wall(clock) => {
-                let mut told = observer.clone();
-                let tell = move |stall: &Stall| told.warning(&stall.fault());
-                let watchdog = self.watchdog.as_ref().map(|watch| watch.on(clock, tell));
+                let watchdog = self.watchdog(clock, &observer);
                 runtime::run_watched(watchdog, |scope, faults| {
                     self.build(&policies, scope, faults, observer)
                 })
@@ -154,6 +154,31 @@ impl Pipeline {
                 self.build(&policies, scope, faults, observer)
             }),
         }
+    }
+
+    /// Runs the share of one worker of several, each of which has stages of its own and the same options; the first one's `observer` is told
+    /// of each step, as its schedule, prompts and validator are the ones that count.
+    ///
+    /// # Errors
+    /// The first fault of any stage of any worker, that a process was lost, or that the time is virtual: workers share the machine's.
+    pub fn run_at(mut self, seat: Seat, observer: impl Observer + 'static) -> Result<(), Fault> {
+        let Time::Wall(clock) = self.time.clone() else {
+            return Err(Fault::new("pipeline", "virtual time is that of a single worker"));
+        };
+        let policies = self.policies()?;
+        let observer = Rc::new(RefCell::new(observer));
+        let watchdog = self.watchdog(clock, &observer);
+        seat.run(watchdog, |scope, faults| self.build(&policies, scope, faults, observer))
+    }
+
+    fn watchdog<O: Observer + 'static>(
+        &self,
+        clock: Arc<dyn Clock>,
+        observer: &Rc<RefCell<O>>,
+    ) -> Option<Watchdog> {
+        let mut told = observer.clone();
+        let tell = move |stall: &Stall| told.warning(&stall.fault());
+        self.watchdog.as_ref().map(|watch| watch.on(clock, tell))
     }
 
     /// The policies that the first steps sample with. Schedule and trainer take their states up.
@@ -237,6 +262,7 @@ impl Pipeline {
         }
         let gradients = grouped.advantage(self.advantage).gradient(self.trainer);
         let groups = gradients.accumulated.clone();
+        let gradients = gradients.reduce(clock.clone());
         let updates = match self.validator {
             Some((every, validator)) => gradients.update().validate(every, validator),
             None => gradients.update(),
@@ -244,10 +270,13 @@ impl Pipeline {
 
         let observer = Rc::new(RefCell::new(observer));
         let mut warned = observer.clone();
-        warn(updates.warnings, move |warning| warned.warning(&warning));
+        let warnings = route::first("warnings_to_first", updates.warnings, &schema::ERRORS);
+        warn(warnings, move |warning| warned.warning(&warning));
         let mut failing = observer.clone();
         faults.before_the_end(move |fault| failing.failed(fault));
         raise(updates.errors, faults);
+        let responses = route::first("responses_to_first", responses, &schema::RESPONSES);
+        let groups = route::first("trained_to_first", groups, &schema::GROUPS);
         let recorded = Recorded {
             responses: responses.clone(),
             groups: groups.clone(),
@@ -256,6 +285,7 @@ impl Pipeline {
             resumable: resumable.clone(),
         };
         let metrics = updates.metrics.concat(ledger(recorded, self.max_response_length));
+        let metrics = merged(metrics);
         let observed =
             Observed { responses, groups, decisions, metrics, resumable: resumable.clone() };
         observe(observed, clock, observer.clone());

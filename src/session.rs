@@ -8,6 +8,7 @@ use std::sync::Arc;
 use anyhow::{Context, anyhow, ensure};
 use rollpacker_dataflow::bridge::{Executor, OwnerThread};
 use rollpacker_dataflow::clock::{Clock, WallClock};
+use rollpacker_dataflow::cluster::Seat;
 use rollpacker_dataflow::step::PolicyVersion;
 use rollpacker_dataflow::watchdog::{Pulse, Watch};
 use rollpacker_datasets::{Cursor, Dataset, FirstRow};
@@ -59,7 +60,7 @@ pub struct Session {
     left_out: LeftOut,
     advantage: Estimator,
     objective: Objective,
-    rewards: tokio::runtime::Runtime,
+    rewards: Arc<tokio::runtime::Runtime>,
     rewards_checked: Cell<bool>,
     /// Judges that share the instances of the engine that trains.
     guests: Guests,
@@ -141,12 +142,11 @@ impl Session {
             tokenizer: Arc::new(Tokenizer::from_folder(folder)?),
             template: ChatTemplate::from_folder(folder)?,
         };
-        let versions = usize::try_from(recipe.raw.algorithm.staleness + 2).unwrap_or(usize::MAX);
         let stages = Stages {
             clock: Arc::new(WallClock::start()),
             encoder: Arc::new(encoder),
             router,
-            store: WeightStore::new(versions),
+            store: WeightStore::new(versions(&recipe)),
         };
         let rewards = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(recipe.raw.reward.num_workers)
@@ -166,7 +166,7 @@ impl Session {
             recipe,
             stages,
             device,
-            rewards,
+            rewards: Arc::new(rewards),
             rewards_checked: Cell::new(false),
             guests: registry.guests(),
         })
@@ -244,6 +244,22 @@ impl Session {
         self.stages.clock.clone()
     }
 
+    /// What several workers of this process have in common with it.
+    #[must_use]
+    pub fn common(&self) -> Common {
+        Common {
+            recipe: self.recipe.clone(),
+            stages: self.stages.clone(),
+            device: self.device,
+            train_data: self.train_data.clone(),
+            val_data: self.val_data.clone(),
+            rewards: self.rewards.clone(),
+            guests: self.guests.clone(),
+            watch: self.watch.clone(),
+            snapshots: RunSnapshots::default(),
+        }
+    }
+
     /// Trains, once the [rewards are checked](Self::check_rewards), to the recipe's end or a requested stop, tells `observer` of each step
     /// and `validated` of the first validation, and writes the model to `folder`.
     ///
@@ -256,11 +272,30 @@ impl Session {
         observer: impl Observer + 'static,
         validated: impl FnOnce(&Metrics),
     ) -> anyhow::Result<Finished> {
+        self.train_at(None, stop, folder, observer, validated)
+    }
+
+    /// The same as one worker of several, with engine instances and a replica of the trainer of its own. The first one reads prompts,
+    /// decides, validates, tells and writes; of the others nothing is told.
+    ///
+    /// # Errors
+    /// As [`Session::train`]; of any worker.
+    pub fn train_at(
+        self,
+        seat: Option<Seat>,
+        stop: &Stop,
+        folder: &Path,
+        observer: impl Observer + 'static,
+        validated: impl FnOnce(&Metrics),
+    ) -> anyhow::Result<Finished> {
         self.check_rewards()?;
-        self.limit(stop)?;
+        let leads = seat.as_ref().is_none_or(|seat| seat.index() == 0);
+        if leads {
+            self.limit(stop)?;
+        }
         let resumed = self.resumed()?;
         let trainer = Rc::new(self.trainer()?);
-        let (validator, validated_on) = self.validator()?.unzip();
+        let (validator, validated_on) = self.validator(leads)?.unzip();
         let mut finished =
             Finished { validated: validated_on.unwrap_or_default(), ..Finished::default() };
         let begin = match &resumed {
@@ -269,7 +304,8 @@ impl Session {
                 let initial = trainer
                     .publish_initial()
                     .map_err(|reason| anyhow!("publishing the initial weights: {reason}"))?;
-                finished.warm_start = self.warm_start(validator.as_ref(), &initial)?;
+                let tried = validator.as_ref().filter(|_| leads);
+                finished.warm_start = self.warm_start(tried, &initial)?;
                 if let Some(metrics) = &finished.warm_start {
                     validated(metrics);
                 }
@@ -283,7 +319,16 @@ impl Session {
             Monitored { observer, monitor: self.monitor.clone(), live: move || live.take() };
         let hosting = (!self.guests.is_empty()).then(|| engine.hosting());
         let observer = Hosted { observer, hosting };
-        self.pipeline(engine, &trainer, validator.as_ref(), begin, stop)?.run(observer)?;
+        let every = if leads { self.recipe.test_freq } else { 0 };
+        let validator_of_steps = validator.clone().map(|validator| (every, validator));
+        let pipeline = self.pipeline(engine, &trainer, validator_of_steps, begin, stop)?;
+        match seat {
+            None => pipeline.run(observer)?,
+            Some(seat) => pipeline.run_at(seat, observer)?,
+        }
+        if !leads {
+            return Ok(finished);
+        }
         if let Some(monitor) = &self.monitor {
             monitor.borrow().finish()?;
         }
@@ -338,7 +383,7 @@ impl Session {
         &self,
         engine: TorchEngine,
         trainer: &Rc<TrainerThread>,
-        validator: Option<&Rc<ValidatorThread>>,
+        validator: Option<(u64, Rc<ValidatorThread>)>,
         begin: Begin,
         stop: &Stop,
     ) -> anyhow::Result<Pipeline> {
@@ -362,7 +407,7 @@ impl Session {
             reward_kl: raw.reward_kl(),
             trainer: trainer.clone(),
             fetch: self.recipe.fetch()?,
-            validator: validator.map(|validator| (self.recipe.test_freq, validator.clone())),
+            validator,
             begin,
             snapshots: self.snapshots.plan.clone(),
             staleness: raw.algorithm.staleness,
@@ -414,9 +459,12 @@ impl Session {
         self.watch.as_ref().map(|watch| watch.pulse.clone()).unwrap_or_default()
     }
 
-    /// The validator, and what it validates on.
-    fn validator(&self) -> anyhow::Result<Option<(Rc<ValidatorThread>, Validated)>> {
+    /// The validator, and what it validates on. Workers that do not lead have one that is never asked.
+    fn validator(&self, leads: bool) -> anyhow::Result<Option<(Rc<ValidatorThread>, Validated)>> {
         let Some(dataset) = self.val_data.clone() else { return Ok(None) };
+        if !leads {
+            return Ok(Some((Rc::new(never_asked()?), Validated::default())));
+        }
         let left_out = LeftOut::default();
         let prompts = self.reader(dataset, left_out.clone()).read_all()?;
         let overlong = left_out.count();
@@ -498,6 +546,82 @@ impl Session {
             }
         }
         Ok(())
+    }
+}
+
+/// The validator of a worker that does not validate.
+fn never_asked() -> anyhow::Result<ValidatorThread> {
+    OwnerThread::spawn("validation", || {
+        let refuse = |_: &Policy| Err("another worker validates".to_owned());
+        anyhow::Ok(Box::new(refuse) as Box<dyn FnMut(&Policy) -> Result<Metrics, String>>)
+    })
+}
+
+/// What the workers of a process have in common: data, rewards and their threads.
+#[derive(Clone)]
+pub struct Common {
+    recipe: Recipe,
+    stages: Stages,
+    device: Device,
+    train_data: Dataset,
+    val_data: Option<Dataset>,
+    rewards: Arc<tokio::runtime::Runtime>,
+    guests: Guests,
+    watch: Option<Watch>,
+    snapshots: RunSnapshots,
+}
+
+impl Common {
+    /// Takes part in snapshots, and goes on from one if there is one to go on from.
+    #[must_use]
+    pub fn with_snapshots(self, snapshots: RunSnapshots) -> Self {
+        Self { snapshots, ..self }
+    }
+
+    /// The session of one worker. Judges that share an engine share that of the first worker of the process; a profile is kept by the first
+    /// of all; of several devices each worker of a process has its own, in turn.
+    ///
+    /// # Errors
+    /// If the recipe's algorithms cannot be made, or its profile cannot be read.
+    pub fn session(&self, seat: &Seat) -> anyhow::Result<Session> {
+        let (recipe, algorithms) = (&self.recipe, Algorithms::default());
+        let (leads, is_host) = (seat.index() == 0, seat.local() == 0);
+        Ok(Session {
+            stages: Stages {
+                clock: Arc::new(seat.clock()),
+                store: WeightStore::new(versions(recipe)),
+                ..self.stages.clone()
+            },
+            device: device_of(&recipe.raw.trainer.device, self.device, seat.local()),
+            train_data: self.train_data.clone(),
+            val_data: self.val_data.clone(),
+            left_out: LeftOut::default(),
+            advantage: algorithms.estimator(recipe)?,
+            objective: algorithms.objective(recipe)?,
+            rewards: self.rewards.clone(),
+            rewards_checked: Cell::new(true),
+            guests: if is_host { self.guests.clone() } else { Guests::default() },
+            monitor: if leads { monitor(recipe)? } else { None },
+            watch: self.watch.clone(),
+            snapshots: self.snapshots.clone(),
+            recipe: recipe.clone(),
+        })
+    }
+}
+
+/// Versions of the weights that engines may ask for.
+fn versions(recipe: &Recipe) -> usize {
+    usize::try_from(recipe.raw.algorithm.staleness + 2).unwrap_or(usize::MAX)
+}
+
+/// The device of a worker where `written` names none in particular and `resolved` is one of several.
+fn device_of(written: &str, resolved: Device, worker: usize) -> Device {
+    match resolved {
+        Device::Cuda(_) if !written.contains(':') => {
+            let devices = usize::try_from(tch::Cuda::device_count()).unwrap_or(1);
+            Device::Cuda(worker % devices.max(1))
+        }
+        other => other,
     }
 }
 

@@ -8,9 +8,10 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use rollpacker_dataflow::snapshot::{
-    Cadence, Found, Identity, Restored, SnapshotPlan, SnapshotStore, StoreOptions,
+    Cadence, Found, Generation, Identity, Restored, SnapshotPlan, SnapshotStore, StoreOptions,
 };
 use rollpacker_dataflow::step::Step;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::recipe::{Raw, Recipe};
@@ -84,6 +85,8 @@ pub struct RunSnapshots {
     pub plan: Option<SnapshotPlan>,
     /// What the run goes on from.
     pub restored: Option<Restored>,
+    /// The generation of the store, for processes that join it.
+    generation: Option<Generation>,
     /// What is to be told: which snapshots were passed over, and why.
     pub notes: Vec<String>,
 }
@@ -128,14 +131,70 @@ impl RunSnapshots {
                 store.go_back_to(restored)?;
             }
         }
-        let plan = (every > 0).then(|| SnapshotPlan {
-            store: Arc::new(store),
-            cadence: Cadence::every(every),
-            on_error: recipe.raw.trainer.snapshot_on_error.into(),
-            resumed: restored.as_ref().map(Restored::step),
-        });
-        Ok(Self { plan, restored, notes })
+        let generation = store.generation();
+        let plan = plan(recipe, store, restored.as_ref());
+        let generation = Some(generation);
+        Ok(Self { plan, restored, generation, notes })
     }
+
+    /// What other processes of the run need to [join](Self::join).
+    #[must_use]
+    pub fn note(&self) -> String {
+        let note = Note {
+            generation: self.generation,
+            resumed: self.restored.as_ref().map(Restored::step),
+        };
+        serde_json::to_string(&note).expect("invariant: a note is plain data")
+    }
+
+    /// Takes part in the snapshots that the first process has opened, by its `note`: in the run folder, which all processes see.
+    ///
+    /// # Errors
+    /// If what the run goes on from cannot be read here.
+    pub fn join(recipe: &Recipe, data: u64, note: &str) -> anyhow::Result<Self> {
+        let Note { generation, resumed } =
+            serde_json::from_str(note).context("what the first process says of its snapshots")?;
+        let Some(generation) = generation else { return Ok(Self::default()) };
+        let (folder, identity) =
+            (folder(&recipe.raw.trainer.default_local_dir), identity(recipe, data));
+        let options = StoreOptions { identity, keep: recipe.raw.trainer.max_ckpt_to_keep };
+        let store = SnapshotStore::join(&folder, generation, options);
+        let restored = resumed.map(|step| seen(&store, &folder, step)).transpose()?;
+        let plan = plan(recipe, store, restored.as_ref());
+        Ok(Self { plan, restored, generation: Some(generation), notes: Vec::new() })
+    }
+}
+
+/// What the first process tells the others.
+#[derive(Serialize, Deserialize)]
+struct Note {
+    generation: Option<Generation>,
+    /// The last step of the snapshot that the run goes on from.
+    resumed: Option<Step>,
+}
+
+/// How snapshots are taken, if they are.
+fn plan(
+    recipe: &Recipe,
+    store: SnapshotStore,
+    restored: Option<&Restored>,
+) -> Option<SnapshotPlan> {
+    let every = u64::try_from(recipe.raw.trainer.save_freq).unwrap_or(0);
+    (every > 0).then(|| SnapshotPlan {
+        store: Arc::new(store),
+        cadence: Cadence::every(every),
+        on_error: recipe.raw.trainer.snapshot_on_error.into(),
+        resumed: restored.map(Restored::step),
+    })
+}
+
+/// The snapshot that the first process goes on from.
+fn seen(store: &SnapshotStore, folder: &Path, step: Step) -> anyhow::Result<Restored> {
+    let found = store.at(step)?.restored;
+    found.with_context(|| {
+        let steps = step.next();
+        format!("{}: the snapshot behind step {steps}, which the first process resumes from, is not here: all processes need one run folder", folder.display())
+    })
 }
 
 fn remove(folder: &Path, overwrite: bool) -> anyhow::Result<()> {

@@ -14,6 +14,7 @@ use std::time::Duration;
 use arrow::array::{ArrayRef, RecordBatch};
 use arrow::compute::concat_batches;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use rollpacker::operators::report::hangs_on_time;
 use serde_json::Value;
 
 use workplace::{End, RECIPE, Workplace};
@@ -68,23 +69,26 @@ fn a_run_that_is_killed_and_resumed_ends_as_if_it_had_not_been() {
     place.ok(&run("whole", &[]));
     let whole = Outcome::read(&place.path("whole"));
     let mut random = Random(SEED);
-    let (mut with_queue, mut kills) = (0, 0);
+    let (mut kills, mut with_queue, mut within) = (0, 0, 0);
     for at in 0..RUNS {
         let name = format!("run-{at}");
         let times = if at % 4 == 3 { 2 } else { 1 };
         let instants: Vec<_> =
             (0..times).map(|_| Instant::draw(&mut random, at % 3 == 0)).collect();
         for instant in &instants {
-            kill(&place, &name, *instant);
+            let killed = kill(&place, &name, *instant);
             let queue = queue_at(&whole, newest_snapshot(&place.path(&name)));
-            with_queue += usize::from(queue > 0.0);
-            kills += 1;
+            with_queue += usize::from(killed && queue > 0.0);
+            within += usize::from(killed && is_written(&place.path(&name).join("snapshots"), 0));
+            kills += usize::from(killed);
         }
         place.ok(&run(&name, &resumed(&place, &name)));
         let found = Outcome::read(&place.path(&name));
         whole.assert_same(&found, &format!("{name} of seed {SEED}, killed {instants:?}"));
         fs::remove_dir_all(place.path(&name)).expect("removed");
     }
+    assert!(kills >= RUNS, "{kills} runs were there to be killed");
+    assert!(within >= 3, "of {kills} kills, {within} were within a snapshot");
     assert!(with_queue * 2 > kills, "of {kills} kills, {with_queue} left a queue of long prompts");
 }
 
@@ -101,7 +105,8 @@ fn resumed(place: &Workplace, name: &str) -> Vec<&'static str> {
     }
 }
 
-fn kill(place: &Workplace, name: &str, instant: Instant) {
+/// Whether the process was still there.
+fn kill(place: &Workplace, name: &str, instant: Instant) -> bool {
     let args = run(name, &resumed(place, name));
     let mut child = place.train(&args).spawn().expect("the program starts");
     let steps = steps(child.stdout.take().expect("kept"));
@@ -120,6 +125,7 @@ fn kill(place: &Workplace, name: &str, instant: Instant) {
     drop(child.kill());
     let end = End::of(child);
     assert!(end.code.is_none() || end.code == Some(0), "{name}, {instant:?}: {end:?}");
+    end.code.is_none()
 }
 
 /// Steps that a process tells of; the channel closes with the process.
@@ -240,16 +246,8 @@ fn columns<'a>(
 fn metrics(line: &str) -> (u64, serde_json::Map<String, Value>) {
     let mut line: Value = serde_json::from_str(line).expect("JSON");
     let Value::Object(mut data) = line["data"].take() else { panic!("no metrics: {line}") };
-    data.retain(|name, _| !measures_time(name));
+    data.retain(|name, _| !hangs_on_time(name));
     (line["step"].as_u64().expect("a step"), data)
-}
-
-/// Whether a metric is a time, follows from times, or counts what is under way at an instant.
-fn measures_time(name: &str) -> bool {
-    let of_times = ["timing_s/", "perf/", "snapshot/"].iter().any(|start| name.starts_with(start));
-    let ends =
-        ["_s", "_ns", "_per_s", "bubble_ratio", "waiting_ratio", "queue_max", "in_flight_max"];
-    of_times || ends.iter().any(|end| name.ends_with(end))
 }
 
 /// All rows of a file without the columns that are times.
@@ -261,7 +259,10 @@ fn rollouts(path: PathBuf) -> RecordBatch {
         reader.build().expect("readable").collect::<Result<_, _>>().expect("readable");
     let all = concat_batches(&schema, &batches).expect("one schema");
     let kept: Vec<usize> = (0..schema.fields().len())
-        .filter(|at| !schema.field(*at).name().ends_with("_ns"))
+        .filter(|at| {
+            let name = schema.field(*at).name();
+            !name.ends_with("_ns") && !["preemptions", "instance"].contains(&name.as_str())
+        })
         .collect();
     all.project(&kept).expect("its own columns")
 }

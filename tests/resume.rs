@@ -249,6 +249,26 @@ fn near(one: &[u8], other: &[u8]) -> bool {
         && pairs.all(|(one, other)| (one - other).abs() <= 1e-4)
 }
 
+/// Where races are decided by tokens and sums are exact, all of it is the same.
+#[test]
+fn in_deterministic_mode_it_ends_with_the_same_bits() {
+    let place = Workplace::new();
+    let deterministic = ["trainer.deterministic=true"];
+    place.train("straight", &deterministic);
+    let straight = Left::by(&place.path("straight"));
+    from_every_step(&place, "straight", &deterministic, |step, left| {
+        let bits = |left: &Left| -> Vec<(u64, Vec<(String, u64)>)> {
+            let numbers = |data: &BTreeMap<String, f64>| {
+                data.iter().map(|(name, value)| (name.clone(), value.to_bits())).collect()
+            };
+            left.metrics.iter().map(|(step, data)| (*step, numbers(data))).collect()
+        };
+        assert_eq!(bits(left), bits(&straight), "metrics, resumed behind step {step}");
+        assert_eq!(left.sampled(), straight.sampled(), "resumed behind step {step}");
+        assert!(left.weights == straight.weights, "weights, resumed behind step {step}");
+    });
+}
+
 #[test]
 fn no_prompt_is_lost_or_trained_twice_under_tail_batching() {
     let place = Workplace::new();

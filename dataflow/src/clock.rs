@@ -55,6 +55,8 @@ pub trait Clock: Send + Sync {
 #[derive(Clone, Copy, Debug)]
 pub struct WallClock {
     start: std::time::Instant,
+    /// What it read then.
+    read: Nanos,
 }
 
 impl WallClock {
@@ -62,13 +64,20 @@ impl WallClock {
     #[must_use]
     #[allow(clippy::disallowed_methods, reason = "the one place that reads the system's time")]
     pub fn start() -> Self {
-        Self { start: std::time::Instant::now() }
+        Self { start: std::time::Instant::now(), read: Nanos(0) }
+    }
+
+    /// A clock that reads `now` now: one that goes by another.
+    #[must_use]
+    pub fn reading(now: Nanos) -> Self {
+        Self { read: now, ..Self::start() }
     }
 }
 
 impl Clock for WallClock {
     fn now(&self) -> Nanos {
-        Nanos(u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX))
+        let elapsed = u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        Nanos(self.read.0.saturating_add(elapsed))
     }
 }
 

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use arrow::array::{Array, StringArray, UInt32Array, UInt64Array};
 use arrow::datatypes::{UInt32Type, UInt64Type};
+use serde::{Deserialize, Serialize};
 use timely::dataflow::Scope;
 use timely::dataflow::channels::pact::Pipeline;
 
@@ -20,7 +21,7 @@ use crate::schema::{self, column};
 use crate::step::{PromptId, Step};
 
 /// Something that went wrong, and where.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fault {
     /// The step, once the row has travelled.
     pub step: Option<Step>,
@@ -96,10 +97,13 @@ pub fn faults_batch(faults: &[Fault]) -> Batch {
 #[derive(Clone, Default)]
 pub struct Faults(Rc<RefCell<Raised>>);
 
+/// Who is told of the fault that ends the run.
+type Told = Box<dyn FnOnce(&Fault)>;
+
 #[derive(Default)]
 struct Raised {
     faults: Vec<Fault>,
-    told: Option<Box<dyn FnOnce(&Fault)>>,
+    told: Option<Told>,
 }
 
 impl Faults {

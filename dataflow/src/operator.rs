@@ -193,7 +193,7 @@ where
             let batch = batch.take();
             check(&batch, schema, meter.name());
             meter.count_in(batch.num_rows());
-            watchdog::moved();
+            watchdog::moved_at(*capability.time());
             spans.open(*capability.time());
             logic(capability, batch);
         });

@@ -1,14 +1,21 @@
-//! Routing of batches between workers by a key column.
+//! Routing of batches between workers.
+//!
+//! [`by_key`], [`to_first`] and [`to_worker`] are pacts for the inputs of operators. [`first`], [`all`] and [`spread`] are operators of their
+//! own, which are not there at all on a single worker: what follows them need not know how many there are.
 
-use arrow::array::UInt32Array;
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, RecordBatch, UInt32Array};
 use arrow::compute::take_record_batch;
-use arrow::datatypes::UInt64Type;
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef, UInt32Type, UInt64Type};
 use timely::communication::Push;
 use timely::dataflow::channels::Message;
-use timely::dataflow::channels::pact::DistributorPact;
+use timely::dataflow::channels::pact::{DistributorPact, ParallelizationContract, Pipeline};
 use timely::dataflow::channels::pushers::exchange::Distributor;
 
-use crate::batch::Batch;
+use crate::batch::{Batch, BatchStream};
+use crate::operator::Operator;
+use crate::step::Step;
 
 /// Sends each row to worker `key mod workers`, where `column` is a `UInt64` column.
 ///
@@ -20,6 +27,163 @@ pub fn by_key(column: &'static str) -> DistributorPact<impl FnOnce(usize) -> ByK
 /// Sends every row to worker 0.
 pub fn to_first() -> DistributorPact<impl FnOnce(usize) -> ToFirst> {
     DistributorPact(|_peers| ToFirst)
+}
+
+/// Sends each row to the worker that `column`, a `UInt32` column, names; modulo the number of workers.
+pub fn to_worker(column: &'static str) -> DistributorPact<impl FnOnce(usize) -> ToWorker> {
+    DistributorPact(move |_peers| ToWorker { column })
+}
+
+/// All rows at worker 0; the others get none. `name` is the operator's.
+#[must_use]
+pub fn first<'scope>(
+    name: &'static str,
+    stream: BatchStream<'scope>,
+    schema: &SchemaRef,
+) -> BatchStream<'scope> {
+    if stream.scope().peers() == 1 {
+        stream
+    } else {
+        moved(name, stream, to_first(), schema, schema)
+    }
+}
+
+/// Each row at the worker that `column` names.
+#[must_use]
+pub fn spread<'scope>(
+    name: &'static str,
+    stream: BatchStream<'scope>,
+    schema: &SchemaRef,
+    column: &'static str,
+) -> BatchStream<'scope> {
+    if stream.scope().peers() == 1 {
+        return stream;
+    }
+    moved(name, stream, to_worker(column), schema, schema)
+}
+
+/// Each row at the worker `key mod workers`, where `column` is a `UInt64` column.
+#[must_use]
+pub fn keyed<'scope>(
+    name: &'static str,
+    stream: BatchStream<'scope>,
+    schema: &SchemaRef,
+    column: &'static str,
+) -> BatchStream<'scope> {
+    if stream.scope().peers() == 1 {
+        return stream;
+    }
+    moved(name, stream, by_key(column), schema, schema)
+}
+
+/// Every row at every worker.
+#[must_use]
+pub fn all<'scope>(
+    name: &'static str,
+    stream: BatchStream<'scope>,
+    schema: &SchemaRef,
+) -> BatchStream<'scope> {
+    copied(name, stream, schema, |peers, batch, addressed| {
+        (0..peers).map(|worker| copy_to(worker, batch, addressed)).collect()
+    })
+}
+
+/// Each row at the worker that `column` names, a nullable `UInt32` column; those of which it names none at every worker, in their places.
+#[must_use]
+pub fn shared<'scope>(
+    name: &'static str,
+    stream: BatchStream<'scope>,
+    schema: &SchemaRef,
+    column: &'static str,
+) -> BatchStream<'scope> {
+    copied(name, stream, schema, move |peers, batch, addressed| {
+        let workers = batch.values::<UInt32Type>(column);
+        let concerns =
+            |worker: u32, row: usize| workers.is_null(row) || workers.value(row) == worker;
+        let rows_of = |worker| {
+            (0_u32..).zip(0..batch.num_rows()).filter(move |&(_, row)| concerns(worker, row))
+        };
+        let part = |worker| gather(batch, rows_of(worker).map(|(at, _)| at).collect());
+        (0..peers).map(|worker| copy_to(worker, &part(worker), addressed)).collect()
+    })
+}
+
+/// What `copies` makes of each batch, each copy at its receiver: one that [`addressed`] names.
+fn copied<'scope>(
+    name: &'static str,
+    stream: BatchStream<'scope>,
+    schema: &SchemaRef,
+    copies: impl Fn(u32, &Batch, &SchemaRef) -> Vec<Batch> + 'static,
+) -> BatchStream<'scope> {
+    let peers = stream.scope().peers();
+    if peers == 1 {
+        return stream;
+    }
+    let peers = u32::try_from(peers).expect("invariant: there are fewer than 2^32 workers");
+    // A pact may not change how many rows there are: an operator makes the copies, and names the receiver of each.
+    let addressed = addressed(schema);
+    let mut operator = Operator::new(name, stream.scope());
+    let mut input = operator.input(stream, Pipeline, schema);
+    let (mut output, stream) = operator.output(&addressed, &[0]);
+    let of = addressed.clone();
+    operator.build(move |_capabilities| {
+        move |_frontiers| {
+            input.for_each(|capability, batch| {
+                let capability = capability.retain(output.index());
+                for copy in copies(peers, &batch, &of) {
+                    output.give(&capability, copy);
+                }
+            });
+        }
+    });
+    moved(name, stream, to_worker(RECEIVER), &addressed, schema)
+}
+
+/// `UInt32`: the worker that a copy is for.
+const RECEIVER: &str = "receiver";
+
+fn addressed(schema: &SchemaRef) -> SchemaRef {
+    let receiver = Arc::new(Field::new(RECEIVER, DataType::UInt32, false));
+    let fields = schema.fields().iter().cloned().chain([receiver]);
+    Arc::new(Schema::new(fields.collect::<Vec<_>>()))
+}
+
+/// The columns are shared, not copied.
+fn copy_to(worker: u32, batch: &Batch, addressed: &SchemaRef) -> Batch {
+    let columns = batch.rows().map(|rows| rows.columns().to_vec()).unwrap_or_default();
+    let receiver: ArrayRef = Arc::new(UInt32Array::from(vec![worker; batch.num_rows()]));
+    Batch::from_columns(addressed, columns.into_iter().chain([receiver]).collect())
+}
+
+/// Moves rows of `from` by `pact`, and gives on their first columns: those of `to`.
+fn moved<'scope>(
+    name: &'static str,
+    stream: BatchStream<'scope>,
+    pact: impl ParallelizationContract<Step, Batch, Puller: 'static>,
+    from: &SchemaRef,
+    to: &SchemaRef,
+) -> BatchStream<'scope> {
+    let mut operator = Operator::new(name, stream.scope());
+    let mut input = operator.input(stream, pact, from);
+    let (mut output, stream) = operator.output(to, &[0]);
+    let to = to.clone();
+    operator.build(move |_capabilities| {
+        move |_frontiers| {
+            input.for_each(|capability, batch| {
+                output.give(&capability.retain(output.index()), cut(batch, &to));
+            });
+        }
+    });
+    stream
+}
+
+fn cut(batch: Batch, to: &SchemaRef) -> Batch {
+    match batch.rows().map(RecordBatch::columns) {
+        Some(columns) if columns.len() > to.fields().len() => {
+            Batch::from_columns(to, columns[..to.fields().len()].to_vec())
+        }
+        _ => batch,
+    }
 }
 
 /// The distributor behind [`by_key`].
@@ -36,20 +200,51 @@ impl Distributor<Batch> for ByKey {
         pushers: &mut [P],
     ) {
         let batch = batch.take();
-        let mut rows_of = vec![Vec::new(); pushers.len()];
-        for (row, key) in (0_u32..).zip(batch.values::<UInt64Type>(self.column).values()) {
-            let peer = usize::try_from(key % pushers.len() as u64)
-                .expect("invariant: less than the number of workers");
-            rows_of[peer].push(row);
-        }
-        for (rows, pusher) in rows_of.into_iter().zip(pushers) {
-            if !rows.is_empty() {
-                Message::push_at(&mut gather(&batch, rows), time.clone(), pusher);
-            }
-        }
+        let keys = batch.values::<UInt64Type>(self.column).values().iter().copied();
+        distribute(&batch, keys, time, pushers);
     }
 
     fn flush<T: Clone, P: Push<Message<T, Batch>>>(&mut self, _time: &T, _pushers: &mut [P]) {}
+}
+
+/// The distributor behind [`to_worker`].
+#[derive(Debug)]
+pub struct ToWorker {
+    column: &'static str,
+}
+
+impl Distributor<Batch> for ToWorker {
+    fn partition<T: Clone, P: Push<Message<T, Batch>>>(
+        &mut self,
+        batch: &mut Batch,
+        time: &T,
+        pushers: &mut [P],
+    ) {
+        let batch = batch.take();
+        let workers = batch.values::<UInt32Type>(self.column).values().iter();
+        distribute(&batch, workers.map(|&worker| u64::from(worker)), time, pushers);
+    }
+
+    fn flush<T: Clone, P: Push<Message<T, Batch>>>(&mut self, _time: &T, _pushers: &mut [P]) {}
+}
+
+fn distribute<T: Clone, P: Push<Message<T, Batch>>>(
+    batch: &Batch,
+    keys: impl Iterator<Item = u64>,
+    time: &T,
+    pushers: &mut [P],
+) {
+    let mut rows_of = vec![Vec::new(); pushers.len()];
+    for (row, key) in (0_u32..).zip(keys) {
+        let peer = usize::try_from(key % pushers.len() as u64)
+            .expect("invariant: less than the number of workers");
+        rows_of[peer].push(row);
+    }
+    for (rows, pusher) in rows_of.into_iter().zip(pushers) {
+        if !rows.is_empty() {
+            Message::push_at(&mut gather(batch, rows), time.clone(), pusher);
+        }
+    }
 }
 
 /// The distributor behind [`to_first`].

@@ -19,10 +19,16 @@ use crate::watchdog::{self, Watchdog};
 /// # Errors
 /// The first fault that was raised; the graph is torn down, and what its operators own is dropped with it.
 pub fn run<R>(build: impl FnOnce(Scope<'_, Step>, &Faults) -> R) -> Result<R, Fault> {
-    run_with(None, build, |worker, _| {
-        worker.step_or_park(None);
-        true
-    })
+    run_with(
+        alone(),
+        None,
+        build,
+        |_| {},
+        |worker, _| {
+            worker.step_or_park(None);
+            true
+        },
+    )
 }
 
 /// The same under a watchdog, if there is one.
@@ -33,10 +39,16 @@ pub fn run_watched<R>(
     watchdog: Option<Watchdog>,
     build: impl FnOnce(Scope<'_, Step>, &Faults) -> R,
 ) -> Result<R, Fault> {
-    run_with(watchdog, build, |worker, watchdog| {
-        worker.step_or_park(watchdog.map(Watchdog::patience));
-        true
-    })
+    run_with(
+        alone(),
+        watchdog,
+        build,
+        |_| {},
+        |worker, watchdog| {
+            worker.step_or_park(watchdog.map(Watchdog::patience));
+            true
+        },
+    )
 }
 
 /// The same in virtual time: whenever nothing is left to do now, `clock` moves to its earliest alarm.
@@ -50,29 +62,42 @@ pub fn run_virtual<R>(
     build: impl FnOnce(Scope<'_, Step>, &Faults) -> R,
 ) -> Result<R, Fault> {
     let mut stalled = false;
-    let result = run_with(None, build, |worker, _| {
-        worker.step();
-        // A step without anything to do leaves nothing under way, in channels neither.
-        let quiet = worker.activations().borrow().empty_for().is_none();
-        stalled = quiet && worker.has_dataflows() && !clock.advance();
-        !stalled
-    })?;
+    let result = run_with(
+        alone(),
+        None,
+        build,
+        |_| {},
+        |worker, _| {
+            worker.step();
+            // A step without anything to do leaves nothing under way, in channels neither.
+            let quiet = worker.activations().borrow().empty_for().is_none();
+            stalled = quiet && worker.has_dataflows() && !clock.advance();
+            !stalled
+        },
+    )?;
     if stalled { Err(Fault::new("runtime", STALLED)) } else { Ok(result) }
 }
 
 const STALLED: &str = "nothing is left to wait for, and the graph has not ended";
 
-/// Runs a graph by `step` until it ends, a fault is raised, or `step` says that it cannot go on.
+/// The worker of a graph that has one.
+fn alone() -> Allocator {
+    Allocator::Thread(Thread::default())
+}
+
+/// Runs a graph by `step` until it ends, a fault is raised, or `step` says that it cannot go on. `failing` hears of the fault of this
+/// worker before the graph is torn down, which may take long.
 #[allow(clippy::disallowed_methods, reason = "timely takes its own start time, for its logs only")]
-fn run_with<R>(
+pub(crate) fn run_with<R>(
+    allocator: Allocator,
     mut watchdog: Option<Watchdog>,
     build: impl FnOnce(Scope<'_, Step>, &Faults) -> R,
+    failing: impl FnOnce(&Fault),
     mut step: impl FnMut(&mut Worker, Option<&Watchdog>) -> bool,
 ) -> Result<R, Fault> {
     telemetry::reset();
     watchdog::begin(watchdog.as_ref().map(Watchdog::clock));
     let faults = Faults::default();
-    let allocator = Allocator::Thread(Thread::default());
     let mut worker =
         Worker::new(WorkerConfig::default(), allocator, Some(std::time::Instant::now()));
     let result = worker.dataflow(|scope| build(scope, &faults));
@@ -86,6 +111,7 @@ fn run_with<R>(
     }
     let fault = faults.first().or(stuck);
     if let Some(fault) = &fault {
+        failing(fault);
         faults.tell(fault);
     }
     for dataflow in worker.installed_dataflows() {

@@ -134,7 +134,8 @@ pub mod column {
     pub const VALUE: &str = "value";
     /// `Utf8`: the operator that an error comes from.
     pub const OPERATOR: &str = "operator";
-    /// `UInt32`: the worker of the graph that a row is from.
+    /// `UInt32`: a worker of the graph: which a row is from, or which a request is for. Nullable in decisions: those that concern a prompt are
+    /// for the worker that has it, the others for all.
     pub const WORKER: &str = "worker";
     /// `Utf8`, nullable: a file of a snapshot, relative to the folder of the run's snapshots.
     pub const PATH: &str = "path";
@@ -148,6 +149,14 @@ pub mod column {
     pub const FACTS: &str = "facts";
     /// `UInt64`, nullable: the last step that is in an operator's state.
     pub const REACHED: &str = "reached_step";
+    /// `UInt32`: the worker that something is from.
+    pub const SOURCE: &str = "source";
+    /// `UInt32`: which chunk of a gradient, from 0.
+    pub const CHUNK: &str = "chunk";
+    /// `List<Int64>`: numbers in fixed point; empty where they are floats.
+    pub const FIXED: &str = "fixed";
+    /// `List<Float64>`: numbers; empty where they are in fixed point.
+    pub const FLOATS: &str = "floats";
     /// `Utf8`: what went wrong.
     pub const MESSAGE: &str = "message";
 }
@@ -187,6 +196,7 @@ pub static REQUESTS: LazyLock<SchemaRef> = LazyLock::new(|| {
         Field::new(GROUND_TRUTH, DataType::Utf8, true),
         Field::new(EXTRA_INFO, DataType::Utf8, true),
         Field::new(ROW, DataType::UInt64, true),
+        required(WORKER, DataType::UInt32),
         Field::new(TICK, DataType::UInt64, true),
     ])
 });
@@ -251,6 +261,7 @@ pub static DECISIONS: LazyLock<SchemaRef> = LazyLock::new(|| {
         required(ROUND, DataType::Utf8),
         required(QUEUE_LENGTH, DataType::UInt64),
         required(QUEUE_AGE, DataType::UInt64),
+        Field::new(WORKER, DataType::UInt32, true),
     ])
 });
 
@@ -289,6 +300,28 @@ pub static ANCHORS: LazyLock<SchemaRef> = LazyLock::new(|| {
 pub static METRICS: LazyLock<SchemaRef> =
     LazyLock::new(|| schema([required(NAME, DataType::Utf8), required(VALUE, DataType::Float64)]));
 
+/// Chunks of gradients, one row each: numerators that add up over workers. `worker` is the one that owns the chunk.
+pub static GRADIENTS: LazyLock<SchemaRef> = LazyLock::new(|| {
+    schema([
+        required(WORKER, DataType::UInt32),
+        required(SOURCE, DataType::UInt32),
+        required(CHUNK, DataType::UInt32),
+        tokens(FIXED, DataType::Int64),
+        tokens(FLOATS, DataType::Float64),
+    ])
+});
+
+/// What is summed beside gradients, one row a number: denominators and the sums of metrics.
+pub static TOTALS: LazyLock<SchemaRef> = LazyLock::new(|| {
+    schema([
+        required(SOURCE, DataType::UInt32),
+        required(PROMPT_ID, DataType::UInt64),
+        required(SAMPLE, DataType::UInt32),
+        required(NAME, DataType::Utf8),
+        required(VALUE, DataType::Float64),
+    ])
+});
+
 /// Errors, one row each, beside the data.
 pub static ERRORS: LazyLock<SchemaRef> = LazyLock::new(|| {
     schema([
@@ -316,7 +349,7 @@ pub static PARTS: LazyLock<SchemaRef> = LazyLock::new(|| {
 
 /// Every stream schema with its name, for tests that go over all of them.
 #[must_use]
-pub fn all() -> [(&'static str, SchemaRef); 15] {
+pub fn all() -> [(&'static str, SchemaRef); 17] {
     [
         ("prompts", PROMPTS.clone()),
         ("requests", REQUESTS.clone()),
@@ -331,6 +364,8 @@ pub fn all() -> [(&'static str, SchemaRef); 15] {
         ("executions", EXECUTIONS.clone()),
         ("anchors", ANCHORS.clone()),
         ("metrics", METRICS.clone()),
+        ("gradients", GRADIENTS.clone()),
+        ("totals", TOTALS.clone()),
         ("errors", ERRORS.clone()),
         ("parts", PARTS.clone()),
     ]

@@ -127,6 +127,11 @@ pub fn close_step(step: Step) {
     STEPS.with_borrow_mut(|steps| steps.remove(&step));
 }
 
+/// Ends the spans of all steps before `step`: on a worker that is told of no steps.
+pub fn close_steps_before(step: Step) {
+    STEPS.with_borrow_mut(|steps| *steps = steps.split_off(&step));
+}
+
 /// The open spans of one stage, one a step.
 #[derive(Clone, Debug)]
 pub(crate) struct StageSpans {

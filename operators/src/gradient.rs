@@ -16,6 +16,7 @@ use rollpacker_dataflow::watchdog::Awaiting;
 use crate::group::Groups;
 use crate::overlap::Fetch;
 use crate::resume::Resumable;
+use crate::rollout::Generating;
 use crate::trainer::TrainerThread;
 use crate::waiting::{Held, Waiting};
 
@@ -23,7 +24,7 @@ use crate::waiting::{Held, Waiting};
 pub struct Gradients<'scope> {
     /// Batches of [`schema::GROUPS`], once their gradient is accumulated.
     pub accumulated: BatchStream<'scope>,
-    /// Batches of [`schema::DECISIONS`].
+    /// Batches of [`schema::DECISIONS`]: those that concern this worker.
     pub decisions: BatchStream<'scope>,
     /// Batches of [`schema::METRICS`] so far.
     pub metrics: BatchStream<'scope>,
@@ -32,6 +33,7 @@ pub struct Gradients<'scope> {
     /// Batches of [`schema::ERRORS`] that end nothing, so far.
     pub warnings: BatchStream<'scope>,
     pub(crate) trainer: Rc<TrainerThread>,
+    pub(crate) generating: Generating,
     pub(crate) resumable: Resumable<'scope>,
 }
 
@@ -53,6 +55,7 @@ impl<'scope> GradientExt<'scope> for Groups<'scope> {
             errors: self.errors.concat(errors),
             warnings: self.warnings,
             trainer,
+            generating: self.generating,
             resumable: self.resumable,
         }
     }

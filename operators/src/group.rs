@@ -18,6 +18,7 @@ use crate::group_reward::score_groups;
 use crate::overlap::Fetch;
 use crate::resume::Resumable;
 use crate::reward::{Scored, Tallies};
+use crate::rollout::Generating;
 use crate::rows::{Row, gather};
 use crate::schedule::encode::ADMIT;
 
@@ -25,7 +26,7 @@ use crate::schedule::encode::ADMIT;
 pub struct Groups<'scope> {
     /// Batches of [`schema::SCORED`] or, once inferred, of [`schema::INFERRED`], each a whole number of groups: the rows of a prompt are neighbours, in the order of samples.
     pub groups: BatchStream<'scope>,
-    /// Batches of [`schema::DECISIONS`].
+    /// Batches of [`schema::DECISIONS`]: those that concern this worker.
     pub decisions: BatchStream<'scope>,
     /// Batches of [`schema::PLACEMENTS`], if a policy places.
     pub placements: Option<BatchStream<'scope>>,
@@ -39,6 +40,7 @@ pub struct Groups<'scope> {
     /// Whether batches are those of [`schema::INFERRED`].
     pub(crate) inferred: bool,
     pub(crate) reward_kl: Option<KlController>,
+    pub(crate) generating: Generating,
     pub(crate) resumable: Resumable<'scope>,
 }
 
@@ -77,6 +79,7 @@ impl<'scope> GroupExt<'scope> for Scored<'scope> {
             errors,
             warnings,
             scoring,
+            generating,
             resumable,
             ..
         } = self;
@@ -99,6 +102,7 @@ impl<'scope> GroupExt<'scope> for Scored<'scope> {
             fetch,
             inferred: false,
             reward_kl: None,
+            generating,
             resumable,
         }
     }

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, StringArray};
 use arrow::compute::interleave;
+use arrow::datatypes::UInt32Type;
 use rollpacker_dataflow::batch::Batch;
+use rollpacker_dataflow::schema::column;
 
 /// One row of a shared batch. Keeps the whole batch alive.
 #[derive(Clone, Debug)]
@@ -17,6 +19,11 @@ impl Row {
     /// The rows of a batch.
     pub(crate) fn all(batch: &Batch) -> impl Iterator<Item = Self> {
         (0..batch.num_rows()).map(|index| Self { batch: batch.clone(), index })
+    }
+
+    /// Tokens of its prompt.
+    pub(crate) fn prompt_length(&self) -> u32 {
+        self.batch.values::<UInt32Type>(column::PROMPT_LENGTH).value(self.index)
     }
 
     /// The text of a column; `None` where it is null.

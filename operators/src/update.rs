@@ -60,6 +60,7 @@ impl<'scope> UpdateExt<'scope> for Gradients<'scope> {
             warnings,
             trainer,
             resumable,
+            ..
         } = self;
         let mut operator = Operator::new("update", accumulated.scope());
         let mut accumulated = operator.input(accumulated, Pipeline, &schema::GROUPS);

@@ -50,12 +50,15 @@ fn schedules() -> Vec<Builtin> {
     ]
 }
 
+/// Length, reason, tokens and the versions that sampled them.
+type Response = (u32, String, Vec<i32>, Vec<u64>);
+
 /// All that is the same in two equal runs.
 #[derive(Debug, PartialEq)]
 struct Outcome {
     decisions: Vec<String>,
-    /// Tokens, reason and tokens by id of every response.
-    responses: BTreeMap<(u64, u32), (u32, String, Vec<i32>, Vec<u64>)>,
+    /// Every response by its id.
+    responses: BTreeMap<(u64, u32), Response>,
     /// What was trained on, in order.
     trained: Vec<Trained>,
     metrics: Vec<(String, u64)>,
@@ -90,7 +93,7 @@ fn decisions(batch: &Batch) -> Vec<String> {
     rows.map(text).collect()
 }
 
-fn responses(batch: &Batch) -> Vec<((u64, u32), (u32, String, Vec<i32>, Vec<u64>))> {
+fn responses(batch: &Batch) -> Vec<((u64, u32), Response)> {
     let lengths = batch.values::<UInt32Type>(column::RESPONSE_LENGTH);
     let (tokens, versions) = (
         batch.lists::<Int32Type>(column::RESPONSE_IDS),

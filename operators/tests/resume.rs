@@ -393,11 +393,9 @@ impl Run {
         run_virtual(&clock, |scope, faults| {
             let snapshots = Snapshots::in_virtual_time(scope, &plan, clock.clone());
             let resumable = Resumable::new(Some(snapshots), resumed.clone());
-            let policies =
-                self.lay(scope, &clock, resumable.clone(), resumed, faults, watching.clone());
+            self.lay(scope, &clock, resumable.clone(), resumed, faults, watching.clone());
             let commits = resumable.commit().expect("snapshots are taken");
             raise(commits.errors, faults);
-            policies
         })?;
         Ok(watching.told.take())
     }

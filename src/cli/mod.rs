@@ -8,6 +8,8 @@ mod sft;
 mod simulate;
 #[cfg(feature = "torch")]
 mod train;
+#[cfg(feature = "torch")]
+mod workers;
 
 use std::io::{self, Write};
 use std::process::ExitCode;

@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,13 +10,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::{Context, anyhow};
 use clap::Args;
 
-use super::BAD_INPUT;
+use super::{BAD_INPUT, workers};
 use crate::lifetime::{ENDED_EARLY, Ended};
 use crate::recipe::Recipe;
 use crate::run::{Run, describe};
 use crate::session::Session;
 use crate::snapshots::{ResumeFrom, RunSnapshots};
 use crate::telemetry::Telemetry;
+use rollpacker_dataflow::cluster::{Cluster, ClusterError, Hosts, Seat};
 use rollpacker_operators::schedule::operator::Stop;
 
 /// Train a model by reinforcement learning on a prompt dataset.
@@ -31,6 +32,15 @@ pub(crate) struct TrainArgs {
     /// Run folder; replaces the recipe's.
     #[arg(long)]
     out: Option<PathBuf>,
+    /// Workers of this process; replaces the recipe's. Each has engine instances and a replica of the trainer.
+    #[arg(long, value_name = "W", value_parser = clap::value_parser!(u16).range(1..))]
+    workers: Option<u16>,
+    /// Addresses of all processes of the run, `host:port`, one a line. Each is started with the same recipe.
+    #[arg(long, value_name = "FILE", requires = "process")]
+    hostfile: Option<PathBuf>,
+    /// Which line of the hostfile this process is, from 0. The first writes the run folder.
+    #[arg(long, value_name = "I", requires = "hostfile")]
+    process: Option<usize>,
     /// Go on from a snapshot in the run folder: the newest that is good, or that behind so many steps. Where there is none yet, the run
     /// begins anew.
     #[arg(long, value_name = "latest|STEP", num_args = 0..=1, default_missing_value = "latest")]
@@ -72,12 +82,16 @@ pub(crate) fn run(mut args: TrainArgs) -> anyhow::Result<ExitCode> {
             if let Some(out) = args.out {
                 recipe.raw.trainer.default_local_dir = out;
             }
+            if let Some(workers) = args.workers {
+                recipe.raw.trainer.workers = usize::from(workers);
+            }
+            let cluster = cluster(&recipe, args.hostfile.as_deref(), args.process)?;
             let session = Session::open_with(recipe.clone(), &super::registry())?;
             session.check_rewards()?;
-            Ok((recipe, session))
+            Ok((recipe, session, cluster))
         },
     );
-    let (recipe, session) = match opened {
+    let (recipe, session, cluster) = match opened {
         Ok(opened) => opened,
         Err(error) => {
             drop(writeln!(std::io::stderr(), "error: {error:#}"));
@@ -90,22 +104,66 @@ pub(crate) fn run(mut args: TrainArgs) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let data = session.data_fingerprint()?;
-    let snapshots = match RunSnapshots::open(&recipe, data, resume, args.overwrite) {
+    let opened = || RunSnapshots::open(&recipe, data, resume, args.overwrite);
+    let stop = Stop::default();
+    stop_on_signal(&stop)?;
+    let leads = cluster.as_ref().is_none_or(|cluster| cluster.process() == 0);
+    // Of several processes the first opens the snapshots; the others join it.
+    let snapshots = match if leads { opened() } else { Ok(RunSnapshots::default()) } {
         Ok(snapshots) => snapshots,
         Err(error) => {
             drop(writeln!(std::io::stderr(), "error: {error:#}"));
             return Ok(ExitCode::from(BAD_INPUT));
         }
     };
-    Ok(match train(&recipe, session, snapshots)? {
-        Ended::Finished => ExitCode::SUCCESS,
-        Ended::Stopped | Ended::OutOfTime => ExitCode::from(ENDED_EARLY),
-    })
+    match cluster {
+        None => train(&recipe, session, snapshots, None, &stop)?.report(),
+        Some(cluster) => {
+            workers::Workers { recipe, data, snapshots, stop }.train(&session, &cluster)
+        }
+    }
 }
 
-fn train(recipe: &Recipe, session: Session, snapshots: RunSnapshots) -> anyhow::Result<Ended> {
-    let stop = Stop::default();
-    stop_on_signal(&stop)?;
+/// The workers of a run, if there are several, or several processes.
+fn cluster(
+    recipe: &Recipe,
+    hostfile: Option<&Path>,
+    process: Option<usize>,
+) -> Result<Option<Cluster>, ClusterError> {
+    let threads = recipe.raw.trainer.workers;
+    match (hostfile, process) {
+        (Some(hostfile), Some(process)) => {
+            Cluster::of_processes(threads, Hosts::read(hostfile)?, process).map(Some)
+        }
+        _ => Ok((threads > 1).then(|| Cluster::of_threads(threads))),
+    }
+}
+
+/// What a run ended with.
+pub(super) struct Report {
+    summary: String,
+    ended: Ended,
+}
+
+impl Report {
+    /// Prints the summary; the exit status.
+    pub(super) fn report(self) -> anyhow::Result<ExitCode> {
+        writeln!(std::io::stdout(), "{}", self.summary).context("cannot print")?;
+        Ok(match self.ended {
+            Ended::Finished => ExitCode::SUCCESS,
+            Ended::Stopped | Ended::OutOfTime => ExitCode::from(ENDED_EARLY),
+        })
+    }
+}
+
+/// Trains and tells, as the first worker of several where there is a `seat`.
+pub(super) fn train(
+    recipe: &Recipe,
+    session: Session,
+    snapshots: RunSnapshots,
+    seat: Option<Seat>,
+    stop: &Stop,
+) -> anyhow::Result<Report> {
     let (prompts, telemetry) = (session.prompts(), Telemetry::from_env()?);
     let run = match &snapshots.restored {
         None => Run::start(recipe, prompts, telemetry, stop.clone())?,
@@ -116,12 +174,11 @@ fn train(recipe: &Recipe, session: Session, snapshots: RunSnapshots) -> anyhow::
     let session = session.with_snapshots(snapshots);
     let folder = run.borrow().model_folder();
     let validated = run.clone();
-    let finished = session.train(&stop, &folder, run.clone(), |metrics| {
+    let finished = session.train_at(seat, stop, &folder, run.clone(), |metrics| {
         validated.borrow_mut().validated(0, metrics)
     })?;
     let summary = run.borrow_mut().finish(&finished)?;
-    writeln!(std::io::stdout(), "{summary}").context("cannot print")?;
-    Ok(finished.ended)
+    Ok(Report { summary, ended: finished.ended })
 }
 
 /// Has SIGINT, SIGTERM and SIGHUP end the run after the round that is open, and a second one end the process.

@@ -59,6 +59,7 @@ impl Raw {
         }
         at_least("actor.ppo_max_token_len", actor.ppo_max_token_len, 1)?;
         at_least("actor.threads", actor.threads, 1)?;
+        at_least("trainer.workers", self.trainer.workers, 1)?;
         at_least("trainer.total_epochs", self.trainer.total_epochs, 1)?;
         at_least(
             "trainer.total_training_steps",

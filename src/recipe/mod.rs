@@ -208,6 +208,26 @@ impl Recipe {
     pub fn to_toml(&self) -> String {
         toml::to_string_pretty(&self.raw).expect("invariant: recipes are read from TOML")
     }
+
+    /// The settings by their dotted names, for comparisons: all but the run folder, which only one process of a run writes to.
+    #[must_use]
+    pub fn settings(&self) -> Vec<(String, String)> {
+        let mut raw = self.raw.clone();
+        raw.trainer.default_local_dir = std::path::PathBuf::new();
+        let table = Table::try_from(&raw).expect("invariant: recipes are read from TOML");
+        let mut settings = Vec::new();
+        flatten("", table, &mut settings);
+        settings
+    }
+}
+
+fn flatten(prefix: &str, table: Table, settings: &mut Vec<(String, String)>) {
+    for (key, value) in table {
+        match value {
+            toml::Value::Table(table) => flatten(&format!("{prefix}{key}."), table, settings),
+            value => settings.push((format!("{prefix}{key}"), value.to_string())),
+        }
+    }
 }
 
 /// Reads a TOML file, and lays `overrides`, each `section.key=value`, over it.

@@ -386,6 +386,9 @@ section! {
         seed: u64 = 1,
         /// `auto`, `cpu`, `cuda` or `cuda:N`.
         device: String = "auto".to_owned(),
+        /// Workers of each process, unless the command line says so: each has `rollout.instances` engine instances and a replica of the
+        /// trainer.
+        workers: usize = 1,
         /// Run folder, unless the command line says so.
         default_local_dir: PathBuf = PathBuf::from("runs/default"),
         /// Steps at the start in which the critic alone is trained.

@@ -16,7 +16,7 @@ fn a_reward_that_is_stuck_is_named_and_ends_the_run() {
     end.assert_failed(&[
         "watchdog, step 0: nothing has moved for 2.",
         "reward, step 0, has waited ",
-        " for a score by `slow`: p0.",
+        " for a score by `slow`: p",
         " more",
     ]);
     // The engine has answered all that was asked of it.

@@ -28,6 +28,7 @@ pub use waiting::{Awaited, Awaiting, Waiting};
 
 use crate::clock::{Clock, Nanos};
 use crate::fault::Fault;
+use crate::step::Step;
 
 type Count = Box<dyn Fn() -> u64>;
 
@@ -37,6 +38,8 @@ thread_local! {
     static COUNTS: RefCell<Vec<Count>> = const { RefCell::new(Vec::new()) };
     /// Rows and frontiers that have moved on this worker.
     static MOVED: Cell<u64> = const { Cell::new(0) };
+    /// The latest step of which rows have moved on this worker.
+    static REACHED: Cell<Step> = const { Cell::new(Step(0)) };
     /// What tells since when operators wait, if someone watches.
     static CLOCK: RefCell<Option<Arc<dyn Clock>>> = const { RefCell::new(None) };
 }
@@ -46,11 +49,33 @@ pub(crate) fn moved() {
     MOVED.set(MOVED.get().wrapping_add(1));
 }
 
+/// Counts rows of a step that moved.
+pub(crate) fn moved_at(step: Step) {
+    moved();
+    if step != Step::END {
+        REACHED.set(REACHED.get().max(step));
+    }
+}
+
+/// How far this worker has come.
+pub(crate) struct Progress {
+    /// What has moved on it and for it, in a count that wraps around.
+    pub(crate) moved: u64,
+    /// The latest step of which rows have moved.
+    pub(crate) step: Step,
+}
+
+/// How far this worker has come.
+pub(crate) fn progress() -> Progress {
+    Progress { moved: counted(), step: REACHED.get() }
+}
+
 /// Forgets the operators of dataflows that this thread ran before; those of the next are watched by `clock`, if by any.
 pub(crate) fn begin(clock: Option<Arc<dyn Clock>>) {
     OPERATORS.with_borrow_mut(Vec::clear);
     COUNTS.with_borrow_mut(Vec::clear);
     CLOCK.replace(clock);
+    REACHED.set(Step(0));
 }
 
 pub(crate) fn moves_with(count: impl Fn() -> u64 + 'static) {
@@ -166,6 +191,10 @@ impl Watchdog {
         self
     }
 
+    pub(crate) fn pulse(&self) -> &Pulse {
+        &self.pulse
+    }
+
     pub(crate) fn clock(&self) -> Arc<dyn Clock> {
         self.clock.clone()
     }
@@ -208,7 +237,7 @@ impl Watchdog {
 mod tests {
     use super::*;
     use crate::clock::VirtualClock;
-    use crate::step::{PromptId, SampleId, Step};
+    use crate::step::{PromptId, SampleId};
 
     const AFTER: Nanos = Nanos(10);
 

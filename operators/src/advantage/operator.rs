@@ -7,6 +7,7 @@ use arrow::array::{ArrayRef, RecordBatch};
 use arrow::datatypes::{Float32Type, UInt32Type, UInt64Type};
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::operator::{Operator, Output};
+use rollpacker_dataflow::route;
 use rollpacker_dataflow::schema::{self, column};
 use rollpacker_dataflow::step::Step;
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
@@ -33,9 +34,16 @@ pub trait AdvantageExt {
 
 impl AdvantageExt for Groups<'_> {
     fn advantage(self, estimator: impl Into<Estimator>) -> Self {
-        let mut operator = Operator::new("advantage", self.groups.scope());
+        let estimator = estimator.into();
         let schema = if self.inferred { &schema::INFERRED } else { &schema::SCORED };
-        let mut input = operator.input(self.groups, Pipeline, schema);
+        // What is summed over a step is summed in one place, and in one order; who trains on what is left to the prompts' numbers.
+        let central = estimator.whole_step() || self.reward_kl.is_some();
+        let input = match central {
+            true => route::first("groups_to_first", self.groups, schema),
+            false => self.groups,
+        };
+        let mut operator = Operator::new("advantage", input.scope());
+        let mut input = operator.input(input, Pipeline, schema);
         let (mut output, groups) = operator.output(&schema::GROUPS, &[0]);
         let (mut measured, metrics) = operator.output(&schema::METRICS, &[0]);
         let groups = operator.spanned(groups);
@@ -44,7 +52,7 @@ impl AdvantageExt for Groups<'_> {
         let known = resumable.resumed().and_then(|resumed| resumed.controller);
         let parts = adapting.map(|_| resumable.keep_first(PART, &mut operator));
         let mut estimating = Estimating {
-            estimator: estimator.into(),
+            estimator,
             inferred: self.inferred,
             controller: adapting.and(known).or(self.reward_kl),
             open: BTreeMap::new(),
@@ -69,6 +77,10 @@ impl AdvantageExt for Groups<'_> {
                 estimating.passed(frontiers);
             }
         });
+        let groups = match central {
+            true => route::keyed("groups_to_workers", groups, &schema::GROUPS, column::PROMPT_ID),
+            false => groups,
+        };
         Self { groups, metrics: self.metrics.concat(metrics), ..self }
     }
 }

@@ -29,8 +29,11 @@ pub(super) enum Length {
     Trained(u32),
 }
 
+/// A kind of fact: its name, and what makes one.
+type Kind = (&'static str, fn(u32) -> Length);
+
 impl Length {
-    const KINDS: [(&'static str, fn(u32) -> Self); 5] = [
+    const KINDS: [Kind; 5] = [
         ("entered", Self::Entered),
         ("ended", Self::Ended),
         ("cut", Self::Cut),

@@ -43,7 +43,10 @@ pub(crate) fn place<'scope>(
         let mut driver = Driver { policy, clock, steps: BTreeMap::new(), decided: Vec::new() };
         move |frontiers| {
             policies.for_each(|capability, _| {
-                driver.open(*capability.time(), capability.retain(output.index()));
+                // One of each worker: the first begins the step.
+                if !driver.steps.contains_key(capability.time()) {
+                    driver.open(*capability.time(), capability.retain(output.index()));
+                }
             });
             // In this order: a round opens before it launches, and a response ends before it is admitted.
             let mut rounds = Vec::new();

@@ -145,12 +145,14 @@ impl<O: Observer> Observer for Rc<RefCell<O>> {
     }
 }
 
-/// Tells `observer` of each step.
+/// Tells `observer` of each step. Where there are several workers, the streams are those of all of them at the first
+/// ([`route::first`](rollpacker_dataflow::route::first), [`merged`](crate::merge::merged)), and the observers of the others are told nothing.
 pub fn observe(
     streams: Observed<'_>,
     clock: Arc<dyn Clock>,
     mut observer: impl Observer + 'static,
 ) {
+    let leads = streams.responses.scope().index() == 0;
     let mut operator = Operator::new("report", streams.responses.scope());
     let mut inputs = [
         operator.input(streams.responses, Pipeline, &schema::RESPONSES),
@@ -193,6 +195,10 @@ pub fn observe(
                 telemetry::close_step(report.step);
                 parts.before(report.step, |_| saved::part(&observer));
                 observer.step(report);
+            }
+            if !leads {
+                let open = frontiers.iter().filter_map(|input| input.frontier().first().copied());
+                telemetry::close_steps_before(open.min().unwrap_or(Step::END));
             }
             parts.passed(frontiers, |_| saved::part(&observer));
         }

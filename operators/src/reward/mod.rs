@@ -21,6 +21,7 @@ use rollpacker_dataflow::bridge::{Executor, Tasks};
 use rollpacker_dataflow::clock::Clock;
 use rollpacker_dataflow::fault::{Fault, faults_batch, refuse};
 use rollpacker_dataflow::operator::Operator;
+use rollpacker_dataflow::route;
 use rollpacker_dataflow::schema;
 use rollpacker_dataflow::step::Steps;
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
@@ -30,7 +31,7 @@ use rollpacker_stages::reward::{Execution, Router};
 use crate::ledger::{Anchors, anchors};
 use crate::overlap::Scoring;
 use crate::resume::Resumable;
-use crate::rollout::Rollouts;
+use crate::rollout::{Generating, Rollouts};
 use crate::rows::Row;
 
 use self::scorer::{Arrived, Capabilities, Rules, Scorer};
@@ -51,7 +52,7 @@ const NAME: &str = "reward";
 pub struct Scored<'scope> {
     /// Batches of [`schema::SCORED`], as scores arrive.
     pub samples: BatchStream<'scope>,
-    /// Batches of [`schema::DECISIONS`].
+    /// Batches of [`schema::DECISIONS`]: those that concern this worker.
     pub decisions: BatchStream<'scope>,
     /// Batches of [`schema::PLACEMENTS`], if a policy places.
     pub placements: Option<BatchStream<'scope>>,
@@ -64,6 +65,7 @@ pub struct Scored<'scope> {
     /// Batches of [`schema::ERRORS`] that end nothing: the first error of a reward and kind in each step, where the route goes on.
     pub warnings: BatchStream<'scope>,
     pub(crate) scoring: GroupScoring,
+    pub(crate) generating: Generating,
     pub(crate) resumable: Resumable<'scope>,
 }
 
@@ -118,17 +120,22 @@ impl<'scope> RewardExt<'scope> for Rollouts<'scope> {
         // The summary may be 0: nothing follows from anchors, so this is no cycle of times.
         let scope = self.responses.scope();
         let (edge, known) = scope.feedback(Steps(0));
-        let told = Told { responses: self.responses, decisions: self.decisions.clone(), known };
+        let told = Told { responses: self.responses, decisions: self.own_decisions.clone(), known };
         let mut given = score(told, rules, executor.clone(), tallies.clone());
         if wants_scores && scoring == Scoring::AfterRollout {
             given.errors = given.errors.concat(refuse(scope, too_late()));
         }
         given.samples.clone().connect_loop(self.scores);
-        let Anchors { changes, metrics } = anchors(given.executions.clone(), &self.resumable);
+        let executions =
+            route::first("executions_to_first", given.executions.clone(), &schema::EXECUTIONS);
+        let Anchors { changes, metrics } = anchors(executions, &self.resumable);
+        // The ledger keeps each case on the worker of its key; whichever scores a response needs to know of it.
+        let changes = route::all("anchors_to_all", changes, &schema::ANCHORS);
         changes.connect_loop(edge);
         Scored {
             samples: given.samples,
-            decisions: self.decisions,
+            decisions: self.own_decisions,
+            generating: self.generating,
             placements: self.placements,
             executions: given.executions,
             metrics: self.metrics.concat(metrics),

@@ -79,7 +79,7 @@ mod tests {
 
     fn check(owed: Owed, decided: &[Decision], expected: [bool; 4]) {
         let mut wanted = Wanted::new(owed);
-        wanted.decide(&decisions(decided, Round::Short));
+        wanted.decide(&decisions(decided, &vec![None; decided.len()], Round::Short));
         let wants = [(1, 0), (1, 1), (2, 0), (3, 0)]
             .map(|(prompt, sample)| wanted.wants(PromptId(prompt), sample));
         assert_eq!(wants, expected, "{decided:?}");

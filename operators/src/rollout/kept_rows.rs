@@ -1,5 +1,6 @@
 //! What is kept of responses for a later round, as rows of a snapshot.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, LazyLock};
 
 use arrow::array::{ArrayRef, StringArray, UInt32Array, UInt64Array};
@@ -55,6 +56,11 @@ pub(crate) struct KeptRows(Option<Batch>);
 impl KeptRows {
     pub(crate) fn read(restored: &Restored) -> Result<Self, ResumeError> {
         read_rows(restored, PART, &KEPT).map(Self)
+    }
+
+    /// Whose responses.
+    pub(crate) fn prompts(&self) -> BTreeSet<PromptId> {
+        self.samples().into_keys().map(|(prompt, _)| prompt).collect()
     }
 
     /// The responses.

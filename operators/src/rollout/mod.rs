@@ -1,5 +1,6 @@
 //! The rollout: drives an engine with what the schedule asks for, and streams responses as they end.
 
+mod generating;
 mod kept;
 mod kept_rows;
 pub(crate) mod notices;
@@ -14,6 +15,7 @@ use rollpacker_dataflow::batch::{Batch, BatchStream};
 use rollpacker_dataflow::clock::{Clock, Nanos};
 use rollpacker_dataflow::fault::{Fault, faults_batch};
 use rollpacker_dataflow::operator::Operator;
+use rollpacker_dataflow::route;
 use rollpacker_dataflow::schema::{self, column};
 use rollpacker_dataflow::step::{PolicyVersion, PromptId, SampleId, Step, Steps, Tick};
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
@@ -26,12 +28,14 @@ use rollpacker_stages::rollout::{
 };
 use rollpacker_stages::train::Metrics;
 
+pub(crate) use self::generating::Generating;
 pub use self::kept::is_given_again;
 pub(crate) use self::kept_rows::KeptRows;
 
-use self::kept::{Ended, Kept, Launch};
+use self::kept::{Ended, Kept, Launch, Samples};
 use self::notices::Notices;
 use self::responses::response_batch;
+use crate::exchange;
 use crate::overlap::Scoring;
 use crate::placement;
 use crate::policy::{metrics_batch, policy_of};
@@ -39,6 +43,7 @@ use crate::resume::Resumable;
 use crate::rows::Row;
 use crate::schedule::encode::{ADVANCE, LAUNCH, PAUSE};
 use crate::schedule::operator::{Heard, Rounds, Scheduled, schedule};
+use crate::spread::kept_on;
 
 /// The metric of a step that says how many seconds its weights took from when the engine was handed them until all of it had them; none of
 /// an engine that [cannot tell](RolloutEngine::loaded_at).
@@ -50,8 +55,10 @@ const NO_LOCKSTEP: &str = "races are to be decided by tokens, and the engine can
 pub struct Rollouts<'scope> {
     /// Batches of [`schema::RESPONSES`], as responses end; aborted ones too.
     pub responses: BatchStream<'scope>,
-    /// Batches of [`schema::DECISIONS`].
+    /// Batches of [`schema::DECISIONS`]: all of them, on the first worker.
     pub decisions: BatchStream<'scope>,
+    /// Those of them that concern this worker.
+    pub(crate) own_decisions: BatchStream<'scope>,
     /// Batches of [`schema::PLACEMENTS`], if a policy places.
     pub placements: Option<BatchStream<'scope>>,
     /// Batches of [`schema::METRICS`]: `rollout/load_s` of each step, where the engine tells when it has the weights.
@@ -61,6 +68,7 @@ pub struct Rollouts<'scope> {
     /// Where the schedule hears of scores.
     pub(crate) scores: Handle<'scope, Step, Batch>,
     pub(crate) scoring: Scoring,
+    pub(crate) generating: Generating,
     /// Whether the schedule decides by scores.
     pub(crate) wants_scores: bool,
     pub(crate) cancels: bool,
@@ -114,20 +122,39 @@ impl<'scope> RolloutExt<'scope> for Scheduled<'scope> {
         let (loop_end, heard) = scope.feedback(Steps(0));
         let (notices_end, notices) = scope.feedback(Steps(0));
         let (scores, scored) = scope.feedback(Steps(0));
-        let told = Heard { responses: heard.clone(), notices, scores: scored };
+        // One schedule, on the first worker, decides for all: it hears of everything, and what it wants goes where the prompts are.
+        let published = route::first("policies_to_first", policies.clone(), &schema::POLICIES);
+        let heard = exchange::ends(heard);
+        let told = Heard {
+            responses: heard.clone(),
+            notices: route::first("notices_to_first", notices, &schema::NOTICES),
+            scores: exchange::scores(scored),
+        };
         let Rounds { requests, decisions, errors: failed } =
-            schedule(scheduled, policies.clone(), told, clock.clone());
+            schedule(scheduled, published.clone(), told, clock.clone());
         let rounds = placement::operator::Observed {
-            policies: policies.clone(),
+            policies: published,
             requests: requests.clone(),
             responses: heard,
             decisions: decisions.clone(),
         };
         let time = clock.clone();
         let placements = placement.map(|policy| placement::operator::place(policy, rounds, time));
+        let placements =
+            placements.map(|placed| route::all("placements_to_all", placed, &schema::PLACEMENTS));
+        let requests =
+            route::spread("requests_to_workers", requests, &schema::REQUESTS, column::WORKER);
+        let own_decisions = route::shared(
+            "decisions_to_workers",
+            decisions.clone(),
+            &schema::DECISIONS,
+            column::WORKER,
+        );
         let placed = placements.clone().unwrap_or_else(|| empty(scope));
+        let generating = Generating::default();
         let kept = resumable.resumed().map(|resumed| resumed.kept.samples()).unwrap_or_default();
-        let mut driver = Driver::new(Box::new(engine), Kept::new(pauses, kept), clock);
+        let kept = Kept::new(pauses, of_worker(kept, scope.index(), scope.peers()));
+        let mut driver = Driver::new(Box::new(engine), kept, clock, generating.clone());
         if in_lockstep {
             driver.race(scope.index());
         }
@@ -139,6 +166,8 @@ impl<'scope> RolloutExt<'scope> for Scheduled<'scope> {
         Rollouts {
             responses,
             decisions,
+            own_decisions,
+            generating,
             placements,
             metrics,
             errors,
@@ -149,6 +178,12 @@ impl<'scope> RolloutExt<'scope> for Scheduled<'scope> {
             resumable,
         }
     }
+}
+
+/// What a worker goes on from, of all that was kept: a snapshot may be of other workers.
+fn of_worker(kept: Samples, index: usize, peers: usize) -> Samples {
+    let home = |prompt: PromptId| kept_on(prompt, peers) as usize == index;
+    kept.into_iter().filter(|((prompt, _), _)| home(*prompt)).collect()
 }
 
 /// What the operator gives.
@@ -189,13 +224,22 @@ fn generate<'scope>(
             // Policies and placements first: a request of a step comes after those of the step.
             policies.for_each(|capability, batch| driver.policy(*capability.time(), &batch));
             placements.for_each(|_, batch| driver.place(&batch));
+            for (step, capabilities, batch) in driver.take_due() {
+                parts.before(step, |_| kept_rows::part(driver.kept.samples()));
+                driver.request(step, || capabilities, &batch);
+            }
             requests.for_each(|capability, batch| {
                 let outputs = || {
                     [responses.index(), errors.index(), metrics.index(), notices.index()]
                         .map(|output| capability.retain(output))
                 };
-                parts.before(*capability.time(), |_| kept_rows::part(driver.kept.samples()));
-                driver.request(*capability.time(), outputs, &batch);
+                let step = *capability.time();
+                if !driver.published(step) {
+                    driver.held.push((step, outputs(), batch));
+                    return;
+                }
+                parts.before(step, |_| kept_rows::part(driver.kept.samples()));
+                driver.request(step, outputs, &batch);
             });
             driver.listen();
             // Before the responses: with the last of them the step ends.
@@ -207,7 +251,9 @@ fn generate<'scope>(
             driver.notice(|capability, batch| notices.give(capability, batch));
             driver.settle();
             let asked = frontiers[0].frontier().first().copied();
-            let open = asked.into_iter().chain(driver.steps.keys().next().copied()).min();
+            let held = driver.held.iter().map(|held| held.0);
+            let open =
+                asked.into_iter().chain(driver.steps.keys().next().copied()).chain(held).min();
             parts.closed(open, |_| kept_rows::part(driver.kept.samples()));
         }
     });
@@ -236,6 +282,9 @@ struct Launched {
     version: PolicyVersion,
 }
 
+/// Requests of a step, with the capabilities for what follows from them.
+type HeldRequests = (Step, [Capability<Step>; 4], Batch);
+
 struct Driver {
     engine: Box<dyn RolloutEngine>,
     clock: Arc<dyn Clock>,
@@ -243,6 +292,11 @@ struct Driver {
     steps: BTreeMap<Step, UnderWay>,
     /// Policies of steps that have asked for nothing yet.
     policies: BTreeMap<Step, Policy>,
+    /// The last step whose policy is there.
+    published: Option<Step>,
+    /// Requests that came from another worker before this one's own policy of the step.
+    held: Vec<HeldRequests>,
+    generating: Generating,
     kept: Kept,
     /// In lockstep, what the schedule is to be told.
     notices: Option<Notices>,
@@ -254,8 +308,16 @@ struct Driver {
 }
 
 impl Driver {
-    fn new(engine: Box<dyn RolloutEngine>, kept: Kept, clock: Arc<dyn Clock>) -> Self {
+    fn new(
+        engine: Box<dyn RolloutEngine>,
+        kept: Kept,
+        clock: Arc<dyn Clock>,
+        generating: Generating,
+    ) -> Self {
         Self {
+            published: None,
+            held: Vec::new(),
+            generating,
             engine,
             clock,
             waiting: Waiting::default(),
@@ -280,6 +342,19 @@ impl Driver {
     /// Keeps the policy of a step for the step's first request: with staleness, an earlier round may still be sampling with its own.
     fn policy(&mut self, step: Step, batch: &Batch) {
         self.policies.insert(step, policy_of(batch, 0));
+        self.published = self.published.max(Some(step));
+    }
+
+    fn published(&self, step: Step) -> bool {
+        self.published >= Some(step)
+    }
+
+    /// What waited for its policy, and does no more.
+    fn take_due(&mut self) -> Vec<HeldRequests> {
+        let (due, held) =
+            std::mem::take(&mut self.held).into_iter().partition(|held| self.published(held.0));
+        self.held = held;
+        due
     }
 
     fn place(&mut self, batch: &Batch) {
@@ -301,6 +376,8 @@ impl Driver {
             self.engine.load(&policy);
             (policy.version, asked)
         });
+        // Rounds go in the order of steps: an earlier one asked another worker alone.
+        self.policies = self.policies.split_off(&step);
         self.steps.entry(step).or_insert_with(|| UnderWay {
             capabilities: capabilities(),
             loading,
@@ -337,6 +414,7 @@ impl Driver {
             PolicyVersion(batch.values::<UInt64Type>(column::POLICY_VERSION).value(index));
         if let Some(under_way) = self.steps.get_mut(&step) {
             under_way.owed += samples.len();
+            self.generating.begin(samples.len());
             under_way.prompts.insert(prompt, Launched { row, version });
         }
         self.kept.open(step);
@@ -451,6 +529,7 @@ impl Driver {
                 .expect("invariant: an engine reports what it was asked for");
             respond(&under_way.capabilities[0], response_batch(&completions, &under_way.prompts));
             under_way.owed -= completions.len();
+            self.generating.end(completions.len());
         }
     }
 

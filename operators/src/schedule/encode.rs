@@ -24,38 +24,44 @@ pub(crate) const ADVANCE: u8 = 3;
 /// Responses of one prompt that are asked for, or aborted.
 #[derive(Clone, Copy)]
 struct Request {
+    /// Which worker has the prompt.
+    worker: u32,
     action: u8,
     prompt: PromptId,
     first: u32,
     samples: u32,
 }
 
-/// Launches and aborts in their order; one batch for each run of one kind.
+/// Launches and aborts in their order, with the worker of each decision; one batch for each run of one kind.
 pub(super) fn requests(
     decided: &[Decision],
+    workers: &[Option<u32>],
     version: PolicyVersion,
     row_of: &impl Fn(PromptId) -> Row,
 ) -> Vec<Batch> {
-    let requests: Vec<Request> = decided.iter().filter_map(request).collect();
+    let decided = decided.iter().zip(workers);
+    let requests: Vec<Request> =
+        decided.filter_map(|(decision, worker)| request(decision, worker.unwrap_or(0))).collect();
     requests
         .chunk_by(|one, next| one.action == next.action)
         .map(|run| request_batch(run, version, row_of))
         .collect()
 }
 
-fn request(decision: &Decision) -> Option<Request> {
+fn request(decision: &Decision, worker: u32) -> Option<Request> {
     match decision {
         Decision::Launch { prompt, samples, .. } => Some(Request {
+            worker,
             action: LAUNCH,
             prompt: *prompt,
             first: samples.start,
             samples: samples.end - samples.start,
         }),
         Decision::Abort { id, .. } => {
-            Some(Request { action: ABORT, prompt: id.prompt, first: id.sample, samples: 1 })
+            Some(Request { worker, action: ABORT, prompt: id.prompt, first: id.sample, samples: 1 })
         }
         Decision::Pause { id, .. } => {
-            Some(Request { action: PAUSE, prompt: id.prompt, first: id.sample, samples: 1 })
+            Some(Request { worker, action: PAUSE, prompt: id.prompt, first: id.sample, samples: 1 })
         }
         _ => None,
     }
@@ -88,6 +94,7 @@ fn request_batch(
     } else {
         columns.extend(nothing_carried(run.len()));
     }
+    columns.push(Arc::new(UInt32Array::from_iter_values(run.iter().map(|request| request.worker))));
     columns.push(new_null_array(&DataType::UInt64, run.len()));
     Batch::from_columns(&schema::REQUESTS, columns)
 }
@@ -101,23 +108,27 @@ fn nothing_carried(rows: usize) -> impl Iterator<Item = ArrayRef> {
     [prompts, lengths].into_iter().chain(texts).chain([dataset_rows])
 }
 
-/// Says that `tick` has passed.
-pub(super) fn advance(tick: Tick) -> Batch {
+/// Says that `tick` has passed, to each of so many workers.
+pub(super) fn advance(tick: Tick, workers: u32) -> Batch {
+    let rows = workers as usize;
     let mut columns: Vec<ArrayRef> = vec![
-        Arc::new(UInt8Array::from(vec![ADVANCE])),
-        Arc::new(UInt64Array::from(vec![0])),
-        Arc::new(UInt32Array::from(vec![0])),
-        Arc::new(UInt32Array::from(vec![0])),
-        Arc::new(UInt64Array::from(vec![0])),
+        Arc::new(UInt8Array::from(vec![ADVANCE; rows])),
+        Arc::new(UInt64Array::from(vec![0; rows])),
+        Arc::new(UInt32Array::from(vec![0; rows])),
+        Arc::new(UInt32Array::from(vec![0; rows])),
+        Arc::new(UInt64Array::from(vec![0; rows])),
     ];
-    columns.extend(nothing_carried(1));
-    columns.push(Arc::new(UInt64Array::from(vec![tick.0])));
+    columns.extend(nothing_carried(rows));
+    columns.push(Arc::new(UInt32Array::from_iter_values(0..workers)));
+    columns.push(Arc::new(UInt64Array::from(vec![tick.0; rows])));
     Batch::from_columns(&schema::REQUESTS, columns)
 }
 
-/// Every decision but launches and aborts, one row each.
-pub(crate) fn decisions(decided: &[Decision], round: Round) -> Batch {
-    let rows: Vec<Entry<'_>> = decided.iter().filter_map(row).collect();
+/// Every decision but launches and aborts, one row each, with the worker of each; none: it is for all.
+pub(crate) fn decisions(decided: &[Decision], workers: &[Option<u32>], round: Round) -> Batch {
+    let all = decided.iter().zip(workers);
+    let rows = all.filter_map(|(decision, worker)| Some((row(decision)?, *worker)));
+    let (rows, workers): (Vec<Entry<'_>>, Vec<Option<u32>>) = rows.unzip();
     Batch::from_columns(
         &schema::DECISIONS,
         vec![
@@ -131,6 +142,7 @@ pub(crate) fn decisions(decided: &[Decision], round: Round) -> Batch {
             Arc::new(StringArray::from_iter_values(rows.iter().map(|_| round.as_str()))),
             Arc::new(UInt64Array::from_iter_values(rows.iter().map(|row| row.queue.length as u64))),
             Arc::new(UInt64Array::from_iter_values(rows.iter().map(|row| row.queue.age))),
+            Arc::new(UInt32Array::from(workers)),
         ],
     )
 }

@@ -10,13 +10,14 @@ use rollpacker_dataflow::clock::{Clock, Nanos};
 use rollpacker_dataflow::fault::{Fault, faults_batch, refuse};
 use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::schema::{self, column};
-use rollpacker_dataflow::step::{PolicyVersion, PromptId, SampleId, Step, Tick};
+use rollpacker_dataflow::step::{PromptId, SampleId, Step, Tick};
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::{Capability, Concat};
 use rollpacker_dataflow::watchdog::{Awaiting, Waiting};
-use rollpacker_stages::rollout::FinishReason;
+use rollpacker_stages::rollout::{FinishReason, Policy};
 
 use crate::placement::Place;
+use crate::policy::policy_of;
 use crate::resume::Resumable;
 
 use super::sequencer::{Sequencer, Turn};
@@ -25,6 +26,7 @@ pub use super::stop::{Stop, Stopped};
 use super::{Decision, Event, Offer, Round, Schedule, encode};
 use crate::rollout::notices;
 use crate::rows::Row;
+use crate::spread::Spread;
 
 /// Prompts on a stream, with the back-pressure of whoever reads them.
 pub struct Prompts<'scope> {
@@ -108,8 +110,8 @@ pub(crate) struct Heard<'scope> {
     pub(crate) scores: BatchStream<'scope>,
 }
 
-/// Installs the operator. No output follows from what is `heard` in the sense of progress tracking: what a schedule does upon it it does
-/// at the step of a round that it holds open.
+/// Installs the operator, which acts on the first worker; its inputs are what all workers tell the first. No output follows from what is
+/// `heard` in the sense of progress tracking: what a schedule does upon it it does at the step of a round that it holds open.
 pub(crate) fn schedule<'scope>(
     scheduled: Scheduled<'scope>,
     policies: BatchStream<'scope>,
@@ -122,6 +124,7 @@ pub(crate) fn schedule<'scope>(
     let wants_scores = schedule.wants_scores();
     let unsaved = resumable.is_kept() && schedule.save().is_none();
     let scope = rows.scope();
+    let leads = scope.index() == 0;
     let mut operator = Operator::new("schedule", scope);
     let mut rows = operator.input(rows, Pipeline, &schema::PROMPTS);
     let mut policies = operator.input(policies, Pipeline, &schema::POLICIES);
@@ -134,6 +137,11 @@ pub(crate) fn schedule<'scope>(
     let decision_stream = operator.spanned(decision_stream);
     let mut parts = SavedParts::register(&resumable, &mut operator);
     let stocked = resumable.resumed().map(|resumed| resumed.schedule.stocked());
+    let spread = Spread::over(scope.peers());
+    let spread = match resumable.resumed() {
+        Some(resumed) => spread.with_kept(resumed.kept.prompts()),
+        None => spread,
+    };
     let waiting = operator.waiting();
     operator.build(move |capabilities| {
         parts.start(&capabilities);
@@ -141,30 +149,33 @@ pub(crate) fn schedule<'scope>(
         let stocked = stocked.unwrap_or_default();
         let mut driver = Driver::new(schedule, stocked, budget, stop, clock);
         driver.waiting = waiting;
+        driver.spread = spread;
         if in_lockstep {
             driver.race();
         }
         move |frontiers| {
             rows.for_each(|_, batch| driver.offer(&batch));
-            if frontiers[0].is_empty() {
+            if leads && frontiers[0].is_empty() {
                 driver.end_of_prompts();
             }
             policies.for_each(|capability, batch| {
                 let capabilities = Open {
-                    version: PolicyVersion(
-                        batch.values::<UInt64Type>(column::POLICY_VERSION).value(0),
-                    ),
+                    policy: policy_of(&batch, 0),
                     requests: capability.retain(requests.index()),
                     decisions: capability.retain(decisions.index()),
                     errors: capability.retain(errors.index()),
                 };
-                driver.published.insert(*capability.time(), capabilities);
+                driver.announced(*capability.time(), capabilities);
             });
             responses.for_each(|capability, batch| driver.responses(*capability.time(), &batch));
             notices.for_each(|_, batch| driver.notice(&batch));
             scores.for_each(|capability, batch| driver.scores(*capability.time(), &batch));
             let told = if wants_scores { &frontiers[2..5] } else { &frontiers[2..4] };
             loop {
+                // The schedules of the other workers are never told anything.
+                if !leads {
+                    break;
+                }
                 driver.decide(
                     |capability, batch| requests.give(capability, batch),
                     |open, batch| decisions.give(&open.decisions, batch),
@@ -202,8 +213,9 @@ fn unsaved_fault() -> Fault {
 }
 
 /// What the operator holds for a step whose round may open, or is open.
+#[derive(Clone)]
 struct Open {
-    version: PolicyVersion,
+    policy: Policy,
     requests: Capability<Step>,
     decisions: Capability<Step>,
     errors: Capability<Step>,
@@ -240,6 +252,11 @@ struct Driver {
     decided: Vec<Decision>,
     /// Why the run cannot go on, until it is told.
     failure: Option<String>,
+    spread: Spread,
+    /// Steps whose policy some workers have, and how many.
+    publishing: BTreeMap<Step, (Open, usize)>,
+    /// A step whose policy is not the same on all workers, and how they differ, until it is told.
+    diverged: Option<(Open, String)>,
 }
 
 impl Driver {
@@ -251,6 +268,9 @@ impl Driver {
         clock: Arc<dyn Clock>,
     ) -> Self {
         Self {
+            spread: Spread::over(1),
+            publishing: BTreeMap::new(),
+            diverged: None,
             sequencer: None,
             schedule,
             clock,
@@ -297,6 +317,9 @@ impl Driver {
             self.prompts.last = Some(last);
             self.prompts.held.insert(offer.prompt, Held { row, launched: false });
         }
+        if let Event::Response { id, .. } = &event {
+            self.spread.ended(id.prompt);
+        }
         self.schedule.on(self.now(), event);
     }
 
@@ -333,6 +356,24 @@ impl Driver {
         if !self.ended && !self.finished {
             self.ended = true;
             self.tell(Event::EndOfPrompts);
+        }
+    }
+
+    /// A worker has the policy of a step; once all have it, the step may begin.
+    fn announced(&mut self, step: Step, open: Open) {
+        let (first, count) = self.publishing.entry(step).or_insert_with(|| (open.clone(), 0));
+        *count += 1;
+        if first.policy.digest != open.policy.digest {
+            let [one, other] = [&*first, &open].map(|open| open.policy.digest);
+            let message = format!(
+                "the replicas of the trainer have different weights at policy {}: digests {one:016x} and {other:016x}",
+                open.policy.version
+            );
+            self.diverged = Some((open, message));
+        } else if *count == self.spread.workers()
+            && let Some((open, _)) = self.publishing.remove(&step)
+        {
+            self.published.insert(step, open);
         }
     }
 
@@ -471,17 +512,21 @@ impl Driver {
         let decided = std::mem::take(&mut self.decided);
         let open =
             self.open.get(&step).expect("invariant: a round opens after the policy of its step");
+        let row_of = |prompt: PromptId| self.prompts.held[&prompt].row.clone();
+        let place = |decision| self.spread.place(decision, |prompt| row_of(prompt).prompt_length());
+        let workers: Vec<Option<u32>> = decided.iter().map(place).collect();
         // The tick first: what is asked for with it is launched, or stopped, at it.
-        let passed = self.passed.take().map(encode::advance);
-        let row_of = |prompt| self.prompts.held[&prompt].row.clone();
-        let requests = encode::requests(&decided, open.version, &row_of);
+        let all = u32::try_from(self.spread.workers()).unwrap_or(u32::MAX);
+        let passed = self.passed.take().map(|tick| encode::advance(tick, all));
+        let requests = encode::requests(&decided, &workers, open.policy.version, &row_of);
         for batch in passed.into_iter().chain(requests) {
             if let Some(sequencer) = &mut self.sequencer {
-                sequencer.sent(0, batch.num_rows() as u64);
+                let receivers = batch.values::<UInt32Type>(column::WORKER).values();
+                receivers.iter().for_each(|&worker| sequencer.sent(worker as usize, 1));
             }
             request(&open.requests, batch);
         }
-        decision(open, encode::decisions(&decided, round));
+        decision(open, encode::decisions(&decided, &workers, round));
         decided.iter().for_each(|decision| self.account(step, decision));
     }
 
@@ -491,8 +536,9 @@ impl Driver {
         if let Some(tick) = self.passed.take_if(|_| self.round.is_none())
             && let Some(capability) = &self.closed
         {
-            sequencer.sent(0, 1);
-            request(capability, encode::advance(tick));
+            let workers = self.spread.workers();
+            (0..workers).for_each(|worker| sequencer.sent(worker, 1));
+            request(capability, encode::advance(tick, u32::try_from(workers).unwrap_or(u32::MAX)));
         }
         self.closed.take_if(|_| !sequencer.is_racing());
     }
@@ -527,7 +573,12 @@ impl Driver {
     }
 
     /// Tells the failure of a schedule at the step whose round it gave up. The round stays open: no frontier may say that its step is done.
-    fn fail(&mut self, tell: impl FnOnce(&Open, Fault)) {
+    fn fail(&mut self, mut tell: impl FnMut(&Open, Fault)) {
+        if let Some((open, message)) = &mut self.diverged
+            && !message.is_empty()
+        {
+            tell(open, Fault::new("schedule", std::mem::take(message)));
+        }
         let Some(message) = self.failure.take() else { return };
         let open = self.round.and_then(|(step, _)| self.open.get(&step));
         tell(

@@ -1,0 +1,278 @@
+//! How processes find each other.
+//!
+//! Each process listens at its own address and calls those before it, first for timely's connection, then for the one beside it. On
+//! each, both sides say what they run, and both refuse what differs: with the same message, before anything flows.
+
+use std::io::{self, ErrorKind};
+use std::net::{TcpListener, TcpStream, ToSocketAddrs};
+use std::time::Duration;
+
+use super::message::{self, Hello, PROTOCOL, Role};
+use super::{ClusterError, Facts, Hosts};
+use crate::clock::{Clock, Nanos, WallClock};
+
+/// How long to wait before a process is called again that is not there yet, or is looked for at the door.
+const AGAIN: Duration = Duration::from_millis(25);
+
+/// How long a caller may take to say what it is; a stranger may say nothing.
+const INTRODUCTION: Duration = Duration::from_secs(5);
+
+/// The connections with another process.
+#[derive(Debug)]
+pub(super) struct Peer {
+    pub(super) data: TcpStream,
+    pub(super) control: TcpStream,
+}
+
+/// All processes are there.
+#[derive(Debug)]
+pub(super) struct Connected {
+    /// By process; none for this one.
+    pub(super) peers: Vec<Option<Peer>>,
+    /// The clock of the first process, as well as it can be read from here.
+    pub(super) clock: WallClock,
+    /// What the first process tells the others.
+    pub(super) note: String,
+}
+
+/// Connects this process with all others.
+pub(super) fn connect(
+    hosts: &Hosts,
+    process: usize,
+    threads: usize,
+    facts: &Facts,
+    note: &str,
+    patience: Duration,
+) -> Result<Connected, ClusterError> {
+    let own = [("number of processes", hosts.len()), ("number of workers per process", threads)];
+    let own = own.map(|(name, value)| (name.to_owned(), value.to_string()));
+    let facts = own.into_iter().chain(facts.iter().cloned()).collect();
+    let note = (process == 0).then(|| note.to_owned());
+    let meeting = Meeting { hosts, process, facts, note, clock: WallClock::start(), patience };
+    meeting.hold()
+}
+
+struct Meeting<'a> {
+    hosts: &'a Hosts,
+    process: usize,
+    facts: Facts,
+    note: Option<String>,
+    clock: WallClock,
+    patience: Duration,
+}
+
+/// The connections with another process, so far.
+#[derive(Default)]
+struct Half {
+    data: Option<TcpStream>,
+    control: Option<TcpStream>,
+}
+
+impl Half {
+    fn peer(self) -> Option<Peer> {
+        Some(Peer { data: self.data?, control: self.control? })
+    }
+
+    fn take(&mut self, role: Role, stream: TcpStream) {
+        match role {
+            Role::Data => self.data = Some(stream),
+            Role::Control => self.control = Some(stream),
+        }
+    }
+
+    fn is_whole(&self) -> bool {
+        self.data.is_some() && self.control.is_some()
+    }
+}
+
+impl Meeting<'_> {
+    fn hold(&self) -> Result<Connected, ClusterError> {
+        let door = self.listen()?;
+        let (mut clock, mut note) = (self.clock, self.note.clone());
+        let mut halves: Vec<Half> = Vec::new();
+        for process in 0..self.process {
+            let mut half = Half::default();
+            for role in [Role::Data, Role::Control] {
+                let (stream, hello) = self.call(process, role)?;
+                if process == 0 {
+                    (clock, note) = (WallClock::reading(hello.now), hello.note);
+                }
+                half.take(role, stream);
+            }
+            halves.push(half);
+        }
+        halves.resize_with(self.hosts.len(), Half::default);
+        self.answer(&door, &mut halves)?;
+        let peers = halves.into_iter().map(Half::peer).collect();
+        Ok(Connected { peers, clock, note: note.unwrap_or_default() })
+    }
+
+    fn listen(&self) -> Result<TcpListener, ClusterError> {
+        let address = self.hosts.address(self.process);
+        let refused = |error: io::Error| ClusterError::Listen {
+            address: address.to_owned(),
+            reason: error.to_string(),
+        };
+        let door = TcpListener::bind(address).map_err(refused)?;
+        door.set_nonblocking(true).map_err(refused)?;
+        Ok(door)
+    }
+
+    fn left(&self) -> Option<Duration> {
+        let patience = Nanos::from_secs_f64(self.patience.as_secs_f64());
+        let left = patience.since(self.clock.now());
+        (left.0 > 0).then(|| Duration::from_nanos(left.0))
+    }
+
+    fn missing(&self, processes: impl IntoIterator<Item = usize>) -> ClusterError {
+        let names = processes.into_iter().map(|process| self.hosts.name(process));
+        let missing = names.collect::<Vec<_>>().join(", ");
+        ClusterError::Missing { missing, waited: self.patience }
+    }
+
+    fn hello(&self, role: Role) -> Hello {
+        Hello {
+            protocol: PROTOCOL.to_owned(),
+            role,
+            process: self.process,
+            facts: self.facts.clone(),
+            note: self.note.clone(),
+            now: self.clock.now(),
+        }
+    }
+
+    /// Calls a process until it answers.
+    fn call(&self, process: usize, role: Role) -> Result<(TcpStream, Hello), ClusterError> {
+        let address = self.hosts.address(process);
+        loop {
+            let left = self.left().ok_or_else(|| self.missing([process]))?;
+            match called(address, left) {
+                Ok(mut stream) => {
+                    let hello = self.introduce(&mut stream, role, left);
+                    let hello: Hello = match hello {
+                        Ok(hello) => hello,
+                        // It waits for others itself, and has no time left, or we have none.
+                        Err(error) if is_late(&error) => return Err(self.missing([process])),
+                        Err(error) => {
+                            let peer = self.hosts.name(process);
+                            let reason = error.to_string();
+                            return Err(ClusterError::Connection { peer, reason });
+                        }
+                    };
+                    self.agree(process, &hello)?;
+                    return Ok((stream, hello));
+                }
+                Err(_) => std::thread::park_timeout(AGAIN.min(left)),
+            }
+        }
+    }
+
+    fn introduce(
+        &self,
+        stream: &mut TcpStream,
+        role: Role,
+        patience: Duration,
+    ) -> io::Result<Hello> {
+        stream.set_nodelay(true)?;
+        message::write(stream, &self.hello(role))?;
+        stream.set_read_timeout(Some(patience))?;
+        let hello = message::read(stream)?;
+        stream.set_read_timeout(None)?;
+        Ok(hello)
+    }
+
+    /// Lets the processes after this one in.
+    fn answer(&self, door: &TcpListener, halves: &mut [Half]) -> Result<(), ClusterError> {
+        let absent = |halves: &[Half]| -> Vec<usize> {
+            let after = halves.iter().enumerate().skip(self.process + 1);
+            after.filter(|(_, half)| !half.is_whole()).map(|(process, _)| process).collect()
+        };
+        while !absent(halves).is_empty() {
+            let left = self.left().ok_or_else(|| self.missing(absent(halves)))?;
+            match door.accept() {
+                Ok((stream, _)) => {
+                    if let Some((stream, hello)) = self.admit(stream)? {
+                        halves[hello.process].take(hello.role, stream);
+                    }
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    std::thread::park_timeout(AGAIN.min(left));
+                }
+                Err(error) => {
+                    return Err(ClusterError::Listen {
+                        address: self.hosts.address(self.process).to_owned(),
+                        reason: error.to_string(),
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Hears a caller out; none for a stranger, or one that hung up.
+    fn admit(&self, mut stream: TcpStream) -> Result<Option<(TcpStream, Hello)>, ClusterError> {
+        let Ok(hello) = self.greet(&mut stream) else { return Ok(None) };
+        if hello.process <= self.process || hello.process >= self.hosts.len() {
+            let peer = format!("process {}, which called here,", hello.process);
+            return Err(ClusterError::Mismatch {
+                peer,
+                name: "place in the hostfile".to_owned(),
+                here: format!("after {} of {}", self.process, self.hosts.len()),
+                there: hello.process.to_string(),
+            });
+        }
+        self.agree(hello.process, &hello)?;
+        Ok(Some((stream, hello)))
+    }
+
+    fn greet(&self, stream: &mut TcpStream) -> io::Result<Hello> {
+        stream.set_nonblocking(false)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(INTRODUCTION))?;
+        let hello: Hello = message::read(stream)?;
+        stream.set_read_timeout(None)?;
+        message::write(stream, &self.hello(hello.role))?;
+        Ok(hello)
+    }
+
+    /// Refuses a process that runs something else.
+    fn agree(&self, process: usize, hello: &Hello) -> Result<(), ClusterError> {
+        let differs = |name: &str, here: &str, there: &str| ClusterError::Mismatch {
+            peer: self.hosts.name(process),
+            name: name.to_owned(),
+            here: here.to_owned(),
+            there: there.to_owned(),
+        };
+        if hello.protocol != PROTOCOL {
+            return Err(differs("protocol", PROTOCOL, &hello.protocol));
+        }
+        if hello.process != process {
+            let (here, there) = (process.to_string(), hello.process.to_string());
+            return Err(differs("place in the hostfile", &here, &there));
+        }
+        for (name, here) in &self.facts {
+            let there = hello.facts.iter().find(|(of, _)| of == name);
+            let there = there.map_or("", |(_, value)| value);
+            if here != there {
+                return Err(differs(name, here, there));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Calls all that a name stands for, in turn.
+fn called(address: &str, patience: Duration) -> io::Result<TcpStream> {
+    let mut failure = io::Error::new(ErrorKind::NotFound, "the name stands for no address");
+    for address in address.to_socket_addrs()? {
+        match TcpStream::connect_timeout(&address, patience) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => failure = error,
+        }
+    }
+    Err(failure)
+}
+
+fn is_late(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
+}

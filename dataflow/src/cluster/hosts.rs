@@ -1,0 +1,95 @@
+//! Hostfiles: where the processes of a run are.
+
+use std::path::Path;
+
+use super::ClusterError;
+
+/// The addresses of all processes, `host:port`, in their order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hosts(Vec<String>);
+
+impl Hosts {
+    /// Reads a hostfile: one address a line; empty lines and what follows a `#` count for nothing.
+    ///
+    /// # Errors
+    /// If it cannot be read, a line is no address, or an address is there twice.
+    pub fn read(path: &Path) -> Result<Self, ClusterError> {
+        let text = std::fs::read_to_string(path).map_err(|error| ClusterError::Read {
+            path: path.to_owned(),
+            reason: error.to_string(),
+        })?;
+        Self::parse(&text, path)
+    }
+
+    /// The same from its text; `path` is its name in errors.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn parse(text: &str, path: &Path) -> Result<Self, ClusterError> {
+        let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default().trim());
+        let mut hosts: Vec<String> = Vec::new();
+        for (line, address) in (1..).zip(lines).filter(|(_, address)| !address.is_empty()) {
+            if !is_address(address) {
+                let (path, found) = (path.to_owned(), address.to_owned());
+                return Err(ClusterError::Address { path, line, found });
+            }
+            if hosts.iter().any(|host| host == address) {
+                let found = format!("`{address}` twice");
+                return Err(ClusterError::Hosts { path: path.to_owned(), found });
+            }
+            hosts.push(address.to_owned());
+        }
+        match hosts.is_empty() {
+            true => Err(ClusterError::Hosts { path: path.to_owned(), found: "none".to_owned() }),
+            false => Ok(Self(hosts)),
+        }
+    }
+
+    /// Processes.
+    #[must_use]
+    #[allow(clippy::len_without_is_empty, reason = "there is always one")]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The address of a process.
+    ///
+    /// # Panics
+    /// If there is no such process.
+    #[must_use]
+    pub fn address(&self, process: usize) -> &str {
+        &self.0[process]
+    }
+
+    /// A process as messages name it.
+    pub(crate) fn name(&self, process: usize) -> String {
+        format!("process {process} ({})", self.0[process])
+    }
+}
+
+fn is_address(address: &str) -> bool {
+    address
+        .rsplit_once(':')
+        .is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(text: &str, expected: Result<&[&str], &str>) {
+        let found = Hosts::parse(text, Path::new("hosts"));
+        let found = found.map(|hosts| hosts.0).map_err(|error| error.to_string());
+        let expected = expected.map(|hosts| hosts.iter().map(|&host| host.to_owned()).collect());
+        assert_eq!(found, expected.map_err(str::to_owned), "{text}");
+    }
+
+    #[test]
+    fn a_hostfile_is_one_address_a_line() {
+        check("a:1\n\n  b:2 # the second\n#c:3\n[::1]:4", Ok(&["a:1", "b:2", "[::1]:4"]));
+        check("a:1\nb", Err("hosts, line 2: expected `host:port`, found `b`"));
+        check("a:99999", Err("hosts, line 1: expected `host:port`, found `a:99999`"));
+        check("a:1\na:1", Err("hosts: expected one address for each process, found `a:1` twice"));
+        check("# none", Err("hosts: expected one address for each process, found none"));
+    }
+}

@@ -1,0 +1,324 @@
+//! Workers that run a graph together: on threads, on threads that serialise, and in processes of this test's program.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use arrow::array::{ArrayRef, Float64Array, StringArray};
+use arrow::datatypes::Float64Type;
+use rollpacker_dataflow::batch::{Batch, BatchStream};
+use rollpacker_dataflow::cluster::{Cluster, ClusterError, Facts, Hosts, Seat};
+use rollpacker_dataflow::fault::{Fault, Faults, faults_batch, raise};
+use rollpacker_dataflow::operator::Operator;
+use rollpacker_dataflow::route::{all, first};
+use rollpacker_dataflow::schema::{self, column};
+use rollpacker_dataflow::step::Step;
+use timely::dataflow::Scope;
+use timely::dataflow::channels::pact::Pipeline;
+
+const STEPS: u64 = 4;
+/// What the program is to be when it is started again: scenario, process, hostfile.
+const PART: &str = "ROLLPACKER_TEST_CLUSTER";
+
+fn number(value: f64) -> Batch {
+    let name: ArrayRef = Arc::new(StringArray::from(vec!["n"]));
+    let value: ArrayRef = Arc::new(Float64Array::from(vec![value]));
+    Batch::from_columns(&schema::METRICS, vec![name, value])
+}
+
+/// Each worker's number at every step; `ends` says whether the last of them ever does.
+fn numbers(scope: Scope<'_, Step>, ends: bool) -> BatchStream<'_> {
+    let mut operator = Operator::new("numbers", scope);
+    let (mut output, stream) = operator.output(&schema::METRICS, &[]);
+    let own = scope.index() as f64 + 1.0;
+    operator.build(move |mut capabilities| {
+        let mut held = capabilities.pop();
+        let mut step = 0;
+        move |_| {
+            while let Some(capability) = held.as_mut().filter(|_| step < STEPS) {
+                capability.downgrade(&Step(step));
+                output.give(capability, number(own));
+                step += 1;
+            }
+            if ends {
+                held = None;
+            }
+        }
+    });
+    stream
+}
+
+/// The sum of what arrives here.
+fn sum(stream: BatchStream<'_>, told: std::rc::Rc<std::cell::Cell<f64>>) {
+    let mut operator = Operator::new("sum", stream.scope());
+    let mut input = operator.input(stream, Pipeline, &schema::METRICS);
+    operator.build(move |_| {
+        move |_| {
+            input.for_each(|_, batch| {
+                told.set(
+                    told.get()
+                        + batch.values::<Float64Type>(column::VALUE).values().iter().sum::<f64>(),
+                );
+            });
+        }
+    });
+}
+
+/// Fails on the last worker once it has heard of a step, for ever after holding it.
+fn failing(stream: BatchStream<'_>, faults: &Faults) {
+    let scope = stream.scope();
+    let last = scope.index() + 1 == scope.peers();
+    let mut operator = Operator::new("fragile", scope);
+    let mut input = operator.input(stream, Pipeline, &schema::METRICS);
+    let (mut errors, error_stream) = operator.output(&schema::ERRORS, &[0]);
+    operator.build(move |_| {
+        let mut held = None;
+        move |_| {
+            input.for_each(|capability, _| {
+                if last && *capability.time() == Step(2) && held.is_none() {
+                    let capability = capability.retain(errors.index());
+                    errors.give(&capability, faults_batch(&[Fault::new("fragile", "it broke")]));
+                    held = Some(capability);
+                }
+            });
+        }
+    });
+    raise(error_stream, faults);
+}
+
+/// What each worker hears when all tell the first, and that one everyone.
+fn told_round(seat: Seat) -> Result<f64, Fault> {
+    let told = std::rc::Rc::new(std::cell::Cell::new(0.0));
+    let hearing = told.clone();
+    seat.run(None, move |scope, _| {
+        let numbers = numbers(scope, true);
+        let at_first = first("numbers to the first", numbers, &schema::METRICS);
+        sum(all("numbers to all", at_first, &schema::METRICS), hearing);
+    })?;
+    Ok(told.get())
+}
+
+fn broken(seat: Seat) -> Result<f64, Fault> {
+    seat.run(None, |scope, faults| failing(numbers(scope, false), faults))?;
+    Ok(0.0)
+}
+
+fn endless(seat: Seat) -> Result<f64, Fault> {
+    seat.run(None, |scope, _| {
+        let told = std::rc::Rc::default();
+        sum(first("numbers to the first", numbers(scope, false), &schema::METRICS), told);
+    })?;
+    Ok(0.0)
+}
+
+fn facts(recipe: &str) -> Facts {
+    vec![("recipe".to_owned(), recipe.to_owned())]
+}
+
+fn in_one_process() -> [Cluster; 4] {
+    [
+        Cluster::of_threads(1),
+        Cluster::of_threads(2),
+        Cluster::serialising(2),
+        Cluster::serialising(3),
+    ]
+}
+
+#[test]
+fn every_worker_hears_what_all_told_the_first() {
+    for cluster in in_one_process() {
+        let workers = cluster.workers();
+        let heard = cluster.run(&facts("a"), "", told_round).expect("no fault");
+        let expected = STEPS as f64 * (1..=workers).sum::<usize>() as f64;
+        assert_eq!(heard, vec![expected; workers], "{cluster:?}");
+    }
+}
+
+#[test]
+fn a_fault_of_one_worker_ends_all_with_its_message() {
+    for cluster in in_one_process() {
+        let error = cluster.run(&facts("a"), "", broken).expect_err("it broke").to_string();
+        let expected = match cluster.workers() {
+            1 => "fragile, step 2: it broke".to_owned(),
+            workers => format!("fragile on worker {}, step 2: it broke", workers - 1),
+        };
+        assert_eq!(error, expected);
+    }
+}
+
+#[test]
+fn a_worker_that_does_not_begin_ends_those_that_run() {
+    let error = Cluster::of_threads(3)
+        .run(&facts("a"), "", |seat| match seat.index() {
+            1 => Err(Fault::new("session", "no such folder")),
+            _ => endless(seat),
+        })
+        .expect_err("one did not begin");
+    assert_eq!(error.to_string(), "session: no such folder");
+}
+
+#[test]
+fn a_process_that_does_not_come_is_named() {
+    let place = Place::of(2);
+    let cluster = place.cluster(0).patient(Duration::from_millis(50));
+    let error = cluster.run(&facts("a"), "", told_round).expect_err("nobody came").to_string();
+    assert!(
+        error.starts_with(&format!("waited 0.05 s for process 1 ({}", place.address(1))),
+        "{error}"
+    );
+    let cluster = place.cluster(1).patient(Duration::from_millis(50));
+    let error = cluster.run(&facts("a"), "", told_round).expect_err("nobody came").to_string();
+    assert!(error.contains(&format!("process 0 ({}", place.address(0))), "{error}");
+}
+
+#[test]
+fn a_process_is_one_of_the_hostfile() {
+    let hosts = Hosts::parse("a:1", Path::new("hosts")).expect("valid");
+    let error = Cluster::of_processes(1, hosts, 1).expect_err("there is one").to_string();
+    assert_eq!(error, "process 1 is not among the 1 of the hostfile, which are counted from 0");
+}
+
+/// Processes on this machine.
+struct Place {
+    folder: tempfile::TempDir,
+    ports: Vec<u16>,
+}
+
+impl Place {
+    fn of(processes: usize) -> Self {
+        let doors: Vec<_> = (0..processes)
+            .map(|_| std::net::TcpListener::bind("127.0.0.1:0").expect("a port"))
+            .collect();
+        let ports: Vec<u16> =
+            doors.iter().map(|door| door.local_addr().expect("bound").port()).collect();
+        let folder = tempfile::tempdir().expect("a folder");
+        let hosts: String = ports.iter().map(|port| format!("127.0.0.1:{port}\n")).collect();
+        std::fs::write(folder.path().join("hosts"), hosts).expect("written");
+        Self { folder, ports }
+    }
+
+    fn address(&self, process: usize) -> String {
+        format!("127.0.0.1:{}", self.ports[process])
+    }
+
+    fn cluster(&self, process: usize) -> Cluster {
+        let hosts = Hosts::read(&self.folder.path().join("hosts")).expect("valid");
+        Cluster::of_processes(2, hosts, process).expect("in it")
+    }
+
+    /// This program again, in a part of `scenario`.
+    fn start(&self, scenario: &str, process: usize) -> Child {
+        let hosts = self.folder.path().join("hosts");
+        Command::new(std::env::current_exe().expect("a program"))
+            .args(["part", "--exact", "--nocapture"])
+            .env(PART, format!("{scenario} {process} {}", hosts.display()))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("it starts")
+    }
+}
+
+fn ended(child: Child) -> (ExitStatus, String) {
+    let output = child.wait_with_output().expect("it ends");
+    (output.status, String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Two processes of two workers, and what they say in the end.
+fn check(scenario: &str, expected: impl Fn(&Place) -> [String; 2]) {
+    let place = Place::of(2);
+    let children = [1, 0].map(|process| place.start(scenario, process));
+    let [second, first] = children.map(ended);
+    for ((status, said), expected) in [first, second].into_iter().zip(expected(&place)) {
+        assert!(status.success(), "{said}");
+        assert!(said.contains(&format!("{expected}\n")), "expected {expected}, found {said}");
+    }
+}
+
+#[test]
+fn two_processes_run_one_graph() {
+    check("told_round", |_| ["[40.0, 40.0]", "[40.0, 40.0]"].map(str::to_owned));
+}
+
+#[test]
+fn a_fault_in_one_process_ends_the_other_with_the_same_message() {
+    check("broken", |place| {
+        let message =
+            format!("fragile on worker 3 of process 1 ({}), step 2: it broke", place.address(1));
+        [message.clone(), message]
+    });
+}
+
+#[test]
+fn processes_that_run_different_recipes_refuse_each_other() {
+    check("different", |place| {
+        let differs = |other: usize, here: &str, there: &str| {
+            format!(
+                "process {other} ({}) has another recipe: `{there}`, here it is `{here}`",
+                place.address(other)
+            )
+        };
+        [differs(1, "recipe 0", "recipe 1"), differs(0, "recipe 1", "recipe 0")]
+    });
+}
+
+#[test]
+fn a_process_that_is_killed_is_missed_by_the_other() {
+    let place = Place::of(2);
+    let mut second = place.start("endless", 1);
+    let mut first = place.start("endless", 0);
+    // It says when it runs.
+    let mut running = [0; 1024];
+    let stdout = second.stdout.as_mut().expect("piped");
+    let mut said = String::new();
+    while !said.contains("it goes on") {
+        let read = std::io::Read::read(stdout, &mut running).expect("readable");
+        assert!(read > 0, "{said}");
+        said.push_str(&String::from_utf8_lossy(&running[..read]));
+    }
+    second.kill().expect("killed");
+    second.wait().expect("gone");
+    let said = {
+        let mut stdout = first.stdout.take().expect("piped");
+        let mut said = String::new();
+        std::io::Read::read_to_string(&mut stdout, &mut said).expect("readable");
+        said
+    };
+    assert!(first.wait().expect("it ends").success(), "{said}");
+    let lost = format!("cluster: process 1 ({}) was lost at step ", place.address(1));
+    assert!(said.contains(&lost) && said.contains(": it ended without a word\n"), "{said}");
+}
+
+/// Not a test of its own: what the program does when it was started as a part.
+#[test]
+fn part() {
+    let Ok(part) = std::env::var(PART) else { return };
+    let mut words = part.splitn(3, ' ');
+    let (scenario, process, hosts) = (words.next(), words.next(), words.next());
+    let process = process.and_then(|process| process.parse().ok()).expect("a process");
+    let hosts = Hosts::read(Path::new(hosts.expect("a hostfile"))).expect("valid");
+    let cluster = Cluster::of_processes(2, hosts, process).expect("in it");
+    let result = match scenario {
+        Some("told_round") => cluster.run(&facts("a"), "", told_round),
+        Some("broken") => cluster.run(&facts("a"), "", broken),
+        Some("different") => cluster.run(&facts(&format!("recipe {process}")), "", told_round),
+        _ => cluster.run(&facts("a"), "", |seat| {
+            if seat.index() == 3 {
+                say("it goes on");
+            }
+            endless(seat)
+        }),
+    };
+    say(&end(result));
+}
+
+fn end(result: Result<Vec<f64>, ClusterError>) -> String {
+    result.map_or_else(|error| error.to_string(), |heard| format!("{heard:?}"))
+}
+
+fn say(line: &str) {
+    let mut stdout = std::io::stdout().lock();
+    writeln!(stdout, "\n{line}").and_then(|()| stdout.flush()).expect("read");
+}

@@ -1,0 +1,185 @@
+//! Gives out what this worker's replica has accumulated.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use arrow::datatypes::UInt64Type;
+use rollpacker_dataflow::batch::{Batch, BatchStream};
+use rollpacker_dataflow::bridge::Reply;
+use rollpacker_dataflow::fault::{Fault, faults_batch};
+use rollpacker_dataflow::operator::{Operator, Output};
+use rollpacker_dataflow::schema::{self, column};
+use rollpacker_dataflow::step::Step;
+use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
+use rollpacker_dataflow::timely::dataflow::operators::{Capability, InputCapability};
+use rollpacker_stages::train::Partial;
+
+use super::share::Share;
+use super::{Costs, NAME, wire};
+use crate::rollout::Generating;
+use crate::schedule::encode::ADMIT;
+use crate::trainer::TrainerThread;
+
+/// What the operator gives.
+pub(super) struct Taken<'scope> {
+    /// Batches of [`schema::GRADIENTS`], for the owners of the chunks.
+    pub(super) chunks: BatchStream<'scope>,
+    /// Batches of [`schema::TOTALS`].
+    pub(super) totals: BatchStream<'scope>,
+    pub(super) errors: BatchStream<'scope>,
+}
+
+/// For chunks, totals and errors.
+type Capabilities = [Capability<Step>; 3];
+
+/// Installs the operator. Steps go in order, each once its predecessor is updated: a replica accumulates one step at a time.
+pub(super) fn take<'scope>(
+    accumulated: BatchStream<'scope>,
+    decisions: BatchStream<'scope>,
+    trainer: Rc<TrainerThread>,
+    generating: Generating,
+    costs: Costs,
+) -> Taken<'scope> {
+    let scope = accumulated.scope();
+    let [worker, workers] = [scope.index(), scope.peers()]
+        .map(|count| u32::try_from(count).expect("invariant: there are fewer than 2^32 workers"));
+    let mut operator = Operator::new("reduce_take", scope);
+    let mut accumulated = operator.input(accumulated, Pipeline, &schema::GROUPS);
+    let mut decisions = operator.input(decisions, Pipeline, &schema::DECISIONS);
+    let (mut chunks, chunk_stream) = operator.output(&schema::GRADIENTS, &[0, 1]);
+    let (mut totals, total_stream) = operator.output(&schema::TOTALS, &[0, 1]);
+    let (mut errors, error_stream) = operator.output(&schema::ERRORS, &[0, 1]);
+    let wake = operator.waker();
+    trainer.on_update(operator.waker());
+    operator.build(move |_capabilities| {
+        let mut taker = Taker { open: BTreeMap::new(), taking: None, failed: None, costs };
+        move |frontiers| {
+            let retain = |capability: &InputCapability<Step>| {
+                [chunks.index(), totals.index(), errors.index()].map(|port| capability.retain(port))
+            };
+            accumulated.for_each(|capability, batch| {
+                taker.share(&capability, retain).accumulated += groups(&batch);
+            });
+            decisions.for_each(|capability, batch| {
+                taker.share(&capability, retain).admitted += admitted(&batch);
+            });
+            match taker.take_reply() {
+                Some((open, step, Ok(partial))) => {
+                    let outputs = [&mut chunks, &mut totals];
+                    let sent = give(outputs, &open.capabilities, partial, [worker, workers]);
+                    taker.costs.change(step, |cost| cost.bytes += sent);
+                    taker.keep(step, open);
+                }
+                Some((open, _, Err(message))) => {
+                    let fault = Fault::new(NAME, message);
+                    errors.give(&open.capabilities[2], faults_batch(&[fault]));
+                    // Kept for ever: the step is not done.
+                    taker.failed = Some(open);
+                }
+                None => {}
+            }
+            let passed = |step: Step| !frontiers.iter().any(|frontier| frontier.less_equal(&step));
+            taker.advance(passed, generating.is_none(), &trainer, &wake);
+        }
+    });
+    Taken { chunks: chunk_stream, totals: total_stream, errors: error_stream }
+}
+
+/// A step of which not all is given out.
+struct Open {
+    capabilities: Capabilities,
+    share: Share,
+}
+
+struct Taking {
+    step: Step,
+    reply: Reply<Result<Partial, String>>,
+}
+
+struct Taker {
+    open: BTreeMap<Step, Open>,
+    taking: Option<Taking>,
+    failed: Option<Open>,
+    costs: Costs,
+}
+
+impl Taker {
+    fn share(
+        &mut self,
+        capability: &InputCapability<Step>,
+        retain: impl FnOnce(&InputCapability<Step>) -> Capabilities,
+    ) -> &mut Share {
+        let open = || Open { capabilities: retain(capability), share: Share::default() };
+        &mut self.open.entry(*capability.time()).or_insert_with(open).share
+    }
+
+    fn take_reply(&mut self) -> Option<(Open, Step, Result<Partial, String>)> {
+        let outcome = self.taking.as_ref()?.reply.poll_outcome()?;
+        let step = self.taking.take()?.step;
+        let open = self.open.remove(&step).expect("invariant: what is taken from is open");
+        Some((open, step, outcome))
+    }
+
+    fn keep(&mut self, step: Step, open: Open) {
+        self.open.insert(step, open);
+    }
+
+    /// Lets go of steps that are over, and takes from the first that is not, if it is time.
+    fn advance(
+        &mut self,
+        passed: impl Fn(Step) -> bool,
+        idle: bool,
+        trainer: &TrainerThread,
+        wake: &(impl Fn() + Clone + Send + Sync + 'static),
+    ) {
+        while self.taking.is_none()
+            && self.failed.is_none()
+            && let Some(mut first) = self.open.first_entry()
+        {
+            let (step, share) = (*first.key(), &mut first.get_mut().share);
+            if passed(step) {
+                self.costs.due(step);
+            }
+            if passed(step) && !share.is_pending() {
+                first.remove();
+                continue;
+            }
+            if step == trainer.next() && share.is_pending() && (passed(step) || share.is_due(idle))
+            {
+                share.taken = share.accumulated;
+                self.costs.change(step, |cost| cost.takes += 1);
+                self.taking =
+                    Some(Taking { step, reply: trainer.take_partial(step, wake.clone()) });
+            }
+            return;
+        }
+    }
+}
+
+/// Gives out a partial; how many bytes of it go to other workers.
+fn give(
+    [chunks, totals]: [&mut Output; 2],
+    [to_owners, to_all, _]: &Capabilities,
+    partial: Partial,
+    [worker, workers]: [u32; 2],
+) -> u64 {
+    let mut sent = 0;
+    let bytes = 8 * partial.gradient.len() as u64;
+    let all = wire::chunks(partial.gradient, worker, workers);
+    let count = all.len().max(1) as u64;
+    for (owner, chunk) in all {
+        sent += if owner == worker { 0 } else { bytes / count };
+        chunks.give(to_owners, chunk);
+    }
+    totals.give(to_all, wire::totals(&partial.totals, worker));
+    sent
+}
+
+fn groups(batch: &Batch) -> usize {
+    let prompts = batch.values::<UInt64Type>(column::PROMPT_ID).values();
+    prompts.chunk_by(|one, next| one == next).count()
+}
+
+fn admitted(batch: &Batch) -> usize {
+    batch.text(column::DECISION).iter().filter(|decision| *decision == Some(ADMIT)).count()
+}

@@ -1,0 +1,227 @@
+//! Spread: which worker generates the responses to which prompt.
+
+use std::collections::BTreeMap;
+
+use rollpacker_dataflow::step::PromptId;
+use serde::{Deserialize, Serialize};
+
+use crate::schedule::Decision;
+
+/// Spreads prompts over workers by what is under way at each.
+///
+/// The samples of a prompt stay together, so that its group is formed and trained on where it is generated; a prompt of which tokens are
+/// kept goes where they are. Any other goes to the worker with the fewest responses under way, of those to the one with the fewest prompt
+/// tokens, of those to the first. What is generated does not depend on where it is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Spread {
+    loads: Vec<Load>,
+    homes: BTreeMap<PromptId, Home>,
+}
+
+/// The worker that takes up what a snapshot has of a prompt, of `workers`.
+pub(crate) fn kept_on(prompt: PromptId, workers: usize) -> u32 {
+    let worker = prompt.0 % workers.max(1) as u64;
+    u32::try_from(worker).expect("invariant: there are fewer than 2^32 workers")
+}
+
+/// What is under way at a worker.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+struct Load {
+    responses: u64,
+    /// Tokens of their prompts.
+    prompt_tokens: u64,
+}
+
+/// Where a prompt is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Home {
+    worker: u32,
+    /// Responses under way.
+    responses: u64,
+    prompt_length: u64,
+    /// Whether tokens of it are, or will be, kept there.
+    kept: bool,
+    /// Whether the round that launched it last has decided about it.
+    decided: bool,
+}
+
+impl Spread {
+    /// Over so many workers; at least one.
+    pub(crate) fn over(workers: usize) -> Self {
+        Self { loads: vec![Load::default(); workers.max(1)], homes: BTreeMap::new() }
+    }
+
+    /// Prompts of which tokens are kept from before: each [where it is kept](kept_on).
+    pub(crate) fn with_kept(mut self, prompts: impl IntoIterator<Item = PromptId>) -> Self {
+        let workers = self.workers();
+        self.homes.extend(prompts.into_iter().map(|prompt| {
+            let worker = kept_on(prompt, workers);
+            let home = Home { worker, responses: 0, prompt_length: 0, kept: true, decided: true };
+            (prompt, home)
+        }));
+        self
+    }
+
+    /// Over how many.
+    pub(crate) fn workers(&self) -> usize {
+        self.loads.len()
+    }
+
+    /// The worker that a decision concerns; none: all of them. `length` is that of a prompt, in tokens.
+    pub(crate) fn place(
+        &mut self,
+        decision: &Decision,
+        length: impl FnOnce(PromptId) -> u32,
+    ) -> Option<u32> {
+        match decision {
+            Decision::Launch { prompt, samples, .. } => {
+                Some(self.launch(*prompt, u64::from(samples.end - samples.start), length(*prompt)))
+            }
+            Decision::Abort { id, .. } => Some(self.home(id.prompt)),
+            Decision::Pause { id, .. } => Some(self.change(id.prompt, |home| home.kept = true)),
+            Decision::Defer { prompt, .. } => {
+                Some(self.change(*prompt, |home| home.decided = true))
+            }
+            Decision::Admit { prompt, .. } | Decision::Reject { prompt, .. } => {
+                Some(self.change(*prompt, |home| (home.decided, home.kept) = (true, false)))
+            }
+            Decision::Open { .. }
+            | Decision::Close { .. }
+            | Decision::Finish
+            | Decision::Fail { .. } => None,
+        }
+    }
+
+    /// A response to the prompt has ended, or was dropped.
+    pub(crate) fn ended(&mut self, prompt: PromptId) {
+        if let Some(home) = self.homes.get_mut(&prompt) {
+            home.responses = home.responses.saturating_sub(1);
+            let load = &mut self.loads[home.worker as usize];
+            load.responses = load.responses.saturating_sub(1);
+            load.prompt_tokens = load.prompt_tokens.saturating_sub(home.prompt_length);
+        }
+        self.settle(prompt);
+    }
+
+    fn launch(&mut self, prompt: PromptId, responses: u64, prompt_length: u32) -> u32 {
+        let (lightest, prompt_length) = (self.lightest(), u64::from(prompt_length));
+        let fresh =
+            Home { worker: lightest, responses: 0, prompt_length, kept: false, decided: false };
+        let home = self.homes.entry(prompt).or_insert(fresh);
+        home.responses += responses;
+        home.prompt_length = prompt_length;
+        home.decided = false;
+        let load = &mut self.loads[home.worker as usize];
+        load.responses += responses;
+        load.prompt_tokens += responses * prompt_length;
+        home.worker
+    }
+
+    fn lightest(&self) -> u32 {
+        let lightest = (0..).zip(&self.loads).min_by_key(|&(worker, load)| (*load, worker));
+        lightest.map_or(0, |(worker, _)| worker)
+    }
+
+    fn change(&mut self, prompt: PromptId, change: impl FnOnce(&mut Home)) -> u32 {
+        let worker = self.home(prompt);
+        if let Some(home) = self.homes.get_mut(&prompt) {
+            change(home);
+        }
+        self.settle(prompt);
+        worker
+    }
+
+    /// Where a prompt is; of one that is nowhere, the first.
+    fn home(&self, prompt: PromptId) -> u32 {
+        self.homes.get(&prompt).map_or(0, |home| home.worker)
+    }
+
+    /// Forgets a prompt of which nothing is under way nor kept.
+    fn settle(&mut self, prompt: PromptId) {
+        let is_over = |home: &Home| home.responses == 0 && home.decided && !home.kept;
+        if self.homes.get(&prompt).is_some_and(is_over) {
+            self.homes.remove(&prompt);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schedule::Reason;
+    use rollpacker_dataflow::step::{SampleId, Step};
+
+    const REASON: Reason = Reason::Fresh;
+
+    fn launch(spread: &mut Spread, prompt: u64, samples: u32, length: u32) -> Option<u32> {
+        let prompt = PromptId(prompt);
+        spread.place(&Decision::Launch { prompt, samples: 0..samples, reason: REASON }, |_| length)
+    }
+
+    fn place(spread: &mut Spread, decision: Decision) -> Option<u32> {
+        spread.place(&decision, |_| unreachable!("only a launch needs a length"))
+    }
+
+    fn id(prompt: u64) -> SampleId {
+        SampleId { step: Step(0), prompt: PromptId(prompt), sample: 0 }
+    }
+
+    fn admit(prompt: u64) -> Decision {
+        let (prompt, samples) = (PromptId(prompt), vec![0]);
+        Decision::Admit { prompt, samples, weights: Vec::new(), reason: REASON }
+    }
+
+    #[test]
+    fn a_prompt_goes_where_least_is_under_way() {
+        let mut spread = Spread::over(3);
+        let workers: Vec<_> =
+            [(0, 4, 9), (1, 4, 5), (2, 2, 5), (3, 1, 5), (4, 1, 5), (5, 1, 5), (6, 1, 1)]
+                .into_iter()
+                .map(|(prompt, samples, length)| launch(&mut spread, prompt, samples, length))
+                .collect();
+        // The last two: of equal responses the fewer prompt tokens.
+        assert_eq!(workers, [0, 1, 2, 2, 2, 1, 0].map(Some));
+        (0..4).for_each(|_| spread.ended(PromptId(1)));
+        assert_eq!(launch(&mut spread, 7, 1, 1), Some(1));
+    }
+
+    #[test]
+    fn what_concerns_a_prompt_goes_where_it_is_and_the_round_to_all() {
+        let mut spread = Spread::over(2);
+        assert_eq!(launch(&mut spread, 0, 2, 1), Some(0));
+        assert_eq!(launch(&mut spread, 1, 2, 1), Some(1));
+        // More samples of it, though the other worker has less to do.
+        assert_eq!(launch(&mut spread, 1, 2, 1), Some(1));
+        assert_eq!(place(&mut spread, admit(1)), Some(1));
+        // Its surplus is aborted after that.
+        assert_eq!(place(&mut spread, Decision::Abort { id: id(1), reason: REASON }), Some(1));
+        assert_eq!(place(&mut spread, Decision::Finish), None);
+    }
+
+    #[test]
+    fn a_prompt_goes_where_its_tokens_are_kept_until_it_is_admitted() {
+        let mut spread = Spread::over(2);
+        launch(&mut spread, 0, 4, 1);
+        assert_eq!(launch(&mut spread, 1, 1, 1), Some(1));
+        assert_eq!(place(&mut spread, Decision::Pause { id: id(1), reason: REASON }), Some(1));
+        place(&mut spread, Decision::Defer { prompt: PromptId(1), reason: REASON });
+        spread.ended(PromptId(1));
+        (0..4).for_each(|_| spread.ended(PromptId(0)));
+        assert_eq!(launch(&mut spread, 1, 1, 1), Some(1), "where the tokens are");
+        spread.ended(PromptId(1));
+        assert_eq!(place(&mut spread, admit(1)), Some(1));
+        place(&mut spread, admit(0));
+        assert_eq!(spread, Spread::over(2), "nothing is left behind");
+    }
+
+    #[test]
+    fn a_prompt_that_is_deferred_without_its_tokens_goes_anywhere() {
+        let mut spread = Spread::over(2);
+        launch(&mut spread, 0, 1, 1);
+        place(&mut spread, Decision::Defer { prompt: PromptId(0), reason: REASON });
+        assert_eq!(launch(&mut spread, 1, 1, 1), Some(1));
+        spread.ended(PromptId(0));
+        launch(&mut spread, 2, 3, 1);
+        assert_eq!(launch(&mut spread, 0, 1, 1), Some(1));
+    }
+}

@@ -1,0 +1,126 @@
+//! `rollpacker train` on several workers.
+
+use std::io::Write;
+use std::process::ExitCode;
+use std::sync::{Mutex, PoisonError};
+
+use rollpacker_dataflow::cluster::{Cluster, ClusterError, Facts, Seat};
+use rollpacker_dataflow::fault::Fault;
+use rollpacker_operators::report::{Observer, StepReport};
+use rollpacker_operators::schedule::operator::Stop;
+
+use super::BAD_INPUT;
+use super::train::{Report, train};
+use crate::recipe::Recipe;
+use crate::session::{Common, Session};
+use crate::snapshots::RunSnapshots;
+
+/// What the workers of this process run.
+pub(super) struct Workers {
+    pub(super) recipe: Recipe,
+    /// Fingerprint of the prompts.
+    pub(super) data: u64,
+    /// Those of the first process.
+    pub(super) snapshots: RunSnapshots,
+    pub(super) stop: Stop,
+}
+
+impl Workers {
+    /// Runs this process's workers to the end.
+    pub(super) fn train(self, session: &Session, cluster: &Cluster) -> anyhow::Result<ExitCode> {
+        let (facts, note) = (self.facts(), self.snapshots.note());
+        let (common, process) = (session.common(), cluster.process());
+        // Workers of one process take their snapshots by one plan.
+        let joined: Mutex<Option<RunSnapshots>> = Mutex::default();
+        let ended = cluster.run(&facts, &note, move |seat| {
+            let snapshots = match process {
+                0 => Ok(self.snapshots.clone()),
+                _ => self.joined(&joined, seat.note()),
+            };
+            snapshots.and_then(|snapshots| self.worker(&common, snapshots, seat)).map_err(fault)
+        });
+        match ended {
+            Ok(reports) => {
+                let report = reports.into_iter().flatten().next();
+                report.map_or(Ok(ExitCode::SUCCESS), Report::report)
+            }
+            Err(error) => {
+                let message = match &error {
+                    ClusterError::Lost(fault) => format!("{}; resume with --resume", fault.message),
+                    other => other.to_string(),
+                };
+                // A standard error that is closed has no reader.
+                drop(writeln!(std::io::stderr(), "error: {message}"));
+                Ok(exit_code(&error))
+            }
+        }
+    }
+
+    /// What processes must agree on: the program, the prompts and every setting.
+    fn facts(&self) -> Facts {
+        let version = ("version of the program", env!("CARGO_PKG_VERSION").to_owned());
+        let prompts = ("fingerprint of the prompts", format!("{:016x}", self.data));
+        let own = [version, prompts].map(|(name, value)| (name.to_owned(), value));
+        let settings = self.recipe.settings().into_iter();
+        own.into_iter()
+            .chain(settings.map(|(key, value)| (format!("value of {key}"), value)))
+            .collect()
+    }
+
+    fn joined(
+        &self,
+        joined: &Mutex<Option<RunSnapshots>>,
+        note: &str,
+    ) -> anyhow::Result<RunSnapshots> {
+        let mut joined = joined.lock().unwrap_or_else(PoisonError::into_inner);
+        let snapshots = match joined.take() {
+            Some(snapshots) => snapshots,
+            None => RunSnapshots::join(&self.recipe, self.data, note)?,
+        };
+        Ok(joined.insert(snapshots).clone())
+    }
+
+    /// One worker; the report, if it is the first.
+    fn worker(
+        &self,
+        common: &Common,
+        snapshots: RunSnapshots,
+        seat: Seat,
+    ) -> anyhow::Result<Option<Report>> {
+        if seat.index() == 0 {
+            let session = common.session(&seat)?;
+            return train(&self.recipe, session, snapshots, Some(seat), &self.stop).map(Some);
+        }
+        let session = common.clone().with_snapshots(snapshots).session(&seat)?;
+        let folder = self.recipe.raw.trainer.default_local_dir.join("model");
+        session.train_at(Some(seat), &self.stop, &folder, Silent, |_| {})?;
+        Ok(None)
+    }
+}
+
+/// The observer of a worker that is told nothing.
+struct Silent;
+
+impl Observer for Silent {
+    fn step(&mut self, _report: StepReport) {}
+}
+
+fn fault(error: anyhow::Error) -> Fault {
+    error.downcast().unwrap_or_else(|error| Fault::new("worker", format!("{error:#}")))
+}
+
+fn exit_code(error: &ClusterError) -> ExitCode {
+    match error {
+        ClusterError::Read { .. }
+        | ClusterError::Address { .. }
+        | ClusterError::Hosts { .. }
+        | ClusterError::Process { .. }
+        | ClusterError::Listen { .. }
+        | ClusterError::Mismatch { .. } => ExitCode::from(BAD_INPUT),
+        ClusterError::Missing { .. }
+        | ClusterError::Connection { .. }
+        | ClusterError::System { .. }
+        | ClusterError::Fault(_)
+        | ClusterError::Lost(_) => ExitCode::FAILURE,
+    }
+}

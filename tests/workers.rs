@@ -1,0 +1,282 @@
+//! `rollpacker train` on several workers: threads, and processes of this machine.
+#![cfg(feature = "torch")]
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+use serde_json::Value;
+
+struct Workplace {
+    folder: tempfile::TempDir,
+}
+
+const RECIPE: &str = r#"
+[data]
+train_files = ["data/train.parquet"]
+val_files = "data/validation.parquet"
+train_batch_size = 4
+max_response_length = 32
+
+[model]
+path = "warm"
+
+[rollout]
+n = 4
+
+[schedule]
+name = "fused"
+
+[actor]
+lr = 1e-3
+
+[trainer]
+total_training_steps = 3
+test_freq = 2
+device = "cpu"
+default_local_dir = "run"
+
+[sft]
+train_files = "data/train.parquet"
+steps = 4
+batch_size = 8
+hidden_size = 32
+intermediate_size = 64
+num_hidden_layers = 2
+num_attention_heads = 2
+num_key_value_heads = 1
+"#;
+
+impl Workplace {
+    fn new() -> Self {
+        let place = Self { folder: tempfile::tempdir().expect("a folder") };
+        place.ok(&["data", "generate", "-o", "data", "--rows", "64", "--validation-rows", "8"]);
+        fs::write(place.path("recipe.toml"), RECIPE).expect("written");
+        place.ok(&["sft", "--config", "recipe.toml"]);
+        place
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_rollpacker"));
+        command.args(args).current_dir(self.folder.path());
+        command
+    }
+
+    fn run(&self, args: &[&str]) -> Output {
+        self.command(args).output().expect("the program starts")
+    }
+
+    fn ok(&self, args: &[&str]) -> String {
+        let output = self.run(args);
+        assert!(output.status.success(), "{args:?}: {}", stderr(&output));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// A hostfile of so many processes on this machine.
+    fn hosts(&self, processes: usize) -> Vec<String> {
+        let doors: Vec<_> = (0..processes)
+            .map(|_| std::net::TcpListener::bind("127.0.0.1:0").expect("a port"))
+            .collect();
+        let hosts: Vec<String> =
+            doors.iter().map(|door| door.local_addr().expect("bound").to_string()).collect();
+        fs::write(self.path("hosts"), hosts.join("\n")).expect("written");
+        hosts
+    }
+
+    /// One process of several.
+    fn start(&self, process: usize, args: &[&str]) -> Child {
+        let process = process.to_string();
+        self.command(&[
+            "train",
+            "--config",
+            "recipe.toml",
+            "--hostfile",
+            "hosts",
+            "--process",
+            &process,
+        ])
+        .args(args)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts")
+    }
+
+    fn weights(&self, run: &str) -> Vec<u8> {
+        fs::read(self.path(run).join("model/model.safetensors")).expect("a model")
+    }
+
+    /// The metrics of each step.
+    fn metrics(&self, run: &str) -> Vec<Value> {
+        let lines = fs::read_to_string(self.path(run).join("metrics.jsonl")).expect("metrics");
+        let lines = lines.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+        lines
+            .filter(|line| line["round"] != "validation")
+            .map(|line| line["data"].clone())
+            .collect()
+    }
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn json(path: &Path) -> Value {
+    serde_json::from_str(&fs::read_to_string(path).expect("the file is there")).expect("JSON")
+}
+
+#[test]
+fn two_workers_and_two_processes_train_on_what_one_worker_trains_on() {
+    let place = Workplace::new();
+    place.ok(&["train", "--config", "recipe.toml", "--out", "one"]);
+    place.ok(&["train", "--config", "recipe.toml", "--out", "two", "--workers", "2"]);
+    place.hosts(2);
+    let second = place.start(1, &["--out", "nowhere"]);
+    let first = place.start(0, &["--out", "both"]);
+    for child in [first, second] {
+        let output = child.wait_with_output().expect("it ends");
+        assert!(output.status.success(), "{}", stderr(&output));
+    }
+    assert!(!place.path("nowhere").exists(), "the first process writes");
+    let one = place.metrics("one");
+    for run in ["two", "both"] {
+        let summary = json(&place.path(run).join("summary.json"));
+        assert_eq!((&summary["steps"], &summary["trained_prompts"]), (&3.into(), &12.into()));
+        assert_eq!(summary["validation"]["prompts"], 8);
+        let metrics = place.metrics(run);
+        assert_eq!(metrics.len(), 3);
+        for (step, (several, one)) in metrics.iter().zip(&one).enumerate() {
+            for name in
+                ["rollout/launched_responses", "schedule/admitted_prompts", "prompt_length/mean"]
+            {
+                assert_eq!(several[name], one[name], "{run}, step {step}: {name}");
+            }
+            assert!(several["reduce/bytes"].as_f64().expect("a number") > 0.0);
+            assert!(one.get("reduce/bytes").is_none());
+            let rollouts = format!("rollouts/step_{:05}.parquet", step + 1);
+            assert!(place.path(run).join(rollouts).exists());
+        }
+        // Of the first step everything is the same, whoever computed it: its weights are the same.
+        for name in ["critic/score/mean", "response_length/mean", "actor/pg_loss"] {
+            let [several, one] =
+                [&metrics[0], &one[0]].map(|step| step[name].as_f64().expect(name));
+            assert!((several - one).abs() <= 1e-5 * one.abs().max(1.0), "{run}: {name}");
+        }
+        let warm = fs::read(place.path("warm/model.safetensors")).expect("a model");
+        assert_ne!(place.weights(run), warm, "something was learned");
+    }
+}
+
+/// Races of tail batching, with a tail to defer.
+const DETERMINISTIC: [&str; 4] = [
+    "trainer.deterministic=true",
+    "schedule.name=tail_batching",
+    "schedule.eta_prompts=1.5",
+    "schedule.eta_responses=1.5",
+];
+
+#[test]
+fn in_deterministic_mode_any_workers_end_with_the_same_weights() {
+    let place = Workplace::new();
+    let train = ["train", "--config", "recipe.toml"];
+    place.ok(&[&train[..], &["--out", "1x1"], &DETERMINISTIC].concat());
+    place.ok(&[&train[..], &["--out", "1x2", "--workers", "2"], &DETERMINISTIC].concat());
+    for workers in ["1", "2"] {
+        place.hosts(2);
+        let run = format!("2x{workers}");
+        let args = [&["--out", &run, "--workers", workers], &DETERMINISTIC[..]].concat();
+        let children = [1, 0].map(|process| place.start(process, &args));
+        for output in children.map(|child| child.wait_with_output().expect("it ends")) {
+            assert!(output.status.success(), "{}", stderr(&output));
+        }
+    }
+    let one = place.metrics("1x1");
+    let deferred = one.iter().map(|step| step["schedule/deferred_prompts"].as_f64());
+    assert!(deferred.flatten().sum::<f64>() > 0.0, "something was deferred");
+    for run in ["1x2", "2x1", "2x2"] {
+        assert!(place.weights(run) == place.weights("1x1"), "{run}");
+        for (step, (several, one)) in place.metrics(run).iter().zip(&one).enumerate() {
+            for name in
+                ["critic/score/mean", "actor/pg_loss", "actor/grad_norm", "response_length/mean"]
+            {
+                assert_eq!(several[name], one[name], "{run}, step {step}: {name}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_run_is_resumed_with_another_number_of_workers() {
+    let place = Workplace::new();
+    let train = ["train", "--config", "recipe.toml"];
+    // A schedule that does not plan for the last step: the run that is cut short decides as the whole one does.
+    let exact = ["trainer.deterministic=true"];
+    place.ok(&[&train[..], &["--out", "whole"], &exact].concat());
+    for (run, before, after) in [("more", "1", "2"), ("fewer", "2", "1")] {
+        let of = |workers, more: &[&'static str]| {
+            let own = ["--out", run, "--workers", workers, "trainer.save_freq=1"];
+            [&train[..], &own, &exact, more].concat()
+        };
+        place.ok(&of(before, &["trainer.total_training_steps=2"]));
+        place.ok(&of(after, &["--resume"]));
+        assert_eq!(place.metrics(run).len(), 3);
+        assert!(place.weights(run) == place.weights("whole"), "{run}");
+    }
+}
+
+#[test]
+fn a_process_that_is_killed_ends_the_other_with_a_message() {
+    let place = Workplace::new();
+    let hosts = place.hosts(2);
+    let args =
+        ["--out", "run", "trainer.total_training_steps=100000", "trainer.total_epochs=100000"];
+    let mut second = place.start(1, &args);
+    let mut first = place.start(0, &args);
+    let mut lines = BufReader::new(first.stdout.take().expect("piped")).lines();
+    let step = lines.find(|line| line.as_ref().is_ok_and(|line| line.starts_with("step:1 ")));
+    assert!(step.is_some(), "it trains");
+    second.kill().expect("killed");
+    second.wait().expect("gone");
+    let read = std::thread::spawn(move || lines.for_each(drop));
+    let output = first.wait_with_output().expect("it ends");
+    read.join().expect("read");
+    let said = stderr(&output);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains(&format!("error: process 1 ({}) was lost at step ", hosts[1])), "{said}");
+    assert!(said.contains("resume with --resume"), "{said}");
+    assert_eq!(said.lines().count(), 1, "one message: {said}");
+}
+
+#[test]
+fn what_cannot_run_together_is_refused() {
+    let place = Workplace::new();
+    let hosts = place.hosts(2);
+    let second = place.start(1, &["actor.lr=1e-4"]);
+    let first = place.start(0, &[]);
+    let [first, second] = [first, second].map(|child| child.wait_with_output().expect("it ends"));
+    assert_eq!([first.status.code(), second.status.code()], [Some(2); 2]);
+    let expected = format!(
+        "error: process 1 ({}) has another value of actor.lr: `0.0001`, here it is `0.001`\n",
+        hosts[1]
+    );
+    assert_eq!(stderr(&first), expected);
+    assert!(!place.path("run").exists(), "nothing was begun");
+
+    let refused = |args: &[&str]| {
+        let output = place.run(args);
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        stderr(&output)
+    };
+    let train = ["train", "--config", "recipe.toml", "--hostfile", "hosts", "--process", "2"];
+    assert_eq!(
+        refused(&train),
+        "error: process 2 is not among the 2 of the hostfile, which are counted from 0\n"
+    );
+    assert!(refused(&train[..5]).contains("--process"), "both or neither");
+    assert!(refused(&["train", "--config", "recipe.toml", "--workers", "0"]).contains("--workers"));
+}
