@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use arrow::array::{
-    ArrayRef, BooleanArray, Float32Array, Float64Array, ListArray, StringArray, UInt8Array,
-    UInt32Array, UInt64Array,
+    ArrayRef, BooleanArray, Float32Array, Float64Array, Int64Array, ListArray, StringArray,
+    UInt8Array, UInt32Array, UInt64Array,
 };
 use arrow::buffer::OffsetBuffer;
 use arrow::datatypes::{DataType, Field, SchemaRef};
@@ -27,6 +27,9 @@ fn column(field: &Field, rows: usize) -> BoxedStrategy<ArrayRef> {
         DataType::UInt64 => vec(maybe(any::<u64>(), nullable), rows)
             .prop_map(|v| Arc::new(UInt64Array::from(v)) as ArrayRef)
             .boxed(),
+        DataType::Int64 => {
+            vec(any::<i64>(), rows).prop_map(|v| Arc::new(Int64Array::from(v)) as ArrayRef).boxed()
+        }
         DataType::Float32 => vec(-1e9_f32..1e9, rows)
             .prop_map(|v| Arc::new(Float32Array::from(v)) as ArrayRef)
             .boxed(),

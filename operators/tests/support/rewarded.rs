@@ -87,10 +87,12 @@ impl<S: Schedule> Schedule for Logged<S> {
 }
 
 /// One round of `launches`, each a prompt with so many responses; what `then` says follows from the end of a response.
+#[derive(Default)]
 pub struct Script {
     pub launches: Vec<(u64, u32)>,
     pub then: BTreeMap<(u64, u32), Vec<Decision>>,
     pub offered: usize,
+    pub policy: bool,
     pub decided: Vec<Decision>,
 }
 
@@ -99,7 +101,24 @@ impl Script {
         launches: &[(u64, u32)],
         then: [((u64, u32), Vec<Decision>); N],
     ) -> Self {
-        Self { launches: launches.to_vec(), then: then.into(), offered: 0, decided: Vec::new() }
+        Self { launches: launches.to_vec(), then: then.into(), ..Self::default() }
+    }
+}
+
+impl Script {
+    /// Once the policy and all prompts are there.
+    fn open(&mut self) {
+        if !self.policy || self.offered != self.launches.len() {
+            return;
+        }
+        let (step, round, reason) = (Step(0), Round::Short, Reason::Fresh);
+        self.decided.push(Decision::Open { step, round, reason });
+        let launch = |&(prompt, samples)| Decision::Launch {
+            prompt: PromptId(prompt),
+            samples: 0..samples,
+            reason,
+        };
+        self.decided.extend(self.launches.iter().map(launch));
     }
 }
 
@@ -130,17 +149,11 @@ impl Schedule for Script {
         match event {
             Event::Prompt(_) => {
                 self.offered += 1;
-                if self.offered < self.launches.len() {
-                    return;
-                }
-                let (step, round, reason) = (Step(0), Round::Short, Reason::Fresh);
-                self.decided.push(Decision::Open { step, round, reason });
-                let launch = |&(prompt, samples)| Decision::Launch {
-                    prompt: PromptId(prompt),
-                    samples: 0..samples,
-                    reason,
-                };
-                self.decided.extend(self.launches.iter().map(launch));
+                self.open();
+            }
+            Event::Policy { step: Step(0) } => {
+                self.policy = true;
+                self.open();
             }
             Event::Response { id, .. } => {
                 let then = self.then.remove(&(id.prompt.0, id.sample)).unwrap_or_default();
