@@ -2,7 +2,7 @@
 //!
 //! Every worker builds the same graph and holds a share of what flows. Timely moves the rows between them and tells all of them how far
 //! the steps have come. What timely leaves open is done here: how processes find each other and that they agree on what they run
-//! ([`connect`]), and how a run ends everywhere when it fails anywhere. For that, each pair of processes keeps a second connection beside
+//! (`connect`), and how a run ends everywhere when it fails anywhere. For that, each pair of processes keeps a second connection beside
 //! timely's: a process that fails says so on it, one that is killed is missed there, and every process ends with one message.
 //!
 //! No process joins later and none comes back: a run that lost one is started again and resumes, with another number of workers if wanted.

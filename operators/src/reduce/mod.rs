@@ -5,7 +5,7 @@
 //! Sums are taken in the order of the workers, and fixed-point numbers have no order at all.
 //!
 //! A share may be given out in parts. What each part costs is the whole gradient once more, so a worker gives one ahead of the end of the
-//! step only when it has nothing left to do in it as far as it knows ([`share`]): its part of the reduction then lies beside the tail of
+//! step only when it has nothing left to do in it as far as it knows (`share`): its part of the reduction then lies beside the tail of
 //! the others' rollouts.
 //!
 //! On a single worker none of this is there.
