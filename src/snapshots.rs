@@ -1,6 +1,5 @@
 //! Snapshots of a training run: where they lie, of what run they are, and from which one a run goes on.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -251,7 +250,9 @@ impl fmt::Display for Listed<'_> {
 }
 
 fn identity(recipe: &Recipe, data: u64) -> Identity {
-    let keys: serde_json::Map<_, _> = keys(&recipe.raw)
+    let keys: serde_json::Map<_, _> = recipe
+        .raw
+        .settings()
         .into_iter()
         .filter(|(key, _)| !is_free(key))
         .map(|(key, value)| (key, Value::from(value)))
@@ -269,26 +270,6 @@ fn is_free(key: &str) -> bool {
     FREE.contains(&key) || UNUSED.iter().any(|section| key.starts_with(section))
 }
 
-/// The keys of a recipe by their dotted names, with their values as they are written.
-fn keys(recipe: &Raw) -> BTreeMap<String, String> {
-    let table = toml::Table::try_from(recipe).expect("invariant: recipes are read from TOML");
-    let mut keys = BTreeMap::new();
-    flatten(String::new(), &toml::Value::Table(table), &mut keys);
-    keys
-}
-
-fn flatten(path: String, value: &toml::Value, keys: &mut BTreeMap<String, String>) {
-    match value {
-        toml::Value::Table(table) => {
-            for (key, value) in table {
-                let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
-                flatten(path, value, keys);
-            }
-        }
-        value => drop(keys.insert(path, value.to_string())),
-    }
-}
-
 /// Refuses a snapshot of a run that trains on other prompts, or by other keys.
 fn check(ours: &Identity, restored: &Restored) -> anyhow::Result<()> {
     let theirs = &restored.manifest().identity;
@@ -302,7 +283,7 @@ fn check(ours: &Identity, restored: &Restored) -> anyhow::Result<()> {
         identity.facts.get(RECIPE).and_then(Value::as_object).cloned().unwrap_or_default()
     };
     let (ours, theirs) = (of(ours), of(theirs));
-    let defaults = keys(&Raw::default());
+    let defaults = Raw::default().settings();
     let said = |keys: &serde_json::Map<String, Value>, key: &str| {
         let said = keys.get(key).and_then(Value::as_str).map(str::to_owned);
         said.or_else(|| defaults.get(key).cloned()).unwrap_or_else(|| "nothing".to_owned())

@@ -56,15 +56,15 @@ impl Workers {
         }
     }
 
-    /// What processes must agree on: the program, the prompts and every setting.
+    /// What processes must agree on: the program, the prompts and every setting but the run folder, which the first alone writes to.
     fn facts(&self) -> Facts {
         let version = ("version of the program", env!("CARGO_PKG_VERSION").to_owned());
         let prompts = ("fingerprint of the prompts", format!("{:016x}", self.data));
         let own = [version, prompts].map(|(name, value)| (name.to_owned(), value));
-        let settings = self.recipe.settings().into_iter();
-        own.into_iter()
-            .chain(settings.map(|(key, value)| (format!("value of {key}"), value)))
-            .collect()
+        let settings = self.recipe.raw.settings().into_iter();
+        let shared = settings.filter(|(key, _)| key != "trainer.default_local_dir");
+        let shared = shared.map(|(key, value)| (format!("value of {key}"), value));
+        own.into_iter().chain(shared).collect()
     }
 
     fn joined(

@@ -1,0 +1,34 @@
+//! When rewards and gradients run: `[pipeline]`, or else as the schedule's authors have it.
+
+use rollpacker_operators::overlap::{Fetch, Scoring};
+
+use super::error::{RecipeError, bound, one_of};
+use super::{raw, schedule};
+
+impl raw::Pipeline {
+    pub(crate) fn scoring(&self, schedule: &schedule::Section) -> Result<Scoring, RecipeError> {
+        self.reward.map_or_else(|| schedule.scoring(), Ok)
+    }
+
+    pub(crate) fn fetch(&self, schedule: &schedule::Section) -> Result<Fetch, RecipeError> {
+        let key = "pipeline.gradient";
+        let fetch = match self.gradient.as_deref() {
+            None => schedule.fetch()?,
+            Some("streamed") => Fetch::default(),
+            Some("once") => Fetch::Once,
+            Some("whole_step") => Fetch::WholeStep,
+            Some(other) => {
+                one_of(key, other, &["streamed", "once", "whole_step"])?;
+                unreachable!("invariant: every name is matched above")
+            }
+        };
+        match (fetch, self.max_groups) {
+            (fetch, None) => Ok(fetch),
+            (_, Some(0)) => Err(bound("pipeline.max_groups", "at least 1", 0)),
+            (Fetch::Streamed { .. }, max_groups) => Ok(Fetch::Streamed { max_groups }),
+            (_, Some(found)) => {
+                Err(bound("pipeline.max_groups", "streamed groups beside it", found))
+            }
+        }
+    }
+}

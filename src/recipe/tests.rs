@@ -1,0 +1,212 @@
+use expect_test::{Expect, expect};
+
+use super::*;
+
+fn read(text: &str, overrides: &[&str]) -> Result<Recipe, RecipeError> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("recipe.toml");
+    std::fs::write(&path, text).expect("written");
+    let overrides: Vec<String> = overrides.iter().map(|&text| text.to_owned()).collect();
+    Recipe::read(&path, &overrides)
+}
+
+fn check_error(text: &str, overrides: &[&str], expected: Expect) {
+    expected.assert_eq(&read(text, overrides).expect_err("refused").to_string());
+}
+
+#[test]
+fn overrides_win_over_the_file_and_the_file_over_defaults() {
+    let recipe =
+        read("[rollout]\nn = 4\ntop_p = 0.9", &["rollout.n=6", "data.train_files=a.parquet"])
+            .expect("valid");
+    let Raw { rollout, data, .. } = &recipe.raw;
+    assert_eq!((rollout.n, rollout.top_p, rollout.temperature), (6, 0.9, 1.0));
+    assert_eq!(data.train_files, ["a.parquet"]);
+}
+
+#[test]
+fn names_of_other_frameworks_are_understood() {
+    let recipe =
+        read("[rollout]\nnum_generations = 4\n[actor]\nbeta = 0.1\nuse_kl_loss = true", &[])
+            .expect("valid");
+    assert_eq!((recipe.raw.rollout.n, recipe.trainer.kl_loss_coef), (4, 0.1));
+}
+
+#[test]
+fn unknown_keys_are_refused_with_the_nearest() {
+    check_error(
+        "[actor]\nclip_ration_low = 0.1",
+        &[],
+        expect!["unknown key `actor.clip_ration_low`; did you mean `actor.clip_ratio_low`?"],
+    );
+    check_error("", &["rolout.n=3"], expect!["unknown key `rolout`; did you mean `rollout`?"]);
+    check_error("", &["rollout.zzzzzzzz=3"], expect!["unknown key `rollout.zzzzzzzz`"]);
+}
+
+#[test]
+fn wrong_types_and_bounds_name_the_key() {
+    check_error(
+        "",
+        &["rollout.n=many"],
+        expect!["key `rollout.n`: invalid type: string \"many\", expected u32"],
+    );
+    check_error("", &["rollout.n=0"], expect!["key `rollout.n`: expected at least 1, found 0"]);
+    check_error(
+        "",
+        &["rollout.temperature=nan"],
+        expect!["key `rollout.temperature`: expected a finite number above 0, found NaN"],
+    );
+    check_error(
+        "",
+        &["schedule.name=tail_batchin"],
+        expect![
+            "key `schedule.name`: expected one of sync, fused, history_sorted, tail_batching, dynamic, sorted, partial, frontier_group (did you mean `tail_batching`?), found `tail_batchin`"
+        ],
+    );
+    check_error(
+        "",
+        &["actor.lr_scheduler_type=cosine"],
+        expect![
+            "key `actor.lr_scheduler_type`: expected `constant`, unless trainer.total_training_steps says where the rate ends, found cosine"
+        ],
+    );
+    check_error(
+        "[actor]\nbeta = 0.1\nkl_loss_coef = 0.2",
+        &[],
+        expect!["key `actor.kl_loss_coef`: written twice, also as `actor.beta`"],
+    );
+    check_error(
+        "",
+        &["algorithm.rollout_correction.rollout_is=tokens"],
+        expect![
+            "key `algorithm.rollout_correction.rollout_is`: expected one of token, sequence (did you mean `token`?), found `tokens`"
+        ],
+    );
+    check_error(
+        "",
+        &["actor.beta=0.1"],
+        expect!["key `actor.kl_loss_coef`: expected actor.use_kl_loss = true beside it, found 0.1"],
+    );
+    check_error(
+        "",
+        &["schedule.name=sync", "schedule.max_queue_age=3"],
+        expect![
+            "unknown key `schedule.max_queue_age`; did you mean `schedule.name = tail_batching`?"
+        ],
+    );
+    check_error("", &["rollout.n"], expect!["override `rollout.n`: expected key=value"]);
+}
+
+#[test]
+fn limits_of_test_cases_are_checked_by_their_keys() {
+    let recipe = read("[reward.timeout]\nmax_s = 10", &["reward.timeout.slack=2"]);
+    let limits = recipe.expect("valid").raw.reward.timeout;
+    assert_eq!((limits.min_s, limits.max_s, limits.slack), (2.0, 10.0, 2.0));
+    let check = |overrides: &[&str], expected: Expect| check_error("", overrides, expected);
+    check(
+        &["reward.timeout.min_s=40"],
+        expect!["key `reward.timeout.min_s`: expected seconds above 0, at most `max_s`, found 40"],
+    );
+    check(
+        &["reward.timeout.audit_share=1.5"],
+        expect!["key `reward.timeout.audit_share`: expected a number in [0, 1], found 1.5"],
+    );
+    check(
+        &["reward.timeout.mode=fixed", "reward.timeout.slack=2"],
+        expect![[
+            r#"key `reward.timeout.slack`: expected `reward.timeout.mode = "adaptive"` beside it, found 2"#
+        ]],
+    );
+    check(
+        &["reward.timeout.mode=adaptiv"],
+        expect![
+            "key `reward.timeout.mode`: unknown variant `adaptiv`, expected `fixed` or `adaptive`"
+        ],
+    );
+    check(
+        &["reward.timeout.max=3"],
+        expect!["unknown key `reward.timeout.max`; did you mean `reward.timeout.max_s`?"],
+    );
+    check(
+        &["reward.timeout=3"],
+        expect![
+            "key `reward.timeout`: invalid type: integer `3`, expected a table of `mode`, `min_s`, `max_s`, `slack` and `audit_share`"
+        ],
+    );
+}
+
+#[test]
+fn what_a_schedule_refuses_names_the_key_that_was_written() {
+    let check = |overrides: &[&str], expected: Expect| check_error("", overrides, expected);
+    check(
+        &["schedule.eta_prompts=0.5"],
+        expect!["key `schedule.eta_prompts`: expected a number from 1 to 1000, found 0.5"],
+    );
+    check(
+        &["schedule.eta_prompts=many"],
+        expect![[r#"key `schedule.eta_prompts`: invalid type: string "many", expected f64"#]],
+    );
+    check(
+        &["schedule.name=frontier_group"],
+        expect!["key `schedule.order`: expected a value, found nothing"],
+    );
+    check(
+        &["schedule.quotas={math = 3}"],
+        expect!["key `schedule.quotas`: expected a sum of 16, the prompts of a round, found 3"],
+    );
+    check(
+        &["schedule.quotas={math = 0}"],
+        expect!["key `schedule.quotas.math`: expected at least 1, found 0"],
+    );
+    check(
+        &["schedule.selection=weighted", "schedule.eta_responses=2"],
+        expect![
+            "key `schedule.selection`: cannot be had with `eta_responses = 2`: no weight makes up for responses that surplus ones cut off"
+        ],
+    );
+    check(
+        &[
+            "schedule.filter_zero_variance={max_generated_batches = 0, on_exhausted = \"smaller_step\"}",
+        ],
+        expect![
+            "key `schedule.filter_zero_variance.max_generated_batches`: expected at least 1, found 0"
+        ],
+    );
+    check(
+        &[
+            "schedule.name=sorted",
+            "schedule.group_size=2",
+            "schedule.mode=on_policy",
+            "schedule.carry_over=true",
+        ],
+        expect![[
+            r#"key `schedule.carry_over`: cannot be had with `mode = "on_policy"`: what it runs ahead would be aborted"#
+        ]],
+    );
+    check(
+        &[
+            "schedule.name=dynamic",
+            "schedule.max_generated_batches=2",
+            "schedule.on_exhausted=smaller_step",
+            "rollout.n=1",
+        ],
+        expect![
+            "key `rollout.n`: expected at least 2, for rewards to vary within a group, found 1"
+        ],
+    );
+}
+
+#[test]
+fn another_schedule_leaves_the_keys_of_the_one_before_behind() {
+    let file = "[schedule]\nname = \"tail_batching\"\neta_prompts = 1.5";
+    let recipe = read(file, &["schedule.name=sync"]).expect("valid");
+    assert!(recipe.raw.schedule.options.is_empty());
+    let same = read(file, &["schedule.name=tail_batching"]).expect("valid");
+    assert_eq!(same.raw.schedule.options.len(), 1);
+}
+
+#[test]
+fn a_resolved_recipe_reads_back_as_itself() {
+    let recipe = read("[schedule]\nname = \"sync\"", &["trainer.seed=7"]).expect("valid");
+    assert_eq!(read(&recipe.to_toml(), &[]).expect("valid").raw, recipe.raw);
+}
