@@ -1,6 +1,6 @@
 //! Routing of batches between workers.
 //!
-//! [`by_key`], [`to_first`] and [`to_worker`] are pacts for the inputs of operators. [`first`], [`all`] and [`spread`] are operators of their
+//! [`by_key`], [`to_first`] and [`to_worker`] are pacts for the inputs of operators. [`exchanged`], [`first`], [`all`] and [`shared`] are operators of their
 //! own, which are not there at all on a single worker: what follows them need not know how many there are.
 
 use std::sync::Arc;
@@ -34,46 +34,25 @@ pub fn to_worker(column: &'static str) -> DistributorPact<impl FnOnce(usize) -> 
     DistributorPact(move |_peers| ToWorker { column })
 }
 
-/// All rows at worker 0; the others get none. `name` is the operator's.
+/// Rows where `pact` sends them: [`by_key`], [`to_first`] or [`to_worker`]. `name` is the operator's.
+#[must_use]
+pub fn exchanged<'scope>(
+    name: &'static str,
+    stream: BatchStream<'scope>,
+    pact: impl ParallelizationContract<Step, Batch, Puller: 'static>,
+    schema: &SchemaRef,
+) -> BatchStream<'scope> {
+    if stream.scope().peers() == 1 { stream } else { moved(name, stream, pact, schema, schema) }
+}
+
+/// All rows at worker 0; the others get none.
 #[must_use]
 pub fn first<'scope>(
     name: &'static str,
     stream: BatchStream<'scope>,
     schema: &SchemaRef,
 ) -> BatchStream<'scope> {
-    if stream.scope().peers() == 1 {
-        stream
-    } else {
-        moved(name, stream, to_first(), schema, schema)
-    }
-}
-
-/// Each row at the worker that `column` names.
-#[must_use]
-pub fn spread<'scope>(
-    name: &'static str,
-    stream: BatchStream<'scope>,
-    schema: &SchemaRef,
-    column: &'static str,
-) -> BatchStream<'scope> {
-    if stream.scope().peers() == 1 {
-        return stream;
-    }
-    moved(name, stream, to_worker(column), schema, schema)
-}
-
-/// Each row at the worker `key mod workers`, where `column` is a `UInt64` column.
-#[must_use]
-pub fn keyed<'scope>(
-    name: &'static str,
-    stream: BatchStream<'scope>,
-    schema: &SchemaRef,
-    column: &'static str,
-) -> BatchStream<'scope> {
-    if stream.scope().peers() == 1 {
-        return stream;
-    }
-    moved(name, stream, by_key(column), schema, schema)
+    exchanged(name, stream, to_first(), schema)
 }
 
 /// Every row at every worker.

@@ -78,7 +78,12 @@ impl AdvantageExt for Groups<'_> {
             }
         });
         let groups = match central {
-            true => route::keyed("groups_to_workers", groups, &schema::GROUPS, column::PROMPT_ID),
+            true => route::exchanged(
+                "groups_to_workers",
+                groups,
+                route::by_key(column::PROMPT_ID),
+                &schema::GROUPS,
+            ),
             false => groups,
         };
         Self { groups, metrics: self.metrics.concat(metrics), ..self }

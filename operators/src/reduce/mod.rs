@@ -53,11 +53,11 @@ impl ReduceExt for Gradients<'_> {
             self.generating.clone(),
             costs.clone(),
         );
-        let chunks = route::spread(
+        let chunks = route::exchanged(
             "gradients_to_owners",
             taken.chunks,
+            route::to_worker(schema::column::WORKER),
             &schema::GRADIENTS,
-            schema::column::WORKER,
         );
         let summed = sum::sum(chunks, costs.clone());
         let sums = route::all("gradients_to_all", summed.sums, &schema::GRADIENTS);

@@ -10,7 +10,7 @@ use rollpacker_dataflow::schema::{self, column};
 use rollpacker_dataflow::step::PromptId;
 use rollpacker_stages::rollout::Completion;
 
-use super::Launched;
+use super::driver::Launched;
 use super::kept::Ended;
 use crate::columns::lists;
 use crate::rows::{Row, gather};

@@ -5,6 +5,7 @@
 //! state is a value that can be compared, cloned and written to a snapshot.
 
 mod builtin;
+mod driver;
 pub mod dynamic;
 pub(crate) mod encode;
 mod error;

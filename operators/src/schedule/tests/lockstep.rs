@@ -480,8 +480,6 @@ prop_compose! {
 }
 
 proptest! {
-    /// Seen to fail where ends are told before the floor, in the order of arrival, with acknowledgements or answers not waited for, or
-    /// scores told as they come.
     #[test]
     fn delays_change_nothing(race in races(), workers in 1..4_usize, dice: [u64; 2]) {
         let log = race.play(1, dice[0]);

@@ -1,0 +1,344 @@
+//! Translates between streams and a rollout engine.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use arrow::datatypes::{Int32Type, UInt8Type, UInt32Type, UInt64Type};
+use rollpacker_dataflow::batch::Batch;
+use rollpacker_dataflow::clock::{Clock, Nanos};
+use rollpacker_dataflow::fault::Fault;
+use rollpacker_dataflow::schema::column;
+use rollpacker_dataflow::step::{PolicyVersion, PromptId, SampleId, Step, Tick};
+use rollpacker_dataflow::timely::dataflow::operators::Capability;
+use rollpacker_dataflow::watchdog::Waiting;
+use rollpacker_stages::rollout::{
+    Lockstep, Placement, Policy, Request, RolloutEngine, RolloutEvent,
+};
+use rollpacker_stages::train::Metrics;
+
+use super::LOAD;
+use super::generating::Generating;
+use super::kept::{Ended, Kept, Launch, Samples};
+use super::notices::Notices;
+use super::responses::response_batch;
+use crate::policy::{metrics_batch, policy_of};
+use crate::rows::Row;
+use crate::schedule::encode::{ADVANCE, LAUNCH, PAUSE};
+
+const NO_LOCKSTEP: &str = "races are to be decided by tokens, and the engine cannot race in lockstep: make it deterministic, or choose another";
+
+/// For responses, errors, metrics and notices.
+pub(super) type Capabilities = [Capability<Step>; 4];
+
+/// What is under way at one step.
+struct UnderWay {
+    capabilities: Capabilities,
+    /// The weights that the engine was handed for it and when, until it is told when they were there.
+    loading: Option<(PolicyVersion, Nanos)>,
+    prompts: BTreeMap<PromptId, Launched>,
+    owed: usize,
+}
+
+/// A prompt as it was asked of the engine.
+pub(super) struct Launched {
+    pub(super) row: Row,
+    version: PolicyVersion,
+}
+
+/// Requests of a step, with the capabilities for what follows from them.
+pub(super) type HeldRequests = (Step, Capabilities, Batch);
+
+/// What the operator does between its inputs and its outputs.
+pub(super) struct Driver {
+    engine: Box<dyn RolloutEngine>,
+    clock: Arc<dyn Clock>,
+    waiting: Waiting,
+    steps: BTreeMap<Step, UnderWay>,
+    /// Policies of steps that have asked for nothing yet.
+    policies: BTreeMap<Step, Policy>,
+    /// The last step whose policy is there.
+    published: Option<Step>,
+    /// Requests that came from another worker before this one's own policy of the step.
+    held: Vec<HeldRequests>,
+    generating: Generating,
+    kept: Kept,
+    /// In lockstep, what the schedule is to be told.
+    notices: Option<Notices>,
+    /// What ended and is not passed on yet.
+    ended: BTreeMap<Step, Vec<Ended>>,
+    failed: bool,
+    /// A failure that no step was there to tell it at.
+    untold: Option<String>,
+}
+
+impl Driver {
+    pub(super) fn new(
+        engine: Box<dyn RolloutEngine>,
+        kept: Kept,
+        clock: Arc<dyn Clock>,
+        generating: Generating,
+    ) -> Self {
+        Self {
+            published: None,
+            held: Vec::new(),
+            generating,
+            engine,
+            clock,
+            waiting: Waiting::default(),
+            steps: BTreeMap::new(),
+            policies: BTreeMap::new(),
+            kept,
+            notices: None,
+            ended: BTreeMap::new(),
+            failed: false,
+            untold: None,
+        }
+    }
+
+    /// Tells `waiting` which responses are outstanding.
+    pub(super) fn tells(self, waiting: Waiting) -> Self {
+        Self { waiting, ..self }
+    }
+
+    pub(super) fn engine(&mut self) -> &mut dyn RolloutEngine {
+        &mut *self.engine
+    }
+
+    /// What is kept of paused responses.
+    pub(super) fn samples(&self) -> &Samples {
+        self.kept.samples()
+    }
+
+    /// The first step at which something is asked for, held back or owed.
+    pub(super) fn open(&self) -> Option<Step> {
+        let held = self.held.iter().map(|held| held.0);
+        self.steps.keys().next().copied().into_iter().chain(held).min()
+    }
+
+    /// Races in lockstep, as the rollout of `worker`.
+    pub(super) fn race(&mut self, worker: usize) {
+        match self.engine.lockstep() {
+            Some(_) => self.notices = Some(Notices::new(worker)),
+            None => self.fail(NO_LOCKSTEP.to_owned()),
+        }
+    }
+
+    /// Keeps the policy of a step for the step's first request: with staleness, an earlier round may still be sampling with its own.
+    pub(super) fn policy(&mut self, step: Step, batch: &Batch) {
+        self.policies.insert(step, policy_of(batch, 0));
+        self.published = self.published.max(Some(step));
+    }
+
+    pub(super) fn published(&self, step: Step) -> bool {
+        self.published >= Some(step)
+    }
+
+    /// Keeps requests until this worker has the policy of their step.
+    pub(super) fn hold(&mut self, requests: HeldRequests) {
+        self.held.push(requests);
+    }
+
+    /// What waited for its policy, and does no more.
+    pub(super) fn take_due(&mut self) -> Vec<HeldRequests> {
+        let (due, held) =
+            std::mem::take(&mut self.held).into_iter().partition(|held| self.published(held.0));
+        self.held = held;
+        due
+    }
+
+    pub(super) fn place(&mut self, batch: &Batch) {
+        let (instances, tensor_parallel) = (
+            batch.values::<UInt32Type>(column::INSTANCES),
+            batch.values::<UInt32Type>(column::TENSOR_PARALLEL),
+        );
+        for row in 0..batch.num_rows() {
+            self.engine.place(Placement {
+                instances: instances.value(row),
+                tensor_parallel: tensor_parallel.value(row),
+            });
+        }
+    }
+
+    pub(super) fn request(
+        &mut self,
+        step: Step,
+        capabilities: impl FnOnce() -> Capabilities,
+        batch: &Batch,
+    ) {
+        let loading = self.policies.remove(&step).map(|policy| {
+            let asked = self.clock.now();
+            self.engine.load(&policy);
+            (policy.version, asked)
+        });
+        // Rounds go in the order of steps: an earlier one asked another worker alone.
+        self.policies = self.policies.split_off(&step);
+        self.steps.entry(step).or_insert_with(|| UnderWay {
+            capabilities: capabilities(),
+            loading,
+            prompts: BTreeMap::new(),
+            owed: 0,
+        });
+        let actions = batch.values::<UInt8Type>(column::ACTION);
+        let prompts = batch.values::<UInt64Type>(column::PROMPT_ID);
+        let firsts = batch.values::<UInt32Type>(column::SAMPLE);
+        let counts = batch.values::<UInt32Type>(column::SAMPLES);
+        let ticks = batch.values::<UInt64Type>(column::TICK);
+        for row in Row::all(batch) {
+            let index = row.index;
+            let prompt = PromptId(prompts.value(index));
+            let samples = firsts.value(index)..firsts.value(index) + counts.value(index);
+            match actions.value(index) {
+                LAUNCH => self.launch(step, prompt, samples, row),
+                ADVANCE => self.advance(Tick(ticks.value(index))),
+                action => samples.for_each(|sample| {
+                    self.stop(SampleId { step, prompt, sample }, action == PAUSE);
+                }),
+            }
+        }
+        if let Some(notices) = &mut self.notices {
+            notices.take_in(batch.num_rows());
+        }
+    }
+
+    /// Asks for samples of a prompt, or for the rest of them.
+    fn launch(&mut self, step: Step, prompt: PromptId, samples: Range<u32>, row: Row) {
+        let (batch, index) = (&row.batch, row.index);
+        let prompt_ids: Arc<[i32]> = batch.lists::<Int32Type>(column::PROMPT_IDS).get(index).into();
+        let version =
+            PolicyVersion(batch.values::<UInt64Type>(column::POLICY_VERSION).value(index));
+        if let Some(under_way) = self.steps.get_mut(&step) {
+            under_way.owed += samples.len();
+            self.generating.begin(samples.len());
+            under_way.prompts.insert(prompt, Launched { row, version });
+        }
+        self.kept.open(step);
+        let Launch { runs, again } = self.kept.launch(step, prompt, samples);
+        for (samples, resumed) in runs {
+            let ids = samples.clone().map(|sample| SampleId { step, prompt, sample });
+            ids.for_each(|id| self.waiting.begin(id, "the engine's response"));
+            let prompt_ids = Arc::clone(&prompt_ids);
+            self.engine.generate(Request { step, prompt, samples, prompt_ids, resumed });
+        }
+        if let Some(notices) = &mut self.notices {
+            again.iter().for_each(|ended| notices.end(&ended.completion));
+        }
+        self.ended.entry(step).or_default().extend(again);
+    }
+
+    /// Stops a response, to go on later if it is `paused`.
+    fn stop(&mut self, id: SampleId, paused: bool) {
+        if paused {
+            self.kept.pause(id);
+        }
+        match self.race_side() {
+            Some((notices, lockstep)) => lockstep.abort_at(id, notices.tick()),
+            None => self.engine.abort(id),
+        }
+    }
+
+    /// What ended up to `tick` is the schedule's to keep: a pause that follows finds it ended.
+    fn advance(&mut self, tick: Tick) {
+        if let Some((notices, lockstep)) = self.race_side() {
+            notices.advance(tick);
+            lockstep.advance(tick);
+        }
+        self.listen();
+    }
+
+    /// Tells the schedule what is new of the race, at the earliest step under way.
+    pub(super) fn notice(&mut self, tell: impl FnOnce(&Capability<Step>, Batch)) {
+        if self.steps.is_empty() {
+            return;
+        }
+        let news = self.race_side().map(|(notices, side)| notices.batch(side.reached()));
+        if let (Some(news), Some(under_way)) = (news, self.steps.values().next()) {
+            tell(&under_way.capabilities[3], news);
+        }
+    }
+
+    /// What races in lockstep, if it does; an engine that is asked for its side of it once is in lockstep from then on.
+    fn race_side(&mut self) -> Option<(&mut Notices, &mut dyn Lockstep)> {
+        let notices = self.notices.as_mut()?;
+        Some((notices, self.engine.lockstep()?))
+    }
+
+    /// Tells of each step how long its weights took, once that is known.
+    pub(super) fn tell_loads(&mut self, mut tell: impl FnMut(&Capability<Step>, Batch)) {
+        for under_way in self.steps.values_mut() {
+            let loading = |(version, asked)| Some(self.engine.loaded_at(version)?.since(asked));
+            if let Some(took) = under_way.loading.and_then(loading) {
+                under_way.loading = None;
+                let load = Metrics::from([(LOAD.to_owned(), took.as_secs_f64())]);
+                tell(&under_way.capabilities[2], metrics_batch(&load));
+            }
+        }
+    }
+
+    /// Takes in what the engine reports.
+    pub(super) fn listen(&mut self) {
+        while let Some(event) = self.engine.poll() {
+            match event {
+                RolloutEvent::Completed(completion) => {
+                    self.waiting.end(completion.id);
+                    let version = self.version(completion.id);
+                    let ended = self.kept.end(completion, version);
+                    // In lockstep the ends of whole ones were told when the engine had them.
+                    if let Some(notices) = &mut self.notices
+                        && !ended.completion.finish_reason.is_whole()
+                    {
+                        notices.end(&ended.completion);
+                    }
+                    self.ended.entry(ended.completion.id.step).or_default().push(ended);
+                }
+                RolloutEvent::Failed(error) => self.fail(error.to_string()),
+            }
+        }
+    }
+
+    fn fail(&mut self, message: String) {
+        if !std::mem::replace(&mut self.failed, true) {
+            self.untold = Some(message);
+        }
+    }
+
+    /// Passes on what was reported: one batch a step for all responses that ended since the last time.
+    pub(super) fn pass_on(
+        &mut self,
+        mut respond: impl FnMut(&Capability<Step>, Batch),
+        mut fail: impl FnMut(&Capability<Step>, Fault),
+    ) {
+        if let Some(under_way) = self.steps.values().next()
+            && let Some(message) = self.untold.take()
+        {
+            // The capabilities stay: no frontier may say that these steps are done.
+            fail(&under_way.capabilities[1], Fault::new("rollout", message));
+        }
+        for (step, completions) in std::mem::take(&mut self.ended) {
+            if completions.is_empty() {
+                continue;
+            }
+            let under_way = self
+                .steps
+                .get_mut(&step)
+                .expect("invariant: an engine reports what it was asked for");
+            respond(&under_way.capabilities[0], response_batch(&completions, &under_way.prompts));
+            under_way.owed -= completions.len();
+            self.generating.end(completions.len());
+        }
+    }
+
+    /// The policy that a response was asked of.
+    fn version(&self, id: SampleId) -> PolicyVersion {
+        let asked =
+            self.steps.get(&id.step).and_then(|under_way| under_way.prompts.get(&id.prompt));
+        asked.expect("invariant: an engine reports what it was asked for").version
+    }
+
+    /// Lets go of steps of which nothing is owed any more.
+    pub(super) fn settle(&mut self) {
+        if !self.failed {
+            self.steps.retain(|_, under_way| under_way.owed > 0);
+        }
+    }
+}

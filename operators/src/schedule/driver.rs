@@ -1,0 +1,462 @@
+//! Translates between streams and a schedule.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use arrow::datatypes::{Float64Type, UInt32Type, UInt64Type};
+use rollpacker_dataflow::batch::Batch;
+use rollpacker_dataflow::budget::Budget;
+use rollpacker_dataflow::clock::{Clock, Nanos};
+use rollpacker_dataflow::fault::Fault;
+use rollpacker_dataflow::schema::column;
+use rollpacker_dataflow::step::{PromptId, SampleId, Step, Tick};
+use rollpacker_dataflow::timely::dataflow::operators::Capability;
+use rollpacker_dataflow::watchdog::{Awaiting, Waiting};
+use rollpacker_stages::rollout::Policy;
+
+use super::operator::finish_reason;
+use super::sequencer::{Sequencer, Turn};
+use super::state::{Held, LastPrompt, State, Stocked};
+use super::stop::Stop;
+use super::{Decision, Event, Offer, Round, Schedule, encode};
+use crate::rollout::notices;
+use crate::rows::Row;
+use crate::spread::Spread;
+
+/// What the operator holds for a step whose round may open, or is open.
+#[derive(Clone)]
+pub(super) struct Open {
+    pub(super) policy: Policy,
+    pub(super) requests: Capability<Step>,
+    pub(super) decisions: Capability<Step>,
+    pub(super) errors: Capability<Step>,
+}
+
+/// What the operator does between its inputs and its outputs.
+pub(super) struct Driver {
+    schedule: Box<dyn Schedule>,
+    clock: Arc<dyn Clock>,
+    /// Orders what the schedule is told, where races are decided by tokens.
+    sequencer: Option<Sequencer>,
+    /// The tick that rollouts must hear of.
+    passed: Option<Tick>,
+    /// Where they hear of it while no round is open.
+    closed: Option<Capability<Step>>,
+    budget: Budget,
+    stop: Stop,
+    waiting: Waiting,
+    /// While no round can open for want of prompts.
+    lacks_prompts: Option<Awaiting>,
+    /// Those that the schedule was told of.
+    prompts: Stocked,
+    /// Those that it was not: in lockstep they wait for their turn.
+    arrived: BTreeMap<PromptId, (LastPrompt, Row)>,
+    /// Steps whose policy is published, and not told.
+    published: BTreeMap<Step, Open>,
+    open: BTreeMap<Step, Open>,
+    ended: bool,
+    finished: bool,
+    stopping: bool,
+    round: Option<(Step, Round)>,
+    /// The step whose round opened, until that is asked for.
+    opened: Option<Step>,
+    decided: Vec<Decision>,
+    /// Why the run cannot go on, until it is told.
+    failure: Option<String>,
+    spread: Spread,
+    /// Steps whose policy some workers have, and how many.
+    publishing: BTreeMap<Step, (Open, usize)>,
+    /// A step whose policy is not the same on all workers, and how they differ, until it is told.
+    diverged: Option<(Open, String)>,
+}
+
+impl Driver {
+    pub(super) fn new(
+        schedule: Box<dyn Schedule>,
+        mut prompts: Stocked,
+        budget: Budget,
+        stop: Stop,
+        clock: Arc<dyn Clock>,
+    ) -> Self {
+        Self {
+            spread: Spread::over(1),
+            publishing: BTreeMap::new(),
+            diverged: None,
+            sequencer: None,
+            schedule,
+            clock,
+            passed: None,
+            closed: None,
+            budget,
+            stop,
+            waiting: Waiting::default(),
+            lacks_prompts: None,
+            arrived: BTreeMap::new(),
+            published: BTreeMap::new(),
+            open: BTreeMap::new(),
+            ended: false,
+            finished: false,
+            stopping: false,
+            round: None,
+            opened: None,
+            decided: std::mem::take(&mut prompts.decided),
+            prompts,
+            failure: None,
+        }
+    }
+
+    /// Tells `waiting` what rounds wait for.
+    pub(super) fn tells(self, waiting: Waiting) -> Self {
+        Self { waiting, ..self }
+    }
+
+    /// Launches where `spread` says.
+    pub(super) fn over(self, spread: Spread) -> Self {
+        Self { spread, ..self }
+    }
+
+    /// The step whose round opened since this was last asked.
+    pub(super) fn take_opened(&mut self) -> Option<Step> {
+        self.opened.take()
+    }
+
+    /// Races in lockstep.
+    pub(super) fn race(&mut self) {
+        // Of what the budget grants, a run that goes on has what the schedule was told of before.
+        let told = self.prompts.held.values().filter(|held| !held.launched).count();
+        let allowance = self.budget.granted().saturating_sub(told);
+        self.sequencer = Some(Sequencer::new(self.schedule.wants_scores(), allowance));
+    }
+
+    /// Tells the schedule, or in lockstep what says when it is to be told.
+    fn tell(&mut self, event: Event) {
+        match &mut self.sequencer {
+            Some(sequencer) => sequencer.take(event),
+            None => self.tell_now(event),
+        }
+    }
+
+    fn tell_now(&mut self, event: Event) {
+        if let Event::Prompt(offer) = &event
+            && let Some((last, row)) = self.arrived.remove(&offer.prompt)
+        {
+            self.prompts.last = Some(last);
+            self.prompts.held.insert(offer.prompt, Held { row, launched: false });
+        }
+        if let Event::Response { id, .. } = &event {
+            self.spread.ended(id.prompt);
+        }
+        self.schedule.on(self.now(), event);
+    }
+
+    /// The time that the schedule goes by.
+    fn now(&self) -> Nanos {
+        let tick = |sequencer: &Sequencer| Nanos(sequencer.tick().0);
+        self.sequencer.as_ref().map_or_else(|| self.clock.now(), tick)
+    }
+
+    pub(super) fn offer(&mut self, batch: &Batch) {
+        let (ids, epochs, rows) = (
+            batch.values::<UInt64Type>(column::PROMPT_ID),
+            batch.values::<UInt32Type>(column::EPOCH),
+            batch.values::<UInt64Type>(column::ROW),
+        );
+        for row in Row::all(batch) {
+            let prompt = PromptId(ids.value(row.index));
+            let last =
+                LastPrompt { prompt, epoch: epochs.value(row.index), row: rows.value(row.index) };
+            // A reader that begins anew when a run is resumed gives again what the schedule has had.
+            if self.prompts.last.is_some_and(|last| prompt <= last.prompt) {
+                self.budget.release(1);
+                continue;
+            }
+            let domain = row.text(column::DOMAIN).unwrap_or_default().into();
+            self.arrived.insert(prompt, (last, row));
+            let LastPrompt { epoch, row, .. } = last;
+            self.tell(Event::Prompt(Offer { prompt, epoch, row, domain }));
+        }
+    }
+
+    /// A reader that ends because the run does is not at the end of its prompts: a run that goes on from here reads further.
+    pub(super) fn end_of_prompts(&mut self) {
+        if !self.ended && !self.finished {
+            self.ended = true;
+            self.tell(Event::EndOfPrompts);
+        }
+    }
+
+    /// A worker has the policy of a step; once all have it, the step may begin.
+    pub(super) fn announced(&mut self, step: Step, open: Open) {
+        let (first, count) = self.publishing.entry(step).or_insert_with(|| (open.clone(), 0));
+        *count += 1;
+        if first.policy.digest != open.policy.digest {
+            let [one, other] = [&*first, &open].map(|open| open.policy.digest);
+            let message = format!(
+                "the replicas of the trainer have different weights at policy {}: digests {one:016x} and {other:016x}",
+                open.policy.version
+            );
+            self.diverged = Some((open, message));
+        } else if *count == self.spread.workers()
+            && let Some((open, _)) = self.publishing.remove(&step)
+        {
+            self.published.insert(step, open);
+        }
+    }
+
+    pub(super) fn state(&self) -> State<'_> {
+        State { schedule: &*self.schedule, prompts: &self.prompts, decided: &self.decided }
+    }
+
+    /// The first step whose policy can be told.
+    pub(super) fn due(&self) -> Option<Step> {
+        let is_quiet = self.sequencer.as_ref().is_none_or(Sequencer::is_quiet);
+        self.published.keys().next().copied().filter(|_| is_quiet)
+    }
+
+    pub(super) fn policy(&mut self, step: Step) {
+        let Some(open) = self.published.remove(&step) else { return };
+        self.stopping |= !self.finished && self.stop.forbids(step);
+        // A policy that is not taken up goes no further round the feedback edge; when none is left under way, the graph ends.
+        if !self.finished && !self.stopping {
+            self.open.insert(step, open);
+            self.tell_now(Event::Policy { step });
+        }
+    }
+
+    pub(super) fn notice(&mut self, batch: &Batch) {
+        if let Some(sequencer) = &mut self.sequencer {
+            sequencer.notice(notices::read(batch));
+        }
+    }
+
+    pub(super) fn responses(&mut self, step: Step, batch: &Batch) {
+        if self.sequencer.is_some() {
+            return;
+        }
+        let prompts = batch.values::<UInt64Type>(column::PROMPT_ID);
+        let samples = batch.values::<UInt32Type>(column::SAMPLE);
+        let tokens = batch.values::<UInt32Type>(column::RESPONSE_LENGTH);
+        let reasons = batch.text(column::FINISH_REASON);
+        for row in 0..batch.num_rows() {
+            self.tell(Event::Response {
+                id: SampleId {
+                    step,
+                    prompt: PromptId(prompts.value(row)),
+                    sample: samples.value(row),
+                },
+                tokens: tokens.value(row),
+                finish_reason: finish_reason(reasons.value(row)),
+            });
+        }
+    }
+
+    pub(super) fn scores(&mut self, step: Step, batch: &Batch) {
+        if !self.schedule.wants_scores() {
+            return;
+        }
+        let prompts = batch.values::<UInt64Type>(column::PROMPT_ID);
+        let samples = batch.values::<UInt32Type>(column::SAMPLE);
+        let scores = batch.values::<Float64Type>(column::SCORE);
+        for row in 0..batch.num_rows() {
+            self.tell(Event::Scored {
+                id: SampleId {
+                    step,
+                    prompt: PromptId(prompts.value(row)),
+                    sample: samples.value(row),
+                },
+                score: scores.value(row),
+            });
+        }
+    }
+
+    pub(super) fn decide(
+        &mut self,
+        mut request: impl FnMut(&Capability<Step>, Batch),
+        mut decision: impl FnMut(&Open, Batch),
+    ) {
+        self.drain(&mut request, &mut decision);
+        while let Some(Turn { tick, event, passes }) = self.next_turn() {
+            self.passed = passes.then_some(tick).or(self.passed);
+            self.tell_now(event);
+            self.drain(&mut request, &mut decision);
+        }
+    }
+
+    /// What the schedule is to be told next, where that is not told as it comes.
+    fn next_turn(&mut self) -> Option<Turn> {
+        let wants_prompts = self.schedule.wants_prompts();
+        let sequencer = self.sequencer.as_mut()?;
+        if self.failure.is_some() || (self.finished && !sequencer.is_racing()) {
+            return None;
+        }
+        sequencer.next(wants_prompts, !self.published.is_empty())
+    }
+
+    /// Takes all decisions there are.
+    fn drain(
+        &mut self,
+        request: &mut impl FnMut(&Capability<Step>, Batch),
+        decision: &mut impl FnMut(&Open, Batch),
+    ) {
+        while let Some(next) = self.schedule.poll() {
+            match &next {
+                Decision::Open { step, round, .. } => {
+                    (self.round, self.opened) = (Some((*step, *round)), Some(*step));
+                }
+                Decision::Finish => self.finished = true,
+                Decision::Fail { message } => self.failure = Some(message.clone()),
+                _ => {}
+            }
+            if let Some(sequencer) = &mut self.sequencer {
+                sequencer.decided(&next);
+            }
+            let closed = matches!(next, Decision::Close { .. });
+            self.decided.push(next);
+            if closed {
+                self.send(request, decision);
+                self.close();
+            }
+        }
+        self.send(request, decision);
+        self.pass(request);
+        if self.finished || (self.stopping && self.open.is_empty()) {
+            self.finish();
+        }
+        self.feed();
+    }
+
+    /// Sends what was decided; a rejection between two rounds waits for the next.
+    fn send(
+        &mut self,
+        request: &mut impl FnMut(&Capability<Step>, Batch),
+        decision: &mut impl FnMut(&Open, Batch),
+    ) {
+        let Some((step, round)) = self.round else { return };
+        if self.decided.is_empty() && self.passed.is_none() {
+            return;
+        }
+        let decided = std::mem::take(&mut self.decided);
+        let open =
+            self.open.get(&step).expect("invariant: a round opens after the policy of its step");
+        let row_of = |prompt: PromptId| self.prompts.held[&prompt].row.clone();
+        let place = |decision| self.spread.place(decision, |prompt| row_of(prompt).prompt_length());
+        let workers: Vec<Option<u32>> = decided.iter().map(place).collect();
+        // The tick first: what is asked for with it is launched, or stopped, at it.
+        let all = u32::try_from(self.spread.workers()).unwrap_or(u32::MAX);
+        let passed = self.passed.take().map(|tick| encode::advance(tick, all));
+        let requests = encode::requests(&decided, &workers, open.policy.version, &row_of);
+        for batch in passed.into_iter().chain(requests) {
+            if let Some(sequencer) = &mut self.sequencer {
+                let receivers = batch.values::<UInt32Type>(column::WORKER).values();
+                receivers.iter().for_each(|&worker| sequencer.sent(worker as usize, 1));
+            }
+            request(&open.requests, batch);
+        }
+        decision(open, encode::decisions(&decided, &workers, round));
+        decided.iter().for_each(|decision| self.account(step, decision));
+    }
+
+    /// Tells rollouts of a tick while no round is open, as long as responses of the last one are under way.
+    fn pass(&mut self, request: &mut impl FnMut(&Capability<Step>, Batch)) {
+        let Some(sequencer) = &mut self.sequencer else { return };
+        if let Some(tick) = self.passed.take_if(|_| self.round.is_none())
+            && let Some(capability) = &self.closed
+        {
+            let workers = self.spread.workers();
+            (0..workers).for_each(|worker| sequencer.sent(worker, 1));
+            request(capability, encode::advance(tick, u32::try_from(workers).unwrap_or(u32::MAX)));
+        }
+        self.closed.take_if(|_| !sequencer.is_racing());
+    }
+
+    /// Lets the reader replace a prompt that is launched for the first time, and forgets one that will not be launched again.
+    fn account(&mut self, step: Step, decision: &Decision) {
+        match decision {
+            Decision::Launch { prompt, .. } => {
+                self.waiting.begin((step, *prompt), "responses of its round");
+                let held = self
+                    .prompts
+                    .held
+                    .get_mut(prompt)
+                    .expect("invariant: a launched prompt was offered");
+                if !std::mem::replace(&mut held.launched, true) {
+                    self.release(1);
+                }
+            }
+            Decision::Admit { prompt, .. } => {
+                self.waiting.end((step, *prompt));
+                self.prompts.held.remove(prompt);
+            }
+            Decision::Defer { prompt, .. } => self.waiting.end((step, *prompt)),
+            Decision::Reject { prompt, .. } => {
+                self.waiting.end((step, *prompt));
+                let unlaunched =
+                    self.prompts.held.remove(prompt).is_some_and(|held| !held.launched);
+                self.release(usize::from(unlaunched));
+            }
+            _ => {}
+        }
+    }
+
+    /// Tells the failure of a schedule at the step whose round it gave up. The round stays open: no frontier may say that its step is done.
+    pub(super) fn fail(&mut self, mut tell: impl FnMut(&Open, Fault)) {
+        if let Some((open, message)) = &mut self.diverged
+            && !message.is_empty()
+        {
+            tell(open, Fault::new("schedule", std::mem::take(message)));
+        }
+        let Some(message) = self.failure.take() else { return };
+        let open = self.round.and_then(|(step, _)| self.open.get(&step));
+        tell(
+            open.expect("invariant: a schedule fails in an open round"),
+            Fault::new("schedule", message),
+        );
+    }
+
+    fn close(&mut self) {
+        if let Some((step, _)) = self.round.take() {
+            let open = self.open.remove(&step);
+            self.closed = open.filter(|_| self.sequencer.is_some()).map(|open| open.requests);
+            self.waiting.end_before(step.next());
+        }
+    }
+
+    fn finish(&mut self) {
+        self.finished = true;
+        self.budget.close();
+        self.open.clear();
+        self.published.clear();
+    }
+
+    /// Widens the reader's budget when the schedule cannot open a round with all that the budget allowed: the domain that it lacks
+    /// may be rare.
+    fn feed(&mut self) {
+        let wants = !self.finished && self.schedule.wants_prompts();
+        let lacking = wants && !self.ended && self.round.is_none();
+        match self.open.keys().next().filter(|_| lacking) {
+            None => self.lacks_prompts = None,
+            Some(step) if self.lacks_prompts.is_none() => {
+                let what = || "prompts to open its round with";
+                self.lacks_prompts = Some(self.waiting.hold(*step, what));
+            }
+            Some(_) => {}
+        }
+        let is_spent = match &self.sequencer {
+            Some(sequencer) => sequencer.is_out_of_prompts(),
+            None => self.budget.available() == 0,
+        };
+        if wants && is_spent {
+            let more = self.prompts.held.len().max(1);
+            self.prompts.widened += more;
+            self.release(more);
+        }
+    }
+
+    /// Lets the reader hand over so many prompts more.
+    fn release(&mut self, prompts: usize) {
+        self.budget.release(prompts);
+        if let Some(sequencer) = &mut self.sequencer {
+            sequencer.allow(prompts);
+        }
+    }
+}
