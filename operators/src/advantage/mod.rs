@@ -16,7 +16,7 @@ mod reinforce;
 mod token_rewards;
 mod whiten;
 
-use std::rc::Rc;
+use std::sync::Arc;
 
 pub use builtin::advantages;
 pub use gae::Gae;
@@ -42,12 +42,12 @@ pub struct Scored {
 /// # Contract
 /// One number a response, in their order; each counts for every token of its response. Must not depend on other groups: groups are
 /// trained on while later ones are still being generated.
-pub trait Advantage {
+pub trait Advantage: Send + Sync {
     /// The advantages of a group.
     fn advantages(&self, group: &[Scored]) -> Vec<f64>;
 }
 
-impl<A: Advantage + ?Sized> Advantage for Rc<A> {
+impl<A: Advantage + ?Sized> Advantage for Arc<A> {
     fn advantages(&self, group: &[Scored]) -> Vec<f64> {
         self.as_ref().advantages(group)
     }
@@ -79,7 +79,7 @@ pub struct Estimate {
 ///
 /// # Contract
 /// One estimate a trajectory, in their order, of as many advantages as it has tokens.
-pub trait TokenAdvantage {
+pub trait TokenAdvantage: Send + Sync {
     /// The estimates of groups: of all of a step, ordered by prompt, or of any of it.
     fn estimate(&self, trajectories: &[Trajectory]) -> Vec<Estimate>;
 
@@ -98,15 +98,15 @@ pub trait TokenAdvantage {
 #[derive(Clone)]
 pub enum Estimator {
     /// Looks at one group at a time.
-    Group(Rc<dyn Advantage>),
+    Group(Arc<dyn Advantage>),
     /// Looks at tokens.
-    Token(Rc<dyn TokenAdvantage>),
+    Token(Arc<dyn TokenAdvantage>),
 }
 
 impl Estimator {
     /// Of tokens.
     pub fn of_tokens(estimator: impl TokenAdvantage + 'static) -> Self {
-        Self::Token(Rc::new(estimator))
+        Self::Token(Arc::new(estimator))
     }
 
     /// Whether it must see all groups of a step at once.
@@ -161,6 +161,6 @@ fn of_group(estimator: &dyn Advantage, group: &[Trajectory]) -> Vec<Estimate> {
 
 impl<A: Advantage + 'static> From<A> for Estimator {
     fn from(estimator: A) -> Self {
-        Self::Group(Rc::new(estimator))
+        Self::Group(Arc::new(estimator))
     }
 }

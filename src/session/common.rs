@@ -1,0 +1,201 @@
+//! What the workers of a process share.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use anyhow::{Context, anyhow, ensure};
+use rollpacker_dataflow::clock::{Clock, WallClock};
+use rollpacker_dataflow::cluster::Seat;
+use rollpacker_dataflow::watchdog::{Pulse, Watch};
+use rollpacker_datasets::Dataset;
+use rollpacker_operators::advantage::Estimator;
+use rollpacker_operators::trainer::TrainerThread;
+use rollpacker_stages::model::{
+    ChatTemplate, Decoder, DeviceChoice, ModelConfig, PromptEncoder, Tokenizer, WeightStore,
+};
+use rollpacker_stages::reward::{Registry, Router};
+use rollpacker_stages::rollout::guests::Guests;
+use rollpacker_stages::train::config::TrainerConfig;
+use rollpacker_stages::train::torch::TorchTrainer;
+use rollpacker_stages::train::{Objective, Trainer, ValueModel};
+use tch::Device;
+
+use super::Session;
+use super::engine::check_context;
+use crate::algorithms::Algorithms;
+use crate::prompts::{LeftOut, PromptReader};
+use crate::recipe::Recipe;
+use crate::rewards::rewards;
+use crate::snapshots::RunSnapshots;
+
+/// What the workers of a process have in common: data, algorithms, rewards and their threads.
+#[derive(Clone)]
+pub struct Common {
+    pub(super) recipe: Recipe,
+    pub(super) stages: Stages,
+    pub(super) device: Device,
+    pub(super) train_data: Dataset,
+    pub(super) val_data: Option<Dataset>,
+    pub(super) advantage: Estimator,
+    pub(super) objective: Objective,
+    pub(super) rewards: Arc<tokio::runtime::Runtime>,
+    /// Whether every data source is known to have a reward.
+    pub(super) rewards_checked: Arc<AtomicBool>,
+    /// Judges that share the instances of the engine that trains.
+    pub(super) guests: Guests,
+    pub(super) watch: Option<Watch>,
+    pub(super) snapshots: RunSnapshots,
+}
+
+/// What the threads of a worker share.
+#[derive(Clone)]
+pub(super) struct Stages {
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) encoder: Arc<PromptEncoder>,
+    pub(super) router: Router,
+    pub(super) store: WeightStore,
+}
+
+impl Common {
+    pub(super) fn open(
+        recipe: Recipe,
+        registry: &Registry,
+        algorithms: &Algorithms,
+    ) -> anyhow::Result<Self> {
+        let (advantage, objective) =
+            (algorithms.estimator(&recipe)?, algorithms.objective(&recipe)?);
+        let router = rewards(&recipe.raw.reward, registry)?;
+        let device = recipe.raw.trainer.device.parse::<DeviceChoice>()?.resolve()?;
+        let folder = &recipe.raw.model.path;
+        ensure!(
+            !folder.as_os_str().is_empty(),
+            "key `model.path`: expected a folder in Hugging Face format"
+        );
+        check_context(&recipe, &ModelConfig::from_folder(folder)?)?;
+        let encoder = PromptEncoder {
+            tokenizer: Arc::new(Tokenizer::from_folder(folder)?),
+            template: ChatTemplate::from_folder(folder)?,
+        };
+        let stages = Stages {
+            clock: Arc::new(WallClock::start()),
+            encoder: Arc::new(encoder),
+            router,
+            store: WeightStore::new(versions(&recipe)),
+        };
+        let rewards = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(recipe.raw.reward.num_workers)
+            .thread_name("reward")
+            .enable_all()
+            .build()
+            .context("cannot start the threads of the rewards")?;
+        Ok(Self {
+            train_data: Dataset::open(recipe.train_data.clone())?,
+            val_data: recipe.val_data.clone().map(Dataset::open).transpose()?,
+            advantage,
+            objective,
+            watch: recipe.watch()?,
+            snapshots: RunSnapshots::default(),
+            recipe,
+            stages,
+            device,
+            rewards: Arc::new(rewards),
+            rewards_checked: Arc::default(),
+            guests: registry.guests(),
+        })
+    }
+
+    /// Takes part in snapshots, and goes on from one if there is one to go on from.
+    #[must_use]
+    pub fn with_snapshots(self, snapshots: RunSnapshots) -> Self {
+        Self { snapshots, ..self }
+    }
+
+    /// The session of one worker. Judges that share an engine share that of the first worker of the process; a profile is kept by the first
+    /// of all; of several devices each worker of a process has its own, in turn.
+    ///
+    /// # Errors
+    /// If the recipe's profile cannot be read.
+    pub fn session(&self, seat: &Seat) -> anyhow::Result<Session> {
+        let is_host = seat.local() == 0;
+        let stages = Stages {
+            clock: Arc::new(seat.clock()),
+            store: WeightStore::new(versions(&self.recipe)),
+            ..self.stages.clone()
+        };
+        let device = device_of(&self.recipe.raw.trainer.device, self.device, seat.local());
+        let guests = if is_host { self.guests.clone() } else { Guests::default() };
+        Session::of(Self { stages, device, guests, ..self.clone() }, seat.index() == 0)
+    }
+
+    pub(super) fn reader(&self, dataset: Dataset, left_out: LeftOut) -> PromptReader {
+        PromptReader {
+            dataset,
+            encoder: self.stages.encoder.clone(),
+            max_prompt_length: self.recipe.raw.data.max_prompt_length,
+            router: self.stages.router.clone(),
+            left_out,
+        }
+    }
+
+    pub(super) fn trainer(&self) -> anyhow::Result<TrainerThread> {
+        let (raw, device, store) = (&self.recipe.raw, self.device, self.stages.store.clone());
+        let (path, critic) = (raw.model.path.clone(), raw.critic.path.clone());
+        let critic_config = self.advantage.needs_values().then_some(self.recipe.critic);
+        let config = TrainerConfig { critic: critic_config, ..self.recipe.trainer.clone() };
+        let (objective, pulse) = (self.objective.clone(), self.pulse());
+        TrainerThread::spawn(self.stages.clock.clone(), move || {
+            let decoder = Decoder::load(&path, device)?;
+            let mut trainer =
+                TorchTrainer::with_objective(decoder, config, store, objective)?.with_pulse(pulse);
+            if let Some(folder) = critic {
+                trainer = trainer.with_critic(ValueModel::load(&folder, device)?)?;
+            }
+            anyhow::Ok(Box::new(trainer) as Box<dyn Trainer>)
+        })
+    }
+
+    /// What threads beat that the graph waits for.
+    pub(super) fn pulse(&self) -> Pulse {
+        self.watch.as_ref().map(|watch| watch.pulse.clone()).unwrap_or_default()
+    }
+
+    /// The model with its tokenizer and chat template: a folder that a run can start from.
+    pub(super) fn save(&self, trainer: &TrainerThread, folder: &Path) -> anyhow::Result<()> {
+        trainer.save(folder.to_owned()).map_err(|reason| anyhow!(reason))?;
+        for name in [
+            "tokenizer.json",
+            "tokenizer_config.json",
+            "chat_template.jinja",
+            "special_tokens_map.json",
+        ] {
+            let (from, to) = (self.recipe.raw.model.path.join(name), folder.join(name));
+            // Copying a file onto itself would empty it.
+            let same = from
+                .canonicalize()
+                .ok()
+                .is_some_and(|from| to.canonicalize().is_ok_and(|to| from == to));
+            if from.exists() && !same {
+                std::fs::copy(&from, &to)
+                    .with_context(|| format!("cannot copy {}", from.display()))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Versions of the weights that engines may ask for.
+fn versions(recipe: &Recipe) -> usize {
+    usize::try_from(recipe.raw.algorithm.staleness + 2).unwrap_or(usize::MAX)
+}
+
+/// The device of a worker where `written` names none in particular and `resolved` is one of several.
+fn device_of(written: &str, resolved: Device, worker: usize) -> Device {
+    match resolved {
+        Device::Cuda(_) if !written.contains(':') => {
+            let devices = usize::try_from(tch::Cuda::device_count()).unwrap_or(1);
+            Device::Cuda(worker % devices.max(1))
+        }
+        other => other,
+    }
+}

@@ -1,0 +1,97 @@
+//! The engine that a recipe names.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::ensure;
+use rollpacker_stages::model::{Decoder, ModelConfig};
+use rollpacker_stages::rollout::lengths::Lengths;
+use rollpacker_stages::rollout::sampling::Sampling;
+use rollpacker_stages::rollout::torch::{TorchEngine, TorchEngineConfig};
+use tch::Device;
+
+use super::common::{Common, Stages};
+use crate::recipe::Recipe;
+
+impl Common {
+    /// An engine that draws by `sampling`, and stops where the recipe's recorded lengths say if they are `replayed`.
+    pub(super) fn engine_options(
+        &self,
+        sampling: Sampling,
+        replayed: bool,
+    ) -> anyhow::Result<EngineOptions> {
+        let raw = &self.recipe.raw;
+        let lengths = raw.rollout.replay_lengths.as_deref().filter(|_| replayed);
+        let replay = lengths.map(Lengths::read).transpose()?;
+        let config = TorchEngineConfig { sampling, replay, ..engine_config(&self.recipe) };
+        Ok(EngineOptions {
+            config,
+            model: raw.model.path.clone(),
+            device: self.device,
+            stages: self.stages.clone(),
+        })
+    }
+}
+
+/// What it takes to start an engine, on whatever thread wants one.
+pub(super) struct EngineOptions {
+    config: TorchEngineConfig,
+    model: PathBuf,
+    device: Device,
+    stages: Stages,
+}
+
+impl EngineOptions {
+    pub(super) fn start(self) -> anyhow::Result<TorchEngine> {
+        let Self { config, model, device, stages: Stages { clock, encoder, store, .. } } = self;
+        // Ids that the tokenizer does not have are the model's padding: they decode to nothing.
+        let detokenize =
+            Arc::new(move |ids: &[i32]| encoder.tokenizer.decode(ids, true).unwrap_or_default());
+        Ok(TorchEngine::start(
+            config,
+            |_instance| Decoder::load(&model, device),
+            store,
+            detokenize,
+            clock,
+        )?)
+    }
+}
+
+/// How tokens are drawn in training.
+pub(super) fn sampling(recipe: &Recipe) -> Sampling {
+    let (rollout, data) = (&recipe.raw.rollout, &recipe.raw.data);
+    Sampling {
+        temperature: rollout.temperature,
+        top_p: rollout.top_p,
+        top_k: u32::try_from(rollout.top_k).unwrap_or(0),
+        min_new_tokens: rollout.min_response_length,
+        max_new_tokens: data.max_response_length,
+    }
+}
+
+/// The engine that a recipe trains with, no lengths replayed.
+pub(crate) fn engine_config(recipe: &Recipe) -> TorchEngineConfig {
+    let rollout = &recipe.raw.rollout;
+    TorchEngineConfig {
+        instances: rollout.instances,
+        threads_per_instance: rollout.threads_per_instance,
+        max_running: rollout.max_num_seqs,
+        kv_cache_tokens: rollout.kv_cache_tokens,
+        sampling: sampling(recipe),
+        seed: rollout.seed.unwrap_or(recipe.raw.trainer.seed),
+        replay: None,
+        deterministic: recipe.raw.trainer.deterministic,
+    }
+}
+
+/// Refuses prompts and responses that the model has no positions for.
+pub(crate) fn check_context(recipe: &Recipe, model: &ModelConfig) -> anyhow::Result<()> {
+    let data = &recipe.raw.data;
+    let longest = data.max_prompt_length as i64 + i64::from(data.max_response_length);
+    let context = model.max_position_embeddings;
+    ensure!(
+        longest <= context,
+        "keys `data.max_prompt_length` + `data.max_response_length`: expected at most the model's {context} tokens, found {longest}"
+    );
+    Ok(())
+}

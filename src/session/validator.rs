@@ -1,0 +1,91 @@
+//! Validation: policies on held-out prompts.
+
+use std::rc::Rc;
+
+use rollpacker_dataflow::bridge::OwnerThread;
+use rollpacker_dataflow::step::PolicyVersion;
+use rollpacker_operators::prompts::PromptRow;
+use rollpacker_operators::validate::{Validator, ValidatorThread};
+use rollpacker_stages::rollout::Policy;
+use rollpacker_stages::rollout::sampling::Sampling;
+use rollpacker_stages::train::Metrics;
+
+use super::common::Common;
+use super::engine::{EngineOptions, sampling};
+use crate::prompts::LeftOut;
+use crate::validation::metrics;
+
+/// What policies are tried on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Validated {
+    /// Prompts.
+    pub prompts: usize,
+    /// Prompts left out for their length.
+    pub left_out: u64,
+}
+
+impl Common {
+    /// The validator, and what it validates on. Workers that do not lead have one that is never asked.
+    pub(super) fn validator(
+        &self,
+        leads: bool,
+    ) -> anyhow::Result<Option<(Rc<ValidatorThread>, Validated)>> {
+        let Some(dataset) = self.val_data.clone() else { return Ok(None) };
+        if !leads {
+            return Ok(Some((Rc::new(never_asked()?), Validated::default())));
+        }
+        let left_out = LeftOut::default();
+        let prompts = self.reader(dataset, left_out.clone()).read_all()?;
+        let overlong = left_out.count();
+        let count = prompts.len();
+        let sampled = self.engine_options(sampling(&self.recipe), false)?;
+        let greedy =
+            self.engine_options(Sampling { temperature: 0.0, ..sampling(&self.recipe) }, false)?;
+        let (router, handle) = (self.stages.router.clone(), self.rewards.handle().clone());
+        let (clock, time) = (self.stages.clock.clone(), self.stages.clock.clone());
+        let limits = self.recipe.raw.reward.timeout.unlearned()?;
+        let pulse = self.pulse();
+        let thread = OwnerThread::spawn("validation", move || {
+            let tries = |options: EngineOptions, prompts: Vec<PromptRow>| {
+                anyhow::Ok(
+                    Validator::new(
+                        Box::new(options.start()?),
+                        router.clone(),
+                        handle.clone(),
+                        time.clone(),
+                        prompts,
+                    )
+                    .with_limits(limits.clone())
+                    .with_pulse(pulse.clone()),
+                )
+            };
+            let (mut sampled, mut greedy) =
+                (tries(sampled, prompts.clone())?, tries(greedy, prompts)?);
+            // The last policy of a run may be tried in its step and asked for again behind it.
+            let mut last: Option<(PolicyVersion, Metrics)> = None;
+            let validate = move |policy: &Policy| {
+                if let Some((_, known)) =
+                    last.as_ref().filter(|(version, _)| *version == policy.version)
+                {
+                    return Ok(known.clone());
+                }
+                let begun = clock.now();
+                let mut all = metrics(&sampled.validate(policy)?, &greedy.validate(policy)?);
+                let took = clock.now().since(begun).as_secs_f64();
+                all.insert("timing_s/testing".to_owned(), took);
+                last = Some((policy.version, all.clone()));
+                Ok(all)
+            };
+            anyhow::Ok(Box::new(validate) as Box<dyn FnMut(&Policy) -> Result<Metrics, String>>)
+        })?;
+        Ok(Some((Rc::new(thread), Validated { prompts: count, left_out: overlong })))
+    }
+}
+
+/// The validator of a worker that does not validate.
+fn never_asked() -> anyhow::Result<ValidatorThread> {
+    OwnerThread::spawn("validation", || {
+        let refuse = |_: &Policy| Err("another worker validates".to_owned());
+        anyhow::Ok(Box::new(refuse) as Box<dyn FnMut(&Policy) -> Result<Metrics, String>>)
+    })
+}
