@@ -1,9 +1,10 @@
 //! Every algorithm that a recipe can name: trains live, is refused by name where it is misspelt, and stands in the documentation.
 #![cfg(feature = "torch")]
 
+mod workplace;
+
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -14,6 +15,7 @@ use rollpacker::session::Session;
 use rollpacker::stages::catalog::NoOptions;
 use rollpacker::stages::train::loss::{PolicyLoss, SharedPolicyLoss, TokenLoss, Tokens};
 use tch::TchError;
+use workplace::Workplace;
 
 const RECIPE: &str = r#"
 [data]
@@ -47,34 +49,7 @@ num_attention_heads = 2
 num_key_value_heads = 1
 "#;
 
-struct Workplace {
-    folder: tempfile::TempDir,
-}
-
 impl Workplace {
-    fn new() -> Self {
-        let place = Self { folder: tempfile::tempdir().expect("a folder") };
-        std::fs::write(place.path("recipe.toml"), RECIPE).expect("written");
-        let generate = ["data", "generate", "--output", "data", "--rows", "16"];
-        place.ok(&[generate.as_slice(), &["--validation-rows", "2"]].concat());
-        place.ok(&["sft", "--config", "recipe.toml"]);
-        place
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
-    fn ok(&self, args: &[&str]) {
-        let program = env!("CARGO_BIN_EXE_rollpacker");
-        let output = Command::new(program)
-            .args(args)
-            .current_dir(self.folder.path())
-            .output()
-            .expect("the program starts");
-        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
-    }
-
     fn recipe(&self, overrides: &[String]) -> Recipe {
         let here = [
             format!("data.train_files={}", self.path("data/train.parquet").display()),
@@ -141,7 +116,7 @@ fn names<'a>(names: impl Iterator<Item = &'a str>) -> Vec<String> {
 /// As many runs as there are estimators of advantages; losses and estimators of the divergence take turns.
 #[test]
 fn every_name_trains_two_live_steps() {
-    let (place, algorithms) = (Workplace::new(), Algorithms::default());
+    let (place, algorithms) = (Workplace::warm(RECIPE, 16, 2), Algorithms::default());
     let losses = names(algorithms.policy_losses.names());
     let kls = names(algorithms.kl_estimators.names());
     let estimators = names(algorithms.advantages.names());
@@ -202,7 +177,7 @@ struct Height {
 
 #[test]
 fn ones_own_are_used_by_value_and_by_name_and_see_whole_steps_in_order() {
-    let place = Workplace::new();
+    let place = Workplace::warm(RECIPE, 16, 2);
     let session = Session::open(place.recipe(&[])).expect("it opens");
     let session =
         session.with_advantage(Estimator::of_tokens(Seen)).with_policy_loss(Constant(2.5));
@@ -231,7 +206,7 @@ fn ones_own_are_used_by_value_and_by_name_and_see_whole_steps_in_order() {
 
 #[test]
 fn a_critic_learns_and_goes_on_from_its_folder() {
-    let place = Workplace::new();
+    let place = Workplace::warm(RECIPE, 16, 2);
     let gae = ["algorithm.adv_estimator=gae", "critic.lr=1e-2", "algorithm.lam=0.95"];
     let (steps, folder) = place.train("first", &owned(&gae));
     assert_eq!(steps[0]["critic/vpred_mean"], 0.0, "a fresh critic expects nothing");
@@ -249,7 +224,7 @@ fn a_critic_learns_and_goes_on_from_its_folder() {
 
 #[test]
 fn rewards_are_lessened_by_the_divergence_and_the_factor_adapts() {
-    let place = Workplace::new();
+    let place = Workplace::warm(RECIPE, 16, 2);
     let overrides = owned(&[
         "algorithm.use_kl_in_reward=true",
         "algorithm.kl_penalty=low_var_kl",
@@ -275,7 +250,7 @@ fn rewards_are_lessened_by_the_divergence_and_the_factor_adapts() {
 /// Groups of the next step arrive before the update: inference and the factor of the penalty wait for it, and nothing waits for ever.
 #[test]
 fn with_a_staleness_models_and_factors_are_those_of_the_step() {
-    let place = Workplace::new();
+    let place = Workplace::warm(RECIPE, 16, 2);
     let common = [
         "algorithm.staleness=1",
         "algorithm.use_kl_in_reward=true",
@@ -297,7 +272,7 @@ fn with_a_staleness_models_and_factors_are_those_of_the_step() {
 
 #[test]
 fn importance_weights_of_tokens_and_sequences_are_near_one_on_policy() {
-    let place = Workplace::new();
+    let place = Workplace::warm(RECIPE, 16, 2);
     for (level, threshold) in [("token", "2.0"), ("sequence", "0.5_2.0")] {
         let correction = "algorithm.rollout_correction";
         let overrides = [
@@ -312,7 +287,7 @@ fn importance_weights_of_tokens_and_sequences_are_near_one_on_policy() {
 
 #[test]
 fn what_does_not_fit_is_refused_by_its_key() {
-    let place = Workplace::new();
+    let place = Workplace::warm(RECIPE, 16, 2);
     let cases: [(&[&str], &str); 8] = [
         (
             &["algorithm.adv_estimator=grop"],

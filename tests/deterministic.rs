@@ -1,9 +1,10 @@
 //! `trainer.deterministic`: a run can be repeated to the bit, on any number of instances, on a machine under any load.
 #![cfg(feature = "torch")]
 
+mod workplace;
+
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -13,6 +14,7 @@ use arrow::compute::concat_batches;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use rollpacker_operators::report::hangs_on_time;
 use serde_json::Value;
+use workplace::Workplace;
 
 const RECIPE: &str = r#"
 [data]
@@ -52,33 +54,7 @@ num_attention_heads = 2
 num_key_value_heads = 1
 "#;
 
-struct Workplace {
-    folder: tempfile::TempDir,
-}
-
 impl Workplace {
-    fn new() -> Self {
-        let place = Self { folder: tempfile::tempdir().expect("a folder") };
-        let rows = ["--rows", "64", "--validation-rows", "8"];
-        place.ok(&[&["data", "generate", "--output", "data"], &rows[..]].concat());
-        fs::write(place.path("recipe.toml"), RECIPE).expect("written");
-        place.ok(&["sft", "--config", "recipe.toml"]);
-        place
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
-    fn ok(&self, args: &[&str]) {
-        let output = Command::new(env!("CARGO_BIN_EXE_rollpacker"))
-            .args(args)
-            .current_dir(self.folder.path())
-            .output()
-            .expect("the program starts");
-        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
-    }
-
     /// Trains into the folder `name`, and reads what it left.
     fn train(&self, name: &str, keys: &[&str]) -> Outcome {
         let folder = format!("trainer.default_local_dir={name}");
@@ -181,7 +157,7 @@ impl Drop for Load {
 
 #[test]
 fn a_run_is_the_same_on_one_instance_and_on_two_under_load() {
-    let place = Workplace::new();
+    let place = Workplace::warm(RECIPE, 64, 8);
     let alone = place.train("alone", &["rollout.instances=1"]);
     let queued = alone.metric("schedule/queue_length");
     assert!(queued.iter().any(|length| *length > 0.0), "prompts wait for a long round: {queued:?}");
@@ -195,7 +171,7 @@ fn a_run_is_the_same_on_one_instance_and_on_two_under_load() {
 
 #[test]
 fn responses_that_go_on_later_and_stale_policies_are_the_same_as_well() {
-    let place = Workplace::new();
+    let place = Workplace::warm(RECIPE, 64, 8);
     let keys = ["schedule.keep_partial=true", "algorithm.staleness=1"];
     let alone = place.train("alone", &[&keys[..], &["rollout.instances=2"]].concat());
     assert!(alone.metric("rollout/paused_responses").iter().any(|count| *count > 0.0));

@@ -1,13 +1,15 @@
 //! `rollpacker train` and `score` with a judge in process, on the actor's instances and off them.
 #![cfg(feature = "torch")]
 
+mod workplace;
+
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
 
 use rollpacker_stages::model::{Decoder, ModelConfig, Tokenizer};
 use serde_json::{Value, json};
 use tch::{Device, Kind, Tensor};
+use workplace::Workplace;
 
 const RECIPE: &str = r#"
 [data]
@@ -97,14 +99,6 @@ fn speaker(folder: &Path, text: &str) {
     fs::write(folder.join("chat_template.jinja"), template).expect("written");
 }
 
-fn run(folder: &Path, args: &[&str]) -> Output {
-    let program = env!("CARGO_BIN_EXE_rollpacker");
-    let output = Command::new(program).args(args).current_dir(folder).output().expect("starts");
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{args:?}: {errors}");
-    output
-}
-
 fn metrics(path: PathBuf) -> Vec<Value> {
     let text = fs::read_to_string(path).expect("the file is there");
     text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
@@ -112,17 +106,10 @@ fn metrics(path: PathBuf) -> Vec<Value> {
 
 #[test]
 fn a_judge_on_the_actors_instances_scores_every_response() {
-    let place = tempfile::tempdir().expect("a folder");
-    let folder = place.path();
-    fs::write(folder.join("recipe.toml"), RECIPE).expect("written");
-    run(
-        folder,
-        &["data", "generate", "--output", "data", "--rows", "32", "--validation-rows", "4"],
-    );
-    run(folder, &["sft", "--config", "recipe.toml"]);
-    speaker(&folder.join("judge"), "Verdict: YES");
-    run(folder, &["train", "--config", "recipe.toml"]);
-    let lines = metrics(folder.join("run/metrics.jsonl"));
+    let place = Workplace::warm(RECIPE, 32, 4);
+    speaker(&place.path("judge"), "Verdict: YES");
+    place.trained(&[]);
+    let lines = metrics(place.path("run/metrics.jsonl"));
     let steps: Vec<&Value> =
         lines.iter().filter(|line| line["data"]["critic/score/mean"].is_number()).collect();
     assert_eq!(steps.len(), 3);
@@ -144,11 +131,9 @@ fn a_judge_on_the_actors_instances_scores_every_response() {
     assert!(validated.len() >= 3);
 
     let row = json!({"data_source": "any", "response": "It is 4.", "prompt": "2+2?"});
-    fs::write(folder.join("rows.jsonl"), row.to_string()).expect("written");
-    let scores = run(
-        folder,
-        &["score", "--reward", "recipe.toml", "--input", "rows.jsonl", "--output", "-"],
-    );
-    let score: Value = serde_json::from_slice(&scores.stdout).expect("a line of JSON");
+    place.write("rows.jsonl", &row.to_string());
+    let scores =
+        place.ok(&["score", "--reward", "recipe.toml", "--input", "rows.jsonl", "--output", "-"]);
+    let score: Value = serde_json::from_str(&scores).expect("a line of JSON");
     assert_eq!(score["score"], 1.0, "on a thread of its own: {score}");
 }

@@ -66,7 +66,7 @@ impl Instant {
 #[test]
 fn a_run_that_is_killed_and_resumed_ends_as_if_it_had_not_been() {
     let place = Workplace::new(RECIPE);
-    place.ok(&run("whole", &[]));
+    place.trained(&run("whole", &[]));
     let whole = Outcome::read(&place.path("whole"));
     let mut random = Random(SEED);
     let (mut kills, mut with_queue, mut within) = (0, 0, 0);
@@ -86,7 +86,7 @@ fn a_run_that_is_killed_and_resumed_ends_as_if_it_had_not_been() {
             within += usize::from(killed && is_written(&place.path(&name).join("snapshots"), 0));
             kills += usize::from(killed);
         }
-        place.ok(&run(&name, &resumed(&place, &name)));
+        place.trained(&run(&name, &resumed(&place, &name)));
         let found = Outcome::read(&place.path(&name));
         whole.assert_same(&found, &format!("{name} of seed {SEED}, killed {instants:?}"));
         fs::remove_dir_all(place.path(&name)).expect("removed");
@@ -112,7 +112,7 @@ fn resumed(place: &Workplace, name: &str) -> Vec<&'static str> {
 /// Whether the process was still there.
 fn kill(place: &Workplace, name: &str, instant: Instant) -> bool {
     let args = run(name, &resumed(place, name));
-    let mut child = place.train(&args).spawn().expect("the program starts");
+    let mut child = place.training(&args).spawn().expect("the program starts");
     let steps = steps(child.stdout.take().expect("kept"));
     match instant {
         Instant::After(step, time) => {

@@ -1,11 +1,10 @@
 //! One recipe, live and simulated with the lengths that the live run recorded: the same rounds, admissions and deferrals.
 #![cfg(feature = "torch")]
 
+mod workplace;
+
 use std::cell::RefCell;
 use std::collections::BTreeSet;
-use std::fs;
-use std::path::PathBuf;
-use std::process::Command;
 use std::rc::Rc;
 
 use arrow::datatypes::{UInt32Type, UInt64Type};
@@ -15,9 +14,10 @@ use rollpacker::record::RunFolder;
 use rollpacker::session::Session;
 use rollpacker::simulate::{Job, run::pipeline};
 use rollpacker_dataflow::schema::column;
+use workplace::Workplace;
 
 /// Prompts of an epoch. Runs go on into a second one.
-const ROWS: &str = "24";
+const ROWS: usize = 24;
 
 /// With one instance, which has slots for all that a round launches, what a round admits hangs on the lengths alone. Rows come in their
 /// order, so that the simulation knows a prompt by its row.
@@ -86,37 +86,7 @@ placement = "colocated"
 steps = 9
 "#;
 
-/// A model and prompts, for both.
-struct Workplace {
-    folder: tempfile::TempDir,
-}
-
 impl Workplace {
-    fn new() -> Self {
-        let place = Self { folder: tempfile::tempdir().expect("a folder") };
-        let data = ["data", "generate", "--output", "data", "--rows", ROWS];
-        place.ok(&[&data[..], &["--validation-rows", "1"]].concat());
-        place.write("recipe.toml", RECIPE);
-        place.write("job.toml", JOB);
-        place.ok(&["sft", "--config", "recipe.toml"]);
-        place
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
-    fn write(&self, name: &str, text: &str) {
-        fs::write(self.path(name), text).expect("written");
-    }
-
-    fn ok(&self, args: &[&str]) {
-        let mut program = Command::new(env!("CARGO_BIN_EXE_rollpacker"));
-        let output = program.args(args).current_dir(self.folder.path()).output();
-        let output = output.expect("the program starts");
-        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
-    }
-
     /// Trains, and leaves the rollouts in the run folder.
     fn live(&self, schedule: &[String]) -> Vec<Decided> {
         let place = |key: &str, name: &str| format!("{key}={}", self.path(name).display());
@@ -207,7 +177,8 @@ fn check_that_lengths_decide(live: &[Decided]) {
 
 #[test]
 fn a_simulation_with_the_lengths_of_a_live_run_admits_and_defers_what_it_did() {
-    let place = Workplace::new();
+    let place = Workplace::warm(RECIPE, ROWS, 1);
+    place.write("job.toml", JOB);
     for (eta_prompts, eta_responses) in [(1.5, 1.5), (1.25, 1.25)] {
         let schedule = [
             "schedule.name=tail_batching".to_owned(),

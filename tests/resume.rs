@@ -1,15 +1,18 @@
 //! `rollpacker train --resume`: a run that goes on from any of its snapshots ends as the one that was not interrupted.
 #![cfg(feature = "torch")]
 
+mod workplace;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
 
 use arrow::array::{AsArray, RecordBatch};
 use arrow::datatypes::{Int32Type, UInt32Type, UInt64Type};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use rollpacker_operators::report::hangs_on_time;
 use serde_json::Value;
+use workplace::Workplace;
 
 const STEPS: usize = 6;
 
@@ -53,43 +56,14 @@ num_attention_heads = 2
 num_key_value_heads = 1
 "#;
 
-struct Workplace(tempfile::TempDir);
-
 impl Workplace {
-    fn new() -> Self {
-        let place = Self(tempfile::tempdir().expect("a folder"));
-        let rows = ["--rows", "64", "--validation-rows", "4"];
-        place.ok(&[&["data", "generate", "--output", "data"][..], &rows].concat());
-        fs::write(place.path("recipe.toml"), RECIPE).expect("written");
-        place.ok(&["sft", "--config", "recipe.toml", "--out", "warm"]);
-        place
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
-    }
-
-    fn run(&self, args: &[&str]) -> Output {
-        let program = env!("CARGO_BIN_EXE_rollpacker");
-        Command::new(program).args(args).current_dir(self.0.path()).output().expect("it starts")
-    }
-
-    fn ok(&self, args: &[&str]) -> String {
-        let output = self.run(args);
-        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
-        String::from_utf8_lossy(&output.stdout).into_owned()
-    }
-
     fn train(&self, out: &str, more: &[&str]) -> String {
         self.ok(&[&["train", "--config", "recipe.toml", "--out", out][..], more].concat())
     }
 
-    /// The error of a run that is refused with exit status 2.
-    fn refused(&self, out: &str, more: &[&str]) -> String {
-        let args = [&["train", "--config", "recipe.toml", "--out", out][..], more].concat();
-        let output = self.run(&args);
-        assert_eq!(output.status.code(), Some(2), "{args:?}");
-        String::from_utf8_lossy(&output.stderr).into_owned()
+    /// The error of a run that is refused.
+    fn train_refused(&self, out: &str, more: &[&str]) -> String {
+        self.refused(&[&["train", "--config", "recipe.toml", "--out", out][..], more].concat())
     }
 }
 
@@ -113,13 +87,8 @@ fn metrics(run: &Path) -> Vec<(u64, BTreeMap<String, f64>)> {
 }
 
 fn told(line: &Value) -> (u64, BTreeMap<String, f64>) {
-    let is_of_time = |name: &str| {
-        let prefixes = ["operator/", "timing_s/", "perf/", "trainer/", "reward/", "rollout/guest"];
-        prefixes.iter().any(|prefix| name.starts_with(prefix))
-            || ["_s", "_per_s", "bubble_ratio", "instances"].iter().any(|end| name.ends_with(end))
-    };
     let numbers = line["data"].as_object().expect("an object").iter();
-    let numbers = numbers.filter(|(name, _)| !is_of_time(name));
+    let numbers = numbers.filter(|(name, _)| !hangs_on_time(name));
     let numbers = numbers.map(|(name, value)| (name.clone(), value.as_f64().unwrap_or(0.5)));
     (line["step"].as_u64().expect("a number"), numbers.collect())
 }
@@ -207,7 +176,7 @@ fn from_every_step(place: &Workplace, straight: &str, more: &[&str], check: impl
 /// same, and numbers are within rounding.
 #[test]
 fn a_run_that_goes_on_from_any_step_ends_as_the_uninterrupted_one() {
-    let place = Workplace::new();
+    let place = Workplace::warm(RECIPE, 64, 4);
     let sync = ["schedule.name=sync", "rollout.instances=1"];
     place.train("straight", &sync);
     let straight = Left::by(&place.path("straight"));
@@ -252,7 +221,7 @@ fn near(one: &[u8], other: &[u8]) -> bool {
 /// Where races are decided by tokens and sums are exact, all of it is the same.
 #[test]
 fn in_deterministic_mode_it_ends_with_the_same_bits() {
-    let place = Workplace::new();
+    let place = Workplace::warm(RECIPE, 64, 4);
     let deterministic = ["trainer.deterministic=true"];
     place.train("straight", &deterministic);
     let straight = Left::by(&place.path("straight"));
@@ -271,7 +240,7 @@ fn in_deterministic_mode_it_ends_with_the_same_bits() {
 
 #[test]
 fn no_prompt_is_lost_or_trained_twice_under_tail_batching() {
-    let place = Workplace::new();
+    let place = Workplace::warm(RECIPE, 64, 4);
     place.train("straight", &[]);
     let straight = Left::by(&place.path("straight"));
     let queued = |(step, data): &(u64, BTreeMap<String, f64>)| {
@@ -287,23 +256,23 @@ fn no_prompt_is_lost_or_trained_twice_under_tail_batching() {
 
 #[test]
 fn what_cannot_be_resumed_is_refused_by_name() {
-    let place = Workplace::new();
+    let place = Workplace::warm(RECIPE, 64, 4);
     let short = ["trainer.total_training_steps=2", "data.val_files=[]"];
     let first = place.train("run", &[&["--resume"][..], &short].concat());
     assert!(first.contains("there is no snapshot to resume from; the run begins anew"), "{first}");
 
-    let error = place.refused("run", &short);
+    let error = place.train_refused("run", &short);
     assert!(
         error.contains("go on from them with --resume, or begin anew with --overwrite"),
         "{error}"
     );
-    let error = place.refused("run", &["--resume", "5"]);
+    let error = place.train_refused("run", &["--resume", "5"]);
     assert!(
         error.contains("expected a snapshot behind step 5, found those behind 1, 2"),
         "{error}"
     );
-    let error =
-        place.refused("run", &["--resume", "latest", "actor.lr=0.1", "schedule.eta_prompts=3"]);
+    let error = place
+        .train_refused("run", &["--resume", "latest", "actor.lr=0.1", "schedule.eta_prompts=3"]);
     for line in [
         "the snapshot behind step 2 is of another recipe",
         "key `actor.lr`: expected 0.001, found 0.1",
@@ -311,7 +280,7 @@ fn what_cannot_be_resumed_is_refused_by_name() {
     ] {
         assert!(error.contains(line), "{error}");
     }
-    let error = place.refused("run", &["--resume", "latest", "data.shuffle=false"]);
+    let error = place.train_refused("run", &["--resume", "latest", "data.shuffle=false"]);
     assert!(error.contains("of a run on other prompts"), "{error}");
 
     let longer = place.train(

@@ -2,64 +2,16 @@
 #![cfg(feature = "torch")]
 #![allow(clippy::print_stdout, reason = "a test that skips says so")]
 
+mod workplace;
+
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
 
 use arrow::array::{AsArray, RecordBatch};
 use arrow::datatypes::{Float64Type, Int32Type, UInt64Type};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use serde_json::Value;
-
-struct Workplace {
-    folder: tempfile::TempDir,
-}
-
-impl Workplace {
-    /// Data of the built-in task, and a model that was fine-tuned on it for a few steps.
-    fn new() -> Self {
-        let place = Self { folder: tempfile::tempdir().expect("a folder") };
-        place.ok(&[
-            "data",
-            "generate",
-            "--output",
-            "data",
-            "--rows",
-            "64",
-            "--validation-rows",
-            "8",
-        ]);
-        fs::write(place.path("recipe.toml"), RECIPE).expect("written");
-        place.ok(&["sft", "--config", "recipe.toml"]);
-        place
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
-    fn run(&self, args: &[&str]) -> Output {
-        let program = env!("CARGO_BIN_EXE_rollpacker");
-        Command::new(program)
-            .args(args)
-            .current_dir(self.folder.path())
-            .output()
-            .expect("the program starts")
-    }
-
-    fn ok(&self, args: &[&str]) -> String {
-        let output = self.run(args);
-        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
-        String::from_utf8_lossy(&output.stdout).into_owned()
-    }
-
-    /// The error of a command that is refused with exit status 2.
-    fn refused(&self, args: &[&str]) -> String {
-        let output = self.run(args);
-        assert_eq!(output.status.code(), Some(2), "{args:?}");
-        String::from_utf8_lossy(&output.stderr).into_owned()
-    }
-}
+use workplace::{Workplace, json};
 
 const RECIPE: &str = r#"
 [data]
@@ -98,10 +50,6 @@ num_attention_heads = 2
 num_key_value_heads = 1
 "#;
 
-fn json(path: &Path) -> Value {
-    serde_json::from_str(&fs::read_to_string(path).expect("the file is there")).expect("JSON")
-}
-
 fn rollouts(path: &Path) -> Vec<RecordBatch> {
     let file = fs::File::open(path).expect("the file is there");
     let reader =
@@ -111,7 +59,7 @@ fn rollouts(path: &Path) -> Vec<RecordBatch> {
 
 #[test]
 fn a_run_leaves_metrics_rollouts_summary_and_a_model_to_go_on_from() {
-    let place = Workplace::new();
+    let place = Workplace::warm(RECIPE, 64, 8);
     let printed = place.ok(&["train", "--config", "recipe.toml"]);
     assert_eq!(printed.lines().filter(|line| line.contains(" - round:")).count(), 4, "{printed}");
 
@@ -188,7 +136,7 @@ fn check_rollouts(path: &Path, line: &Value) {
 
 #[test]
 fn the_same_seed_gives_the_same_synchronous_run() {
-    let place = Workplace::new();
+    let place = Workplace::warm(RECIPE, 64, 8);
     let scores = |out: &str| {
         // One trainer call a step: the order in which groups finish cannot show.
         place.ok(&[
@@ -216,7 +164,7 @@ fn the_same_seed_gives_the_same_synchronous_run() {
 
 #[test]
 fn a_dry_run_shows_arithmetic_and_graph_and_trains_nothing() {
-    let place = Workplace::new();
+    let place = Workplace::warm(RECIPE, 64, 8);
     let printed = place.ok(&["train", "--config", "recipe.toml", "--dry-run"]);
     for part in [
         "a step trains on          4 prompts x 4 responses = 16",
@@ -230,7 +178,7 @@ fn a_dry_run_shows_arithmetic_and_graph_and_trains_nothing() {
 
 #[test]
 fn what_cannot_be_run_is_refused_by_name_with_exit_status_2() {
-    let place = Workplace::new();
+    let place = Workplace::warm(RECIPE, 64, 8);
     let train =
         |args: &[&str]| place.refused(&[&["train", "--config", "recipe.toml"], args].concat());
     let cases: [(&[&str], &str); 7] = [
@@ -254,7 +202,7 @@ fn what_cannot_be_run_is_refused_by_name_with_exit_status_2() {
 
 #[test]
 fn prompts_without_a_reward_are_refused_before_the_run_and_named_by_file_and_row() {
-    let place = Workplace::new();
+    let place = Workplace::warm(RECIPE, 64, 8);
     let args = ["train", "--config", "recipe.toml", "reward.routes={\"openai/gsm8k\"=\"math\"}"];
     let error = place.refused(&args);
     assert!(
@@ -266,7 +214,7 @@ fn prompts_without_a_reward_are_refused_before_the_run_and_named_by_file_and_row
 
 #[test]
 fn overlong_prompts_are_left_out_and_counted() {
-    let place = Workplace::new();
+    let place = Workplace::warm(RECIPE, 64, 8);
     place.ok(&[
         "train",
         "--config",
@@ -284,7 +232,7 @@ fn overlong_prompts_are_left_out_and_counted() {
         "data.max_prompt_length=1",
         "data.val_files=[]",
     ]);
-    let error = String::from_utf8_lossy(&error.stderr).into_owned();
+    let error = error.err;
     assert!(error.contains("every prompt is longer than 1"), "{error}");
 }
 
@@ -295,7 +243,7 @@ fn real_prompts_train() {
         println!("skipped: ROLLPACKER_SHARED names no folder with data/");
         return;
     };
-    let place = Workplace::new();
+    let place = Workplace::warm(RECIPE, 64, 8);
     for name in ["kk_3ppl_train.parquet", "gsm8k_train.parquet"] {
         let files = format!("data.train_files={}", shared.join("data").join(name).display());
         place.ok(&[

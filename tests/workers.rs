@@ -1,16 +1,16 @@
 //! `rollpacker train` on several workers: threads, and processes of this machine.
 #![cfg(feature = "torch")]
 
+#[path = "../dataflow/tests/ports/mod.rs"]
+mod ports;
+mod workplace;
+
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::Child;
 
 use serde_json::Value;
-
-struct Workplace {
-    folder: tempfile::TempDir,
-}
+use workplace::{End, Workplace, json};
 
 const RECIPE: &str = r#"
 [data]
@@ -49,41 +49,10 @@ num_key_value_heads = 1
 "#;
 
 impl Workplace {
-    fn new() -> Self {
-        let place = Self { folder: tempfile::tempdir().expect("a folder") };
-        place.ok(&["data", "generate", "-o", "data", "--rows", "64", "--validation-rows", "8"]);
-        fs::write(place.path("recipe.toml"), RECIPE).expect("written");
-        place.ok(&["sft", "--config", "recipe.toml"]);
-        place
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
-    fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_rollpacker"));
-        command.args(args).current_dir(self.folder.path());
-        command
-    }
-
-    fn run(&self, args: &[&str]) -> Output {
-        self.command(args).output().expect("the program starts")
-    }
-
-    fn ok(&self, args: &[&str]) -> String {
-        let output = self.run(args);
-        assert!(output.status.success(), "{args:?}: {}", stderr(&output));
-        String::from_utf8_lossy(&output.stdout).into_owned()
-    }
-
     /// A hostfile of so many processes on this machine.
     fn hosts(&self, processes: usize) -> Vec<String> {
-        let doors: Vec<_> = (0..processes)
-            .map(|_| std::net::TcpListener::bind("127.0.0.1:0").expect("a port"))
-            .collect();
-        let hosts: Vec<String> =
-            doors.iter().map(|door| door.local_addr().expect("bound").to_string()).collect();
+        let host = |_| format!("127.0.0.1:{}", ports::reserved());
+        let hosts: Vec<String> = (0..processes).map(host).collect();
         fs::write(self.path("hosts"), hosts.join("\n")).expect("written");
         hosts
     }
@@ -91,20 +60,8 @@ impl Workplace {
     /// One process of several.
     fn start(&self, process: usize, args: &[&str]) -> Child {
         let process = process.to_string();
-        self.command(&[
-            "train",
-            "--config",
-            "recipe.toml",
-            "--hostfile",
-            "hosts",
-            "--process",
-            &process,
-        ])
-        .args(args)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("the program starts")
+        let seat = ["--hostfile", "hosts", "--process", &process];
+        self.training(&[&seat[..], args].concat()).spawn().expect("the program starts")
     }
 
     fn weights(&self, run: &str) -> Vec<u8> {
@@ -122,25 +79,17 @@ impl Workplace {
     }
 }
 
-fn stderr(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
-fn json(path: &Path) -> Value {
-    serde_json::from_str(&fs::read_to_string(path).expect("the file is there")).expect("JSON")
-}
-
 #[test]
 fn two_workers_and_two_processes_train_on_what_one_worker_trains_on() {
-    let place = Workplace::new();
+    let place = Workplace::warm(RECIPE, 64, 8);
     place.ok(&["train", "--config", "recipe.toml", "--out", "one"]);
     place.ok(&["train", "--config", "recipe.toml", "--out", "two", "--workers", "2"]);
     place.hosts(2);
     let second = place.start(1, &["--out", "nowhere"]);
     let first = place.start(0, &["--out", "both"]);
     for child in [first, second] {
-        let output = child.wait_with_output().expect("it ends");
-        assert!(output.status.success(), "{}", stderr(&output));
+        let end = End::of(child);
+        assert_eq!(end.code, Some(0), "{end:?}");
     }
     assert!(!place.path("nowhere").exists(), "the first process writes");
     let one = place.metrics("one");
@@ -182,7 +131,7 @@ const DETERMINISTIC: [&str; 4] = [
 
 #[test]
 fn in_deterministic_mode_any_workers_end_with_the_same_weights() {
-    let place = Workplace::new();
+    let place = Workplace::warm(RECIPE, 64, 8);
     let train = ["train", "--config", "recipe.toml"];
     place.ok(&[&train[..], &["--out", "1x1"], &DETERMINISTIC].concat());
     place.ok(&[&train[..], &["--out", "1x2", "--workers", "2"], &DETERMINISTIC].concat());
@@ -191,8 +140,8 @@ fn in_deterministic_mode_any_workers_end_with_the_same_weights() {
         let run = format!("2x{workers}");
         let args = [&["--out", &run, "--workers", workers], &DETERMINISTIC[..]].concat();
         let children = [1, 0].map(|process| place.start(process, &args));
-        for output in children.map(|child| child.wait_with_output().expect("it ends")) {
-            assert!(output.status.success(), "{}", stderr(&output));
+        for end in children.map(End::of) {
+            assert_eq!(end.code, Some(0), "{end:?}");
         }
     }
     let one = place.metrics("1x1");
@@ -212,7 +161,7 @@ fn in_deterministic_mode_any_workers_end_with_the_same_weights() {
 
 #[test]
 fn a_run_is_resumed_with_another_number_of_workers() {
-    let place = Workplace::new();
+    let place = Workplace::warm(RECIPE, 64, 8);
     let train = ["train", "--config", "recipe.toml"];
     // A schedule that does not plan for the last step: the run that is cut short decides as the whole one does.
     let exact = ["trainer.deterministic=true"];
@@ -231,7 +180,7 @@ fn a_run_is_resumed_with_another_number_of_workers() {
 
 #[test]
 fn a_process_that_is_killed_ends_the_other_with_a_message() {
-    let place = Workplace::new();
+    let place = Workplace::warm(RECIPE, 64, 8);
     let hosts = place.hosts(2);
     let args =
         ["--out", "run", "trainer.total_training_steps=100000", "trainer.total_epochs=100000"];
@@ -243,10 +192,9 @@ fn a_process_that_is_killed_ends_the_other_with_a_message() {
     second.kill().expect("killed");
     second.wait().expect("gone");
     let read = std::thread::spawn(move || lines.for_each(drop));
-    let output = first.wait_with_output().expect("it ends");
+    let End { code, err: said, .. } = End::of(first);
     read.join().expect("read");
-    let said = stderr(&output);
-    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert_eq!(code, Some(1), "{said}");
     assert!(said.contains(&format!("error: process 1 ({}) was lost at step ", hosts[1])), "{said}");
     assert!(said.contains("resume with --resume"), "{said}");
     assert_eq!(said.lines().count(), 1, "one message: {said}");
@@ -254,24 +202,20 @@ fn a_process_that_is_killed_ends_the_other_with_a_message() {
 
 #[test]
 fn what_cannot_run_together_is_refused() {
-    let place = Workplace::new();
+    let place = Workplace::warm(RECIPE, 64, 8);
     let hosts = place.hosts(2);
     let second = place.start(1, &["actor.lr=1e-4"]);
     let first = place.start(0, &[]);
-    let [first, second] = [first, second].map(|child| child.wait_with_output().expect("it ends"));
-    assert_eq!([first.status.code(), second.status.code()], [Some(2); 2]);
+    let [first, second] = [first, second].map(End::of);
+    assert_eq!([first.code, second.code], [Some(2); 2]);
     let expected = format!(
         "error: process 1 ({}) has another value of actor.lr: `0.0001`, here it is `0.001`\n",
         hosts[1]
     );
-    assert_eq!(stderr(&first), expected);
+    assert_eq!(first.err, expected);
     assert!(!place.path("run").exists(), "nothing was begun");
 
-    let refused = |args: &[&str]| {
-        let output = place.run(args);
-        assert_eq!(output.status.code(), Some(2), "{args:?}");
-        stderr(&output)
-    };
+    let refused = |args: &[&str]| place.refused(args);
     let train = ["train", "--config", "recipe.toml", "--hostfile", "hosts", "--process", "2"];
     assert_eq!(
         refused(&train),

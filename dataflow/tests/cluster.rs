@@ -1,5 +1,7 @@
 //! Workers that run a graph together: on threads, on threads that serialise, and in processes of this test's program.
 
+mod ports;
+
 use std::io::Write;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -188,11 +190,7 @@ struct Place {
 
 impl Place {
     fn of(processes: usize) -> Self {
-        let doors: Vec<_> = (0..processes)
-            .map(|_| std::net::TcpListener::bind("127.0.0.1:0").expect("a port"))
-            .collect();
-        let ports: Vec<u16> =
-            doors.iter().map(|door| door.local_addr().expect("bound").port()).collect();
+        let ports: Vec<u16> = (0..processes).map(|_| ports::reserved()).collect();
         let folder = tempfile::tempdir().expect("a folder");
         let hosts: String = ports.iter().map(|port| format!("127.0.0.1:{port}\n")).collect();
         std::fs::write(folder.path().join("hosts"), hosts).expect("written");

@@ -1,7 +1,8 @@
 //! The same graph on every transport: one thread, threads, threads that serialise, two processes over TCP.
 
+mod ports;
+
 use std::collections::BTreeMap;
-use std::net::TcpListener;
 use std::process::{Command, Stdio};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
@@ -165,7 +166,7 @@ fn cluster(addresses: &str, process: usize) -> CommunicationConfig {
 }
 
 fn free_address() -> String {
-    TcpListener::bind("127.0.0.1:0").expect("a free port").local_addr().expect("bound").to_string()
+    format!("127.0.0.1:{}", ports::reserved())
 }
 
 #[test]

@@ -8,14 +8,14 @@ use super::workplace::{End, RECIPE, Workplace};
 /// A run of three steps and their snapshots.
 fn trained() -> Workplace {
     let place = Workplace::new(RECIPE);
-    place.ok(&[&KEPT[..], &["trainer.total_training_steps=3"]].concat());
+    place.trained(&[&KEPT[..], &["trainer.total_training_steps=3"]].concat());
     place
 }
 
 const KEPT: [&str; 2] = ["trainer.save_freq=1", "trainer.max_ckpt_to_keep=3"];
 
 fn resume(place: &Workplace) -> End {
-    place.end(&[&["--resume", "latest"], &KEPT[..], &["trainer.total_training_steps=4"]].concat())
+    place.ended(&[&["--resume", "latest"], &KEPT[..], &["trainer.total_training_steps=4"]].concat())
 }
 
 fn manifest(place: &Workplace, step: u64) -> PathBuf {

@@ -32,7 +32,7 @@ pub(super) fn signal(child: &Child, name: &str) {
 fn a_run_that_is_asked_to_end_does_so_after_its_step_and_says_that_steps_are_left() {
     let place = Workplace::new(RECIPE);
     for name in ["TERM", "INT"] {
-        let mut child = place.train(&ENDLESS).spawn().expect("the program starts");
+        let mut child = place.training(&ENDLESS).spawn().expect("the program starts");
         read_until(&mut child, "step:2 ");
         signal(&child, name);
         let end = End::of(child);
@@ -52,7 +52,7 @@ fn a_second_signal_ends_a_run_at_once() {
     // A step that does not end by itself: no reward ever answers.
     let stuck = "reward.options.process={command=[\"sleep\",\"600\"]}";
     let args = [stuck, "reward.routes={\"*\"=\"process\"}"];
-    let mut child = place.train(&args).spawn().expect("the program starts");
+    let mut child = place.training(&args).spawn().expect("the program starts");
     // It listens once it has written its recipe.
     let mut err = BufReader::with_capacity(1, child.stderr.take().expect("kept"));
     while !place.path("run/metrics.jsonl").exists() {
@@ -70,7 +70,7 @@ fn a_second_signal_ends_a_run_at_once() {
 #[test]
 fn a_run_ends_before_its_time_is_over() {
     let place = Workplace::new(RECIPE);
-    let end = place.end(&[&ENDLESS[..], &["trainer.max_wall_time=6s"]].concat());
+    let end = place.ended(&[&ENDLESS[..], &["trainer.max_wall_time=6s"]].concat());
     assert_eq!(end.code, Some(75), "{end:?}");
     assert!(end.out.contains("another step may not fit into trainer.max_wall_time"), "{end:?}");
     let summary = place.summary("run");
@@ -81,7 +81,7 @@ fn a_run_ends_before_its_time_is_over() {
 #[test]
 fn a_run_that_is_done_is_finished_whatever_time_is_left() {
     let place = Workplace::new(RECIPE);
-    let end = place.ok(&["trainer.total_training_steps=1", "trainer.max_wall_time=0.001"]);
+    let end = place.trained(&["trainer.total_training_steps=1", "trainer.max_wall_time=0.001"]);
     assert!(!end.out.contains("ended after"), "{end:?}");
     assert_eq!(place.summary("run")["ended"], json!("finished"));
 }

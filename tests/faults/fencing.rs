@@ -7,10 +7,10 @@ use super::workplace::{End, RECIPE, Workplace};
 fn of_two_processes_on_one_run_the_older_ends() {
     let place = Workplace::new(RECIPE);
     let args = [&ENDLESS[..], &["trainer.save_freq=1"]].concat();
-    let mut older = place.train(&args).spawn().expect("the program starts");
+    let mut older = place.training(&args).spawn().expect("the program starts");
     read_until(&mut older, "step:2 ");
     let mut newer = place
-        .train(&[&args[..], &["--resume", "latest"]].concat())
+        .training(&[&args[..], &["--resume", "latest"]].concat())
         .spawn()
         .expect("the program starts");
     End::of(older).assert_failed(&["run/snapshots", "another process resumes the same run"]);

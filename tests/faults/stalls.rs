@@ -12,7 +12,7 @@ const STUCK: [&str; 3] = [
 #[test]
 fn a_reward_that_is_stuck_is_named_and_ends_the_run() {
     let place = Workplace::new(RECIPE);
-    let end = place.end(&[&STUCK[..], &["trainer.on_stall=fail"]].concat());
+    let end = place.ended(&[&STUCK[..], &["trainer.on_stall=fail"]].concat());
     end.assert_failed(&[
         "watchdog, step 0: nothing has moved for 2.",
         "reward, step 0, has waited ",
@@ -30,7 +30,7 @@ fn a_stall_is_told_of_and_the_run_goes_on_when_it_is_over() {
     let script = r#"sleep 5; sed -u 's/.*"id":\([0-9]*\).*/{"id":\1,"score":0}/' "#;
     let slow =
         format!("reward.options.slow={{kind=\"process\",command=[\"sh\",\"-c\",'''{script}''']}}");
-    let end = place.ok(&[STUCK[0], &slow, STUCK[2], "trainer.total_training_steps=2"]);
+    let end = place.trained(&[STUCK[0], &slow, STUCK[2], "trainer.total_training_steps=2"]);
     let told =
         end.out.lines().filter(|line| line.starts_with("warning: watchdog, step 0: nothing"));
     assert_eq!(told.count(), 1, "{end:?}");
@@ -40,7 +40,7 @@ fn a_stall_is_told_of_and_the_run_goes_on_when_it_is_over() {
 fn a_long_rollout_is_no_stall() {
     let place = Workplace::new(RECIPE);
     // All responses end with the same iteration: until then nothing flows, for longer than the graph may be silent.
-    let end = place.ok(&[
+    let end = place.trained(&[
         "rollout.instances=1",
         "rollout.n=32",
         "schedule.name=sync",

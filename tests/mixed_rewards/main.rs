@@ -2,11 +2,11 @@
 #![cfg(feature = "torch")]
 
 mod judge_server;
+#[path = "../workplace/mod.rs"]
+mod workplace;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::PathBuf;
-use std::process::{Command, Output};
 
 use arrow::array::{Array, AsArray, RecordBatch};
 use arrow::datatypes::{Float64Type, UInt64Type};
@@ -14,6 +14,7 @@ use judge_server::{JudgeServer, verdict};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use rollpacker_stages::reward::{Context, Math, Reward, Sample};
 use serde_json::{Value, json};
+use workplace::{End, Workplace};
 
 const STEPS: u64 = 3;
 /// Prompts of a domain in a step, and responses to each.
@@ -96,52 +97,19 @@ fn all_rows(count: usize) -> String {
     all.map(|row| format!("{row}\n")).collect()
 }
 
-struct Workplace(tempfile::TempDir);
+/// Prompts of all domains, and a model that can do next to nothing.
+fn workplace() -> Workplace {
+    let place = Workplace::warm(RECIPE, 16, 1);
+    place.write("train.jsonl", &all_rows(12));
+    place.write("validation.jsonl", &all_rows(2));
+    place
+}
 
 impl Workplace {
-    /// Prompts of all domains, and a model that can do next to nothing.
-    fn new() -> Self {
-        let place = Self(tempfile::tempdir().expect("a folder"));
-        place.ok(&[
-            "data",
-            "generate",
-            "--output",
-            "data",
-            "--rows",
-            "16",
-            "--validation-rows",
-            "1",
-        ]);
-        for (name, text) in [
-            ("recipe.toml", RECIPE.to_owned()),
-            ("train.jsonl", all_rows(12)),
-            ("validation.jsonl", all_rows(2)),
-        ] {
-            fs::write(place.path(name), text).expect("written");
-        }
-        place.ok(&["sft", "--config", "recipe.toml"]);
-        place
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
-    }
-
-    fn run(&self, args: &[&str]) -> Output {
-        let mut program = Command::new(env!("CARGO_BIN_EXE_rollpacker"));
-        program.args(args).current_dir(self.0.path()).output().expect("the program starts")
-    }
-
-    fn ok(&self, args: &[&str]) -> String {
-        let output = self.run(args);
-        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
-        String::from_utf8_lossy(&output.stdout).into_owned()
-    }
-
-    /// The arguments of a run that asks `server`.
-    fn train(&self, server: &JudgeServer, settings: &[&str]) -> Output {
+    /// A run that asks `server`.
+    fn train(&self, server: &JudgeServer, settings: &[&str]) -> End {
         let url = format!("reward.options.judge.base_url=\"{}\"", server.base_url());
-        self.run(&[&["train", "--config", "recipe.toml", &url], settings].concat())
+        self.ended(&[&[url.as_str()], settings].concat())
     }
 
     /// The metrics of the steps, and of the validation after the last.
@@ -154,7 +122,7 @@ impl Workplace {
     }
 
     /// What was trained on in a step, by data source.
-    fn trained(&self, step: u64) -> BTreeMap<String, Vec<Trained>> {
+    fn rows_of(&self, step: u64) -> BTreeMap<String, Vec<Trained>> {
         let path = self.path(&format!("run/rollouts/step_{step:05}.parquet"));
         let file = fs::File::open(path).expect("written");
         let reader = ParquetRecordBatchReaderBuilder::try_new(file).expect("Parquet").build();
@@ -234,14 +202,14 @@ fn check_group_sizes(source: &str, rows: &[Trained]) {
 
 #[test]
 fn every_domain_is_scored_by_its_reward_and_has_its_quota_in_every_step() {
-    let (place, server) = (Workplace::new(), JudgeServer::start(usize::MAX));
-    let output = place.train(&server, &[]);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let (place, server) = (workplace(), JudgeServer::start(usize::MAX));
+    let end = place.train(&server, &[]);
+    assert_eq!(end.code, Some(0), "{end:?}");
     let (steps, validation) = place.metrics();
     assert_eq!(steps.len() as u64, STEPS);
     let mut scores = Vec::new();
     for (step, metrics) in (1..).zip(&steps) {
-        let trained = place.trained(step);
+        let trained = place.rows_of(step);
         assert_eq!(trained.keys().collect::<Vec<_>>(), ["t/code", "t/judge", "t/math"]);
         for (source, rows) in &trained {
             check_group_sizes(source, rows);
@@ -280,17 +248,17 @@ fn check_errors(steps: &[Value], dropped: f64) {
 
 #[test]
 fn a_judge_that_dies_scores_0_or_drops_its_groups_and_the_run_goes_on() {
-    let place = Workplace::new();
+    let place = workplace();
     for (on_error, dropped) in [("zero", 0.0), ("drop_group", QUOTA as f64)] {
         let server = JudgeServer::start(1);
-        let output = place.train(&server, &[&format!("reward.options.judge.on_error={on_error}")]);
-        let said = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let end = place.train(&server, &[&format!("reward.options.judge.on_error={on_error}")]);
+        assert_eq!(end.code, Some(0), "{end:?}");
+        let said = &end.out;
         assert_eq!(server.answered(), 1);
         let (steps, validation) = place.metrics();
         check_errors(&steps, dropped);
         for step in 1..=STEPS {
-            let trained = place.trained(step);
+            let trained = place.rows_of(step);
             assert!(
                 ["t/math", "t/code"].iter().all(|source| trained[*source].len() == QUOTA * GROUP)
             );
@@ -317,13 +285,11 @@ fn a_judge_that_dies_scores_0_or_drops_its_groups_and_the_run_goes_on() {
 
 #[test]
 fn a_judge_that_dies_ends_the_run_with_one_message_if_it_is_to() {
-    let (place, server) = (Workplace::new(), JudgeServer::start(1));
-    let output = place.train(&server, &["reward.options.judge.on_error=fail"]);
-    let error = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{error}");
-    let errors = error.lines().filter(|line| line.starts_with("error: ")).collect::<Vec<_>>();
-    let [line] = errors[..] else { panic!("{error}") };
-    assert_eq!(error.lines().last(), Some(line), "nothing follows it");
+    let (place, server) = (workplace(), JudgeServer::start(1));
+    let end = place.train(&server, &["reward.options.judge.on_error=fail"]);
+    assert_eq!(end.code, Some(1), "{end:?}");
+    let [line] = end.errors()[..] else { panic!("{end:?}") };
+    assert_eq!(end.err.lines().last(), Some(line), "nothing follows it");
     assert!(line.starts_with("error: reward, step 0, prompt p"), "{line}");
     let told = format!(
         ": data_source `t/judge`: reward `judge`: failed for now: {}/chat/completions: ",

@@ -50,33 +50,71 @@ impl Workplace {
         place
     }
 
+    /// The same with a model that was fine-tuned by the recipe, on data of so many rows.
+    pub(crate) fn warm(recipe: &str, rows: usize, validation_rows: usize) -> Self {
+        let place = Self { folder: tempfile::tempdir().expect("a folder") };
+        let [rows, validation_rows] = [rows, validation_rows].map(|rows| rows.to_string());
+        let sizes = ["--rows", &rows, "--validation-rows", &validation_rows];
+        place.ok(&[&["data", "generate", "--output", "data"][..], &sizes].concat());
+        place.write("recipe.toml", recipe);
+        place.ok(&["sft", "--config", "recipe.toml"]);
+        place
+    }
+
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    /// `rollpacker train`, its output kept.
-    pub(crate) fn train(&self, args: &[&str]) -> Command {
+    pub(crate) fn write(&self, name: &str, text: &str) {
+        fs::write(self.path(name), text).expect("written");
+    }
+
+    /// The program in the folder, its output kept.
+    pub(crate) fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_rollpacker"));
-        command.args(["train", "--config", "recipe.toml"]).args(args);
+        command.args(args);
         self.here(&mut command);
         command
     }
 
-    /// Runs in the folder, with its output kept, and with no more threads than the machine can bear beside other tests.
+    pub(crate) fn run(&self, args: &[&str]) -> End {
+        End::of(self.command(args).spawn().expect("the program starts"))
+    }
+
+    /// What a command prints that is to succeed.
+    pub(crate) fn ok(&self, args: &[&str]) -> String {
+        let end = self.run(args);
+        assert_eq!(end.code, Some(0), "{args:?}: {end:?}");
+        end.out
+    }
+
+    /// The error of a command that is refused with exit status 2.
+    pub(crate) fn refused(&self, args: &[&str]) -> String {
+        let end = self.run(args);
+        assert_eq!(end.code, Some(2), "{args:?}: {end:?}");
+        end.err
+    }
+
+    /// `rollpacker train` by the recipe.
+    pub(crate) fn training(&self, args: &[&str]) -> Command {
+        self.command(&[&["train", "--config", "recipe.toml"], args].concat())
+    }
+
+    pub(crate) fn ended(&self, args: &[&str]) -> End {
+        End::of(self.training(args).spawn().expect("the program starts"))
+    }
+
+    /// A run that is to succeed.
+    pub(crate) fn trained(&self, args: &[&str]) -> End {
+        let end = self.ended(args);
+        assert_eq!(end.code, Some(0), "{args:?}: {end:?}");
+        end
+    }
+
+    /// Runs in the folder, with its output kept.
     pub(crate) fn here(&self, command: &mut Command) {
         command.current_dir(self.folder.path()).env("RUST_BACKTRACE", "0");
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    }
-
-    pub(crate) fn end(&self, args: &[&str]) -> End {
-        End::of(self.train(args).spawn().expect("the program starts"))
-    }
-
-    /// The run of `args`, which is to succeed.
-    pub(crate) fn ok(&self, args: &[&str]) -> End {
-        let end = self.end(args);
-        assert_eq!(end.code, Some(0), "{args:?}: {end:?}");
-        end
     }
 
     pub(crate) fn summary(&self, run: &str) -> Value {

@@ -121,6 +121,21 @@ impl Driver {
         self.woken.recv_timeout(Duration::from_secs(120)).expect("the engine wakes its caller");
     }
 
+    /// Waits at a [`Turnstile`] until every instance has decoded for so many iterations.
+    pub(super) fn pass(&self, turnstile: &Sender<()>, iterations: u64) {
+        // On a busy machine one instance may take the readings of all: the others are given more, a few at a time.
+        for turn in 1.. {
+            let mut instances = self.engine.statistics().into_iter();
+            if instances.all(|instance| instance.decode_iterations >= iterations) {
+                break;
+            }
+            if turn % 20_000 == 0 {
+                turnstile.send(()).expect("the clock is there");
+            }
+            std::thread::yield_now();
+        }
+    }
+
     pub(super) fn collect(&mut self, responses: usize) -> BTreeMap<SampleId, Completion> {
         let mut all = BTreeMap::new();
         while all.len() < responses {
