@@ -14,6 +14,8 @@ use rollpacker::recipe::Recipe;
 use rollpacker::session::Session;
 use rollpacker::stages::catalog::NoOptions;
 use rollpacker::stages::train::loss::{PolicyLoss, SharedPolicyLoss, TokenLoss, Tokens};
+use rollpacker_dataflow::cluster::{Cluster, Facts};
+use rollpacker_dataflow::fault::Fault;
 use tch::TchError;
 use workplace::Workplace;
 
@@ -196,8 +198,20 @@ fn ones_own_are_used_by_value_and_by_name_and_see_whole_steps_in_order() {
     ]);
     let recipe = place.recipe(&named);
     let session = Session::open_from(recipe, &Registry::builtin(), &algorithms).expect("it opens");
+    let common = session.common();
     let (by_name, _) = place.train_session("name", session, &named);
-    for metrics in by_value.iter().chain(&by_name) {
+    let folder = place.path("workers");
+    let on_workers = Cluster::of_threads(2).run(&Facts::default(), "", move |seat| {
+        let steps = Steps::default();
+        let session = common.session(&seat).expect("it opens").with_reward("*", Spread);
+        session
+            .train_at(Some(seat), &Stop::default(), &folder, steps.clone(), |_| {})
+            .map_err(|error| Fault::new("test", format!("{error:#}")))?;
+        Ok(steps.0.take())
+    });
+    let on_workers = on_workers.expect("both train").remove(0);
+    assert_eq!(on_workers.len(), 2);
+    for metrics in by_value.iter().chain(&by_name).chain(&on_workers) {
         let advantages = ["min", "max"].map(|part| metrics[&format!("critic/advantages/{part}")]);
         assert_eq!(advantages, [9.0, 9.0], "all three groups of three at once");
         assert!((metrics["actor/pg_loss"] - 2.5).abs() < 1e-6);

@@ -64,6 +64,20 @@ impl Workplace {
         self.training(&[&seat[..], args].concat()).spawn().expect("the program starts")
     }
 
+    /// A run on so many processes.
+    fn train_on(&self, processes: usize, args: &[&str]) {
+        if processes == 1 {
+            self.trained(args);
+            return;
+        }
+        self.hosts(processes);
+        let others: Vec<Child> = (1..processes).map(|process| self.start(process, args)).collect();
+        let all = std::iter::once(self.start(0, args)).chain(others);
+        for end in all.map(End::of) {
+            assert_eq!(end.code, Some(0), "{args:?}: {end:?}");
+        }
+    }
+
     fn weights(&self, run: &str) -> Vec<u8> {
         fs::read(self.path(run).join("model/model.safetensors")).expect("a model")
     }
@@ -132,17 +146,12 @@ const DETERMINISTIC: [&str; 4] = [
 #[test]
 fn in_deterministic_mode_any_workers_end_with_the_same_weights() {
     let place = Workplace::warm(RECIPE, 64, 8);
-    let train = ["train", "--config", "recipe.toml"];
-    place.ok(&[&train[..], &["--out", "1x1"], &DETERMINISTIC].concat());
-    place.ok(&[&train[..], &["--out", "1x2", "--workers", "2"], &DETERMINISTIC].concat());
-    for workers in ["1", "2"] {
-        place.hosts(2);
-        let run = format!("2x{workers}");
-        let args = [&["--out", &run, "--workers", workers], &DETERMINISTIC[..]].concat();
-        let children = [1, 0].map(|process| place.start(process, &args));
-        for end in children.map(End::of) {
-            assert_eq!(end.code, Some(0), "{end:?}");
-        }
+    for (processes, workers) in [(1, "1"), (1, "2"), (2, "1"), (2, "2")] {
+        let run = format!("{processes}x{workers}");
+        place.train_on(
+            processes,
+            &[&["--out", &run, "--workers", workers], &DETERMINISTIC[..]].concat(),
+        );
     }
     let one = place.metrics("1x1");
     let deferred = one.iter().map(|step| step["schedule/deferred_prompts"].as_f64());
@@ -160,21 +169,23 @@ fn in_deterministic_mode_any_workers_end_with_the_same_weights() {
 }
 
 #[test]
-fn a_run_is_resumed_with_another_number_of_workers() {
+fn a_run_is_resumed_with_another_number_of_workers_and_processes() {
     let place = Workplace::warm(RECIPE, 64, 8);
-    let train = ["train", "--config", "recipe.toml"];
     // A schedule that does not plan for the last step: the run that is cut short decides as the whole one does.
     let exact = ["trainer.deterministic=true"];
-    place.ok(&[&train[..], &["--out", "whole"], &exact].concat());
-    for (run, before, after) in [("more", "1", "2"), ("fewer", "2", "1")] {
-        let of = |workers, more: &[&'static str]| {
-            let own = ["--out", run, "--workers", workers, "trainer.save_freq=1"];
-            [&train[..], &own, &exact, more].concat()
+    place.train_on(1, &[&["--out", "whole"][..], &exact].concat());
+    let shapes = [((1, "1"), (1, "2")), ((1, "2"), (1, "1")), ((2, "1"), (2, "1"))];
+    let between_processes = [((1, "2"), (2, "2")), ((2, "2"), (1, "1"))];
+    for (before, after) in shapes.into_iter().chain(between_processes) {
+        let run = format!("{}x{}-{}x{}", before.0, before.1, after.0, after.1);
+        let on = |(processes, workers), more: &[&str]| {
+            let own = ["--out", &run, "--workers", workers, "trainer.save_freq=1"];
+            place.train_on(processes, &[&own[..], &exact, more].concat());
         };
-        place.ok(&of(before, &["trainer.total_training_steps=2"]));
-        place.ok(&of(after, &["--resume"]));
-        assert_eq!(place.metrics(run).len(), 3);
-        assert!(place.weights(run) == place.weights("whole"), "{run}");
+        on(before, &["trainer.total_training_steps=2"]);
+        on(after, &["--resume"]);
+        assert_eq!(place.metrics(&run).len(), 3, "{run}");
+        assert!(place.weights(&run) == place.weights("whole"), "{run}");
     }
 }
 

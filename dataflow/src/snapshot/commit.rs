@@ -46,6 +46,7 @@ struct Collected {
 }
 
 struct Running {
+    step: Step,
     capabilities: Capabilities,
     reply: Reply<Outcome>,
 }
@@ -161,13 +162,14 @@ impl Committer {
         let Some(of) = of.filter(|&of| self.committed != Some(of)) else {
             // What cannot be removed now is when the folder is opened next.
             drop(self.writer.call(|| {}, move |store| drop(store.discard(step))));
+            self.writer.settle(step);
             return;
         };
         let (found, wake) = (self.check(parts), self.wake.clone());
         let (workers, on_error) = (self.workers, self.plan.on_error);
         let work = move |store: &SnapshotStore| conclude(store, step, of, found, workers, on_error);
         let reply = self.writer.call(move || wake(), work);
-        self.running.push(Running { capabilities, reply });
+        self.running.push(Running { step, capabilities, reply });
     }
 
     /// The parts of a complete snapshot. That an operator has said nothing is a bug of the graph, whatever errors are to do.
@@ -191,10 +193,11 @@ impl Committer {
     /// Tells what has come of the commits that are under way.
     fn settle(&mut self) {
         let (outputs, failed) = (&mut self.outputs, &mut self.failed);
-        let (plan, committed) = (&self.plan, &mut self.committed);
+        let (plan, writer, committed) = (&self.plan, &self.writer, &mut self.committed);
         self.running.retain(|running| {
             let Some(outcome) = running.reply.poll() else { return true };
             let outcome = outcome.unwrap_or_else(|lost| Err((lost.to_string(), OnError::Fail)));
+            writer.settle(running.step);
             let [errors, warnings, metrics] = outputs;
             let capabilities = &running.capabilities;
             let fault = |message| faults_batch(&[Fault::new(NAME, message)]);

@@ -1,5 +1,6 @@
 //! The operator's end of the protocol: its parts, and the capability that says that they are not all on the disk.
 
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -21,12 +22,24 @@ use crate::watchdog::Waiting;
 pub(crate) struct Writer {
     pub(crate) plan: SnapshotPlan,
     owner: Owner<Arc<SnapshotStore>>,
+    /// The last step whose snapshot is committed, or given up; known on worker 0.
+    settled: Cell<Option<Step>>,
+    /// Whoever waits for more of them to be.
+    waiting: RefCell<Vec<Wake>>,
 }
+
+type Wake = Arc<dyn Fn() + Send + Sync>;
 
 impl Writer {
     pub(crate) fn new(peers: usize, plan: &SnapshotPlan, owner: Owner<Arc<SnapshotStore>>) -> Self {
         plan.cadence.join(peers, plan.resumed);
-        Self { plan: plan.clone(), owner }
+        Self { plan: plan.clone(), owner, settled: Cell::default(), waiting: RefCell::default() }
+    }
+
+    /// Tells those who wait that the snapshot of `step` is committed, or given up.
+    pub(crate) fn settle(&self, step: Step) {
+        self.settled.set(self.settled.get().max(Some(step)));
+        self.waiting.take().iter().for_each(|wake| wake());
     }
 
     /// Asks for something to be done with the store.
@@ -53,7 +66,7 @@ pub struct Parts {
     name: &'static str,
     worker: u32,
     output: Output,
-    wake: Arc<dyn Fn() + Send + Sync>,
+    wake: Wake,
     waiting: Waiting,
     writer: Rc<Writer>,
     capability: Option<Capability<Step>>,
@@ -62,6 +75,8 @@ pub struct Parts {
     /// The last step at whose end the state was handed to the writer.
     handed: Option<Step>,
     pending: VecDeque<Pending>,
+    /// Steps of snapshots that may not be committed yet.
+    unsettled: VecDeque<Step>,
     /// What was written last.
     written: Option<PartRecord>,
 }
@@ -93,6 +108,7 @@ impl Parts {
             reached: None,
             handed: None,
             pending: VecDeque::new(),
+            unsettled: VecDeque::new(),
             written: None,
         }
     }
@@ -104,6 +120,22 @@ impl Parts {
             capability.downgrade(&resumed.next());
         }
         self.capability = Some(capability);
+    }
+
+    /// Whether `limit` snapshots or more that this operator has its part in are not committed yet: one that brings steps about does well to
+    /// wait, or parts pile up where the disk is slower than the steps are. It is activated when there are fewer. Known on worker 0; on the
+    /// others nothing is ever behind.
+    ///
+    /// # Contract
+    /// Who waits holds no capability that all these snapshots wait for: with one of the step before, `limit` is 2 at least.
+    pub fn are_behind(&mut self, limit: usize) -> bool {
+        let settled = self.writer.settled.get();
+        self.unsettled.retain(|&step| Some(step) > settled);
+        let behind = self.worker == 0 && self.unsettled.len() >= limit;
+        if behind {
+            self.writer.waiting.borrow_mut().push(self.wake.clone());
+        }
+        behind
     }
 
     /// To be called before anything of `step` changes the state, when all earlier steps have: what `state` makes is written for each step
@@ -187,6 +219,7 @@ impl Parts {
                 store.write(step, operator, worker, part).map_err(|error| error.to_string())
             },
         );
+        self.unsettled.push_back(step);
         self.pend(Some(reply));
     }
 

@@ -27,6 +27,11 @@ impl Keeper {
         }
     }
 
+    /// [`Parts::are_behind`].
+    pub(crate) fn is_behind(&mut self, limit: usize) -> bool {
+        self.parts.as_mut().is_some_and(|parts| parts.are_behind(limit))
+    }
+
     /// [`Parts::before`].
     pub(crate) fn before(&mut self, step: Step, state: impl Fn(&Draft<'_>) -> Part) {
         let first_only = self.first_only;

@@ -181,6 +181,9 @@ pub(crate) fn schedule<'scope>(
                 let ends = |step: Step| told.iter().all(|input| !input.less_equal(&step));
                 let held_back = |step: Step| parts.is_on() && !ends_before(step, ends);
                 let Some(step) = driver.due().filter(|step| !held_back(*step)) else { break };
+                if parts.are_behind() {
+                    break;
+                }
                 parts.closed(Some(step), &driver.state());
                 driver.policy(step);
             }

@@ -21,6 +21,8 @@ use crate::rows::{Row, gather};
 
 /// The part of the schedule's own state.
 const SCHEDULE: &str = "schedule";
+/// Snapshots that may be under way when a round opens; each holds a copy of what is written.
+const SNAPSHOTS_AHEAD: usize = 2;
 /// The part of its prompts.
 const PROMPTS: &str = "prompts";
 
@@ -114,6 +116,11 @@ impl SavedParts {
 
     pub(crate) fn is_on(&self) -> bool {
         self.schedule.is_on()
+    }
+
+    /// Whether the next round is to wait for the disk.
+    pub(crate) fn are_behind(&mut self) -> bool {
+        self.schedule.is_behind(SNAPSHOTS_AHEAD)
     }
 
     pub(crate) fn start(&mut self, capabilities: &[Capability<Step>]) {

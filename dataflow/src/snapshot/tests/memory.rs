@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use crate::snapshot::files::Files;
 
@@ -37,6 +38,8 @@ struct State {
     dies_at: Option<usize>,
     capacity: Option<usize>,
     read_only: bool,
+    /// What an operation takes.
+    pace: Duration,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -104,6 +107,10 @@ impl Memory {
         self.lock().read_only = read_only;
     }
 
+    pub(super) fn slow_down(&self, pace: Duration) {
+        self.lock().pace = pace;
+    }
+
     /// Bytes in files.
     pub(super) fn size(&self) -> usize {
         let state = self.lock();
@@ -140,6 +147,7 @@ impl State {
         if self.read_only {
             return Err(ErrorKind::ReadOnlyFilesystem.into());
         }
+        std::thread::sleep(self.pace);
         self.operations += 1;
         self.alive()
     }

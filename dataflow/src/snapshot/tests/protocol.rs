@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::time::Duration;
 
 use super::memory::{CRASHES, Memory};
 use super::open;
@@ -178,6 +179,17 @@ fn a_snapshot_can_be_asked_for() {
     let taken = steps(&files);
     assert_eq!(taken.first(), Some(&5));
     assert!(requested == Step(5) || taken.contains(&requested.0), "{requested} of {taken:?}");
+}
+
+#[test]
+fn who_waits_for_the_disk_is_never_far_ahead_of_it() {
+    let files = Memory::default();
+    files.slow_down(Duration::from_millis(2));
+    let mut toy = Toy::new(2, STEPS, 1);
+    toy.patient = true;
+    let outcome = toy.run(&files);
+    assert_eq!((outcome.fault, outcome.states), (None, expected()));
+    assert!(outcome.ahead <= 3, "{}", outcome.ahead);
 }
 
 #[test]

@@ -46,6 +46,8 @@ pub(super) struct Toy {
     pub(super) rival_at: Option<Step>,
     /// The source gives the rows of all steps at once, and operators close several in one activation.
     pub(super) bursts: bool,
+    /// The source waits while a snapshot is not committed.
+    pub(super) patient: bool,
     /// Applies rows as they arrive, which is wrong.
     pub(super) on_arrival: bool,
 }
@@ -61,6 +63,7 @@ impl Toy {
             requested_at: None,
             rival_at: None,
             bursts: false,
+            patient: false,
             on_arrival: false,
         }
     }
@@ -137,7 +140,7 @@ impl Toy {
         faults: &Faults,
     ) {
         let trained = ProbeHandle::new();
-        let rows = self.source(&snapshots, plan.resumed, trained.clone());
+        let rows = self.source(&snapshots, plan, trained.clone(), shared);
         let first = self.fold("first", rows, &snapshots, plan, restored, shared);
         let second = self.fold("second", first, &snapshots, plan, restored, shared);
         second.probe_with(&trained);
@@ -151,14 +154,16 @@ impl Toy {
     fn source<'scope>(
         &self,
         snapshots: &Snapshots<'scope>,
-        resumed: Option<Step>,
+        plan: &SnapshotPlan,
         trained: ProbeHandle<Step>,
+        shared: &Arc<Shared>,
     ) -> BatchStream<'scope> {
         let scope = snapshots.scope();
         let mut operator = Operator::new("source", scope);
         let (mut output, stream) = operator.output(&schema::POLICIES, &[]);
         let mut parts = snapshots.parts("source", &mut operator);
-        let (wake, steps, bursts) = (operator.waker(), self.steps, self.bursts);
+        let (wake, toy, resumed) = (operator.waker(), self.clone(), plan.resumed);
+        let (store, shared) = (plan.store.clone(), shared.clone());
         let (worker, workers) = (scope.index() as u64, scope.peers() as u64);
         operator.build(move |mut capabilities| {
             parts.start(&capabilities);
@@ -172,11 +177,27 @@ impl Toy {
                     let part = Part::bytes("txt", next.to_string().into_bytes());
                     if worker == 0 { part.fact("cursor", next.0 * ROWS) } else { Part::nothing() }
                 };
-                open = open.take().filter(|_| next.0 < steps);
-                while next.0 < steps
+                open = open.take().filter(|_| next.0 < toy.steps);
+                let mut waits = false;
+                while next.0 < toy.steps
                     && let Some(capability) = &mut open
-                    && (bursts || next.0 < 2 || !trained.less_equal(&Step(next.0 - 2)))
+                    && (toy.bursts || next.0 < 2 || !trained.less_equal(&Step(next.0 - 2)))
                 {
+                    waits = toy.patient && parts.are_behind(2);
+                    if waits {
+                        break;
+                    }
+                    if toy.patient && worker == 0 {
+                        let done = store
+                            .manifests()
+                            .expect("readable")
+                            .into_iter()
+                            .map(|id| id.step)
+                            .max();
+                        let ahead = next.0 - done.map_or(0, |done| done.0);
+                        let mut outcome = shared.lock();
+                        outcome.ahead = outcome.ahead.max(ahead);
+                    }
                     parts.before(next, |_| state(next));
                     capability.downgrade(&next);
                     let rows = (0..ROWS).filter(|row| row % workers == worker);
@@ -184,7 +205,7 @@ impl Toy {
                     next = next.next();
                 }
                 parts.closed(open.as_ref().map(|_| next), |_| state(next));
-                if open.is_some() {
+                if open.is_some() && !waits {
                     wake();
                 }
             }
@@ -273,6 +294,8 @@ pub(super) struct Outcome {
     pub(super) warnings: Vec<String>,
     pub(super) resumed: Option<Step>,
     pub(super) requested: Option<Step>,
+    /// Steps that the source was ahead of the last snapshot.
+    pub(super) ahead: u64,
     disk: Option<Memory>,
 }
 
