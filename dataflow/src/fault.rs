@@ -60,7 +60,7 @@ impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.operator)?;
         if let Some(step) = self.step {
-            write!(f, ", step {step}")?;
+            write!(f, ", step {}", step.ordinal())?;
         }
         if let Some(prompt) = self.prompt {
             write!(f, ", prompt {prompt}")?;

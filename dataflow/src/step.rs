@@ -25,6 +25,22 @@ impl Step {
     pub fn next(self) -> Self {
         Self(self.0 + 1)
     }
+
+    /// The step as runs tell of it, in what they print and in the names of metrics' lines and rollouts: there the first is 1.
+    #[must_use]
+    pub fn ordinal(self) -> Ordinal {
+        Ordinal(self)
+    }
+}
+
+/// Shows a [`Step`] counted from 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ordinal(Step);
+
+impl fmt::Display for Ordinal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0 == Step::END { self.0.fmt(f) } else { self.0.next().fmt(f) }
+    }
 }
 
 impl fmt::Display for Step {

@@ -143,8 +143,8 @@ fn a_fault_of_one_worker_ends_all_with_its_message() {
     for cluster in in_one_process() {
         let error = cluster.run(&facts("a"), "", broken).expect_err("it broke").to_string();
         let expected = match cluster.workers() {
-            1 => "fragile, step 2: it broke".to_owned(),
-            workers => format!("fragile on worker {}, step 2: it broke", workers - 1),
+            1 => "fragile, step 3: it broke".to_owned(),
+            workers => format!("fragile on worker {}, step 3: it broke", workers - 1),
         };
         assert_eq!(error, expected);
     }
@@ -244,7 +244,7 @@ fn two_processes_run_one_graph() {
 fn a_fault_in_one_process_ends_the_other_with_the_same_message() {
     check("broken", |place| {
         let message =
-            format!("fragile on worker 3 of process 1 ({}), step 2: it broke", place.address(1));
+            format!("fragile on worker 3 of process 1 ({}), step 3: it broke", place.address(1));
         [message.clone(), message]
     });
 }

@@ -132,5 +132,5 @@ fn a_fault_ends_the_run_and_names_step_and_operator() {
         raise(stream, faults);
     })
     .expect_err("the fault is raised");
-    assert_eq!(fault.to_string(), "reward, step 3: no reward for data_source `x`");
+    assert_eq!(fault.to_string(), "reward, step 4: no reward for data_source `x`");
 }

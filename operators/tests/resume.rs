@@ -24,12 +24,13 @@ use rollpacker_dataflow::step::{PolicyVersion, PromptId, SampleId, Step};
 use rollpacker_dataflow::timely::dataflow::operators::Concat;
 use rollpacker_operators::advantage::{Grpo, KlControl, KlController};
 use rollpacker_operators::ledger::{Recorded, ledger};
+use rollpacker_operators::placement::fixed::Shared;
 use rollpacker_operators::policy::policy_batch;
 use rollpacker_operators::prompts::{PromptRow, prompt_batch};
 use rollpacker_operators::report::{Observed, Observer, Saved, StepReport, observe};
 use rollpacker_operators::resume::{Resumable, Resumed};
 use rollpacker_operators::reward::{LimitOptions, Timeouts};
-use rollpacker_operators::schedule::operator::{Prompts, Stop};
+use rollpacker_operators::schedule::operator::{Prompts, Scheduled, Stop};
 use rollpacker_operators::schedule::{
     Builtin, Decision, Dynamic, Event, FrontierGroup, HistorySorted, OnExhausted, Partial,
     Schedule, Sorted, Synchronous, TailBatching, ZeroVarianceFilter, dynamic, frontier_group,
@@ -41,7 +42,7 @@ use rollpacker_operators::{
     UpdateExt,
 };
 use rollpacker_stages::reward::{Context, Execution, Reward, RewardError, Router, Sample, Score};
-use rollpacker_stages::rollout::Policy;
+use rollpacker_stages::rollout::{Placement, Policy};
 use rollpacker_stages::train::{Inferred, Metrics, Sequence, TrainError, Trainer};
 use support::in_virtual_time::Timed;
 
@@ -599,8 +600,8 @@ impl Schedule for Unsaved {
     }
 }
 
-#[test]
-fn a_schedule_that_cannot_say_its_state_is_refused() {
+/// Why a graph with snapshots does not run.
+fn refused(scheduled: impl for<'scope> FnOnce(Prompts<'scope>) -> Scheduled<'scope>) -> String {
     let clock = VirtualClock::default();
     let kept = folder();
     let plan = SnapshotPlan {
@@ -619,16 +620,24 @@ fn a_schedule_that_cannot_say_its_state_is_refused() {
         let (policies, edge) = feedback::policies(scope, 0, initial);
         let time: Arc<dyn Clock> = Arc::new(clock.clone());
         let limit = Timeouts::new(LimitOptions::default(), 1).expect("valid");
-        let scored = Prompts { rows, errors, budget }
-            .schedule(Unsaved::default())
+        let scored = scheduled(Prompts { rows, errors, budget })
             .resumable(&resumable)
             .rollout(Timed::new(&clock, seconds), &policies, time.clone())
             .reward(Router::default(), limit, Executor::Inline, time);
         raise(scored.errors, faults);
         edge.connect(policies);
     });
-    let fault = ran.expect_err("refused").to_string();
+    ran.expect_err("refused").to_string()
+}
+
+#[test]
+fn what_cannot_say_its_state_is_refused() {
+    let fault = refused(|prompts| prompts.schedule(Unsaved::default()));
     assert!(fault.contains("let it implement `save` and `restore`"), "{fault}");
+    let instances = Placement { instances: 1, tensor_parallel: 1 };
+    let schedule = schedules().remove(0).1;
+    let fault = refused(|prompts| prompts.schedule(schedule).placed(Shared::new(instances)));
+    assert!(fault.contains("a policy that places has no state"), "{fault}");
 }
 
 #[test]

@@ -158,7 +158,7 @@ fn an_error_that_fails_ends_the_run_and_is_named() {
     let log = Log::new();
     let run = Rewarded::of(&log, synchronous(2, 2), failing(&log, OnError::Fail));
     let fault = run.run().expect_err("the reward fails");
-    let expected = "reward, step 0, prompt p0, sample 1: data_source `slow`: reward `judge`: timed out: no answer in 5 s";
+    let expected = "reward, step 1, prompt p0, sample 1: data_source `slow`: reward `judge`: timed out: no answer in 5 s";
     assert_eq!(fault.to_string(), expected);
 }
 
@@ -197,13 +197,13 @@ fn a_group_with_an_error_is_dropped_and_a_step_may_be_left_with_none() {
         expect![[r#"
             t=6   p0.0@0 scored
             t=7   p0.1@0 scored
-            t=7   warning: reward, step 0, prompt p0, sample 1: data_source `slow`: reward `judge`: timed out: no answer in 5 s; its group is not trained on; further ones of the step are counted in `reward/errors/timeout`
+            t=7   warning: reward, step 1, prompt p0, sample 1: data_source `slow`: reward `judge`: timed out: no answer in 5 s; its group is not trained on; further ones of the step are counted in `reward/errors/timeout`
             t=10  step 0 over
             t=26  p1.0@1 scored
             t=27  p1.1@1 scored
             t=32  step 1 over
             t=58  p2.0@2 scored
-            t=58  warning: reward, step 2, prompt p2, sample 0: data_source `slow`: reward `judge`: timed out: no answer in 6 s; its group is not trained on; further ones of the step are counted in `reward/errors/timeout`
+            t=58  warning: reward, step 3, prompt p2, sample 0: data_source `slow`: reward `judge`: timed out: no answer in 6 s; its group is not trained on; further ones of the step are counted in `reward/errors/timeout`
             t=59  p2.1@2 scored
             t=62  step 2 over
             t=98  p3.0@3 scored
@@ -315,7 +315,7 @@ fn errors_of_group_rewards_do_what_their_route_says() {
     };
     let (failed, _) = run(OnError::Fail);
     let expected =
-        "group_reward, step 0, prompt p0: data_source `slow`: reward `judge`: failed for now: busy";
+        "group_reward, step 1, prompt p0: data_source `slow`: reward `judge`: failed for now: busy";
     assert_eq!(failed.expect_err("fails").to_string(), expected);
 
     let (dropped, log) = run(OnError::DropGroup);
@@ -323,7 +323,7 @@ fn errors_of_group_rewards_do_what_their_route_says() {
     assert_eq!(trained(&dropped).into_iter().map(|row| row.2).collect::<Vec<_>>(), [1.0, 2.0]);
     let counts = ["reward/dropped_groups", "reward/errors/retryable"];
     assert_eq!(metrics(&dropped[0], counts), [1.0, 1.0]);
-    assert!(log.text().contains("warning: group_reward, step 0, prompt p0: "), "{}", log.text());
+    assert!(log.text().contains("warning: group_reward, step 1, prompt p0: "), "{}", log.text());
 
     let (zero, _) = run(OnError::Zero);
     let zero = trained(&zero.expect("no fault"));
@@ -347,7 +347,7 @@ fn scoring_after_the_rollout_is_refused_where_the_schedule_decides_by_rewards() 
     let late =
         Rewarded { scoring: Scoring::AfterRollout, ..Rewarded::of(&log, dynamic(2), router) };
     let fault = late.run().expect_err("refused").to_string();
-    assert!(fault.starts_with("reward, step 0: the schedule decides by rewards"), "{fault}");
+    assert!(fault.starts_with("reward, step 1: the schedule decides by rewards"), "{fault}");
 }
 
 fn hash(seed: u64, id: SampleId, most: u64) -> u64 {

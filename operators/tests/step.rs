@@ -202,7 +202,7 @@ fn a_failing_engine_ends_the_run_and_is_named() {
     let fault = run.run().expect_err("the engine fails");
     assert_eq!(
         fault.to_string(),
-        "rollout, step 1: rollout engine instance 3 failed: out of memory"
+        "rollout, step 2: rollout engine instance 3 failed: out of memory"
     );
 }
 
@@ -235,7 +235,7 @@ impl Schedule for Failing {
 fn a_failing_schedule_ends_the_run_and_is_named() {
     let run = Run::of(Failing { rounds: synchronous(), decided: Vec::new() });
     let fault = run.run().expect_err("the schedule fails");
-    assert_eq!(fault.to_string(), "schedule, step 1: no prompt teaches anything");
+    assert_eq!(fault.to_string(), "schedule, step 2: no prompt teaches anything");
 }
 
 #[test]
@@ -343,7 +343,7 @@ fn a_failing_trainer_ends_the_run_and_is_named() {
     let mut run = Run::of(synchronous());
     run.trainer.fails_at = Some(Step(2));
     let fault = run.run().expect_err("the trainer fails");
-    assert_eq!(fault.to_string(), "gradient, step 2: loss is not finite at step 2");
+    assert_eq!(fault.to_string(), "gradient, step 3: loss is not finite at step 3");
 }
 
 #[test]

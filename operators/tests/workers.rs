@@ -401,7 +401,7 @@ fn a_fault_on_one_worker_ends_all() {
     for cluster in clusters() {
         let run = Run { fails_at: Some((1, Step(2))), ..Run::of(synchronous) };
         let error = run.on(&cluster).map(|_| ()).expect_err("it fails").to_string();
-        assert_eq!(error, "gradient on worker 1, step 2: loss is not finite at step 2");
+        assert_eq!(error, "gradient on worker 1, step 3: loss is not finite at step 3");
     }
 }
 
@@ -409,6 +409,6 @@ fn a_fault_on_one_worker_ends_all() {
 fn replicas_whose_weights_differ_are_a_fault() {
     let run = Run { errs: Some(1), ..Run::of(synchronous) };
     let error = run.on(&Cluster::of_threads(2)).map(|_| ()).expect_err("they differ").to_string();
-    let expected = "schedule on worker 0, step 1: the replicas of the trainer have different weights at policy v1";
+    let expected = "schedule on worker 0, step 2: the replicas of the trainer have different weights at policy v1";
     assert!(error.starts_with(expected), "{error}");
 }

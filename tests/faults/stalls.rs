@@ -14,13 +14,13 @@ fn a_reward_that_is_stuck_is_named_and_ends_the_run() {
     let place = Workplace::new(RECIPE);
     let end = place.ended(&[&STUCK[..], &["trainer.on_stall=fail"]].concat());
     end.assert_failed(&[
-        "watchdog, step 0: nothing has moved for 2.",
-        "reward, step 0, has waited ",
+        "watchdog, step 1: nothing has moved for 2.",
+        "reward, step 1, has waited ",
         " for a score by `slow`: p",
         " more",
     ]);
     // The engine has answered all that was asked of it.
-    assert!(!end.errors()[0].contains("rollout, step 0"), "{end:?}");
+    assert!(!end.errors()[0].contains("rollout, step 1"), "{end:?}");
 }
 
 #[test]
@@ -32,7 +32,7 @@ fn a_stall_is_told_of_and_the_run_goes_on_when_it_is_over() {
         format!("reward.options.slow={{kind=\"process\",command=[\"sh\",\"-c\",'''{script}''']}}");
     let end = place.trained(&[STUCK[0], &slow, STUCK[2], "trainer.total_training_steps=2"]);
     let told =
-        end.out.lines().filter(|line| line.starts_with("warning: watchdog, step 0: nothing"));
+        end.out.lines().filter(|line| line.starts_with("warning: watchdog, step 1: nothing"));
     assert_eq!(told.count(), 1, "{end:?}");
 }
 

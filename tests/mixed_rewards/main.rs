@@ -267,7 +267,7 @@ fn a_judge_that_dies_scores_0_or_drops_its_groups_and_the_run_goes_on() {
             let mut failed = judged.iter().filter(|row| row.error.is_some());
             assert!(failed.clone().count() + 1 >= judged.len(), "but for the first: {judged:?}");
             assert!(failed.all(|row| row.score == 0.0));
-            let warning = format!("warning: reward, step {}, prompt p", step - 1);
+            let warning = format!("warning: reward, step {step}, prompt p");
             let warned = said.lines().filter(|line| line.starts_with(&warning)).collect::<Vec<_>>();
             assert_eq!(warned.len(), 1, "{said}");
             let told = format!(
@@ -290,7 +290,7 @@ fn a_judge_that_dies_ends_the_run_with_one_message_if_it_is_to() {
     assert_eq!(end.code, Some(1), "{end:?}");
     let [line] = end.errors()[..] else { panic!("{end:?}") };
     assert_eq!(end.err.lines().last(), Some(line), "nothing follows it");
-    assert!(line.starts_with("error: reward, step 0, prompt p"), "{line}");
+    assert!(line.starts_with("error: reward, step 1, prompt p"), "{line}");
     let told = format!(
         ": data_source `t/judge`: reward `judge`: failed for now: {}/chat/completions: ",
         server.base_url()

@@ -119,7 +119,7 @@ impl Fate {
     pub(super) fn lost(&self, process: usize, why: &str) {
         let Some((hosts, _)) = &self.place else { return };
         let step = Step(self.step.load(Ordering::Relaxed));
-        let message = format!("{} was lost at step {step}: {why}", hosts.name(process));
+        let message = format!("{} was lost at step {}: {why}", hosts.name(process), step.ordinal());
         let mut state = self.state();
         state.lost |= state.fault.is_none();
         self.end(state, Fault::new(NAME, message), true);

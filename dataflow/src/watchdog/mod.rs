@@ -294,9 +294,9 @@ mod tests {
         assert_eq!(
             *told.borrow(),
             [
-                "nothing has moved for 12.000 s: reward, step 7, has waited 12.000 s for a score by `code`: p3.0, p3.2, p3.3, \
-                 p3.4, p3.5, p3.6, p3.7, p3.8 and 1 more; reward, step 8, has waited 10.000 s for a group: p4; \
-                 update, step 7, has waited 10.000 s for the disk; update, step 7, has waited 10.000 s for the trainer"
+                "nothing has moved for 12.000 s: reward, step 8, has waited 12.000 s for a score by `code`: p3.0, p3.2, p3.3, \
+                 p3.4, p3.5, p3.6, p3.7, p3.8 and 1 more; reward, step 9, has waited 10.000 s for a group: p4; \
+                 update, step 8, has waited 10.000 s for the disk; update, step 8, has waited 10.000 s for the trainer"
             ]
         );
         begin(None);

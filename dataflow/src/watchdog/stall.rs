@@ -80,7 +80,7 @@ const NAMED: usize = 8;
 impl fmt::Display for Wait {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { operator, step, what, waited, .. } = self;
-        write!(f, "{operator}, step {step}, has waited {waited} for {what}")?;
+        write!(f, "{operator}, step {}, has waited {waited} for {what}", step.ordinal())?;
         for (at, (prompt, sample)) in self.ids.iter().take(NAMED).enumerate() {
             write!(f, "{}{prompt}", if at == 0 { ": " } else { ", " })?;
             if let Some(sample) = sample {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use rollpacker_dataflow::batch::{Batch, BatchStream};
 use rollpacker_dataflow::clock::Clock;
-use rollpacker_dataflow::fault::faults_batch;
+use rollpacker_dataflow::fault::{Fault, faults_batch, refuse};
 use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::route;
 use rollpacker_dataflow::schema::{self, column};
@@ -102,6 +102,7 @@ impl<'scope> RolloutExt<'scope> for Scheduled<'scope> {
         let reader_errors = scheduled.prompts.errors.clone();
         let placement = scheduled.placement.take();
         let resumable = scheduled.resumable.clone();
+        let unsaved = placement.is_some() && resumable.is_kept();
         let pauses = scheduled.schedule.pauses();
         let wants_scores = scheduled.schedule.wants_scores();
         let in_lockstep = scheduled.in_lockstep;
@@ -155,6 +156,7 @@ impl<'scope> RolloutExt<'scope> for Scheduled<'scope> {
         responses.clone().connect_loop(loop_end);
         notices.connect_loop(notices_end);
         let errors = reader_errors.concat(failed).concat(errors);
+        let errors = if unsaved { errors.concat(refuse(scope, unsaved_fault())) } else { errors };
         Rollouts {
             responses,
             decisions,
@@ -170,6 +172,13 @@ impl<'scope> RolloutExt<'scope> for Scheduled<'scope> {
             resumable,
         }
     }
+}
+
+fn unsaved_fault() -> Fault {
+    Fault::new(
+        "placement",
+        "a policy that places has no state that a snapshot could hold: train without it, or without snapshots",
+    )
 }
 
 /// What a worker goes on from, of all that was kept: a snapshot may be of other workers.

@@ -107,7 +107,7 @@ pub type Metrics = BTreeMap<String, f64>;
 #[derive(Debug, thiserror::Error)]
 pub enum TrainError {
     /// A number of the loss or of the gradient is not finite.
-    #[error("{quantity} is not finite at step {step}")]
+    #[error("{quantity} is not finite at step {}", .step.ordinal())]
     NotFinite {
         /// The step.
         step: Step,

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
 
 use crate::snapshot::files::Files;
 
@@ -38,8 +37,8 @@ struct State {
     dies_at: Option<usize>,
     capacity: Option<usize>,
     read_only: bool,
-    /// What an operation takes.
-    pace: Duration,
+    /// How often an operation lets others go first.
+    pace: usize,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -107,7 +106,7 @@ impl Memory {
         self.lock().read_only = read_only;
     }
 
-    pub(super) fn slow_down(&self, pace: Duration) {
+    pub(super) fn slow_down(&self, pace: usize) {
         self.lock().pace = pace;
     }
 
@@ -147,7 +146,7 @@ impl State {
         if self.read_only {
             return Err(ErrorKind::ReadOnlyFilesystem.into());
         }
-        std::thread::sleep(self.pace);
+        (0..self.pace).for_each(|_| std::thread::yield_now());
         self.operations += 1;
         self.alive()
     }

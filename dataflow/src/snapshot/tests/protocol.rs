@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::time::Duration;
 
 use super::memory::{CRASHES, Memory};
 use super::open;
@@ -184,7 +183,7 @@ fn a_snapshot_can_be_asked_for() {
 #[test]
 fn who_waits_for_the_disk_is_never_far_ahead_of_it() {
     let files = Memory::default();
-    files.slow_down(Duration::from_millis(2));
+    files.slow_down(5_000);
     let mut toy = Toy::new(2, STEPS, 1);
     toy.patient = true;
     let outcome = toy.run(&files);
@@ -200,7 +199,7 @@ fn a_full_disk_ends_the_run_or_is_a_warning() {
     let outcome = Toy::new(2, STEPS, 2).run(&files);
     let fault = outcome.fault.expect("the disk is full");
     assert!(
-        fault.starts_with("snapshots, step 5: cannot write `/run/step-00000005/0002/"),
+        fault.starts_with("snapshots, step 6: cannot write `/run/step-00000005/0002/"),
         "{fault}"
     );
     assert_eq!(steps(&files)[0], 3, "the one before is there");

@@ -483,7 +483,7 @@ fn refusals_name_what_is_wrong() {
     let short = Response { advantages: vec![1.0], ..good.clone() };
     assert_eq!(refusal(&short), "sequence 0: `advantages` has 1 entries, expected 2");
     let infinite = Response { advantages: vec![f32::INFINITY, 1.0], ..good.clone() };
-    assert_eq!(refusal(&infinite), "loss is not finite at step 3");
+    assert_eq!(refusal(&infinite), "loss is not finite at step 4");
     let stranger = Response { response: vec![3, 99], ..good };
     assert!(
         refusal(&stranger).starts_with("trainer failed in accumulating gradients: "),
