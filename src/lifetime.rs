@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rollpacker_dataflow::clock::{Clock, Nanos};
+use rollpacker_dataflow::exit::exit_now;
 use rollpacker_dataflow::step::Step;
 use rollpacker_operators::schedule::operator::{Stop, Stopped};
 use serde::Serialize;
@@ -107,7 +108,7 @@ impl Grace {
                     std::io::stderr(),
                     "error: {error}; a stage did not end in {time:?}"
                 ));
-                std::process::exit(1);
+                exit_now(1);
             }
         };
         // A system without threads has other troubles: the process may then have to be killed.

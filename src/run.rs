@@ -143,7 +143,7 @@ impl Run {
         restored: &Restored,
     ) -> anyhow::Result<Self> {
         let Some(kept) = Saved::read::<Kept>(restored, KEPT)? else {
-            bail!("the snapshot of step {} has no run folder", restored.step().next());
+            bail!("the snapshot behind step {} has no run folder", restored.step().next());
         };
         let trainer = &recipe.raw.trainer;
         let (path, text) = (&trainer.default_local_dir, recipe.to_toml());

@@ -157,7 +157,7 @@ impl RunSnapshots {
         let (folder, identity) =
             (folder(&recipe.raw.trainer.default_local_dir), identity(recipe, data));
         let options = StoreOptions { identity, keep: recipe.raw.trainer.max_ckpt_to_keep };
-        let store = SnapshotStore::join(&folder, generation, options);
+        let store = SnapshotStore::join(&folder, generation, options)?;
         let restored = resumed.map(|step| seen(&store, &folder, step)).transpose()?;
         let plan = plan(recipe, store, restored.as_ref());
         Ok(Self { plan, restored, generation: Some(generation), notes: Vec::new() })

@@ -226,6 +226,15 @@ fn what_cannot_run_together_is_refused() {
     assert_eq!(first.err, expected);
     assert!(!place.path("run").exists(), "nothing was begun");
 
+    place.hosts(2);
+    let ends = [(1, "elsewhere"), (0, "here")]
+        .map(|(process, out)| place.start(process, &["--out", out, "trainer.save_freq=1"]))
+        .map(End::of);
+    for end in ends {
+        assert_eq!(end.code, Some(1), "{end:?}");
+        assert!(end.err.contains("all processes need one run folder"), "{end:?}");
+    }
+
     let refused = |args: &[&str]| place.refused(args);
     let train = ["train", "--config", "recipe.toml", "--hostfile", "hosts", "--process", "2"];
     assert_eq!(

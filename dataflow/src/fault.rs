@@ -16,6 +16,7 @@ use timely::dataflow::Scope;
 use timely::dataflow::channels::pact::Pipeline;
 
 use crate::batch::{Batch, BatchStream};
+use crate::exit::exit_now;
 use crate::operator::Operator;
 use crate::schema::{self, column};
 use crate::step::{PromptId, Step};
@@ -186,6 +187,6 @@ pub fn stop_on_panic() {
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         report(panic);
-        std::process::exit(101);
+        exit_now(101);
     }));
 }

@@ -650,7 +650,7 @@ fn the_state_of_another_schedule_is_refused() {
     let resumed = Resumed::read(&restored).expect("readable");
     let mut other = tail(|_| {});
     let error = resumed.restore(&mut other).expect_err("of another").to_string();
-    assert!(error.starts_with("snapshot of step 1, part `schedule`: missing field"), "{error}");
+    assert!(error.starts_with("snapshot behind step 2, part `schedule`: missing field"), "{error}");
     let last = resumed.last_prompt().expect("it was offered some");
     assert!(last.prompt >= PromptId(8) && last.row == last.prompt.0 % EPOCH, "{last:?}");
 }

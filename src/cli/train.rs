@@ -18,6 +18,7 @@ use crate::session::Session;
 use crate::snapshots::{ResumeFrom, RunSnapshots};
 use crate::telemetry::Telemetry;
 use rollpacker_dataflow::cluster::{Cluster, ClusterError, Hosts, Seat};
+use rollpacker_dataflow::exit::exit_now;
 use rollpacker_operators::schedule::operator::Stop;
 
 /// Train a model by reinforcement learning on a prompt dataset.
@@ -106,8 +107,8 @@ pub(crate) fn run(mut args: TrainArgs) -> anyhow::Result<ExitCode> {
     let data = session.data_fingerprint()?;
     let opened = || RunSnapshots::open(&recipe, data, resume, args.overwrite);
     let stop = Stop::default();
-    stop_on_signal(&stop)?;
     let leads = cluster.as_ref().is_none_or(|cluster| cluster.process() == 0);
+    stop_on_signal(&stop, leads)?;
     // Of several processes the first opens the snapshots; the others join it.
     let snapshots = match if leads { opened() } else { Ok(RunSnapshots::default()) } {
         Ok(snapshots) => snapshots,
@@ -181,19 +182,22 @@ pub(super) fn train(
     Ok(Report { summary, ended: finished.ended })
 }
 
-/// Has SIGINT, SIGTERM and SIGHUP end the run after the round that is open, and a second one end the process.
-fn stop_on_signal(stop: &Stop) -> anyhow::Result<()> {
+/// Has SIGINT, SIGTERM and SIGHUP end the run after the round that is open, and a second one end the process. Of several processes the one
+/// that `leads` ends the run.
+fn stop_on_signal(stop: &Stop, leads: bool) -> anyhow::Result<()> {
     let (stop, asked) = (stop.clone(), AtomicBool::new(false));
+    let said = if leads {
+        "the run ends with the step that is under way; a second signal ends it now"
+    } else {
+        "the run goes on: process 0 ends it; a second signal ends this process, and with it the run"
+    };
     ctrlc::set_handler(move || {
         if asked.swap(true, Ordering::Relaxed) {
-            std::process::exit(130);
+            exit_now(130);
         }
         stop.request();
         // A standard error that is closed has no reader.
-        drop(writeln!(
-            std::io::stderr(),
-            "the run ends with the step that is under way; a second signal ends it now"
-        ));
+        drop(writeln!(std::io::stderr(), "{said}"));
     })
     .context("cannot listen for signals")
 }

@@ -56,7 +56,7 @@ impl Workers {
         }
     }
 
-    /// What processes must agree on: the program, the prompts and every setting but the run folder, which the first alone writes to.
+    /// What processes must agree on: the program, the prompts and every setting but the path of the run folder.
     fn facts(&self) -> Facts {
         let version = ("version of the program", env!("CARGO_PKG_VERSION").to_owned());
         let prompts = ("fingerprint of the prompts", format!("{:016x}", self.data));

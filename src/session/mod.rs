@@ -112,6 +112,7 @@ impl Session {
     #[must_use]
     pub fn with_reward(mut self, data_source: &str, reward: impl Reward) -> Self {
         self.common.stages.router = self.common.stages.router.route(data_source, reward);
+        self.common.rewards_checked = Arc::default();
         self
     }
 

@@ -17,7 +17,11 @@ pub(super) fn read_until(child: &mut Child, start: &str) -> String {
     let mut lines = BufReader::with_capacity(1, child.stdout.take().expect("kept"));
     while !read.lines().any(|line| line.starts_with(start)) {
         let count = lines.read_line(&mut read).expect("readable");
-        assert!(count > 0, "no line starts with {start}: {read}");
+        if count == 0 {
+            let mut err = String::new();
+            child.stderr.take().map(|mut pipe| pipe.read_to_string(&mut err));
+            panic!("no line starts with {start}: {read}{err}");
+        }
     }
     child.stdout = Some(lines.into_inner());
     read

@@ -12,7 +12,7 @@ use super::descriptor::Descriptor;
 use super::error::SnapshotError;
 use super::manifest::PartRecord;
 use super::parts::Writer;
-use super::protocol::{OnError, SnapshotPlan};
+use super::plan::{OnError, SnapshotPlan};
 use super::store::{Committed, SnapshotStore};
 use crate::batch::{Batch, BatchStream};
 use crate::bridge::Reply;
@@ -162,13 +162,13 @@ impl Committer {
         let Some(of) = of.filter(|&of| self.committed != Some(of)) else {
             // What cannot be removed now is when the folder is opened next.
             drop(self.writer.call(|| {}, move |store| drop(store.discard(step))));
-            self.writer.settle(step);
             return;
         };
         let (found, wake) = (self.check(parts), self.wake.clone());
         let (workers, on_error) = (self.workers, self.plan.on_error);
         let work = move |store: &SnapshotStore| conclude(store, step, of, found, workers, on_error);
         let reply = self.writer.call(move || wake(), work);
+        self.writer.begin(step);
         self.running.push(Running { step, capabilities, reply });
     }
 
@@ -197,7 +197,7 @@ impl Committer {
         self.running.retain(|running| {
             let Some(outcome) = running.reply.poll() else { return true };
             let outcome = outcome.unwrap_or_else(|lost| Err((lost.to_string(), OnError::Fail)));
-            writer.settle(running.step);
+            writer.end(running.step);
             let [errors, warnings, metrics] = outputs;
             let capabilities = &running.capabilities;
             let fault = |message| faults_batch(&[Fault::new(NAME, message)]);

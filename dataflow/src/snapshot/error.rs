@@ -21,6 +21,17 @@ pub enum SnapshotError {
         /// Why it failed.
         source: io::Error,
     },
+    /// What another process of the cluster has opened is not in the folder.
+    #[error(
+        "`{}`: the first process writes snapshots as generation {generation} of another folder: all processes need one run folder",
+        folder.display()
+    )]
+    Elsewhere {
+        /// The folder of this process.
+        folder: PathBuf,
+        /// What was opened.
+        generation: Generation,
+    },
     /// Another process has opened the folder since: this one must write no more.
     #[error(
         "`{}`: this run is generation {ours} of the folder, and generation {newest} has been opened since: another process \
@@ -49,7 +60,7 @@ pub enum SnapshotError {
     #[error(transparent)]
     Damaged(#[from] Damage),
     /// A restored snapshot has no part of that name.
-    #[error("snapshot of step {step}: expected parts of `{operator}`, found those of {found}")]
+    #[error("snapshot behind step {}: expected parts of `{operator}`, found those of {found}", step.ordinal())]
     NoPart {
         /// The step of the snapshot.
         step: Step,

@@ -1,6 +1,7 @@
 //! What is removed: snapshots beyond those that are kept, and files that no snapshot needs.
 
 use std::collections::BTreeSet;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use super::error::{Damage, SnapshotError};
@@ -56,6 +57,14 @@ fn remove(store: &SnapshotStore, path: PathBuf) -> Result<(), SnapshotError> {
     store.files.remove(&path).map_err(SnapshotError::io("remove", &path))
 }
 
+/// A process that does not know yet that it is fenced may still write: what it adds meanwhile is removed with the next that is committed.
+fn remove_folder(store: &SnapshotStore, path: &Path) -> Result<(), SnapshotError> {
+    match store.files.remove_folder(path) {
+        Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty => Ok(()),
+        removed => removed.map_err(SnapshotError::io("remove", path)),
+    }
+}
+
 /// Removes the files that none of the snapshots `kept` needs: those of older generations, and those of ours before the step `before`;
 /// without one there is nothing of ours yet.
 fn collect(
@@ -84,12 +93,12 @@ fn collect(
                 .collect();
             for &id in &left {
                 let folder = layout.folder(id);
-                files.remove_folder(&folder).map_err(SnapshotError::io("remove", &folder))?;
+                remove_folder(store, &folder)?;
                 let expected = format!("a manifest of the parts in `{}`", folder.display());
                 removed.push(Damage::new(&layout.manifest(id), expected, "none: they are removed"));
             }
             if left.len() == all.len() && before.is_none_or(|before| step < before) {
-                files.remove_folder(&path).map_err(SnapshotError::io("remove", &path))?;
+                remove_folder(store, &path)?;
             }
         }
     }

@@ -1,7 +1,7 @@
 //! The operator's end of the protocol: its parts, and the capability that says that they are not all on the disk.
 
-use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use timely::progress::frontier::MutableAntichain;
 use super::descriptor::Descriptor;
 use super::manifest::PartRecord;
 use super::part::{Draft, Part};
-use super::protocol::{OnError, SnapshotPlan};
+use super::plan::{OnError, SnapshotPlan};
 use super::store::SnapshotStore;
 use crate::bridge::{Owner, Reply};
 use crate::operator::Output;
@@ -22,9 +22,9 @@ use crate::watchdog::Waiting;
 pub(crate) struct Writer {
     pub(crate) plan: SnapshotPlan,
     owner: Owner<Arc<SnapshotStore>>,
-    /// The last step whose snapshot is committed, or given up; known on worker 0.
-    settled: Cell<Option<Step>>,
-    /// Whoever waits for more of them to be.
+    /// The snapshots that something is being written of, and how many files.
+    writing: RefCell<BTreeMap<Step, usize>>,
+    /// Whoever waits for fewer of them.
     waiting: RefCell<Vec<Wake>>,
 }
 
@@ -33,13 +33,25 @@ type Wake = Arc<dyn Fn() + Send + Sync>;
 impl Writer {
     pub(crate) fn new(peers: usize, plan: &SnapshotPlan, owner: Owner<Arc<SnapshotStore>>) -> Self {
         plan.cadence.join(peers, plan.resumed);
-        Self { plan: plan.clone(), owner, settled: Cell::default(), waiting: RefCell::default() }
+        let (writing, waiting) = (RefCell::default(), RefCell::default());
+        Self { plan: plan.clone(), owner, writing, waiting }
     }
 
-    /// Tells those who wait that the snapshot of `step` is committed, or given up.
-    pub(crate) fn settle(&self, step: Step) {
-        self.settled.set(self.settled.get().max(Some(step)));
-        self.waiting.take().iter().for_each(|wake| wake());
+    /// Counts a file of the snapshot of `step` that is to be written.
+    pub(crate) fn begin(&self, step: Step) {
+        *self.writing.borrow_mut().entry(step).or_default() += 1;
+    }
+
+    /// One of them is written, or will not be.
+    pub(crate) fn end(&self, step: Step) {
+        let mut writing = self.writing.borrow_mut();
+        if let Some(files) = writing.get_mut(&step) {
+            *files -= 1;
+            if *files == 0 {
+                writing.remove(&step);
+                self.waiting.take().iter().for_each(|wake| wake());
+            }
+        }
     }
 
     /// Asks for something to be done with the store.
@@ -75,8 +87,6 @@ pub struct Parts {
     /// The last step at whose end the state was handed to the writer.
     handed: Option<Step>,
     pending: VecDeque<Pending>,
-    /// Steps of snapshots that may not be committed yet.
-    unsettled: VecDeque<Step>,
     /// What was written last.
     written: Option<PartRecord>,
 }
@@ -108,7 +118,6 @@ impl Parts {
             reached: None,
             handed: None,
             pending: VecDeque::new(),
-            unsettled: VecDeque::new(),
             written: None,
         }
     }
@@ -122,18 +131,14 @@ impl Parts {
         self.capability = Some(capability);
     }
 
-    /// Whether `limit` snapshots or more that this operator has its part in are not committed yet: one that brings steps about does well to
-    /// wait, or parts pile up where the disk is slower than the steps are. It is activated when there are fewer. Known on worker 0; on the
-    /// others nothing is ever behind.
-    ///
-    /// # Contract
-    /// Who waits holds no capability that all these snapshots wait for: with one of the step before, `limit` is 2 at least.
-    pub fn are_behind(&mut self, limit: usize) -> bool {
-        let settled = self.writer.settled.get();
-        self.unsettled.retain(|&step| Some(step) > settled);
-        let behind = self.worker == 0 && self.unsettled.len() >= limit;
-        if behind {
-            self.writer.waiting.borrow_mut().push(self.wake.clone());
+    /// Whether this worker is writing parts of `limit` snapshots or more: an operator that brings steps about does well to wait, or parts
+    /// pile up where the disk is slower than the steps are. It is activated when there are fewer.
+    #[must_use]
+    pub fn are_behind(&self, limit: usize) -> bool {
+        let behind = self.writer.writing.borrow().len() >= limit;
+        let mut waiting = self.writer.waiting.borrow_mut();
+        if behind && !waiting.iter().any(|wake| Arc::ptr_eq(wake, &self.wake)) {
+            waiting.push(self.wake.clone());
         }
         behind
     }
@@ -219,7 +224,7 @@ impl Parts {
                 store.write(step, operator, worker, part).map_err(|error| error.to_string())
             },
         );
-        self.unsettled.push_back(step);
+        self.writer.begin(step);
         self.pend(Some(reply));
     }
 
@@ -242,7 +247,11 @@ impl Parts {
             };
             self.written = outcome.clone().unwrap_or_default();
             let Some(done) = self.pending.pop_front() else { return };
-            self.waiting.end(*done.capability.time());
+            let step = *done.capability.time();
+            self.waiting.end(step);
+            if done.reply.is_some() {
+                self.writer.end(step);
+            }
             let (operator, worker) = (self.name.to_owned(), self.worker);
             let descriptor = Descriptor { operator, worker, reached: done.reached, outcome };
             self.output.give(&done.capability, descriptor.batch());

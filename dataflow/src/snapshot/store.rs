@@ -85,9 +85,20 @@ impl SnapshotStore {
     }
 
     /// Takes part in a generation that another process of the same cluster has opened.
-    #[must_use]
-    pub fn join(folder: impl Into<PathBuf>, generation: Generation, options: StoreOptions) -> Self {
-        Self::of(Arc::new(Disk), folder.into(), generation, options)
+    ///
+    /// # Errors
+    /// If it was not opened in this folder, or a newer one was.
+    pub fn join(
+        folder: impl Into<PathBuf>,
+        generation: Generation,
+        options: StoreOptions,
+    ) -> Result<Self, SnapshotError> {
+        let store = Self::of(Arc::new(Disk), folder.into(), generation, options);
+        store.fence()?;
+        if newest(&*store.files, &store.layout)? < generation {
+            return Err(SnapshotError::Elsewhere { folder: store.layout.root, generation });
+        }
+        Ok(store)
     }
 
     /// The steps of the snapshots in a folder, the newest first, without opening it; none where there is no folder.
@@ -154,11 +165,11 @@ impl SnapshotStore {
         let mut found = self.find(|id| id.step == step)?;
         if found.restored.is_none() && found.damage.is_empty() {
             let (ids, path) = (self.manifests()?, self.layout.root.clone());
-            let steps: Vec<_> = ids.iter().map(|id| id.step.to_string()).collect();
+            let steps: Vec<_> = ids.iter().map(|id| id.step.ordinal().to_string()).collect();
             found.damage.push(Damage::new(
                 &path,
-                format!("a snapshot of step {step}"),
-                format!("those of the steps [{}]", steps.join(", ")),
+                format!("a snapshot behind step {}", step.ordinal()),
+                format!("those behind [{}]", steps.join(", ")),
             ));
         }
         Ok(found)

@@ -4,8 +4,11 @@
 const SECTIONS: [&str; 3] = ["timing_s/", "operator/", "perf/"];
 
 /// Others that say how long something took, how full a machine was, or what was not there in time.
-const METRICS: [&str; 17] = [
+const METRICS: [&str; 23] = [
     "ledger/anchored_cases",
+    "ledger/mean_anchor_s",
+    "profile/drift/max_ratio",
+    "profile/drifted_cells",
     "reward/audited_kills",
     "reward/cancelled",
     "reward/exposed_time_s",
@@ -14,10 +17,13 @@ const METRICS: [&str; 17] = [
     "reward/mean_limit_s",
     "reward/mean_time_s",
     "reward/queue_max",
+    "reward/queue_s",
     "reward/skipped",
     "reward/tail_time_s",
+    "reward/wrong_kill_rate",
     "reward/wrong_kills",
     "rollout/bubble_ratio",
+    "rollout/guest_slowdown",
     "rollout/load_s",
     "rollout/preemptions",
     "rollout/tokens_per_s",

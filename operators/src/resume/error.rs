@@ -10,7 +10,7 @@ pub enum ResumeError {
     #[error(transparent)]
     Snapshot(#[from] SnapshotError),
     /// A part is not of the layout that this program writes.
-    #[error("snapshot of step {step}, part `{part}`: expected {expected}, found {found}")]
+    #[error("snapshot behind step {}, part `{part}`: expected {expected}, found {found}", step.ordinal())]
     Layout {
         /// The step of the snapshot.
         step: Step,
@@ -22,7 +22,7 @@ pub enum ResumeError {
         found: String,
     },
     /// The schedule or the trainer does not go on from what it had written.
-    #[error("snapshot of step {step}, part `{part}`: {reason}")]
+    #[error("snapshot behind step {}, part `{part}`: {reason}", step.ordinal())]
     Refused {
         /// The step of the snapshot.
         step: Step,

@@ -28,8 +28,8 @@ impl Keeper {
     }
 
     /// [`Parts::are_behind`].
-    pub(crate) fn is_behind(&mut self, limit: usize) -> bool {
-        self.parts.as_mut().is_some_and(|parts| parts.are_behind(limit))
+    pub(crate) fn is_behind(&self, limit: usize) -> bool {
+        self.parts.as_ref().is_some_and(|parts| parts.are_behind(limit))
     }
 
     /// [`Parts::before`].

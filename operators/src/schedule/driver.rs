@@ -233,20 +233,11 @@ impl Driver {
         if self.sequencer.is_some() {
             return;
         }
-        let prompts = batch.values::<UInt64Type>(column::PROMPT_ID);
-        let samples = batch.values::<UInt32Type>(column::SAMPLE);
         let tokens = batch.values::<UInt32Type>(column::RESPONSE_LENGTH);
         let reasons = batch.text(column::FINISH_REASON);
-        for row in 0..batch.num_rows() {
-            self.tell(Event::Response {
-                id: SampleId {
-                    step,
-                    prompt: PromptId(prompts.value(row)),
-                    sample: samples.value(row),
-                },
-                tokens: tokens.value(row),
-                finish_reason: finish_reason(reasons.value(row)),
-            });
+        for (row, id) in sample_ids(step, batch).enumerate() {
+            let finish_reason = finish_reason(reasons.value(row));
+            self.tell(Event::Response { id, tokens: tokens.value(row), finish_reason });
         }
     }
 
@@ -254,18 +245,9 @@ impl Driver {
         if !self.schedule.wants_scores() {
             return;
         }
-        let prompts = batch.values::<UInt64Type>(column::PROMPT_ID);
-        let samples = batch.values::<UInt32Type>(column::SAMPLE);
         let scores = batch.values::<Float64Type>(column::SCORE);
-        for row in 0..batch.num_rows() {
-            self.tell(Event::Scored {
-                id: SampleId {
-                    step,
-                    prompt: PromptId(prompts.value(row)),
-                    sample: samples.value(row),
-                },
-                score: scores.value(row),
-            });
+        for (row, id) in sample_ids(step, batch).enumerate() {
+            self.tell(Event::Scored { id, score: scores.value(row) });
         }
     }
 
@@ -459,4 +441,12 @@ impl Driver {
             sequencer.allow(prompts);
         }
     }
+}
+
+/// What the rows of a batch are of.
+fn sample_ids(step: Step, batch: &Batch) -> impl Iterator<Item = SampleId> {
+    let prompts = batch.values::<UInt64Type>(column::PROMPT_ID).values().iter();
+    let samples = batch.values::<UInt32Type>(column::SAMPLE).values().iter();
+    let id = move |(&prompt, &sample)| SampleId { step, prompt: PromptId(prompt), sample };
+    prompts.zip(samples).map(id)
 }

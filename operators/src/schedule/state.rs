@@ -21,7 +21,7 @@ use crate::rows::{Row, gather};
 
 /// The part of the schedule's own state.
 const SCHEDULE: &str = "schedule";
-/// Snapshots that may be under way when a round opens; each holds a copy of what is written.
+/// With so many snapshots being written no round opens: each holds a copy of what is written.
 const SNAPSHOTS_AHEAD: usize = 2;
 /// The part of its prompts.
 const PROMPTS: &str = "prompts";
@@ -119,7 +119,7 @@ impl SavedParts {
     }
 
     /// Whether the next round is to wait for the disk.
-    pub(crate) fn are_behind(&mut self) -> bool {
+    pub(crate) fn are_behind(&self) -> bool {
         self.schedule.is_behind(SNAPSHOTS_AHEAD)
     }
 

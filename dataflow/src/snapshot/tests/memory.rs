@@ -37,6 +37,8 @@ struct State {
     dies_at: Option<usize>,
     capacity: Option<usize>,
     read_only: bool,
+    /// Someone writes into every folder that is being removed.
+    written_into: bool,
     /// How often an operation lets others go first.
     pace: usize,
 }
@@ -108,6 +110,10 @@ impl Memory {
 
     pub(super) fn slow_down(&self, pace: usize) {
         self.lock().pace = pace;
+    }
+
+    pub(super) fn set_written_into(&self, written_into: bool) {
+        self.lock().written_into = written_into;
     }
 
     /// Bytes in files.
@@ -293,6 +299,9 @@ impl Files for Memory {
     fn remove_folder(&self, path: &Path) -> io::Result<()> {
         let mut state = self.lock();
         state.tick()?;
+        if state.written_into {
+            return Err(ErrorKind::DirectoryNotEmpty.into());
+        }
         // A crash may come when some of it is gone.
         if let Some(first) = state.names.keys().find(|name| *name != path && name.starts_with(path))
         {

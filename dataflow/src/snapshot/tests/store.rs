@@ -144,7 +144,7 @@ fn a_step_can_be_asked_for() {
     assert_eq!(step(4), Ok(Step(4)));
     assert_eq!(
         step(5).expect_err("none")[0].to_string(),
-        "`/run`: expected a snapshot of step 5, found those of the steps [9, 4]"
+        "`/run`: expected a snapshot behind step 6, found those behind [10, 5]"
     );
 }
 
@@ -164,6 +164,22 @@ fn a_process_that_is_not_the_newest_commits_nothing() {
     assert_eq!(restored(&heir), Some(Step(4)));
     take(&heir, Step(9)).expect("the newest");
     assert_eq!(restored(&heir), Some(Step(9)));
+}
+
+#[test]
+fn what_an_older_process_still_writes_into_is_removed_later() {
+    let files = Memory::default();
+    let zombie = open(&files, 2).expect("opens");
+    take(&zombie, Step(4)).expect("the newest");
+    write(&zombie, Step(9)).expect("the newest");
+    let of_zombie = || files.paths().iter().any(|path| of_step_9(path));
+    files.set_written_into(true);
+    let heir = open(&files, 2).expect("opens though the zombie writes");
+    assert!(of_zombie());
+    files.set_written_into(false);
+    take(&heir, Step(5)).expect("written");
+    take(&heir, Step(14)).expect("written");
+    assert!(!of_zombie(), "{:?}", files.paths());
 }
 
 /// What a zombie had committed further on is not preferred to what descends from the snapshot that its heir had.
@@ -268,7 +284,7 @@ fn rows_come_back_as_they_were() {
     assert_eq!(restored.manifest().workers, 2);
     assert_eq!(
         restored.parts("schedule").expect_err("there is none").to_string(),
-        "snapshot of step 0: expected parts of `schedule`, found those of ledger"
+        "snapshot behind step 1: expected parts of `schedule`, found those of ledger"
     );
     assert_eq!(options(1).keep, 1);
 }

@@ -183,11 +183,11 @@ impl Toy {
                     && let Some(capability) = &mut open
                     && (toy.bursts || next.0 < 2 || !trained.less_equal(&Step(next.0 - 2)))
                 {
-                    waits = toy.patient && parts.are_behind(2);
+                    waits = toy.patient && parts.are_behind(1);
                     if waits {
                         break;
                     }
-                    if toy.patient && worker == 0 {
+                    if toy.bursts && worker == 0 {
                         let done = store
                             .manifests()
                             .expect("readable")
