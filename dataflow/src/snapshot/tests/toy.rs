@@ -187,16 +187,14 @@ impl Toy {
                     if waits {
                         break;
                     }
-                    if toy.bursts && worker == 0 {
-                        let done = store
-                            .manifests()
-                            .expect("readable")
-                            .into_iter()
-                            .map(|id| id.step)
-                            .max();
-                        let ahead = next.0 - done.map_or(0, |done| done.0);
+                    // A disk that is dead has no say.
+                    if worker == 0
+                        && let Ok(ids) = store.manifests()
+                    {
+                        let done = ids.into_iter().map(|id| id.step).max();
                         let mut outcome = shared.lock();
-                        outcome.ahead = outcome.ahead.max(ahead);
+                        outcome.ahead =
+                            outcome.ahead.max(next.0.saturating_sub(done.map_or(0, |done| done.0)));
                     }
                     parts.before(next, |_| state(next));
                     capability.downgrade(&next);
