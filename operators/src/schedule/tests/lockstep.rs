@@ -342,9 +342,9 @@ impl Play {
         self.drain(None);
         loop {
             self.race();
-            let Some(step) = self.published.front().filter(|_| self.sequencer.is_quiet()) else {
-                return;
-            };
+            // Who has finished takes up no policy.
+            let is_due = self.sequencer.is_quiet() && !self.finished;
+            let Some(step) = self.published.front().filter(|_| is_due) else { return };
             let event = Event::Policy { step: *step };
             self.published.pop_front();
             self.tell(event);
