@@ -198,12 +198,12 @@ fn ones_own_are_used_by_value_and_by_name_and_see_whole_steps_in_order() {
     ]);
     let recipe = place.recipe(&named);
     let session = Session::open_from(recipe, &Registry::builtin(), &algorithms).expect("it opens");
-    let common = session.common();
+    let opened = session.opened();
     let (by_name, _) = place.train_session("name", session, &named);
     let folder = place.path("workers");
     let on_workers = Cluster::of_threads(2).run(&Facts::default(), "", move |seat| {
         let steps = Steps::default();
-        let session = common.session(&seat).expect("it opens").with_reward("*", Spread);
+        let session = opened.session(&seat).expect("it opens").with_reward("*", Spread);
         session
             .train_at(Some(seat), &Stop::default(), &folder, steps.clone(), |_| {})
             .map_err(|error| Fault::new("test", format!("{error:#}")))?;

@@ -54,19 +54,7 @@ const P0: usize = 4;
 const R0: u32 = 2;
 
 fn tail(adjust: impl FnOnce(&mut tail_batching::Config)) -> Builtin {
-    let mut config = tail_batching::Config {
-        prompts: P0,
-        responses: R0,
-        eta_prompts: 1.5,
-        eta_responses: 1.5,
-        quotas: BTreeMap::new(),
-        max_queue_age: None,
-        total_steps: None,
-        filter_zero_variance: None,
-        keep_partial: false,
-        selection: tail_batching::Selection::Fastest,
-        max_weight: tail_batching::MAX_WEIGHT,
-    };
+    let mut config = support::tail(P0, R0, 1.5, 1.5);
     adjust(&mut config);
     TailBatching::new(config).expect("valid").into()
 }

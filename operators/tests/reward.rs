@@ -361,17 +361,9 @@ fn schedule(which: u8) -> Box<dyn Schedule> {
         ZeroVarianceFilter { max_generated_batches: 9, on_exhausted: OnExhausted::SmallerStep };
     let tail = |filters: bool, keep_partial| {
         TailBatching::new(tail_batching::Config {
-            prompts: 3,
-            responses: 2,
-            eta_prompts: 1.5,
-            eta_responses: 2.0,
-            quotas: Default::default(),
-            max_queue_age: None,
-            total_steps: None,
             filter_zero_variance: filters.then_some(filter),
             keep_partial,
-            selection: tail_batching::Selection::Fastest,
-            max_weight: tail_batching::MAX_WEIGHT,
+            ..support::tail(3, 2, 1.5, 2.0)
         })
         .expect("valid")
     };

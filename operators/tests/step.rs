@@ -13,7 +13,7 @@ use rollpacker_operators::report::{Lengths, StepReport, measure};
 use rollpacker_operators::schedule::operator::Stop;
 use rollpacker_operators::schedule::{
     Decision, Dynamic, Event, FrontierGroup, OnExhausted, Partial, Schedule, Sorted, Synchronous,
-    TailBatching, dynamic, frontier_group, partial, sorted, sync, tail_batching,
+    TailBatching, dynamic, frontier_group, partial, sorted, sync,
 };
 use rollpacker_stages::train::Metrics;
 use support::{Remembering, Run};
@@ -23,19 +23,7 @@ fn synchronous() -> Synchronous {
 }
 
 fn tail_batching() -> TailBatching {
-    let config = tail_batching::Config {
-        prompts: 8,
-        responses: 4,
-        eta_prompts: 1.25,
-        eta_responses: 1.5,
-        quotas: BTreeMap::new(),
-        max_queue_age: None,
-        total_steps: None,
-        filter_zero_variance: None,
-        keep_partial: false,
-        selection: tail_batching::Selection::Fastest,
-        max_weight: tail_batching::MAX_WEIGHT,
-    };
+    let config = support::tail(8, 4, 1.25, 1.5);
     TailBatching::new(config).expect("valid")
 }
 

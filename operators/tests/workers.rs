@@ -27,7 +27,7 @@ use rollpacker_operators::resume::Resumable;
 use rollpacker_operators::schedule::operator::Prompts;
 use rollpacker_operators::schedule::{
     Dynamic, OnExhausted, Partial as PartialSchedule, Schedule, Synchronous, TailBatching, dynamic,
-    partial, sync, tail_batching,
+    partial, sync,
 };
 use rollpacker_operators::trainer::TrainerThread;
 use rollpacker_operators::{
@@ -283,19 +283,7 @@ fn two_prompts() -> Box<dyn Schedule> {
 }
 
 fn tail_batching() -> Box<dyn Schedule> {
-    let config = tail_batching::Config {
-        prompts: 8,
-        responses: 4,
-        eta_prompts: 1.25,
-        eta_responses: 1.5,
-        quotas: BTreeMap::new(),
-        max_queue_age: None,
-        total_steps: None,
-        filter_zero_variance: None,
-        keep_partial: false,
-        selection: tail_batching::Selection::Fastest,
-        max_weight: tail_batching::MAX_WEIGHT,
-    };
+    let config = support::tail(8, 4, 1.25, 1.5);
     Box::new(TailBatching::new(config).expect("valid"))
 }
 

@@ -12,7 +12,7 @@ use rollpacker_operators::schedule::operator::Stop;
 use super::BAD_INPUT;
 use super::train::{Report, train};
 use crate::recipe::Recipe;
-use crate::session::{Common, Session};
+use crate::session::{Opened, Session};
 use crate::snapshots::RunSnapshots;
 
 /// What the workers of this process run.
@@ -29,7 +29,7 @@ impl Workers {
     /// Runs this process's workers to the end.
     pub(super) fn train(self, session: &Session, cluster: &Cluster) -> anyhow::Result<ExitCode> {
         let (facts, note) = (self.facts(), self.snapshots.note());
-        let (common, process) = (session.common(), cluster.process());
+        let (opened, process) = (session.opened(), cluster.process());
         // Workers of one process take their snapshots by one plan.
         let joined: Mutex<Option<RunSnapshots>> = Mutex::default();
         let ended = cluster.run(&facts, &note, move |seat| {
@@ -37,7 +37,7 @@ impl Workers {
                 0 => Ok(self.snapshots.clone()),
                 _ => self.joined(&joined, seat.note()),
             };
-            snapshots.and_then(|snapshots| self.worker(&common, snapshots, seat)).map_err(fault)
+            snapshots.and_then(|snapshots| self.worker(&opened, snapshots, seat)).map_err(fault)
         });
         match ended {
             Ok(reports) => {
@@ -83,15 +83,15 @@ impl Workers {
     /// One worker; the report, if it is the first.
     fn worker(
         &self,
-        common: &Common,
+        opened: &Opened,
         snapshots: RunSnapshots,
         seat: Seat,
     ) -> anyhow::Result<Option<Report>> {
         if seat.index() == 0 {
-            let session = common.session(&seat)?;
+            let session = opened.session(&seat)?;
             return train(&self.recipe, session, snapshots, Some(seat), &self.stop).map(Some);
         }
-        let session = common.clone().with_snapshots(snapshots).session(&seat)?;
+        let session = opened.clone().with_snapshots(snapshots).session(&seat)?;
         let folder = self.recipe.raw.trainer.default_local_dir.join("model");
         session.train_at(Some(seat), &self.stop, &folder, Silent, |_| {})?;
         Ok(None)

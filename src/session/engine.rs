@@ -10,10 +10,10 @@ use rollpacker_stages::rollout::sampling::Sampling;
 use rollpacker_stages::rollout::torch::{TorchEngine, TorchEngineConfig};
 use tch::Device;
 
-use super::common::{Common, Stages};
+use super::opened::{Opened, Stages};
 use crate::recipe::Recipe;
 
-impl Common {
+impl Opened {
     /// An engine that draws by `sampling`, and stops where the recipe's recorded lengths say if they are `replayed`.
     pub(super) fn engine_options(
         &self,

@@ -1,11 +1,11 @@
 //! A training run from a recipe: opens what the recipe names, and runs the pipeline over the torch stages.
 
-mod common;
 mod engine;
+mod opened;
 mod validator;
 
-pub use self::common::Common;
 pub(crate) use self::engine::{check_context, engine_config};
+pub use self::opened::Opened;
 pub use self::validator::Validated;
 
 use std::cell::RefCell;
@@ -63,9 +63,9 @@ pub struct Finished {
     pub ended: Ended,
 }
 
-/// What a recipe names, opened and checked, before anything flows.
+/// A run, or one worker of it, before anything flows.
 pub struct Session {
-    common: Common,
+    opened: Opened,
     left_out: LeftOut,
     monitor: Option<Rc<RefCell<Monitor>>>,
 }
@@ -96,51 +96,51 @@ impl Session {
         registry: &Registry,
         algorithms: &Algorithms,
     ) -> anyhow::Result<Self> {
-        Self::of(Common::open(recipe, registry, algorithms)?, true)
+        Self::of(Opened::open(recipe, registry, algorithms)?, true)
     }
 
     /// Of what is open; the first worker keeps the profile, if there is one.
-    fn of(common: Common, leads: bool) -> anyhow::Result<Self> {
+    fn of(opened: Opened, leads: bool) -> anyhow::Result<Self> {
         Ok(Self {
-            monitor: if leads { monitor(&common.recipe)? } else { None },
+            monitor: if leads { monitor(&opened.recipe)? } else { None },
             left_out: LeftOut::default(),
-            common,
+            opened,
         })
     }
 
     /// Scores responses to prompts of `data_source`, a source or a prefix that ends in `*`, with `reward`; goes before the recipe's.
     #[must_use]
     pub fn with_reward(mut self, data_source: &str, reward: impl Reward) -> Self {
-        self.common.stages.router = self.common.stages.router.route(data_source, reward);
-        self.common.rewards_checked = Arc::default();
+        self.opened.stages.router = self.opened.stages.router.route(data_source, reward);
+        self.opened.rewards_checked = Arc::default();
         self
     }
 
     /// Estimates advantages with `estimator` instead of the recipe's.
     #[must_use]
     pub fn with_advantage(mut self, estimator: impl Into<Estimator>) -> Self {
-        self.common.advantage = estimator.into();
+        self.opened.advantage = estimator.into();
         self
     }
 
     /// Optimises `loss` instead of the recipe's policy loss.
     #[must_use]
     pub fn with_policy_loss(mut self, loss: impl PolicyLoss + 'static) -> Self {
-        self.common.objective.policy_loss = Arc::new(loss);
+        self.opened.objective.policy_loss = Arc::new(loss);
         self
     }
 
     /// Estimates the KL divergence of the loss with `estimator` instead of the recipe's.
     #[must_use]
     pub fn with_kl_loss(mut self, estimator: impl KlEstimator + 'static) -> Self {
-        self.common.objective.kl_loss = Arc::new(estimator);
+        self.opened.objective.kl_loss = Arc::new(estimator);
         self
     }
 
     /// Takes snapshots, and goes on from one.
     #[must_use]
     pub fn with_snapshots(self, snapshots: RunSnapshots) -> Self {
-        Self { common: self.common.with_snapshots(snapshots), ..self }
+        Self { opened: self.opened.with_snapshots(snapshots), ..self }
     }
 
     /// A digest of the prompts and of the order in which they come.
@@ -148,7 +148,7 @@ impl Session {
     /// # Errors
     /// If the dataset cannot be read.
     pub fn data_fingerprint(&self) -> anyhow::Result<u64> {
-        let cursor = self.common.train_data.prompts(Cursor::default())?.cursor();
+        let cursor = self.opened.train_data.prompts(Cursor::default())?.cursor();
         cursor.fingerprint.context("the dataset has no fingerprint")
     }
 
@@ -157,35 +157,35 @@ impl Session {
     /// # Errors
     /// If there is one, or a file cannot be read; the message names file and row.
     pub fn check_rewards(&self) -> anyhow::Result<()> {
-        if self.common.rewards_checked.load(Ordering::Relaxed) {
+        if self.opened.rewards_checked.load(Ordering::Relaxed) {
             return Ok(());
         }
-        for dataset in std::iter::once(&self.common.train_data).chain(&self.common.val_data) {
+        for dataset in std::iter::once(&self.opened.train_data).chain(&self.opened.val_data) {
             for FirstRow { data_source, file, row } in dataset.data_sources()? {
                 let place = || format!("{}, row {row}", file.display());
-                self.common.stages.router.check(&data_source).with_context(place)?;
+                self.opened.stages.router.check(&data_source).with_context(place)?;
             }
         }
-        self.common.rewards_checked.store(true, Ordering::Relaxed);
+        self.opened.rewards_checked.store(true, Ordering::Relaxed);
         Ok(())
     }
 
     /// Prompts of an epoch.
     #[must_use]
     pub fn prompts(&self) -> u64 {
-        self.common.train_data.len()
+        self.opened.train_data.len()
     }
 
     /// The clock of the run.
     #[must_use]
     pub fn clock(&self) -> Arc<dyn Clock> {
-        self.common.stages.clock.clone()
+        self.opened.stages.clock.clone()
     }
 
-    /// What several workers of this process have in common with it.
+    /// What several workers of this process share with it.
     #[must_use]
-    pub fn common(&self) -> Common {
-        self.common.clone().with_snapshots(RunSnapshots::default())
+    pub fn opened(&self) -> Opened {
+        self.opened.clone().with_snapshots(RunSnapshots::default())
     }
 
     /// Trains, once the [rewards are checked](Self::check_rewards), to the recipe's end or a requested stop, tells `observer` of each step
@@ -222,8 +222,8 @@ impl Session {
             self.limit(stop)?;
         }
         let resumed = self.resumed()?;
-        let trainer = Rc::new(self.common.trainer()?);
-        let (validator, validated_on) = self.common.validator(leads)?.unzip();
+        let trainer = Rc::new(self.opened.trainer()?);
+        let (validator, validated_on) = self.opened.validator(leads)?.unzip();
         let mut finished =
             Finished { validated: validated_on.unwrap_or_default(), ..Finished::default() };
         let begin = match &resumed {
@@ -241,14 +241,14 @@ impl Session {
             }
         };
         let mut engine =
-            self.common.engine_options(sampling(&self.common.recipe), true)?.start()?;
-        engine.host(&self.common.guests);
+            self.opened.engine_options(sampling(&self.opened.recipe), true)?.start()?;
+        engine.host(&self.opened.guests);
         let live = engine.live();
         let observer =
             Monitored { observer, monitor: self.monitor.clone(), live: move || live.take() };
-        let hosting = (!self.common.guests.is_empty()).then(|| engine.hosting());
+        let hosting = (!self.opened.guests.is_empty()).then(|| engine.hosting());
         let observer = Hosted { observer, hosting };
-        let every = if leads { self.common.recipe.test_freq } else { 0 };
+        let every = if leads { self.opened.recipe.test_freq } else { 0 };
         let validator_of_steps = validator.clone().map(|validator| (every, validator));
         let pipeline = self.pipeline(engine, &trainer, validator_of_steps, begin, stop)?;
         match seat {
@@ -264,7 +264,7 @@ impl Session {
         finished.left_out = self.left_out.count();
         let updates = trainer.policy().map_err(anyhow::Error::msg)?.version;
         finished.ended =
-            Ended::by(stop, updates.0, self.common.recipe.raw.trainer.total_training_steps);
+            Ended::by(stop, updates.0, self.opened.recipe.raw.trainer.total_training_steps);
         ensure!(
             updates > PolicyVersion(0) || stop.is_requested(),
             "no prompt could be trained on: {} are longer than data.max_prompt_length, the others have no quota",
@@ -277,13 +277,13 @@ impl Session {
                 .map_err(|reason| anyhow!("validating the last policy: {reason}"))?;
             finished.last = Some(validate(&validator, policy)?);
         }
-        self.common.save(&trainer, folder)?;
+        self.opened.save(&trainer, folder)?;
         Ok(finished)
     }
 
     /// What the run goes on from; the monitor takes its state up.
     fn resumed(&self) -> anyhow::Result<Option<Rc<Resumed>>> {
-        let Some(restored) = &self.common.snapshots.restored else { return Ok(None) };
+        let Some(restored) = &self.opened.snapshots.restored else { return Ok(None) };
         if let Some(monitor) = &self.monitor {
             monitor.borrow_mut().resume(restored)?;
         }
@@ -296,15 +296,15 @@ impl Session {
         validator: Option<&Rc<ValidatorThread>>,
         initial: &Policy,
     ) -> anyhow::Result<Option<Metrics>> {
-        let validator = validator.filter(|_| self.common.recipe.raw.trainer.val_before_train);
+        let validator = validator.filter(|_| self.opened.recipe.raw.trainer.val_before_train);
         validator.map(|validator| validate(validator, initial.clone())).transpose()
     }
 
     /// Has `stop` end the run in time.
     fn limit(&self, stop: &Stop) -> anyhow::Result<()> {
-        if let Some(limit) = self.common.recipe.max_wall_time()? {
+        if let Some(limit) = self.opened.recipe.max_wall_time()? {
             let time =
-                WallTime::new(self.clock(), limit, self.common.recipe.raw.algorithm.staleness);
+                WallTime::new(self.clock(), limit, self.opened.recipe.raw.algorithm.staleness);
             stop.unless(move |step| time.allows(step));
         }
         Ok(())
@@ -318,7 +318,7 @@ impl Session {
         begin: Begin,
         stop: &Stop,
     ) -> anyhow::Result<Pipeline> {
-        let raw = &self.common.recipe.raw;
+        let raw = &self.opened.recipe.raw;
         let last = match &begin {
             Begin::Anew(_) => None,
             Begin::Resumed(resumed) => resumed.last_prompt(),
@@ -326,33 +326,33 @@ impl Session {
         Ok(Pipeline {
             prompts: self.prompt_source(last),
             prompts_ahead: ROUNDS_AHEAD * raw.data.train_batch_size,
-            schedule: Box::new(self.common.recipe.schedule()?),
+            schedule: Box::new(self.opened.recipe.schedule()?),
             engine: Box::new(engine),
             placement: None,
             max_response_length: raw.data.max_response_length,
             warmup_steps: 0,
-            router: self.common.stages.router.clone(),
+            router: self.opened.stages.router.clone(),
             limit: Box::new(Timeouts::new(raw.reward.timeout, raw.trainer.seed)?),
-            scoring: self.common.recipe.scoring()?,
-            advantage: self.common.advantage.clone(),
+            scoring: self.opened.recipe.scoring()?,
+            advantage: self.opened.advantage.clone(),
             reward_kl: raw.reward_kl(),
             trainer: trainer.clone(),
-            fetch: self.common.recipe.fetch()?,
+            fetch: self.opened.recipe.fetch()?,
             validator,
             begin,
-            snapshots: self.common.snapshots.plan.clone(),
+            snapshots: self.opened.snapshots.plan.clone(),
             staleness: raw.algorithm.staleness,
             deterministic: raw.trainer.deterministic,
-            rewards: Executor::Tokio(self.common.rewards.handle().clone()),
-            time: Time::Wall(self.common.stages.clock.clone()),
+            rewards: Executor::Tokio(self.opened.rewards.handle().clone()),
+            time: Time::Wall(self.opened.stages.clock.clone()),
             stop: stop.clone(),
-            watchdog: self.common.watch.clone(),
+            watchdog: self.opened.watch.clone(),
         })
     }
 
     fn prompt_source(&self, last: Option<LastPrompt>) -> PromptSource {
-        let reader = self.common.reader(self.common.train_data.clone(), self.left_out.clone());
-        let epochs = self.common.recipe.raw.trainer.total_epochs;
+        let reader = self.opened.reader(self.opened.train_data.clone(), self.left_out.clone());
+        let epochs = self.opened.recipe.raw.trainer.total_epochs;
         PromptSource::Thread(Box::new(move |emitter| {
             reader.emit(epochs, last, emitter).map_err(|error| error.to_string())
         }))

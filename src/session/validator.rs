@@ -10,8 +10,8 @@ use rollpacker_stages::rollout::Policy;
 use rollpacker_stages::rollout::sampling::Sampling;
 use rollpacker_stages::train::Metrics;
 
-use super::common::Common;
 use super::engine::{EngineOptions, sampling};
+use super::opened::Opened;
 use crate::prompts::LeftOut;
 use crate::validation::metrics;
 
@@ -24,7 +24,7 @@ pub struct Validated {
     pub left_out: u64,
 }
 
-impl Common {
+impl Opened {
     /// The validator, and what it validates on. Workers that do not lead have one that is never asked.
     pub(super) fn validator(
         &self,

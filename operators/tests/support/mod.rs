@@ -33,8 +33,8 @@ use rollpacker_operators::policy::policy_batch;
 use rollpacker_operators::prompts::{PromptRow, prompt_batch};
 use rollpacker_operators::report::{Observed, Observer, StepReport, observe};
 use rollpacker_operators::resume::Resumable;
-use rollpacker_operators::schedule::Schedule;
 use rollpacker_operators::schedule::operator::{Prompts, Stop};
+use rollpacker_operators::schedule::{Schedule, tail_batching};
 use rollpacker_operators::trainer::TrainerThread;
 use rollpacker_operators::{
     AdvantageExt, GradientExt, GroupExt, RewardExt, RolloutExt, ScheduleExt, UpdateExt,
@@ -44,6 +44,28 @@ use rollpacker_stages::rollout::{
     Completion, FinishReason, Policy, Request, RolloutEngine, RolloutError, RolloutEvent, Waker,
 };
 use rollpacker_stages::train::{Metrics, Sequence, TrainError, Trainer};
+
+/// Tail batching with surplus prompts and responses, and nothing else.
+pub fn tail(
+    prompts: usize,
+    responses: u32,
+    eta_prompts: f64,
+    eta_responses: f64,
+) -> tail_batching::Config {
+    tail_batching::Config {
+        prompts,
+        responses,
+        eta_prompts,
+        eta_responses,
+        quotas: BTreeMap::new(),
+        max_queue_age: None,
+        total_steps: None,
+        filter_zero_variance: None,
+        keep_partial: false,
+        selection: tail_batching::Selection::Fastest,
+        max_weight: tail_batching::MAX_WEIGHT,
+    }
+}
 
 /// Response length of a sample: any fixed function with a long tail will do.
 pub fn length(id: SampleId) -> u32 {

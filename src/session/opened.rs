@@ -29,9 +29,9 @@ use crate::recipe::Recipe;
 use crate::rewards::rewards;
 use crate::snapshots::RunSnapshots;
 
-/// What the workers of a process have in common: data, algorithms, rewards and their threads.
+/// What a recipe names, opened and checked, which the workers of a process share: data, algorithms, rewards and their threads.
 #[derive(Clone)]
-pub struct Common {
+pub struct Opened {
     pub(super) recipe: Recipe,
     pub(super) stages: Stages,
     pub(super) device: Device,
@@ -57,7 +57,7 @@ pub(super) struct Stages {
     pub(super) store: WeightStore,
 }
 
-impl Common {
+impl Opened {
     pub(super) fn open(
         recipe: Recipe,
         registry: &Registry,
