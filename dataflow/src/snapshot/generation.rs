@@ -37,6 +37,9 @@ impl FromStr for Generation {
 }
 
 /// Claims the generation after the newest.
+///
+/// One that opens the folder meanwhile may remove the claims before its own, so that a claim can be made twice. Whoever makes it the
+/// second time finds a newer one, and claims the next.
 pub(crate) fn claim(files: &dyn Files, layout: &Layout) -> Result<Generation, SnapshotError> {
     files
         .create_folder(&layout.root)
@@ -50,7 +53,9 @@ pub(crate) fn claim(files: &dyn Files, layout: &Layout) -> Result<Generation, Sn
         match files.create_new(&path) {
             Ok(()) => {
                 files.sync_folder(&layout.root).map_err(SnapshotError::io("sync", &layout.root))?;
-                return Ok(next);
+                if newest(files, layout)? == next {
+                    return Ok(next);
+                }
             }
             // Another process was quicker, and its file is listed from now on.
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {}

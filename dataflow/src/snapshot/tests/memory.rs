@@ -41,7 +41,11 @@ struct State {
     written_into: bool,
     /// How often an operation lets others go first.
     pace: usize,
+    /// What others do before the next file is made that nobody has made before.
+    interlude: Option<Interlude>,
 }
+
+type Interlude = Box<dyn FnOnce(&Memory) + Send>;
 
 #[derive(Clone, Copy, PartialEq)]
 enum Node {
@@ -110,6 +114,11 @@ impl Memory {
 
     pub(super) fn slow_down(&self, pace: usize) {
         self.lock().pace = pace;
+    }
+
+    /// Lets others do this before the next file is made that nobody has made before.
+    pub(super) fn interrupt(&self, interlude: impl FnOnce(&Self) + Send + 'static) {
+        self.lock().interlude = Some(Box::new(interlude));
     }
 
     pub(super) fn set_written_into(&self, written_into: bool) {
@@ -221,6 +230,8 @@ impl Files for Memory {
     }
 
     fn create_new(&self, path: &Path) -> io::Result<()> {
+        let interlude = self.lock().interlude.take();
+        interlude.into_iter().for_each(|interlude| interlude(self));
         let mut state = self.lock();
         state.tick()?;
         if state.names.contains_key(path) {
