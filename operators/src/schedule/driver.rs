@@ -15,6 +15,7 @@ use rollpacker_dataflow::watchdog::{Awaiting, Waiting};
 use rollpacker_stages::rollout::Policy;
 
 use super::operator::finish_reason;
+use super::scores::Scores;
 use super::sequencer::{Sequencer, Turn};
 use super::state::{Held, LastPrompt, State, Stocked};
 use super::stop::Stop;
@@ -38,6 +39,8 @@ pub(super) struct Driver {
     clock: Arc<dyn Clock>,
     /// Orders what the schedule is told, where races are decided by tokens.
     sequencer: Option<Sequencer>,
+    /// Orders the scores among them, where it wants any and nothing else does.
+    scores: Option<Scores>,
     /// The tick that rollouts must hear of.
     passed: Option<Tick>,
     /// Where they hear of it while no round is open.
@@ -83,6 +86,7 @@ impl Driver {
             publishing: BTreeMap::new(),
             diverged: None,
             sequencer: None,
+            scores: schedule.wants_scores().then(Scores::default),
             schedule,
             clock,
             passed: None,
@@ -126,6 +130,7 @@ impl Driver {
         let told = self.prompts.held.values().filter(|held| !held.launched).count();
         let allowance = self.budget.granted().saturating_sub(told);
         self.sequencer = Some(Sequencer::new(self.schedule.wants_scores(), allowance));
+        self.scores = None;
     }
 
     /// Tells the schedule, or in lockstep what says when it is to be told.
@@ -238,6 +243,9 @@ impl Driver {
         for (row, id) in sample_ids(step, batch).enumerate() {
             let finish_reason = finish_reason(reasons.value(row));
             self.tell(Event::Response { id, tokens: tokens.value(row), finish_reason });
+            if let Some(score) = self.scores.as_mut().and_then(|scores| scores.ended(id)) {
+                self.tell(Event::Scored { id, score });
+            }
         }
     }
 
@@ -247,7 +255,14 @@ impl Driver {
         }
         let scores = batch.values::<Float64Type>(column::SCORE);
         for (row, id) in sample_ids(step, batch).enumerate() {
-            self.tell(Event::Scored { id, score: scores.value(row) });
+            let score = scores.value(row);
+            let told = match &mut self.scores {
+                Some(scores) => scores.scored(id, score),
+                None => Some(score),
+            };
+            if let Some(score) = told {
+                self.tell(Event::Scored { id, score });
+            }
         }
     }
 
@@ -291,6 +306,9 @@ impl Driver {
             }
             if let Some(sequencer) = &mut self.sequencer {
                 sequencer.decided(&next);
+            }
+            if let Some(scores) = &mut self.scores {
+                scores.decided(&next);
             }
             let closed = matches!(next, Decision::Close { .. });
             self.decided.push(next);

@@ -21,6 +21,7 @@ mod queue;
 mod round;
 mod round_policy;
 mod rounds;
+mod scores;
 pub(crate) mod sequencer;
 pub mod sorted;
 mod speculation;

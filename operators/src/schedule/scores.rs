@@ -1,0 +1,135 @@
+//! Scores in their place: after the ends of their responses, and none that nobody waits for.
+//!
+//! Where several workers generate, ends and scores travel to the schedule apart, and a score may be there first. In lockstep the
+//! [sequencer](super::sequencer) orders both.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use rollpacker_dataflow::step::{PromptId, SampleId, Step};
+
+use super::Decision;
+
+/// What the schedule may be told of the scores of the open round, and of what closed rounds admitted.
+#[derive(Debug, Default)]
+pub(super) struct Scores {
+    open: Option<Step>,
+    /// Responses that the open round launched and of whose ends the schedule was not told.
+    running: BTreeSet<SampleId>,
+    /// Scores of those.
+    early: BTreeMap<SampleId, f64>,
+    /// Responses whose scores were not told: all of the open round, and what was admitted before.
+    wanted: BTreeSet<SampleId>,
+    /// What the open round admitted.
+    admitted: BTreeSet<SampleId>,
+}
+
+impl Scores {
+    /// Takes in what the schedule decided.
+    pub(super) fn decided(&mut self, decision: &Decision) {
+        match decision {
+            Decision::Open { step, .. } => self.open = Some(*step),
+            Decision::Launch { prompt, samples, .. } => {
+                let ids: Vec<SampleId> = self.ids(*prompt, samples.clone()).collect();
+                self.running.extend(&ids);
+                self.wanted.extend(ids);
+            }
+            Decision::Admit { prompt, samples, .. } => {
+                let ids: Vec<SampleId> = self.ids(*prompt, samples.iter().copied()).collect();
+                self.admitted.extend(ids);
+            }
+            Decision::Close { .. } => {
+                // What is admitted has ended: nothing that runs, or is early, is of use any more.
+                let admitted = std::mem::take(&mut self.admitted);
+                self.wanted.retain(|id| admitted.contains(id) || Some(id.step) != self.open);
+                self.running.clear();
+                self.early.clear();
+                self.open = None;
+            }
+            _ => {}
+        }
+    }
+
+    /// The schedule was told that a response has ended; its score, if that was there before.
+    pub(super) fn ended(&mut self, id: SampleId) -> Option<f64> {
+        self.running.remove(&id);
+        let score = self.early.remove(&id)?;
+        self.scored(id, score)
+    }
+
+    /// A score has come; returns it if it is to be told now.
+    pub(super) fn scored(&mut self, id: SampleId, score: f64) -> Option<f64> {
+        if self.running.contains(&id) {
+            self.early.insert(id, score);
+            return None;
+        }
+        self.wanted.remove(&id).then_some(score)
+    }
+
+    /// The responses of the open round to a prompt.
+    fn ids(
+        &self,
+        prompt: PromptId,
+        samples: impl Iterator<Item = u32>,
+    ) -> impl Iterator<Item = SampleId> {
+        let step = self.open.expect("invariant: a round is open while it launches and admits");
+        samples.map(move |sample| SampleId { step, prompt, sample })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schedule::{Queue, Reason, Round};
+
+    const PROMPT: PromptId = PromptId(5);
+
+    fn id(step: u64, sample: u32) -> SampleId {
+        SampleId { step: Step(step), prompt: PROMPT, sample }
+    }
+
+    /// A round that launched three responses.
+    fn open(scores: &mut Scores, step: u64) {
+        let (round, reason) = (Round::Short, Reason::Fresh);
+        scores.decided(&Decision::Open { step: Step(step), round, reason });
+        scores.decided(&Decision::Launch { prompt: PROMPT, samples: 0..3, reason });
+    }
+
+    fn admit(scores: &mut Scores, samples: Vec<u32>) {
+        let (weights, reason) = (Vec::new(), Reason::Finished);
+        scores.decided(&Decision::Admit { prompt: PROMPT, samples, weights, reason });
+    }
+
+    fn close(scores: &mut Scores, step: u64) {
+        scores.decided(&Decision::Close { step: Step(step), queue: Queue::default() });
+    }
+
+    #[test]
+    fn a_score_that_comes_before_the_end_of_its_response_waits_for_it() {
+        let mut scores = Scores::default();
+        open(&mut scores, 0);
+        assert_eq!(scores.ended(id(0, 0)), None);
+        assert_eq!(scores.scored(id(0, 0), 1.0), Some(1.0));
+        assert_eq!(scores.scored(id(0, 1), 0.5), None);
+        assert_eq!(scores.ended(id(0, 1)), Some(0.5));
+        assert_eq!(scores.ended(id(0, 1)), None, "once");
+    }
+
+    #[test]
+    fn of_a_closed_round_what_it_admitted_is_told() {
+        let mut scores = Scores::default();
+        open(&mut scores, 0);
+        for sample in [0, 1] {
+            assert_eq!(scores.ended(id(0, sample)), None);
+        }
+        assert_eq!(scores.scored(id(0, 2), 1.0), None, "its response runs");
+        admit(&mut scores, vec![0]);
+        close(&mut scores, 0);
+        assert_eq!(scores.ended(id(0, 2)), None);
+        assert_eq!(scores.scored(id(0, 1), 1.0), None);
+        open(&mut scores, 1);
+        close(&mut scores, 1);
+        assert_eq!(scores.scored(id(0, 0), 1.0), Some(1.0));
+        assert_eq!(scores.scored(id(0, 0), 1.0), None, "once");
+        assert!(scores.wanted.is_empty() && scores.running.is_empty() && scores.early.is_empty());
+    }
+}
