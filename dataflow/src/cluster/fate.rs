@@ -7,7 +7,7 @@ use std::thread::Thread;
 use super::{Hosts, NAME};
 use crate::fault::Fault;
 use crate::step::Step;
-use crate::watchdog::{self, Progress, Pulse};
+use crate::watchdog::{self, Progress, Pulse, Watchdog};
 
 /// What ended a run, or will.
 pub(crate) struct Fate {
@@ -19,6 +19,8 @@ pub(crate) struct Fate {
     step: AtomicU64,
     /// Rows and frontiers that the workers of this process have moved.
     moved: AtomicU64,
+    /// What other processes have.
+    elsewhere: Pulse,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -32,7 +34,7 @@ struct State {
     told: bool,
     /// Workers that are parked while there is nothing to do.
     workers: Vec<Thread>,
-    /// Of their watchdogs.
+    /// What has moved for them outside of the graph.
     pulses: Vec<Pulse>,
     /// All that was sent has arrived.
     settled: bool,
@@ -47,6 +49,7 @@ impl Fate {
             over: AtomicBool::new(false),
             step: AtomicU64::new(0),
             moved: AtomicU64::new(0),
+            elsewhere: Pulse::default(),
             state: Mutex::default(),
             changed: Condvar::new(),
         }
@@ -70,16 +73,17 @@ impl Fate {
         index % self.threads
     }
 
-    /// This thread is to be woken when the run fails, and its watchdog is to hear of what other processes move.
-    pub(super) fn enter(&self, pulse: Option<&Pulse>) {
+    /// This thread is to be woken when the run fails; its watchdog hears of what other processes move, and they of what it counts.
+    pub(super) fn enter(&self, watchdog: Option<Watchdog>) -> Option<Watchdog> {
         let mut state = self.state();
         state.workers.push(std::thread::current());
-        state.pulses.extend(pulse.cloned());
+        state.pulses.extend(watchdog.as_ref().map(Watchdog::pulse).cloned());
+        watchdog.map(|watchdog| watchdog.hearing(&self.elsewhere))
     }
 
     /// Another process has moved something.
     pub(super) fn beat(&self) {
-        self.state().pulses.iter().for_each(Pulse::beat);
+        self.elsewhere.beat();
     }
 
     /// Takes note of how far this thread's worker has come, which had moved so much when it last did.
@@ -90,9 +94,10 @@ impl Fate {
         self.moved.fetch_add(more, Ordering::Relaxed);
     }
 
-    /// What the workers of this process have moved.
+    /// What the workers of this process have moved, and what has moved for them, in a count that wraps around.
     pub(super) fn moved(&self) -> u64 {
-        self.moved.load(Ordering::Relaxed)
+        let moved = self.moved.load(Ordering::Relaxed);
+        self.state().pulses.iter().map(Pulse::beats).fold(moved, u64::wrapping_add)
     }
 
     /// Whether the run has failed.
@@ -208,5 +213,30 @@ impl Drop for Unwound {
             let message = format!("{} panicked", self.fate.worker(self.worker));
             self.fate.fail(Fault::new(NAME, message));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::{Nanos, VirtualClock};
+
+    #[test]
+    fn what_works_for_a_worker_outside_of_the_graph_moves_those_of_other_processes() {
+        let (fate, clock, pulse) = (Fate::new(1, None), VirtualClock::default(), Pulse::default());
+        let watchdog = Watchdog::new(Arc::new(clock.clone()), Nanos(10), |_| {}).with(&pulse);
+        let mut watchdog = fate.enter(Some(watchdog.ending_the_run())).expect("one");
+        let told = fate.moved();
+        pulse.beat();
+        assert_ne!(fate.moved(), told, "the others are told");
+        let told = fate.moved();
+        clock.advance_to(Nanos(9));
+        fate.beat();
+        assert_eq!(watchdog.check(), None);
+        clock.advance_to(Nanos(18));
+        assert_eq!(watchdog.check(), None, "it heard of them at 9");
+        assert_eq!(fate.moved(), told, "what others moved they are not told again");
+        clock.advance_to(Nanos(19));
+        assert!(watchdog.check().is_some());
     }
 }

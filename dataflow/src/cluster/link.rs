@@ -14,7 +14,7 @@ use super::fate::Fate;
 use super::message::{self, Message};
 
 /// How often a process says that it is there.
-const BEAT: Duration = Duration::from_secs(5);
+const BEAT: Duration = Duration::from_secs(1);
 
 /// A process that is not heard of for so long is lost: its machine, or the way to it, is gone.
 const SILENCE: Duration = Duration::from_secs(30);

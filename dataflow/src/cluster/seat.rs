@@ -74,7 +74,7 @@ impl Seat {
     ) -> Result<R, Fault> {
         let Self { allocator, fate, .. } = self;
         let (index, peers) = (allocator.index(), allocator.peers());
-        fate.enter(watchdog.as_ref().map(Watchdog::pulse));
+        let watchdog = fate.enter(watchdog);
         let mut seen = 0;
         let failing = |fault: &Fault| {
             let mut fault = fault.clone();

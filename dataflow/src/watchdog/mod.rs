@@ -143,6 +143,11 @@ impl Pulse {
     pub fn beat(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
+
+    /// How often something has, in a count that wraps around.
+    pub(crate) fn beats(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
 }
 
 /// Watches the graph of this thread.
@@ -152,6 +157,8 @@ pub struct Watchdog {
     ends_run: bool,
     tell: Box<dyn FnMut(&Stall)>,
     pulse: Pulse,
+    /// What other processes have moved.
+    elsewhere: Pulse,
     /// What this thread had moved when it last looked.
     counted: u64,
     /// What all had.
@@ -171,6 +178,7 @@ impl Watchdog {
             ends_run: false,
             tell: Box::new(tell),
             pulse: Pulse::default(),
+            elsewhere: Pulse::default(),
             counted: counted(),
             beats: 0,
             told: false,
@@ -188,6 +196,12 @@ impl Watchdog {
     #[must_use]
     pub fn with(mut self, pulse: &Pulse) -> Self {
         self.pulse = pulse.clone();
+        self
+    }
+
+    /// Counts what other processes move, of which they are not told again.
+    pub(crate) fn hearing(mut self, elsewhere: &Pulse) -> Self {
+        self.elsewhere = elsewhere.clone();
         self
     }
 
@@ -219,15 +233,18 @@ impl Watchdog {
     fn has_moved(&mut self) -> bool {
         let counted = counted();
         let own = counted.wrapping_sub(std::mem::replace(&mut self.counted, counted));
-        let beats = self.pulse.0.fetch_add(own, Ordering::Relaxed).wrapping_add(own);
+        let here = self.pulse.0.fetch_add(own, Ordering::Relaxed).wrapping_add(own);
+        let beats = here.wrapping_add(self.elsewhere.beats());
         std::mem::replace(&mut self.beats, beats) != beats
     }
 
-    /// How long a worker may be parked before it is to [`check`](Self::check) again.
+    /// How long a worker may be parked before it is to [`check`](Self::check) again: before the time is over, since others only hear then
+    /// what was done meanwhile for this worker outside of the graph.
     #[must_use]
     pub fn patience(&self) -> Duration {
         let waited = self.clock.now().since(self.since);
         let left = if self.told { self.after } else { self.after.since(waited) };
+        let left = left.min(Nanos(self.after.0 / 4));
         // Timely's park is not exact: a worker that wakes just before the time would spin.
         Duration::from_nanos(left.0).max(Duration::from_millis(1))
     }
