@@ -143,12 +143,17 @@ impl Committer {
             if *first.key() == Step::END && !self.running.is_empty() {
                 return;
             }
-            let (step, collected) = first.remove_entry();
+            // An operator whose inputs ended says nothing of the steps before. Then the snapshot of the end stands for this one, which
+            // nobody knows before all have ended.
+            let lacks = first.get().parts.len() < self.expected.len() && *first.key() != Step::END;
+            let is_over = frontier.frontier().iter().all(|&open| open == Step::END);
+            let goes_on = self.open.keys().skip(1).any(|&later| later != Step::END);
+            if lacks && !is_over && !goes_on {
+                return;
+            }
+            let Some((step, collected)) = self.open.pop_first() else { return };
             self.waiting.end(step);
-            // An operator whose inputs ended says nothing of the steps before. Then the snapshot of the end stands for this one.
-            let ending =
-                step != Step::END && frontier.frontier().iter().all(|&open| open == Step::END);
-            if !(ending && collected.parts.len() < self.expected.len()) {
+            if !(lacks && is_over) {
                 self.start(step, collected);
             }
         }
