@@ -45,7 +45,7 @@ impl ReduceExt for Gradients<'_> {
         if self.accumulated.scope().peers() == 1 {
             return self;
         }
-        let costs = Costs { clock, steps: Rc::default() };
+        let costs = Costs::new(clock);
         let taken = take::take(
             self.accumulated,
             self.decisions.clone(),
@@ -87,6 +87,10 @@ struct Cost {
 }
 
 impl Costs {
+    fn new(clock: Arc<dyn Clock>) -> Self {
+        Self { clock, steps: Rc::default() }
+    }
+
     fn change(&self, step: Step, change: impl FnOnce(&mut Cost)) {
         change(self.steps.borrow_mut().entry(step).or_default());
     }

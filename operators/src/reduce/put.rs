@@ -29,7 +29,7 @@ pub(super) struct Put<'scope> {
 /// For what follows, metrics and errors.
 type Capabilities = [Capability<Step>; 3];
 
-/// Installs the operator.
+/// Installs the operator. Steps go in order, each once its predecessor is updated: with a staleness, sums may come before that.
 pub(super) fn put<'scope>(
     sums: BatchStream<'scope>,
     totals: BatchStream<'scope>,
@@ -43,6 +43,7 @@ pub(super) fn put<'scope>(
     let (mut metrics, metric_stream) = operator.output(&schema::METRICS, &[0, 1]);
     let (mut errors, error_stream) = operator.output(&schema::ERRORS, &[0, 1]);
     let wake = operator.waker();
+    trainer.on_update(operator.waker());
     operator.build(move |_capabilities| {
         let mut open: BTreeMap<Step, (Capabilities, Gathered)> = BTreeMap::new();
         let mut putting: Vec<(Capabilities, Reply<Result<(), String>>)> = Vec::new();
@@ -64,7 +65,8 @@ pub(super) fn put<'scope>(
                 }
             });
             let passed = |step: &Step| !frontiers.iter().any(|frontier| frontier.less_equal(step));
-            for (step, (capabilities, gathered)) in open.extract_if(.., |step, _| passed(step)) {
+            let is_due = |step: &Step| passed(step) && *step == trainer.next();
+            for (step, (capabilities, gathered)) in open.extract_if(.., |step, _| is_due(step)) {
                 match gathered.partial() {
                     Ok(sum) => {
                         putting.push((capabilities, trainer.put_sum(step, sum, wake.clone())));
@@ -110,5 +112,106 @@ impl Gathered {
         let mut gradient = chunks.next().unwrap_or_default();
         chunks.try_for_each(|chunk| gradient.append(chunk))?;
         Ok(Partial { gradient, totals: self.totals.into_values().flatten().collect() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::path::Path;
+    use std::sync::{Arc, Mutex};
+
+    use rollpacker_dataflow::batch::Batch;
+    use rollpacker_dataflow::clock::WallClock;
+    use rollpacker_dataflow::runtime::run;
+    use rollpacker_dataflow::step::{PolicyVersion, PromptId};
+    use rollpacker_stages::rollout::Policy;
+    use rollpacker_stages::train::{Metrics, Sequence, TrainError, Trainer};
+
+    use super::*;
+
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    enum Call {
+        Put(Step),
+        Update(Step),
+    }
+
+    struct Logging(Arc<Mutex<Vec<Call>>>);
+
+    impl Logging {
+        fn log(&self, call: Call) {
+            self.0.lock().expect("unpoisoned").push(call);
+        }
+    }
+
+    impl Trainer for Logging {
+        fn publish(&mut self, version: PolicyVersion) -> Result<Policy, TrainError> {
+            Ok(Policy { version, location: "nowhere".into(), digest: 0 })
+        }
+
+        fn accumulate(&mut self, _: Step, _: &[Sequence<'_>]) -> Result<(), TrainError> {
+            Ok(())
+        }
+
+        fn put_sum(&mut self, step: Step, _: Partial) -> Result<(), TrainError> {
+            self.log(Call::Put(step));
+            Ok(())
+        }
+
+        fn update(&mut self, step: Step) -> Result<(Policy, Metrics), TrainError> {
+            self.log(Call::Update(step));
+            Ok((self.publish(PolicyVersion(step.next().0))?, Metrics::new()))
+        }
+
+        fn save(&mut self, _: &Path) -> Result<(), TrainError> {
+            Ok(())
+        }
+    }
+
+    fn total() -> Batch {
+        let (prompt, name) = (PromptId(0), "tokens".into());
+        wire::totals(&[Total { prompt, sample: 0, name, value: 1.0 }], 0)
+    }
+
+    #[test]
+    fn sums_that_come_before_the_update_of_the_step_before_wait_for_it() {
+        let (log, costs) =
+            (Arc::<Mutex<Vec<Call>>>::default(), Costs::new(Arc::new(WallClock::start())));
+        let logging = Logging(log.clone());
+        run(|scope, _| {
+            let trainer = TrainerThread::spawn(Arc::new(WallClock::start()), move || {
+                Ok::<_, Infallible>(Box::new(logging) as Box<dyn Trainer>)
+            });
+            let trainer = Rc::new(trainer.expect("made"));
+            let mut source = Operator::new("source", scope);
+            let (_, sums) = source.output(&schema::GRADIENTS, &[]);
+            let (mut totals, told) = source.output(&schema::TOTALS, &[]);
+            source.build(move |mut capabilities| {
+                let mut capability = capabilities.pop();
+                move |_| {
+                    if let Some(first) = capability.take() {
+                        totals.give(&first, total());
+                        totals.give(&first.delayed(&Step(1)), total());
+                    }
+                }
+            });
+            let put = put(sums, told, trainer.clone(), costs);
+            let mut sink = Operator::new("sink", scope);
+            let _done = sink.input(put.done, Pipeline, &schema::GROUPS);
+            sink.notify_always();
+            sink.build(move |_| {
+                move |frontiers| {
+                    let next = trainer.next();
+                    if next < Step(2) && !frontiers[0].less_equal(&next) {
+                        drop(trainer.update(next, || {}));
+                        trainer.updated(next);
+                    }
+                }
+            });
+        })
+        .expect("no fault");
+        let steps = [Step(0), Step(1)];
+        let expected = steps.map(|step| [Call::Put(step), Call::Update(step)]).concat();
+        assert_eq!(*log.lock().expect("unpoisoned"), expected);
     }
 }
