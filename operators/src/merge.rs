@@ -37,7 +37,7 @@ pub fn merged(metrics: BatchStream<'_>) -> BatchStream<'_> {
             let passed = |step: &Step| !frontiers[0].less_equal(step);
             for (_, (capability, measured)) in open.extract_if(.., |step, _| passed(step)) {
                 let merged = measured.0.into_iter().map(|(name, values)| {
-                    let value = Merge::of(&name).apply(&values);
+                    let value = Merge::of(&name).apply(values);
                     (name, value)
                 });
                 output.give(&capability, metrics_batch(&merged.collect()));
@@ -86,7 +86,9 @@ impl Merge {
         }
     }
 
-    fn apply(self, values: &[f64]) -> f64 {
+    /// The same value, in whatever order those of the workers came.
+    fn apply(self, mut values: Vec<f64>) -> f64 {
+        values.sort_unstable_by(f64::total_cmp);
         match self {
             Self::Sum => values.iter().sum(),
             Self::Most => values.iter().copied().fold(f64::NEG_INFINITY, f64::max),
@@ -115,9 +117,13 @@ mod tests {
             ("reward/judge/tokens", 2.0),
             ("actor/pg_loss", 2.0),
         ] {
-            assert_eq!(Merge::of(name).apply(&[1.0, 3.0, 2.0]), expected, "{name}");
+            assert_eq!(Merge::of(name).apply(vec![1.0, 3.0, 2.0]), expected, "{name}");
         }
         let same = 0.1_f64 + 0.2;
-        assert_eq!(Merge::Mean.apply(&[same; 3]).to_bits(), same.to_bits());
+        assert_eq!(Merge::Mean.apply(vec![same; 3]).to_bits(), same.to_bits());
+        let [one, other] = [vec![1e16, 1.0, -1e16], vec![1.0, -1e16, 1e16]];
+        for merge in [Merge::Sum, Merge::Mean] {
+            assert_eq!(merge.apply(one.clone()).to_bits(), merge.apply(other.clone()).to_bits());
+        }
     }
 }
