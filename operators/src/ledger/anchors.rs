@@ -153,13 +153,15 @@ struct Read<'scope> {
 
 /// Reduces each step, and hands it over once it is complete.
 fn read<'scope>(executions: BatchStream<'scope>, resumable: &Resumable<'scope>) -> Read<'scope> {
-    let mut operator = Operator::new("executions", executions.scope());
+    let scope = executions.scope();
+    let (worker, mut operator) = (scope.index(), Operator::new("executions", scope));
     let mut executions = operator.input(executions, Pipeline, &schema::EXECUTIONS);
     let (longest, longest_stream) = operator.updates(&[0]);
     let (audits, audit_stream) = operator.updates(&[0]);
     let (mut metrics, metrics_stream) = operator.output(&schema::METRICS, &[0]);
     let mut parts = resumable.keep_first(PART, &mut operator);
-    let mut restored = resumable.resumed().map(|resumed| (resumed.step(), resumed.anchors.clone()));
+    let mut restored =
+        resumable.resumed_first(worker).map(|resumed| (resumed.step(), resumed.anchors.clone()));
     let mut known = KnownAnchors::default();
     let mut outputs = Outputs { longest, audits };
     operator.build(move |capabilities| {

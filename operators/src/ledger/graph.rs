@@ -59,7 +59,8 @@ type Open = ([Capability<Step>; 3], Gathering);
 /// Adds up each step, and hands it over once it is complete.
 fn read(recorded: Recorded<'_>) -> Read<'_> {
     let resumable = &recorded.resumable;
-    let mut operator = Operator::new("ledger", recorded.responses.scope());
+    let scope = recorded.responses.scope();
+    let (worker, mut operator) = (scope.index(), Operator::new("ledger", scope));
     let mut inputs = [
         operator.input(recorded.responses, Pipeline, &schema::RESPONSES),
         operator.input(recorded.groups, Pipeline, &schema::GROUPS),
@@ -76,7 +77,8 @@ fn read(recorded: Recorded<'_>) -> Read<'_> {
         waits: Waits::default(),
         known: KnownFacts::default(),
     };
-    let mut restored = resumable.resumed().map(|resumed| (resumed.step(), resumed.facts.clone()));
+    let mut restored =
+        resumable.resumed_first(worker).map(|resumed| (resumed.step(), resumed.facts.clone()));
     operator.build(move |capabilities| {
         parts.start(&capabilities);
         let mut capabilities = restored.as_ref().map(|_| capabilities);

@@ -64,6 +64,11 @@ impl<'scope> Resumable<'scope> {
         self.resumed.as_deref()
     }
 
+    /// The same where the first worker has all there is: none on any other.
+    pub(crate) fn resumed_first(&self, worker: usize) -> Option<&Resumed> {
+        self.resumed().filter(|_| worker == 0)
+    }
+
     /// The last step that is over.
     pub(crate) fn step(&self) -> Option<Step> {
         self.resumed().map(Resumed::step)
