@@ -189,6 +189,9 @@ impl Pipeline {
         };
         let failed = |message: String| Fault::new("resume", message);
         resumed.restore(&mut self.schedule).map_err(|error| failed(error.to_string()))?;
+        if let Some(placement) = &mut self.placement {
+            resumed.restore_placement(placement).map_err(|error| failed(error.to_string()))?;
+        }
         let file = resumed.trainer_file().map_err(|error| failed(error.to_string()))?;
         let mut policies = self.trainer.load_state(file).map_err(failed)?;
         let earlier = policies.len().saturating_sub(self.lag() + 1);

@@ -9,22 +9,27 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use arrow::datatypes::{Float32Type, UInt32Type, UInt64Type};
-use rollpacker_dataflow::batch::Batch;
+use rollpacker_dataflow::batch::{Batch, BatchStream};
 use rollpacker_dataflow::bridge::{Executor, produce_inline};
 use rollpacker_dataflow::budget::Budget;
 use rollpacker_dataflow::clock::{Clock, Nanos, VirtualClock};
 use rollpacker_dataflow::fault::{Fault, raise};
 use rollpacker_dataflow::feedback;
+use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::runtime::run_virtual;
 use rollpacker_dataflow::schema::{self, column};
 use rollpacker_dataflow::snapshot::{
     Cadence, Identity, OnError, Restored, SnapshotPlan, SnapshotStore, Snapshots, StoreOptions,
 };
 use rollpacker_dataflow::step::{PolicyVersion, PromptId, SampleId, Step};
+use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::Concat;
 use rollpacker_operators::advantage::{Grpo, KlControl, KlController};
 use rollpacker_operators::ledger::{Recorded, ledger};
-use rollpacker_operators::placement::fixed::Shared;
+use rollpacker_operators::placement::planner::Rule;
+use rollpacker_operators::placement::{
+    Decision as Placed, Event as PlaceEvent, Job, Options, Place, Planner, StepCost, StreamTrainer,
+};
 use rollpacker_operators::policy::policy_batch;
 use rollpacker_operators::prompts::{PromptRow, prompt_batch};
 use rollpacker_operators::report::{Observed, Observer, Saved, StepReport, observe};
@@ -236,11 +241,40 @@ impl Reward for Odd {
     }
 }
 
+/// Wider instances are faster with many responses, and a change takes three seconds.
+struct Cost;
+
+impl StepCost for Cost {
+    fn decode_iteration(&self, tensor_parallel: u32, running: f64, _: f64) -> f64 {
+        0.2 + running / f64::from(tensor_parallel)
+    }
+
+    fn training(&self, devices: u32, tokens: f64) -> f64 {
+        tokens / f64::from(devices)
+    }
+
+    fn kv_capacity(&self, tensor_parallel: u32) -> u64 {
+        50 * u64::from(tensor_parallel)
+    }
+
+    fn reconfiguration(&self, from: Placement, to: Placement, _: f64) -> f64 {
+        if from == to { 0.0 } else { 3.0 }
+    }
+}
+
+/// A planner that goes by the lengths of earlier rounds, and a trainer that takes devices of the tail.
+fn placing() -> Box<dyn Place> {
+    let job = Job { devices: 4, devices_per_server: 4, training_replica: 1, response_length: 40 };
+    let planner = Planner::new(Rule::Predictive, job, 1).expect("valid");
+    Box::new(StreamTrainer::new(Options::predicted(), planner, Cost).expect("valid"))
+}
+
 /// What a step did, in an order that says nothing of time.
 #[derive(Debug, PartialEq)]
 struct Told {
     step: Step,
     decisions: Vec<String>,
+    placements: Vec<String>,
     responses: BTreeSet<String>,
     groups: BTreeSet<String>,
     metrics: BTreeMap<String, u64>,
@@ -261,6 +295,7 @@ impl Told {
         Self {
             step: report.step,
             decisions: report.decisions.iter().flat_map(decisions).collect(),
+            placements: Vec::new(),
             responses: report.responses.iter().flat_map(responses).collect(),
             groups: report.groups.iter().flat_map(groups).collect(),
             metrics: metrics.map(|(name, value)| (name.clone(), value.to_bits())).collect(),
@@ -328,7 +363,49 @@ fn groups(batch: &Batch) -> Vec<String> {
 struct Watching {
     told: Rc<RefCell<Vec<Told>>>,
     steps: Rc<RefCell<u64>>,
+    placements: Rc<RefCell<BTreeMap<Step, Vec<String>>>>,
     staleness: u64,
+}
+
+impl Watching {
+    /// Keeps what was placed at each step.
+    fn place(&self, placements: BatchStream<'_>) {
+        let mut operator = Operator::new("placed", placements.scope());
+        let mut input = operator.input(placements, Pipeline, &schema::PLACEMENTS);
+        let placed = self.placements.clone();
+        operator.build(move |_| {
+            move |_| {
+                input.for_each(|capability, batch| {
+                    let mut placed = placed.borrow_mut();
+                    placed.entry(*capability.time()).or_default().extend(placements_of(&batch));
+                });
+            }
+        });
+    }
+
+    /// What steps did, with what was placed.
+    fn take(&self) -> Vec<Told> {
+        let mut placements = self.placements.take();
+        let mut told = self.told.take();
+        for told in &mut told {
+            told.placements = placements.remove(&told.step).unwrap_or_default();
+        }
+        told
+    }
+}
+
+fn placements_of(batch: &Batch) -> Vec<String> {
+    let [instances, wide, training] =
+        [column::INSTANCES, column::TENSOR_PARALLEL, column::TRAINING_DEVICES]
+            .map(|name| batch.values::<UInt32Type>(name));
+    let reasons = batch.text(column::REASON);
+    (0..batch.num_rows())
+        .map(|row| {
+            let [instances, wide, training] =
+                [instances, wide, training].map(|count| count.value(row));
+            format!("{instances} x {wide}, {training} train: {}", reasons.value(row))
+        })
+        .collect()
 }
 
 impl Observer for Watching {
@@ -351,12 +428,13 @@ struct Run {
     every: u64,
     stop: Stop,
     prompts: u64,
+    placement: Option<fn() -> Box<dyn Place>>,
 }
 
 impl Run {
     fn of(schedule: &Builtin, staleness: u64) -> Self {
         let (schedule, stop) = (schedule.clone(), Stop::default());
-        Self { schedule, staleness, every: 0, stop, prompts: PROMPTS }
+        Self { schedule, staleness, every: 0, stop, prompts: PROMPTS, placement: None }
     }
 
     /// Runs on from `from`, a step or the newest, with snapshots in `folder`.
@@ -386,7 +464,7 @@ impl Run {
             let commits = resumable.commit().expect("snapshots are taken");
             raise(commits.errors, faults);
         })?;
-        Ok(watching.told.take())
+        Ok(watching.take())
     }
 
     fn lay<'scope>(
@@ -419,11 +497,17 @@ impl Run {
             produce_inline(scope, "prompts", &schema::PROMPTS, budget.clone(), batches);
         let policies = policies.iter().map(policy_batch).collect();
         let (policies, edge) = feedback::policies_from(scope, self.staleness, first, policies);
-        let rollouts = Prompts { rows, errors, budget }
+        let mut scheduled = Prompts { rows, errors, budget }
             .schedule(schedule)
             .until(&self.stop)
-            .resumable(&resumable)
-            .rollout(Timed::new(clock, seconds), &policies, time.clone());
+            .resumable(&resumable);
+        if let Some(mut placement) = self.placement.map(|placement| placement()) {
+            let restored = resumed.map(|resumed| resumed.restore_placement(&mut placement));
+            restored.unwrap_or(Ok(())).expect("its own state");
+            scheduled = scheduled.placed(placement);
+        }
+        let rollouts = scheduled.rollout(Timed::new(clock, seconds), &policies, time.clone());
+        rollouts.placements.iter().for_each(|placed| observer.place(placed.clone()));
         let (responses, decisions) = (rollouts.responses.clone(), rollouts.decisions.clone());
         let router = Router::default().route("odd", Odd(clock.clone()));
         let limit = Timeouts::new(LimitOptions::default(), 1).expect("valid");
@@ -483,15 +567,16 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-fn check(name: &str, schedule: &Builtin, staleness: u64) {
+fn check(name: &str, run: &Run) {
     let all = folder();
-    let straight = Run { every: 1, ..Run::of(schedule, staleness) };
+    let straight = Run { every: 1, ..run.clone() };
     let expected = straight.go(all.path(), None).expect("no fault");
     conserved(name, &expected);
     for (done, told) in expected.iter().enumerate() {
         let again = copied(all.path());
-        let found = Run::of(schedule, staleness).go(again.path(), Some(told.step));
+        let found = run.go(again.path(), Some(told.step));
         let found = found.unwrap_or_else(|fault| panic!("{name}, step {}: {fault}", told.step));
+        let staleness = run.staleness;
         let what = format!("{name}, staleness {staleness}, resumed behind step {}", told.step);
         same(&what, &found, &expected[done + 1..]);
     }
@@ -521,17 +606,25 @@ fn conserved(name: &str, all: &[Told]) {
 #[test]
 fn from_every_step_of_every_schedule_on_policy() {
     for (name, schedule) in schedules() {
-        check(name, &schedule, 0);
+        check(name, &Run::of(&schedule, 0));
     }
 }
 
 #[test]
 fn from_every_step_of_every_schedule_with_a_staleness() {
     for (name, schedule) in schedules() {
-        check(name, &schedule, 1);
+        check(name, &Run::of(&schedule, 1));
     }
     for (name, schedule) in schedules().into_iter().filter(|(name, _)| name.contains("partial")) {
-        check(name, &schedule, 2);
+        check(name, &Run::of(&schedule, 2));
+    }
+}
+
+/// What a planner has learned of earlier rounds decides on the placements of later ones.
+#[test]
+fn from_every_step_with_a_planner() {
+    for (name, schedule) in schedules() {
+        check(name, &Run { placement: Some(placing), ..Run::of(&schedule, 0) });
     }
 }
 
@@ -588,6 +681,17 @@ impl Schedule for Unsaved {
     }
 }
 
+/// It cannot say what it has learned.
+struct Unlearned;
+
+impl Place for Unlearned {
+    fn on(&mut self, _: Nanos, _: PlaceEvent) {}
+
+    fn poll(&mut self) -> Option<Placed> {
+        None
+    }
+}
+
 /// Why a graph with snapshots does not run.
 fn refused(scheduled: impl for<'scope> FnOnce(Prompts<'scope>) -> Scheduled<'scope>) -> String {
     let clock = VirtualClock::default();
@@ -622,10 +726,9 @@ fn refused(scheduled: impl for<'scope> FnOnce(Prompts<'scope>) -> Scheduled<'sco
 fn what_cannot_say_its_state_is_refused() {
     let fault = refused(|prompts| prompts.schedule(Unsaved::default()));
     assert!(fault.contains("let it implement `save` and `restore`"), "{fault}");
-    let instances = Placement { instances: 1, tensor_parallel: 1 };
     let schedule = schedules().remove(0).1;
-    let fault = refused(|prompts| prompts.schedule(schedule).placed(Shared::new(instances)));
-    assert!(fault.contains("a policy that places has no state"), "{fault}");
+    let fault = refused(|prompts| prompts.schedule(schedule).placed(Unlearned));
+    assert!(fault.contains("the policy of placement has no state"), "{fault}");
 }
 
 #[test]

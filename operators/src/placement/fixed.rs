@@ -1,10 +1,13 @@
-//! Placements that follow the rounds and nothing else.
+//! Placements that follow the rounds and nothing else: they learn nothing, and go on from a snapshot as they begin.
 
 use rollpacker_dataflow::clock::Nanos;
 use rollpacker_stages::rollout::Placement;
 use serde::{Deserialize, Serialize};
 
 use super::{Decision, Event, Place, Reason};
+
+/// What is learned, as JSON.
+const NOTHING: &[u8] = b"null";
 
 /// Rollout and trainer share the same devices at the same time, as threads of one machine do: groups are trained on at once.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,6 +66,14 @@ impl Place for Shared {
         };
         std::mem::take(&mut self.out).then(decision)
     }
+
+    fn save(&self) -> Option<Vec<u8>> {
+        Some(NOTHING.to_vec())
+    }
+
+    fn restore(&mut self, _saved: &[u8]) -> Result<(), String> {
+        Ok(())
+    }
 }
 
 impl Place for Separate {
@@ -75,6 +86,14 @@ impl Place for Separate {
             reason: Reason::Round,
         };
         std::mem::take(&mut self.out).then(decision)
+    }
+
+    fn save(&self) -> Option<Vec<u8>> {
+        Some(NOTHING.to_vec())
+    }
+
+    fn restore(&mut self, _saved: &[u8]) -> Result<(), String> {
+        Ok(())
     }
 }
 
@@ -95,5 +114,13 @@ impl Place for Colocated {
             training_devices: if trains { self.rollout.devices() } else { 0 },
             reason,
         })
+    }
+
+    fn save(&self) -> Option<Vec<u8>> {
+        Some(NOTHING.to_vec())
+    }
+
+    fn restore(&mut self, _saved: &[u8]) -> Result<(), String> {
+        Ok(())
     }
 }

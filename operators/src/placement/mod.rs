@@ -174,6 +174,22 @@ pub trait Place {
 
     /// The next decision, until there is none.
     fn poll(&mut self) -> Option<Decision>;
+
+    /// What it has learned that later decisions depend on, for a snapshot: asked for between two rounds, when the earlier one is drained.
+    /// None: it cannot be resumed, and a run that takes snapshots refuses it.
+    fn save(&self) -> Option<Vec<u8>> {
+        None
+    }
+
+    /// Goes on from what [`save`](Self::save) gave, told to a policy at its start; its configuration stays its own. Steps whose policies were
+    /// published before the snapshot, and whose rounds were not opened, are told again.
+    ///
+    /// # Errors
+    /// If it is no state of this policy.
+    fn restore(&mut self, saved: &[u8]) -> Result<(), String> {
+        let _ = saved;
+        Err("the policy of placement does not implement `restore`".to_owned())
+    }
 }
 
 impl Place for Box<dyn Place> {
@@ -183,5 +199,13 @@ impl Place for Box<dyn Place> {
 
     fn poll(&mut self) -> Option<Decision> {
         self.as_mut().poll()
+    }
+
+    fn save(&self) -> Option<Vec<u8>> {
+        self.as_ref().save()
+    }
+
+    fn restore(&mut self, saved: &[u8]) -> Result<(), String> {
+        self.as_mut().restore(saved)
     }
 }

@@ -9,14 +9,19 @@ use rollpacker_dataflow::batch::{Batch, BatchStream};
 use rollpacker_dataflow::clock::Clock;
 use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::schema::{self, column};
+use rollpacker_dataflow::snapshot::Part;
 use rollpacker_dataflow::step::{PromptId, SampleId, Step};
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::Capability;
 
 use super::{Decision, Event, Place};
+use crate::resume::Resumable;
 use crate::schedule::Round;
 use crate::schedule::encode::{ADMIT, CLOSE, LAUNCH, OPEN};
 use crate::schedule::operator::finish_reason;
+
+/// The part of a snapshot that has what a policy of placement has learned.
+pub(crate) const PART: &str = "placement";
 
 /// What a placement follows from.
 pub(crate) struct Observed<'scope> {
@@ -32,6 +37,7 @@ pub(crate) fn place<'scope>(
     policy: impl Place + 'static,
     observed: Observed<'scope>,
     clock: Arc<dyn Clock>,
+    resumable: &Resumable<'scope>,
 ) -> BatchStream<'scope> {
     let mut operator = Operator::new("placement", observed.policies.scope());
     let mut policies = operator.input(observed.policies, Pipeline, &schema::POLICIES);
@@ -39,7 +45,10 @@ pub(crate) fn place<'scope>(
     let mut responses = operator.input(observed.responses, Pipeline, &schema::RESPONSES);
     let mut decisions = operator.input(observed.decisions, Pipeline, &schema::DECISIONS);
     let (mut output, stream) = operator.output(&schema::PLACEMENTS, &[0]);
-    operator.build(move |_capabilities| {
+    let mut parts = resumable.keep_first(PART, &mut operator);
+    operator.build(move |capabilities| {
+        parts.start(&capabilities);
+        drop(capabilities);
         let mut driver = Driver { policy, clock, steps: BTreeMap::new(), decided: Vec::new() };
         move |frontiers| {
             policies.for_each(|capability, _| {
@@ -51,7 +60,11 @@ pub(crate) fn place<'scope>(
             // In this order: a round opens before it launches, and a response ends before it is admitted.
             let mut rounds = Vec::new();
             decisions.for_each(|capability, batch| rounds.push((*capability.time(), batch)));
-            rounds.iter().for_each(|(step, batch)| driver.opened(*step, batch));
+            for (step, batch) in &rounds {
+                // Where there are snapshots, a round opens only when all of the one before was told.
+                parts.before(*step, |_| driver.part());
+                driver.opened(*step, batch);
+            }
             requests.for_each(|capability, batch| driver.requested(*capability.time(), &batch));
             responses.for_each(|capability, batch| driver.responded(*capability.time(), &batch));
             rounds.iter().for_each(|(step, batch)| driver.decided(*step, batch));
@@ -61,6 +74,8 @@ pub(crate) fn place<'scope>(
             driver
                 .steps
                 .retain(|step, _| frontiers[1..].iter().any(|frontier| frontier.less_equal(step)));
+            let open = frontiers[1..].iter().filter_map(|input| input.frontier().first().copied());
+            parts.closed(open.min(), |_| driver.part());
         }
     });
     stream
@@ -88,6 +103,11 @@ impl<P: Place> Driver<P> {
         while let Some(decision) = self.policy.poll() {
             self.decided.push(decision);
         }
+    }
+
+    /// What the policy has learned; nothing of one that cannot say it.
+    fn part(&self) -> Part {
+        self.policy.save().map_or_else(Part::nothing, |learned| Part::bytes("json", learned))
     }
 
     fn open(&mut self, step: Step, capability: Capability<Step>) {

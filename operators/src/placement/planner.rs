@@ -41,12 +41,15 @@ pub struct Planner {
     rule: Rule,
     job: Job,
     start: u32,
-    kinds: BTreeMap<Round, Kind>,
+    kinds: Kinds,
 }
+
+/// What a planner has learned.
+pub(super) type Kinds = BTreeMap<Round, Kind>;
 
 /// What is known of the rounds of a kind.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-struct Kind {
+pub(super) struct Kind {
     tensor_parallel: u32,
     /// Of the last round.
     preemptions: Option<u64>,
@@ -107,6 +110,17 @@ impl Planner {
     #[must_use]
     pub fn start(&self) -> u32 {
         self.start
+    }
+
+    /// What it has learned.
+    pub(super) fn kinds(&self) -> &Kinds {
+        &self.kinds
+    }
+
+    /// Goes on from that, but for kinds whose instances the job of this planner does not allow.
+    pub(super) fn resume(&mut self, mut kinds: Kinds) {
+        kinds.retain(|_, kind| self.job.allows(kind.tensor_parallel));
+        self.kinds = kinds;
     }
 
     /// The parallelism of a round of the kind that opens now, and why.

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::cost::{Job, StepCost};
 use super::forecast::{Forecast, Layout, projected};
 use super::options::{Options, Trigger};
-use super::planner::{Outlook, Planner};
+use super::planner::{Kinds, Outlook, Planner};
 use super::progress::{Load, Progress, Response};
 use super::tail::{Due, Tail};
 use super::{Decision, Event, Place, PlacementError, Reason};
@@ -61,6 +61,15 @@ struct History {
     /// All of them.
     lengths: Survival,
     last: Load,
+}
+
+/// What outlives a round.
+#[derive(Serialize, Deserialize)]
+struct Learned<K, H> {
+    kinds: K,
+    history: H,
+    /// What generated last.
+    layout: Option<Layout>,
 }
 
 /// Rounds of a kind that are remembered: the policy learns, and its lengths of long ago tell nothing.
@@ -268,5 +277,23 @@ impl<C: StepCost> Place for StreamTrainer<C> {
 
     fn poll(&mut self) -> Option<Decision> {
         self.decisions.pop_front()
+    }
+
+    fn save(&self) -> Option<Vec<u8>> {
+        let (kinds, history, layout) = (self.planner.kinds(), &self.history, self.state.layout);
+        let learned = Learned { kinds, history, layout };
+        Some(
+            serde_json::to_vec(&learned)
+                .expect("invariant: the keys of every map are numbers or text"),
+        )
+    }
+
+    fn restore(&mut self, saved: &[u8]) -> Result<(), String> {
+        let learned: Learned<Kinds, BTreeMap<Round, History>> =
+            serde_json::from_slice(saved).map_err(|error| error.to_string())?;
+        self.planner.resume(learned.kinds);
+        self.history = learned.history;
+        self.state.layout = learned.layout;
+        Ok(())
     }
 }

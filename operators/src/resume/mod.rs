@@ -9,6 +9,7 @@
 //! | `prompts` | schedule | prompts that were offered and not admitted, and how far the dataset was read |
 //! | `rollout` | rollout | tokens of responses that were paused |
 //! | `advantage` | advantage | the factor of the KL divergence in rewards, where it adapts |
+//! | `placement` | placement | what a policy of placement has learned: parallelism, lengths and loads by kind of round |
 //! | `trainer` | update | weights, optimizers, the policies that later steps sample with |
 //! | `ledger_lengths`, `ledger_rows`, `ledger_waits` | ledger | its facts |
 //! | `ledger_anchors` | executions | the longest correct execution of each test case, which limits follow from, and what audits said |

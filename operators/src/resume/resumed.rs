@@ -7,8 +7,10 @@ use rollpacker_dataflow::snapshot::Restored;
 use rollpacker_dataflow::step::Step;
 
 use super::ResumeError;
+use super::part::read_bytes;
 use crate::advantage::KlController;
 use crate::ledger::{KnownAnchors, KnownFacts};
+use crate::placement::{self, Place};
 use crate::rollout::KeptRows;
 use crate::schedule::Schedule;
 use crate::schedule::state::SavedSchedule;
@@ -20,6 +22,7 @@ pub use crate::schedule::state::LastPrompt;
 pub struct Resumed {
     step: Step,
     pub(crate) schedule: SavedSchedule,
+    placement: Option<Vec<u8>>,
     pub(crate) kept: KeptRows,
     pub(crate) controller: Option<KlController>,
     pub(crate) facts: KnownFacts,
@@ -37,6 +40,7 @@ impl Resumed {
         Ok(Self {
             step: restored.step(),
             schedule: SavedSchedule::read(restored)?,
+            placement: read_bytes(restored, placement::operator::PART)?,
             kept: KeptRows::read(restored)?,
             controller: KlController::read(restored)?,
             facts: KnownFacts::read(restored)?,
@@ -76,6 +80,17 @@ impl Resumed {
     /// If it is none of its states.
     pub fn restore(&self, schedule: &mut dyn Schedule) -> Result<(), ResumeError> {
         self.schedule.restore(self.step, schedule)
+    }
+
+    /// Lets a policy of placement at its start go on from what it had learned, if anything was.
+    ///
+    /// # Errors
+    /// If it is none of its states.
+    pub fn restore_placement(&self, policy: &mut dyn Place) -> Result<(), ResumeError> {
+        let (step, part) = (self.step, placement::operator::PART);
+        let refused = |reason| ResumeError::Refused { step, part, reason };
+        let Some(learned) = &self.placement else { return Ok(()) };
+        policy.restore(learned).map_err(refused)
     }
 
     /// Takes the prompts that the schedule has and did not launch yet out of a budget at its start, and adds what had been added.

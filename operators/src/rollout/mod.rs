@@ -102,7 +102,8 @@ impl<'scope> RolloutExt<'scope> for Scheduled<'scope> {
         let reader_errors = scheduled.prompts.errors.clone();
         let placement = scheduled.placement.take();
         let resumable = scheduled.resumable.clone();
-        let unsaved = placement.is_some() && resumable.is_kept();
+        let unsaved =
+            resumable.is_kept() && placement.as_ref().is_some_and(|policy| policy.save().is_none());
         let pauses = scheduled.schedule.pauses();
         let wants_scores = scheduled.schedule.wants_scores();
         let in_lockstep = scheduled.in_lockstep;
@@ -128,7 +129,8 @@ impl<'scope> RolloutExt<'scope> for Scheduled<'scope> {
             decisions: decisions.clone(),
         };
         let time = clock.clone();
-        let placements = placement.map(|policy| placement::operator::place(policy, rounds, time));
+        let placements =
+            placement.map(|policy| placement::operator::place(policy, rounds, time, &resumable));
         let placements =
             placements.map(|placed| route::all("placements_to_all", placed, &schema::PLACEMENTS));
         let requests = route::exchanged(
@@ -177,7 +179,7 @@ impl<'scope> RolloutExt<'scope> for Scheduled<'scope> {
 fn unsaved_fault() -> Fault {
     Fault::new(
         "placement",
-        "a policy that places has no state that a snapshot could hold: train without it, or without snapshots",
+        "the policy of placement has no state that a snapshot could hold: let it implement `save` and `restore`, or train without snapshots",
     )
 }
 
