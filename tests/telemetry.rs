@@ -421,11 +421,11 @@ fn a_step_is_a_trace_with_a_span_per_stage() {
     let traces = traces(&posts);
     let [steps @ .., (after, stages_after)] = traces.as_slice() else { panic!("{traces:?}") };
     assert_eq!(steps.len() as u64, STEPS);
-    for (step, (root, stages)) in (0..).zip(steps) {
+    for (step, (root, stages)) in (1..).zip(steps) {
         check_trace(step, root, stages, &["sample", "train", "report"]);
     }
     // The last policy goes to where the next step would begin.
-    check_trace(STEPS.cast_signed(), after, stages_after, &["sample"]);
+    check_trace(STEPS.cast_signed() + 1, after, stages_after, &["sample"]);
     assert!(steps[0].0.end_time_unix_nano < steps[2].0.start_time_unix_nano, "ended in time");
     for post in &posts {
         assert_eq!(post.headers["content-type"], "application/x-protobuf");
@@ -441,8 +441,8 @@ fn a_step_is_a_trace_with_a_span_per_stage() {
 fn a_fault_loses_no_span() {
     let traces = traces(&Collector::of_child("fault", &[]));
     let [(first, before), (second, at)] = traces.as_slice() else { panic!("{traces:?}") };
-    check_trace(0, first, before, &["sample", "fail", "train"]);
-    check_trace(1, second, at, &["sample", "fail", "train", "errors"]);
+    check_trace(1, first, before, &["sample", "fail", "train"]);
+    check_trace(2, second, at, &["sample", "fail", "train", "errors"]);
 }
 
 #[test]

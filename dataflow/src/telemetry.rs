@@ -109,6 +109,11 @@ pub(crate) fn end_steps() {
     STEPS.with_borrow_mut(BTreeMap::clear);
 }
 
+/// [`Step::ordinal`] as spans have it.
+fn ordinal(step: Step) -> i64 {
+    step.next().0.cast_signed()
+}
+
 /// The span of a step on this worker, opened at the first call for the step.
 #[must_use]
 pub fn step_span(step: Step) -> Span {
@@ -116,7 +121,7 @@ pub fn step_span(step: Step) -> Span {
         steps
             .entry(step)
             .or_insert_with(
-                || tracing::info_span!(target: TARGET, parent: None, "step", step = step.0.cast_signed()),
+                || tracing::info_span!(target: TARGET, parent: None, "step", step = ordinal(step)),
             )
             .clone()
     })
@@ -149,7 +154,7 @@ impl StageSpans {
     pub(crate) fn open(&self, step: Step) {
         if step >= self.closed_below.get() && step != Step::END {
             self.open.borrow_mut().entry(step).or_insert_with(|| {
-                tracing::info_span!(target: TARGET, parent: &step_span(step), "stage", otel.name = self.stage, step = step.0.cast_signed())
+                tracing::info_span!(target: TARGET, parent: &step_span(step), "stage", otel.name = self.stage, step = ordinal(step))
             });
         }
     }
