@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::error::{Damage, SnapshotError};
 use super::generation::Generation;
-use super::layout::{Id, claimed, draft_of, step_of};
+use super::layout::{Id, draft_of, step_of};
 use super::store::SnapshotStore;
 use crate::step::Step;
 
@@ -82,9 +82,7 @@ fn collect(
     let mut removed = Vec::new();
     for name in list(&layout.root)? {
         let path = layout.root.join(&name);
-        if claimed(&name).is_some_and(|claimed| claimed < store.generation)
-            || draft_of(&name).is_some_and(is_left)
-        {
+        if draft_of(&name).is_some_and(is_left) {
             remove(store, path)?;
         } else if let Some(step) = step_of(&name) {
             let all = list(&path)?;

@@ -36,10 +36,7 @@ impl FromStr for Generation {
     }
 }
 
-/// Claims the generation after the newest.
-///
-/// One that opens the folder meanwhile may remove the claims before its own, so that a claim can be made twice. Whoever makes it the
-/// second time finds a newer one, and claims the next.
+/// Claims the generation after the newest. The claims of all are kept: of one that was removed, another could be made.
 pub(crate) fn claim(files: &dyn Files, layout: &Layout) -> Result<Generation, SnapshotError> {
     files
         .create_folder(&layout.root)
@@ -53,9 +50,7 @@ pub(crate) fn claim(files: &dyn Files, layout: &Layout) -> Result<Generation, Sn
         match files.create_new(&path) {
             Ok(()) => {
                 files.sync_folder(&layout.root).map_err(SnapshotError::io("sync", &layout.root))?;
-                if newest(files, layout)? == next {
-                    return Ok(next);
-                }
+                return Ok(next);
             }
             // Another process was quicker, and its file is listed from now on.
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {}

@@ -83,8 +83,9 @@ fn a_crash_at_any_operation_leaves_the_old_or_the_new() {
                 // And it goes on from there; nothing is left of what came before.
                 take(&store, Step(19)).expect("the folder can be written");
                 assert_eq!(restored(&store), Some(Step(19)));
-                let all = left.paths();
-                assert_eq!(all.len(), PARTS.len() + 2, "operation {operation}, {crash:?}: {all:?}");
+                let mut all = left.paths();
+                all.retain(|path| !path.to_string_lossy().contains("generation-"));
+                assert_eq!(all.len(), PARTS.len() + 1, "operation {operation}, {crash:?}: {all:?}");
             },
         );
         seen.dedup();
