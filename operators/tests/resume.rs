@@ -572,6 +572,8 @@ fn check(name: &str, run: &Run) {
     let straight = Run { every: 1, ..run.clone() };
     let expected = straight.go(all.path(), None).expect("no fault");
     conserved(name, &expected);
+    let steps: Vec<Step> = expected.iter().rev().map(|told| told.step).collect();
+    assert_eq!(SnapshotStore::steps_in(all.path()).expect("readable"), steps, "{name}");
     for (done, told) in expected.iter().enumerate() {
         let again = copied(all.path());
         let found = run.go(again.path(), Some(told.step));
@@ -655,14 +657,17 @@ fn a_run_in_as_many_pieces_as_steps_is_the_same_run() {
 #[test]
 fn a_run_that_is_over_is_prolonged() {
     let schedule = schedules().remove(0).1;
-    let (whole, pieces) = (folder(), folder());
-    let expected = Run::of(&schedule, 0).go(whole.path(), None).expect("no fault");
-    // Where a step ends with an epoch, the longer run is the same.
-    let short = Run { prompts: EPOCH, ..Run::of(&schedule, 0) };
-    let mut found = short.go(pieces.path(), None).expect("no fault");
-    assert!(found.len() < expected.len());
-    found.extend(Run::of(&schedule, 0).go(pieces.path(), None).expect("no fault"));
-    same("prolonged", &found, &expected);
+    for (staleness, every) in [(0, 0), (0, 1), (1, 1), (2, 1), (2, 3), (2, 4)] {
+        let (whole, pieces) = (folder(), folder());
+        let run = Run { every, ..Run::of(&schedule, staleness) };
+        let expected = run.go(whole.path(), None).expect("no fault");
+        // Where a step ends with an epoch, the longer run is the same.
+        let short = Run { prompts: EPOCH, ..run.clone() };
+        let mut found = short.go(pieces.path(), None).expect("no fault");
+        assert!(found.len() < expected.len());
+        found.extend(run.go(pieces.path(), None).expect("no fault"));
+        same(&format!("staleness {staleness}, snapshots every {every}"), &found, &expected);
+    }
 }
 
 /// Two responses to each prompt, one prompt a step; it cannot say its state.

@@ -24,6 +24,8 @@ use crate::step::Step;
 use crate::watchdog::Waiting;
 
 const NAME: &str = "snapshots";
+/// So many snapshots that wait for parts are not those of the last steps of a run.
+const INCOMPLETE: usize = 64;
 
 /// What is to be known of a graph's snapshots.
 pub struct Commits<'scope> {
@@ -43,6 +45,13 @@ type Capabilities = [Capability<Step>; 3];
 struct Collected {
     capabilities: Capabilities,
     parts: BTreeMap<(String, u32), Descriptor>,
+}
+
+impl Collected {
+    /// The last step that an operator did, of those that are in the parts.
+    fn reached(&self) -> Option<Step> {
+        self.parts.values().filter_map(|part| part.reached).max()
+    }
 }
 
 struct Running {
@@ -139,16 +148,15 @@ impl Committer {
             && let Some(first) = self.open.first_entry()
             && !frontier.less_equal(first.key())
         {
-            // That of the end may be that of the last step, if there is one.
-            if *first.key() == Step::END && !self.running.is_empty() {
+            // That of the end, or of a step that nobody did, may be that of the last step, if there is one.
+            if first.get().reached() != Some(*first.key()) && !self.running.is_empty() {
                 return;
             }
-            // An operator whose inputs ended says nothing of the steps before. Then the snapshot of the end stands for this one, which
-            // nobody knows before all have ended.
+            // An operator whose inputs ended says nothing of the steps before. Then the snapshot of the end stands for this one: but that
+            // this is the end nobody knows before all have told theirs.
             let lacks = first.get().parts.len() < self.expected.len() && *first.key() != Step::END;
             let is_over = frontier.frontier().iter().all(|&open| open == Step::END);
-            let goes_on = self.open.keys().skip(1).any(|&later| later != Step::END);
-            if lacks && !is_over && !goes_on {
+            if lacks && !is_over && self.open.len() <= INCOMPLETE {
                 return;
             }
             let Some((step, collected)) = self.open.pop_first() else { return };
@@ -160,11 +168,11 @@ impl Committer {
     }
 
     fn start(&mut self, step: Step, collected: Collected) {
+        let reached = collected.reached();
         let Collected { capabilities, parts } = collected;
-        let reached = parts.values().filter_map(|part| part.reached).max();
-        let of = if step == Step::END { reached } else { Some(step) };
-        // At the end of a run that has done nothing there is nothing new, nor where its last step is committed.
-        let Some(of) = of.filter(|&of| self.committed != Some(of)) else {
+        // Where a run has done nothing there is nothing new, nor where its last step is committed: at its end, and at the steps before
+        // that which are closed though nobody did them.
+        let Some(of) = reached.filter(|&of| self.committed != Some(of)) else {
             // What cannot be removed now is when the folder is opened next.
             drop(self.writer.call(|| {}, move |store| drop(store.discard(step))));
             return;
