@@ -3,11 +3,15 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::Thread;
+use std::time::Duration;
 
 use super::{Hosts, NAME};
 use crate::fault::Fault;
 use crate::step::Step;
 use crate::watchdog::{self, Progress, Pulse, Watchdog};
+
+/// How often processes tell each other that they are there, at the least.
+const BEAT: Duration = Duration::from_secs(1);
 
 /// What ended a run, or will.
 pub(crate) struct Fate {
@@ -34,8 +38,10 @@ struct State {
     told: bool,
     /// Workers that are parked while there is nothing to do.
     workers: Vec<Thread>,
-    /// What has moved for them outside of the graph.
+    /// Of their watchdogs: what has moved for them outside of the graph, and in it.
     pulses: Vec<Pulse>,
+    /// How often the other processes are told of movement: well within the silence that their watchdogs bear.
+    beat: Duration,
     /// All that was sent has arrived.
     settled: bool,
     closed: bool,
@@ -50,7 +56,7 @@ impl Fate {
             step: AtomicU64::new(0),
             moved: AtomicU64::new(0),
             elsewhere: Pulse::default(),
-            state: Mutex::default(),
+            state: Mutex::new(State { beat: BEAT, ..State::default() }),
             changed: Condvar::new(),
         }
     }
@@ -77,7 +83,10 @@ impl Fate {
     pub(super) fn enter(&self, watchdog: Option<Watchdog>) -> Option<Watchdog> {
         let mut state = self.state();
         state.workers.push(std::thread::current());
-        state.pulses.extend(watchdog.as_ref().map(Watchdog::pulse).cloned());
+        if let Some(watchdog) = &watchdog {
+            state.pulses.push(watchdog.pulse().clone());
+            state.beat = state.beat.min(watchdog.bears() / 4).max(Duration::from_millis(1));
+        }
         watchdog.map(|watchdog| watchdog.hearing(&self.elsewhere))
     }
 
@@ -144,8 +153,15 @@ impl Fate {
         }
     }
 
-    /// What the other processes are to be told once something was, or the time has passed; none once this one is closed.
-    pub(super) fn wait(&self, at_most: std::time::Duration) -> Option<Option<Fault>> {
+    /// What the other processes are to be told: a fault, as soon as there is one, or now and then that there is none. None once this one is
+    /// closed.
+    pub(super) fn wait_beat(&self) -> Option<Option<Fault>> {
+        let at_most = self.state().beat;
+        self.wait(at_most)
+    }
+
+    /// The same after no longer than that.
+    pub(super) fn wait(&self, at_most: Duration) -> Option<Option<Fault>> {
         let due = |state: &mut State| !state.closed && (state.told || state.fault.is_none());
         let state = self.state();
         let (mut state, _) = self
@@ -166,7 +182,7 @@ impl Fate {
     }
 
     /// Waits for a fault, but not for long; whether there is one.
-    pub(super) fn wait_over(&self, at_most: std::time::Duration) -> bool {
+    pub(super) fn wait_over(&self, at_most: Duration) -> bool {
         let pending = |state: &mut State| state.fault.is_none() && !state.settled && !state.closed;
         let waited = self.changed.wait_timeout_while(self.state(), at_most, pending);
         let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
@@ -229,6 +245,7 @@ mod tests {
         let told = fate.moved();
         pulse.beat();
         assert_ne!(fate.moved(), told, "the others are told");
+        assert_eq!(watchdog.check(), None);
         let told = fate.moved();
         clock.advance_to(Nanos(9));
         fate.beat();

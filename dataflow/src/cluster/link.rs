@@ -13,9 +13,6 @@ use super::ClusterError;
 use super::fate::Fate;
 use super::message::{self, Message};
 
-/// How often a process says that it is there.
-const BEAT: Duration = Duration::from_secs(1);
-
 /// A process that is not heard of for so long is lost: its machine, or the way to it, is gone.
 const SILENCE: Duration = Duration::from_secs(30);
 
@@ -86,7 +83,7 @@ fn tell(streams: &[Mutex<TcpStream>], message: &Message) {
 }
 
 fn beat(streams: &[Mutex<TcpStream>], fate: &Fate) {
-    while let Some(fault) = fate.wait(BEAT) {
+    while let Some(fault) = fate.wait_beat() {
         match fault {
             Some(fault) => tell(streams, &Message::Fault(fault)),
             None => tell(streams, &Message::Beat(fate.moved())),

@@ -209,6 +209,11 @@ impl Watchdog {
         &self.pulse
     }
 
+    /// How long a silence it bears.
+    pub(crate) fn bears(&self) -> Duration {
+        Duration::from_nanos(self.after.0)
+    }
+
     pub(crate) fn clock(&self) -> Arc<dyn Clock> {
         self.clock.clone()
     }
@@ -355,5 +360,16 @@ mod tests {
         assert_eq!(watchdog.check(), None);
         assert!(told.borrow().is_empty());
         assert_eq!(watchdog.patience(), Duration::from_millis(1));
+    }
+
+    #[test]
+    fn a_worker_looks_several_times_before_a_silence_is_too_long() {
+        let clock = VirtualClock::default();
+        let of = Arc::new(clock.clone());
+        let mut watchdog = Watchdog::new(of, Nanos(40_000_000), |_| {});
+        assert_eq!(watchdog.patience(), Duration::from_millis(10));
+        clock.advance_to(Nanos(35_000_000));
+        assert_eq!(watchdog.check(), None);
+        assert_eq!(watchdog.patience(), Duration::from_millis(5), "until it is");
     }
 }
