@@ -26,7 +26,7 @@ impl Nanos {
     /// As seconds.
     #[must_use]
     pub fn as_secs_f64(self) -> f64 {
-        self.0 as f64 * 1e-9
+        self.0 as f64 / 1e9
     }
 
     /// How long after `earlier` this is; 0 if it is before.

@@ -118,7 +118,7 @@ impl Facts {
     }
 
     fn metrics(&self) -> Metrics {
-        let mean_limit = self.limits as f64 * 1e-9 / self.executions as f64;
+        let mean_limit = self.limits as f64 / 1e9 / self.executions as f64;
         [
             ("reward/mean_limit_s", mean_limit),
             ("reward/limit_kills", self.kills as f64),
@@ -238,7 +238,7 @@ fn told_metrics(told: &[(Told, isize)]) -> Metrics {
     let metrics = now.flat_map(|(told, _)| match *told {
         Told::Anchors { cases, took } => vec![
             ("ledger/anchored_cases", cases as f64),
-            ("ledger/mean_anchor_s", took as f64 * 1e-9 / cases as f64),
+            ("ledger/mean_anchor_s", took as f64 / 1e9 / cases as f64),
         ],
         Told::Audits { kills, wrong } => {
             vec![("reward/wrong_kill_rate", wrong as f64 / kills as f64)]

@@ -266,7 +266,7 @@ fn rewards(metrics: &mut Metrics, groups: &[Batch]) {
     metrics.extend(
         [
             ("reward/mean_time_s", mean_reward_time(groups)),
-            ("reward/tail_time_s", tail as f64 * 1e-9),
+            ("reward/tail_time_s", tail as f64 / 1e9),
             ("reward/exposed_time_s", exposed),
         ]
         .map(|(name, value)| (name.to_owned(), value)),
@@ -291,7 +291,7 @@ fn mean_reward_time(groups: &[Batch]) -> f64 {
     let times =
         groups.iter().flat_map(|batch| batch.values::<UInt64Type>(column::REWARD_TIME).values());
     let (sum, count) =
-        times.fold((0.0, 0.0), |(sum, count), &time| (sum + time as f64 * 1e-9, count + 1.0));
+        times.fold((0.0, 0.0), |(sum, count), &time| (sum + time as f64 / 1e9, count + 1.0));
     ratio(sum, count)
 }
 
@@ -333,7 +333,7 @@ fn span(responses: &[Batch]) -> Span {
     let length = last.map_or(0, |last| last.0) - first.map_or(0, |first| first.0);
     let capacity = most as f64 * length as f64;
     Span {
-        seconds: length as f64 * 1e-9,
+        seconds: length as f64 / 1e9,
         bubble_ratio: if capacity > 0.0 { 1.0 - running_time / capacity } else { 0.0 },
     }
 }
