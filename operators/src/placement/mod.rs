@@ -181,8 +181,8 @@ pub trait Place {
         None
     }
 
-    /// Goes on from what [`save`](Self::save) gave, told to a policy at its start; its configuration stays its own. Steps whose policies were
-    /// published before the snapshot, and whose rounds were not opened, are told again.
+    /// Goes on from what [`save`](Self::save) gave, told to a policy at its start; its configuration stays its own. Steps whose policies
+    /// were published before the snapshot, and whose rounds were not opened, are told again.
     ///
     /// # Errors
     /// If it is no state of this policy.

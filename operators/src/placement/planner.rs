@@ -117,9 +117,12 @@ impl Planner {
         &self.kinds
     }
 
-    /// Goes on from that, but for kinds whose instances the job of this planner does not allow.
-    pub(super) fn resume(&mut self, mut kinds: Kinds) {
-        kinds.retain(|_, kind| self.job.allows(kind.tensor_parallel));
+    /// Goes on from that, but for kinds whose instances this planner would not have.
+    pub(super) fn resume<C: StepCost>(&mut self, mut kinds: Kinds, cost: &C) {
+        kinds.retain(|_, kind| match self.rule {
+            Rule::Fixed => kind.tensor_parallel == self.start,
+            Rule::Paper { .. } | Rule::Predictive => runs(self.job, kind.tensor_parallel, cost),
+        });
         self.kinds = kinds;
     }
 

@@ -291,9 +291,12 @@ impl<C: StepCost> Place for StreamTrainer<C> {
     fn restore(&mut self, saved: &[u8]) -> Result<(), String> {
         let learned: Learned<Kinds, BTreeMap<Round, History>> =
             serde_json::from_slice(saved).map_err(|error| error.to_string())?;
-        self.planner.resume(learned.kinds);
+        self.planner.resume(learned.kinds, &self.cost);
         self.history = learned.history;
-        self.state.layout = learned.layout;
+        self.state.layout = learned.layout.filter(|layout| {
+            let (job, rollout) = (self.job(), layout.rollout);
+            job.allows(rollout.tensor_parallel) && rollout.devices() <= job.devices
+        });
         Ok(())
     }
 }

@@ -59,7 +59,8 @@ impl<'scope> ScheduleExt<'scope> for Prompts<'scope> {
 }
 
 impl<'scope> Scheduled<'scope> {
-    /// Takes part in snapshots, with all that follows, and goes on from one. A schedule that goes on was [restored](crate::resume::Resumed::restore) before.
+    /// Takes part in snapshots, with all that follows, and goes on from one. A schedule that goes on was
+    /// [restored](crate::resume::Resumed::restore) before, and so was a [policy of placement](crate::resume::Resumed::restore_placement).
     #[must_use]
     pub fn resumable(mut self, resumable: &Resumable<'scope>) -> Self {
         self.resumable = resumable.clone();
