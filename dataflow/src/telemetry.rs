@@ -111,7 +111,7 @@ pub(crate) fn end_steps() {
 
 /// [`Step::ordinal`] as spans have it.
 fn ordinal(step: Step) -> i64 {
-    step.next().0.cast_signed()
+    step.0.saturating_add(1).cast_signed()
 }
 
 /// The span of a step on this worker, opened at the first call for the step.

@@ -121,7 +121,7 @@ mod tests {
         }
         let same = 0.1_f64 + 0.2;
         assert_eq!(Merge::Mean.apply(vec![same; 3]).to_bits(), same.to_bits());
-        let [one, other] = [vec![1e16, 1.0, -1e16], vec![1.0, -1e16, 1e16]];
+        let [one, other] = [vec![1e16, 1.0, -1e16], vec![1e16, -1e16, 1.0]];
         for merge in [Merge::Sum, Merge::Mean] {
             assert_eq!(merge.apply(one.clone()).to_bits(), merge.apply(other.clone()).to_bits());
         }

@@ -15,7 +15,7 @@ use rollpacker_dataflow::watchdog::{Awaiting, Waiting};
 use rollpacker_stages::rollout::Policy;
 
 use super::operator::finish_reason;
-use super::scores::Scores;
+use super::scores::OrderedScores;
 use super::sequencer::{Sequencer, Turn};
 use super::state::{Held, LastPrompt, State, Stocked};
 use super::stop::Stop;
@@ -40,7 +40,7 @@ pub(super) struct Driver {
     /// Orders what the schedule is told, where races are decided by tokens.
     sequencer: Option<Sequencer>,
     /// Orders the scores among them, where it wants any and nothing else does.
-    scores: Option<Scores>,
+    scores: Option<OrderedScores>,
     /// The tick that rollouts must hear of.
     passed: Option<Tick>,
     /// Where they hear of it while no round is open.
@@ -86,7 +86,7 @@ impl Driver {
             publishing: BTreeMap::new(),
             diverged: None,
             sequencer: None,
-            scores: schedule.wants_scores().then(Scores::default),
+            scores: schedule.wants_scores().then(OrderedScores::default),
             schedule,
             clock,
             passed: None,
@@ -467,4 +467,101 @@ fn sample_ids(step: Step, batch: &Batch) -> impl Iterator<Item = SampleId> {
     let samples = batch.values::<UInt32Type>(column::SAMPLE).values().iter();
     let id = move |(&prompt, &sample)| SampleId { step, prompt: PromptId(prompt), sample };
     prompts.zip(samples).map(id)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::rc::Rc;
+
+    use arrow::array::{Float64Array, RecordBatch, StringArray, UInt32Array, UInt64Array};
+    use rollpacker_dataflow::clock::WallClock;
+    use rollpacker_dataflow::operator::Operator;
+    use rollpacker_dataflow::runtime::run;
+    use rollpacker_dataflow::schema;
+    use rollpacker_dataflow::step::PolicyVersion;
+
+    use super::*;
+    use crate::prompts::{PromptRow, prompt_batch};
+    use crate::schedule::{Dynamic, OnExhausted, dynamic};
+
+    /// Rounds of one prompt and two responses that must differ in their rewards.
+    fn differing() -> Box<dyn Schedule> {
+        let config = dynamic::Config {
+            prompts: 1,
+            responses: 2,
+            gen_prompts: None,
+            max_generated_batches: 1,
+            on_exhausted: OnExhausted::SmallerStep,
+            total_steps: Some(1),
+        };
+        Box::new(Dynamic::new(config).expect("valid"))
+    }
+
+    fn prompt() -> Batch {
+        prompt_batch(&[PromptRow {
+            prompt: PromptId(7),
+            epoch: 0,
+            row: 7,
+            domain: "".into(),
+            prompt_ids: vec![1],
+            prompt_length: 1,
+            data_source: "any".into(),
+            messages: "[]".into(),
+            ground_truth: None,
+            extra_info: None,
+        }])
+    }
+
+    /// What two responses have become, as far as a driver looks at it.
+    fn of_both(column: &str, values: arrow::array::ArrayRef) -> Batch {
+        let mut columns: Vec<(&str, arrow::array::ArrayRef)> = vec![
+            (column::PROMPT_ID, Arc::new(UInt64Array::from(vec![7, 7]))),
+            (column::SAMPLE, Arc::new(UInt32Array::from(vec![0, 1]))),
+            (column::RESPONSE_LENGTH, Arc::new(UInt32Array::from(vec![3, 4]))),
+        ];
+        columns.push((column, values));
+        Batch::new(RecordBatch::try_from_iter(columns).expect("of one length"))
+    }
+
+    #[test]
+    fn scores_that_overtake_the_ends_of_their_responses_are_told_behind_them() {
+        let decided = Rc::new(RefCell::new(Vec::new()));
+        let told = decided.clone();
+        run(|scope, _| {
+            let mut operator = Operator::new("schedule", scope);
+            let (_requests, _) = operator.output(&schema::REQUESTS, &[]);
+            let (_decisions, _) = operator.output(&schema::DECISIONS, &[]);
+            let (_errors, _) = operator.output(&schema::ERRORS, &[]);
+            operator.build(move |capabilities| {
+                let [requests, decisions, errors] =
+                    <[_; 3]>::try_from(capabilities).expect("one an output");
+                let version = PolicyVersion(0);
+                let policy = Policy { version, location: "nowhere".into(), digest: 0 };
+                let clock = Arc::new(WallClock::start());
+                let (budget, stop) = (Budget::new(1), Stop::default());
+                let mut driver = Driver::new(differing(), Stocked::default(), budget, stop, clock);
+                let decide = |driver: &mut Driver| {
+                    let text = |batch: Batch| -> Vec<String> {
+                        let decisions = batch.text(column::DECISION);
+                        decisions.iter().flatten().map(str::to_owned).collect()
+                    };
+                    driver.decide(|_, _| {}, |_, batch| told.borrow_mut().extend(text(batch)));
+                };
+                driver.announced(Step(0), Open { policy, requests, decisions, errors });
+                driver.policy(Step(0));
+                driver.offer(&prompt());
+                decide(&mut driver);
+                let scores = Float64Array::from(vec![0.0, 1.0]);
+                driver.scores(Step(0), &of_both(column::SCORE, Arc::new(scores)));
+                decide(&mut driver);
+                let reasons = StringArray::from(vec!["stop", "stop"]);
+                driver.responses(Step(0), &of_both(column::FINISH_REASON, Arc::new(reasons)));
+                decide(&mut driver);
+                |_| {}
+            });
+        })
+        .expect("no fault");
+        assert_eq!(*decided.borrow(), ["open", "admit", "close"]);
+    }
 }

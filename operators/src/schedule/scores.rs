@@ -11,7 +11,7 @@ use super::Decision;
 
 /// What the schedule may be told of the scores of the open round, and of what closed rounds admitted.
 #[derive(Debug, Default)]
-pub(super) struct Scores {
+pub(super) struct OrderedScores {
     open: Option<Step>,
     /// Responses that the open round launched and of whose ends the schedule was not told.
     running: BTreeSet<SampleId>,
@@ -23,7 +23,7 @@ pub(super) struct Scores {
     admitted: BTreeSet<SampleId>,
 }
 
-impl Scores {
+impl OrderedScores {
     /// Takes in what the schedule decided.
     pub(super) fn decided(&mut self, decision: &Decision) {
         match decision {
@@ -88,24 +88,24 @@ mod tests {
     }
 
     /// A round that launched three responses.
-    fn open(scores: &mut Scores, step: u64) {
+    fn open(scores: &mut OrderedScores, step: u64) {
         let (round, reason) = (Round::Short, Reason::Fresh);
         scores.decided(&Decision::Open { step: Step(step), round, reason });
         scores.decided(&Decision::Launch { prompt: PROMPT, samples: 0..3, reason });
     }
 
-    fn admit(scores: &mut Scores, samples: Vec<u32>) {
+    fn admit(scores: &mut OrderedScores, samples: Vec<u32>) {
         let (weights, reason) = (Vec::new(), Reason::Finished);
         scores.decided(&Decision::Admit { prompt: PROMPT, samples, weights, reason });
     }
 
-    fn close(scores: &mut Scores, step: u64) {
+    fn close(scores: &mut OrderedScores, step: u64) {
         scores.decided(&Decision::Close { step: Step(step), queue: Queue::default() });
     }
 
     #[test]
     fn a_score_that_comes_before_the_end_of_its_response_waits_for_it() {
-        let mut scores = Scores::default();
+        let mut scores = OrderedScores::default();
         open(&mut scores, 0);
         assert_eq!(scores.ended(id(0, 0)), None);
         assert_eq!(scores.scored(id(0, 0), 1.0), Some(1.0));
@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn of_a_closed_round_what_it_admitted_is_told() {
-        let mut scores = Scores::default();
+        let mut scores = OrderedScores::default();
         open(&mut scores, 0);
         for sample in [0, 1] {
             assert_eq!(scores.ended(id(0, sample)), None);
