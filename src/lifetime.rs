@@ -30,11 +30,13 @@ pub enum Ended {
 }
 
 impl Ended {
-    /// Of a run that has made `updates` updates, of `wanted` if that is known.
+    /// Of a run that `stop` could end, and that has made `updates` updates, of `wanted` if that is known.
     #[must_use]
     pub fn by(stop: &Stop, updates: u64, wanted: Option<u64>) -> Self {
         match stop.reason() {
-            _ if wanted.is_some_and(|wanted| updates >= wanted) => Self::Finished,
+            _ if stop.is_complete() || wanted.is_some_and(|wanted| updates >= wanted) => {
+                Self::Finished
+            }
             None => Self::Finished,
             Some(Stopped::Asked) => Self::Stopped,
             Some(Stopped::OutOfTime) => Self::OutOfTime,
@@ -123,6 +125,15 @@ mod tests {
 
     use super::*;
 
+    #[test]
+    fn a_run_that_has_done_all_is_finished_whatever_was_asked() {
+        let stop = Stop::default();
+        assert_eq!(Ended::by(&stop, 3, None), Ended::Finished, "nobody asked");
+        stop.request();
+        assert_eq!(Ended::by(&stop, 3, None), Ended::Stopped);
+        assert_eq!(Ended::by(&stop, 3, Some(4)), Ended::Stopped);
+        assert_eq!(Ended::by(&stop, 4, Some(4)), Ended::Finished);
+    }
     /// How many rounds of the given lengths, in seconds, begin.
     fn rounds(limit: f64, staleness: u64, lengths: &[f64]) -> usize {
         let clock = VirtualClock::default();

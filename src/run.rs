@@ -231,6 +231,11 @@ impl Run {
         Ok(serde_json::to_string_pretty(&summary).expect("invariant: a summary is plain data"))
     }
 
+    /// Why the run could not be recorded, if it could not: then whatever else went wrong did so because of that.
+    pub fn take_failure(&mut self) -> Option<RecordError> {
+        self.failed.take()
+    }
+
     fn tell(&self, metrics: &Metrics) {
         if let Some(telemetry) = &self.telemetry {
             telemetry.record(metrics);
@@ -274,6 +279,10 @@ impl Observer for Run {
             (name.clone(), Some(*value).filter(|value| value.is_finite()))
         };
         let warm_start = self.warm_start.as_ref().map(|all| all.iter().map(number).collect());
+        // Who goes on from a snapshot counts on the records of all steps before.
+        if let Some(error) = &self.failed {
+            saved.refuse(error.to_string());
+        }
         let extent = self.folder.save(self.totals.steps, saved);
         saved.keep(KEPT, &Kept { totals: self.totals, extent, warm_start });
     }

@@ -7,6 +7,7 @@
 //! Architecture invariant: no operator of ours reads an input or writes an output past this wrapper.
 
 use std::rc::Rc;
+use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
 use timely::container::{CapacityContainerBuilder, NoopBuilder};
@@ -21,6 +22,7 @@ use timely::progress::operate::FrontierInterest;
 use timely::scheduling::SyncActivator;
 
 use crate::batch::{Batch, BatchStream};
+use crate::schema;
 use crate::step::Step;
 use crate::telemetry::{Meter, StageSpans, close_spans};
 use crate::watchdog::{self, Waiting, Watched};
@@ -65,6 +67,7 @@ impl<'scope> Operator<'scope> {
         let handle = self.builder.new_input(stream, pact);
         Input {
             handle,
+            precedes: Arc::ptr_eq(schema, &schema::POLICIES),
             schema: schema.clone(),
             meter: self.meter.clone(),
             spans: self.spans.clone(),
@@ -177,6 +180,8 @@ where
     P: timely::communication::Pull<timely::dataflow::channels::Message<Step, Batch>>,
 {
     handle: InputHandleCore<Step, Batch, P>,
+    /// Whether what arrives comes before its step begins, or where none ever does, as policies do.
+    precedes: bool,
     schema: SchemaRef,
     meter: Rc<Meter>,
     spans: StageSpans,
@@ -188,12 +193,15 @@ where
 {
     /// Takes every batch that has arrived, in the order of arrival.
     pub fn for_each(&mut self, mut logic: impl FnMut(InputCapability<Step>, Batch)) {
-        let Self { handle, schema, meter, spans } = self;
+        let Self { handle, precedes, schema, meter, spans } = self;
         handle.for_each(|capability, batch| {
             let batch = batch.take();
             check(&batch, schema, meter.name());
             meter.count_in(batch.num_rows());
-            watchdog::moved_at(*capability.time());
+            match precedes {
+                true => watchdog::moved(),
+                false => watchdog::moved_at(*capability.time()),
+            }
             spans.open(*capability.time());
             logic(capability, batch);
         });

@@ -574,6 +574,9 @@ fn check(name: &str, run: &Run) {
     conserved(name, &expected);
     let steps: Vec<Step> = expected.iter().rev().map(|told| told.step).collect();
     assert_eq!(SnapshotStore::steps_in(all.path()).expect("readable"), steps, "{name}");
+    let folders = std::fs::read_dir(all.path()).expect("readable");
+    let folders = folders.filter(|entry| entry.as_ref().is_ok_and(|entry| entry.path().is_dir()));
+    assert_eq!(folders.count(), steps.len(), "{name}: of no other step, nor of the end");
     for (done, told) in expected.iter().enumerate() {
         let again = copied(all.path());
         let found = run.go(again.path(), Some(told.step));

@@ -175,9 +175,11 @@ pub(super) fn train(
     let session = session.with_snapshots(snapshots);
     let folder = run.borrow().model_folder();
     let validated = run.clone();
-    let finished = session.train_at(seat, stop, &folder, run.clone(), |metrics| {
-        validated.borrow_mut().validated(0, metrics)
-    })?;
+    let finished = session
+        .train_at(seat, stop, &folder, run.clone(), |metrics| {
+            validated.borrow_mut().validated(0, metrics)
+        })
+        .map_err(|error| run.borrow_mut().take_failure().map_or(error, Into::into))?;
     let summary = run.borrow_mut().finish(&finished)?;
     Ok(Report { summary, ended: finished.ended })
 }

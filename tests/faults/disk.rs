@@ -2,6 +2,8 @@
 //!
 //! The folder of the snapshots is a small file system of its own, in a namespace of its own, where the machine permits that.
 
+use std::fs;
+use std::io::{BufRead, BufReader};
 use std::process::Command;
 
 use super::workplace::{End, RECIPE, Workplace};
@@ -68,6 +70,36 @@ fn a_run_that_is_only_to_warn_goes_on_without_snapshots() {
     let warned = first.lines().filter(|line| line.starts_with("warning: snapshots, step "));
     assert!(warned.filter(|line| line.contains("No space left on device")).count() >= 2, "{end:?}");
     assert!(first.contains("step:4 ") && again.contains("resumed from step 2"), "{end:?}");
+}
+
+#[test]
+fn what_could_not_be_recorded_is_in_no_snapshot() {
+    let place = Workplace::new(RECIPE);
+    let kept = "trainer.save_freq=1";
+    let endless = ["trainer.total_training_steps=100000", "trainer.total_epochs=100000", kept];
+    let mut run = place.training(&endless).spawn().expect("the program starts");
+    let mut lines = BufReader::new(run.stdout.take().expect("piped")).lines();
+    let second = lines.find(|line| line.as_ref().is_ok_and(|line| line.starts_with("step:2 ")));
+    assert!(second.is_some(), "it trains");
+    let rollouts = place.path("run/rollouts");
+    fs::rename(&rollouts, place.path("away")).expect("moved");
+    fs::write(&rollouts, "in the way").expect("written");
+    lines.for_each(drop);
+    let end = End::of(run);
+    assert_eq!(end.code, Some(1), "{end:?}");
+    assert!(end.err.starts_with("error: ") && end.err.contains("run/rollouts/step_"), "{end:?}");
+    fs::remove_file(&rollouts).expect("removed");
+    fs::rename(place.path("away"), &rollouts).expect("moved");
+    let recorded = fs::read_dir(&rollouts).expect("the folder").count() as u64;
+    let total = format!("trainer.total_training_steps={}", recorded + 2);
+    let resumed =
+        place.trained(&["--resume", "latest", &total, "trainer.total_epochs=100000", kept]);
+    assert!(resumed.out.contains(&format!("resumed from step {recorded}\n")), "{resumed:?}");
+    let metrics = fs::read_to_string(place.path("run/metrics.jsonl")).expect("metrics");
+    let steps = metrics.lines().map(|line| {
+        serde_json::from_str::<serde_json::Value>(line).expect("JSON")["step"].as_u64()
+    });
+    assert!(steps.eq((1..=recorded + 2).map(Some)), "{metrics}");
 }
 
 #[test]

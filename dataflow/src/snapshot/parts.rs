@@ -183,7 +183,7 @@ impl Parts {
                 return;
             }
             if self.writer.plan.cadence.is_due(step) {
-                self.write(step, &mut state);
+                self.write_or_keep(step, &mut state);
                 self.handed = Some(step);
             }
             if let Some(capability) = &mut self.capability {
@@ -199,15 +199,20 @@ impl Parts {
         let Some(mut capability) = self.capability.take() else { return };
         capability.downgrade(&Step::END);
         self.capability = Some(capability);
-        if self.is_unchanged() {
-            self.pend(None);
-        } else {
-            self.write(Step::END, &mut state);
-        }
+        self.write_or_keep(Step::END, &mut state);
         self.capability = None;
     }
 
-    /// Whether what was handed to the writer last is the state of the end. Where a snapshot that fails is passed over, its parts are gone.
+    /// Hands the state to the writer, unless it has it already: the operator has done nothing since.
+    fn write_or_keep(&mut self, step: Step, state: &mut impl FnMut(&Draft<'_>) -> Part) {
+        if self.is_unchanged() {
+            self.pend(None);
+        } else {
+            self.write(step, state);
+        }
+    }
+
+    /// Whether what was handed to the writer last is the state still. Where a snapshot that fails is passed over, its parts are gone.
     fn is_unchanged(&self) -> bool {
         self.writer.plan.on_error == OnError::Fail
             && self.reached.is_some()

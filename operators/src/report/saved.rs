@@ -20,6 +20,7 @@ pub(super) const PART: &str = "report";
 pub struct Saved {
     values: Map<String, Value>,
     files: Vec<File>,
+    refused: Option<String>,
 }
 
 impl Saved {
@@ -35,6 +36,11 @@ impl Saved {
     /// What was written to `file` until now is on the disk before the snapshot is.
     pub fn count_on(&mut self, file: File) {
         self.files.push(file);
+    }
+
+    /// There can be no snapshot, for this reason: what it counts on is not there.
+    pub fn refuse(&mut self, reason: String) {
+        self.refused = Some(reason);
     }
 
     /// What a snapshot has under `name`; none if nothing was kept.
@@ -56,6 +62,9 @@ impl Saved {
     }
 
     fn write(self, out: &mut dyn Write) -> io::Result<()> {
+        if let Some(reason) = self.refused {
+            return Err(io::Error::other(reason));
+        }
         self.files.iter().try_for_each(File::sync_all)?;
         serde_json::to_writer(out, &self.values).map_err(io::Error::from)
     }

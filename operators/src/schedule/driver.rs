@@ -161,6 +161,10 @@ impl Driver {
     }
 
     pub(super) fn offer(&mut self, batch: &Batch) {
+        // Nobody would have them: a run that goes on from here reads them again.
+        if self.finished {
+            return;
+        }
         let (ids, epochs, rows) = (
             batch.values::<UInt64Type>(column::PROMPT_ID),
             batch.values::<UInt32Type>(column::EPOCH),
@@ -300,7 +304,10 @@ impl Driver {
                 Decision::Open { step, round, .. } => {
                     (self.round, self.opened) = (Some((*step, *round)), Some(*step));
                 }
-                Decision::Finish => self.finished = true,
+                Decision::Finish => {
+                    self.finished = true;
+                    self.stop.complete();
+                }
                 Decision::Fail { message } => self.failure = Some(message.clone()),
                 _ => {}
             }
@@ -498,11 +505,11 @@ mod tests {
         Box::new(Dynamic::new(config).expect("valid"))
     }
 
-    fn prompt() -> Batch {
+    fn prompt(id: u64) -> Batch {
         prompt_batch(&[PromptRow {
-            prompt: PromptId(7),
+            prompt: PromptId(id),
             epoch: 0,
-            row: 7,
+            row: id,
             domain: "".into(),
             prompt_ids: vec![1],
             prompt_length: 1,
@@ -526,7 +533,8 @@ mod tests {
 
     #[test]
     fn scores_that_overtake_the_ends_of_their_responses_are_told_behind_them() {
-        let decided = Rc::new(RefCell::new(Vec::new()));
+        let (decided, stop) = (Rc::new(RefCell::new(Vec::new())), Stop::default());
+        let ends = stop.clone();
         let told = decided.clone();
         run(|scope, _| {
             let mut operator = Operator::new("schedule", scope);
@@ -539,8 +547,8 @@ mod tests {
                 let version = PolicyVersion(0);
                 let policy = Policy { version, location: "nowhere".into(), digest: 0 };
                 let clock = Arc::new(WallClock::start());
-                let (budget, stop) = (Budget::new(1), Stop::default());
-                let mut driver = Driver::new(differing(), Stocked::default(), budget, stop, clock);
+                let stocked = Stocked::default();
+                let mut driver = Driver::new(differing(), stocked, Budget::new(1), ends, clock);
                 let decide = |driver: &mut Driver| {
                     let text = |batch: Batch| -> Vec<String> {
                         let decisions = batch.text(column::DECISION);
@@ -550,7 +558,7 @@ mod tests {
                 };
                 driver.announced(Step(0), Open { policy, requests, decisions, errors });
                 driver.policy(Step(0));
-                driver.offer(&prompt());
+                driver.offer(&prompt(7));
                 decide(&mut driver);
                 let scores = Float64Array::from(vec![0.0, 1.0]);
                 driver.scores(Step(0), &of_both(column::SCORE, Arc::new(scores)));
@@ -558,10 +566,15 @@ mod tests {
                 let reasons = StringArray::from(vec!["stop", "stop"]);
                 driver.responses(Step(0), &of_both(column::FINISH_REASON, Arc::new(reasons)));
                 decide(&mut driver);
+                // What comes when the schedule has ended the run is read again by one that goes on.
+                driver.offer(&prompt(8));
+                let last = driver.state().prompts.last.expect("one was offered");
+                assert_eq!(last.prompt, PromptId(7));
                 |_| {}
             });
         })
         .expect("no fault");
+        assert!(stop.is_complete());
         assert_eq!(*decided.borrow(), ["open", "admit", "close"]);
     }
 }

@@ -1,6 +1,6 @@
 //! What ends a run before its schedule does.
 
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use rollpacker_dataflow::step::Step;
@@ -23,6 +23,7 @@ struct Shared {
     /// 0, or one more than the number of the reason in [`REASONS`]; the first stays.
     reason: AtomicU8,
     may_begin: OnceLock<Box<MayBegin>>,
+    complete: AtomicBool,
 }
 
 type MayBegin = dyn Fn(Step) -> bool + Send + Sync;
@@ -52,6 +53,16 @@ impl Stop {
     pub fn reason(&self) -> Option<Stopped> {
         let set = self.0.reason.load(Ordering::Acquire);
         usize::from(set).checked_sub(1).and_then(|at| REASONS.get(at)).copied()
+    }
+
+    /// Whether the schedule has ended the run, since nothing is left to do: then nothing else did, whatever was asked.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.0.complete.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn complete(&self) {
+        self.0.complete.store(true, Ordering::Release);
     }
 
     /// Whether the round of `step` must not open.
