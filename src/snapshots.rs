@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use rollpacker_dataflow::snapshot::{
     Cadence, Found, Generation, Identity, Restored, SnapshotPlan, SnapshotStore, StoreOptions,
 };
@@ -114,6 +114,13 @@ impl RunSnapshots {
         if every == 0 && resume.is_none() {
             return Ok(Self::default());
         }
+        let (begins, ends) =
+            (&recipe.raw.model.path, recipe.raw.trainer.default_local_dir.join("model"));
+        ensure!(
+            !is_same(begins, &ends),
+            "key `model.path`: expected a folder that the run leaves as it is, found `{}`, where it writes its model: one that goes on needs what it began with; copy it, or set trainer.save_freq=-1",
+            begins.display()
+        );
         let identity = identity(recipe, data);
         let keep = recipe.raw.trainer.max_ckpt_to_keep;
         let store =
@@ -170,6 +177,11 @@ struct Note {
     generation: Option<Generation>,
     /// The last step of the snapshot that the run goes on from.
     resumed: Option<Step>,
+}
+
+/// Whether two folders are one.
+fn is_same(one: &Path, other: &Path) -> bool {
+    one.canonicalize().is_ok_and(|one| other.canonicalize().is_ok_and(|other| one == other))
 }
 
 /// How snapshots are taken, if they are.

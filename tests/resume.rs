@@ -280,6 +280,8 @@ fn what_cannot_be_resumed_is_refused_by_name() {
     ] {
         assert!(error.contains(line), "{error}");
     }
+    let error = place.train_refused("run", &["--resume", "latest", "model.path=run/model"]);
+    assert!(error.contains("key `model.path`: expected a folder that the run leaves"), "{error}");
     let error = place.train_refused("run", &["--resume", "latest", "data.shuffle=false"]);
     assert!(error.contains("of a run on other prompts"), "{error}");
 
