@@ -125,15 +125,6 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn a_run_that_has_done_all_is_finished_whatever_was_asked() {
-        let stop = Stop::default();
-        assert_eq!(Ended::by(&stop, 3, None), Ended::Finished, "nobody asked");
-        stop.request();
-        assert_eq!(Ended::by(&stop, 3, None), Ended::Stopped);
-        assert_eq!(Ended::by(&stop, 3, Some(4)), Ended::Stopped);
-        assert_eq!(Ended::by(&stop, 4, Some(4)), Ended::Finished);
-    }
     /// How many rounds of the given lengths, in seconds, begin.
     fn rounds(limit: f64, staleness: u64, lengths: &[f64]) -> usize {
         let clock = VirtualClock::default();

@@ -107,20 +107,20 @@ impl RunSnapshots {
     ) -> anyhow::Result<Self> {
         let folder = folder(&recipe.raw.trainer.default_local_dir);
         let known = SnapshotStore::steps_in(&folder)?;
-        if resume.is_none() && !known.is_empty() {
-            remove(&folder, overwrite)?;
-        }
         let every = u64::try_from(recipe.raw.trainer.save_freq).unwrap_or(0);
-        if every == 0 && resume.is_none() {
-            return Ok(Self::default());
-        }
         let (begins, ends) =
             (&recipe.raw.model.path, recipe.raw.trainer.default_local_dir.join("model"));
         ensure!(
-            !is_same(begins, &ends),
-            "key `model.path`: expected a folder that the run leaves as it is, found `{}`, where it writes its model: one that goes on needs what it began with; copy it, or set trainer.save_freq=-1",
+            (every == 0 && resume.is_none()) || !is_same(begins, &ends),
+            "key `model.path`: expected a folder that the run leaves as it is, found `{}`, where it writes its model: a run that goes on needs what it began with, a copy of it",
             begins.display()
         );
+        if resume.is_none() && !known.is_empty() {
+            remove(&folder, overwrite)?;
+        }
+        if every == 0 && resume.is_none() {
+            return Ok(Self::default());
+        }
         let identity = identity(recipe, data);
         let keep = recipe.raw.trainer.max_ckpt_to_keep;
         let store =
@@ -215,7 +215,19 @@ fn remove(folder: &Path, overwrite: bool) -> anyhow::Result<()> {
             "{path} has snapshots of a run: go on from them with --resume, or begin anew with --overwrite"
         );
     }
-    std::fs::remove_dir_all(folder).with_context(|| format!("cannot remove {path}"))
+    let remove = || {
+        for entry in std::fs::read_dir(folder)? {
+            let entry = entry?;
+            // Who started before is to find that someone started later: that stays.
+            match entry.file_name().to_string_lossy().starts_with("generation-") {
+                true => {}
+                false if entry.file_type()?.is_dir() => std::fs::remove_dir_all(entry.path())?,
+                false => std::fs::remove_file(entry.path())?,
+            }
+        }
+        std::io::Result::Ok(())
+    };
+    remove().with_context(|| format!("cannot remove the snapshots in {path}"))
 }
 
 /// The snapshot to go on from; none where there is no snapshot of any step yet.

@@ -179,7 +179,12 @@ pub(super) fn train(
         .train_at(seat, stop, &folder, run.clone(), |metrics| {
             validated.borrow_mut().validated(0, metrics)
         })
-        .map_err(|error| run.borrow_mut().take_failure().map_or(error, Into::into))?;
+        .map_err(|error| match run.borrow_mut().take_failure() {
+            // The snapshot that was refused for it says it, too.
+            Some(failure) if format!("{error:#}").contains(&failure.to_string()) => failure.into(),
+            Some(failure) => error.context(failure),
+            None => error,
+        })?;
     let summary = run.borrow_mut().finish(&finished)?;
     Ok(Report { summary, ended: finished.ended })
 }

@@ -156,7 +156,7 @@ impl Committer {
             // this is the end nobody knows before all have told theirs.
             let lacks = first.get().parts.len() < self.expected.len() && *first.key() != Step::END;
             let is_over = frontier.frontier().iter().all(|&open| open == Step::END);
-            if lacks && !is_over && self.open.len() <= INCOMPLETE {
+            if lacks && !is_over && !self.is_missing_one_that_goes_on() {
                 return;
             }
             let Some((step, collected)) = self.open.pop_first() else { return };
@@ -165,6 +165,15 @@ impl Committer {
                 self.start(step, collected);
             }
         }
+    }
+
+    /// Whether an operator that gave no part for the first snapshot gave one for a later, or too many wait for it: that is no end of a run.
+    fn is_missing_one_that_goes_on(&self) -> bool {
+        let mut later = self.open.iter().filter(|(step, _)| **step != Step::END);
+        let Some((_, first)) = later.next() else { return false };
+        let lacks = |key: &&(String, u32)| !first.parts.contains_key(*key);
+        self.open.len() > INCOMPLETE
+            || later.any(|(_, later)| later.parts.keys().any(|key| lacks(&key)))
     }
 
     fn start(&mut self, step: Step, collected: Collected) {

@@ -84,7 +84,9 @@ fn collect(
         let path = layout.root.join(&name);
         if draft_of(&name).is_some_and(is_left) {
             remove(store, path)?;
-        } else if let Some(step) = step_of(&name) {
+        } else if let Some(step) = step_of(&name)
+            && let Some(needed) = &needed
+        {
             let all = list(&path)?;
             let left: Vec<_> = ids(&all, step)
                 .filter(|&id| is_left(id) && !needed.contains(&layout.folder(id)))
@@ -110,17 +112,13 @@ fn ids(names: &[String], step: Step) -> impl Iterator<Item = Id> {
         .map(move |generation| Id { generation, step })
 }
 
-/// The folders in which the parts of snapshots are. That of a damaged one stays as long as its manifest does.
-fn needed(store: &SnapshotStore, kept: &[Id]) -> BTreeSet<PathBuf> {
+/// The folders in which the parts of snapshots are; none where a manifest cannot be read, now or ever: what it needs nobody knows.
+fn needed(store: &SnapshotStore, kept: &[Id]) -> Option<BTreeSet<PathBuf>> {
     let mut needed: BTreeSet<_> = kept.iter().map(|&id| store.layout.folder(id)).collect();
     for &id in kept {
-        let Ok(manifest) = store.read(id) else {
-            // It may be that of the end.
-            needed.insert(store.layout.folder(Id { step: Step::END, ..id }));
-            continue;
-        };
+        let manifest = store.read(id).ok()?;
         let parts = manifest.parts.iter().map(|part| store.layout.root.join(&part.path));
         needed.extend(parts.filter_map(|path| path.parent().map(PathBuf::from)));
     }
-    needed
+    Some(needed)
 }

@@ -87,8 +87,8 @@ pub struct Parts {
     /// The last step at whose end the state was handed to the writer.
     handed: Option<Step>,
     pending: VecDeque<Pending>,
-    /// What was written last.
-    written: Option<PartRecord>,
+    /// What came of what was written last.
+    written: Result<Option<PartRecord>, String>,
 }
 
 /// A part that is on its way to the disk.
@@ -118,7 +118,7 @@ impl Parts {
             reached: None,
             handed: None,
             pending: VecDeque::new(),
-            written: None,
+            written: Ok(None),
         }
     }
 
@@ -244,13 +244,13 @@ impl Parts {
     fn tell(&mut self) {
         while let Some(first) = self.pending.front() {
             let outcome = match &first.reply {
-                None => Ok(self.written.clone()),
+                None => self.written.clone(),
                 Some(reply) => match reply.poll_outcome() {
                     None => return,
                     Some(outcome) => outcome,
                 },
             };
-            self.written = outcome.clone().unwrap_or_default();
+            self.written = outcome.clone();
             let Some(done) = self.pending.pop_front() else { return };
             let step = *done.capability.time();
             self.waiting.end(step);
