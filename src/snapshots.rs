@@ -215,19 +215,7 @@ fn remove(folder: &Path, overwrite: bool) -> anyhow::Result<()> {
             "{path} has snapshots of a run: go on from them with --resume, or begin anew with --overwrite"
         );
     }
-    let remove = || {
-        for entry in std::fs::read_dir(folder)? {
-            let entry = entry?;
-            // Who started before is to find that someone started later: that stays.
-            match entry.file_name().to_string_lossy().starts_with("generation-") {
-                true => {}
-                false if entry.file_type()?.is_dir() => std::fs::remove_dir_all(entry.path())?,
-                false => std::fs::remove_file(entry.path())?,
-            }
-        }
-        std::io::Result::Ok(())
-    };
-    remove().with_context(|| format!("cannot remove the snapshots in {path}"))
+    Ok(SnapshotStore::clear(folder)?)
 }
 
 /// The snapshot to go on from; none where there is no snapshot of any step yet.

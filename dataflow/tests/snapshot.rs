@@ -138,6 +138,22 @@ fn mount(options: &[&str], folder: &Path) -> bool {
 }
 
 #[test]
+fn a_folder_that_is_cleared_has_no_snapshot_and_still_says_who_opened_it() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let ours = open(folder.path());
+    take(&ours, Step(0)).expect("written");
+    std::fs::create_dir(folder.path().join("of someone")).expect("made");
+    SnapshotStore::clear(folder.path()).expect("cleared");
+    assert!(SnapshotStore::steps_in(folder.path()).expect("readable").is_empty());
+    let names = std::fs::read_dir(folder.path()).expect("readable").flatten();
+    let names: Vec<_> = names.map(|entry| entry.file_name()).collect();
+    assert_eq!(names, ["generation-0001"]);
+    let theirs = open(folder.path());
+    assert!(theirs.generation() > ours.generation());
+    take(&ours, Step(1)).expect_err("a newer one has opened it");
+}
+
+#[test]
 #[allow(clippy::print_stderr, reason = "a test says that it was skipped")]
 fn a_full_or_read_only_disk_is_an_error_that_names_it() {
     let Some(disk) = Mounted::new(700) else {

@@ -8,7 +8,7 @@ use super::error::{Damage, SnapshotError};
 use super::files::{Disk, Files};
 use super::garbage;
 use super::generation::{Generation, claim, newest};
-use super::layout::{Id, Layout, manifest_of};
+use super::layout::{Id, Layout, claimed, manifest_of};
 use super::manifest::{Identity, LAYOUT, Manifest, PartRecord};
 use super::restored::{Found, Restored, verify};
 use crate::step::Step;
@@ -113,6 +113,22 @@ impl SnapshotStore {
                 Ok(newest_first(&names).into_iter().map(|id| id.step).collect())
             }
         }
+    }
+
+    /// Removes all snapshots in a folder, and what else is in it but for the claims of those who opened it: one that is still running finds
+    /// that someone has opened it since.
+    ///
+    /// # Errors
+    /// If something cannot be removed.
+    pub fn clear(folder: &Path) -> Result<(), SnapshotError> {
+        let names = Disk.list(folder).map_err(SnapshotError::io("list", folder))?;
+        for name in names.iter().filter(|name| claimed(name).is_none()) {
+            let path = folder.join(name);
+            let is_folder = path.symlink_metadata().is_ok_and(|found| found.is_dir());
+            let removed = if is_folder { Disk.remove_folder(&path) } else { Disk.remove(&path) };
+            removed.map_err(SnapshotError::io("remove", &path))?;
+        }
+        Ok(())
     }
 
     pub(crate) fn open_on(
