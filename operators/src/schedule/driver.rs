@@ -12,9 +12,9 @@ use rollpacker_dataflow::schema::column;
 use rollpacker_dataflow::step::{PromptId, SampleId, Step, Tick};
 use rollpacker_dataflow::timely::dataflow::operators::Capability;
 use rollpacker_dataflow::watchdog::{Awaiting, Waiting};
-use rollpacker_stages::rollout::Policy;
 
 use super::operator::finish_reason;
+use super::published::{Open, Published};
 use super::scores::OrderedScores;
 use super::sequencer::{Sequencer, Turn};
 use super::state::{Held, LastPrompt, State, Stocked};
@@ -23,15 +23,6 @@ use super::{Decision, Event, Offer, Round, Schedule, encode};
 use crate::rollout::notices;
 use crate::rows::Row;
 use crate::spread::Spread;
-
-/// What the operator holds for a step whose round may open, or is open.
-#[derive(Clone)]
-pub(super) struct Open {
-    pub(super) policy: Policy,
-    pub(super) requests: Capability<Step>,
-    pub(super) decisions: Capability<Step>,
-    pub(super) errors: Capability<Step>,
-}
 
 /// What the operator does between its inputs and its outputs.
 pub(super) struct Driver {
@@ -54,8 +45,7 @@ pub(super) struct Driver {
     prompts: Stocked,
     /// Those that it was not: in lockstep they wait for their turn.
     arrived: BTreeMap<PromptId, (LastPrompt, Row)>,
-    /// Steps whose policy is published, and not told.
-    published: BTreeMap<Step, Open>,
+    published: Published,
     open: BTreeMap<Step, Open>,
     ended: bool,
     finished: bool,
@@ -67,10 +57,6 @@ pub(super) struct Driver {
     /// Why the run cannot go on, until it is told.
     failure: Option<String>,
     spread: Spread,
-    /// Steps whose policy some workers have, and how many.
-    publishing: BTreeMap<Step, (Open, usize)>,
-    /// A step whose policy is not the same on all workers, and how they differ, until it is told.
-    diverged: Option<(Open, String)>,
 }
 
 impl Driver {
@@ -83,8 +69,6 @@ impl Driver {
     ) -> Self {
         Self {
             spread: Spread::over(1),
-            publishing: BTreeMap::new(),
-            diverged: None,
             sequencer: None,
             scores: schedule.wants_scores().then(OrderedScores::default),
             schedule,
@@ -96,7 +80,7 @@ impl Driver {
             waiting: Waiting::default(),
             lacks_prompts: None,
             arrived: BTreeMap::new(),
-            published: BTreeMap::new(),
+            published: Published::default(),
             open: BTreeMap::new(),
             ended: false,
             finished: false,
@@ -196,20 +180,7 @@ impl Driver {
 
     /// A worker has the policy of a step; once all have it, the step may begin.
     pub(super) fn announced(&mut self, step: Step, open: Open) {
-        let (first, count) = self.publishing.entry(step).or_insert_with(|| (open.clone(), 0));
-        *count += 1;
-        if first.policy.digest != open.policy.digest {
-            let [one, other] = [&*first, &open].map(|open| open.policy.digest);
-            let message = format!(
-                "the replicas of the trainer have different weights at policy {}: digests {one:016x} and {other:016x}",
-                open.policy.version
-            );
-            self.diverged = Some((open, message));
-        } else if *count == self.spread.workers()
-            && let Some((open, _)) = self.publishing.remove(&step)
-        {
-            self.published.insert(step, open);
-        }
+        self.published.announce(step, open, self.spread.workers());
     }
 
     pub(super) fn state(&self) -> State<'_> {
@@ -219,11 +190,11 @@ impl Driver {
     /// The first step whose policy can be told.
     pub(super) fn due(&self) -> Option<Step> {
         let is_quiet = self.sequencer.as_ref().is_none_or(Sequencer::is_quiet);
-        self.published.keys().next().copied().filter(|_| is_quiet)
+        self.published.first().filter(|_| is_quiet)
     }
 
     pub(super) fn policy(&mut self, step: Step) {
-        let Some(open) = self.published.remove(&step) else { return };
+        let Some(open) = self.published.take(step) else { return };
         self.stopping |= !self.finished && self.stop.forbids(step);
         // A policy that is not taken up goes no further round the feedback edge; when none is left under way, the graph ends.
         if !self.finished && !self.stopping {
@@ -290,7 +261,7 @@ impl Driver {
         if self.failure.is_some() || (self.finished && !sequencer.is_racing()) {
             return None;
         }
-        sequencer.next(wants_prompts, !self.published.is_empty())
+        sequencer.next(wants_prompts, self.published.first().is_some())
     }
 
     /// Takes all decisions there are.
@@ -407,10 +378,8 @@ impl Driver {
 
     /// Tells the failure of a schedule at the step whose round it gave up. The round stays open: no frontier may say that its step is done.
     pub(super) fn fail(&mut self, mut tell: impl FnMut(&Open, Fault)) {
-        if let Some((open, message)) = &mut self.diverged
-            && !message.is_empty()
-        {
-            tell(open, Fault::new("schedule", std::mem::take(message)));
+        if let Some((open, fault)) = self.published.take_fault() {
+            tell(open, fault);
         }
         let Some(message) = self.failure.take() else { return };
         let open = self.round.and_then(|(step, _)| self.open.get(&step));
@@ -474,107 +443,4 @@ fn sample_ids(step: Step, batch: &Batch) -> impl Iterator<Item = SampleId> {
     let samples = batch.values::<UInt32Type>(column::SAMPLE).values().iter();
     let id = move |(&prompt, &sample)| SampleId { step, prompt: PromptId(prompt), sample };
     prompts.zip(samples).map(id)
-}
-
-#[cfg(test)]
-mod tests {
-    use std::cell::RefCell;
-    use std::rc::Rc;
-
-    use arrow::array::{Float64Array, RecordBatch, StringArray, UInt32Array, UInt64Array};
-    use rollpacker_dataflow::clock::WallClock;
-    use rollpacker_dataflow::operator::Operator;
-    use rollpacker_dataflow::runtime::run;
-    use rollpacker_dataflow::schema;
-    use rollpacker_dataflow::step::PolicyVersion;
-
-    use super::*;
-    use crate::prompts::{PromptRow, prompt_batch};
-    use crate::schedule::{Dynamic, OnExhausted, dynamic};
-
-    /// Rounds of one prompt and two responses that must differ in their rewards.
-    fn differing() -> Box<dyn Schedule> {
-        let config = dynamic::Config {
-            prompts: 1,
-            responses: 2,
-            gen_prompts: None,
-            max_generated_batches: 1,
-            on_exhausted: OnExhausted::SmallerStep,
-            total_steps: Some(1),
-        };
-        Box::new(Dynamic::new(config).expect("valid"))
-    }
-
-    fn prompt(id: u64) -> Batch {
-        prompt_batch(&[PromptRow {
-            prompt: PromptId(id),
-            epoch: 0,
-            row: id,
-            domain: "".into(),
-            prompt_ids: vec![1],
-            prompt_length: 1,
-            data_source: "any".into(),
-            messages: "[]".into(),
-            ground_truth: None,
-            extra_info: None,
-        }])
-    }
-
-    /// What two responses have become, as far as a driver looks at it.
-    fn of_both(column: &str, values: arrow::array::ArrayRef) -> Batch {
-        let mut columns: Vec<(&str, arrow::array::ArrayRef)> = vec![
-            (column::PROMPT_ID, Arc::new(UInt64Array::from(vec![7, 7]))),
-            (column::SAMPLE, Arc::new(UInt32Array::from(vec![0, 1]))),
-            (column::RESPONSE_LENGTH, Arc::new(UInt32Array::from(vec![3, 4]))),
-        ];
-        columns.push((column, values));
-        Batch::new(RecordBatch::try_from_iter(columns).expect("of one length"))
-    }
-
-    #[test]
-    fn scores_that_overtake_the_ends_of_their_responses_are_told_behind_them() {
-        let (decided, stop) = (Rc::new(RefCell::new(Vec::new())), Stop::default());
-        let ends = stop.clone();
-        let told = decided.clone();
-        run(|scope, _| {
-            let mut operator = Operator::new("schedule", scope);
-            let (_requests, _) = operator.output(&schema::REQUESTS, &[]);
-            let (_decisions, _) = operator.output(&schema::DECISIONS, &[]);
-            let (_errors, _) = operator.output(&schema::ERRORS, &[]);
-            operator.build(move |capabilities| {
-                let [requests, decisions, errors] =
-                    <[_; 3]>::try_from(capabilities).expect("one an output");
-                let version = PolicyVersion(0);
-                let policy = Policy { version, location: "nowhere".into(), digest: 0 };
-                let clock = Arc::new(WallClock::start());
-                let stocked = Stocked::default();
-                let mut driver = Driver::new(differing(), stocked, Budget::new(1), ends, clock);
-                let decide = |driver: &mut Driver| {
-                    let text = |batch: Batch| -> Vec<String> {
-                        let decisions = batch.text(column::DECISION);
-                        decisions.iter().flatten().map(str::to_owned).collect()
-                    };
-                    driver.decide(|_, _| {}, |_, batch| told.borrow_mut().extend(text(batch)));
-                };
-                driver.announced(Step(0), Open { policy, requests, decisions, errors });
-                driver.policy(Step(0));
-                driver.offer(&prompt(7));
-                decide(&mut driver);
-                let scores = Float64Array::from(vec![0.0, 1.0]);
-                driver.scores(Step(0), &of_both(column::SCORE, Arc::new(scores)));
-                decide(&mut driver);
-                let reasons = StringArray::from(vec!["stop", "stop"]);
-                driver.responses(Step(0), &of_both(column::FINISH_REASON, Arc::new(reasons)));
-                decide(&mut driver);
-                // What comes when the schedule has ended the run is read again by one that goes on.
-                driver.offer(&prompt(8));
-                let last = driver.state().prompts.last.expect("one was offered");
-                assert_eq!(last.prompt, PromptId(7));
-                |_| {}
-            });
-        })
-        .expect("no fault");
-        assert!(stop.is_complete());
-        assert_eq!(*decided.borrow(), ["open", "admit", "close"]);
-    }
 }

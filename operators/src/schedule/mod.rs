@@ -17,6 +17,7 @@ pub mod operator;
 pub mod partial;
 mod plan;
 mod pool;
+mod published;
 mod queue;
 mod round;
 mod round_policy;

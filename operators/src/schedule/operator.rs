@@ -18,7 +18,8 @@ use crate::policy::policy_of;
 use crate::resume::Resumable;
 
 use super::Schedule;
-use super::driver::{Driver, Open};
+use super::driver::Driver;
+use super::published::Open;
 use super::state::SavedParts;
 pub use super::stop::{Stop, Stopped};
 use crate::spread::Spread;

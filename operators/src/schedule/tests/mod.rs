@@ -1,6 +1,7 @@
 //! Schedules against timelines, laws, and a slow oracle.
 
 mod contract;
+mod driver;
 mod dynamic;
 mod engine;
 mod frontier_group;

@@ -1,0 +1,108 @@
+//! What comes to the driver in an order that channels do not keep.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, Float64Array, RecordBatch, StringArray, UInt32Array, UInt64Array};
+use rollpacker_dataflow::batch::Batch;
+use rollpacker_dataflow::budget::Budget;
+use rollpacker_dataflow::clock::WallClock;
+use rollpacker_dataflow::operator::Operator;
+use rollpacker_dataflow::runtime::run;
+use rollpacker_dataflow::schema::{self, column};
+use rollpacker_dataflow::step::{PolicyVersion, PromptId, Step};
+use rollpacker_stages::rollout::Policy;
+
+use crate::prompts::{PromptRow, prompt_batch};
+use crate::schedule::driver::Driver;
+use crate::schedule::published::Open;
+use crate::schedule::state::Stocked;
+use crate::schedule::stop::Stop;
+use crate::schedule::{Dynamic, OnExhausted, Schedule, dynamic};
+
+/// Rounds of one prompt and two responses that must differ in their rewards.
+fn differing() -> Box<dyn Schedule> {
+    let config = dynamic::Config {
+        prompts: 1,
+        responses: 2,
+        gen_prompts: None,
+        max_generated_batches: 1,
+        on_exhausted: OnExhausted::SmallerStep,
+        total_steps: Some(1),
+    };
+    Box::new(Dynamic::new(config).expect("valid"))
+}
+
+fn prompt(id: u64) -> Batch {
+    prompt_batch(&[PromptRow {
+        prompt: PromptId(id),
+        epoch: 0,
+        row: id,
+        domain: "".into(),
+        prompt_ids: vec![1],
+        prompt_length: 1,
+        data_source: "any".into(),
+        messages: "[]".into(),
+        ground_truth: None,
+        extra_info: None,
+    }])
+}
+
+/// What two responses have become, as far as a driver looks at it.
+fn of_both(column: &str, values: ArrayRef) -> Batch {
+    let mut columns: Vec<(&str, ArrayRef)> = vec![
+        (column::PROMPT_ID, Arc::new(UInt64Array::from(vec![7, 7]))),
+        (column::SAMPLE, Arc::new(UInt32Array::from(vec![0, 1]))),
+        (column::RESPONSE_LENGTH, Arc::new(UInt32Array::from(vec![3, 4]))),
+    ];
+    columns.push((column, values));
+    Batch::new(RecordBatch::try_from_iter(columns).expect("of one length"))
+}
+
+#[test]
+fn scores_that_overtake_the_ends_of_their_responses_are_told_behind_them() {
+    let (decided, stop) = (Rc::new(RefCell::new(Vec::new())), Stop::default());
+    let ends = stop.clone();
+    let told = decided.clone();
+    run(|scope, _| {
+        let mut operator = Operator::new("schedule", scope);
+        let (_requests, _) = operator.output(&schema::REQUESTS, &[]);
+        let (_decisions, _) = operator.output(&schema::DECISIONS, &[]);
+        let (_errors, _) = operator.output(&schema::ERRORS, &[]);
+        operator.build(move |capabilities| {
+            let [requests, decisions, errors] =
+                <[_; 3]>::try_from(capabilities).expect("one an output");
+            let version = PolicyVersion(0);
+            let policy = Policy { version, location: "nowhere".into(), digest: 0 };
+            let clock = Arc::new(WallClock::start());
+            let stocked = Stocked::default();
+            let mut driver = Driver::new(differing(), stocked, Budget::new(1), ends, clock);
+            let decide = |driver: &mut Driver| {
+                let text = |batch: Batch| -> Vec<String> {
+                    let decisions = batch.text(column::DECISION);
+                    decisions.iter().flatten().map(str::to_owned).collect()
+                };
+                driver.decide(|_, _| {}, |_, batch| told.borrow_mut().extend(text(batch)));
+            };
+            driver.announced(Step(0), Open { policy, requests, decisions, errors });
+            driver.policy(Step(0));
+            driver.offer(&prompt(7));
+            decide(&mut driver);
+            let scores = Float64Array::from(vec![0.0, 1.0]);
+            driver.scores(Step(0), &of_both(column::SCORE, Arc::new(scores)));
+            decide(&mut driver);
+            let reasons = StringArray::from(vec!["stop", "stop"]);
+            driver.responses(Step(0), &of_both(column::FINISH_REASON, Arc::new(reasons)));
+            decide(&mut driver);
+            // What comes when the schedule has ended the run is read again by one that goes on.
+            driver.offer(&prompt(8));
+            let last = driver.state().prompts.last.expect("one was offered");
+            assert_eq!(last.prompt, PromptId(7));
+            |_| {}
+        });
+    })
+    .expect("no fault");
+    assert!(stop.is_complete());
+    assert_eq!(*decided.borrow(), ["open", "admit", "close"]);
+}
