@@ -231,7 +231,7 @@ impl Run {
         Ok(serde_json::to_string_pretty(&summary).expect("invariant: a summary is plain data"))
     }
 
-    /// Why the run could not be recorded, if it could not: then whatever else went wrong did so because of that.
+    /// Why the run could not be recorded, if it could not.
     pub fn take_failure(&mut self) -> Option<RecordError> {
         self.failed.take()
     }

@@ -4,7 +4,8 @@
 //! and the frontier says when a step is complete; nothing waits on a barrier. [`operator::Operator`] puts logic on streams,
 //! [`bridge`] joins it to tokio tasks and to threads that own something, [`feedback`] closes the loop from one step's weights to the
 //! next step's rollout, [`fault`] carries errors as rows, [`snapshot`] keeps what a killed run resumes from, [`watchdog`] says what a
-//! silent graph waits for, [`mod@exit`] ends a process from any thread, [`runtime`] runs the graph until it ends or fails, and [`cluster`] runs it on the threads of several processes.
+//! silent graph waits for, [`mod@exit`] ends a process from any thread, [`runtime`] runs the graph until it ends or fails, and [`cluster`]
+//! runs it on the threads of several processes.
 //!
 //! Architecture invariant: no RL decision, no model and no network protocol in this crate.
 

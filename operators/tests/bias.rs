@@ -2,13 +2,11 @@
 
 mod support;
 
-use std::collections::BTreeMap;
-
 use arrow::datatypes::{Float32Type, UInt32Type};
 use rollpacker_dataflow::schema::column;
 use rollpacker_dataflow::step::{PromptId, SampleId, Step};
 use rollpacker_operators::report::StepReport;
-use rollpacker_operators::schedule::tail_batching::{Config, MAX_WEIGHT, Selection};
+use rollpacker_operators::schedule::tail_batching::{Config, Selection};
 use rollpacker_operators::schedule::{Schedule, Synchronous, TailBatching, sync};
 use rollpacker_stages::train::Metrics;
 use support::{Run, ShortestFirst};
@@ -61,19 +59,7 @@ fn true_mean() -> f64 {
 }
 
 fn tail_batching(eta_responses: f64, selection: Selection) -> TailBatching {
-    let config = Config {
-        prompts: 64,
-        responses: 8,
-        eta_prompts: 1.25,
-        eta_responses,
-        quotas: BTreeMap::new(),
-        max_queue_age: None,
-        total_steps: None,
-        filter_zero_variance: None,
-        keep_partial: false,
-        selection,
-        max_weight: MAX_WEIGHT,
-    };
+    let config = Config { selection, ..support::tail(64, 8, 1.25, eta_responses) };
     TailBatching::new(config).expect("valid")
 }
 

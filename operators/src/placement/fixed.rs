@@ -6,8 +6,18 @@ use serde::{Deserialize, Serialize};
 
 use super::{Decision, Event, Place, Reason};
 
-/// What is learned, as JSON.
-const NOTHING: &[u8] = b"null";
+/// How a policy that has learned nothing is saved, as JSON, and goes on.
+macro_rules! learns_nothing {
+    () => {
+        fn save(&self) -> Option<Vec<u8>> {
+            Some(b"null".to_vec())
+        }
+
+        fn restore(&mut self, _saved: &[u8]) -> Result<(), String> {
+            Ok(())
+        }
+    };
+}
 
 /// Rollout and trainer share the same devices at the same time, as threads of one machine do: groups are trained on at once.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -67,13 +77,7 @@ impl Place for Shared {
         std::mem::take(&mut self.out).then(decision)
     }
 
-    fn save(&self) -> Option<Vec<u8>> {
-        Some(NOTHING.to_vec())
-    }
-
-    fn restore(&mut self, _saved: &[u8]) -> Result<(), String> {
-        Ok(())
-    }
+    learns_nothing!();
 }
 
 impl Place for Separate {
@@ -88,13 +92,7 @@ impl Place for Separate {
         std::mem::take(&mut self.out).then(decision)
     }
 
-    fn save(&self) -> Option<Vec<u8>> {
-        Some(NOTHING.to_vec())
-    }
-
-    fn restore(&mut self, _saved: &[u8]) -> Result<(), String> {
-        Ok(())
-    }
+    learns_nothing!();
 }
 
 impl Place for Colocated {
@@ -116,11 +114,5 @@ impl Place for Colocated {
         })
     }
 
-    fn save(&self) -> Option<Vec<u8>> {
-        Some(NOTHING.to_vec())
-    }
-
-    fn restore(&mut self, _saved: &[u8]) -> Result<(), String> {
-        Ok(())
-    }
+    learns_nothing!();
 }
