@@ -70,6 +70,8 @@ impl Verdict {
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Line {
+    /// How many cases there are in all, once that is known.
+    Expected(usize),
     Case(Case),
     Verdict(Verdict),
     Fault(String),
@@ -82,11 +84,11 @@ pub(super) fn complete(report: &[u8]) -> Result<Verdict, SandboxError> {
         Some(Line::Verdict(verdict)) => Ok(verdict),
         Some(Line::Tests(reason)) => Err(SandboxError::Tests { reason }),
         Some(Line::Fault(reason)) => Err(SandboxError::Fault { reason }),
-        Some(Line::Case(_)) | None => Err(fault("the checker left no verdict")),
+        Some(Line::Case(_) | Line::Expected(_)) | None => Err(fault("the checker left no verdict")),
     }
 }
 
-/// Reads a report that broke off: the cases that were done, and the one under way as `outcome`.
+/// Reads a report that broke off: the cases that were done, and the one under way as `outcome`. Cases that never ran have failed.
 pub(super) fn partial(
     report: &[u8],
     outcome: Outcome,
@@ -95,11 +97,21 @@ pub(super) fn partial(
 ) -> Result<Verdict, SandboxError> {
     let mut verdict = Verdict::default();
     let last = Case { outcome, seconds, message: message.into() };
-    verdict.cases.extend(lines(report)?.into_iter().filter_map(|line| match line {
-        Line::Case(case) => Some(case),
-        _ => None,
-    }));
+    let mut expected = 0;
+    for line in lines(report)? {
+        match line {
+            Line::Case(case) => verdict.cases.push(case),
+            Line::Expected(cases) => expected = cases,
+            Line::Verdict(_) | Line::Fault(_) | Line::Tests(_) => {}
+        }
+    }
     verdict.cases.push(last);
+    let all = verdict.cases.len().max(expected);
+    verdict.cases.resize_with(all, || Case {
+        outcome: Outcome::Failed,
+        seconds: 0.0,
+        message: "not run".into(),
+    });
     Ok(verdict)
 }
 
@@ -154,5 +166,18 @@ mod tests {
         }
         check(Outcome::Forbidden, Outcome::Forbidden);
         check(Outcome::CompileError, Outcome::CompileError);
+    }
+
+    #[test]
+    fn cases_that_never_ran_have_failed() {
+        let report = br#"{"expected":4}
+{"case":{"outcome":"passed","seconds":1.0,"message":""}}
+{"case":{"outc"#;
+        let verdict = partial(report, Outcome::Timeout, 2.0, "late").expect("a verdict");
+        let outcomes: Vec<_> = verdict.cases.iter().map(|case| case.outcome).collect();
+        assert_eq!(
+            outcomes,
+            [Outcome::Passed, Outcome::Timeout, Outcome::Failed, Outcome::Failed]
+        );
     }
 }

@@ -322,7 +322,7 @@ class Node:
     def __init__(self): self._hidden = 42
 NODE = Node()
 def test_forged(): look(NODE)
-def test_state(): assert NODE._hidden == 42
+def test_state(): assert look and NODE._hidden == 42
 """, "runtime_error", "passed")
 
 
@@ -448,7 +448,7 @@ def test_redirect():
         self.check("def f(n): return n", "assert f(1) == 2\nassert f(2) == 2", "failed", stop_at_failure=True)
 
     def test_tests_that_cannot_be_run(self):
-        for test in ["def test(:", "import no_such", "", "class T(solution.A): pass\nimport solution", "from solution import A\nclass B(A): pass\ndef test_b(): B()"]:
+        for test in ["def test(:", "import no_such", "", "class T(solution.A): pass\nimport solution"]:
             found = harness.verdict("class A: pass", dict(kind="tests", tests=[test]))
             if "solution.A" in test:
                 self.assertIn("verdict", found)

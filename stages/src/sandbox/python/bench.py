@@ -2,7 +2,9 @@
 
 import linecache
 import signal
+import sys
 import time
+import types
 
 import rollpacker_wire as wire
 from rollpacker_pytest_shim import Skipped
@@ -10,6 +12,10 @@ from rollpacker_session import MESSAGE_CHARACTERS, Unloadable, brief
 
 # After so many cases that took too long, those left are not run.
 PATIENCE = 3
+# Kept free for what has to be done when the memory of the checker is used up.
+RESERVE_BYTES = 8 << 20
+# Characters of the messages of all cases; those of later ones are cut short.
+ALL_CHARACTERS, SHORT_CHARACTERS = 100_000, 100
 
 
 class Deadline(wire.Stop):
@@ -54,8 +60,13 @@ class Bench:
         self.language, self.seconds = job.get("language", "python"), job["seconds"]
         self.stop = job["check"].get("stop_at_failure", False)
         self.cases = []
+        # Cases, by number, that passed by the solution's word for an equality, and those that passed without asking it anything.
+        self.vouched, self.unasked = set(), set()
+        # Whether tests did what no copy shows, how many cases said nothing about the solution, and how many skipped themselves.
+        self.undecided, self.dropped, self.skipped = False, 0, 0
         self.hopeless = None
-        self.timeouts = 0
+        self.timeouts = self.characters = 0
+        self.reserve = bytearray(RESERVE_BYTES)
 
     def allowed(self):
         return float(self.seconds[min(len(self.cases), len(self.seconds) - 1)])
@@ -67,17 +78,25 @@ class Bench:
         if self.hopeless:
             self.add(self.hopeless[0], 0.0, self.hopeless[1])
             return
-        allowed = self.allowed()
+        peer, allowed = self.session.peer, self.allowed()
+        peer.vouched, asked = False, peer.asked
         self.progress.begin(allowed)
         begin = time.monotonic()
         try:
             outcome, message = self.attempt(body, allowed)
         except Skipped:
+            self.skipped += 1
             return
+        if outcome == "passed" and peer.vouched:
+            self.vouched.add(len(self.cases))
+        if outcome == "passed" and peer.asked == asked:
+            self.unasked.add(len(self.cases))
         self.add(outcome, time.monotonic() - begin, message)
 
     def add(self, outcome, seconds, message):
-        case = {"outcome": outcome, "seconds": seconds, "message": clean(message)}
+        message = clean(message, MESSAGE_CHARACTERS if self.characters < ALL_CHARACTERS else SHORT_CHARACTERS)
+        self.characters += len(message)
+        case = {"outcome": outcome, "seconds": seconds, "message": message}
         self.cases.append(case)
         self.progress.case(case)
 
@@ -91,30 +110,48 @@ class Bench:
 
     def attempt(self, body, allowed):
         """Runs `body`, and says what came of it. What stopped it counts even if the test took it for an error and went on."""
-        wire.Stop.raised = found = None
-        try:
-            signal.signal(signal.SIGALRM, overdue)
-            signal.setitimer(signal.ITIMER_REAL, allowed, 0.05)
-            try:
-                body(allowed)
-            finally:
-                signal.setitimer(signal.ITIMER_REAL, 0)
-        except BaseException as error:
-            found = error
-        found = wire.Stop.raised or found
+        found = self.within(allowed, lambda: body(allowed))
         if isinstance(found, (BrokenTests, Skipped)):
             raise found
         if found is None:
             return "passed", ""
+        # Messages are made of objects of the solution, which is not asked any more.
+        self.session.peer.muted = True
         outcome, message = self.explain(found, allowed)
+        self.session.peer.muted = False
         self.timeouts += outcome == "timeout"
-        if self.session.importing or outcome == "compile_error" or self.timeouts == PATIENCE:
+        if self.session.importing or outcome == "compile_error" or self.reserve is None or self.timeouts == PATIENCE:
             self.hopeless = outcome, message
         return outcome, message
 
+    def within(self, seconds, body):
+        """Runs `body` for so many seconds at most; returns what ended it early."""
+        wire.Stop.raised = found = None
+        try:
+            signal.signal(signal.SIGALRM, overdue)
+            signal.setitimer(signal.ITIMER_REAL, seconds, 0.05)
+            try:
+                body()
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+        except MemoryError as error:
+            found = error
+            if not has_crossed(error):
+                self.give_up_memory()
+        except BaseException as error:
+            found = error
+        return wire.Stop.raised or found
+
+    def give_up_memory(self):
+        """Drops what the tests keep, which is what fills the memory of this process; none of them is run any more."""
+        self.reserve = None
+        self.session.stop()
+        vars(sys.modules.get("test_solution", types.ModuleType("none"))).clear()
+
     def explain(self, error, allowed):
-        if isinstance(error, wire.Unsupported):
-            raise BrokenTests(str(error))
+        if isinstance(error, wire.Undecided):
+            self.undecided = True
+            return "failed", str(error)
         if is_missing_module(error):
             raise BrokenTests("%s: %s" % (where(error), error))
         if not isinstance(error, wire.Stop):
@@ -135,13 +172,18 @@ def overdue(_signal, _frame):
 
 def is_missing_module(error):
     """Whether the tests import what is not there."""
-    if not isinstance(error, ModuleNotFoundError) or error.__dict__.get("_rp_crossed"):
+    if not isinstance(error, ModuleNotFoundError) or has_crossed(error):
         return False
     return str(error.name).partition(".")[0] != "solution"
 
 
-def clean(message):
-    return str(message)[:MESSAGE_CHARACTERS].encode("utf-8", "replace").decode()
+def has_crossed(error):
+    """Whether the solution raised an error, as against the tests."""
+    return error.__dict__.get("_rp_crossed", False)
+
+
+def clean(message, characters=MESSAGE_CHARACTERS):
+    return str(message)[:characters].encode("utf-8", "replace").decode()
 
 
 def judge(error):
@@ -149,4 +191,4 @@ def judge(error):
     message = "\n".join(part for part in (where(error), brief(error)) if part)
     if isinstance(error, MemoryError):
         return "memory", message
-    return ("runtime_error" if error.__dict__.get("_rp_crossed") else "failed"), message
+    return ("runtime_error" if has_crossed(error) else "failed"), message

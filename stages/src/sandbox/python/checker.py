@@ -5,16 +5,20 @@ zygote starts. What the solution prints is data. A run that dies, hangs or break
 whatever the test made of it, and the next case gets another run.
 """
 
+import ast
 import io
-import math
+import json
 import select
 import sys
 
 import rollpacker_pytest_shim as pytest_shim
 import rollpacker_wire as wire
 from rollpacker_bench import Bench, BrokenTests, clean, describe_end
-from rollpacker_module_tests import Tests, loaded_names, parse, public
-from rollpacker_session import MESSAGE_CHARACTERS, PRELUDE, Capture, Session, Unloadable
+from rollpacker_binding import chosen
+from rollpacker_equality import equal
+from rollpacker_module_tests import Tests, defined, imported_names, loaded_names, parse
+from rollpacker_recheck import NEEDLESS, Recheck, Text
+from rollpacker_session import MESSAGE_CHARACTERS, OUTPUT_BYTES, PRELUDE, Capture, Session, Unloadable
 
 PYTEST = pytest_shim.module()
 
@@ -28,26 +32,35 @@ def check_tests(check, bench):
 
 def check_entry(check, bench):
     """HumanEval: `check(candidate)`. The prompt's own helpers are the dataset's, not what the solution made of them."""
-    test = parse(check["test"], "test_solution.py")
-    space = {"__name__": "test_solution"}
-    try:
-        exec(compile(check.get("prompt") or "", "prompt.py", "exec", dont_inherit=True), space)
-    except Exception:
-        space = {"__name__": "test_solution"}
+    test, prompt = parse(check["test"], "test_solution.py"), parse_prompt(check.get("prompt"))
+    used, imported = loaded_names(test), imported_names(test)
 
     def body(allowed):
+        space = {"__name__": "test_solution"}
         bench.session.import_solution(allowed)
         candidate = bench.session.root(check["entry_point"])
-        space[check["entry_point"]] = candidate
-        if not check.get("prompt"):
-            for name in loaded_names(test).intersection(public(bench.session)):
+        if prompt is not None:
+            exec(compile(prompt, "prompt.py", "exec", dont_inherit=True), space)
+        else:
+            for name in chosen(used, imported, defined(bench.session)):
                 space[name] = bench.session.root(name)
+        space[check["entry_point"]] = candidate
         exec(compile(test, "test_solution.py", "exec", dont_inherit=True), space)
         if "check" not in space:
             raise BrokenTests("the test defines no `check`")
         space["check"](candidate)
 
+    recheck = Recheck(bench, Text(test, "test_solution.py", "entry", used, imported, prompt=prompt, entry_point=check["entry_point"]))
     bench.case(body)
+    recheck.settle()
+
+
+def parse_prompt(prompt):
+    """Returns the tree of a prompt; None if there is none, or if it is no program by itself."""
+    try:
+        return ast.parse(prompt, "prompt.py") if prompt else None
+    except (SyntaxError, ValueError):
+        return None
 
 
 def check_calls(check, bench):
@@ -69,18 +82,6 @@ def function_of(session, name):
     if name not in names and "Solution" in names:
         return getattr(session.root("Solution")(), name)
     return session.root(name)
-
-
-def equal(answer, expected):
-    """Equality of plain values: tuples are lists, floats agree to nine digits."""
-    if isinstance(answer, (list, tuple)) and isinstance(expected, list):
-        return len(answer) == len(expected) and all(map(equal, answer, expected))
-    if type(answer) is dict and type(expected) is dict:
-        return len(answer) == len(expected) and all(
-            str(key) in expected and equal(value, expected[str(key)]) for key, value in answer.items())
-    if type(answer) is float and type(expected) in (int, float) or type(expected) is float and type(answer) is int:
-        return answer == expected or math.isclose(answer, expected, rel_tol=1e-9)
-    return type(answer) in (int, float, bool, str, type(None)) and answer == expected
 
 
 def short(value):
@@ -190,16 +191,35 @@ def listen(run):
 
 
 def check_text(check, bench):
-    """Tests of the text of a response: it stands where they say `{response}`, as a literal."""
+    """Tests of the text of a response, which is the value of `{response}` where an expression stands, and within string literals."""
     for number, code in enumerate(check["tests"]):
-        tree = parse(code.replace("{response}", repr(check["response"])), "test_solution_%d.py" % number)
+        file = "test_solution_%d.py" % number
+        tree = ast.fix_missing_locations(Placeholder(check["response"]).visit(parse(code, file)))
 
         def body(_allowed):
             space = {"__name__": "test_solution"}
             exec(PRELUDE, space)
-            exec(compile(tree, "test_solution_%d.py" % number, "exec", dont_inherit=True), space)
+            space["response"] = check["response"]
+            exec(compile(tree, file, "exec", dont_inherit=True), space)
 
         bench.case(body)
+
+
+class Placeholder(ast.NodeTransformer):
+    """Puts a text where a program says `{response}`; as a value, never as code."""
+
+    def __init__(self, response):
+        self.response = response
+
+    def visit_Set(self, node):
+        self.generic_visit(node)
+        only = node.elts[0] if len(node.elts) == 1 else None
+        return ast.copy_location(ast.Constant(self.response), node) if isinstance(only, ast.Name) and only.id == "response" else node
+
+    def visit_Constant(self, node):
+        if isinstance(node.value, str) and "{response}" in node.value:
+            return ast.copy_location(ast.Constant(node.value.replace("{response}", self.response)), node)
+        return node
 
 
 FORMS = {"tests": check_tests, "entry": check_entry, "calls": check_calls, "stdio": check_stdio, "text": check_text, "runs": check_runs}
@@ -215,8 +235,7 @@ def check(job, requests, progress):
     bench = Bench(Session(requests, job), job, progress)
     try:
         FORMS[form["kind"]](form, bench)
-        if not bench.cases:
-            raise BrokenTests("there is no test in it")
+        demand_cases(bench)
     except Unavailable as error:
         return {"fault": clean(error)}
     except BrokenTests as error:
@@ -225,5 +244,21 @@ def check(job, requests, progress):
     return {"verdict": {"cases": bench.cases, "stdout": clean_output(out), "stderr": clean_output(errors)}}
 
 
+def demand_cases(bench):
+    """A solution passes by cases that it passed. Where there are none, it is wrong, unless the tests are."""
+    if bench.cases:
+        return
+    if bench.dropped:
+        bench.add("failed", 0.0, NEEDLESS)
+    elif bench.skipped:
+        bench.add("failed", 0.0, "every test was skipped")
+    else:
+        raise BrokenTests("there is no test in it")
+
+
 def clean_output(stream):
-    return stream.getvalue().encode("utf-8", "replace").decode()
+    """Returns the start of what was printed: as much as fits into a report once its control characters are escaped."""
+    text = clean(stream.getvalue(), None)
+    while len(json.dumps(text)) > 2 * OUTPUT_BYTES:
+        text = text[: len(text) // 2]
+    return text

@@ -1,8 +1,10 @@
 """Values to bytes and back.
 
 Neither end trusts the bytes of the other. A message is a pickle of plain values in which no global can be named: what is not plain is a
-call of `Codec.restore`, whatever the pickle says. So nothing of the other end is ever executed here, no class of it becomes a class
-here, and what is not a plain value of exactly a type below is a proxy.
+call of `Codec.restore`, whatever the pickle says. So nothing of the other end is ever executed here and no class of it becomes a class
+here. Values of the types below cross by value. An object of a class derived from one of `BASES` crosses as its plain value, so that no
+method of the other side decides what it equals or contains; only attributes that the plain type lacks are asked of its owner. Everything
+else is a proxy.
 """
 
 import builtins
@@ -10,12 +12,13 @@ import collections
 import datetime
 import decimal
 import fractions
+import importlib
 import io
 import pickle
 import sys
 import types
 
-from rollpacker_proxy import Broken, Proxy, ask, face, sheet_of
+from rollpacker_proxy import Broken, Proxy, Undecided, ask, face, sheet_of
 
 
 def restore():
@@ -26,12 +29,15 @@ def factory(kind):
     return kind.__name__ if kind in FACTORIES.values() else None
 
 
+# The plain value of an object whose class is derived from a plain type, by methods of that type.
 BASES = {
-    bool: bool, int: lambda value: int.__add__(value, 0), float: lambda value: float.__add__(value, 0.0),
+    int: lambda value: int.__add__(value, 0), float: lambda value: float.__add__(value, 0.0),
     str: lambda value: str.__add__(value, ""), bytes: lambda value: bytes.__add__(value, b""),
     list: lambda value: list(list.__iter__(value)), tuple: lambda value: tuple(tuple.__iter__(value)),
     dict: dict.copy, set: lambda value: set(set.__iter__(value)), frozenset: lambda value: frozenset(frozenset.__iter__(value)),
 }
+# Deeper than the interpreter's own limit, and well within a stack of 8 MiB.
+PICKLE_DEPTH = 10_000
 FACTORIES = {kind.__name__: kind for kind in (int, float, str, bool, list, dict, set, tuple)}
 TYPES = {kind.__name__: kind for kind in (
     int, float, str, bool, list, dict, set, tuple, frozenset, bytes, bytearray, complex, object, range, slice, type(None))}
@@ -54,6 +60,9 @@ PLAIN = {
     collections.Counter: lambda value: ("counter", dict(value)),
     collections.defaultdict: lambda value: ("default", factory(value.default_factory), dict(value)),
     collections.deque: lambda value: ("deque", list(value), value.maxlen),
+    type({}.keys()): lambda value: ("keys", list(value)),
+    type({}.values()): lambda value: ("values", list(value)),
+    type({}.items()): lambda value: ("items", list(value)),
     type(Ellipsis): lambda value: ("ellipsis",),
     type(NotImplemented): lambda value: ("unimplemented",),
 }
@@ -62,8 +71,64 @@ VALUES = {
     "date": datetime.date, "timedelta": datetime.timedelta, "timezone": datetime.timezone, "time": lambda *f: datetime.time(*f[:5], fold=f[5]),
     "datetime": lambda *f: datetime.datetime(*f[:8], fold=f[8]), "ordered": collections.OrderedDict, "counter": collections.Counter,
     "default": lambda name, items: collections.defaultdict(FACTORIES.get(name), items), "deque": collections.deque,
-    "ellipsis": lambda: Ellipsis, "unimplemented": lambda: NotImplemented,
+    "keys": lambda keys: dict.fromkeys(keys).keys(), "values": lambda values: dict(enumerate(values)).values(),
+    "items": lambda items: dict(items).items(), "ellipsis": lambda: Ellipsis, "unimplemented": lambda: NotImplemented,
 }
+
+
+# Value types of modules that are imported only when one of them crosses: what describes a value, and what makes one from that.
+LIBRARY = {
+    ("array", "array"): (lambda value: (value.typecode, value.tolist()), lambda module, code, items: module.array(code, items)),
+    ("numpy", "ndarray"): (
+        lambda value: (array_type(value), value.shape, value.tolist() if value.dtype.hasobject else value.tobytes()),
+        lambda module, code, shape, data: array_of(module, code, data).reshape(shape)),
+    ("pathlib", "PosixPath"): (lambda value: (str(value),), lambda module, path: module.PosixPath(path)),
+    ("pathlib", "PurePosixPath"): (lambda value: (str(value),), lambda module, path: module.PurePosixPath(path)),
+    ("re", "Pattern"): (lambda value: (value.pattern, value.flags), lambda module, pattern, flags: module.compile(pattern, flags)),
+    ("uuid", "UUID"): (lambda value: (value.int,), lambda module, number: module.UUID(int=number)),
+}
+
+
+def array_type(array):
+    if array.dtype.hasobject:
+        return "O"
+    if array.dtype.names is not None:
+        raise TypeError("an array of records is not looked at")
+    return array.dtype.str
+
+
+def array_of(numpy, code, data):
+    return numpy.array(data, dtype=object) if code == "O" else numpy.frombuffer(data, dtype=code).copy()
+
+
+def library_key(kind):
+    """Returns the key of `LIBRARY` that a class is, if it is one."""
+    key = (kind.__module__, kind.__name__)
+    return key if key in LIBRARY and getattr(sys.modules.get(key[0]), key[1], None) is kind else None
+
+
+def is_numpy_scalar(value):
+    generic = getattr(sys.modules.get("numpy"), "generic", None)
+    return isinstance(generic, type) and isinstance(value, generic)
+
+
+def derived_attribute(value, name):
+    proxy = value.__dict__.get("_rp")
+    if proxy is None or name.startswith("__"):
+        raise AttributeError(name)
+    return getattr(proxy, name)
+
+
+def refuse_copy(value, _protocol):
+    raise Undecided("a test copies or pickles an object of a class derived from a plain type")
+
+
+def derived_class(name, base, cache={}):
+    """Returns the class for values of a plain type whose class on the other side is derived from it."""
+    if (name, base) not in cache:
+        body = {"__module__": "solution", "_rp_derived": True, "__getattr__": derived_attribute, "__reduce_ex__": refuse_copy}
+        cache[name, base] = type(str(name), (base,), body)
+    return cache[name, base]
 
 
 class ForeignError(type):
@@ -114,7 +179,12 @@ class Codec:
 
     def dumps(self, value):
         file = io.BytesIO()
-        Pickler(file, self).dump(value)
+        limit = sys.getrecursionlimit()
+        sys.setrecursionlimit(max(limit, PICKLE_DEPTH))
+        try:
+            Pickler(file, self).dump(value)
+        finally:
+            sys.setrecursionlimit(limit)
         return file.getvalue()
 
     def loads(self, data):
@@ -136,14 +206,21 @@ class Codec:
             return ("named", kind.__name__, kind._fields, tuple(value))
         if kind in (types.GeneratorType, types.CoroutineType):
             return (kind.__name__, self.peer.handle(value))
-        return ("proxy", self.peer.handle(value), sheet_of(value), self.base(value))
+        key = library_key(kind)
+        if key is not None:
+            return ("library", key, LIBRARY[key][0](value))
+        if is_numpy_scalar(value):
+            return ("scalar", value.dtype.str, value.tobytes())
+        return self.describe_derived(value) or ("proxy", self.peer.handle(value), sheet_of(value))
 
-    def base(self, value):
-        """The plain value that an object of a class derived from a plain one is, in a tuple."""
-        for kind, plain in BASES.items():
-            if issubclass(type(value), kind):
-                return (plain(value),)
-        return ()
+    def describe_derived(self, value):
+        kind = type(value)
+        if getattr(kind, "_rp_derived", False) is True:
+            return ("yours", self.peer.own(value.__dict__["_rp"]))
+        for base, plain in BASES.items():
+            if issubclass(kind, base):
+                return ("derived", self.peer.handle(value), kind.__name__, base.__name__, plain(value))
+        return None
 
     def describe_class(self, kind):
         if TYPES.get(kind.__name__) is kind or ERRORS.get(kind.__name__) is kind:
@@ -152,7 +229,7 @@ class Codec:
             return ("yours", kind._rp_handle)
         if issubclass(kind, BaseException):
             return ("errors", self.peer.handle(kind), kind.__module__, kind.__name__, kind.__bases__)
-        return ("proxy", self.peer.handle(kind), sheet_of(kind), ())
+        return ("proxy", self.peer.handle(kind), sheet_of(kind))
 
     def describe_error(self, error):
         found = error.__dict__.get("_rp")
@@ -177,10 +254,22 @@ class Codec:
             self.named[name, fields] = collections.namedtuple(name, fields)
         return self.named[name, fields]._make(values)
 
-    def restore_proxy(self, handle, sheet, base):
-        if base and type(base[0]) not in BASES:
+    def restore_proxy(self, handle, sheet):
+        return self.peer.proxy(handle, lambda state: face(sheet, self.peer.strict)(state))
+
+    def restore_derived(self, handle, name, base, plain):
+        kind = TYPES[base]
+        if kind not in BASES or type(plain) is not kind:
             raise Broken("no plain value")
-        return self.peer.proxy(handle, lambda state: face(sheet)(state), base)
+        value = derived_class(name, kind)(plain)
+        value.__dict__["_rp"] = self.peer.proxy(handle, Proxy)
+        return value
+
+    def restore_library(self, key, fields):
+        return LIBRARY[key][1](importlib.import_module(key[0]), *fields)
+
+    def restore_scalar(self, code, data):
+        return importlib.import_module("numpy").frombuffer(data, dtype=code)[0]
 
     def restore_generator(self, handle):
         return self.peer.proxy(handle, generate)

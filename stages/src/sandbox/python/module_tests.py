@@ -1,18 +1,14 @@
 """Tests that are a text of Python: test functions and classes, or bare assertions."""
 
 import ast
-import builtins
 import linecache
 import sys
 import types
 
 import rollpacker_suite as suite
 from rollpacker_bench import BrokenTests
-
-# What tests may use without an import: modules and types of python itself, never the solution's.
-TRUSTED = ("bisect", "collections", "copy", "datetime", "functools", "heapq", "itertools", "json", "math", "operator", "os", "random",
-           "re", "string", "sys", "time", "typing")
-
+from rollpacker_binding import chosen, starred, trusted
+from rollpacker_recheck import Recheck, Text
 
 class SolutionModule(types.ModuleType):
     """What a test imports as `solution`."""
@@ -23,7 +19,7 @@ class SolutionModule(types.ModuleType):
 
     def __getattr__(self, name):
         if name == "__all__":
-            return public(self._rp_session)
+            return starred(*self._rp_session.names_used, defined(self._rp_session))
         if name.startswith("__"):
             raise AttributeError(name)
         return self._rp_session.root(name)
@@ -37,12 +33,13 @@ class SolutionModule(types.ModuleType):
     def __delattr__(self, name):
         self._rp_session.peer.ask("remove", name)
 
+    def __dir__(self):
+        return sorted(defined(self._rp_session))
 
-def public(session):
-    """The names of the solution that a test may get without naming them: none that mean something of python's, or that it imports."""
-    names = session.peer.ask("names")
-    taken = session.imported.union(TRUSTED, dir(builtins))
-    return [name for name in names if type(name) is str and not name.startswith("_") and name not in taken]
+
+def defined(session):
+    """Returns the names that the solution defines."""
+    return [name for name in session.peer.ask("names") if type(name) is str]
 
 
 def parse(code, file):
@@ -74,18 +71,22 @@ class Tests:
         self.bench, self.session = bench, bench.session
         self.file = "test_solution.py" if number == 0 else "test_solution_%d.py" % number
         self.tree = parse(code, self.file)
-        self.session.imported = imported_names(self.tree)
+        self.used, self.imported = loaded_names(self.tree), imported_names(self.tree)
+        self.session.names_used = self.used, self.imported
         self.module = types.ModuleType("test_solution")
         self.module.__file__ = self.file
         sys.modules["test_solution"] = self.module
 
     def run(self):
-        if self.has_tests():
+        whole = self.has_tests()
+        groups = [] if whole else self.groups()
+        text = Text(self.tree, self.file, "functions" if whole else "statements", self.used, self.imported, groups)
+        recheck = Recheck(self.bench, text)
+        if whole:
             self.run_functions()
-        elif any(isinstance(node, ast.Assert) for node in self.tree.body):
-            self.run_statements()
         else:
-            self.bench.case(lambda allowed: (self.ready(allowed), self.execute(self.tree.body)))
+            self.run_statements(groups)
+        recheck.settle()
 
     def has_tests(self):
         return any(self.tests_of(node) for node in self.tree.body)
@@ -104,32 +105,27 @@ class Tests:
             return
         self.session.import_solution(allowed)
         sys.modules["solution"] = SolutionModule(self.session)
-        used, known = loaded_names(self.tree), self.module.__dict__
-        for name in used.intersection(TRUSTED):
-            known.setdefault(name, __import__(name))
-        for name in used.intersection(public(self.session)):
-            if name not in known and name not in TRUSTED:
+        known = self.module.__dict__
+        for name, module in trusted(self.used).items():
+            known.setdefault(name, module)
+        for name in chosen(self.used, self.imported, defined(self.session)):
+            if name not in known:
                 known[name] = self.session.root(name)
 
     def execute(self, body):
         exec(compile(ast.Module(body, []), self.file, "exec", dont_inherit=True), self.module.__dict__)
 
-    def run_statements(self):
-        """Every assertion of the top level is a case; what stands between prepares the next ones."""
-        pending = []
-        for node in self.tree.body:
-            pending.append(node)
-            if isinstance(node, ast.Assert):
-                body, pending = pending, []
-                self.bench.case(lambda allowed: (self.ready(allowed), self.execute(body)))
-        if pending and self.bench.cases[-1]["outcome"] == "passed":
-            self.close(pending)
+    def groups(self):
+        """Returns the statements of each case, as ranges: every assertion of the top level ends one, and what follows the last is its own."""
+        body = self.tree.body
+        ends = [number + 1 for number, node in enumerate(body) if isinstance(node, ast.Assert)] or [len(body)]
+        ends[-1] = len(body)
+        return list(zip([0] + ends[:-1], ends))
 
-    def close(self, pending):
-        """What follows the last assertion is part of its case."""
-        last = self.bench.cases.pop()
-        self.bench.case(lambda allowed: (self.ready(allowed), self.execute(pending)))
-        self.bench.cases[-1]["seconds"] += last["seconds"]
+    def run_statements(self, groups):
+        for begin, end in groups:
+            body = self.tree.body[begin:end]
+            self.bench.case(lambda allowed: (self.ready(allowed), self.execute(body)))
 
     def run_functions(self):
         tests = []
@@ -144,5 +140,6 @@ class Tests:
             for _ in range(max(1, sum(map(self.tests_of, self.tree.body)))):
                 self.bench.add(*collected)
             return
-        for test in tests:
+        self.bench.progress.expect(len(self.bench.cases) + len(tests))
+        for _name, test in tests:
             self.bench.case(lambda allowed: (self.ready(allowed), test()))

@@ -1,10 +1,9 @@
 """Proxies: what stands on one side for an object that stays on the other.
 
-What is done to a proxy is asked of the owner of its object, with two exceptions, both at the checker. What decides about equality and
-order with a plain value is the plain value: an object of the solution equals no expected value, whatever its `__eq__` says. And arithmetic
-with a plain value does not give one, nor anything that is a number: `abs(answer - 3) < 1e-6` does not hold for an answer whose `__sub__`
-returns 0, or something whose `__abs__` does. The price is that a vector of the solution that was multiplied by 2 has no length; its
-coordinates and what it prints are there.
+What is done to a proxy is asked of the owner of its object. At the checker, which is the strict side, an object of the solution never
+stands for a plain value: it equals none, has no order or arithmetic with one, and does not turn into a number. Otherwise
+`abs(answer - 3) < 1e-6` would hold for an answer whose `__sub__` returns 0. A test that needs more of the solution's own classes is judged
+again beside the solution: see `rollpacker_recheck`.
 """
 
 import operator
@@ -31,18 +30,24 @@ class Ended(Stop):
     """The other end is gone."""
 
 
-class Unsupported(Stop):
-    """The tests do what cannot be done across two processes."""
+class Undecided(Stop):
+    """The tests do what no copy can show, so this attempt says nothing about the solution."""
+
+
+def is_strict(proxy):
+    return object.__getattribute__(proxy, "_rp").peer.strict
 
 
 def compare(name):
-    function = getattr(operator, name)
+    asked = "__%s__" % name
 
     def method(self, other):
-        state = object.__getattribute__(self, "_rp")
-        if state.peer.strict and not isinstance(other, Proxy):
-            return function(state.plain[0], other) if state.plain else NotImplemented
-        return ask(self, "__%s__" % name, other)
+        if not is_strict(self):
+            return ask(self, asked, other)
+        if not isinstance(other, Proxy):
+            return NotImplemented
+        object.__getattribute__(self, "_rp").peer.vouched = True
+        return ask(self, asked, other)
 
     return method
 
@@ -55,36 +60,21 @@ def arithmetic(name, reflected):
 
 
 def meet(asked):
-    """The method of a proxy for an operator with two sides."""
+    """Returns the method of a proxy for an operator with two sides."""
 
     def method(self, other):
-        found = ask(self, asked, other)
-        if object.__getattribute__(self, "_rp").peer.strict and (not isinstance(other, Proxy) or is_tainted(self) or is_tainted(other)):
-            taint(found, asked)
-        return found
+        if is_strict(self) and not isinstance(other, Proxy):
+            raise TypeError("an object of the solution stands where a plain value is expected (%s)" % asked)
+        return ask(self, asked, other)
 
     return method
 
 
 def relay(name):
     def method(self, *arguments):
-        found = ask(self, name, *arguments)
-        if is_tainted(self) and (name in NUMERIC or isinstance(found, Proxy)):
-            taint(found, name)
-        return found
+        return ask(self, name, *arguments)
 
     return method
-
-
-def is_tainted(proxy):
-    """Whether an object comes of arithmetic with a plain value, which may be the expected one."""
-    return object.__getattribute__(proxy, "_rp").tainted
-
-
-def taint(found, asked):
-    if not isinstance(found, Proxy) or object.__getattribute__(found, "_rp").plain:
-        raise TypeError("an object of the solution stands where a plain value is expected (%s)" % asked)
-    object.__getattribute__(found, "_rp").tainted = True
 
 
 def call(function, arguments, keywords):
@@ -110,8 +100,9 @@ def awaited(coroutine):
         loop.close()
 
 
-# What makes a number of an object.
-NUMERIC = ("__abs__", "__int__", "__float__", "__index__", "__complex__", "__round__", "__bool__", "__len__")
+# The strict side never asks these: they make a number of an object, or ask it about a plain value.
+REFUSED = frozenset((
+    "__abs__", "__int__", "__float__", "__index__", "__complex__", "__round__", "__neg__", "__pos__", "__invert__", "__contains__"))
 # What may be asked of an object, and how its owner does it. Only the part that its class has is part of its proxy.
 OPTIONAL = {
     "__len__": len, "__getitem__": operator.getitem, "__setitem__": operator.setitem, "__delitem__": operator.delitem,
@@ -145,11 +136,10 @@ OPERATIONS = dict(OPTIONAL, **ALWAYS, **ASKED)
 class State:
     """What a proxy is behind its face."""
 
-    __slots__ = ("peer", "handle", "plain", "generation", "tainted")
+    __slots__ = ("peer", "handle", "generation")
 
-    def __init__(self, peer, handle, plain):
-        self.peer, self.handle, self.plain, self.generation = peer, handle, plain, peer.generation
-        self.tainted = False
+    def __init__(self, peer, handle):
+        self.peer, self.handle, self.generation = peer, handle, peer.generation
 
 
 def ask(proxy, operation, *operands):
@@ -176,11 +166,6 @@ class Proxy:
         ask(self, "__delattr__", name)
 
     @property
-    def __class__(self):
-        state = object.__getattribute__(self, "_rp")
-        return type(state.plain[0]) if state.plain else type(self)
-
-    @property
     def __doc__(self):
         return ask(self, "__getattr__", "__doc__")
 
@@ -192,8 +177,7 @@ class Proxy:
         return METHODS["__eq__"](self, other)
 
     def __hash__(self):
-        state = object.__getattribute__(self, "_rp")
-        return hash(state.plain[0]) if state.plain else ask(self, "__hash__")
+        return ask(self, "__hash__")
 
     def __str__(self):
         return ask(self, "__str__")
@@ -211,10 +195,12 @@ class Proxy:
         raise Broken("the state of a proxy is nobody's to set")
 
     def __reduce_ex__(self, protocol):
-        raise TypeError("an object of the other side cannot be copied or pickled")
+        if is_strict(self):
+            raise Undecided("a test copies or pickles an object of the solution")
+        raise TypeError("an object of the tests cannot be copied or pickled")
 
     def __mro_entries__(self, bases):
-        raise Unsupported("a test derives a class from a class of the solution")
+        raise Undecided("a test derives a class from a class of the solution")
 
 
 # Attributes that python itself looks for in passing and that no object of the other side should answer for.
@@ -238,9 +224,9 @@ def subclass_check(self, value):
     return bool(ask(self, "issubclass", value))
 
 
-def face(sheet, cache={}):
-    """The class of the proxies whose owner describes them by `sheet`: a name, and which special methods there are."""
-    if sheet not in cache:
+def face(sheet, strict, cache={}):
+    """Returns the class of the proxies whose owner describes them by `sheet`: a name, and which special methods there are."""
+    if (sheet, strict) not in cache:
         name, methods = sheet
         body = {"__slots__": (), "__module__": "solution"}
         for method in methods:
@@ -248,11 +234,11 @@ def face(sheet, cache={}):
                 body[method] = call_method
             elif method == "class":
                 body.update(__instancecheck__=instance_check, __subclasscheck__=subclass_check)
-            else:
+            elif not (strict and method in REFUSED):
                 body[method] = METHODS[method]
         body["__hash__"] = Proxy.__hash__
-        cache[sheet] = type(str(name), (Proxy,), body)
-    return cache[sheet]
+        cache[sheet, strict] = type(str(name), (Proxy,), body)
+    return cache[sheet, strict]
 
 
 def sheet_of(value, cache={}):

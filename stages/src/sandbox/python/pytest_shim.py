@@ -5,15 +5,14 @@ Not the real one: that would have to be installed, takes longer to import than m
 
 import contextlib
 import functools
+import importlib
 import inspect
-import io
 import math
-import os
 import re
-import sys
 import types
 import warnings
 
+import rollpacker_fixtures as fixtures
 import rollpacker_wire as wire
 
 
@@ -29,6 +28,13 @@ class Raised:
     """What `raises` caught."""
 
     value = type = tb = None
+    typename = property(lambda self: self.type.__name__)
+
+    def errisinstance(self, kind):
+        return isinstance(self.value, kind)
+
+    def exconly(self, tryshort=False):
+        return "%s: %s" % (self.typename, self.value)
 
     def match(self, pattern):
         assert re.search(pattern, str(self.value)), "%r does not match %r" % (str(self.value), pattern)
@@ -83,6 +89,7 @@ class Approx:
         return "approx(%r)" % (self.expected,)
 
     def near(self, found, expected):
+        found, expected = (item.tolist() if type(item).__module__ == "numpy" else item for item in (found, expected))
         if isinstance(expected, dict):
             return isinstance(found, dict) and found.keys() == expected.keys() and all(
                 self.near(found[key], value) for key, value in expected.items())
@@ -172,7 +179,7 @@ def skip(reason="", allow_module_level=False, msg=None):
 
 def importorskip(name, *_, **__):
     try:
-        return __import__(name)
+        return importlib.import_module(name)
     except ImportError:
         raise Skipped("no module %s" % name)
 
@@ -186,131 +193,13 @@ def warns(expected=Warning, match=None):
         raise Failed("did not warn of %s" % (expected,))
 
 
-class Patches:
-    """The fixture `monkeypatch`."""
-
-    MISSING = object()
-
-    def __init__(self):
-        self.undone = []
-
-    def resolve(self, target, name, value):
-        if not isinstance(target, str):
-            return target, name, value
-        path, _, attribute = target.rpartition(".")
-        module, *rest = path.split(".")
-        found = __import__(module)
-        for part in rest:
-            found = getattr(found, part)
-        return found, attribute, name
-
-    def setattr(self, target, name, value=MISSING, raising=True):
-        target, name, value = self.resolve(target, name, value)
-        old = getattr(target, name, self.MISSING)
-        if raising and old is self.MISSING:
-            raise AttributeError(name)
-        self.undone.append(lambda: delattr(target, name) if old is self.MISSING else setattr(target, name, old))
-        setattr(target, name, value)
-
-    def delattr(self, target, name=None, raising=True):
-        target, name, _ = self.resolve(target, name, None)
-        old = getattr(target, name)
-        self.undone.append(lambda: setattr(target, name, old))
-        delattr(target, name)
-
-    def setitem(self, items, key, value):
-        old = items.get(key, self.MISSING)
-        self.undone.append(lambda: items.pop(key, None) if old is self.MISSING else items.__setitem__(key, old))
-        items[key] = value
-
-    def delitem(self, items, key, raising=True):
-        old = items.pop(key)
-        self.undone.append(lambda: items.__setitem__(key, old))
-
-    def setenv(self, name, value, prepend=None):
-        self.setitem(os.environ, name, str(value))
-
-    def delenv(self, name, raising=True):
-        if raising or name in os.environ:
-            self.delitem(os.environ, name)
-
-    def chdir(self, path):
-        old = os.getcwd()
-        self.undone.append(lambda: os.chdir(old))
-        os.chdir(path)
-
-    def undo(self):
-        while self.undone:
-            self.undone.pop()()
-
-
-class Printed:
-    """The fixtures `capsys` and `capfd`."""
-
-    def __init__(self):
-        self.before = sys.stdout, sys.stderr
-        self.fresh()
-
-    def fresh(self):
-        sys.stdout, sys.stderr = io.StringIO(), io.StringIO()
-
-    def readouterr(self):
-        found = types.SimpleNamespace(out=sys.stdout.getvalue(), err=sys.stderr.getvalue())
-        self.fresh()
-        return PrintedText(found.out, found.err)
-
-    @contextlib.contextmanager
-    def disabled(self):
-        yield
-
-    def close(self):
-        for stream, old in zip((sys.stdout, sys.stderr), self.before):
-            old.write(stream.getvalue() if isinstance(stream, io.StringIO) else "")
-        sys.stdout, sys.stderr = self.before
-
-
-class PrintedText(tuple):
-    """What was printed since one last looked."""
-
-    def __new__(cls, out, err):
-        return super().__new__(cls, (out, err))
-
-    out = property(lambda self: self[0])
-    err = property(lambda self: self[1])
-
-
-def monkeypatch_fixture():
-    patches = Patches()
-    yield patches
-    patches.undo()
-
-
-def printed_fixture():
-    printed = Printed()
-    yield printed
-    printed.close()
-
-
-def path_fixture():
-    import pathlib
-    import tempfile
-
-    with tempfile.TemporaryDirectory() as directory:
-        yield pathlib.Path(directory)
-
-
-BUILT_IN = {
-    "monkeypatch": monkeypatch_fixture, "capsys": printed_fixture, "capfd": printed_fixture, "tmp_path": path_fixture, "tmpdir": path_fixture,
-}
-
-
 def module():
     """The module that tests import as `pytest`."""
     found = types.ModuleType("pytest")
     found.__dict__.update(
         raises=raises, approx=Approx, mark=Marks(), param=Parameters, fixture=fixture, fail=fail, skip=skip, importorskip=importorskip,
         warns=warns, deprecated_call=functools.partial(warns, DeprecationWarning), main=lambda *_, **__: 0, exit=fail, xfail=skip,
-        MonkeyPatch=Patches, FixtureRequest=object, ExceptionInfo=Raised)
+        MonkeyPatch=fixtures.Patches, FixtureRequest=object, ExceptionInfo=Raised)
     found.skip.Exception, found.fail.Exception = Skipped, Failed
     found.yield_fixture = fixture
     return found

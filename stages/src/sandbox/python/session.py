@@ -29,6 +29,8 @@ import bisect, collections, copy, datetime, functools, heapq, itertools, json, m
 exec(PRELUDE, {})
 OUTPUT_BYTES = 1 << 20
 MESSAGE_CHARACTERS = 2000
+# Of one line of what tests beside the solution report.
+REPORT_LINE_BYTES = 1 << 16
 
 
 class Capture(io.StringIO):
@@ -70,6 +72,19 @@ class Run:
         self.drain()
         self.forward()
         return data
+
+    def receive_line(self, limit):
+        """Waits for a line of at most `limit` bytes, and takes what the solution prints meanwhile."""
+        while b"\n" not in self.pending:
+            if len(self.pending) > limit:
+                raise wire.Broken("a line of more than %d bytes" % limit)
+            ready = dict(self.poll.poll())
+            self.drain()
+            if self.link.fileno() in ready:
+                self.receive_some()
+        line, _, rest = bytes(self.pending).partition(b"\n")
+        self.pending = bytearray(rest)
+        return line
 
     def receive_some(self):
         try:
@@ -130,13 +145,14 @@ class Session:
         self.asked = True
         self.run = None
         self.end = None
-        self.imported = set()
+        # The names that the text of tests at hand uses, and those that it imports.
+        self.names_used = (), ()
         self.importing = False
         self.peer = wire.Peer(None, strict=True)
         self.peer.services = {"input": lambda prompt: builtins.input(prompt)}
 
-    def begin(self, kind, seconds, stdin=""):
-        """Has a run do something."""
+    def begin(self, kind, seconds, stdin="", solution=None, tests=None):
+        """Has a run do something; the solution of the job unless another one is given."""
         self.stop()
         self.end = None
         # The first run is under way without being asked for.
@@ -147,7 +163,9 @@ class Session:
         self.bound = isolation.processor_seconds(seconds)
         self.run = Run(socket.socket(fileno=fds[0]), fds[1], fds[2], self.output_bytes)
         self.peer.attach(self.run)
-        self.give({"run": kind, "solution": self.solution, "prelude": self.prelude, "stdin": stdin, "seconds": seconds, "spec": self.spec})
+        solution = self.solution if solution is None else solution
+        self.give({"run": kind, "solution": solution, "prelude": self.prelude, "stdin": stdin, "seconds": seconds, "spec": self.spec,
+                   "tests": tests})
 
     def give(self, value):
         data = json.dumps(value).encode()
@@ -203,8 +221,30 @@ class Session:
             else:
                 raise wire.Broken("a message of kind %r" % (kind,))
 
+    def run_tests(self, tests, solution, seconds, hear):
+        """Runs tests beside a solution; `hear` gets each line of the report, until the last one or the end of the run."""
+        self.begin("tests", seconds, solution=solution, tests=tests)
+        self.run.forwards = False
+        while True:
+            line = self.run.receive_line(REPORT_LINE_BYTES)
+            said = read_report(line)
+            hear(said)
+            if "end" in said or "broken" in said:
+                return
+
     def root(self, name):
         return self.peer.ask("root", name)
+
+
+def read_report(line):
+    """Returns a line of a report of tests that ran beside a solution, which may have written it itself."""
+    try:
+        said = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise wire.Broken("a report that cannot be read: %s" % error)
+    if type(said) is not dict:
+        raise wire.Broken("a report that is no object")
+    return said
 
 
 class Unloadable(wire.Stop):

@@ -7,6 +7,7 @@ as an `ENDED`, how it ended. What a run reads first is `{"run": kind, "solution"
 processor time, "spec": how the language is started}`. Kinds:
 
 - `module`: the solution is imported as the module `solution` and then answers what the checker asks over the link.
+- `tests`: the solution is imported, and `tests` are run beside it, which report over the link.
 - `main`: the solution is run as a script.
 - `compile`, `exec`: the command lines of a language that is not python, in one directory.
 """
@@ -14,6 +15,7 @@ processor time, "spec": how the language is started}`. Kinds:
 import array
 import builtins
 import fcntl
+import gc
 import io
 import json
 import linecache
@@ -25,10 +27,13 @@ import struct
 import sys
 import types
 
+import rollpacker_beside as beside
 import rollpacker_isolation as isolation
 import rollpacker_wire as wire
 
 LINK = 3
+# In the folder of a run; in a container, what /dev/stdin is a link to.
+STDIN = ".stdin"
 # Of a run: its status as the kernel gives it, whether it was killed by the checker's will, and how much processor time it took.
 ENDED = struct.Struct("<i?d")
 
@@ -157,7 +162,7 @@ def run(side, fds):
         if kind in ("compile", "exec"):
             execute(job, kind)
         open_streams()
-        code = (run_module if kind == "module" else run_main)(job["solution"], job["prelude"])
+        code = PROGRAMS[kind](job)
     except SystemExit as leave:
         code = exit_code(leave)
     except BaseException as error:
@@ -178,12 +183,22 @@ def given():
 
 
 def put_stdin(text):
-    fd = os.memfd_create("stdin")
-    data = memoryview(text.encode("utf-8", "surrogateescape"))
-    while data:
-        data = data[os.write(fd, data):]
+    """Makes a text the standard input; as a file of the run's folder, to which `/dev/stdin` leads, if there is room for it."""
+    data = text.encode("utf-8", "surrogateescape")
+    try:
+        fd = os.open(STDIN, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+        write_all(fd, data)
+    except OSError:
+        fd = os.memfd_create("stdin")
+        write_all(fd, data)
     os.lseek(fd, 0, os.SEEK_SET)
     os.dup2(fd, 0)
+
+
+def write_all(fd, data):
+    data = memoryview(data)
+    while data:
+        data = data[os.write(fd, data):]
 
 
 def settle(fds):
@@ -194,10 +209,13 @@ def settle(fds):
 
 
 def open_streams():
+    """Opens the standard streams as the interpreter does."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         raw = io.FileIO(number, "rb" if number == 0 else "wb", closefd=False)
+        raw.name = "<%s>" % name
         buffer = io.BufferedReader(raw) if number == 0 else io.BufferedWriter(raw)
         stream = io.TextIOWrapper(buffer, "utf-8", "surrogateescape" if number == 0 else "backslashreplace", line_buffering=number == 2)
+        stream.mode = "r" if number == 0 else "w"
         setattr(sys, name, stream)
         setattr(sys, "__%s__" % name, stream)
     builtins.input = read_line
@@ -234,16 +252,14 @@ def load(name, source, prelude):
     return module, compile(source, "solution.py", "exec", dont_inherit=True)
 
 
-def run_main(source, prelude):
+def run_main(job):
     """Runs the solution as a script; the link tells what it raised, as far as one believes it."""
-    import atexit
-    import threading
     import traceback
 
     link = socket.socket(fileno=LINK)
-    code, name = 0, "CompileError"
+    code, name, module = 0, "CompileError", None
     try:
-        module, program = load("__main__", source, prelude)
+        module, program = load("__main__", job["solution"], job["prelude"])
         sys.argv, name = ["solution.py"], None
         exec(program, module.__dict__)
     except SystemExit as leave:
@@ -252,10 +268,25 @@ def run_main(source, prelude):
         code = 1
         link.sendall((name or type(error).__name__).encode()[:100])
         traceback.print_exception(type(error), error, error.__traceback__.tb_next)
-    threading._shutdown()
-    atexit._run_exitfuncs()
-    sys.stdout.flush()
+    finish(module)
     return code
+
+
+def finish(module):
+    """Ends a program as the interpreter would: threads, exit handlers, the streams, and files that were left open."""
+    import atexit
+    import threading
+
+    streams = {id(stream): stream for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)}
+    for last in [threading._shutdown, atexit._run_exitfuncs] + [stream.flush for stream in streams.values()]:
+        try:
+            last()
+        except Exception:
+            # A handler that fails, or a stream that the program closed, ends nothing.
+            pass
+    if module is not None:
+        module.__dict__.clear()
+        gc.collect()
 
 
 class Channel:
@@ -275,12 +306,12 @@ class Channel:
         return data
 
 
-def run_module(source, prelude):
+def run_module(job):
     """Imports the solution and answers the checker until it hangs up."""
     peer = wire.Peer(Channel(), strict=False)
     builtins.input = lambda prompt="": peer.ask("input", str(prompt))
     try:
-        module, program = load("solution", source, prelude)
+        module, program = load("solution", job["solution"], job["prelude"])
         exec(program, module.__dict__)
     except SyntaxError as error:
         peer.send(("unreadable", error))
@@ -300,6 +331,14 @@ def run_module(source, prelude):
         kind, *fields = peer.receive()
         if kind == "ask":
             peer.answer(*fields)
+
+
+def run_tests(job):
+    beside.run(LINK, load, job)
+    return 0
+
+
+PROGRAMS = {"main": run_main, "module": run_module, "tests": run_tests}
 
 
 def names(module):

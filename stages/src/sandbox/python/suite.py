@@ -1,65 +1,13 @@
-"""The tests of a module, run as pytest and unittest would run them."""
+"""The tests of a module, collected and run as pytest would."""
 
 import contextlib
-import functools
 import inspect
 import itertools
-import types
 import unittest
 
-from rollpacker_pytest_shim import BUILT_IN, Failed, Fixture, Parameters, Skipped
-
-
-class Setup:
-    """The fixtures of one test, made when asked for and taken down in reverse."""
-
-    def __init__(self, fixtures, chosen, owner, kept):
-        self.fixtures, self.chosen, self.owner, self.kept = fixtures, chosen, owner, kept
-        self.values, self.finals = {}, contextlib.ExitStack()
-
-    def get(self, name):
-        if name in self.values:
-            return self.values[name]
-        found = self.fixtures.get(name)
-        if found is not None and found.scope != "function" and not found.params and name in self.kept:
-            return self.kept[name]
-        if found is None and name not in BUILT_IN:
-            raise Failed("there is no fixture %r" % name)
-        value = self.make(name, found)
-        self.values[name] = value
-        if found is not None and found.scope != "function" and not found.params:
-            self.kept[name] = value
-        return value
-
-    def make(self, name, found):
-        function = found.function if found else BUILT_IN[name]
-        made = self.invoke(function, name)
-        if inspect.isgenerator(made):
-            value = next(made)
-            self.finals.callback(next, made, None)
-            return value
-        return made
-
-    def invoke(self, function, name):
-        names = arguments_of(function)
-        owned = names[:1] == ["self"]
-        values = [self.owner if owned and index == 0 else self.request(name) if argument == "request" else self.get(argument)
-                  for index, argument in enumerate(names)]
-        return function(*values)
-
-    def request(self, name):
-        return types.SimpleNamespace(
-            param=self.chosen.get(name), addfinalizer=self.finals.callback, getfixturevalue=self.get, node=types.SimpleNamespace(name=name),
-            instance=self.owner)
-
-
-def arguments_of(function):
-    """What a test or a fixture asks for: its parameters without a default."""
-    try:
-        found = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):
-        return []
-    return [item.name for item in found if item.default is item.empty and item.kind in (item.POSITIONAL_ONLY, item.POSITIONAL_OR_KEYWORD)]
+from rollpacker_pytest_shim import Failed, Fixture, Parameters, Skipped
+from rollpacker_scopes import SCOPES, Scope, Setup, arguments_of
+from rollpacker_unittest_cases import tests_of
 
 
 def marks_of(*holders):
@@ -74,30 +22,88 @@ def names_of(argument):
 
 
 def parameter_sets(marks):
-    """Every combination of what the marks `parametrize` say: values by name, and further marks."""
+    """Every combination of what the marks `parametrize` say: values by name, those meant for fixtures, and further marks."""
     axes = []
     for mark in marks:
         if mark.name == "parametrize":
             names = names_of(mark.args[0] if mark.args else mark.kwargs["argnames"])
             rows = mark.args[1] if len(mark.args) > 1 else mark.kwargs["argvalues"]
-            axes.append([row_of(names, row) for row in rows])
+            indirect = mark.kwargs.get("indirect", mark.args[2] if len(mark.args) > 2 else False)
+            indirect = names if indirect is True else list(indirect or ())
+            axes.append([(indirect,) + row_of(names, row) for row in rows])
     for choice in itertools.product(*axes):
-        values, more = {}, []
-        for row, row_marks in choice:
-            values.update(row)
+        values, chosen, more = {}, {}, []
+        for indirect, row, row_marks in choice:
+            for name, value in row.items():
+                (chosen if name in indirect else values)[name] = value
             more += row_marks
-        yield values, more
+        yield values, chosen, more
 
 
 def row_of(names, row):
     marks = []
     if isinstance(row, Parameters):
         marks, row = list(row.marks), row.values if len(names) > 1 else row.values[0]
-    return dict(zip(names, row if len(names) > 1 else [row])), marks
+    row = row if len(names) > 1 else [row]
+    if len(row) != len(names):
+        raise Failed("parametrize: %d names and %d values" % (len(names), len(row)))
+    return dict(zip(names, row)), marks
 
 
-def is_skipped(marks):
-    return any(mark.name == "skip" or mark.name == "skipif" and mark.args and mark.args[0] for mark in marks)
+def holds(mark, space):
+    """Whether the conditions of a mark such as `skipif` hold."""
+    conditions = list(mark.args) + ([mark.kwargs["condition"]] if "condition" in mark.kwargs else [])
+    return all(eval(item, dict(space)) if isinstance(item, str) else item for item in conditions)
+
+
+class FunctionTest:
+    """A test function with one set of parameters."""
+
+    def __init__(self, function, owner, values, chosen, marks):
+        self.function, self.owner, self.values, self.chosen, self.marks = function, owner, values, chosen, marks
+        self.name = "%s.%s" % (owner.__name__, function.__name__) if owner else function.__name__
+
+    def run(self, suite, following):
+        expected = [mark for mark in self.marks if mark.name == "xfail" and holds(mark, vars(suite.module))]
+        try:
+            self.run_within_scopes(suite, following)
+        except Exception as error:
+            raises = expected[0].kwargs.get("raises") if expected else None
+            if expected and (raises is None or isinstance(error, raises)):
+                raise Skipped("an expected failure")
+            raise
+        if any(mark.kwargs.get("strict") for mark in expected):
+            raise Failed("an unexpected success")
+
+    def run_within_scopes(self, suite, following):
+        owner = self.owner() if self.owner else None
+        scopes = dict(suite.scopes, function=Scope())
+        setup = Setup(suite.fixtures_of(self.owner), scopes, dict(self.values), self.chosen, owner, self.function)
+        with contextlib.ExitStack() as stack:
+            if following is None:
+                stack.callback(suite.close)
+            if getattr(following, "owner", None) is not self.owner:
+                stack.callback(suite.leave_class, self.owner)
+            stack.callback(scopes["function"].close)
+            suite.enter_class(self.owner)
+            for name, item in setup.fixtures.items():
+                if item.autouse:
+                    setup.get(name)
+            for mark in self.marks:
+                for name in mark.args if mark.name == "usefixtures" else ():
+                    setup.get(name)
+            stack.callback(suite.hook, owner, self.function, "teardown")
+            suite.hook(owner, self.function, "setup")
+            self.call(owner, setup)
+
+    def call(self, owner, setup):
+        bound = self.function.__get__(owner) if owner is not None and inspect.isfunction(self.function) else self.function
+        found = bound(**{name: setup.request("request", setup.scopes["function"]) if name == "request" else setup.get(name)
+                         for name in arguments_of(bound)})
+        if inspect.iscoroutine(found):
+            import asyncio
+
+            asyncio.run(found)
 
 
 class Suite:
@@ -105,129 +111,115 @@ class Suite:
 
     def __init__(self, module):
         self.module = module
-        self.fixtures = {item.name: item for item in vars(module).values() if isinstance(item, Fixture)}
-        self.kept = {}
+        self.fixtures = {item.name: item for item in vars(module).values() if isinstance(item, Fixture) and self.is_own(item.function)}
+        self.scopes = {name: Scope() for name in SCOPES}
+        self.entered = None
         self.tests = []
         for name, item in list(vars(module).items()):
             self.add(name, item)
-        setup = vars(module).get("setup_module")
-        if inspect.isfunction(setup):
-            setup(*[module][: len(arguments_of(setup))])
+        for name in ("setup_module", "setUpModule"):
+            self.call_hook(vars(module).get(name), module)
+
+    def is_own(self, function):
+        """Whether the text of the tests defines a function; what it imports does not steer them."""
+        function = inspect.unwrap(function) if callable(function) else function
+        return inspect.isfunction(function) and function.__code__.co_filename == self.module.__file__
 
     def add(self, name, item):
         if inspect.isclass(item) and item.__module__ == "test_solution":
             if issubclass(item, unittest.TestCase):
-                self.add_case(item)
+                self.tests += tests_of(item)
             elif name.startswith("Test"):
                 self.add_class(item)
-        elif inspect.isfunction(item) and name.startswith("test"):
+        elif name.startswith("test") and self.is_own(item):
             self.add_function(item, None)
 
     def add_class(self, owner):
-        for name in dir(owner):
-            function = inspect.getattr_static(owner, name)
-            if isinstance(function, Fixture):
-                self.fixtures[function.name] = function
-        first = True
-        for name in vars(owner):
-            if name.startswith("test") and callable(getattr(owner, name)):
-                self.add_function(getattr(owner, name), owner, first)
-                first = False
+        seen = set()
+        for base in reversed(owner.__mro__[:-1]):
+            for name in vars(base):
+                if name.startswith("test") and name not in seen and callable(getattr(owner, name)):
+                    seen.add(name)
+                    self.add_function(getattr(owner, name), owner)
 
-    def add_case(self, owner):
-        for name in unittest.TestLoader().getTestCaseNames(owner):
-            self.tests.append(functools.partial(run_case, owner, name))
+    def add_function(self, function, owner):
+        marks = marks_of(function, owner) + self.module_marks()
+        fixtures = self.fixtures_of(owner)
+        for values, indirect, more in parameter_sets(marks):
+            wanted = [fixtures[name] for name in self.closure(function, fixtures, marks) if fixtures[name].params and name not in indirect]
+            for picked in itertools.product(*(item.params for item in wanted)):
+                plain = [item.values[0] if isinstance(item, Parameters) else item for item in picked]
+                further = [mark for item in picked if isinstance(item, Parameters) for mark in item.marks]
+                chosen = dict(indirect, **{item.name: value for item, value in zip(wanted, plain)})
+                self.add_test(FunctionTest(function, owner, values, chosen, marks + more + further))
 
-    def add_function(self, function, owner, first=False):
-        marks = marks_of(function, owner, self.module)
-        marks += self.module_marks()
-        if is_skipped(marks):
-            return
-        wanted = [self.fixtures[name] for name in self.closure(function) if self.fixtures[name].params]
-        for values, more in parameter_sets(marks):
-            if is_skipped(more):
-                continue
-            for chosen in itertools.product(*(item.params for item in wanted)):
-                plain = [item.values[0] if isinstance(item, Parameters) else item for item in chosen]
-                picked = {item.name: value for item, value in zip(wanted, plain)}
-                self.tests.append(functools.partial(self.run, function, owner, values, picked, marks + more, first))
-                first = False
+    def add_test(self, test):
+        """Adds a test; one that skips itself stays, so that what is skipped can be counted."""
+        skipped = any(mark.name == "skip" or mark.name == "skipif" and holds(mark, vars(self.module)) for mark in test.marks)
+        self.tests.append(SkippedTest(test) if skipped else test)
 
     def module_marks(self):
         found = vars(self.module).get("pytestmark", [])
         return list(found) if isinstance(found, (list, tuple)) else [found]
 
-    def closure(self, function, seen=None):
-        """The fixtures of the module that a test needs, directly or not."""
+    def fixtures_of(self, owner):
+        """Returns the fixtures that tests of a class, or of none, can ask for."""
+        found = dict(self.fixtures)
+        for base in reversed(owner.__mro__[:-1] if owner else ()):
+            found.update({item.name: item for item in vars(base).values() if isinstance(item, Fixture)})
+        return found
+
+    def closure(self, function, fixtures, marks=(), seen=None):
+        """The fixtures that a test needs, directly or not."""
         seen = [] if seen is None else seen
-        for name in arguments_of(function) + [name for name, item in self.fixtures.items() if item.autouse]:
-            if name in self.fixtures and name not in seen:
+        used = [name for mark in marks if mark.name == "usefixtures" for name in mark.args]
+        for name in arguments_of(function) + used + [name for name, item in fixtures.items() if item.autouse]:
+            if name in fixtures and name not in seen:
                 seen.append(name)
-                self.closure(self.fixtures[name].function, seen)
+                self.closure(fixtures[name].function, fixtures, (), seen)
         return seen
 
-    def run(self, function, owner, values, chosen, marks, first):
-        self_ = owner() if owner else None
-        setup = Setup(self.fixtures, chosen, self_, self.kept)
-        setup.values.update(values)
-        expected_failure = any(mark.name == "xfail" for mark in marks)
-        with setup.finals:
-            try:
-                self.around(self_, function, "setup", first)
-                for name, item in self.fixtures.items():
-                    if item.autouse:
-                        setup.get(name)
-                self.call(function, self_, setup)
-            except Exception:
-                if not expected_failure:
-                    raise
-            finally:
-                self.around(self_, function, "teardown", False)
+    def enter_class(self, owner):
+        if owner is not None and self.entered is not owner:
+            self.entered = owner
+            self.call_hook(getattr(owner, "setup_class", None), owner)
 
-    def call(self, function, owner, setup):
-        bound = function.__get__(owner) if owner is not None and inspect.isfunction(function) else function
-        found = bound(**{name: setup.get(name) for name in arguments_of(bound)})
-        if inspect.iscoroutine(found):
-            import asyncio
+    def leave_class(self, owner):
+        self.entered = None
+        self.scopes["class"].close()
+        if owner is not None:
+            self.call_hook(getattr(owner, "teardown_class", None), owner)
 
-            asyncio.run(found)
+    def close(self):
+        """Takes down what all tests of the module share."""
+        for name in ("module", "package", "session"):
+            self.scopes[name].close()
+        for name in ("teardown_module", "tearDownModule"):
+            self.call_hook(vars(self.module).get(name), self.module)
 
-    def around(self, owner, function, what, first):
-        names = [what + "_method", what] if owner else [what + "_function"]
-        names = (["setup_class"] if first and owner else []) + names
+    def hook(self, owner, function, what):
+        """Calls what stands around every test function, or every method of a class."""
+        names = [what + "_method", what] if owner is not None else [what + "_function"]
         for name in names:
-            hook = getattr(owner, name, None) if owner else vars(self.module).get(name)
-            if callable(hook):
-                hook(*[function][: len(arguments_of(hook))])
+            self.call_hook(getattr(owner, name, None) if owner is not None else vars(self.module).get(name), function)
+
+    def call_hook(self, hook, argument):
+        if hook is not None and self.is_own(getattr(hook, "__func__", hook)):
+            hook(*[argument][: len(arguments_of(hook))])
 
 
-def run_case(owner, name):
-    """Runs a test of unittest; what it raises is raised here."""
-    case = owner(name)
-    owner_setup = getattr(owner, "_rp_ready", False)
-    if not owner_setup:
-        owner.setUpClass()
-        owner._rp_ready = True
-    case.run(Result())
+class SkippedTest:
+    """A test that its marks skip."""
 
+    def __init__(self, test):
+        self.name, self.owner = test.name, test.owner
 
-class Result(unittest.TestResult):
-    """Lets errors through at once."""
-
-    def addError(self, test, error):
-        raise error[1]
-
-    def addFailure(self, test, error):
-        raise error[1]
-
-    def addSkip(self, test, reason):
-        raise Skipped(reason)
-
-    def addSubTest(self, test, subtest, error):
-        if error is not None:
-            raise error[1]
+    def run(self, _suite, _following):
+        raise Skipped("skipped")
 
 
 def collect(module):
-    """The tests of a module as functions without arguments, in order."""
-    return Suite(module).tests
+    """Returns the tests of a module in order: the name of each, and what runs it."""
+    suite = Suite(module)
+    following = suite.tests[1:] + [None]
+    return [(test.name, lambda test=test, then=then: test.run(suite, then)) for test, then in zip(suite.tests, following)]

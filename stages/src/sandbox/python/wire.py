@@ -11,16 +11,17 @@ import threading
 import types
 
 from rollpacker_codec import Codec
-from rollpacker_proxy import OPERATIONS, Broken, Ended, Proxy, State, Stop, Unsupported, ask  # all of it for those that import this
+from rollpacker_proxy import OPERATIONS, Broken, Ended, Proxy, State, Stop, Undecided, ask  # all of it for those that import this
 
 MESSAGE_BYTES = 64 << 20
 
 
-MUTABLE = (list, dict, set, bytearray, collections.deque)
+DICTS = (dict, collections.OrderedDict, collections.Counter, collections.defaultdict)
+MUTABLE = DICTS + (list, set, bytearray, collections.deque)
 HOLDERS = frozenset(MUTABLE + (tuple,))
 
 
-def containers(values, found=None, seen=None):
+def containers(values):
     """The mutable plain containers within `values`, in an order that both sides agree on."""
     found, stack, seen = [], [values], set()
     while stack:
@@ -30,7 +31,7 @@ def containers(values, found=None, seen=None):
         seen.add(id(value))
         if type(value) in MUTABLE:
             found.append(value)
-        if type(value) is dict:
+        if type(value) in DICTS:
             stack.extend(item for item in value.values() if type(item) in HOLDERS)
         elif type(value) in (list, tuple, collections.deque):
             stack.extend(item for item in value if type(item) in HOLDERS)
@@ -38,11 +39,11 @@ def containers(values, found=None, seen=None):
 
 
 def snapshot(container):
-    return list(container.items()) if type(container) is dict else container.copy()
+    return list(container.items()) if type(container) in DICTS else container.copy()
 
 
 def same(before, now):
-    if type(now) is dict:
+    if type(now) in DICTS:
         return len(before) == len(now) and all(a is c and b is d for (a, b), (c, d) in zip(before, now.items()))
     if type(now) in (set, bytearray):
         return before == now
@@ -53,15 +54,38 @@ def overwrite(container, content):
     """Makes a container what the other side made of it."""
     if type(container) in (list, bytearray):
         container[:] = content
+        return
+    container.clear()
+    if type(container) is collections.deque:
+        container.extend(content)
     else:
-        container.clear()
-        (container.extend if type(container) is collections.deque else container.update)(content)
+        # A counter would add up what it has already.
+        (dict if type(container) in DICTS else set).update(container, content)
 
 
 CLOSED = (
     types.FunctionType, types.MethodType, types.BuiltinFunctionType, types.GeneratorType, types.CoroutineType, types.FrameType,
     types.CodeType, types.TracebackType, types.ModuleType,
 )
+# What tests may hand over to be used through a proxy: code of theirs, and what comes with python and runs no code of the caller's choice.
+# An object of a C library, used in a way that its tests never would, could break the checker's memory.
+SHARED = (types.FunctionType, types.MethodType, types.GeneratorType, types.CoroutineType, types.MethodDescriptorType)
+LIBRARIES = ("test_solution", "prompt", "builtins", "abc", "collections.abc", "dataclasses", "enum", "typing", "unittest.mock")
+UNSHARED = frozenset(("eval", "exec", "compile", "open", "getattr", "setattr", "delattr", "vars", "globals", "locals", "input", "breakpoint"))
+
+
+def may_share(value):
+    """Whether the solution may use an object of the tests through a proxy."""
+    kind = value if isinstance(value, type) else type(value)
+    if isinstance(value, types.BuiltinFunctionType):
+        return value.__module__ in ("builtins", "math", "_operator") and value.__name__ not in UNSHARED
+    if isinstance(value, SHARED):
+        return True
+    if kind.__module__ in ("builtins", "itertools"):
+        return hasattr(kind, "__next__")
+    return all(base.__module__ in LIBRARIES for base in kind.__mro__)
+
+
 NAMES = ("__name__", "__qualname__", "__doc__", "__module__")
 FORBIDDEN = ("format", "format_map", "configure_mock", "mock_add_spec")
 
@@ -90,6 +114,8 @@ class Peer:
 
     def __init__(self, channel, strict):
         self.strict = strict
+        # How often the other end was asked, and whether its word alone decided a comparison.
+        self.asked, self.vouched, self.muted = 0, False, False
         self.codec = Codec(self)
         self.lock = threading.RLock()
         self.generation = 0
@@ -106,6 +132,8 @@ class Peer:
     def handle(self, value):
         """The number of an object of ours; what was asked for by a name in the solution's module has that name, which outlives the run."""
         if id(value) not in self.handles:
+            if self.strict and not isinstance(value, BaseException) and not may_share(value):
+                raise Undecided("a test hands over an object of type %s" % type(value).__name__)
             self.handles[id(value)] = len(self.objects)
             self.objects.append(value)
         return self.handles[id(value)]
@@ -127,17 +155,20 @@ class Peer:
             raise Ended("the run that held this object is over")
         return state.handle
 
-    def proxy(self, handle, make, base=()):
+    def proxy(self, handle, make):
         if type(handle) not in (int, str):
             raise Broken("no handle")
         if handle not in self.proxies:
-            self.proxies[handle] = make(State(self, handle, base))
+            self.proxies[handle] = make(State(self, handle))
         return self.proxies[handle]
 
     def call(self, function, arguments, keywords):
         return self.ask("call", function, arguments, keywords)
 
     def ask(self, operation, *operands):
+        if self.muted:
+            raise RuntimeError("the case is over")
+        self.asked += operation not in ("names", "root")
         with self.lock:
             passed = containers(operands[1:]) if operation == "call" else []
             self.send(("ask", operation, operands))
@@ -146,11 +177,11 @@ class Peer:
                 if kind == "ask":
                     self.answer(*fields)
                 elif kind in ("answer", "raise"):
-                    return self.settle(kind, passed, *fields)
+                    return self.settle(operation, kind, passed, *fields)
                 else:
                     raise Broken("a message of kind %r" % (kind,))
 
-    def settle(self, kind, passed, value, changes, index):
+    def settle(self, operation, kind, passed, value, changes, index):
         try:
             for number, content in changes:
                 overwrite(passed[number], content)
@@ -161,6 +192,9 @@ class Peer:
         if not isinstance(value, BaseException):
             raise Broken("what is raised is no exception")
         value.__dict__["_rp_crossed"] = True
+        if isinstance(value, (StopIteration, StopAsyncIteration)) and operation not in ("__next__", "advance", "await"):
+            # In a test's `all(map(f, values))` it would end the iteration, and what is left would count as true.
+            raise RuntimeError("the solution raised %s" % type(value).__name__) from value
         raise value
 
     def answer(self, operation, operands):

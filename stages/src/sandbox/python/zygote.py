@@ -73,6 +73,10 @@ class Progress:
         """A case has ended; what counts if a later one never does."""
         self.line({"case": case})
 
+    def expect(self, cases):
+        """Says how many cases there are in all, so that those that never run count as failed."""
+        self.line({"expected": cases})
+
     def line(self, value):
         write_all(self.report, json.dumps(value).encode() + b"\n")
 

@@ -1,0 +1,111 @@
+"""Tests beside the solution in one interpreter, as pytest would run them.
+
+What this process reports is the solution's word: nothing here is out of its reach. The checker believes it only as far as the same process
+also notices wrong expectations (see `rollpacker_recheck`), and gives it compiled tests without their text.
+"""
+
+import base64
+import json
+import linecache
+import marshal
+import socket
+import sys
+import types
+
+import rollpacker_pytest_shim as pytest_shim
+import rollpacker_suite as suite
+from rollpacker_binding import chosen, starred, trusted
+
+MESSAGE_CHARACTERS = 500
+
+
+def run(link, load, job):
+    """Runs the tests of a job up to the case `last`; reports each over the link as it ends, and then the end."""
+    link = socket.socket(fileno=link)
+    tests = job["tests"]
+    try:
+        module, program = load("solution", job["solution"], job["prelude"])
+        exec(program, module.__dict__)
+    except BaseException as error:
+        return report(link, {"broken": brief(error)})
+    sys.modules["pytest"] = pytest_shim.module()
+    sys.dont_write_bytecode = True
+    space = types.ModuleType("test_solution")
+    space.__file__ = tests["file"]
+    sys.modules["test_solution"] = space
+    bind(space.__dict__, module, tests)
+    parts = [marshal.loads(base64.b64decode(part)) for part in tests["parts"]]
+    try:
+        cases = FORMS[tests["form"]](space, module, tests, parts)
+        for name, case in cases[: tests["last"]]:
+            report(link, dict(attempt(case), case=name))
+    except BaseException as error:
+        return report(link, {"broken": brief(error)})
+    report(link, {"end": True})
+
+
+def bind(space, module, tests):
+    """Binds what the tests use without an import, and what they get of the solution by a star."""
+    names = list(module.__dict__)
+    module.__all__ = starred(tests["used"], tests["imported"], names)
+    space.update(trusted(tests["used"]))
+    for name in chosen(tests["used"], tests["imported"], names):
+        space[name] = module.__dict__[name]
+
+
+def functions(space, _module, _tests, parts):
+    exec(parts[0], space.__dict__)
+    return suite.collect(space)
+
+
+def statements(space, _module, _tests, parts):
+    return [(str(number), lambda part=part: exec(part, space.__dict__)) for number, part in enumerate(parts)]
+
+
+def entry(space, module, tests, parts):
+    """HumanEval: the prompt's helpers, then the tests, whose `check` gets the function of the solution."""
+    if len(parts) > 1:
+        exec(parts[0], space.__dict__)
+    candidate = module.__dict__[tests["entry_point"]]
+    space.__dict__[tests["entry_point"]] = candidate
+    exec(parts[-1], space.__dict__)
+    return [("check", lambda: space.__dict__["check"](candidate))]
+
+
+FORMS = {"functions": functions, "statements": statements, "entry": entry}
+
+
+def attempt(case):
+    try:
+        case()
+    except pytest_shim.Skipped:
+        return {"outcome": "skipped", "message": ""}
+    except BaseException as error:
+        return {"outcome": "failed", "message": where(error) + brief(error)}
+    return {"outcome": "passed", "message": ""}
+
+
+def where(error):
+    """The line of the tests, or of the solution, at which an error came up."""
+    found = ""
+    trace = error.__traceback__
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        if file.startswith("test_solution"):
+            found = "%s:%d: " % (file, trace.tb_lineno)
+        elif file == "solution.py":
+            found = "%s:%d: %s\n" % (file, trace.tb_lineno, linecache.getline(file, trace.tb_lineno).strip())
+        trace = trace.tb_next
+    return found
+
+
+def brief(error):
+    try:
+        return ("%s: %s" % (type(error).__name__, error))[:MESSAGE_CHARACTERS]
+    except BaseException:
+        return type(error).__name__
+
+
+def report(link, value):
+    sys.stdout.flush()
+    link.sendall(json.dumps(value).encode() + b"\n")

@@ -1,0 +1,89 @@
+"""Fixtures that are set up for a test, each within its scope."""
+
+import contextlib
+import inspect
+import types
+
+from rollpacker_fixtures import BUILT_IN
+from rollpacker_pytest_shim import Failed, Fixture
+
+SCOPES = ("function", "class", "module", "package", "session")
+BUILT_IN_FIXTURES = {name: Fixture(function, scope, None, False, name) for name, (function, scope) in BUILT_IN.items()}
+
+
+class Scope:
+    """The values of fixtures that live as long, taken down in reverse."""
+
+    def __init__(self):
+        self.values, self.finals = {}, contextlib.ExitStack()
+
+    def close(self):
+        self.values.clear()
+        self.finals.close()
+
+
+class Setup:
+    """The fixtures of one test: `values` of parameters by name, and the parameter `chosen` for each fixture that has several."""
+
+    def __init__(self, fixtures, scopes, values, chosen, owner, function):
+        self.fixtures, self.scopes = fixtures, scopes
+        self.values, self.chosen, self.owner, self.function = values, chosen, owner, function
+
+    def get(self, name):
+        if name in self.values:
+            return self.values[name]
+        found = self.fixtures.get(name) or BUILT_IN_FIXTURES.get(name)
+        if found is None:
+            raise Failed("there is no fixture %r" % name)
+        scope = self.scopes[found.scope]
+        key = name, id(found), repr(self.chosen.get(name))
+        if key not in scope.values:
+            scope.values[key] = self.make(found, scope)
+        return scope.values[key]
+
+    def make(self, found, scope):
+        function = found.function
+        names = arguments_of(function)
+        owned = names[:1] in (["self"], ["cls"])
+        values = [self.owner] if owned else []
+        values += [self.request(found.name, scope) if name == "request" else self.get(name) for name in names[len(values):]]
+        made = function(*values)
+        if inspect.isasyncgen(made) or inspect.iscoroutine(made):
+            return finish_async(made, scope)
+        if not inspect.isgenerator(made):
+            return made
+        value = next(made)
+        scope.finals.callback(next, made, None)
+        return value
+
+    def request(self, name, scope):
+        """Returns what pytest gives to a fixture that asks for `request`."""
+        found = types.SimpleNamespace(
+            addfinalizer=scope.finals.callback, getfixturevalue=self.get, fixturename=name, instance=self.owner,
+            cls=type(self.owner) if self.owner is not None else None, function=self.function,
+            node=types.SimpleNamespace(name=self.function.__name__, get_closest_marker=lambda name: None))
+        if name in self.chosen:
+            found.param = self.chosen[name]
+        return found
+
+
+def finish_async(made, scope):
+    """Runs a fixture that is a coroutine or an asynchronous generator."""
+    import asyncio
+
+    if inspect.iscoroutine(made):
+        return asyncio.run(made)
+    loop = asyncio.new_event_loop()
+    value = loop.run_until_complete(made.__anext__())
+    scope.finals.callback(lambda: (loop.run_until_complete(made.aclose()), loop.close()))
+    return value
+
+
+def arguments_of(function):
+    """What a test or a fixture asks for: its parameters without a default."""
+    try:
+        found = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    return [item.name for item in found
+            if item.default is item.empty and item.kind in (item.POSITIONAL_ONLY, item.POSITIONAL_OR_KEYWORD, item.KEYWORD_ONLY)]

@@ -1,0 +1,61 @@
+"""Tests of unittest, one by one."""
+
+import unittest
+
+from rollpacker_pytest_shim import Failed, Skipped
+
+
+class Result(unittest.TestResult):
+    """Keeps the first thing that goes wrong, so that a test is torn down before it is raised."""
+
+    def __init__(self):
+        super().__init__()
+        self.found = None
+
+    def keep(self, error):
+        self.found = self.found or error
+
+    def addError(self, test, error):
+        self.keep(error[1])
+
+    def addFailure(self, test, error):
+        self.keep(error[1])
+
+    def addSubTest(self, test, subtest, error):
+        if error is not None:
+            self.keep(error[1])
+
+    def addSkip(self, test, reason):
+        self.keep(Skipped(reason))
+
+    def addExpectedFailure(self, test, error):
+        self.keep(Skipped("an expected failure"))
+
+    def addUnexpectedSuccess(self, test):
+        self.keep(Failed("an unexpected success"))
+
+
+class CaseTest:
+    """A test of a class of unittest."""
+
+    def __init__(self, owner, name):
+        self.owner, self.method = owner, name
+        self.name = "%s.%s" % (owner.__name__, name)
+
+    def run(self, suite, following):
+        """Runs the test between the set-ups of its class that it needs."""
+        result = Result()
+        if suite.entered is not self.owner:
+            suite.entered = self.owner
+            self.owner.setUpClass()
+        self.owner(self.method).run(result)
+        if getattr(following, "owner", None) is not self.owner:
+            suite.entered = None
+            self.owner.tearDownClass()
+            self.owner.doClassCleanups()
+        if result.found is not None:
+            raise result.found
+
+
+def tests_of(owner):
+    return [CaseTest(owner, name) for name in unittest.TestLoader().getTestCaseNames(owner)]
