@@ -16,8 +16,6 @@ const SYSTEM: &[&str] =
 const DEVICES: &[&str] = &["/dev/null", "/dev/random", "/dev/urandom", "/dev/zero"];
 /// Where each job mounts its own.
 const MOUNT_POINT: &str = "/tmp";
-/// The file that a run's standard input is; `solution.py` writes it.
-const STDIN: &str = "/tmp/.stdin";
 /// Who a run is, so that a program which asks finds a name.
 const PASSWD: &str = "root:x:0:0::/:/bin/false\nnobody:x:65534:65534::/tmp:/bin/false\n";
 const GROUP: &str = "root:x:0:\nnogroup:x:65534:\n";
@@ -61,7 +59,6 @@ pub(super) fn container(
     container
         .dir(MOUNT_POINT, 0o555)
         .symlink(MOUNT_POINT, "/dev/shm")
-        .symlink(STDIN, "/dev/stdin")
         .file("/etc/passwd", PASSWD)
         .file("/etc/group", GROUP);
     container

@@ -175,9 +175,6 @@ mod tests {
 {"case":{"outc"#;
         let verdict = partial(report, Outcome::Timeout, 2.0, "late").expect("a verdict");
         let outcomes: Vec<_> = verdict.cases.iter().map(|case| case.outcome).collect();
-        assert_eq!(
-            outcomes,
-            [Outcome::Passed, Outcome::Timeout, Outcome::Failed, Outcome::Failed]
-        );
+        assert_eq!(outcomes, [Outcome::Passed, Outcome::Timeout, Outcome::Failed, Outcome::Failed]);
     }
 }

@@ -12,6 +12,8 @@ from rollpacker_session import MESSAGE_CHARACTERS, Unloadable, brief
 
 # After so many cases that took too long, those left are not run.
 PATIENCE = 3
+# All runs that judge cases again may take so many times the limit of a case.
+SPARE = 10
 # Kept free for what has to be done when the memory of the checker is used up.
 RESERVE_BYTES = 8 << 20
 # Characters of the messages of all cases; those of later ones are cut short.
@@ -64,6 +66,8 @@ class Bench:
         self.vouched, self.unasked = set(), set()
         # Whether tests did what no copy shows, how many cases said nothing about the solution, and how many skipped themselves.
         self.undecided, self.dropped, self.skipped = False, 0, 0
+        # Seconds that are left for judging cases again.
+        self.spare = SPARE * max(float(seconds) for seconds in self.seconds)
         self.hopeless = None
         self.timeouts = self.characters = 0
         self.reserve = bytearray(RESERVE_BYTES)
@@ -79,7 +83,7 @@ class Bench:
             self.add(self.hopeless[0], 0.0, self.hopeless[1])
             return
         peer, allowed = self.session.peer, self.allowed()
-        peer.vouched, asked = False, peer.asked
+        peer.vouched, asked, peer.calls_before = False, peer.asked, peer.calls
         self.progress.begin(allowed)
         begin = time.monotonic()
         try:
@@ -115,6 +119,7 @@ class Bench:
             raise found
         if found is None:
             return "passed", ""
+        self.undecided = self.undecided or self.session.peer.is_stale()
         # Messages are made of objects of the solution, which is not asked any more.
         self.session.peer.muted = True
         outcome, message = self.explain(found, allowed)
@@ -152,7 +157,7 @@ class Bench:
         if isinstance(error, wire.Undecided):
             self.undecided = True
             return "failed", str(error)
-        if is_missing_module(error):
+        if is_missing_module(error, self.session.modules):
             raise BrokenTests("%s: %s" % (where(error), error))
         if not isinstance(error, wire.Stop):
             return judge(error)
@@ -170,16 +175,14 @@ def overdue(_signal, _frame):
     raise Deadline()
 
 
-def is_missing_module(error):
-    """Whether the tests import what is not there."""
-    if not isinstance(error, ModuleNotFoundError) or has_crossed(error):
-        return False
-    return str(error.name).partition(".")[0] != "solution"
+def is_missing_module(error, modules):
+    """Whether the tests import what is not there; of the modules that they import, the solution is always."""
+    return isinstance(error, ModuleNotFoundError) and not has_crossed(error) and str(error.name).partition(".")[0] in set(modules) - {"solution"}
 
 
 def has_crossed(error):
     """Whether the solution raised an error, as against the tests."""
-    return error.__dict__.get("_rp_crossed", False)
+    return "_rp_crossed" in error.__dict__ or "_rp" in error.__dict__
 
 
 def clean(message, characters=MESSAGE_CHARACTERS):

@@ -12,45 +12,42 @@ import socket
 import sys
 import types
 
+import rollpacker_decoys as decoys
 import rollpacker_pytest_shim as pytest_shim
 import rollpacker_suite as suite
-from rollpacker_binding import chosen, starred, trusted
+from rollpacker_binding import bind, starred
 
 MESSAGE_CHARACTERS = 500
 
 
 def run(link, load, job):
-    """Runs the tests of a job up to the case `last`; reports each over the link as it ends, and then the end."""
+    """Runs the tests of a job; reports each over the link as it ends, and then the end."""
     link = socket.socket(fileno=link)
     tests = job["tests"]
+    sys.modules["pytest"] = pytest_shim.module()
+    sys.dont_write_bytecode = True
     try:
         module, program = load("solution", job["solution"], job["prelude"])
         exec(program, module.__dict__)
-    except BaseException as error:
-        return report(link, {"broken": brief(error)})
-    sys.modules["pytest"] = pytest_shim.module()
-    sys.dont_write_bytecode = True
-    space = types.ModuleType("test_solution")
-    space.__file__ = tests["file"]
-    sys.modules["test_solution"] = space
-    bind(space.__dict__, module, tests)
-    parts = [marshal.loads(base64.b64decode(part)) for part in tests["parts"]]
-    try:
-        cases = FORMS[tests["form"]](space, module, tests, parts)
-        for name, case in cases[: tests["last"]]:
+        space = space_of(module, tests)
+        parts = [marshal.loads(base64.b64decode(part)) for part in tests["parts"]]
+        for name, case in FORMS[tests["form"]](space, module, tests, parts):
             report(link, dict(attempt(case), case=name))
     except BaseException as error:
-        return report(link, {"broken": brief(error)})
+        return report(link, {"broken": where(error) + brief(error)})
     report(link, {"end": True})
 
 
-def bind(space, module, tests):
-    """Binds what the tests use without an import, and what they get of the solution by a star."""
-    names = list(module.__dict__)
-    module.__all__ = starred(tests["used"], tests["imported"], names)
-    space.update(trusted(tests["used"]))
-    for name in chosen(tests["used"], tests["imported"], names):
-        space[name] = module.__dict__[name]
+def space_of(solution, tests):
+    """Returns the module of the tests, with what they use without an import and get of the solution by a star."""
+    module = types.ModuleType("test_solution")
+    module.__file__ = tests["file"]
+    sys.modules["test_solution"] = module
+    used, imported, names = set(tests["used"]), set(tests["imported"]), list(solution.__dict__)
+    solution.__all__ = starred(used, imported, names)
+    module.__dict__.update(decoys.NAMES)
+    bind(module.__dict__, used, imported, names, solution.__dict__.get)
+    return module
 
 
 def functions(space, _module, _tests, parts):
@@ -76,12 +73,15 @@ FORMS = {"functions": functions, "statements": statements, "entry": entry}
 
 
 def attempt(case):
+    """Runs a case. Failing is not the same as breaking: a wrong expectation has to make a case fail."""
     try:
         case()
     except pytest_shim.Skipped:
         return {"outcome": "skipped", "message": ""}
-    except BaseException as error:
+    except AssertionError as error:
         return {"outcome": "failed", "message": where(error) + brief(error)}
+    except BaseException as error:
+        return {"outcome": "broken", "message": where(error) + brief(error)}
     return {"outcome": "passed", "message": ""}
 
 

@@ -14,11 +14,11 @@ import sys
 import rollpacker_pytest_shim as pytest_shim
 import rollpacker_wire as wire
 from rollpacker_bench import Bench, BrokenTests, clean, describe_end
-from rollpacker_binding import chosen
+from rollpacker_binding import PRELUDE, bind
 from rollpacker_equality import equal
-from rollpacker_module_tests import Tests, defined, imported_names, loaded_names, parse
+from rollpacker_module_tests import Tests, defined, imported_modules, imported_names, loaded_names, parse
 from rollpacker_recheck import NEEDLESS, Recheck, Text
-from rollpacker_session import MESSAGE_CHARACTERS, OUTPUT_BYTES, PRELUDE, Capture, Session, Unloadable
+from rollpacker_session import MESSAGE_CHARACTERS, OUTPUT_BYTES, Capture, Session, Unloadable
 
 PYTEST = pytest_shim.module()
 
@@ -33,7 +33,8 @@ def check_tests(check, bench):
 def check_entry(check, bench):
     """HumanEval: `check(candidate)`. The prompt's own helpers are the dataset's, not what the solution made of them."""
     test, prompt = parse(check["test"], "test_solution.py"), parse_prompt(check.get("prompt"))
-    used, imported = loaded_names(test), imported_names(test)
+    used, imported = loaded_names(test), imported_names(test).union(("solution",))
+    bench.session.modules = imported_modules(test)
 
     def body(allowed):
         space = {"__name__": "test_solution"}
@@ -42,15 +43,14 @@ def check_entry(check, bench):
         if prompt is not None:
             exec(compile(prompt, "prompt.py", "exec", dont_inherit=True), space)
         else:
-            for name in chosen(used, imported, defined(bench.session)):
-                space[name] = bench.session.root(name)
+            bind(space, used, imported, defined(bench.session), bench.session.root)
         space[check["entry_point"]] = candidate
         exec(compile(test, "test_solution.py", "exec", dont_inherit=True), space)
         if "check" not in space:
             raise BrokenTests("the test defines no `check`")
         space["check"](candidate)
 
-    recheck = Recheck(bench, Text(test, "test_solution.py", "entry", used, imported, prompt=prompt, entry_point=check["entry_point"]))
+    recheck = Recheck(bench, Text(test, "test_solution.py", "entry", used, imported, 1, prompt=prompt, entry_point=check["entry_point"]))
     bench.case(body)
     recheck.settle()
 

@@ -66,9 +66,17 @@ PLAIN = {
     type(Ellipsis): lambda value: ("ellipsis",),
     type(NotImplemented): lambda value: ("unimplemented",),
 }
+
+
+def time_zone(offset, name):
+    """Returns a time zone; the one that tests compare by identity is one object."""
+    zone = datetime.timezone(offset, name)
+    return datetime.timezone.utc if zone == datetime.timezone.utc and name == "UTC" else zone
+
+
 VALUES = {
     "complex": complex, "range": range, "slice": slice, "decimal": decimal.Decimal, "fraction": fractions.Fraction,
-    "date": datetime.date, "timedelta": datetime.timedelta, "timezone": datetime.timezone, "time": lambda *f: datetime.time(*f[:5], fold=f[5]),
+    "date": datetime.date, "timedelta": datetime.timedelta, "timezone": time_zone, "time": lambda *f: datetime.time(*f[:5], fold=f[5]),
     "datetime": lambda *f: datetime.datetime(*f[:8], fold=f[8]), "ordered": collections.OrderedDict, "counter": collections.Counter,
     "default": lambda name, items: collections.defaultdict(FACTORIES.get(name), items), "deque": collections.deque,
     "keys": lambda keys: dict.fromkeys(keys).keys(), "values": lambda values: dict(enumerate(values)).values(),
@@ -78,6 +86,8 @@ VALUES = {
 
 # Value types of modules that are imported only when one of them crosses: what describes a value, and what makes one from that.
 LIBRARY = {
+    ("ipaddress", "IPv4Address"): (lambda value: (str(value),), lambda module, text: module.IPv4Address(text)),
+    ("ipaddress", "IPv6Address"): (lambda value: (str(value),), lambda module, text: module.IPv6Address(text)),
     ("array", "array"): (lambda value: (value.typecode, value.tolist()), lambda module, code, items: module.array(code, items)),
     ("numpy", "ndarray"): (
         lambda value: (array_type(value), value.shape, value.tolist() if value.dtype.hasobject else value.tobytes()),

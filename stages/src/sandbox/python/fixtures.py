@@ -127,6 +127,24 @@ class PrintedStreams:
             old.write(stream.getvalue())
 
 
+class PrintedBytes(PrintedStreams):
+    """The fixture `capsysbinary`: the same as bytes, of streams that have a buffer."""
+
+    def fresh(self):
+        self.now = tuple(io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
+        sys.stdout, sys.stderr = self.now
+
+    def readouterr(self):
+        found = PrintedText(*(stream.buffer.getvalue() for stream in self.now))
+        for stream in self.now:
+            stream.buffer.seek(0)
+            stream.buffer.truncate()
+        return found
+
+    def close(self):
+        sys.stdout, sys.stderr = self.before
+
+
 class PrintedFiles(PrintedStreams):
     """The fixture `capfd`: what goes through the descriptors 1 and 2, however it gets there."""
 
@@ -272,6 +290,13 @@ def monkeypatch():
         yield patches
 
 
+def recwarn():
+    import rollpacker_pytest_shim as pytest_shim
+
+    with pytest_shim.recorded() as found:
+        yield found
+
+
 def closing(make):
     """Returns a fixture function for what `make` makes, closed after the test."""
 
@@ -282,16 +307,8 @@ def closing(make):
     return fixture
 
 
-def recwarn():
-    import warnings
-
-    with warnings.catch_warnings(record=True) as found:
-        warnings.simplefilter("always")
-        yield found
-
-
-def tmp_path(tmp_path_factory):
-    return tmp_path_factory.mktemp("test")
+def tmp_path(request, tmp_path_factory):
+    return tmp_path_factory.mktemp(request.node.name)
 
 
 def tmpdir(tmp_path):
@@ -301,6 +318,7 @@ def tmpdir(tmp_path):
 # By name, and the scope that each lives in.
 BUILT_IN = {
     "monkeypatch": (monkeypatch, "function"), "capsys": (closing(PrintedStreams), "function"), "capfd": (closing(PrintedFiles), "function"),
-    "caplog": (closing(LogRecords), "function"), "recwarn": (recwarn, "function"), "tmp_path_factory": (closing(Directories), "session"),
+    "capsysbinary": (closing(PrintedBytes), "function"), "caplog": (closing(LogRecords), "function"), "recwarn": (recwarn, "function"),
+    "tmp_path_factory": (closing(Directories), "session"),
     "tmp_path": (tmp_path, "function"), "tmpdir": (tmpdir, "function"),
 }

@@ -7,8 +7,12 @@ import types
 
 import rollpacker_suite as suite
 from rollpacker_bench import BrokenTests
-from rollpacker_binding import chosen, starred, trusted
+from rollpacker_binding import bind, starred
 from rollpacker_recheck import Recheck, Text
+
+# What a module says of itself.
+DESCRIPTIONS = ("__version__", "__author__", "__license__")
+
 
 class SolutionModule(types.ModuleType):
     """What a test imports as `solution`."""
@@ -20,7 +24,7 @@ class SolutionModule(types.ModuleType):
     def __getattr__(self, name):
         if name == "__all__":
             return starred(*self._rp_session.names_used, defined(self._rp_session))
-        if name.startswith("__"):
+        if name.startswith("__") and name not in DESCRIPTIONS:
             raise AttributeError(name)
         return self._rp_session.root(name)
 
@@ -56,11 +60,25 @@ def loaded_names(tree):
 
 
 def imported_names(tree):
-    """What a text imports, the solution aside."""
+    """Returns the names that a text imports from elsewhere than the solution, and `solution` if it takes anything from that by name."""
     found = set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.Import) or isinstance(node, ast.ImportFrom) and node.module != "solution":
-            found.update((name.asname or name.name).partition(".")[0] for name in node.names)
+        if isinstance(node, ast.ImportFrom) and node.module == "solution":
+            found.update(("solution",) if any(name.name != "*" for name in node.names) else ())
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            names = ("solution" if name.name == "solution" else name.asname or name.name for name in node.names)
+            found.update(name.partition(".")[0] for name in names)
+    return found
+
+
+def imported_modules(tree):
+    """Returns the top-level modules that a text imports."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found.update(name.name.partition(".")[0] for name in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            found.add((node.module or "").partition(".")[0])
     return found
 
 
@@ -72,7 +90,7 @@ class Tests:
         self.file = "test_solution.py" if number == 0 else "test_solution_%d.py" % number
         self.tree = parse(code, self.file)
         self.used, self.imported = loaded_names(self.tree), imported_names(self.tree)
-        self.session.names_used = self.used, self.imported
+        self.session.names_used, self.session.modules = (self.used, self.imported), imported_modules(self.tree)
         self.module = types.ModuleType("test_solution")
         self.module.__file__ = self.file
         sys.modules["test_solution"] = self.module
@@ -80,10 +98,11 @@ class Tests:
     def run(self):
         whole = self.has_tests()
         groups = [] if whole else self.groups()
-        text = Text(self.tree, self.file, "functions" if whole else "statements", self.used, self.imported, groups)
+        least = sum(map(self.tests_of, self.tree.body)) if whole else len(groups)
+        text = Text(self.tree, self.file, "functions" if whole else "statements", self.used, self.imported, least, groups)
         recheck = Recheck(self.bench, text)
         if whole:
-            self.run_functions()
+            text.names = self.run_functions()
         else:
             self.run_statements(groups)
         recheck.settle()
@@ -105,12 +124,7 @@ class Tests:
             return
         self.session.import_solution(allowed)
         sys.modules["solution"] = SolutionModule(self.session)
-        known = self.module.__dict__
-        for name, module in trusted(self.used).items():
-            known.setdefault(name, module)
-        for name in chosen(self.used, self.imported, defined(self.session)):
-            if name not in known:
-                known[name] = self.session.root(name)
+        bind(self.module.__dict__, self.used, self.imported, defined(self.session), self.session.root)
 
     def execute(self, body):
         exec(compile(ast.Module(body, []), self.file, "exec", dont_inherit=True), self.module.__dict__)
@@ -128,6 +142,7 @@ class Tests:
             self.bench.case(lambda allowed: (self.ready(allowed), self.execute(body)))
 
     def run_functions(self):
+        """Runs test functions; returns their names, or None if they could not be collected."""
         tests = []
 
         def collect(allowed):
@@ -139,7 +154,8 @@ class Tests:
         if collected is not None:
             for _ in range(max(1, sum(map(self.tests_of, self.tree.body)))):
                 self.bench.add(*collected)
-            return
+            return None
         self.bench.progress.expect(len(self.bench.cases) + len(tests))
         for _name, test in tests:
             self.bench.case(lambda allowed: (self.ready(allowed), test()))
+        return [name for name, _test in tests]

@@ -1,48 +1,73 @@
 """Tests with wrong expectations, made from tests with right ones.
 
-A solution whose tests run beside it could pass by an object that equals everything, by reading what is expected, or by reporting that it
-passed. It would pass the same tests with another expectation too. So a pass counts only if changed expectations fail; which of the texts
-is the right one, the solution cannot know.
+A process that runs tests beside the solution could report that they passed, or the solution could look up what is expected. Both would do
+so with another expectation too. So a pass counts only if a changed expectation fails; which of the texts is the right one, the process
+cannot know. Objects that equal everything are found out before that, by `rollpacker_decoys`.
 """
 
 import ast
 import copy
 import random
 
-# Expectations of one comparison that have to be noticed, where few comparisons share the time.
-REPEATS = 5
-# Changed texts of one case, at most.
-MOST = 40
+# Different changes of one expectation that all have to be noticed.
+REPEATS = 4
+# Groups of changes that are tried, of which one has to be noticed.
+MOST = 6
 # Functions of libraries in an expected value, such as `approx(3)` or `{1, 2}.union(...)`.
 NEUTRAL = frozenset((
     "approx", "set", "frozenset", "list", "tuple", "dict", "sorted", "array", "Decimal", "Fraction", "Counter", "OrderedDict", "deque",
-    "float", "int", "str", "abs", "len", "round", "range", "sqrt", "date", "datetime", "timedelta", "UUID", "Path", "bytes", "keys"))
+    "float", "int", "str", "range", "date", "datetime", "timedelta", "UUID", "Path", "bytes", "bytearray"))
 RAISES = ("raises", "warns", "assertRaises", "assertRaisesRegex", "assertWarns", "assertLogs", "deprecated_call")
+ORDERS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
+ASSERTED_ORDERS = ("assertLess", "assertLessEqual", "assertGreater", "assertGreaterEqual")
 
 
-class Probe:
-    """Changes that a case has to notice: each of `changes` is a set of changes by position in the tree, made together."""
+class Site:
+    """Constants of one demand that make up its expectation; `far` if near ones may hold as well."""
 
-    def __init__(self, changes, every):
-        self.changes, self.every = changes, every
+    def __init__(self, constants, far=False):
+        self.constants, self.far = constants, far
+
+    def groups(self, places):
+        """Returns changes by position in the tree; the site is noticed if a case fails with every change of one group."""
+        if self.far:
+            return [[{places[id(found)]: extreme(found.value, sign) for found in self.constants} for _ in range(2)] for sign in (-1, 1)]
+        return [[{places[id(found)]: altered(found.value) for found in self.constants} for _ in range(REPEATS)]]
 
 
 def probes(tree, node):
-    """Returns the probes of a case that the statement `node` of a text defines; none if it demands nothing but to run to its end."""
+    """Returns the probes of a case that the statement `node` of a text defines: each is groups of changes, of which it notices one.
+
+    A case with an expected constant has to notice that this is another. Every number that is subtracted has to matter. A case without any
+    such constant has to notice its inputs, or an assertion turned into its opposite. A case that demands nothing has no probes.
+    """
     places = {id(found): place for place, found in enumerate(ast.walk(tree))}
-    sites = [site for check in checks(node) for site in sites_of(check)]
-    if sites:
-        repeats = max(1, min(REPEATS, MOST // len(sites)))
-        return [site.probe(places, repeats) for site in sites[:MOST]]
-    changes = [] if all_raise(node) else constant_changes(node, places)
-    changes = changes or [{places[id(found)]: None} for found in ast.walk(node) if isinstance(found, ast.Assert) or is_raises(found)]
-    return [Probe(changes[:MOST], every=False)] if changes else []
+    values = assigned(tree, node)
+    demanded = [demand for check in checks(node) for demand in conjuncts(check)]
+    expected = [site for demand in demanded for site in expected_sites(demand, values)]
+    expected += [Site(row) for row in parameter_columns(node) if row]
+    differences = [site for demand in demanded for site in difference_sites(demand, values)]
+    found = [site.groups(places) for site in differences]
+    if expected:
+        return found + [[group for site in expected[:MOST] for group in site.groups(places)]]
+    if found:
+        return found
+    inverted = [[{places[id(part)]: None}] for part in ast.walk(node) if isinstance(part, ast.Assert) or is_raises(part)]
+    constants = constants_of(getattr(node, "body", [node])) if demanded or inverted else []
+    inputs = [group for constant in constants for group in Site([constant]).groups(places)]
+    return [inverted[:MOST] + inputs[:MOST]] if inverted or inputs else []
 
 
-def constant_changes(node, places):
-    """Returns changes of the constants of a case, where no comparison has an expectation of its own."""
-    parameters = [{places[id(found)]: altered(found.value) for found in row} for row in parameter_columns(node)]
-    return parameters + [{places[id(found)]: altered(found.value)} for found in constants_of([node])]
+def assigned(tree, node):
+    """Returns the values of names that a case uses once, and that are assigned once, in the case or at the top of the text."""
+    uses = [found.id for found in ast.walk(node) if isinstance(found, ast.Name) and isinstance(found.ctx, ast.Load)]
+    values, often = {}, set()
+    for found in list(getattr(tree, "body", ())) + list(ast.walk(node)):
+        if isinstance(found, ast.Assign) and len(found.targets) == 1 and isinstance(found.targets[0], ast.Name):
+            name = found.targets[0].id
+            if values.setdefault(name, found.value) is not found.value:
+                often.add(name)
+    return {name: value for name, value in values.items() if uses.count(name) == 1 and name not in often}
 
 
 def is_raises(node):
@@ -51,26 +76,28 @@ def is_raises(node):
         isinstance(item.context_expr, ast.Call) and getattr(item.context_expr.func, "attr", "") in RAISES for item in node.items)
 
 
-def all_raise(node):
-    """Whether a case demands errors alone."""
-    return any(map(is_raises, ast.walk(node))) and not any(True for _ in checks(node))
-
-
 def parameter_columns(node):
-    """Returns the constants of the last column of every `parametrize`: by custom what is expected."""
+    """Returns the constants of the last column of every `parametrize` with several: by custom what is expected."""
     for decorator in getattr(node, "decorator_list", ()):
-        if isinstance(decorator, ast.Call) and getattr(decorator.func, "attr", "") == "parametrize" and len(decorator.args) > 1:
-            rows = getattr(decorator.args[1], "elts", [])
-            yield constants_of([row.elts[-1] if isinstance(row, (ast.Tuple, ast.List)) and row.elts else row for row in rows])
+        if not (isinstance(decorator, ast.Call) and getattr(decorator.func, "attr", "") == "parametrize" and len(decorator.args) > 1):
+            continue
+        names, rows = decorator.args[:2]
+        several = "," in str(getattr(names, "value", "")) or len(getattr(names, "elts", ())) > 1
+        rows = [row for row in getattr(rows, "elts", ()) if isinstance(row, (ast.Tuple, ast.List)) and row.elts] if several else []
+        yield constants_of([row.elts[-1] for row in rows if is_neutral(row.elts[-1])])
 
 
 def checks(node):
     """Returns the expressions that the assertions within a statement demand."""
     for found in ast.walk(node):
         if isinstance(found, ast.Assert):
-            yield from conjuncts(found.test)
-        elif isinstance(found, ast.Expr) and isinstance(found.value, ast.Call) and getattr(found.value.func, "attr", "").startswith("assert"):
-            yield found.value
+            yield found.test
+        elif isinstance(found, ast.Expr) and isinstance(found.value, ast.Call):
+            name = getattr(found.value.func, "attr", "")
+            if name == "assertTrue" and found.value.args:
+                yield found.value.args[0]
+            elif name.startswith("assert"):
+                yield found.value
 
 
 def conjuncts(test):
@@ -81,54 +108,69 @@ def conjuncts(test):
         yield test
 
 
-class Site:
-    """Constants of one comparison that make up its expectation."""
+def expected_sites(demand, values):
+    """Returns the site of what a demand expects, if that is a constant expression."""
+    if isinstance(demand, ast.Compare):
+        if any(isinstance(operator, (ast.NotEq, ast.IsNot, ast.NotIn)) for operator in demand.ops):
+            return []
+        sides = [demand.left] + demand.comparators
+        within = isinstance(demand.ops[-1], ast.In) and is_neutral(resolved(sides[-1], values))
+        return site_of(sides, values, within or any(isinstance(operator, ORDERS) for operator in demand.ops))
+    name = getattr(demand.func, "attr", "") if isinstance(demand, ast.Call) else ""
+    if name in ASSERTED_ORDERS:
+        return site_of(demand.args[:2], values, True)
+    if "Not" in name or "Equal" not in name and "equal" not in name and "called" not in name and "close" not in name and name != "assertIn":
+        return []
+    if "called" in name:
+        constants = constants_of(demand.args)
+        return [Site(constants)] if constants else []
+    return site_of(demand.args[:2], values, False)
 
-    def __init__(self, constants, ordered=False):
-        self.constants, self.ordered = constants, ordered
 
-    def probe(self, places, repeats):
-        if self.ordered:
-            changes = [{places[id(found)]: extreme(found.value, sign) for found in self.constants} for sign in (-1, 1)]
-            return Probe(changes, every=False)
-        changes = [{places[id(found)]: altered(found.value) for found in self.constants} for _ in range(repeats)]
-        return Probe(changes, every=True)
-
-
-def sites_of(check):
-    """Returns the sites of one demand."""
-    if isinstance(check, ast.Compare):
-        return comparison_sites(check)
-    if isinstance(check, ast.Call) and getattr(check.func, "attr", "").startswith("assert"):
-        neutral = [constant for argument in check.args if is_neutral(argument) for constant in constants_of([argument])]
-        return [Site(neutral or constants_of(check.args))] if neutral or constants_of(check.args) else []
+def site_of(sides, values, far):
+    """Returns the constants of the last side that is a constant expression."""
+    for side in reversed([resolved(side, values) for side in sides]):
+        if is_neutral(side) and constants_of([side]):
+            return [Site(constants_of([side]), far)]
     return []
 
 
-def comparison_sites(check):
-    sides = [check.left] + check.comparators
-    ordered = any(isinstance(operator, (ast.Lt, ast.LtE, ast.Gt, ast.GtE)) for operator in check.ops)
-    if any(isinstance(operator, (ast.NotEq, ast.IsNot, ast.NotIn)) for operator in check.ops):
+def difference_sites(demand, values):
+    """Returns the numbers that something else is subtracted from, or that are subtracted from it, within an order."""
+    if not (isinstance(demand, ast.Compare) and any(isinstance(operator, ORDERS) for operator in demand.ops)):
         return []
-    expected = next((found for found in (constants_of([side]) for side in reversed(sides) if is_neutral(side)) if found), None)
-    expected = expected or next((found for found in (constants_of([side]) for side in reversed(sides)) if found), None)
-    sites = [Site(expected, ordered)] if expected else []
-    for side in sides:
-        for found in ast.walk(side):
-            if isinstance(found, ast.BinOp) and isinstance(found.op, ast.Sub):
-                sites += [Site(constants_of([part]), ordered=True) for part in (found.left, found.right)
-                          if is_neutral(part) and constants_of([part])]
-    return sites
+    parts = [(found.left, found.right) for found in ast.walk(demand) if isinstance(found, ast.BinOp) and isinstance(found.op, ast.Sub)]
+    resolved_parts = [resolved(part, values) for pair in parts for part in pair if not all(map(is_neutral, pair))]
+    return [Site(constants_of([part]), far=True) for part in resolved_parts if is_neutral(part) and constants_of([part])]
+
+
+def resolved(node, values):
+    """Returns what a name stands for, if a constant expression was assigned to it."""
+    value = values.get(node.id) if isinstance(node, ast.Name) else None
+    return value if value is not None and is_neutral(value) and constants_of([value]) else node
 
 
 def is_neutral(node):
-    """Whether an expression calls nothing but well-known functions of libraries."""
-    calls = [found.func for found in ast.walk(node) if isinstance(found, ast.Call)]
-    return all((getattr(function, "attr", None) or getattr(function, "id", None)) in NEUTRAL for function in calls)
+    """Whether an expression is made of constants, by well-known functions of libraries at most."""
+    for found in ast.walk(node):
+        if isinstance(found, ast.Call):
+            if (getattr(found.func, "attr", None) or getattr(found.func, "id", None)) not in NEUTRAL:
+                return False
+        elif isinstance(found, (ast.Lambda, ast.Await, ast.NamedExpr)):
+            return False
+    return True
 
 
 def constants_of(nodes):
-    return [found for node in nodes for found in ast.walk(node) if isinstance(found, ast.Constant) and is_alterable(found.value)]
+    """Returns the constants of expressions, but for those that say where to look or how near: indices and keyword arguments."""
+    apart = {id(part) for node in nodes for found in ast.walk(node) for part in apart_from(found)}
+    return [found for node in nodes for found in ast.walk(node)
+            if isinstance(found, ast.Constant) and is_alterable(found.value) and id(found) not in apart]
+
+
+def apart_from(node):
+    parts = [node.slice] if isinstance(node, ast.Subscript) else [node] if isinstance(node, ast.keyword) else []
+    return [found for part in parts for found in ast.walk(part)]
 
 
 def is_alterable(value):
@@ -136,26 +178,38 @@ def is_alterable(value):
 
 
 def altered(value):
-    """Returns another value of the same kind and about the same size."""
+    """Returns another value of the same kind, which looks as if it were as likely."""
     if value is None:
         return random.randint(1, 9)
     if isinstance(value, bool):
         return not value
-    if isinstance(value, int):
-        return value + random.choice((-1, 1)) * random.randint(1, max(9, abs(value) // 3))
-    if isinstance(value, float):
-        return value * random.choice((0.5, 1.5, 2.5)) + random.choice((-1.0, 1.0)) * random.randint(1, 9)
+    if isinstance(value, (int, float)):
+        return altered_number(value)
     if isinstance(value, str):
         return altered_text(value)
     return bytes(altered_text(value.decode("latin-1")), "latin-1")
 
 
+def altered_number(value):
+    """Returns a number with as many digits, one of the first of which is another."""
+    text = repr(value)
+    digits = [at for at, letter in enumerate(text.partition("e")[0]) if letter.isdigit()]
+    first = next((at for at in digits if text[at] != "0"), None)
+    if first is None:
+        return type(value)(random.randint(1, 9))
+    at = random.choice([at for at in digits if at >= first][:2])
+    others = [digit for digit in "0123456789" if digit != text[at] and (digit != "0" or at != first)]
+    return type(value)(text[:at] + random.choice(others) + text[at + 1:])
+
+
 def altered_text(text):
+    """Returns a text of the same length with another letter, of the same kind, in one place."""
     if not text:
         return random.choice("aeiou")
     at = random.randrange(len(text))
-    others = "0123456789" if text[at].isdigit() else "abcdefghijklmnopqrstuvwxyz"
-    return text[:at] + random.choice([letter for letter in others if letter != text[at].lower()]) + text[at + 1:]
+    kinds = ("0123456789", "abcdefghijklmnopqrstuvwxyz", "ABCDEFGHIJKLMNOPQRSTUVWXYZ")
+    letters = next((kind for kind in kinds if text[at] in kind), kinds[1])
+    return text[:at] + random.choice([letter for letter in letters if letter != text[at]]) + text[at + 1:]
 
 
 def extreme(value, sign):

@@ -236,7 +236,7 @@ def face(sheet, strict, cache={}):
                 body.update(__instancecheck__=instance_check, __subclasscheck__=subclass_check)
             elif not (strict and method in REFUSED):
                 body[method] = METHODS[method]
-        body["__hash__"] = Proxy.__hash__
+        body["__hash__"], body["__doc__"] = Proxy.__hash__, Proxy.__dict__["__doc__"]
         cache[sheet, strict] = type(str(name), (Proxy,), body)
     return cache[sheet, strict]
 

@@ -36,6 +36,9 @@ class Raised:
     def exconly(self, tryshort=False):
         return "%s: %s" % (self.typename, self.value)
 
+    def __repr__(self):
+        return "<ExceptionInfo %r tblen=1>" % (self.value,)
+
     def match(self, pattern):
         assert re.search(pattern, str(self.value)), "%r does not match %r" % (str(self.value), pattern)
         return True
@@ -80,6 +83,9 @@ class Approx:
     __array_priority__ = 100
 
     def __init__(self, expected, rel=None, abs=None, nan_ok=False):
+        parts = expected.values() if isinstance(expected, dict) else expected if isinstance(expected, (list, tuple)) else ()
+        if any(isinstance(part, (list, tuple, dict)) for part in parts):
+            raise TypeError("approx() does not support nested data structures: %r" % (expected,))
         self.expected, self.rel, self.abs, self.nan_ok = expected, rel, abs, nan_ok
 
     def __eq__(self, found):
@@ -158,6 +164,13 @@ class Fixture:
         self.function, self.scope, self.autouse = function, scope, autouse
         self.params = list(params) if params else None
         self.name = name or function.__name__
+        self.outer = None
+
+    def over(self, outer):
+        """Returns this fixture as one that stands in for another of its name, which it may ask for."""
+        found = Fixture(self.function, self.scope, self.params, self.autouse, self.name)
+        found.outer = outer
+        return found
 
     def __call__(self, *arguments, **keywords):
         return self.function(*arguments, **keywords)
@@ -184,13 +197,48 @@ def importorskip(name, *_, **__):
         raise Skipped("no module %s" % name)
 
 
+class Warned(list):
+    """The warnings that a block raised."""
+
+    @property
+    def list(self):
+        return self
+
+    def pop(self, kind=Warning):
+        for number, item in enumerate(self):
+            if issubclass(item.category, kind):
+                return super().pop(number)
+        raise AssertionError("no warning of %s" % (kind,))
+
+    def clear(self):
+        del self[:]
+
+
 @contextlib.contextmanager
-def warns(expected=Warning, match=None):
-    with warnings.catch_warnings(record=True) as found:
+def recorded():
+    """Records every warning of a block."""
+    found = Warned()
+    with warnings.catch_warnings(record=True):
         warnings.simplefilter("always")
+        warnings.showwarning = lambda message, category, filename, lineno, file=None, line=None: found.append(
+            warnings.WarningMessage(message, category, filename, lineno, file, line))
+        yield found
+
+
+@contextlib.contextmanager
+def warned(expected, match):
+    with recorded() as found:
         yield found
     if not any(issubclass(item.category, expected) and (match is None or re.search(match, str(item.message))) for item in found):
         raise Failed("did not warn of %s" % (expected,))
+
+
+def warns(expected_warning=Warning, *arguments, match=None, **keywords):
+    context = warned(expected_warning, match)
+    if not arguments:
+        return context
+    with context:
+        return arguments[0](*arguments[1:], **keywords)
 
 
 def module():

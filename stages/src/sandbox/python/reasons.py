@@ -17,30 +17,38 @@ HELPER = "the tests define a class of their own"
 STATE = "the tests share the state of the process with the solution"
 LIBRARY = "the tests import a library that is not python's own"
 COPY = "the tests do with an object what no copy of it can show"
-CALLS = "the tests call the solution too often for a checker in another process"
 
-# Calls after which a case that takes too long may do so for being asked from another process.
-MANY_CALLS = 1000
 # What test functions ask for by name and that concerns the process that they run in.
 FIXTURES = frozenset(BUILT_IN)
 # Modules through which a test reaches the state of its process.
 STATEFUL = frozenset((
     "asyncio", "builtins", "concurrent", "contextvars", "gc", "importlib", "inspect", "io", "logging", "multiprocessing", "os", "pathlib",
     "queue", "shutil", "signal", "sqlite3", "subprocess", "sys", "tempfile", "threading", "traceback", "types", "warnings", "weakref"))
-STATEFUL_NAMES = frozenset(("open", "globals", "vars", "id", "patch", "mock", "redirect_stdout", "redirect_stderr", "warns", "deprecated_call"))
+STATEFUL_NAMES = frozenset((
+    "open", "globals", "vars", "id", "patch", "mock", "redirect_stdout", "redirect_stderr", "warns", "deprecated_call", "StopIteration",
+    "StopAsyncIteration"))
+# Classes of python's own whose objects cross as iterators.
+ITERATORS = frozenset(("map", "filter", "zip", "enumerate", "reversed"))
 # Attributes by which a test sets the state of a module that is otherwise harmless.
-STATEFUL_ATTRIBUTES = frozenset(("seed", "setstate", "warns", "deprecated_call", "MonkeyPatch"))
+STATEFUL_ATTRIBUTES = frozenset((
+    "seed", "setstate", "warns", "deprecated_call", "MonkeyPatch", "assertWarns", "assertWarnsRegex", "assertLogs", "assertNoLogs",
+    "filterwarnings", "simplefilter", "__wrapped__", "__code__", "__closure__", "__defaults__", "__annotations__"))
 
 # Names by which a solution looks at the interpreter, its callers or its tests rather than at its arguments.
 REFLECTION = frozenset((
     "ctypes", "gc", "inspect", "linecache", "traceback", "marshal", "exec", "eval", "compile", "_getframe", "_current_frames", "settrace",
     "setprofile", "f_back", "f_code", "f_globals", "f_locals", "tb_frame", "tb_next", "gi_frame", "cr_frame", "__code__", "__closure__",
-    "__globals__", "__traceback__", "co_consts", "get_objects", "get_referrers", "test_solution"))
+    "__globals__", "__traceback__", "co_consts", "get_objects", "get_referrers", "test_solution", "builtins", "__builtins__", "modules", "pytest", "_pytest",
+    "ANY", "MagicMock"))
 # Methods by which an object poses as a value that it is not.
 POSING = frozenset("__%s__" % name for name in (
     "eq ne lt le gt ge hash bool float int index complex contains add radd sub rsub mul rmul truediv rtruediv floordiv rfloordiv mod rmod pow "
     "rpow matmul rmatmul neg pos abs invert round trunc floor ceil and rand or ror xor rxor getattribute class array array_ufunc "
     "array_function array_priority instancecheck subclasscheck").split())
+
+# Ready-made objects that equal everything, and ways to make a class that no `class` statement shows.
+MADE_CLASS = "type(name, bases, body)"
+STAND_INS = frozenset(("Mock", "setattr", MADE_CLASS))
 
 
 def reasons(tree):
@@ -69,6 +77,17 @@ def reasons_of(node):
         yield STATE
     elif isinstance(node, ast.Attribute) and node.attr in STATEFUL_ATTRIBUTES:
         yield STATE
+    elif isinstance(node, ast.Compare) and any(map(is_identity, node.ops, [node.left] + node.comparators, node.comparators)):
+        yield COPY
+    elif isinstance(node, ast.Call) and getattr(node.func, "id", "") == "isinstance" and len(node.args) == 2:
+        if any(isinstance(found, ast.Name) and found.id in ITERATORS for found in ast.walk(node.args[1])):
+            yield COPY
+
+
+def is_identity(operator, *sides):
+    """Whether a comparison asks if two objects are one."""
+    singletons = (isinstance(side, ast.Constant) and side.value in (None, True, False, Ellipsis) for side in sides)
+    return isinstance(operator, (ast.Is, ast.IsNot)) and not any(singletons)
 
 
 def imported_modules(node):
@@ -111,25 +130,39 @@ def veto(source, found):
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return "it cannot be parsed"
+    modules = {(name.asname or name.name) for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names}
     for node in ast.walk(tree):
         name = getattr(node, "id", None) or getattr(node, "attr", None) or getattr(node, "module", None)
         names = [name] + [item.name for item in getattr(node, "names", ()) if isinstance(item, ast.alias)]
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             names = [node.value]
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and getattr(node.value, "id", None) in modules:
+            return "it changes the module `%s`" % node.value.id
         for name in names:
             if isinstance(name, str) and any(part in REFLECTION or part.startswith("rollpacker") for part in name.split(".")):
                 return "it uses `%s`" % name
-        if CLASS not in found and isinstance(node, ast.ClassDef):
-            posing = sorted(POSING.intersection(defined_names(node)))
+        if CLASS not in found:
+            posing = sorted(POSING.union(STAND_INS).intersection(bound_names(node)))
             if posing:
-                return "its class `%s` defines `%s`" % (node.name, posing[0])
+                return "its objects could pose as values by `%s`" % posing[0]
     return None
 
 
-def defined_names(node):
-    """Returns the names that the body of a class binds."""
-    for item in ast.walk(node):
-        if isinstance(item, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            yield item.name
-        elif isinstance(item, ast.Name) and isinstance(item.ctx, ast.Store):
-            yield item.id
+def bound_names(node):
+    """Returns names by which a part of a program may give objects a behaviour."""
+    if isinstance(node, ast.ClassDef):
+        return [name for item in node.body for name in defined_names(item)]
+    if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+        return [node.attr]
+    if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "type" and len(node.args) == 3:
+        return [MADE_CLASS]
+    if isinstance(node, (ast.Name, ast.alias)):
+        return [getattr(node, "id", None) or node.name.rpartition(".")[2]]
+    return [node.value] if isinstance(node, ast.Constant) and isinstance(node.value, str) else []
+
+
+def defined_names(item):
+    """Returns the names that a statement of a class body defines."""
+    if isinstance(item, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        return [item.name]
+    return [node.id for node in ast.walk(item) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]

@@ -1,45 +1,53 @@
 """A second judgement of tests that the strict checker did not pass, for reasons that lie in the tests.
 
 The strict checker runs tests in a process of its own, where a copy of an object is not the object: `rollpacker_reasons` lists what it
-cannot show. Such tests run once more beside the solution (see `rollpacker_beside`). A case counts as passed if it passes there and the
-same tests with changed expectations do not (see `rollpacker_probes`).
+cannot show. Such tests run once more beside the solution (see `rollpacker_beside`). There an object that poses as a value is found out by
+`rollpacker_decoys`. A process that only says that it passed, or that looks up what is expected, is found out by `rollpacker_probes`: the
+same tests with a changed expectation have to fail.
 """
 
 import ast
 import base64
 import marshal
+import random
 import time
 
 import rollpacker_wire as wire
+from rollpacker_bench import clean
+from rollpacker_decoys import instrumented
 from rollpacker_probes import changed, probes
-from rollpacker_reasons import CALLS, COPY, MANY_CALLS, reasons, veto
+from rollpacker_reasons import COPY, reasons, veto
 
-# The runs of all probes of a job may take so many times the limit of a case.
-PATIENCE = 20
 UNNOTICED = "the tests pass beside the solution, but they do with another expectation too"
+VOUCHED = "an equality holds by the word of the solution alone"
 NEEDLESS = "no test asks the solution for anything"
+# Of one run's report.
+MOST_LINES = 10_000
 
 
 class Text:
     """A text of tests as it runs beside a solution.
 
-    `form` says how the cases are found: test functions by name, a case for each group of statements, or HumanEval's `check`.
+    `form` says how the cases are found: test functions by name, a case for each group of statements, or HumanEval's `check`. `least` is
+    how many there are at least. `names` are the names of all, once the strict checker has collected them.
     """
 
-    def __init__(self, tree, file, form, used, imported, groups=(), prompt=None, entry_point=None):
-        self.tree, self.file, self.form = tree, file, form
+    def __init__(self, tree, file, form, used, imported, least, groups=(), prompt=None, entry_point=None):
+        self.tree, self.file, self.form, self.least = tree, file, form, least
         self.used, self.imported = sorted(used), sorted(imported)
         self.groups, self.prompt, self.entry_point = groups, prompt, entry_point
+        self.names = None if form == "functions" else [str(number) for number in range(len(groups))] or ["check"]
 
-    def job(self, tree, last):
+    def job(self, tree):
         """Returns what a run needs to know of the tests: their code, not their text."""
+        tree = instrumented(tree)
         if self.form == "statements":
             parts = [ast.Module(tree.body[begin:end], []) for begin, end in self.groups]
         else:
             parts = [part for part in (self.prompt, tree) if part is not None]
         code = [marshal.dumps(compile(part, self.file, "exec", dont_inherit=True)) for part in parts]
-        return {"form": self.form, "file": self.file, "used": self.used, "imported": self.imported, "last": last,
-                "entry_point": self.entry_point, "parts": [base64.b64encode(part).decode() for part in code]}
+        return {"form": self.form, "file": self.file, "used": self.used, "imported": self.imported, "entry_point": self.entry_point,
+                "parts": [base64.b64encode(part).decode() for part in code]}
 
     def node(self, number, name):
         """Returns the statement that defines a case; None if there is none of that name."""
@@ -53,6 +61,19 @@ class Text:
                 return None
         return found
 
+    def cases(self, lines):
+        """Returns the cases that a report tells of in the order of the text; None if they are not those of the text."""
+        if self.names is not None:
+            return lines if [line["case"] for line in lines] == self.names else None
+        # What could not be collected without the solution counts once by its name, however often it is reported.
+        merged = {}
+        for line in lines:
+            known = merged.setdefault(line["case"], line)
+            if line["outcome"] not in ("passed", "skipped"):
+                merged[line["case"]] = line if known["outcome"] in ("passed", "skipped") else known
+        found = [line for name, line in merged.items() if self.node(0, name) is not None]
+        return found if len(found) >= self.least else None
+
 
 class Recheck:
     """Judges the cases of one text again where the strict checker cannot."""
@@ -60,79 +81,94 @@ class Recheck:
     def __init__(self, bench, text):
         self.bench, self.session, self.text = bench, bench.session, text
         self.first = len(bench.cases)
-        self.left = PATIENCE * bench.allowed()
 
     def settle(self):
         """Drops cases that pass without a solution, and judges those again that may have failed for a reason of the tests' own."""
         self.drop_needless()
         strict = self.bench.cases[self.first:]
-        sound = all(case["outcome"] == "passed" for case in strict) and not self.bench.vouched
-        if sound or any(case["outcome"] == "compile_error" for case in strict) or not self.is_open():
+        vouched = [number for number in self.bench.vouched if number >= self.first]
+        if not vouched and all(case["outcome"] in ("passed", "compile_error") for case in strict):
             return
-        found = self.run(self.text.tree, self.session.solution, None)
-        if found is None or len(found) < len(strict):
+        found = self.run(self.text.tree, self.session.solution) if self.is_open(vouched) else None
+        judged = found and [case for case in found if case["outcome"] != "skipped"]
+        if not judged or len(judged) < len(strict):
+            for number in vouched:
+                self.bench.cases[number].update(outcome="failed", message=VOUCHED)
             return
-        failed = any(case["outcome"] == "failed" for case in found)
-        judged = [self.judge(number, case, failed and self.bench.stop) for number, case in enumerate(found)]
-        self.bench.cases[self.first:] = judged
+        hopeless = self.bench.stop and any(case["outcome"] != "passed" for case in judged)
+        self.bench.cases[self.first:] = [self.judge(number, case, hopeless) for number, case in enumerate(judged)]
 
     def drop_needless(self):
         """A case that passes with an empty solution says nothing about this one."""
         if not self.bench.unasked:
             return
-        found = self.run(self.text.tree, "", None) or []
+        found = self.run(self.text.tree, "") or []
         for number in sorted(self.bench.unasked, reverse=True):
             at = number - self.first
             if at < len(found) and found[at]["outcome"] == "passed":
                 del self.bench.cases[number]
                 self.bench.dropped += 1
+        self.bench.unasked.clear()
 
-    def is_open(self):
+    def is_open(self, vouched):
         """Whether the strict checker may be wrong about these tests, and the solution may be judged beside them."""
         found = reasons(self.text.tree)
         if self.bench.undecided:
             found.add(COPY)
-        if self.session.peer.asked > MANY_CALLS and any(case["outcome"] == "timeout" for case in self.bench.cases):
-            found.add(CALLS)
-        return bool(found) and veto(self.session.solution, found) is None
+        return bool(found or vouched) and veto(self.session.solution, found) is None
 
     def judge(self, number, found, hopeless):
         """Returns the case that a report makes; `hopeless` if its probes no longer matter."""
-        strict = self.bench.cases[self.first + number] if self.first + number < len(self.bench.cases) else None
-        if strict is not None and strict["outcome"] == "passed" and self.first + number not in self.bench.vouched:
+        at = self.first + number
+        strict = self.bench.cases[at] if at < len(self.bench.cases) else None
+        if strict is not None and strict["outcome"] == "passed" and at not in self.bench.vouched:
             return strict
-        if strict is not None and found["outcome"] == "failed" and not self.bench.undecided:
-            return strict
-        if found["outcome"] == "passed" and not hopeless and not self.is_proven(number, found["case"]):
-            return {"outcome": "failed", "seconds": found["seconds"], "message": UNNOTICED}
-        return {key: found[key] for key in ("outcome", "seconds", "message")}
+        if found["outcome"] != "passed":
+            known = strict is not None and strict["outcome"] != "passed" and not self.bench.undecided
+            return strict if known else dict(outcome="failed", seconds=found["seconds"], message=found["message"])
+        if not hopeless and not self.is_proven(found["at"], found["case"]):
+            return dict(outcome="failed", seconds=found["seconds"], message=UNNOTICED)
+        return dict(outcome="passed", seconds=found["seconds"], message="")
 
     def is_proven(self, number, name):
         """Whether a case that passed notices changed expectations."""
         node = self.text.node(number, name)
-        return node is not None and all(self.notices(probe, number) for probe in probes(self.text.tree, node))
+        return node is not None and all(
+            any(self.notices(changes, number) for changes in groups) for groups in probes(self.text.tree, node))
 
-    def notices(self, probe, number):
-        outcomes = (self.fails(change, number) for change in probe.changes)
-        return all(outcomes) if probe.every else any(outcomes)
+    def notices(self, changes, number):
+        """Whether a case fails with every change, and passes without: in random order, so that no run knows which it is."""
+        runs = [(changed(self.text.tree, change), "failed") for change in changes] + [(self.text.tree, "passed")]
+        random.shuffle(runs)
+        return all(self.outcome(tree, number) == expected for tree, expected in runs)
 
-    def fails(self, change, number):
-        """Whether a case fails with a change. A run that takes too long proves nothing."""
-        found = self.run(changed(self.text.tree, change), self.session.solution, number + 1)
-        return self.left > 0 and (found is None or len(found) <= number or found[number]["outcome"] == "failed")
+    def outcome(self, tree, number):
+        found = self.run(tree, self.session.solution)
+        return found[number]["outcome"] if found and self.bench.spare > 0 else None
 
-    def run(self, tree, solution, last):
-        """Runs the tests beside a solution; None if they did not get to their end."""
-        found, began = [], time.monotonic()
-        seconds = min(self.bench.allowed() * max(1, last or len(self.bench.cases) - self.first), max(self.left, 0.1))
+    def run(self, tree, solution):
+        """Runs the tests beside a solution; None if they did not get to their end, or are not those of the text."""
+        began = time.monotonic()
+        seconds = min(self.bench.allowed() * max(1, self.text.least, len(self.bench.cases) - self.first), max(self.bench.spare, 0.1))
         self.bench.progress.begin(seconds)
-        error = self.bench.within(seconds, lambda: self.session.run_tests(self.text.job(tree, last), solution, seconds, found.append))
+        lines = []
+
+        def hear(line):
+            lines.append(line)
+            if len(lines) > MOST_LINES:
+                raise wire.Broken("a report of too many cases")
+
+        error = self.bench.within(seconds, lambda: self.session.run_tests(self.text.job(tree), solution, seconds, hear))
         self.session.stop()
         took = time.monotonic() - began
-        self.left -= took
-        if error is not None and not isinstance(error, wire.Stop):
-            raise error
-        cases = [case for case in found if case.get("outcome") in ("passed", "failed")]
-        for case in cases:
-            case.update(seconds=took / len(cases), message=str(case.get("message", "")))
-        return cases if error is None and found and "end" in found[-1] else None
+        self.bench.spare -= took
+        if error is not None or not lines or lines.pop() != {"end": True}:
+            return None
+        cases = self.text.cases([line for line in lines if is_case(line)])
+        for at, case in enumerate(cases or ()):
+            case.update(at=at, seconds=took / len(cases), message=clean(case["message"]))
+        return cases
+
+
+def is_case(line):
+    return all(type(line.get(key)) is str for key in ("case", "outcome", "message"))

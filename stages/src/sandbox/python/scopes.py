@@ -35,8 +35,12 @@ class Setup:
         found = self.fixtures.get(name) or BUILT_IN_FIXTURES.get(name)
         if found is None:
             raise Failed("there is no fixture %r" % name)
+        return self.value(found)
+
+    def value(self, found):
+        name = found.name
         scope = self.scopes[found.scope]
-        key = name, id(found), repr(self.chosen.get(name))
+        key = name, id(found.function), repr(self.chosen.get(name))
         if key not in scope.values:
             scope.values[key] = self.make(found, scope)
         return scope.values[key]
@@ -46,7 +50,7 @@ class Setup:
         names = arguments_of(function)
         owned = names[:1] in (["self"], ["cls"])
         values = [self.owner] if owned else []
-        values += [self.request(found.name, scope) if name == "request" else self.get(name) for name in names[len(values):]]
+        values += [self.argument(found, name, scope) for name in names[len(values):]]
         made = function(*values)
         if inspect.isasyncgen(made) or inspect.iscoroutine(made):
             return finish_async(made, scope)
@@ -55,6 +59,12 @@ class Setup:
         value = next(made)
         scope.finals.callback(next, made, None)
         return value
+
+    def argument(self, found, name, scope):
+        """Returns what a fixture asks for; by its own name, the one that it stands in for."""
+        if name == "request":
+            return self.request(found.name, scope)
+        return self.value(found.outer or BUILT_IN_FIXTURES[name]) if name == found.name else self.get(name)
 
     def request(self, name, scope):
         """Returns what pytest gives to a fixture that asks for `request`."""

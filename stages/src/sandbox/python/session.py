@@ -12,21 +12,9 @@ import sys
 
 import rollpacker_isolation as isolation
 import rollpacker_wire as wire
+from rollpacker_binding import PRELUDE
 from rollpacker_solution import ENDED
 
-# What competition datasets expect to be there without an import, in the solution.
-PRELUDE = """
-from typing import *
-from collections import *
-from functools import *
-from itertools import *
-from heapq import *
-from bisect import *
-from math import inf, gcd, sqrt, ceil, floor, comb, log2
-import bisect, collections, copy, datetime, functools, heapq, itertools, json, math, operator, random, re, string, sys, typing
-"""
-# Loaded once, in the process from which checkers and runs are forked.
-exec(PRELUDE, {})
 OUTPUT_BYTES = 1 << 20
 MESSAGE_CHARACTERS = 2000
 # Of one line of what tests beside the solution report.
@@ -146,7 +134,9 @@ class Session:
         self.run = None
         self.end = None
         # The names that the text of tests at hand uses, and those that it imports.
-        self.names_used = (), ()
+        self.names_used = frozenset(), frozenset()
+        # The modules that the text imports.
+        self.modules = frozenset()
         self.importing = False
         self.peer = wire.Peer(None, strict=True)
         self.peer.services = {"input": lambda prompt: builtins.input(prompt)}

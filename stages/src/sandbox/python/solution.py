@@ -16,7 +16,6 @@ import array
 import builtins
 import fcntl
 import gc
-import io
 import json
 import linecache
 import os
@@ -29,11 +28,10 @@ import types
 
 import rollpacker_beside as beside
 import rollpacker_isolation as isolation
+import rollpacker_streams as streams
 import rollpacker_wire as wire
 
 LINK = 3
-# In the folder of a run; in a container, what /dev/stdin is a link to.
-STDIN = ".stdin"
 # Of a run: its status as the kernel gives it, whether it was killed by the checker's will, and how much processor time it took.
 ENDED = struct.Struct("<i?d")
 
@@ -156,12 +154,12 @@ def run(side, fds):
     try:
         settle(fds)
         job = given()
-        put_stdin(job["stdin"])
+        streams.put_stdin(job["stdin"])
         kind = job["run"]
         side.confine([0, 1, 2, LINK], job["seconds"], kind in ("compile", "exec"))
         if kind in ("compile", "exec"):
             execute(job, kind)
-        open_streams()
+        streams.open_all()
         code = PROGRAMS[kind](job)
     except SystemExit as leave:
         code = exit_code(leave)
@@ -182,53 +180,11 @@ def given():
     return json.loads(body)
 
 
-def put_stdin(text):
-    """Makes a text the standard input; as a file of the run's folder, to which `/dev/stdin` leads, if there is room for it."""
-    data = text.encode("utf-8", "surrogateescape")
-    try:
-        fd = os.open(STDIN, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
-        write_all(fd, data)
-    except OSError:
-        fd = os.memfd_create("stdin")
-        write_all(fd, data)
-    os.lseek(fd, 0, os.SEEK_SET)
-    os.dup2(fd, 0)
-
-
-def write_all(fd, data):
-    data = memoryview(data)
-    while data:
-        data = data[os.write(fd, data):]
-
-
 def settle(fds):
     """Puts stdout, stderr and the link where a run has them."""
     high = [fcntl.fcntl(fd, fcntl.F_DUPFD, LINK + 1) for fd in fds]
     for number, fd in enumerate(high, 1):
         os.dup2(fd, number, inheritable=number < LINK)
-
-
-def open_streams():
-    """Opens the standard streams as the interpreter does."""
-    for number, name in enumerate(("stdin", "stdout", "stderr")):
-        raw = io.FileIO(number, "rb" if number == 0 else "wb", closefd=False)
-        raw.name = "<%s>" % name
-        buffer = io.BufferedReader(raw) if number == 0 else io.BufferedWriter(raw)
-        stream = io.TextIOWrapper(buffer, "utf-8", "surrogateescape" if number == 0 else "backslashreplace", line_buffering=number == 2)
-        stream.mode = "r" if number == 0 else "w"
-        setattr(sys, name, stream)
-        setattr(sys, "__%s__" % name, stream)
-    builtins.input = read_line
-
-
-def read_line(prompt=""):
-    """`input` without readline."""
-    sys.stdout.write(str(prompt))
-    sys.stdout.flush()
-    line = sys.stdin.readline()
-    if not line:
-        raise EOFError("EOF when reading a line")
-    return line[:-1] if line.endswith("\n") else line
 
 
 def exit_code(leave):
@@ -277,16 +233,16 @@ def finish(module):
     import atexit
     import threading
 
-    streams = {id(stream): stream for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)}
-    for last in [threading._shutdown, atexit._run_exitfuncs] + [stream.flush for stream in streams.values()]:
+    for last in (threading._shutdown, atexit._run_exitfuncs, streams.flush):
         try:
             last()
         except Exception:
-            # A handler that fails, or a stream that the program closed, ends nothing.
+            # A handler that fails ends nothing.
             pass
     if module is not None:
         module.__dict__.clear()
         gc.collect()
+        streams.flush()
 
 
 class Channel:

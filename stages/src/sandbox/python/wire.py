@@ -6,6 +6,7 @@ what the owner of an object lets be done to it.
 
 import collections
 import operator
+import re
 import struct
 import threading
 import types
@@ -14,6 +15,10 @@ from rollpacker_codec import Codec
 from rollpacker_proxy import OPERATIONS, Broken, Ended, Proxy, State, Stop, Undecided, ask  # all of it for those that import this
 
 MESSAGE_BYTES = 64 << 20
+# Calls in one case after which a checker in another process is too slow a judge.
+MANY_CALLS = 5_000
+# Mutable values that are remembered, and the length of the longest.
+CROSSED = 500
 
 
 DICTS = (dict, collections.OrderedDict, collections.Counter, collections.defaultdict)
@@ -88,6 +93,8 @@ def may_share(value):
 
 NAMES = ("__name__", "__qualname__", "__doc__", "__module__")
 FORBIDDEN = ("format", "format_map", "configure_mock", "mock_add_spec")
+# What a mock says of how it was called, which the test asks it.
+CALLED = re.compile("assert|call|method_calls|mock_calls|reset_mock")
 
 
 def guard(peer, operation, value, operands):
@@ -101,7 +108,7 @@ def guard(peer, operation, value, operands):
     if operation in ("__getattr__", "__setattr__", "__delattr__"):
         (name, *rest) = operands
         hidden = type(name) is not str or name.startswith("_") or name in FORBIDDEN or isinstance(value, CLOSED)
-        fixed = operation != "__getattr__" and isinstance(value, type)
+        fixed = operation != "__getattr__" and (isinstance(value, type) or CALLED.match(str(name)))
         if (hidden or fixed) and not (operation == "__getattr__" and name in NAMES):
             raise AttributeError(name)
 
@@ -114,8 +121,11 @@ class Peer:
 
     def __init__(self, channel, strict):
         self.strict = strict
-        # How often the other end was asked, and whether its word alone decided a comparison.
-        self.asked, self.vouched, self.muted = 0, False, False
+        # How often the other end was asked, and to call something; whether its word alone decided a comparison; whether it is asked no more.
+        self.asked, self.calls, self.vouched, self.muted = 0, 0, False, False
+        self.calls_before = 0
+        # Mutable values that crossed and what they were then, up to a bound.
+        self.crossed = []
         self.codec = Codec(self)
         self.lock = threading.RLock()
         self.generation = 0
@@ -169,7 +179,14 @@ class Peer:
         if self.muted:
             raise RuntimeError("the case is over")
         self.asked += operation not in ("names", "root")
+        self.calls += operation == "call"
+        if self.strict and self.calls - self.calls_before > MANY_CALLS:
+            raise Undecided("a test calls the solution more than %d times" % MANY_CALLS)
+        generation = self.generation
         with self.lock:
+            if generation != self.generation:
+                # A thread of the tests outlived the run that it asks.
+                raise Ended("the run that was asked is over")
             passed = containers(operands[1:]) if operation == "call" else []
             self.send(("ask", operation, operands))
             while True:
@@ -181,12 +198,25 @@ class Peer:
                 else:
                     raise Broken("a message of kind %r" % (kind,))
 
+    def remember(self, values):
+        """Keeps what mutable values that cross are now: the other side does not see what becomes of them."""
+        for container in containers(values)[: CROSSED - len(self.crossed)]:
+            if len(container) <= CROSSED:
+                self.crossed.append((container, snapshot(container)))
+
+    def is_stale(self):
+        """Whether a value that crossed was changed on this side since."""
+        return any(not same(before, now) for now, before in self.crossed)
+
     def settle(self, operation, kind, passed, value, changes, index):
         try:
             for number, content in changes:
                 overwrite(passed[number], content)
             if kind == "answer":
-                return value if index is None else passed[index]
+                value = value if index is None else passed[index]
+                if self.strict:
+                    self.remember([value, passed])
+                return value
         except (TypeError, ValueError, LookupError) as error:
             raise Broken("an answer that fits no question: %s" % error)
         if not isinstance(value, BaseException):
