@@ -6,6 +6,10 @@
 //! of namespaces of its own. They share no memory, and only plain values cross between them, so a solution can neither read the tests nor
 //! change what checks it. The runs of a language that is not Python share the namespaces of a *host*, for what one compiles the next runs.
 //!
+//! Some tests ask for what no copy of a value can show: the identity of an object, a patched module, a captured stream. The checker lets
+//! those run once more in a run of the solution, and believes what that reports only if the same tests with a changed expectation fail.
+//! `python/recheck.py` says how.
+//!
 //! A job is two forks, because a fork is what it costs: of the processor time of a child nearly half goes into copying the pages that it
 //! touches, and a fifth into giving them back. What a fork has to copy is kept small; isolation costs nothing that can be measured beside it.
 //!
