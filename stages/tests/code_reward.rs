@@ -265,7 +265,9 @@ fn broken_tests_are_not_the_models_fault() {
     ] {
         let found = score(&CODE, &fenced("def f(): pass"), truth);
         if truth == "x = 1" {
-            assert_eq!(found.expect("nothing fails").value, 1.0);
+            let score = found.expect("nothing fails");
+            assert_eq!(score.value, 0.0, "no test asks the solution");
+            assert!(score.labels["message"].contains("no test asks"), "{:?}", score.labels);
         } else {
             assert!(
                 found.expect_err(truth).reason.starts_with("the tests are broken: "),
