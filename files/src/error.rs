@@ -1,0 +1,55 @@
+//! Reasons for which a file cannot be written.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// The reason for which a file cannot be written.
+#[derive(Debug, thiserror::Error)]
+pub enum FileError {
+    /// The place is taken by something that must not be replaced.
+    #[error("{}: expected a regular file, or none yet, found {found}; choose another path", path.display())]
+    NotRegular {
+        /// The path of the output file.
+        path: PathBuf,
+        /// The kind of file that has this path.
+        found: &'static str,
+    },
+    /// The folder does not exist.
+    #[error(
+        "{}: expected a file in a folder that exists, found no folder {}",
+        path.display(),
+        folder.display()
+    )]
+    NoFolder {
+        /// The path of the output file.
+        path: PathBuf,
+        /// The folder.
+        folder: PathBuf,
+    },
+    /// The output file is one of the inputs.
+    #[error("{}: expected a file that is not read, found the input {}; choose another path", path.display(), input.display())]
+    IsInput {
+        /// The path of the output file.
+        path: PathBuf,
+        /// The path under which the same file is read.
+        input: PathBuf,
+    },
+    /// The operating system refused an operation.
+    #[error("cannot {operation} {}: {error}", path.display())]
+    Io {
+        /// The path of the output file.
+        path: PathBuf,
+        /// The operation: `create`, `write`, `rename`, ...
+        operation: &'static str,
+        /// The error of the system. It is part of the message, and therefore not a source.
+        error: io::Error,
+    },
+}
+
+impl FileError {
+    /// Returns a function that turns an error of the system into one of this file and operation.
+    pub(crate) fn io(path: &Path, operation: &'static str) -> impl FnOnce(io::Error) -> Self {
+        let path = path.to_owned();
+        move |error| Self::Io { path, operation, error }
+    }
+}

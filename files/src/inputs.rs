@@ -1,0 +1,169 @@
+//! The files that a program reads.
+
+use std::fs::{self, File, Metadata};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use crate::FileError;
+
+/// The regular files that a program reads, identified by device and inode: a file is recognised under every path, hard link and symbolic
+/// link.
+#[derive(Clone, Debug, Default)]
+pub struct Inputs(Vec<(Identity, PathBuf)>);
+
+/// Device and inode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Identity(u64, u64);
+
+impl Identity {
+    fn of(metadata: &Metadata) -> Option<Self> {
+        metadata.is_file().then(|| Self(metadata.dev(), metadata.ino()))
+    }
+
+    fn at(path: &Path) -> Option<Self> {
+        Self::of(&fs::metadata(path).ok()?)
+    }
+}
+
+impl Inputs {
+    /// Returns the inputs at these paths, as [`add`](Self::add) takes them.
+    pub fn of<P: AsRef<Path>>(paths: impl IntoIterator<Item = P>) -> Self {
+        let mut inputs = Self::default();
+        paths.into_iter().for_each(|path| inputs.add(path.as_ref()));
+        inputs
+    }
+
+    /// Adds a file, or the files directly in a folder. A path that leads to no regular file adds nothing: a path that does not exist is
+    /// reported by whoever reads it.
+    pub fn add(&mut self, path: &Path) {
+        let entries = fs::read_dir(path).into_iter().flatten().flatten();
+        let paths = entries.map(|entry| entry.path()).chain([path.to_owned()]);
+        self.0.extend(paths.filter_map(|path| Some((Identity::at(&path)?, path))));
+    }
+
+    /// Returns the path under which the file at `place` is read, if it is one of the inputs.
+    #[must_use]
+    pub fn find(&self, place: &Path) -> Option<&Path> {
+        self.named(Identity::at(place)?)
+    }
+
+    /// Refuses an output at `place` if the file there is one of the inputs.
+    ///
+    /// # Errors
+    ///
+    /// [`FileError::IsInput`] if it is.
+    pub fn refuse(&self, place: &Path) -> Result<(), FileError> {
+        self.find(place).map_or(Ok(()), |input| Err(is_input(place, input)))
+    }
+
+    /// Refuses a folder that is about to be emptied if one of the inputs lies in it.
+    ///
+    /// # Errors
+    ///
+    /// [`FileError::IsInput`] if one does.
+    pub fn refuse_within(&self, folder: &Path) -> Result<(), FileError> {
+        let Ok(resolved) = folder.canonicalize() else { return Ok(()) };
+        let lies_in =
+            |input: &&PathBuf| input.canonicalize().is_ok_and(|input| input.starts_with(&resolved));
+        let found = self.0.iter().map(|(_, path)| path).find(lies_in);
+        found.map_or(Ok(()), |input| Err(is_input(folder, input)))
+    }
+
+    /// Refuses an open file, such as a redirected standard output, if it is one of the inputs. `name` is its name in the error.
+    ///
+    /// # Errors
+    ///
+    /// [`FileError::IsInput`] if it is, [`FileError::Io`] if the system cannot tell.
+    pub fn refuse_open(&self, name: &str, file: &File) -> Result<(), FileError> {
+        let name = Path::new(name);
+        let metadata = file.metadata().map_err(FileError::io(name, "examine"))?;
+        let input = Identity::of(&metadata).and_then(|identity| self.named(identity));
+        input.map_or(Ok(()), |input| Err(is_input(name, input)))
+    }
+
+    fn named(&self, identity: Identity) -> Option<&Path> {
+        let found = self.0.iter().find(|(input, _)| *input == identity);
+        found.map(|(_, path)| path.as_path())
+    }
+}
+
+fn is_input(place: &Path, input: &Path) -> FileError {
+    FileError::IsInput { path: place.to_owned(), input: input.to_owned() }
+}
+
+/// Returns whether two paths lead to the same place: to one file, or to one name in one folder where there is no file yet.
+#[must_use]
+pub fn is_same_file(one: &Path, other: &Path) -> bool {
+    match (Identity::at(one), Identity::at(other)) {
+        (Some(one), Some(other)) => one == other,
+        (None, None) => place_of(one).is_some_and(|one| place_of(other) == Some(one)),
+        _ => false,
+    }
+}
+
+/// Returns the path with its folder resolved.
+fn place_of(path: &Path) -> Option<PathBuf> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folder = folder.unwrap_or(Path::new(".")).canonicalize().ok()?;
+    Some(folder.join(path.file_name()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn an_input_is_recognised_under_every_path() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = |name: &str| folder.path().join(name);
+        fs::create_dir(path("data")).expect("made");
+        fs::write(path("data/in"), "rows").expect("written");
+        fs::write(path("other"), "rows").expect("written");
+        fs::hard_link(path("data/in"), path("hard")).expect("linked");
+        symlink(path("data/in"), path("soft")).expect("linked");
+        for inputs in [Inputs::of([path("data/in")]), Inputs::of([path("data")])] {
+            for place in ["data/in", "data/../data/in", "hard", "soft"] {
+                let error = inputs.refuse(&path(place)).expect_err("an input").to_string();
+                assert!(error.contains("data/in"), "{place}: {error}");
+            }
+            inputs.refuse(&path("other")).expect("another file");
+            inputs.refuse(&path("new")).expect("no file");
+            let open = File::options().append(true).open(path("hard")).expect("opened");
+            assert!(inputs.refuse_open("standard output", &open).is_err());
+        }
+    }
+
+    #[test]
+    fn a_folder_with_an_input_is_not_emptied() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = |name: &str| folder.path().join(name);
+        fs::create_dir_all(path("run/rollouts")).expect("made");
+        fs::write(path("run/rollouts/in"), "rows").expect("written");
+        symlink(path("run"), path("soft")).expect("linked");
+        let inputs = Inputs::of([path("soft/rollouts/in")]);
+        assert!(inputs.refuse_within(&path("run/rollouts")).is_err());
+        inputs.refuse_within(&path("absent")).expect("no folder");
+        fs::create_dir(path("run/roll")).expect("made");
+        inputs.refuse_within(&path("run/roll")).expect("another folder");
+    }
+
+    #[test]
+    fn what_is_no_regular_file_is_no_input() {
+        let inputs = Inputs::of(["/dev/null", "/no/such/file"]);
+        assert!(inputs.find(Path::new("/dev/null")).is_none());
+    }
+
+    #[test]
+    fn places_are_compared_where_there_is_no_file_yet() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = |name: &str| folder.path().join(name);
+        assert!(is_same_file(&path("a"), &path("./a")));
+        assert!(!is_same_file(&path("a"), &path("b")));
+        fs::write(path("a"), "").expect("written");
+        assert!(!is_same_file(&path("a"), &path("b")));
+        fs::hard_link(path("a"), path("b")).expect("linked");
+        assert!(is_same_file(&path("a"), &path("b")));
+    }
+}

@@ -1,0 +1,34 @@
+//! Output files that appear when they are complete, and never replace a device, a link or an input.
+//!
+//! Every command writes its files through this crate. A [`NewFile`] is written beside its place under a temporary name, and renamed to
+//! its place when it is complete: readers see the previous file or the new one, and a failed run leaves the previous file as it was.
+//! The place must be free or hold a regular file. [`Inputs`] holds the identities of the files that a command reads, so that the command
+//! can refuse to replace one of them, whatever path leads to it.
+//!
+//! ```
+//! use std::io::Write;
+//!
+//! use rollpacker_files::{Inputs, NewFile};
+//!
+//! let folder = tempfile::tempdir()?;
+//! let (input, output) = (folder.path().join("in.txt"), folder.path().join("out.txt"));
+//! std::fs::write(&input, "rows")?;
+//!
+//! let inputs = Inputs::of([&input]);
+//! assert!(inputs.refuse(&input).is_err());
+//! inputs.refuse(&output)?;
+//! let mut file = NewFile::create(&output)?;
+//! file.write_all(b"scores")?;
+//! assert!(!output.exists());
+//! file.finish()?;
+//! assert_eq!(std::fs::read_to_string(&output)?, "scores");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod error;
+mod inputs;
+mod new_file;
+
+pub use error::FileError;
+pub use inputs::{Inputs, is_same_file};
+pub use new_file::{NewFile, check_place, copy, write};

@@ -1,0 +1,249 @@
+//! A file that appears when it is complete.
+
+use std::fs::{self, File, FileType, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use tempfile::NamedTempFile;
+
+use crate::{FileError, is_same_file};
+
+/// A file that is written beside its place and renamed to it by [`finish`](Self::finish). It is removed if it is dropped before.
+#[derive(Debug)]
+pub struct NewFile {
+    place: PathBuf,
+    file: NamedTempFile,
+}
+
+impl NewFile {
+    /// Creates an empty file beside `place`, with the permissions of the file that it will replace.
+    ///
+    /// # Errors
+    ///
+    /// As [`check_place`], and if the file cannot be created in the folder.
+    pub fn create(place: &Path) -> Result<Self, FileError> {
+        check_place(place)?;
+        let folder = folder_of(place);
+        if !folder.is_dir() {
+            let (path, folder) = (place.to_owned(), folder.to_owned());
+            return Err(FileError::NoFolder { path, folder });
+        }
+        let replaced = fs::metadata(place).map(|replaced| replaced.permissions());
+        let created = tempfile::Builder::new()
+            .prefix(".rollpacker-")
+            .suffix(".partial")
+            // The system takes the bits of the umask away.
+            .permissions(Permissions::from_mode(0o666))
+            .tempfile_in(folder)
+            .and_then(|file| {
+                replaced.map_or(Ok(()), |kept| file.as_file().set_permissions(kept))?;
+                Ok(file)
+            });
+        let file = created.map_err(FileError::io(place, "create"))?;
+        Ok(Self { place: place.to_owned(), file })
+    }
+
+    /// The path that the file will have.
+    #[must_use]
+    pub fn place(&self) -> &Path {
+        &self.place
+    }
+
+    /// The path that the file has until then, for writers that open files themselves.
+    #[must_use]
+    pub fn temporary_path(&self) -> &Path {
+        self.file.path()
+    }
+
+    /// Brings the content to the disk, and renames the file to its place.
+    ///
+    /// # Errors
+    ///
+    /// If the disk refuses, or the place was meanwhile taken by something that must not be replaced.
+    pub fn finish(self) -> Result<(), FileError> {
+        self.finish_open().map(drop)
+    }
+
+    /// Does the same and returns the file, open for appending.
+    ///
+    /// # Errors
+    ///
+    /// As [`finish`](Self::finish).
+    pub fn finish_open(self) -> Result<File, FileError> {
+        self.file.as_file().sync_all().map_err(FileError::io(&self.place, "write"))?;
+        self.rename()
+    }
+
+    /// Renames the file to its place at once and returns it, open for appending. The caller brings its content to the disk.
+    ///
+    /// # Errors
+    ///
+    /// As [`finish`](Self::finish).
+    pub fn rename(self) -> Result<File, FileError> {
+        check_place(&self.place)?;
+        self.file
+            .persist(&self.place)
+            .map_err(|error| FileError::io(&self.place, "rename")(error.error))
+    }
+}
+
+impl Write for NewFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.as_file_mut().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.as_file_mut().flush()
+    }
+}
+
+/// Writes a whole file.
+///
+/// # Errors
+///
+/// As [`NewFile::create`] and [`NewFile::finish`].
+pub fn write(place: &Path, contents: &[u8]) -> Result<(), FileError> {
+    let mut file = NewFile::create(place)?;
+    file.write_all(contents).map_err(FileError::io(place, "write"))?;
+    file.finish()
+}
+
+/// Copies a file, unless `from` and `place` are one.
+///
+/// # Errors
+///
+/// If `from` cannot be read, and as [`write`].
+pub fn copy(from: &Path, place: &Path) -> Result<(), FileError> {
+    if is_same_file(from, place) {
+        return Ok(());
+    }
+    let mut source = File::open(from).map_err(FileError::io(from, "open"))?;
+    let mut file = NewFile::create(place)?;
+    io::copy(&mut source, &mut file).map_err(FileError::io(place, "write"))?;
+    file.finish()
+}
+
+/// Checks that `place` is free or has a regular file. A symbolic link is refused whatever it leads to, since a rename would replace the
+/// link.
+///
+/// # Errors
+///
+/// [`FileError::NotRegular`] if it is something else, [`FileError::Io`] if the system cannot tell.
+pub fn check_place(place: &Path) -> Result<(), FileError> {
+    match fs::symlink_metadata(place) {
+        Ok(found) => kind(found.file_type())
+            .map_or(Ok(()), |found| Err(FileError::NotRegular { path: place.to_owned(), found })),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(FileError::io(place, "examine")(error)),
+    }
+}
+
+/// Names a file type; `None` for a regular file.
+fn kind(found: FileType) -> Option<&'static str> {
+    Some(match found {
+        found if found.is_file() => return None,
+        found if found.is_symlink() => "a symbolic link",
+        found if found.is_dir() => "a folder",
+        found if found.is_fifo() => "a pipe",
+        found if found.is_socket() => "a socket",
+        _ => "a device",
+    })
+}
+
+fn folder_of(place: &Path) -> &Path {
+    let folder = place.parent().filter(|folder| !folder.as_os_str().is_empty());
+    folder.unwrap_or(Path::new("."))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{MetadataExt, symlink};
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    fn names(folder: &Path) -> Vec<String> {
+        let entries = fs::read_dir(folder).expect("a folder").flatten();
+        entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+    }
+
+    #[test]
+    fn a_file_appears_when_it_is_complete() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let place = folder.path().join("out");
+        fs::write(&place, "before").expect("written");
+        fs::set_permissions(&place, Permissions::from_mode(0o640)).expect("set");
+        let mut file = NewFile::create(&place).expect("created");
+        file.write_all(b"after").expect("written");
+        assert_eq!(fs::read(&place).expect("read"), b"before");
+        drop(file);
+        assert_eq!(names(folder.path()), ["out"], "a file that is given up is removed");
+
+        write(&place, b"after").expect("written");
+        assert_eq!(fs::read(&place).expect("read"), b"after");
+        assert_eq!(fs::metadata(&place).expect("there").mode() & 0o777, 0o640);
+        assert_eq!(names(folder.path()), ["out"]);
+    }
+
+    #[test]
+    fn a_new_file_has_the_permissions_that_the_umask_leaves() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mode = |name| fs::metadata(folder.path().join(name)).expect("there").mode();
+        fs::write(folder.path().join("usual"), "").expect("written");
+        write(&folder.path().join("ours"), b"").expect("written");
+        assert_eq!(mode("ours"), mode("usual"));
+    }
+
+    #[test]
+    fn only_regular_files_are_replaced() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = |name: &str| folder.path().join(name);
+        fs::write(path("target"), "kept").expect("written");
+        symlink(path("target"), path("link")).expect("linked");
+        symlink(path("absent"), path("dangling")).expect("linked");
+        fs::create_dir(path("folder")).expect("made");
+        let _socket = UnixListener::bind(path("socket")).expect("bound");
+        let made = std::process::Command::new("mkfifo").arg(path("pipe")).status();
+        assert!(made.expect("mkfifo runs").success());
+        let refused = |place: &Path| write(place, b"lost").expect_err("refused").to_string();
+        for (name, found) in [
+            ("link", "a symbolic link"),
+            ("dangling", "a symbolic link"),
+            ("folder", "a folder"),
+            ("socket", "a socket"),
+            ("pipe", "a pipe"),
+        ] {
+            let error = refused(&path(name));
+            assert!(error.contains(name) && error.contains(found), "{error}");
+        }
+        assert!(refused(Path::new("/dev/null")).contains("a device"));
+        assert!(refused(&path("no/folder")).contains("found no folder"));
+        assert!(refused(Path::new("/")).contains("a folder"));
+        assert_eq!(fs::read(path("target")).expect("read"), b"kept");
+        assert!(fs::symlink_metadata(path("link")).expect("there").is_symlink());
+    }
+
+    #[test]
+    fn a_place_that_changes_meanwhile_is_looked_at_again() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let place = folder.path().join("out");
+        let file = NewFile::create(&place).expect("created");
+        symlink("elsewhere", &place).expect("linked");
+        assert!(matches!(file.finish(), Err(FileError::NotRegular { .. })));
+    }
+
+    #[test]
+    fn a_hard_link_to_the_replaced_file_keeps_its_content() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (place, copied) = (folder.path().join("out"), folder.path().join("copy"));
+        fs::write(&place, "before").expect("written");
+        fs::hard_link(&place, &copied).expect("linked");
+        copy(&copied, &place).expect("nothing to do");
+        assert_eq!(fs::read(&copied).expect("read"), b"before");
+        write(&place, b"after").expect("written");
+        assert_eq!(fs::read(&copied).expect("read"), b"before");
+        copy(&copied, &place).expect("copied");
+        assert_eq!(fs::read(&place).expect("read"), b"before");
+    }
+}
