@@ -3,6 +3,7 @@
 use std::io::{BufWriter, Write};
 use std::path::Path;
 
+use rollpacker_files::{Inputs, NewFile, check_place};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
@@ -12,7 +13,6 @@ use crate::error::DatasetError;
 use crate::json::messages_text;
 use crate::message::MessageRef;
 use crate::order::Cursor;
-use crate::partial::Partial;
 use crate::prompt::PromptRow;
 use crate::shape::Shape;
 use crate::writer::{PromptWriter, WriteOptions};
@@ -36,13 +36,15 @@ pub enum Format {
 ///
 /// # Errors
 ///
-/// When the dataset cannot be opened, a row cannot be used, or the output cannot be written.
+/// When the dataset cannot be opened, a row cannot be used, or the output cannot be written, is one of the inputs, or is not a regular file.
 pub fn convert(
     config: &DatasetConfig,
     output: &Path,
     format: Format,
     options: WriteOptions,
 ) -> Result<u64, DatasetError> {
+    Inputs::of(config.paths()?).refuse(output)?;
+    check_place(output)?;
     let dataset = Dataset::open(config.clone())?;
     match format {
         Format::Verl => to_verl(&dataset, output, options),
@@ -76,15 +78,14 @@ fn to_lines(
     line: impl Fn(PromptRow) -> Value,
 ) -> Result<u64, DatasetError> {
     let failed = || DatasetError::io(output, "write");
-    let (partial, file) = Partial::create(output)?;
-    let mut file = BufWriter::new(file);
+    let mut file = BufWriter::new(NewFile::create(output)?);
     let mut written = 0;
     for row in rows(dataset)? {
         writeln!(file, "{}", line(row?)).map_err(failed())?;
         written += 1;
     }
-    file.flush().map_err(failed())?;
-    partial.finish()?;
+    let file = file.into_inner().map_err(|error| failed()(error.into_error()))?;
+    file.finish()?;
     Ok(written)
 }
 

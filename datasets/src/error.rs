@@ -44,6 +44,20 @@ pub enum DatasetError {
         /// What it said.
         source: std::io::Error,
     },
+    /// A file that cannot be written.
+    #[error(transparent)]
+    File(#[from] rollpacker_files::FileError),
+    /// A file that can be read only once, where rows are read several times or out of order.
+    #[error(
+        "{}: expected a regular file, found {found}, which can be read only once; write its content to a file and read that",
+        file.display()
+    )]
+    ReadOnce {
+        /// The file.
+        file: PathBuf,
+        /// The kind of file.
+        found: &'static str,
+    },
     /// A file of a format that is not read here.
     #[error("{}: expected {expected}, found {found}", file.display())]
     UnknownFormat {

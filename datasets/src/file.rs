@@ -1,8 +1,9 @@
 //! A file of prompts, of either format.
 
-use std::fs::File;
-use std::io::Read;
+use std::fs::{self, File};
+use std::io::{Chain, Cursor, Read};
 use std::ops::Range;
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -26,6 +27,7 @@ impl PromptFile {
     ///
     /// When the file cannot be opened, is neither Parquet nor JSONL, is damaged, or lacks a column.
     pub(crate) fn open(path: &Path, config: &DatasetConfig) -> Result<Self, DatasetError> {
+        check_reopens(path)?;
         let path: Arc<Path> = path.into();
         match Format::of(&path)? {
             Format::Parquet => ParquetFile::open(path, config).map(Self::Parquet),
@@ -126,33 +128,79 @@ impl PromptFile {
     }
 }
 
+/// Checks that a file can be read several times: that it is no pipe or device. A folder is left for the reader to refuse.
+pub(crate) fn check_reopens(path: &Path) -> Result<(), DatasetError> {
+    let metadata = fs::metadata(path).map_err(DatasetError::io(path, "open"))?;
+    let found = match metadata.file_type() {
+        found if found.is_file() || found.is_dir() => return Ok(()),
+        found if found.is_fifo() => "a pipe",
+        found if found.is_socket() => "a socket",
+        _ => "a device",
+    };
+    Err(DatasetError::ReadOnce { file: path.to_owned(), found })
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Format {
     Parquet,
     Jsonl,
 }
 
 impl Format {
-    /// By the extension, else by the first bytes.
-    pub(crate) fn of(path: &Path) -> Result<Self, DatasetError> {
-        match path.extension().and_then(|extension| extension.to_str()) {
-            Some("parquet" | "pq") => Ok(Self::Parquet),
-            Some("jsonl" | "json" | "ndjson") => Ok(Self::Jsonl),
-            _ => Self::of_content(path),
+    /// Returns the format by the extension, else by the first bytes.
+    fn of(path: &Path) -> Result<Self, DatasetError> {
+        match Self::of_name(path) {
+            Some(format) => Ok(format),
+            None => Opened::of_content(path).map(|opened| opened.format),
         }
+    }
+
+    fn of_name(path: &Path) -> Option<Self> {
+        match path.extension()?.to_str()? {
+            "parquet" | "pq" => Some(Self::Parquet),
+            "jsonl" | "json" | "ndjson" => Some(Self::Jsonl),
+            _ => None,
+        }
+    }
+
+    fn of_head(head: &[u8]) -> Option<Self> {
+        match head {
+            b"PAR1" => Some(Self::Parquet),
+            head if head.trim_ascii_start().starts_with(b"{") => Some(Self::Jsonl),
+            _ => None,
+        }
+    }
+}
+
+/// The content of a file, of which the first bytes have been read already: a pipe has them only once.
+pub(crate) type Content = Chain<Cursor<Vec<u8>>, File>;
+
+/// A file that was opened once, and its format.
+pub(crate) struct Opened {
+    pub(crate) format: Format,
+    pub(crate) content: Content,
+}
+
+impl Opened {
+    /// # Errors
+    ///
+    /// When the file cannot be opened, or is neither Parquet nor JSONL.
+    pub(crate) fn open(path: &Path) -> Result<Self, DatasetError> {
+        let Some(format) = Format::of_name(path) else { return Self::of_content(path) };
+        let file = File::open(path).map_err(DatasetError::io(path, "open"))?;
+        Ok(Self { format, content: Cursor::new(Vec::new()).chain(file) })
     }
 
     fn of_content(path: &Path) -> Result<Self, DatasetError> {
         let mut head = Vec::new();
-        let file = File::open(path).map_err(DatasetError::io(path, "open"))?;
-        file.take(4).read_to_end(&mut head).map_err(DatasetError::io(path, "read"))?;
-        match head.as_slice() {
-            b"PAR1" => Ok(Self::Parquet),
-            [b'{', ..] => Ok(Self::Jsonl),
-            _ => Err(DatasetError::UnknownFormat {
-                file: path.to_owned(),
-                expected: "a .parquet, .jsonl or .json file",
-                found: quoted(&head),
-            }),
-        }
+        let mut file = File::open(path).map_err(DatasetError::io(path, "open"))?;
+        let read = file.by_ref().take(4).read_to_end(&mut head);
+        read.map_err(DatasetError::io(path, "read"))?;
+        let format = Format::of_head(&head).ok_or_else(|| DatasetError::UnknownFormat {
+            file: path.to_owned(),
+            expected: "a .parquet, .jsonl or .json file",
+            found: quoted(&head),
+        })?;
+        Ok(Self { format, content: Cursor::new(head).chain(file) })
     }
 }

@@ -52,7 +52,6 @@ mod message;
 mod messages;
 mod order;
 mod parquet;
-mod partial;
 mod prompt;
 mod prompts;
 mod records;

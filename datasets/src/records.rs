@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use crate::error::DatasetError;
-use crate::file::Format;
+use crate::file::{Format, Opened, check_reopens};
 use crate::jsonl::JsonlRecords;
 use crate::parquet::ParquetRecords;
 
@@ -22,21 +22,31 @@ pub struct Records {
 }
 
 impl Records {
-    /// Opens a file.
+    /// Opens a file, or a pipe of JSONL, which is read from its first byte to its last.
     ///
     /// # Errors
     ///
-    /// When it cannot be opened, is neither Parquet nor JSONL, or is damaged.
+    /// When it cannot be opened, is neither Parquet nor JSONL, is Parquet in a pipe, or is damaged.
     pub fn open(path: &Path) -> Result<Self, DatasetError> {
         let path: Arc<Path> = path.into();
         let of = |rows, records| Self { rows, failed: false, records };
-        Ok(match Format::of(&path)? {
+        let Opened { format, content } = Opened::open(&path)?;
+        Ok(match format {
             Format::Parquet => {
                 let records = ParquetRecords::open(path)?;
                 of(Some(records.rows()), Box::new(records))
             }
-            Format::Jsonl => of(None, Box::new(JsonlRecords::open(&path)?)),
+            Format::Jsonl => of(None, Box::new(JsonlRecords::of(&path, content))),
         })
+    }
+
+    /// Checks that a file can be opened several times.
+    ///
+    /// # Errors
+    ///
+    /// [`DatasetError::ReadOnce`] if it is a pipe or a device, an error of the system if it cannot be examined.
+    pub fn check_reopens(path: &Path) -> Result<(), DatasetError> {
+        check_reopens(path)
     }
 
     /// How many rows there are, where the file says so.

@@ -1,7 +1,6 @@
 //! Writing prompts as Parquet in verl's schema.
 
-use std::fs::File;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ::parquet::arrow::ArrowWriter;
@@ -10,11 +9,11 @@ use ::parquet::file::properties::WriterProperties;
 use arrow::array::{ArrayRef, RecordBatch, RecordBatchOptions, StringArray, StructArray};
 use arrow::datatypes::{DataType, Field, Fields, Schema, SchemaRef};
 use arrow::error::ArrowError;
+use rollpacker_files::NewFile;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::error::DatasetError;
-use crate::partial::Partial;
 use crate::prompt::PromptRow;
 use crate::shape::Shape;
 
@@ -51,8 +50,8 @@ impl Default for WriteOptions {
 /// Memory: a row group, encoded.
 #[derive(Debug)]
 pub struct PromptWriter {
-    partial: Partial,
-    writer: ArrowWriter<File>,
+    path: PathBuf,
+    writer: ArrowWriter<NewFile>,
     layout: Layout,
     held: Vec<PromptRow>,
     written: u64,
@@ -73,17 +72,18 @@ impl PromptWriter {
     ///
     /// # Errors
     ///
-    /// When the file cannot be created.
+    /// When the file cannot be created, or its place has something that is not a regular file.
     pub fn create(path: &Path, extra: Shape, options: WriteOptions) -> Result<Self, DatasetError> {
         let layout = Layout::new(extra);
-        let (partial, file) = Partial::create(path)?;
+        let file = NewFile::create(path)?;
         let writer = ArrowWriter::try_new(file, layout.schema.clone(), Some(properties(options)));
         let writer = writer.map_err(|source| DatasetError::Write {
             file: path.to_owned(),
             row: 0,
             source,
         })?;
-        Ok(Self { partial, writer, layout, held: Vec::with_capacity(BATCH), written: 0 })
+        let (path, held) = (path.to_owned(), Vec::with_capacity(BATCH));
+        Ok(Self { path, writer, layout, held, written: 0 })
     }
 
     /// Writes a prompt. Its `row` and `epoch` are not.
@@ -103,27 +103,20 @@ impl PromptWriter {
     /// When the disk refuses.
     pub fn finish(mut self) -> Result<u64, DatasetError> {
         self.flush()?;
-        let Self { partial, writer, written, .. } = self;
-        writer.close().map_err(|source| DatasetError::Write {
-            file: partial.place().to_owned(),
-            row: written,
-            source,
-        })?;
-        partial.finish()?;
+        let Self { path, writer, written, .. } = self;
+        let ended = writer.into_inner();
+        let file =
+            ended.map_err(|source| DatasetError::Write { file: path, row: written, source })?;
+        file.finish()?;
         Ok(written)
     }
 
     fn flush(&mut self) -> Result<(), DatasetError> {
         let batch = self.layout.batch(&self.held);
-        let batch = batch.map_err(|source| DatasetError::Layout {
-            file: self.partial.place().to_owned(),
-            source,
-        })?;
-        let failed = |source| DatasetError::Write {
-            file: self.partial.place().to_owned(),
-            row: self.written,
-            source,
-        };
+        let batch =
+            batch.map_err(|source| DatasetError::Layout { file: self.path.clone(), source })?;
+        let failed =
+            |source| DatasetError::Write { file: self.path.clone(), row: self.written, source };
         self.writer.write(&batch).map_err(failed)?;
         self.written += self.held.len() as u64;
         self.held.clear();

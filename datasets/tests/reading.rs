@@ -6,9 +6,12 @@ mod made;
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, StringArray};
+use arrow::array::{ArrayRef, RecordBatch, StringArray};
+use parquet::arrow::ArrowWriter;
+use parquet::basic::{BrotliLevel, Compression as Codec, GzipLevel, ZstdLevel};
+use parquet::file::properties::WriterProperties;
 use proptest::prelude::*;
-use rollpacker_datasets::{Columns, Cursor, Dataset, DatasetConfig, DatasetError, Prompt};
+use rollpacker_datasets::{Columns, Cursor, Dataset, DatasetConfig, DatasetError, Prompt, Records};
 use serde_json::json;
 
 use crate::made::{Folder, text};
@@ -192,4 +195,62 @@ fn long_prompts_are_left_out_and_counted() {
         dataset.prompts(Cursor::default()).unwrap().until_epoch(1).no_longer_than(3, measure);
     assert!(matches!(none.next(), Some(Err(DatasetError::AllFiltered { epoch: 0, limit: 3 }))));
     assert!(none.next().is_none());
+}
+
+#[test]
+fn every_codec_of_other_writers_is_read() {
+    let folder = Folder::new();
+    let texts: ArrayRef =
+        Arc::new(StringArray::from_iter_values((0..300).map(|row| format!("question {row}"))));
+    let batch = RecordBatch::try_from_iter([("prompt", texts)]).unwrap();
+    let codecs = [
+        Codec::UNCOMPRESSED,
+        Codec::SNAPPY,
+        Codec::GZIP(GzipLevel::default()),
+        Codec::BROTLI(BrotliLevel::default()),
+        Codec::LZ4,
+        Codec::LZ4_RAW,
+        Codec::ZSTD(ZstdLevel::default()),
+    ];
+    for codec in codecs {
+        let path = folder.path("codec.parquet");
+        let properties = WriterProperties::builder().set_compression(codec).build();
+        let file = std::fs::File::create(&path).unwrap();
+        let mut writer = ArrowWriter::try_new(file, batch.schema(), Some(properties)).unwrap();
+        writer.write(&batch).unwrap();
+        writer.close().unwrap();
+        let files = vec![path.display().to_string()];
+        let dataset = Dataset::open(config(files, false)).unwrap();
+        let read = rows(dataset.prompts(Cursor::default()).unwrap().until_epoch(1));
+        assert_eq!(read.len(), 300, "{codec:?}");
+        assert_eq!(read[299].2, "question 299", "{codec:?}");
+    }
+}
+
+/// A column `prompt` with the one row `aaaaaaaa`, uncompressed, with a checksum of its page, as pyarrow 26 writes it.
+const WITH_CHECKSUM: &str = "504152311500152415241591bf93d60f1c15021500150615061c00000002000000020108000000616161616161616115\
+    04192c35001806736368656d61150200150c2502180670726f6d707425004c1c0000001602191c191c26001c150c1925060019180670726f6d7074150016\
+    02165616562608491c150015001502003c16101906192600020000001656160226081656002820706172717565742d6370702d6172726f77207665727369\
+    6f6e2032362e302e31191c1c0000008c00000050415231";
+
+#[test]
+fn a_page_that_does_not_match_its_checksum_is_damaged() {
+    let folder = Folder::new();
+    let hex = WITH_CHECKSUM.as_bytes().chunks(2);
+    let digits = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
+    let mut bytes: Vec<u8> = hex.map(digits).collect();
+    let mut read = |at: usize, with: u8| {
+        bytes[at] = with;
+        let files = vec![folder.bytes("checked.parquet", &bytes)];
+        let prompts = Dataset::open(config(files.clone(), false)).unwrap();
+        let prompt = prompts.prompts(Cursor::default()).unwrap().next().unwrap();
+        let record = Records::open(files[0].as_ref()).unwrap().next().unwrap();
+        (prompt.map(|prompt| text(&prompt)), record.is_ok())
+    };
+    let text_at = 39;
+    let (prompt, record) = read(text_at, b'a');
+    assert_eq!((prompt.unwrap().as_str(), record), ("aaaaaaaa", true));
+    let (prompt, record) = read(text_at, b'b');
+    let error = prompt.unwrap_err();
+    assert!(matches!(error, DatasetError::Damaged { row: 0, .. }) && !record, "{error}");
 }

@@ -72,7 +72,8 @@ pub struct Generated {
 ///
 /// # Errors
 ///
-/// When a setting is out of bounds, there are not as many different prompts, or the disk refuses.
+/// When a setting is out of bounds, there are not as many different prompts, the place of a file has something that is not a regular file,
+/// or the disk refuses. No file is replaced then.
 pub fn generate(
     config: &ChainConfig,
     folder: &Path,
@@ -85,21 +86,19 @@ pub fn generate(
         Source { random: ChaCha8Rng::seed_from_u64(config.seed), seen: HashSet::new(), config };
     let mut lengths = std::collections::BTreeMap::new();
 
-    let mut writer = PromptWriter::create(&validation, extra_shape(false), options)?;
+    let mut held_out = PromptWriter::create(&validation, extra_shape(false), options)?;
+    let mut writer = PromptWriter::create(&train, extra_shape(true), options)?;
     for index in 0..config.validation_rows {
         let chain = source.draw()?;
-        writer.write(row(&chain, index, "validation", None))?;
+        held_out.write(row(&chain, index, "validation", None))?;
     }
-    let mut rows = writer.finish()?;
-
-    let mut writer = PromptWriter::create(&train, extra_shape(true), options)?;
     for index in 0..config.rows {
         let chain = source.draw()?;
         *lengths.entry(chain.worked().len() as u64).or_insert(0) += 1;
         let demonstration = Demonstration::draw(&mut source.random, config.direct_share);
         writer.write(row(&chain, index, "train", Some(demonstration)))?;
     }
-    rows += writer.finish()?;
+    let rows = held_out.finish()? + writer.finish()?;
 
     let percentiles = crate::inspect::percentiles(&lengths).unwrap_or_default();
     let (median_solution_chars, longest_solution_chars) = (percentiles.p50, percentiles.max);

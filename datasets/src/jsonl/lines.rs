@@ -1,7 +1,7 @@
 //! The lines of a file.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Seek, SeekFrom};
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -9,9 +9,9 @@ use crate::error::DatasetError;
 
 /// The lines of a file that are not blank.
 #[derive(Debug)]
-pub(super) struct Lines {
+pub(super) struct Lines<R = File> {
     pub(super) path: Arc<Path>,
-    reader: BufReader<File>,
+    reader: BufReader<R>,
     /// The line read last, without its end.
     pub(super) line: Vec<u8>,
     /// Where the line ends.
@@ -21,8 +21,7 @@ pub(super) struct Lines {
 impl Lines {
     pub(super) fn open(path: &Arc<Path>, at: u64) -> Result<Self, DatasetError> {
         let file = File::open(path).map_err(DatasetError::io(path, "open"))?;
-        let reader = BufReader::with_capacity(1 << 16, file);
-        let mut lines = Self { path: path.clone(), reader, line: Vec::new(), end: 0 };
+        let mut lines = Self::of(path, file);
         lines.seek(at)?;
         Ok(lines)
     }
@@ -33,6 +32,14 @@ impl Lines {
             self.end = at;
         }
         Ok(())
+    }
+}
+
+impl<R: Read> Lines<R> {
+    /// The lines of a file that was opened before.
+    pub(super) fn of(path: &Arc<Path>, content: R) -> Self {
+        let reader = BufReader::with_capacity(1 << 16, content);
+        Self { path: path.clone(), reader, line: Vec::new(), end: 0 }
     }
 
     /// Reads the next line into `line` and says where it starts.

@@ -4,18 +4,19 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::error::DatasetError;
+use crate::file::Content;
 use crate::jsonl::lines::Lines;
 use crate::jsonl::{Object, bad_line, object};
 
 /// The lines of a file as objects.
 pub(crate) struct JsonlRecords {
-    lines: Lines,
+    lines: Lines<Content>,
     row: u64,
 }
 
 impl JsonlRecords {
-    pub(crate) fn open(path: &Arc<Path>) -> Result<Self, DatasetError> {
-        Ok(Self { lines: Lines::open(path, 0)?, row: 0 })
+    pub(crate) fn of(path: &Arc<Path>, content: Content) -> Self {
+        Self { lines: Lines::of(path, content), row: 0 }
     }
 }
 

@@ -10,14 +10,16 @@ use arrow::datatypes::{DataType, Field, SchemaRef};
 
 use crate::columns::{Kind, Layout, Plan};
 use crate::error::{DatasetError, quoted};
+use crate::file::check_reopens;
 
 const MAGIC: &[u8] = b"PAR1";
 const PROMPT_TYPE: &str = "list<struct<role: string, content: string>> or string";
 
 /// # Errors
 ///
-/// When the file does not begin and end as a Parquet file does.
+/// When the file does not begin and end as a Parquet file does, or is a pipe, whose end cannot be read first.
 pub(crate) fn check_magic(path: &Path) -> Result<(), DatasetError> {
+    check_reopens(path)?;
     let failed = || DatasetError::io(path, "read");
     let mut file = File::open(path).map_err(DatasetError::io(path, "open"))?;
     let bytes = file.metadata().map_err(failed())?.len();

@@ -20,6 +20,7 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use crate::error::{DatasetError, quoted};
+use crate::file::check_reopens;
 use plan::{How, Plan};
 
 /// Response lengths, and where they come from.
@@ -76,7 +77,7 @@ impl Trace {
     /// Reads a file, a folder of files, or a run folder with `rollouts/` in it.
     ///
     /// # Errors
-    /// If there is no such file, a file is of another format or damaged, no column tells lengths, or a row cannot be used; the error names
+    /// If there is no such file, a file is a pipe, of another format or damaged, no column tells lengths, or a row cannot be used; the error names
     /// file, row and column.
     pub fn read(path: &Path, options: &TraceOptions<'_>) -> Result<Self, DatasetError> {
         let mut trace = Reading {
@@ -88,6 +89,7 @@ impl Trace {
         };
         let files = files(path)?;
         for file in &files {
+            check_reopens(file)?;
             let before = trace.rows.len();
             match Format::of(file)? {
                 Format::Parquet => parquet::read(file, &mut trace)?,
