@@ -8,4 +8,5 @@ pub mod model;
 pub mod reward;
 pub mod rollout;
 pub mod sandbox;
+pub mod secret;
 pub mod train;

@@ -6,6 +6,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use rollpacker_files::NewFile;
 use safetensors::tensor::{Dtype, Metadata, TensorInfo, View};
 use tch::{Kind, Tensor};
 
@@ -183,8 +184,10 @@ pub(crate) fn write(folder: &Path, tensors: &[(String, Tensor)]) -> Result<(), M
         .collect::<Result<_, ModelError>>()?;
     // transformers refuses a file that does not name its framework.
     let metadata = [("format".to_owned(), "pt".to_owned())].into();
-    safetensors::serialize_to_file(views, Some(metadata), &path)
-        .map_err(|error| ModelError::write(&path)(std::io::Error::other(error)))
+    let file = NewFile::create(&path)?;
+    safetensors::serialize_to_file(views, Some(metadata), file.temporary_path())
+        .map_err(|error| ModelError::write(&path)(std::io::Error::other(error)))?;
+    Ok(file.finish()?)
 }
 
 /// The weights files: those that the index names, or the single one.

@@ -299,7 +299,7 @@ fn refuse_sliding_windows(json: &Object, layers: i64) -> Result<(), ModelError> 
 fn write_json(path: &Path, value: &Value) -> Result<(), ModelError> {
     let text = serde_json::to_string_pretty(value)
         .map_err(|source| ModelError::Json { path: path.to_owned(), source })?;
-    std::fs::write(path, text + "\n").map_err(ModelError::write(path))
+    Ok(rollpacker_files::write(path, (text + "\n").as_bytes())?)
 }
 
 #[cfg(test)]

@@ -23,6 +23,9 @@ pub enum ModelError {
         /// What the system said.
         source: std::io::Error,
     },
+    /// A file cannot be written, or its place has something that must not be replaced.
+    #[error(transparent)]
+    File(#[from] rollpacker_files::FileError),
     /// A file is not the JSON that it should be.
     #[error("{path} is not valid JSON: {source}")]
     Json {

@@ -35,6 +35,24 @@ pub mod streamed;
 #[cfg(feature = "torch")]
 pub mod weights;
 
+/// The files of a tokenizer in a model folder.
+pub const TOKENIZER_FILES: [&str; 4] =
+    ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json"];
+
+/// The files that are written into a model folder.
+pub const FOLDER_FILES: [&str; 7] = {
+    let [tokenizer, tokenizer_config, template, special_tokens] = TOKENIZER_FILES;
+    [
+        "config.json",
+        "generation_config.json",
+        "model.safetensors",
+        tokenizer,
+        tokenizer_config,
+        template,
+        special_tokens,
+    ]
+};
+
 pub use chat::{ChatTemplate, Message};
 pub use config::{Family, ModelConfig};
 pub use error::ModelError;

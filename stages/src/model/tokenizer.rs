@@ -131,7 +131,7 @@ impl Tokenizer {
 }
 
 fn write(path: &Path, text: &str) -> Result<(), ModelError> {
-    std::fs::write(path, text).map_err(ModelError::write(path))
+    Ok(rollpacker_files::write(path, text.as_bytes())?)
 }
 
 /// The special tokens, then the characters, with their ids.

@@ -3,6 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::{RewardError, Score};
+use crate::secret::quote;
 
 /// Where a score is looked for, in this order.
 const VALUES: [&str; 4] = ["rewards", "reward", "scores", "score"];
@@ -98,6 +99,6 @@ fn error(reason: &Value, kind: Option<&Value>) -> RewardError {
 }
 
 fn unreadable(reason: std::fmt::Arguments<'_>) -> RewardError {
-    let reason: String = reason.to_string().chars().take(500).collect();
+    let reason = quote(&reason.to_string(), 500);
     RewardError::fatal(format_args!("the scorer's answer: {reason}"))
 }

@@ -11,11 +11,16 @@ use serde_json::Value;
 use super::RewardError;
 use super::tls::use_ring;
 use crate::catalog::CatalogError;
+use crate::secret::{REDACTED, Secrets};
 
 /// A server that is asked in JSON and answers in JSON. Connections are kept for later calls; that of a dropped call is closed.
+///
+/// What it was sent in confidence, the key and the credentials of the URL, is replaced in all that the server answers: some servers
+/// repeat the headers of a request.
 pub struct Endpoint {
     client: Client,
     url: Url,
+    secrets: Secrets,
 }
 
 /// No call is longer: a server that never answers shall not hold a run for ever. Shorter limits are a [`Timeout`](super::Timeout)'s.
@@ -33,20 +38,30 @@ impl Endpoint {
     /// If the URL is none, or the key is missing.
     pub fn new(url: &str, api_key_env: Option<&str>) -> Result<Self, CatalogError> {
         use_ring();
-        let url = Url::parse(url)
-            .map_err(|error| CatalogError::Start(format!("the URL `{url}`: {error}")))?;
+        let url = parse(url)?;
+        let mut secrets = Secrets::default();
+        secrets.add_url(&url);
+        let key = api_key_env.map(key).transpose()?;
+        for key in &key {
+            secrets.add(key);
+            // A short key is recognised by what precedes it.
+            secrets.add(&format!("Bearer {key}"));
+        }
+        let headers = key.zip(api_key_env).map(|(key, name)| authorization(&key, name));
         let mut client = Client::builder()
             .redirect(Policy::none())
             .connect_timeout(LONGEST_CONNECT)
             .timeout(LONGEST_CALL)
-            .default_headers(api_key_env.map(authorization).transpose()?.unwrap_or_default());
+            .default_headers(headers.transpose()?.unwrap_or_default());
         if url.scheme() == "http" {
             // No certificate is needed, and a machine without any is no fault.
             client = client.tls_certs_only([]);
         }
         let client = client.build();
         let client = client.map_err(|error| CatalogError::Start(chain(&error.without_url())))?;
-        Ok(Self { client, url })
+        secrets.add(&basic(&client, &url));
+        secrets.keep();
+        Ok(Self { client, url, secrets })
     }
 
     /// Posts JSON.
@@ -60,12 +75,15 @@ impl Endpoint {
         let response = sent.map_err(|error| self.broken(error))?;
         let (status, wait) = (response.status(), retry_after(response.headers()));
         let body = self.read(response).await?;
+        let json = serde_json::from_slice(&body).map(|json| self.secrets.redact_json(json));
         if status.is_success() {
-            return serde_json::from_slice(&body).map_err(|error| {
-                self.wrong(format_args!("expected JSON, found `{}`: {error}", quote(&body)))
+            return json.map_err(|error| {
+                let found = self.quote(&String::from_utf8_lossy(&body));
+                self.wrong(format_args!("expected JSON, found `{found}`: {error}"))
             });
         }
-        let reason = format!("{}: {status}: {}", self.place(), message(&body));
+        let said = json.map_or_else(|_| String::from_utf8_lossy(&body).into_owned(), message);
+        let reason = format!("{}: {status}: {}", self.place(), self.quote(&said));
         Err(if retryable(status) {
             RewardError::retryable(reason).retry_after(wait)
         } else {
@@ -99,6 +117,11 @@ impl Endpoint {
         }
     }
 
+    /// The beginning of a text, without secrets.
+    fn quote(&self, text: &str) -> String {
+        self.secrets.redact(text).trim().chars().take(LONGEST_QUOTE).collect()
+    }
+
     /// The URL without what may be secret in it.
     fn place(&self) -> String {
         let host = self.url.host_str().unwrap_or_default();
@@ -107,15 +130,51 @@ impl Endpoint {
     }
 }
 
-fn authorization(variable: &str) -> Result<HeaderMap, CatalogError> {
-    let wrong = |reason: &str| {
-        CatalogError::Start(format!("the environment variable `{variable}` {reason}"))
-    };
-    let key = std::env::var(variable).map_err(|_| wrong("with the key is not set"))?;
-    let value = HeaderValue::from_str(&format!("Bearer {}", key.trim()));
-    let mut value = value.map_err(|_| wrong("holds characters that no key has"))?;
+fn parse(url: &str) -> Result<Url, CatalogError> {
+    if url.contains(REDACTED) {
+        let reason = format!(
+            "the URL `{url}`: expected its credentials, found {REDACTED}, which recipes of run folders have in their place"
+        );
+        return Err(CatalogError::Start(reason));
+    }
+    Url::parse(url).map_err(|error| {
+        // What is no URL may still have a password, wherever that is.
+        let shown = if url.contains(['@', '?']) { REDACTED } else { url };
+        CatalogError::Start(format!("the URL `{shown}`: {error}"))
+    })
+}
+
+/// Reads the key out of an environment variable.
+fn key(variable: &str) -> Result<String, CatalogError> {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    if !variable.chars().all(is_part) || variable.starts_with(|c: char| c.is_ascii_digit()) {
+        // It may be the key itself.
+        let reason = "`api_key_env`: expected the name of an environment variable that has the key, found a text that is none";
+        return Err(CatalogError::Start(reason.to_owned()));
+    }
+    let key =
+        std::env::var(variable).map_err(|_| wrong_key(variable, "with the key is not set"))?;
+    Ok(key.trim().to_owned())
+}
+
+fn authorization(key: &str, variable: &str) -> Result<HeaderMap, CatalogError> {
+    let value = HeaderValue::from_str(&format!("Bearer {key}"));
+    let mut value = value.map_err(|_| wrong_key(variable, "holds characters that no key has"))?;
     value.set_sensitive(true);
     Ok([(AUTHORIZATION, value)].into_iter().collect())
+}
+
+fn wrong_key(variable: &str, reason: &str) -> CatalogError {
+    CatalogError::Start(format!("the environment variable `{variable}` {reason}"))
+}
+
+/// Returns the encoded user information of a URL, as the client sends it; empty if the URL has none.
+fn basic(client: &Client, url: &Url) -> String {
+    let request = client.post(url.clone()).build().ok();
+    let header = request.and_then(|request| request.headers().get(AUTHORIZATION).cloned());
+    let value =
+        header.and_then(|value| Some(value.to_str().ok()?.strip_prefix("Basic ")?.to_owned()));
+    value.unwrap_or_default()
 }
 
 fn retryable(status: StatusCode) -> bool {
@@ -129,16 +188,11 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     Duration::try_from_secs_f64(seconds).ok()
 }
 
-/// What a server says of an error: `error.message`, `error`, `message` or `detail` of its JSON, or else its text.
-fn message(body: &[u8]) -> String {
-    let json: Value = serde_json::from_slice(body).unwrap_or_default();
+/// Returns what a server says of an error: `error.message`, `error`, `message` or `detail` of its JSON, or else all of it.
+fn message(json: Value) -> String {
     let said = [&json["error"]["message"], &json["error"], &json["message"], &json["detail"]];
     let said = said.into_iter().find_map(Value::as_str);
-    said.map_or_else(|| quote(body), |said| quote(said.as_bytes()))
-}
-
-fn quote(body: &[u8]) -> String {
-    String::from_utf8_lossy(body).trim().chars().take(LONGEST_QUOTE).collect()
+    said.map_or_else(|| json.to_string(), str::to_owned)
 }
 
 /// An error and what caused it, in one line.

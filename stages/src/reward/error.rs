@@ -3,6 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::secret::redact;
+
 /// Why a response could not be scored. Never turned into a silent 0: what it does to the run is configured, and it is always counted.
 ///
 /// A response that is merely wrong is a low score, never an error.
@@ -93,7 +95,9 @@ impl RewardError {
     }
 
     fn new(kind: ErrorKind, reason: impl fmt::Display) -> Self {
-        Self { reward: String::new(), kind, reason: reason.to_string(), retry_after: None }
+        // A program that scores may repeat its environment.
+        let reason = redact(&reason.to_string()).into_owned();
+        Self { reward: String::new(), kind, reason, retry_after: None }
     }
 
     /// The same error, of one who asks to be left alone for so long.

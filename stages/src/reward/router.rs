@@ -87,7 +87,7 @@ impl Router {
         let route = self.find(&sample.data_source).map_err(RewardError::fatal)?;
         let Some(reward) = &route.reward else { return Ok(Score::default()) };
         let score = reward.score(sample, context).await.and_then(|score| score.checked(sample));
-        score.map_err(|error| error.named(&route.name))
+        score.map(Score::redacted).map_err(|error| error.named(&route.name))
     }
 
     /// Whether a data source has a reward for samples, not for groups only.
@@ -136,7 +136,9 @@ impl Router {
         };
         let (name, reward) = route.group.as_ref()?;
         let scores = reward.score(group, context).await;
-        let finite = |scores: Vec<Score>| scores.into_iter().map(Score::finite).collect();
+        let finite = |scores: Vec<Score>| {
+            scores.into_iter().map(|score| score.finite().map(Score::redacted)).collect()
+        };
         let scores: Result<Vec<Score>, RewardError> = scores.and_then(finite);
         Some(scores.map_err(|error| error.named(name)))
     }
@@ -277,6 +279,38 @@ mod tests {
         let error = block_on(router.score(&sample("x"), &Context::detached())).expect_err("fails");
         let expected = "reward `broken`: failed: `score`: expected a finite number, found NaN";
         assert_eq!(error.to_string(), expected);
+    }
+
+    #[test]
+    fn a_score_that_overflows_in_training_names_its_reward() {
+        let router = Router::default().route_named("*", "large", Constant(-1e300));
+        let error = block_on(router.score(&sample("x"), &Context::detached())).expect_err("fails");
+        let expected =
+            "reward `large`: failed: `score`: expected a number from -1e30 to 1e30, found -1e300";
+        assert_eq!(error.to_string(), expected);
+    }
+
+    struct Repeats(String);
+
+    impl Reward for Repeats {
+        async fn score(&self, _: &Sample, _: &Context) -> Result<Score, RewardError> {
+            Ok(Score::default().label("said", self.0.as_str()).component(&self.0, 1.0))
+        }
+    }
+
+    #[test]
+    fn a_secret_in_a_label_or_a_name_is_replaced() {
+        crate::secret::keep("key-of-the-router");
+        let score = |said: &str| {
+            let router = Router::default().route("*", Repeats(said.to_owned()));
+            block_on(router.score(&sample("x"), &Context::detached())).expect("scores")
+        };
+        assert_eq!(score("my key-of-the-router").labels["said"], "my [redacted]");
+        assert_eq!(score("my key-of-the-router").components["my [redacted]"], 1.0);
+        let url = "http://user:password@host";
+        assert_eq!(score(url).labels["said"], url, "an answer is data");
+        let error = RewardError::fatal("my key-of-the-router");
+        assert_eq!(error.reason, "my [redacted]");
     }
 
     #[test]

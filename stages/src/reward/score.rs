@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::limits::Execution;
 use super::{RewardError, Sample};
+use crate::secret::redact_known;
 
 /// What a reward says of a response.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -34,6 +35,9 @@ impl From<bool> for Score {
 }
 
 impl Score {
+    /// The largest magnitude of a score. Sums over groups and their squares stay finite, also in single precision where they are divided.
+    pub const LARGEST: f64 = 1e30;
+
     /// The reward with those of the tokens.
     #[must_use]
     pub fn total(&self) -> f64 {
@@ -56,14 +60,33 @@ impl Score {
     }
 
     /// The same, if it and its parts are numbers that can be trained on.
+    ///
+    /// # Errors
+    /// If a part is not finite, or the score is beyond [`LARGEST`](Self::LARGEST).
     pub(crate) fn finite(self) -> Result<Self, RewardError> {
+        let total = self.total();
         let parts = self.components.iter().map(|(name, value)| (name.as_str(), *value));
-        let mut all = std::iter::once(("score", self.total())).chain(parts);
-        let Some((name, found)) = all.find(|(_, value)| !value.is_finite()) else {
-            return Ok(self);
-        };
-        let reason = format_args!("`{name}`: expected a finite number, found {found}");
-        Err(RewardError::fatal(reason))
+        let mut all = std::iter::once(("score", total)).chain(parts);
+        if let Some((name, found)) = all.find(|(_, value)| !value.is_finite()) {
+            let reason = format_args!("`{name}`: expected a finite number, found {found}");
+            return Err(RewardError::fatal(reason));
+        }
+        if total.abs() > Self::LARGEST {
+            let largest = Self::LARGEST;
+            let reason = format_args!(
+                "`score`: expected a number from -{largest:e} to {largest:e}, found {total:e}"
+            );
+            return Err(RewardError::fatal(reason));
+        }
+        Ok(self)
+    }
+
+    /// The same without [secrets](crate::secret) in names and labels, which whoever scores may have had from anywhere.
+    pub(crate) fn redacted(self) -> Self {
+        let text = |text: String| redact_known(&text).into_owned();
+        let components = self.components.into_iter().map(|(name, value)| (text(name), value));
+        let labels = self.labels.into_iter().map(|(name, label)| (text(name), text(label)));
+        Self { components: components.collect(), labels: labels.collect(), ..self }
     }
 
     /// The same, if it is [finite](Self::finite), with a value for each token of the response or none.

@@ -28,9 +28,10 @@ impl GroupReward for WeightedGroupSum {
         let mut applicable = false;
         for ((name, weight, _), scores) in self.terms.iter().zip(all) {
             match scores {
-                Ok(scores) => {
-                    sums.iter_mut().zip(scores).for_each(|(sum, one)| add(sum, name, *weight, one));
-                }
+                Ok(scores) => sums
+                    .iter_mut()
+                    .zip(scores)
+                    .try_for_each(|(sum, one)| add(sum, name, *weight, one))?,
                 Err(error) if error.kind == ErrorKind::NotApplicable => continue,
                 Err(error) => return Err(error.named(name)),
             }

@@ -28,7 +28,7 @@ impl Reward for WeightedSum {
         let mut applicable = false;
         for ((name, weight, _), score) in self.terms.iter().zip(scores) {
             match score {
-                Ok(score) => add(&mut sum, name, *weight, score),
+                Ok(score) => add(&mut sum, name, *weight, score)?,
                 Err(error) if error.kind == ErrorKind::NotApplicable => continue,
                 Err(error) => return Err(error.named(name)),
             }
@@ -39,7 +39,18 @@ impl Reward for WeightedSum {
     }
 }
 
-pub(super) fn add(sum: &mut Score, name: &str, weight: f64, score: Score) {
+/// Adds a weighted term.
+///
+/// # Errors
+/// If the term, weighted or added, is not finite; the error has the name of the term's reward.
+pub(super) fn add(
+    sum: &mut Score,
+    name: &str,
+    weight: f64,
+    score: Score,
+) -> Result<(), RewardError> {
+    let score = score.finite().map_err(|error| error.named(name))?;
+    let own = score.total();
     let Score { value, components, labels, token_values, executions } = score;
     sum.value += weight * value;
     sum.components.insert(name.to_owned(), value);
@@ -51,6 +62,15 @@ pub(super) fn add(sum: &mut Score, name: &str, weight: f64, score: Score) {
         *sum += weight as f32 * value;
     }
     sum.executions.extend(executions);
+    let total = sum.total();
+    if total.abs() <= Score::LARGEST {
+        return Ok(());
+    }
+    let reason = format_args!(
+        "`score`: expected a weighted sum of at most {:e}, found {total:e} with {own:e} times {weight}",
+        Score::LARGEST
+    );
+    Err(RewardError::fatal(reason).named(name))
 }
 
 #[cfg(test)]
@@ -79,6 +99,17 @@ mod tests {
         let parts = [("one", 1.0), ("one/part", 3.0), ("two", 0.25), ("two/part", 3.0)]
             .map(|(name, value)| (name.to_owned(), value));
         assert_eq!((score.value, score.components), (1.0, parts.into()));
+    }
+
+    #[test]
+    fn a_term_that_overflows_is_named() {
+        let error = sum([Ok(1.0), Ok(f64::MAX)]).expect_err("twice the largest").to_string();
+        assert!(error.starts_with("reward `two`: failed: `score`: expected a number"), "{error}");
+        let error = sum([Ok(1e30), Ok(1e30)]).expect_err("2.5e30").to_string();
+        assert!(error.starts_with("reward `two`: failed: `score`: expected a weighted"), "{error}");
+        let error = sum([Ok(f64::NAN), Ok(1.0)]).expect_err("no number").to_string();
+        let expected = "reward `one`: failed: `score`: expected a finite number, found NaN";
+        assert_eq!(error, expected);
     }
 
     #[test]

@@ -152,6 +152,9 @@ pub enum TrainError {
         /// What it said.
         reason: String,
     },
+    /// A file cannot be written, or its place has something that must not be replaced.
+    #[error(transparent)]
+    File(#[from] rollpacker_files::FileError),
     /// Weights could not be written.
     #[error("cannot write {path}: {source}")]
     Write {
@@ -178,6 +181,7 @@ impl From<crate::model::ModelError> for TrainError {
     fn from(error: crate::model::ModelError) -> Self {
         match error {
             crate::model::ModelError::Write { path, source } => Self::Write { path, source },
+            crate::model::ModelError::File(error) => Self::File(error),
             other => Self::backend("using the model")(other),
         }
     }

@@ -177,13 +177,69 @@ fn a_key_that_is_missing_is_named_and_a_url_that_is_none() {
     assert!(error(json!({"url": "nowhere"})).starts_with("the URL `nowhere`: "));
 }
 
+#[test]
+fn a_url_that_is_none_is_not_repeated_where_it_may_have_a_password() {
+    let error = |url: &str| {
+        let options = serde_json::from_value(json!({ "url": url })).expect("options");
+        HttpReward::new(options).err().expect("wrong").to_string()
+    };
+    assert!(!error("http://user:pass/word@host").contains("word"));
+    assert!(!error("host?key=word").contains("word"));
+    let recorded = error("http://[redacted]@host/");
+    assert!(recorded.contains("expected its credentials"), "{recorded}");
+}
+
+#[test]
+fn a_key_in_the_place_of_its_variable_is_not_repeated() {
+    let options = json!({"url": "http://x", "api_key_env": "sk-0123"});
+    let error = HttpReward::new(serde_json::from_value(options).expect("options"));
+    let error = error.err().expect("wrong").to_string();
+    assert!(error.contains("api_key_env") && !error.contains("sk-0123"), "{error}");
+}
+
+/// A key that every test process has.
+fn key() -> String {
+    std::env::var("PATH").expect("is set").trim().to_owned()
+}
+
 #[tokio::test]
 async fn the_key_is_sent_and_stays_out_of_errors() {
-    // The one variable that every test process has.
-    let key = std::env::var("PATH").expect("is set");
     let server = Server::start(|_, _| Reply::Text(401, "", "who?".to_owned())).await;
     let reward = reward(&format!("{}/rm?token=secret", server.url), json!({"api_key_env": "PATH"}));
     let error = score(&reward, "x").await.expect_err("refused").to_string();
-    assert!(server.requests()[0].head.contains(&format!("bearer {}", key.to_lowercase())));
-    assert!(!error.contains("secret") && !error.contains(&key), "{error}");
+    assert!(server.requests()[0].head.contains(&format!("bearer {}", key().to_lowercase())));
+    assert!(!error.contains("secret") && !error.contains(&key()), "{error}");
+}
+
+/// What a server repeats of a request, in every place that is read of an answer.
+#[tokio::test]
+async fn a_server_that_repeats_a_request_gets_no_secret_out() {
+    let said = format!("Bearer {} dXNlcjpwYXNzLXdvcmQ= pass-word query-key", key());
+    let echoed = |status, body: Value| Reply::Text(status, "", body.to_string());
+    let long = |length| format!("{}{}", " x".repeat(length), key());
+    let replies = [
+        echoed(401, json!({"error": {"message": said}})),
+        echoed(500, json!({"headers": {"authorization": said}})),
+        Reply::Text(400, "", format!("<html>{said}")),
+        Reply::Text(400, "", long(240)),
+        Reply::Text(200, "", format!("<html>{said}")),
+        echoed(200, json!({"score": said})),
+        echoed(200, json!({"error": said})),
+        echoed(200, json!({said.clone(): 1})),
+        echoed(200, json!({"score": 1, "why": said, said.clone(): 2})),
+    ];
+    let replies = std::sync::Mutex::new(replies.into_iter());
+    let server = Server::start(move |_, _| {
+        replies.lock().expect("no panic").next().expect("a reply for each request")
+    })
+    .await;
+    let url = server.url.replace("http://", "http://user:pass-word@");
+    let reward = reward(&format!("{url}/rm?key=query-key"), json!({"api_key_env": "PATH"}));
+    for number in 0..9 {
+        let found = format!("{:?}", score(&reward, "x").await);
+        for secret in [&key()[..12], "dXNlcjpwYXNzLXdvcmQ", "pass-word", "query-key"] {
+            assert!(!found.contains(secret), "reply {number}: {found}");
+        }
+        assert!(found.contains("[redacted]"), "reply {number}: {found}");
+    }
 }

@@ -20,7 +20,7 @@ pub struct ChatServer {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ChatServerOptions {
-    /// The URL before `/chat/completions`, such as `http://127.0.0.1:8000/v1`.
+    /// The URL before `/chat/completions`, such as `http://127.0.0.1:8000/v1`; a query goes behind it.
     pub base_url: String,
     /// The model's name there.
     pub model: String,
@@ -38,7 +38,11 @@ impl ChatServer {
     /// # Errors
     /// If the URL is none, or the key is missing.
     pub fn new(options: ChatServerOptions) -> Result<Self, CatalogError> {
-        let url = format!("{}/chat/completions", options.base_url.trim_end_matches('/'));
+        let (base, query) = match options.base_url.split_once('?') {
+            Some((base, query)) => (base, format!("?{query}")),
+            None => (options.base_url.as_str(), String::new()),
+        };
+        let url = format!("{}/chat/completions{query}", base.trim_end_matches('/'));
         Ok(Self {
             endpoint: Endpoint::new(&url, options.api_key_env.as_deref())?,
             model: options.model,

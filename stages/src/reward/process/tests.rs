@@ -102,6 +102,23 @@ async fn a_process_that_breaks_the_protocol_is_replaced() {
 }
 
 #[tokio::test]
+async fn a_process_that_repeats_a_key_gets_it_nowhere() {
+    crate::secret::keep("key-of-the-process");
+    for body in [
+        "echo my key-of-the-process >&2; exit",
+        "echo my key-of-the-process",
+        r#"echo "{\"id\": $id, \"error\": \"my key-of-the-process\"}""#,
+        r#"echo "{\"id\": $id, \"score\": \"my key-of-the-process\"}""#,
+        "printf '%1990s' x; echo key-of-the-process",
+        "(printf my; printf '%1990s' x; echo key-of-the-process; printf '%1980s' x) >&2; exit",
+    ] {
+        let error = score(&shell(body), "x").await.expect_err("no score").to_string();
+        assert!(!error.contains("the-process") && !error.contains("key-of"), "{body}: {error}");
+        assert!(error.contains("[redac") || error.contains("acted]"), "{body}: {error}");
+    }
+}
+
+#[tokio::test]
 async fn what_cannot_start_is_fatal() {
     let command = vec!["/nonexistent/program".to_owned()];
     let options = ProcessOptions { command, processes: 1, fields: all() };

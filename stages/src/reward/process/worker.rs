@@ -12,6 +12,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
 
 use crate::reward::RewardError;
+use crate::secret::{quote, redact};
 
 /// A process, killed on drop with all of its group.
 pub(super) struct Worker {
@@ -30,8 +31,10 @@ struct Tail(VecDeque<u8>);
 
 /// No line of an answer is longer, in bytes.
 const LONGEST_LINE: u64 = 1 << 20;
-/// How much of what a process says an error repeats, in bytes.
+/// How much of what a process says an error repeats, in characters.
 const LONGEST_QUOTE: usize = 2000;
+/// How much of it is kept, in bytes: no secret is cut in the part that an error repeats.
+const LONGEST_TAIL: usize = 4 * LONGEST_QUOTE + 4096;
 /// How long a process that closed its output may take to end, before it is killed.
 const GRACE: Duration = Duration::from_secs(1);
 
@@ -85,7 +88,7 @@ impl Worker {
         let found = found.filter(|found| found["id"] == id);
         found.ok_or_else(|| {
             let text = String::from_utf8_lossy(&answer);
-            let text: String = text.trim().chars().take(LONGEST_QUOTE).collect();
+            let text = quote(&text, LONGEST_QUOTE);
             self.broke(format_args!("`{text}`, which is no line of JSON with the id {id}"))
         })
     }
@@ -154,14 +157,17 @@ impl Tail {
         let mut buffer = [0; 4096];
         while let Ok(read @ 1..) = stream.read(&mut buffer).await {
             self.0.extend(&buffer[..read]);
-            let surplus = self.0.len().saturating_sub(LONGEST_QUOTE);
+            let surplus = self.0.len().saturating_sub(LONGEST_TAIL);
             self.0.drain(..surplus);
         }
     }
 
     fn text(&self) -> String {
         let bytes: Vec<u8> = self.0.iter().copied().collect();
-        String::from_utf8_lossy(&bytes).trim().to_owned()
+        let text = String::from_utf8_lossy(&bytes);
+        let text = redact(text.trim());
+        let surplus = text.chars().count().saturating_sub(LONGEST_QUOTE);
+        text.chars().skip(surplus).collect()
     }
 }
 

@@ -1,0 +1,313 @@
+//! Secrets: keys and passwords, which must not be printed or written.
+//!
+//! A part of the program that uses a secret [keeps](keep) it, and a part that prints or writes foreign text passes it through
+//! [`redact`]. Servers repeat the headers of requests in their errors, and programs repeat their environment: redaction is therefore by the
+//! secret's text, wherever it comes from.
+
+use std::borrow::Cow;
+use std::sync::{PoisonError, RwLock};
+
+use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+use reqwest::Url;
+use serde_json::Value;
+
+/// The text that takes the place of a secret.
+pub const REDACTED: &str = "[redacted]";
+/// The length in bytes from which a text is a secret. Shorter ones occur in ordinary text.
+const SHORTEST: usize = 4;
+/// The same for a secret that is redacted everywhere, not only in the answers of the server that was sent it.
+const SHORTEST_EVERYWHERE: usize = 8;
+/// The length in bytes from which a value in the query of a URL is a secret, whatever the name of its parameter.
+const LONG_VALUE: usize = 20;
+
+static KNOWN: RwLock<Secrets> = RwLock::new(Secrets(Vec::new()));
+
+/// Texts that must not be shown.
+#[derive(Clone, Default)]
+pub struct Secrets(Vec<String>);
+
+impl Secrets {
+    /// Adds a secret, and the forms that it has in JSON, in URLs and decoded from a URL.
+    pub fn add(&mut self, secret: &str) {
+        let json = Value::from(secret).to_string();
+        let forms: [Cow<'_, str>; 4] = [
+            secret.into(),
+            json[1..json.len() - 1].into(),
+            utf8_percent_encode(secret, NON_ALPHANUMERIC).into(),
+            percent_decode_str(secret).decode_utf8_lossy(),
+        ];
+        self.add_forms(forms.iter().map(AsRef::as_ref), SHORTEST);
+    }
+
+    fn add_forms<'a>(&mut self, forms: impl Iterator<Item = &'a str>, shortest: usize) {
+        for form in forms.filter(|form| form.len() >= shortest) {
+            if !self.0.iter().any(|known| known == form) {
+                self.0.push(form.to_owned());
+            }
+        }
+        // A secret may be part of another: the whole is replaced first.
+        self.0.sort_unstable_by_key(|secret| std::cmp::Reverse(secret.len()));
+    }
+
+    /// Adds the credentials in a URL: the password, or else the user name, and what looks like a key in the query.
+    pub fn add_url(&mut self, url: &Url) {
+        self.add(url.password().unwrap_or(url.username()));
+        for (name, value) in url.query_pairs() {
+            if is_secret_parameter(&name) || value.len() >= LONG_VALUE {
+                self.add(&value);
+            }
+        }
+    }
+
+    /// Keeps the secrets of at least 8 bytes for the rest of the process: [`redact`](redact()) replaces them everywhere.
+    pub fn keep(&self) {
+        let mut known = KNOWN.write().unwrap_or_else(PoisonError::into_inner);
+        known.add_forms(self.0.iter().map(String::as_str), SHORTEST_EVERYWHERE);
+    }
+
+    /// Replaces every secret in a text.
+    #[must_use]
+    pub fn redact<'t>(&self, text: &'t str) -> Cow<'t, str> {
+        self.0.iter().fold(Cow::Borrowed(text), |text, secret| match text.contains(secret) {
+            true => text.replace(secret, REDACTED).into(),
+            false => text,
+        })
+    }
+
+    /// Replaces every secret in the texts and keys of a JSON value.
+    #[must_use]
+    pub fn redact_json(&self, value: Value) -> Value {
+        if self.0.is_empty() {
+            return value;
+        }
+        match value {
+            Value::String(text) => self.redact(&text).into(),
+            Value::Array(values) => {
+                values.into_iter().map(|value| self.redact_json(value)).collect()
+            }
+            Value::Object(entries) => {
+                let redacted = |(key, value): (String, Value)| {
+                    (self.redact(&key).into_owned(), self.redact_json(value))
+                };
+                Value::Object(entries.into_iter().map(redacted).collect())
+            }
+            plain => plain,
+        }
+    }
+}
+
+/// Keeps a secret for the rest of the process, if it has at least 8 bytes.
+pub fn keep(secret: &str) {
+    let mut secrets = Secrets::default();
+    secrets.add(secret);
+    secrets.keep();
+}
+
+/// Replaces in a text every secret that was kept. Text without one stays as it is, so that this is for data.
+#[must_use]
+pub fn redact_known(text: &str) -> Cow<'_, str> {
+    KNOWN.read().unwrap_or_else(PoisonError::into_inner).redact(text)
+}
+
+/// Replaces in a message every secret that was kept, and in every URL the user information and the values whose names are those of
+/// secrets.
+#[must_use]
+pub fn redact(text: &str) -> Cow<'_, str> {
+    match redact_known(text) {
+        Cow::Borrowed(text) => without_secrets_of_urls(text),
+        Cow::Owned(text) => without_secrets_of_urls(&text).into_owned().into(),
+    }
+}
+
+/// Returns the first `length` characters of a text, without secrets. A secret that the cut goes through is replaced too.
+#[must_use]
+pub fn quote(text: &str, length: usize) -> String {
+    redact(text).trim().chars().take(length).collect()
+}
+
+/// Returns a URL without its credentials: user information and the values of its query are replaced. Any other text stays as it is.
+///
+/// ```
+/// use rollpacker_stages::secret::without_credentials;
+///
+/// let url = "https://user:password@host/v1?key=value";
+/// assert_eq!(without_credentials(url), "https://[redacted]@host/v1?key=[redacted]");
+/// assert_eq!(without_credentials("https://host/v1"), "https://host/v1");
+/// ```
+#[must_use]
+pub fn without_credentials(text: &str) -> Cow<'_, str> {
+    let is_url = text.contains("://") && !text.contains(char::is_whitespace);
+    if !is_url || !text.contains(['@', '?', '#']) {
+        return text.into();
+    }
+    let Ok(url) = Url::parse(text) else { return REDACTED.into() };
+    if url.username().is_empty() && url.password().is_none() && url.query().is_none() {
+        return text.into();
+    }
+    let (before, query) = text.split_once('?').unwrap_or((text, ""));
+    let pairs = query.split('&').filter(|pair| !pair.is_empty());
+    let pairs: Vec<String> = pairs.map(|pair| format!("{}{REDACTED}", name_of(pair))).collect();
+    let mark = if pairs.is_empty() { "" } else { "?" };
+    format!("{}{mark}{}", without_secrets_of_urls(before), pairs.join("&")).into()
+}
+
+/// Returns whether a setting of this name holds a secret. The name of an environment variable that has one is none.
+#[must_use]
+pub fn is_secret_name(name: &str) -> bool {
+    const NAMES: [&str; 12] = [
+        "api_key",
+        "apikey",
+        "secret_key",
+        "access_key",
+        "api_token",
+        "auth_token",
+        "access_token",
+        "bearer_token",
+        "secret",
+        "password",
+        "passwd",
+        "authorization",
+    ];
+    ends_with(name, &NAMES)
+}
+
+/// Returns whether a parameter of this name in the query of a URL holds a secret.
+fn is_secret_parameter(name: &str) -> bool {
+    is_secret_name(name) || ends_with(name, &["key", "token", "auth", "sig", "signature"])
+}
+
+/// Returns whether a name ends with one of some words.
+fn ends_with(name: &str, words: &[&str]) -> bool {
+    let name = name.to_lowercase().replace('-', "_");
+    let whole = |rest: &str| rest.is_empty() || rest.ends_with('_');
+    words.iter().any(|word| name.strip_suffix(word).is_some_and(whole))
+}
+
+/// Returns the name of a parameter with its `=`; nothing for one that is a value alone.
+fn name_of(pair: &str) -> &str {
+    pair.find('=').map_or("", |end| &pair[..=end])
+}
+
+/// Replaces the user information of every URL in a text, and the values in its query whose names are those of secrets.
+fn without_secrets_of_urls(text: &str) -> Cow<'_, str> {
+    const SCHEME: &str = "://";
+    let is_end = |c: char| c.is_whitespace() || matches!(c, '"' | '`' | '\'' | '<' | '>');
+    let mut kept = String::new();
+    let mut rest = text;
+    while let Some(begin) = rest.find(SCHEME) {
+        let (before, after) = rest.split_at(begin + SCHEME.len());
+        let (url, behind) = after.split_at(after.find(is_end).unwrap_or(after.len()));
+        kept.push_str(before);
+        kept.push_str(&without_user_information(url));
+        rest = behind;
+    }
+    if kept.is_empty() {
+        return text.into();
+    }
+    kept.push_str(rest);
+    kept.into()
+}
+
+/// Does so for what follows the scheme of one URL.
+fn without_user_information(url: &str) -> String {
+    let (authority, path) = url.split_at(url.find(['/', '?', '#']).unwrap_or(url.len()));
+    let host = authority.rfind('@').map(|at| format!("{REDACTED}{}", &authority[at..]));
+    let pair = |pair: &str| match pair.split_once('=') {
+        Some((name, _)) if is_secret_parameter(name) => format!("{name}={REDACTED}"),
+        _ => pair.to_owned(),
+    };
+    let path = match path.split_once('?') {
+        Some((path, query)) => {
+            format!("{path}?{}", query.split('&').map(pair).collect::<Vec<_>>().join("&"))
+        }
+        None => path.to_owned(),
+    };
+    format!("{}{path}", host.as_deref().unwrap_or(authority))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn secrets(secret: &str) -> Secrets {
+        let mut secrets = Secrets::default();
+        secrets.add(secret);
+        secrets
+    }
+
+    #[test]
+    fn a_secret_is_replaced_in_all_its_forms() {
+        let secrets = secrets("a\"/b+c=");
+        for text in ["a\"/b+c=", r#"a\"/b+c="#, "a%22%2Fb%2Bc%3D"] {
+            assert_eq!(secrets.redact(&format!("<{text}>")), "<[redacted]>");
+        }
+        let value = json!({"a\"/b+c=": ["x a\"/b+c=", 1], "y": {"z": "a\"/b+c="}});
+        let expected = json!({"[redacted]": ["x [redacted]", 1], "y": {"z": "[redacted]"}});
+        assert_eq!(secrets.redact_json(value), expected);
+    }
+
+    #[test]
+    fn the_longer_of_two_secrets_is_replaced_first() {
+        let mut secrets = secrets("secret");
+        secrets.add("secret-key");
+        assert_eq!(secrets.redact("secret-key secret"), "[redacted] [redacted]");
+    }
+
+    #[test]
+    fn short_texts_are_no_secrets() {
+        assert_eq!(secrets("abc").redact("abc"), "abc");
+        keep("short");
+        keep("long enough");
+        assert_eq!(redact("short, and long enough"), "short, and [redacted]");
+    }
+
+    #[test]
+    fn the_credentials_of_a_url_are_secrets() {
+        let url = "http://user:p%40ssword@host/?v=2024-05-01&key=abcd&x=0123456789abcdefghij";
+        let mut secrets = Secrets::default();
+        secrets.add_url(&Url::parse(url).expect("a URL"));
+        let said = "user p@ssword p%40ssword 2024-05-01 abcd 0123456789abcdefghij";
+        let expected = "user [redacted] [redacted] 2024-05-01 [redacted] [redacted]";
+        assert_eq!(secrets.redact(said), expected);
+        let mut secrets = Secrets::default();
+        secrets.add_url(&Url::parse("http://token@host").expect("a URL"));
+        assert_eq!(secrets.redact("token"), REDACTED);
+    }
+
+    #[test]
+    fn user_information_is_left_out_of_every_url() {
+        let text = "`http://u:p@a/x@y` and https://b/@me, at c://d@e:1?f, i://j?a=1&key=2 k";
+        let expected = "`http://[redacted]@a/x@y` and https://b/@me, at c://[redacted]@e:1?f, i://j?a=1&key=[redacted] k";
+        assert_eq!(redact(text), expected);
+        for text in ["a@b", "://", "http://h?", "x://y/?&"] {
+            assert_eq!(redact(text), text);
+        }
+    }
+
+    #[test]
+    fn a_recorded_url_has_no_credentials() {
+        for (url, expected) in [
+            ("http://u:p@h:1/v1", "http://[redacted]@h:1/v1"),
+            ("http://h/v1?abc", "http://h/v1?[redacted]"),
+            ("http://h/v1?a=b&c=d#e", "http://h/v1?a=[redacted]&c=[redacted]"),
+            ("http://h/@me", "http://h/@me"),
+            ("http://u:p/w@h:x/", REDACTED),
+            ("see http://u:p@h", "see http://u:p@h"),
+            ("data/train?.parquet", "data/train?.parquet"),
+        ] {
+            assert_eq!(without_credentials(url), expected);
+        }
+    }
+
+    #[test]
+    fn names_of_secrets_are_told_from_names_of_settings() {
+        let secrets = ["api_key", "Authorization", "my-access-token", "password"];
+        assert!(secrets.into_iter().all(is_secret_name));
+        let settings = ["api_key_env", "answer_key", "eos_token", "max_tokens", "notpassword"];
+        assert!(!settings.into_iter().any(is_secret_name));
+        assert!(["key", "x-token", "api_key"].into_iter().all(is_secret_parameter));
+        assert!(!["monkey", "api-version"].into_iter().any(is_secret_parameter));
+    }
+}
