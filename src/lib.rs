@@ -26,6 +26,8 @@ pub mod simulate;
 pub mod snapshots;
 #[cfg(feature = "torch")]
 pub mod telemetry;
+#[doc(hidden)]
+pub mod terminal;
 #[cfg(feature = "torch")]
 mod validation;
 

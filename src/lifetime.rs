@@ -1,7 +1,6 @@
 //! How runs end: when all is done, when someone asks, when the time is over, or when they fail.
 
 use std::collections::VecDeque;
-use std::io::Write;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -11,6 +10,8 @@ use rollpacker_dataflow::exit::exit_now;
 use rollpacker_dataflow::step::Step;
 use rollpacker_operators::schedule::operator::{Stop, Stopped};
 use serde::Serialize;
+
+use crate::terminal;
 
 /// Exit status of a run that ended before its last step and can be resumed: `EX_TEMPFAIL` of sysexits.h, what batch systems are told to
 /// run a job again by.
@@ -105,11 +106,7 @@ impl Grace {
         let (end, ended) = mpsc::channel();
         let wait = move || {
             if ended.recv_timeout(time) == Err(RecvTimeoutError::Timeout) {
-                // A standard error that is closed has no reader.
-                drop(writeln!(
-                    std::io::stderr(),
-                    "error: {error}; a stage did not end in {time:?}"
-                ));
+                terminal::warn(&format!("error: {error}; a stage did not end in {time:?}"));
                 exit_now(1);
             }
         };

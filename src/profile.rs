@@ -11,6 +11,7 @@ use arrow::array::{
 use arrow::datatypes::{DataType, Field, Float64Type, Schema, SchemaRef, UInt32Type};
 use parquet::arrow::ArrowWriter;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use rollpacker_files::{FileError, NewFile};
 use rollpacker_stages::rollout::profile::{Phase, Row};
 
 /// Why a profile cannot be read or written.
@@ -24,6 +25,9 @@ pub enum ProfileError {
         /// What the system said.
         reason: String,
     },
+    /// The place of the file has something that must not be replaced, or it cannot be written there.
+    #[error(transparent)]
+    File(#[from] FileError),
     /// The file cannot be read, or is no Parquet.
     #[error("cannot read {path}: {reason}")]
     Read {
@@ -86,29 +90,17 @@ static PROFILE: LazyLock<SchemaRef> = LazyLock::new(|| {
 /// `tokens`, `seconds` and `repeats`. A file that is there is replaced at once: whoever reads meanwhile sees the one or the other.
 ///
 /// # Errors
-/// If the file cannot be written.
+/// If the file cannot be written, or its place has something that is not a regular file.
 pub fn write(path: &Path, rows: &[Row]) -> Result<(), ProfileError> {
     let failed = |reason: &dyn std::fmt::Display| ProfileError::Write {
         path: path.to_owned(),
         reason: reason.to_string(),
     };
-    let beside = beside(path);
-    let file = File::create(&beside).map_err(|error| failed(&error))?;
+    let file = NewFile::create(path)?;
     let mut writer =
         ArrowWriter::try_new(file, PROFILE.clone(), None).map_err(|error| failed(&error))?;
     writer.write(&encoded(rows)).map_err(|error| failed(&error))?;
-    writer.close().map_err(|error| failed(&error))?;
-    std::fs::rename(&beside, path).map_err(|error| failed(&error))
-}
-
-/// Where a file is written before it has its name; what is no file, a pipe or `/dev/null`, is not replaced.
-fn beside(path: &Path) -> PathBuf {
-    if path.exists() && !path.is_file() {
-        return path.to_owned();
-    }
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(".tmp");
-    path.with_file_name(name)
+    Ok(writer.into_inner().map_err(|error| failed(&error))?.finish()?)
 }
 
 fn encoded(rows: &[Row]) -> RecordBatch {

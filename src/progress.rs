@@ -1,11 +1,13 @@
 //! What a person sees of a run: a live line on a terminal, one line a step elsewhere.
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use rollpacker_operators::report::Progress;
 use rollpacker_stages::train::Metrics;
+
+use crate::terminal::{self, clean};
 
 /// Metrics of the line of a step, in this order, if the step has them.
 const SHOWN: [&str; 14] = [
@@ -78,7 +80,7 @@ impl Console {
         let line = line(step, round, metrics);
         match &self.bar {
             Some(bar) => {
-                bar.println(line);
+                bar.println(clean(&line));
                 bar.set_position(step);
             }
             None => self.say(&line),
@@ -88,9 +90,9 @@ impl Console {
     /// A line of text.
     pub fn say(&self, line: &str) {
         match &self.bar {
-            Some(bar) => bar.println(line),
-            // Nobody reads a closed standard output; the run goes on.
-            None => drop(writeln!(std::io::stdout(), "{line}")),
+            Some(bar) => bar.println(clean(line)),
+            // The run goes on where its output cannot be written: its folder has all of it.
+            None => drop(terminal::say(line)),
         }
     }
 

@@ -50,6 +50,22 @@ pub enum PromptError {
     },
 }
 
+/// Returns a warning if a batch is larger than its dataset. `effect` says what the batches have instead.
+#[must_use]
+pub fn too_large(key: &str, batch: usize, rows: u64, effect: &str) -> Option<String> {
+    (batch as u64 > rows).then(|| {
+        format!(
+            "warning: key `{key}`: expected at most the {rows} rows of the dataset, found {batch}: {effect}"
+        )
+    })
+}
+
+/// Returns the warning for a run, whose rounds end with the epoch.
+#[must_use]
+pub fn too_large_for_training(batch: usize, rows: u64) -> Option<String> {
+    too_large("data.train_batch_size", batch, rows, "a step has no more prompts than an epoch")
+}
+
 /// Prompts that were left out for their length. Clones share the count.
 #[derive(Clone, Debug, Default)]
 pub struct LeftOut(Arc<AtomicU64>);

@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::fs::{self, File};
-use std::io::{self, BufWriter, Seek, SeekFrom, Write};
+use std::io::{self, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
 
@@ -15,26 +15,41 @@ use parquet::basic::Compression;
 use parquet::file::properties::WriterProperties;
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::schema::{self, column};
+use rollpacker_files::{FileError, Inputs, NewFile, check_place};
 use rollpacker_operators::report::{Saved, StepReport, by_id};
 use rollpacker_stages::train::Metrics;
 use serde::{Deserialize, Serialize};
 
 /// A file of the run folder cannot be written.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot write {path}: {reason}")]
-pub struct RecordError {
-    /// The file.
-    pub path: PathBuf,
-    /// What the system said.
-    pub reason: String,
+pub enum RecordError {
+    /// The system or the writer of a format refused.
+    #[error("cannot write {path}: {reason}")]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        reason: String,
+    },
+    /// The place of a file has something that must not be replaced.
+    #[error(transparent)]
+    File(#[from] FileError),
 }
 
 impl RecordError {
     fn of(path: &Path) -> impl Fn(&dyn std::fmt::Display) -> Self + use<> {
         let path = path.to_owned();
-        move |reason| Self { path: path.clone(), reason: reason.to_string() }
+        move |reason| Self::Write { path: path.clone(), reason: reason.to_string() }
     }
 }
+
+/// The files that a run writes into its folder from its start on.
+const WRITTEN: [&str; 3] = [RECIPE, METRICS, SUMMARY];
+const RECIPE: &str = "recipe.toml";
+const METRICS: &str = "metrics.jsonl";
+const SUMMARY: &str = "summary.json";
+/// The folder of the rollouts within the run folder.
+const ROLLOUTS_FOLDER: &str = "rollouts";
 
 /// Writes `recipe.toml`, `metrics.jsonl`, `rollouts/step_NNNNN.parquet` and `summary.json`.
 pub struct RunFolder {
@@ -57,25 +72,39 @@ pub struct Extent {
 }
 
 impl RunFolder {
+    /// Checks that a run may write its records into a folder: that nothing there is one of its inputs, or must not be replaced.
+    ///
+    /// The recipe of an earlier run may be the input: it is read before it is written.
+    ///
+    /// # Errors
+    /// If it may not.
+    pub fn check(folder: &Path, inputs: &Inputs) -> Result<(), FileError> {
+        check_places(folder)?;
+        WRITTEN.iter().try_for_each(|name| inputs.refuse(&folder.join(name)))?;
+        inputs.refuse_within(&folder.join(ROLLOUTS_FOLDER))
+    }
+
+    /// The recipe in a run folder.
+    #[must_use]
+    pub fn recipe(folder: &Path) -> PathBuf {
+        folder.join(RECIPE)
+    }
+
     /// Makes the folder, and writes the recipe into it. What an earlier run wrote into it goes, but for
     /// its model, which may be what this run starts from.
     ///
     /// # Errors
-    /// If a file cannot be written.
+    /// If a file cannot be written, or its place has something that is not a regular file.
     pub fn create(folder: &Path, recipe: &str, rollouts: bool) -> Result<Self, RecordError> {
-        let steps = folder.join("rollouts");
+        check_places(folder)?;
+        let steps = folder.join(ROLLOUTS_FOLDER);
         if steps.exists() {
-            fs::remove_dir_all(&steps).map_err(|error| RecordError::of(&steps)(&error))?;
+            remove_later(&steps, 0).map_err(|error| RecordError::of(&steps)(&error))?;
         }
         let made = if rollouts { &steps } else { folder };
         fs::create_dir_all(made).map_err(|error| RecordError::of(made)(&error))?;
-        let summary = folder.join("summary.json");
-        if summary.exists() {
-            fs::remove_file(&summary).map_err(|error| RecordError::of(&summary)(&error))?;
-        }
-        write(&folder.join("recipe.toml"), recipe.as_bytes())?;
-        let path = folder.join("metrics.jsonl");
-        let metrics = File::create(&path).map_err(|error| RecordError::of(&path)(&error))?;
+        begin(folder, recipe)?;
+        let metrics = NewFile::create(&folder.join(METRICS))?.rename()?;
         Ok(Self::of(folder, metrics, rollouts, 0))
     }
 
@@ -89,19 +118,15 @@ impl RunFolder {
         rollouts: bool,
         extent: Extent,
     ) -> Result<Self, RecordError> {
-        let steps = folder.join("rollouts");
+        check_places(folder)?;
+        let steps = folder.join(ROLLOUTS_FOLDER);
         let failed = RecordError::of(&steps);
         fs::create_dir_all(if rollouts { &steps } else { folder }).map_err(|e| failed(&e))?;
         if steps.exists() {
             remove_later(&steps, extent.steps).map_err(|error| failed(&error))?;
         }
-        let summary = folder.join("summary.json");
-        if summary.exists() {
-            fs::remove_file(&summary).map_err(|error| RecordError::of(&summary)(&error))?;
-        }
-        write(&folder.join("recipe.toml"), recipe.as_bytes())?;
-        let path = folder.join("metrics.jsonl");
-        let metrics = cut(&path, extent.metrics).map_err(|error| RecordError::of(&path)(&error))?;
+        begin(folder, recipe)?;
+        let metrics = cut(&folder.join(METRICS), extent.metrics)?;
         Ok(Self::of(folder, metrics, rollouts, extent.metrics))
     }
 
@@ -157,7 +182,7 @@ impl RunFolder {
             round: &'a str,
             data: &'a Metrics,
         }
-        let failed = RecordError::of(&self.folder.join("metrics.jsonl"));
+        let failed = RecordError::of(&self.folder.join(METRICS));
         let line = serde_json::to_string(&Line { step, round, data: metrics })
             .map_err(|error| failed(&error))?;
         writeln!(self.metrics, "{line}")
@@ -172,24 +197,25 @@ impl RunFolder {
     /// # Errors
     /// If the file cannot be written.
     pub fn summary(&self, summary: &impl Serialize) -> Result<(), RecordError> {
-        let path = self.folder.join("summary.json");
+        let path = self.folder.join(SUMMARY);
         let text =
             serde_json::to_vec_pretty(summary).map_err(|error| RecordError::of(&path)(&error))?;
-        write(&path, &text)
+        Ok(rollpacker_files::write(&path, &text)?)
     }
 
     fn write_rollouts(&self, report: &StepReport) -> Result<(), RecordError> {
-        let path =
-            self.folder.join("rollouts").join(format!("step_{:05}.parquet", report.step.0 + 1));
+        let name = format!("step_{:05}.parquet", report.step.0 + 1);
+        let path = self.folder.join(ROLLOUTS_FOLDER).join(name);
         let failed = RecordError::of(&path);
-        let file = File::create(&path).map_err(|error| failed(&error))?;
+        let file = NewFile::create(&path)?;
         let properties = WriterProperties::builder().set_compression(Compression::SNAPPY).build();
         let mut writer = ArrowWriter::try_new(file, ROLLOUTS.clone(), Some(properties))
             .map_err(|error| failed(&error))?;
         for rows in rollouts(report) {
             writer.write(&rows).map_err(|error| failed(&error))?;
         }
-        writer.close().map_err(|error| failed(&error))?;
+        // A snapshot brings it to the disk.
+        writer.into_inner().map_err(|error| failed(&error))?.rename()?;
         self.unsaved.borrow_mut().push(path);
         Ok(())
     }
@@ -209,20 +235,31 @@ fn remove_later(folder: &Path, steps: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Opens a file to go on behind its first `length` bytes.
-fn cut(path: &Path, length: u64) -> io::Result<File> {
-    let mut file = File::options().write(true).open(path)?;
-    let found = file.metadata()?.len();
-    if found < length {
-        return Err(io::Error::other(format!("expected at least {length} bytes, found {found}")));
-    }
-    file.set_len(length)?;
-    file.seek(SeekFrom::End(0))?;
-    Ok(file)
+fn check_places(folder: &Path) -> Result<(), FileError> {
+    WRITTEN.iter().try_for_each(|name| check_place(&folder.join(name)))
 }
 
-fn write(path: &Path, contents: &[u8]) -> Result<(), RecordError> {
-    fs::write(path, contents).map_err(|error| RecordError::of(path)(&error))
+/// Writes the recipe, and removes the summary of an earlier run.
+fn begin(folder: &Path, recipe: &str) -> Result<(), RecordError> {
+    let summary = folder.join(SUMMARY);
+    if summary.exists() {
+        fs::remove_file(&summary).map_err(|error| RecordError::of(&summary)(&error))?;
+    }
+    Ok(rollpacker_files::write(&folder.join(RECIPE), recipe.as_bytes())?)
+}
+
+/// Replaces a file by one that has its first `length` bytes, and returns that to go on writing. A copy of the folder that has the file by
+/// another hard link keeps all of it.
+fn cut(path: &Path, length: u64) -> Result<File, RecordError> {
+    let failed = RecordError::of(path);
+    let file = File::open(path).map_err(|error| failed(&error))?;
+    let mut kept = NewFile::create(path)?;
+    let found = io::copy(&mut file.take(length), &mut kept).map_err(|error| failed(&error))?;
+    if found < length {
+        return Err(failed(&format_args!("expected at least {length} bytes, found {found}")));
+    }
+    // Snapshots count on these bytes.
+    Ok(kept.finish_open()?)
 }
 
 /// Columns of `rollouts/step_NNNNN.parquet`: `step`, `admitted`, then those of [`schema::GROUPS`], with nulls in score, weight and

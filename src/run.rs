@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::lifetime::{Ended, Grace};
 use crate::progress::Console;
+use crate::prompts::too_large_for_training;
 use crate::recipe::Recipe;
 use crate::record::{Extent, RecordError, RunFolder};
 use crate::session::Finished;
@@ -374,6 +375,9 @@ pub fn describe(recipe: &Recipe, prompts: u64) -> Result<String, crate::recipe::
     let steps = expected_steps(recipe, prompts);
     // Writing to a string does not fail.
     let _ = writeln!(text, "prompts of an epoch       {prompts}");
+    if let Some(note) = too_large_for_training(p0, prompts) {
+        let _ = writeln!(text, "{note}");
+    }
     let _ = writeln!(
         text,
         "a step trains on          {p0} prompts x {r0} responses = {} responses",

@@ -36,6 +36,7 @@ use opentelemetry_sdk::trace::SdkTracerProvider;
 use rollpacker_dataflow::clock::{Clock, WallClock};
 use rollpacker_dataflow::telemetry::TARGET;
 use rollpacker_stages::reward::use_ring;
+use rollpacker_stages::secret;
 use tracing_subscriber::Layer;
 use tracing_subscriber::filter::{FilterFn, LevelFilter};
 use tracing_subscriber::layer::SubscriberExt;
@@ -108,6 +109,7 @@ impl Telemetry {
     /// A variable with a value that is not possible; a global subscriber that is already set; a thread that does not start.
     pub fn from_env() -> Result<Option<Self>, TelemetryError> {
         let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+        keep_secrets(&variable);
         let traces = target(Signal::Traces, &variable)?;
         let metrics = target(Signal::Metrics, &variable)?;
         if traces.is_none() && metrics.is_none() {
@@ -159,6 +161,18 @@ impl Drop for Telemetry {
     }
 }
 
+/// Keeps the values of the headers that exports are sent with: collectors repeat them in errors.
+fn keep_secrets(variable: &impl Fn(&str) -> Option<String>) {
+    for name in ["", "TRACES_", "METRICS_"] {
+        let headers = variable(&format!("OTEL_EXPORTER_OTLP_{name}HEADERS")).unwrap_or_default();
+        for (_, value) in headers.split(',').filter_map(|header| header.split_once('=')) {
+            secret::keep(value.trim());
+            // Of `Bearer <key>`, servers repeat the key alone, too.
+            value.trim().split_once(' ').into_iter().for_each(|(_, key)| secret::keep(key));
+        }
+    }
+}
+
 /// The spans of steps and stages, on their way.
 #[derive(Debug)]
 struct Traces {
@@ -173,7 +187,7 @@ impl Traces {
             .with_http_client(client(Signal::Traces, &to.endpoint, to.timeout)?)
             .build()
             .map_err(|source| TelemetryError::Exporter { signal: Signal::Traces, source })?;
-        let losses = Losses::new(Signal::Traces, to.endpoint);
+        let losses = Losses::new(Signal::Traces, &to.endpoint);
         let provider = SdkTracerProvider::builder()
             .with_batch_exporter(Watched::new(exporter, losses.clone()))
             .with_resource(resource)

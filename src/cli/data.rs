@@ -11,8 +11,8 @@ use rollpacker_datasets::inspect::{FileFacts, Inspection, inspect};
 use rollpacker_datasets::validate::{Defect, Validation, validate};
 use rollpacker_datasets::{Columns, Compression, DatasetConfig, DatasetError, WriteOptions};
 
-/// Exit code of bad input.
-const BAD_INPUT: u8 = 2;
+use super::{BAD_INPUT, bad_input};
+use crate::terminal::{self, escape_line};
 
 /// Prompt datasets.
 #[derive(Debug, Args)]
@@ -196,28 +196,15 @@ pub(crate) fn run(args: DataArgs) -> anyhow::Result<ExitCode> {
     };
     match report {
         Ok((text, code)) => {
-            print(&text)?;
+            terminal::say(text.trim_end()).context("cannot print the report")?;
             Ok(code)
         }
-        Err(error) => {
-            use std::io::Write;
-            writeln!(std::io::stderr(), "error: {:#}", anyhow::Error::from(error))?;
-            Ok(ExitCode::from(BAD_INPUT))
-        }
+        Err(error) => Ok(bad_input(&error.into())),
     }
 }
 
 /// What to print and how to exit, or what is wrong with the input.
 type Report = Result<(String, ExitCode), DatasetError>;
-
-/// A reader that has had enough of the report, as `head` does, is no error.
-fn print(text: &str) -> anyhow::Result<()> {
-    use std::io::Write;
-    match writeln!(std::io::stdout(), "{}", text.trim_end()) {
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-        result => result.context("cannot print the report"),
-    }
-}
 
 fn inspect_report(args: &InspectArgs) -> anyhow::Result<Report> {
     let inspection = match inspect(&args.input.config(), args.samples) {
@@ -243,8 +230,9 @@ fn validate_report(args: &ValidateArgs) -> anyhow::Result<Report> {
     let (errors, warnings): (Vec<&Defect>, Vec<&Defect>) =
         validation.defects.iter().partition(|defect| !defect.warning);
     let listed = [errors, warnings].concat().into_iter().map(defect_text).collect::<String>();
-    use std::io::Write;
-    write!(std::io::stderr(), "{}", if args.json { "" } else { &listed })?;
+    if !args.json && !listed.is_empty() {
+        terminal::warn(listed.trim_end());
+    }
     Ok(Ok((text, code)))
 }
 
@@ -298,15 +286,18 @@ fn defect_text(defect: &Defect) -> String {
         .ok()
         .and_then(|kind| kind.as_str().map(str::to_owned))
         .unwrap_or_default();
-    let column =
-        defect.column.as_ref().map_or(String::new(), |column| format!(", column `{column}`"));
+    let column = defect
+        .column
+        .as_ref()
+        .map_or(String::new(), |column| format!(", column `{}`", escape_line(column)));
     let mut text = format!(
         "{severity}: {kind}{column}: {} found, expected {}\n",
         defect.count, defect.expected
     );
     for place in &defect.first {
         let row = place.row.map_or(String::new(), |row| format!(" row {row}"));
-        text += &format!("  {}{row}: found {}\n", place.file.display(), place.found);
+        let (file, found) = (place.file.display().to_string(), escape_line(&place.found));
+        text += &format!("  {}{row}: found {found}\n", escape_line(&file));
     }
     match defect.count - defect.first.len() as u64 {
         0 => text,
@@ -334,7 +325,7 @@ fn inspection_text(inspection: &Inspection) -> String {
 }
 
 fn file_text(file: &FileFacts) -> String {
-    let mut text = format!("{}\n", file.path.display());
+    let mut text = format!("{}\n", escape_line(&file.path.display().to_string()));
     text += &format!(
         "  {}, {} bytes, {} rows, {} row groups\n",
         file.format, file.bytes, file.rows, file.row_groups
@@ -349,7 +340,7 @@ fn file_text(file: &FileFacts) -> String {
             .collect();
         let role =
             if parts.is_empty() { String::new() } else { format!("  <- {}", parts.join(", ")) };
-        text += &format!("  {name}: {data_type}{role}\n");
+        text += &format!("  {}\n", escape_line(&format!("{name}: {data_type}{role}")));
     }
     text
 }
@@ -358,8 +349,11 @@ fn file_text(file: &FileFacts) -> String {
 fn counts(title: &str, counts: &std::collections::BTreeMap<String, u64>) -> String {
     let mut commonest: Vec<_> = counts.iter().collect();
     commonest.sort_by(|a, b| b.1.cmp(a.1).then(a.0.cmp(b.0)));
-    let shown: Vec<_> =
-        commonest.iter().take(20).map(|(value, count)| format!("{value} {count}")).collect();
+    let shown: Vec<_> = commonest
+        .iter()
+        .take(20)
+        .map(|(value, count)| format!("{} {count}", escape_line(value)))
+        .collect();
     let more = commonest.len().saturating_sub(20);
     let rest = if more > 0 { format!(", and {more} more") } else { String::new() };
     format!("{title:<14} {}{rest}\n", shown.join(", "))

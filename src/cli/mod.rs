@@ -11,11 +11,12 @@ mod train;
 #[cfg(feature = "torch")]
 mod workers;
 
-use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use rollpacker_stages::reward::{Code, CodeConfig, Registry};
+
+use crate::terminal;
 
 /// Exit status of input that cannot be used: a recipe, a dataset, a model folder.
 pub(crate) const BAD_INPUT: u8 = 2;
@@ -50,18 +51,43 @@ enum Command {
 fn registry() -> Registry {
     Registry::builtin().with("code", |config: CodeConfig| {
         let code = Code::start(config)?;
-        // Nobody reads standard error where it is closed.
-        drop(write!(io::stderr(), "sandbox of the reward `code`\n{}", code.isolation()));
+        terminal::warn(format!("sandbox of the reward `code`\n{}", code.isolation()).trim_end());
         Ok(code)
     })
 }
 
-/// Runs what the command line asks for.
-///
-/// # Errors
-/// What went wrong, to be shown to a person.
-pub fn run() -> anyhow::Result<ExitCode> {
-    match Cli::parse().command {
+/// Runs the command of the command line, prints what went wrong, and returns the exit status.
+#[must_use]
+pub fn run() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return refused(&error),
+    };
+    dispatch(cli.command).unwrap_or_else(|error| {
+        terminal::error(&error);
+        ExitCode::FAILURE
+    })
+}
+
+/// Prints help, or why the command line cannot be used. An argument that it repeats may hold control sequences: a shell expands names of
+/// files into arguments.
+fn refused(error: &clap::Error) -> ExitCode {
+    let text = error.render().to_string();
+    if terminal::clean(&text) == text {
+        error.exit();
+    }
+    terminal::warn(text.trim_end());
+    ExitCode::from(BAD_INPUT)
+}
+
+/// Prints why the input cannot be used, and returns the exit status.
+pub(crate) fn bad_input(error: &anyhow::Error) -> ExitCode {
+    terminal::error(error);
+    ExitCode::from(BAD_INPUT)
+}
+
+fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
+    match command {
         #[cfg(feature = "torch")]
         Command::Train(args) => train::run(args),
         #[cfg(feature = "torch")]

@@ -3,18 +3,19 @@
 #[cfg(feature = "torch")]
 mod torch;
 
-use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, ensure};
 use clap::Args;
+use rollpacker_files::{Inputs, NewFile};
 use rollpacker_stages::rollout::profile::{Phase, Row};
 
-use super::BAD_INPUT;
+use super::bad_input;
 use crate::profile;
 use crate::simulate::profile::Profiled;
 use crate::simulate::{self, Job};
+use crate::terminal;
 
 /// Seconds that an engine is measured for, unless the command line says so.
 const BUDGET: f64 = 240.0;
@@ -46,15 +47,16 @@ pub(crate) fn run(args: ProfileArgs) -> anyhow::Result<ExitCode> {
         true => Ok(Opened::Simulated(Box::new(Job::read(&args.config, &args.overrides)?))),
         false => open_engine(&args),
     });
+    let opened = opened.and_then(|opened| {
+        opened.inputs(&args.config).refuse(&args.output)?;
+        Ok(opened)
+    });
     let measured = match opened {
         Ok(opened) => opened.measure(args.budget)?,
-        Err(error) => {
-            drop(writeln!(std::io::stderr(), "error: {error:#}"));
-            return Ok(ExitCode::from(BAD_INPUT));
-        }
+        Err(error) => return Ok(bad_input(&error)),
     };
     profile::write(&args.output, &measured.rows)?;
-    write!(std::io::stdout(), "{}", text(&measured, &args)).context("cannot print")?;
+    terminal::print(&text(&measured, &args)).context("cannot print")?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -65,6 +67,8 @@ impl ProfileArgs {
             budget > 0.0 && budget.is_finite(),
             "option `--budget`: expected seconds above 0, found {budget}"
         );
+        // Measuring takes minutes: what cannot be written is found out before.
+        drop(NewFile::create(&self.output)?);
         Ok(())
     }
 }
@@ -77,6 +81,17 @@ enum Opened {
 }
 
 impl Opened {
+    /// The files that it was opened from.
+    fn inputs(&self, config: &Path) -> Inputs {
+        let mut inputs = match self {
+            Self::Simulated(job) => job.inputs(),
+            #[cfg(feature = "torch")]
+            Self::Torch(opened) => opened.inputs(),
+        };
+        inputs.add(config);
+        inputs
+    }
+
     fn measure(self, budget: Option<f64>) -> anyhow::Result<Profiled> {
         match self {
             Self::Simulated(job) => simulate::profile::measure(&job, budget),

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, IntoInnerError, Write};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -10,14 +11,16 @@ use std::sync::Arc;
 use anyhow::{Context, ensure};
 use clap::Args;
 use rollpacker_dataflow::clock::WallClock;
+use rollpacker_files::{Inputs, NewFile};
 use toml::Table;
 
-use super::BAD_INPUT;
+use super::bad_input;
 use crate::progress::Rows;
 use crate::recipe::raw::{self, Routed};
 use crate::recipe::{Recipe, overlay};
 use crate::rewards::rewards;
 use crate::score::{Columns, Scoring, Summary};
+use crate::terminal::{self, JsonRows};
 
 /// Score rows of a file by a reward, outside of any training.
 ///
@@ -28,10 +31,10 @@ pub(crate) struct ScoreArgs {
     /// Name of a reward, or a recipe (a TOML file): its routes, options and columns.
     #[arg(long)]
     reward: String,
-    /// Parquet or JSONL file.
+    /// Parquet or JSONL file, or a pipe of JSONL.
     #[arg(long, short)]
     input: PathBuf,
-    /// File to write, one JSON line a row in their order; `-` for standard output.
+    /// File to write, one JSON line a row in their order; `-` for standard output. It appears when all rows are scored.
     #[arg(long, short)]
     output: Option<PathBuf>,
     /// Print the summary as one JSON object.
@@ -82,27 +85,25 @@ struct ColumnArgs {
 pub(crate) fn run(args: ScoreArgs) -> anyhow::Result<ExitCode> {
     let (scoring, output) = match args.open() {
         Ok(opened) => opened,
-        Err(error) => return bad_input(&error),
+        Err(error) => return Ok(bad_input(&error)),
     };
     let summary = match score(&args, scoring, output) {
         Ok(summary) => summary,
-        Err(error) => return bad_input(&error),
+        // Whoever reads the rows has had enough of them.
+        Err(error) if is_closed(&error) => return Ok(ExitCode::SUCCESS),
+        Err(error) => return Ok(bad_input(&error)),
     };
-    args.print(&summary).context("cannot print")?;
+    args.print(&summary)?;
     let failed = summary.failed() > 0 && !args.allow_errors;
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-fn bad_input(error: &anyhow::Error) -> anyhow::Result<ExitCode> {
-    drop(writeln!(io::stderr(), "error: {error:#}"));
-    Ok(ExitCode::from(BAD_INPUT))
+fn is_closed(error: &anyhow::Error) -> bool {
+    let error = error.chain().find_map(|cause| cause.downcast_ref::<io::Error>());
+    error.is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
-fn score(
-    args: &ScoreArgs,
-    scoring: Scoring,
-    mut output: Box<dyn Write>,
-) -> anyhow::Result<Summary> {
+fn score(args: &ScoreArgs, scoring: Scoring, mut output: Output) -> anyhow::Result<Summary> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .thread_name("reward")
         .enable_all()
@@ -113,50 +114,98 @@ fn score(
         progress.done(done, all);
     }));
     progress.finish();
-    scored
+    let summary = scored?;
+    output.finish()?;
+    Ok(summary)
+}
+
+/// Where the rows go.
+enum Output {
+    Nowhere(io::Sink),
+    Terminal(JsonRows),
+    File(BufWriter<NewFile>),
+}
+
+impl Output {
+    /// Puts a file in its place.
+    fn finish(self) -> anyhow::Result<()> {
+        match self {
+            Self::Nowhere(_) | Self::Terminal(_) => Ok(()),
+            Self::File(file) => {
+                Ok(file.into_inner().map_err(IntoInnerError::into_error)?.finish()?)
+            }
+        }
+    }
+}
+
+impl Write for Output {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Nowhere(sink) => sink.write(bytes),
+            Self::Terminal(rows) => rows.write(bytes),
+            Self::File(file) => file.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Self::Nowhere(sink) => sink.flush(),
+            Self::Terminal(rows) => rows.flush(),
+            Self::File(file) => file.flush(),
+        }
+    }
 }
 
 impl ScoreArgs {
-    fn open(&self) -> anyhow::Result<(Scoring, Box<dyn Write>)> {
+    fn open(&self) -> anyhow::Result<(Scoring, Output)> {
         ensure!(self.concurrency > 0, "option `--concurrency`: expected at least 1, found 0");
-        let (section, columns) = self.section()?;
+        let Section { reward, columns, mut inputs } = self.section()?;
+        inputs.add(&self.input);
+        let output = self.output(&inputs)?;
         let scoring = Scoring {
-            router: rewards(&section, &super::registry())?,
+            router: rewards(&reward, &super::registry())?,
             columns,
             concurrency: self.concurrency,
-            limits: section.timeout.unlearned()?,
+            limits: reward.timeout.unlearned()?,
             clock: Arc::new(WallClock::start()),
         };
-        Ok((scoring, self.output()?))
+        Ok((scoring, output))
     }
 
-    /// The rewards, and which column is what.
-    fn section(&self) -> anyhow::Result<(raw::Reward, Columns)> {
-        if Path::new(&self.reward).extension().is_some_and(|extension| extension == "toml") {
-            let recipe = Recipe::read(Path::new(&self.reward), &self.options)?;
+    fn section(&self) -> anyhow::Result<Section> {
+        let path = Path::new(&self.reward);
+        if path.extension().is_some_and(|extension| extension == "toml") {
+            let recipe = Recipe::read(path, &self.options)?;
             let columns = self.columns.over(Some(&recipe.raw.data));
-            return Ok((recipe.raw.reward, columns));
+            let mut inputs = recipe.raw.inputs();
+            inputs.add(path);
+            return Ok(Section { reward: recipe.raw.reward, columns, inputs });
         }
         let mut options = Table::new();
         for option in &self.options {
             overlay(&mut options, option)?;
         }
-        let section = raw::Reward {
+        let reward = raw::Reward {
             routes: BTreeMap::from([("*".to_owned(), Routed::One(self.reward.clone()))]),
             options: BTreeMap::from([(self.reward.clone(), options)]),
             ..raw::Reward::default()
         };
-        Ok((section, self.columns.over(None)))
+        let inputs = reward.inputs();
+        Ok(Section { reward, columns: self.columns.over(None), inputs })
     }
 
-    fn output(&self) -> anyhow::Result<Box<dyn Write>> {
+    fn output(&self, inputs: &Inputs) -> anyhow::Result<Output> {
         Ok(match &self.output {
-            None => Box::new(io::sink()),
-            Some(path) if path.as_os_str() == "-" => Box::new(BufWriter::new(io::stdout())),
+            None => Output::Nowhere(io::sink()),
+            Some(path) if is_standard(path) => {
+                let output = io::stdout().as_fd().try_clone_to_owned();
+                let output = File::from(output.context("cannot open standard output")?);
+                inputs.refuse_open("standard output", &output)?;
+                Output::Terminal(JsonRows::new())
+            }
             Some(path) => {
-                let file = File::create(path)
-                    .with_context(|| format!("cannot create {}", path.display()))?;
-                Box::new(BufWriter::new(file))
+                inputs.refuse(path)?;
+                Output::File(BufWriter::new(NewFile::create(path)?))
             }
         })
     }
@@ -164,15 +213,26 @@ impl ScoreArgs {
     /// The summary, on standard output unless the rows are there.
     fn print(&self, summary: &Summary) -> anyhow::Result<()> {
         let text = match self.json {
-            true => format!("{}\n", serde_json::to_string(summary)?),
+            true => serde_json::to_string(summary)?,
             false => summary.text(),
         };
         match self.output.as_deref() {
-            Some(path) if path.as_os_str() == "-" => io::stderr().write_all(text.as_bytes())?,
-            _ => io::stdout().write_all(text.as_bytes())?,
+            Some(path) if is_standard(path) => terminal::warn(text.trim_end()),
+            _ => terminal::say(text.trim_end()).context("cannot print")?,
         }
         Ok(())
     }
+}
+
+/// The rewards, which column is what, and the files that both were read from or name.
+struct Section {
+    reward: raw::Reward,
+    columns: Columns,
+    inputs: Inputs,
+}
+
+fn is_standard(path: &Path) -> bool {
+    path.as_os_str() == "-"
 }
 
 impl ColumnArgs {

@@ -1,6 +1,5 @@
 //! `rollpacker sft`: the warm start, a small model fine-tuned on demonstrations.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -9,17 +8,20 @@ use anyhow::{Context, bail, ensure};
 use clap::Args;
 use rollpacker_dataflow::clock::{Clock, Nanos, WallClock};
 use rollpacker_datasets::{Cursor, Dataset, DatasetConfig, Prompt};
+use rollpacker_files::{Inputs, check_place};
 use rollpacker_stages::model::tokenizer::{EOS, UNKNOWN};
 use rollpacker_stages::model::{
-    ChatTemplate, Decoder, DeviceChoice, Family, ModelConfig, PromptEncoder, Rope, Tokenizer,
+    ChatTemplate, Decoder, DeviceChoice, FOLDER_FILES, Family, ModelConfig, PromptEncoder, Rope,
+    Tokenizer,
 };
 use rollpacker_stages::train::config::OptimizerConfig;
 use rollpacker_stages::train::learning_rate::{Decay, LearningRate};
 use rollpacker_stages::train::sft::{Example, SftConfig, SftStep, fine_tune};
 
-use super::BAD_INPUT;
-use crate::prompts::chat;
+use super::bad_input;
+use crate::prompts::{chat, too_large};
 use crate::recipe::Recipe;
+use crate::terminal;
 
 /// Fine-tune a model from scratch on the demonstrations of a prompt dataset, and write it as a Hugging Face folder.
 #[derive(Debug, Args)]
@@ -125,21 +127,32 @@ impl ModelShape {
 /// Reads the recipe that the command line names, and runs its warm start.
 ///
 /// # Errors
-/// As [`run`]. A recipe that cannot be used is told on standard error, and is exit status 2.
+/// If training fails, or the folder cannot be written. A recipe or a dataset that cannot be used is printed on standard error, and is
+/// exit status 2.
 pub(crate) fn run_args(args: SftArgs) -> anyhow::Result<ExitCode> {
-    let recipe = Recipe::read(&args.config, &args.overrides)
+    let opened = Recipe::read(&args.config, &args.overrides)
         .map_err(anyhow::Error::from)
-        .and_then(|recipe| SftRecipe::resolve(&recipe, args.out));
-    match recipe {
-        Ok(recipe) => run(&recipe).map(|()| ExitCode::SUCCESS),
-        Err(error) => {
-            drop(writeln!(std::io::stderr(), "error: {error:#}"));
-            Ok(ExitCode::from(BAD_INPUT))
-        }
+        .and_then(|recipe| SftRecipe::resolve(&recipe, args.out))
+        .and_then(|recipe| recipe.check_outputs(&args.config).map(|()| recipe))
+        .and_then(Opened::open);
+    match opened {
+        Ok(opened) => opened.train().map(|()| ExitCode::SUCCESS),
+        Err(error) => Ok(bad_input(&error)),
     }
 }
 
 impl SftRecipe {
+    /// Checks that the files of the model can be written, and that none of them is read.
+    fn check_outputs(&self, config: &Path) -> anyhow::Result<()> {
+        let mut inputs = Inputs::of([config]);
+        self.data.paths()?.iter().for_each(|path| inputs.add(path));
+        for name in FOLDER_FILES {
+            check_place(&self.out.join(name))?;
+            inputs.refuse(&self.out.join(name))?;
+        }
+        Ok(())
+    }
+
     fn resolve(recipe: &Recipe, out: Option<PathBuf>) -> anyhow::Result<Self> {
         let (sft, trainer) = (&recipe.raw.sft, &recipe.raw.trainer);
         let out = out.unwrap_or_else(|| recipe.raw.model.path.clone());
@@ -184,33 +197,54 @@ impl SftRecipe {
     }
 }
 
-/// Trains the model of `recipe` and writes it, telling its progress on standard output.
-///
-/// # Errors
-///
-/// If the data cannot be read or has a row without demonstration, training fails, or the folder cannot be written.
-pub(crate) fn run(recipe: &SftRecipe) -> anyhow::Result<()> {
-    let device = recipe.device.resolve()?;
-    let tokenizer = Arc::new(Tokenizer::characters(&recipe.alphabet)?);
-    let examples = examples(recipe, &tokenizer)?;
-    let mut decoder =
-        Decoder::init(recipe.model.config(&tokenizer)?, recipe.training.seed, device)?;
-    let (parameters, steps) = (decoder.config().parameter_count(), recipe.training.steps);
-    print(&format!(
-        "fine-tuning {parameters} parameters on {} demonstrations for {steps} steps",
-        examples.len()
-    ))?;
-    let mut progress = Progress::new(recipe.print_every, steps);
-    let mut printed = Ok(());
-    fine_tune(&mut decoder, &examples, &recipe.training, &mut |step| {
-        if let Some(line) = progress.take(step)
-            && printed.is_ok()
-        {
-            printed = print(&line);
-        }
-    })?;
-    printed?;
-    save(&decoder, &tokenizer, &recipe.out)
+/// A warm start that is ready to train.
+struct Opened {
+    recipe: SftRecipe,
+    tokenizer: Arc<Tokenizer>,
+    examples: Vec<Example>,
+    decoder: Decoder,
+}
+
+impl Opened {
+    /// Reads the demonstrations and makes the model.
+    ///
+    /// # Errors
+    ///
+    /// If the data cannot be read or has a row without demonstration, or the model cannot be made.
+    fn open(recipe: SftRecipe) -> anyhow::Result<Self> {
+        let device = recipe.device.resolve()?;
+        let tokenizer = Arc::new(Tokenizer::characters(&recipe.alphabet)?);
+        let examples = examples(&recipe, &tokenizer)?;
+        let seed = recipe.training.seed;
+        let decoder = Decoder::init(recipe.model.config(&tokenizer)?, seed, device)?;
+        Ok(Self { recipe, tokenizer, examples, decoder })
+    }
+
+    /// Trains the model and writes it, and prints its progress on standard output.
+    ///
+    /// # Errors
+    ///
+    /// If training fails, or the folder cannot be written.
+    fn train(mut self) -> anyhow::Result<()> {
+        let training = &self.recipe.training;
+        print(&self.heading());
+        let mut progress = Progress::new(self.recipe.print_every, training.steps);
+        fine_tune(&mut self.decoder, &self.examples, training, &mut |step| {
+            progress.take(step).iter().for_each(|line| print(line));
+        })?;
+        save(&self.decoder, &self.tokenizer, &self.recipe.out)
+    }
+
+    fn heading(&self) -> String {
+        let (parameters, rows) = (self.decoder.config().parameter_count(), self.examples.len());
+        let SftConfig { steps, batch_size, .. } = self.recipe.training;
+        let effect = "an update has some rows several times";
+        let warning = too_large("sft.batch_size", batch_size, rows as u64, effect);
+        format!(
+            "{}fine-tuning {parameters} parameters on {rows} demonstrations for {steps} steps",
+            warning.map(|warning| warning + "\n").unwrap_or_default()
+        )
+    }
 }
 
 /// The dataset as token ids, in its order.
@@ -248,7 +282,8 @@ fn example(prompt: &Prompt, encoder: &PromptEncoder, key: &str) -> anyhow::Resul
 fn save(decoder: &Decoder, tokenizer: &Tokenizer, folder: &Path) -> anyhow::Result<()> {
     decoder.save(folder)?;
     tokenizer.save(folder)?;
-    print(&format!("wrote {}", folder.display()))
+    print(&format!("wrote {}", folder.display()));
+    Ok(())
 }
 
 /// Loss and speed between two printed lines.
@@ -296,8 +331,9 @@ impl Progress {
     }
 }
 
-fn print(line: &str) -> anyhow::Result<()> {
-    writeln!(std::io::stdout(), "{line}").context("cannot print progress")
+/// Prints a line. Training goes on where nobody reads it.
+fn print(line: &str) {
+    drop(terminal::say(line));
 }
 
 #[cfg(test)]
@@ -307,6 +343,10 @@ mod tests {
     use rollpacker_datasets::generate::{ALPHABET, ChainConfig, generate};
 
     use super::*;
+
+    fn run(recipe: SftRecipe) -> anyhow::Result<()> {
+        Opened::open(recipe)?.train()
+    }
 
     fn recipe(folder: &Path) -> SftRecipe {
         let shape = ModelShape {
@@ -337,7 +377,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         task(folder.path());
         let recipe = recipe(folder.path());
-        run(&recipe).unwrap();
+        run(recipe.clone()).unwrap();
         let decoder = Decoder::load(&recipe.out, DeviceChoice::Cpu.resolve().unwrap()).unwrap();
         let tokenizer = Tokenizer::from_folder(&recipe.out).unwrap();
         assert_eq!(decoder.config().vocab_size, tokenizer.vocab_size() as i64);
@@ -350,7 +390,7 @@ mod tests {
         task(folder.path());
         let recipe =
             SftRecipe { demonstration_key: "solution".to_owned(), ..recipe(folder.path()) };
-        let error = format!("{:#}", run(&recipe).unwrap_err());
+        let error = format!("{:#}", run(recipe).unwrap_err());
         assert!(
             error.ends_with(
                 "train.parquet row 0: `extra_info.solution`: expected text, found nothing"
@@ -365,7 +405,7 @@ mod tests {
         task(folder.path());
         let recipe = SftRecipe { alphabet: "0123456789+*=,:".to_owned(), ..recipe(folder.path()) };
         assert!(
-            format!("{:#}", run(&recipe).unwrap_err())
+            format!("{:#}", run(recipe).unwrap_err())
                 .contains("a character that the alphabet lacks")
         );
     }

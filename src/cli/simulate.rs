@@ -2,20 +2,20 @@
 
 mod paper;
 
-use std::fs::OpenOptions;
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, anyhow, ensure};
 use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use rollpacker_files::{FileError, Inputs, NewFile, is_same_file};
 use serde::Serialize;
 
 use self::paper::PaperArgs;
-use super::BAD_INPUT;
+use super::bad_input;
 use crate::simulate::advice::Advice;
 use crate::simulate::axis::Axis;
 use crate::simulate::outcome::Charted;
@@ -23,7 +23,8 @@ use crate::simulate::raw::{RawJob, Source};
 use crate::simulate::report::Report;
 use crate::simulate::sweep::{Configured, Sweep, summaries};
 use crate::simulate::trace::Cut;
-use crate::simulate::{Summary, parquet, run as simulation, table};
+use crate::simulate::{Job, Summary, parquet, run as simulation, table};
+use crate::terminal;
 
 /// Simulate a job on a cluster, schedule beside schedule: how fast, and at what statistical price.
 #[derive(Debug, Args)]
@@ -91,10 +92,7 @@ pub(crate) fn run(args: SimulateArgs) -> anyhow::Result<ExitCode> {
     });
     let sweeps = match sweeps {
         Ok(sweeps) => sweeps,
-        Err(error) => {
-            drop(writeln!(std::io::stderr(), "error: {error:#}"));
-            return Ok(ExitCode::from(BAD_INPUT));
-        }
+        Err(error) => return Ok(bad_input(&error)),
     };
     let mut jobs = Vec::new();
     for (position, sweep) in sweeps.into_iter().enumerate() {
@@ -107,13 +105,14 @@ pub(crate) fn run(args: SimulateArgs) -> anyhow::Result<ExitCode> {
         args.write(&simulated, &runs)?;
         if !args.json {
             let apart = if position > 0 { "\n" } else { "" };
-            write!(std::io::stdout(), "{apart}{}", simulated.text()).context("cannot print")?;
+            let text = format!("{apart}{}", simulated.text());
+            terminal::print(&text).context("cannot print")?;
         }
         jobs.push(simulated);
     }
     if args.json {
         let text = json(&jobs).context("cannot print")?;
-        writeln!(std::io::stdout(), "{text}").context("cannot print")?;
+        terminal::say(&text).context("cannot print")?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -153,11 +152,17 @@ impl SimulateArgs {
             self.config.len()
         );
         ensure!(
-            self.report.is_none() || self.report != self.output,
+            !self
+                .report
+                .as_ref()
+                .zip(self.output.as_ref())
+                .is_some_and(|(report, output)| is_same_file(report, output)),
             "--report and --output: expected two files, found one"
         );
-        writable("--report", self.report.as_ref())?;
-        writable("--output", self.output.as_ref())?;
+        // What cannot be written is found out before everything has run.
+        for (flag, place) in self.outputs() {
+            NewFile::create(place).map_err(refused(flag))?;
+        }
         ensure!(
             self.gantt_step != Some(0),
             "--gantt-step: expected the number of a step, from 1, found 0"
@@ -186,7 +191,19 @@ impl SimulateArgs {
             let charted = self.gantt_step.map_or(Charted::Slowest, Charted::Step);
             sweep.jobs_mut().for_each(|job| job.charted = charted);
         }
+        for (flag, place) in self.outputs() {
+            let inputs = Inputs::of(&self.config);
+            inputs.refuse(place).map_err(refused(flag))?;
+            let refuse = |job: &mut Job| job.inputs().refuse(place);
+            sweep.jobs_mut().try_for_each(refuse).map_err(refused(flag))?;
+        }
         Ok(sweep)
+    }
+
+    /// The files to write, and the options that name them.
+    fn outputs(&self) -> impl Iterator<Item = (&'static str, &Path)> {
+        let named = [("--report", &self.report), ("--output", &self.output)];
+        named.into_iter().filter_map(|(flag, place)| Some((flag, place.as_deref()?)))
     }
 
     fn change(&self, raw: &mut RawJob) {
@@ -235,25 +252,9 @@ impl SimulateArgs {
     }
 }
 
-/// Refuses a file that could not be written when everything has run. One that is there is left as it is.
-fn writable(flag: &str, path: Option<&PathBuf>) -> anyhow::Result<()> {
-    let Some(path) = path else { return Ok(()) };
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let folder = folder.unwrap_or(Path::new("."));
-    ensure!(
-        folder.is_dir(),
-        "{flag} {}: expected a file in a folder that exists, found no folder {}",
-        path.display(),
-        folder.display()
-    );
-    let is_new = !path.exists();
-    let opened = OpenOptions::new().write(true).create(true).truncate(false).open(path);
-    opened.with_context(|| format!("{flag} {}: expected a file to write", path.display()))?;
-    if is_new {
-        std::fs::remove_file(path)
-            .with_context(|| format!("{flag} {}: cannot remove it again", path.display()))?;
-    }
-    Ok(())
+/// Says which option names a file that cannot be written.
+fn refused(flag: &'static str) -> impl Fn(FileError) -> anyhow::Error {
+    move |error| anyhow!("{flag} {error}")
 }
 
 /// As many as asked for, or one a core.

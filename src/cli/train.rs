@@ -1,7 +1,6 @@
 //! `rollpacker train`: a recipe, run to its end.
 
 use std::cell::RefCell;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::rc::Rc;
@@ -10,16 +9,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::{Context, anyhow};
 use clap::Args;
 
-use super::{BAD_INPUT, workers};
+use super::{bad_input, workers};
 use crate::lifetime::{ENDED_EARLY, Ended};
+use crate::prompts::too_large_for_training;
 use crate::recipe::Recipe;
+use crate::record::RunFolder;
 use crate::run::{Run, describe};
 use crate::session::Session;
-use crate::snapshots::{ResumeFrom, RunSnapshots};
+use crate::snapshots::{self, ResumeFrom, RunSnapshots};
 use crate::telemetry::Telemetry;
+use crate::terminal;
 use rollpacker_dataflow::cluster::{Cluster, ClusterError, Hosts, Seat};
 use rollpacker_dataflow::exit::exit_now;
+use rollpacker_files::{Inputs, check_place};
 use rollpacker_operators::schedule::operator::Stop;
+use rollpacker_stages::model::FOLDER_FILES;
 
 /// Train a model by reinforcement learning on a prompt dataset.
 #[derive(Debug, Args)]
@@ -73,10 +77,7 @@ impl TrainArgs {
 pub(crate) fn run(mut args: TrainArgs) -> anyhow::Result<ExitCode> {
     let resume = match args.take_resume() {
         Ok(resume) => resume,
-        Err(error) => {
-            drop(writeln!(std::io::stderr(), "error: {error}"));
-            return Ok(ExitCode::from(BAD_INPUT));
-        }
+        Err(error) => return Ok(bad_input(&error)),
     };
     let opened = Recipe::read(&args.config, &args.overrides).map_err(anyhow::Error::from).and_then(
         |mut recipe| {
@@ -86,6 +87,7 @@ pub(crate) fn run(mut args: TrainArgs) -> anyhow::Result<ExitCode> {
             if let Some(workers) = args.workers {
                 recipe.raw.trainer.workers = usize::from(workers);
             }
+            check_outputs(&recipe, &args.config)?;
             let cluster = cluster(&recipe, args.hostfile.as_deref(), args.process)?;
             let session = Session::open_with(recipe.clone(), &super::registry())?;
             session.check_rewards()?;
@@ -94,14 +96,11 @@ pub(crate) fn run(mut args: TrainArgs) -> anyhow::Result<ExitCode> {
     );
     let (recipe, session, cluster) = match opened {
         Ok(opened) => opened,
-        Err(error) => {
-            drop(writeln!(std::io::stderr(), "error: {error:#}"));
-            return Ok(ExitCode::from(BAD_INPUT));
-        }
+        Err(error) => return Ok(bad_input(&error)),
     };
     if args.dry_run {
         let text = describe(&recipe, session.prompts())?;
-        write!(std::io::stdout(), "{text}").context("cannot print")?;
+        terminal::print(&text).context("cannot print")?;
         return Ok(ExitCode::SUCCESS);
     }
     let data = session.data_fingerprint()?;
@@ -112,10 +111,7 @@ pub(crate) fn run(mut args: TrainArgs) -> anyhow::Result<ExitCode> {
     // Of several processes the first opens the snapshots; the others join it.
     let snapshots = match if leads { opened() } else { Ok(RunSnapshots::default()) } {
         Ok(snapshots) => snapshots,
-        Err(error) => {
-            drop(writeln!(std::io::stderr(), "error: {error:#}"));
-            return Ok(ExitCode::from(BAD_INPUT));
-        }
+        Err(error) => return Ok(bad_input(&error)),
     };
     match cluster {
         None => train(&recipe, session, snapshots, None, &stop)?.report(),
@@ -123,6 +119,22 @@ pub(crate) fn run(mut args: TrainArgs) -> anyhow::Result<ExitCode> {
             workers::Workers { recipe, data, snapshots, stop }.train(&session, &cluster)
         }
     }
+}
+
+/// Refuses a run folder whose files are inputs of the run. The model may be one: it is read whole before it is replaced.
+fn check_outputs(recipe: &Recipe, config: &Path) -> anyhow::Result<()> {
+    let folder = &recipe.raw.trainer.default_local_dir;
+    let inputs = recipe.raw.inputs();
+    let key = || format!("key `trainer.default_local_dir`: {}", folder.display());
+    RunFolder::check(folder, &inputs).with_context(key)?;
+    inputs.refuse_within(&snapshots::folder(folder)).with_context(key)?;
+    let model = FOLDER_FILES.map(|name| folder.join("model").join(name));
+    model.iter().try_for_each(|place| check_place(place)).with_context(key)?;
+    // The recipe of a run folder may be the one that is read, unless writing it down loses something.
+    if recipe.raw.has_credentials() {
+        Inputs::of([config]).refuse(&RunFolder::recipe(folder)).with_context(key)?;
+    }
+    Ok(())
 }
 
 /// The workers of a run, if there are several, or several processes.
@@ -149,7 +161,7 @@ pub(super) struct Report {
 impl Report {
     /// Prints the summary; the exit status.
     pub(super) fn report(self) -> anyhow::Result<ExitCode> {
-        writeln!(std::io::stdout(), "{}", self.summary).context("cannot print")?;
+        terminal::say(&self.summary).context("cannot print")?;
         Ok(match self.ended {
             Ended::Finished => ExitCode::SUCCESS,
             Ended::Stopped | Ended::OutOfTime => ExitCode::from(ENDED_EARLY),
@@ -170,7 +182,8 @@ pub(super) fn train(
         None => Run::start(recipe, prompts, telemetry, stop.clone())?,
         Some(restored) => Run::resume(recipe, prompts, telemetry, stop.clone(), restored)?,
     };
-    snapshots.notes.iter().for_each(|note| run.say(note));
+    let batch = too_large_for_training(recipe.raw.data.train_batch_size, prompts);
+    snapshots.notes.iter().chain(&batch).for_each(|note| run.say(note));
     let run = Rc::new(RefCell::new(run));
     let session = session.with_snapshots(snapshots);
     let folder = run.borrow().model_folder();
@@ -203,8 +216,7 @@ fn stop_on_signal(stop: &Stop, leads: bool) -> anyhow::Result<()> {
             exit_now(130);
         }
         stop.request();
-        // A standard error that is closed has no reader.
-        drop(writeln!(std::io::stderr(), "{said}"));
+        terminal::warn(said);
     })
     .context("cannot listen for signals")
 }

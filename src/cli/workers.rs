@@ -1,6 +1,5 @@
 //! `rollpacker train` on several workers.
 
-use std::io::Write;
 use std::process::ExitCode;
 use std::sync::{Mutex, PoisonError};
 
@@ -14,6 +13,7 @@ use super::train::{Report, train};
 use crate::recipe::Recipe;
 use crate::session::{Opened, Session};
 use crate::snapshots::RunSnapshots;
+use crate::terminal;
 
 /// What the workers of this process run.
 pub(super) struct Workers {
@@ -49,8 +49,7 @@ impl Workers {
                     ClusterError::Lost(fault) => format!("{}; resume with --resume", fault.message),
                     other => other.to_string(),
                 };
-                // A standard error that is closed has no reader.
-                drop(writeln!(std::io::stderr(), "error: {message}"));
+                terminal::warn(&format!("error: {message}"));
                 Ok(exit_code(&error))
             }
         }

@@ -6,6 +6,7 @@ pub(crate) mod algorithm;
 pub mod aliases;
 mod bounds;
 pub(crate) mod error;
+mod inputs;
 pub(crate) mod keys;
 pub mod period;
 mod pipeline;
@@ -202,13 +203,13 @@ impl Recipe {
         }
     }
 
-    /// The recipe as TOML, defaults filled in.
+    /// Returns the recipe as TOML, defaults filled in and credentials left out.
     ///
     /// # Panics
     /// Never: every value of a recipe is TOML.
     #[must_use]
     pub fn to_toml(&self) -> String {
-        toml::to_string_pretty(&self.raw).expect("invariant: recipes are read from TOML")
+        toml::to_string_pretty(&self.raw.recorded()).expect("invariant: recipes are read from TOML")
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use rollpacker_stages::secret::{REDACTED, is_secret_name, without_credentials};
 use toml::{Table, Value};
 
 use super::error::{RecipeError, first_line};
@@ -10,16 +11,47 @@ use super::raw::Raw;
 use super::{aliases, keys, schedule};
 
 impl Raw {
-    /// The settings by their dotted names, as they are written in TOML; defaults filled in, without those that have none.
+    /// The settings by their dotted names, as they are written in TOML; defaults filled in, without those that have none, and without
+    /// credentials.
     ///
     /// # Panics
     /// Never: every value of a recipe is TOML.
     #[must_use]
     pub fn settings(&self) -> BTreeMap<String, String> {
-        let table = Table::try_from(self).expect("invariant: recipes are read from TOML");
+        let table = Table::try_from(self.recorded());
+        let table = table.expect("invariant: recipes are read from TOML");
         let mut settings = BTreeMap::new();
         flatten("", table, &mut settings);
         settings
+    }
+
+    /// Returns the recipe as it is printed and written down. Options of rewards are written by users and may have credentials: those in
+    /// URLs are left out, and so are texts whose key has the name of a secret.
+    pub(crate) fn recorded(&self) -> Self {
+        let mut recorded = self.clone();
+        recorded.reward.options.values_mut().for_each(leave_out_credentials);
+        recorded
+    }
+
+    /// Returns whether [`recorded`](Self::recorded) leaves something out.
+    pub(crate) fn has_credentials(&self) -> bool {
+        self.reward.options != self.recorded().reward.options
+    }
+}
+
+fn leave_out_credentials(table: &mut Table) {
+    for (key, value) in table {
+        leave_out_of(value, is_secret_name(key));
+    }
+}
+
+fn leave_out_of(value: &mut Value, is_secret: bool) {
+    match value {
+        Value::String(text) if is_secret => REDACTED.clone_into(text),
+        Value::String(text) => *text = without_credentials(text).into_owned(),
+        Value::Array(values) => values.iter_mut().for_each(|value| leave_out_of(value, is_secret)),
+        Value::Table(table) => leave_out_credentials(table),
+        _ => {}
     }
 }
 

@@ -25,6 +25,36 @@ fn overrides_win_over_the_file_and_the_file_over_defaults() {
 }
 
 #[test]
+fn a_recorded_recipe_has_no_credentials() {
+    let text = r#"
+        [reward]
+        routes = { "*" = "http", "b" = "own" }
+        [reward.options.http]
+        url = "https://user:pass-word@host/v1?key=query-key"
+        api_key_env = "SCORER_KEY"
+        [reward.options.own]
+        kind = "judge"
+        prompt = "see http://host/page?x=1 first"
+        extra_body = { api_key = "body-key", servers = ["http://other:pass-word@host"] }
+    "#;
+    let recipe = read(text, &[]).expect("valid");
+    let settings = format!("{:?}", recipe.raw.settings());
+    for recorded in [recipe.to_toml(), settings] {
+        for secret in ["pass-word", "query-key", "body-key", "user:"] {
+            assert!(!recorded.contains(secret), "{recorded}");
+        }
+        let url = "https://[redacted]@host/v1?key=[redacted]";
+        for kept in ["SCORER_KEY", "see http://host/page?x=1 first", url] {
+            assert!(recorded.contains(kept), "{kept}: {recorded}");
+        }
+    }
+    assert!(recipe.raw.has_credentials());
+    assert!(recipe.raw.reward.options["http"]["url"].as_str().expect("text").contains("pass-word"));
+    let again = read(&recipe.to_toml(), &[]).expect("valid");
+    assert!(!again.raw.has_credentials());
+}
+
+#[test]
 fn names_of_other_frameworks_are_understood() {
     let recipe =
         read("[rollout]\nnum_generations = 4\n[actor]\nbeta = 0.1\nuse_kl_loss = true", &[])

@@ -102,6 +102,7 @@ impl Scoring {
             ensure!(unused, "option `--group-key`: no reward scores whole groups");
             return Ok(groups);
         }
+        Records::check_reopens(input)?;
         for record in Records::open(input)? {
             match record {
                 Ok(record) => {

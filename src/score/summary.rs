@@ -8,6 +8,7 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::RowError;
+use crate::terminal::escape_line;
 
 /// A row and its score.
 pub(super) struct Scored {
@@ -144,16 +145,18 @@ impl Summary {
         }
         for (source, of) in &self.by_data_source {
             let rows = format!("{} of {} rows scored", of.scored, of.rows);
+            let source = escape_line(source);
             line("  data source", format!("{source}: mean {}, {rows}", mean(of.mean)));
         }
         for (name, value) in &self.components {
-            line("  component", format!("{name}: mean {}", mean(Some(*value))));
+            line("  component", format!("{}: mean {}", escape_line(name), mean(Some(*value))));
         }
         for (outcome, rows) in &self.outcomes {
-            line("  outcome", format!("{outcome}: {rows}"));
+            line("  outcome", format!("{}: {rows}", escape_line(outcome)));
         }
         for (kind, rows) in &self.errors {
             let (row, reason) = &self.first_errors[kind];
+            let reason = escape_line(reason);
             line("  error", format!("{kind}: {rows}, the first in row {row}: {reason}"));
         }
         text
@@ -162,7 +165,8 @@ impl Summary {
 
 fn running(mean: Option<f64>, count: u64, value: f64) -> f64 {
     let mean = mean.unwrap_or(0.0);
-    mean + (value - mean) / count as f64
+    // The difference of two large values could overflow.
+    mean - mean / count as f64 + value / count as f64
 }
 
 fn mean(value: Option<f64>) -> String {

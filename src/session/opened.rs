@@ -12,7 +12,8 @@ use rollpacker_datasets::Dataset;
 use rollpacker_operators::advantage::Estimator;
 use rollpacker_operators::trainer::TrainerThread;
 use rollpacker_stages::model::{
-    ChatTemplate, Decoder, DeviceChoice, ModelConfig, PromptEncoder, Tokenizer, WeightStore,
+    ChatTemplate, Decoder, DeviceChoice, ModelConfig, PromptEncoder, TOKENIZER_FILES, Tokenizer,
+    WeightStore,
 };
 use rollpacker_stages::reward::{Registry, Router};
 use rollpacker_stages::rollout::guests::Guests;
@@ -163,21 +164,10 @@ impl Opened {
     /// The model with its tokenizer and chat template: a folder that a run can start from.
     pub(super) fn save(&self, trainer: &TrainerThread, folder: &Path) -> anyhow::Result<()> {
         trainer.save(folder.to_owned()).map_err(|reason| anyhow!(reason))?;
-        for name in [
-            "tokenizer.json",
-            "tokenizer_config.json",
-            "chat_template.jinja",
-            "special_tokens_map.json",
-        ] {
+        for name in TOKENIZER_FILES {
             let (from, to) = (self.recipe.raw.model.path.join(name), folder.join(name));
-            // Copying a file onto itself would empty it.
-            let same = from
-                .canonicalize()
-                .ok()
-                .is_some_and(|from| to.canonicalize().is_ok_and(|to| from == to));
-            if from.exists() && !same {
-                std::fs::copy(&from, &to)
-                    .with_context(|| format!("cannot copy {}", from.display()))?;
+            if from.exists() {
+                rollpacker_files::copy(&from, &to)?;
             }
         }
         Ok(())

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use rollpacker_datasets::Trace;
+use rollpacker_files::Inputs;
 use rollpacker_operators::overlap::{Fetch, Scoring};
 use rollpacker_operators::reward::{LimitOptions, Timeout};
 use rollpacker_operators::schedule::Builtin;
@@ -75,6 +76,14 @@ impl Job {
             || options.get("mode").and_then(Value::as_str) == Some("partial")
             || options.get("keep_partial").and_then(Value::as_bool) == Some(true);
         self.raw.pipeline.staleness == 0 && !resumes
+    }
+
+    /// Returns the files that the job reads, apart from its own.
+    #[must_use]
+    pub fn inputs(&self) -> Inputs {
+        let lengths = &self.raw.lengths;
+        let trace = self.trace.iter().flat_map(|trace| &trace.source.files);
+        Inputs::of(trace.chain(&lengths.file).chain(&lengths.tokenizer))
     }
 
     /// Responses that the engine runs at once, unless its KV cache is full before.

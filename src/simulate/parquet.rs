@@ -1,7 +1,6 @@
 //! Steps of a sweep as a Parquet file, one row a step.
 
 use std::collections::BTreeSet;
-use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -13,6 +12,7 @@ use arrow::datatypes::{DataType, Field, Schema};
 use parquet::arrow::ArrowWriter;
 use parquet::basic::Compression;
 use parquet::file::properties::WriterProperties;
+use rollpacker_files::NewFile;
 
 use super::outcome::StepOutcome;
 use super::sweep::Configured;
@@ -24,14 +24,15 @@ use super::sweep::Configured;
 /// If the file cannot be written.
 pub fn write(path: &Path, runs: &[Configured]) -> anyhow::Result<()> {
     let batch = batch(runs).context("cannot lay out the steps")?;
-    let file = File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
+    let file = NewFile::create(path)?;
     let properties = WriterProperties::builder().set_compression(Compression::SNAPPY).build();
     let written =
         ArrowWriter::try_new(file, batch.schema(), Some(properties)).and_then(|mut writer| {
             writer.write(&batch)?;
-            writer.close()
+            writer.into_inner()
         });
-    written.map(drop).with_context(|| format!("cannot write {}", path.display()))
+    let file = written.with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(file.finish()?)
 }
 
 /// A step and the run that it belongs to.
@@ -115,7 +116,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("steps.parquet");
         write(&path, &[configured("a", &[("x/y", 0.5)]), configured("b", &[])]).expect("written");
-        let file = File::open(&path).expect("opened");
+        let file = std::fs::File::open(&path).expect("opened");
         let reader = ParquetRecordBatchReaderBuilder::try_new(file).expect("parquet");
         let batches: Vec<_> =
             reader.build().expect("a reader").collect::<Result<_, _>>().expect("rows");

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use opentelemetry_sdk::resource::ResourceBuilder;
+use rollpacker_stages::secret::without_credentials;
 
 use super::TelemetryError;
 use super::loss::Signal;
@@ -95,7 +96,7 @@ fn only(
 }
 
 fn refused(variable: String, expected: &'static str, found: &str) -> TelemetryError {
-    TelemetryError::Variable { variable, expected, found: found.to_owned() }
+    TelemetryError::Variable { variable, expected, found: without_credentials(found).into_owned() }
 }
 
 #[cfg(test)]
@@ -155,6 +156,10 @@ mod tests {
         check(
             &[("OTEL_EXPORTER_OTLP_ENDPOINT", "grpc://all:4317")],
             "OTEL_EXPORTER_OTLP_ENDPOINT: expected a URL that begins with `http://` or `https://`, found `grpc://all:4317`",
+        );
+        check(
+            &[("OTEL_EXPORTER_OTLP_ENDPOINT", "grpc://user:pass-word@all:4317/?key=query-key")],
+            "OTEL_EXPORTER_OTLP_ENDPOINT: expected a URL that begins with `http://` or `https://`, found `grpc://[redacted]@all:4317/?key=[redacted]`",
         );
         check(
             &[ALL, ("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", "10s")],

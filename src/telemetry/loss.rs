@@ -11,6 +11,7 @@ use opentelemetry_sdk::metrics::Temporality;
 use opentelemetry_sdk::metrics::data::ResourceMetrics;
 use opentelemetry_sdk::metrics::exporter::PushMetricExporter;
 use opentelemetry_sdk::trace::{SpanData, SpanExporter};
+use rollpacker_stages::secret::{redact, without_credentials};
 
 /// A kind of telemetry, with a path and variables of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +45,7 @@ impl fmt::Display for Signal {
 pub struct Loss {
     /// Of what.
     pub signal: Signal,
-    /// Where it was to go.
+    /// Where it was to go, without credentials.
     pub endpoint: String,
     /// How many exports, each of one batch of spans or the metrics of one step, are known to have failed.
     pub exports: u64,
@@ -76,10 +77,10 @@ struct Account {
 }
 
 impl Losses {
-    pub(super) fn new(signal: Signal, endpoint: String) -> Self {
+    pub(super) fn new(signal: Signal, endpoint: &str) -> Self {
         Self(Arc::new(Account {
             signal,
-            endpoint,
+            endpoint: without_credentials(endpoint).into_owned(),
             exports: AtomicU64::new(0),
             cause: OnceLock::new(),
         }))
@@ -87,7 +88,7 @@ impl Losses {
 
     pub(super) fn note(&self, cause: &impl fmt::Display) {
         self.0.exports.fetch_add(1, Ordering::Relaxed);
-        self.0.cause.get_or_init(|| cause.to_string());
+        self.0.cause.get_or_init(|| redact(&cause.to_string()).into_owned());
     }
 
     /// What was lost over the run, whose last export ended like `ended`.

@@ -43,7 +43,7 @@ pub(super) struct Closing {
 impl Metrics {
     pub(super) fn start(to: Target, resource: Resource) -> Result<Self, TelemetryError> {
         let client = client(Signal::Metrics, &to.endpoint, to.timeout)?;
-        let losses = Losses::new(Signal::Metrics, to.endpoint);
+        let losses = Losses::new(Signal::Metrics, &to.endpoint);
         let provider = provider(client, losses.clone(), resource)?;
         let (steps, waiting) = sync_channel(WAITING_STEPS);
         let (ended, done) = sync_channel(1);

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rollpacker_dataflow::clock::{Clock, Nanos, WallClock};
+use rollpacker_files::Inputs;
 use rollpacker_stages::model::{Decoder, DeviceChoice, ModelConfig};
 use rollpacker_stages::rollout::profile::grid::{SHORTEST, doublings};
 use rollpacker_stages::rollout::profile::torch::TorchMeasure;
@@ -15,6 +16,7 @@ use crate::simulate::profile::Profiled;
 
 /// An engine that is ready to be measured.
 pub(super) struct Opened {
+    inputs: Inputs,
     engine: TorchMeasure,
     grid: Grid,
     clock: Arc<WallClock>,
@@ -29,7 +31,12 @@ impl Opened {
         let clock = Arc::new(WallClock::start());
         let decoder = |_instance| Decoder::load(folder, device);
         let engine = TorchMeasure::start(engine_config(&recipe), decoder, clock.clone())?;
-        Ok(Self { engine, grid: grid(&recipe), clock })
+        Ok(Self { inputs: recipe.raw.inputs(), engine, grid: grid(&recipe), clock })
+    }
+
+    /// The files that the recipe names.
+    pub(super) fn inputs(&self) -> Inputs {
+        self.inputs.clone()
     }
 
     pub(super) fn measure(mut self, budget: f64) -> anyhow::Result<Profiled> {

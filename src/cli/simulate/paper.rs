@@ -1,15 +1,15 @@
 //! `rollpacker simulate paper`: the numbers of papers beside ours.
 
-use std::io::Write;
 use std::num::NonZero;
 use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Args;
 
-use super::super::BAD_INPUT;
+use super::super::bad_input;
 use super::{progress, threads};
 use crate::simulate::paper::{Reproduction, Size, render};
+use crate::terminal;
 
 #[derive(Debug, Args)]
 pub(crate) struct PaperArgs {
@@ -37,13 +37,10 @@ pub(super) fn run(args: &PaperArgs) -> anyhow::Result<ExitCode> {
     let size = Size { seeds: args.seeds, steps: args.steps };
     let reproduction = match Reproduction::new(&args.only, size) {
         Ok(reproduction) => reproduction,
-        Err(error) => {
-            drop(writeln!(std::io::stderr(), "error: {error:#}"));
-            return Ok(ExitCode::from(BAD_INPUT));
-        }
+        Err(error) => return Ok(bad_input(&error)),
     };
     let text = if args.commands { commands(&reproduction) } else { args.cells(&reproduction)? };
-    write!(std::io::stdout(), "{text}").context("cannot print")?;
+    terminal::print(&text).context("cannot print")?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -9,8 +9,6 @@ mod times;
 use std::fmt::Write;
 use std::path::Path;
 
-use anyhow::Context;
-
 use super::summary::Summary;
 use super::sweep::Configured;
 use super::table;
@@ -37,8 +35,7 @@ impl Report<'_> {
     /// # Errors
     /// If a chart cannot be drawn or the file cannot be written.
     pub fn write(&self, path: &Path) -> anyhow::Result<()> {
-        std::fs::write(path, self.html()?)
-            .with_context(|| format!("cannot write {}", path.display()))
+        Ok(rollpacker_files::write(path, self.html()?.as_bytes())?)
     }
 
     /// The page.

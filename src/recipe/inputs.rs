@@ -1,0 +1,91 @@
+//! The files that a recipe names as inputs, which no command may replace.
+
+use std::path::Path;
+
+use rollpacker_datasets::DatasetConfig;
+use rollpacker_files::Inputs;
+use toml::Value;
+
+use super::raw::{Raw, Reward};
+
+impl Raw {
+    /// Returns the files that a run of this recipe reads: datasets, models, and whatever the options of rewards name.
+    ///
+    /// A path that leads nowhere is passed over: it is reported by whoever reads it.
+    #[must_use]
+    pub fn inputs(&self) -> Inputs {
+        let mut inputs = self.reward.inputs();
+        let datasets = [&self.data.train_files, &self.data.val_files, &self.sft.train_files];
+        for pattern in datasets.into_iter().flatten() {
+            let paths = DatasetConfig::of([pattern.as_str()]).paths().unwrap_or_default();
+            paths.iter().for_each(|path| inputs.add(path));
+        }
+        let (model, rollout) = (&self.model.path, &self.rollout);
+        let named = [self.critic.path.as_ref(), rollout.replay_lengths.as_ref()];
+        let named = named.into_iter().chain([rollout.profile.as_ref(), Some(model)]).flatten();
+        named.for_each(|path| inputs.add(path));
+        inputs
+    }
+}
+
+impl Reward {
+    /// Returns the files that the options of rewards name, at any depth.
+    #[must_use]
+    pub fn inputs(&self) -> Inputs {
+        let mut inputs = Inputs::default();
+        let options = self.options.values().flat_map(|options| options.values());
+        options.for_each(|option| add_paths(option, &mut inputs));
+        inputs
+    }
+}
+
+/// Adds every text that is a path of a file: a model, a program and its arguments.
+fn add_paths(option: &Value, inputs: &mut Inputs) {
+    match option {
+        Value::String(text) => inputs.add(Path::new(text)),
+        Value::Array(values) => values.iter().for_each(|value| add_paths(value, inputs)),
+        Value::Table(table) => table.values().for_each(|value| add_paths(value, inputs)),
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn every_file_that_a_recipe_names_is_an_input() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = |name: &str| folder.path().join(name);
+        for name in ["train-0.jsonl", "val.jsonl", "sft.jsonl", "scorer.py", "lengths", "other"] {
+            fs::write(path(name), "").expect("written");
+        }
+        for name in ["model", "critic", "judge"] {
+            fs::create_dir(path(name)).expect("made");
+            fs::write(path(name).join("config.json"), "").expect("written");
+        }
+        let place = folder.path().display();
+        let text = format!(
+            r#"
+            data.train_files = "{place}/train-*.jsonl"
+            data.val_files = ["{place}/absent.jsonl", "{place}/val.jsonl"]
+            sft.train_files = "{place}/sft.jsonl"
+            model.path = "{place}/model"
+            critic.path = "{place}/critic"
+            rollout.replay_lengths = "{place}/lengths"
+            reward.options.process.command = ["python3", "{place}/scorer.py"]
+            reward.options.judge.engine = {{ path = "{place}/judge" }}
+            "#
+        );
+        fs::write(path("recipe.toml"), text).expect("written");
+        let inputs = Raw::read(&path("recipe.toml"), &[]).expect("a recipe").inputs();
+        let read = ["train-0.jsonl", "val.jsonl", "sft.jsonl", "scorer.py", "lengths"];
+        let folders = ["model/config.json", "critic/config.json", "judge/config.json"];
+        for name in read.into_iter().chain(folders) {
+            assert!(inputs.refuse(&path(name)).is_err(), "{name}");
+        }
+        assert!(inputs.refuse(&path("other")).is_ok());
+    }
+}

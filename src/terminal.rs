@@ -1,0 +1,155 @@
+//! What the program prints.
+//!
+//! All text goes to the terminal through this module. Foreign text, such as the answers of a server, the strings of a dataset and the
+//! names of files, may hold control sequences that move the cursor or change what was printed before: they are escaped. Secrets are
+//! redacted. A closed standard output or standard error, as `head` leaves it, is no error: the run goes on.
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+use std::io::{self, BufWriter, ErrorKind, Stdout, Write};
+
+use rollpacker_stages::secret::redact;
+
+/// Prints a line on standard output.
+///
+/// # Errors
+///
+/// If it cannot be written, unless its reader is gone.
+pub fn say(line: &str) -> io::Result<()> {
+    print(&format!("{line}\n"))
+}
+
+/// Prints text on standard output.
+///
+/// # Errors
+///
+/// If it cannot be written, unless its reader is gone.
+pub fn print(text: &str) -> io::Result<()> {
+    let mut output = io::stdout().lock();
+    let written = output.write_all(clean(text).as_bytes()).and_then(|()| output.flush());
+    unless_closed(written)
+}
+
+/// Prints a line on standard error. If that fails, nobody can be told.
+pub fn warn(line: &str) {
+    drop(io::stderr().write_all(clean(&format!("{line}\n")).as_bytes()));
+}
+
+/// Prints an error and its causes on standard error.
+pub fn error(error: &anyhow::Error) {
+    warn(&format!("error: {error:#}"));
+}
+
+/// Returns a text as it is printed: secrets redacted, control characters escaped.
+#[must_use]
+pub fn clean(text: &str) -> String {
+    escape(&redact(text)).into_owned()
+}
+
+/// Escapes the control characters of a text, apart from line feeds and tabs, and the characters that change the direction of the text
+/// around them: as `\u001b`, which JSON reads as the same character.
+#[must_use]
+pub fn escape(text: &str) -> Cow<'_, str> {
+    escape_where(text, |c| is_control(c) && !matches!(c, '\n' | '\t'))
+}
+
+/// Escapes a text that is part of a line: also its line feeds and tabs.
+#[must_use]
+pub fn escape_line(text: &str) -> Cow<'_, str> {
+    escape_where(text, is_control)
+}
+
+fn is_control(c: char) -> bool {
+    c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+fn escape_where(text: &str, escaped: impl Fn(char) -> bool) -> Cow<'_, str> {
+    if !text.contains(&escaped) {
+        return text.into();
+    }
+    let mut shown = String::with_capacity(text.len() + 16);
+    for c in text.chars() {
+        match c {
+            c if !escaped(c) => shown.push(c),
+            '\n' => shown.push_str("\\n"),
+            '\t' => shown.push_str("\\t"),
+            // Writing to a text cannot fail.
+            c => drop(write!(shown, "\\u{:04x}", u32::from(c))),
+        }
+    }
+    shown.into()
+}
+
+/// Standard output for rows of JSON: their control characters are escaped, which leaves their values as they are.
+#[derive(Debug)]
+pub struct JsonRows(BufWriter<Stdout>);
+
+impl JsonRows {
+    /// Standard output.
+    #[must_use]
+    pub fn new() -> Self {
+        Self(BufWriter::new(io::stdout()))
+    }
+}
+
+impl Default for JsonRows {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Write for JsonRows {
+    /// Writes a piece of text. Formatting hands over whole texts, never a part of a character.
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let text = String::from_utf8_lossy(bytes);
+        self.0.write_all(escape(&text).as_bytes())?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+/// Returns the result of writing to a stream whose reader may have had enough.
+fn unless_closed(written: io::Result<()>) -> io::Result<()> {
+    match written {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        written => written,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FOREIGN: &str = "a\u{1b}[2J\u{7}\u{9b}31m\r\n\tb\u{202e}c\u{7f}é";
+
+    #[test]
+    fn control_characters_are_escaped() {
+        let expected = "a\\u001b[2J\\u0007\\u009b31m\\u000d\n\tb\\u202ec\\u007fé";
+        assert_eq!(escape(FOREIGN), expected);
+        assert!(matches!(escape("plain é\n"), Cow::Borrowed(_)));
+        assert_eq!(escape_line("a\n\tb\r"), "a\\n\\tb\\u000d");
+    }
+
+    #[test]
+    fn escaped_json_has_the_same_values() {
+        let json = serde_json::json!({ FOREIGN: FOREIGN });
+        let escaped = escape(&json.to_string()).into_owned();
+        assert!(!escaped.contains(is_control));
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&escaped).expect("JSON"), json);
+    }
+
+    #[test]
+    fn secrets_are_redacted() {
+        rollpacker_stages::secret::keep("key-of-the-terminal");
+        assert_eq!(clean("my key-of-the-terminal\r"), "my [redacted]\\u000d");
+    }
+
+    #[test]
+    fn a_reader_that_is_gone_is_no_error() {
+        assert!(unless_closed(Err(ErrorKind::BrokenPipe.into())).is_ok());
+        assert!(unless_closed(Err(ErrorKind::StorageFull.into())).is_err());
+    }
+}

@@ -1,0 +1,243 @@
+//! Outputs of every command: none replaces an input, a link, a pipe or a device.
+#![cfg(feature = "torch")]
+
+mod workplace;
+
+use std::fs;
+use std::os::unix::fs::{FileTypeExt, symlink};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use workplace::{End, RECIPE, Workplace};
+
+const ROWS: &str =
+    "{\"response\": \"1\", \"answer\": \"1\"}\n{\"response\": \"2\", \"answer\": \"1\"}\n";
+
+const JOB: &str = "[sim]\nsteps = 1\nseeds = 1\n[data]\ntrain_batch_size = 16\n";
+
+const SFT: &str = r#"
+[sft]
+train_files = "data/train.parquet"
+steps = 2
+batch_size = 2
+hidden_size = 16
+intermediate_size = 32
+num_hidden_layers = 1
+num_attention_heads = 2
+num_key_value_heads = 1
+"#;
+
+/// A folder with a link, a dangling link, a pipe, and what other programs put there: that is left as it is.
+fn place_with_traps() -> Workplace {
+    let place = Workplace::new(&format!("{RECIPE}{SFT}"));
+    place.write("rows.jsonl", ROWS);
+    place.write("job.toml", JOB);
+    place.write("lengths.csv", "tokens\n10\n20\n");
+    place.write("kept", "kept");
+    symlink("kept", place.path("link")).expect("linked");
+    symlink("absent", place.path("dangling")).expect("linked");
+    let made = Command::new("mkfifo").arg(place.path("pipe")).status().expect("mkfifo runs");
+    assert!(made.success());
+    for input in ["rows.jsonl", "job.toml", "lengths.csv", "data/train.parquet"] {
+        let name = Path::new(input).file_name().expect("a name").to_string_lossy().into_owned();
+        fs::hard_link(place.path(input), place.path(&format!("hard-{name}"))).expect("linked");
+        symlink(place.path(input), place.path(&format!("soft-{name}"))).expect("linked");
+    }
+    place
+}
+
+fn assert_untouched(place: &Workplace, before: &[(&str, Vec<u8>)]) {
+    for (name, content) in before {
+        assert_eq!(&fs::read(place.path(name)).expect("read"), content, "{name}");
+    }
+    let kind = |name| fs::symlink_metadata(place.path(name)).expect("there").file_type();
+    assert!(kind("link").is_symlink() && kind("dangling").is_symlink() && kind("pipe").is_fifo());
+    assert_eq!(fs::read(place.path("kept")).expect("read"), b"kept");
+    let null = fs::symlink_metadata("/dev/null").expect("there").file_type();
+    assert!(null.is_char_device());
+    let left = fs::read_dir(place.path("")).expect("a folder").flatten();
+    let left: Vec<_> = left.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    assert!(!left.iter().any(|name| name.ends_with(".partial")), "{left:?}");
+}
+
+#[test]
+fn every_command_refuses_its_inputs_and_what_is_no_regular_file() {
+    let place = place_with_traps();
+    let inputs = ["rows.jsonl", "job.toml", "lengths.csv", "data/train.parquet", "recipe.toml"];
+    let before = inputs.map(|name| (name, fs::read(place.path(name)).expect("read")));
+    let score = ["score", "--reward", "exact", "--input", "rows.jsonl", "--output"];
+    let by_recipe = ["score", "--reward", "recipe.toml", "--input", "rows.jsonl", "--output"];
+    let convert = ["data", "convert", "rows.jsonl", "--prompt-key", "response", "--output"];
+    let profile = ["profile", "--simulated", "--config", "job.toml", "--output"];
+    let engine = ["profile", "--config", "recipe.toml", "--output"];
+    let simulate = ["simulate", "--config", "job.toml", "--trace", "lengths.csv", "--output"];
+    let report = ["simulate", "--config", "job.toml", "--trace", "lengths.csv", "--report"];
+    let own: [(&[&str], &[&str]); 7] = [
+        (&score, &["rows.jsonl", "hard-rows.jsonl", "./data/../rows.jsonl"]),
+        (&by_recipe, &["recipe.toml", "data/train.parquet", "hard-train.parquet"]),
+        (&convert, &["rows.jsonl", "hard-rows.jsonl", "soft-rows.jsonl"]),
+        (&profile, &["job.toml", "hard-job.toml"]),
+        (&engine, &["recipe.toml", "model/model.safetensors", "data/train.parquet"]),
+        (&simulate, &["job.toml", "lengths.csv", "hard-lengths.csv"]),
+        (&report, &["job.toml", "lengths.csv", "hard-job.toml"]),
+    ];
+    for (command, own) in own {
+        for output in own {
+            let error = place.refused(&[command, &[output]].concat());
+            assert!(error.contains("found the input"), "{command:?} {output}: {error}");
+        }
+        for output in ["link", "dangling", "pipe", "/dev/null", "soft-rows.jsonl", "data"] {
+            let error = place.refused(&[command, &[output]].concat());
+            let is_refused =
+                error.contains("expected a regular file") || error.contains("found the input");
+            assert!(is_refused, "{command:?} {output}: {error}");
+        }
+        assert_untouched(&place, &before);
+    }
+}
+
+#[test]
+fn a_score_file_appears_when_all_rows_are_scored() {
+    let place = place_with_traps();
+    place.write("scores.jsonl", "earlier\n");
+    let score = |input: &str| {
+        place.run(&["score", "--reward", "exact", "--input", input, "--output", "scores.jsonl"])
+    };
+    place.write("damaged.parquet", "PAR1 is not all of it");
+    assert_eq!(score("damaged.parquet").code, Some(2));
+    assert_eq!(fs::read(place.path("scores.jsonl")).expect("read"), b"earlier\n");
+    assert_eq!(score("rows.jsonl").code, Some(0));
+    let scores = fs::read_to_string(place.path("scores.jsonl")).expect("read");
+    assert_eq!(scores.lines().count(), 2, "{scores}");
+}
+
+#[test]
+fn rows_are_not_appended_to_the_file_that_they_are_read_from() {
+    let place = place_with_traps();
+    let rows = fs::File::options().append(true).open(place.path("hard-rows.jsonl"));
+    let args = ["score", "--reward", "exact", "--input", "rows.jsonl", "--output", "-"];
+    let mut command = place.command(&args);
+    command.stdout(rows.expect("opened"));
+    let end = End::of(command.spawn().expect("it starts"));
+    assert_eq!(end.code, Some(2), "{end:?}");
+    assert!(end.err.contains("standard output") && end.err.contains("rows.jsonl"), "{end:?}");
+    assert_eq!(fs::read_to_string(place.path("rows.jsonl")).expect("read"), ROWS);
+}
+
+#[test]
+fn piped_rows_are_all_scored() {
+    let place = place_with_traps();
+    let args = ["score", "--reward", "exact", "--input", "/dev/stdin", "--output", "out.jsonl"];
+    let mut command = place.command(&args);
+    let mut child = command.stdin(Stdio::piped()).spawn().expect("it starts");
+    let mut pipe = child.stdin.take().expect("piped");
+    std::io::Write::write_all(&mut pipe, ROWS.as_bytes()).expect("written");
+    drop(pipe);
+    let end = End::of(child);
+    assert_eq!(end.code, Some(0), "{end:?}");
+    let scores = fs::read_to_string(place.path("out.jsonl")).expect("read");
+    assert!(scores.starts_with(r#"{"index":0,"score":1.0"#), "{scores}");
+    assert_eq!(scores.lines().count(), 2, "{scores}");
+}
+
+#[test]
+fn a_pipe_is_refused_where_it_would_be_read_twice() {
+    let place = place_with_traps();
+    for args in [["data", "validate", "pipe"], ["data", "inspect", "pipe"]] {
+        let end = place.run(&args);
+        assert_eq!(end.code, Some(2), "{end:?}");
+        assert!(format!("{}{}", end.out, end.err).contains("can be read only once"), "{end:?}");
+    }
+    let error = place.refused(&["train", "--config", "recipe.toml", "data.train_files=pipe"]);
+    assert!(error.contains("can be read only once"), "{error}");
+}
+
+#[test]
+fn a_warm_start_refuses_its_data_and_links_before_it_trains() {
+    let place = place_with_traps();
+    let data = fs::read(place.path("data/train.parquet")).expect("read");
+    fs::create_dir(place.path("out")).expect("made");
+    fs::hard_link(place.path("data/train.parquet"), place.path("out/config.json")).expect("linked");
+    let sft = ["sft", "--config", "recipe.toml", "--out", "out"];
+    let error = place.refused(&sft);
+    assert!(error.contains("config.json") && error.contains("train.parquet"), "{error}");
+    fs::remove_file(place.path("out/config.json")).expect("removed");
+    symlink(place.path("kept"), place.path("out/model.safetensors")).expect("linked");
+    let error = place.refused(&sft);
+    assert!(error.contains("model.safetensors: expected a regular file"), "{error}");
+    fs::remove_file(place.path("out/model.safetensors")).expect("removed");
+    place.ok(&sft);
+    assert_eq!(fs::read(place.path("data/train.parquet")).expect("read"), data);
+}
+
+#[test]
+fn a_warm_start_on_bad_data_is_bad_input() {
+    let place = place_with_traps();
+    place.write("bad.jsonl", "{\"prompt\": \"1+1=\", \"extra_info\": {}}\n");
+    for files in ["absent.parquet", "bad.jsonl", "kept", "pipe"] {
+        let files = format!("sft.train_files={files}");
+        place.refused(&["sft", "--config", "recipe.toml", &files]);
+    }
+    let error = place.refused(&["sft", "--config", "recipe.toml", "sft.alphabet=ab"]);
+    assert!(error.contains("row 0") && error.contains("alphabet"), "{error}");
+}
+
+#[test]
+fn a_batch_larger_than_the_data_is_told() {
+    let place = place_with_traps();
+    let told = "expected at most the 96 rows of the dataset, found 500";
+    let printed =
+        place.ok(&["sft", "--config", "recipe.toml", "--out", "out", "sft.batch_size=500"]);
+    assert!(printed.contains("key `sft.batch_size`") && printed.contains(told), "{printed}");
+    let train = ["train", "--config", "recipe.toml", "--dry-run", "data.train_batch_size=500"];
+    let printed = place.ok(&train);
+    assert!(printed.contains("key `data.train_batch_size`") && printed.contains(told), "{printed}");
+    assert!(!place.ok(&train[..4]).contains("expected at most"));
+}
+
+#[test]
+fn a_run_refuses_a_folder_that_has_its_inputs() {
+    let place = place_with_traps();
+    place.trained(&["trainer.total_training_steps=1"]);
+    let rollouts = "data.train_files=run/rollouts/step_00001.parquet";
+    let before = fs::read(place.path("run/rollouts/step_00001.parquet")).expect("read");
+    for own in
+        [rollouts, "data.train_files=run/metrics.jsonl", "rollout.replay_lengths=run/summary.json"]
+    {
+        let error = place.refused(&["train", "--config", "recipe.toml", own]);
+        assert!(error.contains("trainer.default_local_dir"), "{error}");
+        assert!(
+            place.path("run/summary.json").exists() && place.path("run/metrics.jsonl").exists()
+        );
+    }
+    assert_eq!(fs::read(place.path("run/rollouts/step_00001.parquet")).expect("read"), before);
+    for name in ["metrics.jsonl", "summary.json", "recipe.toml", "model/config.json"] {
+        let written = place.path("run").join(name);
+        fs::rename(&written, place.path("aside")).expect("renamed");
+        symlink(place.path("kept"), &written).expect("linked");
+        let error = place.refused(&["train", "--config", "recipe.toml"]);
+        assert!(error.contains(name) && error.contains("a symbolic link"), "{error}");
+        fs::rename(place.path("aside"), &written).expect("renamed");
+    }
+    assert_eq!(fs::read(place.path("kept")).expect("read"), b"kept");
+}
+
+#[test]
+fn a_copy_of_a_run_folder_by_hard_links_is_left_alone() {
+    let place = place_with_traps();
+    let train = ["trainer.total_training_steps=2", "trainer.save_freq=1"];
+    place.trained(&train);
+    fs::create_dir(place.path("copy")).expect("made");
+    let names = ["metrics.jsonl", "summary.json", "recipe.toml"];
+    let content =
+        |folder: &str| names.map(|name| fs::read(place.path(folder).join(name)).expect("read"));
+    for name in names {
+        let (from, to) = (place.path("run").join(name), place.path("copy").join(name));
+        fs::hard_link(from, to).expect("linked");
+    }
+    let before = content("copy");
+    place.trained(&["trainer.total_training_steps=3", "trainer.save_freq=1", "--resume", "1"]);
+    assert_eq!(content("copy"), before);
+    place.trained(&["trainer.total_training_steps=1", "--overwrite"]);
+    assert_eq!(content("copy"), before);
+}

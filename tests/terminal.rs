@@ -1,0 +1,218 @@
+//! What the program prints: no control sequences of others, no secrets, and no end for a reader that has had enough.
+#![cfg(feature = "torch")]
+
+mod workplace;
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+
+use serde_json::{Value, json};
+use workplace::{End, RECIPE, Workplace, json as read_json};
+
+/// Clears the screen, rings, changes colours with one and with two characters, returns to the begin of the line, turns the text around.
+const FOREIGN: &str = "\u{1b}[2J\u{7}\u{9b}31m\u{1b}]0;title\u{7}\rover\u{202e}\u{7f}\n";
+
+fn is_control(c: char) -> bool {
+    (c.is_control() && c != '\n' && c != '\t') || ('\u{202a}'..='\u{202e}').contains(&c)
+}
+
+/// What a command printed, which has no control characters.
+fn printed(end: &End) -> String {
+    let all = format!("{}{}", end.out, end.err);
+    assert!(!all.contains(is_control), "{:?}", all);
+    all
+}
+
+#[test]
+fn foreign_text_is_escaped() {
+    let place = Workplace::new(RECIPE);
+    let name = "\u{1b}[31m rows \u{9b}.jsonl";
+    let row = |response: &Value| {
+        json!({
+            "data_source": FOREIGN, "response": response, "answer": FOREIGN, "prompt": FOREIGN,
+            FOREIGN: FOREIGN, "domain": FOREIGN,
+        })
+    };
+    place.write(name, &format!("{}\n{}\n", row(&json!("x")), row(&json!([FOREIGN]))));
+    place.write("bad.jsonl", &format!("{}\n", json!({"prompt": [FOREIGN], FOREIGN: 1})));
+    let score = ["score", "--reward", "exact", "--input", name, "--allow-errors"];
+    for (args, status) in [
+        (&score[..], 0),
+        (&[&score[..], &["--json"]].concat(), 0),
+        (&["data", "inspect", name], 0),
+        (&["data", "inspect", "--json", name], 0),
+        (&["data", "validate", name, "bad.jsonl"], 2),
+        (&["data", "validate", "--json", "bad.jsonl"], 2),
+        (&["data", "inspect", "--prompt-key", &format!("x{FOREIGN}"), "bad.jsonl"], 2),
+        (&["data", FOREIGN], 2),
+        (&["score", "--reward", FOREIGN, "--input", name], 2),
+        (&["train", "--config", FOREIGN], 2),
+        (&["train", "--config", "recipe.toml", FOREIGN], 2),
+        (&["train", "--config", "recipe.toml", &format!("data.train_files={FOREIGN}")], 2),
+        (&["simulate", "--config", FOREIGN], 2),
+        (&["profile", "--config", FOREIGN], 2),
+        (&["sft", "--config", FOREIGN], 2),
+    ] {
+        let end = place.run(args);
+        assert_eq!(end.code, Some(status), "{args:?}: {end:?}");
+        assert!(!printed(&end).is_empty(), "{args:?}");
+    }
+}
+
+#[test]
+fn files_and_json_keep_foreign_text_as_it_is() {
+    let place = Workplace::new(RECIPE);
+    let answer = format!("<answer>{}</answer>", FOREIGN.trim());
+    place.write("rows.jsonl", &format!("{}\n", json!({"response": answer, "answer": "x"})));
+    let score = ["score", "--reward", "exact", "--input", "rows.jsonl", "--output"];
+    place.ok(&[&score[..], &["out.jsonl"]].concat());
+    let end = place.run(&[&score[..], &["-"]].concat());
+    printed(&end);
+    let from_file: Value = read_json(&place.path("out.jsonl"));
+    let from_terminal: Value = serde_json::from_str(&end.out).expect("JSON");
+    assert_eq!(from_file, from_terminal);
+    let label = from_file["labels"]["answer"].as_str().expect("a text");
+    assert!(label.contains("\u{9b}31m"), "{label:?}");
+}
+
+/// Reads one line of a command's output, closes it, and waits for the command.
+fn first_line(place: &Workplace, args: &[&str]) -> (String, End) {
+    let mut child = place.command(args).spawn().expect("it starts");
+    let mut line = String::new();
+    let mut output = BufReader::new(child.stdout.take().expect("piped"));
+    output.read_line(&mut line).expect("a line");
+    drop(output);
+    (line, End::of(child))
+}
+
+#[test]
+fn a_reader_that_has_had_enough_ends_no_training() {
+    let place = Workplace::new(RECIPE);
+    let (line, end) = first_line(&place, &["train", "--config", "recipe.toml"]);
+    assert_eq!(end.code, Some(0), "{line}: {end:?}");
+    assert_eq!(end.err, "");
+    assert_eq!(place.summary("run")["steps"], 4);
+    assert!(place.path("run/model/model.safetensors").exists());
+    let two = ["train", "--config", "recipe.toml", "--workers", "2", "--out", "two"];
+    let (line, end) = first_line(&place, &two);
+    assert_eq!(end.code, Some(0), "{line}: {end:?}");
+    assert_eq!(place.summary("two")["steps"], 4);
+    let sft = ["sft", "--config", "recipe.toml", "--out", "warm", "sft.steps=12"];
+    let sizes = ["sft.hidden_size=16", "sft.num_attention_heads=2", "sft.num_key_value_heads=2"];
+    let data = ["sft.train_files=data/train.parquet", "sft.batch_size=2"];
+    let (line, end) = first_line(&place, &[&sft[..], &sizes, &data].concat());
+    assert_eq!(end.code, Some(0), "{line}: {end:?}");
+    assert!(place.path("warm/model.safetensors").exists());
+}
+
+#[test]
+fn a_reader_that_has_had_enough_of_scores_is_no_error() {
+    let place = Workplace::new(RECIPE);
+    place.write("rows.jsonl", &"{\"response\": \"1\", \"answer\": \"1\"}\n".repeat(20_000));
+    let score = ["score", "--reward", "exact", "--input", "rows.jsonl", "--output", "-"];
+    let (line, end) = first_line(&place, &score);
+    assert!(line.starts_with(r#"{"index":0,"#), "{line}");
+    assert_eq!(end.code, Some(0), "{end:?}");
+    assert!(!end.err.contains("error"), "{end:?}");
+}
+
+/// Answers every request with its own headers: as the message of an error, and as a label.
+fn repeating_server() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("bound");
+    let address = listener.local_addr().expect("bound");
+    std::thread::spawn(move || {
+        for (number, stream) in listener.incoming().flatten().enumerate() {
+            answer(stream, number);
+        }
+    });
+    address.to_string()
+}
+
+fn answer(stream: TcpStream, number: usize) {
+    let mut reader = BufReader::new(stream);
+    let mut head = String::new();
+    let mut length = 0;
+    while !head.ends_with("\r\n\r\n") && reader.read_line(&mut head).expect("a line") > 0 {
+        let line = head.lines().next_back().unwrap_or_default().to_lowercase();
+        length = line
+            .strip_prefix("content-length: ")
+            .map_or(length, |text| text.trim().parse().expect("a number"));
+    }
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).expect("the body");
+    let (status, body) = match number % 2 {
+        0 => (403, json!({"error": {"message": head}})),
+        _ => (200, json!({"score": 1.0, "why": head, head: 1})),
+    };
+    let (mut stream, body) = (reader.into_inner(), body.to_string());
+    let length = body.len();
+    let head =
+        format!("HTTP/1.1 {status} X\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n");
+    stream.write_all(format!("{head}{body}").as_bytes()).expect("written");
+}
+
+/// Every file below a folder that holds one of the secrets.
+fn leaks(folder: &Path, secrets: &[&str]) -> Vec<String> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).expect("a folder").flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            found.extend(leaks(&path, secrets));
+        } else if let Ok(bytes) = fs::read(&path) {
+            let text = String::from_utf8_lossy(&bytes);
+            let leaked = secrets.iter().filter(|secret| text.contains(**secret));
+            found.extend(leaked.map(|secret| format!("{}: {secret}", path.display())));
+        }
+    }
+    found
+}
+
+#[test]
+fn no_secret_is_printed_or_written() {
+    let place = Workplace::new(RECIPE);
+    place.write("rows.jsonl", &"{\"response\": \"1\", \"answer\": \"1\"}\n".repeat(4));
+    let url = format!("http://user:pass-word@{}/rm?key=query-key-1", repeating_server());
+    // Of `user:pass-word`, as the client encodes it.
+    let secrets = ["bearer-key-1", "pass-word", "query-key-1", "dXNlcjpwYXNzLXdvcmQ"];
+    let checked = |mut command: std::process::Command, status: i32| {
+        let child = command.env("SCORER_KEY", "bearer-key-1").spawn().expect("it starts");
+        let end = End::of(child);
+        assert_eq!(end.code, Some(status), "{end:?}");
+        let all = format!("{}{}", end.out, end.err);
+        assert!(!secrets.iter().any(|secret| all.contains(secret)), "{all}");
+        all
+    };
+    // User information takes the place of the key: each is sent by one of the URLs.
+    for url in [&url, &url.replace("user:pass-word@", "")] {
+        let options = [&format!("url={url}"), "api_key_env=SCORER_KEY"];
+        let options = options.iter().flat_map(|option| ["--option", option]);
+        let score = ["score", "--reward", "http", "--input", "rows.jsonl", "--output", "out.jsonl"];
+        let score: Vec<&str> = score.into_iter().chain(options).collect();
+        let told = checked(place.command(&[&score[..], &["--concurrency", "1"]].concat()), 1);
+        assert!(told.contains("[redacted]"), "{told}");
+        let scores = fs::read_to_string(place.path("out.jsonl")).expect("read");
+        assert!(scores.contains("\"why\":") && scores.contains("403"), "{scores}");
+        assert!(scores.contains("authorization: ") && scores.contains("[redacted]"), "{scores}");
+    }
+
+    let reward = format!(
+        "[reward]\nroutes = {{ \"*\" = \"http\" }}\non_error = \"zero\"\n[reward.options.http]\nurl = \"{url}\"\napi_key_env = \"SCORER_KEY\"\n"
+    );
+    let recipes = tempfile::tempdir().expect("a folder");
+    let recipe = recipes.path().join("recipe.toml");
+    fs::write(&recipe, format!("{RECIPE}{reward}")).expect("written");
+    let recipe = recipe.display().to_string();
+    let train = ["train", "--config", &recipe, "trainer.save_freq=2"];
+    checked(place.command(&[&train[..], &["--dry-run"]].concat()), 0);
+    checked(place.command(&train), 0);
+    let more = ["trainer.total_training_steps=5", "--resume"];
+    checked(place.command(&[&train[..], &more].concat()), 0);
+    assert_eq!(leaks(&place.path(""), &secrets), Vec::<String>::new());
+    // What stands in the place of the credentials is no credential.
+    let recorded = ["train", "--config", "run/recipe.toml", "--out", "again"];
+    assert!(checked(place.command(&recorded), 2).contains("expected its credentials"));
+    let own = ["train", "--config", &recipe, "trainer.stall_timeout=http://a:pass-word@b"];
+    checked(place.command(&own), 2);
+}
