@@ -20,7 +20,7 @@ use rollpacker_dataflow::watchdog::{Awaiting, Waiting};
 use rollpacker_stages::reward::{Context, RewardError, Router, Sample, Score};
 
 use crate::reward::{
-    Excused, GroupScoring, ScoreRow, Tallies, Timing, describe, excuse, name_of, sample,
+    Excused, GroupScoring, ScoreRow, Tallies, Timing, describe_last, excuse, name_of, sample,
     scored_batch,
 };
 use crate::rows::Row;
@@ -186,13 +186,17 @@ impl GroupScorer {
         match result {
             None => scored(&pending.rows, &rows.collect::<Vec<_>>(), None),
             Some(Ok(scores)) => {
+                let source = pending.rows[0].text(column::DATA_SOURCE).unwrap_or_default();
+                self.tallies.scored(name_of(self.router.group_reward_of(source)));
                 let rows = rows.zip(&scores).map(|(row, score)| row.with_score(score, timing));
                 scored(&pending.rows, &rows.collect::<Vec<_>>(), None)
             }
             Some(Err(error)) => {
                 let source = pending.rows[0].text(column::DATA_SOURCE).unwrap_or_default();
                 let Some(excused) = self.excuse(step, source, &error) else {
-                    return Settled::Failed(about(Fault::new(NAME, describe(&error, source))));
+                    let on_error = self.router.on_error_of(source);
+                    let message = describe_last(&error, source, on_error);
+                    return Settled::Failed(about(Fault::new(NAME, message)));
                 };
                 let value = excused.value;
                 let rows = rows.map(|row| row.with_error(&error, value, timing));
@@ -204,7 +208,8 @@ impl GroupScorer {
 
     /// Counts an error, and the group if it is not to be trained on.
     fn excuse(&self, step: Step, source: &str, error: &RewardError) -> Option<Excused> {
-        let on_error = self.router.on_error_of(source);
+        let reward = name_of(self.router.group_reward_of(source));
+        let on_error = self.tallies.judge(self.router.on_error_of(source), reward);
         self.tallies.with(step, |tally| {
             let excused = excuse((error, source), on_error, NAME, tally)?;
             tally.dropped_groups += u64::from(excused.value.is_nan());

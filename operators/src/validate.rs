@@ -15,7 +15,9 @@ use rollpacker_dataflow::step::{PromptId, Step};
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::{Capability, Concat};
 use rollpacker_dataflow::watchdog::{Awaiting, Pulse};
-use rollpacker_stages::reward::{Context, Limits, OnError, RewardError, Router, Sample, Score};
+use rollpacker_stages::reward::{
+    Context, Limits, MOST_TOLERATED, OnError, RewardError, Router, Sample, Score,
+};
 use rollpacker_stages::rollout::{Completion, Policy, Request, RolloutEngine, RolloutEvent};
 use rollpacker_stages::train::Metrics;
 use tokio::runtime::Handle;
@@ -28,7 +30,7 @@ use crate::update::Updates;
 /// How one set of responses did.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Outcome {
-    /// Mean score over all prompts but those that an error leaves out ([`OnError::DropGroup`]).
+    /// Mean score over all prompts but those that an error leaves out ([`OnError::Tolerate`], [`OnError::DropGroup`]).
     pub score: f64,
     /// Mean score by data source.
     pub by_source: BTreeMap<String, f64>,
@@ -90,7 +92,8 @@ impl Validator {
     /// Tries a policy; waits until every prompt is answered and scored.
     ///
     /// # Errors
-    /// If the engine fails, or a reward whose errors end the run.
+    /// If the engine fails, or a reward whose errors end the run; or one whose errors are tolerated scores none
+    /// of a data source, and has [`MOST_TOLERATED`] errors or more.
     pub fn validate(&mut self, policy: &Policy) -> Result<Outcome, String> {
         let completions = self.generate(policy)?;
         let samples: Vec<Sample> =
@@ -99,6 +102,8 @@ impl Validator {
         let scores = self.runtime.block_on(join_all(scores));
         let mut outcome = Outcome::default();
         let mut sources: BTreeMap<&str, (f64, f64)> = BTreeMap::new();
+        // How many errors of a source are tolerated, and the first of them.
+        let mut tolerated: BTreeMap<&str, (u32, String)> = BTreeMap::new();
         for (sample, score) in samples.iter().zip(scores) {
             outcome.mean_length += sample.response_ids.len() as f64 / samples.len() as f64;
             outcome.longest = outcome.longest.max(sample.response_ids.len());
@@ -106,15 +111,28 @@ impl Validator {
             outcome.reward_errors += usize::from(score.is_err());
             let value = match score {
                 Ok(score) => score.total(),
-                Err(error) if on_error == OnError::Fail => {
-                    let what = describe(&error, &sample.data_source);
-                    return Err(format!("{}: {what}", sample.id.prompt));
-                }
                 Err(_) if on_error == OnError::Zero => 0.0,
-                Err(_) => continue,
+                Err(error) => {
+                    let what = describe(&error, &sample.data_source);
+                    let message = format!("{}: {what}", sample.id.prompt);
+                    if on_error == OnError::Fail {
+                        return Err(message);
+                    }
+                    if on_error == OnError::Tolerate {
+                        tolerated.entry(&sample.data_source).or_insert((0, message)).0 += 1;
+                    }
+                    continue;
+                }
             };
             let (sum, count) = sources.entry(&sample.data_source).or_default();
             (*sum, *count) = (*sum + value, *count + 1.0);
+        }
+        // Many errors and no score: the reward is broken.
+        let is_broken = |(source, (errors, _)): &(&str, (u32, String))| {
+            *errors >= MOST_TOLERATED && !sources.contains_key(source)
+        };
+        if let Some((_, (_, message))) = tolerated.into_iter().find(is_broken) {
+            return Err(message);
         }
         let all = sources.values().fold((0.0, 0.0), |all, one| (all.0 + one.0, all.1 + one.1));
         outcome.score = if all.1 > 0.0 { all.0 / all.1 } else { 0.0 };

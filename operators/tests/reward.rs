@@ -163,6 +163,39 @@ fn an_error_that_fails_ends_the_run_and_is_named() {
 }
 
 #[test]
+fn errors_are_tolerated_beside_scores() {
+    let log = Log::new();
+    let run = Rewarded {
+        prompts: 4,
+        ..Rewarded::of(&log, synchronous(4, 2), failing(&log, OnError::default()))
+    };
+    let reports = run.run().expect("no fault");
+    let prompts: Vec<u64> = trained(&reports).into_iter().map(|(prompt, ..)| prompt).collect();
+    assert_eq!(prompts, [1, 1, 3, 3]);
+    let counts = ["reward/errors/timeout", "reward/dropped_groups"];
+    assert_eq!(metrics(&reports[0], counts), [2.0, 2.0]);
+    assert!(log.text().contains("warning: reward, step 1, prompt p0, sample 1"), "{}", log.text());
+}
+
+#[test]
+fn a_reward_that_never_scores_ends_the_run() {
+    let run = |right: u64| {
+        let log = Log::new();
+        let says = move |id: SampleId| match id.prompt.0 {
+            prompt if prompt == right => Ok(Score::from(1.0)),
+            _ => Err(RewardError::retryable("busy")),
+        };
+        let router =
+            Router::default().route_named("*", "judge", Watched { says, ..five_seconds(&log) });
+        let run = Rewarded { prompts: 20, ..Rewarded::of(&log, synchronous(20, 2), router) };
+        run.run().map(|reports| trained(&reports).len()).map_err(|fault| fault.to_string())
+    };
+    let fault = run(u64::MAX).expect_err("forty errors");
+    assert!(fault.contains("judge") && fault.contains("32 times in a row"), "{fault}");
+    assert_eq!(run(10), Ok(2), "twenty errors before a score, and eighteen after it");
+}
+
+#[test]
 fn an_error_that_counts_as_zero_says_so() {
     let log = Log::new();
     let run = Rewarded {

@@ -158,7 +158,7 @@ section! {
         routes: BTreeMap<String, Routed> = BTreeMap::from([("*".to_owned(), Routed::One("math".to_owned()))]),
         /// Threads that score.
         num_workers: usize = 1,
-        /// What an error does, unless the options of the reward say so: `fail`, `zero` or `drop_group`.
+        /// What an error does, unless the options of the reward say so: `tolerate`, `fail`, `zero` or `drop_group`.
         on_error: OnError = OnError::default(),
         /// How long the test cases of code may run: `mode`, `adaptive` or `fixed`; `min_s`, `max_s`, `slack` and `audit_share`.
         timeout: LimitOptions = LimitOptions::default(),

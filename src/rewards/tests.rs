@@ -52,7 +52,7 @@ fn routes_lead_to_rewards_and_weighted_sums_with_their_options() {
     assert_eq!(score(&router, "b/x", "<think></think>b"), 2.5);
     assert!(router.check("c").is_err() && router.scores_groups());
     let on_error = ["a", "b", "c"].map(|source| router.on_error_of(source));
-    assert_eq!(on_error, [OnError::Zero, OnError::DropGroup, OnError::Fail]);
+    assert_eq!(on_error, [OnError::Zero, OnError::DropGroup, OnError::Tolerate]);
 }
 
 #[test]
@@ -110,7 +110,7 @@ fn what_cannot_be_made_is_named_by_its_key() {
     check_error(
         "routes.\"*\" = \"exact\"\n[options.exact]\non_error = \"ignore\"",
         expect![
-            "key `reward.options.exact.on_error`: unknown variant `ignore`, expected one of `fail`, `zero`, `drop_group`"
+            "key `reward.options.exact.on_error`: unknown variant `ignore`, expected one of `tolerate`, `fail`, `zero`, `drop_group`"
         ],
     );
     check_error(

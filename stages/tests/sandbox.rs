@@ -8,6 +8,7 @@ mod sandbox {
 use std::future::Future;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 
 use futures::executor::block_on;
@@ -32,6 +33,11 @@ fn job(solution: &str, seconds: f64) -> Job {
 fn start(slots: usize) -> Sandbox {
     Sandbox::start(SandboxConfig { slots, memory_bytes: 256 << 20, ..SandboxConfig::default() })
         .expect("the sandbox starts")
+}
+
+fn start_without_isolation() -> Sandbox {
+    let config = SandboxConfig { isolation: Isolation::None, slots: 1, ..SandboxConfig::default() };
+    Sandbox::start(config).expect("it was told so")
 }
 
 fn run(sandbox: &Sandbox, solution: &str) -> Verdict {
@@ -211,26 +217,132 @@ fn no_memory_of_a_former_job() {
     assert_ne!(search(&mark), "0\n", "of its own source a run has copies: the search works");
 }
 
-#[test]
-fn a_slot_that_is_killed_is_a_fault_and_is_replaced() {
-    let _alone = alone();
-    let sandbox = start(1);
+/// Runs a job on a sandbox of one slot, and kills the slot under it so many times.
+fn run_under_fire(sandbox: &Sandbox, job: &Job, times: usize) -> Result<Verdict, SandboxError> {
     let idle = machine::descendants();
-    let endless = job("import time\ntime.sleep(1000)\n", 500.0);
-    let error = block_on(async {
-        let mut running = Box::pin(sandbox.run(&endless));
+    block_on(async {
+        let mut running = Box::pin(sandbox.run(job));
         futures::future::poll_fn(|context| {
             assert!(running.as_mut().poll(context).is_pending());
             Poll::Ready(())
         })
         .await;
-        machine::until(|| machine::descendants() > idle + 1);
-        machine::kill_slots();
-        running.await.expect_err("there is no verdict")
-    });
+        let mut killed = Vec::new();
+        for _ in 0..times {
+            machine::until(|| machine::slots() != killed && machine::descendants() > idle + 1);
+            killed = machine::slots();
+            machine::kill_slots();
+        }
+        running.await
+    })
+}
+
+#[test]
+fn a_job_whose_slot_is_killed_is_run_once_more() {
+    let _alone = alone();
+    let sandbox = start(1);
+    let idle = machine::descendants();
+    let slow = job(&format!("import time\ntime.sleep(0.5)\n{RIGHT}"), 500.0);
+    let verdict = run_under_fire(&sandbox, &slow, 1).expect("there is a verdict");
+    assert_eq!(verdict.outcome(), Outcome::Passed);
+    assert_eq!(machine::descendants(), idle);
+}
+
+#[test]
+fn a_slot_that_is_killed_again_is_a_fault_and_is_replaced() {
+    let _alone = alone();
+    let sandbox = start(1);
+    let idle = machine::descendants();
+    let endless = job("import time\ntime.sleep(1000)\n", 500.0);
+    let error = run_under_fire(&sandbox, &endless, 2).expect_err("there is no verdict");
     assert!(matches!(error, SandboxError::Fault { .. }), "{error}");
     assert_eq!(run(&sandbox, RIGHT).outcome(), Outcome::Passed);
     assert_eq!(machine::descendants(), idle);
+}
+
+/// What threads reserve of addresses does not count as memory.
+#[test]
+fn sixteen_threads_are_honest() {
+    let _alone = alone();
+    let sandbox =
+        Sandbox::start(SandboxConfig { slots: 1, ..SandboxConfig::default() }).expect("it starts");
+    let threads = "import threading\ndef add(a, b):\n    go, sums = threading.Barrier(16), []\n    def work(i):\n        held = [bytes(1000 + i) for _ in range(1000)]\n        \
+        go.wait()\n        sums.append(len(held))\n    threads = [threading.Thread(target=work, args=(i,)) for i in range(16)]\n    \
+        for thread in threads: thread.start()\n    for thread in threads: thread.join()\n    return a + b if sum(sums) == 16000 else -1\n";
+    let verdict = block_on(sandbox.run(&job(threads, 10.0))).expect("there is a verdict");
+    assert_eq!(verdict.outcome(), Outcome::Passed, "{verdict:?}");
+}
+
+/// Thirty processes in sessions of their own take as much of the processors as one slot may, where groups are permitted.
+#[test]
+fn many_processes_share_one_limit_on_the_processors() {
+    let _alone = alone();
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let sandbox = start(cores);
+    let said = sandbox.active().to_string();
+    if cores < 2 || !said.lines().any(|line| line.starts_with("cgroups") && line.contains("cpu")) {
+        return skipped(&said);
+    }
+    let busy = "import os, time\ndef add(a, b):\n    reader, writer = os.pipe()\n    begin = time.monotonic()\n    for _ in range(30):\n        if os.fork() == 0:\n            \
+        os.setsid()\n            while time.monotonic() < begin + 2: pass\n            os.write(writer, b'%f\\n' % time.process_time())\n            os._exit(0)\n    \
+        os.close(writer)\n    with open(reader) as file: took = sum(map(float, file))\n    print(took / (time.monotonic() - begin))\n    return -1\n";
+    let verdict = block_on(sandbox.run(&job(busy, 20.0))).expect("there is a verdict");
+    let processors: f64 = verdict.stdout.trim().parse().unwrap_or_else(|_| panic!("{verdict:?}"));
+    assert!(processors < 1.4, "{processors} processors for one of {cores} slots");
+}
+
+/// Time in which a solution waits for a processor is not its own: two calls of 0.3 s each are within 1.5 s, however many others compute.
+#[test]
+fn a_busy_neighbour_fails_nobody() {
+    let _alone = alone();
+    let sandbox = start(1);
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let computes = "import time\ndef add(a, b):\n    end = time.process_time() + 0.3\n    while time.process_time() < end: pass\n    return a + b\n";
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..4 * cores {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+        }
+        let verdict = block_on(sandbox.run(&job(computes, 1.5)));
+        over.store(true, Ordering::Relaxed);
+        let verdict = verdict.expect("there is a verdict");
+        assert_eq!(verdict.outcome(), Outcome::Passed, "{verdict:?}");
+        let charged = verdict.cases[0].seconds;
+        assert!(
+            (0.4..1.5).contains(&charged),
+            "charged {charged} s for half a second of computing"
+        );
+    });
+}
+
+/// A process that is killed leaves folders behind, and the next that starts a sandbox removes them.
+#[test]
+fn folders_of_dead_processes_are_removed() {
+    const ROLE: &str = "SANDBOX_TEST_ROLE";
+    match std::env::var(ROLE).as_deref() {
+        Ok("killed") => {
+            let _sandboxes = [start(2), start_without_isolation()];
+            machine::kill_self();
+        }
+        Ok(_) => drop(start(1)),
+        Err(_) => {
+            let _alone = alone();
+            let temporary = tempfile::tempdir().expect("a folder");
+            let act = |role: &str| {
+                let mut command = Command::new(std::env::current_exe().expect("this test"));
+                command.args(["folders_of_dead_processes_are_removed", "--exact"]);
+                let status = command.env(ROLE, role).env("TMPDIR", temporary.path()).status();
+                let left = std::fs::read_dir(temporary.path()).expect("it is there").count();
+                (status.expect("the test runs").success(), left)
+            };
+            assert_eq!(act("killed"), (false, 3));
+            assert_eq!(act("starts"), (true, 0));
+        }
+    }
 }
 
 #[test]
@@ -263,8 +375,7 @@ fn it_starts_and_runs_within_a_multi_threaded_runtime() {
 #[test]
 fn without_isolation_it_must_be_told_so_and_says_so() {
     let _alone = alone();
-    let config = SandboxConfig { isolation: Isolation::None, slots: 1, ..SandboxConfig::default() };
-    let sandbox = Sandbox::start(config).expect("it was told so");
+    let sandbox = start_without_isolation();
     let said = sandbox.active().to_string();
     assert!(
         said.contains("MISSING: shared with this process") && said.contains("warning"),

@@ -1,7 +1,7 @@
 //! Errors of rewards that do not end the run.
 
 use rollpacker_dataflow::fault::Fault;
-use rollpacker_stages::reward::{OnError, RewardError};
+use rollpacker_stages::reward::{MOST_TOLERATED, OnError, RewardError};
 
 use super::tally::Tally;
 
@@ -14,7 +14,7 @@ pub(crate) struct Excused {
     pub(crate) warning: Option<Fault>,
 }
 
-/// Counts an error, and says what it counts as; `None` if it ends the run.
+/// Counts an error, and says what it counts as; `None` if it ends the run. Whether it is [tolerated](OnError::Tolerate) is decided before.
 pub(crate) fn excuse(
     (error, source): (&RewardError, &str),
     on_error: OnError,
@@ -24,7 +24,7 @@ pub(crate) fn excuse(
     let (value, consequence) = match on_error {
         OnError::Fail => return None,
         OnError::Zero => (0.0, "counts as 0"),
-        OnError::DropGroup => (f64::NAN, "its group is not trained on"),
+        OnError::Tolerate | OnError::DropGroup => (f64::NAN, "its group is not trained on"),
     };
     let kind = error.kind.as_str();
     let warning = tally.error(error).then(|| {
@@ -37,4 +37,15 @@ pub(crate) fn excuse(
 /// An error as people read it: with the data source that led to its reward.
 pub(crate) fn describe(error: &RewardError, data_source: &str) -> String {
     format!("data_source `{data_source}`: {error}")
+}
+
+/// An error that ends the run, of a route that says `on_error`.
+pub(crate) fn describe_last(error: &RewardError, data_source: &str, on_error: OnError) -> String {
+    let described = describe(error, data_source);
+    if on_error == OnError::Tolerate {
+        return format!(
+            "{described}; the reward has failed {MOST_TOLERATED} times in a row without a score between"
+        );
+    }
+    described
 }

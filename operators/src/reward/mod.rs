@@ -36,7 +36,7 @@ use crate::rows::Row;
 
 use self::scorer::{Arrived, Capabilities, Rules, Scorer};
 
-pub(crate) use self::excuse::{Excused, describe, excuse};
+pub(crate) use self::excuse::{Excused, describe, describe_last, excuse};
 pub(crate) use self::score_row::{ScoreRow, Timing, scored_batch};
 pub(crate) use self::scorer::{name_of, sample};
 pub(crate) use self::tally::Tallies;
@@ -88,8 +88,8 @@ pub trait RewardExt<'scope> {
     /// A schedule that decides by scores never closes a round that is scored once it is closed; such a graph is refused.
     ///
     /// What an error does is the router's to say ([`OnError`](rollpacker_stages::reward::OnError)): it ends the run and is named with
-    /// step, prompt and sample; or it is counted, told of once a step, and written beside the response, which scores 0, or is not a
-    /// number, and its group is not trained on.
+    /// step, prompt and sample; or it is counted, reported once a step, and written beside the response, which scores 0, or is not a
+    /// number, and its group is not trained on. By default the run goes on as long as the reward scores other responses.
     fn reward(
         self,
         router: Router,

@@ -16,7 +16,7 @@ use rollpacker_dataflow::timely::progress::frontier::MutableAntichain;
 use rollpacker_dataflow::watchdog::{Awaiting, Waiting};
 use rollpacker_stages::reward::{Context, Execution, RewardError, Router, Sample, Score};
 
-use super::excuse::{describe, excuse};
+use super::excuse::{describe_last, excuse};
 use super::load::Turn;
 use super::score_row::{ScoreRow, Timing};
 use super::tally::{Tallies, Tally};
@@ -233,6 +233,8 @@ impl<L: Limit> Scorer<L> {
         let row = ScoreRow::new();
         match result {
             Ok(score) => {
+                let source = pending.row.text(column::DATA_SOURCE).unwrap_or_default();
+                self.tallies.scored(name_of(router.reward_of(source)));
                 if !score.executions.is_empty() {
                     limit.executed(pending.id, pending.dataset_row, &score.executions);
                 }
@@ -240,10 +242,12 @@ impl<L: Limit> Scorer<L> {
             }
             Err(error) => {
                 let source = pending.row.text(column::DATA_SOURCE).unwrap_or_default();
-                let on_error = router.on_error_of(source);
+                let reward = name_of(router.reward_of(source));
+                let on_error = self.tallies.judge(router.on_error_of(source), reward);
                 let excuse = |tally: &mut Tally| excuse((&error, source), on_error, NAME, tally);
                 let excused = self.tallies.with(pending.id.step, excuse);
-                let excused = excused.ok_or_else(|| describe(&error, source))?;
+                let excused = excused
+                    .ok_or_else(|| describe_last(&error, source, router.on_error_of(source)))?;
                 let about = |fault: Fault| fault.about(pending.id.prompt, pending.id.sample);
                 let row = row.with_error(&error, excused.value, timing);
                 Ok((row, Vec::new(), excused.warning.map(about)))

@@ -11,7 +11,7 @@ use rollpacker_dataflow::schema;
 use rollpacker_dataflow::step::Step;
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::Capability;
-use rollpacker_stages::reward::{ErrorKind, RewardError};
+use rollpacker_stages::reward::{ErrorKind, MOST_TOLERATED, OnError, RewardError};
 use rollpacker_stages::train::Metrics;
 
 use super::load::Load;
@@ -81,16 +81,34 @@ fn mean(mut values: Vec<f64>) -> f64 {
 
 /// The tallies of steps that are not complete. Shared by the operators of one worker that score.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Tallies(Rc<RefCell<BTreeMap<Step, Tally>>>);
+pub(crate) struct Tallies {
+    steps: Rc<RefCell<BTreeMap<Step, Tally>>>,
+    /// Errors in a row, by reward.
+    streaks: Rc<RefCell<BTreeMap<String, u32>>>,
+}
 
 impl Tallies {
     /// Changes or reads the tally of a step.
     pub(crate) fn with<R>(&self, step: Step, change: impl FnOnce(&mut Tally) -> R) -> R {
-        change(self.0.borrow_mut().entry(step).or_default())
+        change(self.steps.borrow_mut().entry(step).or_default())
+    }
+
+    /// A reward has scored.
+    pub(crate) fn scored(&self, reward: &str) {
+        self.streaks.borrow_mut().remove(reward);
+    }
+
+    /// What an error of a reward does, of which the route says `on_error`: it is tolerated until there are too many in a row.
+    pub(crate) fn judge(&self, on_error: OnError, reward: &str) -> OnError {
+        let mut streaks = self.streaks.borrow_mut();
+        let streak = streaks.entry(reward.to_owned()).or_default();
+        *streak += 1;
+        let is_broken = on_error == OnError::Tolerate && *streak >= MOST_TOLERATED;
+        if is_broken { OnError::Fail } else { on_error }
     }
 
     fn take(&self, step: Step) -> Tally {
-        self.0.borrow_mut().remove(&step).unwrap_or_default()
+        self.steps.borrow_mut().remove(&step).unwrap_or_default()
     }
 
     /// The metrics of each step, once its frontier has passed `scored`, the output of the last operator that scores.
@@ -125,7 +143,24 @@ impl Tallies {
 
 #[cfg(test)]
 mod tests {
-    use super::mean;
+    use super::*;
+
+    #[test]
+    fn errors_in_a_row_are_tolerated_up_to_a_bound() {
+        let tallies = Tallies::default();
+        let judge = |reward| tallies.judge(OnError::Tolerate, reward);
+        for _ in 1..MOST_TOLERATED {
+            assert_eq!(judge("a"), OnError::Tolerate);
+        }
+        assert_eq!(judge("b"), OnError::Tolerate, "each reward is judged by itself");
+        assert_eq!(judge("a"), OnError::Fail);
+        tallies.scored("a");
+        assert_eq!(judge("a"), OnError::Tolerate);
+        for on_error in [OnError::Fail, OnError::Zero, OnError::DropGroup] {
+            let judged: Vec<_> = (0..100).map(|_| tallies.judge(on_error, "c")).collect();
+            assert!(judged.iter().all(|it| *it == on_error));
+        }
+    }
 
     #[test]
     fn a_mean_has_no_order() {

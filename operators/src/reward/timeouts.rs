@@ -5,6 +5,10 @@
 //! the siblings of a response profit at once; the ledger keeps them too, and tells what is true at the end of each step
 //! ([`crate::ledger::anchors`]).
 //!
+//! # What is measured
+//! Limits and executions are seconds as the sandbox charges them: computing and sleeping count, and waiting for a processor that others use
+//! does not. So an anchor does not depend on what else the machine did, and neither does who is ended by it.
+//!
 //! # Audits
 //! A limit that ends an execution hides what it would have become. A share of the responses is therefore let run on to `T_max`: one that
 //! would have been right is a wrong kill. It still counts as ended at its limit, but raises the anchor. Which responses are audited

@@ -116,6 +116,9 @@ impl RewardError {
     }
 }
 
+/// Errors of one reward in a row, with no score between them, after which [`OnError::Tolerate`] ends a run.
+pub const MOST_TOLERATED: u32 = 32;
+
 /// What the error of a reward does to the run.
 #[derive(
     Clone,
@@ -132,8 +135,11 @@ impl RewardError {
 )]
 #[serde(rename_all = "snake_case")]
 pub enum OnError {
-    /// The run ends with the error.
+    /// As [`DropGroup`](Self::DropGroup), as long as the reward scores others: [`MOST_TOLERATED`] errors in a row end the run, since a reward
+    /// that never scores is broken.
     #[default]
+    Tolerate,
+    /// The run ends with the error.
     Fail,
     /// The response counts as 0, and is counted.
     Zero,

@@ -86,7 +86,7 @@ impl Limits {
 pub struct Execution {
     /// Which of the prompt's test cases, from 0.
     pub case: u32,
-    /// How long it ran; no less than `limit` where it was ended there.
+    /// How long it ran, without the time that it waited for a processor; no less than `limit` where it was ended there.
     pub took: Nanos,
     /// What it was allowed.
     pub limit: Nanos,

@@ -56,7 +56,7 @@ pub use batched::{BatchReward, Batched, Call};
 pub use code::{Code, CodeConfig, CodeScore};
 pub use context::Context;
 pub use endpoint::Endpoint;
-pub use error::{ErrorKind, OnError, RewardError};
+pub use error::{ErrorKind, MOST_TOLERATED, OnError, RewardError};
 pub use field::{Field, Fields};
 pub use from_fn::{FromFn, from_fn, from_fn_with};
 pub use group::{GroupReward, SharedGroupReward};

@@ -55,7 +55,8 @@ impl Router {
         self
     }
 
-    /// Says what an error does on the route of a pattern, before or after its reward is given; without it, the run ends.
+    /// Says what an error does on the route of a pattern, before or after its reward is given; without it, it is
+    /// [tolerated](OnError::Tolerate).
     #[must_use]
     pub fn on_error(mut self, pattern: &str, on_error: OnError) -> Self {
         self.routes.entry(pattern.to_owned()).or_default().on_error = on_error;
@@ -238,11 +239,11 @@ mod tests {
     #[test]
     fn what_an_error_does_is_said_before_or_after_the_reward_and_routes_nothing() {
         let router = Router::default().on_error("x", OnError::Zero).route("*", Fails);
-        assert_eq!(router.on_error_of("x"), OnError::Fail);
+        assert_eq!(router.on_error_of("x"), OnError::Tolerate);
         let router = router.route("x", Fails);
         assert_eq!(
             ["x", "y"].map(|source| router.on_error_of(source)),
-            [OnError::Zero, OnError::Fail]
+            [OnError::Zero, OnError::Tolerate]
         );
         let router = Router::default().on_error("*", OnError::Zero);
         assert!(router.check("x").is_err(), "nothing is routed");

@@ -1,11 +1,9 @@
 //! The container of a slot: what of this machine its processes see.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use hakoniwa::{Container, MountOptions, Namespace, Runctl};
-use tempfile::TempDir;
 
 use super::config::SandboxConfig;
 use super::interpreter::Interpreter;
@@ -19,14 +17,6 @@ const MOUNT_POINT: &str = "/tmp";
 /// Who a run is, so that a program which asks finds a name.
 const PASSWD: &str = "root:x:0:0::/:/bin/false\nnobody:x:65534:65534::/tmp:/bin/false\n";
 const GROUP: &str = "root:x:0:\nnogroup:x:65534:\n";
-
-/// An empty folder that becomes the root of a container. One for each: what is laid out in it belongs to one alone.
-pub(super) fn root() -> std::io::Result<TempDir> {
-    let root = tempfile::Builder::new().prefix("rollpacker-sandbox-").tempdir()?;
-    // Inside, it is seen by a user who does not own it.
-    fs::set_permissions(root.path(), fs::Permissions::from_mode(0o755))?;
-    Ok(root)
-}
 
 /// The container of a slot. Root keeps its user namespace, and becomes nobody in the zygote; any other user gets one.
 pub(super) fn container(

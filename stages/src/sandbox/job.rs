@@ -16,7 +16,8 @@ pub struct Job {
     pub language: String,
     /// The tests.
     pub check: Check,
-    /// Wall seconds of each test case; the last counts for all further ones.
+    /// Limits of the test cases, in seconds as they are [charged](super::Case::seconds); the last counts for all further ones. By the wall
+    /// clock, a case may take five times its limit.
     pub seconds: Vec<f64>,
 }
 

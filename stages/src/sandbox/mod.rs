@@ -20,7 +20,7 @@
 //! | container | `hakoniwa` | mount, pid, net, ipc and uts namespaces; a read-only view of the interpreter and the system's libraries |
 //! | side | `clone` in the zygote | user, pid and mount namespaces of the checker's or the run's own; a private tmpfs as /tmp; no /proc |
 //! | run | `setrlimit`, `seccompiler` | memory, processes, files, processor time; the system calls |
-//! | slot | control groups, where permitted | memory and processes of all together |
+//! | slot | control groups, where permitted | memory, processes and processor time of all together |
 //!
 //! Architecture invariant: neither the zygote nor a host ever holds a byte of a job. It would be in the memory of whatever is forked next.
 
@@ -31,6 +31,7 @@ mod container;
 mod dispatch;
 mod error;
 mod filter;
+mod folder;
 mod frame;
 mod interpreter;
 mod job;

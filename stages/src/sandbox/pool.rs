@@ -9,6 +9,7 @@ use futures::channel::oneshot;
 
 use super::config::SandboxConfig;
 use super::error::SandboxError;
+use super::folder;
 use super::job::Job;
 use super::probe::Probe;
 use super::setup::Setup;
@@ -31,11 +32,12 @@ struct Pool {
 }
 
 impl Sandbox {
-    /// Starts the slots, side by side, and returns when all are ready.
+    /// Starts the slots, side by side, and returns when all are ready. What sandboxes of dead processes left behind is removed.
     ///
     /// # Errors
     /// The machine does not allow the isolation that is asked for, or the interpreter does not start.
     pub fn start(config: SandboxConfig) -> Result<Self, SandboxError> {
+        folder::sweep();
         let setup = Arc::new(Setup::new(config)?);
         let (tasks, queue) = mpsc::channel();
         let (started, facts) = mpsc::channel();

@@ -6,11 +6,10 @@ use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
-
-use tempfile::TempDir;
 
 use super::error::SandboxError;
 use super::setup::{ARGUMENTS, ENVIRONMENT, Setup};
@@ -20,6 +19,10 @@ const DYING: Duration = Duration::from_secs(2);
 
 /// What is kept of an error stream, in bytes.
 const WORDS: u64 = 64 << 10;
+
+/// One arena of the allocator for all threads. By default each thread reserves 64 MiB of addresses, which count against the limit on
+/// memory, so that eight threads would find none left.
+const ALLOCATOR: (&str, &str) = ("MALLOC_ARENA_MAX", "1");
 
 /// The outermost process of a slot.
 pub(super) struct Process {
@@ -90,14 +93,14 @@ impl Process {
 /// Starts an interpreter in a container.
 pub(super) fn contained(
     setup: &Setup,
-    root: &TempDir,
+    root: &Path,
     control: OwnedFd,
     cancel: OwnedFd,
 ) -> Result<Process, SandboxError> {
     // One fork at a time: until it has closed them, a new process holds the descriptors of all slots.
     static FORK: Mutex<()> = Mutex::new(());
-    let mut command = setup.container(root.path()).command(&setup.executable().to_string_lossy());
-    command.args(ARGUMENTS).current_dir("/").envs(ENVIRONMENT.iter().copied());
+    let mut command = setup.container(root).command(&setup.executable().to_string_lossy());
+    command.args(ARGUMENTS).current_dir("/").envs(environment());
     let failed = |error: io::Error| SandboxError::Start { reason: error.to_string() };
     let errors = tempfile::tempfile().map_err(failed)?;
     command.stdin(control).stdout(cancel).stderr(errors.try_clone().map_err(failed)?);
@@ -108,18 +111,28 @@ pub(super) fn contained(
         .map_err(|error| SandboxError::NoIsolation { missing: error.to_string() })
 }
 
-/// Starts an interpreter as it is.
-pub(super) fn plain(setup: &Setup, control: OwnedFd, cancel: OwnedFd) -> io::Result<Process> {
+/// Starts an interpreter as it is, with `work` as the folder that it writes to.
+pub(super) fn plain(
+    setup: &Setup,
+    work: &Path,
+    control: OwnedFd,
+    cancel: OwnedFd,
+) -> io::Result<Process> {
     let mut command = Command::new(setup.executable());
-    command.args(ARGUMENTS).env_clear().envs(ENVIRONMENT.iter().copied());
+    command.args(ARGUMENTS).env_clear().envs(environment());
+    command.env("HOME", work).env("TMPDIR", work);
     let errors = tempfile::tempfile()?;
     command
         .stdin(control)
         .stdout(cancel)
         .stderr(errors.try_clone()?)
         .process_group(0)
-        .current_dir("/tmp");
+        .current_dir(work);
     command.spawn().map(|child| Process { child: Child::Plain(child), errors })
+}
+
+fn environment() -> impl Iterator<Item = (&'static str, &'static str)> {
+    ENVIRONMENT.iter().copied().chain([ALLOCATOR])
 }
 
 /// The end of an error stream, where what went wrong stands; what cannot be read says nothing.

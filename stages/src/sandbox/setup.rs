@@ -13,6 +13,7 @@ use super::{cgroup, container, filter};
 
 /// The zygote's program, each module after those that it imports.
 const MODULES: &[(&str, &str)] = &[
+    ("clock", include_str!("python/clock.py")),
     ("isolation", include_str!("python/isolation.py")),
     ("proxy", include_str!("python/proxy.py")),
     ("codec", include_str!("python/codec.py")),

@@ -10,8 +10,8 @@ use futures::channel::oneshot;
 use super::error::SandboxError;
 use super::job::Packed;
 use super::setup::Setup;
-use super::verdict::{self, Outcome, Verdict};
-use super::zygote::{Answer, End, Facts, Zygote};
+use super::verdict::{self, Case, Outcome, Verdict};
+use super::zygote::{Answer, End, Facts, Lost, Zygote};
 
 /// A job in the queue.
 pub(super) struct Task {
@@ -49,6 +49,11 @@ impl Call {
 
     fn end(&self) {
         *self.stage() = Stage::Over;
+    }
+
+    /// Whether it was called off, or is done.
+    fn is_over(&self) -> bool {
+        matches!(*self.stage(), Stage::Over)
     }
 
     /// Calls the job off: its processes are killed at once, and if it has not begun, it never does.
@@ -101,12 +106,30 @@ impl Slot {
         Ok(self.zygote.insert(zygote))
     }
 
+    /// Runs a job; once more where the first try ended in a way for which this machine may be to blame.
     fn run(&mut self, job: &Packed, call: &Call) -> Result<Verdict, SandboxError> {
+        let first = match self.attempt(job, call) {
+            Ending::Over(answer) => return answer,
+            first if call.is_over() => return first.told(),
+            first => first,
+        };
+        tracing::warn!("sandbox: {}; the job is run once more", first.reason());
+        let second = self.attempt(job, call);
+        if !matches!(second, Ending::Over(_)) {
+            tracing::warn!("sandbox: {} once more", second.reason());
+        }
+        second.told()
+    }
+
+    fn attempt(&mut self, job: &Packed, call: &Call) -> Ending {
         self.jobs = self.jobs.wrapping_add(1);
         let number = self.jobs;
-        let zygote = self.zygote()?;
+        let zygote = match self.zygote() {
+            Ok(zygote) => zygote,
+            Err(error) => return Ending::Fault(format!("the slot does not start anew: {error}")),
+        };
         if !call.begin(number, zygote) {
-            return Err(called_off());
+            return Ending::Over(Err(called_off()));
         }
         let before = zygote.starved();
         let answer = zygote.run(number, job);
@@ -114,10 +137,57 @@ impl Slot {
         if !matches!(&answer, Ok(answer) if answer.end != End::Fault) {
             self.zygote = None;
         }
-        let answer = answer.map_err(|error| SandboxError::Fault {
-            reason: format!("the slot was lost: {error}"),
-        })?;
-        if starved { verdict::starved(read(answer)) } else { read(answer) }
+        let ending = match answer {
+            Ok(answer) => read(answer),
+            Err(lost) => lose(&lost),
+        };
+        if starved { ending.starved() } else { ending }
+    }
+}
+
+/// How a try of a job ended.
+enum Ending {
+    /// As it would end again.
+    Over(Result<Verdict, SandboxError>),
+    /// The checker died, or the slot fell silent: by what the solution did, if it happens twice.
+    Broken(Verdict),
+    /// No fault of the solution.
+    Fault(String),
+}
+
+impl Ending {
+    /// The same where the kernel ended a process for the memory that all take together: that was the solution's.
+    fn starved(self) -> Self {
+        let nothing = |reason| Verdict {
+            cases: vec![Case { outcome: Outcome::Failed, seconds: 0.0, message: reason }],
+            ..Verdict::default()
+        };
+        match self {
+            Self::Over(Ok(verdict)) | Self::Broken(verdict) => {
+                Self::Over(Ok(verdict::starved(verdict)))
+            }
+            Self::Over(Err(SandboxError::Fault { reason })) | Self::Fault(reason) => {
+                Self::Over(Ok(verdict::starved(nothing(reason))))
+            }
+            other @ Self::Over(Err(_)) => other,
+        }
+    }
+
+    fn reason(&self) -> &str {
+        match self {
+            Self::Over(_) => "",
+            Self::Broken(verdict) => verdict.cases.last().map_or("", |case| &case.message),
+            Self::Fault(reason) => reason,
+        }
+    }
+
+    /// What is told of a job that is not tried again.
+    fn told(self) -> Result<Verdict, SandboxError> {
+        match self {
+            Self::Over(answer) => answer,
+            Self::Broken(verdict) => Ok(verdict),
+            Self::Fault(reason) => Err(SandboxError::Fault { reason }),
+        }
     }
 }
 
@@ -127,16 +197,38 @@ fn next(tasks: &Mutex<Receiver<Task>>) -> Option<Task> {
 }
 
 /// What an answer says of the solution.
-fn read(answer: Answer) -> Result<Verdict, SandboxError> {
+fn read(answer: Answer) -> Ending {
     let Answer { end, message, report, seconds } = answer;
+    let last = |outcome, message: &str| Case { outcome, seconds, message: message.into() };
     match end {
-        End::Done => verdict::complete(&report),
+        End::Done => match verdict::complete(&report) {
+            Err(SandboxError::Fault { reason }) => Ending::Fault(reason),
+            other => Ending::Over(other),
+        },
         End::Deadline => {
-            verdict::partial(&report, Outcome::Timeout, seconds, "not over in its time")
+            let late = last(Outcome::Timeout, "not over in its time");
+            Ending::Over(Ok(verdict::partial(&report, late)))
         }
-        End::Died => Err(SandboxError::Fault { reason: "the checker died".into() }),
-        End::Cancelled => Err(called_off()),
-        End::Fault => Err(SandboxError::Fault { reason: message }),
+        End::Died => {
+            let what =
+                if message.is_empty() { "the process that runs the tests died" } else { &message };
+            let dead = last(Outcome::RuntimeError, what);
+            Ending::Broken(verdict::partial(&report, dead))
+        }
+        End::Cancelled => Ending::Over(Err(called_off())),
+        End::Fault => Ending::Fault(message),
+    }
+}
+
+/// What it says of the solution that a zygote was lost.
+fn lose(lost: &Lost) -> Ending {
+    match lost.silent_in_case() {
+        Some(seconds) => {
+            let message = "the slot did not answer when the time of the case was over".into();
+            let silent = Case { outcome: Outcome::Timeout, seconds, message };
+            Ending::Broken(verdict::partial(&[], silent))
+        }
+        None => Ending::Fault(format!("the slot was lost: {}", lost.error)),
     }
 }
 

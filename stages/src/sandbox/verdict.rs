@@ -30,7 +30,7 @@ pub enum Outcome {
 pub struct Case {
     /// How it ended.
     pub outcome: Outcome,
-    /// How long it took, in wall seconds.
+    /// What it was charged, in seconds: the time that it took, less what its processes waited for a processor.
     pub seconds: f64,
     /// What did not hold; empty for a case that passed.
     pub message: String,
@@ -70,35 +70,53 @@ impl Verdict {
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Line {
+    /// A case has ended.
+    Case(Case),
     /// How many cases there are in all, once that is known.
     Expected(usize),
-    Case(Case),
+    /// What became of the job; the last line.
     Verdict(Verdict),
+    /// It could not be done, through no fault of the solution; the last line.
     Fault(String),
+    /// The tests cannot be run; the last line.
     Tests(String),
 }
 
-/// Reads a report of which the checker wrote the last line.
+/// How the last line of a complete report begins. The checker alone writes reports.
+const VERDICT: &[u8] = b"{\"verdict\": {\"cases\": ";
+
+/// Reads a report that the checker finished. If the end of its last line is cut off, by the bound on reports, its cases are what counts.
+///
+/// # Errors
+/// The report says so: a fault of the checker, or of the tests.
 pub(super) fn complete(report: &[u8]) -> Result<Verdict, SandboxError> {
-    match lines(report)?.pop() {
-        Some(Line::Verdict(verdict)) => Ok(verdict),
-        Some(Line::Tests(reason)) => Err(SandboxError::Tests { reason }),
-        Some(Line::Fault(reason)) => Err(SandboxError::Fault { reason }),
-        Some(Line::Case(_) | Line::Expected(_)) | None => Err(fault("the checker left no verdict")),
+    let (mut lines, rest) = lines(report);
+    match lines.pop() {
+        Some(Line::Verdict(verdict)) => return Ok(verdict),
+        Some(Line::Tests(reason)) => return Err(SandboxError::Tests { reason }),
+        Some(Line::Fault(reason)) => return Err(SandboxError::Fault { reason }),
+        other => lines.extend(other),
     }
+    let cases = rest.strip_prefix(VERDICT).and_then(|cases| {
+        serde_json::Deserializer::from_slice(cases).into_iter::<Vec<Case>>().next()?.ok()
+    });
+    if let Some(cases) = cases {
+        return Ok(Verdict { cases, ..Verdict::default() });
+    }
+    let message = format!("the tests left no verdict in {} bytes of a report", report.len());
+    Ok(broken_off(lines, Case { outcome: Outcome::Failed, seconds: 0.0, message }))
 }
 
-/// Reads a report that broke off: the cases that were done, and the one under way as `outcome`. Cases that never ran have failed.
-pub(super) fn partial(
-    report: &[u8],
-    outcome: Outcome,
-    seconds: f64,
-    message: &str,
-) -> Result<Verdict, SandboxError> {
+/// Reads a report that broke off: the cases that were done, and `last` for the one that was under way.
+pub(super) fn partial(report: &[u8], last: Case) -> Verdict {
+    broken_off(lines(report).0, last)
+}
+
+/// What is known of a job that broke off. Cases that never ran have failed.
+fn broken_off(lines: Vec<Line>, last: Case) -> Verdict {
     let mut verdict = Verdict::default();
-    let last = Case { outcome, seconds, message: message.into() };
     let mut expected = 0;
-    for line in lines(report)? {
+    for line in lines {
         match line {
             Line::Case(case) => verdict.cases.push(case),
             Line::Expected(cases) => expected = cases,
@@ -107,19 +125,15 @@ pub(super) fn partial(
     }
     verdict.cases.push(last);
     let all = verdict.cases.len().max(expected);
-    verdict.cases.resize_with(all, || Case {
-        outcome: Outcome::Failed,
-        seconds: 0.0,
-        message: "not run".into(),
-    });
-    Ok(verdict)
+    let unrun = || Case { outcome: Outcome::Failed, seconds: 0.0, message: "not run".into() };
+    verdict.cases.resize_with(all, unrun);
+    verdict
 }
 
 /// A verdict on a solution of which the kernel ended a process for the memory of all: whatever it was that did not pass then, this is why.
-pub(super) fn starved(verdict: Result<Verdict, SandboxError>) -> Result<Verdict, SandboxError> {
+pub(super) fn starved(mut verdict: Verdict) -> Verdict {
     const WHY: &str =
         "the kernel ended a process of the solution for the memory that all took together";
-    let mut verdict = verdict?;
     if let Some(case) = verdict.cases.iter_mut().find(|case| case.outcome != Outcome::Passed)
         && matches!(case.outcome, Outcome::Failed | Outcome::RuntimeError | Outcome::Timeout)
     {
@@ -130,21 +144,20 @@ pub(super) fn starved(verdict: Result<Verdict, SandboxError>) -> Result<Verdict,
             ..*case
         };
     }
-    Ok(verdict)
+    verdict
 }
 
-/// The lines of a report; what follows the last line break was not finished.
-fn lines(report: &[u8]) -> Result<Vec<Line>, SandboxError> {
-    let end = report.iter().rposition(|byte| *byte == b'\n').unwrap_or(0);
-    let lines = report[..end].split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
-    lines
-        .map(serde_json::from_slice)
-        .collect::<Result<_, _>>()
-        .map_err(|error| fault(&format!("the checker's report is unreadable: {error}")))
-}
-
-fn fault(reason: &str) -> SandboxError {
-    SandboxError::Fault { reason: reason.into() }
+/// The lines of a report up to the first that cannot be read, and the rest: nothing, unless it was cut off. What a solution makes of the
+/// checker's report is its own affair, and never a fault of ours.
+fn lines(report: &[u8]) -> (Vec<Line>, &[u8]) {
+    let mut lines = Vec::new();
+    let mut rest = report;
+    while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
+        let Ok(line) = serde_json::from_slice(&rest[..end]) else { break };
+        lines.push(line);
+        rest = &rest[end + 1..];
+    }
+    (lines, rest)
 }
 
 #[cfg(test)]
@@ -156,7 +169,7 @@ mod tests {
         let check = |outcome, expected| {
             let case = |outcome| Case { outcome, seconds: 1.0, message: "m".into() };
             let cases = vec![case(Outcome::Passed), case(outcome), case(Outcome::Failed)];
-            let found = starved(Ok(Verdict { cases, ..Verdict::default() })).expect("a verdict");
+            let found = starved(Verdict { cases, ..Verdict::default() });
             let outcomes: Vec<_> = found.cases.iter().map(|case| case.outcome).collect();
             assert_eq!(outcomes, [Outcome::Passed, expected, Outcome::Failed]);
             assert!(found.cases[1].message.ends_with('m'));
@@ -168,13 +181,60 @@ mod tests {
         check(Outcome::CompileError, Outcome::CompileError);
     }
 
+    const CASES: &str = r#"{"expected": 4}
+{"case": {"outcome": "passed", "seconds": 0.1, "message": ""}}
+{"case": {"outcome": "runtime_error", "seconds": 0.2, "message": "m"}}
+"#;
+    use Outcome::{Failed, Passed, RuntimeError, Timeout};
+
+    /// The outcomes that a finished report has.
+    #[track_caller]
+    fn check(report: &str, expected: &[Outcome]) {
+        let verdict = complete(report.as_bytes()).expect("a verdict");
+        let outcomes: Vec<_> = verdict.cases.iter().map(|case| case.outcome).collect();
+        assert_eq!(outcomes, expected, "{report}");
+    }
+
+    #[test]
+    fn a_report_that_is_cut_off_is_a_verdict() {
+        let more = &[Passed, RuntimeError, Failed, Failed];
+        check(&format!("{CASES}{{\"case\": {{\"outc"), more);
+        check(CASES, more);
+        check("", &[Failed]);
+        check("{\"verdict\": {\"cases", &[Failed]);
+        check(&CASES[CASES.find("{\"case\"").expect("a case")..], &[Passed, RuntimeError, Failed]);
+        // The last word on the cases is that of the verdict, which may differ from what was said as they ended.
+        let verdict = r#"{"verdict": {"cases": [{"outcome": "passed", "seconds": 1, "message": "]"}], "stdout": "x"#;
+        check(&format!("{CASES}{verdict}"), &[Passed]);
+        check(&format!("{CASES}{}", &verdict[..60]), more);
+    }
+
+    #[test]
+    fn a_report_that_cannot_be_read_is_a_verdict_from_there_on() {
+        let verdict = r#"{"verdict": {"cases": [], "stdout": "", "stderr": ""}}"#;
+        for line in [
+            "{\"case\": {\"outcome\": \"passed\", \"seconds\": NaN, \"message\": \"\"}}",
+            "x",
+            "\u{fffd}",
+            "",
+        ] {
+            let report = format!("{CASES}{line}\n{verdict}\n");
+            check(&report, &[Passed, RuntimeError, Failed, Failed]);
+        }
+    }
+
+    #[test]
+    fn a_report_of_a_fault_is_one() {
+        let found = |report: &str| complete(report.as_bytes()).expect_err("no verdict");
+        assert_eq!(found("{\"fault\": \"f\"}\n"), SandboxError::Fault { reason: "f".into() });
+        assert_eq!(found("{\"tests\": \"t\"}\n"), SandboxError::Tests { reason: "t".into() });
+    }
+
     #[test]
     fn cases_that_never_ran_have_failed() {
-        let report = br#"{"expected":4}
-{"case":{"outcome":"passed","seconds":1.0,"message":""}}
-{"case":{"outc"#;
-        let verdict = partial(report, Outcome::Timeout, 2.0, "late").expect("a verdict");
+        let last = Case { outcome: Timeout, seconds: 1.0, message: "late".into() };
+        let verdict = partial(format!("{CASES}{{\"case").as_bytes(), last);
         let outcomes: Vec<_> = verdict.cases.iter().map(|case| case.outcome).collect();
-        assert_eq!(outcomes, [Outcome::Passed, Outcome::Timeout, Outcome::Failed, Outcome::Failed]);
+        assert_eq!(outcomes, [Passed, RuntimeError, Timeout, Failed]);
     }
 }

@@ -3,24 +3,27 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Deserialize;
-use tempfile::TempDir;
 
 use super::cgroup::Group;
 use super::error::SandboxError;
+use super::folder::{self, Folder};
+use super::frame;
 use super::job::Packed;
 use super::process::{self, Process};
 use super::setup::Setup;
-use super::{container, frame};
 
 /// How long an interpreter may take until it is ready, with all its preloads.
 const START: Duration = Duration::from_secs(60);
-/// How long a zygote may be silent before a case begins, and beyond the time that it announced.
-const SETUP: Duration = Duration::from_secs(15);
-const GRACE: Duration = Duration::from_secs(2);
+/// How long a zygote may be silent before a case begins, and beyond the time that it announced: it shares the processors with what it
+/// watches over, and with all else on the machine.
+const PATIENCE: Duration = Duration::from_secs(15);
+/// The longest report that is taken from a zygote, which itself cuts them off well below.
+const MOST_REPORT: usize = 64 << 20;
 
 #[derive(Deserialize)]
 struct Ready {
@@ -83,6 +86,22 @@ pub(super) struct Answer {
     pub(super) seconds: f64,
 }
 
+/// Why there is no answer: the zygote is dead, or silent.
+pub(super) struct Lost {
+    pub(super) error: io::Error,
+    /// How long the case under way was given; `None` if none had begun.
+    pub(super) seconds: Option<f64>,
+}
+
+impl Lost {
+    /// How long the case had been given that was under way when the zygote fell silent; `None` if it died.
+    pub(super) fn silent_in_case(&self) -> Option<f64> {
+        let is_silent =
+            matches!(self.error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut);
+        self.seconds.filter(|_| is_silent)
+    }
+}
+
 /// The zygote of a slot. Dropping it kills it with all that it started.
 pub(super) struct Zygote {
     process: Process,
@@ -90,7 +109,9 @@ pub(super) struct Zygote {
     cancel: Arc<UnixStream>,
     pub(super) facts: Facts,
     group: Group,
-    _root: Option<TempDir>,
+    _folder: Folder,
+    /// What runs write to where they have no folders of their own.
+    work: Option<PathBuf>,
 }
 
 impl Zygote {
@@ -102,17 +123,28 @@ impl Zygote {
         let (control, theirs) = UnixStream::pair().map_err(failed)?;
         let (cancel, called_off) = UnixStream::pair().map_err(failed)?;
         cancel.set_nonblocking(true).map_err(failed)?;
-        let (process, root) = if setup.isolated() {
-            let root = container::root().map_err(failed)?;
-            (process::contained(setup, &root, theirs.into(), called_off.into())?, Some(root))
+        let folder = Folder::make().map_err(failed)?;
+        let (process, work) = if setup.isolated() {
+            // Inside, it is seen by a user who does not own it.
+            let root = folder.within("root", 0o755).map_err(failed)?;
+            (process::contained(setup, &root, theirs.into(), called_off.into())?, None)
         } else {
-            (process::plain(setup, theirs.into(), called_off.into()).map_err(failed)?, None)
+            let work = folder.within("work", 0o700).map_err(failed)?;
+            let process = process::plain(setup, &work, theirs.into(), called_off.into());
+            (process.map_err(failed)?, Some(work))
         };
         // It waits for its first frame meanwhile, so that nothing it starts is left out.
         let group = Group::around(process.id());
         let facts = Facts::default();
-        let mut zygote =
-            Self { process, control, cancel: Arc::new(cancel), facts, group, _root: root };
+        let mut zygote = Self {
+            process,
+            control,
+            cancel: Arc::new(cancel),
+            facts,
+            group,
+            _folder: folder,
+            work,
+        };
         match zygote.greet(setup) {
             Ok(Found::Facts(facts)) => zygote.settle(setup, facts),
             Ok(Found::Error { error }) => return Err(SandboxError::NoIsolation { missing: error }),
@@ -123,7 +155,7 @@ impl Zygote {
 
     fn greet(&mut self, setup: &Setup) -> io::Result<Found> {
         self.control.set_read_timeout(Some(START))?;
-        self.control.set_write_timeout(Some(SETUP))?;
+        self.control.set_write_timeout(Some(PATIENCE))?;
         self.control.write_all(&frame::encode(&setup.boot()))?;
         Ok(frame::read::<Ready>(&mut self.control)?.ready)
     }
@@ -156,21 +188,42 @@ impl Zygote {
     }
 
     /// Runs a job.
-    pub(super) fn run(&mut self, number: u32, job: &Packed) -> io::Result<Answer> {
-        self.control.set_read_timeout(Some(SETUP))?;
+    ///
+    /// # Errors
+    /// The zygote is of no use any more.
+    pub(super) fn run(&mut self, number: u32, job: &Packed) -> Result<Answer, Lost> {
+        let mut seconds = None;
+        let answer =
+            self.converse(number, job, &mut seconds).map_err(|error| Lost { error, seconds });
+        if let Some(work) = &self.work {
+            folder::clear(work);
+        }
+        answer
+    }
+
+    fn converse(
+        &mut self,
+        number: u32,
+        job: &Packed,
+        seconds: &mut Option<f64>,
+    ) -> io::Result<Answer> {
+        self.control.set_read_timeout(Some(PATIENCE))?;
         let head = serde_json::json!({ "job": number, "together": job.together });
         self.control.write_all(&frame::encode(&head))?;
         self.control.write_all(&job.frame)?;
-        let mut seconds = 0.0;
         loop {
             match frame::read(&mut self.control)? {
                 Word::Within { within } => {
-                    seconds = within;
-                    self.control.set_read_timeout(Some(Duration::from_secs_f64(within) + GRACE))?;
+                    *seconds = Some(within);
+                    self.control
+                        .set_read_timeout(Some(Duration::from_secs_f64(within) + PATIENCE))?;
+                }
+                Word::End { report, .. } if report > MOST_REPORT => {
+                    return Err(io::Error::other(format!("a report of {report} bytes")));
                 }
                 Word::End { end, message, report } => {
                     let report = frame::read_bytes(&mut self.control, report)?;
-                    return Ok(Answer { end, message, report, seconds });
+                    return Ok(Answer { end, message, report, seconds: seconds.unwrap_or(0.0) });
                 }
             }
         }

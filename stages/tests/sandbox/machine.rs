@@ -31,14 +31,28 @@ pub(crate) fn until(holds: impl Fn() -> bool) {
     panic!("it never holds");
 }
 
-/// Kills the children of this process: the outermost process of each slot.
+/// The children of this process: the outermost process of each slot.
+pub(crate) fn slots() -> Vec<u32> {
+    tree()
+        .into_iter()
+        .filter(|(_, parent)| *parent == std::process::id())
+        .map(|(pid, _)| pid)
+        .collect()
+}
+
+/// Kills the outermost process of each slot.
 pub(crate) fn kill_slots() {
-    for child in
-        tree().into_iter().filter(|(_, parent)| *parent == std::process::id()).map(|(pid, _)| pid)
-    {
-        let status = std::process::Command::new("kill").args(["-9", &child.to_string()]).status();
-        assert!(status.is_ok_and(|status| status.success()));
-    }
+    slots().into_iter().for_each(kill);
+}
+
+/// Kills this process.
+pub(crate) fn kill_self() {
+    kill(std::process::id());
+}
+
+fn kill(process: u32) {
+    let status = std::process::Command::new("kill").args(["-9", &process.to_string()]).status();
+    assert!(status.is_ok_and(|status| status.success()));
 }
 
 /// The control groups of sandboxes of this process.

@@ -1,7 +1,9 @@
 //! Code that must pass tests.
 
 mod cases;
+mod complete;
 mod extract;
+mod python;
 
 use rollpacker_dataflow::clock::Nanos;
 use serde::{Deserialize, Serialize};
@@ -9,7 +11,8 @@ use serde::{Deserialize, Serialize};
 use super::{Context, Execution, Limits, Reward, RewardError, Sample, Score};
 use crate::catalog::CatalogError;
 use crate::sandbox::{Check, Job, Outcome, Probe, Sandbox, SandboxConfig, SandboxError, Verdict};
-use extract::{Block, Fences};
+use complete::{Completed, complete};
+use extract::{Fences, Program, Wanted};
 
 /// Options of the reward `code`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -34,8 +37,8 @@ pub enum CodeScore {
 
 /// Scores the code in a response by the tests of its prompt, in a [sandbox](crate::sandbox).
 ///
-/// The code is the last fenced block in Python or a language of the sandbox's table, after the thinking; without a fence, the whole
-/// response. The forms of tests are those of [`Check`]; they are found in the ground truth or, in ROLL's columns, in the extra fields.
+/// The code is [one program](extract) of the response, after the thinking: the last fenced block that defines what the tests ask for, with
+/// the imports and helpers that other blocks have; without a fence, the code in the text. The forms of tests are those of [`Check`]; they are found in the ground truth or, in ROLL's columns, in the extra fields.
 ///
 /// Components: `passed`, the share of the cases that passed, and `seconds`, what they took. Labels: `outcome`, that of the first case
 /// that did not pass, `no_code` if there was nothing to run; and `message`, what did not hold. A case that was not run, because the time
@@ -81,16 +84,15 @@ impl Code {
             check = check.stopping_at_failure();
         }
         let fences = if check.needs_python() { &self.python } else { &self.fences };
-        let Some(block) = extract::extract(&sample.response, fences) else { return Ok(None) };
-        let solution = complete(&block, &mut check);
-        if solution.trim().is_empty() && !matches!(check, Check::Text { .. }) {
+        let Some(Program { language, code }) = program(&sample.response, fences, &check) else {
             return Ok(None);
-        }
+        };
+        let solution = solution(code, &mut check);
         let reference = reference(sample)?;
         let seconds = (0..=limits.anchors.len())
             .map(|case| limits.run_for(case, reference).as_secs_f64())
             .collect();
-        Ok(Some(Job { solution, language: block.language.to_owned(), check, seconds }))
+        Ok(Some(Job { solution, language: language.to_owned(), check, seconds }))
     }
 
     fn value(&self, passed: f64) -> f64 {
@@ -131,33 +133,33 @@ impl Reward for Code {
     }
 }
 
-/// The solution that a block is: after the prompt where it goes on with it.
-fn complete(block: &Block<'_>, check: &mut Check) -> String {
-    let Check::Entry { entry_point, prompt: Some(prompt), import_prefix, .. } = check else {
-        return block.code.to_owned();
-    };
-    if !defines(block.code, entry_point) {
-        return format!("{prompt}{}", block.code);
+/// The program of a response; `None` if there is none, or nothing in it. Tests of its text run none.
+fn program<'a>(response: &str, fences: &'a Fences, check: &Check) -> Option<Program<'a>> {
+    if matches!(check, Check::Text { .. }) {
+        return Some(Program { language: "python", code: String::new() });
     }
-    let imports =
-        prompt.lines().filter(|line| line.starts_with("import ") || line.starts_with("from "));
-    import_prefix.extend(imports.flat_map(|line| [line, "\n"]));
-    block.code.to_owned()
+    extract::extract(response, fences, &wanted(check))
+        .filter(|program| !program.code.trim().is_empty())
 }
 
-/// Whether some line of the code defines the function.
-fn defines(code: &str, function: &str) -> bool {
-    code.lines().any(|line| {
-        let line = line.strip_prefix("async ").unwrap_or(line);
-        let name = line
-            .strip_prefix("def ")
-            .map(str::trim_start)
-            .and_then(|rest| rest.strip_prefix(function));
-        name.is_some_and(|rest| rest.trim_start().starts_with(['(', '[']))
-            || line.strip_prefix(function).is_some_and(|rest| {
-                rest.trim_start().starts_with('=') && !rest.trim_start().starts_with("==")
-            })
-    })
+/// What a check wants of a solution.
+fn wanted(check: &Check) -> Wanted {
+    match check {
+        Check::Entry { entry_point, prompt, .. } => Wanted::names([entry_point], prompt.is_some()),
+        Check::Calls { function, .. } => Wanted::names([function, "Solution"], false),
+        Check::Tests { tests, .. } => Wanted::of_tests(tests),
+        Check::Stdio { .. } | Check::Runs | Check::Text { .. } => Wanted::Program,
+    }
+}
+
+/// The solution that code is: after the prompt where it goes on with it.
+fn solution(code: String, check: &mut Check) -> String {
+    let Check::Entry { entry_point, prompt: Some(prompt), import_prefix, .. } = check else {
+        return code;
+    };
+    let Completed { solution, preamble } = complete(&code, prompt, entry_point);
+    import_prefix.push_str(&preamble);
+    solution
 }
 
 /// What the dataset says that a correct solution takes: `reference_time` of the extra fields, in seconds.

@@ -27,13 +27,18 @@ impl fmt::Display for Version {
 pub(super) enum Controller {
     Memory,
     Pids,
+    Cpu,
 }
 
 impl Controller {
-    const ALL: [Self; 2] = [Self::Memory, Self::Pids];
+    const ALL: [Self; 3] = [Self::Memory, Self::Pids, Self::Cpu];
 
     pub(super) fn name(self) -> &'static str {
-        if self == Self::Memory { "memory" } else { "pids" }
+        match self {
+            Self::Memory => "memory",
+            Self::Pids => "pids",
+            Self::Cpu => "cpu",
+        }
     }
 
     /// The file of its limit.
@@ -42,24 +47,30 @@ impl Controller {
             (Self::Memory, Version::V1) => "memory.limit_in_bytes",
             (Self::Memory, Version::V2) => "memory.max",
             (Self::Pids, _) => "pids.max",
+            (Self::Cpu, Version::V1) => "cpu.cfs_quota_us",
+            (Self::Cpu, Version::V2) => "cpu.max",
         }
     }
 
-    /// The file that says what is taken.
-    pub(super) fn current(self, version: Version) -> &'static str {
+    /// The file that says what is taken; nothing is taken of what is given anew in each period.
+    pub(super) fn current(self, version: Version) -> Option<&'static str> {
         match (self, version) {
-            (Self::Memory, Version::V1) => "memory.usage_in_bytes",
-            (Self::Memory, Version::V2) => "memory.current",
-            (Self::Pids, _) => "pids.current",
+            (Self::Memory, Version::V1) => Some("memory.usage_in_bytes"),
+            (Self::Memory, Version::V2) => Some("memory.current"),
+            (Self::Pids, _) => Some("pids.current"),
+            (Self::Cpu, _) => None,
         }
     }
 
-    /// The file that limits swap: to nothing, or memory and swap together.
-    pub(super) fn swap(self, version: Version) -> Option<(&'static str, bool)> {
+    /// A file beside the limit, which not every kernel has, and what belongs there: no swap, or the same limit for memory and swap together;
+    /// and processor time that may be saved up, which is as much as a period has.
+    pub(super) fn beside(self, version: Version, limit: u64) -> Option<(&'static str, u64)> {
         match (self, version) {
-            (Self::Memory, Version::V1) => Some(("memory.memsw.limit_in_bytes", false)),
-            (Self::Memory, Version::V2) => Some(("memory.swap.max", true)),
+            (Self::Memory, Version::V1) => Some(("memory.memsw.limit_in_bytes", limit)),
+            (Self::Memory, Version::V2) => Some(("memory.swap.max", 0)),
             (Self::Pids, _) => None,
+            (Self::Cpu, Version::V1) => Some(("cpu.cfs_burst_us", limit)),
+            (Self::Cpu, Version::V2) => Some(("cpu.max.burst", limit)),
         }
     }
 }
@@ -203,7 +214,7 @@ mod tests {
             "cpu memory pids",
             &[(
                 Version::V2,
-                &[Controller::Memory, Controller::Pids],
+                &Controller::ALL,
                 &["/sys/fs/cgroup/user.slice/run.scope", "/sys/fs/cgroup/user.slice"],
             )],
         );
@@ -223,12 +234,13 @@ mod tests {
                 (Version::V2, &[], &["/sys/fs/cgroup/unified"]),
                 (Version::V1, &[Controller::Pids], &["/sys/fs/cgroup/pids"]),
                 (Version::V1, &[Controller::Memory], &["/sys/fs/cgroup/memory/inner"]),
+                (Version::V1, &[Controller::Cpu], &["/sys/fs/cgroup/cpu"]),
             ],
         );
         check(
             mounts,
             "",
-            "memory pids",
+            "memory pids cpu",
             &[(Version::V2, &Controller::ALL, &["/sys/fs/cgroup/unified"])],
         );
     }

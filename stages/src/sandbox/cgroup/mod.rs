@@ -1,7 +1,8 @@
 //! Control groups, where this process may make them: what the processes of a slot may take together.
 //!
 //! Limits of a process count for each process anew, and a solution may have many. A group holds all processes of a slot, and is joined
-//! once, when the slot starts: moving a process costs the kernel more than a job does. Version 2 is taken before version 1, controller by
+//! once, when the slot starts: moving a process costs the kernel more than a job does. Processor time is bounded too, to the slot's share of the
+//! machine: to the kernel a group weighs as much as any other, so that a solution which forks slows itself down and not the next slot. Version 2 is taken before version 1, controller by
 //! controller, as the machine has them. Without permission for groups the other limits stand alone; a [`Probe`](super::Probe) says so.
 //!
 //! Groups bear the number of the process that made them. They are removed with their slot; those of a process that died before it could
@@ -24,6 +25,8 @@ use hierarchy::{Controller, PREFIX, Version, places};
 const SLACK_BYTES: u64 = 32 << 20;
 /// Processes of a side besides those of a run.
 const SIDE_PROCESSES: u64 = 2;
+/// How often the kernel gives a group its processor time anew, in microseconds; what it is in a new group.
+const PERIOD_US: u64 = 100_000;
 /// How often to try to remove a group whose processes are about to be gone, one millisecond apart.
 const TRIES: u32 = 200;
 
@@ -45,6 +48,41 @@ struct Folder {
     controllers: Vec<Controller>,
 }
 
+/// What the processes of a slot may take together, beyond what they take when it is ready.
+struct Limits {
+    /// In bytes.
+    memory: u64,
+    processes: u64,
+    /// Processor time in each [`PERIOD_US`], in microseconds.
+    processor_us: u64,
+}
+
+impl Limits {
+    fn of(config: &SandboxConfig) -> Self {
+        let sides = config.memory_bytes.saturating_mul(2);
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        Self {
+            memory: sides.saturating_add(config.tmpfs_bytes).saturating_add(SLACK_BYTES),
+            processes: 2 * (u64::from(config.processes) + SIDE_PROCESSES),
+            processor_us: processor_us(cores, config.slots),
+        }
+    }
+
+    fn of_controller(&self, controller: Controller) -> u64 {
+        match controller {
+            Controller::Memory => self.memory,
+            Controller::Pids => self.processes,
+            Controller::Cpu => self.processor_us,
+        }
+    }
+}
+
+/// The share of a slot in the processors, but one processor at least, in microseconds of each period.
+fn processor_us(cores: usize, slots: usize) -> u64 {
+    let share = PERIOD_US.saturating_mul(cores as u64) / (slots as u64).max(1);
+    share.max(PERIOD_US)
+}
+
 impl Group {
     /// Makes a group and moves a process, with all that descend from it, there; as far as that is permitted.
     pub(super) fn around(pid: u32) -> Self {
@@ -64,11 +102,9 @@ impl Group {
 
     /// Sets the limits of a slot that is ready and runs nothing yet: what it takes now, and the share of two sides.
     pub(super) fn limit(&mut self, config: &SandboxConfig) {
-        let sides = config.memory_bytes.saturating_mul(2);
-        let memory = sides.saturating_add(config.tmpfs_bytes).saturating_add(SLACK_BYTES);
-        let processes = 2 * (u64::from(config.processes) + SIDE_PROCESSES);
+        let limits = Limits::of(config);
         for folder in &mut self.folders {
-            if let Err(reason) = folder.limit(memory, processes) {
+            if let Err(reason) = folder.limit(&limits) {
                 folder.controllers.clear();
                 self.refused.push(reason);
             }
@@ -165,16 +201,16 @@ impl Folder {
         }
     }
 
-    fn limit(&self, memory: u64, processes: u64) -> Result<(), String> {
+    fn limit(&self, limits: &Limits) -> Result<(), String> {
         for controller in &self.controllers {
-            let more = if *controller == Controller::Memory { memory } else { processes };
-            let limit =
-                self.read(controller.current(self.version))?.saturating_add(more).to_string();
+            let taken = controller.current(self.version).map_or(Ok(0), |file| self.read(file))?;
+            let limit = taken.saturating_add(limits.of_controller(*controller));
             let file = self.path.join(controller.limit(self.version));
-            fs::write(&file, &limit).map_err(|error| said(&file, &error))?;
-            if let Some((name, zero)) = controller.swap(self.version) {
-                // Without swap on the machine there is no such file.
-                let _ = fs::write(self.path.join(name), if zero { "0" } else { limit.as_str() });
+            // A group of either version begins with this period.
+            fs::write(&file, limit.to_string()).map_err(|error| said(&file, &error))?;
+            if let Some((name, value)) = controller.beside(self.version, limit) {
+                // Without swap on the machine, or on an older kernel, there is no such file.
+                let _ = fs::write(self.path.join(name), value.to_string());
             }
         }
         Ok(())
@@ -227,4 +263,18 @@ impl Drop for Folder {
 
 fn said(path: &Path, error: &io::Error) -> String {
     format!("{}: {error}", path.display())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slot_has_its_share_of_the_processors() {
+        let share = |cores, slots| processor_us(cores, slots);
+        assert_eq!(share(2, 2), PERIOD_US);
+        assert_eq!(share(8, 2), 4 * PERIOD_US);
+        assert_eq!(share(2, 8), PERIOD_US, "one processor at least");
+        assert_eq!(share(3, 2), PERIOD_US * 3 / 2);
+    }
 }

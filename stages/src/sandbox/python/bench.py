@@ -3,7 +3,6 @@
 import linecache
 import signal
 import sys
-import time
 import types
 
 import rollpacker_wire as wire
@@ -71,6 +70,7 @@ class Bench:
         self.hopeless = None
         self.timeouts = self.characters = 0
         self.reserve = bytearray(RESERVE_BYTES)
+        self.clock = session.clock
 
     def allowed(self):
         return float(self.seconds[min(len(self.cases), len(self.seconds) - 1)])
@@ -85,7 +85,6 @@ class Bench:
         peer, allowed = self.session.peer, self.allowed()
         peer.vouched, asked, peer.calls_before = False, peer.asked, peer.calls
         self.progress.begin(allowed)
-        begin = time.monotonic()
         try:
             outcome, message = self.attempt(body, allowed)
         except Skipped:
@@ -95,7 +94,7 @@ class Bench:
             self.vouched.add(len(self.cases))
         if outcome == "passed" and peer.asked == asked:
             self.unasked.add(len(self.cases))
-        self.add(outcome, time.monotonic() - begin, message)
+        self.add(outcome, self.clock.charged(), message)
 
     def add(self, outcome, seconds, message):
         message = clean(message, MESSAGE_CHARACTERS if self.characters < ALL_CHARACTERS else SHORT_CHARACTERS)
@@ -108,9 +107,8 @@ class Bench:
         """Runs what belongs to no case; gives what every case then is, if it fails."""
         allowed = self.allowed()
         self.progress.begin(allowed)
-        begin = time.monotonic()
         outcome, message = self.attempt(body, allowed)
-        return None if outcome == "passed" else (outcome, time.monotonic() - begin, message)
+        return None if outcome == "passed" else (outcome, self.clock.charged(), message)
 
     def attempt(self, body, allowed):
         """Runs `body`, and says what came of it. What stopped it counts even if the test took it for an error and went on."""
@@ -132,8 +130,9 @@ class Bench:
     def within(self, seconds, body):
         """Runs `body` for so many seconds at most; returns what ended it early."""
         wire.Stop.raised = found = None
+        self.clock.begin(seconds)
         try:
-            signal.signal(signal.SIGALRM, overdue)
+            signal.signal(signal.SIGALRM, self.look)
             signal.setitimer(signal.ITIMER_REAL, seconds, 0.05)
             try:
                 body()
@@ -146,6 +145,14 @@ class Bench:
         except BaseException as error:
             found = error
         return wire.Stop.raised or found
+
+    def look(self, _signal, _frame):
+        """Looks at the clock when the time of a case is over: it goes on for as long as it was kept waiting."""
+        left = self.clock.left()
+        if not left:
+            raise Deadline()
+        self.progress.begin(left)
+        signal.setitimer(signal.ITIMER_REAL, left, 0.05)
 
     def give_up_memory(self):
         """Drops what the tests keep, which is what fills the memory of this process; none of them is run any more."""
@@ -169,10 +176,6 @@ class Bench:
         if isinstance(error, wire.Broken):
             return "runtime_error", "the solution broke the protocol: %s" % error
         return describe_end(self.session.end)
-
-
-def overdue(_signal, _frame):
-    raise Deadline()
 
 
 def is_missing_module(error, modules):

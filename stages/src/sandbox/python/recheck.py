@@ -10,7 +10,6 @@ import ast
 import base64
 import marshal
 import random
-import time
 
 import rollpacker_wire as wire
 from rollpacker_bench import clean
@@ -148,7 +147,6 @@ class Recheck:
 
     def run(self, tree, solution):
         """Runs the tests beside a solution; None if they did not get to their end, or are not those of the text."""
-        began = time.monotonic()
         seconds = min(self.bench.allowed() * max(1, self.text.least, len(self.bench.cases) - self.first), max(self.bench.spare, 0.1))
         self.bench.progress.begin(seconds)
         lines = []
@@ -160,7 +158,7 @@ class Recheck:
 
         error = self.bench.within(seconds, lambda: self.session.run_tests(self.text.job(tree), solution, seconds, hear))
         self.session.stop()
-        took = time.monotonic() - began
+        took = self.bench.clock.charged()
         self.bench.spare -= took
         if error is not None or not lines or lines.pop() != {"end": True}:
             return None

@@ -10,6 +10,7 @@ import socket
 import struct
 import sys
 
+import rollpacker_clock as clock
 import rollpacker_isolation as isolation
 import rollpacker_wire as wire
 from rollpacker_binding import PRELUDE
@@ -138,6 +139,7 @@ class Session:
         # The modules that the text imports.
         self.modules = frozenset()
         self.importing = False
+        self.clock = clock.Clock(clock.Waits(isolation.waits))
         self.peer = wire.Peer(None, strict=True)
         self.peer.services = {"input": lambda prompt: builtins.input(prompt)}
 
@@ -152,6 +154,7 @@ class Session:
         fds = self.hear_started()
         self.bound = isolation.processor_seconds(seconds)
         self.run = Run(socket.socket(fileno=fds[0]), fds[1], fds[2], self.output_bytes)
+        self.clock.watch(clock.Waits(fds[3] if len(fds) > 3 else None))
         self.peer.attach(self.run)
         solution = self.solution if solution is None else solution
         self.give({"run": kind, "solution": solution, "prelude": self.prelude, "stdin": stdin, "seconds": seconds, "spec": self.spec,
@@ -163,10 +166,10 @@ class Session:
 
     def hear_started(self):
         fds = array.array("i")
-        _, control, _, _ = self.requests.recvmsg(16, socket.CMSG_SPACE(3 * fds.itemsize))
+        _, control, _, _ = self.requests.recvmsg(16, socket.CMSG_SPACE(4 * fds.itemsize))
         for _, _, content in control:
             fds.frombytes(content[: len(content) - len(content) % fds.itemsize])
-        if len(fds) != 3:
+        if len(fds) < 3:
             raise RuntimeError("no run was started")
         return list(fds)
 

@@ -2,7 +2,7 @@
 
 What starts a run knows nothing of the job. A run is a child that reads what it is to do off its link, gives up what it could do and then
 loads the solution. One run is started for each job at the outset; the checker asks for a further one by the message `S` and has one killed
-by `K`. It hears `started`, which comes with three descriptors, the checker's end of the link and the ends of stdout and stderr, and then,
+by `K`. It hears `started`, which comes with descriptors, the checker's end of the link, the ends of stdout and stderr and what the run waits, and then,
 as an `ENDED`, how it ended. What a run reads first is `{"run": kind, "solution": text, "prelude": text, "stdin": text, "seconds": bound on
 processor time, "spec": how the language is started}`. Kinds:
 
@@ -27,6 +27,7 @@ import sys
 import types
 
 import rollpacker_beside as beside
+import rollpacker_clock as clock
 import rollpacker_isolation as isolation
 import rollpacker_streams as streams
 import rollpacker_wire as wire
@@ -65,6 +66,9 @@ class Runs:
         for fd in (theirs.detach(), out_writer, error_writer):
             os.close(fd)
         fds = [ours.detach(), out_reader, error_reader]
+        # Where this process sees no /proc, runs are charged by the clock.
+        waits = clock.open_waits(self.pid)
+        fds += [waits] if waits is not None else []
         self.say(b"started", [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))])
         for fd in fds:
             os.close(fd)

@@ -1,0 +1,137 @@
+//! Solutions that go on where their prompts end.
+
+use super::python::{Binding, Outline, Token, statements};
+
+/// What a function is indented by, in prompts as in most code.
+const INDENT: &str = "    ";
+
+/// A solution together with its prompt.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Completed {
+    /// The code that is the solution.
+    pub(super) solution: String,
+    /// What of the prompt stands before it: imports and helpers.
+    pub(super) preamble: String,
+}
+
+/// Puts together a prompt, which ends within the function `entry_point`, and code that has the whole function or its body alone.
+pub(super) fn complete(code: &str, prompt: &str, entry_point: &str) -> Completed {
+    let outline = Outline::of(code);
+    if !outline.is_body
+        && outline.module.get(entry_point).is_some_and(|binding| *binding != Binding::Import)
+    {
+        return Completed {
+            solution: code.to_owned(),
+            preamble: preamble(prompt, entry_point).to_owned(),
+        };
+    }
+    Completed { solution: format!("{prompt}{}", indented(code)), preamble: String::new() }
+}
+
+/// What stands in a prompt before its function; all of it if there is no such function.
+fn preamble<'a>(prompt: &'a str, entry_point: &str) -> &'a str {
+    let is_header = |line: &str| {
+        let line = line.strip_prefix("async ").unwrap_or(line);
+        let name =
+            line.strip_prefix("def ").and_then(|line| line.trim_start().strip_prefix(entry_point));
+        name.is_some_and(|rest| rest.trim_start().starts_with(['(', '[']))
+    };
+    let mut end = 0;
+    for line in prompt.split_inclusive('\n') {
+        if is_header(line) {
+            break;
+        }
+        end += line.len();
+    }
+    // Decorators are the function's.
+    let mut preamble = &prompt[..end];
+    while let Some((before, last)) =
+        preamble.trim_end().rsplit_once('\n').filter(|_| end < prompt.len())
+    {
+        if !last.starts_with('@') {
+            break;
+        }
+        preamble = &prompt[..=before.len()];
+    }
+    preamble
+}
+
+/// A body indented as one: some responses leave the indentation out, of all lines or, trimmed as a whole, of the first.
+fn indented(body: &str) -> String {
+    let body = body.trim_start_matches(['\r', '\n']);
+    if body.starts_with([' ', '\t']) {
+        return body.to_owned();
+    }
+    let only_first = !is_consistent(body);
+    let mut found = String::new();
+    for (number, line) in body.split_inclusive('\n').enumerate() {
+        if !line.trim().is_empty() && (number == 0 || !only_first) {
+            found.push_str(INDENT);
+        }
+        found.push_str(line);
+    }
+    found
+}
+
+/// Whether the lines are indented as Python has it: by more after a colon alone, and back to where they were.
+fn is_consistent(body: &str) -> bool {
+    let mut levels = vec![0];
+    let mut opens = false;
+    statements(body).iter().all(|statement| {
+        let deeper = levels.last().is_none_or(|level| *level < statement.indent);
+        let fits = if deeper { opens } else { levels.contains(&statement.indent) };
+        levels.retain(|level| *level < statement.indent);
+        levels.push(statement.indent);
+        opens = matches!(statement.tokens.last(), Some((_, Token::Sign(":"))));
+        fits
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PROMPT: &str = "import os\nfrom math import pi\n\ndef half(a):\n    return a / 2\n\n@cache\ndef f(a):\n    '''doc'''\n";
+
+    #[test]
+    fn a_body_stands_after_its_prompt() {
+        for (body, expected) in [
+            ("    return a\n", "    return a\n"),
+            ("return a\n", "    return a\n"),
+            ("b = a\nreturn b\n", "    b = a\n    return b\n"),
+            ("b = a\n    return b\n", "    b = a\n    return b\n"),
+            ("for b in a:\n    yield b\n", "    for b in a:\n        yield b\n"),
+            (
+                "if a:\n      a()\n\n    for b in a:\n      b()\n",
+                "    if a:\n      a()\n\n    for b in a:\n      b()\n",
+            ),
+            (
+                "for b in a:\n        yield b\n    return\n",
+                "    for b in a:\n        yield b\n    return\n",
+            ),
+            ("def ff(a): pass", "    def ff(a): pass"),
+            ("    def f(a): pass", "    def f(a): pass"),
+        ] {
+            let expected =
+                Completed { solution: format!("{PROMPT}{expected}"), preamble: String::new() };
+            assert_eq!(complete(body, PROMPT, "f"), expected, "{body}");
+        }
+    }
+
+    #[test]
+    fn a_function_has_what_stands_before_it_in_its_prompt() {
+        let preamble =
+            "import os\nfrom math import pi\n\ndef half(a):\n    return a / 2\n\n".to_owned();
+        for code in [
+            "def f(a):\n    return a",
+            "async def f (a): pass",
+            "def f[T](a): pass",
+            "f = lambda a: a",
+        ] {
+            let expected = Completed { solution: code.to_owned(), preamble: preamble.clone() };
+            assert_eq!(complete(code, PROMPT, "f"), expected, "{code}");
+        }
+        let other = complete("def f(): pass", "import os\n", "f");
+        assert_eq!(other.preamble, "import os\n");
+    }
+}

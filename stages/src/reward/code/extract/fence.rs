@@ -1,0 +1,375 @@
+//! Fenced code blocks, as CommonMark has them and as models write them.
+//!
+//! The rules are those of CommonMark: a fence is three or more backticks or tildes, within block quotes and list items too; it is closed
+//! by one at least as long that is indented by less than four columns more; and what is within loses the indentation of the fence. Where
+//! a renderer would show no code although a reader sees some, the reader is right: a fence may follow a tag (`<answer>`), or stand at
+//! the end of a line if it names a language; it may be indented by more than its list item allows; a tag may follow the one that closes
+//! it; and a fence that names a language ends the block before it, which was never closed. A parser of CommonMark would turn each of these
+//! down, and `<answer>` on a line of its own would make HTML of the code after it.
+
+use super::super::python::{Token, statements};
+
+/// A part of a text, in the order of the text.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Part<'a> {
+    /// A fenced block: what stands after its fence, and its code without the indentation of the fence.
+    Fenced {
+        /// The info string.
+        info: &'a str,
+        /// Whole lines.
+        code: String,
+    },
+    /// What stands outside of fences: whole lines.
+    Prose(String),
+}
+
+/// The parts of a text. `names_language` tells whether an info string begins with the name of a programming language that is looked for.
+pub(super) fn parts<'a>(text: &'a str, names_language: &impl Fn(&str) -> bool) -> Vec<Part<'a>> {
+    let mut parts = Vec::new();
+    let mut open: Option<Open<'a>> = None;
+    let mut prose = String::new();
+    let mut docstring = Docstring::default();
+    for line in text.split_inclusive('\n') {
+        let fence = Fence::read(line, names_language);
+        let fence = fence.filter(|fence| open.is_some() || !docstring.has(fence));
+        open = match open.take() {
+            Some(block) => match block.take(line, fence.as_ref(), names_language) {
+                Step::Inside(block) => Some(block),
+                Step::Closed(block) => {
+                    parts.push(block.close());
+                    None
+                }
+                Step::Left(block) => {
+                    parts.push(block.close());
+                    begin(line, fence, &mut prose, &mut parts)
+                }
+            },
+            None => {
+                docstring.read(line);
+                begin(line, fence, &mut prose, &mut parts)
+            }
+        };
+    }
+    parts.extend(open.map(Open::cut_off));
+    parts.extend((!prose.is_empty()).then_some(Part::Prose(prose)));
+    parts
+}
+
+/// Whether code that stands outside of fences is within a string of three quotes, which may have an example in fences of its own.
+#[derive(Default)]
+struct Docstring {
+    quotes: Option<&'static str>,
+}
+
+impl Docstring {
+    fn read(&mut self, mut line: &str) {
+        let find = |line: &str, quotes: &'static str| Some((line.find(quotes)?, quotes));
+        loop {
+            let next = match self.quotes {
+                Some(quotes) => find(line, quotes),
+                None => find(line, "\"\"\"").into_iter().chain(find(line, "'''")).min(),
+            };
+            let Some((at, quotes)) = next else { return };
+            self.quotes = self.quotes.xor(Some(quotes));
+            line = &line[at + quotes.len()..];
+        }
+    }
+
+    /// Whether a fence belongs to the string: it is indented as one of Markdown's is not.
+    fn has(&self, fence: &Fence<'_>) -> bool {
+        self.quotes.is_some() && fence.column >= 4
+    }
+}
+
+/// Takes a line outside of blocks: the block that it opens, or prose.
+fn begin<'a>(
+    line: &str,
+    fence: Option<Fence<'a>>,
+    prose: &mut String,
+    parts: &mut Vec<Part<'a>>,
+) -> Option<Open<'a>> {
+    match &fence {
+        Some(_) if !prose.is_empty() => parts.push(Part::Prose(std::mem::take(prose))),
+        Some(_) => {}
+        None => prose.push_str(line),
+    }
+    fence.map(|fence| Open { fence, lines: Vec::new() })
+}
+
+/// A line that can open a block.
+#[derive(Clone, Copy, Debug)]
+struct Fence<'a> {
+    mark: char,
+    length: usize,
+    /// Columns before it, within the block quotes.
+    column: usize,
+    /// Block quotes around it.
+    quotes: usize,
+    info: &'a str,
+    /// Whether nothing but block quotes, list markers and blanks is before it.
+    is_alone: bool,
+}
+
+impl<'a> Fence<'a> {
+    fn read(line: &'a str, names_language: &impl Fn(&str) -> bool) -> Option<Self> {
+        let Place { quotes, column, rest } = Place::of(line);
+        let tagged = skip_tags(rest);
+        let fence = |rest: &'a str, is_alone| {
+            let (mark, length) = run(rest)?;
+            let info = rest[length..].trim();
+            (mark == '~' || !info.contains('`')).then_some(Self {
+                mark,
+                length,
+                column,
+                quotes,
+                info,
+                is_alone,
+            })
+        };
+        let at_end = || {
+            let at = rest.find("```").or_else(|| rest.find("~~~"))?;
+            fence(&rest[at..], false)
+                .filter(|it| names_language(it.info) && !it.info.contains(char::is_whitespace))
+        };
+        fence(tagged, tagged.len() == rest.len()).or_else(at_end)
+    }
+}
+
+/// Where the content of a line begins: after block quotes, list markers and blanks.
+struct Place<'a> {
+    quotes: usize,
+    column: usize,
+    rest: &'a str,
+}
+
+impl<'a> Place<'a> {
+    fn of(line: &'a str) -> Self {
+        let mut place = Self { quotes: 0, column: 0, rest: line };
+        loop {
+            let (column, rest) = skip_blanks(place.rest, place.column);
+            place = Self { column, rest, ..place };
+            if let Some(quoted) = rest.strip_prefix('>') {
+                let quoted = quoted.strip_prefix(' ').unwrap_or(quoted);
+                place = Self { quotes: place.quotes + 1, column: 0, rest: quoted };
+            } else if let Some(length) = list_marker(rest) {
+                place = Self { column: column + length, rest: &rest[length..], ..place };
+            } else {
+                return place;
+            }
+        }
+    }
+}
+
+/// The length of a list marker, if the text begins with one: `-`, `*`, `+`, `1.` or `1)`, and a blank.
+fn list_marker(rest: &str) -> Option<usize> {
+    let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
+    let marks: &[char] = if digits == 0 { &['-', '*', '+'] } else { &['.', ')'] };
+    let after = rest[digits..].strip_prefix(marks)?;
+    (digits < 10 && after.starts_with([' ', '\t'])).then_some(digits + 1)
+}
+
+/// Skips blanks: the column after them, and the rest. A tab ends at a multiple of four.
+fn skip_blanks(text: &str, mut column: usize) -> (usize, &str) {
+    let rest = text.trim_start_matches([' ', '\t']);
+    for blank in text[..text.len() - rest.len()].chars() {
+        column = if blank == '\t' { (column / 4 + 1) * 4 } else { column + 1 };
+    }
+    (column, rest)
+}
+
+/// Skips tags such as `<answer>`.
+fn skip_tags(mut text: &str) -> &str {
+    while let Some((tag, rest)) = text.strip_prefix('<').and_then(|text| text.split_once('>')) {
+        if tag.contains(['`', '~', '<']) {
+            break;
+        }
+        text = rest.trim_start();
+    }
+    text
+}
+
+/// The mark of a fence at the start of a text, and its length.
+fn run(text: &str) -> Option<(char, usize)> {
+    let mark = text.chars().next().filter(|mark| matches!(mark, '`' | '~'))?;
+    let length = text.len() - text.trim_start_matches(mark).len();
+    (length >= 3).then_some((mark, length))
+}
+
+/// A block that is not closed yet.
+struct Open<'a> {
+    fence: Fence<'a>,
+    lines: Vec<&'a str>,
+}
+
+/// What a line does to an open block.
+enum Step<'a> {
+    /// It is within, or would be if it were no fence.
+    Inside(Open<'a>),
+    /// It closes it.
+    Closed(Open<'a>),
+    /// It is outside of it.
+    Left(Open<'a>),
+}
+
+impl<'a> Open<'a> {
+    fn take(
+        mut self,
+        line: &'a str,
+        fence: Option<&Fence<'_>>,
+        names_language: &impl Fn(&str) -> bool,
+    ) -> Step<'a> {
+        let Some(content) = unquote(line, self.fence.quotes) else { return Step::Left(self) };
+        let (column, rest) = skip_blanks(content, 0);
+        let is_near = column <= self.fence.column + 3;
+        if is_near && self.is_closed_by(rest) {
+            return Step::Closed(self);
+        }
+        let opens = |fence: &&Fence<'_>| {
+            let is_longer = fence.length >= self.fence.length || !names_language(self.fence.info);
+            fence.is_alone && is_longer && names_language(fence.info)
+        };
+        if is_near && fence.is_some_and(|fence| opens(&fence)) {
+            return Step::Left(self);
+        }
+        self.lines.push(content);
+        Step::Inside(self)
+    }
+
+    fn is_closed_by(&self, rest: &str) -> bool {
+        run(rest).is_some_and(|(mark, length)| {
+            let after = rest[length..].trim();
+            mark == self.fence.mark
+                && length >= self.fence.length
+                && (after.is_empty() || after.starts_with('<'))
+        })
+    }
+
+    fn close(self) -> Part<'a> {
+        Part::Fenced { info: self.fence.info, code: self.code() }
+    }
+
+    /// The block where the text ends within it: up to a fence in the middle of a line, if there is one outside of strings.
+    fn cut_off(self) -> Part<'a> {
+        let mut code = self.code();
+        let fence: String = std::iter::repeat_n(self.fence.mark, self.fence.length).collect();
+        let closed = statements(&code)
+            .iter()
+            .flat_map(|statement| &statement.tokens)
+            .find(|(at, token)| {
+                matches!(token, Token::Foreign("`") | Token::Sign("~"))
+                    && code[*at..].starts_with(&fence)
+            })
+            .map(|(at, _)| *at);
+        code.truncate(closed.unwrap_or(code.len()));
+        Part::Fenced { info: self.fence.info, code }
+    }
+
+    /// The lines without the indentation of the fence, or that of the first of them if it has less.
+    fn code(&self) -> String {
+        let first = self.lines.iter().find(|line| !line.trim().is_empty());
+        let indent = first.map_or(0, |line| skip_blanks(line, 0).0).min(self.fence.column);
+        let mut code = String::new();
+        for line in &self.lines {
+            push_dedented(&mut code, line, indent);
+        }
+        code
+    }
+}
+
+/// A line without its block quotes; `None` if it has fewer.
+fn unquote(mut line: &str, quotes: usize) -> Option<&str> {
+    for _ in 0..quotes {
+        let quoted = line.trim_start_matches([' ', '\t']).strip_prefix('>')?;
+        line = quoted.strip_prefix(' ').unwrap_or(quoted);
+    }
+    Some(line)
+}
+
+/// Adds a line without up to `columns` of its blanks. What a tab has beyond is spaces.
+fn push_dedented(code: &mut String, line: &str, columns: usize) {
+    let mut column = 0;
+    let mut rest = line;
+    while column < columns {
+        let Some(blank) = rest.chars().next().filter(|it| matches!(it, ' ' | '\t')) else { break };
+        column = if blank == '\t' { (column / 4 + 1) * 4 } else { column + 1 };
+        rest = &rest[1..];
+    }
+    code.extend(std::iter::repeat_n(' ', column.saturating_sub(columns)));
+    code.push_str(rest);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(text: &str, expected: &[(&str, &str)]) {
+        let found: Vec<_> = parts(text, &|info| info.starts_with("py"))
+            .into_iter()
+            .filter_map(|part| match part {
+                Part::Fenced { info, code } => Some((info, code)),
+                Part::Prose(_) => None,
+            })
+            .collect();
+        let expected: Vec<_> =
+            expected.iter().map(|(info, code)| (*info, (*code).to_owned())).collect();
+        assert_eq!(found, expected, "{text}");
+    }
+
+    #[test]
+    fn a_fence_is_closed_by_one_of_its_kind() {
+        check("````py\ns = '''\n```\n'''\n````\n", &[("py", "s = '''\n```\n'''\n")]);
+        check("~~~py x=1\na\n```\n~~~~\nb", &[("py x=1", "a\n```\n")]);
+        check("```py\n    ```\n    a\n   ```", &[("py", "    ```\n    a\n")]);
+        check("say ```x``` and ~~~", &[]);
+        check("```\r\na\r\n```\r\n", &[("", "a\r\n")]);
+    }
+
+    #[test]
+    fn a_fence_in_a_list_item_or_a_quote() {
+        check("1. say\n\n   ```py\n   a\n     b\n\n   ```\n2. more", &[("py", "a\n  b\n\n")]);
+        check("- ```py\n  a\n  ```", &[("py", "a\n")]);
+        check("10)\t```py\n\ta\n\t\tb\n\t```", &[("py", "a\n\tb\n")]);
+        check("> * x\n>   ```py\n>   a\n>\n>   b\n>   ```", &[("py", "a\n\nb\n")]);
+        check("> ```py\n> a\n\nb", &[("py", "a\n")]);
+        check("        ```py\n        a\n        ```", &[("py", "a\n")]);
+        check("   ```py\na\n    b\n   ```", &[("py", "a\n    b\n")]);
+    }
+
+    #[test]
+    fn a_fence_that_only_a_reader_sees() {
+        check("<answer>```py\n    a\n```</answer>", &[("py", "    a\n")]);
+        check("Here: ```python\na\n```", &[("python", "a\n")]);
+        check("Write ```python and\na", &[]);
+        check("```py\na\n\n```py\nb\n```", &[("py", "a\n\n"), ("py", "b\n")]);
+        check(
+            "````markdown\nSay:\n```py\na\n```\n````",
+            &[("markdown", "Say:\n"), ("py", "a\n"), ("", "")],
+        );
+        check("````py\n```py\n````", &[("py", "```py\n")]);
+    }
+
+    #[test]
+    fn a_fence_within_a_string_of_code_without_fences_is_none() {
+        check(
+            "def f():\n    \"\"\"Say:\n\n    ```\n    f()\n    ```\n    \"\"\"\n```\nIt is.",
+            &[("", "It is.")],
+        );
+        check("Use \"\"\" so:\n```py\na\n```", &[("py", "a\n")]);
+        check("    '''a''' \"\"\"b\"\"\"\n    ```py\n    a\n    ```", &[("py", "a\n")]);
+    }
+
+    #[test]
+    fn a_block_that_is_not_closed_ends_with_the_text_or_at_a_fence_within_a_line() {
+        check("```py\na\nb", &[("py", "a\nb")]);
+        check("```py\ns = '```'\nreturn a```\nThat is all.", &[("py", "s = '```'\nreturn a")]);
+        check("```py\na\n        ```\nThat is all.", &[("py", "a\n        ")]);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn every_line_is_read(text in "(```|~~~|py|\n|> |- |1\\. |\t| |<a>|ä){0,60}") {
+            let _ = parts(&text, &|info| info.starts_with("py"));
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! The code within a response: of all that it says, the one program that is judged.
+//!
+//! What counts is what stands after the thinking. Its pieces are the [fenced blocks](fence), those in the language first, then those
+//! without one, and then the [code between them](prose), which is all there is in a response without fences.
+//!
+//! Where the tests ask for names, the program is the last piece that defines one of them: usage examples and expected output define none,
+//! and of a draft and its correction the correction is last. A function without a body, such as the prompt's, gives way to one with a body. A
+//! program that is run as it is, for tests of standard input and output, is the last piece that reads its input and does something.
+//!
+//! A piece that uses what it does not define is completed by those that define it, the nearest before it first: imports and helpers
+//! in blocks of their own. Nothing else is added, so that neither drafts nor examples run beside the solution. However many candidates a
+//! response has, one program comes of it, and it has one try.
+//!
+//! Architecture invariant: nothing here runs or compiles code. Which program is chosen depends on the tokens of the response alone.
+
+mod choice;
+mod fence;
+mod prose;
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
+
+use choice::{Piece, Rank};
+use fence::Part;
+
+use super::python::{Binding, Outline, attributes_of, imported_from, statements};
+
+/// Code, and the language that it is in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Program<'a> {
+    /// A name of the table of languages.
+    pub(super) language: &'a str,
+    /// The code.
+    pub(super) code: String,
+}
+
+/// How fenced blocks name a language, by its name in the table.
+pub(super) type Fences = BTreeMap<String, Vec<String>>;
+
+/// What the tests want of a solution.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Wanted {
+    /// Any of these names; a body of a function alone will do where the prompt has the rest of it.
+    Names {
+        /// The names.
+        names: BTreeSet<String>,
+        /// Whether the prompt has the rest of a function.
+        or_body: bool,
+    },
+    /// A program that is run.
+    Program,
+}
+
+impl Wanted {
+    /// The names that Python tests ask for: those that they import from `solution`, or else all that they use and do not bind.
+    pub(super) fn of_tests(tests: &[String]) -> Self {
+        let own = |names: Vec<&str>| names.into_iter().map(str::to_owned).collect::<BTreeSet<_>>();
+        let of_one = |test: &String| {
+            let statements = statements(test);
+            let imported =
+                own(statements.iter().flat_map(|it| imported_from(it, "solution")).collect());
+            if !imported.is_empty() {
+                return imported;
+            }
+            let attributes = statements.iter().flat_map(|it| attributes_of(it, "solution"));
+            own(attributes.chain(Outline::of(test).free).collect())
+        };
+        Self::Names { names: tests.iter().flat_map(of_one).collect(), or_body: false }
+    }
+
+    /// One of these names.
+    pub(super) fn names<const N: usize>(names: [&str; N], or_body: bool) -> Self {
+        Self::Names { names: names.map(str::to_owned).into(), or_body }
+    }
+}
+
+/// The program of a response; `None` if all of its code is in other languages than those of the table.
+pub(super) fn extract<'a>(
+    response: &str,
+    fences: &'a Fences,
+    wanted: &Wanted,
+) -> Option<Program<'a>> {
+    let text = response.rsplit_once("</think>").map_or(response, |(_, answer)| answer);
+    let parts = fence::parts(text, &|info| language(info, fences).is_some());
+    let last = parts.iter().rev().find_map(|part| match part {
+        Part::Fenced { info, code } => Some((language(info, fences)?, code)),
+        Part::Prose(_) => None,
+    });
+    if let Some((language, code)) = last.filter(|(language, _)| *language != "python") {
+        return Some(Program { language, code: code.clone() });
+    }
+    let candidates: Vec<_> =
+        parts.iter().flat_map(|part| candidates(part, fences, wanted)).collect();
+    let has_foreign = candidates.iter().any(|(rank, _)| *rank == Rank::Foreign);
+    let pieces: Vec<Piece<'_>> =
+        candidates.iter().map(|(rank, code)| Piece::new(*rank, code, has_foreign)).collect();
+    let has_fences = parts.iter().any(|part| matches!(part, Part::Fenced { .. }));
+    let chosen = choice::choose(&pieces, wanted);
+    let code = chosen.or_else(|| (!has_fences).then(|| text.to_owned()))?;
+    Some(Program { language: "python", code })
+}
+
+/// The pieces of a part that may be Python.
+fn candidates<'p>(
+    part: &'p Part<'_>,
+    fences: &Fences,
+    wanted: &Wanted,
+) -> Vec<(Rank, Cow<'p, str>)> {
+    let candidate = |rank, code: &'p str| {
+        let dedented = dedented_definition(code, wanted);
+        (rank, dedented.map_or(Cow::Borrowed(code), Cow::Owned))
+    };
+    match part {
+        Part::Fenced { info, code } => {
+            let rank = match language(info, fences) {
+                Some(_) => Rank::Named,
+                None if is_neutral(word(info)) => Rank::Unnamed,
+                None => Rank::Foreign,
+            };
+            vec![candidate(rank, code)]
+        }
+        Part::Prose(text) => {
+            prose::runs(text).into_iter().map(|run| candidate(Rank::Prose, run)).collect()
+        }
+    }
+}
+
+/// The code without its indentation, if only then it defines what is wanted: a block may be indented as a whole, and is no body then.
+fn dedented_definition(code: &str, wanted: &Wanted) -> Option<String> {
+    let Wanted::Names { names, .. } = wanted else { return None };
+    let first = code.lines().find(|line| !line.trim().is_empty())?;
+    let indent = &first[..first.len() - first.trim_start().len()];
+    if indent.is_empty() {
+        return None;
+    }
+    let lines = code
+        .split_inclusive('\n')
+        .map(|line| line.strip_prefix(indent).unwrap_or(line.trim_start_matches([' ', '\t'])));
+    let dedented: String = lines.collect();
+    let outline = Outline::of(&dedented);
+    let defines =
+        names.iter().any(|name| outline.module.get(name.as_str()) == Some(&Binding::Definition));
+    (defines && !outline.is_body).then_some(dedented)
+}
+
+/// The language of the table that an info string names.
+fn language<'a>(info: &str, fences: &'a Fences) -> Option<&'a str> {
+    let word = word(info);
+    let extension = word.rsplit_once('.').map_or("", |(_, extension)| extension);
+    // `python3`, `python3.11`, `ipython`.
+    let family = word
+        .trim_end_matches(|it: char| it.is_ascii_digit() || it == '.')
+        .trim_start_matches(['i', 'I']);
+    let is = |name: &str| {
+        !name.is_empty() && [word, extension].iter().any(|word| name.eq_ignore_ascii_case(word))
+    };
+    let is_python = |name: &str| {
+        name == "python" && ["py", "python"].iter().any(|it| it.eq_ignore_ascii_case(family))
+    };
+    fences
+        .iter()
+        .find(|(name, names)| is(name) || is_python(name) || names.iter().any(|name| is(name)))
+        .map(|(name, _)| name.as_str())
+}
+
+/// The language of an info string, as renderers write it: `python`, `{python}`, `{.python .numberLines}`, `python title="x"`,
+/// `python:main.py`, `language-python`.
+fn word(info: &str) -> &str {
+    let info = info.trim_start_matches(['{', '.', ' ']);
+    let ends = |it: char| {
+        it.is_whitespace()
+            || matches!(it, ',' | ';' | ':' | '=' | '|' | '{' | '}' | '(' | ')' | '[' | ']')
+    };
+    let word = info.split(ends).next().unwrap_or("");
+    word.strip_prefix("language-").or_else(|| word.strip_prefix("lang-")).unwrap_or(word)
+}
+
+/// Whether a word after a fence names no language.
+fn is_neutral(word: &str) -> bool {
+    const NEUTRAL: [&str; 9] =
+        ["", "text", "txt", "plain", "plaintext", "code", "none", "solution", "answer"];
+    NEUTRAL.iter().any(|it| it.eq_ignore_ascii_case(word))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,256 @@
+//! A lexer for Python that takes any text: it splits code into logical lines, and says of each whether it can be Python at all.
+//!
+//! It exists to choose among blocks of a response, which may be prose, output or code cut off in the middle; the interpreter has the last
+//! word on the program that is chosen. Time is linear in the length of the text, and depth costs nothing: a response may be hostile.
+
+/// A token; comments and line breaks are none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) enum Token<'a> {
+    /// A name or keyword.
+    Name(&'a str),
+    /// A number.
+    Number(&'a str),
+    /// A string literal, quotes and prefix included.
+    Text(&'a str),
+    /// An operator or a bracket.
+    Sign(&'a str),
+    /// Anything that is not Python, such as `?`, and a string that does not end.
+    Foreign(&'a str),
+}
+
+/// A logical line: a simple statement, or the header of a compound one.
+#[derive(Debug)]
+pub(in super::super) struct Statement<'a> {
+    /// Where its first line begins, in bytes.
+    pub(in super::super) start: usize,
+    /// Where its last line ends, its line break included.
+    pub(in super::super) end: usize,
+    /// Columns before its first token; a tab ends at a multiple of eight.
+    pub(in super::super) indent: usize,
+    /// Its tokens, at least one, each with its position.
+    pub(in super::super) tokens: Vec<(usize, Token<'a>)>,
+    /// Whether a bracket has no partner in it.
+    pub(in super::super) unbalanced: bool,
+}
+
+/// Operators of more than one character, longest first.
+const LONG_SIGNS: [&str; 25] = [
+    "**=", "//=", ">>=", "<<=", "...", "->", ":=", "==", "!=", "<=", ">=", "+=", "-=", "*=", "/=",
+    "%=", "&=", "|=", "^=", "@=", "**", "//", "<<", ">>", "<>",
+];
+const SIGNS: &str = "+-*/%@&|^~<>=.,:;()[]{}";
+
+/// Names with which a line begins that no bracket can be open before: there the bracket was prose, or a mistake.
+const BEGINNINGS: [&str; 5] = ["def", "class", "import", "from", "async"];
+
+/// The logical lines of a text.
+pub(in super::super) fn statements(text: &str) -> Vec<Statement<'_>> {
+    let mut lexer = Lexer { text, at: 0 };
+    std::iter::from_fn(|| lexer.statement()).collect()
+}
+
+struct Lexer<'a> {
+    text: &'a str,
+    at: usize,
+}
+
+impl<'a> Lexer<'a> {
+    fn rest(&self) -> &'a str {
+        &self.text[self.at..]
+    }
+
+    /// The next logical line; blank lines and comments belong to none.
+    fn statement(&mut self) -> Option<Statement<'a>> {
+        loop {
+            let start = self.at;
+            let indent = self.skip_indent();
+            self.skip_comment();
+            let first = self.rest().chars().next()?;
+            if first == '\n' {
+                self.at += 1;
+                continue;
+            }
+            let (tokens, unbalanced) = self.line();
+            return Some(Statement { start, end: self.at, indent, tokens, unbalanced });
+        }
+    }
+
+    /// The tokens up to a line break outside of brackets, and whether a bracket has no partner.
+    fn line(&mut self) -> (Vec<(usize, Token<'a>)>, bool) {
+        let mut tokens = Vec::new();
+        let (mut depth, mut unbalanced) = (0_usize, false);
+        while let Some(next) = self.rest().chars().next() {
+            if next == '\n' {
+                self.at += 1;
+                if depth == 0 || self.begins_anew() {
+                    break;
+                }
+            } else if next.is_whitespace() || next == '\u{feff}' {
+                self.at += next.len_utf8();
+            } else if next == '#' {
+                self.skip_comment();
+            } else if let Some(length) = continuation(self.rest()) {
+                self.at += length;
+            } else {
+                let at = self.at;
+                let token = self.token(next);
+                match token {
+                    Token::Sign("(" | "[" | "{") => depth += 1,
+                    Token::Sign(")" | "]" | "}") if depth == 0 => unbalanced = true,
+                    Token::Sign(")" | "]" | "}") => depth -= 1,
+                    _ => {}
+                }
+                tokens.push((at, token));
+            }
+        }
+        (tokens, unbalanced || depth > 0)
+    }
+
+    /// Whether the line that begins here ends all brackets, since nothing within brackets begins like it.
+    fn begins_anew(&self) -> bool {
+        let rest = self.rest();
+        rest.starts_with('@') || BEGINNINGS.contains(&&rest[..name_length(rest)])
+    }
+
+    fn skip_indent(&mut self) -> usize {
+        let mut columns = 0;
+        while let Some(blank) = self.rest().chars().next().filter(|it| is_blank(*it)) {
+            columns = if blank == '\t' { (columns / 8 + 1) * 8 } else { columns + 1 };
+            self.at += blank.len_utf8();
+        }
+        columns
+    }
+
+    fn skip_comment(&mut self) {
+        if self.rest().starts_with('#') {
+            self.at += self.rest().find('\n').unwrap_or(self.rest().len());
+        }
+    }
+
+    fn token(&mut self, next: char) -> Token<'a> {
+        let rest = self.rest();
+        let name = name_length(rest);
+        let quote = rest[name..].chars().next().filter(|quote| matches!(quote, '"' | '\''));
+        if let Some(quote) = quote.filter(|_| is_prefix(&rest[..name])) {
+            return self.string(name, quote);
+        }
+        if name > 0 {
+            let kind = if next.is_ascii_digit() { Token::Number } else { Token::Name };
+            return kind(self.take(if next.is_ascii_digit() { number_length(rest) } else { name }));
+        }
+        if let Some(sign) = LONG_SIGNS.iter().find(|sign| rest.starts_with(**sign)) {
+            return Token::Sign(self.take(sign.len()));
+        }
+        let kind = if SIGNS.contains(next) { Token::Sign } else { Token::Foreign };
+        kind(self.take(next.len_utf8()))
+    }
+
+    /// A string of which the prefix is `prefix` bytes long. One in single quotes ends with its line at the latest.
+    fn string(&mut self, prefix: usize, quote: char) -> Token<'a> {
+        let rest = self.rest();
+        let body = &rest[prefix + 1..];
+        let is_triple = body.starts_with(quote) && body[1..].starts_with(quote);
+        let opening = prefix + if is_triple { 3 } else { 1 };
+        let mut escaped = false;
+        for (at, character) in rest[opening..].char_indices() {
+            let at = opening + at;
+            if std::mem::take(&mut escaped) {
+                continue;
+            }
+            let closes = rest[at..].starts_with(quote)
+                && (!is_triple
+                    || rest[at..].bytes().take(3).filter(|it| *it == quote as u8).count() == 3);
+            if closes {
+                return Token::Text(self.take(at + if is_triple { 3 } else { 1 }));
+            }
+            if character == '\n' && !is_triple {
+                return Token::Foreign(self.take(at));
+            }
+            escaped = character == '\\';
+        }
+        Token::Foreign(self.take(rest.len()))
+    }
+
+    fn take(&mut self, length: usize) -> &'a str {
+        let taken = &self.rest()[..length];
+        self.at += length;
+        taken
+    }
+}
+
+fn is_blank(character: char) -> bool {
+    character != '\n' && (character.is_whitespace() || character == '\u{feff}')
+}
+
+/// The length of a backslash and the line break after it, if the text begins with them.
+fn continuation(rest: &str) -> Option<usize> {
+    let after = rest.strip_prefix('\\')?;
+    let line_break = after.strip_prefix('\r').unwrap_or(after).strip_prefix('\n')?;
+    Some(rest.len() - line_break.len())
+}
+
+fn name_length(rest: &str) -> usize {
+    rest.find(|it: char| !it.is_alphanumeric() && it != '_').unwrap_or(rest.len())
+}
+
+fn number_length(rest: &str) -> usize {
+    rest.find(|it: char| !it.is_alphanumeric() && !matches!(it, '_' | '.')).unwrap_or(rest.len())
+}
+
+fn is_prefix(name: &str) -> bool {
+    name.len() <= 2 && name.bytes().all(|it| b"rbfut".contains(&it.to_ascii_lowercase()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(text: &str, expected: &[(usize, &str)]) {
+        let found: Vec<_> = statements(text)
+            .iter()
+            .map(|it| {
+                let words = it.tokens.iter().map(|(_, token)| match token {
+                    Token::Name(text)
+                    | Token::Number(text)
+                    | Token::Text(text)
+                    | Token::Sign(text) => (*text).to_owned(),
+                    Token::Foreign(text) => format!("<{text}>"),
+                });
+                (it.indent, words.collect::<Vec<_>>().join(" "))
+            })
+            .collect();
+        let expected: Vec<_> =
+            expected.iter().map(|(indent, words)| (*indent, (*words).to_owned())).collect();
+        assert_eq!(found, expected, "{text:?}");
+    }
+
+    #[test]
+    fn logical_lines() {
+        check("a = [1,\n  2]\n\tb", &[(0, "a = [ 1 , 2 ]"), (8, "b")]);
+        check("x \\\n  + 1 # one\n\n# two\ny", &[(0, "x + 1"), (0, "y")]);
+        check("s = '''\ndef f():\n'''; t", &[(0, "s = '''\ndef f():\n''' ; t")]);
+        check("a == b != c := 1.5e3", &[(0, "a == b != c := 1.5e3")]);
+    }
+
+    #[test]
+    fn strings() {
+        check(r#"rb'a\'b' f"c" '' """d"e""" "#, &[(0, r#"rb'a\'b' f"c" '' """d"e""""#)]);
+        check("it's\nx", &[(0, "it <'s>"), (0, "x")]);
+        check("'''a", &[(0, "<'''a>")]);
+    }
+
+    #[test]
+    fn what_is_not_python() {
+        check("a → b?", &[(0, "a <→> b <?>")]);
+        check("see (below:\ndef f(): pass", &[(0, "see ( below :"), (0, "def f ( ) : pass")]);
+        assert!(statements("f(\n1").iter().all(|it| it.unbalanced));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_text_is_read_to_its_end(text in "(\"|'|\"\"\"|[(){}]|\n|\\\\|#|def |ä|é1.5|`| |\t|\r){0,60}") {
+            let end = statements(&text).last().map_or(0, |last| last.end);
+            proptest::prop_assert!(end <= text.len());
+        }
+    }
+}

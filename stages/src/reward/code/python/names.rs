@@ -1,0 +1,71 @@
+//! The names that a piece of Python uses and binds.
+
+use std::collections::BTreeSet;
+
+use super::lexer::{Statement, Token};
+use super::outline::{deepen, definition, imports, name_of, targets};
+
+/// Names that are used and bound anywhere in a text, in whatever scope.
+#[derive(Default)]
+pub(super) struct Names<'a> {
+    used: BTreeSet<&'a str>,
+    bound: BTreeSet<&'a str>,
+}
+
+impl<'a> Names<'a> {
+    /// Those that are used and bound nowhere.
+    pub(super) fn free(&self) -> BTreeSet<&'a str> {
+        self.used.difference(&self.bound).copied().collect()
+    }
+
+    /// Takes in a statement.
+    pub(super) fn read(&mut self, statement: &Statement<'a>) {
+        if statement.begins_with("import") || statement.begins_with("from") {
+            return self.bound.extend(imports(statement));
+        }
+        self.bound.extend(definition(statement));
+        self.bound.extend(targets(statement));
+        let words = statement.words();
+        let is_header = definition(statement).is_some() && !statement.begins_with("class");
+        let mut place = Place { depth: 0, parameters: is_header.then_some(0), loops: false };
+        for at in 0..words.len() {
+            self.word(&words, at, &mut place);
+        }
+    }
+
+    fn word(&mut self, words: &[Token<'a>], at: usize, place: &mut Place) {
+        let token = words[at];
+        place.depth = deepen(place.depth, token);
+        let before = at.checked_sub(1).map(|at| words[at]);
+        let after = words.get(at + 1).copied();
+        match token {
+            Token::Name("lambda") => place.parameters = Some(place.depth),
+            Token::Name("for") => place.loops = true,
+            Token::Name("in") => place.loops = false,
+            Token::Sign(":") if place.parameters == Some(place.depth) => place.parameters = None,
+            _ => {}
+        }
+        let Some(name) = name_of(token) else { return };
+        let first =
+            matches!(before, Some(Token::Name("lambda") | Token::Sign("(" | "," | "*" | "**")));
+        if before == Some(Token::Sign(".")) {
+        } else if place.loops
+            || place.parameters.is_some() && first
+            || before == Some(Token::Name("as"))
+            || after == Some(Token::Sign(":="))
+        {
+            self.bound.insert(name);
+        } else if after != Some(Token::Sign("=")) || place.depth == 0 {
+            self.used.insert(name);
+        }
+    }
+}
+
+/// Where in a statement a name stands.
+struct Place {
+    depth: usize,
+    /// Among the parameters of a function, which a colon at so many brackets ends.
+    parameters: Option<usize>,
+    /// Between `for` and `in`.
+    loops: bool,
+}

@@ -1,0 +1,145 @@
+//! Folders of slots, in the folder for temporary files.
+//!
+//! A folder is locked (`flock`) as long as the process lives that made it, and the kernel lets go of the lock however that process ends. So
+//! a folder that can be locked has no owner any more, and the next sandbox removes it. Others may write where temporary files are: what
+//! belongs to another user is let be, and links are not followed.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
+
+/// How the folders of slots begin.
+const PREFIX: &str = "rollpacker-slot-";
+
+/// How often to make another folder where a sandbox that starts at the same time takes a new one for an old one.
+const TRIES: u32 = 100;
+
+/// The folder of a slot. Dropping it removes it.
+pub(super) struct Folder {
+    path: TempDir,
+    _lock: File,
+}
+
+impl Folder {
+    /// Makes an empty folder that nobody else may look into.
+    pub(super) fn make() -> io::Result<Self> {
+        for _ in 0..TRIES {
+            let path = tempfile::Builder::new().prefix(PREFIX).tempdir()?;
+            if let Some(lock) = lock(path.path()) {
+                return Ok(Self { path, _lock: lock });
+            }
+        }
+        Err(io::Error::other(format!("the folders `{PREFIX}*` are removed as they are made")))
+    }
+
+    /// Makes a folder within.
+    pub(super) fn within(&self, name: &str, mode: u32) -> io::Result<PathBuf> {
+        let path = self.path.path().join(name);
+        fs::DirBuilder::new().mode(mode).create(&path)?;
+        Ok(path)
+    }
+}
+
+/// Removes everything in a folder, as far as that is possible.
+pub(super) fn clear(folder: &Path) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        // What cannot be removed now goes with the slot, or is swept with it.
+        let _ = match entry.file_type() {
+            Ok(kind) if kind.is_dir() => fs::remove_dir_all(&path),
+            _ => fs::remove_file(&path),
+        };
+    }
+}
+
+/// Removes the folders of slots whose processes are dead.
+pub(super) fn sweep() {
+    sweep_in(&std::env::temp_dir());
+}
+
+fn sweep_in(folder: &Path) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if entry.file_name().to_string_lossy().starts_with(PREFIX)
+            && let Some(_lock) = lock(&path)
+        {
+            // Locked meanwhile: nobody else removes it, or takes it for theirs. What is left of it is swept another time.
+            let _ = fs::remove_dir_all(&path);
+        }
+    }
+}
+
+/// Locks a folder of this user's; `None` if it is not, if it has an owner, or if another folder stands there by now.
+fn lock(path: &Path) -> Option<File> {
+    let flags = libc::O_DIRECTORY | libc::O_NOFOLLOW;
+    let folder = OpenOptions::new().read(true).custom_flags(flags).open(path).ok()?;
+    let opened = folder.metadata().ok()?;
+    if opened.uid() != rustix::process::geteuid().as_raw() {
+        return None;
+    }
+    folder.try_lock().ok()?;
+    let named = fs::symlink_metadata(path).ok()?;
+    ((named.dev(), named.ino()) == (opened.dev(), opened.ino())).then_some(folder)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folders_without_an_owner_are_removed_and_no_others() {
+        let temporary = tempfile::tempdir().expect("a folder");
+        let at = |name: &str| temporary.path().join(name);
+        let outside = at("outside");
+        for folder in [
+            at("rollpacker-slot-dead/root/usr"),
+            at("rollpacker-slot-alive"),
+            at("other"),
+            outside.clone(),
+        ] {
+            fs::create_dir_all(folder).expect("a folder");
+        }
+        fs::write(outside.join("kept"), "x").expect("a file");
+        std::os::unix::fs::symlink(&outside, at("rollpacker-slot-link")).expect("a link");
+        std::os::unix::fs::symlink(&outside, at("rollpacker-slot-dead/root/link")).expect("a link");
+        fs::write(at("rollpacker-slot-file"), "x").expect("a file");
+        let alive = lock(&at("rollpacker-slot-alive")).expect("it is ours");
+        sweep_in(temporary.path());
+        let left = |name: &str| fs::symlink_metadata(at(name)).is_ok();
+        assert!(!left("rollpacker-slot-dead"));
+        for name in [
+            "rollpacker-slot-alive",
+            "other",
+            "outside/kept",
+            "rollpacker-slot-link",
+            "rollpacker-slot-file",
+        ] {
+            assert!(left(name), "{name}");
+        }
+        drop(alive);
+        sweep_in(temporary.path());
+        assert!(!left("rollpacker-slot-alive"));
+    }
+
+    #[test]
+    fn a_folder_has_an_owner_until_it_is_dropped() {
+        let folder = Folder::make().expect("a folder");
+        let path = folder.path.path().to_owned();
+        folder.within("work", 0o700).expect("a folder within");
+        assert!(lock(&path).is_none());
+        drop(folder);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_folder_is_cleared_and_stays() {
+        let folder = tempfile::tempdir().expect("a folder");
+        fs::create_dir_all(folder.path().join("a/b")).expect("a folder");
+        fs::write(folder.path().join("c"), "x").expect("a file");
+        clear(folder.path());
+        assert_eq!(fs::read_dir(folder.path()).expect("it is there").count(), 0);
+    }
+}
