@@ -7,11 +7,12 @@ use std::sync::Arc;
 use arrow::datatypes::{Int32Type, UInt8Type, UInt32Type, UInt64Type};
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::clock::{Clock, Nanos};
-use rollpacker_dataflow::fault::Fault;
+use rollpacker_dataflow::fault::{Fault, faults_batch};
 use rollpacker_dataflow::schema::column;
 use rollpacker_dataflow::step::{PolicyVersion, PromptId, SampleId, Step, Tick};
 use rollpacker_dataflow::timely::dataflow::operators::Capability;
 use rollpacker_dataflow::watchdog::Waiting;
+use rollpacker_stages::rollout::lockstep::Reached;
 use rollpacker_stages::rollout::{
     Lockstep, Placement, Policy, Request, RolloutEngine, RolloutEvent,
 };
@@ -21,15 +22,13 @@ use super::LOAD;
 use super::generating::Generating;
 use super::kept::{Ended, Kept, Launch, Samples};
 use super::notices::Notices;
+use super::port::{Capabilities, Port};
 use super::responses::response_batch;
 use crate::policy::{metrics_batch, policy_of};
 use crate::rows::Row;
 use crate::schedule::encode::{ADVANCE, LAUNCH, PAUSE};
 
 const NO_LOCKSTEP: &str = "races are to be decided by tokens, and the engine cannot race in lockstep: make it deterministic, or choose another";
-
-/// For responses, errors, metrics and notices.
-pub(super) type Capabilities = [Capability<Step>; 4];
 
 /// What is under way at one step.
 struct UnderWay {
@@ -40,6 +39,12 @@ struct UnderWay {
     owed: usize,
 }
 
+impl UnderWay {
+    fn capability(&self, port: Port) -> &Capability<Step> {
+        &self.capabilities[port as usize]
+    }
+}
+
 /// A prompt as it was asked of the engine.
 pub(super) struct Launched {
     pub(super) row: Row,
@@ -47,10 +52,10 @@ pub(super) struct Launched {
 }
 
 /// Requests of a step, with the capabilities for what follows from them.
-pub(super) type HeldRequests = (Step, Capabilities, Batch);
+pub(crate) type HeldRequests = (Step, Capabilities, Batch);
 
 /// What the operator does between its inputs and its outputs.
-pub(super) struct Driver {
+pub(crate) struct Driver {
     engine: Box<dyn RolloutEngine>,
     clock: Arc<dyn Clock>,
     waiting: Waiting,
@@ -73,22 +78,18 @@ pub(super) struct Driver {
 }
 
 impl Driver {
-    pub(super) fn new(
-        engine: Box<dyn RolloutEngine>,
-        kept: Kept,
-        clock: Arc<dyn Clock>,
-        generating: Generating,
-    ) -> Self {
+    /// A driver of an engine that has not been asked for anything, for a schedule that `pauses` responses or never does.
+    pub(crate) fn new(engine: Box<dyn RolloutEngine>, pauses: bool, clock: Arc<dyn Clock>) -> Self {
         Self {
             published: None,
             held: Vec::new(),
-            generating,
+            generating: Generating::default(),
             engine,
             clock,
             waiting: Waiting::default(),
             steps: BTreeMap::new(),
             policies: BTreeMap::new(),
-            kept,
+            kept: Kept::new(pauses),
             notices: None,
             ended: BTreeMap::new(),
             failed: false,
@@ -96,12 +97,22 @@ impl Driver {
         }
     }
 
+    /// Lets later requests go on from `samples`, which a snapshot has.
+    pub(super) fn resumes(self, samples: Samples) -> Self {
+        Self { kept: self.kept.with(samples), ..self }
+    }
+
+    /// Counts in `generating` the responses that are under way.
+    pub(super) fn counts(self, generating: Generating) -> Self {
+        Self { generating, ..self }
+    }
+
     /// Tells `waiting` which responses are outstanding.
     pub(super) fn tells(self, waiting: Waiting) -> Self {
         Self { waiting, ..self }
     }
 
-    pub(super) fn engine(&mut self) -> &mut dyn RolloutEngine {
+    pub(crate) fn engine(&mut self) -> &mut dyn RolloutEngine {
         &mut *self.engine
     }
 
@@ -111,13 +122,13 @@ impl Driver {
     }
 
     /// The first step at which something is asked for, held back or owed.
-    pub(super) fn open(&self) -> Option<Step> {
+    pub(crate) fn open(&self) -> Option<Step> {
         let held = self.held.iter().map(|held| held.0);
         self.steps.keys().next().copied().into_iter().chain(held).min()
     }
 
     /// Races in lockstep, as the rollout of `worker`.
-    pub(super) fn race(&mut self, worker: usize) {
+    pub(crate) fn race(&mut self, worker: usize) {
         match self.engine.lockstep() {
             Some(_) => self.notices = Some(Notices::new(worker)),
             None => self.fail(NO_LOCKSTEP.to_owned()),
@@ -125,22 +136,22 @@ impl Driver {
     }
 
     /// Keeps the policy of a step for the step's first request: with staleness, an earlier round may still be sampling with its own.
-    pub(super) fn policy(&mut self, step: Step, batch: &Batch) {
+    pub(crate) fn policy(&mut self, step: Step, batch: &Batch) {
         self.policies.insert(step, policy_of(batch, 0));
         self.published = self.published.max(Some(step));
     }
 
-    pub(super) fn published(&self, step: Step) -> bool {
+    pub(crate) fn published(&self, step: Step) -> bool {
         self.published >= Some(step)
     }
 
     /// Keeps requests until this worker has the policy of their step.
-    pub(super) fn hold(&mut self, requests: HeldRequests) {
+    pub(crate) fn hold(&mut self, requests: HeldRequests) {
         self.held.push(requests);
     }
 
     /// What waited for its policy, and does no more.
-    pub(super) fn take_due(&mut self) -> Vec<HeldRequests> {
+    pub(crate) fn take_due(&mut self) -> Vec<HeldRequests> {
         let (due, held) =
             std::mem::take(&mut self.held).into_iter().partition(|held| self.published(held.0));
         self.held = held;
@@ -160,7 +171,7 @@ impl Driver {
         }
     }
 
-    pub(super) fn request(
+    pub(crate) fn request(
         &mut self,
         step: Step,
         capabilities: impl FnOnce() -> Capabilities,
@@ -246,14 +257,23 @@ impl Driver {
         self.listen();
     }
 
-    /// Tells the schedule what is new of the race, at the earliest step under way.
-    pub(super) fn notice(&mut self, tell: impl FnOnce(&Capability<Step>, Batch)) {
+    /// Tells the schedule how far the race has come, at the earliest step under way.
+    ///
+    /// A step that owes nothing any more is told here for the last time, and without a step there is no capability to tell anything with. An
+    /// instance reports an aborted response before it publishes its new floor, so the floor that the engine knows may still be that of the
+    /// aborted response. The schedule must not be left with it: it would wait for this worker until the next request. Hence the floor of a
+    /// worker that owes nothing is [`Tick::MAX`], whatever the engine has heard.
+    fn notice(&mut self, give: &mut impl FnMut(Port, &Capability<Step>, Batch)) {
         if self.steps.is_empty() {
             return;
         }
-        let news = self.race_side().map(|(notices, side)| notices.batch(side.reached()));
-        if let (Some(news), Some(under_way)) = (news, self.steps.values().next()) {
-            tell(&under_way.capabilities[3], news);
+        let owes_nothing = self.steps.values().all(|under_way| under_way.owed == 0);
+        let Some((notices, side)) = self.race_side() else { return };
+        let reached = side.reached();
+        let floor = if owes_nothing { Tick::MAX } else { reached.floor };
+        let news = notices.batch(Reached { floor, ..reached });
+        if let Some(under_way) = self.steps.values().next() {
+            give(Port::Notices, under_way.capability(Port::Notices), news);
         }
     }
 
@@ -263,20 +283,33 @@ impl Driver {
         Some((notices, self.engine.lockstep()?))
     }
 
+    /// Takes in what the engine reports, gives out everything that is new, and lets go of the steps that owe nothing any more.
+    ///
+    /// The order matters: metrics of a step come before its last response, which ends it, and notices after the responses, since they depend
+    /// on what is still owed.
+    pub(crate) fn report(&mut self, mut give: impl FnMut(Port, &Capability<Step>, Batch)) {
+        self.listen();
+        self.tell_loads(&mut give);
+        self.tell_failure(&mut give);
+        self.pass_on(&mut give);
+        self.notice(&mut give);
+        self.settle();
+    }
+
     /// Tells of each step how long its weights took, once that is known.
-    pub(super) fn tell_loads(&mut self, mut tell: impl FnMut(&Capability<Step>, Batch)) {
+    fn tell_loads(&mut self, give: &mut impl FnMut(Port, &Capability<Step>, Batch)) {
         for under_way in self.steps.values_mut() {
             let loading = |(version, asked)| Some(self.engine.loaded_at(version)?.since(asked));
             if let Some(took) = under_way.loading.and_then(loading) {
                 under_way.loading = None;
                 let load = Metrics::from([(LOAD.to_owned(), took.as_secs_f64())]);
-                tell(&under_way.capabilities[2], metrics_batch(&load));
+                give(Port::Metrics, under_way.capability(Port::Metrics), metrics_batch(&load));
             }
         }
     }
 
     /// Takes in what the engine reports.
-    pub(super) fn listen(&mut self) {
+    fn listen(&mut self) {
         while let Some(event) = self.engine.poll() {
             match event {
                 RolloutEvent::Completed(completion) => {
@@ -302,18 +335,18 @@ impl Driver {
         }
     }
 
-    /// Passes on what was reported: one batch a step for all responses that ended since the last time.
-    pub(super) fn pass_on(
-        &mut self,
-        mut respond: impl FnMut(&Capability<Step>, Batch),
-        mut fail: impl FnMut(&Capability<Step>, Fault),
-    ) {
+    /// Tells a failure at the first step under way. Its capabilities stay: no frontier may say that the step is done.
+    fn tell_failure(&mut self, give: &mut impl FnMut(Port, &Capability<Step>, Batch)) {
         if let Some(under_way) = self.steps.values().next()
             && let Some(message) = self.untold.take()
         {
-            // The capabilities stay: no frontier may say that these steps are done.
-            fail(&under_way.capabilities[1], Fault::new("rollout", message));
+            let faults = faults_batch(&[Fault::new("rollout", message)]);
+            give(Port::Errors, under_way.capability(Port::Errors), faults);
         }
+    }
+
+    /// Passes on what was reported: one batch a step for all responses that ended since the last time.
+    fn pass_on(&mut self, give: &mut impl FnMut(Port, &Capability<Step>, Batch)) {
         for (step, completions) in std::mem::take(&mut self.ended) {
             if completions.is_empty() {
                 continue;
@@ -322,7 +355,8 @@ impl Driver {
                 .steps
                 .get_mut(&step)
                 .expect("invariant: an engine reports what it was asked for");
-            respond(&under_way.capabilities[0], response_batch(&completions, &under_way.prompts));
+            let responses = response_batch(&completions, &under_way.prompts);
+            give(Port::Responses, under_way.capability(Port::Responses), responses);
             under_way.owed -= completions.len();
             self.generating.end(completions.len());
         }
@@ -335,8 +369,8 @@ impl Driver {
         asked.expect("invariant: an engine reports what it was asked for").version
     }
 
-    /// Lets go of steps of which nothing is owed any more.
-    pub(super) fn settle(&mut self) {
+    /// Lets go of steps that owe nothing any more.
+    fn settle(&mut self) {
         if !self.failed {
             self.steps.retain(|_, under_way| under_way.owed > 0);
         }

@@ -63,15 +63,20 @@ struct Brought {
 }
 
 impl Kept {
-    /// `samples` are kept so far, and no whole response ever is unless the schedule `pauses`.
-    pub(super) fn new(pauses: bool, samples: Samples) -> Self {
+    /// Nothing is kept so far, and no whole response ever is unless the schedule `pauses`.
+    pub(super) fn new(pauses: bool) -> Self {
         Self {
             pauses,
             pausing: BTreeSet::new(),
-            samples,
+            samples: Samples::new(),
             brought: BTreeMap::new(),
             whole: BTreeMap::new(),
         }
+    }
+
+    /// The same with `samples` kept from earlier rounds.
+    pub(super) fn with(self, samples: Samples) -> Self {
+        Self { samples, ..self }
     }
 
     /// What is kept for later rounds.

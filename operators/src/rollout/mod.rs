@@ -1,17 +1,18 @@
 //! The rollout: drives an engine with what the schedule asks for, and streams responses as they end.
 
-mod driver;
+pub(crate) mod driver;
 mod generating;
 mod kept;
 mod kept_rows;
 pub(crate) mod notices;
+pub(crate) mod port;
 mod responses;
 
 use std::sync::Arc;
 
 use rollpacker_dataflow::batch::{Batch, BatchStream};
 use rollpacker_dataflow::clock::Clock;
-use rollpacker_dataflow::fault::{Fault, faults_batch, refuse};
+use rollpacker_dataflow::fault::{Fault, refuse};
 use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::route;
 use rollpacker_dataflow::schema::{self, column};
@@ -27,7 +28,8 @@ pub use self::kept::is_given_again;
 pub(crate) use self::kept_rows::KeptRows;
 
 use self::driver::Driver;
-use self::kept::{Kept, Samples};
+use self::kept::Samples;
+use self::port::Port;
 use crate::exchange;
 use crate::overlap::Scoring;
 use crate::placement;
@@ -148,8 +150,9 @@ impl<'scope> RolloutExt<'scope> for Scheduled<'scope> {
         let placed = placements.clone().unwrap_or_else(|| empty(scope));
         let generating = Generating::default();
         let kept = resumable.resumed().map(|resumed| resumed.kept.samples()).unwrap_or_default();
-        let kept = Kept::new(pauses, of_worker(kept, scope.index(), scope.peers()));
-        let mut driver = Driver::new(Box::new(engine), kept, clock, generating.clone());
+        let kept = of_worker(kept, scope.index(), scope.peers());
+        let driver = Driver::new(Box::new(engine), pauses, clock);
+        let mut driver = driver.resumes(kept).counts(generating.clone());
         if in_lockstep {
             driver.race(scope.index());
         }
@@ -209,10 +212,12 @@ fn generate<'scope>(
     let mut requests = operator.input(requests, Pipeline, &schema::REQUESTS);
     let mut policies = operator.input(policies, Pipeline, &schema::POLICIES);
     let mut placements = operator.input(placements, Pipeline, &schema::PLACEMENTS);
-    let (mut responses, response_stream) = operator.output(&schema::RESPONSES, &[0]);
-    let (mut metrics, metric_stream) = operator.output(&schema::METRICS, &[0]);
-    let (mut errors, error_stream) = operator.output(&schema::ERRORS, &[0]);
-    let (mut notices, notice_stream) = operator.output(&schema::NOTICES, &[0]);
+    let (responses, response_stream) = operator.output(&schema::RESPONSES, &[0]);
+    let (metrics, metric_stream) = operator.output(&schema::METRICS, &[0]);
+    let (errors, error_stream) = operator.output(&schema::ERRORS, &[0]);
+    let (notices, notice_stream) = operator.output(&schema::NOTICES, &[0]);
+    // In the order of the ports.
+    let mut outputs = [responses, errors, metrics, notices];
     let response_stream = operator.spanned(response_stream);
     let mut parts = resumable.keep_each(kept_rows::PART, &mut operator);
     let wake = operator.waker();
@@ -232,27 +237,17 @@ fn generate<'scope>(
                 driver.request(step, || capabilities, &batch);
             }
             requests.for_each(|capability, batch| {
-                let outputs = || {
-                    [responses.index(), errors.index(), metrics.index(), notices.index()]
-                        .map(|output| capability.retain(output))
-                };
+                let retained =
+                    || Port::ALL.map(|port| capability.retain(outputs[port as usize].index()));
                 let step = *capability.time();
                 if !driver.published(step) {
-                    driver.hold((step, outputs(), batch));
+                    driver.hold((step, retained(), batch));
                     return;
                 }
                 parts.before(step, |_| kept_rows::part(driver.samples()));
-                driver.request(step, outputs, &batch);
+                driver.request(step, retained, &batch);
             });
-            driver.listen();
-            // Before the responses: with the last of them the step ends.
-            driver.tell_loads(|capability, batch| metrics.give(capability, batch));
-            driver.pass_on(
-                |capability, batch| responses.give(capability, batch),
-                |capability, fault| errors.give(capability, faults_batch(&[fault])),
-            );
-            driver.notice(|capability, batch| notices.give(capability, batch));
-            driver.settle();
+            driver.report(|port, capability, batch| outputs[port as usize].give(capability, batch));
             let asked = frontiers[0].frontier().first().copied();
             let open = asked.into_iter().chain(driver.open()).min();
             parts.closed(open, |_| kept_rows::part(driver.samples()));

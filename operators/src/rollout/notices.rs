@@ -75,7 +75,8 @@ impl Notices {
     }
 }
 
-fn write(worker: u32, taken_in: u64, floor: Tick, ends: &[End]) -> Batch {
+/// A notice as a batch of [`schema::NOTICES`].
+pub(crate) fn write(worker: u32, taken_in: u64, floor: Tick, ends: &[End]) -> Batch {
     // The first row says how far the worker is.
     let each = || std::iter::once(None).chain(ends.iter().map(Some));
     let rows = ends.len() + 1;

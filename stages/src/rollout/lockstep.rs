@@ -30,6 +30,9 @@ pub struct Reached {
     /// What has ended since it was last asked, in no order.
     pub ended: Vec<End>,
     /// Every other response that was asked for and not aborted ends later than this; [`Tick::MAX`] if there is none.
+    ///
+    /// The floor may lag: until an instance says that it dropped an aborted response, the floor may be that of this response. A caller to whom
+    /// no response is owed reads it as [`Tick::MAX`].
     pub floor: Tick,
 }
 

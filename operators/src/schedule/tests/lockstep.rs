@@ -21,7 +21,7 @@ use crate::schedule::{
 };
 
 /// Every built-in schedule, in every mode that races go by.
-fn schedules() -> Vec<Builtin> {
+pub(super) fn schedules() -> Vec<Builtin> {
     fn read<T: DeserializeOwned>(rest: serde_json::Value) -> T {
         let mut config = json!({ "prompts": 3, "responses": 2 });
         let all = config.as_object_mut().expect("an object");

@@ -6,6 +6,7 @@ mod dynamic;
 mod engine;
 mod frontier_group;
 mod history_sorted;
+mod interleaving;
 mod laws;
 mod lockstep;
 mod log;
