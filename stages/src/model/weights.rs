@@ -42,8 +42,8 @@ impl Weights {
         self.digest
     }
 
-    /// Another handle of the same tensors.
-    fn share(&self) -> Self {
+    /// Returns another handle to the same tensors.
+    pub(crate) fn share(&self) -> Self {
         let tensors = self
             .tensors
             .iter()
@@ -89,7 +89,8 @@ impl Digest {
 /// Weights published within this process: a trainer publishes, engines on other threads apply.
 ///
 /// A clone is a handle of the same store. The newest `keep` versions are held; with staleness `k` an engine may ask for one that is
-/// `k + 1` updates old, so `keep` is at least `k + 2`.
+/// `k + 1` updates old, so `keep` is at least `k + 2`. An engine takes a handle to the weights when it is told to load them, so an instance that
+/// loads them later still finds them.
 #[derive(Clone, Debug)]
 pub struct WeightStore {
     keep: usize,
@@ -134,7 +135,11 @@ impl WeightStore {
         newest.map(|(version, weights)| (*version, weights.share())).collect()
     }
 
-    fn find(&self, policy: &Policy) -> Result<Weights, ModelError> {
+    /// Returns a handle to the weights of `policy`, which stays valid when the store drops the version.
+    ///
+    /// # Errors
+    /// If the store does not hold that version.
+    pub(crate) fn find(&self, policy: &Policy) -> Result<Weights, ModelError> {
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let found = held.iter().find(|&&(version, _)| version == policy.version);
         found.map(|(_, weights)| weights.share()).ok_or_else(|| ModelError::NotPublished {

@@ -17,7 +17,7 @@ impl Backlog {
     /// The command, if it is to be carried out now, on an instance that is `idle` or not.
     pub(super) fn pass(&mut self, command: Command, idle: bool) -> Option<Command> {
         let waits = match &command {
-            Command::Load(_) => !idle || !self.0.is_empty(),
+            Command::Load(..) => !idle || !self.0.is_empty(),
             Command::Generate(_) => !self.0.is_empty(),
             Command::Abort(_) | Command::HandOver | Command::Host(_) | Command::Look => false,
         };
@@ -30,7 +30,7 @@ impl Backlog {
 
     /// The next command that need not wait any more.
     pub(super) fn next(&mut self, idle: bool) -> Option<Command> {
-        self.0.pop_front_if(|command| idle || !matches!(command, Command::Load(_)))
+        self.0.pop_front_if(|command| idle || !matches!(command, Command::Load(..)))
     }
 
     /// Takes out a response that waits.
@@ -69,9 +69,11 @@ mod tests {
     use super::super::Policy;
     use super::super::sampling::{RandomStream, Sampling};
     use super::*;
+    use crate::model::Weights;
 
     fn load() -> Command {
-        Command::Load(Policy { version: PolicyVersion(1), location: String::new(), digest: 0 })
+        let policy = Policy { version: PolicyVersion(1), location: String::new(), digest: 0 };
+        Command::Load(policy, Weights::new(Vec::new()).unwrap())
     }
 
     fn generate(sample: u32) -> Command {
@@ -82,7 +84,7 @@ mod tests {
 
     fn word(command: Option<Command>) -> Option<&'static str> {
         command.map(|command| match command {
-            Command::Load(_) => "load",
+            Command::Load(..) => "load",
             Command::Generate(_) => "generate",
             _ => "other",
         })

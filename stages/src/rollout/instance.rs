@@ -16,11 +16,12 @@ use super::options::Detokenize;
 use super::race::{Progress, Standing};
 use super::sequence::Sequence;
 use super::{Completion, FinishReason, Policy, RolloutError, Waker};
-use crate::model::{Decoder, WeightStore};
+use crate::model::{Decoder, Weights};
 
 /// What the engine tells an instance; carried out in order, between decode iterations.
 pub(super) enum Command {
-    Load(Policy),
+    /// Use the weights of a policy. They come with the command: the store may drop the version before the instance gets to it.
+    Load(Policy, Weights),
     Generate(Vec<Sequence>),
     Abort(SampleId),
     /// Give everything back, and the memory of the cache; guests leave.
@@ -106,11 +107,21 @@ impl Fault {
     }
 }
 
+/// What became of a turn of an instance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// It did something.
+    Acted,
+    /// Nothing was to be done.
+    Idle,
+    /// The engine is gone.
+    Over,
+}
+
 /// The state of an instance; all of it belongs to its thread.
 pub(super) struct Instance {
     pub(super) number: u32,
     pub(super) generator: Generator<Decoder>,
-    pub(super) weights: WeightStore,
     pub(super) detokenize: Detokenize,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) counters: Arc<Counters>,
@@ -130,37 +141,42 @@ impl Instance {
     /// Works until the engine is gone.
     pub(super) fn run(mut self) -> Result<(), Fault> {
         let _no_grad = tch::no_grad_guard();
-        while self.follow_commands()? {
-            let acts = !self.generator.is_idle();
-            if acts {
-                self.iterate()?;
-            }
-            self.host(acts);
-        }
+        while self.turn(true)? != Turn::Over {}
         Ok(())
     }
 
-    /// Carries out the commands that have arrived, and waits for one if there is nothing else to do. False if the engine is gone.
-    fn follow_commands(&mut self) -> Result<bool, Fault> {
-        loop {
-            let idle = self.generator.is_idle();
-            if let Some(command) = self.backlog.next(idle) {
-                self.follow(command)?;
-                continue;
-            }
-            self.busy.set(!idle);
-            self.publish();
-            let next = if idle && self.lodgers.iter_mut().all(Lodger::is_idle) {
-                self.commands.recv().map_err(Into::into)
-            } else {
-                self.commands.try_recv()
-            };
-            match next {
-                Ok(command) => self.take(command)?,
-                Err(TryRecvError::Empty) => return Ok(true),
-                Err(TryRecvError::Disconnected) => return Ok(false),
-            }
+    /// Carries out a command if one has arrived, and otherwise an iteration and the work of guests. With nothing else to do it waits for a
+    /// command, if it `may_wait`.
+    pub(super) fn turn(&mut self, may_wait: bool) -> Result<Turn, Fault> {
+        let idle = self.generator.is_idle();
+        if let Some(command) = self.backlog.next(idle) {
+            self.follow(command)?;
+            return Ok(Turn::Acted);
         }
+        self.busy.set(!idle);
+        self.publish();
+        let is_free = idle && self.lodgers.iter_mut().all(Lodger::is_idle);
+        let next = if is_free && may_wait {
+            self.commands.recv().map_err(Into::into)
+        } else {
+            self.commands.try_recv()
+        };
+        match next {
+            Ok(command) => self.take(command)?,
+            Err(TryRecvError::Disconnected) => return Ok(Turn::Over),
+            Err(TryRecvError::Empty) if is_free => return Ok(Turn::Idle),
+            Err(TryRecvError::Empty) => self.work(!idle)?,
+        }
+        Ok(Turn::Acted)
+    }
+
+    /// One iteration, if the actor `acts`, and the work of guests.
+    fn work(&mut self, acts: bool) -> Result<(), Fault> {
+        if acts {
+            self.iterate()?;
+        }
+        self.host(acts);
+        Ok(())
     }
 
     /// Carries out a command, or leaves it for later.
@@ -186,7 +202,7 @@ impl Instance {
 
     fn follow(&mut self, command: Command) -> Result<(), Fault> {
         match command {
-            Command::Load(policy) => self.load(policy)?,
+            Command::Load(policy, weights) => self.load(policy, &weights)?,
             Command::Generate(sequences) => {
                 self.shares += 1;
                 sequences.into_iter().for_each(|sequence| self.generator.push(sequence));
@@ -199,16 +215,15 @@ impl Instance {
         Ok(())
     }
 
-    fn load(&mut self, policy: Policy) -> Result<(), RolloutError> {
-        let Policy { version, location, .. } = &policy;
-        let decoder = self.generator.network_mut();
-        self.weights.apply(&policy, decoder).map_err(|error| RolloutError::Load {
-            version: *version,
-            location: location.clone(),
+    fn load(&mut self, policy: Policy, weights: &Weights) -> Result<(), RolloutError> {
+        let Policy { version, location, .. } = policy;
+        self.generator.network_mut().copy_from(weights).map_err(|error| RolloutError::Load {
+            version,
+            location,
             reason: error.to_string(),
         })?;
-        self.generator.loaded(*version);
-        self.counters.loaded(*version, self.clock.now());
+        self.generator.loaded(version);
+        self.counters.loaded(version, self.clock.now());
         Ok(())
     }
 

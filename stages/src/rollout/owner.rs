@@ -22,8 +22,8 @@ use super::passes::Passes;
 use super::race::{Progress, Underway};
 use super::sequence::Sequence;
 use super::{RolloutError, Waker};
+use crate::model::Decoder;
 use crate::model::device::set_threads_of_this_thread;
-use crate::model::{Decoder, WeightStore};
 
 /// The engine's end of an instance.
 pub(super) struct Owner {
@@ -38,7 +38,6 @@ pub(super) struct Owner {
 /// What all instances share.
 pub(super) struct Shared {
     pub(super) config: TorchEngineConfig,
-    pub(super) weights: WeightStore,
     pub(super) detokenize: Detokenize,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) reports: Reports,
@@ -103,10 +102,7 @@ impl Shared {
         decoder: Decoder,
         token_limit: usize,
     ) -> Result<Owner, TorchEngineError> {
-        let (commands, received) = channel();
-        let counters = Arc::new(Counters::default());
-        let instance = self.instance(number, decoder, token_limit, &counters, received)?;
-        let progress = Arc::clone(&instance.progress);
+        let (mut owner, instance) = self.owned(number, decoder, token_limit)?;
         let (threads, reports) = (self.config.threads_per_instance, self.reports.clone());
         let work = move || {
             set_threads_of_this_thread(threads);
@@ -116,8 +112,28 @@ impl Shared {
             .name(format!("rollout-{number}"))
             .spawn(work)
             .map_err(|source| TorchEngineError::Thread { instance: number, source })?;
-        let (commands, thread) = (Some(Arc::new(commands)), Some(thread));
-        Ok(Owner { commands, thread, counters, progress, underway: Underway::default() })
+        owner.thread = Some(thread);
+        Ok(owner)
+    }
+
+    /// Returns an instance that has no thread, and its owner.
+    pub(super) fn owned(
+        &self,
+        number: u32,
+        decoder: Decoder,
+        token_limit: usize,
+    ) -> Result<(Owner, Instance), TchError> {
+        let (commands, received) = channel();
+        let counters = Arc::new(Counters::default());
+        let instance = self.instance(number, decoder, token_limit, &counters, received)?;
+        let owner = Owner {
+            commands: Some(Arc::new(commands)),
+            thread: None,
+            counters,
+            progress: Arc::clone(&instance.progress),
+            underway: Underway::default(),
+        };
+        Ok((owner, instance))
     }
 
     pub(super) fn instance(
@@ -137,7 +153,6 @@ impl Shared {
         Ok(Instance {
             number,
             generator,
-            weights: self.weights.clone(),
             detokenize: Arc::clone(&self.detokenize),
             clock: Arc::clone(&self.clock),
             counters: Arc::clone(counters),

@@ -22,6 +22,9 @@
 //! falls between the two cumulative sums. Over 49,152 tokens of a vocabulary of 512, at 7, 32 and 64 rows, none did. A
 //! [deterministic](TorchEngineConfig::deterministic) engine computes equal logits, and races in [lockstep](super::lockstep).
 
+#[cfg(test)]
+mod interleaving;
+
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -59,6 +62,8 @@ use crate::model::{Decoder, ModelError, WeightStore};
 /// of the old ones, and their token versions say from which token on.
 pub struct TorchEngine {
     shared: Shared,
+    /// Where policies are loaded from.
+    weights: WeightStore,
     /// Tokens that a prompt and its response may have together.
     token_limit: usize,
     instances: Vec<Owner>,
@@ -96,18 +101,28 @@ impl TorchEngine {
         let token_limit = config.token_limit(&decoders)?;
         let passes = owner::passes(&config, &mut decoders[0])?;
         let (sender, received) = channel();
-        let mut engine = Self {
-            dispatch: Dispatch::new(decoders.len()),
-            replay: config.replay.clone().map(|replay| Replay::new(replay, config.deterministic)),
-            shared: Shared {
-                config,
-                weights,
-                detokenize,
-                clock,
-                reports: Reports::new(sender),
-                busy: Arc::default(),
-                passes,
-            },
+        let (reports, busy) = (Reports::new(sender), Arc::default());
+        let shared = Shared { config, detokenize, clock, reports, busy, passes };
+        let mut engine = Self::without_instances(shared, weights, received, token_limit);
+        for (number, decoder) in (0..).zip(decoders) {
+            engine.instances.push(engine.shared.start(number, decoder, token_limit)?);
+        }
+        Ok(engine)
+    }
+
+    /// Returns an engine whose instances are to be added.
+    fn without_instances(
+        shared: Shared,
+        weights: WeightStore,
+        received: Receiver<Report>,
+        token_limit: usize,
+    ) -> Self {
+        let TorchEngineConfig { instances, deterministic, replay, .. } = &shared.config;
+        Self {
+            dispatch: Dispatch::new(*instances as usize),
+            replay: replay.clone().map(|replay| Replay::new(replay, *deterministic)),
+            shared,
+            weights,
             token_limit,
             instances: Vec::new(),
             asked: BTreeMap::new(),
@@ -116,11 +131,7 @@ impl TorchEngine {
             policy: PolicyVersion(0),
             race: None,
             failed: false,
-        };
-        for (number, decoder) in (0..).zip(decoders) {
-            engine.instances.push(engine.shared.start(number, decoder, token_limit)?);
         }
-        Ok(engine)
     }
 
     /// What each instance has done since it started. Free to call while they work.
@@ -322,7 +333,16 @@ impl RolloutEngine for TorchEngine {
     fn load(&mut self, policy: &Policy) {
         self.hand_out();
         self.policy = policy.version;
-        self.instances.iter().for_each(|owner| owner.tell(Command::Load(policy.clone())));
+        match self.weights.find(policy) {
+            Ok(weights) => self.instances.iter().for_each(|owner| {
+                owner.tell(Command::Load(policy.clone(), weights.share()));
+            }),
+            Err(error) => self.refuse(RolloutError::Load {
+                version: policy.version,
+                location: policy.location.clone(),
+                reason: error.to_string(),
+            }),
+        }
     }
 
     fn generate(&mut self, request: Request) {

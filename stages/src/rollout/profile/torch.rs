@@ -22,7 +22,7 @@ use super::super::sequence::Sequence;
 use super::super::{Partial, Placement, RolloutError};
 use super::{MOST_REPEATS, Measure, Phase, Point};
 use crate::model::device::set_threads_of_this_thread;
-use crate::model::{Decoder, ModelError, WeightStore};
+use crate::model::{Decoder, ModelError};
 
 /// Tokens by which the sequences of a point grow at most while it is measured.
 const GROWTH: usize = MOST_REPEATS as usize + 2;
@@ -80,7 +80,6 @@ impl TorchMeasure {
                 kv_cache_tokens: usize::MAX,
                 ..config
             },
-            weights: WeightStore::new(1),
             detokenize: Arc::new(|_: &[i32]| String::new()),
             clock,
             reports: Reports::new(sender),
