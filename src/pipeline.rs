@@ -131,7 +131,7 @@ pub struct Pipeline {
     pub time: Time,
     /// Ends the run after the round that is open.
     pub stop: Stop,
-    /// Tells the observer, or ends the run, when nothing moves any more; not in virtual time.
+    /// Tells the observer, or ends the run, when nothing moves any more; not in virtual time. A run that `stop` asks to end does in any case.
     pub watchdog: Option<Watch>,
 }
 
@@ -178,7 +178,9 @@ impl Pipeline {
     ) -> Option<Watchdog> {
         let mut told = observer.clone();
         let tell = move |stall: &Stall| told.warning(&stall.fault());
-        self.watchdog.as_ref().map(|watch| watch.on(clock, tell))
+        let stop = self.stop.clone();
+        let watchdog = self.watchdog.as_ref().map(|watch| watch.on(clock, tell));
+        watchdog.map(|watchdog| watchdog.ending_if(move || stop.is_requested()))
     }
 
     /// The policies that the first steps sample with. Schedule and trainer take their states up.

@@ -207,7 +207,7 @@ pub(super) fn train(
 fn stop_on_signal(stop: &Stop, leads: bool) -> anyhow::Result<()> {
     let (stop, asked) = (stop.clone(), AtomicBool::new(false));
     let said = if leads {
-        "the run ends with the step that is under way; a second signal ends it now"
+        "the run ends with the step that is under way, or fails if nothing moves for trainer.stall_timeout; a second signal ends it now"
     } else {
         "the run goes on: process 0 ends it; a second signal ends this process, and with it the run"
     };

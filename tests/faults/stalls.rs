@@ -1,6 +1,7 @@
 //! Runs in which nothing moves any more.
 
-use super::workplace::{RECIPE, Workplace};
+use super::ends::{read_until, signal};
+use super::workplace::{End, RECIPE, Workplace};
 
 /// A reward that never answers.
 const STUCK: [&str; 3] = [
@@ -21,6 +22,18 @@ fn a_reward_that_is_stuck_is_named_and_ends_the_run() {
     ]);
     // The engine has answered all that was asked of it.
     assert!(!end.errors()[0].contains("rollout, step 1"), "{end:?}");
+}
+
+#[test]
+fn a_signal_ends_a_run_whose_step_is_stuck() {
+    let place = Workplace::new(RECIPE);
+    let mut child = place.training(&STUCK).spawn().expect("the program starts");
+    read_until(&mut child, "warning: watchdog, step 1: nothing has moved");
+    signal(&child, "TERM");
+    End::of(child).assert_failed(&[
+        "watchdog, step 1: the run was asked to end, and its step is stuck: nothing has moved for ",
+        "for a score by `slow`: p",
+    ]);
 }
 
 #[test]

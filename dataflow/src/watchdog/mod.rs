@@ -155,6 +155,8 @@ pub struct Watchdog {
     clock: Arc<dyn Clock>,
     after: Nanos,
     ends_run: bool,
+    /// Whether the run was asked to end: it does not wait for what is stuck then.
+    is_asked: Box<dyn Fn() -> bool>,
     tell: Box<dyn FnMut(&Stall)>,
     pulse: Pulse,
     /// What other processes have moved.
@@ -176,6 +178,7 @@ impl Watchdog {
             clock,
             after,
             ends_run: false,
+            is_asked: Box::new(|| false),
             tell: Box::new(tell),
             pulse: Pulse::default(),
             elsewhere: Pulse::default(),
@@ -190,6 +193,14 @@ impl Watchdog {
     pub fn ending_the_run(mut self) -> Self {
         self.ends_run = true;
         self
+    }
+
+    /// Also ends the run on a stall for which `is_asked` says that the run was asked to end, however long ago the stall began.
+    ///
+    /// A run that was asked to end lets its open step end first. If that step is stuck, nothing else ends the run.
+    #[must_use]
+    pub fn ending_if(self, is_asked: impl Fn() -> bool + 'static) -> Self {
+        Self { is_asked: Box::new(is_asked), ..self }
     }
 
     /// Counts what other workers move too: those whose watchdogs have the same pulse.
@@ -226,11 +237,15 @@ impl Watchdog {
             return None;
         }
         let silent = now.since(self.since);
-        if self.told || silent < self.after {
+        let is_asked = silent >= self.after && (self.is_asked)();
+        if silent < self.after || (self.told && !is_asked) {
             return None;
         }
-        self.told = true;
         let stall = OPERATORS.with_borrow(|operators| Stall::of(operators, silent, now));
+        if is_asked {
+            return Some(stall.fault_after_stop());
+        }
+        self.told = true;
         (self.tell)(&stall);
         self.ends_run.then(|| stall.fault())
     }
@@ -288,6 +303,25 @@ mod tests {
             }
             assert_eq!(watchdog.check(), None);
             assert_eq!(told.borrow().len(), stalls, "at {now}");
+        }
+    }
+
+    #[test]
+    fn ends_a_run_that_was_asked_to_end_and_is_stuck() {
+        for asked_at in [0, 25] {
+            let (clock, watchdog, told) = watched();
+            let now = clock.clone();
+            let mut watchdog = watchdog.ending_if(move || now.now() >= Nanos(asked_at));
+            clock.advance_to(Nanos(9));
+            assert_eq!(watchdog.check(), None, "asked at {asked_at}: it may still move");
+            clock.advance_to(Nanos(20));
+            let fault = watchdog.check();
+            assert_eq!(fault.is_some(), asked_at == 0, "asked at {asked_at}");
+            assert_eq!(told.borrow().len(), usize::from(asked_at == 25), "asked at {asked_at}");
+            clock.advance_to(Nanos(26));
+            let fault = fault.or_else(|| watchdog.check()).expect("the run ends");
+            let message = "the run was asked to end, and its step is stuck: nothing has moved for ";
+            assert!(fault.message.starts_with(message), "{fault}");
         }
     }
 

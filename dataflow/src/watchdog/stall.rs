@@ -54,6 +54,12 @@ impl Stall {
         let step = self.waits.iter().map(|wait| wait.step).min();
         Fault { step, ..Fault::new("watchdog", self.to_string()) }
     }
+
+    /// The fault that ends a run which was asked to end after its step.
+    pub(super) fn fault_after_stop(&self) -> Fault {
+        let message = format!("the run was asked to end, and its step is stuck: {self}");
+        Fault { message, ..self.fault() }
+    }
 }
 
 fn waits(operator: &Watched, now: Nanos) -> Vec<Wait> {
