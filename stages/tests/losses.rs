@@ -274,6 +274,22 @@ fn importance_weights_are_of_tokens_or_sequences_and_cut_off() {
     close("band", &weights(Level::Token, Threshold::Outside(0.7, 4.0)), &[one, 0.0, 0.0]);
 }
 
+/// Losses of tokens are weighed token by token; GMPO weighs a sequence by the geometric mean of its token weights, as verl does.
+#[test]
+fn geo_mean_weighs_sequences_by_the_geometric_mean() {
+    let weights = Tensor::from_slice(&[0.5f32, 2.0, 1.5, 0.25, 0.0]);
+    let segments = segments(&[2, 2, 1]);
+    let factors = |name: &str| {
+        let loss = policy_losses().make(&Choice::of(name)).unwrap();
+        floats(&loss.importance(&weights, &segments).unwrap())
+    };
+    let second = (1.5f64 * 0.25).sqrt();
+    close("geo_mean", &factors("geo_mean"), &[1.0, 1.0, second, second, 1e-10]);
+    for name in policy_losses().names().filter(|name| *name != "geo_mean") {
+        close(name, &factors(name), &[0.5, 2.0, 1.5, 0.25, 0.0]);
+    }
+}
+
 #[test]
 fn log_probs_and_entropy_match_torch() {
     let entry = &fixture()["logprob"];

@@ -110,7 +110,7 @@ impl Objective {
             terms.add("rollout_corr/kl", Over::Tokens, &apart)?;
             terms.add("rollout_corr/rollout_is_mean", Over::Tokens, &weights)?;
             terms.add("rollout_corr/rollout_is_max", Over::Largest, &weights)?;
-            loss = loss.f_mul(&weights)?;
+            loss = loss.f_mul(&self.policy_loss.importance(&weights, tokens.segments)?)?;
         }
         terms.add("actor/pg_loss", Over::Loss, &loss)?;
         Ok(loss)
@@ -196,4 +196,53 @@ pub(crate) fn denominator(sequences: &[Sequence<'_>], mode: Aggregation) -> f64 
 /// Tokens that the loss falls on.
 pub(crate) fn tokens(sequences: &[Sequence<'_>]) -> usize {
     sequences.iter().map(|s| s.response_ids.len()).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalog::Choice;
+    use crate::train::config::{Level, RolloutIs, Threshold};
+
+    /// The numerator of one response of two tokens whose importance weights are 0.5 and 8, and the gradient by their log-probabilities.
+    fn weighed(loss: &str) -> (f64, Vec<f64>) {
+        let rollout_is = RolloutIs { level: Level::Token, threshold: Threshold::Above(10.0) };
+        let config = TrainerConfig {
+            policy_loss: Choice::of(loss),
+            rollout_is: Some(rollout_is),
+            old_logprobs: OldLogprobs::Trainer,
+            ..TrainerConfig::default()
+        };
+        let logprobs = Tensor::from_slice(&[-1.0f64, -2.0]).set_requires_grad(true);
+        let columns = Columns {
+            rollout: logprobs.detach() - Tensor::from_slice(&[0.5f64.ln(), 8f64.ln()]),
+            advantages: Tensor::from_slice(&[1.0f64, 1.0]),
+            factors: Tensor::from_slice(&[0.5f64, 0.5]),
+            reference: None,
+            segments: Segments::new(&[2], Device::Cpu).unwrap(),
+        };
+        let scores = TokenScores { entropy: logprobs.zeros_like(), logprobs };
+        let objective = Objective::builtin(&config).unwrap();
+        let (numerator, _) = objective.numerator(&config, &scores, &columns).unwrap();
+        numerator.backward();
+        let gradient = Vec::try_from(scores.logprobs.grad()).unwrap();
+        (numerator.double_value(&[]), gradient)
+    }
+
+    #[track_caller]
+    fn check(loss: &str, expected: (f64, [f64; 2])) {
+        let (numerator, gradient) = weighed(loss);
+        let found = [numerator, gradient[0], gradient[1]];
+        let expected = [expected.0, expected.1[0], expected.1[1]];
+        let close =
+            found.iter().zip(expected).all(|(found, expected)| (found - expected).abs() < 1e-6);
+        assert!(close, "{loss}: {found:?}, expected {expected:?}");
+    }
+
+    #[test]
+    fn importance_weights_enter_as_the_loss_says() {
+        check("vanilla", (-4.25, [-0.25, -4.0]));
+        // The geometric mean of 0.5 and 8 for both tokens.
+        check("geo_mean", (-2.0, [-1.0, -1.0]));
+    }
 }

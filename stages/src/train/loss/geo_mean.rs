@@ -1,16 +1,20 @@
 //! GMPO: the geometric mean of clipped ratios.
 
 use serde::{Deserialize, Serialize};
-use tch::TchError;
+use tch::{TchError, Tensor};
 
 use super::clip::check_band;
-use super::{PolicyLoss, TokenLoss, Tokens, clip_metrics};
+use super::{PolicyLoss, Segments, TokenLoss, Tokens, clip_metrics};
 use crate::catalog::CatalogError;
 use crate::train::config::Aggregation;
 
+/// Added to importance weights before their logarithm is taken, as in verl: a weight may be 0.
+const LEAST_WEIGHT: f64 = 1e-10;
+
 /// The geometric mean over a sequence of ratios that are clipped token by token (Zhao et al. 2025, GMPO, section 3).
 ///
-/// The bounds are of the log-ratio here, as in verl; the advantage of a sequence is the mean of its tokens'.
+/// The bounds are of the log-ratio here, as in verl; the advantage of a sequence is the mean of its tokens', and its importance weight
+/// the geometric mean of theirs.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct GeoMean {
@@ -48,6 +52,11 @@ impl PolicyLoss for GeoMean {
         let of = |side: &tch::Tensor| clipped.f_logical_and(side);
         let metrics = clip_metrics(of(&sign.f_gt(0.0)?)?, of(&sign.f_lt(0.0)?)?);
         Ok(TokenLoss { loss: segments.spread(&sequences)?, metrics })
+    }
+
+    fn importance(&self, weights: &Tensor, segments: &Segments) -> Result<Tensor, TchError> {
+        let logarithms = weights.f_add_scalar(LEAST_WEIGHT)?.f_log()?;
+        segments.spread(&segments.means(&logarithms)?.f_exp()?)
     }
 
     fn aggregation(&self) -> Option<Aggregation> {

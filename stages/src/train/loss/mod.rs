@@ -81,6 +81,17 @@ pub trait PolicyLoss: Debug + Send + Sync {
     /// If the tensors differ in shape, kind or device.
     fn tokens(&self, tokens: &Tokens<'_>) -> Result<TokenLoss, TchError>;
 
+    /// Returns the factors by which the importance `weights` of tokens multiply the token losses; all `[tokens]`.
+    ///
+    /// The default is the weights themselves. A loss that is defined for whole sequences combines the weights of a sequence.
+    ///
+    /// # Errors
+    /// If there are not as many weights as the sequences have tokens.
+    fn importance(&self, weights: &Tensor, segments: &Segments) -> Result<Tensor, TchError> {
+        let _ = segments;
+        Ok(weights.shallow_clone())
+    }
+
     /// The aggregation that its definition fixes, if it does.
     fn aggregation(&self) -> Option<Aggregation> {
         None
