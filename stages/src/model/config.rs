@@ -53,7 +53,7 @@ pub struct ModelConfig {
     pub eos_token_ids: Vec<i32>,
     /// Begins a text.
     pub bos_token_id: Option<i32>,
-    /// Fills up batches; nothing here pads.
+    /// Fills up batches; nothing here pads. As in transformers, lookups of this token do not train its embedding.
     pub pad_token_id: Option<i32>,
 }
 
