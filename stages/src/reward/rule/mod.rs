@@ -1,6 +1,7 @@
 //! Rewards that follow from the response and the ground truth alone, by a rule.
 
 mod answer_in;
+mod choice;
 mod exact;
 mod f1;
 mod format;

@@ -6,6 +6,8 @@ use regex::Regex;
 use serde_json::Value;
 
 use super::answer_in::AnswerIn;
+use super::choice::{letter, unwrapped};
+use super::math::boxes;
 use super::normal_form::SQUAD;
 use crate::reward::{Context, Reward, RewardError, Sample, Score};
 
@@ -13,7 +15,7 @@ use crate::reward::{Context, Reward, RewardError, Sample, Score};
 ///
 /// The choice is the last of those that are marked, `\boxed{B}`, `Answer: (B)`, `the answer is B` or `**B**`; else the last capital letter
 /// that stands alone; else the choice whose text the answer is. The ground truth is a letter, the text of a choice, or where there are
-/// choices its number from 0. Choices are the field `choices` or `options` of `extra_info`: a list of texts, an object of texts by letter, or
+/// choices its number from 0. A letter may be wrapped in brackets, quotes, emphasis, dollars and LaTeX commands such as `\text{(B)}`. Choices are the field `choices` or `options` of `extra_info`: a list of texts, an object of texts by letter, or
 /// ARC's `{"text": [...], "label": [...]}`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -44,16 +46,18 @@ const LETTERS: std::ops::RangeInclusive<char> = 'A'..='H';
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Choices(Vec<(char, String)>);
 
-static BOXED: LazyLock<Regex> =
-    LazyLock::new(|| valid(r"\\boxed\{\s*(?:\\(?:text|mathrm|textbf)\{)?([^{}]*)\}"));
+/// What may open between the word `answer` and the letter.
+const OPENING: &str =
+    r#"(?:[\s*_$`"'“‘(\[{]|\\[(\[]|\\left\s*[(\[]|\\(?:text|math|bold|boxed|mbox)[a-z]*[\s{])*"#;
+
 static SAID: LazyLock<Regex> = LazyLock::new(|| {
-    valid(r"(?i)\b(?:answer|option|choice)(?:\s+is)?\s*[:：]?[\s*]*\(?\[?([a-z])\b[^a-z'’]?")
+    let said = r"(?i)\b(?:answer|option|choice)(?:\s+is)?\s*[:：]?";
+    valid(&format!(r"{said}{OPENING}([a-z])\b[^a-z'’]?"))
 });
 static BOLD: LazyLock<Regex> =
     LazyLock::new(|| valid(r"\*\*\s*\(?([A-Z])\)?\s*(?:[.:)][^*]*)?\*\*"));
 static ALONE: LazyLock<Regex> =
     LazyLock::new(|| valid(r"(?:^|[^\p{L}\p{N}'’])([A-Z])(?:$|[^\p{L}\p{N}'’])"));
-static LETTER: LazyLock<Regex> = LazyLock::new(|| valid(r"^\(?\[?([A-Za-z])(?:$|[)\].:,])"));
 
 fn valid(pattern: &str) -> Regex {
     Regex::new(pattern).expect("invariant: a valid pattern")
@@ -118,6 +122,7 @@ impl Choices {
             ))
         };
         self.named(truth)
+            .or_else(|| self.named(unwrapped(truth)))
             .or_else(|| letter(truth).filter(|letter| self.has(*letter)))
             .or_else(numbered)
             .ok_or_else(wrong)
@@ -125,16 +130,14 @@ impl Choices {
 
     /// The letter that an answer chooses.
     fn chosen(&self, answer: &str) -> Option<char> {
-        let marked = [&*BOXED, &*SAID, &*BOLD]
+        let said = [&*SAID, &*BOLD]
             .into_iter()
             .flat_map(|mark| mark.captures_iter(answer))
-            .filter_map(|found| {
-                let inside = found.get(1)?;
-                if inside.as_str() == "a" && is_article(&answer[inside.end()..]) {
-                    return None;
-                }
-                Some((inside.start(), self.read_choice(inside.as_str())?))
-            })
+            .filter_map(|found| found.get(1).map(|inside| (inside.start(), inside.as_str())))
+            .filter(|(at, inside)| *inside != "a" || !is_article(&answer[at + 1..]));
+        let marked = boxes::contents(answer)
+            .chain(said)
+            .filter_map(|(at, inside)| Some((at, self.read_choice(inside)?)))
             .max_by_key(|(position, _)| *position);
         marked
             .map(|(_, letter)| letter)
@@ -144,8 +147,8 @@ impl Choices {
 
     /// What is marked as the choice: a text that is one of them, or a letter.
     fn read_choice(&self, marked: &str) -> Option<char> {
-        let marked = marked.trim();
-        self.named(marked).or_else(|| letter(marked)).filter(|letter| self.has(*letter))
+        let named = || self.named(marked.trim()).or_else(|| self.named(unwrapped(marked)));
+        named().or_else(|| letter(marked)).filter(|letter| self.has(*letter))
     }
 
     fn alone(&self, answer: &str) -> Option<char> {
@@ -176,12 +179,6 @@ impl Choices {
             self.0.iter().any(|(of, _)| *of == letter)
         }
     }
-}
-
-/// The letter that a text is, `B`, `(b)`, `B.` or `B) Paris`.
-fn letter(text: &str) -> Option<char> {
-    let found = LETTER.captures(text.trim())?;
-    found[1].chars().next().map(|letter| letter.to_ascii_uppercase())
 }
 
 fn nth(at: usize) -> Option<char> {
@@ -226,6 +223,35 @@ mod tests {
         check("**Answer:** B", Some('B'));
         check("**C. Paris**", Some('C'));
         check("I choose **B** over C", Some('B'));
+    }
+
+    #[test]
+    fn a_letter_may_be_wrapped_on_either_side() {
+        for response in [
+            r"\boxed{B}",
+            r"\boxed{\text{(B)}}",
+            r"\boxed{\textbf{(B)}}",
+            r"$\boxed{\left(\mathrm{B}\right)}$",
+            r"\boxed{\textbf{(B)}\ 5}",
+            r"\boxed{\{B\}}, that is, $\boxed{\textrm{B.}}$",
+            r"Answer: $\text{(B)}$",
+            r"the answer is \(\mathbf{B}\).",
+            "The correct option is `B`",
+        ] {
+            for truth in ["B", r"\text{(B)}", r"$\textbf{(B)}$", r"\mathrm{B}", "(b)", r"\boxed{B}"]
+            {
+                assert_eq!(
+                    score(response, truth, None).expect("scored").value,
+                    1.0,
+                    "{response:?} against {truth:?}"
+                );
+            }
+            assert_eq!(
+                score(response, r"\text{(C)}", None).expect("scored").value,
+                0.0,
+                "{response:?}"
+            );
+        }
     }
 
     #[test]

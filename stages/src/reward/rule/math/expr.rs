@@ -83,6 +83,18 @@ pub(super) struct Relation {
     pub(super) rest: Vec<(Comparison, Expr)>,
 }
 
+impl Relation {
+    /// Whether this is an equation or a chain of equations.
+    pub(super) fn is_equation(&self) -> bool {
+        self.rest.iter().all(|(comparison, _)| *comparison == Comparison::Equal)
+    }
+
+    /// The last side.
+    pub(super) fn last_side(&self) -> &Expr {
+        self.rest.last().map_or(&self.first, |(_, side)| side)
+    }
+}
+
 /// A real interval.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Interval {

@@ -4,15 +4,20 @@
 //! markers, what follows the word `answer`, and last any formula or number. Within a priority the last one wins; one that cannot be
 //! read gives way to the next. The priorities are those of Math-Verify (Kydlíček, 2025, <https://github.com/huggingface/Math-Verify>).
 
-pub(super) mod boxes;
+pub(in crate::reward::rule) mod boxes;
 mod environment;
 mod marker;
 mod plain;
 
 use serde::{Deserialize, Serialize};
 
-use super::expr::Expr;
+use super::definition::definition;
+use super::expr::{Comparison, Expr, Relation};
 use super::parse::parse;
+use super::relation;
+use crate::reward::rule::choice;
+
+use boxes::Boxes;
 
 /// Bytes at the end of a text in which its answer is looked for.
 const TAIL: usize = 64 * 1024;
@@ -66,8 +71,18 @@ pub(super) struct Candidate {
 pub(super) struct Answer {
     /// What it can mean: more than one where a comma may group digits or separate values.
     pub(super) readings: Vec<Expr>,
+    /// The same without the left-hand sides of several boxes, `y_1 = \boxed{2}` and so on; empty if there are none.
+    pub(super) unnamed: Vec<Expr>,
     /// As it was written, blanks aside.
     pub(super) text: String,
+}
+
+impl Answer {
+    /// What the answer can mean to a truth: left-hand sides of boxes count only if the truth has the same.
+    pub(super) fn readings_for(&self, truth: &Expr) -> impl Iterator<Item = &Expr> {
+        let same_names = self.readings.iter().any(|answer| relation::same_names(truth, answer));
+        self.readings.iter().chain(self.unnamed.iter().filter(move |_| !same_names))
+    }
 }
 
 /// The answer of a text; empty if there is none.
@@ -90,13 +105,13 @@ pub(super) fn extract(text: &str, places: &Places<'_>) -> Answer {
             first.clone_from(&answer.text);
         }
         if !answer.readings.is_empty() {
-            return Answer { readings: answer.readings, text: first };
+            return Answer { text: first, ..answer };
         }
         if matches!(candidate.content, Content::Formulas(_)) {
             failed.push(candidate.span);
         }
     }
-    Answer { readings: Vec::new(), text: first }
+    Answer { text: first, ..Answer::default() }
 }
 
 /// Candidates that are tried to be read, at most.
@@ -151,15 +166,43 @@ fn candidates(text: &str, places: &Places<'_>) -> Vec<Candidate> {
 
 fn read(content: &Content) -> Answer {
     match content {
-        Content::Formulas(formulas) => {
-            let all =
-                formulas.iter().map(|(formula, percent)| read_one(&boxes::all(formula), *percent));
-            together(all.collect())
-        }
-        Content::Boxes(text) => read_one(&boxes::last(text), false),
+        Content::Formulas(formulas) => formulas_together(formulas),
+        Content::Boxes(text) => match Boxes::last(text) {
+            Some(boxes) => named(&boxes, read_one(&boxes.bare(), false)),
+            None => read_one(text, false),
+        },
         Content::Line(line) if marker::is_sentence(line) => Answer::default(),
-        Content::Line(line) => read_one(&boxes::all(line), false),
+        Content::Line(line) => read_one(&without_boxes(line), false),
         Content::Plain(text, percent) => read_one(text, *percent),
+    }
+}
+
+/// The contents of the boxes of a text, or the text itself if it has none.
+fn without_boxes(text: &str) -> String {
+    Boxes::all(text).map_or_else(|| text.to_owned(), |boxes| boxes.bare())
+}
+
+fn formulas_together(formulas: &[(String, bool)]) -> Answer {
+    let one = |(formula, percent): &(String, bool)| read_one(&without_boxes(formula), *percent);
+    let bare = together(formulas.iter().map(one).collect());
+    let boxes: Option<Vec<Boxes>> = formulas
+        .iter()
+        .map(|(formula, percent)| Boxes::all(formula).filter(|_| !percent))
+        .collect();
+    match boxes {
+        Some(boxes) => named(&Boxes::joined(boxes), bare),
+        None => bare,
+    }
+}
+
+/// The answer that several boxes are with their left-hand sides; `bare` is the answer without them.
+fn named(boxes: &Boxes, bare: Answer) -> Answer {
+    let readings = boxes.equations().map(|equations| read_one(&equations, false).readings);
+    match readings {
+        Some(readings) if !readings.is_empty() => {
+            Answer { readings, unnamed: bare.readings, text: bare.text }
+        }
+        _ => bare,
     }
 }
 
@@ -168,15 +211,32 @@ fn read_one(text: &str, percent: bool) -> Answer {
     let grouped = parse(text, true);
     let separated = parse(text, false).filter(|separated| Some(separated) != grouped.as_ref());
     let mut readings: Vec<Expr> = grouped.into_iter().chain(separated).collect();
+    readings.extend(defined(text));
     if readings.is_empty() {
         readings.extend(last_side(text).and_then(|side| parse(side, true)));
+    }
+    if let Some((letter, choice)) = choice::labelled(text) {
+        readings.push(Expr::Symbol(letter.to_string()));
+        readings.extend(parse(choice, true));
     }
     if percent {
         readings =
             readings.into_iter().map(|reading| Expr::product(vec![reading, hundredth()])).collect();
     }
     let text = text.chars().filter(|character| !character.is_whitespace()).collect();
-    Answer { readings, text }
+    Answer { readings, text, ..Answer::default() }
+}
+
+/// An equation whose left-hand side is a name that the grammar does not read, or reads as a product.
+fn defined(text: &str) -> Option<Expr> {
+    let (name, value) = definition(text)?;
+    let value = match parse(value, true)? {
+        Expr::Relation(relation) if relation.is_equation() => relation.last_side().clone(),
+        Expr::Relation(_) => return None,
+        value => value,
+    };
+    let rest = vec![(Comparison::Equal, value)];
+    Some(Expr::Relation(Box::new(Relation { first: Expr::Symbol(name), rest })))
 }
 
 fn hundredth() -> Expr {
@@ -202,7 +262,7 @@ fn together(mut answers: Vec<Answer>) -> Answer {
             Expr::List(items) | Expr::Set(items) => items,
             other => vec![other],
         });
-        return Answer { readings: vec![Expr::List(flat.collect())], text };
+        return Answer { readings: vec![Expr::List(flat.collect())], text, ..Answer::default() };
     }
     if answers.is_empty() { Answer::default() } else { answers.swap_remove(0) }
 }

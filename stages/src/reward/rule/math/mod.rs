@@ -7,6 +7,7 @@
 //!
 //! The named modes of veRL, which compare strings, are in [`verl`].
 
+mod definition;
 mod equal;
 mod evaluate;
 mod expr;
@@ -27,9 +28,11 @@ mod work;
 
 use serde::{Deserialize, Serialize};
 
+use self::expr::Expr;
 use crate::reward::{Context, Reward, RewardError, Sample, Score};
 
 pub use extract::Target;
+pub(super) use extract::boxes;
 
 /// One point if the final answer of a response equals the ground truth, else none.
 ///
@@ -103,12 +106,10 @@ impl Math {
         };
         self.truths(truth).iter().any(|truth| {
             let same = !truth.text.is_empty() && truth.text == answer.text;
-            let pairs = |truth| answer.readings.iter().map(move |answer| (truth, answer));
-            same || truth
-                .readings
-                .iter()
-                .flat_map(pairs)
-                .any(|(truth, answer)| equal::equal(truth, answer, rules))
+            let is_answered = |truth: &Expr| {
+                answer.readings_for(truth).any(|answer| equal::equal(truth, answer, rules))
+            };
+            same || truth.readings.iter().any(is_answered)
         })
     }
 

@@ -138,6 +138,17 @@ impl Parser {
         Some(Expr::List(groups.into_iter().map(together).collect()))
     }
 
+    /// What is in brackets: relations separated by commas or semicolons, all alike.
+    fn bracket_items(&mut self) -> Option<Vec<Expr>> {
+        let mut items = self.items()?;
+        while self.accept(';') {
+            if !self.ends() {
+                items.extend(self.items()?);
+            }
+        }
+        Some(items)
+    }
+
     /// Relations separated by commas.
     fn items(&mut self) -> Option<Vec<Expr>> {
         while self.accept(',') {}

@@ -32,7 +32,7 @@ pub(super) fn unwrapped(truth: &Expr, answer: &Expr) -> (Expr, Expr) {
 
 /// Whether an expression is an equation or a chain of equations.
 fn equation(expr: &Expr) -> bool {
-    matches!(expr, Expr::Relation(relation) if relation.rest.iter().all(|(op, _)| *op == Comparison::Equal))
+    matches!(expr, Expr::Relation(relation) if relation.is_equation())
 }
 
 /// Whether an expression is an equation whose left side only names something.
@@ -53,7 +53,7 @@ fn only_names(expr: &Expr) -> bool {
 
 fn last(expr: &Expr) -> &Expr {
     match expr {
-        Expr::Relation(relation) => relation.rest.last().map_or(&relation.first, |(_, side)| side),
+        Expr::Relation(relation) => relation.last_side(),
         other => other,
     }
 }
@@ -61,6 +61,24 @@ fn last(expr: &Expr) -> &Expr {
 fn shortened(relation: &Relation) -> Expr {
     let rest = relation.rest.last().cloned().into_iter().collect();
     Expr::Relation(Box::new(Relation { first: relation.first.clone(), rest }))
+}
+
+/// Whether two lists of equations have the same left-hand sides, in any order.
+pub(super) fn same_names(truth: &Expr, answer: &Expr) -> bool {
+    let (truth, answer) = (names(truth), names(answer));
+    truth.len() == answer.len()
+        && !truth.is_empty()
+        && truth.iter().all(|name| answer.contains(name))
+}
+
+/// The left-hand sides of a list of equations; empty for anything else.
+fn names(expr: &Expr) -> Vec<Expr> {
+    let Expr::List(items) = expr else { return Vec::new() };
+    let name = |item: &'_ Expr| match item {
+        Expr::Relation(relation) if relation.is_equation() => Some(relation.first.clone()),
+        _ => None,
+    };
+    items.iter().map(name).collect::<Option<_>>().unwrap_or_default()
 }
 
 /// Whether two relations say the same.

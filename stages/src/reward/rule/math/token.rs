@@ -72,6 +72,13 @@ fn prepare(text: &str) -> String {
     single
 }
 
+/// The letter of a choice that a text command contains with its brackets or stop, `(A)` or `A.`; any other text as it is.
+fn choice(text: &str) -> &str {
+    let bare = text.trim_start_matches(['(', '[']).trim_end_matches([')', ']', '.', ':']).trim();
+    let is_letter = bare.len() == 1 && bare.chars().all(|c| c.is_ascii_alphabetic());
+    if is_letter { bare } else { text }
+}
+
 struct Lexer {
     characters: Vec<char>,
     at: usize,
@@ -331,7 +338,7 @@ impl Lexer {
                 return self.inline(trimmed);
             }
             _ if units::is_letter_unit(trimmed) && self.after_value() => Token::Unit,
-            _ if trimmed.chars().count() == 1 => return self.inline(trimmed),
+            _ if choice(trimmed).chars().count() == 1 => return self.inline(choice(trimmed)),
             _ => Token::Text(trimmed.to_owned()),
         };
         self.tokens.push(token);

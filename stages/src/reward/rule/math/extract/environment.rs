@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 
 use regex::Regex;
 
-use super::{Candidate, Content};
+use super::{Candidate, Content, boxes};
 
 /// A formula: bytes of the text with its delimiters, and what is within.
 #[derive(Clone, Debug)]
@@ -16,6 +16,19 @@ struct Formula {
     percent: bool,
 }
 
+impl Formula {
+    fn content<'a>(&self, text: &'a str) -> &'a str {
+        &text[self.content.0..self.content.1]
+    }
+
+    /// Whether the next formula is part of the same answer.
+    fn joins(&self, text: &str, next: &Self) -> bool {
+        let Some(between) = text.get(self.end..next.begin) else { return false };
+        BETWEEN.is_match(between)
+            || boxes::continue_enumeration(self.content(text), between, next.content(text))
+    }
+}
+
 /// Bytes of a formula, at most.
 const MAX_LENGTH: usize = 10_000;
 
@@ -24,13 +37,12 @@ const MAX_JOINED: usize = 6;
 
 /// Formulas with boxes, and boxes outside of formulas.
 pub(super) fn boxed(text: &str, priority: i32) -> Vec<Candidate> {
-    let has_box =
-        |formula: &Formula| text[formula.content.0..formula.content.1].contains("\\boxed{");
+    let has_box = |formula: &Formula| formula.content(text).contains("\\boxed{");
     let mut found: Vec<Candidate> = joined(text, &scan(text, has_box))
         .iter()
         .map(|run| candidate(text, run, priority))
         .collect();
-    if let Some(begin) = text.find("\\boxed{").or_else(|| text.find("\\boxed")) {
+    if let Some(begin) = boxes::begin(text) {
         let end = text.rfind('}').map_or(text.len(), |end| end + 1).max(begin);
         let content = Content::Boxes(text[begin..end].to_owned());
         found.push(Candidate { priority, span: (begin, end), content });
@@ -86,9 +98,7 @@ fn regex(pattern: &str) -> Regex {
 }
 
 fn candidate(text: &str, run: &[Formula], priority: i32) -> Candidate {
-    let formula = |formula: &Formula| {
-        (text[formula.content.0..formula.content.1].to_owned(), formula.percent)
-    };
+    let formula = |formula: &Formula| (formula.content(text).to_owned(), formula.percent);
     let span = (
         run.first().map_or(0, |formula| formula.begin),
         run.last().map_or(0, |formula| formula.end),
@@ -96,15 +106,13 @@ fn candidate(text: &str, run: &[Formula], priority: i32) -> Candidate {
     Candidate { priority, span, content: Content::Formulas(run.iter().map(formula).collect()) }
 }
 
-/// Formulas with nothing but `and`, `or` or a comma between them, as one.
+/// Formulas with nothing but `and`, `or` or a comma between them, or whose boxes are one enumeration, as one.
 fn joined(text: &str, formulas: &[Formula]) -> Vec<Vec<Formula>> {
     let mut runs: Vec<Vec<Formula>> = Vec::new();
     for formula in formulas {
-        let joins = runs.last().and_then(|run| Some((run.len(), run.last()?.end))).is_some_and(
-            |(length, end)| {
-                length < MAX_JOINED && BETWEEN.is_match(text.get(end..formula.begin).unwrap_or(" "))
-            },
-        );
+        let joins = runs.last().is_some_and(|run| {
+            run.len() < MAX_JOINED && run.last().is_some_and(|last| last.joins(text, formula))
+        });
         match runs.last_mut().filter(|_| joins) {
             Some(run) => run.push(formula.clone()),
             None => runs.push(vec![formula.clone()]),

@@ -96,10 +96,31 @@ impl Parser {
         if self.degrees() {
             return Some(base);
         }
+        if let Expr::Symbol(name) = &base
+            && let Some(mark) = self.mark()
+        {
+            return Some(Expr::Symbol(format!("{name}{mark}")));
+        }
         if self.transposes(matches!(base, Expr::Matrix(_))) {
             return Some(Expr::apply(Function::Transpose, vec![base]));
         }
         Some(base.power(self.exponent()?))
+    }
+
+    /// `^*` and its like, which make another name of a name.
+    fn mark(&mut self) -> Option<char> {
+        let begin = self.at;
+        let braced = self.accept('{');
+        let star = self.accept('*') || self.accept_command("ast") || self.accept_command("star");
+        let found = match star {
+            true => Some('*'),
+            false => self.accept_command("dagger").then_some('†'),
+        };
+        if found.is_some() && (!braced || self.accept('}')) {
+            return found;
+        }
+        self.at = begin;
+        None
     }
 
     /// `^\top` and its like; a plain T only after a matrix.

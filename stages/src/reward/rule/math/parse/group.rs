@@ -36,9 +36,9 @@ impl Parser {
         self.accept('}').then_some(inner)
     }
 
-    /// Values separated by commas, up to a bracket.
+    /// Values separated by commas or semicolons, up to a bracket.
     pub(super) fn arguments(&mut self, close: char) -> Option<Vec<Expr>> {
-        let items = self.bracketed(0, Self::items)?;
+        let items = self.bracketed(0, Self::bracket_items)?;
         self.accept(close).then_some(items)
     }
 
@@ -46,10 +46,7 @@ impl Parser {
         if open == '{' {
             return self.in_braces();
         }
-        let mut items = self.bracketed(0, Self::items)?;
-        if self.accept(';') {
-            items.extend(self.bracketed(0, Self::items)?);
-        }
+        let items = self.bracketed(0, Self::bracket_items)?;
         let close = match self.take()? {
             Token::Char(close @ (')' | ']')) => close,
             _ => return None,
@@ -69,7 +66,7 @@ impl Parser {
         if self.close_braces() {
             return Some(Expr::Set(Vec::new()));
         }
-        let items = self.items()?;
+        let items = self.bracket_items()?;
         if self.close_braces() {
             return Some(Expr::Set(items));
         }
@@ -87,7 +84,7 @@ impl Parser {
 
     /// The rest of `\langle...\rangle`.
     pub(super) fn angles(&mut self) -> Option<Expr> {
-        let items = self.bracketed(0, Self::items)?;
+        let items = self.bracketed(0, Self::bracket_items)?;
         self.accept_command("rangle").then_some(Expr::Tuple(items))
     }
 }

@@ -145,3 +145,87 @@ fn options() {
     assert!(lax.is_correct("$y^2 + 1$", "$x^2 + 1$"));
     assert!(lax.is_correct("$\\{1, 2\\}$", "$(1, 2)$"));
 }
+
+#[test]
+fn choices() {
+    check(
+        &[
+            (r"\text{(A)}", r"\boxed{A}"),
+            (r"\text{(A)}", r"\boxed{\text{(A)}}"),
+            (r"\text{(C)}", r"so $\boxed{\textbf{(C)}}$"),
+            (r"$\text{(E)}$", "Answer: E"),
+            (r"A", r"\boxed{\mathrm{A}}"),
+            (r"\mathrm{(B)}", r"\boxed{\text{B.}}"),
+            (r"\textbf{(D)}", r"$\boxed{(D)}$"),
+            (r"B", r"\boxed{\textbf{(B)}\ 12}"),
+            (r"12", r"\boxed{\textbf{(B) } 12}"),
+            (r"\textbf{(B)}\ 12", r"\boxed{B}"),
+        ],
+        true,
+    );
+}
+
+#[test]
+fn semicolons_in_brackets_separate_as_commas_do() {
+    check(
+        &[
+            ("$(1, 2, 3)$", "$(1; 2; 3)$"),
+            ("$(1; 2; 3; 4)$", r"\boxed{(1, 2, 3, 4)}"),
+            ("$(0.5; 1.5)$", "$(0.5, 1.5)$"),
+            (r"$\{1, 2, 3\}$", r"$\{3; 1; 2\}$"),
+            ("$[1, 2)$", "$[1; 2)$"),
+            (r"$\langle 1; 2; 3\rangle$", "$(1, 2, 3)$"),
+            ("$(1, 2), (3, 4)$", "$(1; 2); (3; 4)$"),
+            ("$f(x, y, z)$", "$f(x; y; z)$"),
+        ],
+        true,
+    );
+}
+
+#[test]
+fn several_boxes_with_left_hand_sides() {
+    check(
+        &[
+            ("$y_1 = 2, y_2 = 3$", "$y_1 = \\boxed{2}$\n\n$y_2 = \\boxed{3}$"),
+            ("$y_1 = 2, y_2 = 3$", r"$y_2 = \boxed{3}$ and $y_1 = \boxed{2}$"),
+            ("$y_1 = 2, y_2 = 2$", r"$y_1 = \boxed{2}$, $y_2 = \boxed{2}$"),
+            ("$2, 3$", r"$$y_1 = \boxed{2}, \quad y_2 = \boxed{3}$$"),
+            ("$y_1 = e^x, y_2 = e^{2x}$", "y_1 = \\boxed{e^x}\ny_2 = \\boxed{e^{2x}}"),
+            (
+                "$y_1 = 2, y_2 = 3$",
+                r"\[\begin{aligned} y_1 &= \boxed{2} \\ y_2 &= \boxed{3} \end{aligned}\]",
+            ),
+            ("$x = 2$ or $x = 3$", r"$x_1 = \boxed{2}$, $x_2 = \boxed{3}$"),
+            ("$(2, 3)$", r"$x = \boxed{2}, y = \boxed{3}$"),
+            ("$x = 2, y = 3$", r"$x = \boxed{2}$ and $y = \boxed{3}$"),
+            ("3", r"first $n_1 = \boxed{2}$ was wrong, so $n_2 = \boxed{3}$"),
+            ("12", "$n = \\boxed{3}$\n\nso in total $m = \\boxed{12}$"),
+        ],
+        true,
+    );
+}
+
+#[test]
+fn left_hand_sides_that_name_a_value() {
+    check(
+        &[
+            ("$T^*(x) = 3x$", "$3x$"),
+            ("$3x$", "$T^*(x) = 3x$"),
+            ("$T^*(x) = 3x$", r"\boxed{T^{*}(x) = 3x}"),
+            ("$T^*(x_1, x_2) = (x_2, x_1)$", r"\boxed{(x_2, x_1)}"),
+            (r"$E(Y|X) = \frac{X}{2}$", "$X/2$"),
+            ("$X/2$", r"\boxed{E(Y|X) = \frac{X}{2}}"),
+            (r"$\mathbb{E}[Y \mid X] = \frac{X}{2}$", r"\boxed{E(Y|X) = \frac{1}{2} X}"),
+            ("$P(X = 2) = 0.3$", "0.3"),
+            (r"$P(A|B) = \frac13$", r"\boxed{\frac13}"),
+            ("$f(2) = 5$", "5"),
+            (r"$\operatorname{Var}(X + Y) = 5$", "5"),
+            (r"$f^{-1}(3) = 7$", "7"),
+            (r"$\mathcal{L}\{f\}(s) = \frac{1}{s}$", r"$\frac1s$"),
+            ("$x^* = 4$", "4"),
+            (r"$\hat{\theta}(x) = \bar{x}$", r"$\bar{x}$"),
+            ("$f(x) = 2x$", "$f(x) = x + x$"),
+        ],
+        true,
+    );
+}

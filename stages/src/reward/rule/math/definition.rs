@@ -1,0 +1,161 @@
+//! Left-hand sides that define or name a value, and that the grammar of answers does not read: `E(Y|X) = ...`, `P(X = 2) = ...`,
+//! `T^*(x) = ...`, `\mathcal{L}\{f\}(s) = ...`.
+
+/// Characters of a left-hand side, at most.
+const MAX_NAME: usize = 120;
+
+/// The left-hand side of an equation that names a value, spelled without what only changes its looks, and the right-hand side.
+///
+/// A name is a letter, a word or a command with its decorations, applied to something in brackets. A product such as `x(x + 1)` is none.
+pub(super) fn definition(text: &str) -> Option<(String, &str)> {
+    let sign = equality_sign(text)?;
+    let (name, value) = (text[..sign].trim_end_matches('&'), &text[sign + 1..]);
+    let name = spelled(name);
+    (name.chars().count() <= MAX_NAME && is_application(&name)).then_some((name, value))
+}
+
+/// Where the first equality sign outside of all brackets stands.
+fn equality_sign(text: &str) -> Option<usize> {
+    let mut depth = 0_i32;
+    let mut before = ' ';
+    for (at, c) in text.char_indices() {
+        match c {
+            '(' | '[' | '{' => depth += 1,
+            ')' | ']' | '}' => depth -= 1,
+            '=' if depth == 0 => return (!"<>!:\\".contains(before)).then_some(at),
+            _ => {}
+        }
+        before = c;
+    }
+    None
+}
+
+/// The name without blanks, sizes and fonts, its brackets round.
+fn spelled(name: &str) -> String {
+    const NOTHING: &[&str] = &[
+        "\\left",
+        "\\right",
+        "\\bigl",
+        "\\bigr",
+        "\\big",
+        "\\Big",
+        "\\displaystyle",
+        "\\operatorname",
+        "\\mathbb",
+        "\\mathrm",
+        "\\mathcal",
+        "\\mathbf",
+        "\\mathsf",
+        "\\mathit",
+        "\\text",
+        "\\boldsymbol",
+        "\\,",
+        "\\;",
+        "\\:",
+        "\\!",
+        "\\quad",
+        "\\ ",
+        "$",
+        "~",
+    ];
+    const SAME: &[(&str, &str)] = &[
+        ("\\mid", "|"),
+        ("\\vert", "|"),
+        ("\\lvert", "|"),
+        ("\\rvert", "|"),
+        ("\\ast", "*"),
+        ("\\star", "*"),
+        ("\\prime", "'"),
+        ("\\{", "("),
+        ("\\}", ")"),
+        ("[", "("),
+        ("]", ")"),
+    ];
+    let bare = NOTHING.iter().fold(name.to_owned(), |name, nothing| name.replace(nothing, ""));
+    let same = SAME.iter().fold(bare, |name, (from, to)| name.replace(from, to));
+    same.chars().filter(|c| !c.is_whitespace() && !"{}".contains(*c)).collect()
+}
+
+/// Whether a spelled name is a function with decorations, applied once or more.
+fn is_application(name: &str) -> bool {
+    let Some(open) = name.find('(') else { return false };
+    let (head, arguments) = name.split_at(open);
+    let letters: String = head.chars().filter(|c| c.is_alphabetic()).collect();
+    let bare = head.replace("^-", "^").replace("^+", "^");
+    let decorated = bare.chars().all(|c| c.is_alphanumeric() || "\\_^*'|".contains(c));
+    let named = decorated && head.starts_with(|c: char| c.is_alphabetic() || c == '\\');
+    named && !letters.is_empty() && closes_at_end(arguments) && !is_product(head, arguments)
+}
+
+/// Whether brackets follow one another up to the end, with nothing between them but primes and stars.
+fn closes_at_end(arguments: &str) -> bool {
+    let mut depth = 0_i32;
+    let fits = arguments.chars().all(|c| {
+        match c {
+            '(' => depth += 1,
+            ')' => depth -= 1,
+            _ if depth == 0 => return "'*".contains(c),
+            _ => {}
+        }
+        depth >= 0
+    });
+    fits && depth == 0 && !arguments.contains("()")
+}
+
+/// Whether a letter before brackets is rather a factor: one that stands in the brackets again, or a variable before a sum.
+fn is_product(head: &str, arguments: &str) -> bool {
+    let mut letters = head.chars();
+    let (Some(letter), None) = (letters.next(), letters.next()) else { return false };
+    let sum = arguments[1..].contains(['+', '-', '*', '/']);
+    arguments.contains(letter) || (sum && letter.is_lowercase() && !"fgh".contains(letter))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(text: &str, expected: Option<(&str, &str)>) {
+        let found = definition(text);
+        let found = found.as_ref().map(|(name, value)| (name.as_str(), value.trim()));
+        assert_eq!(found, expected, "{text:?}");
+    }
+
+    #[test]
+    fn applications_are_names() {
+        check("E(Y|X) = \\frac{X}{2}", Some(("E(Y|X)", "\\frac{X}{2}")));
+        check("\\mathbb{E}[Y \\mid X] = X", Some(("E(Y|X)", "X")));
+        check("\\mathbb{E}\\left[Y^2 | X = x\\right] = 2", Some(("E(Y^2|X=x)", "2")));
+        check("T^*(x) = 3x", Some(("T^*(x)", "3x")));
+        check("T^{*}(x) &= 3x", Some(("T^*(x)", "3x")));
+        check("P(X = 2) = 0.3", Some(("P(X=2)", "0.3")));
+        check("\\operatorname{Var}(X + Y) = 5", Some(("Var(X+Y)", "5")));
+        check("f^{-1}(3) = 7", Some(("f^-1(3)", "7")));
+        check("\\hat{f}(\\xi) = 1", Some(("\\hatf(\\xi)", "1")));
+        check("\\mathcal{L}\\{f\\}(s) = \\frac1s", Some(("L(f)(s)", "\\frac1s")));
+        check("f'(0) = a = 4", Some(("f'(0)", "a = 4")));
+        check("y(0) = 4", Some(("y(0)", "4")));
+    }
+
+    #[test]
+    fn products_and_other_equations_are_not() {
+        for text in [
+            "x(x + 1) = 12",
+            "N(N-1) = 20",
+            "2x = 4",
+            "x = 4",
+            "(x+1)(x+2) = 0",
+            "E(Y|X)",
+            "a(b + c) = 4",
+            "f(x) \\ge 2",
+            "f(x) <= 2",
+            "x^2 + f(x) = 2",
+            "f() = 2",
+            "f(x) + 1 = 2",
+            "",
+            "=",
+            "(=",
+        ] {
+            check(text, None);
+        }
+    }
+}
