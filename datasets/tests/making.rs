@@ -115,6 +115,24 @@ fn the_built_in_task_is_sound() {
     assert_eq!(answers.len(), 10);
 }
 
+/// Short prompts run out, so that later draws are longer: held-out prompts must be of all draws, and any part of their file as the whole.
+#[test]
+fn validation_is_of_the_distribution_of_training() {
+    let folder = Folder::new();
+    let config = ChainConfig { rows: 12_000, validation_rows: 4_000, ..ChainConfig::default() };
+    let made = generate(&config, &folder.path("task"), WriteOptions::default()).unwrap();
+    let steps = |file: &std::path::Path| -> Vec<f64> {
+        let rows = rows(DatasetConfig { shuffle: false, ..all(file.to_str().unwrap()) });
+        rows.iter().map(|row| row.extra_info["steps"].as_f64().unwrap()).collect()
+    };
+    let (train, validation) = (steps(&made.train), steps(&made.validation));
+    let mean = |steps: &[f64]| steps.iter().sum::<f64>() / steps.len() as f64;
+    let (expected, whole, half) = (mean(&train), mean(&validation), mean(&validation[..2_000]));
+    // The standard deviation of a prompt is 8.5 maps, of the means 0.16 and 0.2.
+    assert!((whole - expected).abs() < 0.5, "{whole} maps against {expected}");
+    assert!((half - expected).abs() < 0.6, "{half} maps in the first half against {expected}");
+}
+
 #[test]
 fn the_same_seed_makes_the_same_files() {
     let folder = Folder::new();

@@ -7,6 +7,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 
 use rand::SeedableRng;
+use rand::seq::{SliceRandom, index};
 use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -29,7 +30,7 @@ pub const DOMAIN: &str = "chain";
 pub struct ChainConfig {
     /// Prompts of `train.parquet`, from 1.
     pub rows: u64,
-    /// Prompts of `validation.parquet`, from 1; none is in the other file.
+    /// Prompts of `validation.parquet`, from 1; none is in the other file, and both are of one distribution.
     pub validation_rows: u64,
     /// Seed of everything.
     pub seed: u64,
@@ -68,7 +69,10 @@ pub struct Generated {
 
 /// Writes `train.parquet` and `validation.parquet` into a folder, which is made if need be. No prompt comes twice, in one file or in both.
 ///
-/// Memory: 8 bytes a prompt, and a row group.
+/// The held-out prompts are a uniform choice of all that are drawn, in random order: since no prompt comes twice, short prompts run out
+/// and later draws are longer than earlier ones.
+///
+/// Memory: 8 bytes a prompt, the held-out prompts, and a row group.
 ///
 /// # Errors
 ///
@@ -86,23 +90,76 @@ pub fn generate(
         Source { random: ChaCha8Rng::seed_from_u64(config.seed), seen: HashSet::new(), config };
     let mut lengths = std::collections::BTreeMap::new();
 
-    let mut held_out = PromptWriter::create(&validation, extra_shape(false), options)?;
+    let mut choice = ChaCha8Rng::seed_from_u64(config.seed);
+    choice.set_stream(HOLD_OUT);
+    let mut held_out = HeldOut::choose(config, &mut choice);
     let mut writer = PromptWriter::create(&train, extra_shape(true), options)?;
-    for index in 0..config.validation_rows {
+    let mut index = 0;
+    while index < config.rows || held_out.is_wanting() {
         let chain = source.draw()?;
-        held_out.write(row(&chain, index, "validation", None))?;
-    }
-    for index in 0..config.rows {
-        let chain = source.draw()?;
+        let Some(chain) = held_out.take(chain) else { continue };
         *lengths.entry(chain.worked().len() as u64).or_insert(0) += 1;
         let demonstration = Demonstration::draw(&mut source.random, config.direct_share);
         writer.write(row(&chain, index, "train", Some(demonstration)))?;
+        index += 1;
     }
-    let rows = held_out.finish()? + writer.finish()?;
+    // The training file comes last: who finds it finds both.
+    let rows = held_out.write(&validation, &mut choice, options)? + writer.finish()?;
 
     let percentiles = crate::inspect::percentiles(&lengths).unwrap_or_default();
     let (median_solution_chars, longest_solution_chars) = (percentiles.p50, percentiles.max);
     Ok(Generated { train, validation, rows, median_solution_chars, longest_solution_chars })
+}
+
+/// The stream of the seed that the held-out prompts are chosen by.
+const HOLD_OUT: u64 = 1;
+
+/// The prompts of the validation file.
+struct HeldOut {
+    /// Which draws they are.
+    places: HashSet<usize>,
+    drawn: usize,
+    chains: Vec<Chain>,
+}
+
+impl HeldOut {
+    fn choose(config: &ChainConfig, random: &mut ChaCha8Rng) -> Self {
+        let size = |rows: u64| usize::try_from(rows).unwrap_or(usize::MAX);
+        let held_out = size(config.validation_rows);
+        let all = size(config.rows).saturating_add(held_out);
+        let places = index::sample(random, all, held_out).into_iter().collect();
+        Self { places, drawn: 0, chains: Vec::new() }
+    }
+
+    fn is_wanting(&self) -> bool {
+        self.chains.len() < self.places.len()
+    }
+
+    /// Keeps the next draw if it is held out, and gives it back otherwise.
+    fn take(&mut self, chain: Chain) -> Option<Chain> {
+        let is_held_out = self.places.contains(&self.drawn);
+        self.drawn += 1;
+        if !is_held_out {
+            return Some(chain);
+        }
+        self.chains.push(chain);
+        None
+    }
+
+    /// Writes them in random order, and says how many there are.
+    fn write(
+        mut self,
+        file: &Path,
+        random: &mut ChaCha8Rng,
+        options: WriteOptions,
+    ) -> Result<u64, DatasetError> {
+        self.chains.shuffle(random);
+        let mut writer = PromptWriter::create(file, extra_shape(false), options)?;
+        for (index, chain) in (0..).zip(&self.chains) {
+            writer.write(row(chain, index, "validation", None))?;
+        }
+        writer.finish()
+    }
 }
 
 impl ChainConfig {
