@@ -15,6 +15,7 @@ mod exchange;
 pub mod gradient;
 pub mod group;
 mod group_reward;
+mod half_octave;
 pub mod inference;
 pub mod ledger;
 pub mod merge;

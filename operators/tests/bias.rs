@@ -1,13 +1,16 @@
-//! Length bias on a known distribution: the whole graph over an engine whose lengths are drawn from it, measured by the ledger.
+//! Length bias on a known distribution: the whole graph over an engine whose lengths are drawn from it, measured by the ledger. Scores
+//! depend on lengths, so that the group-relative gradient is biased as well, by a known amount.
 
 mod support;
 
-use arrow::datatypes::{Float32Type, UInt32Type};
+use arrow::datatypes::{Float32Type, Float64Type, UInt32Type};
+use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::schema::column;
 use rollpacker_dataflow::step::{PromptId, SampleId, Step};
 use rollpacker_operators::report::StepReport;
 use rollpacker_operators::schedule::tail_batching::{Config, Selection};
 use rollpacker_operators::schedule::{Schedule, Synchronous, TailBatching, sync};
+use rollpacker_stages::reward::{Context, Reward, RewardError, Router, Sample, Score};
 use rollpacker_stages::train::Metrics;
 use support::{Run, ShortestFirst};
 
@@ -58,6 +61,57 @@ fn true_mean() -> f64 {
     sum / (PROMPTS * 50) as f64
 }
 
+/// 0 or 1, the more likely 1 the longer a response is: the same for every response of a length.
+fn score(tokens: u32) -> f64 {
+    let likely = 1.0 / (1.0 + (3.2 - f64::from(tokens).ln()).exp());
+    f64::from(u8::from(uniform(&[tokens.into(), 9]) < likely))
+}
+
+struct ByLength;
+
+impl Reward for ByLength {
+    async fn score(&self, sample: &Sample, _: &Context) -> Result<Score, RewardError> {
+        Ok(score(u32::try_from(sample.response_ids.len()).expect("small")).into())
+    }
+}
+
+/// The covariance of score and length within a group, the lengths times their weights: what its advantages make of them.
+fn covariance(group: &[(f64, f64, f64)]) -> f64 {
+    let mean = group.iter().map(|(score, ..)| score).sum::<f64>() / group.len() as f64;
+    let sum: f64 =
+        group.iter().map(|(score, length, weight)| (score - mean) * length * weight).sum();
+    sum / (group.len() - 1) as f64
+}
+
+fn mean(values: impl Iterator<Item = f64>) -> f64 {
+    let (sum, count) = values.fold((0.0, 0.0), |(sum, count), value| (sum + value, count + 1.0));
+    sum / count
+}
+
+/// The mean covariance over the prompts of the run, of draws that no schedule sees.
+fn true_product() -> f64 {
+    let draw = |prompt, sample| {
+        let tokens = length(SampleId { step: Step(1 << 40), prompt: PromptId(prompt), sample });
+        (score(tokens), f64::from(tokens), 1.0)
+    };
+    mean((0..PROMPTS).map(|p| covariance(&(0..50).map(|s| draw(p, s)).collect::<Vec<_>>())))
+}
+
+/// The mean covariance over the groups that were trained on, plain and weighted.
+fn trained_products(reports: &[StepReport]) -> [f64; 2] {
+    let groups = || reports.iter().flat_map(|report| &report.groups);
+    let product = |batch: &Batch, is_weighted: bool| {
+        let scores = batch.values::<Float64Type>(column::SCORE).values();
+        let lengths = batch.values::<UInt32Type>(column::RESPONSE_LENGTH).values();
+        let weights = batch.values::<Float32Type>(column::WEIGHT).values();
+        let rows = scores.iter().zip(lengths).zip(weights);
+        let weight = |weight: f32| if is_weighted { f64::from(weight) } else { 1.0 };
+        let group = rows.map(|((score, length), w)| (*score, f64::from(*length), weight(*w)));
+        covariance(&group.collect::<Vec<_>>())
+    };
+    [false, true].map(|is_weighted| mean(groups().map(|batch| product(batch, is_weighted))))
+}
+
 fn tail_batching(eta_responses: f64, selection: Selection) -> TailBatching {
     let config = Config { selection, ..support::tail(64, 8, 1.25, eta_responses) };
     TailBatching::new(config).expect("valid")
@@ -66,7 +120,8 @@ fn tail_batching(eta_responses: f64, selection: Selection) -> TailBatching {
 fn run(schedule: impl Schedule + 'static) -> Vec<StepReport> {
     let mut engine = ShortestFirst::default();
     engine.lengths = Some(length);
-    Run { engine, prompts: PROMPTS, budget: 512, cap: CAP, ..Run::of(schedule) }
+    let router = Router::default().route("odd", ByLength);
+    Run { engine, prompts: PROMPTS, budget: 512, cap: CAP, router, ..Run::of(schedule) }
         .run()
         .expect("no fault")
 }
@@ -109,11 +164,37 @@ fn weights_remove_the_bias() {
     within("bias/weighted_p90_ratio", metrics, 0.9..=1.1);
 }
 
+/// Surplus responses hide what the policy would have made of them: the truth lies between the bounds.
+#[test]
+fn the_bias_of_the_gradient_is_bounded_where_responses_are_surplus() {
+    let reports = run(tail_batching(1.25, Selection::Fastest));
+    let metrics = &reports.last().expect("steps").metrics;
+    let truth = trained_products(&reports)[0] / true_product();
+    assert!((0.35..0.75).contains(&truth), "{truth} of the policy's product");
+    assert!(metrics["bias/gradient_ratio"] <= 1.05 * truth, "{truth}; {metrics:#?}");
+    assert!(metrics["bias/gradient_ratio_high"] >= 0.95 * truth, "{truth}; {metrics:#?}");
+    within("bias/gradient_ratio", metrics, 0.7 * truth..=truth * 1.05);
+}
+
+/// Without surplus responses the estimate is near the truth, and weights bring the gradient near that of the policy.
+#[test]
+fn weights_bring_the_gradient_near_that_of_the_policy() {
+    let reports = run(tail_batching(1.0, Selection::Weighted));
+    let metrics = &reports.last().expect("steps").metrics;
+    let [plain, weighted] = trained_products(&reports).map(|product| product / true_product());
+    assert!((0.65..0.9).contains(&plain), "{plain} of the policy's product");
+    assert!((0.85..1.1).contains(&weighted), "{weighted} of the policy's product");
+    within("bias/gradient_ratio", metrics, 0.9 * plain..=1.1 * plain);
+    within("bias/weighted_gradient_ratio", metrics, 0.9 * weighted..=1.1 * weighted);
+    within("bias/length_advantage", metrics, 0.9 * true_product()..=1.1 * true_product());
+}
+
 #[test]
 fn waiting_for_all_has_no_bias() {
     let config = sync::Config { prompts: 64, responses: 8, total_steps: None };
     let metrics = measured(Synchronous::new(config).expect("valid"));
     within("bias/mean_ratio", &metrics, 1.0 - 1e-9..=1.0 + 1e-9);
+    within("bias/gradient_ratio", &metrics, 1.0 - 1e-9..=1.0 + 1e-9);
     within("bias/policy_mean", &metrics, 0.97 * true_mean()..=1.03 * true_mean());
 }
 

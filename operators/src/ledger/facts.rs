@@ -10,6 +10,7 @@ use rollpacker_stages::rollout::FinishReason;
 use serde::{Deserialize, Serialize};
 
 use super::bias::{Weighed, units};
+use super::pairs::{Member, Observed, Pair, Products};
 use crate::rollout::is_given_again;
 use crate::schedule::encode::{ADMIT, DEFER, PAUSE_DECISION, REJECT};
 use crate::schedule::operator::finish_reason;
@@ -88,6 +89,7 @@ impl Launches {
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Facts {
     pub(super) lengths: BTreeMap<Length, Weighed>,
+    pub(super) pairs: BTreeMap<Pair, Products>,
     pub(super) rows: BTreeMap<u64, Launches>,
     /// Prompts that begin to wait, and the step since when; -1 where the wait is over.
     pub(super) waiting: Vec<(PromptId, Step, isize)>,
@@ -97,6 +99,8 @@ pub(super) struct Facts {
 #[derive(Debug, Default)]
 pub(super) struct Gathering {
     responses: Vec<Response>,
+    /// Responses that were trained on, by prompt.
+    trained: BTreeMap<PromptId, Vec<Member>>,
     deferred: Vec<PromptId>,
     admitted: BTreeSet<PromptId>,
     rejected: Vec<PromptId>,
@@ -158,6 +162,7 @@ impl Gathering {
     }
 
     pub(super) fn groups(&mut self, batch: &Batch) {
+        let prompts = batch.values::<UInt64Type>(column::PROMPT_ID);
         let rows = batch.values::<UInt64Type>(column::ROW);
         let tokens = batch.values::<UInt32Type>(column::RESPONSE_LENGTH);
         let weights = batch.values::<Float32Type>(column::WEIGHT);
@@ -168,6 +173,10 @@ impl Gathering {
             let history = self.facts.rows.entry(rows.value(at)).or_default();
             history.scored[0] += 1;
             history.scored[1] += units(scores.value(at));
+            let score_and_weight = Some((scores.value(at), weights.value(at)));
+            let member =
+                Member { tokens: tokens.value(at), whole: true, trained: score_and_weight };
+            self.trained.entry(PromptId(prompts.value(at))).or_default().push(member);
         }
     }
 
@@ -189,6 +198,7 @@ impl Gathering {
 
     /// The facts of `step`, which is complete; those who wait are told apart by it. Steps come in order.
     pub(super) fn close(mut self, step: Step, waits: &mut Waits) -> Facts {
+        self.count_pairs(waits);
         let mut longest: BTreeMap<PromptId, u32> = BTreeMap::new();
         for response in std::mem::take(&mut self.responses) {
             let entry = waits.0.get(&response.prompt).map(|waiting| waiting.longest);
@@ -205,6 +215,26 @@ impl Gathering {
             waits.defer(prompt, step, longest.get(&prompt).copied().unwrap_or(0), &mut self.facts);
         }
         self.facts
+    }
+
+    /// Counts the pairs of each prompt. A group that was trained on is whole, even where some of its responses ended in earlier steps.
+    /// Prompts whose responses are kept are counted once they are trained on, rejected ones never.
+    fn count_pairs(&mut self, waits: &Waits) {
+        let mut groups = std::mem::take(&mut self.trained);
+        let is_trained: BTreeSet<PromptId> = groups.keys().copied().collect();
+        for response in &self.responses {
+            let Response { prompt, tokens, whole, .. } = *response;
+            let is_left_out = self.paused.contains(&prompt) || self.rejected.contains(&prompt);
+            if !is_left_out && !(whole && is_trained.contains(&prompt)) {
+                let member = Member { tokens, whole, trained: None };
+                groups.entry(prompt).or_default().push(member);
+            }
+        }
+        for (prompt, members) in groups {
+            let entry = waits.0.get(&prompt).map(|waiting| waiting.longest);
+            let is_admitted = self.admitted.contains(&prompt);
+            Observed { members, entry, is_admitted }.count(&mut self.facts.pairs);
+        }
     }
 }
 

@@ -15,6 +15,8 @@ use rollpacker_dataflow::step::{PromptId, Step};
 
 use super::bias::Weighed;
 use super::facts::{Facts, Launches, Length, Waiting, Waits};
+use super::known_pairs::{self, PAIR_ROWS, PAIRS};
+use super::pairs::{Pair, Products};
 use crate::resume::ResumeError;
 use crate::resume::part::{read_rows, rows};
 
@@ -58,6 +60,7 @@ static WAIT_ROWS: LazyLock<SchemaRef> = LazyLock::new(|| {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct KnownFacts {
     lengths: BTreeMap<Length, Weighed>,
+    pairs: BTreeMap<Pair, Products>,
     rows: BTreeMap<u64, Launches>,
     waits: Waits,
 }
@@ -65,10 +68,12 @@ pub(crate) struct KnownFacts {
 impl KnownFacts {
     pub(crate) fn read(restored: &Restored) -> Result<Self, ResumeError> {
         let lengths = read_rows(restored, LENGTHS, &LENGTH_ROWS)?;
+        let pairs = read_rows(restored, PAIRS, &PAIR_ROWS)?;
         let rows = read_rows(restored, ROWS, &HISTORY_ROWS)?;
         let waits = read_rows(restored, WAITS, &WAIT_ROWS)?;
         Ok(Self {
             lengths: lengths.as_ref().map(read_lengths).unwrap_or_default(),
+            pairs: pairs.as_ref().map(known_pairs::read).unwrap_or_default(),
             rows: rows.as_ref().map(read_histories).unwrap_or_default(),
             waits: Waits(waits.as_ref().map(read_waits).unwrap_or_default()),
         })
@@ -82,13 +87,21 @@ impl KnownFacts {
     /// All of them, as if one step had added them.
     pub(super) fn facts(&self) -> Facts {
         let waiting = self.waits.0.iter().map(|(prompt, waiting)| (*prompt, waiting.since, 1));
-        Facts { lengths: self.lengths.clone(), rows: self.rows.clone(), waiting: waiting.collect() }
+        Facts {
+            lengths: self.lengths.clone(),
+            pairs: self.pairs.clone(),
+            rows: self.rows.clone(),
+            waiting: waiting.collect(),
+        }
     }
 
     /// Adds those of a step, behind which `waits` wait.
     pub(super) fn add(&mut self, facts: &Facts, waits: &Waits) {
         for (length, weighed) in &facts.lengths {
             self.lengths.entry(*length).or_default().add(*weighed);
+        }
+        for (pair, products) in &facts.pairs {
+            self.pairs.entry(*pair).or_default().add(products);
         }
         for (row, launches) in &facts.rows {
             self.rows.entry(*row).or_default().add(launches);
@@ -111,6 +124,11 @@ impl KnownFacts {
             sums(|weighed| weighed.square),
         ];
         rows(&LENGTH_ROWS, columns)
+    }
+
+    /// The part of pairs.
+    pub(super) fn pairs_part(&self) -> Part {
+        known_pairs::part(&self.pairs)
     }
 
     /// The part of dataset rows.

@@ -31,6 +31,13 @@
 //! one beside it: the mean if each response cut by its own group had ended with the next token. The truth lies between. A gamma frailty
 //! (0.8 to 1.5 of the mean) and a mixture over classes of prompts (0.94 to 1.16) were tried in its place, and erred more or in both directions.
 //!
+//! # The gradient
+//! A group-relative gradient is a sum over pairs of responses to a prompt, and a pair is whole or cut by its longer response. So what a
+//! schedule does to it is estimated over pairs as it is over lengths. Over the true ratio, without surplus responses, `bias/gradient_ratio`
+//! is 0.92 to 1.10 on workloads like those above, and 1.15 for a score that depends on the longest fiftieth of the responses alone; with
+//! them the truth lies between `bias/gradient_ratio` and `bias/gradient_ratio_high`. Both are left out where the policy's product is less than three times
+//! its standard error. `docs/bias.md` has the figures.
+//!
 //! # Columns
 //! | name | what |
 //! |---|---|
@@ -41,6 +48,8 @@
 //! | `bias/share_above_{n}/trained`, `/policy` | share of responses longer than `n`: a quarter, half and three quarters of the cap; at the cap, of those that reach it |
 //! | `bias/inclusion/{lo}_{hi}` | trained share over policy share of lengths in `[lo, hi)` |
 //! | `bias/ess` | effective sample size over trained responses, `(sum w)^2 / (n sum w^2)` |
+//! | `bias/length_advantage`, `bias/length_advantage_trained` | covariance of score and length within a prompt, score times tokens: the policy's, and that of the trained groups |
+//! | `bias/gradient_ratio`, `bias/gradient_ratio_high` | the latter over the former, and over its estimate if pairs that were cut by their own group had ended there |
 //! | `bias/weighted_...` | the ratios and inclusions with responses counted by weight, once a weight differs from 1 |
 //! | `ledger/rows`, `ledger/launches_per_row` | dataset rows launched, and responses launched to each |
 //! | `ledger/between_row_share` | share of the variance of whole lengths that lies between rows: what a history of rows can foretell |
@@ -55,6 +64,9 @@ mod facts;
 mod graph;
 mod known;
 mod known_anchors;
+mod known_pairs;
+mod pairs;
+mod told;
 
 use rollpacker_dataflow::batch::BatchStream;
 

@@ -13,6 +13,7 @@ use rollpacker_dataflow::step::{PromptId, Step};
 use super::Lengths;
 use super::bias::{Weighed, buckets};
 use super::facts::{Facts, Gathering, Length, Waits};
+use super::pairs::{Member, Observed, Pair, Pairs, Products};
 use crate::columns::lists;
 
 fn near(ours: f64, expected: f64) {
@@ -166,4 +167,83 @@ fn a_prompt_that_is_launched_again_enters_where_it_was_cut() {
     let expected = [(Length::Entered(50), 1), (Length::Ended(20), 1), (Length::Ended(90), 1)];
     assert_eq!(counts(&second), expected);
     assert_eq!(second.waiting, [(PromptId(1), Step(0), -1)]);
+}
+
+/// Tokens, and score and weight if the response was trained on; an untrained one was aborted.
+type Row = (u32, Option<(f64, f32)>);
+
+fn pairs(groups: &[(&[Row], bool)]) -> std::collections::BTreeMap<Pair, Products> {
+    let mut facts = std::collections::BTreeMap::new();
+    for (rows, is_admitted) in groups {
+        let member =
+            |&(tokens, trained): &Row| Member { tokens, whole: trained.is_some(), trained };
+        let members = rows.iter().map(member).collect();
+        Observed { members, entry: None, is_admitted: *is_admitted }.count(&mut facts);
+    }
+    facts
+}
+
+fn pair_metrics(groups: &[(&[Row], bool)]) -> rollpacker_stages::train::Metrics {
+    let mut all = Pairs::default();
+    for (pair, products) in pairs(groups) {
+        all.add(pair, &products);
+    }
+    all.metrics()
+}
+
+const RIGHT_IF_LONG: &[Row] = &[(100, Some((0.0, 1.0))), (300, Some((1.0, 1.0)))];
+const BOTH_RIGHT: &[Row] = &[(50, Some((1.0, 1.0))), (150, Some((1.0, 1.0)))];
+
+/// Pairs of 150 and 300 tokens with the products 0 and 100 were trained on, as many were cut at 400: these stand for 100 each.
+#[test]
+fn the_product_of_the_policy_is_what_a_hand_count_gives() {
+    let cut: &[Row] = &[(100, None), (400, None)];
+    let groups = [(RIGHT_IF_LONG, true), (BOTH_RIGHT, true), (cut, false)].repeat(50);
+    let metrics = pair_metrics(&groups);
+    near(metrics["bias/length_advantage_trained"], 50.0);
+    near(metrics["bias/length_advantage"], 200.0 / 3.0);
+    near(metrics["bias/gradient_ratio"], 0.75);
+    near(metrics["bias/gradient_ratio_high"], 0.75);
+    assert!(!metrics.contains_key("bias/weighted_gradient_ratio"), "all weights are 1");
+    let few = pair_metrics(&groups[..3]);
+    assert!(!few.contains_key("bias/gradient_ratio"), "three groups say nothing");
+}
+
+/// A third response to each prompt is aborted at 300 tokens: the pairs with it are of the policy, or end there.
+#[test]
+fn surplus_responses_give_bounds() {
+    let surplus: &[Row] = &[RIGHT_IF_LONG[0], RIGHT_IF_LONG[1], (300, None)];
+    let found = pairs(&[(surplus, true)]);
+    assert_eq!((found[&Pair::Ended(300)].pairs, found[&Pair::Surplus(300)].pairs), (1, 2));
+    let metrics = pair_metrics(&[(surplus, true), (BOTH_RIGHT, true)].repeat(50));
+    near(metrics["bias/length_advantage_trained"], 50.0);
+    // One of four pairs ends at 150 tokens with product 0, all others beyond with 100 each.
+    near(metrics["bias/gradient_ratio"], 50.0 / 75.0);
+    near(metrics["bias/gradient_ratio_high"], 50.0 / 75.0);
+}
+
+/// The longer response counts twice: ((0 - 1) (1 x 100 - 2 x 300)) / 2 over the mean weight of 1.5.
+#[test]
+fn weights_multiply_lengths() {
+    let weighted: &[Row] = &[(100, Some((0.0, 1.0))), (300, Some((1.0, 2.0)))];
+    let metrics = pair_metrics(&[(weighted, true)].repeat(50));
+    near(metrics["bias/gradient_ratio"], 1.0);
+    near(metrics["bias/weighted_gradient_ratio"], 250.0 / 1.5 / 100.0);
+}
+
+#[test]
+fn new_draws_of_a_prompt_count_beyond_its_cut_alone() {
+    let mut facts = std::collections::BTreeMap::new();
+    let rows = [(100, 0.0), (200, 1.0), (400, 1.0)];
+    let member = |(tokens, score)| Member { tokens, whole: true, trained: Some((score, 1.0)) };
+    let members = rows.map(member).to_vec();
+    Observed { members, entry: Some(250), is_admitted: true }.count(&mut facts);
+    let found: Vec<_> = facts.iter().map(|(pair, products)| (*pair, products.pairs)).collect();
+    let expected = [
+        (Pair::Entered(250), 2),
+        (Pair::Ended(400), 2),
+        (Pair::Scored(400), 2),
+        (Pair::Trained(0), 3),
+    ];
+    assert_eq!(found, expected);
 }

@@ -11,7 +11,7 @@
 //! | `advantage` | advantage | the factor of the KL divergence in rewards, where it adapts |
 //! | `placement` | placement | what a policy of placement has learned: parallelism, lengths and loads by kind of round |
 //! | `trainer` | update | weights, optimizers, the policies that later steps sample with |
-//! | `ledger_lengths`, `ledger_rows`, `ledger_waits` | ledger | its facts |
+//! | `ledger_lengths`, `ledger_pairs`, `ledger_rows`, `ledger_waits` | ledger | its facts |
 //! | `ledger_anchors` | executions | the longest correct execution of each test case, which limits follow from, and what audits said |
 //! | `report` | report | what the observer keeps: totals, and how far its files were written |
 //!

@@ -98,7 +98,8 @@ pub enum Selection {
     /// 1 each, as in the paper: the lengths trained on are shorter than the policy's.
     #[default]
     Fastest,
-    /// By inverse inclusion; needs `eta_responses = 1`.
+    /// By inverse inclusion; needs `eta_responses = 1`. Corrects the trained lengths within 1 %, and the group-relative gradient within 7 %
+    /// on known distributions (`docs/bias.md`).
     Weighted,
 }
 

@@ -1,0 +1,32 @@
+//! Length buckets, two to each doubling.
+
+/// The bucket of a length: bucket `b` is `[2^(b/2), 2^((b+1)/2))` tokens. Length 0 is in the bucket of 1.
+pub(crate) fn bucket(tokens: u32) -> u32 {
+    let square = u64::from(tokens.max(1)).pow(2);
+    square.ilog2()
+}
+
+/// The least length of a bucket.
+pub(crate) fn start(bucket: u32) -> u32 {
+    let root = 2f64.powf(f64::from(bucket) / 2.0).ceil();
+    root as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{bucket, start};
+
+    #[test]
+    fn a_bucket_starts_where_it_says() {
+        assert_eq!(
+            (bucket(1), bucket(512), bucket(724), bucket(725), bucket(1024)),
+            (0, 18, 18, 19, 20)
+        );
+        for tokens in 1..5000 {
+            assert!(
+                start(bucket(tokens)) <= tokens && tokens < start(bucket(tokens) + 1),
+                "{tokens}"
+            );
+        }
+    }
+}

@@ -1,0 +1,280 @@
+//! Pairs of responses to one prompt: how much of the group-relative gradient a selection by length leaves.
+//!
+//! With the group's mean as baseline, the advantages of a group of `n` responses with scores `s` and lengths `l` satisfy
+//!
+//! ```text
+//! 1/(n-1) sum_i (s_i - mean s) l_i  =  mean over pairs i < j of (s_i - s_j) (l_i - l_j) / 2
+//! ```
+//!
+//! The left side is the product of advantage and length, which is what moves the policy's length: its expectation is the covariance of
+//! score and length within a prompt. The right side is a mean over pairs, and a pair is whole or cut by its longer response. So the
+//! distribution of the longer length of a pair is estimated as the distribution of lengths is (product limit, new draws enter late), and
+//! the product of the policy is the mean, over that distribution, of the mean product of the trained pairs of such a length.
+
+use std::collections::BTreeMap;
+
+use rollpacker_stages::train::Metrics;
+use serde::{Deserialize, Serialize};
+
+use crate::half_octave::{bucket, start};
+use crate::survival::Survival;
+
+/// Products are added up in units of 2^-10 score times token, so that sums do not depend on the order and can be taken back.
+const UNIT: f64 = 1024.0;
+
+/// Products of a pair, in units, count up to this, so that no score of a mistaken reward makes the sums overflow.
+const MOST: f64 = (1u64 << 38) as f64;
+
+/// The policy's product is compared with once it is so many times its standard error.
+const SIGNIFICANT: f64 = 3.0;
+
+/// A fact about pairs of responses to one prompt, by the tokens of the longer one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub(super) enum Pair {
+    /// It is observed beyond these tokens only.
+    Entered(u32),
+    /// Both responses ended.
+    Ended(u32),
+    /// A response was aborted when the round was full.
+    Cut(u32),
+    /// A response was aborted when its group was full.
+    Surplus(u32),
+    /// Both were trained on, and count among the observations above.
+    Scored(u32),
+    /// Both were trained on. Not by tokens: these are 0.
+    Trained(u32),
+}
+
+/// A kind of fact: its name, and what makes one.
+type Kind = (&'static str, fn(u32) -> Pair);
+
+impl Pair {
+    const KINDS: [Kind; 6] = [
+        ("entered", Self::Entered),
+        ("ended", Self::Ended),
+        ("cut", Self::Cut),
+        ("surplus", Self::Surplus),
+        ("scored", Self::Scored),
+        ("trained", Self::Trained),
+    ];
+
+    /// The fact of this kind about so many tokens.
+    pub(super) fn of(kind: &str, tokens: u32) -> Option<Self> {
+        let known = Self::KINDS.iter().find(|(known, _)| *known == kind);
+        known.map(|(_, make)| make(tokens))
+    }
+
+    /// Its kind, and its tokens.
+    pub(super) fn parts(self) -> (&'static str, u32) {
+        match self {
+            Self::Entered(tokens) => ("entered", tokens),
+            Self::Ended(tokens) => ("ended", tokens),
+            Self::Cut(tokens) => ("cut", tokens),
+            Self::Surplus(tokens) => ("surplus", tokens),
+            Self::Scored(tokens) => ("scored", tokens),
+            Self::Trained(tokens) => ("trained", tokens),
+        }
+    }
+}
+
+/// Sums over pairs; but for their number only of those that were trained on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Products {
+    pub(super) pairs: i64,
+    /// Differences of score times differences of length, over 2.
+    pub(super) product: i64,
+    /// The same with each length times the weight of its response.
+    pub(super) weighted: i64,
+    /// Mean weights of the pairs.
+    pub(super) weight: i64,
+    /// Groups.
+    pub(super) groups: i64,
+    /// Absolute values of the groups' products.
+    pub(super) size: i64,
+}
+
+impl Products {
+    pub(super) fn add(&mut self, other: &Self) {
+        let Self { pairs, product, weighted, weight, groups, size } = self;
+        let sums = [pairs, product, weighted, weight, groups, size];
+        sums.into_iter().zip(other.sums()).for_each(|(sum, more)| *sum += more);
+    }
+
+    /// All of them, in the order of the fields.
+    pub(super) fn sums(&self) -> [i64; 6] {
+        let Self { pairs, product, weighted, weight, groups, size } = *self;
+        [pairs, product, weighted, weight, groups, size]
+    }
+
+    pub(super) fn of(sums: [i64; 6]) -> Self {
+        let [pairs, product, weighted, weight, groups, size] = sums;
+        Self { pairs, product, weighted, weight, groups, size }
+    }
+}
+
+/// A response of a group.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Member {
+    pub(super) tokens: u32,
+    pub(super) whole: bool,
+    /// Score and weight, if it was trained on.
+    pub(super) trained: Option<(f64, f32)>,
+}
+
+/// The responses of a prompt as they were observed in a step.
+pub(super) struct Observed {
+    pub(super) members: Vec<Member>,
+    /// The longest that an earlier round observed the prompt at: only longer pairs say something new.
+    pub(super) entry: Option<u32>,
+    /// Whether the prompt was trained on, so that its aborted responses were surplus.
+    pub(super) is_admitted: bool,
+}
+
+impl Observed {
+    /// Adds the pairs to `facts`.
+    pub(super) fn count(mut self, facts: &mut BTreeMap<Pair, Products>) {
+        self.members.sort_by_key(|member| member.tokens);
+        let mut trained = Products::default();
+        for (at, longer) in self.members.iter().enumerate() {
+            for shorter in &self.members[..at] {
+                let products = products(shorter, longer);
+                self.observe(shorter, longer, products, facts);
+                trained.add(&products.unwrap_or_default());
+            }
+        }
+        if trained.pairs > 0 {
+            trained.groups = 1;
+            trained.size = (trained.product / trained.pairs).abs();
+            facts.entry(Pair::Trained(0)).or_default().add(&trained);
+        }
+    }
+
+    fn observe(
+        &self,
+        shorter: &Member,
+        longer: &Member,
+        products: Option<Products>,
+        facts: &mut BTreeMap<Pair, Products>,
+    ) {
+        let tokens = longer.tokens;
+        let mut add = |fact, products: &Products| facts.entry(fact).or_default().add(products);
+        let once = Products { pairs: 1, ..Products::default() };
+        if let Some(entry) = self.entry {
+            if tokens <= entry {
+                return;
+            }
+            add(Pair::Entered(entry), &once);
+        }
+        match (shorter.whole && longer.whole, self.is_admitted) {
+            (true, _) => add(Pair::Ended(tokens), &once),
+            (false, true) => add(Pair::Surplus(tokens), &once),
+            (false, false) => add(Pair::Cut(tokens), &once),
+        }
+        if let Some(products) = products {
+            add(Pair::Scored(tokens), &products);
+        }
+    }
+}
+
+/// The products of a pair that was trained on.
+fn products(one: &Member, other: &Member) -> Option<Products> {
+    let ((one_score, one_weight), (other_score, other_weight)) = one.trained.zip(other.trained)?;
+    let (one_length, other_length) = (f64::from(one.tokens), f64::from(other.tokens));
+    let (one_weight, other_weight) = (f64::from(one_weight), f64::from(other_weight));
+    let scores = (one_score - other_score) / 2.0;
+    Some(Products {
+        pairs: 1,
+        product: units(scores * (one_length - other_length)),
+        weighted: units(scores * (one_weight * one_length - other_weight * other_length)),
+        weight: units(f64::midpoint(one_weight, other_weight)),
+        ..Products::default()
+    })
+}
+
+fn units(value: f64) -> i64 {
+    (value * UNIT).round().clamp(-MOST, MOST) as i64
+}
+
+/// All facts about pairs.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Pairs {
+    /// Longer lengths.
+    policy: Survival,
+    /// Longer lengths, if pairs that were cut by their own group had ended there.
+    policy_low: Survival,
+    /// Products by half octave.
+    scored: BTreeMap<u32, Products>,
+    trained: Products,
+}
+
+impl Pairs {
+    /// Adds what is known of a kind of pair.
+    pub(super) fn add(&mut self, pair: Pair, products: &Products) {
+        let times = u64::try_from(products.pairs).unwrap_or(0);
+        let policies = [&mut self.policy, &mut self.policy_low];
+        match pair {
+            Pair::Entered(at) => {
+                policies.into_iter().for_each(|policy| policy.enter_many(at, times));
+            }
+            Pair::Ended(at) => {
+                policies.into_iter().for_each(|policy| policy.observe_many(at, true, times));
+            }
+            Pair::Cut(at) => {
+                policies.into_iter().for_each(|policy| policy.observe_many(at, false, times));
+            }
+            Pair::Surplus(at) => {
+                self.policy.observe_many(at, false, times);
+                self.policy_low.observe_many(at + 1, true, times);
+            }
+            Pair::Scored(at) => self.scored.entry(bucket(at)).or_default().add(products),
+            Pair::Trained(_) => self.trained.add(products),
+        }
+    }
+
+    /// The columns `bias/gradient_...` and `bias/length_advantage...`; nothing until something was trained on.
+    pub(super) fn metrics(&self) -> Metrics {
+        let Products { pairs, product, weighted, weight, groups, size } = self.trained;
+        let (Some(policy), Some(low)) =
+            (self.product(&self.policy), self.product(&self.policy_low))
+        else {
+            return Metrics::new();
+        };
+        if pairs == 0 {
+            return Metrics::new();
+        }
+        let trained = product as f64 / UNIT / pairs as f64;
+        let mut metrics = Metrics::from([
+            ("bias/length_advantage".to_owned(), policy),
+            ("bias/length_advantage_trained".to_owned(), trained),
+        ]);
+        let error = size as f64 / UNIT / (groups as f64).powf(1.5);
+        let mut put = |name: &str, trained: f64, policy: f64| {
+            if policy.abs() > SIGNIFICANT * error {
+                metrics.insert(format!("bias/{name}"), trained / policy);
+            }
+        };
+        put("gradient_ratio", trained, policy);
+        put("gradient_ratio_high", trained, low);
+        if weight != pairs * units(1.0) || weighted != product {
+            put("weighted_gradient_ratio", weighted as f64 / weight as f64, policy);
+        }
+        metrics
+    }
+
+    /// The mean product of the pairs of a policy; none before a pair was observed.
+    fn product(&self, policy: &Survival) -> Option<f64> {
+        let (curve, last) = (policy.curve(), bucket(policy.longest()?));
+        let (mut sum, mut mean) = (0.0, 0.0);
+        let mut reaching = 1.0;
+        for at in 0..=last {
+            // Where no pair was trained on, the next shorter ones stand for it.
+            if let Some(scored) = self.scored.get(&at).filter(|scored| scored.pairs > 0) {
+                mean = scored.product as f64 / UNIT / scored.pairs as f64;
+            }
+            let beyond = if at == last { 0.0 } else { curve.survival(start(at + 1) - 1) };
+            sum += (reaching - beyond) * mean;
+            reaching = beyond;
+        }
+        Some(sum)
+    }
+}
