@@ -8,6 +8,7 @@ pub mod drift;
 #[cfg(feature = "torch")]
 pub mod hosted;
 pub mod lifetime;
+pub mod memory;
 pub mod pipeline;
 pub mod profile;
 pub mod progress;

@@ -8,7 +8,7 @@ use rollpacker_dataflow::step::PromptId;
 use rollpacker_datasets::{Cursor, Dataset, DatasetError, MessageRef, Prompt};
 use rollpacker_operators::prompts::{PromptRow, prompt_batch};
 use rollpacker_operators::resume::LastPrompt;
-use rollpacker_stages::model::{Message, ModelError, PromptEncoder};
+use rollpacker_stages::model::{Encoded, Message, ModelError, PromptEncoder};
 use rollpacker_stages::reward::{NoRoute, Router};
 
 /// Prompts in a batch of the stream.
@@ -19,7 +19,10 @@ const BATCH_ROWS: usize = 64;
 pub enum PromptError {
     /// The dataset cannot be read.
     #[error(transparent)]
-    Dataset(#[from] DatasetError),
+    Dataset(DatasetError),
+    /// Every prompt is too long.
+    #[error("key `data.max_prompt_length`: {0}")]
+    AllTooLong(DatasetError),
     /// The dataset does not have the prompt that a resumed run was last given.
     #[error("the dataset has no row {row}, which prompt {prompt} of the run was")]
     Gone {
@@ -37,6 +40,20 @@ pub enum PromptError {
         row: u64,
         /// What is wrong.
         source: Box<ModelError>,
+    },
+    /// The tokenizer is not that of the model.
+    #[error(
+        "{file}, row {row}: the tokenizer makes token {id} of the prompt, and the model has a vocab_size of {vocab_size}"
+    )]
+    Vocabulary {
+        /// The file.
+        file: String,
+        /// Its row, from 0.
+        row: u64,
+        /// The token.
+        id: i32,
+        /// Tokens that the model knows.
+        vocab_size: i64,
     },
     /// No reward could score a response to it.
     #[error("{file}, row {row}: {source}")]
@@ -66,6 +83,15 @@ pub fn too_large_for_training(batch: usize, rows: u64) -> Option<String> {
     too_large("data.train_batch_size", batch, rows, "a step has no more prompts than an epoch")
 }
 
+impl From<DatasetError> for PromptError {
+    fn from(error: DatasetError) -> Self {
+        match error {
+            DatasetError::AllFiltered { .. } => Self::AllTooLong(error),
+            other => Self::Dataset(other),
+        }
+    }
+}
+
 /// Prompts that were left out for their length. Clones share the count.
 #[derive(Clone, Debug, Default)]
 pub struct LeftOut(Arc<AtomicU64>);
@@ -86,6 +112,8 @@ pub struct PromptReader {
     pub encoder: Arc<PromptEncoder>,
     /// Longest prompt in tokens.
     pub max_prompt_length: usize,
+    /// Tokens that the model knows: ids are below it.
+    pub vocab_size: i64,
     /// The rewards that will score responses: a prompt without one is refused before it is launched.
     pub router: Router,
     /// Prompts left out for their length.
@@ -131,7 +159,8 @@ impl PromptReader {
         last: Option<LastPrompt>,
     ) -> Result<impl Iterator<Item = Result<PromptRow, PromptError>>, PromptError> {
         let measured = |prompt: &Prompt| match self.encode(prompt) {
-            Ok(ids) => (ids.len(), Ok(ids)),
+            Ok(Encoded::Ids(ids)) => (ids.len(), Ok(ids)),
+            Ok(Encoded::TooLong(least)) => (least, Ok(Vec::new())),
             // Of length 0 it is not left out, and comes up as an error.
             Err(error) => (0, Err(error)),
         };
@@ -157,16 +186,31 @@ impl PromptReader {
         Ok(Start { cursor, next, left_out: read.saturating_sub(next) })
     }
 
-    fn encode(&self, prompt: &Prompt) -> Result<Vec<i32>, PromptError> {
+    /// The tokens of a prompt, unless its text is so long that it must have too many.
+    fn encode(&self, prompt: &Prompt) -> Result<Encoded, PromptError> {
         let place = || (prompt.file().display().to_string(), prompt.file_row());
         self.router.check(prompt.data_source()).map_err(|source| {
             let (file, row) = place();
             PromptError::Reward { file, row, source }
         })?;
-        self.encoder.encode(&chat(prompt)).map_err(|source| {
+        let encoded = self.encoder.encode_within(&chat(prompt), self.max_prompt_length);
+        let encoded = encoded.map_err(|source| {
             let (file, row) = place();
             PromptError::Encode { file, row, source: Box::new(source) }
-        })
+        })?;
+        match self.stranger(&encoded) {
+            Some(id) => {
+                let ((file, row), vocab_size) = (place(), self.vocab_size);
+                Err(PromptError::Vocabulary { file, row, id, vocab_size })
+            }
+            None => Ok(encoded),
+        }
+    }
+
+    /// A token that the tokenizer knows and the model does not.
+    fn stranger(&self, encoded: &Encoded) -> Option<i32> {
+        let Encoded::Ids(ids) = encoded else { return None };
+        ids.iter().copied().find(|&id| !(0..self.vocab_size).contains(&i64::from(id)))
     }
 }
 

@@ -9,11 +9,14 @@ use rollpacker_stages::reward::{
 use serde_json::Value;
 
 use crate::recipe::RecipeError;
-use crate::recipe::error::{nearest, one_of};
+use crate::recipe::error::{bound, nearest, one_of};
 use crate::recipe::raw::{self, Routed};
 
 /// Keys of every reward's options, beside its own and its guard's.
 const COMMON: [&str; 2] = ["kind", "on_error"];
+
+/// Runs of code at once, each with processes of its own.
+const MOST_SLOTS: u64 = 1024;
 
 /// Makes the rewards of a recipe out of those that `registry` has, and routes data sources to them. A reward that several routes lead to is
 /// one: its limits hold over all of them.
@@ -142,7 +145,23 @@ impl Written {
             let near = nearest(key, known).map(|near| format!("{section}.{near}"));
             return Err(RecipeError::UnknownKey { key: format!("{section}.{key}"), nearest: near });
         }
+        self.check_slots(&section)?;
         Guard::take(&mut guard).map_err(|error| refused(&section, error))
+    }
+}
+
+impl Written {
+    /// Refuses more runs of code at once than a machine has processes for.
+    fn check_slots(&self, section: &str) -> Result<(), RecipeError> {
+        let slots = self.options.get("sandbox").and_then(|sandbox| sandbox.get("slots"));
+        match slots.and_then(Value::as_u64).filter(|slots| *slots > MOST_SLOTS) {
+            Some(found) => Err(bound(
+                format!("{section}.sandbox.slots"),
+                format!("at most {MOST_SLOTS}"),
+                found,
+            )),
+            None => Ok(()),
+        }
     }
 }
 

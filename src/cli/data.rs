@@ -260,7 +260,7 @@ fn generate_report(args: &GenerateArgs) -> Report {
         lengths: Lengths { median: args.median, sigma: args.sigma, most: args.max_maps },
         direct_share: args.direct_share,
     };
-    let made = generate(&config, &args.output, args.writing.options())?;
+    let made = generate(&config, &args.output, args.writing.options()).map_err(by_flag)?;
     let files = format!(
         "{}: {} rows\n{}: {} rows",
         made.train.display(),
@@ -273,6 +273,21 @@ fn generate_report(args: &GenerateArgs) -> Report {
         format!("{files}\nworked solutions: median {median}, longest {longest} characters"),
         ExitCode::SUCCESS,
     ))
+}
+
+/// An error of a setting, by the flag that says it.
+fn by_flag(error: DatasetError) -> DatasetError {
+    let DatasetError::Setting { key, expected, found } = error else { return error };
+    let (key, expected) = match key {
+        "rows" => ("--rows", expected),
+        "validation_rows" => ("--validation-rows", expected),
+        "direct_share" => ("--direct-share", expected),
+        "lengths.median" => ("--median", "1 to `--max-maps`"),
+        "lengths.sigma" => ("--sigma", expected),
+        "lengths.most" => ("--max-maps", expected),
+        other => (other, expected),
+    };
+    DatasetError::Setting { key, expected, found }
 }
 
 fn summary(validation: &Validation) -> String {

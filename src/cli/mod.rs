@@ -13,7 +13,7 @@ mod workers;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use rollpacker_stages::reward::{Code, CodeConfig, Registry};
 
 use crate::terminal;
@@ -54,6 +54,12 @@ fn registry() -> Registry {
         terminal::warn(format!("sandbox of the reward `code`\n{}", code.isolation()).trim_end());
         Ok(code)
     })
+}
+
+/// Returns the command line with all its subcommands and flags, as for completions of a shell.
+#[must_use]
+pub fn command() -> clap::Command {
+    Cli::command()
 }
 
 /// Runs the command of the command line, prints what went wrong, and returns the exit status.

@@ -13,6 +13,8 @@ use rollpacker_stages::rollout::profile::{Phase, Row};
 
 use super::bad_input;
 use crate::profile;
+use crate::recipe::error::Number;
+use crate::recipe::most;
 use crate::simulate::profile::Profiled;
 use crate::simulate::{self, Job};
 use crate::terminal;
@@ -64,8 +66,9 @@ impl ProfileArgs {
     fn check(&self) -> anyhow::Result<()> {
         let budget = self.budget.unwrap_or(BUDGET);
         ensure!(
-            budget > 0.0 && budget.is_finite(),
-            "option `--budget`: expected seconds above 0, found {budget}"
+            budget > 0.0 && budget <= most::SECONDS,
+            "option `--budget`: expected seconds above 0, at most 1e9, found {}",
+            Number(budget)
         );
         // Measuring takes minutes: what cannot be written is found out before.
         drop(NewFile::create(&self.output)?);

@@ -15,12 +15,16 @@ use rollpacker_files::{Inputs, NewFile};
 use toml::Table;
 
 use super::bad_input;
+use crate::memory::{Estimate, judges};
 use crate::progress::Rows;
 use crate::recipe::raw::{self, Routed};
 use crate::recipe::{Recipe, overlay};
 use crate::rewards::rewards;
 use crate::score::{Columns, Scoring, Summary};
 use crate::terminal::{self, JsonRows};
+
+/// The most rows that are scored at once: all of them are in memory.
+const CONCURRENCY: usize = 1 << 16;
 
 /// Score rows of a file by a reward, outside of any training.
 ///
@@ -158,8 +162,15 @@ impl Write for Output {
 
 impl ScoreArgs {
     fn open(&self) -> anyhow::Result<(Scoring, Output)> {
-        ensure!(self.concurrency > 0, "option `--concurrency`: expected at least 1, found 0");
+        ensure!(
+            (1..=CONCURRENCY).contains(&self.concurrency),
+            "option `--concurrency`: expected 1 to {CONCURRENCY}, found {}",
+            self.concurrency
+        );
         let Section { reward, columns, mut inputs } = self.section()?;
+        let mut estimate = Estimate::default();
+        estimate.extend(judges(&reward));
+        estimate.check()?;
         inputs.add(&self.input);
         let output = self.output(&inputs)?;
         let scoring = Scoring {

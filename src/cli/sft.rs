@@ -17,8 +17,10 @@ use rollpacker_stages::model::{
 use rollpacker_stages::train::config::OptimizerConfig;
 use rollpacker_stages::train::learning_rate::{Decay, LearningRate};
 use rollpacker_stages::train::sft::{Example, SftConfig, SftStep, fine_tune};
+use tch::Device;
 
 use super::bad_input;
+use crate::memory::{self, Batches, Estimate};
 use crate::prompts::{chat, too_large};
 use crate::recipe::Recipe;
 use crate::terminal;
@@ -127,8 +129,8 @@ impl ModelShape {
 /// Reads the recipe that the command line names, and runs its warm start.
 ///
 /// # Errors
-/// If training fails, or the folder cannot be written. A recipe or a dataset that cannot be used is printed on standard error, and is
-/// exit status 2.
+/// If training fails, or the folder cannot be written. A recipe or a dataset that cannot be used, or that does not fit into memory, is
+/// printed on standard error, and is exit status 2.
 pub(crate) fn run_args(args: SftArgs) -> anyhow::Result<ExitCode> {
     let opened = Recipe::read(&args.config, &args.overrides)
         .map_err(anyhow::Error::from)
@@ -200,67 +202,92 @@ impl SftRecipe {
 /// A warm start that is ready to train.
 struct Opened {
     recipe: SftRecipe,
+    device: Device,
     tokenizer: Arc<Tokenizer>,
+    model: ModelConfig,
     examples: Vec<Example>,
-    decoder: Decoder,
 }
 
 impl Opened {
-    /// Reads the demonstrations and makes the model.
+    /// Reads the demonstrations, and refuses what does not fit into memory before it is allocated.
     ///
     /// # Errors
     ///
-    /// If the data cannot be read or has a row without demonstration, or the model cannot be made.
+    /// If the data cannot be read, a row has no demonstration, or there is not enough memory.
     fn open(recipe: SftRecipe) -> anyhow::Result<Self> {
         let device = recipe.device.resolve()?;
         let tokenizer = Arc::new(Tokenizer::characters(&recipe.alphabet)?);
-        let examples = examples(&recipe, &tokenizer)?;
-        let seed = recipe.training.seed;
-        let decoder = Decoder::init(recipe.model.config(&tokenizer)?, seed, device)?;
-        Ok(Self { recipe, tokenizer, examples, decoder })
+        let model = recipe.model.config(&tokenizer)?;
+        let (training, on_host) = (&recipe.training, device == Device::Cpu);
+        let mut estimate = Estimate::default();
+        estimate.extend(memory::fine_tuning(&model, training, on_host));
+        estimate.check()?;
+        let examples = examples(&recipe, &tokenizer, &model)?;
+        if on_host {
+            estimate.extend(Batches { model: &model, training, examples: &examples }.parts());
+            estimate.check()?;
+        }
+        Ok(Self { recipe, device, tokenizer, model, examples })
     }
 
     /// Trains the model and writes it, and prints its progress on standard output.
     ///
     /// # Errors
     ///
-    /// If training fails, or the folder cannot be written.
-    fn train(mut self) -> anyhow::Result<()> {
-        let training = &self.recipe.training;
-        print(&self.heading());
-        let mut progress = Progress::new(self.recipe.print_every, training.steps);
-        fine_tune(&mut self.decoder, &self.examples, training, &mut |step| {
+    /// If the model cannot be made, training fails, or the folder cannot be written.
+    fn train(self) -> anyhow::Result<()> {
+        let Self { recipe, device, tokenizer, model, examples } = self;
+        let training = &recipe.training;
+        let mut decoder = Decoder::init(model, training.seed, device)?;
+        print(&heading(training, decoder.config().parameter_count(), examples.len()));
+        let mut progress = Progress::new(recipe.print_every, training.steps);
+        fine_tune(&mut decoder, &examples, training, &mut |step| {
             progress.take(step).iter().for_each(|line| print(line));
         })?;
-        save(&self.decoder, &self.tokenizer, &self.recipe.out)
-    }
-
-    fn heading(&self) -> String {
-        let (parameters, rows) = (self.decoder.config().parameter_count(), self.examples.len());
-        let SftConfig { steps, batch_size, .. } = self.recipe.training;
-        let effect = "an update has some rows several times";
-        let warning = too_large("sft.batch_size", batch_size, rows as u64, effect);
-        format!(
-            "{}fine-tuning {parameters} parameters on {rows} demonstrations for {steps} steps",
-            warning.map(|warning| warning + "\n").unwrap_or_default()
-        )
+        save(&decoder, &tokenizer, &recipe.out)
     }
 }
 
+/// Returns the first line that a warm start prints, after a warning if a batch is larger than the dataset.
+fn heading(training: &SftConfig, parameters: i64, rows: usize) -> String {
+    let SftConfig { steps, batch_size, .. } = *training;
+    let effect = "an update has some rows several times";
+    let warning = too_large("sft.batch_size", batch_size, rows as u64, effect);
+    format!(
+        "{}fine-tuning {parameters} parameters on {rows} demonstrations for {steps} steps",
+        warning.map(|warning| warning + "\n").unwrap_or_default()
+    )
+}
+
 /// The dataset as token ids, in its order.
-fn examples(recipe: &SftRecipe, tokenizer: &Arc<Tokenizer>) -> anyhow::Result<Vec<Example>> {
+fn examples(
+    recipe: &SftRecipe,
+    tokenizer: &Arc<Tokenizer>,
+    model: &ModelConfig,
+) -> anyhow::Result<Vec<Example>> {
+    let room = memory::available();
+    let fits = |text: &str| {
+        let needed = memory::least_bytes_of_tokens(model, tokenizer.least_tokens(text.len()));
+        room.is_none_or(|room| needed <= room.bytes)
+    };
     let encoder = PromptEncoder { tokenizer: tokenizer.clone(), template: ChatTemplate::plain() };
     let prompts = Dataset::open(recipe.data.clone())?.prompts(Cursor::default())?.until_epoch(1);
     prompts
         .map(|prompt| {
             let prompt = prompt?;
             let place = || format!("{} row {}", prompt.file().display(), prompt.file_row());
-            example(&prompt, &encoder, &recipe.demonstration_key).with_context(place)
+            example(&prompt, &encoder, &recipe.demonstration_key, &fits).with_context(place)
         })
         .collect()
 }
 
-fn example(prompt: &Prompt, encoder: &PromptEncoder, key: &str) -> anyhow::Result<Example> {
+/// The tokens of a row. A text that does not fit into memory as the activations of its tokens is refused before it is tokenised.
+fn example(
+    prompt: &Prompt,
+    encoder: &PromptEncoder,
+    key: &str,
+    fits: &dyn Fn(&str) -> bool,
+) -> anyhow::Result<Example> {
     let extra = prompt.extra_info();
     let Some(demonstration) = extra.get(key).and_then(|value| value.as_str()) else {
         bail!(
@@ -268,6 +295,13 @@ fn example(prompt: &Prompt, encoder: &PromptEncoder, key: &str) -> anyhow::Resul
             extra.get(key).map_or("nothing".into(), ToString::to_string)
         );
     };
+    for text in prompt.messages().map(|message| message.content).chain([demonstration]) {
+        ensure!(
+            fits(text),
+            "a text of {} bytes: training on so many tokens at once takes more memory than is available; leave the row out",
+            text.len()
+        );
+    }
     let prompt_ids = encoder.encode(&chat(prompt))?;
     let mut response_ids = encoder.tokenizer.encode(demonstration)?;
     let unknown = encoder.tokenizer.token_to_id(UNKNOWN);
@@ -344,6 +378,7 @@ mod tests {
 
     use super::*;
 
+    /// All of a warm start.
     fn run(recipe: SftRecipe) -> anyhow::Result<()> {
         Opened::open(recipe)?.train()
     }

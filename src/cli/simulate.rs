@@ -16,6 +16,9 @@ use serde::Serialize;
 
 use self::paper::PaperArgs;
 use super::bad_input;
+use crate::memory::{Estimate, simulation as simulation_parts};
+use crate::recipe::error::Number;
+use crate::recipe::most;
 use crate::simulate::advice::Advice;
 use crate::simulate::axis::Axis;
 use crate::simulate::outcome::Charted;
@@ -72,7 +75,7 @@ pub(crate) struct SimulateArgs {
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Runs at a time; left out, one a core.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = thread_count)]
     threads: Option<NonZero<usize>>,
 }
 
@@ -170,7 +173,7 @@ impl SimulateArgs {
         ensure!(
             self.max_bias.is_finite() && self.max_bias >= 0.0,
             "--max-bias: expected a number, at least 0, found {}",
-            self.max_bias
+            Number(self.max_bias)
         );
         Ok(())
     }
@@ -183,6 +186,11 @@ impl SimulateArgs {
             axes.push(Axis::schedules());
         }
         let mut sweep = Sweep::read(path, &self.overrides, &axes, &|raw| self.change(raw))?;
+        for job in sweep.jobs_mut() {
+            let mut estimate = Estimate::default();
+            estimate.extend(simulation_parts(job, threads(self.threads).get() as u64));
+            estimate.check()?;
+        }
         if let Some(step) = self.gantt_step {
             let steps = sweep.least_steps();
             ensure!(step <= steps, "--gantt-step: expected one of the {steps} steps, found {step}");
@@ -255,6 +263,12 @@ impl SimulateArgs {
 /// Says which option names a file that cannot be written.
 fn refused(flag: &'static str) -> impl Fn(FileError) -> anyhow::Error {
     move |error| anyhow!("{flag} {error}")
+}
+
+/// Reads a number of threads.
+fn thread_count(text: &str) -> Result<NonZero<usize>, String> {
+    let count = text.parse::<NonZero<usize>>().ok().filter(|count| count.get() <= most::THREADS);
+    count.ok_or_else(|| format!("expected 1 to {}", most::THREADS))
 }
 
 /// As many as asked for, or one a core.

@@ -38,7 +38,7 @@ pub(crate) struct TrainArgs {
     #[arg(long)]
     out: Option<PathBuf>,
     /// Workers of this process; replaces the recipe's. Each has engine instances and a replica of the trainer.
-    #[arg(long, value_name = "W", value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, value_name = "W", value_parser = clap::value_parser!(u16).range(1..=256))]
     workers: Option<u16>,
     /// Addresses of all processes of the run, `host:port`, one a line. Each is started with the same recipe.
     #[arg(long, value_name = "FILE", requires = "process")]

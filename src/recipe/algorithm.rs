@@ -11,6 +11,7 @@ use serde_json::Value;
 use toml::Table;
 
 use super::error::{RecipeError, bound, one_of};
+use super::most;
 use super::raw::{Algorithm, IsThreshold, Raw, RolloutCorrection};
 
 /// A choice, with the key under which each of its options is written.
@@ -194,7 +195,7 @@ fn choice(name: &str, options: &Table) -> Choice {
 
 fn threshold(written: &IsThreshold) -> Result<Threshold, RecipeError> {
     let key = "algorithm.rollout_correction.rollout_is_threshold";
-    let expected = "a number, at least 1, or a band as `low_high`";
+    let expected = "a number from 1 to 1e6, or a band as `low_high` of numbers from 1e-6 to 1e6";
     let (found, threshold) = match written {
         IsThreshold::Above(most) => (most.to_string(), Some(Threshold::Above(*most))),
         IsThreshold::Band(text) => {
@@ -206,8 +207,10 @@ fn threshold(written: &IsThreshold) -> Result<Threshold, RecipeError> {
     };
     let fits = |threshold: &Threshold| match *threshold {
         // `0.5_2` is a number to TOML.
-        Threshold::Above(most) => most.is_finite() && most >= 1.0,
-        Threshold::Outside(low, high) => low > 0.0 && low <= high && high.is_finite(),
+        Threshold::Above(above) => (1.0..=most::FACTOR).contains(&above),
+        Threshold::Outside(low, high) => {
+            low >= 1.0 / most::FACTOR && low <= high && high <= most::FACTOR
+        }
     };
     threshold.filter(fits).ok_or_else(|| bound(key, expected, found))
 }

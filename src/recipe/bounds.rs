@@ -2,18 +2,48 @@
 
 use rollpacker_operators::reward::{LimitOptions, Timeout};
 
-use super::error::{RecipeError, at_least, bound, one_of, within};
+use rollpacker_stages::model::config::most as size;
+
+use super::error::{RecipeError, between, bound, one_of, within};
+use super::most;
 use super::raw::{Actor, Algorithm, KlCtrl, Raw};
 
 impl Raw {
     /// The first setting out of its bounds is an error; the schedule checks its own.
     pub(super) fn check(&self) -> Result<(), RecipeError> {
-        let (data, rollout, actor, sft) = (&self.data, &self.rollout, &self.actor, &self.sft);
-        at_least("data.train_batch_size", data.train_batch_size, 1)?;
-        at_least("data.max_prompt_length", data.max_prompt_length, 1)?;
-        at_least("data.max_response_length", data.max_response_length, 1)?;
-        at_least("rollout.n", rollout.n, 1)?;
+        self.check_data()?;
+        self.check_rollout()?;
+        between("reward.num_workers", self.reward.num_workers, 1, most::REWARD_THREADS)?;
+        check_limits(&self.reward.timeout)?;
+        self.check_algorithm()?;
+        self.check_actor()?;
+        self.check_critic()?;
+        self.check_trainer()?;
+        self.check_sft()
+    }
+
+    fn check_data(&self) -> Result<(), RecipeError> {
+        let data = &self.data;
+        between("data.train_batch_size", data.train_batch_size, 1, most::PROMPTS)?;
+        for (key, samples) in [
+            ("data.train_max_samples", data.train_max_samples),
+            ("data.val_max_samples", data.val_max_samples),
+        ] {
+            if samples < -1 || samples == 0 {
+                return Err(bound(key, "at least 1, or -1 for all", samples));
+            }
+        }
+        let positions = most::POSITIONS as usize;
+        between("data.max_prompt_length", data.max_prompt_length, 1, positions)?;
+        between("data.max_response_length", data.max_response_length, 1, most::POSITIONS as u32)
+    }
+
+    fn check_rollout(&self) -> Result<(), RecipeError> {
+        let (data, rollout) = (&self.data, &self.rollout);
+        between("rollout.n", rollout.n, 1, most::RESPONSES)?;
         within("rollout.temperature", rollout.temperature, |t| t > 0.0, "a finite number above 0")?;
+        let temperature = |t: f64| (1e-3..=1e3).contains(&t);
+        within("rollout.temperature", rollout.temperature, temperature, "from 0.001 to 1000")?;
         within("rollout.top_p", rollout.top_p, |p| p > 0.0 && p <= 1.0, "in (0, 1]")?;
         within(
             "rollout.min_response_length",
@@ -21,58 +51,93 @@ impl Raw {
             |n| n <= f64::from(data.max_response_length),
             "at most data.max_response_length",
         )?;
-        at_least("rollout.top_k", rollout.top_k, -1)?;
-        at_least("rollout.instances", rollout.instances, 1)?;
-        at_least("rollout.threads_per_instance", rollout.threads_per_instance, 1)?;
-        at_least("rollout.max_num_seqs", rollout.max_num_seqs, 1)?;
-        let longest = data.max_prompt_length
-            + usize::try_from(data.max_response_length).unwrap_or(usize::MAX / 2);
-        at_least("rollout.kv_cache_tokens", rollout.kv_cache_tokens, longest)?;
-        at_least("reward.num_workers", self.reward.num_workers, 1)?;
-        check_limits(&self.reward.timeout)?;
-        self.check_algorithm()?;
-        within("actor.lr", actor.lr, |lr| lr > 0.0, "a finite number above 0")?;
+        between("rollout.top_k", rollout.top_k, -1, most::POSITIONS)?;
+        between("rollout.instances", rollout.instances, 1, most::THREADS as u32)?;
+        between("rollout.threads_per_instance", rollout.threads_per_instance, 1, most::THREADS)?;
+        between("rollout.max_num_seqs", rollout.max_num_seqs, 1, most::AT_ONCE)?;
+        between("rollout.kv_cache_tokens", rollout.kv_cache_tokens, 1, most::TOKENS)?;
+        let longest = data.max_prompt_length + data.max_response_length as usize;
+        if rollout.kv_cache_tokens < longest {
+            let expected =
+                format!("at least {longest}, data.max_prompt_length + data.max_response_length");
+            return Err(bound("rollout.kv_cache_tokens", expected, rollout.kv_cache_tokens));
+        }
+        Ok(())
+    }
+
+    fn check_actor(&self) -> Result<(), RecipeError> {
+        let actor = &self.actor;
+        weight_decay("actor.weight_decay", actor.weight_decay)?;
+        check_optimizer("actor", actor.lr, actor.betas, actor.eps, actor.grad_clip)?;
         for (key, value) in [
-            ("actor.weight_decay", actor.weight_decay),
             ("actor.kl_loss_coef", actor.kl_loss_coef),
             ("actor.entropy_coeff", actor.entropy_coeff),
-            ("critic.weight_decay", self.critic.weight_decay),
-            ("sft.weight_decay", sft.weight_decay),
         ] {
-            within(key, value, |value| value >= 0.0, "a finite number, at least 0")?;
+            factor(key, value)?;
         }
-        check_optimizer("actor", actor.betas, actor.eps, actor.grad_clip)?;
-        let critic = &self.critic;
-        check_optimizer("critic", critic.betas, critic.eps, critic.grad_clip)?;
-        within("critic.lr", critic.lr, |lr| lr > 0.0, "a finite number above 0")?;
-        let clip = critic.cliprange_value;
-        within("critic.cliprange_value", clip, |clip| clip > 0.0, "a finite number above 0")?;
+        let scale = actor.loss_scale_factor.unwrap_or(1.0);
         within(
             "actor.loss_scale_factor",
-            actor.loss_scale_factor.unwrap_or(1.0),
-            |s| s > 0.0,
-            "a finite number above 0",
+            scale,
+            |s| (1e-6..=1e12).contains(&s),
+            "from 1e-6 to 1e12",
         )?;
         if !actor.use_kl_loss && actor.kl_loss_coef != Actor::default().kl_loss_coef {
             let expected = "actor.use_kl_loss = true beside it";
             return Err(bound("actor.kl_loss_coef", expected, actor.kl_loss_coef));
         }
-        at_least("actor.ppo_max_token_len", actor.ppo_max_token_len, 1)?;
-        at_least("actor.threads", actor.threads, 1)?;
-        at_least("trainer.workers", self.trainer.workers, 1)?;
-        at_least("trainer.total_epochs", self.trainer.total_epochs, 1)?;
-        at_least(
-            "trainer.total_training_steps",
-            self.trainer.total_training_steps.unwrap_or(1),
-            1,
-        )?;
-        at_least("trainer.save_freq", self.trainer.save_freq, -1)?;
-        at_least("trainer.max_ckpt_to_keep", self.trainer.max_ckpt_to_keep, 1)?;
-        at_least("sft.steps", sft.steps, 1)?;
-        at_least("sft.batch_size", sft.batch_size, 1)?;
-        at_least("sft.micro_batch_tokens", sft.micro_batch_tokens, 1)?;
-        at_least("sft.threads", sft.threads, 1)?;
-        within("sft.lr", sft.lr, |lr| lr > 0.0, "a finite number above 0")?;
+        between("actor.lr_warmup_steps", actor.lr_warmup_steps, 0, most::STEPS)?;
+        between("actor.ppo_max_token_len", actor.ppo_max_token_len, 1, most::TOKENS)?;
+        between("actor.threads", actor.threads, 1, most::THREADS)
+    }
+
+    fn check_critic(&self) -> Result<(), RecipeError> {
+        let critic = &self.critic;
+        check_optimizer("critic", critic.lr, critic.betas, critic.eps, critic.grad_clip)?;
+        weight_decay("critic.weight_decay", critic.weight_decay)?;
+        between("critic.lr_warmup_steps", critic.lr_warmup_steps, 0, most::STEPS)?;
+        let clip = critic.cliprange_value;
+        within("critic.cliprange_value", clip, |clip| clip > 0.0, "a finite number above 0")
+    }
+
+    fn check_trainer(&self) -> Result<(), RecipeError> {
+        let trainer = &self.trainer;
+        between("trainer.workers", trainer.workers, 1, most::WORKERS)?;
+        self.check_threads()?;
+        between("trainer.total_epochs", trainer.total_epochs, 1, most::STEPS as u32)?;
+        let steps = trainer.total_training_steps.unwrap_or(1);
+        between("trainer.total_training_steps", steps, 1, most::STEPS)?;
+        between("trainer.critic_warmup", trainer.critic_warmup, 0, most::STEPS)?;
+        between("algorithm.staleness", self.algorithm.staleness, 0, most::STALENESS)?;
+        between("trainer.test_freq", trainer.test_freq, -1, most::STEPS as i64)?;
+        between("trainer.save_freq", trainer.save_freq, -1, most::STEPS as i64)?;
+        between("trainer.max_ckpt_to_keep", trainer.max_ckpt_to_keep, 1, most::AT_ONCE)
+    }
+
+    /// Refuses more threads of torch operations together than a system gives a process.
+    fn check_threads(&self) -> Result<(), RecipeError> {
+        let (rollout, workers) = (&self.rollout, self.trainer.workers);
+        let of_engines = rollout.instances as usize * rollout.threads_per_instance;
+        let all = workers * (of_engines + self.actor.threads);
+        if all <= most::ALL_THREADS {
+            return Ok(());
+        }
+        let expected = format!(
+            "at most {} threads of trainer.workers * (rollout.instances * rollout.threads_per_instance + actor.threads)",
+            most::ALL_THREADS
+        );
+        Err(bound("rollout.threads_per_instance", expected, format!("{all} threads")))
+    }
+
+    fn check_sft(&self) -> Result<(), RecipeError> {
+        let sft = &self.sft;
+        between("sft.steps", sft.steps, 1, most::STEPS)?;
+        between("sft.batch_size", sft.batch_size, 1, most::AT_ONCE)?;
+        between("sft.micro_batch_tokens", sft.micro_batch_tokens, 1, most::TOKENS)?;
+        between("sft.threads", sft.threads, 1, most::THREADS)?;
+        between("sft.lr_warmup_steps", sft.lr_warmup_steps, 0, most::STEPS)?;
+        learning_rate("sft.lr", sft.lr)?;
+        weight_decay("sft.weight_decay", sft.weight_decay)?;
         self.check_model_made_from_scratch()
     }
 
@@ -80,18 +145,11 @@ impl Raw {
         let algorithm = &self.algorithm;
         let control = &algorithm.kl_ctrl;
         one_of("algorithm.kl_ctrl.type", &control.r#type, &["fixed", "adaptive"])?;
-        within(
-            "algorithm.kl_ctrl.kl_coef",
-            control.kl_coef,
-            |coef| coef >= 0.0,
-            "a finite number, at least 0",
-        )?;
-        for (key, value) in [
-            ("algorithm.kl_ctrl.horizon", control.horizon),
-            ("algorithm.kl_ctrl.target_kl", control.target_kl),
-        ] {
-            within(key, value, |value| value > 0.0, "a finite number above 0")?;
-        }
+        factor("algorithm.kl_ctrl.kl_coef", control.kl_coef)?;
+        let horizon = |horizon: f64| (1.0..=1e12).contains(&horizon);
+        within("algorithm.kl_ctrl.horizon", control.horizon, horizon, "from 1 to 1e12")?;
+        let target = |target: f64| (1e-9..=most::FACTOR).contains(&target);
+        within("algorithm.kl_ctrl.target_kl", control.target_kl, target, "from 1e-9 to 1e6")?;
         let initial = KlCtrl::default();
         let aims = (control.horizon, control.target_kl) != (initial.horizon, initial.target_kl);
         if control.r#type == "fixed" && aims {
@@ -109,15 +167,19 @@ impl Raw {
 
     fn check_model_made_from_scratch(&self) -> Result<(), RecipeError> {
         let sft = &self.sft;
-        for (key, value) in [
-            ("sft.hidden_size", sft.hidden_size),
-            ("sft.intermediate_size", sft.intermediate_size),
-            ("sft.num_hidden_layers", sft.num_hidden_layers),
-            ("sft.num_attention_heads", sft.num_attention_heads),
-            ("sft.num_key_value_heads", sft.num_key_value_heads),
-            ("sft.max_position_embeddings", sft.max_position_embeddings),
+        for (key, value, most) in [
+            ("sft.hidden_size", sft.hidden_size, size::WIDTH),
+            ("sft.intermediate_size", sft.intermediate_size, size::INNER_WIDTH),
+            ("sft.num_hidden_layers", sft.num_hidden_layers, size::LAYERS),
+            ("sft.num_attention_heads", sft.num_attention_heads, size::HEADS),
+            ("sft.num_key_value_heads", sft.num_key_value_heads, size::HEADS),
+            ("sft.max_position_embeddings", sft.max_position_embeddings, most::POSITIONS),
         ] {
-            at_least(key, value, 1)?;
+            between(key, value, 1, most)?;
+        }
+        if sft.hidden_size / sft.num_attention_heads > size::HEAD_DIM {
+            let expected = format!("enough for heads of at most {} numbers each", size::HEAD_DIM);
+            return Err(bound("sft.num_attention_heads", expected, sft.num_attention_heads));
         }
         if sft.hidden_size % (2 * sft.num_attention_heads) != 0 {
             return Err(bound(
@@ -153,14 +215,29 @@ fn check_limits(limits: &LimitOptions) -> Result<(), RecipeError> {
     }
 }
 
+/// Refuses a factor of the loss that is negative, or so large that the loss becomes infinite.
+fn factor(key: &str, value: f64) -> Result<(), RecipeError> {
+    within(key, value, |value| (0.0..=most::FACTOR).contains(&value), "from 0 to 1e6")
+}
+
+fn learning_rate(key: &str, rate: f64) -> Result<(), RecipeError> {
+    within(key, rate, |rate| rate > 0.0 && rate <= most::LEARNING_RATE, "above 0, at most 10")
+}
+
+fn weight_decay(key: &str, decay: f64) -> Result<(), RecipeError> {
+    within(key, decay, |decay| (0.0..=most::WEIGHT_DECAY).contains(&decay), "from 0 to 1000")
+}
+
 /// Refuses what Adam cannot do with.
 fn check_optimizer(
     section: &str,
+    lr: f64,
     betas: (f64, f64),
     eps: f64,
     grad_clip: f64,
 ) -> Result<(), RecipeError> {
     let key = |key: &str| format!("{section}.{key}");
+    learning_rate(&key("lr"), lr)?;
     for beta in [betas.0, betas.1] {
         let fits = |beta: f64| (0.0..1.0).contains(&beta);
         within(key("betas"), beta, fits, "two numbers in [0, 1)")?;

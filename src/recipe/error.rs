@@ -73,6 +73,19 @@ pub(crate) fn at_least<T: PartialOrd + std::fmt::Display>(
     if value >= least { Ok(()) } else { Err(bound(key, format!("at least {least}"), value)) }
 }
 
+/// Refuses a value below `least` or above `most`.
+pub(crate) fn between<T: PartialOrd + std::fmt::Display>(
+    key: &str,
+    value: T,
+    least: T,
+    most: T,
+) -> Result<(), RecipeError> {
+    if value > most {
+        return Err(bound(key, format!("at most {most}"), value));
+    }
+    at_least(key, value, least)
+}
+
 /// Refuses a number that is not finite or does not fit.
 pub(crate) fn within(
     key: impl Into<String>,
@@ -80,7 +93,21 @@ pub(crate) fn within(
     fits: impl Fn(f64) -> bool,
     expected: &str,
 ) -> Result<(), RecipeError> {
-    if value.is_finite() && fits(value) { Ok(()) } else { Err(bound(key, expected, value)) }
+    if value.is_finite() && fits(value) { Ok(()) } else { Err(bound(key, expected, Number(value))) }
+}
+
+/// A number as errors quote it: in scientific notation where it would have many zeros.
+pub(crate) struct Number(pub(crate) f64);
+
+impl std::fmt::Display for Number {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self(value) = *self;
+        match value.abs() {
+            size if size == 0.0 || !size.is_finite() => write!(f, "{value}"),
+            size if (1e-5..1e16).contains(&size) => write!(f, "{value}"),
+            _ => write!(f, "{value:e}"),
+        }
+    }
 }
 
 /// Refuses a name that is not allowed, and tells the nearest that is.

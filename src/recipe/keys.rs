@@ -29,6 +29,24 @@ pub(super) fn check<T: Sections>(table: &Table) -> Result<(), RecipeError> {
     check_section::<T>(table, "")
 }
 
+/// The dotted names of all keys of `T`. A section that is no struct, whose keys depend on a name within it, is a key itself.
+pub(crate) fn all<T: Sections>() -> Vec<String> {
+    let mut keys = Vec::new();
+    collect::<T>("", &mut keys);
+    keys
+}
+
+fn collect<T: Sections>(section: &str, into: &mut Vec<String>) {
+    for key in T::keys(section).unwrap_or_default() {
+        let path = path(section, key);
+        if T::keys(&path).is_some() {
+            collect::<T>(&path, into);
+        } else {
+            into.push(path);
+        }
+    }
+}
+
 fn check_section<T: Sections>(table: &Table, section: &str) -> Result<(), RecipeError> {
     let Some(keys) = T::keys(section) else { return Ok(()) };
     for (key, value) in table {

@@ -8,6 +8,7 @@ mod bounds;
 pub(crate) mod error;
 mod inputs;
 pub(crate) mod keys;
+pub(crate) mod most;
 pub mod period;
 mod pipeline;
 pub mod raw;
@@ -54,6 +55,13 @@ impl Raw {
     /// If the file cannot be read or is no TOML, a key does not exist, or a value is of the wrong type.
     pub fn read(path: &Path, overrides: &[String]) -> Result<Self, RecipeError> {
         from_table(read_table(path, overrides)?)
+    }
+
+    /// Returns the dotted names of all keys that a recipe may have. `schedule`, `actor.policy_loss` and tables of options are one key each:
+    /// what they may hold depends on what they name, as [`schedule::options`] says of schedules.
+    #[must_use]
+    pub fn keys() -> Vec<String> {
+        keys::all::<Self>()
     }
 
     /// Checks every bound.

@@ -3,7 +3,8 @@
 use rollpacker_dataflow::clock::Nanos;
 use serde::{Deserialize, Serialize};
 
-use super::error::{RecipeError, bound};
+use super::error::{Number, RecipeError, bound};
+use super::most;
 
 /// Seconds, or a text of days, hours, minutes and seconds, such as `1h30m`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -29,9 +30,12 @@ impl Period {
             Self::Text(text) => seconds(text),
         };
         seconds
-            .filter(|seconds| seconds.is_finite() && *seconds >= 0.0)
+            .filter(|seconds| (0.0..=most::SECONDS).contains(seconds))
             .map(Nanos::from_secs_f64)
-            .ok_or_else(|| bound(key, "seconds, or a text such as `1h30m`", self))
+            .ok_or_else(|| {
+                let expected = "seconds, or a text such as `1h30m`, of at most 1e9 seconds";
+                bound(key, expected, self)
+            })
     }
 }
 
@@ -53,7 +57,7 @@ fn seconds(text: &str) -> Option<f64> {
 impl std::fmt::Display for Period {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Seconds(seconds) => seconds.fmt(f),
+            Self::Seconds(seconds) => Number(*seconds).fmt(f),
             Self::Text(text) => write!(f, "`{text}`"),
         }
     }
@@ -85,9 +89,13 @@ mod tests {
 
     #[test]
     fn what_is_no_time_is_refused_by_its_key() {
-        for period in
-            [Period::Seconds(-1.0), Period::Seconds(f64::NAN), Period::Text("soon".into())]
-        {
+        for period in [
+            Period::Seconds(-1.0),
+            Period::Seconds(f64::NAN),
+            Period::Seconds(f64::MAX),
+            Period::Text("soon".into()),
+            Period::Text("999999999d".into()),
+        ] {
             let error = period.nanos("trainer.stall_timeout").expect_err("refused").to_string();
             assert!(error.starts_with("key `trainer.stall_timeout`: expected seconds"), "{error}");
         }

@@ -3,7 +3,7 @@
 use rollpacker_operators::overlap::{Fetch, Scoring};
 
 use super::error::{RecipeError, bound, one_of};
-use super::{raw, schedule};
+use super::{most, raw, schedule};
 
 impl raw::Pipeline {
     pub(crate) fn scoring(&self, schedule: &schedule::Section) -> Result<Scoring, RecipeError> {
@@ -25,6 +25,9 @@ impl raw::Pipeline {
         match (fetch, self.max_groups) {
             (fetch, None) => Ok(fetch),
             (_, Some(0)) => Err(bound("pipeline.max_groups", "at least 1", 0)),
+            (_, Some(found)) if found > most::AT_ONCE => {
+                Err(bound("pipeline.max_groups", format!("at most {}", most::AT_ONCE), found))
+            }
             (Fetch::Streamed { .. }, max_groups) => Ok(Fetch::Streamed { max_groups }),
             (_, Some(found)) => {
                 Err(bound("pipeline.max_groups", "streamed groups beside it", found))

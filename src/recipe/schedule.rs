@@ -12,6 +12,7 @@ use toml::{Table, Value};
 
 use super::error::{RecipeError, bound, nearest, one_of};
 use super::keys;
+use super::most::{self, check_integers};
 use super::value::read_value;
 
 /// `[schedule]`: a name, and the keys of that schedule's `Config` but for those that other sections say.
@@ -118,6 +119,18 @@ pub fn names() -> impl Iterator<Item = &'static str> {
     KNOWN.iter().map(|known| known.name)
 }
 
+/// Returns the keys that `[schedule]` may have beside the name of a schedule; `None` if there is none of that name.
+#[must_use]
+pub fn options(name: &str) -> Option<Vec<&'static str>> {
+    let known = KNOWN.iter().find(|known| known.name == name)?;
+    Some(own_fields(known).collect())
+}
+
+/// The fields of a schedule's configuration that no other section says.
+fn own_fields(known: &Known) -> impl Iterator<Item = &'static str> {
+    (known.fields)().iter().copied().filter(|key| !SAID_ELSEWHERE.contains(key))
+}
+
 /// Refuses a schedule that decides by scores where there are none before its round is over: it would never be.
 pub(crate) fn check_scoring(schedule: &Builtin, scoring: Scoring) -> Result<(), RecipeError> {
     if schedule.wants_scores() && scoring == Scoring::AfterRollout {
@@ -151,6 +164,7 @@ impl Section {
     pub fn build(&self, size: Size) -> Result<Builtin, RecipeError> {
         let known = self.known()?;
         self.check_keys(known)?;
+        check_integers("schedule", &Value::Table(self.options.clone()), most::AT_ONCE as u64)?;
         let mut table = self.options.clone();
         table.insert("prompts".to_owned(), integer(size.prompts as u64));
         table.insert("responses".to_owned(), integer(size.responses.into()));
@@ -228,8 +242,7 @@ impl Section {
     }
 
     fn check_keys(&self, known: &Known) -> Result<(), RecipeError> {
-        let keys: Vec<&'static str> =
-            (known.fields)().iter().copied().filter(|key| !SAID_ELSEWHERE.contains(key)).collect();
+        let keys: Vec<&'static str> = own_fields(known).collect();
         let unknown = self.options.keys().find(|key| !keys.contains(&key.as_str()));
         unknown.map_or(Ok(()), |key| {
             let near = nearest(key, keys.iter().copied());

@@ -8,7 +8,7 @@ use toml::{Table, Value};
 
 use super::error::{RecipeError, first_line};
 use super::raw::Raw;
-use super::{aliases, keys, schedule};
+use super::{aliases, keys, most, schedule};
 
 impl Raw {
     /// The settings by their dotted names, as they are written in TOML; defaults filled in, without those that have none, and without
@@ -82,7 +82,9 @@ pub(crate) fn read_table(path: &Path, overrides: &[String]) -> Result<Table, Rec
 pub(crate) fn from_table<T: keys::Sections>(mut table: Table) -> Result<T, RecipeError> {
     aliases::rename(&mut table, T::aliases())?;
     keys::check::<T>(&table)?;
-    serde_path_to_error::deserialize(Value::Table(table)).map_err(|error| RecipeError::Type {
+    let table = Value::Table(table);
+    most::check_magnitudes("", &table)?;
+    serde_path_to_error::deserialize(table).map_err(|error| RecipeError::Type {
         key: error.path().to_string(),
         reason: first_line(&error.inner().to_string()),
     })

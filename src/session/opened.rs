@@ -12,8 +12,7 @@ use rollpacker_datasets::Dataset;
 use rollpacker_operators::advantage::Estimator;
 use rollpacker_operators::trainer::TrainerThread;
 use rollpacker_stages::model::{
-    ChatTemplate, Decoder, DeviceChoice, ModelConfig, PromptEncoder, TOKENIZER_FILES, Tokenizer,
-    WeightStore,
+    ChatTemplate, Decoder, DeviceChoice, PromptEncoder, TOKENIZER_FILES, Tokenizer, WeightStore,
 };
 use rollpacker_stages::reward::{Registry, Router};
 use rollpacker_stages::rollout::guests::Guests;
@@ -25,6 +24,7 @@ use tch::Device;
 use super::Session;
 use super::engine::check_context;
 use crate::algorithms::Algorithms;
+use crate::memory::{self, Estimate};
 use crate::prompts::{LeftOut, PromptReader};
 use crate::recipe::Recipe;
 use crate::rewards::rewards;
@@ -45,6 +45,8 @@ pub struct Opened {
     pub(super) rewards_checked: Arc<AtomicBool>,
     /// Judges that share the instances of the engine that trains.
     pub(super) guests: Guests,
+    /// Tokens that the model knows.
+    pub(super) vocab_size: i64,
     pub(super) watch: Option<Watch>,
     pub(super) snapshots: RunSnapshots,
 }
@@ -66,14 +68,30 @@ impl Opened {
     ) -> anyhow::Result<Self> {
         let (advantage, objective) =
             (algorithms.estimator(&recipe)?, algorithms.objective(&recipe)?);
-        let router = rewards(&recipe.raw.reward, registry)?;
         let device = recipe.raw.trainer.device.parse::<DeviceChoice>()?.resolve()?;
         let folder = &recipe.raw.model.path;
         ensure!(
             !folder.as_os_str().is_empty(),
             "key `model.path`: expected a folder in Hugging Face format"
         );
-        check_context(&recipe, &ModelConfig::from_folder(folder)?)?;
+        let model = Decoder::check_folder(folder)?;
+        if let Some(critic) = &recipe.raw.critic.path {
+            Decoder::check_folder(critic).context("key `critic.path`")?;
+        }
+        check_context(&recipe, &model)?;
+        let train_data = Dataset::open(recipe.train_data.clone())?;
+        let mut estimate = Estimate::default();
+        estimate.extend(memory::training(memory::Training {
+            recipe: &recipe,
+            model: &model,
+            has_critic: advantage.needs_values(),
+            prompts: train_data.len(),
+            on_host: device == Device::Cpu,
+        }));
+        estimate.extend(memory::judges(&recipe.raw.reward));
+        estimate.check()?;
+        // Judges in process are loaded here.
+        let router = rewards(&recipe.raw.reward, registry)?;
         let encoder = PromptEncoder {
             tokenizer: Arc::new(Tokenizer::from_folder(folder)?),
             template: ChatTemplate::from_folder(folder)?,
@@ -91,7 +109,7 @@ impl Opened {
             .build()
             .context("cannot start the threads of the rewards")?;
         Ok(Self {
-            train_data: Dataset::open(recipe.train_data.clone())?,
+            train_data,
             val_data: recipe.val_data.clone().map(Dataset::open).transpose()?,
             advantage,
             objective,
@@ -102,6 +120,7 @@ impl Opened {
             device,
             rewards: Arc::new(rewards),
             rewards_checked: Arc::default(),
+            vocab_size: model.vocab_size,
             guests: registry.guests(),
         })
     }
@@ -134,6 +153,7 @@ impl Opened {
             dataset,
             encoder: self.stages.encoder.clone(),
             max_prompt_length: self.recipe.raw.data.max_prompt_length,
+            vocab_size: self.vocab_size,
             router: self.stages.router.clone(),
             left_out,
         }

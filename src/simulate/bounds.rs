@@ -2,31 +2,45 @@
 
 use super::raw::RawJob;
 use crate::recipe::RecipeError;
-use crate::recipe::error::{at_least, bound, within};
+use crate::recipe::error::{between, bound, within};
+use crate::recipe::most;
+
+/// GPUs of a cluster.
+const MOST_GPUS: u32 = 1 << 17;
+/// Prompts of an epoch.
+const MOST_PROMPTS: u64 = 1 << 40;
+/// CPU slots of the sandbox.
+const MOST_SLOTS: usize = 1 << 20;
+/// Steps of a run, whose virtual time is counted in nanoseconds.
+const MOST_STEPS: u64 = 1_000_000;
+/// Runs of a configuration.
+const MOST_SEEDS: u64 = 1_000_000;
 
 impl RawJob {
     /// The first setting out of its bounds is an error; schedules and length models check their own.
     pub(super) fn check(&self) -> Result<(), RecipeError> {
         let Self { cluster, rollout, training, data, tasks, stream, sim, .. } = self;
-        at_least("cluster.gpus", cluster.gpus, 1)?;
-        at_least("cluster.controllers", cluster.controllers, 1)?;
-        at_least("cluster.gpus_per_server", cluster.gpus_per_server.unwrap_or(1), 1)?;
-        at_least("rollout.n", rollout.n, 1)?;
-        at_least("rollout.tensor_parallel", rollout.tensor_parallel, 1)?;
-        at_least("rollout.max_num_seqs", rollout.max_num_seqs, 1)?;
+        between("cluster.gpus", cluster.gpus, 1, MOST_GPUS)?;
+        between("cluster.controllers", cluster.controllers, 1, MOST_GPUS)?;
+        between("cluster.gpus_per_server", cluster.gpus_per_server.unwrap_or(1), 1, MOST_GPUS)?;
+        between("rollout.n", rollout.n, 1, most::RESPONSES)?;
+        between("rollout.tensor_parallel", rollout.tensor_parallel, 1, cluster.gpus)?;
+        between("rollout.max_num_seqs", rollout.max_num_seqs, 1, most::POSITIONS as u32)?;
         let share = |share: f64| share > 0.0 && share <= 1.0;
         let utilization = rollout.gpu_memory_utilization.unwrap_or(1.0);
         within("rollout.gpu_memory_utilization", utilization, share, "in (0, 1]")?;
         let interval = rollout.report_interval_s;
         let expected = "at least 0, at most 60";
         within("rollout.report_interval_s", interval, |s| (0.0..=60.0).contains(&s), expected)?;
-        at_least("data.epoch_rounds", data.epoch_rounds.unwrap_or(1), 1)?;
-        at_least("training.tensor_parallel", training.tensor_parallel, 1)?;
-        at_least("training.pipeline_parallel", training.pipeline_parallel, 1)?;
-        at_least("training.context_parallel", training.context_parallel, 1)?;
-        at_least("data.train_batch_size", data.train_batch_size, 1)?;
-        at_least("data.max_response_length", data.max_response_length, 1)?;
-        at_least("data.prompts", data.prompts.unwrap_or(1), 1)?;
+        between("data.epoch_rounds", data.epoch_rounds.unwrap_or(1), 1, most::STEPS)?;
+        between("training.tensor_parallel", training.tensor_parallel, 1, cluster.gpus)?;
+        between("training.pipeline_parallel", training.pipeline_parallel, 1, cluster.gpus)?;
+        between("training.context_parallel", training.context_parallel, 1, cluster.gpus)?;
+        between("data.train_batch_size", data.train_batch_size, 1, most::PROMPTS)?;
+        let longest = most::POSITIONS as u32;
+        between("data.max_response_length", data.max_response_length, 1, longest)?;
+        between("data.prompts", data.prompts.unwrap_or(1), 1, MOST_PROMPTS)?;
+        between("pipeline.staleness", self.pipeline.staleness, 0, most::STALENESS)?;
         for (key, value) in
             [("tasks.math", tasks.math), ("tasks.code", tasks.code), ("tasks.judge", tasks.judge)]
         {
@@ -38,7 +52,7 @@ impl RawJob {
             |sum| sum > 0.0,
             "more than 0 with the other shares",
         )?;
-        at_least("tasks.sandbox_slots", tasks.sandbox_slots.unwrap_or(1), 1)?;
+        between("tasks.sandbox_slots", tasks.sandbox_slots.unwrap_or(1), 1, MOST_SLOTS)?;
         let longest = |s: f64| s > 0.0 && s <= 86_400.0;
         within("tasks.timeout_s", tasks.timeout_s, longest, "above 0, at most 86400")?;
         let audited = |share: f64| (0.0..=1.0).contains(&share);
@@ -52,9 +66,9 @@ impl RawJob {
         ] {
             within(key, value, share, "in (0, 1]")?;
         }
-        within("sim.steps", sim.steps as f64, |n| (1.0..=1e9).contains(&n), "1 to 1e9")?;
-        within("sim.warmup_steps", sim.warmup_steps as f64, |n| n <= 1e9, "at most 1e9")?;
-        at_least("sim.seeds", sim.seeds, 1)?;
+        between("sim.steps", sim.steps, 1, MOST_STEPS)?;
+        between("sim.warmup_steps", sim.warmup_steps, 0, MOST_STEPS)?;
+        between("sim.seeds", sim.seeds, 1, MOST_SEEDS)?;
         self.check_layout()
     }
 

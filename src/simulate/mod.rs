@@ -25,6 +25,7 @@ pub mod raw;
 pub mod report;
 mod resolve;
 pub mod run;
+mod scales;
 pub mod summary;
 pub mod sweep;
 pub mod table;

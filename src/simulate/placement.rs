@@ -20,7 +20,7 @@ pub(super) fn policy(job: &Job) -> Result<Box<dyn Place>, RecipeError> {
     let rollout = at_first(job);
     job.cost().kv_capacity(rollout.tensor_parallel).map_err(|error| RecipeError::Type {
         key: TENSOR_PARALLEL.to_owned(),
-        reason: error.to_string(),
+        reason: format!("{error}; the rest follows from {OF_MEMORY}"),
     })?;
     Ok(match job.placement {
         raw::Placement::Colocated if job.raw.planner.rule == raw::PlannerRule::Fixed => {
@@ -48,11 +48,18 @@ fn refused(error: PlacementError) -> RecipeError {
             return bound(format!("stream.{field}"), expected, found);
         }
         PlacementError::Replica { .. } => "training.tensor_parallel",
-        PlacementError::TensorParallel { .. } | PlacementError::Capacity { .. } => TENSOR_PARALLEL,
+        PlacementError::Capacity { .. } => {
+            let reason = format!("{error}: data.max_response_length");
+            return RecipeError::Type { key: TENSOR_PARALLEL.to_owned(), reason };
+        }
+        PlacementError::TensorParallel { .. } => TENSOR_PARALLEL,
         PlacementError::Profile { .. } | PlacementError::Zero { .. } => "cluster",
     };
     RecipeError::Type { key: key.to_owned(), reason: error.to_string() }
 }
+
+/// What the memory for weights and KV cache follows from.
+const OF_MEMORY: &str = "cluster.hardware, rollout.gpu_memory_utilization, calibration.memory_share and calibration.activation_bytes";
 
 const TENSOR_PARALLEL: &str = "rollout.tensor_parallel";
 

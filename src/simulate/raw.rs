@@ -347,6 +347,14 @@ choice! {
     }
 }
 
+impl RawJob {
+    /// Returns the dotted names of all keys that a job may have, as [`Raw::keys`](crate::recipe::Raw::keys) does of recipes.
+    #[must_use]
+    pub fn keys() -> Vec<String> {
+        crate::recipe::keys::all::<Self>()
+    }
+}
+
 impl Sections for RawJob {
     fn keys(section: &str) -> Option<&'static [&'static str]> {
         Some(match section {

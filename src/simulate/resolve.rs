@@ -11,7 +11,7 @@ use super::job::Job;
 use super::outcome::Charted;
 use super::raw::{Placement, RawJob, Source};
 use super::trace::read_trace;
-use super::{placement, population};
+use super::{placement, population, scales};
 use crate::recipe::error::{bound, nearest};
 use crate::recipe::value::read_value;
 use crate::recipe::{RecipeError, schedule};
@@ -97,6 +97,7 @@ fn hardware(raw: &RawJob) -> Result<Hardware, RecipeError> {
         }
         table => read_value(key, table.clone())?,
     };
+    scales::check_hardware(&hardware)?;
     if let Some(gpus) = raw.cluster.gpus_per_server {
         hardware.devices_per_server = gpus;
     }
@@ -109,7 +110,10 @@ fn hardware(raw: &RawJob) -> Result<Hardware, RecipeError> {
 
 fn model(raw: &RawJob) -> Result<ModelShape, RecipeError> {
     match &raw.model.shape {
-        Some(shape) => read_value("model.shape", Value::Table(shape.clone())),
+        Some(shape) => {
+            let model = read_value("model.shape", Value::Table(shape.clone()))?;
+            scales::check_model(&model).map(|()| model)
+        }
         None => ModelShape::built_in(&raw.model.name)
             .ok_or_else(|| unknown("model.name", &raw.model.name, &ModelShape::names())),
     }
@@ -123,6 +127,7 @@ fn calibration(raw: &RawJob) -> Result<Calibration, RecipeError> {
     if let Some(share) = raw.rollout.gpu_memory_utilization {
         calibration.memory_share = share;
     }
+    scales::check_calibration(&calibration)?;
     let controllers = f64::from(raw.cluster.controllers);
     for serial in [
         &mut calibration.dispatch_interval,

@@ -24,6 +24,9 @@ pub const DATA_SOURCE: &str = "rollpacker/chain";
 /// Domain of the built-in task.
 pub const DOMAIN: &str = "chain";
 
+/// Prompts of a file at most: those that were drawn are in memory.
+const MOST_ROWS: u64 = 100_000_000;
+
 /// What to generate.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -169,7 +172,9 @@ impl ChainConfig {
             false => Err(DatasetError::Setting { key, expected, found }),
         };
         let Lengths { median, sigma, most } = self.lengths;
+        let within = 1..=MOST_ROWS;
         bound("rows", self.rows >= 1, "at least 1", self.rows.to_string())?;
+        bound("rows", within.contains(&self.rows), "at most 100000000", self.rows.to_string())?;
         bound(
             "validation_rows",
             self.validation_rows >= 1,
@@ -177,18 +182,24 @@ impl ChainConfig {
             self.validation_rows.to_string(),
         )?;
         bound(
+            "validation_rows",
+            within.contains(&self.validation_rows),
+            "at most 100000000",
+            self.validation_rows.to_string(),
+        )?;
+        bound(
             "direct_share",
             (0.0..=1.0).contains(&self.direct_share),
             "0 to 1",
-            self.direct_share.to_string(),
+            format!("{:?}", self.direct_share),
         )?;
         bound(
             "lengths.median",
             median >= 1.0 && median <= f64::from(most),
             "1 to `lengths.most`",
-            median.to_string(),
+            format!("{median:?}"),
         )?;
-        bound("lengths.sigma", (0.0..=3.0).contains(&sigma), "0 to 3", sigma.to_string())?;
+        bound("lengths.sigma", (0.0..=3.0).contains(&sigma), "0 to 3", format!("{sigma:?}"))?;
         bound("lengths.most", (1..=4096).contains(&most), "1 to 4096", most.to_string())
     }
 }

@@ -27,12 +27,12 @@ use super::{
 #[must_use]
 pub fn advantages() -> Catalog<Estimator> {
     Catalog::new("estimator of advantages")
-        .described("grpo", GRPO, |options: GrpoOptions| Ok(Grpo::from(options).into()))
+        .described("grpo", GRPO, |options: GrpoOptions| Ok(Grpo::from(options.checked()?).into()))
         .described("dr_grpo", DR_GRPO, |_: NoOptions| {
             Ok(Grpo { norm_by_std: false, ..Grpo::default() }.into())
         })
         .described("grpo_passk", PASS_AT_K, |options: GrpoOptions| {
-            let Grpo { norm_by_std, epsilon } = options.into();
+            let Grpo { norm_by_std, epsilon } = options.checked()?.into();
             Ok(PassAtK { norm_by_std, epsilon }.into())
         })
         .described("rloo", RLOO, |_: NoOptions| Ok(Rloo.into()))
@@ -65,6 +65,17 @@ impl Default for GrpoOptions {
     fn default() -> Self {
         let Grpo { norm_by_std, epsilon } = Grpo::default();
         Self { norm_adv_by_std_in_grpo: norm_by_std, epsilon }
+    }
+}
+
+impl GrpoOptions {
+    /// The same, its bounds checked: a group whose scores are all equal is divided by `epsilon` alone.
+    fn checked(self) -> Result<Self, CatalogError> {
+        if (1e-12..=1e6).contains(&self.epsilon) {
+            Ok(self)
+        } else {
+            Err(CatalogError::bound("epsilon", "from 1e-12 to 1e6", self.epsilon))
+        }
     }
 }
 

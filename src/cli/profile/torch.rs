@@ -5,11 +5,13 @@ use std::sync::Arc;
 
 use rollpacker_dataflow::clock::{Clock, Nanos, WallClock};
 use rollpacker_files::Inputs;
-use rollpacker_stages::model::{Decoder, DeviceChoice, ModelConfig};
+use rollpacker_stages::model::{Decoder, DeviceChoice};
 use rollpacker_stages::rollout::profile::grid::{SHORTEST, doublings};
 use rollpacker_stages::rollout::profile::torch::TorchMeasure;
 use rollpacker_stages::rollout::profile::{Grid, measure};
+use tch::Device;
 
+use crate::memory::{Estimate, profiling};
 use crate::recipe::Recipe;
 use crate::session::{check_context, engine_config};
 use crate::simulate::profile::Profiled;
@@ -26,8 +28,12 @@ impl Opened {
     pub(super) fn open(config: &Path, overrides: &[String]) -> anyhow::Result<Self> {
         let recipe = Recipe::read(config, overrides)?;
         let folder = &recipe.raw.model.path;
-        check_context(&recipe, &ModelConfig::from_folder(folder)?)?;
+        let model = Decoder::check_folder(folder)?;
+        check_context(&recipe, &model)?;
         let device = recipe.raw.trainer.device.parse::<DeviceChoice>()?.resolve()?;
+        if device == Device::Cpu {
+            Estimate::default().with(profiling(&recipe, &model)).check()?;
+        }
         let clock = Arc::new(WallClock::start());
         let decoder = |_instance| Decoder::load(folder, device);
         let engine = TorchMeasure::start(engine_config(&recipe), decoder, clock.clone())?;

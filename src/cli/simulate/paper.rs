@@ -11,6 +11,9 @@ use super::{progress, threads};
 use crate::simulate::paper::{Reproduction, Size, render};
 use crate::terminal;
 
+/// Runs of a job.
+const MOST_SEEDS: u64 = 1_000_000;
+
 #[derive(Debug, Args)]
 pub(crate) struct PaperArgs {
     /// Print one JSON array, an object a number: source, item, cell, paper, ours, error, and whether the model was fitted to it.
@@ -23,14 +26,20 @@ pub(crate) struct PaperArgs {
     #[arg(long, conflicts_with = "json")]
     commands: bool,
     /// Seeds of each job.
-    #[arg(long, value_name = "N", default_value = "2")]
+    #[arg(long, value_name = "N", default_value = "2", value_parser = seed_count)]
     seeds: NonZero<u64>,
     /// Steps of each job at most; left out, as many as the papers have.
     #[arg(long, value_name = "N", conflicts_with = "commands")]
     steps: Option<NonZero<u64>>,
     /// Runs at a time; left out, one a core.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = super::thread_count)]
     threads: Option<NonZero<usize>>,
+}
+
+/// Reads a number of seeds.
+fn seed_count(text: &str) -> Result<NonZero<u64>, String> {
+    let count = text.parse::<NonZero<u64>>().ok().filter(|count| count.get() <= MOST_SEEDS);
+    count.ok_or_else(|| format!("expected 1 to {MOST_SEEDS}"))
 }
 
 pub(super) fn run(args: &PaperArgs) -> anyhow::Result<ExitCode> {

@@ -57,6 +57,23 @@ pub struct ModelConfig {
     pub pad_token_id: Option<i32>,
 }
 
+/// Largest sizes that a configuration may state. They are far above any published model, and such that the products that sizes of tensors
+/// and of memory are made of stay within 64 bits.
+pub mod most {
+    /// Rows of the embedding.
+    pub const VOCABULARY: i64 = 1 << 24;
+    /// Transformer blocks.
+    pub const LAYERS: i64 = 1 << 12;
+    /// Width of the residual stream.
+    pub const WIDTH: i64 = 1 << 20;
+    /// Inner width of the feed-forward blocks.
+    pub const INNER_WIDTH: i64 = 1 << 24;
+    /// Heads of a block.
+    pub const HEADS: i64 = 1 << 12;
+    /// Width of a head.
+    pub const HEAD_DIM: i64 = 1 << 12;
+}
+
 impl Family {
     fn model_type(self) -> &'static str {
         match self {
@@ -85,7 +102,8 @@ impl ModelConfig {
         let mut config = Self::from_object(&Object::read(&folder.join("config.json"))?)?;
         let generation = folder.join("generation_config.json");
         if generation.exists() {
-            config.prefer_eos(Object::read(&generation)?.token_ids("eos_token_id")?);
+            let ids = Object::read(&generation)?.token_ids("eos_token_id", config.vocab_size)?;
+            config.prefer_eos(ids);
         }
         Ok(config)
     }
@@ -119,29 +137,30 @@ impl ModelConfig {
 
     fn from_object(json: &Object) -> Result<Self, ModelError> {
         let family = family(json)?;
-        let layers = json.required_size("num_hidden_layers")?;
+        let layers = json.required_size_up_to("num_hidden_layers", most::LAYERS)?;
         refuse_unknown(json, layers)?;
-        let heads = json.required_size("num_attention_heads")?;
-        let hidden_size = json.required_size("hidden_size")?;
+        let heads = json.required_size_up_to("num_attention_heads", most::HEADS)?;
+        let hidden_size = json.required_size_up_to("hidden_size", most::WIDTH)?;
+        let vocab_size = json.required_size_up_to("vocab_size", most::VOCABULARY)?;
         let config = Self {
             family,
-            vocab_size: json.required_size("vocab_size")?,
+            vocab_size,
             hidden_size,
-            intermediate_size: json.required_size("intermediate_size")?,
+            intermediate_size: json.required_size_up_to("intermediate_size", most::INNER_WIDTH)?,
             layers,
             heads,
             kv_heads: json.size("num_key_value_heads")?.unwrap_or(heads),
             head_dim: head_dim(json, family, hidden_size, heads)?,
-            rms_norm_eps: json.number("rms_norm_eps")?.unwrap_or(1e-6),
+            rms_norm_eps: json.number_in("rms_norm_eps", 1e-30..=1.0)?.unwrap_or(1e-6),
             rope: Rope::from_json(json)?,
             tie_word_embeddings: json.bool("tie_word_embeddings")?.unwrap_or(false),
             attention_bias: family == Family::Qwen2
                 || json.bool("attention_bias")?.unwrap_or(false),
             max_position_embeddings: json.required_size("max_position_embeddings")?,
-            initializer_range: json.number("initializer_range")?.unwrap_or(0.02),
-            eos_token_ids: json.token_ids("eos_token_id")?,
-            bos_token_id: json.token_ids("bos_token_id")?.first().copied(),
-            pad_token_id: pad_token(json)?,
+            initializer_range: json.number_in("initializer_range", 1e-30..=1e3)?.unwrap_or(0.02),
+            eos_token_ids: json.token_ids("eos_token_id", vocab_size)?,
+            bos_token_id: json.token_ids("bos_token_id", vocab_size)?.first().copied(),
+            pad_token_id: pad_token(json, vocab_size)?,
         };
         config.check(json)?;
         Ok(config)
@@ -242,22 +261,28 @@ fn head_dim(
     hidden_size: i64,
     heads: i64,
 ) -> Result<i64, ModelError> {
-    match json.size("head_dim")? {
+    match json.size_up_to("head_dim", most::HEAD_DIM)? {
         Some(dim) => Ok(dim),
         // What transformers takes where Qwen3 names none.
         None if family == Family::Qwen3 => Ok(128),
-        None if hidden_size % heads == 0 => Ok(hidden_size / heads),
+        None if hidden_size % heads == 0 && hidden_size / heads <= most::HEAD_DIM => {
+            Ok(hidden_size / heads)
+        }
+        None if hidden_size % heads == 0 => {
+            let expected = format!("heads of at most {} numbers each", most::HEAD_DIM);
+            Err(json.wrong("num_attention_heads", &expected))
+        }
         None => Err(json
             .wrong("num_attention_heads", &format!("a divisor of the hidden size {hidden_size}"))),
     }
 }
 
 /// Some configurations say -1 for none.
-fn pad_token(json: &Object) -> Result<Option<i32>, ModelError> {
+fn pad_token(json: &Object, vocab_size: i64) -> Result<Option<i32>, ModelError> {
     if json.get("pad_token_id").and_then(Value::as_i64) == Some(-1) {
         return Ok(None);
     }
-    Ok(json.token_ids("pad_token_id")?.first().copied())
+    Ok(json.token_ids("pad_token_id", vocab_size)?.first().copied())
 }
 
 /// Refuses what would change the numbers and is not implemented.

@@ -107,6 +107,53 @@ fn wrong_values_name_their_key() {
 }
 
 #[test]
+fn sizes_and_factors_have_upper_bounds() {
+    check_refused(
+        json!({ "num_hidden_layers": i32::MAX }),
+        "key `num_hidden_layers`: expected a whole number from 1 to 4096, found 2147483647",
+    );
+    check_refused(
+        json!({ "vocab_size": 1 << 25 }),
+        "key `vocab_size`: expected a whole number from 1 to 16777216, found 33554432",
+    );
+    check_refused(
+        json!({ "hidden_size": 1 << 20, "num_attention_heads": 1 }),
+        "key `num_attention_heads`: expected heads of at most 4096 numbers each, found 1",
+    );
+    check_refused(
+        json!({ "rope_theta": 1e-30 }),
+        "key `rope_theta`: expected a number from 1.0 to 1e16, found 1e-30",
+    );
+    check_refused(
+        json!({ "rope_scaling": { "rope_type": "linear", "factor": 1e300 } }),
+        "key `rope_scaling.factor`: expected a number from 1e-6 to 1000000.0, found 1e300",
+    );
+}
+
+#[test]
+fn special_tokens_are_within_the_vocabulary() {
+    for key in ["eos_token_id", "bos_token_id", "pad_token_id"] {
+        let expected = "expected token ids from 0 to 7, within vocab_size";
+        check_refused(json!({ key: 8 }), &format!("key `{key}`: {expected}, found 8"));
+        check_refused(
+            json!({ key: i64::MAX }),
+            &format!("key `{key}`: {expected}, found {}", i64::MAX),
+        );
+    }
+    check_refused(
+        json!({ "eos_token_id": [7, -2] }),
+        "key `eos_token_id`: expected token ids from 0 to 7, within vocab_size, found [7,-2]",
+    );
+    let folder = tempfile::tempdir().unwrap();
+    read(json!({})).unwrap().write(folder.path()).unwrap();
+    let generation = folder.path().join("generation_config.json");
+    std::fs::write(&generation, r#"{"eos_token_id": 8}"#).unwrap();
+    let error = ModelConfig::from_folder(folder.path()).unwrap_err().to_string();
+    let place = format!("{}: key `eos_token_id`: expected token ids", generation.display());
+    assert!(error.starts_with(&place), "{error}");
+}
+
+#[test]
 fn ends_of_sequence_are_those_of_both_files() {
     let folder = tempfile::tempdir().unwrap();
     let config = read(json!({ "eos_token_id": [3, 2], "pad_token_id": -1 })).unwrap();

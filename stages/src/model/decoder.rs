@@ -44,6 +44,16 @@ impl Decoder {
         Ok(decoder)
     }
 
+    /// Checks a Hugging Face folder as [`load`](Self::load) does, and reads no weights: only the headers of their files.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub fn check_folder(folder: &Path) -> Result<ModelConfig, ModelError> {
+        let config = ModelConfig::from_folder(folder)?;
+        Checkpoint::open(folder, &config)?;
+        Ok(config)
+    }
+
     /// A model to train from scratch: weights drawn from a normal distribution of deviation `initializer_range`, norms one, biases
     /// zero. Equal seeds give equal weights on every machine and device.
     ///

@@ -1,5 +1,6 @@
 //! Reads values of a JSON file such that every error names file, key, expected and found.
 
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
@@ -66,14 +67,60 @@ impl Object {
         self.size(key)?.ok_or_else(|| self.wrong(key, "a whole number above 0"))
     }
 
-    /// One token id or a list of them; empty when absent.
-    pub(crate) fn token_ids(&self, key: &str) -> Result<Vec<i32>, ModelError> {
+    /// A size of at most `most`: what memory and arithmetic are sized by, so that a damaged file is refused before either overflows.
+    pub(crate) fn size_up_to(&self, key: &str, most: i64) -> Result<Option<i64>, ModelError> {
+        let size = self.size(key)?;
+        match size.filter(|&size| size > most) {
+            Some(_) => Err(self.wrong(key, &format!("a whole number from 1 to {most}"))),
+            None => Ok(size),
+        }
+    }
+
+    pub(crate) fn required_size_up_to(&self, key: &str, most: i64) -> Result<i64, ModelError> {
+        match self.size_up_to(key, most)? {
+            Some(size) => Ok(size),
+            None => self.required_size(key),
+        }
+    }
+
+    /// A number within `range`.
+    pub(crate) fn number_in(
+        &self,
+        key: &str,
+        range: RangeInclusive<f64>,
+    ) -> Result<Option<f64>, ModelError> {
+        let number = self.number(key)?;
+        match number.filter(|number| !range.contains(number)) {
+            Some(_) => {
+                let (least, most) = range.into_inner();
+                Err(self.wrong(key, &format!("a number from {least:?} to {most:?}")))
+            }
+            None => Ok(number),
+        }
+    }
+
+    pub(crate) fn required_number_in(
+        &self,
+        key: &str,
+        range: RangeInclusive<f64>,
+    ) -> Result<f64, ModelError> {
+        match self.number_in(key, range)? {
+            Some(number) => Ok(number),
+            None => self.required_number(key),
+        }
+    }
+
+    /// One token id or a list of them, each below `vocab_size`; empty when absent.
+    pub(crate) fn token_ids(&self, key: &str, vocab_size: i64) -> Result<Vec<i32>, ModelError> {
         let Some(value) = self.get(key) else { return Ok(Vec::new()) };
         let values = value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice);
-        let id = |value: &Value| {
-            value.as_i64().and_then(|id| i32::try_from(id).ok()).filter(|&id| id >= 0)
+        let Some(ids) = values.iter().map(Value::as_i64).collect::<Option<Vec<i64>>>() else {
+            return Err(self.wrong(key, "token ids"));
         };
-        values.iter().map(|value| id(value).ok_or_else(|| self.wrong(key, "token ids"))).collect()
+        let known = |id: i64| i32::try_from(id).ok().filter(|_| (0..vocab_size).contains(&id));
+        ids.into_iter().map(known).collect::<Option<_>>().ok_or_else(|| {
+            self.wrong(key, &format!("token ids from 0 to {}, within vocab_size", vocab_size - 1))
+        })
     }
 
     pub(crate) fn wrong(&self, key: &str, expected: &str) -> ModelError {

@@ -14,6 +14,7 @@ mod layout;
 pub mod prompt;
 pub mod rope;
 pub(crate) mod tensor_file;
+mod token_bound;
 pub mod tokenizer;
 
 #[cfg(feature = "torch")]
@@ -56,7 +57,7 @@ pub const FOLDER_FILES: [&str; 7] = {
 pub use chat::{ChatTemplate, Message};
 pub use config::{Family, ModelConfig};
 pub use error::ModelError;
-pub use prompt::PromptEncoder;
+pub use prompt::{Encoded, PromptEncoder};
 pub use rope::Rope;
 pub use tokenizer::Tokenizer;
 

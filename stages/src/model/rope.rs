@@ -1,5 +1,7 @@
 //! Rotary position embeddings: the frequencies of each variant.
 
+use std::ops::RangeInclusive;
+
 use serde_json::{Value, json};
 
 use super::ModelError;
@@ -80,14 +82,14 @@ impl Rope {
             Some(parameters) => Some(parameters),
             None => config.object("rope_scaling")?,
         };
-        let outer = config.number("rope_theta")?;
+        let outer = config.number_in("rope_theta", THETA)?;
         let Some(scaling) = scaling else {
             return Ok(Self::Default { theta: outer.unwrap_or(DEFAULT_THETA) });
         };
         if scaling.get("full_attention").is_some() {
             return Err(config.unsupported("`rope_parameters` by kind of layer"));
         }
-        let theta = scaling.number("rope_theta")?.or(outer).unwrap_or(DEFAULT_THETA);
+        let theta = scaling.number_in("rope_theta", THETA)?.or(outer).unwrap_or(DEFAULT_THETA);
         Self::from_parameters(config, &scaling, theta)
     }
 
@@ -102,21 +104,23 @@ impl Rope {
         };
         match kind {
             "default" => Ok(Self::Default { theta }),
-            "linear" => Ok(Self::Linear { theta, factor: scaling.required_number("factor")? }),
+            "linear" => {
+                Ok(Self::Linear { theta, factor: scaling.required_number_in("factor", FACTOR)? })
+            }
             "llama3" => Self::llama3(scaling, theta),
             other => Err(config.unsupported(format!("rope_type `{other}`"))),
         }
     }
 
     fn llama3(scaling: &Object, theta: f64) -> Result<Self, ModelError> {
-        let low_freq_factor = scaling.required_number("low_freq_factor")?;
-        let high_freq_factor = scaling.required_number("high_freq_factor")?;
+        let low_freq_factor = scaling.required_number_in("low_freq_factor", FACTOR)?;
+        let high_freq_factor = scaling.required_number_in("high_freq_factor", FACTOR)?;
         if high_freq_factor <= low_freq_factor {
             return Err(scaling.wrong("high_freq_factor", "more than low_freq_factor"));
         }
         Ok(Self::Llama3 {
             theta,
-            factor: scaling.required_number("factor")?,
+            factor: scaling.required_number_in("factor", FACTOR)?,
             low_freq_factor,
             high_freq_factor,
             original_max_position_embeddings: scaling
@@ -148,6 +152,12 @@ impl Rope {
         }
     }
 }
+
+/// Bases that leave every frequency finite in float32.
+const THETA: RangeInclusive<f64> = 1.0..=1e16;
+
+/// Factors that leave every frequency finite in float32.
+const FACTOR: RangeInclusive<f64> = 1e-6..=1e6;
 
 /// What transformers takes where a configuration names no theta.
 const DEFAULT_THETA: f64 = 10_000.0;

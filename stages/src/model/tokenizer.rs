@@ -11,6 +11,10 @@ use tokenizers::{
 };
 
 use super::ModelError;
+use super::token_bound::TokenBound;
+
+/// Longest text that is tokenised, bytes. Tokenising takes some 400 times the memory of its text, and no model has a context as long.
+const LONGEST_TEXT: usize = 16 << 20;
 
 /// A tokenizer in the format of Hugging Face's `tokenizer.json`.
 ///
@@ -20,6 +24,7 @@ use super::ModelError;
 pub struct Tokenizer {
     inner: Inner,
     place: String,
+    bound: TokenBound,
 }
 
 /// Fills up batches.
@@ -41,7 +46,7 @@ impl Tokenizer {
         let text = std::fs::read(&path).map_err(ModelError::read(&path))?;
         let place = path.display().to_string();
         let inner = Inner::from_bytes(text).map_err(failed(&place))?;
-        Ok(Self { inner, place })
+        Ok(Self { bound: TokenBound::of(&inner), inner, place })
     }
 
     /// A tokenizer with one token a character: ids 0, 1 and 2 are [`PAD`], [`EOS`] and [`UNKNOWN`], then `alphabet` in its order.
@@ -65,14 +70,26 @@ impl Tokenizer {
         inner
             .add_special_tokens(SPECIAL.map(|token| AddedToken::from(token, true)))
             .map_err(failed(place))?;
-        Ok(Self { inner, place: place.to_owned() })
+        Ok(Self { bound: TokenBound::of(&inner), inner, place: place.to_owned() })
+    }
+
+    /// Returns the least number of tokens that a text of `bytes` bytes can have, without tokenising it: exactly for tokenizers that
+    /// state how long their tokens are, as byte-level ones do, and otherwise a token for every 256 bytes beyond the first MiB.
+    #[must_use]
+    pub fn least_tokens(&self, bytes: usize) -> usize {
+        self.bound.least_tokens(bytes)
     }
 
     /// Token ids of a text.
     ///
     /// # Errors
-    /// If the tokenizer cannot represent it.
+    /// If the tokenizer cannot represent it, or it is longer than 16 MiB, which would take several GiB of memory.
     pub fn encode(&self, text: &str) -> Result<Vec<i32>, ModelError> {
+        if text.len() > LONGEST_TEXT {
+            let found = text.len();
+            let reason = format!("expected a text of at most {LONGEST_TEXT} bytes, found {found}");
+            return Err(ModelError::Tokenizer { place: self.place.clone(), reason });
+        }
         let encoding = self.inner.encode_fast(text, false).map_err(failed(&self.place))?;
         encoding
             .get_ids()
@@ -167,6 +184,20 @@ mod tests {
         assert_eq!(tokenizer.token_to_id(EOS), Some(1));
         assert_eq!(tokenizer.id_to_token(13).as_deref(), Some("+"));
         assert_eq!(tokenizer.id_to_token(-1), None);
+    }
+
+    #[test]
+    fn a_text_has_a_token_for_every_few_bytes() {
+        let tokenizer = Tokenizer::characters("ab").unwrap();
+        // The longest token is `<|unk|>`.
+        assert_eq!([0, 7, 8, 7000].map(|bytes| tokenizer.least_tokens(bytes)), [0, 1, 2, 1000]);
+    }
+
+    #[test]
+    fn a_text_that_would_take_all_memory_is_refused() {
+        let error = Tokenizer::characters("ab").unwrap().encode(&"a".repeat((16 << 20) + 1));
+        let expected = "expected a text of at most 16777216 bytes, found 16777217";
+        assert!(error.unwrap_err().to_string().ends_with(expected));
     }
 
     #[test]

@@ -59,6 +59,12 @@ pub struct HttpOptions {
     pub max_wait_s: f64,
 }
 
+/// The longest that a request may wait for further samples, seconds.
+const LONGEST_WAIT: f64 = 3600.0;
+
+/// The most samples of a request.
+const LARGEST_BATCH: usize = 1 << 20;
+
 fn max_batch() -> usize {
     32
 }
@@ -73,11 +79,17 @@ impl HttpReward {
     /// # Errors
     /// If an option is out of its bounds, or the key is missing.
     pub fn new(options: HttpOptions) -> Result<Self, CatalogError> {
-        let wait = Duration::try_from_secs_f64(options.max_wait_s).map_err(|error| {
-            CatalogError::Option { key: "max_wait_s".to_owned(), reason: error.to_string() }
-        })?;
+        if !(0.0..=LONGEST_WAIT).contains(&options.max_wait_s) {
+            let expected = format!("from 0 to {LONGEST_WAIT} seconds");
+            return Err(CatalogError::bound("max_wait_s", &expected, options.max_wait_s));
+        }
+        let wait = Duration::from_secs_f64(options.max_wait_s);
         if options.max_batch == 0 {
             return Err(CatalogError::bound("max_batch", "at least 1", 0));
+        }
+        if options.max_batch > LARGEST_BATCH {
+            let expected = format!("at most {LARGEST_BATCH}");
+            return Err(CatalogError::bound("max_batch", &expected, options.max_batch));
         }
         let remote = Remote {
             endpoint: Endpoint::new(&options.url, options.api_key_env.as_deref())?,

@@ -44,6 +44,15 @@ pub struct Guard {
     pub cache: usize,
 }
 
+/// Times of a call, seconds: a microsecond to a day.
+const SECONDS: (f64, f64) = (1e-6, 86_400.0);
+
+/// Requests or tokens a minute: from one in 16 hours on, so that no call waits for ever.
+const RATES: (f64, f64) = (1e-3, 1e12);
+
+/// Tries of a sample.
+const MOST_ATTEMPTS: f64 = 1000.0;
+
 impl Default for Guard {
     fn default() -> Self {
         Self {
@@ -90,7 +99,7 @@ impl Guard {
         if let Some(budgets) = self.budgets()? {
             reward = SharedReward::new(Limited::new(reward, budgets));
         }
-        positive("attempts", f64::from(self.attempts))?;
+        within("attempts", f64::from(self.attempts), 1.0, MOST_ATTEMPTS)?;
         let backoff = Backoff::from(duration("backoff_s", self.backoff_s)?);
         if self.attempts > 1 {
             reward = SharedReward::new(Retry::new(reward, self.attempts, backoff));
@@ -102,9 +111,11 @@ impl Guard {
     }
 
     fn budgets(&self) -> Result<Option<Budgets>, CatalogError> {
-        let rate = |key, rate: Option<f64>| rate.map(|rate| positive(key, rate)).transpose();
+        let rate = |key, rate: Option<f64>| {
+            rate.map(|rate| within(key, rate, RATES.0, RATES.1)).transpose()
+        };
         if self.concurrency == Some(0) {
-            positive("concurrency", 0.0)?;
+            return Err(CatalogError::bound("concurrency", "a number above 0", 0));
         }
         let budgets = Budgets {
             concurrency: self.concurrency,
@@ -116,14 +127,15 @@ impl Guard {
 }
 
 fn duration(key: &str, seconds: f64) -> Result<Duration, CatalogError> {
-    let seconds = positive(key, seconds)?;
-    Duration::try_from_secs_f64(seconds)
-        .map_err(|error| CatalogError::Option { key: key.to_owned(), reason: error.to_string() })
+    within(key, seconds, SECONDS.0, SECONDS.1).map(Duration::from_secs_f64)
 }
 
-fn positive(key: &str, value: f64) -> Result<f64, CatalogError> {
-    let wrong = || CatalogError::bound(key, "a number above 0", value);
-    (value > 0.0 && value.is_finite()).then_some(value).ok_or_else(wrong)
+fn within(key: &str, value: f64, least: f64, most: f64) -> Result<f64, CatalogError> {
+    if value.is_nan() || value <= 0.0 {
+        return Err(CatalogError::bound(key, "a number above 0", value));
+    }
+    let wrong = || CatalogError::bound(key, &format!("a number from {least} to {most}"), value);
+    (least..=most).contains(&value).then_some(value).ok_or_else(wrong)
 }
 
 #[cfg(test)]

@@ -9,6 +9,16 @@ use super::{ChatServer, ChatServerOptions, SharedChat};
 use crate::catalog::{CatalogError, Options, read};
 use crate::fields::fields;
 
+/// The most threads of torch operations.
+#[cfg(feature = "torch")]
+const MOST_THREADS: usize = 1024;
+/// The most answers at once.
+#[cfg(feature = "torch")]
+const MOST_RUNNING: usize = 1 << 31;
+/// The most tokens of a cache or a turn.
+#[cfg(feature = "torch")]
+const MOST_TOKENS: usize = 1 << 40;
+
 /// The option that names the engine.
 const ENGINE: &str = "engine";
 
@@ -116,14 +126,17 @@ impl TorchChatOptions {
             let expected = "a folder in Hugging Face format";
             return Err(CatalogError::bound("model_path", expected, "nothing"));
         }
-        let least = [
-            ("threads", Some(self.threads)),
-            ("max_running", Some(self.max_running)),
-            ("kv_cache_tokens", Some(self.kv_cache_tokens)),
-            ("guest_tokens", self.guest_tokens),
+        let bounds = [
+            ("threads", Some(self.threads), MOST_THREADS),
+            ("max_running", Some(self.max_running), MOST_RUNNING),
+            ("kv_cache_tokens", Some(self.kv_cache_tokens), MOST_TOKENS),
+            ("guest_tokens", self.guest_tokens, MOST_TOKENS),
         ];
-        if let Some((key, _)) = least.into_iter().find(|(_, value)| *value == Some(0)) {
-            return Err(CatalogError::bound(key, "at least 1", 0));
+        for (key, value, most) in bounds {
+            if let Some(found) = value.filter(|value| !(1..=most).contains(value)) {
+                let expected = if found == 0 { "at least 1" } else { &format!("at most {most}") };
+                return Err(CatalogError::bound(key, expected, found));
+            }
         }
         match self.guest_tokens {
             Some(found) if !self.colocated => {

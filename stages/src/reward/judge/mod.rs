@@ -75,6 +75,9 @@ impl Default for Judgement {
     }
 }
 
+/// The most verdicts of a response.
+const MOST_VOTES: u32 = 1024;
+
 impl Judgement {
     const KEYS: [&str; 8] = [
         "prompt",
@@ -104,6 +107,10 @@ impl Judgement {
         if !(0.0..=2.0).contains(&self.temperature) {
             let reason = format!("expected a number from 0 to 2, found {}", self.temperature);
             return Err(wrong("temperature", reason));
+        }
+        if self.votes > MOST_VOTES {
+            let reason = format!("expected at most {MOST_VOTES}, found {}", self.votes);
+            return Err(wrong("votes", reason));
         }
         if self.votes == 0 || (self.votes > 1 && self.temperature == 0.0) {
             let reason =

@@ -45,6 +45,9 @@ pub struct ProcessOptions {
     pub fields: Fields,
 }
 
+/// The most processes at once.
+const MOST_PROCESSES: usize = 4096;
+
 fn processes() -> usize {
     1
 }
@@ -75,13 +78,17 @@ impl ProcessReward {
         if options.processes == 0 {
             return bound("processes", "a number above 0", "0");
         }
+        if options.processes > MOST_PROCESSES {
+            let expected = format!("at most {MOST_PROCESSES}");
+            return Err(CatalogError::bound("processes", &expected, options.processes));
+        }
         if options.fields.contains_key("id") {
             return bound("fields", "no field `id`, which numbers the requests", "one");
         }
         Ok(Self {
             command: options.command,
             fields: options.fields,
-            turns: Semaphore::new(options.processes.min(Semaphore::MAX_PERMITS)),
+            turns: Semaphore::new(options.processes),
             idle: Mutex::default(),
             calls: AtomicU64::new(0),
         })

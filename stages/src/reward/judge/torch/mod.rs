@@ -31,7 +31,7 @@ use super::chat::{Chat, JudgeSampling};
 use crate::catalog::CatalogError;
 use crate::model::device::set_threads_of_this_thread;
 use crate::model::{
-    ChatTemplate, DeviceChoice, Message, ModelConfig, ModelError, PromptEncoder, Tokenizer,
+    ChatTemplate, DeviceChoice, Encoded, Message, ModelConfig, ModelError, PromptEncoder, Tokenizer,
 };
 use crate::reward::RewardError;
 use crate::rollout::generator::Capacity;
@@ -144,8 +144,15 @@ impl Model {
         messages: &[Message],
         sampling: &JudgeSampling,
     ) -> Result<Vec<i32>, RewardError> {
-        let prompt = self.encoder.encode(messages).map_err(|error| self.fault(error))?;
-        let (tokens, limit) = (prompt.len(), self.capacity.token_limit);
+        let limit = self.capacity.token_limit;
+        let encoded = self.encoder.encode_within(messages, limit);
+        let (prompt, tokens) = match encoded.map_err(|error| self.fault(error))? {
+            Encoded::Ids(ids) => {
+                let tokens = ids.len();
+                (ids, tokens)
+            }
+            Encoded::TooLong(least) => (Vec::new(), least),
+        };
         let JudgeSampling { temperature, max_tokens, .. } = *sampling;
         if max_tokens == 0 || !(temperature >= 0.0 && temperature.is_finite()) {
             let expected = "expected max_tokens above 0 and a temperature of at least 0";

@@ -6,7 +6,9 @@ use rollpacker_dataflow::step::SampleId;
 use serde::{Deserialize, Serialize};
 
 use super::population::{Latent, Population};
-use super::{LengthModel, LengthModelError, PopulationConfig, PromptTraits, check, tokens};
+use super::{
+    LONGEST, LengthModel, LengthModelError, PopulationConfig, PromptTraits, check, tokens,
+};
 use crate::cluster::calibration;
 use crate::draw::{correlated, normal_cdf};
 
@@ -59,11 +61,14 @@ impl EmpiricalDomain {
     fn check(&self, name: &str) -> Result<(), LengthModelError> {
         let field = |field: &'static str| move || format!("{name}.{field}");
         let ascending = self.percentiles.is_sorted_by(|a, b| a.0 < b.0 && a.1 <= b.1);
-        let bounded = self.percentiles.iter().all(|(p, x)| (0.0..=100.0).contains(p) && *x >= 1.0);
+        let bounded = self
+            .percentiles
+            .iter()
+            .all(|(p, x)| (0.0..=100.0).contains(p) && (1.0..=LONGEST).contains(x));
         check(
             ascending && bounded && self.percentiles.len() > 1,
             field("percentiles"),
-            "at least 2 ascending pairs of a percentile and 1 token or more",
+            "at least 2 ascending pairs of a percentile and 1 token or more, at most 1e9",
             &self.percentiles,
         )?;
         let Self { endless, endless_of_hard, correlation, .. } = *self;

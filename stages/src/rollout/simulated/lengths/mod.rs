@@ -89,6 +89,12 @@ fn check(
     Err(LengthModelError::Field { field: field(), expected, found: format!("{found:?}") })
 }
 
+/// The greatest length of a response or prompt, tokens.
+const LONGEST: f64 = 1e9;
+
+/// The greatest standard deviation of a logarithm: of more, all that is drawn is the shortest or the longest.
+const WIDEST: f64 = 10.0;
+
 /// A length model as a recipe writes it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "model", rename_all = "snake_case")]

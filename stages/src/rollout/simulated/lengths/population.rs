@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{LengthModelError, check};
+use super::{LONGEST, LengthModelError, WIDEST, check};
 use crate::draw::{Draw, correlated, normal_cdf, normal_quantile};
 
 /// A log-normal distribution of tokens.
@@ -56,10 +56,13 @@ impl PopulationConfig {
             move || field
         };
         check(*median >= 1.0, name("prompt_length.median"), "at least 1", median)?;
+        check(*median <= LONGEST, name("prompt_length.median"), "at most 1e9", median)?;
         check(*spread >= 0.0, name("prompt_length.spread"), "at least 0", spread)?;
+        check(*spread <= WIDEST, name("prompt_length.spread"), "at most 10", spread)?;
         let PassRate { median, spread, length_correlation } = pass_rate;
         check(*median > 0.0 && *median < 1.0, name("pass_rate.median"), "0 to 1", median)?;
         check(*spread >= 0.0, name("pass_rate.spread"), "at least 0", spread)?;
+        check(*spread <= WIDEST, name("pass_rate.spread"), "at most 10", spread)?;
         check(
             length_correlation.abs() <= 1.0,
             name("pass_rate.length_correlation"),

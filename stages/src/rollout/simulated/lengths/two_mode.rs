@@ -7,7 +7,9 @@ use serde::{Deserialize, Serialize};
 use statrs::distribution::{Beta, ContinuousCDF};
 
 use super::population::{Latent, Population};
-use super::{LengthModel, LengthModelError, PopulationConfig, PromptTraits, check, tokens};
+use super::{
+    LONGEST, LengthModel, LengthModelError, PopulationConfig, PromptTraits, WIDEST, check, tokens,
+};
 use crate::draw::{correlated, normal_cdf};
 
 /// Two log-normal modes a domain; see [`TwoModeDomain`].
@@ -118,6 +120,7 @@ impl TwoModeDomain {
         ];
         for (label, value) in positive {
             check(value > 0.0, field(label), "more than 0", value)?;
+            check((1e-3..=LONGEST).contains(&value), field(label), "0.001 to 1e9", value)?;
         }
         let spreads = [
             ("prompt_spread", self.prompt_spread),
@@ -126,6 +129,7 @@ impl TwoModeDomain {
         ];
         for (label, value) in spreads {
             check(value >= 0.0, field(label), "at least 0", value)?;
+            check(value <= WIDEST, field(label), "at most 10", value)?;
         }
         let Self { tail_share, correlation, .. } = *self;
         check(tail_share > 0.0 && tail_share < 1.0, field("tail_share"), "0 to 1", tail_share)?;

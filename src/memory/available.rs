@@ -1,0 +1,157 @@
+//! How much memory this process can still have.
+
+use std::fmt;
+use std::path::Path;
+
+use rustix::process::{Resource, getrlimit};
+
+/// Memory that this process can still have, and what limits it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Available {
+    /// How much.
+    pub bytes: u64,
+    /// Why no more.
+    pub limit: Limit,
+}
+
+/// What limits memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limit {
+    /// What the kernel estimates that programs can have without others losing theirs, swap included.
+    Machine,
+    /// The limit of a control group, as containers have.
+    ControlGroup,
+    /// The limit of the address space of a process, `RLIMIT_AS`.
+    AddressSpace,
+}
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Machine => "free memory of the machine",
+            Self::ControlGroup => "limit of the control group",
+            Self::AddressSpace => "limit of the address space, `ulimit -v`",
+        })
+    }
+}
+
+/// Returns the least of what the machine, the control groups of this process and its limits leave; `None` if the system says nothing.
+#[must_use]
+pub fn available() -> Option<Available> {
+    let swap = read("/proc/meminfo").and_then(|text| field(&text, "SwapFree:")).unwrap_or(0);
+    let machine = read("/proc/meminfo").and_then(|text| field(&text, "MemAvailable:"));
+    let groups = read("/proc/self/cgroup").map(|text| folders(&text)).unwrap_or_default();
+    let groups = groups.iter().filter_map(|folder| left_in_group(Path::new(folder))).min();
+    let limits = [
+        (machine.map(|bytes| bytes.saturating_add(swap)), Limit::Machine),
+        (groups.map(|bytes| bytes.saturating_add(swap)), Limit::ControlGroup),
+        (left_of_address_space(), Limit::AddressSpace),
+    ];
+    let limits =
+        limits.into_iter().filter_map(|(bytes, limit)| Some(Available { bytes: bytes?, limit }));
+    limits.min_by_key(|available| available.bytes)
+}
+
+fn read(path: impl AsRef<Path>) -> Option<String> {
+    std::fs::read_to_string(path).ok()
+}
+
+/// The value in bytes of a line such as `MemAvailable:  1024 kB`, as the files of /proc have them.
+fn field(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kibibytes.checked_mul(1024)
+}
+
+/// The folders of the control groups that limit memory, those of their parents included, of either version.
+fn folders(groups: &str) -> Vec<String> {
+    let with_parents = |(root, path): (&str, &str)| {
+        let parents = Path::new(path).ancestors().map(|path| path.display().to_string());
+        parents.map(|path| format!("{root}{path}")).collect::<Vec<_>>()
+    };
+    groups.lines().filter_map(folder).flat_map(with_parents).collect()
+}
+
+/// Where the control group of a line of `/proc/self/cgroup` is, root and path, if it may limit memory.
+fn folder(line: &str) -> Option<(&'static str, &str)> {
+    let mut parts = line.splitn(3, ':').skip(1);
+    match (parts.next()?, parts.next()?) {
+        ("", path) => Some(("/sys/fs/cgroup", path)),
+        (controllers, path) if controllers.split(',').any(|name| name == "memory") => {
+            Some(("/sys/fs/cgroup/memory", path))
+        }
+        _ => None,
+    }
+}
+
+/// What a control group still has, if it has a limit. Pages of files are given back when memory is short.
+fn left_in_group(folder: &Path) -> Option<u64> {
+    let number = |name: &str| read(folder.join(name))?.trim().parse::<u64>().ok();
+    let first = |names: [&str; 2]| names.into_iter().find_map(number);
+    let limit = first(["memory.max", "memory.limit_in_bytes"])?;
+    let used = first(["memory.current", "memory.usage_in_bytes"])?;
+    let cached = read(folder.join("memory.stat")).map_or(0, |text| cached(&text));
+    Some(limit.saturating_sub(used.saturating_sub(cached)))
+}
+
+/// Pages of files in a `memory.stat`; where there are totals of a hierarchy, those.
+fn cached(stat: &str) -> u64 {
+    let value = |name: &str| {
+        let line = stat.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.and_then(|value| value.trim().parse::<u64>().ok())
+    };
+    let sum = |names: [&str; 2]| names.into_iter().map(value).sum::<Option<u64>>();
+    sum(["total_active_file", "total_inactive_file"])
+        .or_else(|| sum(["active_file", "inactive_file"]))
+        .unwrap_or(0)
+}
+
+fn left_of_address_space() -> Option<u64> {
+    let limit = getrlimit(Resource::As).current?;
+    let used = read("/proc/self/status").and_then(|text| field(&text, "VmSize:")).unwrap_or(0);
+    Some(limit.saturating_sub(used))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_of_proc_are_in_bytes() {
+        let text = "MemTotal:       16384 kB\nMemAvailable:    2048 kB\n";
+        assert_eq!(field(text, "MemAvailable:"), Some(2 << 20));
+        assert_eq!(field(text, "SwapFree:"), None);
+    }
+
+    #[test]
+    fn groups_of_both_versions_are_found_with_their_parents() {
+        assert_eq!(
+            folders("0::/user/run\n"),
+            ["/sys/fs/cgroup/user/run", "/sys/fs/cgroup/user", "/sys/fs/cgroup/"]
+        );
+        assert_eq!(
+            folders("5:cpu,cpuacct:/a\n4:hugetlb,memory:/job\n"),
+            ["/sys/fs/cgroup/memory/job", "/sys/fs/cgroup/memory/"]
+        );
+    }
+
+    #[test]
+    fn a_group_has_its_limit_less_what_it_cannot_give_back() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let write = |name: &str, text: &str| {
+            std::fs::write(folder.path().join(name), text).expect("written");
+        };
+        write("memory.max", "max\n");
+        write("memory.current", "700\n");
+        assert_eq!(left_in_group(folder.path()), None, "it has no limit");
+        write("memory.max", "1000\n");
+        write("memory.stat", "anon 500\nactive_file 150\ninactive_file 50\n");
+        assert_eq!(left_in_group(folder.path()), Some(500));
+    }
+
+    #[test]
+    fn this_machine_says_what_it_has() {
+        let found = available().expect("a machine that says so");
+        assert!(found.bytes > 0, "{found:?}");
+    }
+}

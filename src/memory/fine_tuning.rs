@@ -1,0 +1,77 @@
+//! Memory of supervised fine-tuning.
+
+use rollpacker_stages::model::ModelConfig;
+use rollpacker_stages::train::sft::{Example, SftConfig};
+
+use super::model::{FLOAT, activations_of_token, size, weights};
+use super::{Part, setting};
+
+/// Copies of the weights in the first update: the weights, their gradient, two moments, the gradient in one piece, and the change.
+const OF_TRAINER: u64 = 6;
+
+/// Bytes of an example of an update: two slices of tokens, and its places in the order and the plan.
+const OF_EXAMPLE: u64 = 48;
+
+/// Returns the parts of fine-tuning a model from scratch, whatever the data.
+pub(crate) fn fine_tuning(model: &ModelConfig, training: &SftConfig, on_host: bool) -> Vec<Part> {
+    let batch = [setting("sft.batch_size", training.batch_size)];
+    let factors = [training.batch_size as u64, OF_EXAMPLE];
+    let mut parts = vec![Part::new("the examples of an update", batch, factors)];
+    if on_host {
+        let settings = [
+            setting("sft.num_hidden_layers", model.layers),
+            setting("sft.hidden_size", model.hidden_size),
+            setting("sft.intermediate_size", model.intermediate_size),
+        ];
+        let factors = [OF_TRAINER, weights(model)];
+        parts.push(Part::new("weights, gradients and moments", settings, factors));
+    }
+    parts
+}
+
+/// Returns the bytes that a micro-batch of `tokens` takes at least.
+pub(crate) fn least_bytes_of_tokens(model: &ModelConfig, tokens: usize) -> u64 {
+    (tokens as u64).saturating_mul(activations_of_token(model))
+}
+
+/// The micro-batches of fine-tuning.
+pub(crate) struct Batches<'a> {
+    pub(crate) model: &'a ModelConfig,
+    pub(crate) training: &'a SftConfig,
+    pub(crate) examples: &'a [Example],
+}
+
+impl Batches<'_> {
+    /// Returns the activations and logits of the largest micro-batch.
+    pub(crate) fn parts(&self) -> [Part; 2] {
+        let settings = || {
+            [
+                setting("sft.micro_batch_tokens", self.training.micro_batch_tokens),
+                setting("sft.batch_size", self.training.batch_size),
+            ]
+        };
+        let tokens = self.tokens();
+        let activations = least_bytes_of_tokens(self.model, tokens);
+        let shortest = self.examples.iter().map(|example| example.response_ids.len()).min();
+        let logits = [shortest.unwrap_or(0) as u64, size(self.model.vocab_size), FLOAT];
+        [
+            Part::new("activations of a micro-batch", settings(), [activations]),
+            Part::new("logits of a micro-batch", settings(), logits),
+        ]
+    }
+
+    /// Tokens that the largest micro-batch has in every epoch: the longest example, or what fills the budget whichever examples of the
+    /// dataset meet.
+    fn tokens(&self) -> usize {
+        let mut lengths: Vec<usize> = self.examples.iter().map(tokens).collect();
+        lengths.sort_unstable();
+        let longest = lengths.last().copied().unwrap_or(0);
+        let met: usize = lengths.iter().take(self.training.batch_size).sum();
+        longest.max(met.min(self.training.micro_batch_tokens.saturating_sub(longest)))
+    }
+}
+
+/// Tokens that the model runs over: all but the last, which is only predicted.
+fn tokens(example: &Example) -> usize {
+    (example.prompt_ids.len() + example.response_ids.len()).saturating_sub(1)
+}

@@ -1,0 +1,182 @@
+//! The least memory that a run needs, estimated before it starts, so that a run that cannot fit is refused by its settings instead of
+//! being ended by the kernel.
+//!
+//! An [`Estimate`] is a sum of [`Part`]s, each a product of settings and sizes of the model. It is a lower bound: a part counts only what
+//! is allocated whatever the responses are, and what a run may need beyond (longer responses, fragmentation, the program itself) is left
+//! out. So no run is refused that fits, and one that is not refused may still be too large. What is on a GPU is not counted.
+
+mod available;
+#[cfg(feature = "torch")]
+mod fine_tuning;
+mod model;
+mod simulation;
+#[cfg(feature = "torch")]
+mod training;
+
+use std::fmt;
+
+pub use available::{Available, Limit, available};
+#[cfg(feature = "torch")]
+pub(crate) use fine_tuning::{Batches, fine_tuning, least_bytes_of_tokens};
+pub(crate) use model::judges;
+pub(crate) use simulation::simulation;
+#[cfg(feature = "torch")]
+pub(crate) use training::{Training, profiling, training};
+
+/// Memory of one kind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// What it holds.
+    pub what: &'static str,
+    /// How much it is at least.
+    pub bytes: u64,
+    /// The settings that it follows from, each `key = value`.
+    pub settings: Vec<String>,
+}
+
+/// The least memory that a run needs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Estimate {
+    parts: Vec<Part>,
+}
+
+/// A run needs more memory than there is.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "not enough memory: the run needs at least {}, and {} are available ({}). Needed are {}; lower these settings or free memory",
+    Size(*.needed), Size(.available.bytes), .available.limit, list(.largest)
+)]
+pub struct OutOfMemory {
+    /// Bytes that the run needs.
+    pub needed: u64,
+    /// What there is.
+    pub available: Available,
+    /// The largest parts of what it needs, in descending order.
+    pub largest: Vec<Part>,
+}
+
+/// Parts that an error names.
+const NAMED: usize = 3;
+
+impl Estimate {
+    /// Adds a part.
+    #[must_use]
+    pub fn with(mut self, part: Part) -> Self {
+        self.parts.push(part);
+        self
+    }
+
+    /// The sum of the parts, bytes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.parts.iter().fold(0, |sum, part| sum.saturating_add(part.bytes))
+    }
+
+    /// Refuses a run that this process cannot have the memory for. Where the system does not say what there is, nothing is refused.
+    ///
+    /// # Errors
+    /// If more is needed than is available.
+    pub fn check(&self) -> Result<(), OutOfMemory> {
+        available().map_or(Ok(()), |available| self.check_against(available))
+    }
+
+    /// Refuses a run that needs more than `available`.
+    ///
+    /// # Errors
+    /// If it does.
+    pub fn check_against(&self, available: Available) -> Result<(), OutOfMemory> {
+        let needed = self.bytes();
+        if needed <= available.bytes {
+            return Ok(());
+        }
+        let mut largest = self.parts.clone();
+        largest.sort_by_key(|part| std::cmp::Reverse(part.bytes));
+        // Parts of a hundredth explain nothing.
+        largest.retain(|part| part.bytes >= needed / 100);
+        largest.truncate(NAMED);
+        Err(OutOfMemory { needed, available, largest })
+    }
+}
+
+impl Extend<Part> for Estimate {
+    fn extend<I: IntoIterator<Item = Part>>(&mut self, parts: I) {
+        self.parts.extend(parts);
+    }
+}
+
+impl Part {
+    /// A part of as many bytes as the product of `factors`.
+    pub(crate) fn new(
+        what: &'static str,
+        settings: impl IntoIterator<Item = String>,
+        factors: impl IntoIterator<Item = u64>,
+    ) -> Self {
+        let bytes = factors.into_iter().fold(1, u64::saturating_mul);
+        Self { what, bytes, settings: settings.into_iter().collect() }
+    }
+}
+
+/// A setting as errors quote it.
+pub(crate) fn setting(key: &str, value: impl fmt::Display) -> String {
+    format!("{key} = {value}")
+}
+
+fn list(parts: &[Part]) -> String {
+    let part = |part: &Part| {
+        let Part { what, bytes, settings } = part;
+        format!("{} for {what} ({})", Size(*bytes), settings.join(", "))
+    };
+    parts.iter().map(part).collect::<Vec<_>>().join(", ")
+}
+
+/// Bytes, in the largest unit of which there is at least one.
+struct Size(u64);
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const UNITS: [(&str, u64); 5] = [
+            ("EiB", 1 << 60),
+            ("PiB", 1 << 50),
+            ("TiB", 1 << 40),
+            ("GiB", 1 << 30),
+            ("MiB", 1 << 20),
+        ];
+        match UNITS.into_iter().find(|(_, unit)| self.0 >= *unit) {
+            Some((name, unit)) => write!(f, "{:.1} {name}", self.0 as f64 / unit as f64),
+            None => write!(f, "{} bytes", self.0),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect;
+
+    use super::*;
+
+    #[test]
+    fn what_does_not_fit_is_refused_by_its_largest_parts() {
+        let estimate = Estimate::default()
+            .with(Part::new("prompts", [setting("data.train_batch_size", 16)], [16, 300]))
+            .with(Part::new("logits", [setting("sft.batch_size", 4_000_000)], [4_000_000, 1 << 18]))
+            .with(Part::new("weights", [setting("model.path", "m")], [1 << 36]));
+        let available = Available { bytes: 21 << 30, limit: Limit::Machine };
+        let error = estimate.check_against(available).expect_err("refused");
+        expect![
+            "not enough memory: the run needs at least 1.0 TiB, and 21.0 GiB are available (free memory of the machine). Needed are 976.6 GiB for logits (sft.batch_size = 4000000), 64.0 GiB for weights (model.path = m); lower these settings or free memory"
+        ]
+        .assert_eq(&error.to_string());
+        assert_eq!(
+            estimate.check_against(Available { bytes: 1 << 41, limit: Limit::Machine }),
+            Ok(())
+        );
+    }
+
+    #[test]
+    fn what_no_number_holds_is_the_largest_number() {
+        let part = Part::new("weights", [], [u64::MAX, 4]);
+        let estimate = Estimate::default().with(part.clone()).with(part);
+        assert_eq!(estimate.bytes(), u64::MAX);
+        assert_eq!(Size(u64::MAX).to_string(), "16.0 EiB");
+    }
+}

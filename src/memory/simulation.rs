@@ -1,0 +1,33 @@
+//! Memory of simulated jobs.
+
+use super::{Part, setting};
+use crate::simulate::Job;
+
+/// Bytes of a simulated response: its place in the schedule, the engine and the stream.
+const OF_RESPONSE: u64 = 256;
+
+/// Bytes of a simulated engine instance.
+const OF_INSTANCE: u64 = 128;
+
+/// Bytes that are kept of a step.
+const OF_STEP: u64 = 64;
+
+/// Returns the parts of the runs of a job, of which as many as `at_once` run at the same time.
+pub(crate) fn simulation(job: &Job, at_once: u64) -> Vec<Part> {
+    let (data, rollout, sim) = (&job.raw.data, &job.raw.rollout, &job.raw.sim);
+    let runs = at_once.min(sim.seeds);
+    let batch =
+        [setting("data.train_batch_size", data.train_batch_size), setting("rollout.n", rollout.n)];
+    let responses = [runs, data.train_batch_size as u64, rollout.n.into(), OF_RESPONSE];
+    let instances = u64::from(job.rollout_gpus() / rollout.tensor_parallel);
+    let steps = [setting("sim.steps", sim.steps), setting("sim.seeds", sim.seeds)];
+    vec![
+        Part::new("the responses of a step", batch, responses),
+        Part::new(
+            "engine instances",
+            [setting("cluster.gpus", job.raw.cluster.gpus)],
+            [runs, instances, OF_INSTANCE],
+        ),
+        Part::new("the steps of all runs", steps, [sim.steps, sim.seeds, OF_STEP]),
+    ]
+}

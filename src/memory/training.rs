@@ -1,0 +1,181 @@
+//! Memory of reinforcement learning.
+
+use rollpacker_stages::model::ModelConfig;
+
+use super::model::{FLOAT, cache_of_token, size, weights};
+use super::{Part, setting};
+use crate::recipe::Recipe;
+
+/// What a training run is beside its recipe.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Training<'a> {
+    pub(crate) recipe: &'a Recipe,
+    pub(crate) model: &'a ModelConfig,
+    /// Whether advantages need a critic.
+    pub(crate) has_critic: bool,
+    /// Prompts of an epoch.
+    pub(crate) prompts: u64,
+    /// Whether models are in the memory of this machine, and not on a GPU.
+    pub(crate) on_host: bool,
+}
+
+/// Copies of the weights that a trainer holds in its first update: the weights, their gradient, two moments, the gradient in one piece, the
+/// change, and the published weights.
+const OF_TRAINER: u64 = 7;
+
+/// Copies for a critic: its weights, their gradient and two moments.
+const OF_CRITIC: u64 = 4;
+
+/// Engines beside that of training, where there is validation: one that samples and a greedy one.
+const OF_VALIDATION: u64 = 2;
+
+/// Tokens that a slot of a KV cache has room for from the start, if a sequence may be as long.
+const SLOT_TOKENS: u64 = 64;
+
+/// Bytes of a response in the schedule, the engine and the stream, without its tokens; 4,600 were measured.
+const OF_RESPONSE: u64 = 2048;
+
+/// Bytes of a prompt that is read, without its text and tokens.
+const OF_PROMPT: u64 = 256;
+
+/// Returns the weights of the instances of an engine that is profiled.
+pub(crate) fn profiling(recipe: &Recipe, model: &ModelConfig) -> Part {
+    let instances = recipe.raw.rollout.instances;
+    let path = setting("model.path", recipe.raw.model.path.display());
+    let settings = [path, setting("rollout.instances", instances)];
+    Part::new("the weights of engine instances", settings, [instances.into(), weights(model)])
+}
+
+/// Returns the parts of a training run.
+pub(crate) fn training(run: Training<'_>) -> Vec<Part> {
+    let mut parts = vec![run.responses(), run.read_ahead()];
+    if run.on_host {
+        parts.extend([run.trainer(), run.engines(), run.published(), run.caches(), run.logits()]);
+    }
+    parts
+}
+
+impl Training<'_> {
+    fn trainer(&self) -> Part {
+        let trainer = &self.recipe.trainer;
+        let copies = OF_TRAINER
+            + u64::from(trainer.needs_reference())
+            + if self.has_critic { OF_CRITIC } else { 0 };
+        let factors = [self.workers(), copies, weights(self.model)];
+        Part::new(
+            "the trainer's weights, gradients and moments",
+            self.model_and([self.workers_setting()]),
+            factors,
+        )
+    }
+
+    fn engines(&self) -> Part {
+        let instances = self.recipe.raw.rollout.instances;
+        let validation = if self.recipe.val_data.is_some() { OF_VALIDATION } else { 0 };
+        let engines = self.workers() + validation;
+        let settings =
+            self.model_and([setting("rollout.instances", instances), self.workers_setting()]);
+        Part::new(
+            "the weights of engine instances",
+            settings,
+            [engines, instances.into(), weights(self.model)],
+        )
+    }
+
+    /// Versions beside the newest, which the trainer counts.
+    fn published(&self) -> Part {
+        let staleness = self.recipe.raw.algorithm.staleness;
+        let held = (staleness + 1).min(self.steps().saturating_sub(1));
+        let settings = self.model_and([setting("algorithm.staleness", staleness)]);
+        Part::new(
+            "weights of older policies",
+            settings,
+            [self.workers(), held, weights(self.model)],
+        )
+    }
+
+    fn caches(&self) -> Part {
+        let rollout = &self.recipe.raw.rollout;
+        let (running, longest) = self.running();
+        let settings = [
+            setting("rollout.max_num_seqs", rollout.max_num_seqs),
+            setting("rollout.n", rollout.n),
+            setting("data.train_batch_size", self.recipe.raw.data.train_batch_size),
+        ];
+        let tokens = SLOT_TOKENS.min(longest);
+        Part::new(
+            "keys and values of running responses",
+            settings,
+            [running, tokens, cache_of_token(self.model)],
+        )
+    }
+
+    fn logits(&self) -> Part {
+        let rollout = &self.recipe.raw.rollout;
+        let settings = self.model_and([
+            setting("rollout.max_num_seqs", rollout.max_num_seqs),
+            setting("rollout.n", rollout.n),
+        ]);
+        Part::new(
+            "logits of running responses",
+            settings,
+            [self.running().0, size(self.model.vocab_size), FLOAT],
+        )
+    }
+
+    fn responses(&self) -> Part {
+        let (prompts, responses) = self.launched();
+        let raw = &self.recipe.raw;
+        let settings = [
+            setting("rollout.n", raw.rollout.n),
+            setting("data.train_batch_size", raw.data.train_batch_size),
+        ];
+        Part::new("the responses of a step", settings, [prompts, responses, OF_RESPONSE])
+    }
+
+    fn read_ahead(&self) -> Part {
+        let settings = [setting("data.train_batch_size", self.recipe.raw.data.train_batch_size)];
+        Part::new("the prompts of a step", settings, [self.launched().0, OF_PROMPT])
+    }
+
+    /// Responses that the engines run at once in the first step, as many as there are slots and budget for, and the tokens of the longest.
+    fn running(&self) -> (u64, u64) {
+        let rollout = &self.recipe.raw.rollout;
+        let data = &self.recipe.raw.data;
+        let longest = (data.max_prompt_length as u64 + u64::from(data.max_response_length)).max(1);
+        let of_instance =
+            (rollout.max_num_seqs as u64).min(rollout.kv_cache_tokens as u64 / longest);
+        let (prompts, responses) = self.launched();
+        let slots = of_instance.saturating_mul(u64::from(rollout.instances) * self.workers());
+        (slots.min(prompts.saturating_mul(responses)), longest)
+    }
+
+    /// Prompts and responses to each that the first step launches, of those that the dataset has.
+    fn launched(&self) -> (u64, u64) {
+        let (prompts, responses) = self.recipe.launched();
+        let epochs = u64::from(self.recipe.raw.trainer.total_epochs);
+        ((prompts as u64).min(self.prompts.saturating_mul(epochs)), responses.into())
+    }
+
+    /// Steps of the run, at most.
+    fn steps(&self) -> u64 {
+        let (data, trainer) = (&self.recipe.raw.data, &self.recipe.raw.trainer);
+        let prompts = self.prompts.saturating_mul(trainer.total_epochs.into());
+        let steps = prompts / data.train_batch_size as u64;
+        trainer.total_training_steps.map_or(steps, |most| most.min(steps))
+    }
+
+    fn workers(&self) -> u64 {
+        self.recipe.raw.trainer.workers as u64
+    }
+
+    fn workers_setting(&self) -> String {
+        setting("trainer.workers", self.recipe.raw.trainer.workers)
+    }
+
+    /// The model, and what else a part follows from.
+    fn model_and<const N: usize>(&self, others: [String; N]) -> Vec<String> {
+        let model = setting("model.path", self.recipe.raw.model.path.display());
+        std::iter::once(model).chain(others).collect()
+    }
+}

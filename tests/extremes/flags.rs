@@ -1,0 +1,116 @@
+//! Numeric flags of the command line.
+
+use std::any::TypeId;
+use std::num::NonZero;
+
+use rollpacker::cli;
+
+use crate::program::{self, Case};
+use crate::workplace::{RECIPE, Workplace};
+
+/// Values of a flag: the ends of the types of numbers.
+const VALUES: [&str; 11] = [
+    "-1",
+    "0",
+    "1",
+    "4294967295",
+    "18446744073709551615",
+    "99999999999999999999",
+    "5e-324",
+    "1.7976931348623157e308",
+    "nan",
+    "inf",
+    "",
+];
+
+const JOB: &str = "[cluster]\ngpus = 8\n[model]\nname = \"Qwen2.5-7B\"\n[data]\ntrain_batch_size = 4\nmax_response_length = 64\n\
+                   [schedule]\nname = \"fused\"\n[sim]\nsteps = 1\n";
+
+/// A command line of each subcommand that ends soon, and flags that some flag needs beside it.
+fn line(subcommand: &str, flag: &str) -> Vec<&'static str> {
+    let (line, beside): (&[&str], &[&str]) = match (subcommand, flag) {
+        ("train", "process") => (&["train", "--config", "recipe.toml"], &["--hostfile", "hosts"]),
+        ("train", _) => (&["train", "--config", "recipe.toml", "--dry-run"], &[]),
+        ("simulate", "gantt_step") => {
+            (&["simulate", "--config", "job.toml"], &["--report", "report.html"])
+        }
+        ("simulate", _) => (&["simulate", "--config", "job.toml"], &[]),
+        ("simulate paper", "steps") => {
+            (&["simulate", "paper", "--only", "Table 1", "--seeds", "1"], &[])
+        }
+        ("simulate paper", _) => (&["simulate", "paper", "--commands"], &[]),
+        ("profile", _) => (&["profile", "--simulated", "--config", "job.toml"], &[]),
+        ("score", _) => (&["score", "--reward", "math", "--input", "rows.jsonl"], &[]),
+        ("data inspect", _) => (&["data", "inspect", "data/train.parquet"], &[]),
+        ("data validate", _) => (&["data", "validate", "data/train.parquet"], &[]),
+        ("data convert", _) => {
+            (&["data", "convert", "data/train.parquet", "--output", "c.parquet"], &[])
+        }
+        ("data generate", _) => (
+            &["data", "generate", "--output", "generated"],
+            &["--validation-rows", "4", "--rows", "16"],
+        ),
+        other => panic!("no command line is known for {other:?}: add one here"),
+    };
+    let own = format!("--{}", flag.replace('_', "-"));
+    let beside = beside.chunks(2).filter(|pair| pair[0] != own).flatten();
+    line.iter().chain(beside).copied().collect()
+}
+
+/// The numeric flags of a command and of those below it: their subcommand, name and name on the command line.
+fn flags(path: &str, command: &clap::Command, into: &mut Vec<(String, String, String)>) {
+    let numbers = [
+        TypeId::of::<u16>(),
+        TypeId::of::<u32>(),
+        TypeId::of::<u64>(),
+        TypeId::of::<usize>(),
+        TypeId::of::<f64>(),
+        TypeId::of::<NonZero<u64>>(),
+        TypeId::of::<NonZero<usize>>(),
+    ];
+    for arg in command.get_arguments() {
+        let parsed = arg.get_value_parser().type_id();
+        if let Some(long) =
+            arg.get_long().filter(|_| numbers.iter().any(|number| parsed == *number))
+        {
+            into.push((path.to_owned(), arg.get_id().to_string(), format!("--{long}")));
+        }
+    }
+    for inner in command.get_subcommands() {
+        let name = inner.get_name();
+        flags(format!("{path} {name}").trim_start(), inner, into);
+    }
+}
+
+#[test]
+fn every_numeric_flag_ends_well_or_is_named() {
+    let place = Workplace::new(RECIPE);
+    place.write("job.toml", JOB);
+    place.write("hosts", "localhost:1\nlocalhost:2\n");
+    place.write(
+        "rows.jsonl",
+        "{\"data_source\": \"x\", \"response\": \"1\", \"ground_truth\": \"1\"}\n",
+    );
+    let mut found = Vec::new();
+    flags("", &cli::command(), &mut found);
+    assert!(found.len() > 15, "{found:?}");
+    let mut cases = Vec::new();
+    for (subcommand, id, long) in found {
+        // Of a line of the hostfile there are no processes to wait for, and papers take as long as they take.
+        let skipped = |value: &str| {
+            (id == "process" && (value == "0" || value == "1"))
+                || (subcommand == "simulate paper"
+                    && id == "steps"
+                    && value != "0"
+                    && value != "-1")
+        };
+        for value in VALUES.into_iter().filter(|value| !skipped(value)) {
+            let line = line(&subcommand, &id).into_iter().map(str::to_owned);
+            let args = line.chain([format!("{long}={value}")]).collect();
+            let of_sim = if long == "--seeds" { "sim.seeds" } else { &long };
+            let file = if long == "--process" { "process" } else { &long };
+            cases.push(Case { args, keys: vec![long.clone(), of_sim.to_owned(), file.to_owned()] });
+        }
+    }
+    program::check(&place, &cases);
+}

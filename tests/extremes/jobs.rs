@@ -1,0 +1,166 @@
+//! Keys of simulated jobs: `simulate`, its sweeps, and `profile --simulated`.
+
+use std::panic::catch_unwind;
+use std::path::Path;
+
+use rollpacker::recipe::schedule;
+use rollpacker::simulate::Job;
+use rollpacker::simulate::raw::RawJob;
+use rollpacker::stages::cluster::{Calibration, Hardware, ModelShape};
+use rollpacker::stages::rollout::simulated::lengths::{PopulationConfig, TwoModeDomain};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::program::{self, Case, owned};
+use crate::workplace::Workplace;
+use crate::{EXTREMES, names, numbers};
+
+const JOB: &str = r#"
+[cluster]
+gpus = 8
+
+[model]
+name = "Qwen2.5-7B"
+
+[rollout]
+n = 2
+max_num_seqs = 8
+
+[data]
+train_batch_size = 4
+max_response_length = 256
+
+[schedule]
+name = "fused"
+
+[sim]
+steps = 1
+"#;
+
+struct Key {
+    name: String,
+    beside: Vec<String>,
+}
+
+/// Settings beside which a key has an effect.
+fn beside(name: &str) -> &'static [&'static str] {
+    match name {
+        "pipeline.staleness" | "pipeline.training_gpus" => &["pipeline.placement=separate"],
+        "tasks.audit_share" => &["tasks.timeout=adaptive"],
+        name if name.starts_with("stream.") => {
+            &["schedule.name=tail_batching", "pipeline.placement=stream", "stream.rounds=all"]
+        }
+        _ => &[],
+    }
+}
+
+/// The keys of a table that another type defines, each beside all numbers of the table and `others`.
+fn of_table(prefix: &str, table: &impl Serialize, others: &[&str]) -> Vec<Key> {
+    let numbers = numbers(table);
+    let written = numbers.iter().map(|(name, value)| format!("{prefix}.{name}={value}"));
+    let beside: Vec<String> = owned(others).into_iter().chain(written).collect();
+    let key = |(name, _): &(String, Value)| Key {
+        name: format!("{prefix}.{name}"),
+        beside: beside.clone(),
+    };
+    numbers.iter().map(key).collect()
+}
+
+/// All keys; which of them are numeric is seen when they are set.
+fn keys() -> Vec<Key> {
+    let plain = |name: String| Key { beside: owned(beside(&name)), name };
+    let mut keys: Vec<Key> = RawJob::keys().into_iter().map(plain).collect();
+    let hardware = Hardware::built_in("H800").expect("built in");
+    let model = ModelShape::built_in("Qwen2.5-7B").expect("built in");
+    keys.extend(of_table("calibration", &Calibration::default(), &[]));
+    keys.extend(of_table("lengths.population", &PopulationConfig::default(), &[]));
+    keys.extend(of_table("cluster.hardware", &hardware, &["cluster.hardware.name=x"]));
+    keys.extend(of_table("model.shape", &model, &["model.shape.name=x"]));
+    let mut domain = serde_json::to_value(TwoModeDomain::default()).expect("JSON");
+    // The share is that of the task.
+    domain.as_object_mut().expect("a table").remove("share");
+    let two_mode = ["lengths.source=two_mode", "tasks.code=0", "tasks.judge=0"];
+    keys.extend(of_table("lengths.domains.math", &domain, &two_mode));
+    for name in schedule::names() {
+        let options = schedule::options(name).expect("it is known");
+        let beside = crate::recipes::of_schedule(name);
+        keys.extend(
+            options
+                .into_iter()
+                .map(|option| Key { name: format!("schedule.{option}"), beside: beside.clone() }),
+        );
+    }
+    keys
+}
+
+/// Values of `key` that its bounds let through; `None` if it is no number.
+fn accepted(path: &Path, key: &Key) -> Option<Vec<&'static str>> {
+    let resolve = |value: &str| {
+        let own = format!("{}={value}", key.name);
+        let settings: Vec<String> = key.beside.iter().cloned().chain([own]).collect();
+        let job = catch_unwind(|| Job::read(path, &settings).map(drop));
+        job.unwrap_or_else(|_| panic!("{settings:?} panics")).map_err(|error| format!("{error:#}"))
+    };
+    let of_its_type = ["1", "0.5"].iter().any(|value| {
+        resolve(value).err().is_none_or(|error| {
+            !error.contains("invalid type") && !error.contains("expected a section")
+        })
+    });
+    let is_accepted = |value: &&'static str| match resolve(value) {
+        Ok(()) => true,
+        Err(error) => {
+            assert!(names(&error, &[&key.name]), "{} = {value}: {error}", key.name);
+            false
+        }
+    };
+    of_its_type.then(|| EXTREMES.into_iter().filter(is_accepted).collect())
+}
+
+fn cases(place: &Workplace, command: &[&str]) -> Vec<Case> {
+    place.write("job.toml", JOB);
+    let path = place.path("job.toml");
+    let (mut cases, mut numeric) = (Vec::new(), 0);
+    for key in keys() {
+        let Some(values) = accepted(&path, &key) else { continue };
+        numeric += 1;
+        for value in values {
+            let own = vec![format!("{}={value}", key.name)];
+            let args = [owned(command), key.beside.clone(), own].concat();
+            cases.push(Case { args, keys: vec![key.name.clone()] });
+        }
+    }
+    assert!(numeric > 80, "{numeric} numeric keys are found");
+    cases
+}
+
+#[test]
+fn simulating_ends_well_or_names_the_key() {
+    let place = Workplace::new("");
+    let command = ["simulate", "--config", "job.toml", "--threads", "1"];
+    program::check(&place, &cases(&place, &command));
+}
+
+#[test]
+fn profiling_a_cluster_ends_well_or_names_the_key() {
+    let place = Workplace::new("");
+    let command = ["profile", "--simulated", "--config", "job.toml", "--budget", "0.001"];
+    let of_profile = |case: &Case| {
+        let sections = ["cluster.", "model.", "rollout.", "data.", "calibration."];
+        sections.iter().any(|section| case.keys[0].starts_with(section))
+    };
+    let cases: Vec<Case> = cases(&place, &command).into_iter().filter(of_profile).collect();
+    program::check(&place, &cases);
+}
+
+#[test]
+fn a_swept_key_is_named_as_one_that_is_set() {
+    let place = Workplace::new("");
+    place.write("job.toml", JOB);
+    for key in ["rollout.n", "data.train_batch_size", "sim.seeds", "tasks.sandbox_slots"] {
+        let sweep = format!("{key}=1,9223372036854775807");
+        let args = ["simulate", "--config", "job.toml", "--sweep", &sweep].map(str::to_owned);
+        let end = program::run(&place, &args);
+        assert_eq!(end.code, Some(2), "{end:?}");
+        assert!(names(&end.err, &[key]), "{}", end.err);
+    }
+}

@@ -1,0 +1,72 @@
+//! What does not fit into memory is refused before it is allocated.
+
+use crate::program::{owned, run_within};
+use crate::workplace::{RECIPE, Workplace};
+
+const SFT: &str = "[sft]\ntrain_files = \"data/train.parquet\"\nsteps = 2\nbatch_size = 4\nhidden_size = 16\nintermediate_size = 32\n\
+                   num_hidden_layers = 1\nnum_attention_heads = 2\nnum_key_value_heads = 1\n";
+
+/// KiB of address space that no run of these settings fits into, whatever the machine has.
+const ADDRESS_SPACE: u64 = 16 << 20;
+
+fn check_refused(place: &Workplace, args: &[&str], parts: &[&str]) {
+    let end = run_within(place, ADDRESS_SPACE, &owned(args));
+    assert_eq!(end.code, Some(2), "{args:?}: {end:?}");
+    for part in
+        ["error: not enough memory: the run needs at least", "are available"].iter().chain(parts)
+    {
+        assert!(end.err.contains(part), "{args:?}: `{part}` is expected in: {}", end.err);
+    }
+}
+
+#[test]
+fn settings_that_cannot_fit_are_refused_by_key_and_figures() {
+    let place = Workplace::new(&format!("{RECIPE}{SFT}"));
+    let train = |settings: &[&str], parts: &[&str]| {
+        let line = ["train", "--config", "recipe.toml", "schedule.name=fused"];
+        check_refused(&place, &[&line, settings].concat(), parts);
+    };
+    let part =
+        "192.0 GiB for the responses of a step (rollout.n = 1048576, data.train_batch_size = 96)";
+    train(&["rollout.n=1048576", "data.train_batch_size=96"], &[part, "ulimit -v"]);
+    let sft = |setting: &str, part: &str| {
+        check_refused(
+            &place,
+            &["sft", "--config", "recipe.toml", "--out", "out", setting],
+            &[part],
+        );
+    };
+    let part = "89.4 GiB for the examples of an update (sft.batch_size = 2000000000)";
+    sft("sft.batch_size=2000000000", part);
+    sft("sft.intermediate_size=16777216", "sft.intermediate_size = 16777216");
+}
+
+#[test]
+fn a_prompt_of_64_mb_is_left_out_without_being_tokenised() {
+    let place = Workplace::new(RECIPE);
+    let row = |prompt: &str| {
+        format!("{{\"prompt\": \"{prompt}\", \"data_source\": \"x\", \"ground_truth\": \"1\"}}\n")
+    };
+    let usual: String = (0..9).map(|digit| row(&format!("{digit}+4"))).collect();
+    place.write("rows.jsonl", &(usual + &row(&"1+".repeat(32 << 20))));
+    let line =
+        ["train", "--config", "recipe.toml", "data.train_files=rows.jsonl", "schedule.name=fused"];
+    // Tokenised, it took 23.8 GB.
+    let end = run_within(&place, 6 << 20, &owned(&line));
+    assert_eq!(end.code, Some(0), "{end:?}");
+    assert_eq!(place.summary("run")["overlong_prompts"], 1);
+}
+
+#[test]
+fn a_demonstration_that_does_not_fit_into_memory_is_named_by_its_row() {
+    let place = Workplace::new(&format!("{RECIPE}{SFT}"));
+    let row = |demonstration: &str| {
+        let extra = format!("{{\"demonstration\": \"{demonstration}\"}}");
+        format!("{{\"prompt\": \"1+4\", \"data_source\": \"x\", \"extra_info\": {extra}}}\n")
+    };
+    place.write("rows.jsonl", &(row("A:5") + &row(&"1+".repeat(32 << 20))));
+    let line = ["sft", "--config", "recipe.toml", "--out", "out", "sft.train_files=rows.jsonl"];
+    let end = run_within(&place, 6 << 20, &owned(&line));
+    assert_eq!(end.code, Some(2), "{end:?}");
+    assert!(end.err.contains("rows.jsonl row 1: a text of 67108864 bytes"), "{}", end.err);
+}

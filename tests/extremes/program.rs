@@ -1,0 +1,78 @@
+//! The program under limits of time and memory.
+
+use std::process::Command;
+use std::sync::Mutex;
+
+use crate::names;
+use crate::workplace::{End, Workplace};
+
+/// Address space of a run, KiB: with room for a thousand threads, whose stacks are reserved and not used.
+const ADDRESS_SPACE: u64 = 48 << 20;
+
+/// Seconds that a run may take.
+const PATIENCE: u64 = 120;
+
+/// Runs at once.
+const AT_ONCE: usize = 2;
+
+/// Runs the program in the folder of `place`, with so much address space in KiB. One that hangs is killed.
+pub(crate) fn run_within(place: &Workplace, address_space: u64, args: &[String]) -> End {
+    let script = format!(
+        "ulimit -c 0; ulimit -v {address_space}; exec timeout -s KILL {PATIENCE} \"$0\" \"$@\""
+    );
+    let mut command = Command::new("sh");
+    command.args(["-c", &script, env!("CARGO_BIN_EXE_rollpacker")]).args(args);
+    place.here(&mut command);
+    End::of(command.spawn().expect("the program starts"))
+}
+
+/// Runs the program with as much memory as any usual run needs.
+pub(crate) fn run(place: &Workplace, args: &[String]) -> End {
+    run_within(place, ADDRESS_SPACE, args)
+}
+
+/// A run, and what its error may name.
+pub(crate) struct Case {
+    pub(crate) args: Vec<String>,
+    pub(crate) keys: Vec<String>,
+}
+
+/// Runs all cases, and tells those that neither succeed nor end with an error that names a key.
+pub(crate) fn check(place: &Workplace, cases: &[Case]) {
+    let (next, failed) = (Mutex::new(cases.iter()), Mutex::new(Vec::new()));
+    let work = || {
+        loop {
+            let Some(case) = next.lock().expect("unpoisoned").next() else { break };
+            if let Some(fault) = fault(place, case) {
+                failed.lock().expect("unpoisoned").push(fault);
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..AT_ONCE {
+            scope.spawn(work);
+        }
+    });
+    let failed = failed.into_inner().expect("unpoisoned");
+    assert!(failed.is_empty(), "{} of {} runs:\n{}", failed.len(), cases.len(), failed.join("\n"));
+}
+
+/// What is wrong with how a case ends.
+fn fault(place: &Workplace, Case { args, keys }: &Case) -> Option<String> {
+    let End { code, err, .. } = run(place, args);
+    let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+    match code {
+        Some(0) => None,
+        // Data that do not go with a setting are found while they are read.
+        Some(1 | 2) if names(&err, &keys) => None,
+        code => {
+            let last: Vec<&str> = err.lines().rev().take(3).collect();
+            Some(format!("{}: {code:?}, {}", args.join(" "), last.join(" | ")))
+        }
+    }
+}
+
+/// Owned arguments.
+pub(crate) fn owned(args: &[&str]) -> Vec<String> {
+    args.iter().map(|&arg| arg.to_owned()).collect()
+}

@@ -1,0 +1,227 @@
+//! Keys of recipes: `train`, `sft`, `profile` and `score`.
+
+use std::panic::catch_unwind;
+use std::path::Path;
+
+use rollpacker::algorithms::Algorithms;
+use rollpacker::recipe::{Raw, Recipe, schedule};
+
+use crate::program::{self, Case, owned};
+use crate::workplace::Workplace;
+use crate::{EXTREMES, names};
+
+const RECIPE: &str = r#"
+[data]
+train_files = "data/train.parquet"
+val_files = "data/validation.parquet"
+train_batch_size = 4
+max_prompt_length = 64
+max_response_length = 24
+
+[model]
+path = "model"
+
+[rollout]
+n = 2
+kv_cache_tokens = 4096
+
+[schedule]
+name = "fused"
+
+[trainer]
+total_training_steps = 2
+device = "cpu"
+
+[sft]
+train_files = "data/train.parquet"
+steps = 2
+batch_size = 4
+hidden_size = 16
+intermediate_size = 32
+num_hidden_layers = 1
+num_attention_heads = 2
+num_key_value_heads = 1
+"#;
+
+/// Settings beside which a key has an effect, by what the key begins with.
+const BESIDE: [(&str, &[&str]); 12] = [
+    ("critic.", &["algorithm.adv_estimator=gae"]),
+    ("trainer.critic_warmup", &["algorithm.adv_estimator=gae"]),
+    ("algorithm.gamma", &["algorithm.adv_estimator=gae"]),
+    ("algorithm.lam", &["algorithm.adv_estimator=gae"]),
+    ("algorithm.kl_ctrl.", &["algorithm.use_kl_in_reward=true", "algorithm.kl_ctrl.type=adaptive"]),
+    ("algorithm.rollout_correction.", &["algorithm.rollout_correction.rollout_is=token"]),
+    ("actor.kl_loss_coef", &["actor.use_kl_loss=true"]),
+    ("actor.tau_", &["actor.policy_loss.loss_mode=sapo"]),
+    ("actor.loss_scale_factor", &["actor.loss_agg_mode=seq-mean-token-sum-norm"]),
+    ("trainer.save_freq", &["trainer.max_ckpt_to_keep=1"]),
+    ("trainer.max_ckpt_to_keep", &["trainer.save_freq=1"]),
+    ("actor.lr_warmup_steps", &["actor.lr_scheduler_type=cosine"]),
+];
+
+/// What a schedule needs to be named.
+pub(crate) fn of_schedule(name: &str) -> Vec<String> {
+    let needs: &[&str] = match name {
+        "dynamic" => &["max_generated_batches=2", "on_exhausted=smaller_step"],
+        "sorted" => &["group_size=2", "mode=on_policy"],
+        "partial" => &["oversubscription=1.5", "max_versions=2"],
+        "frontier_group" => &["order=group_major"],
+        _ => &[],
+    };
+    let named = std::iter::once(format!("schedule.name={name}"));
+    named.chain(needs.iter().map(|need| format!("schedule.{need}"))).collect()
+}
+
+/// A key, and what is set beside it.
+struct Key {
+    name: String,
+    beside: Vec<String>,
+}
+
+impl Key {
+    fn settings(&self, value: &str) -> Vec<String> {
+        let own = format!("{}={value}", self.name);
+        self.beside.iter().cloned().chain([own]).collect()
+    }
+
+    fn is_sft(&self) -> bool {
+        self.name.starts_with("sft.")
+    }
+
+    /// What an error may name: the key and those that it is compared with.
+    fn named(&self) -> Vec<String> {
+        let known = self.beside.iter().filter_map(|setting| setting.split_once('='));
+        let beside =
+            known.map(|(key, _)| key.to_owned()).filter(|key| !key.starts_with("schedule."));
+        std::iter::once(self.name.clone()).chain(beside).collect()
+    }
+}
+
+/// Whether some number is of the type of a key; what it is beside others does not matter.
+fn is_numeric(path: &Path, name: &str) -> bool {
+    ["1", "0.5"].iter().any(|value| Raw::read(path, &[format!("{name}={value}")]).is_ok())
+}
+
+/// All numeric keys of recipes, those of schedules, losses and estimators among them.
+fn keys(path: &Path) -> Vec<Key> {
+    let beside = |name: &str| {
+        let found = BESIDE.iter().filter(|(prefix, _)| name.starts_with(prefix));
+        found.flat_map(|(_, settings)| settings.iter().map(|&setting| setting.to_owned())).collect()
+    };
+    let plain = Raw::keys().into_iter().filter(|name| is_numeric(path, name));
+    let mut keys: Vec<Key> = plain.map(|name| Key { beside: beside(&name), name }).collect();
+    for name in schedule::names() {
+        let options = schedule::options(name).expect("it is known");
+        let key =
+            |option: &str| Key { name: format!("schedule.{option}"), beside: of_schedule(name) };
+        let typed = |key: &Key| {
+            ["1", "1.5"].iter().any(|value| {
+                let error =
+                    Recipe::read(path, &key.settings(value)).err().map(|error| error.to_string());
+                error.is_none_or(|error| !error.contains("invalid type"))
+            })
+        };
+        keys.extend(options.into_iter().map(key).filter(typed));
+    }
+    let algorithms = Algorithms::default();
+    for entry in algorithms.advantages.list() {
+        let numbers = entry.defaults.iter().filter(|(_, value)| value.is_number());
+        keys.extend(numbers.map(|(option, _)| Key {
+            name: format!("algorithm.adv_options.{option}"),
+            beside: vec![format!("algorithm.adv_estimator={}", entry.name)],
+        }));
+    }
+    for entry in algorithms.policy_losses.list() {
+        let numbers = entry.defaults.iter().filter(|(_, value)| value.is_number());
+        keys.extend(numbers.map(|(option, _)| Key {
+            name: format!("actor.policy_loss.{option}"),
+            beside: vec![format!("actor.policy_loss.loss_mode={}", entry.name)],
+        }));
+    }
+    keys
+}
+
+/// Values of `key` that its bounds let through; an error of the others has to name it.
+fn accepted(path: &Path, key: &Key) -> Vec<&'static str> {
+    let is_accepted = |value: &&'static str| {
+        let settings = key.settings(value);
+        let resolved = catch_unwind(|| {
+            let recipe = Recipe::read(path, &settings)?;
+            let algorithms = Algorithms::default();
+            algorithms.estimator(&recipe).and_then(|_| algorithms.objective(&recipe)).map(drop)
+        });
+        let resolved = resolved.unwrap_or_else(|_| panic!("{settings:?} panics"));
+        if let Err(error) = &resolved {
+            let error = error.to_string();
+            let named = key.named();
+            let named: Vec<&str> = named.iter().map(String::as_str).collect();
+            assert!(names(&error, &named), "{settings:?}: {error}");
+        }
+        resolved.is_ok()
+    };
+    EXTREMES.into_iter().filter(is_accepted).collect()
+}
+
+/// Runs of `command` with each numeric key that `of` picks at each extreme that its bounds let through.
+fn cases(place: &Workplace, command: &[&str], of: impl Fn(&Key) -> bool) -> Vec<Case> {
+    let path = place.path("recipe.toml");
+    let keys = keys(&path);
+    assert!(keys.len() > 80, "{} numeric keys are found", keys.len());
+    let mut cases = Vec::new();
+    for key in keys.iter().filter(|&key| of(key)) {
+        for value in accepted(&path, key) {
+            let args = [owned(command), key.settings(value)].concat();
+            cases.push(Case { args, keys: key.named() });
+        }
+    }
+    cases
+}
+
+/// The same, each with a folder of its own to write.
+fn cases_apart(place: &Workplace, command: &[&str], of: impl Fn(&Key) -> bool) -> Vec<Case> {
+    let mut cases = cases(place, command, of);
+    for (number, case) in cases.iter_mut().enumerate() {
+        case.args.push(format!("--out=run/{number}"));
+    }
+    cases
+}
+
+#[test]
+fn training_ends_well_or_names_the_key() {
+    let place = Workplace::new(RECIPE);
+    let command = ["train", "--config", "recipe.toml"];
+    program::check(&place, &cases_apart(&place, &command, |key| !key.is_sft()));
+}
+
+#[test]
+fn fine_tuning_ends_well_or_names_the_key() {
+    let place = Workplace::new(RECIPE);
+    let of = |key: &Key| key.is_sft() || key.name == "trainer.seed";
+    program::check(&place, &cases_apart(&place, &["sft", "--config", "recipe.toml"], of));
+}
+
+#[test]
+fn profiling_ends_well_or_names_the_key() {
+    let place = Workplace::new(RECIPE);
+    let of = |key: &Key| key.name.starts_with("rollout.") || key.name.starts_with("data.max_");
+    let command = ["profile", "--config", "recipe.toml", "--budget=0.01"];
+    program::check(&place, &cases(&place, &command, of));
+}
+
+#[test]
+fn scoring_by_a_recipe_ends_well_or_names_the_key() {
+    let place = Workplace::new(RECIPE);
+    let row = r#"{"data_source": "x", "response": "A:1", "ground_truth": "1"}"#;
+    place.write("rows.jsonl", &format!("{row}\n"));
+    let path = place.path("recipe.toml");
+    let of_score = |key: &&Key| key.name.starts_with("reward.") || key.name.starts_with("data.");
+    let mut cases = Vec::new();
+    for key in keys(&path).iter().filter(of_score) {
+        for value in accepted(&path, key) {
+            let mut args = owned(&["score", "--reward", "recipe.toml", "--input", "rows.jsonl"]);
+            args.extend(key.settings(value).iter().map(|setting| format!("--option={setting}")));
+            cases.push(Case { args, keys: key.named() });
+        }
+    }
+    program::check(&place, &cases);
+}

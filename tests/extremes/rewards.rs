@@ -1,0 +1,135 @@
+//! Options of rewards.
+
+use std::panic::catch_unwind;
+
+use rollpacker::recipe::Raw;
+use rollpacker::rewards::rewards;
+use rollpacker::stages::catalog::CatalogError;
+use rollpacker::stages::fields::fields;
+use rollpacker::stages::reward::judge::{Judgement, TorchChatOptions};
+use rollpacker::stages::reward::{CodeConfig, Exact, Guard, Registry};
+
+use crate::program::{self, Case, owned};
+use crate::workplace::Workplace;
+use crate::{EXTREMES, names, numbers};
+
+/// A reward that has all its options, and those that it cannot be made without.
+struct Tried {
+    name: &'static str,
+    needs: &'static [&'static str],
+    options: Vec<String>,
+}
+
+/// Every reward of the registry but that of groups, of which `score` wants several rows.
+fn all() -> Vec<Tried> {
+    let registry = Registry::builtin();
+    let leaked = |name: &str| -> &'static str { name.to_owned().leak() };
+    let names: Vec<_> = registry.names().filter(|name| *name != "length").map(leaked).collect();
+    let own = |name: &str| owned(registry.options(name).expect("it is known"));
+    let plain = |name: &'static str| {
+        let (needs, more): (&[&str], Vec<String>) = match name {
+            "http" => (&["url=\"http://localhost:1\"", "form=batch"], vec![]),
+            "process" => (&["command=[\"true\"]"], vec![]),
+            "judge" => (&JUDGE, owned(fields::<Judgement>())),
+            "regex" => (&["pattern=\"1\""], vec![]),
+            "soft_overlong" => (&["max_length=64", "cache=16"], vec![]),
+            "code" => {
+                (&[], numbers(&CodeConfig::default()).into_iter().map(|(at, _)| at).collect())
+            }
+            _ => (&[], vec![]),
+        };
+        Tried { name, needs, options: [own(name), more, owned(&Guard::KEYS)].concat() }
+    };
+    let torch = owned(fields::<TorchChatOptions>());
+    let torch = Tried { name: "judge", needs: &TORCH, options: torch };
+    names.into_iter().map(plain).chain([torch]).collect()
+}
+
+/// A judge behind a server that nobody asks.
+const JUDGE: [&str; 3] = ["base_url=\"http://localhost:1/v1\"", "model=judge", "temperature=1"];
+
+/// A judge in process.
+const TORCH: [&str; 6] = [
+    "engine=torch",
+    "model_path=model",
+    "device=cpu",
+    "max_tokens=8",
+    "kv_cache_tokens=256",
+    "colocated=true",
+];
+
+#[test]
+fn every_numeric_option_ends_well_or_is_named() {
+    let place = Workplace::new("");
+    let row = concat!(
+        r#"{"data_source": "x", "response": "```python\ndef f(x):\n    return x\n```", "#,
+        r#""ground_truth": "assert f(1) == 1", "response_length": 9, "response_ids": [1, 2, 1]}"#
+    );
+    place.write("rows.jsonl", &format!("{row}\n"));
+    let (mut cases, mut numeric) = (Vec::new(), 0);
+    for tried in all() {
+        for option in &tried.options {
+            let Some(values) = accepted(&place, &tried, option) else { continue };
+            numeric += 1;
+            // These would have to answer.
+            if ["http", "process", "judge"].contains(&tried.name) {
+                continue;
+            }
+            cases.extend(values.into_iter().map(|value| {
+                let line = ["score", "--allow-errors", "--input", "rows.jsonl", "--reward"];
+                let settings = owned(tried.needs).into_iter().chain([format!("{option}={value}")]);
+                let options = settings.map(|setting| format!("--option={setting}"));
+                let line = owned(&line).into_iter().chain([tried.name.to_owned()]);
+                Case { args: line.chain(options).collect(), keys: vec![option.clone()] }
+            }));
+        }
+    }
+    assert!(numeric > 100, "{numeric} numeric options are found");
+    program::check(&place, &cases);
+}
+
+/// Values of an option that its bounds let through; `None` if it is no number.
+fn accepted(place: &Workplace, tried: &Tried, option: &str) -> Option<Vec<&'static str>> {
+    let Tried { name, needs, .. } = tried;
+    let key = format!("reward.options.{name}.{option}");
+    let model = place.path("model").display().to_string();
+    let made = |value: &str| {
+        let absolute = |need: &&str| need.replace("=model", &format!("={model}"));
+        let needs = needs.iter().map(absolute);
+        let needs = needs.map(|need| format!("reward.options.{name}.{need}"));
+        let own = [format!("reward.routes={{\"*\" = \"{name}\"}}"), format!("{key}={value}")];
+        let settings: Vec<String> = needs.chain(own).collect();
+        let made = catch_unwind(|| {
+            let raw = Raw::read(&place.path("recipe.toml"), &settings)?;
+            // A sandbox is started by the program.
+            let section = &raw.reward;
+            let registry = Registry::builtin().with("code", |options: Sandboxed| options.reward());
+            rewards(section, &registry).map(drop)
+        });
+        made.unwrap_or_else(|_| panic!("{settings:?} panics")).map_err(|error| error.to_string())
+    };
+    let is_numeric = ["1", "0.5", "2"].iter().any(|value| {
+        made(value)
+            .err()
+            .is_none_or(|error| !error.contains("invalid type") && !error.contains("unknown"))
+    });
+    let is_accepted = |value: &&'static str| match made(value) {
+        Ok(()) => true,
+        Err(error) => {
+            assert!(names(&error, &[option]), "{key} = {value}: {error}");
+            false
+        }
+    };
+    is_numeric.then(|| EXTREMES.into_iter().filter(is_accepted).collect())
+}
+
+/// The options of `code`, of which no sandbox is started.
+#[derive(serde::Deserialize)]
+struct Sandboxed(CodeConfig);
+
+impl Sandboxed {
+    fn reward(self) -> Result<Exact, CatalogError> {
+        let Self(_config) = self;
+        Ok(Exact::default())
+    }
+}
