@@ -179,20 +179,20 @@ fn errors_are_tolerated_beside_scores() {
 
 #[test]
 fn a_reward_that_never_scores_ends_the_run() {
-    let run = |right: u64| {
+    let run = |says: fn(SampleId) -> Result<Score, RewardError>| {
         let log = Log::new();
-        let says = move |id: SampleId| match id.prompt.0 {
-            prompt if prompt == right => Ok(Score::from(1.0)),
-            _ => Err(RewardError::retryable("busy")),
-        };
         let router =
             Router::default().route_named("*", "judge", Watched { says, ..five_seconds(&log) });
         let run = Rewarded { prompts: 20, ..Rewarded::of(&log, synchronous(20, 2), router) };
         run.run().map(|reports| trained(&reports).len()).map_err(|fault| fault.to_string())
     };
-    let fault = run(u64::MAX).expect_err("forty errors");
+    let fault = run(|_| Err(RewardError::retryable("busy"))).expect_err("forty errors");
     assert!(fault.contains("judge") && fault.contains("32 times in a row"), "{fault}");
-    assert_eq!(run(10), Ok(2), "twenty errors before a score, and eighteen after it");
+    let scores_once = |id: SampleId| match id.prompt.0 {
+        10 => Ok(Score::from(1.0)),
+        _ => Err(RewardError::retryable("busy")),
+    };
+    assert_eq!(run(scores_once), Ok(2), "twenty errors before a score, and eighteen after it");
 }
 
 #[test]

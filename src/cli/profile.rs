@@ -65,10 +65,14 @@ pub(crate) fn run(args: ProfileArgs) -> anyhow::Result<ExitCode> {
 impl ProfileArgs {
     fn check(&self) -> anyhow::Result<()> {
         let budget = self.budget.unwrap_or(BUDGET);
+        let found = Number(budget);
         ensure!(
-            budget > 0.0 && budget <= most::SECONDS,
-            "option `--budget`: expected seconds above 0, at most 1e9, found {}",
-            Number(budget)
+            budget > 0.0 && budget.is_finite(),
+            "option `--budget`: expected seconds above 0, found {found}"
+        );
+        ensure!(
+            budget <= most::SECONDS,
+            "option `--budget`: expected at most 1e9 seconds, found {found}"
         );
         // Measuring takes minutes: what cannot be written is found out before.
         drop(NewFile::create(&self.output)?);

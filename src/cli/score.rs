@@ -162,9 +162,10 @@ impl Write for Output {
 
 impl ScoreArgs {
     fn open(&self) -> anyhow::Result<(Scoring, Output)> {
+        ensure!(self.concurrency > 0, "option `--concurrency`: expected at least 1, found 0");
         ensure!(
-            (1..=CONCURRENCY).contains(&self.concurrency),
-            "option `--concurrency`: expected 1 to {CONCURRENCY}, found {}",
+            self.concurrency <= CONCURRENCY,
+            "option `--concurrency`: expected at most {CONCURRENCY}, found {}",
             self.concurrency
         );
         let Section { reward, columns, mut inputs } = self.section()?;

@@ -17,6 +17,7 @@ pub(super) fn weights(model: &ModelConfig) -> u64 {
 }
 
 /// Bytes of keys and values of a token.
+#[cfg(feature = "torch")]
 pub(super) fn cache_of_token(model: &ModelConfig) -> u64 {
     [2 * FLOAT, size(model.layers), size(model.kv_heads), size(model.head_dim)]
         .into_iter()
@@ -24,6 +25,7 @@ pub(super) fn cache_of_token(model: &ModelConfig) -> u64 {
 }
 
 /// Bytes that the layers keep of a token for the backward pass: what each saves of its norms, its attention and its feed-forward block.
+#[cfg(feature = "torch")]
 pub(super) fn activations_of_token(model: &ModelConfig) -> u64 {
     let heads = |heads: i64| size(heads).saturating_mul(size(model.head_dim));
     let (queries, keys) = (heads(model.heads), heads(model.kv_heads));

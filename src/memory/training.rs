@@ -147,7 +147,15 @@ impl Training<'_> {
             (rollout.max_num_seqs as u64).min(rollout.kv_cache_tokens as u64 / longest);
         let (prompts, responses) = self.launched();
         let slots = of_instance.saturating_mul(u64::from(rollout.instances) * self.workers());
-        (slots.min(prompts.saturating_mul(responses)), longest)
+        let running = slots.min(prompts.saturating_mul(responses)).min(self.let_run());
+        (running, longest)
+    }
+
+    /// Responses that a schedule lets run at once which holds the others back.
+    fn let_run(&self) -> u64 {
+        let slots = self.recipe.raw.schedule.options.get("slots");
+        let slots = slots.and_then(toml::Value::as_integer);
+        slots.and_then(|slots| u64::try_from(slots).ok()).unwrap_or(u64::MAX)
     }
 
     /// Prompts and responses to each that the first step launches, of those that the dataset has.

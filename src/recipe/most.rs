@@ -24,6 +24,8 @@ pub(crate) const RESPONSES: u32 = 1 << 20;
 pub(crate) const POSITIONS: i64 = i32::MAX as i64;
 /// Tokens that are held or processed at once.
 pub(crate) const TOKENS: usize = 1 << 40;
+/// What options of schedules count: rounds, prompts and responses.
+pub(crate) const OF_SCHEDULE: u64 = 1 << 20;
 /// Responses that run at once, examples of an update, snapshots that are kept.
 pub(crate) const AT_ONCE: usize = 1 << 31;
 /// Seconds: 31 years.

@@ -164,7 +164,7 @@ impl Section {
     pub fn build(&self, size: Size) -> Result<Builtin, RecipeError> {
         let known = self.known()?;
         self.check_keys(known)?;
-        check_integers("schedule", &Value::Table(self.options.clone()), most::AT_ONCE as u64)?;
+        check_integers("schedule", &Value::Table(self.options.clone()), most::OF_SCHEDULE)?;
         let mut table = self.options.clone();
         table.insert("prompts".to_owned(), integer(size.prompts as u64));
         table.insert("responses".to_owned(), integer(size.responses.into()));

@@ -2,7 +2,7 @@
 
 use super::raw::RawJob;
 use crate::recipe::RecipeError;
-use crate::recipe::error::{between, bound, within};
+use crate::recipe::error::{at_least, between, bound, within};
 use crate::recipe::most;
 
 /// GPUs of a cluster.
@@ -19,12 +19,12 @@ const MOST_SEEDS: u64 = 1_000_000;
 impl RawJob {
     /// The first setting out of its bounds is an error; schedules and length models check their own.
     pub(super) fn check(&self) -> Result<(), RecipeError> {
-        let Self { cluster, rollout, training, data, tasks, stream, sim, .. } = self;
+        let Self { cluster, rollout, data, tasks, stream, sim, .. } = self;
         between("cluster.gpus", cluster.gpus, 1, MOST_GPUS)?;
         between("cluster.controllers", cluster.controllers, 1, MOST_GPUS)?;
         between("cluster.gpus_per_server", cluster.gpus_per_server.unwrap_or(1), 1, MOST_GPUS)?;
         between("rollout.n", rollout.n, 1, most::RESPONSES)?;
-        between("rollout.tensor_parallel", rollout.tensor_parallel, 1, cluster.gpus)?;
+        self.check_groups()?;
         between("rollout.max_num_seqs", rollout.max_num_seqs, 1, most::POSITIONS as u32)?;
         let share = |share: f64| share > 0.0 && share <= 1.0;
         let utilization = rollout.gpu_memory_utilization.unwrap_or(1.0);
@@ -33,9 +33,6 @@ impl RawJob {
         let expected = "at least 0, at most 60";
         within("rollout.report_interval_s", interval, |s| (0.0..=60.0).contains(&s), expected)?;
         between("data.epoch_rounds", data.epoch_rounds.unwrap_or(1), 1, most::STEPS)?;
-        between("training.tensor_parallel", training.tensor_parallel, 1, cluster.gpus)?;
-        between("training.pipeline_parallel", training.pipeline_parallel, 1, cluster.gpus)?;
-        between("training.context_parallel", training.context_parallel, 1, cluster.gpus)?;
         between("data.train_batch_size", data.train_batch_size, 1, most::PROMPTS)?;
         let longest = most::POSITIONS as u32;
         between("data.max_response_length", data.max_response_length, 1, longest)?;
@@ -70,6 +67,23 @@ impl RawJob {
         between("sim.warmup_steps", sim.warmup_steps, 0, MOST_STEPS)?;
         between("sim.seeds", sim.seeds, 1, MOST_SEEDS)?;
         self.check_layout()
+    }
+
+    /// Groups of GPUs are no larger than the cluster.
+    fn check_groups(&self) -> Result<(), RecipeError> {
+        let Self { cluster, rollout, training, .. } = self;
+        for (key, gpus) in [
+            ("rollout.tensor_parallel", rollout.tensor_parallel),
+            ("training.tensor_parallel", training.tensor_parallel),
+            ("training.pipeline_parallel", training.pipeline_parallel),
+            ("training.context_parallel", training.context_parallel),
+        ] {
+            at_least(key, gpus, 1)?;
+            if gpus > cluster.gpus {
+                return Err(bound(key, format!("at most cluster.gpus = {}", cluster.gpus), gpus));
+            }
+        }
+        Ok(())
     }
 
     /// Groups of GPUs divide what they are groups of.

@@ -59,7 +59,7 @@ fn refused(error: PlacementError) -> RecipeError {
 }
 
 /// What the memory for weights and KV cache follows from.
-const OF_MEMORY: &str = "cluster.hardware, rollout.gpu_memory_utilization, calibration.memory_share and calibration.activation_bytes";
+const OF_MEMORY: &str = "cluster.hardware.memory, rollout.gpu_memory_utilization, calibration.memory_share and calibration.activation_bytes";
 
 const TENSOR_PARALLEL: &str = "rollout.tensor_parallel";
 

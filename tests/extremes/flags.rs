@@ -26,28 +26,32 @@ const VALUES: [&str; 11] = [
 const JOB: &str = "[cluster]\ngpus = 8\n[model]\nname = \"Qwen2.5-7B\"\n[data]\ntrain_batch_size = 4\nmax_response_length = 64\n\
                    [schedule]\nname = \"fused\"\n[sim]\nsteps = 1\n";
 
-/// A command line of each subcommand that ends soon, and flags that some flag needs beside it.
+/// A command line of each subcommand that ends soon, with the flags that some flag needs beside it. `NUMBER` stands for the number of the run, so
+/// that each writes files of its own.
 fn line(subcommand: &str, flag: &str) -> Vec<&'static str> {
     let (line, beside): (&[&str], &[&str]) = match (subcommand, flag) {
         ("train", "process") => (&["train", "--config", "recipe.toml"], &["--hostfile", "hosts"]),
         ("train", _) => (&["train", "--config", "recipe.toml", "--dry-run"], &[]),
         ("simulate", "gantt_step") => {
-            (&["simulate", "--config", "job.toml"], &["--report", "report.html"])
+            (&["simulate", "--config", "job.toml"], &["--report", "report-NUMBER.html"])
         }
         ("simulate", _) => (&["simulate", "--config", "job.toml"], &[]),
         ("simulate paper", "steps") => {
             (&["simulate", "paper", "--only", "Table 1", "--seeds", "1"], &[])
         }
         ("simulate paper", _) => (&["simulate", "paper", "--commands"], &[]),
-        ("profile", _) => (&["profile", "--simulated", "--config", "job.toml"], &[]),
+        ("profile", _) => (
+            &["profile", "--simulated", "--config", "job.toml", "--output", "p-NUMBER.parquet"],
+            &[],
+        ),
         ("score", _) => (&["score", "--reward", "math", "--input", "rows.jsonl"], &[]),
         ("data inspect", _) => (&["data", "inspect", "data/train.parquet"], &[]),
         ("data validate", _) => (&["data", "validate", "data/train.parquet"], &[]),
         ("data convert", _) => {
-            (&["data", "convert", "data/train.parquet", "--output", "c.parquet"], &[])
+            (&["data", "convert", "data/train.parquet", "--output", "c-NUMBER.parquet"], &[])
         }
         ("data generate", _) => (
-            &["data", "generate", "--output", "generated"],
+            &["data", "generate", "--output", "generated-NUMBER"],
             &["--validation-rows", "4", "--rows", "16"],
         ),
         other => panic!("no command line is known for {other:?}: add one here"),
@@ -105,10 +109,12 @@ fn every_numeric_flag_ends_well_or_is_named() {
                     && value != "-1")
         };
         for value in VALUES.into_iter().filter(|value| !skipped(value)) {
-            let line = line(&subcommand, &id).into_iter().map(str::to_owned);
+            let number = cases.len().to_string();
+            let line = line(&subcommand, &id).into_iter();
+            let line = line.map(|arg| arg.replace("NUMBER", &number));
             let args = line.chain([format!("{long}={value}")]).collect();
-            let of_sim = if long == "--seeds" { "sim.seeds" } else { &long };
-            let file = if long == "--process" { "process" } else { &long };
+            let of_sim = if long == "--seeds" { "sim.seeds" } else { long.as_str() };
+            let file = if long == "--process" { "process" } else { long.as_str() };
             cases.push(Case { args, keys: vec![long.clone(), of_sim.to_owned(), file.to_owned()] });
         }
     }

@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::program::{self, Case, owned};
 use crate::workplace::Workplace;
-use crate::{EXTREMES, names, numbers};
+use crate::{EXTREMES, Key, names, numbers};
 
 const JOB: &str = r#"
 [cluster]
@@ -36,11 +36,6 @@ name = "fused"
 [sim]
 steps = 1
 "#;
-
-struct Key {
-    name: String,
-    beside: Vec<String>,
-}
 
 /// Settings beside which a key has an effect.
 fn beside(name: &str) -> &'static [&'static str] {
@@ -96,8 +91,7 @@ fn keys() -> Vec<Key> {
 /// Values of `key` that its bounds let through; `None` if it is no number.
 fn accepted(path: &Path, key: &Key) -> Option<Vec<&'static str>> {
     let resolve = |value: &str| {
-        let own = format!("{}={value}", key.name);
-        let settings: Vec<String> = key.beside.iter().cloned().chain([own]).collect();
+        let settings = key.settings(value);
         let job = catch_unwind(|| Job::read(path, &settings).map(drop));
         job.unwrap_or_else(|_| panic!("{settings:?} panics")).map_err(|error| format!("{error:#}"))
     };
@@ -109,7 +103,7 @@ fn accepted(path: &Path, key: &Key) -> Option<Vec<&'static str>> {
     let is_accepted = |value: &&'static str| match resolve(value) {
         Ok(()) => true,
         Err(error) => {
-            assert!(names(&error, &[&key.name]), "{} = {value}: {error}", key.name);
+            assert!(key.is_named_by(&error), "{} = {value}: {error}", key.name);
             false
         }
     };
@@ -124,9 +118,8 @@ fn cases(place: &Workplace, command: &[&str]) -> Vec<Case> {
         let Some(values) = accepted(&path, &key) else { continue };
         numeric += 1;
         for value in values {
-            let own = vec![format!("{}={value}", key.name)];
-            let args = [owned(command), key.beside.clone(), own].concat();
-            cases.push(Case { args, keys: vec![key.name.clone()] });
+            let args = [owned(command), key.settings(value)].concat();
+            cases.push(Case { args, keys: key.named() });
         }
     }
     assert!(numeric > 80, "{numeric} numeric keys are found");
@@ -148,7 +141,10 @@ fn profiling_a_cluster_ends_well_or_names_the_key() {
         let sections = ["cluster.", "model.", "rollout.", "data.", "calibration."];
         sections.iter().any(|section| case.keys[0].starts_with(section))
     };
-    let cases: Vec<Case> = cases(&place, &command).into_iter().filter(of_profile).collect();
+    let mut cases: Vec<Case> = cases(&place, &command).into_iter().filter(of_profile).collect();
+    for (number, case) in cases.iter_mut().enumerate() {
+        case.args.push(format!("--output=written-{number}"));
+    }
     program::check(&place, &cases);
 }
 

@@ -38,6 +38,34 @@ pub(crate) const EXTREMES: [&str; 16] = [
     "-inf",
 ];
 
+/// A numeric key, and the settings beside which it has an effect.
+pub(crate) struct Key {
+    pub(crate) name: String,
+    pub(crate) beside: Vec<String>,
+}
+
+impl Key {
+    /// All that is set for the key to have a value.
+    pub(crate) fn settings(&self, value: &str) -> Vec<String> {
+        let own = format!("{}={value}", self.name);
+        self.beside.iter().cloned().chain([own]).collect()
+    }
+
+    /// What an error may name: the key, in full or within its section, and those beside it.
+    pub(crate) fn named(&self) -> Vec<String> {
+        let last = self.name.rsplit('.').next().unwrap_or_default();
+        let beside = self.beside.iter().filter_map(|setting| setting.split_once('='));
+        let beside = beside.map(|(key, _)| key.to_owned());
+        [self.name.clone(), format!("`{last}`")].into_iter().chain(beside).collect()
+    }
+
+    /// Whether an error names one of them.
+    pub(crate) fn is_named_by(&self, error: &str) -> bool {
+        let named = self.named();
+        names(error, &named.iter().map(String::as_str).collect::<Vec<_>>())
+    }
+}
+
 /// The numbers of a table, or of what makes one, by their dotted names in it.
 pub(crate) fn numbers(table: &impl Serialize) -> Vec<(String, Value)> {
     let mut all = Vec::new();

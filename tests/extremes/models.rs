@@ -50,11 +50,8 @@ fn every_number_of_a_configuration_is_fit_to_train_with_or_named() {
                     assert!(named, "{key} = {value}: {error}");
                 }
                 Ok(()) => {
-                    let args = ["train", "--config", "recipe.toml", "schedule.name=fused"];
                     let own = [format!("model.path={folder}"), format!("--out=run/{number}-{at}")];
-                    let steps = ["trainer.total_training_steps=1".to_owned()];
-                    let args =
-                        args.map(str::to_owned).into_iter().chain(own).chain(steps).collect();
+                    let args = owned(&TRAIN).into_iter().chain(own).collect();
                     let context = "data.max_response_length".to_owned();
                     cases.push(Case { args, keys: vec![key.clone(), context] });
                 }
@@ -71,8 +68,8 @@ fn ends_of_sequence_outside_of_the_vocabulary_are_refused_by_file_and_key() {
         place.write("model/generation_config.json", &format!("{{\"eos_token_id\": {ids}}}"));
         let error = place.refused(&["train", "--config", "recipe.toml", "--dry-run"]);
         let expected =
-            format!("generation_config.json: key `eos_token_id`: expected token ids from 0 to 18");
-        assert!(error.contains(&expected), "{ids}: {error}");
+            "generation_config.json: key `eos_token_id`: expected token ids from 0 to 18";
+        assert!(error.contains(expected), "{ids}: {error}");
     }
 }
 
@@ -90,16 +87,7 @@ fn numbers_of_a_tokenizer_end_well_or_name_the_tokenizer() {
             let mut tokenizer = original.clone();
             *at_path(&mut tokenizer, path) = value.clone();
             place.write("model/tokenizer.json", &tokenizer.to_string());
-            let args = [
-                "train",
-                "--config",
-                "recipe.toml",
-                "trainer.total_training_steps=1",
-                "schedule.name=fused",
-            ];
-            let args: Vec<String> = args.map(str::to_owned).into();
-            let end =
-                program::run(&place, &args).unwrap_or_else(|| panic!("{path} = {value} hangs"));
+            let end = program::run(&place, &owned(&TRAIN));
             let told = end.code == Some(0) || names(&end.err, &["tokenizer"]);
             assert!(told && matches!(end.code, Some(0..=2)), "{path} = {value}: {end:?}");
             drop(fs::remove_dir_all(place.path("run")));

@@ -8,7 +8,7 @@ use rollpacker::recipe::{Raw, Recipe, schedule};
 
 use crate::program::{self, Case, owned};
 use crate::workplace::Workplace;
-use crate::{EXTREMES, names};
+use crate::{EXTREMES, Key};
 
 const RECIPE: &str = r#"
 [data]
@@ -72,29 +72,8 @@ pub(crate) fn of_schedule(name: &str) -> Vec<String> {
     named.chain(needs.iter().map(|need| format!("schedule.{need}"))).collect()
 }
 
-/// A key, and what is set beside it.
-struct Key {
-    name: String,
-    beside: Vec<String>,
-}
-
-impl Key {
-    fn settings(&self, value: &str) -> Vec<String> {
-        let own = format!("{}={value}", self.name);
-        self.beside.iter().cloned().chain([own]).collect()
-    }
-
-    fn is_sft(&self) -> bool {
-        self.name.starts_with("sft.")
-    }
-
-    /// What an error may name: the key and those that it is compared with.
-    fn named(&self) -> Vec<String> {
-        let known = self.beside.iter().filter_map(|setting| setting.split_once('='));
-        let beside =
-            known.map(|(key, _)| key.to_owned()).filter(|key| !key.starts_with("schedule."));
-        std::iter::once(self.name.clone()).chain(beside).collect()
-    }
+fn is_of_sft(key: &Key) -> bool {
+    key.name.starts_with("sft.")
 }
 
 /// Whether some number is of the type of a key; what it is beside others does not matter.
@@ -153,9 +132,7 @@ fn accepted(path: &Path, key: &Key) -> Vec<&'static str> {
         let resolved = resolved.unwrap_or_else(|_| panic!("{settings:?} panics"));
         if let Err(error) = &resolved {
             let error = error.to_string();
-            let named = key.named();
-            let named: Vec<&str> = named.iter().map(String::as_str).collect();
-            assert!(names(&error, &named), "{settings:?}: {error}");
+            assert!(key.is_named_by(&error), "{settings:?}: {error}");
         }
         resolved.is_ok()
     };
@@ -177,11 +154,16 @@ fn cases(place: &Workplace, command: &[&str], of: impl Fn(&Key) -> bool) -> Vec<
     cases
 }
 
-/// The same, each with a folder of its own to write.
-fn cases_apart(place: &Workplace, command: &[&str], of: impl Fn(&Key) -> bool) -> Vec<Case> {
+/// The same, each with a place of its own to write to, which `flag` says.
+fn cases_apart(
+    place: &Workplace,
+    command: &[&str],
+    flag: &str,
+    of: impl Fn(&Key) -> bool,
+) -> Vec<Case> {
     let mut cases = cases(place, command, of);
     for (number, case) in cases.iter_mut().enumerate() {
-        case.args.push(format!("--out=run/{number}"));
+        case.args.push(format!("{flag}=written-{number}"));
     }
     cases
 }
@@ -190,14 +172,15 @@ fn cases_apart(place: &Workplace, command: &[&str], of: impl Fn(&Key) -> bool) -
 fn training_ends_well_or_names_the_key() {
     let place = Workplace::new(RECIPE);
     let command = ["train", "--config", "recipe.toml"];
-    program::check(&place, &cases_apart(&place, &command, |key| !key.is_sft()));
+    program::check(&place, &cases_apart(&place, &command, "--out", |key| !is_of_sft(key)));
 }
 
 #[test]
 fn fine_tuning_ends_well_or_names_the_key() {
     let place = Workplace::new(RECIPE);
-    let of = |key: &Key| key.is_sft() || key.name == "trainer.seed";
-    program::check(&place, &cases_apart(&place, &["sft", "--config", "recipe.toml"], of));
+    let of = |key: &Key| is_of_sft(key) || key.name == "trainer.seed";
+    let command = ["sft", "--config", "recipe.toml"];
+    program::check(&place, &cases_apart(&place, &command, "--out", of));
 }
 
 #[test]
@@ -205,7 +188,7 @@ fn profiling_ends_well_or_names_the_key() {
     let place = Workplace::new(RECIPE);
     let of = |key: &Key| key.name.starts_with("rollout.") || key.name.starts_with("data.max_");
     let command = ["profile", "--config", "recipe.toml", "--budget=0.01"];
-    program::check(&place, &cases(&place, &command, of));
+    program::check(&place, &cases_apart(&place, &command, "--output", of));
 }
 
 #[test]

@@ -71,16 +71,22 @@ fn every_numeric_option_ends_well_or_is_named() {
         for option in &tried.options {
             let Some(values) = accepted(&place, &tried, option) else { continue };
             numeric += 1;
-            // These would have to answer.
-            if ["http", "process", "judge"].contains(&tried.name) {
+            // These would have to answer; and a guard is the same around any reward.
+            let answers = !["http", "process", "judge"].contains(&tried.name);
+            let is_guard = Guard::KEYS.contains(&option.as_str());
+            if !answers || (is_guard && tried.name != "exact") {
                 continue;
             }
+            let last = option.rsplit('.').next().unwrap_or_default();
             cases.extend(values.into_iter().map(|value| {
                 let line = ["score", "--allow-errors", "--input", "rows.jsonl", "--reward"];
                 let settings = owned(tried.needs).into_iter().chain([format!("{option}={value}")]);
                 let options = settings.map(|setting| format!("--option={setting}"));
                 let line = owned(&line).into_iter().chain([tried.name.to_owned()]);
-                Case { args: line.chain(options).collect(), keys: vec![option.clone()] }
+                Case {
+                    args: line.chain(options).collect(),
+                    keys: vec![option.clone(), format!("`{last}`")],
+                }
             }));
         }
     }

@@ -225,7 +225,7 @@ impl Gathering {
         for response in &self.responses {
             let Response { prompt, tokens, whole, .. } = *response;
             let is_left_out = self.paused.contains(&prompt) || self.rejected.contains(&prompt);
-            if !is_left_out && !(whole && is_trained.contains(&prompt)) {
+            if !(is_left_out || whole && is_trained.contains(&prompt)) {
                 let member = Member { tokens, whole, trained: None };
                 groups.entry(prompt).or_default().push(member);
             }

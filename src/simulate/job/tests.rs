@@ -183,13 +183,13 @@ fn what_does_not_fit_is_refused_before_a_run() {
     check(
         &["model.name=Qwen2.5-32B"],
         expect![
-            "key `rollout.tensor_parallel`: Qwen2.5-32B does not fit on 1 x H800: weights take 65.5 GB, expected less than 60.0 GB; the rest follows from cluster.hardware, rollout.gpu_memory_utilization, calibration.memory_share and calibration.activation_bytes"
+            "key `rollout.tensor_parallel`: Qwen2.5-32B does not fit on 1 x H800: weights take 65.5 GB, expected less than 60.0 GB; the rest follows from cluster.hardware.memory, rollout.gpu_memory_utilization, calibration.memory_share and calibration.activation_bytes"
         ],
     );
     check(
         &["data.max_response_length=4000000"],
         expect![
-            "key `rollout.tensor_parallel`: instances of 1 devices cache 154927 tokens, fewer than the 4000000 of a longest response"
+            "key `rollout.tensor_parallel`: instances of 1 devices cache 154927 tokens, fewer than the 4000000 of a longest response: data.max_response_length"
         ],
     );
     check(

@@ -42,7 +42,7 @@ impl Endpoint {
         let mut secrets = Secrets::default();
         secrets.add_url(&url);
         let key = api_key_env.map(key).transpose()?;
-        for key in &key {
+        if let Some(key) = &key {
             secrets.add(key);
             // A short key is recognised by what precedes it.
             secrets.add(&format!("Bearer {key}"));

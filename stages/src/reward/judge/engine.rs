@@ -100,7 +100,10 @@ impl Chats {
         let chat = self.models.open(options)?;
         let limit = chat.token_limit();
         if longest_answer == 0 || longest_answer as usize >= limit {
-            let expected = format!("1 to {}, of a context of {limit}", limit.saturating_sub(1));
+            let expected = format!(
+                "1 to {}, of a context of {limit}, the lesser of the model's and `kv_cache_tokens`",
+                limit.saturating_sub(1)
+            );
             return Err(CatalogError::bound("max_tokens", &expected, longest_answer));
         }
         Ok(SharedChat::new(chat))

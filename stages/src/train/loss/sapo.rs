@@ -29,8 +29,10 @@ impl Sapo {
     /// # Errors
     /// If a temperature is not above 0.
     pub fn checked(self) -> Result<Self, CatalogError> {
-        within("tau_pos", self.tau_pos, |tau| tau > 0.0, "a finite number above 0")?;
-        within("tau_neg", self.tau_neg, |tau| tau > 0.0, "a finite number above 0")?;
+        for (key, tau) in [("tau_pos", self.tau_pos), ("tau_neg", self.tau_neg)] {
+            within(key, tau, |tau| tau > 0.0, "a finite number above 0")?;
+            within(key, tau, |tau| (1e-3..=1e3).contains(&tau), "from 0.001 to 1000")?;
+        }
         Ok(self)
     }
 }

@@ -106,7 +106,7 @@ fn the_last_block_that_defines_what_is_asked_for_is_chosen() {
         );
     }
     check_f(&format!("Use:\n```python\nprint(f(1))\n```\n```\n{F}```"), F);
-    check_f(&format!("{F}\nUse:\n```python\nprint(f(1))\n```"), &format!("{F}"));
+    check_f(&format!("{F}\nUse:\n```python\nprint(f(1))\n```"), F);
     check_f(&format!("{F}```\nIt gives back what it gets."), F);
     check_f(&format!("```sage\n{F}```"), F);
     check_f("```python\nf = lambda a: a\n```\n```python\nprint(f(1))\n```", "f = lambda a: a\n");

@@ -189,7 +189,7 @@ fn options_are_refused_by_name() {
     );
     check(
         json!({"max_tokens": 1024}),
-        "`max_tokens`: expected 1 to 1023, of a context of 1024, found 1024",
+        "`max_tokens`: expected 1 to 1023, of a context of 1024, the lesser of the model's and `kv_cache_tokens`, found 1024",
     );
     assert!(
         refused(json!({"memory_budget": "much"}))
