@@ -52,7 +52,7 @@ fn routes_lead_to_rewards_and_weighted_sums_with_their_options() {
     assert_eq!(score(&router, "b/x", "<think></think>b"), 2.5);
     assert!(router.check("c").is_err() && router.scores_groups());
     let on_error = ["a", "b", "c"].map(|source| router.on_error_of(source));
-    assert_eq!(on_error, [OnError::Zero, OnError::DropGroup, OnError::Tolerate]);
+    assert_eq!(on_error, [OnError::Zero, OnError::DropGroup, OnError::Fail]);
 }
 
 #[test]
