@@ -37,8 +37,9 @@ pub enum CodeScore {
 
 /// Scores the code in a response by the tests of its prompt, in a [sandbox](crate::sandbox).
 ///
-/// The code is [one program](extract) of the response, after the thinking: the last fenced block that defines what the tests ask for, with
-/// the imports and helpers that other blocks have; without a fence, the code in the text. The forms of tests are those of [`Check`]; they are found in the ground truth or, in ROLL's columns, in the extra fields.
+/// The code is one program of the response, after the thinking: the last fenced block that defines what the tests ask for, with
+/// the imports and helpers that other blocks have; without a fence, the code in the text. The forms of tests are those of [`Check`]; they
+/// are found in the ground truth or, in ROLL's columns, in the extra fields.
 ///
 /// Components: `passed`, the share of the cases that passed, and `seconds`, what they took. Labels: `outcome`, that of the first case
 /// that did not pass, `no_code` if there was nothing to run; and `message`, what did not hold. A case that was not run, because the time

@@ -1,9 +1,10 @@
 //! Control groups, where this process may make them: what the processes of a slot may take together.
 //!
 //! Limits of a process count for each process anew, and a solution may have many. A group holds all processes of a slot, and is joined
-//! once, when the slot starts: moving a process costs the kernel more than a job does. Processor time is bounded too, to the slot's share of the
-//! machine: to the kernel a group weighs as much as any other, so that a solution which forks slows itself down and not the next slot. Version 2 is taken before version 1, controller by
-//! controller, as the machine has them. Without permission for groups the other limits stand alone; a [`Probe`](super::Probe) says so.
+//! once, when the slot starts: moving a process costs the kernel more than a job does. It bounds their memory, their number and their
+//! processor time, the latter to the slot's share of the machine. To the kernel one group weighs as much as another, so a solution that
+//! forks slows itself down and not the next slot. Version 2 is taken before version 1, controller by controller, as the machine has
+//! them. Without permission for groups the other limits stand alone; a [`Probe`](super::Probe) says so.
 //!
 //! Groups bear the number of the process that made them. They are removed with their slot; those of a process that died before it could
 //! are removed by the next sandbox.

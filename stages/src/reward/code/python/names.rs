@@ -45,11 +45,13 @@ impl<'a> Names<'a> {
             Token::Sign(":") if place.parameters == Some(place.depth) => place.parameters = None,
             _ => {}
         }
-        let Some(name) = name_of(token) else { return };
+        // An attribute is a name of another's.
+        let Some(name) = name_of(token).filter(|_| before != Some(Token::Sign("."))) else {
+            return;
+        };
         let first =
             matches!(before, Some(Token::Name("lambda") | Token::Sign("(" | "," | "*" | "**")));
-        if before == Some(Token::Sign(".")) {
-        } else if place.loops
+        if place.loops
             || place.parameters.is_some() && first
             || before == Some(Token::Name("as"))
             || after == Some(Token::Sign(":="))
