@@ -88,7 +88,7 @@ fn keys() -> Vec<Key> {
     keys
 }
 
-/// Values of `key` that its bounds let through; `None` if it is no number.
+/// Values of `key` that its bounds let through; `None` if it is no number, or another name of a key that the job has.
 fn accepted(path: &Path, key: &Key) -> Option<Vec<&'static str>> {
     let resolve = |value: &str| {
         let settings = key.settings(value);
@@ -97,7 +97,8 @@ fn accepted(path: &Path, key: &Key) -> Option<Vec<&'static str>> {
     };
     let of_its_type = ["1", "0.5"].iter().any(|value| {
         resolve(value).err().is_none_or(|error| {
-            !error.contains("invalid type") && !error.contains("expected a section")
+            let other = ["invalid type", "expected a section", "duplicate field"];
+            !other.iter().any(|words| error.contains(words))
         })
     });
     let is_accepted = |value: &&'static str| match resolve(value) {

@@ -126,7 +126,7 @@ fn sizes_and_factors_have_upper_bounds() {
     );
     check_refused(
         json!({ "rope_scaling": { "rope_type": "linear", "factor": 1e300 } }),
-        "key `rope_scaling.factor`: expected a number from 1e-6 to 1000000.0, found 1e300",
+        "key `rope_scaling.factor`: expected a number from 1e-6 to 1000000.0, found 1e+300",
     );
 }
 
