@@ -26,9 +26,9 @@ impl RawJob {
         between("rollout.n", rollout.n, 1, most::RESPONSES)?;
         self.check_groups()?;
         between("rollout.max_num_seqs", rollout.max_num_seqs, 1, most::POSITIONS as u32)?;
-        let share = |share: f64| share > 0.0 && share <= 1.0;
         let utilization = rollout.gpu_memory_utilization.unwrap_or(1.0);
-        within("rollout.gpu_memory_utilization", utilization, share, "in (0, 1]")?;
+        let usable = |share: f64| (1e-3..=1.0).contains(&share);
+        within("rollout.gpu_memory_utilization", utilization, usable, "from 0.001 to 1")?;
         let interval = rollout.report_interval_s;
         let expected = "at least 0, at most 60";
         within("rollout.report_interval_s", interval, |s| (0.0..=60.0).contains(&s), expected)?;
@@ -54,6 +54,7 @@ impl RawJob {
         within("tasks.timeout_s", tasks.timeout_s, longest, "above 0, at most 86400")?;
         let audited = |share: f64| (0.0..=1.0).contains(&share);
         within("tasks.audit_share", tasks.audit_share.unwrap_or(0.0), audited, "in [0, 1]")?;
+        let share = |share: f64| share > 0.0 && share <= 1.0;
         for (key, value) in [
             ("stream.from", stream.from),
             ("stream.to", stream.to),

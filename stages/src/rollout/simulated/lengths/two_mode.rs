@@ -67,6 +67,9 @@ impl Default for TwoModeDomain {
     }
 }
 
+/// The strongest pull of a prompt's scale on the length of its tail.
+const MOST_PULL: f64 = 100.0;
+
 /// [`TwoModeConfig`] as a model.
 #[derive(Clone, Debug)]
 pub struct TwoMode {
@@ -127,6 +130,8 @@ impl TwoModeDomain {
             ("response_spread", self.response_spread),
             ("tail_spread", self.tail_spread),
         ];
+        let pull = self.tail_pull;
+        check(pull.abs() <= MOST_PULL, field("tail_pull"), "from -100 to 100", pull)?;
         for (label, value) in spreads {
             check(value >= 0.0, field(label), "at least 0", value)?;
             check(value <= WIDEST, field(label), "at most 10", value)?;
