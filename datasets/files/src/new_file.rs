@@ -113,7 +113,7 @@ pub fn write(place: &Path, contents: &[u8]) -> Result<(), FileError> {
 ///
 /// # Errors
 ///
-/// If `from` cannot be read, and as [`write`].
+/// If `from` cannot be read, and as [`write()`].
 pub fn copy(from: &Path, place: &Path) -> Result<(), FileError> {
     if is_same_file(from, place) {
         return Ok(());
