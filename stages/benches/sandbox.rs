@@ -1,10 +1,10 @@
 //! Executions a second: a sandbox with full isolation against a plain `python3 -I` for each sample, on all cores each.
 //!
-//! To be run on a machine that does nothing else: where control groups are permitted a sandbox has a share of the processors of its own,
-//! and beside other work it looks better than it is. On two cores with Python 3.11, medians of 25 runs of 64 samples, two times: a solution
-//! that imports nothing 243 and 228 a second against 70.1 and 72.9 (3.5, 3.1 times as many), one with the usual imports 226 and 228 against
-//! 63.9 and 65.0 (3.5). What an interpreter's start costs hangs on its installation: here most of it is `site`, and `python3 -I -S`
-//! without isolation starts a bare sample faster than either.
+//! Run it on an idle machine: where control groups are permitted, a sandbox has a share of the processors of its own, and it looks better
+//! than it is beside other work. On two cores with Python 3.11, medians of 15 runs of 64 samples, two times: a solution that imports nothing
+//! 114 and 126 a second against 36.5 (3.1 and 3.4 times as many), one with the usual imports 124 and 124 against 37.0 (3.4). The cost of
+//! starting an interpreter depends on its installation. Most of it is `site` here: `python3 -I -S` without isolation starts a bare sample
+//! faster than either.
 
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};

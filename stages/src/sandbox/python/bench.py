@@ -1,6 +1,7 @@
 """Cases, each within its time, and what comes of them."""
 
 import linecache
+import mmap
 import signal
 import sys
 import types
@@ -69,7 +70,8 @@ class Bench:
         self.spare = SPARE * max(float(seconds) for seconds in self.seconds)
         self.hopeless = None
         self.timeouts = self.characters = 0
-        self.reserve = bytearray(RESERVE_BYTES)
+        # Address space, which is what the limit counts: not a page of it is ever touched.
+        self.reserve = mmap.mmap(-1, RESERVE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self.clock = session.clock
 
     def allowed(self):
@@ -156,6 +158,7 @@ class Bench:
 
     def give_up_memory(self):
         """Drops what the tests keep, which is what fills the memory of this process; none of them is run any more."""
+        self.reserve.close()
         self.reserve = None
         self.session.stop()
         vars(sys.modules.get("test_solution", types.ModuleType("none"))).clear()

@@ -18,6 +18,8 @@ from rollpacker_solution import ENDED
 
 OUTPUT_BYTES = 1 << 20
 MESSAGE_CHARACTERS = 2000
+# Of one read; a larger buffer would be mapped and unmapped each time.
+READ_BYTES = 1 << 16
 # Of one line of what tests beside the solution report.
 REPORT_LINE_BYTES = 1 << 16
 
@@ -77,7 +79,7 @@ class Run:
 
     def receive_some(self):
         try:
-            part = self.link.recv(1 << 18)
+            part = self.link.recv(READ_BYTES)
         except ConnectionError:
             part = b""
         if not part:
@@ -88,7 +90,7 @@ class Run:
         """Takes what the solution printed, without waiting; keeps up to the limit."""
         for fd in list(self.open):
             try:
-                while self.keep(fd, os.read(fd, 1 << 18)):
+                while self.keep(fd, os.read(fd, READ_BYTES)):
                     pass
             except BlockingIOError:
                 pass
