@@ -18,14 +18,14 @@ impl RawJob {
         raw.planner = Planner::default();
         raw.rollout.dispatch = None;
         raw.rollout.hand_out = HandOut::Together;
-        raw.tasks.judge_placement = None;
+        (raw.tasks.judge_placement, raw.tasks.sandbox_workers) = (None, None);
         (raw.tasks.timeout, raw.tasks.audit_share, raw.tasks.reference_time) = (None, None, None);
         raw
     }
 
     /// Whether the baseline of a job has an override as the job has it.
     pub(super) fn is_kept(setting: &str) -> bool {
-        const LEFT: [&str; 10] = [
+        const LEFT: [&str; 11] = [
             "schedule.",
             "pipeline.",
             "stream.",
@@ -36,6 +36,7 @@ impl RawJob {
             "tasks.timeout=",
             "tasks.audit_share=",
             "tasks.reference_time=",
+            "tasks.sandbox_workers=",
         ];
         !LEFT.iter().any(|left| setting.starts_with(left))
     }
@@ -51,6 +52,7 @@ impl Job {
             tensor_parallel: layout.tensor_parallel,
             pipeline_parallel: layout.pipeline,
             context_parallel: layout.context,
+            micro_batch_tokens: layout.micro_batch_tokens,
             layout: Layout::Written,
         };
         raw.pipeline.placement = Some(self.placement);

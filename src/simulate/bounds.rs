@@ -32,6 +32,8 @@ impl RawJob {
         let interval = rollout.report_interval_s;
         let expected = "at least 0, at most 60";
         within("rollout.report_interval_s", interval, |s| (0.0..=60.0).contains(&s), expected)?;
+        let packed = self.training.micro_batch_tokens;
+        between("training.micro_batch_tokens", packed, 1, most::POSITIONS as u32)?;
         between("data.epoch_rounds", data.epoch_rounds.unwrap_or(1), 1, most::STEPS)?;
         between("data.train_batch_size", data.train_batch_size, 1, most::PROMPTS)?;
         let longest = most::POSITIONS as u32;

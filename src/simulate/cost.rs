@@ -15,6 +15,9 @@ pub(super) struct Modelled {
 /// longer ones is left out.
 const SEQUENCE: f64 = 1500.0;
 
+/// Sequences that are laid out one by one; a larger batch takes as much longer as it has more.
+const MOST_SEQUENCES: f64 = 4096.0;
+
 impl Modelled {
     /// The costs of a model that is trained in copies of `layout`.
     #[must_use]
@@ -32,8 +35,10 @@ impl StepCost for Modelled {
         if devices == 0 {
             return f64::INFINITY;
         }
-        let flops = self.cost.training_flops(self.layout, SEQUENCE) * tokens / SEQUENCE;
-        self.cost.training(devices, self.layout, flops)
+        let sequences = (tokens / SEQUENCE).ceil().clamp(1.0, MOST_SEQUENCES);
+        let predicted =
+            self.cost.training(devices, self.layout, &vec![SEQUENCE; sequences as usize]);
+        predicted * tokens / (sequences * SEQUENCE)
     }
 
     fn kv_capacity(&self, tensor_parallel: u32) -> u64 {

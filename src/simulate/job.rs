@@ -100,13 +100,11 @@ impl Job {
             tensor_parallel: training.tensor_parallel,
             pipeline: training.pipeline_parallel,
             context: training.context_parallel,
+            micro_batch_tokens: training.micro_batch_tokens,
         };
         match training.layout {
             Layout::Written => written,
-            Layout::Planned => {
-                let longest = self.raw.data.max_response_length;
-                layout::planned(&self.hardware, &self.model, written, longest)
-            }
+            Layout::Planned => layout::planned(self, written),
         }
     }
 

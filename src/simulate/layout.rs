@@ -1,54 +1,114 @@
-//! How a replica of the trainer is laid out over its devices.
+//! How a copy of the model is laid out over the trainer's devices.
 
-use rollpacker_stages::cluster::{Hardware, ModelShape, TrainingLayout};
+use rollpacker_stages::cluster::{Cost, TrainingLayout};
 
-/// Share of a device's memory that activations may take; the rest is weights, gradients, optimizer states and fragments.
-const ACTIVATIONS: f64 = 0.25;
+use super::job::Job;
+use crate::recipe::RecipeError;
 
-/// Bytes of an activation.
-const BF16: f64 = 2.0;
+/// Share of a device's memory that training may take; the rest is lost to fragments and to buffers of communication.
+const USABLE: f64 = 0.95;
 
-/// The layout over as many devices as `written` that splits sequences least: devices that share a sequence are filled by long ones only,
-/// and most responses are short. Sequences of `longest` tokens must fit, their activations kept once a layer and computed again.
+/// Tokens of a sequence for which layouts are compared: about the mean of the paper's jobs, prompt included.
+const SEQUENCE: f64 = 1500.0;
+
+/// Sequences of a step for which layouts are compared, at most: more take as much longer in each.
+const MOST_SEQUENCES: u64 = 4096;
+
+/// Tokens that a prompt may have beside the longest response.
+const LONGEST_PROMPT: f64 = 2048.0;
+
+/// Returns the layout over as many devices as `written` that is predicted to train fastest, of those that fit; `written` if none does.
 #[must_use]
-pub(super) fn planned(
-    hardware: &Hardware,
-    model: &ModelShape,
-    written: TrainingLayout,
-    longest: u32,
-) -> TrainingLayout {
-    let split = written.pipeline * written.context;
-    let fits = |context: &u32| {
-        let pipeline = split / context;
-        let layers = f64::from(model.layers.div_ceil(pipeline));
-        let tokens = f64::from(longest) / f64::from(written.tensor_parallel * context);
-        BF16 * layers * tokens * f64::from(model.hidden_size) <= ACTIVATIONS * hardware.memory
-    };
-    let context = (1..=split)
-        .filter(|context| split.is_multiple_of(*context))
-        .find(fits)
-        .unwrap_or(written.context);
-    TrainingLayout { pipeline: split / context, context, ..written }
+pub(super) fn planned(job: &Job, written: TrainingLayout) -> TrainingLayout {
+    let cost = job.cost();
+    let sequences = job.raw.data.train_batch_size as u64 * u64::from(job.raw.rollout.n);
+    let tokens = vec![SEQUENCE; sequences.min(MOST_SEQUENCES) as usize];
+    let time = |layout: &TrainingLayout| cost.training(job.training_gpus, *layout, &tokens);
+    splits(written, job.hardware.devices_per_server)
+        .filter(|layout| fits(&cost, job, *layout))
+        .min_by(|a, b| time(a).total_cmp(&time(b)))
+        .unwrap_or(written)
+}
+
+/// Refuses a layout whose weights, gradient, optimizer state and activations are more than a device holds.
+///
+/// # Errors
+/// If it does not fit; the error names the key.
+pub(super) fn check(job: &Job) -> Result<(), RecipeError> {
+    let (cost, layout) = (job.cost(), job.training_layout());
+    if fits(&cost, job, layout) {
+        return Ok(());
+    }
+    let TrainingLayout { tensor_parallel, pipeline, context, .. } = layout;
+    let reason = format!(
+        "expected a trainer that fits, found {:.1} GB for weights, gradient, optimizer state and activations on each {} of {:.1} GB: a copy of \
+         {} is spread over {tensor_parallel} x {pipeline} x {context} GPUs (tensor, pipeline and context parallel); use more of them",
+        bytes(&cost, job, layout) * 1e-9,
+        job.hardware.name,
+        job.hardware.memory * 1e-9,
+        job.model.name,
+    );
+    Err(RecipeError::Type { key: "training.tensor_parallel".to_owned(), reason })
+}
+
+fn fits(cost: &Cost, job: &Job, layout: TrainingLayout) -> bool {
+    bytes(cost, job, layout) <= USABLE * job.hardware.memory
+}
+
+fn bytes(cost: &Cost, job: &Job, layout: TrainingLayout) -> f64 {
+    let longest = f64::from(job.raw.data.max_response_length) + LONGEST_PROMPT;
+    cost.training_bytes(job.training_gpus, layout, longest)
+}
+
+/// The ways to split the devices of `written`, each layer within a server.
+fn splits(written: TrainingLayout, of_a_server: u32) -> impl Iterator<Item = TrainingLayout> {
+    let devices = written.devices();
+    let divisors = |of: u32| (1..=of).filter(move |part| of.is_multiple_of(*part));
+    divisors(devices).filter(move |parts| *parts <= of_a_server).flat_map(move |tensor_parallel| {
+        let rest = devices / tensor_parallel;
+        divisors(rest).map(move |context| TrainingLayout {
+            tensor_parallel,
+            context,
+            pipeline: rest / context,
+            ..written
+        })
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::simulate::raw::RawJob;
 
-    fn layout(longest: u32) -> (u32, u32) {
-        let hardware = Hardware::built_in("H800").expect("built in");
-        let model = ModelShape::built_in("Qwen2.5-32B").expect("built in");
-        let written = TrainingLayout { tensor_parallel: 4, pipeline: 2, context: 2 };
-        let planned = planned(&hardware, &model, written, longest);
-        assert_eq!(planned.tensor_parallel, 4);
-        (planned.pipeline, planned.context)
+    fn job(settings: &[&str]) -> anyhow::Result<Job> {
+        let mut table: toml::Table = include_str!("../../configs/sim/32b.toml").parse()?;
+        for setting in settings {
+            crate::recipe::overlay(&mut table, setting)?;
+        }
+        let raw: RawJob = crate::recipe::from_table(table)?;
+        Job::resolve(raw, None)
     }
 
-    // 16 layers of 5120 x 2 bytes and a quarter of the tokens: 41 kB a token, of 20 GB.
     #[test]
-    fn sequences_are_split_only_where_they_do_not_fit() {
-        assert_eq!(layout(32_768), (4, 1));
-        assert_eq!(layout(480_000), (4, 1));
-        assert_eq!(layout(2_000_000), (2, 2), "no split fits: as written");
+    fn a_trainer_that_does_not_fit_is_refused_by_its_key() {
+        let one = ["tensor", "pipeline", "context"].map(|of| format!("training.{of}_parallel=1"));
+        let one: Vec<&str> = one.iter().map(String::as_str).collect();
+        let error = job(&one).expect_err("32B on one GPU").to_string();
+        assert!(
+            error.starts_with("key `training.tensor_parallel`: expected a trainer that fits"),
+            "{error}"
+        );
+        assert!(error.contains("80.0 GB"), "{error}");
+    }
+
+    #[test]
+    fn a_planned_layout_is_no_slower_than_the_written_one() {
+        let time = |settings: &[&str]| {
+            let job = job(settings).expect("valid");
+            let layout = job.training_layout();
+            assert_eq!(layout.devices(), 16);
+            job.cost().training(64, layout, &vec![SEQUENCE; 1024])
+        };
+        assert!(time(&["training.layout=planned"]) <= time(&[]));
     }
 }

@@ -101,7 +101,9 @@ section! {
         pipeline_parallel: u32 = 1,
         /// GPUs over which a sequence is split.
         context_parallel: u32 = 1,
-        /// Whether pipeline stages and parts of sequences are as written, or sequences are split no more than it takes for them to fit.
+        /// Tokens that sequences are packed into micro-batches of; a longer sequence is a micro-batch of its own, and 1 packs none.
+        micro_batch_tokens: u32 = 16_384,
+        /// Whether the devices of a copy are laid out as written, or in the way that is predicted to train fastest.
         layout: Layout = Layout::Written,
     }
 }
@@ -157,10 +159,14 @@ section! {
         code: f64 = 1.0,
         /// Share of tasks that a model judges.
         judge: f64 = 1.0,
-        /// CPU slots of the sandbox; left out, 8 a GPU.
+        /// Programs that the sandbox runs at once; left out, 8 a GPU.
         sandbox_slots: Option<usize> = None,
+        /// Which slot a program waits for; left out, `in_turn` if rewards follow the rollout and `first_free` if they are streamed.
+        sandbox_workers: Option<SandboxWorkers> = None,
         /// Whether the judge has GPUs beside those of the job or shares those of the rollout; left out, what the schedule's authors do.
         judge_placement: Option<Judge> = None,
+        /// How a judge that shares the GPUs of the rollout shares them.
+        judge_sharing: JudgeSharing = JudgeSharing::Mps,
         /// Whether a sandbox waits as long for each run, or by what right answers took; left out, what the schedule's authors do.
         timeout: Option<Timeout> = None,
         /// The fixed time limit, and the upper bound of the adaptive one.
@@ -260,7 +266,7 @@ choice! {
     Layout {
         /// As written.
         Written,
-        /// With as few parts of a sequence as fit, and that many more pipeline stages.
+        /// As is predicted to train fastest, of the layouts that fit.
         Planned,
     }
 }
@@ -296,6 +302,26 @@ choice! {
         Dedicated,
         /// On those of the rollout.
         Colocated,
+    }
+}
+
+choice! {
+    /// Which slot of the sandbox a program waits for.
+    SandboxWorkers {
+        /// The next one in turn, busy or not (veRL).
+        InTurn,
+        /// The first that is free.
+        FirstFree,
+    }
+}
+
+choice! {
+    /// How a colocated judge shares a GPU with the engine.
+    JudgeSharing {
+        /// Both run at the same time.
+        Mps,
+        /// They take turns.
+        TimeSlicing,
     }
 }
 

@@ -11,7 +11,7 @@ use super::job::Job;
 use super::outcome::Charted;
 use super::raw::{Placement, RawJob, Source};
 use super::trace::read_trace;
-use super::{placement, population, scales};
+use super::{layout, placement, population, scales};
 use crate::recipe::error::{bound, nearest};
 use crate::recipe::value::read_value;
 use crate::recipe::{RecipeError, schedule};
@@ -56,6 +56,7 @@ impl Job {
         };
         schedule::check_scoring(&job.schedule()?, job.scoring)?;
         placement::policy(&job)?;
+        layout::check(&job)?;
         population::check(&job)?;
         Ok(job)
     }

@@ -11,12 +11,13 @@ use crate::recipe::error::{between, within};
 const TIMES: f64 = 1000.0;
 
 /// Constants that are shares of something.
-const SHARES: [&str; 5] = [
+const SHARES: [&str; 6] = [
     "memory_share",
     "weight_bandwidth",
     "kv_bandwidth",
     "decode_utilisation",
     "prefill_utilisation",
+    "training_utilisation",
 ];
 
 /// Refuses constants that are no shares, or differ from the fitted ones by more than is plausible.
@@ -33,7 +34,7 @@ pub(super) fn check_calibration(calibration: &Calibration) -> Result<(), RecipeE
             "sandbox_correlation" => {
                 within(key, value, |share| (0.0..=1.0).contains(&share), "from 0 to 1")?;
             }
-            "judge_slowdown" => {
+            "judge_slowdown" | "judge_time_slicing" => {
                 within(
                     key,
                     value,

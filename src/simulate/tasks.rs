@@ -13,7 +13,7 @@ use rollpacker_stages::reward::simulated::{
 use rollpacker_stages::rollout::simulated::lengths::LengthModel;
 
 use super::job::Job;
-use super::raw::Judge;
+use super::raw::{Judge, JudgeSharing, SandboxWorkers};
 
 /// Sandbox slots of a GPU: the CPU workers beside it.
 const SLOTS_PER_GPU: usize = 8;
@@ -32,7 +32,12 @@ pub(super) fn router(
     let config = SimulatedRewardsConfig {
         seed,
         slots: tasks.sandbox_slots.unwrap_or(SLOTS_PER_GPU * job.raw.cluster.gpus as usize),
-        workers: if job.raw.schedule.name == "sync" { Workers::InTurn } else { Workers::FirstFree },
+        workers: match tasks.sandbox_workers {
+            Some(SandboxWorkers::InTurn) => Workers::InTurn,
+            Some(SandboxWorkers::FirstFree) => Workers::FirstFree,
+            None if after_rollout => Workers::InTurn,
+            None => Workers::FirstFree,
+        },
         reference_time: tasks.reference_time.unwrap_or(true),
         judge: match job.judge {
             Judge::Dedicated => simulated::Judge::Dedicated,
@@ -58,5 +63,9 @@ pub(super) fn slowdown(job: &Job, calibration: &Calibration) -> f64 {
     let tasks = &job.raw.tasks;
     let beside =
         tasks.judge > 0.0 && job.judge == Judge::Colocated && job.scoring == Scoring::Streamed;
-    if beside { calibration.judge_slowdown } else { 1.0 }
+    match tasks.judge_sharing {
+        _ if !beside => 1.0,
+        JudgeSharing::Mps => calibration.judge_slowdown,
+        JudgeSharing::TimeSlicing => calibration.judge_time_slicing,
+    }
 }

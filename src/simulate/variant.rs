@@ -37,8 +37,20 @@ pub fn all() -> impl Iterator<Item = &'static Variant> {
 const ALL: &[Variant] = &[
     // veRL.
     Variant::new("sync", "sync", &[]),
-    // RLHFuse as RollPacker strengthens it.
-    Variant::new("fused", "fused", &[]),
+    // The same with all that is not the schedule's: requests handed out one by one, parallelism by predicted time for rollout and trainer,
+    // sandbox workers that take what is next.
+    Variant::new(
+        "sync tuned",
+        "sync",
+        &[
+            "rollout.hand_out=streamed",
+            "planner.rule=predictive",
+            "training.layout=planned",
+            "tasks.sandbox_workers=first_free",
+        ],
+    ),
+    // RLHFuse as RollPacker strengthens it (section 6.1): with the stream trainer.
+    Variant::new("fused", "fused", &["pipeline.placement=stream"]),
     // RollPacker, and its rounds with speculation on prompts alone, weighted against the length bias.
     Variant::new(
         "tail_batching",
@@ -50,20 +62,15 @@ const ALL: &[Variant] = &[
         "tail_batching",
         &["schedule.eta_prompts=1.25", "schedule.eta_responses=1", "schedule.selection=weighted"],
     ),
-    // The same two with what is beyond the papers: requests handed out one by one (the first), groups streamed to the trainer in short rounds as well,
-    // stragglers merged onto wider instances, parallelism by predicted time, for rollout and trainer.
+    // The same two with what is beyond the paper: requests handed out one by one, parallelism by predicted time for rollout and trainer; the
+    // second also streams the groups of short rounds and merges stragglers onto wider instances.
     Variant::new(
         "tail_batching tuned",
         "tail_batching",
         &[
-            "schedule.eta_prompts=1.125",
-            "schedule.eta_responses=1.125",
+            "schedule.eta_prompts=1.25",
+            "schedule.eta_responses=1.25",
             "rollout.hand_out=streamed",
-            "pipeline.max_groups=2",
-            "stream.rounds=all",
-            "stream.trigger=fixed",
-            "stream.from=0.15",
-            "stream.consolidate=true",
             "planner.rule=predictive",
             "training.layout=planned",
         ],
@@ -75,7 +82,8 @@ const ALL: &[Variant] = &[
             "schedule.eta_prompts=1.25",
             "schedule.eta_responses=1",
             "schedule.selection=weighted",
-            "pipeline.max_groups=2",
+            "rollout.hand_out=streamed",
+            "pipeline.max_groups=16",
             "stream.rounds=all",
             "stream.trigger=predicted",
             "stream.consolidate=true",
@@ -89,11 +97,9 @@ const ALL: &[Variant] = &[
         "fused",
         &[
             "rollout.hand_out=streamed",
-            "pipeline.max_groups=2",
             "pipeline.placement=stream",
             "stream.rounds=all",
             "stream.trigger=predicted",
-            "stream.consolidate=true",
             "planner.rule=predictive",
             "training.layout=planned",
         ],

@@ -45,7 +45,8 @@ const SHORT: Round =
 
 fn job(model: &'static str, devices: u32, tensor_parallel: u32, layout: [u32; 3], cap: u32) -> Job {
     let [trainer, pipeline, context] = layout;
-    let layout = TrainingLayout { tensor_parallel: trainer, pipeline, context };
+    let layout =
+        TrainingLayout { tensor_parallel: trainer, pipeline, context, micro_batch_tokens: 1 };
     Job { model, devices, tensor_parallel, layout, cap }
 }
 
@@ -53,7 +54,15 @@ impl Job {
     fn cost(&self) -> Cost {
         let hardware = Hardware::built_in("H800").expect("built in");
         let model = ModelShape::built_in(self.model).expect("built in");
-        Cost::new(hardware, model, Calibration::default())
+        // The controller of RollPacker's jobs, as in `configs/sim`.
+        let calibration = Calibration {
+            dispatch_interval: 0.028,
+            rollout_overhead: 2.0,
+            padding_per_token: 1.2e-6,
+            optimizer_step: 6.5,
+            ..Calibration::default()
+        };
+        Cost::new(hardware, model, calibration)
     }
 
     fn lengths(&self) -> Arc<dyn LengthModel> {
@@ -96,18 +105,19 @@ impl Job {
             clock.clone(),
         );
         let begun = clock.now();
-        for (prompt, response_length) in trained {
-            let sequence = Sequence {
-                prompt_ids: &[prompt.0 as i32],
-                response_length: *response_length,
-                response_ids: &[],
-                logprobs: &[],
-                advantages: &[],
-                weight: 1.0,
-                ..Sequence::default()
-            };
-            trainer.accumulate(step, &[sequence]).expect("it has devices");
-        }
+        let prompts: Vec<[i32; 1]> = trained.iter().map(|(prompt, _)| [prompt.0 as i32]).collect();
+        let sequence = |(prompt_ids, (_, response_length)): (_, &(PromptId, u32))| Sequence {
+            prompt_ids,
+            response_length: *response_length,
+            response_ids: &[],
+            logprobs: &[],
+            advantages: &[],
+            weight: 1.0,
+            ..Sequence::default()
+        };
+        let sequences: Vec<_> =
+            prompts.iter().map(|ids| &ids[..]).zip(trained).map(sequence).collect();
+        trainer.accumulate(step, &sequences).expect("it has devices");
         trainer.update(step).expect("it has devices");
         clock.now().since(begun).as_secs_f64()
     }
@@ -174,11 +184,11 @@ fn small() -> Job {
 }
 
 fn middle() -> Job {
-    job("Qwen2.5-14B", 32, 1, [2, 2, 2], 16_384)
+    job("Qwen2.5-14B", 32, 2, [2, 2, 2], 16_384)
 }
 
 fn large() -> Job {
-    job("Qwen2.5-32B", 64, 2, [4, 2, 2], 32_768)
+    job("Qwen2.5-32B", 64, 2, [4, 1, 4], 32_768)
 }
 
 // One comparison a test: each has a thread of its own, and with it a trainer that has spent nothing yet.

@@ -16,7 +16,7 @@ const MOST_SEEDS: u64 = 1_000_000;
 
 #[derive(Debug, Args)]
 pub(crate) struct PaperArgs {
-    /// Print one JSON array, an object a number: source, item, cell, paper, ours, error, and whether the model was fitted to it.
+    /// Print one JSON array, an object a number: source, item, setting, cell, paper, ours, error, and whether the model was fitted to it.
     #[arg(long)]
     json: bool,
     /// Only tables and figures whose title contains this; may be given again.
@@ -34,6 +34,9 @@ pub(crate) struct PaperArgs {
     /// Runs at a time; left out, one a core.
     #[arg(long, value_name = "N", value_parser = super::thread_count)]
     threads: Option<NonZero<usize>>,
+    /// Settings of every job, such as `calibration.dispatch_interval=0`.
+    #[arg(value_name = "KEY=VALUE")]
+    overrides: Vec<String>,
 }
 
 /// Reads a number of seeds.
@@ -44,7 +47,7 @@ fn seed_count(text: &str) -> Result<NonZero<u64>, String> {
 
 pub(super) fn run(args: &PaperArgs) -> anyhow::Result<ExitCode> {
     let size = Size { seeds: args.seeds, steps: args.steps };
-    let reproduction = match Reproduction::new(&args.only, size) {
+    let reproduction = match Reproduction::new(&args.only, &args.overrides, size) {
         Ok(reproduction) => reproduction,
         Err(error) => return Ok(bad_input(&error)),
     };
@@ -70,9 +73,9 @@ impl PaperArgs {
 }
 
 fn commands(reproduction: &Reproduction) -> String {
-    let item = |(title, commands): (String, Vec<String>)| {
+    let item = |(title, setting, commands): (String, &str, Vec<String>)| {
         let lines: String = commands.iter().map(|command| format!("  {command}\n")).collect();
-        format!("{title}\n{lines}")
+        format!("{title}\n  # {setting}\n{lines}")
     };
     reproduction.commands().into_iter().map(item).collect()
 }

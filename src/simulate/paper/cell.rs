@@ -11,6 +11,8 @@ pub struct Cell {
     pub source: &'static str,
     /// Its table or figure.
     pub item: &'static str,
+    /// The experiment as the paper describes it, with the section, and where ours departs.
+    pub setting: &'static str,
     /// Which of its numbers, with the unit unless it is a ratio.
     pub cell: String,
     /// As the paper has it.
@@ -123,6 +125,7 @@ mod tests {
         let cell = |item, cell: &str, paper, ours, measure: Measure, fitted| Cell {
             source: "Paper",
             item,
+            setting: "section 6",
             cell: cell.to_owned(),
             paper,
             ours,

@@ -35,10 +35,34 @@ const STAGES: [Stage; 4] = [
 
 pub(super) fn items(plan: &mut Plan) -> Vec<Item> {
     vec![
-        Item::new(plan, ROLLPACKER, "Fig. 10", steps),
-        Item::new(plan, ROLLPACKER, "Fig. 11a", lengths),
-        Item::new(plan, ROLLPACKER, "Fig. 11b", rollouts),
-        Item::new(plan, ROLLPACKER, "Fig. 11c", breakdown),
+        Item::new(
+            plan,
+            ROLLPACKER,
+            "Fig. 10",
+            "section 6.1: mix of tasks, first 40 steps; a long round is every fifth step",
+            steps,
+        ),
+        Item::new(
+            plan,
+            ROLLPACKER,
+            "Fig. 11a",
+            "section 6.2: 32B/32k, full system, 40 steps",
+            lengths,
+        ),
+        Item::new(
+            plan,
+            ROLLPACKER,
+            "Fig. 11b",
+            "section 6.2: 32B/32k, full system, 40 steps",
+            rollouts,
+        ),
+        Item::new(
+            plan,
+            ROLLPACKER,
+            "Fig. 11c",
+            "section 6.2: full system; not said: tasks, steps; ours: mix, 40 steps, exposed rewards",
+            breakdown,
+        ),
     ]
 }
 

@@ -3,8 +3,8 @@
 //! Mean seconds of a rollout, all rounds counted, without the stream trainer. The bar without speculation is veRL's.
 
 use super::ROLLPACKER;
-use super::item::Item;
 use super::item::Provenance::{Fitted, HeldOut};
+use super::item::{Item, Ours};
 use super::jobs::{Base, EVALUATION, MATH, REWARD_SCHEDULER, VERL};
 use super::plan::Plan;
 use super::runs::JobId;
@@ -32,11 +32,17 @@ const PAPER: [[f64; 8]; 3] = [
 const STEPS: &str = "sim.steps=45";
 
 pub(super) fn items(plan: &mut Plan) -> Vec<Item> {
-    vec![Item::new(plan, ROLLPACKER, "Fig. 12", |item, plan| {
-        for (base, paper) in EVALUATION.into_iter().zip(PAPER) {
-            bars(item, plan, base, paper);
-        }
-    })]
+    vec![Item::new(
+        plan,
+        ROLLPACKER,
+        "Fig. 12",
+        "section 6.3: rollout time, mean over a full period; not said: model, GPUs, batch, task; ours: jobs of section 6.1, math",
+        |item, plan| {
+            for (base, paper) in EVALUATION.into_iter().zip(PAPER) {
+                bars(item, plan, base, paper);
+            }
+        },
+    )]
 }
 
 fn bars(item: &mut Item, plan: &mut Plan, base: Base, paper: [f64; 8]) {
@@ -58,42 +64,9 @@ fn bars(item: &mut Item, plan: &mut Plan, base: Base, paper: [f64; 8]) {
             runs.of(job).stage(|stages| stages.rollout)
         });
     }
-    let jobs: Vec<JobId> = bars.into_iter().map(|(_, job)| job).collect();
-    item.points(format!("{cap} rank correlation of the bars"), 1.0, HeldOut, move |runs| {
-        let ours: Vec<f64> =
-            jobs.iter().map(|&job| runs.of(job).stage(|stages| stages.rollout)).collect();
-        rank_correlation(&paper, &ours)
-    });
-}
-
-/// Spearman's rank correlation; equal values share the mean of their ranks.
-fn rank_correlation(one: &[f64], other: &[f64]) -> f64 {
-    let (one, other) = (ranks(one), ranks(other));
-    let middle = (one.len() as f64 - 1.0) / 2.0;
-    let product = |a: &[f64], b: &[f64]| -> f64 {
-        a.iter().zip(b).map(|(a, b)| (a - middle) * (b - middle)).sum()
+    let rollout = |(&(_, job), paper): (&(&str, JobId), f64)| -> (f64, Ours) {
+        (paper, Box::new(move |runs| runs.of(job).stage(|stages| stages.rollout)))
     };
-    product(&one, &other) / (product(&one, &one) * product(&other, &other)).sqrt()
-}
-
-fn ranks(values: &[f64]) -> Vec<f64> {
-    let rank = |value: &f64| {
-        let below = values.iter().filter(|other| *other < value).count() as f64;
-        let equal = values.iter().filter(|other| *other == value).count() as f64;
-        below + (equal - 1.0) / 2.0
-    };
-    values.iter().map(rank).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ranks_are_compared_and_ties_shared() {
-        assert_eq!(ranks(&[3.0, 1.0, 3.0, 9.0]), [1.5, 0.0, 1.5, 3.0]);
-        assert_eq!(rank_correlation(&[1.0, 2.0, 3.0], &[10.0, 20.0, 900.0]), 1.0);
-        assert_eq!(rank_correlation(&[1.0, 2.0, 3.0], &[3.0, 2.0, 1.0]), -1.0);
-        assert!((rank_correlation(&[1.0, 2.0, 3.0], &[1.0, 3.0, 2.0]) - 0.5).abs() < 1e-12);
-    }
+    let pairs = bars.iter().zip(paper).map(rollout).collect();
+    item.order(format!("{cap} rank correlation of the bars"), pairs);
 }

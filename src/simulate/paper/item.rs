@@ -8,6 +8,8 @@ use super::runs::{JobId, Runs};
 pub(super) struct Item {
     source: &'static str,
     name: &'static str,
+    /// The experiment as the source describes it.
+    pub(super) setting: &'static str,
     targets: Vec<Target>,
     /// The jobs that it needs.
     pub(super) jobs: Vec<JobId>,
@@ -22,23 +24,28 @@ pub(super) enum Provenance {
     HeldOut,
 }
 
+/// A number of ours.
+pub(super) type Ours = Box<dyn Fn(&Runs) -> f64>;
+
 struct Target {
     cell: String,
     paper: f64,
     measure: Measure,
     provenance: Provenance,
-    ours: Box<dyn Fn(&Runs) -> f64>,
+    ours: Ours,
 }
 
 impl Item {
-    /// The item `name` of `source`, with the targets that `fill` adds and the jobs that it plans.
+    /// The item `name` of `source`, with the targets that `fill` adds and the jobs that it plans. `setting` is the experiment as the
+    /// source describes it, with the section, and where ours departs.
     pub(super) fn new(
         plan: &mut Plan,
         source: &'static str,
         name: &'static str,
+        setting: &'static str,
         fill: impl FnOnce(&mut Self, &mut Plan),
     ) -> Self {
-        let mut item = Self { source, name, targets: Vec::new(), jobs: Vec::new() };
+        let mut item = Self { source, name, setting, targets: Vec::new(), jobs: Vec::new() };
         plan.take_asked();
         fill(&mut item, plan);
         item.jobs = plan.take_asked();
@@ -72,13 +79,30 @@ impl Item {
         self.add(cell.into(), paper, Measure::Points, provenance, Box::new(ours));
     }
 
+    /// The share of `signs` that agree: of a value and of ours, whether it is more or less than 1, or within half a percent of it.
+    pub(super) fn signs(&mut self, pairs: Vec<(f64, Ours)>) {
+        self.points("signs that agree", 1.0, Provenance::HeldOut, move |runs| {
+            let agree = pairs.iter().filter(|(paper, ours)| sign(*paper) == sign(ours(runs)));
+            agree.count() as f64 / pairs.len() as f64
+        });
+    }
+
+    /// Spearman's rank correlation of the paper's values and ours.
+    pub(super) fn order(&mut self, cell: impl Into<String>, pairs: Vec<(f64, Ours)>) {
+        self.points(cell, 1.0, Provenance::HeldOut, move |runs| {
+            let (paper, ours): (Vec<_>, Vec<_>) =
+                pairs.iter().map(|(paper, ours)| (*paper, ours(runs))).unzip();
+            rank_correlation(&paper, &ours)
+        });
+    }
+
     fn add(
         &mut self,
         cell: String,
         paper: f64,
         measure: Measure,
         provenance: Provenance,
-        ours: Box<dyn Fn(&Runs) -> f64>,
+        ours: Ours,
     ) {
         self.targets.push(Target { cell, paper, measure, provenance, ours });
     }
@@ -91,6 +115,7 @@ impl Item {
             Cell {
                 source: self.source,
                 item: self.name,
+                setting: self.setting,
                 cell: target.cell.clone(),
                 paper,
                 ours,
@@ -100,5 +125,50 @@ impl Item {
             }
         };
         self.targets.iter().map(cell).collect()
+    }
+}
+
+/// How far from 1 a ratio is a change.
+const CHANGE: f64 = 0.005;
+
+/// Whether a ratio is less than 1, as good as 1, or more.
+fn sign(ratio: f64) -> i8 {
+    i8::from(ratio > 1.0 + CHANGE) - i8::from(ratio < 1.0 - CHANGE)
+}
+
+/// Spearman's rank correlation; equal values share the mean of their ranks.
+fn rank_correlation(one: &[f64], other: &[f64]) -> f64 {
+    let (one, other) = (ranks(one), ranks(other));
+    let middle = (one.len() as f64 - 1.0) / 2.0;
+    let product = |a: &[f64], b: &[f64]| -> f64 {
+        a.iter().zip(b).map(|(a, b)| (a - middle) * (b - middle)).sum()
+    };
+    product(&one, &other) / (product(&one, &one) * product(&other, &other)).sqrt()
+}
+
+fn ranks(values: &[f64]) -> Vec<f64> {
+    let rank = |value: &f64| {
+        let below = values.iter().filter(|other| *other < value).count() as f64;
+        let equal = values.iter().filter(|other| *other == value).count() as f64;
+        below + (equal - 1.0) / 2.0
+    };
+    values.iter().map(rank).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_has_a_sign() {
+        assert_eq!([0.9, 0.996, 1.0, 1.004, 1.1].map(sign), [-1, 0, 0, 0, 1]);
+    }
+
+    #[test]
+    fn ranks_are_compared_and_ties_shared() {
+        assert_eq!(ranks(&[3.0, 1.0, 3.0, 9.0]), [1.5, 0.0, 1.5, 3.0]);
+        assert_eq!(rank_correlation(&[1.0, 2.0, 3.0], &[10.0, 20.0, 900.0]), 1.0);
+        assert_eq!(rank_correlation(&[1.0, 2.0, 3.0], &[3.0, 2.0, 1.0]), -1.0);
+        assert!((rank_correlation(&[1.0, 2.0, 3.0], &[1.0, 3.0, 2.0]) - 0.5).abs() < 1e-12);
     }
 }

@@ -28,6 +28,8 @@ pub(super) const QWEN_32B: Base = base!("32B/32k", "32b.toml");
 pub(super) const THINKING_8B: Base = base!("Qwen3-8B/32k", "thinking_8b.toml");
 /// SortedRL: 512 samples on 128 slots.
 pub(super) const SORTED_RL: Base = base!("512 samples/8k", "sorted_rl.toml");
+/// The run of the authors' repository.
+pub(super) const REPOSITORY: Base = base!("7B/4k, A100", "repository_7b.toml");
 /// RolloutPipe: GPUs of its own for each stage.
 pub(super) const ROLLOUT_PIPE: Base = base!("Qwen3-1.7B", "rollout_pipe.toml");
 
@@ -39,8 +41,8 @@ pub(super) type System = &'static [&'static str];
 
 /// The baseline.
 pub(super) const VERL: System = &["schedule.name=sync"];
-/// RLHFuse as the paper strengthens it.
-pub(super) const RLHFUSE: System = &["schedule.name=fused"];
+/// RLHFuse as section 6.1 strengthens it: rewards beside the rollout, and the stream trainer.
+pub(super) const RLHFUSE: System = &["schedule.name=fused", "pipeline.placement=stream"];
 /// Tail batching alone: rewards after the rollout, training after the rewards.
 pub(super) const TAIL_BATCHING: System = &[
     "pipeline.reward=after_rollout",

@@ -16,6 +16,7 @@ mod fig7;
 mod item;
 mod jobs;
 mod plan;
+mod repository;
 mod rollout_pipe;
 mod runs;
 mod sorted_rl;
@@ -48,6 +49,7 @@ const ITEMS: &[fn(&mut Plan) -> Vec<Item>] = &[
     fig14::items,
     fig15::items,
     fig16::items,
+    repository::items,
     sorted_rl::items,
     rollout_pipe::items,
 ];
@@ -59,12 +61,12 @@ pub struct Reproduction {
 }
 
 impl Reproduction {
-    /// Those whose source or name contains one of `only`, all for none.
+    /// Those whose source or name contains one of `only`, all for none; `overrides` are settings of every job, `key=value`.
     ///
     /// # Errors
     /// If nothing contains one of `only`.
-    pub fn new(only: &[String], size: Size) -> anyhow::Result<Self> {
-        let mut plan = Plan::new(size);
+    pub fn new(only: &[String], overrides: &[String], size: Size) -> anyhow::Result<Self> {
+        let mut plan = Plan::new(size, overrides.to_vec());
         let mut items: Vec<Item> = ITEMS.iter().flat_map(|items| items(&mut plan)).collect();
         let names = |items: &[Item]| items.iter().map(Item::title).collect::<Vec<_>>();
         let all = names(&items);
@@ -109,11 +111,11 @@ impl Reproduction {
         Ok(cells)
     }
 
-    /// The commands that run the jobs of each item by themselves: the title of the item, and one command a job.
+    /// The commands that run the jobs of each item by themselves: the title of the item, its setting in the paper, and one command a job.
     #[must_use]
-    pub fn commands(&self) -> Vec<(String, Vec<String>)> {
+    pub fn commands(&self) -> Vec<(String, &'static str, Vec<String>)> {
         let of = |item: &Item| item.jobs.iter().map(|&job| self.plan.command(job)).collect();
-        self.items.iter().map(|item| (item.title(), of(item))).collect()
+        self.items.iter().map(|item| (item.title(), item.setting, of(item))).collect()
     }
 }
 
@@ -124,7 +126,7 @@ mod tests {
     fn runs(only: &[&str], seeds: u64) -> usize {
         let only: Vec<String> = only.iter().map(|&item| item.to_owned()).collect();
         let size = Size { seeds: NonZero::new(seeds).expect("some"), steps: None };
-        Reproduction::new(&only, size).expect("known").runs().expect("valid jobs")
+        Reproduction::new(&only, &[], size).expect("known").runs().expect("valid jobs")
     }
 
     #[test]
@@ -142,10 +144,10 @@ mod tests {
     #[test]
     fn every_item_says_by_which_commands_its_jobs_are_run() {
         let size = Size { seeds: NonZero::<u64>::MIN, steps: None };
-        let commands = Reproduction::new(&[], size).expect("all").commands();
-        assert_eq!(commands.len(), 20);
-        for (title, commands) in commands {
-            assert!(!commands.is_empty(), "{title}");
+        let commands = Reproduction::new(&[], &[], size).expect("all").commands();
+        assert_eq!(commands.len(), 21);
+        for (title, setting, commands) in commands {
+            assert!(!commands.is_empty() && !setting.is_empty(), "{title}");
             let known = commands.iter().all(|line| line.contains("--config configs/sim/"));
             assert!(known, "{commands:?}");
         }

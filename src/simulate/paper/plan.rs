@@ -16,6 +16,8 @@ use crate::recipe::{from_table, overlay};
 /// Jobs to be run.
 pub(super) struct Plan {
     size: Size,
+    /// Settings of every job, after its own.
+    overrides: Vec<String>,
     wanted: Vec<Wanted>,
     /// Those that were asked for since they were last taken.
     asked: Vec<JobId>,
@@ -39,8 +41,8 @@ struct Wanted {
 
 impl Plan {
     /// No jobs yet.
-    pub(super) fn new(size: Size) -> Self {
-        Self { size, wanted: Vec::new(), asked: Vec::new() }
+    pub(super) fn new(size: Size, overrides: Vec<String>) -> Self {
+        Self { size, overrides, wanted: Vec::new(), asked: Vec::new() }
     }
 
     /// The job `base` with `settings`, `key=value` each.
@@ -49,7 +51,8 @@ impl Plan {
         base: Base,
         settings: impl IntoIterator<Item = S>,
     ) -> JobId {
-        let settings = settings.into_iter().map(Into::into).collect();
+        let settings = settings.into_iter().map(Into::into);
+        let settings = settings.chain(self.overrides.iter().cloned()).collect();
         let job = Wanted { base, settings, kept: true };
         let known = self.wanted.iter().position(|wanted| *wanted == job);
         let id = JobId(known.unwrap_or(self.wanted.len()));

@@ -1,8 +1,8 @@
 //! Tables 3 and 4: when the stream trainer begins, and what comes of fetching once; long rounds of the 7B job on mathematical tasks.
 
 use super::ROLLPACKER;
-use super::item::Item;
 use super::item::Provenance::HeldOut;
+use super::item::{Item, Ours};
 use super::jobs::{MATH, QWEN_7B, REWARD_SCHEDULER};
 use super::plan::Plan;
 use super::runs::JobId;
@@ -21,25 +21,44 @@ const FETCHES: [(&str, f64); 4] = [("0.2", 128.6), ("0.3", 129.5), ("0.4", 133.8
 
 pub(super) fn items(plan: &mut Plan) -> Vec<Item> {
     vec![
-        Item::new(plan, ROLLPACKER, "Table 3", |item, plan| {
-            let without = without(plan);
-            item.relative("without streaming, s", WITHOUT, HeldOut, move |runs| {
-                runs.of(without).long().step_s()
-            });
-            for (share, paper) in TRIGGERS {
-                let job = triggered(plan, share, "streamed");
-                over(item, format!("trigger {share} over without"), paper, job, without);
-            }
-            let adaptive = plan.job(QWEN_7B, MATH.iter().copied());
-            over(item, "adaptive over without".to_owned(), ADAPTIVE, adaptive, without);
-        }),
-        Item::new(plan, ROLLPACKER, "Table 4", |item, plan| {
-            let without = without(plan);
-            for (share, paper) in FETCHES {
-                let job = triggered(plan, share, "once");
-                over(item, format!("fetch {share} over without"), paper, job, without);
-            }
-        }),
+        Item::new(
+            plan,
+            ROLLPACKER,
+            "Table 3",
+            "section 6.6: 7B/8k, math, step time of long rounds; fixed trigger at a share of the prompts",
+            |item, plan| {
+                let without = without(plan);
+                item.relative("without streaming, s", WITHOUT, HeldOut, move |runs| {
+                    runs.of(without).long().step_s()
+                });
+                for (share, paper) in TRIGGERS {
+                    let job = triggered(plan, share, "streamed");
+                    over(item, format!("trigger {share} over without"), paper, job, without);
+                }
+                let adaptive = plan.job(QWEN_7B, MATH.iter().copied());
+                over(item, "adaptive over without".to_owned(), ADAPTIVE, adaptive, without);
+                let mut jobs: Vec<_> = TRIGGERS
+                    .map(|(share, paper)| (paper, triggered(plan, share, "streamed")))
+                    .to_vec();
+                jobs.push((ADAPTIVE, adaptive));
+                agreement(item, &jobs, without);
+            },
+        ),
+        Item::new(
+            plan,
+            ROLLPACKER,
+            "Table 4",
+            "section 6.6: as Table 3; the others fetch once",
+            |item, plan| {
+                let without = without(plan);
+                for (share, paper) in FETCHES {
+                    let job = triggered(plan, share, "once");
+                    over(item, format!("fetch {share} over without"), paper, job, without);
+                }
+                let jobs = FETCHES.map(|(share, paper)| (paper, triggered(plan, share, "once")));
+                agreement(item, &jobs, without);
+            },
+        ),
     ]
 }
 
@@ -61,4 +80,19 @@ fn over(item: &mut Item, cell: String, paper: f64, job: JobId, without: JobId) {
     item.points(cell, paper / WITHOUT, HeldOut, move |runs| {
         runs.of(job).long().step_s() / runs.of(without).long().step_s()
     });
+}
+
+/// The signs of the effects, and their order.
+fn agreement(item: &mut Item, jobs: &[(f64, JobId)], without: JobId) {
+    let pairs = || {
+        let pair = |&(paper, job): &(f64, JobId)| -> (f64, Ours) {
+            let ours = move |runs: &super::runs::Runs| {
+                runs.of(job).long().step_s() / runs.of(without).long().step_s()
+            };
+            (paper / WITHOUT, Box::new(ours))
+        };
+        jobs.iter().map(pair).collect::<Vec<_>>()
+    };
+    item.signs(pairs());
+    item.order("rank correlation", pairs());
 }

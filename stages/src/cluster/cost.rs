@@ -1,26 +1,13 @@
 //! How long the work of a step takes; all times in seconds.
 
-use super::{Calibration, Hardware, ModelShape, calibration};
-use serde::{Deserialize, Serialize};
+use super::{Calibration, Decode, Hardware, ModelShape};
 
 /// The cost model of one model on one kind of device.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cost {
-    hardware: Hardware,
-    model: ModelShape,
-    calibration: Calibration,
-}
-
-/// Devices that hold one copy of the model while it is trained.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct TrainingLayout {
-    /// Devices over which each layer is sharded.
-    pub tensor_parallel: u32,
-    /// Groups of layers.
-    pub pipeline: u32,
-    /// Parts of each sequence.
-    pub context: u32,
+    pub(super) hardware: Hardware,
+    pub(super) model: ModelShape,
+    pub(super) calibration: Calibration,
 }
 
 /// A model does not fit.
@@ -113,8 +100,11 @@ impl Cost {
         let bandwidth = devices * hardware.memory_bandwidth;
         let (latency, transfer) = self.all_reduces(devices);
         Decode {
-            fixed: calibration.iteration_overhead + latency,
-            a_response: calibration.response_overhead + transfer,
+            overhead: calibration.iteration_overhead,
+            a_response: calibration.response_overhead,
+            launch: calibration.layer_launch * f64::from(model.layers),
+            latency,
+            transfer,
             weights: model.weight_bytes() / (bandwidth * calibration.weight_bandwidth),
             arithmetic: 2.0 * model.parameters
                 / (devices * hardware.flops * calibration.decode_utilisation),
@@ -162,116 +152,6 @@ impl Cost {
     pub fn reconfiguration(&self) -> f64 {
         self.calibration.reconfiguration
     }
-
-    /// Arithmetic of training a sequence of `tokens` tokens, prompt and response.
-    #[must_use]
-    pub fn training_flops(&self, layout: TrainingLayout, tokens: f64) -> f64 {
-        let Self { model, calibration, .. } = self;
-        let attention = 5.0 * f64::from(model.layers) * f64::from(model.hidden_size);
-        let filled = calibration.saturating_tokens * layout.sequence_devices();
-        calibration.training_flops_per_parameter * model.parameters * tokens.max(filled)
-            + attention * tokens * tokens
-    }
-
-    /// Gradient of sequences of `flops` [arithmetic](Self::training_flops) on `devices` devices, as their share of a balanced batch.
-    #[must_use]
-    pub fn training(&self, devices: u32, layout: TrainingLayout, flops: f64) -> f64 {
-        flops / (f64::from(devices) * self.hardware.flops * layout.utilisation())
-    }
-
-    /// The optimizer step after `responses` responses, the longest of them `longest` tokens: the padded batch passes the controller.
-    #[must_use]
-    pub fn optimizer(&self, responses: u64, longest: u32) -> f64 {
-        let Calibration { optimizer_step, padding_per_token, .. } = self.calibration;
-        let padded = f64::from(longest) + calibration::PADDED_PROMPT;
-        optimizer_step + padding_per_token * responses as f64 * padded
-    }
-}
-
-impl TrainingLayout {
-    /// Devices over which a sequence is split.
-    fn sequence_devices(self) -> f64 {
-        f64::from(self.tensor_parallel) * f64::from(self.context)
-    }
-
-    /// Share of the peak that training reaches.
-    #[must_use]
-    pub fn utilisation(self) -> f64 {
-        let copy = self.sequence_devices() * f64::from(self.pipeline);
-        let table = &calibration::TRAINING_UTILISATION;
-        let above = table.partition_point(|(devices, _)| *devices < copy).clamp(1, table.len() - 1);
-        let [(low, from), (high, to)] = [table[above - 1], table[above]];
-        from + (to - from) * ((copy / low).log2() / (high / low).log2()).clamp(0.0, 1.0)
-    }
-}
-
-/// How an engine instance decodes: an iteration samples a token for each of the running responses.
-///
-/// With `n` responses running and `s` tokens in their KV caches an iteration takes `base(n) + a * s` seconds, and leaves `s + n` tokens.
-/// So iterations between two events have a closed form, and a simulation jumps from event to event.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Decode {
-    /// Seconds, whatever runs.
-    fixed: f64,
-    /// Seconds a response.
-    a_response: f64,
-    /// Seconds to read the weights.
-    weights: f64,
-    /// Seconds of arithmetic a response; hidden by the reading of the weights until it exceeds it.
-    arithmetic: f64,
-    /// Seconds to read a token of KV cache.
-    a_token: f64,
-}
-
-impl Decode {
-    /// The same, `factor` times as slow: something else runs on the devices.
-    #[must_use]
-    pub fn slowed(self, factor: f64) -> Self {
-        Self {
-            fixed: self.fixed * factor,
-            a_response: self.a_response * factor,
-            weights: self.weights * factor,
-            arithmetic: self.arithmetic * factor,
-            a_token: self.a_token * factor,
-        }
-    }
-
-    /// One iteration of `running` responses that hold `tokens` tokens.
-    #[must_use]
-    pub fn iteration(&self, running: u32, tokens: u64) -> f64 {
-        self.base(running) + self.a_token * tokens as f64
-    }
-
-    /// `count` iterations on end.
-    #[must_use]
-    pub fn iterations(&self, count: u64, running: u32, tokens: u64) -> f64 {
-        let count = count as f64;
-        let grown = f64::from(running) * count * (count - 1.0) * 0.5;
-        count * self.base(running) + self.a_token * (count * tokens as f64 + grown)
-    }
-
-    /// How many iterations end within `seconds`: the inverse of [`iterations`](Self::iterations), rounded down.
-    #[must_use]
-    pub fn within(&self, seconds: f64, running: u32, tokens: u64) -> u64 {
-        // a n / 2 * k^2 + (base + a (s - n / 2)) * k = seconds
-        let half = self.a_token * f64::from(running) * 0.5;
-        let linear = self.base(running) + self.a_token * tokens as f64 - half;
-        let root = (linear * linear + 4.0 * half * seconds.max(0.0)).sqrt();
-        let mut count = (2.0 * seconds.max(0.0) / (linear + root)) as u64;
-        // The square root may err on either side of a whole iteration.
-        while self.iterations(count, running, tokens) > seconds && count > 0 {
-            count -= 1;
-        }
-        while self.iterations(count + 1, running, tokens) <= seconds {
-            count += 1;
-        }
-        count
-    }
-
-    fn base(&self, running: u32) -> f64 {
-        let running = f64::from(running);
-        self.fixed + self.a_response * running + self.weights.max(self.arithmetic * running)
-    }
 }
 
 #[cfg(test)]
@@ -287,8 +167,6 @@ mod tests {
             Calibration::default(),
         )
     }
-
-    const LAYOUT: TrainingLayout = TrainingLayout { tensor_parallel: 2, pipeline: 1, context: 1 };
 
     proptest! {
         #[test]
@@ -319,22 +197,6 @@ mod tests {
         // 15.24 GB at 95 % of 3.35 TB/s, and 0.5 ms.
         assert!((decode.iteration(1, 0) - 5.31e-3).abs() < 0.05e-3);
         assert!(decode.iteration(128, 0) < 2.0 * decode.iteration(1, 0));
-    }
-
-    #[test]
-    fn a_longer_sequence_costs_more_than_its_share() {
-        let cost = cost("Qwen2.5-7B");
-        let flops = |tokens| cost.training_flops(LAYOUT, tokens);
-        assert!(flops(16_000.0) > 2.0 * flops(8_000.0));
-        assert!(flops(100.0) > 0.99 * flops(1000.0), "two devices are not filled by 1000 tokens");
-        assert!(cost.prefill(2, 8000.0) < cost.prefill(1, 8000.0));
-    }
-
-    #[test]
-    fn utilisation_falls_with_the_devices_of_a_copy() {
-        let at = |tensor_parallel| TrainingLayout { tensor_parallel, ..LAYOUT }.utilisation();
-        assert_eq!([at(1), at(2), at(8), at(64)], [0.37, 0.37, 0.22, 0.16]);
-        assert!((at(4) - 0.295).abs() < 1e-9);
     }
 
     #[test]

@@ -19,7 +19,8 @@ const OWED: &str = "owed_s";
 
 /// A [`Trainer`] that spends virtual time and publishes versions without weights.
 ///
-/// Groups take the time of their arithmetic on the devices of the last [`place`](Trainer::place), and an update that of the optimizer step.
+/// Each call takes the time of its micro-batches on the devices of the last [`place`](Trainer::place), and an update that of the optimizer
+/// step.
 /// Taking over a part of the devices, and more devices after that, takes the time that the calibration gives it, ahead of the next group.
 /// It reports no loss: there is none.
 pub struct SimulatedTrainer {
@@ -68,13 +69,15 @@ impl SimulatedTrainer {
         self.clock.spend(Nanos::from_secs_f64(seconds));
     }
 
+    /// Counts a sequence; returns its tokens.
     fn add(&mut self, sequence: &Sequence<'_>) -> f64 {
         let row = sequence.prompt_ids.first().map_or(0, |id| u64::from(id.unsigned_abs()));
         let tokens = self.lengths.prompt(row).prompt_length + sequence.response_length;
         self.tally.responses += 1;
         self.tally.tokens += u64::from(tokens);
         self.tally.longest = self.tally.longest.max(sequence.response_length);
-        self.cost.training_flops(self.layout, f64::from(tokens))
+        self.tally.flops += self.cost.training_flops(f64::from(tokens));
+        f64::from(tokens)
     }
 
     fn metrics(&self) -> Metrics {
@@ -106,9 +109,8 @@ impl Trainer for SimulatedTrainer {
                 reason: "it was placed on 0 devices".to_owned(),
             });
         }
-        let flops = sequences.iter().map(|sequence| self.add(sequence)).sum();
-        let seconds = self.cost.training(self.placed, self.layout, flops);
-        self.tally.flops += flops;
+        let tokens: Vec<f64> = sequences.iter().map(|sequence| self.add(sequence)).collect();
+        let seconds = self.cost.training(self.placed, self.layout, &tokens);
         self.tally.seconds += seconds;
         self.tally.device_seconds += seconds * f64::from(self.placed);
         let owed = std::mem::take(&mut self.owed);
@@ -175,7 +177,8 @@ mod tests {
     use crate::cluster::{Calibration, Hardware, ModelShape};
     use crate::rollout::simulated::lengths::{EmpiricalConfig, LengthsConfig, PopulationConfig};
 
-    const LAYOUT: TrainingLayout = TrainingLayout { tensor_parallel: 2, pipeline: 1, context: 1 };
+    const LAYOUT: TrainingLayout =
+        TrainingLayout { tensor_parallel: 2, pipeline: 1, context: 1, micro_batch_tokens: 1 };
 
     fn trainer(clock: &VirtualClock) -> SimulatedTrainer {
         let model = ModelShape::built_in("Qwen2.5-7B").expect("built in");

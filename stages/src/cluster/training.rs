@@ -1,0 +1,209 @@
+//! How long a trainer takes, and what it holds in memory.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use rollpacker_dataflow::clock::Nanos;
+use serde::{Deserialize, Serialize};
+
+use super::Cost;
+
+/// Bytes a parameter of the weights (bf16) and of the gradient (f32), on each device that holds the parameter.
+const WEIGHT_AND_GRADIENT: f64 = 2.0 + 4.0;
+/// Bytes a parameter of the optimizer's state (f32 weight and two moments), sharded over all devices that hold the parameter.
+const OPTIMIZER: f64 = 12.0;
+/// Bytes a token and unit of the hidden state that a layer keeps between forward and backward: its input, in bf16. The rest is recomputed.
+const CHECKPOINT: f64 = 2.0;
+/// The same of the one layer that is being recomputed (Korthikanti et al., 2022, equation 2, without attention scores).
+const RECOMPUTED: f64 = 34.0;
+
+/// How a copy of the model is laid out over devices while it is trained.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TrainingLayout {
+    /// Devices over which each layer is sharded.
+    pub tensor_parallel: u32,
+    /// Groups of layers.
+    pub pipeline: u32,
+    /// Parts of each sequence.
+    pub context: u32,
+    /// Sequences are packed into micro-batches of at most so many tokens; a longer one is a micro-batch of its own.
+    pub micro_batch_tokens: u32,
+}
+
+impl TrainingLayout {
+    /// Devices that hold one copy of the model.
+    #[must_use]
+    pub fn devices(self) -> u32 {
+        self.tensor_parallel * self.pipeline * self.context
+    }
+
+    /// Devices over which a micro-batch is split.
+    fn sequence_devices(self) -> f64 {
+        f64::from(self.tensor_parallel) * f64::from(self.context)
+    }
+}
+
+impl Cost {
+    /// Arithmetic of training a sequence of `tokens` tokens, prompt and response.
+    #[must_use]
+    pub fn training_flops(&self, tokens: f64) -> f64 {
+        let attention = 5.0 * f64::from(self.model.layers) * f64::from(self.model.hidden_size);
+        let parameters = self.calibration.training_flops_per_parameter * self.model.parameters;
+        parameters * tokens + attention * tokens * tokens
+    }
+
+    /// Seconds of the gradient of sequences with so many `tokens` each, in one call of the trainer on `devices` devices.
+    ///
+    /// The sequences are spread over the copies of the model, the most expensive first, each to the copy with the least work. A copy
+    /// packs its own into micro-batches, and runs these through its pipeline stages one after the other, so that a call pays the
+    /// pipeline's bubble. The call ends with the last copy.
+    #[must_use]
+    pub fn training(&self, devices: u32, layout: TrainingLayout, tokens: &[f64]) -> f64 {
+        let mut tokens = tokens.to_vec();
+        tokens.sort_by(|a, b| b.total_cmp(a));
+        let copies = (devices / layout.devices()).max(1) as usize;
+        let copies = copies.min(tokens.len().max(1));
+        let mut least: BinaryHeap<_> = (0..copies).map(|copy| Reverse((Nanos(0), copy))).collect();
+        let mut packed = vec![Copy::default(); copies];
+        for tokens in tokens {
+            let Some(mut first) = least.peek_mut() else { break };
+            let Reverse((_, copy)) = *first;
+            packed[copy].add(tokens, self, layout);
+            *first = Reverse((Nanos::from_secs_f64(packed[copy].seconds(layout)), copy));
+        }
+        packed.iter().map(|copy| copy.seconds(layout)).fold(0.0, f64::max)
+    }
+
+    /// Seconds that a micro-batch of `flops` [arithmetic](Self::training_flops) takes one stage of one copy of the model: its kernels are
+    /// launched, and its devices exchange what they share, layer by layer, however few its tokens are.
+    fn micro_batch(&self, layout: TrainingLayout, flops: f64) -> f64 {
+        let calibration = &self.calibration;
+        let rate =
+            f64::from(layout.devices()) * self.hardware.flops * calibration.training_utilisation;
+        let layers = f64::from(self.model.layers) / f64::from(layout.pipeline);
+        let exchange = 0.65 + 0.35 * layout.sequence_devices().log2();
+        layers * calibration.training_layer * exchange + flops / rate
+    }
+
+    /// Bytes that training holds on a device when `devices` devices share the optimizer's state and the longest sequence has `longest`
+    /// tokens: weights, gradient, optimizer state, and the activations of one micro-batch for each pipeline stage, recomputed by layer.
+    #[must_use]
+    pub fn training_bytes(&self, devices: u32, layout: TrainingLayout, longest: f64) -> f64 {
+        let parts = f64::from(layout.tensor_parallel) * f64::from(layout.pipeline);
+        let held = self.model.parameters / parts;
+        let sharers = (f64::from(devices) / parts).max(1.0);
+        let tokens = longest.max(f64::from(layout.micro_batch_tokens)) / layout.sequence_devices();
+        // The first stage keeps the inputs of its layers for as many micro-batches as there are stages.
+        let kept = CHECKPOINT * f64::from(self.model.layers) + RECOMPUTED;
+        let activations = tokens * f64::from(self.model.hidden_size) * kept;
+        held * (WEIGHT_AND_GRADIENT + OPTIMIZER / sharers) + activations
+    }
+
+    /// Seconds of the optimizer step after `responses` responses, the longest of them `longest` tokens, including the time in which the
+    /// controller passes the padded batch on.
+    #[must_use]
+    pub fn optimizer(&self, responses: u64, longest: u32) -> f64 {
+        let calibration = &self.calibration;
+        let padded = f64::from(longest) + super::calibration::PADDED_PROMPT;
+        calibration.optimizer_step + calibration.padding_per_token * responses as f64 * padded
+    }
+}
+
+/// The micro-batches of one copy of the model.
+#[derive(Clone, Copy, Debug, Default)]
+struct Copy {
+    /// Seconds of those that are full, and of the longest of them.
+    full: f64,
+    longest: f64,
+    /// The one that is being packed: its arithmetic, its tokens, and its seconds.
+    flops: f64,
+    tokens: f64,
+    open: f64,
+}
+
+impl Copy {
+    fn add(&mut self, tokens: f64, cost: &Cost, layout: TrainingLayout) {
+        if self.tokens + tokens > f64::from(layout.micro_batch_tokens) {
+            self.full += self.open;
+            self.longest = self.longest.max(self.open);
+            (self.flops, self.tokens) = (0.0, 0.0);
+        }
+        self.flops += cost.training_flops(tokens);
+        self.tokens += tokens;
+        self.open = cost.micro_batch(layout, self.flops);
+    }
+
+    /// Seconds until the last micro-batch has left the last stage.
+    fn seconds(&self, layout: TrainingLayout) -> f64 {
+        let bubble = f64::from(layout.pipeline - 1) * self.longest.max(self.open);
+        self.full + self.open + bubble
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Calibration, Hardware, ModelShape};
+    use super::*;
+
+    const LAYOUT: TrainingLayout =
+        TrainingLayout { tensor_parallel: 2, pipeline: 1, context: 1, micro_batch_tokens: 8192 };
+
+    fn cost(model: &str) -> Cost {
+        let hardware = Hardware::built_in("H800").unwrap();
+        Cost::new(hardware, ModelShape::built_in(model).unwrap(), Calibration::default())
+    }
+
+    #[test]
+    fn a_longer_sequence_costs_more_than_its_share() {
+        let flops = |tokens| cost("Qwen2.5-7B").training_flops(tokens);
+        assert!(flops(16_000.0) > 2.0 * flops(8000.0));
+    }
+
+    #[test]
+    fn packed_sequences_fill_the_devices_and_single_ones_do_not() {
+        let cost = cost("Qwen2.5-7B");
+        let time = |micro_batch_tokens| {
+            let layout = TrainingLayout { micro_batch_tokens, ..LAYOUT };
+            cost.training(2, layout, &[400.0; 40])
+        };
+        assert!(time(1) > 2.0 * time(8000), "{} {}", time(1), time(8000));
+        assert!(time(400) > 0.999 * time(1));
+    }
+
+    #[test]
+    fn a_call_ends_with_the_busiest_copy() {
+        let cost = cost("Qwen2.5-7B");
+        let layout = TrainingLayout { micro_batch_tokens: 1, ..LAYOUT };
+        let one = cost.training(2, layout, &[1000.0]);
+        let time = |sequences: usize| cost.training(8, layout, &vec![1000.0; sequences]) / one;
+        assert_eq!(
+            [1, 4, 5, 8].map(time).map(|time| (time * 1e6).round() / 1e6),
+            [1.0, 1.0, 2.0, 2.0]
+        );
+    }
+
+    #[test]
+    fn each_call_pays_the_bubble_of_its_pipeline() {
+        let cost = cost("Qwen2.5-14B");
+        let layout = TrainingLayout { pipeline: 4, micro_batch_tokens: 1, ..LAYOUT };
+        let time = |sequences: usize| cost.training(8, layout, &vec![1000.0; sequences]);
+        let stage = time(1) / 4.0;
+        let expected = (8.0 + 3.0) * stage;
+        assert!((time(8) - expected).abs() < 1e-9 * expected, "{} {expected}", time(8));
+    }
+
+    #[test]
+    fn a_copy_on_too_few_devices_does_not_fit() {
+        let cost = cost("Qwen2.5-32B");
+        let bytes = |tensor_parallel, pipeline, context| {
+            let layout =
+                TrainingLayout { tensor_parallel, pipeline, context, micro_batch_tokens: 1 };
+            cost.training_bytes(64, layout, 34_816.0) * 1e-9
+        };
+        assert!(bytes(1, 1, 1) > 200.0);
+        let of_the_paper = bytes(4, 1, 4);
+        assert!((50.0..70.0).contains(&of_the_paper), "{of_the_paper}");
+        assert!(bytes(4, 2, 2) < of_the_paper);
+    }
+}
