@@ -70,3 +70,128 @@ fn what_is_cut_of_a_trace_is_told() {
     let page = std::fs::read_to_string(folder.path().join("r.html")).expect("written");
     assert!(page.contains(cut) && page.contains(whole));
 }
+
+/// A trace of `prompts` prompts with `responses` responses each, whose lengths have most of their variance within a prompt.
+fn trace(folder: &Path, prompts: u64, responses: u64) {
+    let length = |n: u64| 100 + n.wrapping_mul(2_654_435_761) % 97 * (n % 89 + 1);
+    let rows = (0..prompts).flat_map(|prompt| (0..responses).map(move |n| (prompt, n)));
+    let rows: String = rows
+        .map(|(prompt, n)| format!("{prompt},{},{}\n", 700 + prompt, length(prompt * 31 + n)))
+        .collect();
+    let text = format!("prompt_id,prompt_tokens,tokens\n{rows}");
+    std::fs::write(folder.join("t.csv"), text).expect("written");
+}
+
+fn simulated(folder: &Path, args: &[&str]) -> (Value, String) {
+    let output = simulate(folder, &[args, &["--json"]].concat());
+    assert!(output.status.success(), "{output:?}");
+    let errors = String::from_utf8(output.stderr).expect("text");
+    (serde_json::from_slice(&output.stdout).expect("JSON"), errors)
+}
+
+// Equal lengths of all responses to a prompt were assumed, and tail batching advised as unbiased.
+#[test]
+fn a_trace_of_one_response_a_prompt_warns_and_shows_both_ends() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let folder = folder.path();
+    trace(folder, 400, 1);
+    let args = ["--trace", "t.csv", "--sweep", "schedule.name=sync,fused,tail_batching"];
+    let report = [&args[..], &["--report", "r.html"]].concat();
+    let (json, errors) = simulated(folder, &report);
+    let warning = "t.csv (column tokens): 400 prompts have 1.0 responses each on average";
+    assert!(errors.starts_with(&format!("warning: {warning}")), "{errors}");
+    assert!(json["warnings"][0].as_str().is_some_and(|text| text.starts_with(warning)));
+    let page = std::fs::read_to_string(folder.join("r.html")).expect("written");
+    assert!(page.contains(warning));
+    let batched = &json["configurations"][2];
+    assert_eq!(batched["label"], "tail_batching");
+    let ratio = |end: &str| batched["ends"]["mean_ratio"][end].as_f64().expect("a number");
+    assert!(ratio("low") < 0.9, "independent lengths are biased: {}", ratio("low"));
+    assert!(ratio("low") < ratio("high"), "{} {}", ratio("low"), ratio("high"));
+    let advice = &json["advice"][0];
+    assert_ne!(advice["choice"], "tail_batching");
+    assert_eq!(advice["ends"].as_array().map(Vec::len), Some(2));
+    let text = String::from_utf8(simulate(folder, &args).stdout).expect("text");
+    let row = text.lines().filter(|line| line.starts_with("tail_batching")).nth(1).expect("a row");
+    assert!(row.contains('–'), "{row}");
+    // A correlation that is set leaves nothing open.
+    let (json, _) = simulated(folder, &[&args[..], &["lengths.correlation=0.3"]].concat());
+    assert!(json["configurations"][2]["ends"].is_null());
+    assert_eq!(json["trace"][0]["assumed"]["low"], 0.3);
+}
+
+#[test]
+fn more_responses_a_prompt_leave_less_open_and_enough_of_them_nothing() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let folder = folder.path();
+    let assumed = |responses| {
+        trace(folder, 400, responses);
+        let args = ["--trace", "t.csv", "--sweep", "schedule.name=sync"];
+        simulated(folder, &args).0["trace"][0]["assumed"].clone()
+    };
+    let width =
+        |assumed: &Value| assumed["high"].as_f64().zip(assumed["low"].as_f64()).map(|(h, l)| h - l);
+    let (one, four) = (assumed(1), assumed(4));
+    assert!(width(&four) < width(&one), "{one} {four}");
+    assert!(one["estimate"].is_null() && four["estimate"].is_f64(), "{one} {four}");
+    assert!(assumed(32).is_null());
+    let error = refused(folder, &["--trace", "t.csv", "lengths.correlation=0.3"]);
+    assert!(error.contains("key `lengths.correlation`: expected nothing"), "{error}");
+}
+
+#[test]
+fn recorded_prompt_lengths_are_used() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let folder = folder.path();
+    trace(folder, 64, 8);
+    let sweep = ["--trace", "t.csv", "--sweep", "schedule.name=sync"];
+    let (found, _) = simulated(folder, &sweep);
+    assert_eq!(found["trace"][0]["prompt_length_column"], "prompt_tokens");
+    let named = [&sweep[..], &["--prompt-length-column", "prompt_id"]].concat();
+    let (shorter, _) = simulated(folder, &named);
+    assert_eq!(shorter["trace"][0]["prompt_length_column"], "prompt_id");
+    let rollout = |json: &Value| json["configurations"][0]["stages"]["training"].as_f64();
+    assert!(rollout(&shorter) < rollout(&found), "prompts of 0 to 63 tokens, not 700 and more");
+    let error = refused(folder, &[&sweep[..], &["--prompt-length-column", "size"]].concat());
+    assert!(error.contains("column `size` is absent"), "{error}");
+}
+
+#[test]
+fn advice_is_within_a_job() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let args = ["--sweep", "cluster.gpus=8,16", "--sweep", "schedule.name=sync,fused"];
+    let (json, _) = simulated(folder.path(), &args);
+    let advice = json["advice"].as_array().expect("a list");
+    let jobs: Vec<&Value> = advice.iter().map(|one| &one["job"]).collect();
+    assert_eq!(jobs, ["gpus=8", "gpus=16"]);
+    for one in advice {
+        let (job, choice) = (one["job"].as_str().expect("text"), one["choice"].as_str());
+        assert!(choice.is_some_and(|choice| choice.starts_with(job)), "{one}");
+        let names: Vec<&Value> = one["assumptions"]
+            .as_array()
+            .expect("a list")
+            .iter()
+            .map(|one| &one["assumption"])
+            .collect();
+        assert!(names.iter().any(|name| *name == "no cost of the controller"), "{names:?}");
+    }
+    let (json, _) = simulated(folder.path(), &["--sweep", "cluster.gpus=8,16"]);
+    assert_eq!(json["advice"].as_array().map(Vec::len), Some(0), "there is no schedule to choose");
+}
+
+#[test]
+fn how_each_configuration_runs_is_told_everywhere() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let args = ["--sweep", "schedule.name=sync", "--report", "r.html"];
+    let (json, _) = simulated(folder.path(), &args);
+    let setup = &json["configurations"][0]["setup"];
+    assert_eq!(setup["rollout"][0]["instances"], 16);
+    assert_eq!(
+        (&setup["hand_out"], &setup["dispatch"]),
+        (&"together".into(), &"prompt_chunks".into())
+    );
+    let text = String::from_utf8(simulate(folder.path(), &args).stdout).expect("text");
+    assert!(text.contains("16 x TP1") && text.contains("hand-out"), "{text}");
+    let page = std::fs::read_to_string(folder.path().join("r.html")).expect("written");
+    assert!(page.contains("16 x TP1") && page.contains("prompt_chunks"), "{page}");
+}

@@ -21,11 +21,13 @@ use crate::recipe::error::Number;
 use crate::recipe::most;
 use crate::simulate::advice::Advice;
 use crate::simulate::axis::Axis;
+use crate::simulate::configured::Configured;
 use crate::simulate::outcome::Charted;
 use crate::simulate::raw::{RawJob, Source};
 use crate::simulate::report::Report;
-use crate::simulate::sweep::{Configured, Sweep, summaries};
-use crate::simulate::trace::Cut;
+use crate::simulate::study::Study;
+use crate::simulate::sweep::Sweep;
+use crate::simulate::trace::TraceSummary;
 use crate::simulate::{Job, Summary, parquet, run as simulation, table};
 use crate::terminal;
 
@@ -56,6 +58,9 @@ pub(crate) struct SimulateArgs {
     /// Column of the prompt keys in the trace.
     #[arg(long, requires = "trace")]
     prompt_column: Option<String>,
+    /// Column of the prompt lengths in the trace.
+    #[arg(long, requires = "trace")]
+    prompt_length_column: Option<String>,
     /// Folder of the tokenizer that counts the tokens of a trace of texts.
     #[arg(long, requires = "trace", value_name = "FOLDER")]
     tokenizer: Option<PathBuf>,
@@ -100,12 +105,14 @@ pub(crate) fn run(args: SimulateArgs) -> anyhow::Result<ExitCode> {
     let mut jobs = Vec::new();
     for (position, sweep) in sweeps.into_iter().enumerate() {
         let title = sweep.job().map(|job| job.title()).unwrap_or_default();
-        let trace = sweep.cuts();
-        let runs = args.execute(sweep)?;
-        let configurations = summaries(&runs);
-        let advice = args.advises().then(|| Advice::of(&configurations, args.max_bias).text());
-        let simulated = Simulated { job: title, trace, configurations, advice };
-        args.write(&simulated, &runs)?;
+        let tolerance = args.advises()?.then_some(args.max_bias);
+        let study = Study::of(&sweep, tolerance, &|sweep| args.execute(sweep))?;
+        args.write(&title, &study)?;
+        let simulated = Simulated::of(title, study);
+        simulated
+            .warnings
+            .iter()
+            .for_each(|warning| terminal::warn(&format!("warning: {warning}")));
         if !args.json {
             let apart = if position > 0 { "\n" } else { "" };
             let text = format!("{apart}{}", simulated.text());
@@ -124,15 +131,22 @@ pub(crate) fn run(args: SimulateArgs) -> anyhow::Result<ExitCode> {
 #[derive(Serialize)]
 struct Simulated {
     job: String,
-    trace: Vec<Cut>,
+    trace: Vec<TraceSummary>,
+    warnings: Vec<String>,
     configurations: Vec<Summary>,
-    advice: Option<String>,
+    advice: Vec<Advice>,
 }
 
 impl Simulated {
+    fn of(job: String, study: Study) -> Self {
+        let warnings = study.warnings();
+        let Study { traces, summaries, advice, .. } = study;
+        Self { job, trace: traces, warnings, configurations: summaries, advice }
+    }
+
     fn text(&self) -> String {
-        let Self { job, trace, configurations, advice } = self;
-        let advice = advice.iter().map(|advice| format!("\n{advice}\n")).collect::<String>();
+        let Self { job, trace, configurations, advice, .. } = self;
+        let advice: String = advice.iter().map(|advice| format!("\n{}\n", advice.text)).collect();
         format!("{job}\n\n{}{}{advice}", table::render(configurations), table::footer(trace))
     }
 }
@@ -223,15 +237,18 @@ impl SimulateArgs {
             raw.lengths.file = Some(trace.clone());
             raw.lengths.length_column.clone_from(&self.length_column);
             raw.lengths.prompt_column.clone_from(&self.prompt_column);
+            raw.lengths.prompt_length_column.clone_from(&self.prompt_length_column);
             raw.lengths.tokenizer.clone_from(&self.tokenizer);
             // What the job draws from is replaced.
             raw.lengths.domains.clear();
         }
     }
 
-    /// Whether there is a choice to advise on.
-    fn advises(&self) -> bool {
-        self.trace.is_some() || self.sweep.iter().any(|sweep| sweep.starts_with("schedule.name="))
+    /// Whether there is a choice to advise on: how a job is scheduled.
+    fn advises(&self) -> anyhow::Result<bool> {
+        let axes =
+            self.sweep.iter().map(|text| Axis::parse(text)).collect::<Result<Vec<_>, _>>()?;
+        Ok(self.trace.is_some() || axes.iter().any(Axis::is_of_schedule))
     }
 
     fn execute(&self, sweep: Sweep) -> anyhow::Result<Vec<Configured>> {
@@ -241,20 +258,12 @@ impl SimulateArgs {
         runs
     }
 
-    fn write(&self, simulated: &Simulated, runs: &[Configured]) -> anyhow::Result<()> {
+    fn write(&self, title: &str, study: &Study) -> anyhow::Result<()> {
         if let Some(path) = &self.output {
-            parquet::write(path, runs)?;
+            parquet::write(path, &study.runs)?;
         }
         if let Some(path) = &self.report {
-            let Simulated { job, trace, configurations, advice } = simulated;
-            let report = Report {
-                title: job,
-                runs,
-                summaries: configurations,
-                trace,
-                advice: advice.as_deref(),
-            };
-            report.write(path)?;
+            Report { title, study }.write(path)?;
         }
         Ok(())
     }

@@ -41,6 +41,12 @@ impl Axis {
         Ok(Self { key: key.to_owned(), values: values.collect() })
     }
 
+    /// Whether it sets how a job is scheduled, and not which job it is.
+    #[must_use]
+    pub fn is_of_schedule(&self) -> bool {
+        !RawJob::is_kept(&format!("{}=", self.key))
+    }
+
     /// Every schedule as its authors run it.
     #[must_use]
     pub fn schedules() -> Self {
@@ -73,6 +79,8 @@ fn split(text: &str) -> Vec<&str> {
 pub(super) struct Place {
     /// What its settings are called, one name an axis.
     pub(super) labels: Vec<String>,
+    /// Those of them that say which job it is.
+    pub(super) job: Vec<String>,
     /// What it sets, `key=value`.
     pub(super) settings: Vec<String>,
     /// Those that its baseline has as well.
@@ -89,6 +97,9 @@ impl Place {
             self.beside.0.extend(kept.clone().map(|_| label.to_owned()));
         }
         self.beside.1.extend(kept.cloned());
+        if !axis.is_of_schedule() {
+            self.job.push(label.to_owned());
+        }
         self.labels.push(label.to_owned());
         self.settings.extend_from_slice(settings);
         self
@@ -104,7 +115,7 @@ impl Place {
         let (mut labels, mut settings) = self.beside.clone();
         labels.push("sync".to_owned());
         settings.push(format!("{SCHEDULE}=sync"));
-        Self { labels, settings, beside: self.beside.clone() }
+        Self { labels, settings, job: self.job.clone(), beside: self.beside.clone() }
     }
 
     /// Drops what `other` has not.
@@ -113,6 +124,7 @@ impl Place {
             own.retain(|one| others.contains(one));
         };
         common(&mut self.labels, &other.labels);
+        common(&mut self.job, &other.job);
         common(&mut self.settings, &other.settings);
         common(&mut self.beside.0, &other.beside.0);
         common(&mut self.beside.1, &other.beside.1);
@@ -134,6 +146,27 @@ pub(super) fn product(axes: &[Axis]) -> Vec<Place> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_job_is_told_by_the_keys_that_are_not_the_schedules() {
+        let axis = |text: &str| Axis::parse(text).expect("an axis");
+        for of_schedule in [
+            "schedule.name=all",
+            "schedule.eta_prompts=1,2",
+            "pipeline.staleness=0,1",
+            "rollout.hand_out=together",
+        ] {
+            assert!(axis(of_schedule).is_of_schedule(), "{of_schedule}");
+        }
+        for of_job in
+            ["cluster.gpus=8,16", "model.name=a,b", "rollout.n=4,8", "data.max_response_length=9"]
+        {
+            assert!(!axis(of_job).is_of_schedule(), "{of_job}");
+        }
+        let places = product(&[axis("cluster.gpus=8,16"), axis("schedule.name=sync,fused")]);
+        let jobs: Vec<String> = places.iter().map(|place| place.job.join(" ")).collect();
+        assert_eq!(jobs, ["gpus=8", "gpus=8", "gpus=16", "gpus=16"]);
+    }
 
     #[test]
     fn commas_within_brackets_and_quotes_separate_nothing() {

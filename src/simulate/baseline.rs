@@ -23,7 +23,7 @@ impl RawJob {
         raw
     }
 
-    /// Whether the baseline of a job has an override as the job has it.
+    /// Whether the baseline of a job has an override as the job has it: it is of the job, and not of the schedule.
     pub(super) fn is_kept(setting: &str) -> bool {
         const LEFT: [&str; 11] = [
             "schedule.",

@@ -2,7 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use rollpacker_stages::train::Metrics;
+use serde::Serialize;
+
 use super::outcome::Outcome;
+use super::summary::{Stat, discarded, last, stat};
 
 /// How much each length was trained on: the sum of the weights of its responses.
 type Trained = BTreeMap<u32, f64>;
@@ -10,18 +14,122 @@ type Trained = BTreeMap<u32, f64>;
 /// The first bucket of lengths ends here, tokens; each other has twice the end of the one before.
 const FIRST_BUCKET: u32 = 512;
 
+/// Prefix of the metrics of inclusion, by bucket.
+const INCLUSION: &str = "bias/inclusion/";
+/// The metric of the effective sample size.
+const ESS: &str = "bias/ess";
+
+/// How the lengths that were trained on stand to the policy's.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Bias {
+    /// Mean length trained on over the policy's; weights counted.
+    pub mean_ratio: Option<Stat>,
+    /// The same of the 90th percentiles.
+    pub p90_ratio: Option<Stat>,
+    /// The same of the 99th.
+    pub p99_ratio: Option<Stat>,
+    /// Trained share over the policy's share, of the bucket of lengths where it is least.
+    pub least_inclusion: Option<Stat>,
+    /// The same by bucket, in the order of lengths.
+    pub inclusion: Vec<(String, Stat)>,
+    /// Effective sample size over responses: 1 without weights.
+    pub ess: Option<Stat>,
+    /// Share of sampled tokens that were not trained on.
+    pub discarded: Option<Stat>,
+}
+
+impl Bias {
+    /// As the run's own ledger has it where that is exact; otherwise beside the lengths of the baseline, seed by seed: it trains on all that
+    /// the policy samples.
+    pub(super) fn of(runs: &[Outcome], baseline: &[Outcome]) -> Self {
+        let estimated = |run: &Outcome, name: &str| {
+            last(run, &format!("bias/weighted_{name}")).or(last(run, &format!("bias/{name}")))
+        };
+        let ratio = |name: &str, known: &dyn Fn(&Outcome, &Outcome) -> Option<f64>| {
+            let of = |(run, base)| {
+                let known = if is_exact(run) { None } else { known(run, base) };
+                known.or_else(|| estimated(run, name))
+            };
+            Stat::of(&runs.iter().zip(baseline).filter_map(of).collect::<Vec<_>>())
+        };
+        let inclusion = inclusions(runs, baseline);
+        let least = inclusion.iter().map(|(_, stat)| *stat);
+        Self {
+            mean_ratio: ratio("mean_ratio", &mean_ratio),
+            p90_ratio: ratio("p90_ratio", &|run, base| quantile_ratio(run, base, 0.9)),
+            p99_ratio: ratio("p99_ratio", &|run, base| quantile_ratio(run, base, 0.99)),
+            least_inclusion: least.min_by(|a, b| a.mean.total_cmp(&b.mean)),
+            inclusion,
+            ess: stat(runs, |run| last(run, ESS)),
+            discarded: stat(runs, discarded),
+        }
+    }
+
+    /// Whether the mean length is within `tolerance` of the policy's, and no more than a twentieth of the sample is lost to weights.
+    #[must_use]
+    pub fn is_low(&self, tolerance: f64) -> bool {
+        let near = self.mean_ratio.is_some_and(|ratio| (ratio.mean - 1.0).abs() <= tolerance);
+        near && self.ess.is_none_or(|ess| ess.mean >= LEAST_ESS)
+    }
+}
+
+/// Least effective sample size of a configuration that is called one of low bias.
+pub const LEAST_ESS: f64 = 0.95;
+
+/// Whether the run's own ledger knows the policy's lengths: no response was dropped because its siblings were shorter. It is then nearer than
+/// the baseline, whose responses are others.
+fn is_exact(run: &Outcome) -> bool {
+    let bounds = ["bias/policy_mean", "bias/policy_mean_low"].map(|name| last(run, name));
+    matches!(bounds, [Some(estimate), Some(low)] if (estimate - low).abs() <= 1e-3 * estimate)
+}
+
+fn inclusions(runs: &[Outcome], baseline: &[Outcome]) -> Vec<(String, Stat)> {
+    let known: Vec<Vec<(String, f64)>> =
+        runs.iter().zip(baseline).map(|(run, base)| inclusion(run, base)).collect();
+    let exact = runs.iter().all(is_exact);
+    let buckets = known.first().filter(|buckets| !buckets.is_empty() && !exact);
+    let Some(buckets) = buckets else { return estimated_inclusion(runs) };
+    let of = |bucket: &String| {
+        let values = known.iter().filter_map(|buckets| {
+            buckets.iter().find(|(name, _)| name == bucket).map(|(_, value)| *value)
+        });
+        Stat::of(&values.collect::<Vec<_>>())
+    };
+    buckets.iter().filter_map(|(bucket, _)| Some((bucket.clone(), of(bucket)?))).collect()
+}
+
+fn estimated_inclusion(runs: &[Outcome]) -> Vec<(String, Stat)> {
+    let metrics = |run: &Outcome| run.steps.last().map(|step| step.metrics.clone());
+    let ends: Vec<Metrics> = runs.iter().filter_map(metrics).collect();
+    let mut buckets: Vec<(&str, u64)> = ends
+        .first()
+        .into_iter()
+        .flat_map(Metrics::keys)
+        .filter_map(|name| name.strip_prefix(INCLUSION))
+        .map(|bucket| {
+            (bucket, bucket.split('_').next().and_then(|low| low.parse().ok()).unwrap_or(0))
+        })
+        .collect();
+    buckets.sort_by_key(|&(_, low)| low);
+    let of = |bucket: &str| {
+        let name = format!("{}{bucket}", INCLUSION);
+        Stat::of(&ends.iter().filter_map(|end| end.get(&name).copied()).collect::<Vec<_>>())
+    };
+    buckets.into_iter().filter_map(|(bucket, _)| Some((bucket.to_owned(), of(bucket)?))).collect()
+}
+
 /// Mean length over the baseline's.
-pub(super) fn mean_ratio(run: &Outcome, baseline: &Outcome) -> Option<f64> {
+fn mean_ratio(run: &Outcome, baseline: &Outcome) -> Option<f64> {
     Some(mean(&run.trained)? / mean(&baseline.trained)?)
 }
 
 /// The `q`-th quantile of lengths over the baseline's.
-pub(super) fn quantile_ratio(run: &Outcome, baseline: &Outcome, q: f64) -> Option<f64> {
+fn quantile_ratio(run: &Outcome, baseline: &Outcome, q: f64) -> Option<f64> {
     Some(quantile(&run.trained, q)? / quantile(&baseline.trained, q)?)
 }
 
 /// Share of the lengths of each bucket over the baseline's share, by the bounds of the bucket, ascending; of those that the baseline has.
-pub(super) fn inclusion(run: &Outcome, baseline: &Outcome) -> Vec<(String, f64)> {
+fn inclusion(run: &Outcome, baseline: &Outcome) -> Vec<(String, f64)> {
     let (Some(total), Some(beside)) = (weight(&run.trained), weight(&baseline.trained)) else {
         return Vec::new();
     };
@@ -62,6 +170,7 @@ fn quantile(trained: &Trained, q: f64) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::summary::tests::run;
     use super::*;
 
     fn outcome(trained: &[(u32, f64)]) -> Outcome {
@@ -83,5 +192,16 @@ mod tests {
         let weighted = outcome(&[(100, 6.0), (1000, 2.0), (4000, 2.0)]);
         assert!(mean_ratio(&weighted, &policy).is_some_and(|ratio| ratio > 1.0));
         assert_eq!(mean_ratio(&outcome(&[]), &policy), None);
+    }
+
+    #[test]
+    fn weighted_ratios_are_preferred_and_low_bias_needs_mean_and_sample_size() {
+        let metrics =
+            [("bias/mean_ratio", 0.8), ("bias/weighted_mean_ratio", 0.99), ("bias/ess", 0.97)];
+        let bias = Bias::of(&[run(&[("short", 1.0)], &metrics)], &[run(&[("full", 1.0)], &[])]);
+        assert_eq!(bias.mean_ratio.map(|ratio| ratio.mean), Some(0.99));
+        assert!(bias.is_low(0.03) && !bias.is_low(0.005));
+        let weighty = Bias { ess: Some(Stat { mean: 0.9, sd: 0.0 }), ..bias };
+        assert!(!weighty.is_low(0.03));
     }
 }

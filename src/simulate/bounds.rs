@@ -39,6 +39,7 @@ impl RawJob {
         let longest = most::POSITIONS as u32;
         between("data.max_response_length", data.max_response_length, 1, longest)?;
         between("data.prompts", data.prompts.unwrap_or(1), 1, MOST_PROMPTS)?;
+        self.check_correlation()?;
         between("pipeline.staleness", self.pipeline.staleness, 0, most::STALENESS)?;
         for (key, value) in
             [("tasks.math", tasks.math), ("tasks.code", tasks.code), ("tasks.judge", tasks.judge)]
@@ -70,6 +71,13 @@ impl RawJob {
         between("sim.warmup_steps", sim.warmup_steps, 0, MOST_STEPS)?;
         between("sim.seeds", sim.seeds, 1, MOST_SEEDS)?;
         self.check_layout()
+    }
+
+    /// Responses to a prompt are alike, and never equal.
+    fn check_correlation(&self) -> Result<(), RecipeError> {
+        let correlation = self.lengths.correlation.unwrap_or(0.0);
+        let fits = |correlation: f64| (0.0..=0.99).contains(&correlation);
+        within("lengths.correlation", correlation, fits, "from 0 to 0.99")
     }
 
     /// Groups of GPUs are no larger than the cluster.

@@ -9,6 +9,8 @@ use rollpacker_stages::rollout::Placement;
 pub(super) struct Modelled {
     cost: Cost,
     layout: TrainingLayout,
+    /// Tokens that a cache has to hold.
+    longest_sequence: u64,
 }
 
 /// Tokens of a sequence as predicted from a number of tokens alone: about the mean of the paper's jobs, prompt included. Attention over
@@ -19,10 +21,10 @@ const SEQUENCE: f64 = 1500.0;
 const MOST_SEQUENCES: f64 = 4096.0;
 
 impl Modelled {
-    /// The costs of a model that is trained in copies of `layout`.
+    /// The costs of a model that is trained in copies of `layout`, on instances that each hold a sequence of `longest_sequence` tokens.
     #[must_use]
-    pub(super) fn new(cost: Cost, layout: TrainingLayout) -> Self {
-        Self { cost, layout }
+    pub(super) fn new(cost: Cost, layout: TrainingLayout, longest_sequence: u64) -> Self {
+        Self { cost, layout, longest_sequence }
     }
 }
 
@@ -42,7 +44,9 @@ impl StepCost for Modelled {
     }
 
     fn kv_capacity(&self, tensor_parallel: u32) -> u64 {
-        self.cost.kv_capacity(tensor_parallel).unwrap_or(0)
+        let capacity = self.cost.kv_capacity(tensor_parallel).unwrap_or(0);
+        // Policies know the longest response, and not the prompt before it.
+        if capacity >= self.longest_sequence { capacity } else { 0 }
     }
 
     fn reconfiguration(&self, from: Placement, to: Placement, kv_tokens: f64) -> f64 {

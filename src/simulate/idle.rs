@@ -49,6 +49,7 @@ impl RawJob {
             ("lengths.file", lengths.file.is_some()),
             ("lengths.length_column", lengths.length_column.is_some()),
             ("lengths.prompt_column", lengths.prompt_column.is_some()),
+            ("lengths.prompt_length_column", lengths.prompt_length_column.is_some()),
             ("lengths.tokenizer", lengths.tokenizer.is_some()),
         ];
         let source = text(&lengths.source);
@@ -58,8 +59,13 @@ impl RawJob {
             }
             _ => {}
         }
+        let drawn_alike = matches!(lengths.source, Source::Paper | Source::Trace);
+        if lengths.correlation.is_some() && !drawn_alike {
+            let expected = "paper or trace beside lengths.correlation: the domains have their own";
+            return Err(bound("lengths.source", expected, source));
+        }
         let named = !lengths.domains.is_empty();
-        if named && matches!(lengths.source, Source::Paper | Source::Trace) {
+        if named && drawn_alike {
             let expected = "two_mode or empirical beside lengths.domains";
             return Err(bound("lengths.source", expected, source));
         }
@@ -123,9 +129,11 @@ impl RawJob {
         if lengths.source != Source::Trace {
             (lengths.file, lengths.tokenizer) = (None, None);
             (lengths.length_column, lengths.prompt_column) = (None, None);
+            lengths.prompt_length_column = None;
         }
-        if matches!(lengths.source, Source::Paper | Source::Trace) {
-            lengths.domains.clear();
+        match lengths.source {
+            Source::Paper | Source::Trace => lengths.domains.clear(),
+            Source::TwoMode | Source::Empirical => lengths.correlation = None,
         }
     }
 
@@ -185,7 +193,7 @@ fn table_of_defaults() -> Table {
 }
 
 /// A name as it is written in a job.
-fn text(choice: &impl serde::Serialize) -> String {
+pub(super) fn text(choice: &impl serde::Serialize) -> String {
     let value = Value::try_from(choice).expect("invariant: a choice is a name");
     value.as_str().map(str::to_owned).unwrap_or_default()
 }

@@ -2,19 +2,20 @@
 
 use std::sync::Arc;
 
-use rollpacker_datasets::Trace;
 use rollpacker_files::Inputs;
 use rollpacker_operators::overlap::{Fetch, Scoring};
 use rollpacker_operators::reward::{LimitOptions, Timeout};
 use rollpacker_operators::schedule::Builtin;
 use rollpacker_stages::cluster::{Calibration, Cost, Hardware, ModelShape, TrainingLayout};
-use toml::Value;
+use rollpacker_stages::rollout::simulated::lengths::Likeness;
+use toml::{Table, Value};
 
 use super::layout;
 use super::outcome::Charted;
 use super::raw::{Dispatch, Judge, Layout, Placement, RawJob};
-use crate::recipe::RecipeError;
+use super::trace::Recording;
 use crate::recipe::schedule::{Section, Size};
+use crate::recipe::{RecipeError, from_table, overlay};
 
 /// A job, checked.
 ///
@@ -48,7 +49,9 @@ pub struct Job {
     /// How long a sandbox waits.
     pub timeout: Timeout,
     /// The recorded responses, if lengths are those.
-    pub trace: Option<Arc<Trace>>,
+    pub trace: Option<Arc<Recording>>,
+    /// The length that no prompt exceeds, tokens.
+    pub longest_prompt: u32,
     /// Which step has its Gantt chart kept.
     pub charted: Charted,
 }
@@ -82,8 +85,42 @@ impl Job {
     #[must_use]
     pub fn inputs(&self) -> Inputs {
         let lengths = &self.raw.lengths;
-        let trace = self.trace.iter().flat_map(|trace| &trace.source.files);
+        let trace = self.trace.iter().flat_map(|recording| &recording.trace.source.files);
         Inputs::of(trace.chain(&lengths.file).chain(&lengths.tokenizer))
+    }
+
+    /// Returns the correlation of the lengths of two responses to a prompt of the trace: as written, or the lower end of what is open.
+    #[must_use]
+    pub fn correlation(&self) -> f64 {
+        let open = self.likeness().map_or(0.0, |likeness| likeness.low);
+        self.raw.lengths.correlation.unwrap_or(open)
+    }
+
+    fn likeness(&self) -> Option<Likeness> {
+        self.trace.as_ref()?.likeness
+    }
+
+    /// The upper end of what the trace leaves open, unless the job sets a correlation.
+    pub(super) fn upper_correlation(&self) -> Option<f64> {
+        let Likeness { low, high, .. } = self.likeness()?;
+        (self.raw.lengths.correlation.is_none() && low < high).then_some(high)
+    }
+
+    /// The job with settings laid over it, run with one seed.
+    ///
+    /// # Errors
+    /// If it is no valid job.
+    pub(super) fn under(&self, settings: &[String]) -> anyhow::Result<Self> {
+        let mut table = Table::try_from(&self.raw)?;
+        settings.iter().try_for_each(|setting| overlay(&mut table, setting))?;
+        let mut raw: RawJob = from_table(table)?;
+        raw.sim.seeds = 1;
+        Self::resolve(raw, self.trace.clone())
+    }
+
+    /// Tokens of a longest prompt and response, which each instance has to hold.
+    pub(super) fn longest_sequence(&self) -> u64 {
+        u64::from(self.longest_prompt) + u64::from(self.raw.data.max_response_length)
     }
 
     /// Responses that the engine runs at once, unless its KV cache is full before.

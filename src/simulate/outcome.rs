@@ -14,6 +14,7 @@ use rollpacker_stages::train::Metrics;
 use serde::Serialize;
 
 use super::gantt::{Gantt, TrainingLog};
+use super::setup::Begun;
 
 /// A run with one seed.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -26,6 +27,8 @@ pub struct Outcome {
     pub launched: Survival,
     /// Who worked when, in the step that was asked for.
     pub gantt: Option<Gantt>,
+    /// How many rounds of each kind began with which instances.
+    pub instances: Begun,
 }
 
 /// A step.

@@ -14,8 +14,8 @@ use parquet::basic::Compression;
 use parquet::file::properties::WriterProperties;
 use rollpacker_files::NewFile;
 
+use super::configured::Configured;
 use super::outcome::StepOutcome;
-use super::sweep::Configured;
 
 /// Columns: `configuration`, `settings` (a line each), `seed`, `step`, `round`, `step_s`, `sync_s`, `rollout_s`, `reward_s`,
 /// `training_s`, `trained_tokens`, `trained_responses`, and every metric under its name, null where a step has none.
@@ -100,19 +100,15 @@ mod tests {
     use arrow::datatypes::Float64Type;
     use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
+    use super::super::configured::tests::configured;
     use super::super::summary::tests::run;
     use super::*;
 
     #[test]
     fn every_step_is_a_row_and_every_metric_a_column() {
-        let configured = |label: &str, metrics: &[(&str, f64)]| Configured {
-            label: label.to_owned(),
-            settings: vec!["rollout.n=4".to_owned()],
-            seeds: vec![7],
-            outcomes: vec![run(&[("short", 2.0), ("long", 3.0)], metrics)],
-            baseline: 0,
-            on_policy: true,
-        };
+        let steps = [("short", 2.0), ("long", 3.0)];
+        let configured =
+            |label: &str, metrics: &[(&str, f64)]| configured(label, &[run(&steps, metrics)]);
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("steps.parquet");
         write(&path, &[configured("a", &[("x/y", 0.5)]), configured("b", &[])]).expect("written");

@@ -18,10 +18,7 @@ use crate::recipe::error::bound;
 /// If the model does not fit on its instances, or GPUs and options do not go together; the error names the key.
 pub(super) fn policy(job: &Job) -> Result<Box<dyn Place>, RecipeError> {
     let rollout = at_first(job);
-    job.cost().kv_capacity(rollout.tensor_parallel).map_err(|error| RecipeError::Type {
-        key: TENSOR_PARALLEL.to_owned(),
-        reason: format!("{error}; the rest follows from {OF_MEMORY}"),
-    })?;
+    check_cache(job, rollout.tensor_parallel)?;
     Ok(match job.placement {
         raw::Placement::Colocated if job.raw.planner.rule == raw::PlannerRule::Fixed => {
             Box::new(Colocated::new(rollout))
@@ -33,12 +30,31 @@ pub(super) fn policy(job: &Job) -> Result<Box<dyn Place>, RecipeError> {
     })
 }
 
+/// Refuses instances whose KV cache a longest prompt and response do not fit in: they would never end.
+fn check_cache(job: &Job, tensor_parallel: u32) -> Result<(), RecipeError> {
+    let refused = |reason: String| RecipeError::Type {
+        key: TENSOR_PARALLEL.to_owned(),
+        reason: format!("{reason}; the rest follows from {OF_MEMORY}"),
+    };
+    let capacity =
+        job.cost().kv_capacity(tensor_parallel).map_err(|error| refused(error.to_string()))?;
+    if capacity >= job.longest_sequence() {
+        return Ok(());
+    }
+    let (prompt, response) = (job.longest_prompt, job.raw.data.max_response_length);
+    Err(refused(format!(
+        "expected instances whose KV cache holds data.max_response_length = {response} tokens and a longest prompt of {prompt} \
+         (recorded, or of lengths.population.prompt_length), found {capacity} tokens on {tensor_parallel} x {}",
+        job.hardware.name,
+    )))
+}
+
 fn stream_trainer(
     job: &Job,
     rollout: Placement,
 ) -> Result<StreamTrainer<Modelled>, PlacementError> {
     let planner = Planner::new(planner_rule(job), placed_job(job), rollout.tensor_parallel)?;
-    let cost = Modelled::new(job.cost(), job.training_layout());
+    let cost = Modelled::new(job.cost(), job.training_layout(), job.longest_sequence());
     StreamTrainer::new(stream_options(job), planner, cost)
 }
 

@@ -23,10 +23,23 @@ use crate::recipe::value::read_value;
 /// # Errors
 /// If a key of `[lengths]` is out of its bounds.
 pub(super) fn lengths(job: &Job, seed: u64) -> anyhow::Result<Arc<dyn LengthModel>> {
-    let Some(trace) = &job.trace else { return Ok(drawn(job, seed)?) };
+    let Some(recording) = &job.trace else { return Ok(drawn(job, seed)?) };
     let domain = largest(&job.raw.tasks).to_owned();
     let (population, cap) = (population(&job.raw.lengths)?, job.raw.data.max_response_length);
-    Ok(Arc::new(recorded(trace, &TraceConfig { domain, population, seed, cap })?))
+    let correlation = job.correlation();
+    let config = TraceConfig { domain, population, correlation, seed, cap };
+    Ok(Arc::new(recorded(&recording.trace, &config)?))
+}
+
+/// The length that no prompt of a job exceeds, tokens.
+///
+/// # Errors
+/// If `lengths.population` cannot be read.
+pub(super) fn longest_prompt(lengths: &Lengths, trace: Option<&Trace>) -> Result<u32, RecipeError> {
+    let drawn = population(lengths)?.longest_prompt();
+    let Some(trace) = trace else { return Ok(drawn) };
+    let lengths = trace.rows.iter().map(|row| row.prompt_tokens.unwrap_or(drawn));
+    Ok(lengths.max().unwrap_or(drawn))
 }
 
 /// Refuses what [`lengths`] would. A trace is a model whatever is in it, and is not made one here.
@@ -51,7 +64,9 @@ fn drawn(job: &Job, seed: u64) -> Result<Arc<dyn LengthModel>, RecipeError> {
         Source::Empirical => LengthsConfig::Empirical(EmpiricalConfig {
             domains: read_domains::<EmpiricalDomain>(&lengths.domains, &shares)?,
         }),
-        Source::Paper | Source::Trace => LengthsConfig::Empirical(paper(&shares)),
+        Source::Paper | Source::Trace => {
+            LengthsConfig::Empirical(paper(&shares, lengths.correlation))
+        }
     };
     let cap = job.raw.data.max_response_length;
     config.build(&population(lengths)?, seed, cap).map_err(|error| named(error, &shares))
@@ -85,11 +100,14 @@ fn shares(tasks: &Tasks) -> BTreeMap<String, f64> {
         .collect()
 }
 
-fn paper(shares: &BTreeMap<String, f64>) -> EmpiricalConfig {
+fn paper(shares: &BTreeMap<String, f64>, correlation: Option<f64>) -> EmpiricalConfig {
     let mut paper = EmpiricalConfig::rollpacker();
     paper
         .domains
         .retain(|name, domain| shares.get(name).inspect(|share| domain.share = **share).is_some());
+    if let Some(correlation) = correlation {
+        paper.domains.values_mut().for_each(|domain| domain.correlation = correlation);
+    }
     paper
 }
 
@@ -136,12 +154,12 @@ fn largest(tasks: &Tasks) -> &'static str {
     largest.expect("invariant: there are three").0
 }
 
-/// A trace as a model. Responses whose step, prompt and sample are recorded are replayed; the others are drawn from those to the same
-/// prompt or, where prompts are unknown, from all; dropped ones as long as they are likely to have become.
+/// A trace as a model. Responses whose step, prompt and sample are recorded are replayed; the others are drawn, as
+/// [`lengths::Trace`] has it; dropped ones are as long as they are likely to have become.
 fn recorded(trace: &Trace, config: &TraceConfig) -> anyhow::Result<lengths::Trace> {
     let records = trace.uncensored(config.seed).into_iter().map(|row| TraceRecord {
         prompt: row.prompt.map(|prompt| prompt.to_string()),
-        prompt_length: None,
+        prompt_length: row.prompt_tokens.map(|tokens| tokens.max(1)),
         response_length: row.tokens,
     });
     // Steps of a run folder count from 1.

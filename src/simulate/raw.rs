@@ -141,6 +141,11 @@ section! {
         length_column: Option<String> = None,
         /// Its column of prompt keys; left out, found by name.
         prompt_column: Option<String> = None,
+        /// Its column of prompt lengths; left out, found by name. Prompts without one have a length drawn from `population`.
+        prompt_length_column: Option<String> = None,
+        /// Correlation of the lengths of two responses to a prompt, in ranks of a normal, in [0, 0.99], for `paper` and `trace`; left out,
+        /// the calibration's, or both ends of what the trace leaves open.
+        correlation: Option<f64> = None,
         /// Folder of the tokenizer that counts the tokens of a trace of texts.
         tokenizer: Option<PathBuf> = None,
         /// The distribution of each kind of task, for `two_mode` and `empirical`.

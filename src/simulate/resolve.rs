@@ -3,14 +3,14 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use rollpacker_datasets::Trace;
 use rollpacker_stages::cluster::{Calibration, Hardware, ModelShape};
+use rollpacker_stages::rollout::simulated::lengths::ENOUGH;
 use toml::Value;
 
 use super::job::Job;
 use super::outcome::Charted;
 use super::raw::{Placement, RawJob, Source};
-use super::trace::read_trace;
+use super::trace::{Recording, read_trace};
 use super::{layout, placement, population, scales};
 use crate::recipe::error::{bound, nearest};
 use crate::recipe::value::read_value;
@@ -30,7 +30,7 @@ impl Job {
     ///
     /// # Errors
     /// As [`read`](Self::read).
-    pub fn resolve(raw: RawJob, trace: Option<Arc<Trace>>) -> anyhow::Result<Self> {
+    pub fn resolve(raw: RawJob, trace: Option<Arc<Recording>>) -> anyhow::Result<Self> {
         raw.check()?;
         raw.refuse_idle()?;
         let placement = raw.placement();
@@ -39,6 +39,15 @@ impl Job {
             (Source::Trace, read) => read,
             _ => None,
         };
+        if let (Some(recording), Some(correlation)) = (&trace, raw.lengths.correlation)
+            && recording.likeness.is_none()
+        {
+            let expected =
+                format!("nothing: the trace has {ENOUGH} responses or more to each prompt");
+            return Err(bound("lengths.correlation", expected, correlation).into());
+        }
+        let recorded = trace.as_deref().map(|recording| &recording.trace);
+        let longest_prompt = population::longest_prompt(&raw.lengths, recorded)?;
         let job = Self {
             hardware: hardware(&raw)?,
             model: model(&raw)?,
@@ -51,13 +60,14 @@ impl Job {
             judge: raw.judge(),
             timeout: raw.timeout()?,
             trace,
+            longest_prompt,
             charted: Charted::None,
             raw,
         };
         schedule::check_scoring(&job.schedule()?, job.scoring)?;
-        placement::policy(&job)?;
         layout::check(&job)?;
         population::check(&job)?;
+        placement::policy(&job)?;
         Ok(job)
     }
 }

@@ -22,6 +22,7 @@ use rollpacker_stages::train::simulated::SimulatedTrainer;
 use super::gantt::{Logged, TrainingLog};
 use super::job::Job;
 use super::outcome::{Outcome, Recorder};
+use super::setup::InstanceLog;
 use super::{placement, population, raw, tasks};
 use crate::pipeline::{Begin, Pipeline, PromptSource, Time};
 
@@ -40,8 +41,10 @@ pub fn run(job: &Job, seed: u64) -> anyhow::Result<Outcome> {
     let log = TrainingLog::default();
     let recorder = Recorder::new(job.raw.sim.warmup_steps, job.charted, log.clone());
     let recorder = Rc::new(RefCell::new(recorder));
-    stages.pipeline(job, log)?.run(recorder.clone())?;
-    Ok(recorder.borrow_mut().take())
+    let instances = InstanceLog::default();
+    stages.pipeline(job, log, &instances)?.run(recorder.clone())?;
+    let outcome = recorder.borrow_mut().take();
+    Ok(Outcome { instances: instances.take(), ..outcome })
 }
 
 /// What [`run`] runs, for an observer of one's own: what each step decided, and not only what came of it.
@@ -49,7 +52,7 @@ pub fn run(job: &Job, seed: u64) -> anyhow::Result<Outcome> {
 /// # Errors
 /// If the model does not fit, or an option is out of its bounds.
 pub fn pipeline(job: &Job, seed: u64) -> anyhow::Result<Pipeline> {
-    Stages::new(job, seed)?.pipeline(job, TrainingLog::default())
+    Stages::new(job, seed)?.pipeline(job, TrainingLog::default(), &InstanceLog::default())
 }
 
 /// What the stages of a run share.
@@ -77,7 +80,13 @@ impl Stages {
         })
     }
 
-    fn pipeline(self, job: &Job, log: TrainingLog) -> anyhow::Result<Pipeline> {
+    fn pipeline(
+        self,
+        job: &Job,
+        log: TrainingLog,
+        instances: &InstanceLog,
+    ) -> anyhow::Result<Pipeline> {
+        let placement = instances.watch(placement::policy(job)?, job.raw.sim.warmup_steps);
         let trainer = Rc::new(self.trainer(job, log));
         Ok(Pipeline {
             prompts: PromptSource::Inline(Box::new(prompts(job, self.lengths.clone()))),
@@ -86,7 +95,7 @@ impl Stages {
             engine: Box::new(self.engine(job)?),
             max_response_length: job.raw.data.max_response_length,
             warmup_steps: job.raw.sim.warmup_steps,
-            placement: Some(placement::policy(job)?),
+            placement: Some(Box::new(placement)),
             begin: Begin::Anew(
                 trainer
                     .publish_initial()

@@ -3,14 +3,15 @@
 
 use rollpacker_stages::cluster::{Calibration, Hardware, ModelShape};
 use rollpacker_stages::model::config::most;
+use toml::{Table, Value};
 
 use crate::recipe::RecipeError;
-use crate::recipe::error::{between, within};
+use crate::recipe::error::{Number, between, within};
 
 /// By how many times a constant may differ from the fitted one.
 const TIMES: f64 = 1000.0;
 
-/// Constants that are shares of something.
+/// Constants that are shares of something, and more than 0.
 const SHARES: [&str; 6] = [
     "memory_share",
     "weight_bandwidth",
@@ -20,45 +21,51 @@ const SHARES: [&str; 6] = [
     "training_utilisation",
 ];
 
-/// Refuses constants that are no shares, or differ from the fitted ones by more than is plausible.
+/// Constants that are more than 0: factors, and work that no trainer is spared.
+const POSITIVE: [&str; 3] =
+    ["judge_slowdown", "judge_time_slicing", "training_flops_per_parameter"];
+
+/// Constants that are correlations.
+const CORRELATIONS: [&str; 1] = ["sandbox_correlation"];
+
+/// Refuses constants that are no numbers of their kind, or differ from the fitted ones by more than is plausible.
 pub(super) fn check_calibration(calibration: &Calibration) -> Result<(), RecipeError> {
     let fitted = constants(&Calibration::default());
     for ((name, value), (_, fitted)) in constants(calibration).into_iter().zip(fitted) {
-        let key = format!("calibration.{name}");
-        // What is 0 as fitted is in seconds.
-        let most = if fitted == 0.0 { TIMES } else { fitted * TIMES };
-        match name.as_str() {
-            name if SHARES.contains(&name) => {
-                within(key, value, |share| (1e-3..=1.0).contains(&share), "from 0.001 to 1")?;
-            }
-            "sandbox_correlation" => {
-                within(key, value, |share| (0.0..=1.0).contains(&share), "from 0 to 1")?;
-            }
-            "judge_slowdown" | "judge_time_slicing" => {
-                within(
-                    key,
-                    value,
-                    |factor| (1e-3..=TIMES).contains(&factor),
-                    "from 0.001 to 1000",
-                )?;
-            }
-            _ => {
-                let expected = format!("from 0 to {most}, 1000 times the fitted value");
-                within(key, value, |value| (0.0..=most).contains(&value), &expected)?;
-            }
-        }
+        let (least, most, expected) = range(&name, fitted);
+        let fits = |value: f64| (least..=most).contains(&value);
+        within(format!("calibration.{name}"), value, fits, &expected)?;
     }
     Ok(())
 }
 
+/// The least and greatest value of a constant, and both in words.
+fn range(name: &str, fitted: f64) -> (f64, f64, String) {
+    if SHARES.contains(&name) {
+        return (1e-3, 1.0, "from 0.001 to 1".to_owned());
+    }
+    if CORRELATIONS.contains(&name) {
+        return (0.0, 1.0, "from 0 to 1".to_owned());
+    }
+    if fitted == 0.0 {
+        // Seconds.
+        return (0.0, TIMES, format!("from 0 to {TIMES}"));
+    }
+    let most = fitted * TIMES;
+    let least = if POSITIVE.contains(&name) { fitted / TIMES } else { 0.0 };
+    let expected =
+        format!("from {} to {}, {TIMES} times the fitted value", Number(least), Number(most));
+    (least, most, expected)
+}
+
 /// The constants by name.
 fn constants(calibration: &Calibration) -> Vec<(String, f64)> {
-    let table = match serde_json::to_value(calibration) {
-        Ok(serde_json::Value::Object(table)) => table,
-        _ => serde_json::Map::new(),
+    let table = Table::try_from(calibration).expect("invariant: constants are numbers by name");
+    let number = |(name, value): (String, Value)| {
+        let whole = value.as_integer().map(|value| value as f64);
+        value.as_float().or(whole).map(|value| (name, value))
     };
-    // JSON has no number for what is not finite.
-    table.into_iter().map(|(name, value)| (name, value.as_f64().unwrap_or(f64::NAN))).collect()
+    table.into_iter().filter_map(number).collect()
 }
 
 /// Refuses devices without speed or memory, and such as no factory makes.
@@ -109,15 +116,39 @@ mod tests {
 
     #[test]
     fn a_constant_that_is_no_number_is_refused_by_its_key() {
-        let check = |calibration: Calibration, key: &str| {
+        let check = |calibration: Calibration, key: &str, found: &str| {
             let error = check_calibration(&calibration).expect_err("refused").to_string();
-            assert!(
-                error.starts_with(&format!("key `calibration.{key}`: expected from")),
-                "{error}"
-            );
+            let named = format!("key `calibration.{key}`: expected from");
+            assert!(error.starts_with(&named) && error.ends_with(found), "{error}");
         };
-        check(Calibration { kv_bandwidth: 0.0, ..Calibration::default() }, "kv_bandwidth");
-        check(Calibration { optimizer_step: f64::NAN, ..Calibration::default() }, "optimizer_step");
-        check(Calibration { reconfiguration: 1e30, ..Calibration::default() }, "reconfiguration");
+        let fitted = Calibration::default();
+        check(Calibration { kv_bandwidth: 0.0, ..fitted }, "kv_bandwidth", "found 0");
+        check(Calibration { optimizer_step: f64::NAN, ..fitted }, "optimizer_step", "found NaN");
+        let endless = Calibration { optimizer_step: f64::INFINITY, ..fitted };
+        check(endless, "optimizer_step", "found inf");
+        let free = Calibration { training_flops_per_parameter: 0.0, ..fitted };
+        check(free, "training_flops_per_parameter", "found 0");
+        let far = Calibration { reconfiguration: 1e30, ..fitted };
+        check(far, "reconfiguration", "found 1e30");
+    }
+
+    #[test]
+    fn every_constant_has_bounds_that_exclude_what_is_no_amount() {
+        let names: Vec<String> =
+            constants(&Calibration::default()).into_iter().map(|(name, _)| name).collect();
+        let kinds = SHARES.iter().chain(&POSITIVE).chain(&CORRELATIONS);
+        for kind in kinds {
+            assert!(names.iter().any(|name| name == kind), "{kind} is a constant");
+        }
+        for name in &names {
+            for value in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -1e-9] {
+                let mut table = Table::try_from(Calibration::default()).expect("numbers");
+                table.insert(name.clone(), Value::Float(value));
+                let calibration = table.try_into().expect("numbers");
+                let error = check_calibration(&calibration).expect_err("refused").to_string();
+                let key = format!("key `calibration.{name}`: expected from ");
+                assert!(error.starts_with(&key), "{error}");
+            }
+        }
     }
 }

@@ -9,29 +9,13 @@ use anyhow::Context;
 use toml::Table;
 
 use super::axis::{Axis, Place, product};
+use super::configured::Configured;
 use super::job::Job;
 use super::outcome::Outcome;
 use super::raw::RawJob;
-use super::summary::Summary;
-use super::trace::Cut;
+use super::setup::Setup;
+use super::trace::TraceSummary;
 use crate::recipe::{RecipeError, from_table, overlay, read_table};
-
-/// A configuration, and what came of it.
-#[derive(Clone, Debug)]
-pub struct Configured {
-    /// Its name in tables.
-    pub label: String,
-    /// What it overrides in the job.
-    pub settings: Vec<String>,
-    /// The seeds of the outcomes.
-    pub seeds: Vec<u64>,
-    /// One a seed.
-    pub outcomes: Vec<Outcome>,
-    /// Where its baseline is among the configurations.
-    pub baseline: usize,
-    /// Whether every trained token is sampled by the weights that are updated.
-    pub on_policy: bool,
-}
 
 /// The configurations of a sweep, to be run.
 #[derive(Clone, Debug)]
@@ -42,9 +26,13 @@ pub struct Sweep {
 #[derive(Clone, Debug)]
 struct Point {
     label: String,
+    /// The labels of the keys that are not the schedule's.
+    of: String,
     settings: Vec<String>,
     job: Job,
     baseline: usize,
+    /// Whether it was asked for, and not added as a baseline.
+    asked: bool,
 }
 
 impl Sweep {
@@ -78,11 +66,55 @@ impl Sweep {
         before.tell_from(&wanted);
         let alone = before.0.iter().map(|entry| entry.canonical.clone());
         let baselines = alone.chain(baselines).collect::<Vec<_>>();
+        let added = before.0.len();
         let all: Vec<Entry> = before.0.into_iter().chain(wanted.0).collect();
         let index = |baseline: &RawJob| all.iter().position(|entry| entry.canonical == *baseline);
         let found = baselines.iter().map(index).collect::<Option<Vec<_>>>();
         let found = found.expect("invariant: every baseline was added");
-        Ok(Self { points: all.into_iter().zip(found).map(Entry::point).collect() })
+        let mut points: Vec<Point> = all.into_iter().zip(found).map(Entry::point).collect();
+        points.iter_mut().skip(added).for_each(|point| point.asked = true);
+        Ok(Self { points })
+    }
+
+    /// The same configurations at the upper end of what their traces leave open of how alike the responses to a prompt are; none where
+    /// they leave nothing open.
+    #[must_use]
+    pub fn at_upper_end(&self) -> Option<Self> {
+        let mut upper = self.clone();
+        let mut is_open = false;
+        for job in upper.jobs_mut() {
+            if let Some(high) = job.upper_correlation() {
+                job.raw.lengths.correlation = Some(high);
+                is_open = true;
+            }
+        }
+        is_open.then_some(upper)
+    }
+
+    /// The configurations at these places, all of one job, and their baselines, run with one seed and `settings` laid over their jobs.
+    ///
+    /// # Errors
+    /// If a configuration is no valid job; it is named.
+    pub fn under(&self, places: &[usize], settings: &[String]) -> anyhow::Result<Self> {
+        let wanted = |index: &usize| {
+            let stands_by = |place: &usize| self.points[*place].baseline == *index;
+            places.contains(index) || places.iter().any(stands_by)
+        };
+        let kept: Vec<usize> = (0..self.points.len()).filter(wanted).collect();
+        let point = |&index: &usize| {
+            let point = self.points[index].clone();
+            let job = point.job.under(settings).with_context(|| named(&point.label))?;
+            // Every baseline was kept.
+            let baseline = kept.iter().position(|&kept| kept == point.baseline).unwrap_or_default();
+            Ok(Point { job, baseline, asked: places.contains(&index), of: String::new(), ..point })
+        };
+        Ok(Self { points: kept.iter().map(point).collect::<anyhow::Result<_>>()? })
+    }
+
+    /// The job at a place.
+    #[must_use]
+    pub fn job_at(&self, place: usize) -> Option<&Job> {
+        self.points.get(place).map(|point| &point.job)
     }
 
     /// How many runs there are.
@@ -96,16 +128,16 @@ impl Sweep {
         self.points.iter_mut().map(|point| &mut point.job)
     }
 
-    /// What the longest responses leave of the traces.
+    /// What the jobs have of their traces, each once.
     #[must_use]
-    pub fn cuts(&self) -> Vec<Cut> {
-        let mut cuts = Vec::new();
-        for cut in self.points.iter().filter_map(|point| Cut::of(&point.job)) {
-            if !cuts.contains(&cut) {
-                cuts.push(cut);
+    pub fn traces(&self) -> Vec<TraceSummary> {
+        let mut traces = Vec::new();
+        for trace in self.points.iter().filter_map(|point| TraceSummary::of(&point.job)) {
+            if !traces.contains(&trace) {
+                traces.push(trace);
             }
         }
-        cuts
+        traces
     }
 
     /// The least steps that a job runs, those that do not count included.
@@ -147,28 +179,28 @@ impl Sweep {
         Ok(self
             .points
             .iter()
-            .map(|point| Configured {
-                label: point.label.clone(),
-                settings: point.settings.clone(),
-                seeds: point.job.seeds(),
-                outcomes: outcomes.by_ref().take(point.job.seeds().len()).collect(),
-                baseline: point.baseline,
-                on_policy: point.job.is_on_policy(),
+            .map(|point| {
+                let seeds = point.job.seeds();
+                point.configured(outcomes.by_ref().take(seeds.len()).collect())
             })
             .collect())
     }
 }
 
-/// Summaries of the configurations, each beside its baseline.
-#[must_use]
-pub fn summaries(runs: &[Configured]) -> Vec<Summary> {
-    runs.iter()
-        .filter_map(|run| {
-            let baseline = &runs[run.baseline].outcomes;
-            let (label, settings) = (run.label.clone(), run.settings.clone());
-            Summary::of(label, settings, &run.outcomes, baseline, run.on_policy)
-        })
-        .collect()
+impl Point {
+    fn configured(&self, outcomes: Vec<Outcome>) -> Configured {
+        Configured {
+            label: self.label.clone(),
+            job: self.of.clone(),
+            settings: self.settings.clone(),
+            setup: Setup::of(&self.job, &outcomes),
+            seeds: self.job.seeds(),
+            outcomes,
+            baseline: self.baseline,
+            asked: self.asked,
+            on_policy: self.job.is_on_policy(),
+        }
+    }
 }
 
 /// Calls `work` with 0, 1, .. `count` on `threads` threads; the results are in that order.
@@ -209,7 +241,8 @@ impl Entry {
     fn point((Self { place, job, .. }, baseline): (Self, usize)) -> Point {
         let named = !place.labels.is_empty();
         let label = if named { place.label() } else { job.raw.schedule.name.clone() };
-        Point { label, settings: place.settings, job, baseline }
+        let of = place.job.join(" ");
+        Point { label, of, settings: place.settings, job, baseline, asked: false }
     }
 }
 
@@ -269,169 +302,4 @@ fn named(label: &str) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use expect_test::{Expect, expect};
-
-    use super::*;
-
-    const JOB: &str = "[sim]\nseeds = 2\nsteps = 1";
-
-    fn sweep(axes: &[&str]) -> anyhow::Result<Sweep> {
-        read_sweep(&[], axes)
-    }
-
-    fn read_sweep(overrides: &[&str], axes: &[&str]) -> anyhow::Result<Sweep> {
-        let folder = tempfile::tempdir()?;
-        let path = folder.path().join("job.toml");
-        std::fs::write(&path, JOB)?;
-        let axes = axes.iter().map(|text| Axis::parse(text)).collect::<Result<Vec<_>, _>>()?;
-        let overrides: Vec<String> = overrides.iter().map(|&text| text.to_owned()).collect();
-        Sweep::read(&path, &overrides, &axes, &|_| {})
-    }
-
-    fn check(axes: &[&str], expected: Expect) {
-        let shown = match sweep(axes) {
-            Ok(sweep) => sweep
-                .points
-                .iter()
-                .map(|point| {
-                    let baseline = &sweep.points[point.baseline].label;
-                    format!("{} | {} | {baseline}\n", point.label, point.settings.join(" "))
-                })
-                .collect(),
-            Err(error) => format!("{error:#}"),
-        };
-        expected.assert_eq(&shown);
-    }
-
-    #[test]
-    fn sweeps_are_crossed_and_stand_beside_their_baselines() {
-        check(
-            &[],
-            expect![[r#"
-            sync | schedule.name=sync | sync
-            tail_batching |  | sync
-        "#]],
-        );
-        check(
-            &["rollout.n=4,8", "schedule.name=sync,tail_batching"],
-            expect![[r#"
-            n=4 sync | rollout.n=4 schedule.name=sync | n=4 sync
-            n=4 tail_batching | rollout.n=4 schedule.name=tail_batching | n=4 sync
-            n=8 sync | rollout.n=8 schedule.name=sync | n=8 sync
-            n=8 tail_batching | rollout.n=8 schedule.name=tail_batching | n=8 sync
-        "#]],
-        );
-    }
-
-    #[test]
-    fn baselines_that_are_the_same_run_are_listed_once() {
-        check(
-            &["stream.from=0.2,0.3", "schedule.name=sync,tail_batching"],
-            expect![[r#"
-            sync | schedule.name=sync | sync
-            from=0.2 tail_batching | stream.from=0.2 schedule.name=tail_batching | sync
-            from=0.3 tail_batching | stream.from=0.3 schedule.name=tail_batching | sync
-        "#]],
-        );
-        check(
-            &["stream.from=0.2,0.3"],
-            expect![[r#"
-            sync | schedule.name=sync | sync
-            from=0.2 | stream.from=0.2 | sync
-            from=0.3 | stream.from=0.3 | sync
-        "#]],
-        );
-        check(
-            &["training.layout=written,planned", "rollout.n=4,8"],
-            expect![[r#"
-                n=4 sync | rollout.n=4 schedule.name=sync | n=4 sync
-                n=8 sync | rollout.n=8 schedule.name=sync | n=8 sync
-                layout=written n=4 | training.layout=written rollout.n=4 | n=4 sync
-                layout=written n=8 | training.layout=written rollout.n=8 | n=8 sync
-                layout=planned n=4 | training.layout=planned rollout.n=4 | n=4 sync
-                layout=planned n=8 | training.layout=planned rollout.n=8 | n=8 sync
-            "#]],
-        );
-        // An epoch of one round is no less than the one step that is run.
-        check(
-            &["data.epoch_rounds=1,2", "schedule.name=sync,fused"],
-            expect![[r#"
-            sync | schedule.name=sync | sync
-            epoch_rounds=1 fused | data.epoch_rounds=1 schedule.name=fused | sync
-            epoch_rounds=2 fused | data.epoch_rounds=2 schedule.name=fused | sync
-        "#]],
-        );
-    }
-
-    #[test]
-    fn every_schedule_runs_beside_settings_that_some_have_no_use_for() {
-        let overrides = [
-            "stream.keep=0.25",
-            "planner.rule=paper",
-            "tasks.timeout=adaptive",
-            "pipeline.max_groups=4",
-        ];
-        let labels = |overrides: &[&str]| {
-            let sweep = read_sweep(overrides, &["schedule.name=all"]).expect("valid");
-            sweep.points.into_iter().map(|point| point.label).collect::<Vec<_>>()
-        };
-        // With the planner it is not what the others stand beside.
-        let mut beside = labels(&overrides);
-        assert_eq!(beside.remove(0), "sync baseline");
-        assert_eq!(beside, labels(&[]));
-        let error = read_sweep(
-            &["pipeline.placement=separate", "planner.rule=paper"],
-            &["schedule.name=all"],
-        );
-        let error = error.expect_err("the job combines them itself");
-        assert!(format!("{error:#}").contains("key `planner.rule`"), "{error:#}");
-    }
-
-    #[test]
-    fn what_cannot_be_swept_is_named() {
-        check(&["rollout.n"], expect!["override `rollout.n`: expected key=value"]);
-        check(&["rollout.n="], expect!["override `rollout.n=`: expected key=value"]);
-        check(
-            &["rollout.n=8,0"],
-            expect!["configuration n=0: key `rollout.n`: expected at least 1, found 0"],
-        );
-        check(
-            &["rollout.m=8"],
-            expect!["configuration m=8: unknown key `rollout.m`; did you mean `rollout.n`?"],
-        );
-    }
-
-    #[test]
-    fn outcomes_are_those_of_their_seeds_whatever_the_threads() {
-        let labels = |threads| {
-            let run = |job: &Job, seed| {
-                let steps = job.raw.rollout.n as usize;
-                let step = super::super::summary::tests::run(&[("full", seed as f64)], &[]);
-                Ok(Outcome { steps: vec![step.steps[0].clone(); steps], ..Outcome::default() })
-            };
-            let threads = NonZero::new(threads).expect("some");
-            let runs = sweep(&["rollout.n=1,2,3"]).expect("valid").run(threads, &run, &|| {});
-            let runs = runs.expect("no error");
-            let shown = |run: &Configured| {
-                let of = |outcome: &Outcome| (outcome.steps.len(), outcome.steps[0].seconds);
-                (run.label.clone(), run.outcomes.iter().map(of).collect::<Vec<_>>())
-            };
-            runs.iter().map(shown).collect::<Vec<_>>()
-        };
-        assert_eq!(labels(1), labels(5));
-        assert_eq!(labels(5)[2], ("n=3 sync".to_owned(), vec![(3, 1.0), (3, 2.0)]));
-        assert_eq!(labels(5)[5], ("n=3".to_owned(), vec![(3, 1.0), (3, 2.0)]));
-    }
-
-    #[test]
-    fn the_first_error_is_told_with_its_configuration_and_seed() {
-        let run = |job: &Job, seed: u64| match (job.raw.rollout.n, seed) {
-            (2, 2) => anyhow::bail!("no"),
-            _ => Ok(Outcome::default()),
-        };
-        let sweep = sweep(&["rollout.n=1,2"]).expect("valid");
-        let error = sweep.run(NonZero::<usize>::MIN, &run, &|| {}).expect_err("failed");
-        assert_eq!(format!("{error:#}"), "configuration n=2 sync, seed 2: no");
-    }
-}
+mod tests;

@@ -1,22 +1,39 @@
-//! Tables for the terminal: how long steps take and what for, and what the speed costs.
+//! Tables for the terminal: how long steps take and what for, what the speed costs, and how each configuration runs.
 
+use super::ends::{Both, Ends};
+use super::idle::text as written;
+use super::interval::Interval;
 use super::summary::{Stat, Summary};
-use super::trace::Cut;
+use super::trace::TraceSummary;
 
-/// Both tables.
+/// A table; the first cell of each row is the name of a configuration.
+pub(super) struct Table {
+    /// The names of the columns.
+    pub(super) head: &'static [&'static str],
+    /// A row for each configuration.
+    pub(super) rows: Vec<Vec<String>>,
+}
+
+/// All tables. Where a trace leaves the within-prompt correlation open, figures are those of both ends.
+pub(super) fn all(summaries: &[Summary]) -> [Table; 3] {
+    [times(summaries), costs(summaries), setups(summaries)]
+}
+
+/// All tables as text.
 #[must_use]
 pub fn render(summaries: &[Summary]) -> String {
-    format!("{}\n{}", times(summaries), costs(summaries))
+    let text = |table: Table| aligned(table.head, table.rows.into_iter());
+    all(summaries).map(text).join("\n")
 }
 
 /// What is to be known of the tables: responses of a trace that were cut.
 #[must_use]
-pub fn footer(trace: &[Cut]) -> String {
-    trace.iter().map(|cut| format!("\n{}\n", cut.text())).collect()
+pub fn footer(trace: &[TraceSummary]) -> String {
+    trace.iter().map(|trace| format!("\n{}\n", trace.text())).collect()
 }
 
-fn times(summaries: &[Summary]) -> String {
-    let head = [
+fn times(summaries: &[Summary]) -> Table {
+    let head = &[
         "configuration",
         "step s",
         "short s",
@@ -34,7 +51,11 @@ fn times(summaries: &[Summary]) -> String {
             Some(round) => format!("{} ({:.0} %)", number(round.step_s.mean), 100.0 * round.share),
             None => "-".to_owned(),
         };
-        let mut row = vec![summary.label.clone(), spread(Some(summary.step_s), number)];
+        let steps = at_ends(summary, |ends| Some(ends.step_s), number);
+        let mut row = vec![
+            summary.label.clone(),
+            steps.unwrap_or_else(|| spread(Some(summary.step_s), number)),
+        ];
         row.extend(["short", "long", "full"].map(round));
         row.extend(summary.stages.named().map(|(_, seconds)| number(seconds)));
         row.extend(
@@ -42,13 +63,15 @@ fn times(summaries: &[Summary]) -> String {
         );
         row
     };
-    aligned(&head, summaries.iter().map(row))
+    Table { head, rows: summaries.iter().map(row).collect() }
 }
 
-fn costs(summaries: &[Summary]) -> String {
-    let head = [
+fn costs(summaries: &[Summary]) -> Table {
+    let head = &[
         "configuration",
         "x a step",
+        "interval",
+        "x sync",
         "x a token",
         "mean",
         "p90",
@@ -60,17 +83,80 @@ fn costs(summaries: &[Summary]) -> String {
     ];
     let row = |summary: &Summary| {
         let bias = &summary.bias;
-        let mut row = vec![summary.label.clone()];
-        row.extend([summary.speedup, summary.token_speedup].map(|stat| spread(stat, ratio)));
-        row.extend(
-            [bias.mean_ratio, bias.p90_ratio, bias.p99_ratio, bias.least_inclusion, bias.ess]
-                .map(|stat| plain(stat, ratio)),
-        );
-        row.push(plain(bias.discarded, percent));
-        row.push(number(summary.tokens_per_s.mean));
-        row
+        let spread = |of: fn(&Ends) -> Option<Both>, stat| {
+            at_ends(summary, of, ratio).unwrap_or_else(|| spread(stat, ratio))
+        };
+        let plain = |of: fn(&Ends) -> Option<Both>, stat, shown: fn(f64) -> String| {
+            at_ends(summary, of, shown).unwrap_or_else(|| plain(stat, shown))
+        };
+        vec![
+            summary.label.clone(),
+            spread(|ends| ends.speedup, summary.speedup),
+            interval(summary),
+            spread(|ends| ends.speedup_over_sync, summary.speedup_over_sync),
+            spread(|ends| ends.token_speedup, summary.token_speedup),
+            plain(|ends| ends.mean_ratio, bias.mean_ratio, ratio),
+            plain(|ends| ends.p90_ratio, bias.p90_ratio, ratio),
+            plain(|ends| ends.p99_ratio, bias.p99_ratio, ratio),
+            plain(|ends| ends.least_inclusion, bias.least_inclusion, ratio),
+            plain(|ends| ends.ess, bias.ess, ratio),
+            plain(|ends| ends.discarded, bias.discarded, percent),
+            plain(|ends| Some(ends.tokens_per_s), Some(summary.tokens_per_s), number),
+        ]
     };
-    aligned(&head, summaries.iter().map(row))
+    Table { head, rows: summaries.iter().map(row).collect() }
+}
+
+fn setups(summaries: &[Summary]) -> Table {
+    let head = &[
+        "configuration",
+        "rollout",
+        "planner",
+        "training",
+        "placement",
+        "dispatch",
+        "hand-out",
+        "judge",
+    ];
+    let row = |summary: &Summary| {
+        let setup = &summary.setup;
+        vec![
+            summary.label.clone(),
+            setup.rollout_text(),
+            written(&setup.planner),
+            setup.training.to_string(),
+            written(&setup.placement),
+            written(&setup.dispatch),
+            written(&setup.hand_out),
+            setup.judge.map_or("-".to_owned(), |judge| written(&judge)),
+        ]
+    };
+    Table { head, rows: summaries.iter().map(row).collect() }
+}
+
+/// The interval of a speed-up, over both ends.
+fn interval(summary: &Summary) -> String {
+    let both = summary.ends.and_then(|ends| ends.speedup_interval);
+    match both.or(summary.speedup_interval) {
+        Some(Interval { low, high }) => range(Both { low, high }, ratio),
+        None => "-".to_owned(),
+    }
+}
+
+/// A figure at both ends, where there are two.
+fn at_ends(
+    summary: &Summary,
+    of: fn(&Ends) -> Option<Both>,
+    shown: fn(f64) -> String,
+) -> Option<String> {
+    Some(range(of(summary.ends.as_ref()?)?, shown))
+}
+
+/// A figure at both ends, ascending; once, where both look the same.
+pub(super) fn range(values: Both, shown: fn(f64) -> String) -> String {
+    let (least, most) = (values.low.min(values.high), values.low.max(values.high));
+    let (least, most) = (shown(least), shown(most));
+    if least == most { least } else { format!("{least}–{most}") }
 }
 
 /// Pads columns to one width, the first to the left and numbers to the right.
@@ -124,13 +210,15 @@ pub(super) fn percent(share: f64) -> String {
 mod tests {
     use expect_test::expect;
 
+    use super::super::configured::summaries;
+    use super::super::configured::tests::configured;
     use super::super::summary::tests::run;
     use super::*;
 
     #[test]
     fn speed_and_bias_stand_side_by_side() {
         let full = [("full", 200.0); 4];
-        let sync = [run(&full, &[("rollout/bubble_ratio", 0.74), ("trainer/waiting_ratio", 0.8)])];
+        let sync = run(&full, &[("rollout/bubble_ratio", 0.74), ("trainer/waiting_ratio", 0.8)]);
         let metrics = [
             ("rollout/bubble_ratio", 0.31),
             ("trainer/waiting_ratio", 0.6),
@@ -144,19 +232,39 @@ mod tests {
             ("bias/ess", 1.0),
         ];
         let batched = [("short", 80.0), ("short", 90.0), ("short", 100.0), ("long", 230.0)];
-        let tail_batching = [run(&batched, &metrics)];
-        let summary = |label: &str, runs| {
-            Summary::of(label.to_owned(), vec![], runs, &sync, true).expect("steps")
-        };
+        let tail_batching = run(&batched, &metrics);
+        let runs = [configured("sync", &[sync]), configured("tail_batching", &[tail_batching])];
         expect![[r#"
             configuration  step s      short s      long s       full s  sync  rollout  reward  training  bubble  waiting
             sync              200            -           -  200 (100 %)  1.00      100    0.50      98.5    74 %     80 %
             tail_batching     125  90.0 (75 %)  230 (25 %)            -  1.00     62.5    0.50      61.0    31 %     60 %
 
-            configuration  x a step  x a token  mean   p90   p99  inclusion   ESS  discarded  tokens/s
-            sync               1.00       1.00     -     -     -          -     -          -      5.00
-            tail_batching      1.60       1.60  0.66  0.50  0.91       0.49  1.00       20 %      8.00
+            configuration  x a step   interval  x sync  x a token  mean   p90   p99  inclusion   ESS  discarded  tokens/s
+            sync               1.00       1.00    1.00       1.00     -     -     -          -     -          -      5.00
+            tail_batching      1.60  1.36–1.84    1.60       1.60  0.66  0.50  0.91       0.49  1.00       20 %      8.00
+
+            configuration   rollout  planner  training  placement       dispatch  hand-out      judge
+            sync           32 x TP1    fixed  16 x TP2  colocated  prompt_chunks  together  dedicated
+            tail_batching  32 x TP1    fixed  16 x TP2  colocated  prompt_chunks  together  dedicated
         "#]]
-        .assert_eq(&render(&[summary("sync", &sync), summary("tail_batching", &tail_batching)]));
+        .assert_eq(&render(&summaries(&runs).expect("steps")));
+    }
+
+    #[test]
+    fn figures_of_a_trace_that_leaves_the_correlation_open_are_ranges() {
+        let at = |seconds: f64, ratio: f64| {
+            let sync = configured("sync", &[run(&[("full", 200.0)], &[])]);
+            let metrics = [("bias/mean_ratio", ratio)];
+            let batched = configured("tail_batching", &[run(&[("short", seconds)], &metrics)]);
+            summaries(&[sync, batched]).expect("steps").remove(1)
+        };
+        let (low, high) = (at(80.0, 0.7), at(100.0, 0.95));
+        let summary = Summary { ends: Some(Ends::of(&low, &high)), ..low };
+        let cells = costs(&[summary]).rows.remove(0);
+        assert_eq!(
+            cells[..6],
+            ["tail_batching", "2.00–2.50", "1.70–2.88", "2.00–2.50", "2.00–2.50", "0.70–0.95"]
+        );
+        assert_eq!(range(Both { low: 0.501, high: 0.499 }, ratio), "0.50");
     }
 }

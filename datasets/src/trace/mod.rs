@@ -42,6 +42,8 @@ pub struct TraceRow {
     pub sample: Option<u32>,
     /// The step that it was sampled in, where recorded.
     pub step: Option<u64>,
+    /// Tokens of its prompt, where recorded.
+    pub prompt_tokens: Option<u32>,
     /// Tokens sampled.
     pub tokens: u32,
     /// Whether it ended by itself, or at its longest allowed length. Otherwise it was dropped and would have been at least so long.
@@ -57,6 +59,8 @@ pub struct TraceSource {
     pub length_column: String,
     /// The column of prompt keys of the first.
     pub prompt_column: Option<String>,
+    /// The column of prompt lengths of the first.
+    pub prompt_length_column: Option<String>,
 }
 
 /// Counts the tokens of a text; `Err` says why it cannot.
@@ -69,7 +73,9 @@ pub struct TraceOptions<'a> {
     pub length_column: Option<String>,
     /// The column that says which prompt a response belongs to; left out, found by the names that are in use.
     pub prompt_column: Option<String>,
-    /// Counts the tokens of responses that are recorded as text only.
+    /// The column of prompt lengths, of the same forms as that of response lengths; left out, found by the names that are in use.
+    pub prompt_length_column: Option<String>,
+    /// Counts the tokens of responses and prompts that are recorded as text only.
     pub count_tokens: Option<&'a CountTokens<'a>>,
 }
 
@@ -101,9 +107,9 @@ impl Trace {
             }
         }
         trace.number_keys();
-        let (length_column, prompt_column) =
+        let Columns { length_column, prompt_column, prompt_length_column } =
             trace.columns.expect("invariant: a file with rows has a column of lengths");
-        let source = TraceSource { files, length_column, prompt_column };
+        let source = TraceSource { files, length_column, prompt_column, prompt_length_column };
         Ok(Self { rows: trace.rows, source })
     }
 
@@ -175,7 +181,14 @@ struct Reading<'a> {
     /// Rows that have such a key, and which.
     named: Vec<(usize, usize)>,
     rows: Vec<TraceRow>,
-    columns: Option<(String, Option<String>)>,
+    columns: Option<Columns>,
+}
+
+/// Names of the columns of the first file.
+struct Columns {
+    length_column: String,
+    prompt_column: Option<String>,
+    prompt_length_column: Option<String>,
 }
 
 impl Reading<'_> {
@@ -187,7 +200,11 @@ impl Reading<'_> {
     ) -> Result<Plan, DatasetError> {
         let plan = Plan::of(file, columns, self.options)?;
         let name = |index: usize| columns[index].0.clone();
-        self.columns.get_or_insert_with(|| (name(plan.length.0), plan.prompt.map(name)));
+        self.columns.get_or_insert_with(|| Columns {
+            length_column: name(plan.length.0),
+            prompt_column: plan.prompt.map(name),
+            prompt_length_column: plan.prompt_length.map(|(index, _)| name(index)),
+        });
         Ok(plan)
     }
 
@@ -198,7 +215,11 @@ impl Reading<'_> {
         plan: &Plan,
         cell: impl Fn(usize) -> Cell<'c>,
     ) -> Result<(), DatasetError> {
-        let tokens = self.tokens(at, plan, cell(plan.length.0))?;
+        let tokens = self.tokens(at, plan.length, cell(plan.length.0))?;
+        let prompt_tokens = match plan.prompt_length {
+            Some(length) => self.recorded_tokens(at, length, cell(length.0))?,
+            None => None,
+        };
         let prompt = plan.prompt.and_then(|column| self.key(cell(column)));
         let whole = plan.finish_reason.map(&cell).is_none_or(|cell| match cell {
             Cell::Text(reason) => !DROPPED.contains(&reason.as_ref()),
@@ -208,14 +229,33 @@ impl Reading<'_> {
             prompt,
             sample: plan.sample.and_then(|column| cell(column).whole_number()),
             step: plan.step.and_then(|column| cell(column).whole_number()),
+            prompt_tokens,
             tokens,
             whole,
         });
         Ok(())
     }
 
-    fn tokens(&self, at: &At<'_>, plan: &Plan, cell: Cell<'_>) -> Result<u32, DatasetError> {
-        let (column, how) = plan.length;
+    /// Tokens of a prompt, unless the row leaves them out.
+    fn recorded_tokens(
+        &self,
+        at: &At<'_>,
+        length: (usize, How),
+        cell: Cell<'_>,
+    ) -> Result<Option<u32>, DatasetError> {
+        match cell {
+            Cell::Null => Ok(None),
+            cell => self.tokens(at, length, cell).map(Some),
+        }
+    }
+
+    /// Tokens of the text in a column.
+    fn tokens(
+        &self,
+        at: &At<'_>,
+        (column, how): (usize, How),
+        cell: Cell<'_>,
+    ) -> Result<u32, DatasetError> {
         let bad = |expected, found| at.bad(column, expected, found);
         match (how, cell) {
             (How::Number, cell) => {

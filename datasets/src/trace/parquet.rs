@@ -62,9 +62,9 @@ pub(super) fn read(path: &Path, trace: &mut Reading<'_>) -> Result<(), DatasetEr
 
 impl Plan {
     fn columns(&self) -> impl Iterator<Item = usize> {
-        [Some(self.length.0), self.prompt, self.sample, self.step, self.finish_reason]
-            .into_iter()
-            .flatten()
+        let prompt_length = self.prompt_length.map(|(index, _)| index);
+        let others = [self.prompt, prompt_length, self.sample, self.step, self.finish_reason];
+        std::iter::once(self.length.0).chain(others.into_iter().flatten())
     }
 }
 

@@ -29,6 +29,7 @@ pub(super) enum How {
 pub(super) struct Plan {
     pub(super) length: (usize, How),
     pub(super) prompt: Option<usize>,
+    pub(super) prompt_length: Option<(usize, How)>,
     pub(super) sample: Option<usize>,
     pub(super) step: Option<usize>,
     pub(super) finish_reason: Option<usize>,
@@ -60,6 +61,25 @@ const TEXTS: [&str; 5] = ["completion", "output", "response", "responsetext", "g
 const PROMPTS: [&str; 7] =
     ["promptid", "uid", "promptuid", "groupid", "promptindex", "prompt", "input"];
 
+/// Names of prompt lengths in tokens: ours and verl's, those of request traces and of servers.
+const PROMPT_NUMBERS: [&str; 11] = [
+    "promptlength",
+    "promptlen",
+    "prompttokens",
+    "inputtokens",
+    "inputlength",
+    "inputlen",
+    "contexttokens",
+    "numprompttokens",
+    "numinputtokens",
+    "promptnumtokens",
+    "prefilltokens",
+];
+/// Names of the token ids of prompts.
+const PROMPT_LISTS: [&str; 4] = ["promptids", "prompttokenids", "inputids", "inputtokenids"];
+/// Names of the texts of prompts.
+const PROMPT_TEXTS: [&str; 3] = ["prompt", "input", "prompttext"];
+
 const LENGTHS: &str = "a column of lengths in tokens such as `response_length`, token ids such as `response_ids`, or a tokenizer that \
                        counts the tokens of the text";
 
@@ -80,6 +100,7 @@ impl Plan {
         Ok(Self {
             length: table.length(options)?,
             prompt,
+            prompt_length: table.prompt_length(options)?,
             sample: scalar("sample"),
             step: scalar("step"),
             finish_reason: table.find(&["finishreason"], &[Kind::Text, Kind::Field]),
@@ -95,14 +116,7 @@ struct Table<'a> {
 impl Table<'_> {
     fn length(&self, options: &TraceOptions<'_>) -> Result<(usize, How), DatasetError> {
         if let Some(name) = &options.length_column {
-            let index = self.named(name)?;
-            return match self.columns[index].1 {
-                Kind::Number | Kind::Field => Ok((index, How::Number)),
-                Kind::List => Ok((index, How::List)),
-                Kind::Text if options.count_tokens.is_some() => Ok((index, How::Text)),
-                Kind::Text => Err(self.not_lengths(index, "text")),
-                Kind::Other => Err(self.not_lengths(index, "another type")),
-            };
+            return self.how(self.named(name)?, options);
         }
         let numbers = self.find(&NUMBERS, &[Kind::Number, Kind::Field]);
         let lists = || self.find(&LISTS, &[Kind::List]);
@@ -115,6 +129,35 @@ impl Table<'_> {
             Some(text) if options.count_tokens.is_some() => Ok((text, How::Text)),
             Some(text) => Err(self.not_lengths(text, "text")),
             None => Err(self.absent("response_length")),
+        }
+    }
+
+    /// The column of prompt lengths; none where no column bears one of the names in use.
+    fn prompt_length(
+        &self,
+        options: &TraceOptions<'_>,
+    ) -> Result<Option<(usize, How)>, DatasetError> {
+        if let Some(name) = &options.prompt_length_column {
+            return self.how(self.named(name)?, options).map(Some);
+        }
+        let numbers = self.find(&PROMPT_NUMBERS, &[Kind::Number, Kind::Field]);
+        let lists = || self.find(&PROMPT_LISTS, &[Kind::List]);
+        let texts = || self.find(&PROMPT_TEXTS, &[Kind::Text, Kind::Field]);
+        let counted = || texts().filter(|_| options.count_tokens.is_some());
+        Ok(numbers
+            .map(|at| (at, How::Number))
+            .or_else(|| lists().map(|at| (at, How::List)))
+            .or_else(|| counted().map(|at| (at, How::Text))))
+    }
+
+    /// How lengths follow from a column that was named.
+    fn how(&self, index: usize, options: &TraceOptions<'_>) -> Result<(usize, How), DatasetError> {
+        match self.columns[index].1 {
+            Kind::Number | Kind::Field => Ok((index, How::Number)),
+            Kind::List => Ok((index, How::List)),
+            Kind::Text if options.count_tokens.is_some() => Ok((index, How::Text)),
+            Kind::Text => Err(self.not_lengths(index, "text")),
+            Kind::Other => Err(self.not_lengths(index, "another type")),
         }
     }
 

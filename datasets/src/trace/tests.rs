@@ -77,6 +77,7 @@ fn rollouts_of_our_own_keep_prompt_sample_step_and_what_was_aborted() {
         prompt: Some(prompt),
         sample: Some(sample),
         step: Some(step),
+        prompt_tokens: None,
         tokens,
         whole,
     };
@@ -183,11 +184,22 @@ fn errors_name_file_row_and_column() {
 // Four end at 100, 200, 300 and 400; one is dropped at 150: by Kaplan and Meier it is one of the last three, each alike.
 #[test]
 fn dropped_responses_grow_to_one_that_is_longer() {
-    let row = |tokens, whole| TraceRow { prompt: None, sample: None, step: None, tokens, whole };
+    let row = |tokens, whole| TraceRow {
+        prompt: None,
+        sample: None,
+        step: None,
+        prompt_tokens: None,
+        tokens,
+        whole,
+    };
     let rows =
         vec![row(100, true), row(150, false), row(200, true), row(300, true), row(400, true)];
-    let source =
-        super::TraceSource { files: Vec::new(), length_column: String::new(), prompt_column: None };
+    let source = super::TraceSource {
+        files: Vec::new(),
+        length_column: String::new(),
+        prompt_column: None,
+        prompt_length_column: None,
+    };
     let trace = Trace { rows, source };
     let mut grown = std::collections::BTreeMap::new();
     for seed in 0..600 {
@@ -199,6 +211,52 @@ fn dropped_responses_grow_to_one_that_is_longer() {
     assert!(grown.values().all(|&count| (150..=250).contains(&count)), "{grown:?}");
     let last = Trace { rows: vec![row(7, false)], ..trace };
     assert_eq!(last.uncensored(1), [row(7, true)]);
+}
+
+fn prompt_tokens(name: &str, text: &str, options: &TraceOptions<'_>) -> Vec<Option<u32>> {
+    let (_folder, path) = written(name, text);
+    let trace = Trace::read(&path, options).expect("read");
+    trace.rows.iter().map(|row| row.prompt_tokens).collect()
+}
+
+#[test]
+fn prompt_lengths_are_found_by_the_names_in_use() {
+    let found = |name: &str, text: &str| prompt_tokens(name, text, &TraceOptions::default());
+    let azure = "TIMESTAMP,ContextTokens,GeneratedTokens\nx,374,44\ny,,109\n";
+    assert_eq!(found("a.csv", azure), [Some(374), None]);
+    let ids = "{\"prompt_ids\": [1, 2, 3], \"prompt_id\": 7, \"completion_tokens\": 9}\n";
+    assert_eq!(found("a.jsonl", ids), [Some(3)]);
+    assert_eq!(found("a.csv", "tokens\n5\n"), [None]);
+    // A text is a length only where its tokens can be counted.
+    let text = "{\"prompt\": \"1 + 1\", \"tokens\": 9}\n";
+    assert_eq!(found("a.jsonl", text), [None]);
+    let count = |text: &str| Ok(text.split(' ').count());
+    let counting = TraceOptions { count_tokens: Some(&count), ..TraceOptions::default() };
+    assert_eq!(prompt_tokens("a.jsonl", text, &counting), [Some(3)]);
+}
+
+#[test]
+fn a_named_column_of_prompt_lengths_is_read_or_refused() {
+    let named = |column: &str| TraceOptions {
+        prompt_length_column: Some(column.to_owned()),
+        ..TraceOptions::default()
+    };
+    let text = "size,tokens,prompt_tokens\n12,3,4\n";
+    assert_eq!(prompt_tokens("a.csv", text, &named("size")), [Some(12)]);
+    check_error(
+        "a.csv",
+        text,
+        &named("sizes"),
+        expect![[
+            r#"a.csv: column `sizes` is absent: expected one of that name, found size, tokens, prompt_tokens"#
+        ]],
+    );
+    check_error(
+        "a.csv",
+        "size,tokens\nmany,3\n",
+        &named("size"),
+        expect!["a.csv: row 0: column `size`: expected a whole number of tokens, found `many`"],
+    );
 }
 
 #[test]

@@ -4,6 +4,7 @@ use expect_test::{Expect, expect};
 use rollpacker_operators::overlap::{Fetch, Scoring};
 
 use super::super::raw::Dispatch;
+use super::super::variant;
 use super::*;
 
 fn read(text: &str, overrides: &[&str]) -> anyhow::Result<Job> {
@@ -189,7 +190,7 @@ fn what_does_not_fit_is_refused_before_a_run() {
     check(
         &["data.max_response_length=4000000"],
         expect![
-            "key `rollout.tensor_parallel`: instances of 1 devices cache 154927 tokens, fewer than the 4000000 of a longest response: data.max_response_length"
+            "key `rollout.tensor_parallel`: expected instances whose KV cache holds data.max_response_length = 4000000 tokens and a longest prompt of 2000 (recorded, or of lengths.population.prompt_length), found 154927 tokens on 1 x H800; the rest follows from cluster.hardware.memory, rollout.gpu_memory_utilization, calibration.memory_share and calibration.activation_bytes"
         ],
     );
     check(
@@ -222,6 +223,69 @@ fn what_does_not_fit_is_refused_before_a_run() {
             "lengths.population={pass_rate = {median = 2.0, spread = 1.0, length_correlation = 0.5}}",
         ],
         expect!["key `lengths.population.pass_rate.median`: expected 0 to 1, found 2.0"],
+    );
+}
+
+// It was refused for the schedules that plan with it alone.
+#[test]
+fn a_cache_below_a_longest_prompt_and_response_is_refused_for_every_schedule() {
+    let capacity = 154_927;
+    let longest = |response: u32| format!("data.max_response_length={response}");
+    for variant in variant::all() {
+        let settings: Vec<String> = variant.overrides().collect();
+        let job = |response| {
+            let longest = longest(response);
+            let settings = settings.iter().map(String::as_str).chain([longest.as_str()]);
+            read("", &settings.collect::<Vec<_>>())
+        };
+        let error = format!("{:#}", job(capacity).expect_err(variant.label));
+        let named = "key `rollout.tensor_parallel`: expected instances whose KV cache holds data.max_response_length";
+        assert!(error.starts_with(named), "{}: {error}", variant.label);
+        job(capacity - 2000).unwrap_or_else(|error| panic!("{}: {error:#}", variant.label));
+    }
+}
+
+#[test]
+fn every_number_of_a_job_is_refused_by_its_key_where_it_is_none() {
+    for key in RawJob::keys() {
+        for value in ["nan", "inf", "-inf", "-1"] {
+            let Err(error) = read("", &[&format!("{key}={value}")]) else { continue };
+            let error = format!("{error:#}");
+            let section = key.split('.').next().unwrap_or_default();
+            assert!(error.contains(&format!("key `{section}")), "{key}={value}: {error}");
+        }
+        let number =
+            read("", &[&format!("{key}=1")]).is_ok() || read("", &[&format!("{key}=0.5")]).is_ok();
+        let free = ["sim.seed", "model.name"];
+        if number && !free.contains(&key.as_str()) {
+            for value in ["nan", "inf", "-inf", "-1"] {
+                read("", &[&format!("{key}={value}")]).expect_err(&format!("{key}={value}"));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_correlation_is_of_lengths_that_are_drawn_alike() {
+    read("", &["lengths.correlation=0.5"]).expect("valid");
+    check_error(
+        "",
+        &["lengths.correlation=1"],
+        expect!["key `lengths.correlation`: expected from 0 to 0.99, found 1"],
+    );
+    check_error(
+        "",
+        &["lengths.source=two_mode", "lengths.correlation=0.5"],
+        expect![
+            "key `lengths.source`: expected paper or trace beside lengths.correlation: the domains have their own, found two_mode"
+        ],
+    );
+    check_error(
+        "",
+        &["lengths.prompt_length_column=size"],
+        expect![
+            "key `lengths.source`: expected trace beside lengths.prompt_length_column, found paper"
+        ],
     );
 }
 

@@ -6,38 +6,125 @@ use plotters::prelude::*;
 /// A drawing area that ends as SVG text.
 pub(super) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-/// Colours of stages and configurations, told apart by people who see red and green alike.
-const COLOURS: [RGBColor; 9] = [
-    RGBColor(0, 114, 178),
-    RGBColor(230, 159, 0),
-    RGBColor(0, 158, 115),
-    RGBColor(204, 121, 167),
-    RGBColor(213, 94, 0),
-    RGBColor(86, 180, 233),
-    RGBColor(120, 94, 60),
-    RGBColor(100, 100, 100),
-    RGBColor(170, 150, 20),
-];
+/// Okabe and Ito's colours, which colour-blind people tell apart, without black, which is the policy's, and yellow, which is faint on
+/// white.
+const COLOURS: [RGBColor; 6] = [BLUE, ORANGE, GREEN, SKY, VERMILLION, PURPLE];
 
-/// Of configuration or stage `index`.
-pub(super) fn colour(index: usize) -> RGBColor {
-    COLOURS[index % COLOURS.len()]
+/// What a chart is about.
+pub(super) const BLUE: RGBColor = RGBColor(0, 114, 178);
+/// The trainer.
+pub(super) const ORANGE: RGBColor = RGBColor(230, 159, 0);
+const GREEN: RGBColor = RGBColor(0, 158, 115);
+const SKY: RGBColor = RGBColor(86, 180, 233);
+const VERMILLION: RGBColor = RGBColor(213, 94, 0);
+const PURPLE: RGBColor = RGBColor(204, 121, 167);
+/// What it stands beside.
+pub(super) const GREY: RGBColor = RGBColor(150, 150, 150);
+
+/// Stages of a step, in their order: sync, rollout, reward, training.
+pub(super) const STAGES: [RGBColor; 4] = [PURPLE, BLUE, GREEN, ORANGE];
+
+/// The width of a chart that stands beside others, in pixels: it fits a phone.
+pub(super) const WIDTH: u32 = 340;
+
+/// Size of the text on axes, in pixels.
+pub(super) const TEXT: u32 = 12;
+
+/// The outline of a mark.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shape {
+    Circle,
+    Square,
+    Triangle,
+    Diamond,
+    Inverted,
+    Hexagon,
 }
 
-/// Width of a chart.
-pub(super) const WIDTH: u32 = 1000;
+const SHAPES: [Shape; 6] = [
+    Shape::Circle,
+    Shape::Square,
+    Shape::Triangle,
+    Shape::Diamond,
+    Shape::Inverted,
+    Shape::Hexagon,
+];
 
-/// Lets `paint` draw on a white area of that height.
+/// The mark of a configuration: no two configurations have the same colour, outline and size.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Mark {
+    /// Its colour.
+    pub(super) colour: RGBColor,
+    shape: Shape,
+    /// Pixels from its middle to its corners.
+    radius: f64,
+}
+
+impl Mark {
+    /// That of configuration `index`: another colour for each of the first, then other outlines, then other sizes.
+    pub(super) fn of(index: usize) -> Self {
+        let outline = index / COLOURS.len();
+        Self {
+            colour: COLOURS[index % COLOURS.len()],
+            shape: SHAPES[outline % SHAPES.len()],
+            radius: 6.0 + 2.0 * (outline / SHAPES.len()) as f64,
+        }
+    }
+
+    /// Its corners, in pixels from its middle.
+    fn corners(self) -> Vec<(f64, f64)> {
+        // Outlines of few corners look smaller.
+        let (corners, turn, scale) = match self.shape {
+            Shape::Circle => (24, 0.0, 1.0),
+            Shape::Square => (4, 0.125, 1.25),
+            Shape::Triangle => (3, -0.25, 1.35),
+            Shape::Diamond => (4, 0.0, 1.3),
+            Shape::Inverted => (3, 0.25, 1.35),
+            Shape::Hexagon => (6, 0.0, 1.15),
+        };
+        let radius = self.radius * scale;
+        let corner = |corner: u32| {
+            let angle = std::f64::consts::TAU * (turn + f64::from(corner) / f64::from(corners));
+            (radius * angle.cos(), radius * angle.sin())
+        };
+        (0..corners).map(corner).collect()
+    }
+
+    /// Its corners about a point of a chart.
+    pub(super) fn about(self, x: i32, y: i32) -> Vec<(i32, i32)> {
+        let near = |(dx, dy): (f64, f64)| (x + dx.round() as i32, y + dy.round() as i32);
+        self.corners().into_iter().map(near).collect()
+    }
+
+    /// The mark alone, as SVG that stands in a line of text.
+    pub(super) fn svg(self) -> String {
+        let points: Vec<String> =
+            self.corners().iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
+        format!(
+            "<svg class=\"mark\" viewBox=\"-9 -9 18 18\" aria-hidden=\"true\"><polygon points=\"{}\" fill=\"{}\"/></svg>",
+            points.join(" "),
+            css(self.colour, 1.0),
+        )
+    }
+}
+
+/// A colour over white, as CSS.
+pub(super) fn css(colour: RGBColor, opacity: f64) -> String {
+    let over = |part: u8| (255.0 - (255.0 - f64::from(part)) * opacity).round() as u8;
+    format!("#{:02x}{:02x}{:02x}", over(colour.0), over(colour.1), over(colour.2))
+}
+
+/// Lets `paint` draw on a white area of that size.
 ///
 /// # Errors
 /// If it cannot be drawn.
 pub(super) fn draw(
-    height: u32,
+    (width, height): (u32, u32),
     paint: impl FnOnce(&Area<'_>) -> anyhow::Result<()>,
 ) -> anyhow::Result<String> {
     let mut svg = String::new();
     {
-        let area = SVGBackend::with_string(&mut svg, (WIDTH, height)).into_drawing_area();
+        let area = SVGBackend::with_string(&mut svg, (width, height)).into_drawing_area();
         area.fill(&WHITE)?;
         paint(&area)?;
         area.present()?;
@@ -45,14 +132,13 @@ pub(super) fn draw(
     Ok(svg)
 }
 
-/// A caption's font.
-pub(super) fn caption() -> TextStyle<'static> {
-    ("sans-serif", 16).into_text_style(&(WIDTH, 20))
-}
-
 /// A number on an axis of seconds.
-pub(super) fn whole(seconds: &f64) -> String {
-    format!("{seconds:.0}")
+pub(super) fn seconds(value: &f64, most: f64) -> String {
+    match most {
+        most if most >= 10.0 => format!("{value:.0}"),
+        most if most >= 0.1 => format!("{value:.2}"),
+        _ => format!("{value:.0e}"),
+    }
 }
 
 /// The end of an axis: a little more than `most`.
@@ -60,20 +146,24 @@ pub(super) fn beyond(most: f64) -> f64 {
     if most > 0.0 { most * 1.05 } else { 1.0 }
 }
 
-/// Draws the names of the series of a chart.
-///
-/// # Errors
-/// If they cannot be drawn.
-pub(super) fn legend<'a, C: CoordTranslate>(
-    chart: &mut ChartContext<'a, SVGBackend<'a>, C>,
-    position: SeriesLabelPosition,
-) -> anyhow::Result<()> {
-    chart
-        .configure_series_labels()
-        .position(position)
-        .background_style(WHITE.mix(0.9))
-        .border_style(BLACK.mix(0.2))
-        .label_font(("sans-serif", 13))
-        .draw()?;
-    Ok(())
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_mark_repeats() {
+        let marks: Vec<Mark> = (0..200).map(Mark::of).collect();
+        for (index, mark) in marks.iter().enumerate() {
+            assert!(!marks[..index].contains(mark), "{index}: {mark:?}");
+        }
+        let colours: Vec<RGBColor> =
+            marks[..COLOURS.len()].iter().map(|mark| mark.colour).collect();
+        assert_eq!(colours, COLOURS);
+    }
+
+    #[test]
+    fn a_colour_that_is_half_opaque_is_half_white() {
+        assert_eq!(css(BLUE, 1.0), "#0072b2");
+        assert_eq!(css(RGBColor(0, 0, 0), 0.5), "#808080");
+    }
 }

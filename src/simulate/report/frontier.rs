@@ -3,86 +3,103 @@
 use plotters::prelude::*;
 
 use super::super::summary::Summary;
-use super::chart::{beyond, caption, colour, draw};
+use super::chart::{Mark, TEXT, beyond, draw};
 
-/// A point for each configuration whose bias is known; nothing for fewer than two.
+/// Width and height, pixels: text that is scaled to the width of a phone can still be read.
+const SIZE: (u32, u32) = (520, 420);
+
+/// The figures of a configuration at one end of what a trace leaves open.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Spot {
+    bias: f64,
+    speedup: f64,
+}
+
+/// A configuration.
+struct Point {
+    mark: Mark,
+    at: Spot,
+    /// At the upper end of what a trace leaves open.
+    upper: Option<Spot>,
+    /// The interval of the speed-up.
+    interval: (f64, f64),
+}
+
+/// A point for each configuration whose bias is known, with the mark of its place; nothing for fewer than two.
 ///
 /// # Errors
 /// If it cannot be drawn.
-pub(super) fn chart(summaries: &[Summary]) -> anyhow::Result<Vec<String>> {
-    let points: Vec<(&str, f64, f64, f64)> = summaries
-        .iter()
-        .filter_map(|summary| {
-            let (ratio, speedup) = (summary.bias.mean_ratio?, summary.speedup?);
-            Some((summary.label.as_str(), ratio.mean, speedup.mean, speedup.sd))
-        })
-        .collect();
+pub(super) fn chart(summaries: &[Summary]) -> anyhow::Result<Option<String>> {
+    let points: Vec<Point> = summaries.iter().enumerate().filter_map(point).collect();
     if points.len() < 2 {
-        return Ok(Vec::new());
+        return Ok(None);
     }
-    let ends = |of: fn(&(&str, f64, f64, f64)) -> f64, start: (f64, f64)| {
-        points
-            .iter()
-            .map(of)
-            .fold(start, |(least, most), value| (least.min(value), most.max(value)))
-    };
-    let (least, most) = ends(|point| point.1, (1.0, 1.0));
+    let spots = || points.iter().flat_map(|point| std::iter::once(point.at).chain(point.upper));
+    let least = spots().map(|spot| spot.bias).fold(1.0, f64::min);
+    let most = spots().map(|spot| spot.bias).fold(1.0, f64::max);
     let margin = 0.1 * (most - least).max(0.1);
-    let fastest = ends(|point| point.2 + point.3, (1.0, 1.0)).1;
-    let svg = draw(460, |area| {
+    let fastest = points.iter().map(|point| point.interval.1).fold(1.0, f64::max);
+    let fastest = spots().map(|spot| spot.speedup).fold(fastest, f64::max);
+    draw(SIZE, |area| {
         let mut chart = ChartBuilder::on(area)
-            .margin(10)
-            .caption("Speed-up over sync against length bias", caption())
-            .x_label_area_size(40)
-            .y_label_area_size(60)
-            .build_cartesian_2d(least - margin..most + 4.0 * margin, 0.0..beyond(fastest))?;
+            .margin(12)
+            .x_label_area_size(44)
+            .y_label_area_size(52)
+            .build_cartesian_2d(least - margin..most + margin, 0.0..beyond(fastest))?;
         chart
             .configure_mesh()
+            .x_labels(6)
+            .y_labels(6)
             .x_desc("mean trained length / mean length of the policy")
             .y_desc("steps in the time of one of sync")
-            .label_style(("sans-serif", 13))
+            .x_label_formatter(&|ratio| format!("{ratio:.2}"))
+            .y_label_formatter(&|speedup| format!("{speedup:.1}"))
+            .label_style(("sans-serif", TEXT + 3))
             .light_line_style(WHITE)
             .draw()?;
         let unbiased = [(1.0, 0.0), (1.0, beyond(fastest))];
         chart.draw_series([PathElement::new(unbiased, BLACK.mix(0.5).stroke_width(1))])?;
-        let mut labels = Vec::new();
-        for (index, &(label, ratio, speedup, sd)) in points.iter().enumerate() {
-            let colour = colour(index);
-            let spread = [(ratio, speedup - sd), (ratio, speedup + sd)];
-            chart.draw_series([PathElement::new(spread, colour.stroke_width(1))])?;
-            chart.draw_series([Circle::new((ratio, speedup), 5, colour.filled())])?;
-            let (x, y) = chart.backend_coord(&(ratio, speedup));
-            let below = free(&mut labels, x, y);
-            let beside = EmptyElement::at((ratio, speedup))
-                + Text::new(label.to_owned(), (8, below), ("sans-serif", 13));
-            chart.draw_series([beside])?;
+        // Lines first, so that they cover no mark.
+        for Point { mark, at, upper, interval } in &points {
+            let spread = [(at.bias, interval.0), (at.bias, interval.1)];
+            chart.draw_series([PathElement::new(spread, mark.colour.mix(0.5).stroke_width(1))])?;
+            let ends = upper.map(|upper| [(at.bias, at.speedup), (upper.bias, upper.speedup)]);
+            let joined = ends.map(|ends| PathElement::new(ends, mark.colour.stroke_width(2)));
+            chart.draw_series(joined)?;
+        }
+        let plane = chart.plotting_area();
+        for Point { mark, at, upper, .. } in &points {
+            let corners = |spot: &Spot| {
+                let (x, y) = plane.map_coordinate(&(spot.bias, spot.speedup));
+                mark.about(x, y)
+            };
+            if let Some(upper) = upper {
+                let mut outline = corners(upper);
+                outline.extend(outline.first().copied());
+                area.draw(&Polygon::new(outline.clone(), WHITE.filled()))?;
+                area.draw(&PathElement::new(outline, mark.colour.stroke_width(2)))?;
+            }
+            let filled = corners(at);
+            area.draw(&Polygon::new(filled.clone(), mark.colour.filled()))?;
+            // Marks that cover each other are told apart.
+            let edge = filled.iter().chain(filled.first()).copied().collect::<Vec<_>>();
+            area.draw(&PathElement::new(edge, WHITE.stroke_width(1)))?;
         }
         Ok(())
-    })?;
-    Ok(vec![svg])
+    })
+    .map(Some)
 }
 
-/// Where a label goes, in pixels below its point, so that it lies on none of the earlier ones, which it joins.
-fn free(labels: &mut Vec<(i32, i32)>, x: i32, y: i32) -> i32 {
-    const PLACES: [i32; 5] = [-14, 1, -28, 15, -42];
-    let covers =
-        |at: i32, (left, top): &(i32, i32)| (x - left).abs() < 150 && (at - top).abs() < 13;
-    let place =
-        PLACES.into_iter().find(|place| !labels.iter().any(|label| covers(y + place, label)));
-    let place = place.unwrap_or(PLACES[0]);
-    labels.push((x, y + place));
-    place
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn labels_of_near_points_lie_beside_each_other() {
-        let mut labels = Vec::new();
-        assert_eq!(free(&mut labels, 100, 50), -14);
-        assert_eq!(free(&mut labels, 104, 52), 1);
-        assert_eq!(free(&mut labels, 400, 50), -14);
-    }
+fn point((index, summary): (usize, &Summary)) -> Option<Point> {
+    let (ratio, speedup) = (summary.bias.mean_ratio?, summary.speedup_over_sync?);
+    let interval = summary.over_sync_interval?;
+    let upper = summary.ends.and_then(|ends| {
+        Some(Spot { bias: ends.mean_ratio?.high, speedup: ends.speedup_over_sync?.high })
+    });
+    Some(Point {
+        mark: Mark::of(index),
+        at: Spot { bias: ratio.mean, speedup: speedup.mean },
+        upper,
+        interval: (interval.low, interval.high),
+    })
 }

@@ -3,76 +3,102 @@
 use plotters::prelude::*;
 
 use super::super::gantt::Gantt;
-use super::super::sweep::Configured;
-use super::chart::{caption, colour, draw, whole};
+use super::chart::{BLUE, ORANGE, TEXT, WIDTH, css, draw, seconds};
+use super::html::swatch;
 
 /// Instances that are shown at most; of more, evenly spaced ones.
-const LANES: usize = 40;
+const LANES: usize = 32;
 /// Shades of how many responses run.
-const SHADES: f32 = 8.0;
+const SHADES: u32 = 8;
+/// Lanes between two names of instances.
+const NAMED: usize = 4;
 
-/// One chart for each configuration that has one.
+/// The chart of a step.
 ///
 /// # Errors
-/// If one cannot be drawn.
-pub(super) fn charts(runs: &[Configured]) -> anyhow::Result<Vec<String>> {
-    let charted = runs.iter().filter_map(|run| {
-        let gantt = run.outcomes.first()?.gantt.as_ref()?;
-        Some((run.label.as_str(), gantt))
-    });
-    charted.map(|(label, gantt)| chart(label, gantt)).collect()
-}
-
-fn chart(label: &str, gantt: &Gantt) -> anyhow::Result<String> {
+/// If it cannot be drawn.
+pub(super) fn chart(gantt: &Gantt) -> anyhow::Result<String> {
     let shown = shown(gantt.running.len());
     let lanes = shown.len() + 1;
-    let height = (14 * lanes as u32).max(60);
-    draw(90 + height, |area| {
-        let title = format!("{label}, step {}: {:.0} s", gantt.step, gantt.seconds);
+    // A step that takes no time has an axis all the same.
+    let end = if gantt.seconds > 0.0 { gantt.seconds } else { 1.0 };
+    let most = most(gantt);
+    draw((WIDTH, 40 + (7 * lanes as u32).max(60)), |area| {
         let mut chart = ChartBuilder::on(area)
-            .margin(10)
-            .caption(title, caption())
-            .x_label_area_size(40)
-            .y_label_area_size(110)
-            .build_cartesian_2d(0.0..gantt.seconds, (0..lanes - 1).into_segmented())?;
+            .margin(8)
+            .margin_right(14)
+            .x_label_area_size(22)
+            .y_label_area_size(42)
+            .build_cartesian_2d(0.0..end, (0..lanes - 1).into_segmented())?;
         let name = |lane: &SegmentValue<usize>| match lane {
             SegmentValue::CenterOf(0) => "trainer".to_owned(),
             SegmentValue::CenterOf(lane) if *lane < lanes => {
-                format!("instance {}", shown[lanes - 1 - lane])
+                let place = lanes - 1 - lane;
+                if place.is_multiple_of(NAMED) { shown[place].to_string() } else { String::new() }
             }
             _ => String::new(),
         };
         chart
             .configure_mesh()
             .disable_mesh()
-            .x_desc("seconds of the step")
-            .x_label_formatter(&whole)
+            .x_labels(6)
+            .x_label_formatter(&|value| seconds(value, end))
             .y_labels(lanes)
             .y_label_formatter(&name)
-            .label_style(("sans-serif", 12))
+            .label_style(("sans-serif", TEXT - 1))
             .draw()?;
         let lane = |lane: usize, from: f64, to: f64, style: ShapeStyle| {
             let corners = [(from, SegmentValue::Exact(lane)), (to, SegmentValue::Exact(lane + 1))];
             let mut bar = Rectangle::new(corners, style);
-            bar.set_margin(1, 1, 0, 0);
+            bar.set_margin(1, 0, 0, 0);
             bar
         };
-        let most = gantt.running.iter().flatten().copied().fold(f32::MIN_POSITIVE, f32::max);
         for (place, &instance) in shown.iter().enumerate() {
-            let bars =
-                shades(&gantt.running[instance], most).into_iter().map(|(from, to, shade)| {
-                    let at = |bin: usize| {
-                        gantt.seconds * bin as f64 / gantt.running[instance].len() as f64
-                    };
-                    let style = colour(0).mix(0.15 + 0.85 * f64::from(shade / SHADES)).filled();
-                    lane(lanes - 1 - place, at(from), at(to), style)
-                });
+            let running = &gantt.running[instance];
+            let at = |bin: usize| end * bin as f64 / running.len() as f64;
+            let bars = shades(running, most).into_iter().map(|(from, to, shade)| {
+                lane(lanes - 1 - place, at(from), at(to), BLUE.mix(opacity(shade)).filled())
+            });
             chart.draw_series(bars)?;
         }
         let training = gantt.training.iter();
-        chart.draw_series(training.map(|&(from, to)| lane(0, from, to, colour(1).filled())))?;
+        chart.draw_series(training.map(|&(from, to)| lane(0, from, to, ORANGE.filled())))?;
         Ok(())
     })
+}
+
+/// What the shades of a chart stand for.
+pub(super) fn legend(gantt: &Gantt) -> String {
+    let most = most(gantt);
+    let upper = |shade: u32| most * f64::from(shade) / f64::from(SHADES);
+    let shades: String = (1..=SHADES)
+        .map(|shade| {
+            let text = format!("up to {}", count(upper(shade)));
+            let colour = css(BLUE, opacity(shade));
+            format!("<i style=\"background:{colour}\" title=\"{text}\"></i>")
+        })
+        .collect();
+    format!("<span>0&#8202;<b class=\"shades\">{shades}</b>&#8202;{} responses</span>", count(most))
+}
+
+/// What the colour of the trainer stands for.
+pub(super) fn trainer() -> String {
+    swatch(&css(ORANGE, 1.0), "the trainer computes")
+}
+
+/// A number of responses, on average.
+fn count(responses: f64) -> String {
+    if responses >= 10.0 { format!("{responses:.0}") } else { format!("{responses:.1}") }
+}
+
+/// How opaque a shade is.
+fn opacity(shade: u32) -> f64 {
+    0.15 + 0.85 * f64::from(shade) / f64::from(SHADES)
+}
+
+/// The most responses of an instance.
+fn most(gantt: &Gantt) -> f64 {
+    gantt.running.iter().flatten().copied().fold(f32::MIN_POSITIVE, f32::max).into()
 }
 
 /// Which instances are shown.
@@ -82,13 +108,13 @@ fn shown(instances: usize) -> Vec<usize> {
 }
 
 /// Neighbouring parts of one shade, those without a response left out.
-fn shades(running: &[f32], most: f32) -> Vec<(usize, usize, f32)> {
-    let mut bars: Vec<(usize, usize, f32)> = Vec::new();
+fn shades(running: &[f32], most: f64) -> Vec<(usize, usize, u32)> {
+    let mut bars: Vec<(usize, usize, u32)> = Vec::new();
     for (bin, &running) in running.iter().enumerate() {
-        let shade = (SHADES * running / most).ceil();
+        let shade = (f64::from(SHADES) * f64::from(running) / most).ceil() as u32;
         match bars.last_mut() {
             Some((_, to, last)) if *to == bin && *last == shade => *to = bin + 1,
-            _ if shade > 0.0 => bars.push((bin, bin + 1, shade)),
+            _ if shade > 0 => bars.push((bin, bin + 1, shade)),
             _ => {}
         }
     }
@@ -102,8 +128,22 @@ mod tests {
     #[test]
     fn parts_of_one_shade_are_one_bar() {
         let bars = shades(&[8.0, 8.0, 1.0, 0.0, 1.0], 8.0);
-        assert_eq!(bars, [(0, 2, 8.0), (2, 3, 1.0), (4, 5, 1.0)]);
+        assert_eq!(bars, [(0, 2, 8), (2, 3, 1), (4, 5, 1)]);
         assert_eq!(shown(3), [0, 1, 2]);
         assert_eq!(shown(80).len(), LANES);
+    }
+
+    #[test]
+    fn the_legend_tells_the_ends_of_the_shades() {
+        let gantt = Gantt { seconds: 2.0, running: vec![vec![12.0, 3.0]], ..Gantt::default() };
+        let legend = legend(&gantt);
+        assert_eq!(legend.matches("title=\"up to ").count(), SHADES as usize);
+        assert!(legend.contains("title=\"up to 12\"") && legend.contains("title=\"up to 1.5\""));
+    }
+
+    #[test]
+    fn a_step_that_takes_no_time_is_drawn() {
+        let gantt = Gantt { running: vec![vec![0.0; 4]; 100], ..Gantt::default() };
+        assert!(chart(&gantt).expect("drawn").contains("trainer"));
     }
 }

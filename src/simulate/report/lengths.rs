@@ -1,75 +1,64 @@
 //! The charts of lengths: the policy's against those trained on.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use plotters::prelude::*;
 use rollpacker_operators::survival::Survival;
 
+use super::super::configured::Configured;
 use super::super::outcome::Outcome;
-use super::super::sweep::Configured;
-use super::chart::{caption, colour, draw, legend};
+use super::chart::{BLUE, TEXT, WIDTH, draw};
 
 /// Points of a curve.
-const POINTS: u32 = 200;
+const POINTS: u32 = 120;
 
-/// One chart: the policy's curve once, and what each configuration trained on.
+/// The share of responses that are not longer, of those that a configuration trained on and of those of its baseline, which drops
+/// nothing; nothing where no length is known.
 ///
 /// # Errors
 /// If it cannot be drawn.
-pub(super) fn charts(runs: &[Configured]) -> anyhow::Result<Vec<String>> {
-    let policy = policy(runs);
-    let trained: Vec<(&str, BTreeMap<u32, f64>)> =
-        runs.iter().map(|run| (run.label.as_str(), trained(&run.outcomes))).collect();
-    let longest = trained.iter().filter_map(|(_, lengths)| lengths.keys().last()).max().copied();
-    let (Some(longest), true) = (longest, policy.count() > 0) else { return Ok(Vec::new()) };
-    let shortest = trained.iter().filter_map(|(_, lengths)| lengths.keys().next()).min().copied();
-    let (from, to) = (f64::from(shortest.unwrap_or(1).max(1)), f64::from(longest.max(2)));
+pub(super) fn chart(run: &Configured, runs: &[Configured]) -> anyhow::Result<Option<String>> {
+    let (policy, trained) = (policy(&runs[run.baseline].outcomes), trained(&run.outcomes));
+    let (Some((&shortest, _)), Some((&longest, _)), true) =
+        (trained.first_key_value(), trained.last_key_value(), policy.count() > 0)
+    else {
+        return Ok(None);
+    };
+    let from = f64::from(shortest.max(1));
+    let to = f64::from(longest).max(2.0 * from);
     let at = |point: u32| from * (to / from).powf(f64::from(point) / f64::from(POINTS));
     let curve = policy.curve();
     let policy: Vec<(f64, f64)> = (0..=POINTS)
         .map(|point| (at(point), 1.0 - curve.survival(at(point).round() as u32)))
         .collect();
-    let svg = draw(460, |area| {
+    draw((WIDTH, 170), |area| {
         let mut chart = ChartBuilder::on(area)
-            .margin(10)
-            .caption("Lengths of responses: trained on, and the policy's", caption())
-            .x_label_area_size(40)
-            .y_label_area_size(60)
+            .margin(8)
+            .margin_right(22)
+            .x_label_area_size(22)
+            .y_label_area_size(42)
             .build_cartesian_2d((from..to).log_scale(), 0.0..1.02)?;
         chart
             .configure_mesh()
-            .x_desc("tokens of a response (logarithmic)")
-            .y_desc("share of responses not longer")
-            .label_style(("sans-serif", 13))
+            .x_labels(5)
+            .y_labels(5)
+            .label_style(("sans-serif", TEXT))
             .light_line_style(WHITE)
             .x_label_formatter(&|tokens| format!("{tokens:.0}"))
+            .y_label_formatter(&|share| format!("{share:.1}"))
             .draw()?;
-        for (index, (label, lengths)) in trained.iter().enumerate() {
-            let points = cumulated(lengths, (0..=POINTS).map(at));
-            chart
-                .draw_series(LineSeries::new(points, colour(index).stroke_width(2)))?
-                .label(format!("trained: {label}"))
-                .legend(move |(x, y)| {
-                    PathElement::new([(x, y), (x + 16, y)], colour(index).stroke_width(2))
-                });
-        }
-        chart
-            .draw_series(DashedLineSeries::new(policy, 6, 4, BLACK.stroke_width(2)))?
-            .label("the policy's")
-            .legend(|(x, y)| PathElement::new([(x, y), (x + 16, y)], BLACK.stroke_width(2)));
-        legend(&mut chart, SeriesLabelPosition::LowerRight)
-    })?;
-    Ok(vec![svg])
+        let points = cumulated(&trained, (0..=POINTS).map(at));
+        chart.draw_series(LineSeries::new(points, BLUE.stroke_width(3)))?;
+        chart.draw_series(DashedLineSeries::new(policy, 5, 4, BLACK.stroke_width(1)))?;
+        Ok(())
+    })
+    .map(Some)
 }
 
-/// The lengths of the baselines, which drop nothing: of a response that a schedule drops the rest is not known, and that it was dropped
-/// says something of it.
-fn policy(runs: &[Configured]) -> Survival {
+/// The lengths of a baseline: of a response that a schedule drops the rest is not known, and that it was dropped says something of it.
+fn policy(outcomes: &[Outcome]) -> Survival {
     let mut policy = Survival::default();
-    let baselines: BTreeSet<usize> = runs.iter().map(|run| run.baseline).collect();
-    for run in baselines.into_iter().flat_map(|baseline| &runs[baseline].outcomes) {
-        policy.merge(&run.launched);
-    }
+    outcomes.iter().for_each(|outcome| policy.merge(&outcome.launched));
     policy
 }
 

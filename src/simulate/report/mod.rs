@@ -3,31 +3,28 @@
 mod chart;
 mod frontier;
 mod gantt;
+mod html;
 mod lengths;
 mod times;
 
-use std::fmt::Write;
 use std::path::Path;
 
-use super::summary::Summary;
-use super::sweep::Configured;
+use self::chart::{BLUE, GREY, css};
+use self::html::{Name, escape};
+use super::configured::Configured;
+use super::study::Study;
 use super::table;
-use super::trace::Cut;
 
-/// What a report tells.
+/// A report.
 #[derive(Clone, Copy, Debug)]
 pub struct Report<'a> {
     /// What was simulated.
     pub title: &'a str,
-    /// The configurations.
-    pub runs: &'a [Configured],
-    /// Their summaries, in the same order.
-    pub summaries: &'a [Summary],
-    /// What is left of the traces, if lengths are recorded.
-    pub trace: &'a [Cut],
-    /// What is advised, if it was asked for.
-    pub advice: Option<&'a str>,
+    /// What came of it.
+    pub study: &'a Study,
 }
+
+const STYLE: &str = include_str!("style.css");
 
 impl Report<'_> {
     /// Writes the page.
@@ -43,41 +40,139 @@ impl Report<'_> {
     /// # Errors
     /// If a chart cannot be drawn.
     pub fn html(&self) -> anyhow::Result<String> {
+        let summaries = &self.study.summaries;
         let mut page = Page::default();
         page.push(&format!("<h1>{}</h1>", escape(self.title)));
-        if let Some(advice) = self.advice {
-            for sentence in advice.lines() {
-                page.push(&format!("<p>{}</p>", escape(sentence)));
+        self.head(&mut page);
+        page.section("Figures", FIGURES, &self.tables());
+        page.section("Seconds of a step by stage", STAGES, &times::breakdown(summaries));
+        page.section("Step times", &series_legend(), &self.panels(&times::series)?);
+        if let Some(svg) = frontier::chart(summaries)? {
+            page.section("Speed and bias", FRONTIER, &self.frontier(&svg));
+        }
+        page.section("Lengths", &lengths_legend(), &self.panels(&lengths::chart)?);
+        page.section("Who worked when", &gantt_legend(), &self.gantts()?);
+        Ok(page.finish(self.title))
+    }
+
+    /// Warnings, advice and what is to be known of traces.
+    fn head(&self, page: &mut Page) {
+        for warning in self.study.warnings() {
+            page.push(&format!("<p class=\"warning\">{}</p>", escape(&warning)));
+        }
+        for advice in &self.study.advice {
+            let lines: String =
+                advice.text.lines().map(|line| format!("<p>{}</p>", escape(line))).collect();
+            page.push(&format!("<div class=\"advice\">{lines}</div>"));
+        }
+        for trace in &self.study.traces {
+            page.push(&format!("<p>{}</p>", escape(&trace.text())));
+        }
+    }
+
+    fn tables(&self) -> String {
+        let summaries = &self.study.summaries;
+        table::all(summaries).iter().map(|table| html::table(table, summaries)).collect()
+    }
+
+    /// A chart for each configuration that has one, under its name.
+    fn panels(&self, chart: &Chart) -> anyhow::Result<String> {
+        let mut panels = String::new();
+        for (name, run) in self.named() {
+            if let Some(svg) = chart(run, &self.study.runs)? {
+                panels.push_str(&figure(name, "", &svg));
             }
         }
-        let tables = format!("{}{}", table::render(self.summaries), table::footer(self.trace));
-        page.push(&format!("<pre>{}</pre>", escape(&tables)));
-        page.section(
-            "What a step's seconds go to",
-            "Mean over steps and seeds; training that the rollout hides is not counted.",
-            &times::breakdown(self.summaries)?,
-        );
-        page.section(
-            "Step times",
-            "First seed. Tail batching packs long responses into few rounds, which stand out.",
-            &times::series(self.runs)?,
-        );
-        page.section(
-            "Speed and bias",
-            "Steps in the time of one of sync, against the mean trained length over the policy's. Unbiased is 1.",
-            &frontier::chart(self.summaries)?,
-        );
-        page.section(
-            "Lengths",
-            "Share of responses that are not longer: the policy's, as the baseline samples them, and those trained on, weights counted.",
-            &lengths::charts(self.runs)?,
-        );
-        page.section(
-            "Who worked when",
-            "Instances of the rollout, darker where they run more responses, and the trainer; first seed. A response that was moved is shown where it ended.",
-            &gantt::charts(self.runs)?,
-        );
-        Ok(page.finish(self.title))
+        Ok(grid(&panels))
+    }
+
+    fn gantts(&self) -> anyhow::Result<String> {
+        let mut panels = String::new();
+        for (name, run) in self.named() {
+            let Some(gantt) = run.outcomes.first().and_then(|first| first.gantt.as_ref()) else {
+                continue;
+            };
+            let legend = gantt::legend(gantt);
+            let seconds = table::number(gantt.seconds);
+            let step = gantt.step;
+            let caption =
+                format!("<p class=\"legend\"><span>step {step}, {seconds} s</span>{legend}</p>");
+            panels.push_str(&figure(name, &caption, &gantt::chart(gantt)?));
+        }
+        Ok(grid(&panels))
+    }
+
+    fn frontier(&self, svg: &str) -> String {
+        let names: String = self.named().map(|(name, _)| name.html()).collect();
+        format!(
+            "<div class=\"beside\"><figure>{svg}</figure><div class=\"names\">{names}</div></div>"
+        )
+    }
+
+    fn named(&self) -> impl Iterator<Item = (Name<'_>, &Configured)> {
+        let summaries = self.study.summaries.iter().enumerate();
+        summaries.map(|(index, summary)| Name::of(index, summary)).zip(&self.study.runs)
+    }
+}
+
+/// Draws a chart of a configuration among all.
+type Chart = dyn Fn(&Configured, &[Configured]) -> anyhow::Result<Option<String>>;
+
+const FIGURES: &str = "Seconds of a step by kind of round, with its share; what the speed costs, beside the <code>sync</code> of the same \
+                       job; and how each configuration runs. A name opens to show its settings. Where a trace leaves the correlation of \
+                       lengths within a prompt open, ranges are the figures at both of its ends.";
+
+const STAGES: &str = "Mean over steps and seeds; training that the rollout hides is not counted.";
+
+const FRONTIER: &str = "Steps in the time of one of the job&#8217;s plain <code>sync</code>, against the mean trained length over the \
+                        policy&#8217;s: unbiased is 1. Vertical lines are intervals of the speed-up. Where a trace leaves the correlation \
+                        of lengths within a prompt open, the hollow mark is its upper end.";
+
+/// What the lines of step times are.
+fn series_legend() -> String {
+    format!(
+        "Seconds of each step, first seed; the same axis for all. Tail batching packs long responses into few rounds, which stand out.\
+         </p><p class=\"legend\">{}{}",
+        line(&css(BLUE, 1.0), "solid", "the configuration"),
+        line(&css(GREY, 1.0), "solid", "its sync"),
+    )
+}
+
+/// What the lines of lengths are.
+fn lengths_legend() -> String {
+    format!(
+        "Share of responses that are not longer, over tokens (logarithmic), weights counted.</p><p class=\"legend\">{}{}",
+        line(&css(BLUE, 1.0), "solid", "trained on"),
+        line("#000", "dashed", "sampled by the policy, as the baseline keeps all"),
+    )
+}
+
+/// What the colours of Gantt charts are.
+fn gantt_legend() -> String {
+    format!(
+        "One step of the first seed, in seconds: instances of the rollout by number, darker where they run more responses, and the trainer. \
+         The scale above a chart says how many. A response that was moved is shown where it ended.</p><p class=\"legend\">{}{}",
+        html::swatch(&css(BLUE, 1.0), "an instance generates"),
+        gantt::trainer(),
+    )
+}
+
+/// A line and what it stands for.
+fn line(colour: &str, style: &str, name: &str) -> String {
+    format!(
+        "<span><i class=\"line\" style=\"border-top-color:{colour};border-top-style:{style}\"></i>{}</span>",
+        escape(name)
+    )
+}
+
+fn figure(name: Name<'_>, caption: &str, svg: &str) -> String {
+    format!("<figure><figcaption>{}{caption}</figcaption>{svg}</figure>\n", name.html())
+}
+
+fn grid(panels: &str) -> String {
+    match panels {
+        "" => String::new(),
+        panels => format!("<div class=\"panels\">{panels}</div>"),
     }
 }
 
@@ -90,21 +185,18 @@ impl Page {
         self.0.push('\n');
     }
 
-    /// A headline, a line of text, and charts; nothing where there are no charts.
-    fn section(&mut self, title: &str, text: &str, charts: &[String]) {
-        if charts.is_empty() {
-            return;
+    /// A headline, a line of HTML, and content; nothing where there is no content.
+    fn section(&mut self, title: &str, text: &str, content: &str) {
+        if !content.is_empty() {
+            let title = escape(title);
+            self.push(&format!("<section><h2>{title}</h2><p>{text}</p>{content}</section>"));
         }
-        self.push(&format!("<section><h2>{}</h2><p>{}</p>", escape(title), escape(text)));
-        for svg in charts {
-            self.push(&format!("<figure>{svg}</figure>"));
-        }
-        self.push("</section>");
     }
 
     fn finish(self, title: &str) -> String {
         format!(
-            "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<title>{}</title>\n<style>{STYLE}</style>\n\
+            "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+             <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>{}</title>\n<style>\n{STYLE}</style>\n\
              </head>\n<body>\n{}</body>\n</html>\n",
             escape(title),
             self.0
@@ -112,104 +204,5 @@ impl Page {
     }
 }
 
-const STYLE: &str = "body{font:15px/1.5 sans-serif;color:#222;max-width:1100px;margin:2em auto;padding:0 1em}\
-h1{font-size:1.5em}h2{font-size:1.15em;margin:2em 0 .2em}p{margin:.3em 0;max-width:50em}\
-pre{background:#f6f6f4;padding:1em;overflow-x:auto;font-size:12px;line-height:1.45}\
-figure{margin:1em 0}svg{max-width:100%;height:auto}";
-
-fn escape(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => escaped.push_str("&amp;"),
-            '<' => escaped.push_str("&lt;"),
-            '>' => escaped.push_str("&gt;"),
-            c => drop(escaped.write_char(c)),
-        }
-    }
-    escaped
-}
-
 #[cfg(test)]
-mod tests {
-    use super::super::gantt::Gantt;
-    use super::super::outcome::Outcome;
-    use super::super::summary::tests::run;
-    use super::super::sweep::summaries;
-    use super::*;
-
-    fn configured(label: &str, seconds: [f64; 2], mean_ratio: f64) -> Configured {
-        let mut outcome: Outcome =
-            run(&[("short", seconds[0]), ("long", seconds[1])], &[("bias/mean_ratio", mean_ratio)]);
-        for tokens in [90, 200, 1000] {
-            outcome.launched.observe(tokens, true);
-            outcome.trained.insert(tokens, 1.0);
-        }
-        outcome.gantt = Some(Gantt {
-            step: 2,
-            seconds: seconds[1],
-            running: vec![vec![3.0, 1.0, 0.0], vec![1.0, 0.0, 0.0]],
-            training: vec![(seconds[1] / 2.0, seconds[1])],
-        });
-        Configured {
-            label: label.to_owned(),
-            settings: Vec::new(),
-            seeds: vec![1],
-            outcomes: vec![outcome],
-            baseline: 0,
-            on_policy: true,
-        }
-    }
-
-    #[test]
-    fn the_page_shows_everything_and_needs_nothing_else() {
-        let runs = [configured("sync", [200.0, 190.0], 1.0), configured("a<b", [80.0, 210.0], 0.7)];
-        let report = Report {
-            title: "Job & cluster",
-            runs: &runs,
-            summaries: &summaries(&runs),
-            trace: &[Cut {
-                trace: "t.csv (column tokens)".to_owned(),
-                responses: 9,
-                max_response_length: 1000,
-                cut: 2,
-            }],
-            advice: Some("Choose sync."),
-        };
-        let page = report.html().expect("drawn");
-        for part in [
-            "Job &amp; cluster",
-            "Choose sync.",
-            "t.csv (column tokens): 2 of 9 responses are longer",
-            "Seconds of a step by stage",
-            "seconds of a step",
-            "mean trained length / mean length of the policy",
-            "steps in the time of one of sync",
-            "tokens of a response (logarithmic)",
-            "a&lt;b, step 2: 210 s",
-            "instance 1",
-            "trainer",
-        ] {
-            assert!(page.contains(part), "{part}");
-        }
-        assert_eq!(page.matches("<svg").count(), 6);
-        assert!(!page.contains("a<b"));
-        let outside = page.replace("http://www.w3.org/2000/svg", "");
-        for reference in ["http:", "https:", "<script", "<link", "src=", "url(", "@import"] {
-            assert!(!outside.contains(reference), "{reference}");
-        }
-    }
-
-    #[test]
-    fn a_single_run_has_no_frontier() {
-        let runs = [configured("sync", [200.0, 190.0], 1.0)];
-        let report = Report {
-            title: "One",
-            runs: &runs,
-            summaries: &summaries(&runs),
-            trace: &[],
-            advice: None,
-        };
-        assert!(!report.html().expect("drawn").contains("Speed and bias"));
-    }
-}
+mod tests;

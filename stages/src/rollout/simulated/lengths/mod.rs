@@ -4,6 +4,8 @@
 //! [`SampleId`]: the same whatever else runs, in whatever order it is asked for.
 
 mod empirical;
+mod likeness;
+mod pool;
 mod population;
 #[cfg(test)]
 mod tests;
@@ -12,8 +14,9 @@ mod two_mode;
 
 pub(crate) use crate::draw::{Draw, correlated, normal_cdf};
 pub use empirical::{Empirical, EmpiricalConfig, EmpiricalDomain};
+pub use likeness::Likeness;
 pub use population::{LogNormal, PassRate, PopulationConfig};
-pub use trace::{Recorded, Trace, TraceConfig, TraceRecord};
+pub use trace::{ENOUGH, Recorded, Trace, TraceConfig, TraceRecord};
 pub use two_mode::{TwoMode, TwoModeConfig, TwoModeDomain};
 
 use std::sync::Arc;

@@ -48,7 +48,20 @@ impl Default for PopulationConfig {
     }
 }
 
+/// No prompt is longer than so many times the median.
+const MOST_OF_MEDIAN: f64 = 8.0;
+
+/// No draw of a standard normal is further from 0.
+const FURTHEST: f64 = 8.3;
+
 impl PopulationConfig {
+    /// The length that no prompt exceeds, tokens.
+    #[must_use]
+    pub fn longest_prompt(&self) -> u32 {
+        let LogNormal { median, spread } = self.prompt_length;
+        (median * (spread * FURTHEST).exp().min(MOST_OF_MEDIAN)) as u32
+    }
+
     pub(super) fn check(&self) -> Result<(), LengthModelError> {
         let Self { prompt_length: LogNormal { median, spread }, pass_rate } = self;
         let name = |field: &str| {
@@ -83,6 +96,8 @@ pub(super) enum Latent {
     Tail,
     Hard,
     Response,
+    /// Where among equal ones a recorded length is.
+    Tie,
 }
 
 /// The prompts of a run.
@@ -134,7 +149,7 @@ impl Population {
     pub(super) fn prompt_length(&self, row: u64) -> u32 {
         let LogNormal { median, spread } = self.config.prompt_length;
         let drawn = median * (spread * self.draw(row, Latent::PromptLength).normal()).exp();
-        drawn.clamp(16.0_f64.min(median), 8.0 * median) as u32
+        drawn.clamp(16.0_f64.min(median), MOST_OF_MEDIAN * median) as u32
     }
 
     /// Pass rate of the prompt in `row`, whose responses are `length` standard deviations longer than others.

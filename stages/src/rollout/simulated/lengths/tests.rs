@@ -105,15 +105,22 @@ fn record(prompt: Option<&str>, response_length: u32) -> TraceRecord {
 }
 
 fn trace(records: Vec<TraceRecord>) -> Trace {
+    correlated_trace(records, 0.0, 1000)
+}
+
+fn correlated_trace(records: Vec<TraceRecord>, correlation: f64, cap: u32) -> Trace {
     let population = PopulationConfig::default();
-    let config = TraceConfig { domain: "math".to_owned(), population, seed: 2, cap: 1000 };
+    let domain = "math".to_owned();
+    let config = TraceConfig { domain, population, correlation, seed: 2, cap };
     Trace::new(records, &config).expect("in bounds")
 }
 
 #[test]
-fn a_trace_with_prompts_draws_from_those_of_the_prompt() {
-    let (a, b) = (Some("a"), Some("b"));
-    let trace = trace(vec![record(a, 10), record(b, 500), record(a, 12), record(b, 2000)]);
+fn a_prompt_with_enough_responses_is_drawn_from_its_own() {
+    let of = |prompt, lengths: [u32; 2]| {
+        (0..ENOUGH).map(move |n| record(Some(prompt), lengths[n % 2])).collect::<Vec<_>>()
+    };
+    let trace = trace([of("a", [10, 12]), of("b", [500, 2000])].concat());
     for row in 0..40 {
         let length = trace.response(row, id(row, 1), 0);
         assert!(if row % 2 == 0 { [10, 12] } else { [500, 1000] }.contains(&length));
@@ -121,6 +128,79 @@ fn a_trace_with_prompts_draws_from_those_of_the_prompt() {
     assert_eq!(trace.prompt(3).prompt_length, 70);
     let rates = |first: u64| (0..100).map(|n| trace.prompt(first + 2 * n).pass_rate).sum::<f64>();
     assert!(rates(0) > rates(1) + 10.0, "prompts with longer responses are harder");
+}
+
+/// Lengths of prompts that have `responses` each, with a correlation of `truth` between two.
+fn recorded(responses: u32, truth: f64) -> Vec<TraceRecord> {
+    let mut config = math();
+    config.domains.values_mut().for_each(|domain| domain.correlation = truth);
+    let model = empirical(&config, 16_384);
+    let of = |row: u64| (0..responses).map(move |sample| (row, sample));
+    let length =
+        |(row, sample)| record(Some(&format!("{row}")), model.response(row, id(row, sample), 0));
+    (0..PROMPTS).flat_map(of).map(length).collect()
+}
+
+// Equal lengths of all responses to a prompt were drawn where one was recorded.
+#[test]
+fn one_recorded_response_a_prompt_leaves_the_correlation_to_the_configuration() {
+    for correlation in [0.0, 0.4, 0.8] {
+        let groups = groups(&correlated_trace(recorded(1, 0.3), correlation, 16_384));
+        // Of the logarithms, where normal scores are correlated by so much.
+        assert!((siblings(&groups) - correlation).abs() < 0.12, "{}", siblings(&groups));
+        for (percent, tokens) in [(10, 243.0), (50, 660.0), (75, 1128.0), (90, 2554.0)] {
+            check_close(percentile(&groups, percent), tokens, 0.12);
+        }
+        let equal = groups.iter().filter(|group| group.iter().all(|length| *length == group[0]));
+        assert!(equal.count() < 20, "siblings differ");
+    }
+}
+
+#[test]
+fn recorded_responses_of_a_prompt_say_where_it_stands() {
+    let mean = |lengths: &[u32]| lengths.iter().map(|l| f64::from(*l).ln()).sum::<f64>();
+    let agreement = |responses: u32| {
+        let records = recorded(responses, 0.5);
+        let own: Vec<f64> = records
+            .chunks(responses as usize)
+            .map(|prompt| mean(&prompt.iter().map(|r| r.response_length).collect::<Vec<_>>()))
+            .collect();
+        let drawn: Vec<f64> =
+            groups(&correlated_trace(records, 0.5, 16_384)).iter().map(|g| mean(g)).collect();
+        correlation(&own, &drawn)
+    };
+    let (one, four) = (agreement(1), agreement(4));
+    assert!(one > 0.3 && four > one + 0.1, "{one} {four}");
+}
+
+/// Pearson's correlation.
+fn correlation(a: &[f64], b: &[f64]) -> f64 {
+    let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
+    let (of_a, of_b) = (mean(a), mean(b));
+    let product = |x: &[f64], at: f64, y: &[f64], from: f64| {
+        x.iter().zip(y).map(|(x, y)| (x - at) * (y - from)).sum::<f64>()
+    };
+    product(a, of_a, b, of_b) / (product(a, of_a, a, of_a) * product(b, of_b, b, of_b)).sqrt()
+}
+
+#[test]
+fn a_correlation_out_of_bounds_is_refused() {
+    let population = PopulationConfig::default();
+    let domain = "math".to_owned();
+    let config = TraceConfig { domain, population, correlation: f64::NAN, seed: 2, cap: 9 };
+    let error = Trace::new(vec![record(None, 3)], &config).expect_err("it is refused");
+    assert_eq!(error.to_string(), "lengths: `correlation`: expected 0 to 1, found NaN");
+}
+
+#[test]
+fn no_prompt_is_longer_than_the_longest() {
+    for spread in [0.0, 0.01, 0.4, 3.0] {
+        let mut population = PopulationConfig::default();
+        population.prompt_length.spread = spread;
+        let model = Empirical::new(&math(), &population, 11, 100).expect("in bounds");
+        let longest = (0..PROMPTS).map(|row| model.prompt(row).prompt_length).max();
+        assert!(longest.is_some_and(|longest| longest <= population.longest_prompt()));
+    }
 }
 
 #[test]

@@ -1,0 +1,101 @@
+//! Candidates: configurations of a job, and which of them to choose.
+
+use super::super::interval::Interval;
+use super::super::summary::{Stat, Summary};
+
+/// A configuration of a job.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Candidate<'a> {
+    /// Where it is among all configurations.
+    pub(super) place: usize,
+    /// What its runs say.
+    pub(super) summary: &'a Summary,
+    /// The same at the upper end of the correlation that a trace leaves open.
+    pub(super) upper: Option<&'a Summary>,
+}
+
+/// What to choose, and from what.
+#[derive(Clone, Debug)]
+pub(super) struct Chosen<'a> {
+    /// The choice.
+    pub(super) choice: Candidate<'a>,
+    /// The others of low bias whose interval overlaps that of the fastest, which is one of them unless it is chosen.
+    pub(super) rivals: Vec<Candidate<'a>>,
+}
+
+/// Differences of the bias that count.
+const BIAS_GRAIN: f64 = 0.01;
+/// Differences of the discarded share that count.
+const WASTE_GRAIN: f64 = 0.05;
+
+/// What a configuration costs beside its time, the dearest first: how far the mean length is off, the share of tokens discarded, and how
+/// many settings it takes, none for plain `sync`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Price {
+    pub(super) bias: u32,
+    pub(super) waste: u32,
+    pub(super) settings: usize,
+}
+
+impl<'a> Candidate<'a> {
+    /// Its name.
+    pub(super) fn label(&self) -> &'a str {
+        &self.summary.label
+    }
+
+    /// What is known of it, at both ends.
+    pub(super) fn summaries(&self) -> impl Iterator<Item = &'a Summary> {
+        std::iter::once(self.summary).chain(self.upper)
+    }
+
+    /// Steps in the time of one of plain `sync`, at the worse end.
+    pub(super) fn speed(&self) -> f64 {
+        let speed = |summary: &Summary| summary.speedup_over_sync.map_or(0.0, |stat| stat.mean);
+        self.summaries().map(speed).fold(f64::INFINITY, f64::min)
+    }
+
+    /// Where that is expected to be, at either end.
+    pub(super) fn interval(&self) -> Interval {
+        let nothing = Interval { low: 0.0, high: 0.0 };
+        let intervals = self.summaries().filter_map(|summary| summary.over_sync_interval);
+        intervals.reduce(Interval::hull).unwrap_or(nothing)
+    }
+
+    /// Whether it is on-policy and its mean length within `tolerance` of the policy's, at both ends.
+    pub(super) fn is_low(&self, tolerance: f64) -> bool {
+        self.summaries().all(|summary| summary.on_policy && summary.bias.is_low(tolerance))
+    }
+
+    /// Whether it is plain `sync`, beside which the others stand.
+    fn is_sync(&self) -> bool {
+        self.summary.speedup_over_sync == Some(Stat { mean: 1.0, sd: 0.0 })
+    }
+
+    pub(super) fn price(&self) -> Price {
+        let worst = |of: &dyn Fn(&Summary) -> f64| self.summaries().map(of).fold(0.0, f64::max);
+        let off = |summary: &Summary| {
+            summary.bias.mean_ratio.map_or(0.0, |ratio| (ratio.mean - 1.0).abs())
+        };
+        let wasted = |summary: &Summary| summary.bias.discarded.map_or(0.0, |share| share.mean);
+        Price {
+            bias: (worst(&off) / BIAS_GRAIN).round() as u32,
+            waste: (worst(&wasted) / WASTE_GRAIN).round() as u32,
+            settings: if self.is_sync() { 0 } else { self.summary.settings.len().max(1) },
+        }
+    }
+}
+
+/// Of the candidates of low bias, those whose interval overlaps that of the fastest, and of these the cheapest. `None` where none is of low
+/// bias.
+pub(super) fn choose<'a>(candidates: &[Candidate<'a>], tolerance: f64) -> Option<Chosen<'a>> {
+    let fit = || candidates.iter().filter(|candidate| candidate.is_low(tolerance));
+    let fastest = *fit().max_by(|a, b| a.speed().total_cmp(&b.speed()))?;
+    let near: Vec<Candidate<'a>> =
+        fit().filter(|one| one.interval().overlaps(fastest.interval())).copied().collect();
+    let cheapest = near
+        .iter()
+        .min_by(|a, b| a.price().cmp(&b.price()).then_with(|| b.speed().total_cmp(&a.speed())));
+    let choice = *cheapest.unwrap_or(&fastest);
+    let rivals = near.iter().filter(|one| one.place != choice.place).copied().collect();
+    Some(Chosen { choice, rivals })
+}

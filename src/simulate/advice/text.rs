@@ -1,0 +1,208 @@
+//! Advice in sentences.
+
+use super::super::ends::Both;
+use super::super::interval::{HELD_OUT_ERROR, Interval};
+use super::super::summary::{LEAST_ESS, Stat, Summary};
+use super::super::table::{percent, range, ratio};
+use super::candidate::{Candidate, Chosen};
+use super::{AtEnd, Checked, Decision};
+
+/// A line for what to choose, and one for each thing that speaks against it or would change it.
+pub(super) fn of(decision: &Decision<'_>, assumptions: &[Checked]) -> String {
+    let mut lines = vec![choice(decision)];
+    lines.extend(decision.chosen.as_ref().and_then(overlap));
+    lines.extend(unbounded(decision));
+    lines.extend(ends(decision));
+    lines.extend(changes(decision, assumptions));
+    lines.push(bounds(decision));
+    let prefix = match decision.job.as_str() {
+        "" => String::new(),
+        job => format!("For {job}: "),
+    };
+    format!("{prefix}{}", lines.join("\n"))
+}
+
+fn choice(decision: &Decision<'_>) -> String {
+    match &decision.chosen {
+        Some(Chosen { choice, .. }) => format!(
+            "Choose {}: {}. It is on-policy; {}.",
+            choice.label(),
+            pace(choice),
+            price(choice),
+        ),
+        None => "No configuration is within the bounds of a choice.".to_owned(),
+    }
+}
+
+/// Which configurations cannot be told apart, and why the choice is preferred.
+fn overlap(chosen: &Chosen<'_>) -> Option<String> {
+    let Chosen { choice, rivals } = chosen;
+    if rivals.is_empty() {
+        return None;
+    }
+    let mut near: Vec<&Candidate<'_>> = rivals.iter().chain([choice]).collect();
+    near.sort_by(|a, b| b.speed().total_cmp(&a.speed()));
+    let named = |one: &Candidate<'_>| format!("{} {}", one.label(), speed(one));
+    let named: Vec<String> = near.into_iter().map(named).collect();
+    Some(format!(
+        "The intervals of these overlap that of the first, so the simulator does not tell which is faster: {}. Of them {}",
+        named.join(", "),
+        preference(choice, rivals),
+    ))
+}
+
+fn preference(choice: &Candidate<'_>, rivals: &[Candidate<'_>]) -> String {
+    let label = choice.label();
+    let price = choice.price();
+    let next = rivals.iter().map(Candidate::price).min();
+    let reason = match next {
+        Some(next) if next.bias > price.bias => "has the least bias",
+        Some(next) if next.waste > price.waste => {
+            "discards the fewest tokens of those of equal bias"
+        }
+        Some(next) if next.settings > price.settings => {
+            "needs the fewest settings of those of equal bias and waste"
+        }
+        _ => "is the fastest of those of equal bias, waste and number of settings",
+    };
+    format!("{label} {reason}.")
+}
+
+/// The fastest whatever it trains on, unless it is chosen.
+fn unbounded(decision: &Decision<'_>) -> Option<String> {
+    let fastest = decision.fastest()?;
+    let choice = decision.chosen.as_ref().map(|chosen| chosen.choice);
+    if fastest.is_low(decision.tolerance) {
+        let is_chosen = choice.is_none_or(|choice| choice.place == fastest.place);
+        return is_chosen.then(|| "No other has shorter steps.".to_owned());
+    }
+    let stale = match fastest.summary.setup.staleness {
+        _ if fastest.summary.on_policy => String::new(),
+        0 => "; responses of earlier steps go on, so tokens are of earlier weights".to_owned(),
+        1 => "; it trains on tokens of weights that are up to a step older".to_owned(),
+        steps => format!("; it trains on tokens of weights that are up to {steps} steps older"),
+    };
+    let overlaps = choice.is_some_and(|choice| choice.interval().overlaps(fastest.interval()));
+    let sure = if overlaps { "; its interval overlaps that of the choice" } else { "" };
+    Some(format!(
+        "Without the bounds, {} has the shortest steps: {}, but {}{stale}{sure}.",
+        fastest.label(),
+        pace(fastest),
+        price(fastest),
+    ))
+}
+
+/// Whether the choice holds at both ends of the within-prompt correlation.
+fn ends(decision: &Decision<'_>) -> Option<String> {
+    let [low, high] = &decision.ends[..] else { return None };
+    let shown = |end: &AtEnd| end.choice.clone().unwrap_or_else(|| "none".to_owned());
+    if low.choice == high.choice && low.choice.as_deref() == decision.choice() {
+        return Some(format!(
+            "The choice is the same at both ends of the within-prompt correlation, {:.2} and {:.2}.",
+            low.correlation, high.correlation,
+        ));
+    }
+    if low.choice == high.choice {
+        return Some(format!(
+            "At either end of the within-prompt correlation alone it would be {}.",
+            shown(low)
+        ));
+    }
+    let each = format!(
+        "with {:.2} it would be {}, with {:.2} {}",
+        low.correlation,
+        shown(low),
+        high.correlation,
+        shown(high),
+    );
+    Some(match decision.choice() {
+        Some(choice) => format!(
+            "The within-prompt correlation of lengths decides: {each}. {choice} is of low bias at both ends. Record several responses to \
+             each prompt to know."
+        ),
+        None => format!(
+            "The within-prompt correlation of lengths decides: {each}; none is of low bias at both ends. Record several responses to each \
+             prompt to know."
+        ),
+    })
+}
+
+/// Which other assumptions change the choice.
+fn changes(decision: &Decision<'_>, assumptions: &[Checked]) -> Option<String> {
+    decision.choice()?;
+    let (changed, same): (Vec<_>, Vec<_>) = assumptions.iter().partition(|one| one.changes);
+    let named = |one: &&Checked| format!("{} ({})", one.assumption, one.settings.join(" "));
+    let sentences = changed.iter().map(|one| {
+        let choice = one.choice.as_deref().unwrap_or("none");
+        format!("With {} it would be {choice}.", named(one))
+    });
+    let kept = (!same.is_empty()).then(|| {
+        let names: Vec<String> = same.iter().map(named).collect();
+        format!("It stays the same with {}.", names.join(", with "))
+    });
+    let all: Vec<String> = sentences.chain(kept).collect();
+    (!all.is_empty()).then(|| all.join(" "))
+}
+
+/// The bounds of a choice, and what intervals allow for.
+fn bounds(decision: &Decision<'_>) -> String {
+    let seeds = decision.candidates.iter().map(|one| one.summary.seeds).min().unwrap_or(0);
+    let spread = match seeds {
+        0 | 1 => "; the spread over seeds is unknown with one seed".to_owned(),
+        seeds => format!(", and two standard errors over {seeds} seeds"),
+    };
+    format!(
+        "Bounds of a choice: on-policy, a mean trained length within {} of the policy's, an effective sample size of at least {LEAST_ESS}. \
+         Intervals allow for the error of step-time ratios on held-out measurements, {}{spread}.",
+        percent(decision.tolerance),
+        percent(HELD_OUT_ERROR),
+    )
+}
+
+fn pace(candidate: &Candidate<'_>) -> String {
+    let tokens = both(candidate, |summary| summary.token_speedup);
+    format!(
+        "steps of {} s, {} times as fast as plain sync, and {} times the trained tokens a second of its baseline",
+        range(steps(candidate), |seconds| format!("{seconds:.0}")),
+        speed(candidate),
+        tokens.map_or("-".to_owned(), |tokens| range(tokens, ratio)),
+    )
+}
+
+/// Speed-up over plain `sync` with its interval.
+fn speed(candidate: &Candidate<'_>) -> String {
+    let Interval { low, high } = candidate.interval();
+    let mean = both(candidate, |summary| summary.speedup_over_sync);
+    let mean = mean.map_or("-".to_owned(), |mean| range(mean, ratio));
+    format!("{mean} [{} to {}]", ratio(low), ratio(high))
+}
+
+fn price(candidate: &Candidate<'_>) -> String {
+    let of_policy = |of: fn(&Summary) -> Option<Stat>| match both(candidate, of) {
+        Some(values) => format!("{} of the policy's", range(values, ratio)),
+        None => "not known".to_owned(),
+    };
+    let discarded = both(candidate, |summary| summary.bias.discarded);
+    format!(
+        "the mean trained length is {}, the 99th percentile {}, and {} of the sampled tokens are discarded",
+        of_policy(|summary| summary.bias.mean_ratio),
+        of_policy(|summary| summary.bias.p99_ratio),
+        range(discarded.unwrap_or(Both { low: 0.0, high: 0.0 }), percent),
+    )
+}
+
+fn steps(candidate: &Candidate<'_>) -> Both {
+    let seconds = |summary: &Summary| summary.step_s.mean;
+    let low = seconds(candidate.summary);
+    Both { low, high: candidate.upper.map_or(low, seconds) }
+}
+
+/// A figure at both ends; the same twice where nothing is open.
+fn both(candidate: &Candidate<'_>, of: fn(&Summary) -> Option<Stat>) -> Option<Both> {
+    let low = of(candidate.summary)?.mean;
+    let high = match candidate.upper {
+        Some(upper) => of(upper)?.mean,
+        None => low,
+    };
+    Some(Both { low, high })
+}

@@ -1,0 +1,125 @@
+//! What came of the configurations of a sweep.
+
+use anyhow::Context;
+
+use super::outcome::Outcome;
+use super::setup::Setup;
+use super::summary::Summary;
+
+/// A configuration, and what came of it.
+#[derive(Clone, Debug)]
+pub struct Configured {
+    /// Its name in tables.
+    pub label: String,
+    /// Which job it is, where the values of a sweep make several: those of the keys that are not the schedule's.
+    pub job: String,
+    /// What it overrides in the job.
+    pub settings: Vec<String>,
+    /// Parallelism, placement and hand-out.
+    pub setup: Setup,
+    /// The seeds of the outcomes.
+    pub seeds: Vec<u64>,
+    /// One a seed.
+    pub outcomes: Vec<Outcome>,
+    /// Where its baseline is among the configurations.
+    pub baseline: usize,
+    /// Whether it was asked for; otherwise it is there as a baseline alone.
+    pub asked: bool,
+    /// Whether every trained token is sampled by the weights that are updated.
+    pub on_policy: bool,
+}
+
+/// Summaries of the configurations, each beside its baseline and the plain `sync` of its job, in the same order.
+///
+/// # Errors
+/// If a configuration has no step that counts; it is named.
+pub fn summaries(runs: &[Configured]) -> anyhow::Result<Vec<Summary>> {
+    let summary = |(run, sync): (&Configured, usize)| {
+        Summary::of(run, &runs[run.baseline], &runs[sync])
+            .with_context(|| format!("configuration {}: expected steps, found none", run.label))
+    };
+    runs.iter().zip(plain_syncs(runs)).map(summary).collect()
+}
+
+/// Where the configurations of each job are: those that were asked for, and their baselines. Jobs are in the order of their first
+/// configuration.
+#[must_use]
+pub fn jobs(runs: &[Configured]) -> Vec<(&str, Vec<usize>)> {
+    let mut names: Vec<&str> = Vec::new();
+    for run in runs.iter().filter(|run| run.asked) {
+        if !names.contains(&run.job.as_str()) {
+            names.push(&run.job);
+        }
+    }
+    names.into_iter().map(|name| (name, members(runs, name))).collect()
+}
+
+fn members(runs: &[Configured], job: &str) -> Vec<usize> {
+    let asked = |run: &Configured| run.asked && run.job == job;
+    let stands_by = |index: usize| runs.iter().any(|run| asked(run) && run.baseline == index);
+    (0..runs.len()).filter(|&index| asked(&runs[index]) || stands_by(index)).collect()
+}
+
+/// For each configuration, the baseline with the fewest settings in its job; in the first, where it is a baseline of several.
+fn plain_syncs(runs: &[Configured]) -> Vec<usize> {
+    let mut plain: Vec<usize> = runs.iter().map(|run| run.baseline).collect();
+    for (_, members) in jobs(runs).into_iter().rev() {
+        let baselines = members.iter().map(|&member| runs[member].baseline);
+        let least = baselines.min_by_key(|&baseline| runs[baseline].settings.len());
+        if let Some(least) = least {
+            members.into_iter().for_each(|member| plain[member] = least);
+        }
+    }
+    plain
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::super::setup::tests::setup;
+    use super::super::summary::tests::run;
+    use super::*;
+
+    /// A configuration that is its own baseline, the first.
+    pub(crate) fn configured(label: &str, outcomes: &[Outcome]) -> Configured {
+        Configured {
+            label: label.to_owned(),
+            job: String::new(),
+            settings: Vec::new(),
+            setup: setup(),
+            seeds: (1..=outcomes.len() as u64).collect(),
+            outcomes: outcomes.to_vec(),
+            baseline: 0,
+            asked: true,
+            on_policy: true,
+        }
+    }
+
+    fn of_job(label: &str, job: &str, settings: &[&str], baseline: usize) -> Configured {
+        Configured {
+            job: job.to_owned(),
+            settings: settings.iter().map(|&setting| setting.to_owned()).collect(),
+            baseline,
+            ..configured(label, &[run(&[("full", 10.0)], &[])])
+        }
+    }
+
+    #[test]
+    fn a_job_is_what_was_asked_for_and_its_baselines() {
+        let alone = |run: Configured| Configured { asked: false, ..run };
+        let runs = [
+            alone(of_job("n=4 planned sync", "n=4", &["n=4", "layout=planned"], 0)),
+            of_job("n=4 sync", "n=4", &["n=4"], 1),
+            of_job("n=4 tuned", "n=4", &["n=4", "layout=planned"], 0),
+            alone(of_job("n=8 sync", "n=8", &["n=8"], 3)),
+            of_job("n=8 fused", "n=8", &["n=8"], 3),
+        ];
+        assert_eq!(jobs(&runs), [("n=4", vec![0, 1, 2]), ("n=8", vec![3, 4])]);
+        assert_eq!(plain_syncs(&runs), [1, 1, 1, 3, 3]);
+    }
+
+    #[test]
+    fn a_configuration_without_steps_is_an_error() {
+        let error = summaries(&[configured("fused", &[Outcome::default()])]).expect_err("no steps");
+        assert_eq!(error.to_string(), "configuration fused: expected steps, found none");
+    }
+}

@@ -1,0 +1,72 @@
+//! How far a speed-up may be from the truth.
+
+use serde::Serialize;
+
+use super::summary::Stat;
+
+/// The relative error of a ratio of step times, as a speed-up is one: that of the cells of `rollpacker simulate paper` that are ratios of
+/// step times and were kept out of the fit. To be set anew whenever the model is fitted anew.
+pub const HELD_OUT_ERROR: f64 = 0.15;
+
+/// Standard errors of the mean over seeds on either side of it.
+const STANDARD_ERRORS: f64 = 2.0;
+
+/// Where a speed-up is expected to be.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Interval {
+    /// Its lower end.
+    pub low: f64,
+    /// Its upper end.
+    pub high: f64,
+}
+
+impl Interval {
+    /// The interval of a speed-up over `seeds` seeds: [`HELD_OUT_ERROR`] of the model and the spread over seeds, added as independent
+    /// errors. With one seed the spread is unknown and left out. A job has no error beside itself.
+    #[must_use]
+    pub fn of(speedup: Stat, seeds: usize) -> Self {
+        let Stat { mean, sd } = speedup;
+        if mean == 1.0 && sd == 0.0 {
+            return Self { low: mean, high: mean };
+        }
+        let sampling = STANDARD_ERRORS * sd / (seeds.max(1) as f64).sqrt();
+        let error = (HELD_OUT_ERROR * mean).hypot(sampling);
+        Self { low: (mean - error).max(0.0), high: mean + error }
+    }
+
+    /// The least interval that holds both.
+    #[must_use]
+    pub fn hull(self, other: Self) -> Self {
+        Self { low: self.low.min(other.low), high: self.high.max(other.high) }
+    }
+
+    /// Whether some value is in both.
+    #[must_use]
+    pub fn overlaps(self, other: Self) -> bool {
+        self.low <= other.high && other.low <= self.high
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_of_the_model_and_the_seeds_add_up_as_squares() {
+        let of = |sd, seeds| Interval::of(Stat { mean: 2.0, sd }, seeds);
+        let (model, both) = (of(0.0, 3), of(0.4, 4));
+        assert!((model.high - 2.0 * (1.0 + HELD_OUT_ERROR)).abs() < 1e-12);
+        assert!((both.high - 2.0 - 0.3_f64.hypot(0.4)).abs() < 1e-12);
+        assert!((both.high - 2.0 - (2.0 - both.low)).abs() < 1e-12);
+        let itself = Interval::of(Stat { mean: 1.0, sd: 0.0 }, 1);
+        assert_eq!(itself, Interval { low: 1.0, high: 1.0 });
+    }
+
+    #[test]
+    fn intervals_that_touch_overlap() {
+        let interval = |low, high| Interval { low, high };
+        assert!(interval(1.0, 2.0).overlaps(interval(2.0, 3.0)));
+        assert!(!interval(1.0, 1.9).overlaps(interval(2.0, 3.0)));
+        assert_eq!(interval(1.0, 2.0).hull(interval(1.5, 3.0)), interval(1.0, 3.0));
+    }
+}

@@ -1,0 +1,71 @@
+//! HTML: names with the settings behind them, tables and legends.
+
+use std::fmt::Write;
+
+use super::super::summary::Summary;
+use super::super::table::Table;
+use super::chart::Mark;
+
+/// The name of a configuration, its mark before it and its settings behind it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Name<'a> {
+    index: usize,
+    summary: &'a Summary,
+}
+
+impl<'a> Name<'a> {
+    /// That of configuration `index`.
+    pub(super) fn of(index: usize, summary: &'a Summary) -> Self {
+        Self { index, summary }
+    }
+
+    /// A line that opens to show the settings.
+    pub(super) fn html(self) -> String {
+        let Self { index, summary } = self;
+        let settings = match &summary.settings[..] {
+            [] => "as the job has it".to_owned(),
+            settings => settings.iter().map(|text| escape(text)).collect::<Vec<_>>().join("<br>"),
+        };
+        format!(
+            "<details class=\"name\"><summary>{}<span>{}</span></summary><code>{settings}</code></details>",
+            Mark::of(index).svg(),
+            escape(&summary.label),
+        )
+    }
+}
+
+/// A table with a name at the head of each row.
+pub(super) fn table(table: &Table, summaries: &[Summary]) -> String {
+    let head: String =
+        table.head.iter().map(|name| format!("<th scope=\"col\">{}</th>", escape(name))).collect();
+    let row = |(index, (cells, summary)): (usize, (&Vec<String>, &Summary))| {
+        let cells: String =
+            cells.iter().skip(1).map(|cell| format!("<td>{}</td>", escape(cell))).collect();
+        let name = Name::of(index, summary).html();
+        format!("<tr><th scope=\"row\">{name}</th>{cells}</tr>\n")
+    };
+    let rows: String = table.rows.iter().zip(summaries).enumerate().map(row).collect();
+    format!(
+        "<div class=\"table\" tabindex=\"0\"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
+    )
+}
+
+/// A colour and what it stands for.
+pub(super) fn swatch(colour: &str, name: &str) -> String {
+    format!("<span><i class=\"swatch\" style=\"background:{colour}\"></i>{}</span>", escape(name))
+}
+
+/// Text as HTML.
+pub(super) fn escape(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => escaped.push_str("&amp;"),
+            '<' => escaped.push_str("&lt;"),
+            '>' => escaped.push_str("&gt;"),
+            '"' => escaped.push_str("&quot;"),
+            c => drop(escaped.write_char(c)),
+        }
+    }
+    escaped
+}

@@ -1,0 +1,280 @@
+//! How a configuration runs: parallelism, placement and hand-out, as written or chosen.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::rc::Rc;
+
+use rollpacker_dataflow::clock::Nanos;
+use rollpacker_dataflow::step::Step;
+use rollpacker_operators::overlap::Scoring;
+use rollpacker_operators::placement::{Decision, Event, Place};
+use rollpacker_operators::schedule::Round;
+use rollpacker_stages::rollout::Placement as Instances;
+use serde::Serialize;
+
+use super::job::Job;
+use super::outcome::Outcome;
+use super::placement::at_first;
+use super::raw::{Dispatch, HandOut, Judge, Placement, PlannerRule};
+
+/// How a configuration runs.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Setup {
+    /// Which GPUs generate and which train.
+    pub placement: Placement,
+    /// The engine instances that rounds began with, the most frequent first.
+    pub rollout: Vec<RolloutSetup>,
+    /// How the trainer is laid out.
+    pub training: TrainingSetup,
+    /// How the rollout's tensor parallelism is chosen.
+    pub planner: PlannerRule,
+    /// Which instance a response goes to.
+    pub dispatch: Dispatch,
+    /// When instances get the responses that are launched at once.
+    pub hand_out: HandOut,
+    /// When responses are scored.
+    pub reward: Scoring,
+    /// Where the judge runs; none without tasks that are judged.
+    pub judge: Option<Judge>,
+    /// Steps that the sampling policy may lag behind.
+    pub staleness: u64,
+}
+
+/// Engine instances of the rollout.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct RolloutSetup {
+    /// `full`, `short` or `long`.
+    pub round: String,
+    /// Engine instances.
+    pub instances: u32,
+    /// GPUs of an instance.
+    pub tensor_parallel: u32,
+    /// Share of the rounds of all kinds that began so.
+    pub share: f64,
+}
+
+/// How the trainer is laid out.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct TrainingSetup {
+    /// GPUs that train.
+    pub gpus: u32,
+    /// Copies of the model.
+    pub replicas: u32,
+    /// GPUs of a tensor-parallel group.
+    pub tensor_parallel: u32,
+    /// Pipeline stages.
+    pub pipeline_parallel: u32,
+    /// GPUs over which a sequence is split.
+    pub context_parallel: u32,
+}
+
+impl Setup {
+    /// That of a job and of what its runs chose.
+    #[must_use]
+    pub fn of(job: &Job, outcomes: &[Outcome]) -> Self {
+        let layout = job.training_layout();
+        let replica = layout.tensor_parallel * layout.pipeline * layout.context;
+        let gpus = job.training_gpus;
+        Self {
+            placement: job.placement,
+            rollout: rollout(job, outcomes),
+            training: TrainingSetup {
+                gpus,
+                replicas: gpus / replica.max(1),
+                tensor_parallel: layout.tensor_parallel,
+                pipeline_parallel: layout.pipeline,
+                context_parallel: layout.context,
+            },
+            planner: job.raw.planner.rule,
+            dispatch: job.dispatch,
+            hand_out: job.raw.rollout.hand_out,
+            reward: job.scoring,
+            judge: (job.raw.tasks.judge > 0.0).then_some(job.judge),
+            staleness: job.raw.pipeline.staleness,
+        }
+    }
+
+    /// The instances in short: those of all rounds where they are the same, otherwise the most frequent of each kind of round, with its
+    /// share of the kind unless it is all of it.
+    #[must_use]
+    pub fn rollout_text(&self) -> String {
+        let Some(first) = self.rollout.first() else { return "-".to_owned() };
+        let same = |one: &RolloutSetup| one.to_string() == first.to_string();
+        if self.rollout.iter().all(same) {
+            return first.to_string();
+        }
+        let mut shares: BTreeMap<&str, (f64, &RolloutSetup)> = BTreeMap::new();
+        for one in &self.rollout {
+            shares.entry(&one.round).or_insert((0.0, one)).0 += one.share;
+        }
+        let shown = |(round, (share, one)): (&str, (f64, &RolloutSetup))| {
+            let part = 100.0 * one.share / share;
+            if part > 99.5 {
+                format!("{round} {one}")
+            } else {
+                format!("{round} {one} ({part:.0} %)")
+            }
+        };
+        shares.into_iter().map(shown).collect::<Vec<_>>().join(", ")
+    }
+}
+
+impl fmt::Display for RolloutSetup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} x TP{}", self.instances, self.tensor_parallel)
+    }
+}
+
+impl fmt::Display for TrainingSetup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} x TP{}", self.replicas, self.tensor_parallel)?;
+        if self.pipeline_parallel > 1 {
+            write!(f, " PP{}", self.pipeline_parallel)?;
+        }
+        if self.context_parallel > 1 {
+            write!(f, " CP{}", self.context_parallel)?;
+        }
+        Ok(())
+    }
+}
+
+fn rollout(job: &Job, outcomes: &[Outcome]) -> Vec<RolloutSetup> {
+    let mut counts: BTreeMap<(Round, Instances), u64> = BTreeMap::new();
+    for (&chosen, &count) in outcomes.iter().flat_map(|outcome| &outcome.instances) {
+        *counts.entry(chosen).or_default() += count;
+    }
+    if counts.is_empty() {
+        counts.insert((Round::Full, at_first(job)), 1);
+    }
+    let all: u64 = counts.values().sum();
+    let mut rollout: Vec<_> = counts
+        .into_iter()
+        .map(|((round, instances), count)| RolloutSetup {
+            round: round.as_str().to_owned(),
+            instances: instances.instances,
+            tensor_parallel: instances.tensor_parallel,
+            share: count as f64 / all as f64,
+        })
+        .collect();
+    rollout.sort_by(|a, b| b.share.total_cmp(&a.share));
+    rollout
+}
+
+/// How many rounds of each kind began with which instances.
+pub type Begun = BTreeMap<(Round, Instances), u64>;
+
+/// Counts with which instances rounds begin. Clones share the counts.
+#[derive(Clone, Debug, Default)]
+pub(super) struct InstanceLog(Rc<RefCell<Begun>>);
+
+impl InstanceLog {
+    /// What was counted so far.
+    pub(super) fn take(&self) -> Begun {
+        self.0.take()
+    }
+
+    /// Has the rounds of `policy` counted, but for those of the first `warmup_steps`.
+    pub(super) fn watch(&self, policy: Box<dyn Place>, warmup_steps: u64) -> Watched {
+        Watched { policy, log: self.clone(), warmup_steps, current: None, opened: None }
+    }
+}
+
+/// A policy of placement whose rounds are counted.
+pub(super) struct Watched {
+    policy: Box<dyn Place>,
+    log: InstanceLog,
+    warmup_steps: u64,
+    current: Option<Instances>,
+    /// The round that opened last, until its first response is launched.
+    opened: Option<(Step, Round)>,
+}
+
+impl Place for Watched {
+    fn on(&mut self, now: Nanos, event: Event) {
+        match &event {
+            Event::Opened { step, round } => self.opened = Some((*step, *round)),
+            // What generates is decided by then.
+            Event::Launched { .. } => {
+                let opened = self.opened.take().filter(|(step, _)| step.0 >= self.warmup_steps);
+                if let (Some((_, round)), Some(instances)) = (opened, self.current) {
+                    *self.log.0.borrow_mut().entry((round, instances)).or_default() += 1;
+                }
+            }
+            _ => {}
+        }
+        self.policy.on(now, event);
+    }
+
+    fn poll(&mut self) -> Option<Decision> {
+        let decision = self.policy.poll()?;
+        self.current = Some(decision.rollout);
+        Some(decision)
+    }
+
+    fn save(&self) -> Option<Vec<u8>> {
+        self.policy.save()
+    }
+
+    fn restore(&mut self, saved: &[u8]) -> Result<(), String> {
+        self.policy.restore(saved)
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::super::raw::RawJob;
+    use super::super::run::run;
+    use super::*;
+    use crate::recipe::{from_table, overlay};
+
+    fn job(settings: &[&str]) -> Job {
+        let mut table = toml::Table::new();
+        settings.iter().for_each(|setting| overlay(&mut table, setting).expect("valid"));
+        Job::resolve(from_table::<RawJob>(table).expect("valid"), None).expect("valid")
+    }
+
+    /// That of the default job.
+    pub(crate) fn setup() -> Setup {
+        Setup::of(&job(&["schedule.name=sync"]), &[])
+    }
+
+    #[test]
+    fn instances_are_those_that_rounds_began_with() {
+        let job = job(&[
+            "data.train_batch_size=16",
+            "sim.steps=6",
+            "sim.warmup_steps=1",
+            "cluster.gpus=8",
+            "training.pipeline_parallel=2",
+            "schedule.eta_prompts=1.25",
+        ]);
+        let outcome = run(&job, 1).expect("simulated");
+        assert_eq!(outcome.instances.values().sum::<u64>(), 6, "{:?}", outcome.instances);
+        let setup = Setup::of(&job, &[outcome]);
+        assert_eq!(setup.rollout_text(), "8 x TP1");
+        assert_eq!(setup.training.to_string(), "2 x TP2 PP2");
+        assert!((setup.rollout.iter().map(|one| one.share).sum::<f64>() - 1.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn instances_that_differ_are_told_by_kind_of_round() {
+        let one = |round: &str, instances, tensor_parallel, share| RolloutSetup {
+            round: round.to_owned(),
+            instances,
+            tensor_parallel,
+            share,
+        };
+        let rollout =
+            vec![one("short", 16, 1, 0.6), one("long", 8, 2, 0.25), one("short", 8, 2, 0.15)];
+        let setup = Setup { rollout, ..setup() };
+        assert_eq!(setup.rollout_text(), "long 8 x TP2, short 16 x TP1 (80 %)");
+    }
+
+    #[test]
+    fn separate_pools_have_gpus_of_their_own() {
+        let setup = Setup::of(&job(&["schedule.name=sync", "pipeline.placement=separate"]), &[]);
+        assert_eq!((setup.training.gpus, setup.training.replicas), (16, 8));
+        assert_eq!(setup.rollout_text(), "16 x TP1");
+    }
+}

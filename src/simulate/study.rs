@@ -1,0 +1,124 @@
+//! A sweep and all that is said of it: figures, warnings and advice.
+
+use super::advice::assumption::{self, Assumption};
+use super::advice::{self, Advice, Checked, Decision, OpenCorrelation};
+use super::configured::{Configured, summaries};
+use super::ends::Ends;
+use super::summary::Summary;
+use super::sweep::Sweep;
+use super::trace::TraceSummary;
+
+/// Runs the configurations of a sweep.
+pub type Execute<'a> = dyn Fn(Sweep) -> anyhow::Result<Vec<Configured>> + 'a;
+
+/// What came of a sweep.
+#[derive(Clone, Debug)]
+pub struct Study {
+    /// The configurations, at the lower end of what traces leave open.
+    pub runs: Vec<Configured>,
+    /// Their summaries, in the same order.
+    pub summaries: Vec<Summary>,
+    /// What the jobs have of their traces.
+    pub traces: Vec<TraceSummary>,
+    /// What to choose for each job, if that was asked.
+    pub advice: Vec<Advice>,
+}
+
+impl Study {
+    /// Runs `sweep` by `execute`; where a trace leaves the within-prompt correlation open, at both ends. With a `tolerance` of the mean
+    /// length it advises.
+    ///
+    /// # Errors
+    /// If a run fails or has no steps.
+    pub fn of(
+        sweep: &Sweep,
+        tolerance: Option<f64>,
+        execute: &Execute<'_>,
+    ) -> anyhow::Result<Self> {
+        let runs = execute(sweep.clone())?;
+        let mut figures = summaries(&runs)?;
+        let traces = sweep.traces();
+        let upper = match sweep.at_upper_end() {
+            Some(upper) => Some(summaries(&execute(upper)?)?),
+            None => None,
+        };
+        for (low, high) in figures.iter_mut().zip(upper.iter().flatten()) {
+            low.ends = Some(Ends::of(low, high));
+        }
+        let advice = match tolerance {
+            Some(tolerance) => {
+                let open = upper.as_deref().map(|upper| open(&traces, upper));
+                let decisions = advice::decide(&runs, &figures, open, tolerance);
+                let check = |decision: Decision<'_>| {
+                    let checked = checked(&decision, &runs, sweep, tolerance, execute)?;
+                    Ok(decision.advice(checked))
+                };
+                decisions.into_iter().map(check).collect::<anyhow::Result<_>>()?
+            }
+            None => Vec::new(),
+        };
+        Ok(Self { runs, summaries: figures, traces, advice })
+    }
+}
+
+impl Study {
+    /// What the traces do not tell, and what is assumed in its place: each once.
+    #[must_use]
+    pub fn warnings(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
+        for warning in self.traces.iter().filter_map(TraceSummary::warning) {
+            if !warnings.contains(&warning) {
+                warnings.push(warning);
+            }
+        }
+        warnings
+    }
+}
+
+/// The ends of what the traces leave open: the widest, where there are several.
+fn open<'a>(traces: &[TraceSummary], upper: &'a [Summary]) -> OpenCorrelation<'a> {
+    let assumed = || traces.iter().filter_map(|trace| trace.assumed);
+    let low = assumed().map(|assumed| assumed.low).fold(1.0, f64::min);
+    let high = assumed().map(|assumed| assumed.high).fold(0.0, f64::max);
+    OpenCorrelation { low, high, upper }
+}
+
+/// What is chosen among the nearest configurations under each of the other assumptions.
+fn checked(
+    decision: &Decision<'_>,
+    runs: &[Configured],
+    sweep: &Sweep,
+    tolerance: f64,
+    execute: &Execute<'_>,
+) -> anyhow::Result<Vec<Checked>> {
+    let nearest = decision.nearest();
+    let Some(job) = nearest.first().and_then(|&place| sweep.job_at(place)) else {
+        return Ok(Vec::new());
+    };
+    let usual = chosen(&narrowed(runs, &nearest), tolerance)?;
+    let check = |Assumption { name, settings }: Assumption| {
+        let choice = chosen(&execute(sweep.under(&nearest, &settings)?)?, tolerance)?;
+        let changes = choice != usual;
+        Ok(Checked { assumption: name.to_owned(), settings, choice, changes })
+    };
+    assumption::all(job).into_iter().map(check).collect()
+}
+
+/// What is chosen among the configurations of one job.
+fn chosen(runs: &[Configured], tolerance: f64) -> anyhow::Result<Option<String>> {
+    let figures = summaries(runs)?;
+    let decisions = advice::decide(runs, &figures, None, tolerance);
+    Ok(decisions.first().and_then(Decision::choice).map(str::to_owned))
+}
+
+/// The configurations at these places alone, all of one job, with their first seed: as they are run under other assumptions.
+fn narrowed(runs: &[Configured], places: &[usize]) -> Vec<Configured> {
+    let narrow = |(place, run): (usize, &Configured)| Configured {
+        job: String::new(),
+        asked: places.contains(&place),
+        seeds: run.seeds.iter().take(1).copied().collect(),
+        outcomes: run.outcomes.iter().take(1).cloned().collect(),
+        ..run.clone()
+    };
+    runs.iter().enumerate().map(narrow).collect()
+}
