@@ -1,6 +1,6 @@
 //! An Arrow record batch as a timely container.
 //!
-//! Within a process a [`Batch`] is shared, never copied: cloning counts references, and so does sending it to another thread.
+//! Within a process a [`Batch`] is shared, never copied: cloning counts one reference, and so does sending it to another thread.
 //! Between processes it travels as an Arrow IPC stream and is decoded without copying: the columns of a received batch lie in the
 //! slab that the network filled. The slab lives as long as any column of it does, so copy small values out of batches that you keep.
 //!
@@ -33,17 +33,22 @@ pub type BatchStream<'scope> = Stream<'scope, Step, Batch>;
 /// Rows of one stream at one step.
 #[derive(Clone, Default)]
 pub struct Batch {
-    /// Absent in the default that timely leaves behind when it takes a container.
-    rows: Option<RecordBatch>,
+    /// Absent in the default that timely leaves behind when it takes a container. Shared as a whole, since cloning a record batch
+    /// counts a reference for each column.
+    shared: Option<Arc<Shared>>,
+}
+
+struct Shared {
+    rows: RecordBatch,
     /// The IPC encoding: timely asks for its length and for its bytes in two calls.
-    encoded: Arc<OnceLock<Vec<u8>>>,
+    encoded: OnceLock<Vec<u8>>,
 }
 
 impl Batch {
     /// Wraps a record batch.
     #[must_use]
     pub fn new(rows: RecordBatch) -> Self {
-        Self { rows: Some(rows), encoded: Arc::default() }
+        Self { shared: Some(Arc::new(Shared { rows, encoded: OnceLock::new() })) }
     }
 
     /// A batch of the columns of `schema`.
@@ -63,19 +68,31 @@ impl Batch {
     /// The number of rows.
     #[must_use]
     pub fn num_rows(&self) -> usize {
-        self.rows.as_ref().map_or(0, RecordBatch::num_rows)
+        self.rows().map_or(0, RecordBatch::num_rows)
     }
 
     /// The record batch; `None` if this is the default.
     #[must_use]
     pub fn rows(&self) -> Option<&RecordBatch> {
-        self.rows.as_ref()
+        self.shared.as_deref().map(|shared| &shared.rows)
     }
 
     /// The record batch, out of its wrapper; `None` if this is the default.
     #[must_use]
     pub fn into_rows(self) -> Option<RecordBatch> {
-        self.rows
+        self.shared.map(|shared| match Arc::try_unwrap(shared) {
+            Ok(alone) => alone.rows,
+            Err(shared) => shared.rows.clone(),
+        })
+    }
+
+    /// Returns whether both are clones of one batch.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        match (&self.shared, &other.shared) {
+            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+            _ => false,
+        }
     }
 
     /// Takes the batch and leaves the default behind.
@@ -124,23 +141,22 @@ impl Batch {
     }
 
     fn column(&self, name: &str) -> &dyn Array {
-        self.rows
-            .as_ref()
+        self.rows()
             .and_then(|rows| rows.column_by_name(name))
             .unwrap_or_else(|| self.mistyped(name))
             .as_ref()
     }
 
     fn mistyped(&self, name: &str) -> ! {
-        let schema = self.rows.as_ref().map(RecordBatch::schema);
+        let schema = self.rows().map(RecordBatch::schema);
         panic!(
             "invariant: a checked batch has the column `{name}` of the type that is read; it has {schema:?}"
         )
     }
 
     fn encode(&self) -> &[u8] {
-        self.encoded.get_or_init(|| {
-            let Some(rows) = &self.rows else { return Vec::new() };
+        let Some(Shared { rows, encoded }) = self.shared.as_deref() else { return &[] };
+        encoded.get_or_init(|| {
             let mut writer = StreamWriter::try_new(Vec::new(), &rows.schema())
                 .expect("invariant: the schemas of our streams are encodable");
             writer.write(rows).expect("invariant: writing to memory does not fail");
@@ -155,13 +171,13 @@ impl Batch {
 /// Equal rows, whatever their encoding.
 impl PartialEq for Batch {
     fn eq(&self, other: &Self) -> bool {
-        self.rows == other.rows
+        self.rows() == other.rows()
     }
 }
 
 impl std::fmt::Debug for Batch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.rows.fmt(f)
+        self.rows().fmt(f)
     }
 }
 

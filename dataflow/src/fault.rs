@@ -75,9 +75,12 @@ impl fmt::Display for Fault {
 
 impl std::error::Error for Fault {}
 
-/// Faults as a batch of [`schema::ERRORS`].
+/// Faults as a batch of [`schema::ERRORS`]; the default for none.
 #[must_use]
 pub fn faults_batch(faults: &[Fault]) -> Batch {
+    if faults.is_empty() {
+        return Batch::default();
+    }
     Batch::from_columns(
         &schema::ERRORS,
         vec![

@@ -114,6 +114,11 @@ fn ordinal(step: Step) -> i64 {
     step.0.saturating_add(1).cast_signed()
 }
 
+/// Returns whether somebody is told of spans.
+pub(crate) fn is_traced() -> bool {
+    tracing::span_enabled!(target: TARGET, tracing::Level::INFO)
+}
+
 /// The span of a step on this worker, opened at the first call for the step.
 #[must_use]
 pub fn step_span(step: Step) -> Span {

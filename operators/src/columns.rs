@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, ListArray, PrimitiveArray};
+use arrow::array::{ArrayRef, ListArray, PrimitiveArray, StringBuilder};
 use arrow::buffer::OffsetBuffer;
 use arrow::datatypes::{ArrowPrimitiveType, Field};
 
@@ -23,4 +23,11 @@ pub(crate) fn lists<'a, T: ArrowPrimitiveType>(
         Arc::new(values),
         None,
     ))
+}
+
+/// A text column with nulls. Collecting one reserves a kilobyte, however few rows there are.
+pub(crate) fn texts<'a>(texts: impl ExactSizeIterator<Item = Option<&'a str>>) -> ArrayRef {
+    let mut column = StringBuilder::with_capacity(texts.len(), 0);
+    column.extend(texts);
+    Arc::new(column.finish())
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, Float32Array};
+use arrow::array::Float32Array;
 use arrow::datatypes::{Float32Type, Float64Type, UInt32Type, UInt64Type};
 use rollpacker_dataflow::batch::{Batch, BatchStream};
 use rollpacker_dataflow::operator::Operator;
@@ -19,7 +19,7 @@ use crate::overlap::Fetch;
 use crate::resume::Resumable;
 use crate::reward::{Scored, Tallies};
 use crate::rollout::Generating;
-use crate::rows::{Row, gather};
+use crate::rows::{Row, gather_first};
 use crate::schedule::encode::ADMIT;
 
 /// Complete groups, and what formed their rounds.
@@ -233,12 +233,10 @@ fn groups_batch(groups: Vec<Vec<(Row, f32)>>) -> Batch {
     if rows.is_empty() {
         return Batch::default();
     }
-    let names = schema::SCORED.fields().iter().map(|field| field.name().as_str());
-    let names: Vec<&str> = names.filter(|name| *name != column::WEIGHT).collect();
-    let mut columns: Vec<ArrayRef> = gather(&rows, names).collect();
+    let mut columns = gather_first(&rows, schema::SCORED.fields().len());
     let at =
         schema::SCORED.index_of(column::WEIGHT).expect("invariant: scored responses have a weight");
-    columns.insert(at, Arc::new(Float32Array::from(weights)));
+    columns[at] = Arc::new(Float32Array::from(weights));
     Batch::from_columns(&schema::SCORED, columns)
 }
 

@@ -1,8 +1,8 @@
 //! Rows kept from several batches, to be gathered into one.
 
-use std::sync::Arc;
+use std::ops::Range;
 
-use arrow::array::{Array, ArrayRef, StringArray};
+use arrow::array::{Array, ArrayRef, RecordBatch, StringArray};
 use arrow::compute::interleave;
 use arrow::datatypes::UInt32Type;
 use rollpacker_dataflow::batch::Batch;
@@ -33,45 +33,73 @@ impl Row {
     }
 }
 
-/// Copies columns of rows into new arrays, in the order given.
+/// Columns of rows, in the order given. Rows that follow one another in one batch are shared with it; others are copied.
 pub(crate) fn gather<'a>(
     rows: &[Row],
     columns: impl IntoIterator<Item = &'a str>,
 ) -> impl Iterator<Item = ArrayRef> {
-    let (batches, indices) = distinct(rows);
-    columns.into_iter().map(move |column| {
-        let arrays: Vec<&dyn Array> =
-            batches.iter().map(|batch| array(batch, column).as_ref()).collect();
-        interleave(&arrays, &indices)
-            .expect("invariant: the indices are rows of batches of one schema")
-    })
+    let gathering = Gathering::of(rows);
+    columns.into_iter().map(move |name| gathering.column(|rows| column(rows, name)))
 }
 
-/// Neighbours mostly share their batch, so each run of a batch is named once.
-fn distinct(rows: &[Row]) -> (Vec<&Batch>, Vec<(usize, usize)>) {
-    let mut batches: Vec<&Batch> = Vec::new();
-    let indices = rows
-        .iter()
-        .map(|row| {
-            if !batches.last().is_some_and(|last| same(last, &row.batch)) {
-                batches.push(&row.batch);
+/// The first `columns` columns of rows, as [`gather`] does, without a search for each.
+pub(crate) fn gather_first(rows: &[Row], columns: usize) -> Vec<ArrayRef> {
+    let gathering = Gathering::of(rows);
+    (0..columns).map(|at| gathering.column(|rows| rows.column(at))).collect()
+}
+
+fn column<'a>(rows: &'a RecordBatch, name: &str) -> &'a ArrayRef {
+    rows.column_by_name(name).expect("invariant: a checked batch has the columns of its schema")
+}
+
+/// Rows by the batches that they lie in.
+struct Gathering<'a> {
+    /// Neighbours mostly share their batch, so each run of a batch is named once.
+    batches: Vec<&'a RecordBatch>,
+    /// The batch of each row, and where in it the row is.
+    indices: Vec<(usize, usize)>,
+    run: Option<Range<usize>>,
+}
+
+impl<'a> Gathering<'a> {
+    fn of(rows: &'a [Row]) -> Self {
+        let (mut batches, mut indices) = (Vec::new(), Vec::with_capacity(rows.len()));
+        let mut last: Option<&Batch> = None;
+        for Row { batch, index } in rows {
+            if !last.is_some_and(|last| last.is_same(batch)) {
+                batches.push(batch.rows().expect("invariant: a row lies in a batch that has rows"));
+                last = Some(batch);
             }
-            (batches.len() - 1, row.index)
-        })
-        .collect();
-    (batches, indices)
-}
-
-fn same(one: &Batch, other: &Batch) -> bool {
-    match (one.rows(), other.rows()) {
-        (Some(one), Some(other)) => {
-            one.num_rows() == other.num_rows() && Arc::ptr_eq(one.column(0), other.column(0))
+            indices.push((batches.len() - 1, *index));
         }
-        _ => false,
+        let run = run(&indices);
+        Self { batches, indices, run }
+    }
+
+    fn column(&self, of: impl Fn(&'a RecordBatch) -> &'a ArrayRef) -> ArrayRef {
+        match &self.run {
+            Some(run) => shared(of(self.batches[0]), run),
+            None => self.copied(of),
+        }
+    }
+
+    fn copied(&self, of: impl Fn(&'a RecordBatch) -> &'a ArrayRef) -> ArrayRef {
+        let arrays: Vec<&dyn Array> = self.batches.iter().map(|rows| of(rows).as_ref()).collect();
+        let copied = interleave(&arrays, &self.indices);
+        copied.expect("invariant: the indices are rows of batches of one schema")
     }
 }
 
-fn array<'a>(batch: &'a Batch, column: &str) -> &'a ArrayRef {
-    let rows = batch.rows().expect("invariant: a row lies in a batch that has rows");
-    rows.column_by_name(column).expect("invariant: a checked batch has the columns of its schema")
+/// The rows of the first batch that `indices` are, if they are rows of no other and follow one another.
+fn run(indices: &[(usize, usize)]) -> Option<Range<usize>> {
+    let &(_, first) = indices.first()?;
+    let in_order = indices.iter().zip(first..).all(|(index, row)| *index == (0, row));
+    in_order.then(|| first..first + indices.len())
+}
+
+fn shared(array: &ArrayRef, rows: &Range<usize>) -> ArrayRef {
+    match rows.len() == array.len() {
+        true => array.clone(),
+        false => array.slice(rows.start, rows.len()),
+    }
 }

@@ -35,6 +35,8 @@ pub mod summary;
 pub mod sweep;
 pub mod table;
 mod tasks;
+#[cfg(test)]
+mod tests;
 pub mod trace;
 pub mod variant;
 

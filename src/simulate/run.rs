@@ -10,6 +10,7 @@ use rollpacker_dataflow::bridge::Executor;
 use rollpacker_dataflow::clock::{Nanos, VirtualClock};
 use rollpacker_dataflow::step::PromptId;
 use rollpacker_operators::advantage::Grpo;
+use rollpacker_operators::overlap::Scoring;
 use rollpacker_operators::prompts::{PromptRow, prompt_batch};
 use rollpacker_operators::schedule::operator::Stop;
 use rollpacker_operators::trainer::TrainerThread;
@@ -140,6 +141,7 @@ impl Stages {
                 raw::HandOut::Together => simulated::HandOut::Together,
                 raw::HandOut::Streamed => simulated::HandOut::Streamed,
             },
+            collect: collect(job),
             report_interval: Nanos::from_secs_f64(rollout.report_interval_s),
             slowdown: tasks::slowdown(job, self.cost.calibration()),
             ..SimulatedEngineConfig::new(placement::at_first(job))
@@ -147,6 +149,17 @@ impl Stages {
         let (cost, lengths) = (self.cost.clone(), self.lengths.clone());
         SimulatedEngine::new(config, cost, lengths, self.clock.clone())
             .context("the rollout cannot start")
+    }
+}
+
+/// Where nothing is decided, placed or scored before the last response of a round has ended, the pipeline is not woken for each.
+fn collect(job: &Job) -> simulated::Collect {
+    let waits_for_all = job.raw.schedule.name == "sync" && job.scoring == Scoring::AfterRollout;
+    let is_placed_by_rounds =
+        job.placement != raw::Placement::Stream && job.raw.planner.rule == raw::PlannerRule::Fixed;
+    match waits_for_all && is_placed_by_rounds {
+        true => simulated::Collect::Together,
+        false => simulated::Collect::Streamed,
     }
 }
 

@@ -22,7 +22,7 @@ use crate::columns::lists;
 use crate::group::Groups;
 use crate::policy::metrics_batch;
 use crate::resume::Keeper;
-use crate::rows::{Row, gather};
+use crate::rows::{Row, gather_first};
 
 /// Adds advantages.
 pub trait AdvantageExt {
@@ -226,8 +226,7 @@ fn ordered(held: &[Batch]) -> Option<Batch> {
     rows.sort_by_key(|(id, _)| *id);
     let rows: Vec<Row> = rows.into_iter().map(|(_, row)| row).collect();
     let schema = rows.first()?.batch.rows()?.schema();
-    let names = schema.fields().iter().map(|field| field.name().as_str());
-    Some(Batch::from_columns(&schema, gather(&rows, names).collect()))
+    Some(Batch::from_columns(&schema, gather_first(&rows, schema.fields().len())))
 }
 
 fn with_estimates(batch: &Batch, inferred: bool, estimates: &[Estimate]) -> Batch {

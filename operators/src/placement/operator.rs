@@ -209,6 +209,9 @@ impl<P: Place> Driver<P> {
 
     /// Gives what was decided, at the earliest step under way.
     fn give(&mut self, mut give: impl FnMut(&Capability<Step>, Batch)) {
+        if self.decided.is_empty() {
+            return;
+        }
         let Some(under_way) = self.steps.values().next() else { return };
         give(&under_way.capability, placement_batch(&std::mem::take(&mut self.decided)));
     }

@@ -5,7 +5,7 @@ use arrow::datatypes::{UInt32Type, UInt64Type};
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::schema::column;
 
-use crate::rows::{Row, gather};
+use crate::rows::{Row, gather_first};
 
 /// Rows that are copied at once.
 const ROWS: usize = 256;
@@ -55,9 +55,7 @@ pub fn by_id(
 
 fn copied(rows: &[Row]) -> Option<RecordBatch> {
     let schema = rows.first()?.batch.rows()?.schema();
-    let names = schema.fields().iter().map(|field| field.name().as_str());
-    let columns = gather(rows, names.collect::<Vec<_>>()).collect();
-    Batch::from_columns(&schema, columns).into_rows()
+    Batch::from_columns(&schema, gather_first(rows, schema.fields().len())).into_rows()
 }
 
 #[cfg(test)]

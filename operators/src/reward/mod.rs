@@ -125,7 +125,9 @@ impl<'scope> RewardExt<'scope> for Rollouts<'scope> {
         if wants_scores && scoring == Scoring::AfterRollout {
             given.errors = given.errors.concat(refuse(scope, too_late()));
         }
-        given.samples.clone().connect_loop(self.scores);
+        if let Some(scores) = self.scores {
+            given.samples.clone().connect_loop(scores);
+        }
         let executions =
             route::first("executions_to_first", given.executions.clone(), &schema::EXECUTIONS);
         let Anchors { changes, metrics } = anchors(executions, &self.resumable);
@@ -238,6 +240,9 @@ fn executions_batch(run: &[Arrived]) -> Batch {
             executions.iter().map(|execution| (pending.dataset_row, *execution))
         })
         .collect();
+    if all.is_empty() {
+        return Batch::default();
+    }
     let times = |of: fn(&Execution) -> u64| {
         Arc::new(UInt64Array::from_iter_values(all.iter().map(|(_, execution)| of(execution))))
     };

@@ -12,8 +12,8 @@ use rollpacker_stages::reward::{RewardError, Score};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::columns::lists;
-use crate::rows::{Row, gather};
+use crate::columns::{lists, texts};
+use crate::rows::{Row, gather_first};
 
 /// How long scoring took, and when it was done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -95,8 +95,7 @@ pub(crate) fn scored_batch(rows: &[Row], scores: &[ScoreRow]) -> Batch {
     if rows.is_empty() {
         return Batch::default();
     }
-    let names = schema::RESPONSES.fields().iter().map(|field| field.name().as_str());
-    let mut columns: Vec<ArrayRef> = gather(rows, names.collect::<Vec<_>>()).collect();
+    let mut columns = gather_first(rows, schema::RESPONSES.fields().len());
     let number = |of: fn(&ScoreRow) -> u64| -> ArrayRef {
         Arc::new(UInt64Array::from_iter_values(scores.iter().map(of)))
     };
@@ -105,7 +104,7 @@ pub(crate) fn scored_batch(rows: &[Row], scores: &[ScoreRow]) -> Batch {
         json(scores.iter().map(|row| &row.components)),
         json(scores.iter().map(|row| &row.labels)),
         lists::<Float32Type>(scores.iter().map(|row| row.token_scores.as_slice())),
-        Arc::new(scores.iter().map(|row| row.error.as_deref()).collect::<StringArray>()),
+        texts(scores.iter().map(|row| row.error.as_deref())),
         number(|row| row.timing.took.0),
         number(|row| row.timing.done.0),
         Arc::new(Float32Array::from_iter_values(scores.iter().map(|row| row.weight))),

@@ -55,8 +55,8 @@ pub struct Rollouts<'scope> {
     pub metrics: BatchStream<'scope>,
     /// Errors so far.
     pub errors: BatchStream<'scope>,
-    /// Where the schedule hears of scores.
-    pub(crate) scores: Handle<'scope, Step, Batch>,
+    /// Where the schedule hears of scores, if it decides by them.
+    pub(crate) scores: Option<Handle<'scope, Step, Batch>>,
     pub(crate) scoring: Scoring,
     pub(crate) generating: Generating,
     /// Whether the schedule decides by scores.
@@ -113,14 +113,20 @@ impl<'scope> RolloutExt<'scope> for Scheduled<'scope> {
         // these are no cycles of times.
         let (loop_end, heard) = scope.feedback(Steps(0));
         let (notices_end, notices) = scope.feedback(Steps(0));
-        let (scores, scored) = scope.feedback(Steps(0));
+        let (scores, scored) = match wants_scores {
+            true => {
+                let (handle, scored) = scope.feedback(Steps(0));
+                (Some(handle), exchange::scores(scored))
+            }
+            false => (None, empty(scope)),
+        };
         // One schedule, on the first worker, decides for all: it hears of everything, and what it wants goes where the prompts are.
         let published = route::first("policies_to_first", policies.clone(), &schema::POLICIES);
         let heard = exchange::ends(heard);
         let told = Heard {
             responses: heard.clone(),
             notices: route::first("notices_to_first", notices, &schema::NOTICES),
-            scores: exchange::scores(scored),
+            scores: scored,
         };
         let Rounds { requests, decisions, errors: failed } =
             schedule(scheduled, published.clone(), told, clock.clone());

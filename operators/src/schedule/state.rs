@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use super::{Decision, Schedule};
 use crate::resume::part::{read_bytes, read_rows, rows};
 use crate::resume::{Keeper, Resumable, ResumeError};
-use crate::rows::{Row, gather};
+use crate::rows::{Row, gather_first};
 
 /// The part of the schedule's own state.
 const SCHEDULE: &str = "schedule";
@@ -86,10 +86,12 @@ impl State<'_> {
         let prompts: Vec<Row> = held.values().map(|held| held.row.clone()).collect();
         let launched = held.values().map(|held| Some(held.launched));
         let launched: ArrayRef = Arc::new(launched.collect::<BooleanArray>());
-        let names = schema::PROMPTS.fields().iter().map(|field| field.name().as_str());
         let columns = match prompts.as_slice() {
             [] => Vec::new(),
-            prompts => gather(prompts, names).chain([launched]).collect(),
+            prompts => {
+                let columns = gather_first(prompts, schema::PROMPTS.fields().len());
+                columns.into_iter().chain([launched]).collect()
+            }
         };
         let encoded = "invariant: ids and decisions are plain data";
         rows(&HELD, columns)

@@ -1,16 +1,17 @@
 //! Which reward scores which data source.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::group::SharedGroupReward;
 use super::{Context, GroupReward, OnError, Reward, RewardError, Sample, Score, SharedReward};
 
-/// Routes responses to rewards by their data source. Clones share the rewards.
+/// Routes responses to rewards by their data source. Clones share routes and rewards.
 ///
 /// A route is an exact data source, a prefix that ends in `*`, or `*` for everything else. The longest match wins.
 #[derive(Clone, Default)]
 pub struct Router {
-    routes: BTreeMap<String, Route>,
+    routes: Arc<BTreeMap<String, Route>>,
 }
 
 #[derive(Clone, Default)]
@@ -59,17 +60,12 @@ impl Router {
     /// [tolerated](OnError::Tolerate).
     #[must_use]
     pub fn on_error(mut self, pattern: &str, on_error: OnError) -> Self {
-        self.routes.entry(pattern.to_owned()).or_default().on_error = on_error;
+        self.entry(pattern).on_error = on_error;
         self
     }
 
     fn entry(&mut self, pattern: &str) -> &mut Route {
-        self.routes.entry(pattern.to_owned()).or_insert_with(|| Route {
-            name: String::new(),
-            reward: None,
-            group: None,
-            on_error: OnError::default(),
-        })
+        Arc::make_mut(&mut self.routes).entry(pattern.to_owned()).or_default()
     }
 
     /// Whether a data source has a reward.

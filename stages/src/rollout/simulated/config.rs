@@ -20,6 +20,9 @@ pub struct SimulatedEngineConfig {
     /// When instances get the responses that are asked for at once.
     #[serde(default)]
     pub hand_out: HandOut,
+    /// Which of the responses that ended the caller hears of.
+    #[serde(default)]
+    pub collect: Collect,
     /// Time between two looks of the caller for responses that ended; 0 reports each at once.
     #[serde(default = "report_interval")]
     pub report_interval: Nanos,
@@ -51,6 +54,17 @@ pub enum HandOut {
     Streamed,
 }
 
+/// Which of the responses that ended are reported.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Collect {
+    /// Each one.
+    #[default]
+    Streamed,
+    /// None until all that were asked for have ended: a batch is one call (veRL).
+    Together,
+}
+
 impl SimulatedEngineConfig {
     /// An engine on `placement`; everything else as usual.
     #[must_use]
@@ -60,6 +74,7 @@ impl SimulatedEngineConfig {
             max_running: max_running(),
             dispatch: Dispatch::default(),
             hand_out: HandOut::default(),
+            collect: Collect::default(),
             report_interval: report_interval(),
             slowdown: slowdown(),
         }

@@ -15,7 +15,7 @@ mod requests;
 #[cfg(test)]
 mod tests;
 
-pub use config::{Dispatch, HandOut, SimulatedEngineConfig, SimulatedEngineError};
+pub use config::{Collect, Dispatch, HandOut, SimulatedEngineConfig, SimulatedEngineError};
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -40,7 +40,8 @@ use crate::cluster::Cost;
 ///   then loads them when it is.
 /// - Another tensor parallelism restarts all instances, and what they had is computed again. With fewer instances, the responses of those
 ///   given up go to the least loaded others; with more, the new ones take over from what waits.
-/// - Responses that end between two ends of a report interval are reported together at the later one.
+/// - Responses that end between two ends of a report interval are reported together at the later one; those that are [collected
+///   together](Collect::Together) when the last of all has ended.
 pub struct SimulatedEngine {
     clock: VirtualClock,
     alarm: Alarm,
@@ -195,12 +196,19 @@ impl SimulatedEngine {
                 site.advance(horizon.0 as f64, shape, requests, ended);
             });
         }
-        while let Some(&Reverse((at, _, slot))) = self.ended.peek()
+        while let Some((at, slot)) = self.next_report()
             && at <= horizon
         {
             self.ended.pop();
             self.report(slot, at, None);
         }
+    }
+
+    /// When the next response that is to be reported ended, and which it is.
+    fn next_report(&self) -> Option<(Nanos, usize)> {
+        let waits = self.config.collect == Collect::Together && !self.requests.have_ended();
+        let Reverse((at, _, slot)) = self.ended.peek().filter(|_| !waits)?;
+        Some((*at, *slot))
     }
 
     /// Reports a response that has ended; by itself, unless another reason is given.
@@ -217,7 +225,7 @@ impl SimulatedEngine {
     /// Sets the alarm to when there may be something to report.
     fn set_alarm(&mut self) {
         let due = self.next_due().map(|(at, _)| at);
-        let ended = self.ended.peek().map(|Reverse((at, ..))| *at);
+        let ended = self.next_report().map(|(at, _)| at);
         let next = due.into_iter().chain(ended).min().map(|at| self.report_time(at));
         self.ring_at(next);
     }

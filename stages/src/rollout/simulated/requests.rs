@@ -83,6 +83,11 @@ impl Requests {
         self.open.get(&id).copied()
     }
 
+    /// Whether all have ended.
+    pub(super) fn have_ended(&self) -> bool {
+        self.open.is_empty()
+    }
+
     pub(super) fn get(&self, slot: usize) -> &Live {
         &self.live[slot]
     }

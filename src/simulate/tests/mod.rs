@@ -1,0 +1,52 @@
+//! Tests of whole simulated jobs: laws that hold whatever the constants of the cost model are.
+
+mod capacity;
+mod equal_lengths;
+mod resources;
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use rollpacker_operators::report::{Observer, StepReport};
+
+use super::job::Job;
+use super::outcome::Outcome;
+use super::raw::RawJob;
+use super::run;
+use crate::pipeline::Pipeline;
+use crate::recipe::{from_table, overlay};
+
+/// A job on `base`, the text of a file, with `settings`, `key=value` each.
+fn job(base: &str, settings: &[String]) -> Job {
+    let mut table = base.parse().expect("TOML");
+    settings.iter().for_each(|setting| overlay(&mut table, setting).expect("a setting"));
+    let mut raw: RawJob = from_table(table).expect("known keys");
+    raw.leave_idle(settings).expect("a way to train");
+    Job::resolve(raw, None).unwrap_or_else(|error| panic!("{settings:?}: {error:#}"))
+}
+
+fn owned(settings: &[&str]) -> Vec<String> {
+    settings.iter().map(|&setting| setting.to_owned()).collect()
+}
+
+/// Keeps the reports of a run.
+#[derive(Default)]
+struct Reports(Vec<StepReport>);
+
+impl Observer for Reports {
+    fn step(&mut self, report: StepReport) {
+        self.0.push(report);
+    }
+}
+
+fn reports(pipeline: Pipeline) -> Vec<StepReport> {
+    let reports = Rc::new(RefCell::new(Reports::default()));
+    pipeline.run(reports.clone()).expect("it runs");
+    reports.take().0
+}
+
+/// Mean seconds of a step.
+fn step_seconds(job: &Job) -> f64 {
+    let Outcome { steps, .. } = run::run(job, job.raw.sim.seed).expect("it runs");
+    steps.iter().map(|step| step.seconds).sum::<f64>() / steps.len() as f64
+}
