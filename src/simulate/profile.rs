@@ -89,7 +89,11 @@ mod tests {
 
     #[test]
     fn every_size_that_fits_is_measured_at_what_the_cost_model_says() {
-        let job = job(&["model.name=Qwen2.5-32B", "rollout.tensor_parallel=2"]);
+        let job = job(&[
+            "model.name=Qwen2.5-32B",
+            "rollout.tensor_parallel=2",
+            "training.tensor_parallel=8",
+        ]);
         let Profiled { rows, points, seconds } = measure(&job, None).expect("it fits on two");
         let sizes: BTreeSet<_> =
             rows.iter().map(|row| (row.tensor_parallel, row.instances)).collect();
@@ -131,7 +135,8 @@ mod tests {
 
     #[test]
     fn a_model_that_fits_nowhere_is_refused() {
-        let mut job = job(&["cluster.gpus=1", "training.tensor_parallel=1"]);
+        let mut job =
+            job(&["cluster.gpus=1", "training.tensor_parallel=1", "model.name=Qwen3-1.7B"]);
         job.hardware.memory = 1e9;
         let error = measure(&job, None).unwrap_err();
         assert!(error.to_string().contains("does not fit on 1 x"), "{error}");

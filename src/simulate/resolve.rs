@@ -65,9 +65,9 @@ impl Job {
             raw,
         };
         schedule::check_scoring(&job.schedule()?, job.scoring)?;
-        layout::check(&job)?;
         population::check(&job)?;
         placement::policy(&job)?;
+        layout::check(&job)?;
         Ok(job)
     }
 }

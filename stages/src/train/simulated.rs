@@ -209,15 +209,16 @@ mod tests {
     }
 
     #[test]
-    fn time_does_not_depend_on_how_groups_are_split_and_halves_with_twice_the_devices() {
+    fn calls_of_a_few_sequences_leave_copies_idle_and_a_handover_is_paid_once() {
         let clock = VirtualClock::default();
         let mut trainer = trainer(&clock);
-        let sequences = [sequence(&[3], 4000), sequence(&[4], 100), sequence(&[3], 8192)];
+        let sequences: Vec<_> = (0..16).map(|_| sequence(&[3], 4000)).collect();
         let whole = spent(&clock, || trainer.accumulate(Step(0), &sequences).unwrap());
         let split = spent(&clock, || {
             sequences.iter().for_each(|s| trainer.accumulate(Step(0), &[*s]).unwrap());
         });
-        assert!((whole - split).abs() < 1e-6, "{whole} {split}");
+        // Eight copies: two sequences each, or one at a time on one of them.
+        assert!((split - 8.0 * whole).abs() < 1e-6, "{whole} {split}");
         trainer.place(0);
         trainer.place(8);
         let half = spent(&clock, || trainer.accumulate(Step(0), &sequences).unwrap());
@@ -228,14 +229,16 @@ mod tests {
     fn an_update_publishes_the_next_version_and_tells_what_the_step_was() {
         let clock = VirtualClock::default();
         let mut trainer = trainer(&clock);
-        trainer.accumulate(Step(4), &[sequence(&[3], 4000)]).unwrap();
+        let sequences: Vec<_> = (0..8).map(|_| sequence(&[3], 4000)).collect();
+        trainer.accumulate(Step(4), &sequences).unwrap();
         let mut answer = None;
         let seconds = spent(&clock, || answer = Some(trainer.update(Step(4)).unwrap()));
         let (policy, metrics) = answer.expect("it was called");
         assert_eq!(policy.version, PolicyVersion(5));
-        assert!((metrics["perf/mfu/actor"] - 0.37).abs() < 1e-9);
+        // Half of the peak while the devices compute, and about a tenth of the time launches.
+        assert!((0.35..0.5).contains(&metrics["perf/mfu/actor"]), "{}", metrics["perf/mfu/actor"]);
         assert_eq!(metrics["perf/training_devices"], 16.0);
-        assert!(seconds >= 6.5);
+        assert_eq!(seconds, 1.0);
         let empty = spent(&clock, || drop(trainer.update(Step(5)).unwrap()));
         assert_eq!(empty, 0.0, "nothing to update");
     }

@@ -54,7 +54,8 @@ fn score_within(
     limits: &Limits,
 ) -> Vec<(f64, Score)> {
     let clock = VirtualClock::default();
-    let router = simulated_router(config, &Calibration::default(), lengths(), &clock);
+    let calibration = Calibration { scoring_interval: 0.030, ..Calibration::default() };
+    let router = simulated_router(config, &calibration, lengths(), &clock);
     let asked = Context::new(Arc::new(clock.clone())).with_limits(limits.clone());
     let scoring = |(at, sample)| router.score(sample, &asked).map(move |score| (at, score));
     let mut waiting: FuturesUnordered<_> = samples.iter().enumerate().map(scoring).collect();

@@ -37,8 +37,12 @@ fn scattered(row: u64, id: SampleId) -> u32 {
 }
 
 fn cost(dispatch_interval: f64) -> Cost {
-    let calibration =
-        Calibration { dispatch_interval, reconfiguration: 10.0, ..Calibration::default() };
+    let calibration = Calibration {
+        dispatch_interval,
+        rollout_overhead: 2.0,
+        reconfiguration: 10.0,
+        ..Calibration::default()
+    };
     let model = ModelShape::built_in("Qwen2.5-7B").expect("built in");
     Cost::new(Hardware::built_in("H800").expect("built in"), model, calibration)
 }
@@ -301,7 +305,7 @@ fn without_instances_responses_wait_and_another_tensor_parallelism_restarts() {
     bench.run();
     assert_eq!(bench.ended.len(), 4);
     let end = bench.clock.now().as_secs_f64();
-    assert!(end > 110.0 && end < 114.0, "{end}: a restart of 10 s and the rest");
+    assert!(end > 110.0 && end < 118.0, "{end}: a restart of 10 s and the rest");
 }
 
 #[test]
