@@ -15,9 +15,9 @@ pub(super) struct Modelled {
 
 /// Tokens of a sequence as predicted from a number of tokens alone: about the mean of the paper's jobs, prompt included. Attention over
 /// longer ones is left out.
-const SEQUENCE: f64 = 1500.0;
+pub(super) const SEQUENCE: f64 = 1500.0;
 
-/// Sequences that are laid out one by one; a larger batch takes as much longer as it has more.
+/// Sequences that are packed one by one; a larger batch takes as much longer as it has more.
 const MOST_SEQUENCES: f64 = 4096.0;
 
 impl Modelled {
@@ -39,7 +39,7 @@ impl StepCost for Modelled {
         }
         let sequences = (tokens / SEQUENCE).ceil().clamp(1.0, MOST_SEQUENCES);
         let predicted =
-            self.cost.training(devices, self.layout, &vec![SEQUENCE; sequences as usize]);
+            self.cost.training_alike(devices, self.layout, sequences as usize, SEQUENCE);
         predicted * tokens / (sequences * SEQUENCE)
     }
 

@@ -1,29 +1,24 @@
 //! How a copy of the model is laid out over the trainer's devices.
 
+use rollpacker_operators::placement::StepCost;
 use rollpacker_stages::cluster::{Cost, TrainingLayout};
 
+use super::cost::{Modelled, SEQUENCE};
 use super::job::Job;
 use crate::recipe::RecipeError;
 
 /// Share of a device's memory that training may take; the rest is lost to fragments and to buffers of communication.
 const USABLE: f64 = 0.95;
 
-/// Tokens of a sequence for which layouts are compared: about the mean of the paper's jobs, prompt included.
-const SEQUENCE: f64 = 1500.0;
-
-/// Sequences of a step for which layouts are compared, at most: more take as much longer in each.
-const MOST_SEQUENCES: u64 = 4096;
-
-/// Tokens that a prompt may have beside the longest response.
-const LONGEST_PROMPT: f64 = 2048.0;
-
 /// Returns the layout over as many devices as `written` that is predicted to train fastest, of those that fit; `written` if none does.
 #[must_use]
 pub(super) fn planned(job: &Job, written: TrainingLayout) -> TrainingLayout {
     let cost = job.cost();
-    let sequences = job.raw.data.train_batch_size as u64 * u64::from(job.raw.rollout.n);
-    let tokens = vec![SEQUENCE; sequences.min(MOST_SEQUENCES) as usize];
-    let time = |layout: &TrainingLayout| cost.training(job.training_gpus, *layout, &tokens);
+    let sequences = job.raw.data.train_batch_size as f64 * f64::from(job.raw.rollout.n);
+    let time = |layout: &TrainingLayout| {
+        let modelled = Modelled::new(cost.clone(), *layout, job.longest_sequence());
+        modelled.training(job.training_gpus, sequences * SEQUENCE)
+    };
     splits(written, job.hardware.devices_per_server)
         .filter(|layout| fits(&cost, job, *layout))
         .min_by(|a, b| time(a).total_cmp(&time(b)))
@@ -56,8 +51,7 @@ fn fits(cost: &Cost, job: &Job, layout: TrainingLayout) -> bool {
 }
 
 fn bytes(cost: &Cost, job: &Job, layout: TrainingLayout) -> f64 {
-    let longest = f64::from(job.raw.data.max_response_length) + LONGEST_PROMPT;
-    cost.training_bytes(job.training_gpus, layout, longest)
+    cost.training_bytes(job.training_gpus, layout, job.longest_sequence() as f64)
 }
 
 /// The ways to split the devices of `written`, each layer within a server.

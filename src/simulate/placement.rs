@@ -90,7 +90,7 @@ fn placed_job(job: &Job) -> placement::Job {
     placement::Job {
         devices: job.raw.cluster.gpus,
         devices_per_server: job.hardware.devices_per_server,
-        training_replica: layout.tensor_parallel * layout.pipeline * layout.context,
+        training_replica: layout.devices(),
         response_length: job.raw.data.max_response_length,
     }
 }

@@ -74,14 +74,13 @@ impl Setup {
     #[must_use]
     pub fn of(job: &Job, outcomes: &[Outcome]) -> Self {
         let layout = job.training_layout();
-        let replica = layout.tensor_parallel * layout.pipeline * layout.context;
         let gpus = job.training_gpus;
         Self {
             placement: job.placement,
             rollout: rollout(job, outcomes),
             training: TrainingSetup {
                 gpus,
-                replicas: gpus / replica.max(1),
+                replicas: gpus / layout.devices(),
                 tensor_parallel: layout.tensor_parallel,
                 pipeline_parallel: layout.pipeline,
                 context_parallel: layout.context,

@@ -23,24 +23,7 @@ pub struct TraceSummary {
     /// The column of prompt lengths; none: they are drawn from `lengths.population`.
     pub prompt_length_column: Option<String>,
     /// What is assumed of the responses to a prompt; none: nothing, there are enough of them.
-    pub assumed: Option<Assumed>,
-}
-
-/// What is assumed of how alike the responses to a prompt are.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Assumed {
-    /// Prompts that are told apart; 0 if responses have no prompt.
-    pub prompts: usize,
-    /// Mean number of responses to a prompt.
-    pub responses_per_prompt: f64,
-    /// The least number of responses to a prompt.
-    pub least_responses: usize,
-    /// The correlation of the lengths of two responses to a prompt, in ranks of a normal, as the trace tells it; none: it does not.
-    pub estimate: Option<f64>,
-    /// The lower end of what is assumed.
-    pub low: f64,
-    /// The upper end; the same if `lengths.correlation` sets one.
-    pub high: f64,
+    pub assumed: Option<Likeness>,
 }
 
 impl TraceSummary {
@@ -56,7 +39,7 @@ impl TraceSummary {
             max_response_length,
             cut: longer.count(),
             prompt_length_column: trace.source.prompt_length_column.clone(),
-            assumed: likeness.map(|likeness| Assumed::of(likeness, job.raw.lengths.correlation)),
+            assumed: likeness.map(|likeness| set(likeness, job.raw.lengths.correlation)),
         })
     }
 
@@ -77,8 +60,8 @@ impl TraceSummary {
     /// What the trace does not tell, and what is assumed in its place.
     #[must_use]
     pub fn warning(&self) -> Option<String> {
-        let assumption = self.assumed?;
-        let Assumed { estimate, low, high, .. } = assumption;
+        let likeness = self.assumed?;
+        let Likeness { estimate, low, high, .. } = likeness;
         let told = match estimate {
             Some(estimate) => format!("the trace gives a correlation of {estimate:.2}"),
             None => {
@@ -97,32 +80,23 @@ impl TraceSummary {
         Some(format!(
             "{}: {}, and {told}. Ranks of lengths follow a Gaussian copula within a prompt: {assumed}.",
             self.trace,
-            assumption.recorded(),
+            recorded(likeness),
         ))
     }
 }
 
-impl Assumed {
-    fn of(likeness: Likeness, set: Option<f64>) -> Self {
-        let Likeness { prompts, responses_per_prompt, least_responses, estimate, low, high } =
-            likeness;
-        Self {
-            prompts,
-            responses_per_prompt,
-            least_responses,
-            estimate,
-            low: set.unwrap_or(low),
-            high: set.unwrap_or(high),
-        }
-    }
+/// What is assumed where a job may set the correlation.
+fn set(likeness: Likeness, correlation: Option<f64>) -> Likeness {
+    correlation.map_or(likeness, |set| Likeness { low: set, high: set, ..likeness })
+}
 
-    fn recorded(&self) -> String {
-        match *self {
-            Self { prompts: 0, .. } => "no prompt is recorded".to_owned(),
-            Self { prompts, responses_per_prompt, .. } => format!(
-                "{prompts} prompts have {responses_per_prompt:.1} responses each on average, not all of them {ENOUGH}"
-            ),
-        }
+/// How many responses a trace has to each prompt.
+fn recorded(Likeness { prompts, responses_per_prompt, .. }: Likeness) -> String {
+    match prompts {
+        0 => "no prompt is recorded".to_owned(),
+        _ => format!(
+            "{prompts} prompts have {responses_per_prompt:.1} responses each on average, not all of them {ENOUGH}"
+        ),
     }
 }
 

@@ -8,13 +8,13 @@ use super::super::summary::{Stat, Summary};
 pub(super) struct Candidate<'a> {
     /// Where it is among all configurations.
     pub(super) place: usize,
-    /// What its runs say.
+    /// The summary of its runs.
     pub(super) summary: &'a Summary,
-    /// The same at the upper end of the correlation that a trace leaves open.
+    /// The summary at the upper end of the correlation that a trace leaves open.
     pub(super) upper: Option<&'a Summary>,
 }
 
-/// What to choose, and from what.
+/// The choice among the candidates of a job.
 #[derive(Clone, Debug)]
 pub(super) struct Chosen<'a> {
     /// The choice.
@@ -28,8 +28,8 @@ const BIAS_GRAIN: f64 = 0.01;
 /// Differences of the discarded share that count.
 const WASTE_GRAIN: f64 = 0.05;
 
-/// What a configuration costs beside its time, the dearest first: how far the mean length is off, the share of tokens discarded, and how
-/// many settings it takes, none for plain `sync`.
+/// The disadvantages of a configuration beside its time, the most important first: the error of the mean length, the share of discarded
+/// tokens, and the number of settings, 0 for plain `sync`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Price {
     pub(super) bias: u32,
@@ -43,7 +43,7 @@ impl<'a> Candidate<'a> {
         &self.summary.label
     }
 
-    /// What is known of it, at both ends.
+    /// Returns its summaries: one, or one for each end of the correlation.
     pub(super) fn summaries(&self) -> impl Iterator<Item = &'a Summary> {
         std::iter::once(self.summary).chain(self.upper)
     }
@@ -61,7 +61,7 @@ impl<'a> Candidate<'a> {
         intervals.reduce(Interval::hull).unwrap_or(nothing)
     }
 
-    /// Whether it is on-policy and its mean length within `tolerance` of the policy's, at both ends.
+    /// Returns true if it is on-policy and its mean length is within `tolerance` of the policy's, at both ends.
     pub(super) fn is_low(&self, tolerance: f64) -> bool {
         self.summaries().all(|summary| summary.on_policy && summary.bias.is_low(tolerance))
     }

@@ -77,22 +77,17 @@ fn triggered(plan: &mut Plan, share: &str, gradient: &str) -> JobId {
 
 /// A ratio of long rounds, in points.
 fn over(item: &mut Item, cell: String, paper: f64, job: JobId, without: JobId) {
-    item.points(cell, paper / WITHOUT, HeldOut, move |runs| {
-        runs.of(job).long().step_s() / runs.of(without).long().step_s()
-    });
+    item.points(cell, paper / WITHOUT, HeldOut, ratio(job, without));
+}
+
+fn ratio(job: JobId, without: JobId) -> Ours {
+    Box::new(move |runs| runs.of(job).long().step_s() / runs.of(without).long().step_s())
 }
 
 /// The signs of the effects, and their order.
 fn agreement(item: &mut Item, jobs: &[(f64, JobId)], without: JobId) {
-    let pairs = || {
-        let pair = |&(paper, job): &(f64, JobId)| -> (f64, Ours) {
-            let ours = move |runs: &super::runs::Runs| {
-                runs.of(job).long().step_s() / runs.of(without).long().step_s()
-            };
-            (paper / WITHOUT, Box::new(ours))
-        };
-        jobs.iter().map(pair).collect::<Vec<_>>()
-    };
+    let pairs =
+        || jobs.iter().map(|&(paper, job)| (paper / WITHOUT, ratio(job, without))).collect();
     item.signs(pairs());
     item.order("rank correlation", pairs());
 }

@@ -1,10 +1,12 @@
+use rollpacker_stages::rollout::simulated::lengths::Likeness;
+
 use super::super::advice::Advice;
 use super::super::configured::summaries;
 use super::super::configured::tests::configured;
 use super::super::gantt::Gantt;
 use super::super::outcome::Outcome;
 use super::super::summary::tests::run;
-use super::super::trace::{Assumed, TraceSummary};
+use super::super::trace::TraceSummary;
 use super::*;
 
 fn simulated(label: &str, seconds: [f64; 2], mean_ratio: f64) -> Configured {
@@ -39,7 +41,7 @@ fn trace() -> TraceSummary {
         max_response_length: 1000,
         cut: 2,
         prompt_length_column: None,
-        assumed: Some(Assumed {
+        assumed: Some(Likeness {
             prompts: 9,
             responses_per_prompt: 1.0,
             least_responses: 1,

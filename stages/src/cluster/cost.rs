@@ -118,7 +118,7 @@ impl Cost {
             return (0.0, 0.0);
         }
         let layers = f64::from(self.model.layers);
-        let latency = self.calibration.all_reduce_latency * (0.65 + 0.35 * devices.log2());
+        let latency = self.calibration.all_reduce_latency * growth(devices);
         // Two all-reduces a layer; each sends and receives a hidden state in bf16, but for the device's own share of it.
         let bytes = 8.0 * f64::from(self.model.hidden_size) * (devices - 1.0) / devices;
         (layers * latency, layers * bytes / self.hardware.interconnect_bandwidth)
@@ -152,6 +152,11 @@ impl Cost {
     pub fn reconfiguration(&self) -> f64 {
         self.calibration.reconfiguration
     }
+}
+
+/// How a latency between devices grows with their number, 1 for two of them.
+pub(super) fn growth(devices: f64) -> f64 {
+    0.65 + 0.35 * devices.log2()
 }
 
 #[cfg(test)]

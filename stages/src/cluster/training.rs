@@ -7,6 +7,7 @@ use rollpacker_dataflow::clock::Nanos;
 use serde::{Deserialize, Serialize};
 
 use super::Cost;
+use super::cost::growth;
 
 /// Bytes a parameter of the weights (bf16) and of the gradient (f32), on each device that holds the parameter.
 const WEIGHT_AND_GRADIENT: f64 = 2.0 + 4.0;
@@ -65,7 +66,7 @@ impl Cost {
         let copies = (devices / layout.devices()).max(1) as usize;
         let copies = copies.min(tokens.len().max(1));
         let mut least: BinaryHeap<_> = (0..copies).map(|copy| Reverse((Nanos(0), copy))).collect();
-        let mut packed = vec![Copy::default(); copies];
+        let mut packed = vec![Replica::default(); copies];
         for tokens in tokens {
             let Some(mut first) = least.peek_mut() else { break };
             let Reverse((_, copy)) = *first;
@@ -75,6 +76,21 @@ impl Cost {
         packed.iter().map(|copy| copy.seconds(layout)).fold(0.0, f64::max)
     }
 
+    /// Seconds of the gradient of `sequences` sequences of `tokens` tokens each, as [`training`](Self::training) has them.
+    #[must_use]
+    pub fn training_alike(
+        &self,
+        devices: u32,
+        layout: TrainingLayout,
+        sequences: usize,
+        tokens: f64,
+    ) -> f64 {
+        let copies = (devices / layout.devices()).max(1) as usize;
+        let mut busiest = Replica::default();
+        (0..sequences.div_ceil(copies)).for_each(|_| busiest.add(tokens, self, layout));
+        busiest.seconds(layout)
+    }
+
     /// Seconds that a micro-batch of `flops` [arithmetic](Self::training_flops) takes one stage of one copy of the model: its kernels are
     /// launched, and its devices exchange what they share, layer by layer, however few its tokens are.
     fn micro_batch(&self, layout: TrainingLayout, flops: f64) -> f64 {
@@ -82,8 +98,8 @@ impl Cost {
         let rate =
             f64::from(layout.devices()) * self.hardware.flops * calibration.training_utilisation;
         let layers = f64::from(self.model.layers) / f64::from(layout.pipeline);
-        let exchange = 0.65 + 0.35 * layout.sequence_devices().log2();
-        layers * calibration.training_layer * exchange + flops / rate
+        let latency = calibration.training_layer * growth(layout.sequence_devices());
+        layers * latency + flops / rate
     }
 
     /// Bytes that training holds on a device when `devices` devices share the optimizer's state and the longest sequence has `longest`
@@ -112,7 +128,7 @@ impl Cost {
 
 /// The micro-batches of one copy of the model.
 #[derive(Clone, Copy, Debug, Default)]
-struct Copy {
+struct Replica {
     /// Seconds of those that are full, and of the longest of them.
     full: f64,
     longest: f64,
@@ -122,7 +138,7 @@ struct Copy {
     open: f64,
 }
 
-impl Copy {
+impl Replica {
     fn add(&mut self, tokens: f64, cost: &Cost, layout: TrainingLayout) {
         if self.tokens + tokens > f64::from(layout.micro_batch_tokens) {
             self.full += self.open;
@@ -181,6 +197,16 @@ mod tests {
             [1, 4, 5, 8].map(time).map(|time| (time * 1e6).round() / 1e6),
             [1.0, 1.0, 2.0, 2.0]
         );
+    }
+
+    #[test]
+    fn sequences_that_are_alike_take_as_long_as_any_others() {
+        let cost = cost("Qwen2.5-7B");
+        for (sequences, micro_batch_tokens) in [(1, 1), (7, 4000), (64, 8192), (101, 3000)] {
+            let layout = TrainingLayout { pipeline: 2, micro_batch_tokens, ..LAYOUT };
+            let alike = cost.training_alike(16, layout, sequences, 1500.0);
+            assert_eq!(alike, cost.training(16, layout, &vec![1500.0; sequences]));
+        }
     }
 
     #[test]

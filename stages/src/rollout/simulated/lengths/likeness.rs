@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use serde::Serialize;
+
 use super::ENOUGH;
 use super::pool::Pool;
 
 /// The correlation of the lengths of two responses to a prompt, in ranks of a normal, as an interval.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Likeness {
     /// Prompts that are told apart; 0 if responses have no prompt.
     pub prompts: usize,
