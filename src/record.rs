@@ -15,7 +15,7 @@ use parquet::basic::Compression;
 use parquet::file::properties::WriterProperties;
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::schema::{self, column};
-use rollpacker_files::{FileError, Inputs, NewFile, check_place};
+use rollpacker_files::{FileError, Inputs, NewFile, check_place, remove_abandoned};
 use rollpacker_operators::report::{Saved, StepReport, by_id};
 use rollpacker_stages::train::Metrics;
 use serde::{Deserialize, Serialize};
@@ -50,6 +50,8 @@ const METRICS: &str = "metrics.jsonl";
 const SUMMARY: &str = "summary.json";
 /// The folder of the rollouts within the run folder.
 const ROLLOUTS_FOLDER: &str = "rollouts";
+/// The folder of the trained model within the run folder.
+const MODEL_FOLDER: &str = "model";
 
 /// Writes `recipe.toml`, `metrics.jsonl`, `rollouts/step_NNNNN.parquet` and `summary.json`.
 pub struct RunFolder {
@@ -88,6 +90,12 @@ impl RunFolder {
     #[must_use]
     pub fn recipe(folder: &Path) -> PathBuf {
         folder.join(RECIPE)
+    }
+
+    /// The folder of the trained model in a run folder.
+    #[must_use]
+    pub fn model(folder: &Path) -> PathBuf {
+        folder.join(MODEL_FOLDER)
     }
 
     /// Makes the folder, and writes the recipe into it. What an earlier run wrote into it goes, but for
@@ -239,8 +247,10 @@ fn check_places(folder: &Path) -> Result<(), FileError> {
     WRITTEN.iter().try_for_each(|name| check_place(&folder.join(name)))
 }
 
-/// Writes the recipe, and removes the summary of an earlier run.
+/// Writes the recipe, and removes the summary of an earlier run and the temporary files of one that was killed.
 fn begin(folder: &Path, recipe: &str) -> Result<(), RecordError> {
+    let written = [folder.to_owned(), folder.join(ROLLOUTS_FOLDER), RunFolder::model(folder)];
+    written.iter().try_for_each(|folder| remove_abandoned(folder))?;
     let summary = folder.join(SUMMARY);
     if summary.exists() {
         fs::remove_file(&summary).map_err(|error| RecordError::of(&summary)(&error))?;

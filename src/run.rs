@@ -188,7 +188,7 @@ impl Run {
     /// Where the trained model goes.
     #[must_use]
     pub fn model_folder(&self) -> PathBuf {
-        self.folder.path().join("model")
+        RunFolder::model(self.folder.path())
     }
 
     /// A validation outside of any step.

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::recipe::{Raw, Recipe};
+use crate::record::RunFolder;
 
 /// What a run is, in the words of [`Identity`]: a folder holds the snapshots of one, and the rest is in the facts.
 const RUN: &str = "train";
@@ -109,7 +110,7 @@ impl RunSnapshots {
         let known = SnapshotStore::steps_in(&folder)?;
         let every = u64::try_from(recipe.raw.trainer.save_freq).unwrap_or(0);
         let (begins, ends) =
-            (&recipe.raw.model.path, recipe.raw.trainer.default_local_dir.join("model"));
+            (&recipe.raw.model.path, RunFolder::model(&recipe.raw.trainer.default_local_dir));
         ensure!(
             (every == 0 && resume.is_none()) || !is_same(begins, &ends),
             "key `model.path`: expected a folder that the run leaves as it is, found `{}`, where it writes its model: a run that goes on needs what it began with, a copy of it",

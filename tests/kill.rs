@@ -86,6 +86,11 @@ fn a_run_that_is_killed_and_resumed_ends_as_if_it_had_not_been() {
             within += usize::from(killed && is_written(&place.path(&name).join("snapshots"), 0));
             kills += usize::from(killed);
         }
+        let rollouts = place.path(&name).join("rollouts");
+        if rollouts.exists() {
+            // As a kill while rollouts are written leaves it.
+            fs::write(rollouts.join(".rollpacker-killed.partial"), "").expect("written");
+        }
         place.trained(&run(&name, &resumed(&place, &name)));
         let found = Outcome::read(&place.path(&name));
         whole.assert_same(&found, &format!("{name} of seed {SEED}, killed {instants:?}"));

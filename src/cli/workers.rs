@@ -11,6 +11,7 @@ use rollpacker_operators::schedule::operator::Stop;
 use super::BAD_INPUT;
 use super::train::{Report, train};
 use crate::recipe::Recipe;
+use crate::record::RunFolder;
 use crate::session::{Opened, Session};
 use crate::snapshots::RunSnapshots;
 use crate::terminal;
@@ -91,7 +92,7 @@ impl Workers {
             return train(&self.recipe, session, snapshots, Some(seat), &self.stop).map(Some);
         }
         let session = opened.clone().with_snapshots(snapshots).session(&seat)?;
-        let folder = self.recipe.raw.trainer.default_local_dir.join("model");
+        let folder = RunFolder::model(&self.recipe.raw.trainer.default_local_dir);
         session.train_at(Some(seat), &self.stop, &folder, Silent, |_| {})?;
         Ok(None)
     }

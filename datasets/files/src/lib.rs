@@ -31,4 +31,4 @@ mod new_file;
 
 pub use error::FileError;
 pub use inputs::{Inputs, is_same_file};
-pub use new_file::{NewFile, check_place, copy, write};
+pub use new_file::{NewFile, check_place, copy, remove_abandoned, write};

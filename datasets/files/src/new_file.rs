@@ -9,7 +9,12 @@ use tempfile::NamedTempFile;
 
 use crate::{FileError, is_same_file};
 
+const PREFIX: &str = ".rollpacker-";
+const SUFFIX: &str = ".partial";
+
 /// A file that is written beside its place and renamed to it by [`finish`](Self::finish). It is removed if it is dropped before.
+///
+/// A process that is killed leaves the temporary file behind: see [`remove_abandoned`].
 #[derive(Debug)]
 pub struct NewFile {
     place: PathBuf,
@@ -31,8 +36,8 @@ impl NewFile {
         }
         let replaced = fs::metadata(place).map(|replaced| replaced.permissions());
         let created = tempfile::Builder::new()
-            .prefix(".rollpacker-")
-            .suffix(".partial")
+            .prefix(PREFIX)
+            .suffix(SUFFIX)
             // The system takes the bits of the umask away.
             .permissions(Permissions::from_mode(0o666))
             .tempfile_in(folder)
@@ -41,6 +46,8 @@ impl NewFile {
                 Ok(file)
             });
         let file = created.map_err(FileError::io(place, "create"))?;
+        // The lock tells `remove_abandoned` that the file is still written. On a file system without locks nothing is removed.
+        drop(file.as_file().try_lock());
         Ok(Self { place: place.to_owned(), file })
     }
 
@@ -96,6 +103,31 @@ impl Write for NewFile {
     fn flush(&mut self) -> io::Result<()> {
         self.file.as_file_mut().flush()
     }
+}
+
+/// Removes the temporary files that killed processes left in a folder. Files that are still written stay. A folder that does not exist
+/// has none.
+///
+/// # Errors
+///
+/// If the folder cannot be read, or a file cannot be removed.
+pub fn remove_abandoned(folder: &Path) -> Result<(), FileError> {
+    let entries = match fs::read_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        entries => entries.map_err(FileError::io(folder, "read"))?,
+    };
+    for entry in entries {
+        let entry = entry.map_err(FileError::io(folder, "read"))?;
+        let name = entry.file_name();
+        let is_temporary =
+            name.to_str().is_some_and(|name| name.starts_with(PREFIX) && name.ends_with(SUFFIX));
+        let path = entry.path();
+        let is_abandoned = || File::open(&path).is_ok_and(|file| file.try_lock().is_ok());
+        if is_temporary && is_abandoned() {
+            fs::remove_file(&path).map_err(FileError::io(&path, "remove"))?;
+        }
+    }
+    Ok(())
 }
 
 /// Writes a whole file.
@@ -184,6 +216,22 @@ mod tests {
         assert_eq!(fs::read(&place).expect("read"), b"after");
         assert_eq!(fs::metadata(&place).expect("there").mode() & 0o777, 0o640);
         assert_eq!(names(folder.path()), ["out"]);
+    }
+
+    #[test]
+    fn only_abandoned_temporary_files_are_removed() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = |name: &str| folder.path().join(name);
+        fs::write(path(".rollpacker-killed.partial"), "half").expect("written");
+        fs::write(path(".rollpacker-notes"), "kept").expect("written");
+        let mut file = NewFile::create(&path("out")).expect("created");
+        file.write_all(b"whole").expect("written");
+        remove_abandoned(folder.path()).expect("removed");
+        file.finish().expect("finished");
+        assert!(!path(".rollpacker-killed.partial").exists());
+        assert_eq!(fs::read(path(".rollpacker-notes")).expect("read"), b"kept");
+        assert_eq!(fs::read(path("out")).expect("read"), b"whole");
+        remove_abandoned(&path("absent")).expect("nothing to do");
     }
 
     #[test]
