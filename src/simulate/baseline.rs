@@ -47,7 +47,7 @@ impl Job {
     #[must_use]
     pub(super) fn canonical(&self) -> RawJob {
         let mut raw = self.raw.clone();
-        let layout = self.training_layout();
+        let layout = self.training_layout;
         raw.training = Training {
             tensor_parallel: layout.tensor_parallel,
             pipeline_parallel: layout.pipeline,

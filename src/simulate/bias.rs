@@ -6,7 +6,7 @@ use rollpacker_stages::train::Metrics;
 use serde::Serialize;
 
 use super::outcome::Outcome;
-use super::summary::{Stat, discarded, last, stat};
+use super::stat::{Stat, stat};
 
 /// How much each length was trained on: the sum of the weights of its responses.
 type Trained = BTreeMap<u32, f64>;
@@ -18,6 +18,9 @@ const FIRST_BUCKET: u32 = 512;
 const INCLUSION: &str = "bias/inclusion/";
 /// The metric of the effective sample size.
 const ESS: &str = "bias/ess";
+/// The metrics of the tokens that a step launched, and of those that it discarded.
+const LAUNCHED: &str = "rollout/launched_tokens";
+const DISCARDED: &str = "rollout/discarded_tokens";
 
 /// How the lengths that were trained on stand to the policy's.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -166,6 +169,17 @@ fn quantile(trained: &Trained, q: f64) -> Option<f64> {
         below >= wanted
     });
     reached.or(trained.last_key_value()).map(|(&length, _)| f64::from(length))
+}
+
+fn discarded(run: &Outcome) -> Option<f64> {
+    let sum = |name: &str| run.steps.iter().filter_map(|step| step.metrics.get(name)).sum::<f64>();
+    let launched = sum(LAUNCHED);
+    (launched > 0.0).then(|| sum(DISCARDED) / launched)
+}
+
+/// The value at the end of a run, of a metric that is kept over the whole of it.
+fn last(run: &Outcome, name: &str) -> Option<f64> {
+    run.steps.iter().rev().find_map(|step| step.metrics.get(name).copied())
 }
 
 #[cfg(test)]

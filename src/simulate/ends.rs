@@ -3,7 +3,8 @@
 use serde::Serialize;
 
 use super::interval::Interval;
-use super::summary::{Stat, Summary};
+use super::stat::Stat;
+use super::summary::Summary;
 
 /// A figure at the lower and at the upper end of the correlation.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::summary::Stat;
+use super::stat::Stat;
 
 /// The relative error of a ratio of step times, as a speed-up is one: that of the cells of `rollpacker simulate paper` that are ratios of
 /// step times and were kept out of the fit. To be set anew whenever the model is fitted anew.

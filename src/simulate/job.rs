@@ -10,9 +10,8 @@ use rollpacker_stages::cluster::{Calibration, Cost, Hardware, ModelShape, Traini
 use rollpacker_stages::rollout::simulated::lengths::Likeness;
 use toml::{Table, Value};
 
-use super::layout;
 use super::outcome::Charted;
-use super::raw::{Dispatch, Judge, Layout, Placement, RawJob};
+use super::raw::{Dispatch, Judge, Placement, RawJob};
 use super::trace::Recording;
 use crate::recipe::schedule::{Section, Size};
 use crate::recipe::{RecipeError, from_table, overlay};
@@ -42,6 +41,8 @@ pub struct Job {
     pub placement: Placement,
     /// GPUs that train, where they are others than those that generate.
     pub training_gpus: u32,
+    /// How a copy of the model is laid out while it is trained.
+    pub training_layout: TrainingLayout,
     /// Which instance a response goes to.
     pub dispatch: Dispatch,
     /// Where the judge runs.
@@ -127,22 +128,6 @@ impl Job {
     fn slots(&self) -> u32 {
         let rollout = &self.raw.rollout;
         (self.rollout_gpus() / rollout.tensor_parallel).saturating_mul(rollout.max_num_seqs)
-    }
-
-    /// How a replica of the trainer is laid out.
-    #[must_use]
-    pub fn training_layout(&self) -> TrainingLayout {
-        let training = &self.raw.training;
-        let written = TrainingLayout {
-            tensor_parallel: training.tensor_parallel,
-            pipeline: training.pipeline_parallel,
-            context: training.context_parallel,
-            micro_batch_tokens: training.micro_batch_tokens,
-        };
-        match training.layout {
-            Layout::Written => written,
-            Layout::Planned => layout::planned(self, written),
-        }
     }
 
     /// How long its work takes.

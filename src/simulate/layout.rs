@@ -5,14 +5,27 @@ use rollpacker_stages::cluster::{Cost, TrainingLayout};
 
 use super::cost::{Modelled, SEQUENCE};
 use super::job::Job;
+use super::raw::Training;
 use crate::recipe::RecipeError;
 
 /// Share of a device's memory that training may take; the rest is lost to fragments and to buffers of communication.
 const USABLE: f64 = 0.95;
 
-/// Returns the layout over as many devices as `written` that is predicted to train fastest, of those that fit; `written` if none does.
+/// Returns the layout of a job as it is written.
 #[must_use]
-pub(super) fn planned(job: &Job, written: TrainingLayout) -> TrainingLayout {
+pub(super) fn written(training: &Training) -> TrainingLayout {
+    TrainingLayout {
+        tensor_parallel: training.tensor_parallel,
+        pipeline: training.pipeline_parallel,
+        context: training.context_parallel,
+        micro_batch_tokens: training.micro_batch_tokens,
+    }
+}
+
+/// Returns the layout over as many devices as the job's that is predicted to train fastest, of those that fit; the job's if none does.
+#[must_use]
+pub(super) fn planned(job: &Job) -> TrainingLayout {
+    let written = job.training_layout;
     let cost = job.cost();
     let sequences = job.raw.data.train_batch_size as f64 * f64::from(job.raw.rollout.n);
     let time = |layout: &TrainingLayout| {
@@ -30,7 +43,7 @@ pub(super) fn planned(job: &Job, written: TrainingLayout) -> TrainingLayout {
 /// # Errors
 /// If it does not fit; the error names the key.
 pub(super) fn check(job: &Job) -> Result<(), RecipeError> {
-    let (cost, layout) = (job.cost(), job.training_layout());
+    let (cost, layout) = (job.cost(), job.training_layout);
     if fits(&cost, job, layout) {
         return Ok(());
     }
@@ -99,7 +112,7 @@ mod tests {
     fn a_planned_layout_is_no_slower_than_the_written_one() {
         let time = |settings: &[&str]| {
             let job = job(settings).expect("valid");
-            let layout = job.training_layout();
+            let layout = job.training_layout;
             assert_eq!(layout.devices(), 16);
             job.cost().training(64, layout, &vec![SEQUENCE; 1024])
         };

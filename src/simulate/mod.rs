@@ -30,6 +30,7 @@ mod resolve;
 pub mod run;
 mod scales;
 pub mod setup;
+pub mod stat;
 pub mod study;
 pub mod summary;
 pub mod sweep;

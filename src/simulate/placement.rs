@@ -54,7 +54,7 @@ fn stream_trainer(
     rollout: Placement,
 ) -> Result<StreamTrainer<Modelled>, PlacementError> {
     let planner = Planner::new(planner_rule(job), placed_job(job), rollout.tensor_parallel)?;
-    let cost = Modelled::new(job.cost(), job.training_layout(), job.longest_sequence());
+    let cost = Modelled::new(job.cost(), job.training_layout, job.longest_sequence());
     StreamTrainer::new(stream_options(job), planner, cost)
 }
 
@@ -86,7 +86,7 @@ pub(super) fn at_first(job: &Job) -> Placement {
 }
 
 fn placed_job(job: &Job) -> placement::Job {
-    let layout = job.training_layout();
+    let layout = job.training_layout;
     placement::Job {
         devices: job.raw.cluster.gpus,
         devices_per_server: job.hardware.devices_per_server,

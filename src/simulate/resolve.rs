@@ -9,7 +9,7 @@ use toml::Value;
 
 use super::job::Job;
 use super::outcome::Charted;
-use super::raw::{Placement, RawJob, Source};
+use super::raw::{Layout, Placement, RawJob, Source};
 use super::trace::{Recording, read_trace};
 use super::{layout, placement, population, scales};
 use crate::recipe::error::{bound, nearest};
@@ -48,7 +48,7 @@ impl Job {
         }
         let recorded = trace.as_deref().map(|recording| &recording.trace);
         let longest_prompt = population::longest_prompt(&raw.lengths, recorded)?;
-        let job = Self {
+        let mut job = Self {
             hardware: hardware(&raw)?,
             model: model(&raw)?,
             calibration: calibration(&raw)?,
@@ -56,6 +56,7 @@ impl Job {
             fetch: raw.fetch()?,
             placement,
             training_gpus: training_gpus(&raw, placement)?,
+            training_layout: layout::written(&raw.training),
             dispatch: raw.dispatch(),
             judge: raw.judge(),
             timeout: raw.timeout()?,
@@ -64,6 +65,9 @@ impl Job {
             charted: Charted::None,
             raw,
         };
+        if job.raw.training.layout == Layout::Planned {
+            job.training_layout = layout::planned(&job);
+        }
         schedule::check_scoring(&job.schedule()?, job.scoring)?;
         population::check(&job)?;
         placement::policy(&job)?;

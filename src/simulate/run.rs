@@ -74,7 +74,7 @@ impl Stages {
         Ok(Self {
             seed,
             cost: job.cost(),
-            layout: job.training_layout(),
+            layout: job.training_layout,
             router: tasks::router(job, seed, &calibration, &lengths, &clock),
             lengths,
             clock,

@@ -73,7 +73,7 @@ impl Setup {
     /// That of a job and of what its runs chose.
     #[must_use]
     pub fn of(job: &Job, outcomes: &[Outcome]) -> Self {
-        let layout = job.training_layout();
+        let layout = job.training_layout;
         let gpus = job.training_gpus;
         Self {
             placement: job.placement,

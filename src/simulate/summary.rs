@@ -10,30 +10,7 @@ use super::ends::Ends;
 use super::interval::Interval;
 use super::outcome::{Outcome, Stages, StepOutcome};
 use super::setup::Setup;
-
-/// A mean over seeds and its spread.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Stat {
-    /// The mean.
-    pub mean: f64,
-    /// The standard deviation over seeds; 0 for one.
-    pub sd: f64,
-}
-
-impl Stat {
-    /// Of one value a seed; `None` for none.
-    #[must_use]
-    pub fn of(values: &[f64]) -> Option<Self> {
-        let count = values.len() as f64;
-        if values.is_empty() {
-            return None;
-        }
-        let mean = values.iter().sum::<f64>() / count;
-        let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
-        let sd = if values.len() > 1 { (squares / (count - 1.0)).sqrt() } else { 0.0 };
-        Some(Self { mean, sd })
-    }
-}
+use super::stat::{Stat, stat};
 
 /// The steps of one kind of round.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -93,8 +70,6 @@ pub struct Summary {
 mod metric {
     pub(super) const BUBBLE: &str = "rollout/bubble_ratio";
     pub(super) const WAITING: &str = "trainer/waiting_ratio";
-    pub(super) const LAUNCHED: &str = "rollout/launched_tokens";
-    pub(super) const DISCARDED: &str = "rollout/discarded_tokens";
 }
 
 impl Summary {
@@ -135,10 +110,6 @@ fn ratio(above: &Configured, below: &Configured, of: fn(&Outcome) -> f64) -> Opt
     Stat::of(&pairs.map(|(above, below)| of(above) / of(below)).collect::<Vec<_>>())
 }
 
-pub(super) fn stat(runs: &[Outcome], value: impl Fn(&Outcome) -> Option<f64>) -> Option<Stat> {
-    Stat::of(&runs.iter().filter_map(value).collect::<Vec<_>>())
-}
-
 fn step_s(run: &Outcome) -> f64 {
     mean(run.steps.iter().map(|step| step.seconds))
 }
@@ -148,21 +119,10 @@ fn tokens_per_s(run: &Outcome) -> f64 {
     sum(|step| step.trained_tokens) / sum(|step| step.seconds).max(f64::MIN_POSITIVE)
 }
 
-pub(super) fn discarded(run: &Outcome) -> Option<f64> {
-    let sum = |name: &str| run.steps.iter().filter_map(|step| step.metrics.get(name)).sum::<f64>();
-    let launched = sum(metric::LAUNCHED);
-    (launched > 0.0).then(|| sum(metric::DISCARDED) / launched)
-}
-
 fn mean_of(run: &Outcome, name: &str) -> Option<f64> {
     let values: Vec<f64> =
         run.steps.iter().filter_map(|step| step.metrics.get(name).copied()).collect();
     (!values.is_empty()).then(|| mean(values.into_iter()))
-}
-
-/// The value at the end of a run, of a metric that is kept over the whole of it.
-pub(super) fn last(run: &Outcome, name: &str) -> Option<f64> {
-    run.steps.iter().rev().find_map(|step| step.metrics.get(name).copied())
 }
 
 fn rounds(runs: &[Outcome]) -> BTreeMap<String, RoundSummary> {

@@ -3,7 +3,8 @@
 use super::ends::{Both, Ends};
 use super::idle::text as written;
 use super::interval::Interval;
-use super::summary::{Stat, Summary};
+use super::stat::Stat;
+use super::summary::Summary;
 use super::trace::TraceSummary;
 
 /// A table; the first cell of each row is the name of a configuration.

@@ -1,7 +1,8 @@
 //! Candidates: configurations of a job, and which of them to choose.
 
 use super::super::interval::Interval;
-use super::super::summary::{Stat, Summary};
+use super::super::stat::Stat;
+use super::super::summary::Summary;
 
 /// A configuration of a job.
 #[derive(Clone, Copy, Debug)]

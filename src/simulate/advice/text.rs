@@ -2,7 +2,8 @@
 
 use super::super::ends::Both;
 use super::super::interval::{HELD_OUT_ERROR, Interval};
-use super::super::summary::{LEAST_ESS, Stat, Summary};
+use super::super::stat::Stat;
+use super::super::summary::{LEAST_ESS, Summary};
 use super::super::table::{percent, range, ratio};
 use super::candidate::{Candidate, Chosen};
 use super::{AtEnd, Checked, Decision};

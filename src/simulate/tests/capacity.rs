@@ -104,7 +104,7 @@ fn watched(job: &Job) -> (Log, Vec<StepReport>) {
     let mut pipeline = run::pipeline(job, seed).expect("it starts");
     let Time::Virtual(clock) = pipeline.time.clone() else { panic!("a simulation") };
     let lengths = population::lengths(job, seed).expect("valid lengths");
-    let (layout, devices) = (job.training_layout(), job.training_gpus);
+    let (layout, devices) = (job.training_layout, job.training_gpus);
     let trainer = SimulatedTrainer::new(job.cost(), layout, devices, lengths, clock.clone());
     let trainer = LoggedTrainer { trainer, clock: clock.clone(), devices, log: log.clone() };
     pipeline.trainer = Rc::new(TrainerThread::in_virtual_time(clock, Box::new(trainer)));

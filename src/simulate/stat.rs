@@ -1,0 +1,34 @@
+//! Means over seeds.
+
+use serde::Serialize;
+
+use super::outcome::Outcome;
+
+/// A mean over seeds and its spread.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Stat {
+    /// The mean.
+    pub mean: f64,
+    /// The standard deviation over seeds; 0 for one.
+    pub sd: f64,
+}
+
+impl Stat {
+    /// Of one value a seed; `None` for none.
+    #[must_use]
+    pub fn of(values: &[f64]) -> Option<Self> {
+        let count = values.len() as f64;
+        if values.is_empty() {
+            return None;
+        }
+        let mean = values.iter().sum::<f64>() / count;
+        let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+        let sd = if values.len() > 1 { (squares / (count - 1.0)).sqrt() } else { 0.0 };
+        Some(Self { mean, sd })
+    }
+}
+
+/// Returns a value of each run; `None` if no run has it.
+pub(super) fn stat(runs: &[Outcome], value: impl Fn(&Outcome) -> Option<f64>) -> Option<Stat> {
+    Stat::of(&runs.iter().filter_map(value).collect::<Vec<_>>())
+}
