@@ -4,7 +4,7 @@ use rollpacker_operators::reward::Timeout;
 use toml::Table;
 
 use super::job::Job;
-use super::raw::{HandOut, Layout, Pipeline, Planner, RawJob, Stream, Training};
+use super::raw::{HandOut, JudgeSharing, Layout, Pipeline, Planner, RawJob, Stream, Training};
 use crate::recipe::schedule::Section;
 
 impl RawJob {
@@ -18,14 +18,15 @@ impl RawJob {
         raw.planner = Planner::default();
         raw.rollout.dispatch = None;
         raw.rollout.hand_out = HandOut::Together;
-        (raw.tasks.judge_placement, raw.tasks.sandbox_workers) = (None, None);
+        (raw.tasks.judge_placement, raw.tasks.judge_sharing) = (None, JudgeSharing::Mps);
+        raw.tasks.sandbox_workers = None;
         (raw.tasks.timeout, raw.tasks.audit_share, raw.tasks.reference_time) = (None, None, None);
         raw
     }
 
     /// Whether the baseline of a job has an override as the job has it: it is of the job, and not of the schedule.
     pub(super) fn is_kept(setting: &str) -> bool {
-        const LEFT: [&str; 11] = [
+        const LEFT: [&str; 12] = [
             "schedule.",
             "pipeline.",
             "stream.",
@@ -33,6 +34,7 @@ impl RawJob {
             "rollout.dispatch=",
             "rollout.hand_out=",
             "tasks.judge_placement=",
+            "tasks.judge_sharing=",
             "tasks.timeout=",
             "tasks.audit_share=",
             "tasks.reference_time=",

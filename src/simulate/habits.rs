@@ -53,6 +53,12 @@ impl RawJob {
         self.tasks.judge_placement.unwrap_or(self.habits().judge)
     }
 
+    /// Returns `true` if a judge takes its share of the GPUs of the rollout while responses are generated.
+    pub(super) fn judges_beside_rollout(&self) -> Result<bool, RecipeError> {
+        let shares = self.tasks.judge > 0.0 && self.judge() == Judge::Colocated;
+        Ok(shares && self.scoring()? == Scoring::Streamed)
+    }
+
     /// How long a sandbox waits. What scores after the rollout knows no times of the task yet.
     pub(super) fn timeout(&self) -> Result<Timeout, RecipeError> {
         let habit = match self.scoring()? {

@@ -4,7 +4,7 @@ use rollpacker_operators::overlap::{Fetch, Scoring};
 use rollpacker_operators::reward::Timeout;
 use toml::{Table, Value};
 
-use super::raw::{Placement, Planner, PlannerRule, RawJob, Source, Stream, Trigger};
+use super::raw::{JudgeSharing, Placement, Planner, PlannerRule, RawJob, Source, Stream, Trigger};
 use crate::recipe::RecipeError;
 use crate::recipe::error::bound;
 
@@ -24,6 +24,11 @@ impl RawJob {
             let expected =
                 "fixed with rewards after the rollout: no time of a task is known before";
             return Err(bound("tasks.timeout", expected, "adaptive"));
+        }
+        if self.tasks.judge_sharing != JudgeSharing::Mps && !self.judges_beside_rollout()? {
+            let expected =
+                "mps: no judge shares the GPUs of the rollout while responses are generated";
+            return Err(bound("tasks.judge_sharing", expected, text(&self.tasks.judge_sharing)));
         }
         if let (Timeout::Fixed, Some((key, found))) = (self.timeout()?, self.adapting().next()) {
             let expected = "nothing with tasks.timeout = fixed: the limit follows from nothing";
@@ -97,6 +102,11 @@ impl RawJob {
         let times_out = brings("pipeline.reward") || brings("schedule.name");
         if (times_out || brings("tasks.timeout")) && self.timeout()? == Timeout::Fixed {
             (self.tasks.audit_share, self.tasks.reference_time) = (None, None);
+        }
+        let moves_judge =
+            ["schedule.name", "pipeline.reward", "tasks.judge", "tasks.judge_placement"];
+        if moves_judge.into_iter().any(brings) && !self.judges_beside_rollout()? {
+            self.tasks.judge_sharing = JudgeSharing::Mps;
         }
         if decides("pipeline.gradient", self.pipeline.gradient.is_some()) {
             let max_groups = self.pipeline.max_groups.take();
@@ -254,6 +264,22 @@ mod tests {
         assert!(error.to_string().starts_with("key `tasks.timeout`"), "{error}");
         let other = swept(&["schedule.name=sync", "stream.keep=0.25"], &["rollout.n=4"]);
         other.refuse_idle().expect_err("the sweep did not bring it");
+    }
+
+    #[test]
+    fn sharing_of_gpus_with_a_judge_needs_a_judge_on_them() {
+        let sharing = "tasks.judge_sharing=time_slicing";
+        raw(&["schedule.name=tail_batching", sharing]).refuse_idle().expect("a colocated judge");
+        for without in ["schedule.name=sync", "tasks.judge=0", "pipeline.reward=after_rollout"] {
+            let error = raw(&["schedule.name=tail_batching", sharing, without])
+                .refuse_idle()
+                .expect_err("no judge beside the rollout");
+            assert!(error.to_string().starts_with("key `tasks.judge_sharing`"), "{error}");
+            let left = swept(&["schedule.name=tail_batching", sharing], &[without]);
+            assert_eq!(left.tasks.judge_sharing, JudgeSharing::Mps);
+        }
+        let baseline = raw(&["schedule.name=tail_batching", sharing]).baseline();
+        baseline.refuse_idle().expect("the judge of `sync` has GPUs of its own");
     }
 
     #[test]

@@ -127,7 +127,20 @@ const ALL: &[Variant] = &[
     ),
     // RolloutPipe.
     Variant::new("frontier_group", "frontier_group", &["schedule.order=group_major"]),
-    // One step off the policy, on GPUs of their own; RollPacker, section 6.7.
+    // AReaL: generation that updates interrupt, up to four steps ahead of the trainer, on GPUs of its own.
+    Variant::new(
+        "partial asynchronous",
+        "partial",
+        &[
+            "schedule.oversubscription=1",
+            "schedule.max_versions=5",
+            "pipeline.staleness=4",
+            "pipeline.placement=separate",
+            "pipeline.reward=streamed",
+            "pipeline.gradient=streamed",
+        ],
+    ),
+    // One step off the policy, on GPUs of their own: StreamRL, and the one-off baseline of RollPacker's section 6.7.
     Variant::new(
         "sync one-off",
         "sync",

@@ -30,12 +30,12 @@ pub struct Tasks<K, R> {
     wanted: BTreeMap<K, Canceller>,
     sender: mpsc::Sender<(K, Result<R, Lost>)>,
     receiver: mpsc::Receiver<(K, Result<R, Lost>)>,
-    activator: SyncActivator,
     running: Running,
 }
 
 enum Running {
-    Tokio(Handle, JoinSet<()>),
+    /// With what wakes the operator.
+    Tokio(Handle, JoinSet<()>, SyncActivator),
     Inline(FuturesUnordered<BoxFuture<'static, ()>>, Waker),
 }
 
@@ -45,24 +45,21 @@ impl<K: Ord + Clone + Send + 'static, R: Send + 'static> Tasks<K, R> {
     pub fn new(executor: Executor, activator: SyncActivator) -> Self {
         let (sender, receiver) = mpsc::channel();
         let running = match executor {
-            Executor::Tokio(handle) => Running::Tokio(handle, JoinSet::new()),
+            Executor::Tokio(handle) => Running::Tokio(handle, JoinSet::new(), activator),
             Executor::Inline => {
-                let waker = Arc::new(Activate(Mutex::new(activator.clone())));
+                let waker = Arc::new(Activate(Mutex::new(activator)));
                 Running::Inline(FuturesUnordered::new(), waker.into())
             }
         };
-        Self { wanted: BTreeMap::new(), sender, receiver, activator, running }
+        Self { wanted: BTreeMap::new(), sender, receiver, running }
     }
 
     /// Starts a task under a key that no other task has had.
     pub fn spawn(&mut self, key: K, work: impl Future<Output = R> + Send + 'static) {
         let (work, canceller) = Cancellable::new(work);
         self.wanted.insert(key.clone(), canceller);
-        let mut answer = Answer {
-            key: Some(key),
-            sender: self.sender.clone(),
-            activator: self.activator.clone(),
-        };
+        let mut answer =
+            Answer { key: Some(key), sender: self.sender.clone(), wakes: self.running.wakes() };
         let task = async move {
             match work.await {
                 Some(result) => answer.send(Ok(result)),
@@ -70,7 +67,7 @@ impl<K: Ord + Clone + Send + 'static, R: Send + 'static> Tasks<K, R> {
             }
         };
         match &mut self.running {
-            Running::Tokio(runtime, tasks) => drop(tasks.spawn_on(task, runtime)),
+            Running::Tokio(runtime, tasks, _) => drop(tasks.spawn_on(task, runtime)),
             Running::Inline(futures, _) => futures.push(task.boxed()),
         }
     }
@@ -86,7 +83,7 @@ impl<K: Ord + Clone + Send + 'static, R: Send + 'static> Tasks<K, R> {
     /// The next answer, if there is one now.
     pub fn try_next(&mut self) -> Option<(K, Result<R, Lost>)> {
         match &mut self.running {
-            Running::Tokio(_, tasks) => while tasks.try_join_next().is_some() {},
+            Running::Tokio(_, tasks, _) => while tasks.try_join_next().is_some() {},
             Running::Inline(futures, waker) => {
                 let mut context = Context::from_waker(waker);
                 while let Poll::Ready(Some(())) = futures.poll_next_unpin(&mut context) {}
@@ -108,7 +105,15 @@ impl Running {
     /// What a future of a runtime leaves behind as it goes may need the runtime.
     fn enter(&self) -> Option<EnterGuard<'_>> {
         match self {
-            Self::Tokio(runtime, _) => Some(runtime.enter()),
+            Self::Tokio(runtime, ..) => Some(runtime.enter()),
+            Self::Inline(..) => None,
+        }
+    }
+
+    /// What wakes the operator when a task has answered. One that runs inline answers while the operator polls it.
+    fn wakes(&self) -> Option<SyncActivator> {
+        match self {
+            Self::Tokio(.., activator) => Some(activator.clone()),
             Self::Inline(..) => None,
         }
     }
@@ -128,7 +133,7 @@ impl Wake for Activate {
 struct Answer<K, R> {
     key: Option<K>,
     sender: mpsc::Sender<(K, Result<R, Lost>)>,
-    activator: SyncActivator,
+    wakes: Option<SyncActivator>,
 }
 
 impl<K, R> Answer<K, R> {
@@ -136,7 +141,9 @@ impl<K, R> Answer<K, R> {
         if let Some(key) = self.key.take() {
             // Both fail only when the operator is gone, and then nobody waits.
             drop(self.sender.send((key, result)));
-            let _ = self.activator.activate();
+            if let Some(activator) = &self.wakes {
+                let _ = activator.activate();
+            }
         }
     }
 

@@ -115,6 +115,11 @@ impl Options {
     pub(super) fn streams(self, round: Round) -> bool {
         self.trigger != Trigger::Never && (self.rounds == Rounds::All || round != Round::Short)
     }
+
+    /// Whether predictions are compared: to consolidate, or where devices may still leave by them.
+    pub(super) fn compares(self, leaves: bool) -> bool {
+        self.consolidate || leaves && matches!(self.trigger, Trigger::Predicted { .. })
+    }
 }
 
 impl Default for Options {

@@ -170,13 +170,14 @@ impl<C: StepCost> StreamTrainer<C> {
         };
         let last = self.history.get(&progress.round).map(|history| history.last);
         let mut due = self.state.due(self.options.trigger, progress.load(), last);
-        due.comparison &= !self.history.is_empty();
+        let streams = self.options.streams(progress.round);
+        let leaves = streams && !self.state.is_scaled_down;
+        due.milestone &= leaves;
+        due.comparison &= !self.history.is_empty() && self.options.compares(leaves);
         if due == Due::default() {
             return;
         }
         let tail = self.tail(now, progress, layout);
-        let streams = self.options.streams(progress.round);
-        let leaves = streams && !self.state.is_scaled_down;
         if let Some(next) = leaves.then(|| tail.scale_down(due)).flatten() {
             self.state.is_scaled_down = true;
             self.change(now, next, Reason::ScaleDown);

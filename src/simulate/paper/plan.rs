@@ -132,16 +132,20 @@ impl Plan {
     /// The jobs that differ, and which of them each wanted one is.
     fn distinct(&self) -> anyhow::Result<(Vec<Job>, Vec<Option<usize>>)> {
         let (mut jobs, mut of): (Vec<Job>, _) = (Vec::new(), Vec::new());
+        let mut canonical = Vec::new();
         for (id, wanted) in self.wanted.iter().enumerate() {
             if !wanted.kept {
                 of.push(None);
                 continue;
             }
             let raw = wanted.raw(self.size).with_context(|| self.command(JobId(id)))?;
-            let known = jobs.iter().position(|job| job.raw == raw);
+            let job = Job::resolve(raw, None).with_context(|| self.command(JobId(id)))?;
+            let runs = job.canonical();
+            let known = canonical.iter().position(|known| *known == runs);
             of.push(Some(known.unwrap_or(jobs.len())));
             if known.is_none() {
-                jobs.push(Job::resolve(raw, None).with_context(|| self.command(JobId(id)))?);
+                jobs.push(job);
+                canonical.push(runs);
             }
         }
         Ok((jobs, of))

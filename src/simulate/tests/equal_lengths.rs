@@ -63,6 +63,16 @@ fn without_speculation_every_synchronous_schedule_takes_as_long_as_sync() {
         [&TAIL_BATCHING[..], &["schedule.keep_partial=true"]].concat(),
         vec!["schedule.name=history_sorted", "data.epoch_rounds=2"],
         vec!["schedule.name=sorted", "schedule.group_size=1", "schedule.mode=on_policy"],
+        vec!["schedule.name=partial", "schedule.oversubscription=1", "schedule.max_versions=2"],
+        vec!["schedule.name=frontier_group", "schedule.order=group_major"],
+        // Of 16 responses that are right with chance 1/2, no group lacks variance of reward.
+        vec![
+            "schedule.name=dynamic",
+            "schedule.max_generated_batches=2",
+            "rollout.n=16",
+            "data.train_batch_size=8",
+            "lengths.population.pass_rate={median=0.5,spread=0.0,length_correlation=0.0}",
+        ],
     ];
     for schedule in schedules {
         let ratio = ratio(&schedule);

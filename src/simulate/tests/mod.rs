@@ -2,6 +2,7 @@
 
 mod capacity;
 mod equal_lengths;
+mod event_model;
 mod resources;
 
 use std::cell::RefCell;

@@ -16,10 +16,10 @@ n = 8
 tensor_parallel = 2
 max_num_seqs = 64
 [data]
-train_batch_size = 32
+train_batch_size = 24
 max_response_length = 4096
 [sim]
-steps = 5
+steps = 4
 "#;
 
 /// More of each kind.

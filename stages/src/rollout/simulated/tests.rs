@@ -333,6 +333,29 @@ fn chunks_keep_prompts_together_and_round_robin_spreads_them() {
     assert_eq!(instances(Dispatch::RoundRobin), [0, 1, 0, 1, 0, 1, 0, 1]);
 }
 
+#[test]
+fn what_is_collected_together_is_reported_when_the_last_has_ended_and_is_the_same() {
+    let ended = |collect| {
+        let rule = Rule { length: scattered, prompt_length: 100 };
+        let mut bench =
+            Bench::new(SimulatedEngineConfig { collect, ..config(2, 10_000_000) }, rule);
+        (0..4).for_each(|prompt| bench.generate(prompt, 8));
+        bench.poll();
+        let mut reports = Vec::new();
+        while bench.clock.advance() {
+            let before = bench.ended.len();
+            bench.poll();
+            reports.extend((bench.ended.len() > before).then(|| bench.clock.now()));
+        }
+        (bench.ended, reports)
+    };
+    let (each, reports) = ended(Collect::Streamed);
+    let (together, report) = ended(Collect::Together);
+    assert_eq!(together, each);
+    assert!(reports.len() > 20, "{reports:?}");
+    assert_eq!(report[..], reports[reports.len() - 1..]);
+}
+
 /// What a caller may do.
 #[derive(Clone, Copy, Debug)]
 enum Command {
