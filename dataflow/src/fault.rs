@@ -137,8 +137,7 @@ pub fn raise(errors: BatchStream<'_>, faults: &Faults) {
     each("errors", errors, move |fault| faults.0.borrow_mut().faults.push(fault));
 }
 
-/// Returns a stream with one fault at the first step, which it holds open. Used for a graph that must not run because its construction
-/// failed.
+/// Returns a stream with one fault at the first step, which it holds open. For a graph that turns out to be invalid while it is built.
 #[must_use]
 pub fn refuse(scope: Scope<'_, Step>, fault: Fault) -> BatchStream<'_> {
     let mut operator = Operator::new("refusal", scope);

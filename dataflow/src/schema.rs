@@ -24,7 +24,7 @@ pub mod column {
     pub const MESSAGES: &str = "messages";
     /// `List<Int32>`: the prompt as token ids, with the chat template applied.
     pub const PROMPT_IDS: &str = "prompt_ids";
-    /// `UInt32`, tokens: the length of the prompt, also where `prompt_ids` does not hold all its tokens.
+    /// `UInt32`, tokens: the length of the prompt, also if `prompt_ids` identifies the prompt instead of listing its tokens.
     pub const PROMPT_LENGTH: &str = "prompt_length";
     /// `Utf8`, nullable: the reference answer; structured answers as JSON.
     pub const GROUND_TRUTH: &str = "ground_truth";
@@ -277,7 +277,7 @@ pub static PLACEMENTS: LazyLock<SchemaRef> = LazyLock::new(|| {
     ])
 });
 
-/// Executions of test cases, one row each, with the score to which they contributed.
+/// Executions of test cases, one row each, emitted together with the score that they led to.
 pub static EXECUTIONS: LazyLock<SchemaRef> = LazyLock::new(|| {
     schema([
         required(ROW, DataType::UInt64),

@@ -165,7 +165,7 @@ impl SnapshotStore {
         self.generation
     }
 
-    /// Finds the newest snapshot whose files are all intact, and the reasons why newer ones were skipped.
+    /// Returns the newest snapshot whose files are all intact, with the reasons why newer ones were skipped.
     ///
     /// # Errors
     /// If the folder cannot be read. Damaged files are not an error: the snapshots that need them are skipped.
