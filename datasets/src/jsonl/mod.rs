@@ -217,7 +217,7 @@ impl JsonlChunks {
             .then(|| builder.finish(self.lines.path.clone(), self.first_row)))
     }
 
-    /// Moves to the line of a row: seeks to the last recorded position before it, if that is ahead, and reads on from there.
+    /// Reads the line of a row. Seeks to the recorded position before it if the row is in a later stride or behind the current line.
     fn line(&mut self, row: u64) -> Result<(), DatasetError> {
         if row / STRIDE > self.next_line / STRIDE || row < self.next_line {
             let stride =
