@@ -231,7 +231,7 @@ fn what_cannot_run_together_is_refused() {
     let [first, second] = [first, second].map(End::of);
     assert_eq!([first.code, second.code], [Some(2); 2]);
     let expected = format!(
-        "error: process 1 ({}) has another value of actor.lr: `0.0001`, here it is `0.001`\n",
+        "error: process 1 ({}) has a different value of actor.lr: `0.0001`; this process has `0.001`\n",
         hosts[1]
     );
     assert_eq!(first.err, expected);
@@ -250,7 +250,7 @@ fn what_cannot_run_together_is_refused() {
     let train = ["train", "--config", "recipe.toml", "--hostfile", "hosts", "--process", "2"];
     assert_eq!(
         refused(&train),
-        "error: process 2 is not among the 2 of the hostfile, which are counted from 0\n"
+        "error: process 2 does not exist: the hostfile lists 2, counted from 0\n"
     );
     assert!(refused(&train[..5]).contains("--process"), "both or neither");
     assert!(refused(&["train", "--config", "recipe.toml", "--workers", "0"]).contains("--workers"));

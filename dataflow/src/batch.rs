@@ -1,14 +1,14 @@
 //! An Arrow record batch as a timely container.
 //!
-//! Within a process a [`Batch`] is shared, never copied: cloning counts one reference, and so does sending it to another thread.
-//! Between processes it travels as an Arrow IPC stream and is decoded without copying: the columns of a received batch lie in the
-//! slab that the network filled. The slab lives as long as any column of it does, so copy small values out of batches that you keep.
+//! Within a process a [`Batch`] is shared and never copied: cloning it, or sending it to another thread, increments one reference count.
+//! Between processes it travels as an Arrow IPC stream and is decoded without copying: the columns of a received batch point into the slab
+//! that the network filled. The slab lives as long as any of its columns, so copy small values out of batches that you keep.
 //!
-//! No public precedent of a record batch as a timely container was found: other systems on timely route rows. Rows of Arrow arrays
-//! are views, so routing rows would copy every list; whole batches with one gather per receiver ([`crate::route`]) do not.
+//! No public precedent for a record batch as a timely container was found: other systems on timely route rows. Rows of Arrow arrays are
+//! views, so routing rows would copy every list. Whole batches with one gather per receiver ([`crate::route`]) avoid that copy.
 //!
-//! A batch without rows carries nothing: timely drops containers whose record count is 0. That nothing follows at a step is what
-//! the frontier says, never a marker.
+//! A batch without rows carries no information: timely drops containers whose record count is 0. The frontier, never a marker, signals that
+//! no more rows follow at a step.
 
 use std::io::Write;
 use std::sync::{Arc, OnceLock};
@@ -27,20 +27,20 @@ use timely::dataflow::channels::ContainerBytes;
 
 use crate::step::Step;
 
-/// A stream of batches at steps.
+/// A stream of batches with steps as timestamps.
 pub type BatchStream<'scope> = Stream<'scope, Step, Batch>;
 
-/// Rows of one stream at one step.
+/// The rows of one stream at one step.
 #[derive(Clone, Default)]
 pub struct Batch {
-    /// Absent in the default that timely leaves behind when it takes a container. Shared as a whole, since cloning a record batch
-    /// counts a reference for each column.
+    /// `None` in the default that timely leaves behind when it takes a container. The whole record batch is shared, because cloning a
+    /// `RecordBatch` increments one reference count per column.
     shared: Option<Arc<Shared>>,
 }
 
 struct Shared {
     rows: RecordBatch,
-    /// The IPC encoding: timely asks for its length and for its bytes in two calls.
+    /// The IPC encoding, cached because timely asks for its length and for its bytes in two calls.
     encoded: OnceLock<Vec<u8>>,
 }
 
@@ -51,10 +51,10 @@ impl Batch {
         Self { shared: Some(Arc::new(Shared { rows, encoded: OnceLock::new() })) }
     }
 
-    /// A batch of the columns of `schema`.
+    /// Creates a batch of `schema` from its columns.
     ///
     /// # Panics
-    /// If the columns do not fit the schema: a bug of the operator that made them.
+    /// If the columns do not match the schema, which is a bug in the operator that built them.
     #[must_use]
     pub fn from_columns(schema: &SchemaRef, columns: Vec<arrow::array::ArrayRef>) -> Self {
         let options =
@@ -65,19 +65,19 @@ impl Batch {
         )
     }
 
-    /// The number of rows.
+    /// Returns the number of rows.
     #[must_use]
     pub fn num_rows(&self) -> usize {
         self.rows().map_or(0, RecordBatch::num_rows)
     }
 
-    /// The record batch; `None` if this is the default.
+    /// Returns the record batch, or `None` for the default.
     #[must_use]
     pub fn rows(&self) -> Option<&RecordBatch> {
         self.shared.as_deref().map(|shared| &shared.rows)
     }
 
-    /// The record batch, out of its wrapper; `None` if this is the default.
+    /// Unwraps the record batch, or returns `None` for the default.
     #[must_use]
     pub fn into_rows(self) -> Option<RecordBatch> {
         self.shared.map(|shared| match Arc::try_unwrap(shared) {
@@ -86,7 +86,7 @@ impl Batch {
         })
     }
 
-    /// Returns whether both are clones of one batch.
+    /// Returns `true` if both are clones of the same batch.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         match (&self.shared, &other.shared) {
@@ -101,16 +101,16 @@ impl Batch {
         std::mem::take(self)
     }
 
-    /// A numeric column.
+    /// Returns a numeric column.
     ///
     /// # Panics
-    /// If there is no such column of this type: operators check schemas at their inputs, so this is a bug.
+    /// If there is no such column of this type. Operators check schemas at their inputs, so this is a bug.
     #[must_use]
     pub fn values<T: ArrowPrimitiveType>(&self, column: &str) -> &PrimitiveArray<T> {
         self.column(column).as_primitive_opt().unwrap_or_else(|| self.mistyped(column))
     }
 
-    /// A text column.
+    /// Returns a text column.
     ///
     /// # Panics
     /// If there is no such text column.
@@ -119,16 +119,16 @@ impl Batch {
         self.column(column).as_string_opt().unwrap_or_else(|| self.mistyped(column))
     }
 
-    /// A column of truth values.
+    /// Returns a boolean column.
     ///
     /// # Panics
-    /// If there is no such column of truth values.
+    /// If there is no such boolean column.
     #[must_use]
     pub fn booleans(&self, column: &str) -> &BooleanArray {
         self.column(column).as_boolean_opt().unwrap_or_else(|| self.mistyped(column))
     }
 
-    /// A list column.
+    /// Returns a list column.
     ///
     /// # Panics
     /// If there is no such list column.
@@ -168,7 +168,7 @@ impl Batch {
     }
 }
 
-/// Equal rows, whatever their encoding.
+/// Compares rows; the encoding is ignored.
 impl PartialEq for Batch {
     fn eq(&self, other: &Self) -> bool {
         self.rows() == other.rows()
@@ -181,7 +181,7 @@ impl std::fmt::Debug for Batch {
     }
 }
 
-/// A list column: one slice a row.
+/// A list column with one slice per row.
 #[derive(Clone, Copy)]
 pub struct Lists<'a, T: ArrowPrimitiveType> {
     lists: &'a ListArray,
@@ -189,7 +189,7 @@ pub struct Lists<'a, T: ArrowPrimitiveType> {
 }
 
 impl<'a, T: ArrowPrimitiveType> Lists<'a, T> {
-    /// The list of row `row`.
+    /// Returns the list of row `row`.
     ///
     /// # Panics
     /// If there is no such row.
@@ -211,7 +211,7 @@ impl Accountable for Batch {
     }
 }
 
-/// A `u64` length, then the Arrow IPC stream, padded to 8 bytes.
+/// Encoded as a `u64` length, followed by the Arrow IPC stream, padded to 8 bytes.
 impl ContainerBytes for Batch {
     fn from_bytes(mut bytes: timely::bytes::arc::Bytes) -> Self {
         let header = bytes.extract_to(8);
@@ -247,7 +247,7 @@ fn decode(mut buffer: Buffer) -> RecordBatch {
         .expect("invariant: an encoded batch holds one record batch")
 }
 
-/// A received slab as the owner of Arrow buffers.
+/// A received slab, as the owner of Arrow buffers.
 struct Slab(timely::bytes::arc::Bytes);
 
 impl AsRef<[u8]> for Slab {

@@ -1,10 +1,12 @@
-//! Back-pressure counted in rows: what a producer may have under way.
+//! Back-pressure counted in rows: how far a producer may run ahead of its consumer.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-/// Rows, tokens or bytes that a producer may have handed over and its consumer not yet released. Clones share it.
+/// The number of rows, tokens or bytes that a producer may have handed over and that its consumer has not yet released. Clones share the
+/// budget.
 ///
-/// Messages are no measure: one may hold a row or a million. A producer that is a thread blocks; operators never do.
+/// Counting messages would not bound memory: one message may hold a row or a million. A producer on a thread of its own blocks; operators
+/// never do.
 #[derive(Clone, Debug)]
 pub struct Budget {
     shared: Arc<(Mutex<State>, Condvar)>,
@@ -25,7 +27,7 @@ impl std::fmt::Debug for State {
 }
 
 impl Budget {
-    /// A budget of `amount` units.
+    /// Creates a budget of `amount` units.
     #[must_use]
     pub fn new(amount: usize) -> Self {
         Self {
@@ -41,13 +43,16 @@ impl Budget {
         }
     }
 
-    /// Takes between 1 and `most` units, as many as are free; waits while there is none. `None` once the budget is closed.
+    /// Takes between 1 and `most` units, as many as are free, and blocks while there are none. Returns `None` once the budget is closed.
     ///
     /// # Panics
     /// If `most` is 0.
     #[must_use]
     pub fn acquire(&self, most: usize) -> Option<usize> {
-        assert!(most > 0, "invariant: asking for nothing would return at once, for ever");
+        assert!(
+            most > 0,
+            "invariant: a request for 0 units would return immediately and loop forever"
+        );
         let mut state = self.lock();
         while state.available == 0 && !state.closed {
             state = self.shared.1.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -68,7 +73,7 @@ impl Budget {
         taken
     }
 
-    /// Gives units back, or adds new ones.
+    /// Returns units to the budget, or adds new ones.
     pub fn release(&self, amount: usize) {
         let mut state = self.lock();
         state.available += amount;
@@ -76,7 +81,7 @@ impl Budget {
         self.tell(&state);
     }
 
-    /// Calls `waker` whenever units are given back, and when the budget is closed.
+    /// Sets the function that is called whenever units are released and when the budget is closed.
     pub fn wake_by(&self, waker: impl Fn() + Send + 'static) {
         self.lock().waker = Some(Box::new(waker));
     }
@@ -88,25 +93,25 @@ impl Budget {
         }
     }
 
-    /// Whether nothing more is wanted.
+    /// Returns `true` if the budget is closed: the consumer accepts nothing more.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.lock().closed
     }
 
-    /// Units that are free now.
+    /// Returns the number of units that are free now.
     #[must_use]
     pub fn available(&self) -> usize {
         self.lock().available
     }
 
-    /// Units that there were at the start, and those that were given back or added since: what a producer may have taken in all.
+    /// Returns the units at the start plus all units released or added since: the total that a producer could have taken so far.
     #[must_use]
     pub fn granted(&self) -> usize {
         self.lock().granted
     }
 
-    /// Ends the waiting of every producer: nothing more is wanted.
+    /// Closes the budget and unblocks every waiting producer.
     pub fn close(&self) {
         let mut state = self.lock();
         state.closed = true;
@@ -114,7 +119,7 @@ impl Budget {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // A panic elsewhere cannot leave the two fields at odds.
+        // A panic elsewhere cannot leave the fields inconsistent, so a poisoned lock is still usable.
         self.shared.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,4 +1,4 @@
-//! What time it is: wall or virtual, behind one trait.
+//! Clocks: wall time and virtual time behind one trait.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,7 +9,7 @@ use std::task::Poll;
 
 use serde::{Deserialize, Serialize};
 
-/// Nanoseconds since the run began.
+/// Nanoseconds since the start of the run.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -17,19 +17,19 @@ use serde::{Deserialize, Serialize};
 pub struct Nanos(pub u64);
 
 impl Nanos {
-    /// So many seconds, to the nearest nanosecond; 0 for less than none.
+    /// Converts from seconds, rounded to the nearest nanosecond; negative values become 0.
     #[must_use]
     pub fn from_secs_f64(seconds: f64) -> Self {
         Self((seconds * 1e9).round() as u64)
     }
 
-    /// As seconds.
+    /// Returns the time in seconds.
     #[must_use]
     pub fn as_secs_f64(self) -> f64 {
         self.0 as f64 / 1e9
     }
 
-    /// How long after `earlier` this is; 0 if it is before.
+    /// Returns the time elapsed since `earlier`, or 0 if `earlier` is later.
     #[must_use]
     pub fn since(self, earlier: Self) -> Self {
         Self(self.0.saturating_sub(earlier.0))
@@ -42,32 +42,32 @@ impl fmt::Display for Nanos {
     }
 }
 
-/// A source of time. Policies and operators never ask the system; they are told.
+/// A source of time. Policies and operators never read the system clock; they get the time from a `Clock`.
 pub trait Clock: Send + Sync {
-    /// The time now.
+    /// Returns the current time.
     ///
     /// # Contract
-    /// Never less than what an earlier call returned.
+    /// Never less than the result of an earlier call.
     fn now(&self) -> Nanos;
 }
 
-/// The time of the system, from the moment the clock was made.
+/// The system's monotonic clock, counted from the creation of this value.
 #[derive(Clone, Copy, Debug)]
 pub struct WallClock {
     start: std::time::Instant,
-    /// What it read then.
+    /// The time that the clock showed at `start`.
     read: Nanos,
 }
 
 impl WallClock {
-    /// A clock that reads 0 now.
+    /// Creates a clock that shows 0 now.
     #[must_use]
     #[allow(clippy::disallowed_methods, reason = "the one place that reads the system's time")]
     pub fn start() -> Self {
         Self { start: std::time::Instant::now(), read: Nanos(0) }
     }
 
-    /// A clock that reads `now` now: one that goes by another.
+    /// Creates a clock that shows `now` now, to follow the clock of another process.
     #[must_use]
     pub fn reading(now: Nanos) -> Self {
         Self { read: now, ..Self::start() }
@@ -81,17 +81,18 @@ impl Clock for WallClock {
     }
 }
 
-/// A time that stands still until it is advanced, with an agenda of what waits for it. Clones share it.
+/// A clock that advances only on request and keeps an agenda of alarms. Clones share it.
 ///
-/// Whatever runs in virtual time is on one thread: [`runtime::run_virtual`](crate::runtime::run_virtual) lets the graph do all that can
-/// be done now, and then moves the time to the earliest alarm. So a run is the same at every repetition, whatever the machine does.
+/// Everything that runs in virtual time runs on one thread. [`runtime::run_virtual`](crate::runtime::run_virtual) lets the graph do all
+/// work that is possible now and then advances the clock to the earliest alarm. A run is therefore reproducible on any machine, under any
+/// load.
 #[derive(Clone, Debug, Default)]
 pub struct VirtualClock {
     now: Arc<AtomicU64>,
     agenda: Arc<Mutex<Agenda>>,
 }
 
-/// Alarms by time, then in the order in which they were made.
+/// The alarms, ordered by time and then by creation.
 #[derive(Default)]
 struct Agenda {
     made: u64,
@@ -108,23 +109,23 @@ impl fmt::Debug for Agenda {
 }
 
 impl VirtualClock {
-    /// Moves the time to `now`, or leaves it where it is if that would be backwards.
+    /// Advances the clock to `now`; never moves it backwards.
     pub fn advance_to(&self, now: Nanos) {
         self.now.fetch_max(now.0, Ordering::AcqRel);
     }
 
-    /// Moves the time to the earliest alarm that is set, and rings all that are set to that time. `false` if none is.
+    /// Advances the clock to the earliest alarm and rings all alarms that are due then. Returns `false` if no alarm is set.
     pub fn advance(&self) -> bool {
         let Some(at) = self.lock().due.first().map(|&(at, _)| at) else { return false };
         self.advance_to(at);
-        // The agenda is not locked while an alarm rings: it may set another.
+        // The agenda is unlocked while an alarm rings, because the alarm may set another.
         while let Some(wake) = self.lock().take_due(at) {
             wake();
         }
         true
     }
 
-    /// An alarm that calls `wake` at the time to which it is set; it is not set yet.
+    /// Creates an alarm that calls `wake` when it rings. The alarm is not set yet.
     pub fn alarm(&self, wake: impl Fn() + Send + Sync + 'static) -> Alarm {
         let mut agenda = self.lock();
         let id = agenda.made;
@@ -150,25 +151,26 @@ impl VirtualClock {
         .await;
     }
 
-    /// Lets time pass for whoever works now: what is done on a [`bridge::Owner`](crate::bridge::Owner) in virtual time takes as long as
-    /// it says. There, [`now`](Clock::now) counts it at once; everywhere else the time stands still.
+    /// Adds `duration` to the cost of the work that runs now: in virtual time, work on a [`bridge::Owner`](crate::bridge::Owner) takes as
+    /// long as it reports here. On the calling thread, [`now`](Clock::now) includes the duration immediately; the shared time does not
+    /// advance.
     pub fn spend(&self, duration: Nanos) {
         SPENT.set(Nanos(SPENT.get().0.saturating_add(duration.0)));
     }
 
-    /// What was spent since the last time this was asked.
+    /// Returns the time spent on this thread since the last call, and resets it.
     pub(crate) fn take_spent(&self) -> Nanos {
         SPENT.take()
     }
 
     fn lock(&self) -> MutexGuard<'_, Agenda> {
-        // Nothing that holds the lock can panic half-way.
+        // No code panics while it holds the lock, so a poisoned lock is still usable.
         self.agenda.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 thread_local! {
-    /// What the work that runs on this thread has spent.
+    /// The virtual time spent by the work that runs on this thread.
     static SPENT: Cell<Nanos> = const { Cell::new(Nanos(0)) };
 }
 
@@ -193,7 +195,7 @@ impl Agenda {
     }
 }
 
-/// Something that waits for a time; see [`VirtualClock::alarm`]. Dropping it cancels it.
+/// An alarm of a virtual clock; see [`VirtualClock::alarm`]. Dropping it cancels it.
 #[derive(Debug)]
 pub struct Alarm {
     clock: VirtualClock,
@@ -201,12 +203,12 @@ pub struct Alarm {
 }
 
 impl Alarm {
-    /// Rings once at `at`, instead of when it was set to ring; at the next advance, if `at` has passed.
+    /// Sets the alarm to ring once at `at`, which replaces an earlier setting. If `at` has passed, it rings at the next advance.
     pub fn set(&self, at: Nanos) {
         self.clock.lock().set(self.id, Some(at));
     }
 
-    /// Does not ring until it is set again.
+    /// Clears the alarm: it does not ring until it is set again.
     pub fn clear(&self) {
         self.clock.lock().set(self.id, None);
     }

@@ -1,8 +1,8 @@
-//! Ending the process from a thread that is not its main one.
+//! Process exit from a thread that is not the main thread.
 #![allow(unsafe_code, reason = "the standard library has no exit that runs nothing")]
 
-/// Ends the process with `status`, at once. Neither destructors nor what libraries do at an exit runs: other threads go on until the last
-/// instant, and a library that is taken down beneath them would crash the process instead.
+/// Ends the process with `status` immediately, without running destructors or exit handlers. Other threads keep running until the last
+/// instant, and a library whose exit handlers ran beneath them could crash the process.
 pub fn exit_now(status: i32) -> ! {
     // SAFETY: `_exit` reads its argument only, and does not return.
     unsafe { libc::_exit(status) }

@@ -1,8 +1,8 @@
-//! Errors as rows beside the data, and what ends a run.
+//! Errors as rows beside the data, and how they end a run.
 //!
-//! An operator that fails gives an error row at the step that failed and keeps its capability, so that no frontier says the step is
-//! done. [`raise`] hands the rows to the runtime, which tears the graph down and returns the first. Dropping a capability on an error
-//! would be silent loss. A panic is a bug of ours and stops the process: peers of a worker that unwinds would wait for ever.
+//! An operator that fails emits an error row at the step that failed and keeps its capability, so that no frontier reports the step as
+//! complete. [`raise`] hands the rows to the runtime, which tears the graph down and returns the first. Dropping the capability on an error
+//! would lose data silently. A panic is a bug and stops the process, because the peers of a worker that unwinds would wait forever.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -21,23 +21,23 @@ use crate::operator::Operator;
 use crate::schema::{self, column};
 use crate::step::{PromptId, Step};
 
-/// Something that went wrong, and where.
+/// An error with its location.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fault {
-    /// The step, once the row has travelled.
+    /// The step; set when the error row is received.
     pub step: Option<Step>,
-    /// The operator it comes from.
+    /// The operator that failed.
     pub operator: String,
     /// The prompt concerned, if any.
     pub prompt: Option<PromptId>,
     /// The sample concerned, if any.
     pub sample: Option<u32>,
-    /// What happened.
+    /// A description of the error.
     pub message: String,
 }
 
 impl Fault {
-    /// A fault that concerns no prompt in particular.
+    /// Creates a fault that concerns no particular prompt.
     #[must_use]
     pub fn new(operator: &str, message: impl Into<String>) -> Self {
         Self {
@@ -49,7 +49,7 @@ impl Fault {
         }
     }
 
-    /// The same, about one response.
+    /// Sets the response that the fault concerns.
     #[must_use]
     pub fn about(mut self, prompt: PromptId, sample: u32) -> Self {
         (self.prompt, self.sample) = (Some(prompt), Some(sample));
@@ -75,7 +75,7 @@ impl fmt::Display for Fault {
 
 impl std::error::Error for Fault {}
 
-/// Faults as a batch of [`schema::ERRORS`]; the default for none.
+/// Converts faults to a batch of [`schema::ERRORS`]; returns the default batch if there are none.
 #[must_use]
 pub fn faults_batch(faults: &[Fault]) -> Batch {
     if faults.is_empty() {
@@ -101,7 +101,7 @@ pub fn faults_batch(faults: &[Fault]) -> Batch {
 #[derive(Clone, Default)]
 pub struct Faults(Rc<RefCell<Raised>>);
 
-/// Who is told of the fault that ends the run.
+/// The callback for the fault that ends the run.
 type Told = Box<dyn FnOnce(&Fault)>;
 
 #[derive(Default)]
@@ -111,14 +111,14 @@ struct Raised {
 }
 
 impl Faults {
-    /// The first fault, if there is one.
+    /// Returns the first fault, if any.
     #[must_use]
     pub fn first(&self) -> Option<Fault> {
         self.0.borrow().faults.first().cloned()
     }
 
-    /// Tells someone of the fault that ends the run, before the graph is torn down: that waits for the threads which operators own, and
-    /// one of them may be what failed. Replaces an earlier one.
+    /// Sets a callback for the fault that ends the run. It runs before the graph is torn down, because the teardown waits for threads that
+    /// operators own, and one of them may be what failed. Replaces an earlier callback.
     pub fn before_the_end(&self, tell: impl FnOnce(&Fault) + 'static) {
         self.0.borrow_mut().told = Some(Box::new(tell));
     }
@@ -137,7 +137,7 @@ pub fn raise(errors: BatchStream<'_>, faults: &Faults) {
     each("errors", errors, move |fault| faults.0.borrow_mut().faults.push(fault));
 }
 
-/// A stream of one fault at the first step, which it holds open: for a graph that shall not run as it is built.
+/// Returns a stream with one fault at the first step, which it holds open. For a graph that turns out to be invalid while it is built.
 #[must_use]
 pub fn refuse(scope: Scope<'_, Step>, fault: Fault) -> BatchStream<'_> {
     let mut operator = Operator::new("refusal", scope);
@@ -153,7 +153,7 @@ pub fn refuse(scope: Scope<'_, Step>, fault: Fault) -> BatchStream<'_> {
     stream
 }
 
-/// Tells someone of each row of `warnings`: faults that end nothing.
+/// Calls `tell` for each row of `warnings`, which are faults that do not end the run.
 pub fn warn(warnings: BatchStream<'_>, tell: impl FnMut(Fault) + 'static) {
     each("warnings", warnings, tell);
 }
@@ -183,9 +183,9 @@ fn rows(batch: &Batch, step: Step) -> impl Iterator<Item = Fault> {
     })
 }
 
-/// From now on a panic in any thread ends the process with exit status 101, once it is reported.
+/// Makes a panic in any thread end the process with exit status 101, after the panic is reported.
 ///
-/// For binaries: a worker that unwinds leaves its peers waiting for ever.
+/// For binaries: a worker that unwinds would leave its peers waiting forever.
 pub fn stop_on_panic() {
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {

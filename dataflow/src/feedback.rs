@@ -1,9 +1,9 @@
-//! The edge from the weights that a step makes to the step that samples with them.
+//! The feedback edge: carries the weights that a step produces to the step that samples with them.
 //!
-//! The path summary of the edge is `staleness + 1`. So the policy that step `t` makes arrives at step `t + staleness + 1`, and since
-//! a round opens only with the policy of its step, the edge is flow control, staleness contract and termination in one: staleness 0
-//! is synchronous on-policy training, 1 the one-off pipeline, `k` bounds asynchrony. When no round opens, nothing goes round, every
-//! frontier empties and the graph ends.
+//! The path summary of the edge is `staleness + 1`, so the policy that step `t` produces arrives at step `t + staleness + 1`. A round opens
+//! only with the policy of its step. The edge therefore provides flow control, the staleness bound and termination in one: staleness 0 is
+//! synchronous on-policy training, 1 is the one-off pipeline, and `k` bounds asynchrony. When no round opens, nothing circulates, every
+//! frontier becomes empty, and the graph ends.
 
 use timely::dataflow::Scope;
 use timely::dataflow::operators::core::feedback::Handle;
@@ -14,21 +14,22 @@ use crate::operator::Operator;
 use crate::schema;
 use crate::step::{Step, Steps};
 
-/// The open end of a feedback edge: where the policies that steps make are to be connected.
+/// The open end of a feedback edge, to which the stream of new policies is connected.
 pub struct FeedbackEdge<'scope> {
     handle: Handle<'scope, Step, Batch>,
 }
 
 impl<'scope> FeedbackEdge<'scope> {
-    /// Closes the loop.
+    /// Connects the policies that steps produce and closes the loop.
     pub fn connect(self, policies: BatchStream<'scope>) {
         policies.connect_loop(self.handle);
     }
 }
 
-/// Opens a feedback edge: the stream of policies by the step that samples with them, and the end to connect what steps make to.
+/// Opens a feedback edge. Returns the stream of policies, each at the step that samples with it, and the end to which new policies are
+/// connected.
 ///
-/// `initial` is the policy that training starts from; the first `staleness + 1` steps sample with it.
+/// `initial` is the policy that training starts from. The first `staleness + 1` steps sample with it.
 pub fn policies<'scope>(
     scope: Scope<'scope, Step>,
     staleness: u64,
@@ -37,9 +38,9 @@ pub fn policies<'scope>(
     policies_from(scope, staleness, Step(0), vec![initial])
 }
 
-/// The same of a run that begins with the step `first`: `made` are the policies of the steps that are over, the last of them last, as
-/// far as later steps sample with them. The first `staleness + 1` steps sample with the last as many of these, and where there are
-/// fewer, the first steps with the first.
+/// Like [`policies`], for a run that begins with the step `first`. `made` holds the policies of completed steps that later steps still
+/// sample with, the latest last. The first `staleness + 1` steps sample with the last `staleness + 1` of these. If there are fewer, the
+/// first steps share the first policy.
 ///
 /// # Panics
 /// If `made` is empty.
@@ -60,7 +61,7 @@ pub fn policies_from<'scope>(
     (at_first.concat(later), FeedbackEdge { handle })
 }
 
-/// Gives batches at steps, which ascend.
+/// Emits batches at ascending steps.
 fn at_steps(scope: Scope<'_, Step>, batches: Vec<(Step, Batch)>) -> BatchStream<'_> {
     let mut operator = Operator::new("initial policy", scope);
     let (mut output, stream) = operator.output(&schema::POLICIES, &[]);

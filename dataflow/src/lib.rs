@@ -1,13 +1,13 @@
-//! The ground of RollPacker: Arrow record batches on timely streams.
+//! The foundation of RollPacker: Arrow record batches on timely streams.
 //!
-//! An RL step is one timestamp, [`step::Step`]. Operators exchange [`batch::Batch`]es of the schemas in [`schema`] on timely streams,
-//! and the frontier says when a step is complete; nothing waits on a barrier. [`operator::Operator`] puts logic on streams,
-//! [`bridge`] joins it to tokio tasks and to threads that own something, [`feedback`] closes the loop from one step's weights to the
-//! next step's rollout, [`fault`] carries errors as rows, [`snapshot`] keeps what a killed run resumes from, [`watchdog`] says what a
-//! silent graph waits for, [`mod@exit`] ends a process from any thread, [`runtime`] runs the graph until it ends or fails, and [`cluster`]
-//! runs it on the threads of several processes.
+//! An RL step is one timestamp, [`step::Step`]. Operators exchange [`batch::Batch`]es of the schemas in [`schema`] on timely streams, and
+//! the frontier reports when a step is complete; there are no barriers. [`operator::Operator`] builds operators on streams. [`bridge`]
+//! connects operators to tokio tasks and to threads that own a value. [`feedback`] closes the loop from the weights of one step to the
+//! rollout of the next. [`fault`] carries errors as rows. [`snapshot`] stores the state from which a killed run resumes. [`watchdog`]
+//! reports what a stalled graph waits for. [`mod@exit`] ends a process from any thread. [`runtime`] runs the graph until it ends or fails,
+//! and [`cluster`] runs it on the threads of several processes.
 //!
-//! Architecture invariant: no RL decision, no model and no network protocol in this crate.
+//! Architecture invariant: this crate contains no RL decision, no model and no network protocol.
 
 pub mod batch;
 pub mod bridge;

@@ -1,10 +1,10 @@
-//! The one way in which operators of ours are put on streams.
+//! The operator builder that all our operators use.
 //!
-//! [`Operator`] wraps timely's builder: every input and output knows the schema of its batches and checks it in debug builds, counts
-//! rows, and opens the span of its stage at the first batch of a step; the logic's busy time is counted. Escape hatch: timely's own
-//! `OperatorBuilder`, for operators that are not about batches.
+//! [`Operator`] wraps timely's builder. Every input and output knows the schema of its batches and checks it in debug builds, counts rows,
+//! and opens the span of its stage at the first batch of a step. The busy time of the logic is measured. For operators that do not process
+//! batches, use timely's own `OperatorBuilder`.
 //!
-//! Architecture invariant: no operator of ours reads an input or writes an output past this wrapper.
+//! Architecture invariant: no operator of ours reads an input or writes an output except through this wrapper.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ pub struct Operator<'scope> {
 }
 
 impl<'scope> Operator<'scope> {
-    /// Begins an operator; `name` is the name of its stage in metrics and spans.
+    /// Creates an operator; `name` is the name of its stage in metrics and spans.
     #[must_use]
     pub fn new(name: &'static str, scope: Scope<'scope, Step>) -> Self {
         Self {
@@ -49,7 +49,7 @@ impl<'scope> Operator<'scope> {
         }
     }
 
-    /// An input of batches of `schema`. All inputs are made before the first output, and count from 0.
+    /// Adds an input of batches of `schema`. Add all inputs before the first output; their indices count from 0.
     pub fn input<P>(
         &mut self,
         stream: BatchStream<'scope>,
@@ -62,7 +62,7 @@ impl<'scope> Operator<'scope> {
         debug_assert_eq!(
             self.builder.shape().outputs(),
             0,
-            "inputs come first, so that `follows` says all"
+            "add all inputs before the first output, so that `follows` can name any of them"
         );
         let handle = self.builder.new_input(stream, pact);
         Input {
@@ -74,10 +74,10 @@ impl<'scope> Operator<'scope> {
         }
     }
 
-    /// An output of batches of `schema`, which may follow from the inputs at the positions `follows`, at the same step.
+    /// Adds an output of batches of `schema`. Its batches may follow from the inputs with the indices `follows`, at the same step.
     ///
-    /// An input that an output does not follow from holds nothing back there and lends no capability for it; what arrives on it may
-    /// still be acted on at every step for which the operator holds a capability of its own.
+    /// An input outside of `follows` does not hold back the output's frontier and lends no capability for it. The operator may still act on
+    /// its batches at every step for which it holds a capability of its own.
     pub fn output(
         &mut self,
         schema: &SchemaRef,
@@ -98,7 +98,7 @@ impl<'scope> Operator<'scope> {
         (output, stream)
     }
 
-    /// An output of updates to a collection of differential dataflow, which follows from the inputs like one of batches.
+    /// Adds an output of updates to a differential dataflow collection; `follows` has the same meaning as in [`output`](Self::output).
     pub fn updates<D: Clone + 'static>(
         &mut self,
         follows: &[usize],
@@ -114,37 +114,38 @@ impl<'scope> Operator<'scope> {
         (output, stream)
     }
 
-    /// Runs the logic at every change of a frontier, also while the operator holds no capability: for operators that act on frontiers
-    /// and give nothing out.
+    /// Runs the logic at every change of a frontier, even while the operator holds no capability. For operators that react to frontiers and
+    /// emit nothing.
     pub fn notify_always(&mut self) {
         for input in 0..self.builder.shape().inputs() {
             self.builder.set_notify_for(input, FrontierInterest::Always);
         }
     }
 
-    /// What wakes the operator, from any thread.
+    /// Returns a handle that wakes the operator from any thread.
     #[must_use]
     pub fn activator(&self) -> SyncActivator {
         self.scope.worker().sync_activator_for(self.builder.operator_info().address.to_vec())
     }
 
-    /// [`activator`](Self::activator) as something to call.
+    /// Returns the [`activator`](Self::activator) as a function.
     pub fn waker(&self) -> impl Fn() + Clone + Send + Sync + use<> {
         let activator = self.activator();
         move || {
-            // It fails only when the worker is gone, and then there is nobody to wake.
+            // Activation fails only when the worker has ended, and then there is nothing to wake.
             let _ = activator.activate();
         }
     }
 
-    /// Where the logic says what it waits for, so that a graph that stands still can say it. Each call gives another such place.
+    /// Returns a handle with which the operator reports what it waits for; the watchdog prints it on a stall. Each call returns a new
+    /// handle.
     #[must_use]
     pub fn waiting(&self) -> Waiting {
         self.watched.waiting()
     }
 
-    /// Counts as a movement of the graph whatever changes `count`: the work of a thread that this worker does not own. It is asked often,
-    /// and is to be cheap.
+    /// Counts every change of `count` as progress of the graph, for work on a thread that this worker does not own. The function is called
+    /// often and must be cheap.
     pub fn moves_with(&self, count: impl Fn() -> u64 + 'static) {
         watchdog::moves_with(count);
     }
@@ -158,8 +159,8 @@ impl<'scope> Operator<'scope> {
         stream
     }
 
-    /// Installs the logic: `constructor` gets the initial capabilities, one per output, and returns what runs at each activation
-    /// with the frontiers of the inputs.
+    /// Installs the logic. `constructor` receives the initial capabilities, one per output, and returns the closure that runs at each
+    /// activation with the frontiers of the inputs.
     pub fn build<L>(self, constructor: impl FnOnce(Vec<Capability<Step>>) -> L)
     where
         L: FnMut(&[MutableAntichain<Step>]) + 'static,
@@ -176,13 +177,13 @@ impl<'scope> Operator<'scope> {
     }
 }
 
-/// Where an operator takes batches in.
+/// An input of an operator.
 pub struct Input<P>
 where
     P: timely::communication::Pull<timely::dataflow::channels::Message<Step, Batch>>,
 {
     handle: InputHandleCore<Step, Batch, P>,
-    /// Whether what arrives comes before its step begins, or where none ever does, as policies do.
+    /// `true` if batches arrive before their step begins, or at a step that never begins. This is the case for policies.
     precedes: bool,
     schema: SchemaRef,
     meter: Rc<Meter>,
@@ -193,7 +194,7 @@ impl<P> Input<P>
 where
     P: timely::communication::Pull<timely::dataflow::channels::Message<Step, Batch>>,
 {
-    /// Takes every batch that has arrived, in the order of arrival.
+    /// Processes every batch that has arrived, in the order of arrival.
     pub fn for_each(&mut self, mut logic: impl FnMut(InputCapability<Step>, Batch)) {
         let Self { handle, precedes, schema, meter, spans } = self;
         handle.for_each(|capability, batch| {
@@ -210,7 +211,7 @@ where
     }
 }
 
-/// Where an operator gives batches out.
+/// An output of an operator.
 pub struct Output {
     builder: OutputBuilder<Step, NoopBuilder<Batch>>,
     index: usize,
@@ -219,7 +220,7 @@ pub struct Output {
 }
 
 impl Output {
-    /// Gives a batch at the step of `capability`; a batch without rows is nothing and goes nowhere.
+    /// Emits a batch at the step of `capability`. A batch without rows is dropped.
     pub fn give(&mut self, capability: &Capability<Step>, mut batch: Batch) {
         if batch.num_rows() > 0 {
             check(&batch, &self.schema, self.meter.name());
@@ -229,14 +230,14 @@ impl Output {
         }
     }
 
-    /// Which output this is: the index to retain a capability for.
+    /// Returns the index of this output, for which a capability is retained.
     #[must_use]
     pub fn index(&self) -> usize {
         self.index
     }
 }
 
-/// Where an operator gives updates to a collection out.
+/// An output of updates to a differential dataflow collection.
 pub struct Updates<D: 'static> {
     builder: OutputBuilder<Step, CapacityContainerBuilder<Vec<D>>>,
     index: usize,
@@ -244,7 +245,7 @@ pub struct Updates<D: 'static> {
 }
 
 impl<D: Clone + 'static> Updates<D> {
-    /// Gives updates at the step of `capability`.
+    /// Emits updates at the step of `capability`.
     pub fn give(&mut self, capability: &Capability<Step>, updates: impl Iterator<Item = D>) {
         let updates: Vec<D> = updates.collect();
         if !updates.is_empty() {
@@ -254,15 +255,17 @@ impl<D: Clone + 'static> Updates<D> {
         }
     }
 
-    /// Which output this is: the index to retain a capability for.
+    /// Returns the index of this output, for which a capability is retained.
     #[must_use]
     pub fn index(&self) -> usize {
         self.index
     }
 }
 
+/// Checks in debug builds that a batch has the expected schema.
+///
 /// # Panics
-/// In debug builds, if the batch is not of the schema: a bug of the operator that made it.
+/// If the schema differs, which is a bug in the operator that built the batch.
 fn check(batch: &Batch, schema: &SchemaRef, operator: &str) {
     if cfg!(debug_assertions) {
         let found = batch.rows().map(arrow::array::RecordBatch::schema);

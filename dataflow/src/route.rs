@@ -1,7 +1,7 @@
 //! Routing of batches between workers.
 //!
-//! [`by_key`], [`to_first`] and [`to_worker`] are pacts for the inputs of operators. [`exchanged`], [`first`], [`all`] and [`shared`] are operators of their
-//! own, which are not there at all on a single worker: what follows them need not know how many there are.
+//! [`by_key`], [`to_first`] and [`to_worker`] are pacts for the inputs of operators. [`exchanged`], [`first`], [`all`] and [`shared`] add
+//! operators of their own. On a single worker they add nothing, so their users need not know the number of workers.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::step::Step;
 
 /// Sends each row to worker `key mod workers`, where `column` is a `UInt64` column.
 ///
-/// One gather per receiver, no per-row routing. Rows of equal key keep their order.
+/// One gather per receiver instead of routing row by row. Rows with equal keys keep their order.
 pub fn by_key(column: &'static str) -> DistributorPact<impl FnOnce(usize) -> ByKey> {
     DistributorPact(move |_peers| ByKey { column })
 }
@@ -29,12 +29,12 @@ pub fn to_first() -> DistributorPact<impl FnOnce(usize) -> ToFirst> {
     DistributorPact(|_peers| ToFirst)
 }
 
-/// Sends each row to the worker that `column`, a `UInt32` column, names; modulo the number of workers.
+/// Sends each row to the worker whose index is in `column`, a `UInt32` column, modulo the number of workers.
 pub fn to_worker(column: &'static str) -> DistributorPact<impl FnOnce(usize) -> ToWorker> {
     DistributorPact(move |_peers| ToWorker { column })
 }
 
-/// Rows where `pact` sends them: [`by_key`], [`to_first`] or [`to_worker`]. `name` is the operator's.
+/// Moves rows to the workers that `pact` selects: [`by_key`], [`to_first`] or [`to_worker`]. `name` is the name of the operator.
 #[must_use]
 pub fn exchanged<'scope>(
     name: &'static str,
@@ -45,7 +45,7 @@ pub fn exchanged<'scope>(
     if stream.scope().peers() == 1 { stream } else { moved(name, stream, pact, schema, schema) }
 }
 
-/// All rows at worker 0; the others get none.
+/// Moves all rows to worker 0.
 #[must_use]
 pub fn first<'scope>(
     name: &'static str,
@@ -55,7 +55,7 @@ pub fn first<'scope>(
     exchanged(name, stream, to_first(), schema)
 }
 
-/// Every row at every worker.
+/// Copies every row to every worker.
 #[must_use]
 pub fn all<'scope>(
     name: &'static str,
@@ -67,7 +67,8 @@ pub fn all<'scope>(
     })
 }
 
-/// Each row at the worker that `column` names, a nullable `UInt32` column; those of which it names none at every worker, in their places.
+/// Moves each row to the worker whose index is in `column`, a nullable `UInt32` column. Rows with null go to every worker. The order of
+/// rows is kept.
 #[must_use]
 pub fn shared<'scope>(
     name: &'static str,
@@ -87,7 +88,7 @@ pub fn shared<'scope>(
     })
 }
 
-/// What `copies` makes of each batch, each copy at its receiver: one that [`addressed`] names.
+/// Makes copies of each batch with `copies` and moves each to its receiver, which a column of the [`addressed`] schema names.
 fn copied<'scope>(
     name: &'static str,
     stream: BatchStream<'scope>,
@@ -99,7 +100,7 @@ fn copied<'scope>(
         return stream;
     }
     let peers = u32::try_from(peers).expect("invariant: there are fewer than 2^32 workers");
-    // A pact may not change how many rows there are: an operator makes the copies, and names the receiver of each.
+    // A pact must not change the number of rows, so an operator makes the copies and adds the receiver of each.
     let addressed = addressed(schema);
     let mut operator = Operator::new(name, stream.scope());
     let mut input = operator.input(stream, Pipeline, schema);
@@ -118,7 +119,7 @@ fn copied<'scope>(
     moved(name, stream, to_worker(RECEIVER), &addressed, schema)
 }
 
-/// `UInt32`: the worker that a copy is for.
+/// `UInt32`: the worker that receives a copy.
 const RECEIVER: &str = "receiver";
 
 fn addressed(schema: &SchemaRef) -> SchemaRef {
@@ -127,14 +128,14 @@ fn addressed(schema: &SchemaRef) -> SchemaRef {
     Arc::new(Schema::new(fields.collect::<Vec<_>>()))
 }
 
-/// The columns are shared, not copied.
+/// Copies a batch for one worker. The columns are shared, not copied.
 fn copy_to(worker: u32, batch: &Batch, addressed: &SchemaRef) -> Batch {
     let columns = batch.rows().map(|rows| rows.columns().to_vec()).unwrap_or_default();
     let receiver: ArrayRef = Arc::new(UInt32Array::from(vec![worker; batch.num_rows()]));
     Batch::from_columns(addressed, columns.into_iter().chain([receiver]).collect())
 }
 
-/// Moves rows of `from` by `pact`, and gives on their first columns: those of `to`.
+/// Moves rows of schema `from` by `pact` and keeps the first columns, which are those of `to`.
 fn moved<'scope>(
     name: &'static str,
     stream: BatchStream<'scope>,

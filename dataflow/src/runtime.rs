@@ -12,12 +12,12 @@ use crate::step::Step;
 use crate::telemetry;
 use crate::watchdog::{self, Watchdog};
 
-/// Builds a graph on this thread and runs it to its end; returns what `build` returned.
+/// Builds a graph on this thread and runs it to its end. Returns the result of `build`.
 ///
 /// `build` connects the graph's error streams to the given [`Faults`] by [`crate::fault::raise`].
 ///
 /// # Errors
-/// The first fault that was raised; the graph is torn down, and what its operators own is dropped with it.
+/// The first fault that was raised. The graph is torn down, and everything its operators own is dropped.
 pub fn run<R>(build: impl FnOnce(Scope<'_, Step>, &Faults) -> R) -> Result<R, Fault> {
     run_with(
         alone(),
@@ -31,10 +31,10 @@ pub fn run<R>(build: impl FnOnce(Scope<'_, Step>, &Faults) -> R) -> Result<R, Fa
     )
 }
 
-/// The same under a watchdog, if there is one.
+/// Like [`run`], under an optional watchdog.
 ///
 /// # Errors
-/// The first fault that was raised, or that of the watchdog, if it is to end the run.
+/// The first fault that was raised, or that of the watchdog if it ends the run.
 pub fn run_watched<R>(
     watchdog: Option<Watchdog>,
     build: impl FnOnce(Scope<'_, Step>, &Faults) -> R,
@@ -51,12 +51,12 @@ pub fn run_watched<R>(
     )
 }
 
-/// The same in virtual time: whenever nothing is left to do now, `clock` moves to its earliest alarm.
+/// Like [`run`], in virtual time: whenever no work is left at the current time, `clock` advances to its earliest alarm.
 ///
-/// Nothing in the graph may wait for anything but `clock`: no thread, no tokio runtime.
+/// The graph may wait for nothing but `clock`: no thread and no tokio runtime.
 ///
 /// # Errors
-/// The first fault that was raised, or that nothing is left to wait for and the graph has not ended.
+/// The first fault that was raised, or a stall: no alarm is set and the graph has not ended.
 pub fn run_virtual<R>(
     clock: &VirtualClock,
     build: impl FnOnce(Scope<'_, Step>, &Faults) -> R,
@@ -69,7 +69,7 @@ pub fn run_virtual<R>(
         |_| {},
         |worker, _| {
             worker.step();
-            // A step without anything to do leaves nothing under way, in channels neither.
+            // After a worker step without activations, nothing is in flight, not even in channels.
             let quiet = worker.activations().borrow().empty_for().is_none();
             stalled = quiet && worker.has_dataflows() && !clock.advance();
             !stalled
@@ -78,15 +78,15 @@ pub fn run_virtual<R>(
     if stalled { Err(Fault::new("runtime", STALLED)) } else { Ok(result) }
 }
 
-const STALLED: &str = "nothing is left to wait for, and the graph has not ended";
+const STALLED: &str = "the run is stalled: no alarm is set, and the graph has not ended";
 
-/// The worker of a graph that has one.
+/// Creates the allocator of a graph with a single worker.
 fn alone() -> Allocator {
     Allocator::Thread(Thread::default())
 }
 
-/// Runs a graph by `step` until it ends, a fault is raised, or `step` says that it cannot go on. `failing` hears of the fault of this
-/// worker before the graph is torn down, which may take long.
+/// Runs a graph by calling `step` until the graph ends, a fault is raised, or `step` returns `false`. `failing` receives this worker's
+/// fault before the graph is torn down, because the teardown may take long.
 #[allow(clippy::disallowed_methods, reason = "timely takes its own start time, for its logs only")]
 pub(crate) fn run_with<R>(
     allocator: Allocator,

@@ -1,8 +1,8 @@
-//! The schemas of the streams: which columns each batch has, in which unit.
+//! The schemas of the streams: the columns of each batch, with their units.
 //!
-//! Token ids travel end to end as `i32`; text is carried beside them for rewards and for people, and is never tokenised again.
-//! Log-probabilities (nats) and the policy version that sampled each token travel with the tokens. Every list column that ends in
-//! a token quantity is aligned with `response_ids`: one entry a token.
+//! Token ids travel end to end as `i32`. Text travels beside them for rewards and for human readers and is never tokenized again.
+//! Log-probabilities (nats) and the policy version that sampled each token travel with the tokens. Every list column that holds a quantity
+//! per token is aligned with `response_ids`: one entry per token.
 
 use std::sync::{Arc, LazyLock};
 
@@ -14,128 +14,130 @@ pub mod column {
     pub const PROMPT_ID: &str = "prompt_id";
     /// `UInt32`: the epoch in which the prompt was read, from 0.
     pub const EPOCH: &str = "epoch";
-    /// `UInt64`: row of the dataset, counted over its files in order.
+    /// `UInt64`: the row of the dataset, counted over its files in order.
     pub const ROW: &str = "row";
-    /// `Utf8`: where the prompt comes from; routes rewards.
+    /// `Utf8`: the source of the prompt, by which rewards are routed.
     pub const DATA_SOURCE: &str = "data_source";
-    /// `Utf8`: what kind of task it is; quotas of a schedule go by it.
+    /// `Utf8`: the kind of task, to which the quotas of a schedule apply.
     pub const DOMAIN: &str = "domain";
     /// `Utf8`: the prompt as chat messages, a JSON array of `{role, content}`.
     pub const MESSAGES: &str = "messages";
-    /// `List<Int32>`: the prompt as token ids, chat template applied.
+    /// `List<Int32>`: the prompt as token ids, with the chat template applied.
     pub const PROMPT_IDS: &str = "prompt_ids";
-    /// `UInt32`, tokens: length of the prompt, also where `prompt_ids` only names it.
+    /// `UInt32`, tokens: the length of the prompt, also if `prompt_ids` identifies the prompt instead of listing its tokens.
     pub const PROMPT_LENGTH: &str = "prompt_length";
-    /// `Utf8`, nullable: the reference answer; structured ones as JSON.
+    /// `Utf8`, nullable: the reference answer; structured answers as JSON.
     pub const GROUND_TRUTH: &str = "ground_truth";
-    /// `Utf8`, nullable: everything else that the dataset says of the prompt, a JSON object.
+    /// `Utf8`, nullable: all further columns that the dataset has for the prompt, as a JSON object.
     pub const EXTRA_INFO: &str = "extra_info";
     /// `UInt64`: the step that launched a response, [`crate::step::Step`].
     pub const STEP: &str = "step";
-    /// `UInt8`: 0 asks for responses, 1 aborts, 2 pauses, 3 says that a tick has passed; see [`super::REQUESTS`].
+    /// `UInt8`: 0 launches responses, 1 aborts, 2 pauses, 3 reports that a tick has passed; see [`super::REQUESTS`].
     pub const ACTION: &str = "action";
-    /// `UInt32`: which response of the prompt, from 0.
+    /// `UInt32`: the index of the response among those of its prompt, from 0.
     pub const SAMPLE: &str = "sample";
-    /// `UInt32`: how many responses, starting at `sample`.
+    /// `UInt32`: the number of responses, starting at `sample`.
     pub const SAMPLES: &str = "samples";
     /// `UInt64`: the policy that sampled the response's first token, [`crate::step::PolicyVersion`].
     pub const POLICY_VERSION: &str = "policy_version";
-    /// `UInt32`, tokens: length of the response; the lists beside it are empty where an engine counts tokens without sampling them.
+    /// `UInt32`, tokens: the length of the response. The lists beside it are empty if the engine counts tokens without sampling them.
     pub const RESPONSE_LENGTH: &str = "response_length";
-    /// `UInt32`, tokens: how many of them an earlier step had sampled, before the response was paused.
+    /// `UInt32`, tokens: the part of the length that an earlier step sampled before the response was paused.
     pub const RESUMED_LENGTH: &str = "resumed_length";
-    /// `List<Int32>`: the sampled tokens, end-of-sequence token included if it was sampled.
+    /// `List<Int32>`: the sampled tokens, including the end-of-sequence token if it was sampled.
     pub const RESPONSE_IDS: &str = "response_ids";
-    /// `Utf8`: the response as text, special tokens left out.
+    /// `Utf8`: the response as text, without special tokens.
     pub const RESPONSE_TEXT: &str = "response_text";
-    /// `List<Float32>`, nats: log-probability of each token under the policy that sampled it.
+    /// `List<Float32>`, nats: the log-probability of each token under the policy that sampled it.
     pub const LOGPROBS: &str = "logprobs_nats";
     /// `List<UInt64>`: the policy version that sampled each token.
     pub const TOKEN_VERSIONS: &str = "token_versions";
-    /// `Utf8`: `stop`, `length`, `abort`, or `pause` for one that is continued in a later step.
+    /// `Utf8`: `stop`, `length`, `abort`, or `pause` for a response that continues in a later step.
     pub const FINISH_REASON: &str = "finish_reason";
-    /// `UInt64`: a time of races that are decided by tokens, [`crate::step::Tick`].
+    /// `UInt64`: the time in lockstep mode, where token counts decide races; see [`crate::step::Tick`].
     pub const TICK: &str = "tick";
-    /// `UInt64`: rows of requests that a worker has taken in since the start.
+    /// `UInt64`: the number of request rows that a worker has received since the start.
     pub const TAKEN_IN: &str = "taken_in_rows";
-    /// `UInt64`: the tick after which everything else under way at a worker ends; the greatest number if nothing is.
+    /// `UInt64`: every response in flight at a worker ends after this tick; `u64::MAX` if none is in flight.
     pub const FLOOR: &str = "floor_tick";
-    /// `UInt32`: engine instances that generate.
+    /// `UInt32`: the number of engine instances that generate.
     pub const INSTANCES: &str = "instances";
-    /// `UInt32`: devices over which an engine instance is sharded.
+    /// `UInt32`: the number of devices over which an engine instance is sharded.
     pub const TENSOR_PARALLEL: &str = "tensor_parallel";
-    /// `UInt32`: devices that the trainer computes on.
+    /// `UInt32`: the number of devices on which the trainer runs.
     pub const TRAINING_DEVICES: &str = "training_devices";
-    /// `UInt64`, nanoseconds of the run's clock: when the engine took up the response.
+    /// `UInt64`, nanoseconds of the run's clock: when the engine started the response.
     pub const STARTED: &str = "started_ns";
     /// `UInt64`, nanoseconds of the run's clock: when the last token was sampled.
     pub const FINISHED: &str = "finished_ns";
-    /// `UInt32`: times the engine preempted the response and computed its KV cache again.
+    /// `UInt32`: how often the engine preempted the response and recomputed its KV cache.
     pub const PREEMPTIONS: &str = "preemptions";
     /// `UInt32`: the engine instance that finished the response.
     pub const INSTANCE: &str = "instance";
-    /// `Float64`: the reward, those of the tokens included; not a number where an error drops the response's group.
+    /// `Float64`: the reward, including token rewards; NaN if an error drops the response's group.
     pub const SCORE: &str = "score";
-    /// `Utf8`: the parts of the reward by name, a JSON object of numbers.
+    /// `Utf8`: the components of the reward by name, a JSON object of numbers.
     pub const COMPONENTS: &str = "components";
-    /// `Utf8`: what is to be read of the reward, by name, a JSON object of texts: an outcome, the answer that was found.
+    /// `Utf8`: details of the reward for human readers by name, a JSON object of strings, such as an outcome or the extracted answer.
     pub const LABELS: &str = "labels";
-    /// `List<Float32>`: the reward of each token, included in `score`; empty for none.
+    /// `List<Float32>`: the reward of each token, included in `score`; empty if there are no token rewards.
     pub const TOKEN_SCORES: &str = "token_scores";
-    /// `Utf8`, nullable: why the response has no score, or not all of it.
+    /// `Utf8`, nullable: the reason why the response has no score or only part of it.
     pub const REWARD_ERROR: &str = "reward_error";
-    /// `UInt64`, nanoseconds: how long scoring took.
+    /// `UInt64`, nanoseconds: the duration of scoring.
     pub const REWARD_TIME: &str = "reward_time_ns";
-    /// `UInt64`, nanoseconds of the run's clock: when the score was known.
+    /// `UInt64`, nanoseconds of the run's clock: when the score became known.
     pub const SCORED_AT: &str = "scored_ns";
-    /// `UInt32`: which test case of the prompt, from 0.
+    /// `UInt32`: the index of the test case among those of the prompt, from 0.
     pub const CASE: &str = "case";
-    /// `UInt64`, nanoseconds: how long an execution ran.
+    /// `UInt64`, nanoseconds: the duration of an execution.
     pub const TOOK: &str = "took_ns";
-    /// `UInt64`, nanoseconds: how long it was allowed to.
+    /// `UInt64`, nanoseconds: the time limit of the execution.
     pub const LIMIT: &str = "limit_ns";
-    /// `Boolean`: whether it ended with the right result, also where that was after its limit (an audit).
+    /// `Boolean`: `true` if the execution ended with the right result, even if after its limit (an audit).
     pub const CORRECT: &str = "correct";
-    /// `Boolean`: whether it was let run on past its limit.
+    /// `Boolean`: `true` if the execution was allowed to run past its limit.
     pub const AUDITED: &str = "audited";
-    /// `Float32`: how much the response counts in the loss; 1 unless a schedule corrects for what it selects.
+    /// `Float32`: the weight of the response in the loss; 1 unless a schedule corrects for selection bias.
     pub const WEIGHT: &str = "weight";
     /// `List<Float32>`: the advantage of each token.
     pub const ADVANTAGES: &str = "advantages";
-    /// `List<Float32>`: what a critic should have predicted at each token; empty without a critic.
+    /// `List<Float32>`: the target of the critic at each token; empty without a critic.
     pub const RETURNS: &str = "returns";
-    /// `List<Float32>`: what the critic predicted at each token before the update; empty without a critic.
+    /// `List<Float32>`: the prediction of the critic at each token before the update; empty without a critic.
     pub const VALUES: &str = "values";
-    /// `List<Float32>`, nats: log-probability of each token under the reference; empty where nothing computed it ahead of the gradient.
+    /// `List<Float32>`, nats: the log-probability of each token under the reference policy; empty unless it was computed before the
+    /// gradient.
     pub const REF_LOGPROBS: &str = "ref_logprobs_nats";
-    /// `List<Float32>`, nats: estimate of the KL divergence from the reference at each token; empty where rewards are not lessened by it.
+    /// `List<Float32>`, nats: the estimated KL divergence from the reference policy at each token; empty unless it is subtracted from
+    /// rewards.
     pub const REWARD_KL: &str = "reward_kl_nats";
-    /// `Utf8`: where the weights are, in the words of the trainer that published them.
+    /// `Utf8`: the location of the weights, in a format that the trainer defines.
     pub const LOCATION: &str = "location";
     /// `UInt64`: a digest of the weights.
     pub const DIGEST: &str = "digest";
-    /// `Utf8`: what the schedule decided: `open`, `admit`, `defer`, `reject`, `pause` or `close`.
+    /// `Utf8`: the decision of the schedule: `open`, `admit`, `defer`, `reject`, `pause` or `close`.
     pub const DECISION: &str = "decision";
-    /// `Utf8`: why, in a word or two of the schedule's.
+    /// `Utf8`: the reason, in a word or two defined by the schedule.
     pub const REASON: &str = "reason";
-    /// `List<UInt32>`: the samples that a decision names.
+    /// `List<UInt32>`: the samples to which a decision applies.
     pub const ADMITTED: &str = "admitted_samples";
-    /// `List<Float32>`: how much each of these samples counts in the loss; empty: 1 each.
+    /// `List<Float32>`: the weight of each of these samples in the loss; empty if all are 1.
     pub const WEIGHTS: &str = "admitted_weights";
-    /// `Utf8`: the kind of round, `short` or `long` in tail batching.
+    /// `Utf8`: the kind of round; `short` or `long` in tail batching.
     pub const ROUND: &str = "round";
-    /// `UInt64`: prompts in the long-prompt queue.
+    /// `UInt64`: the number of prompts in the long-prompt queue.
     pub const QUEUE_LENGTH: &str = "queue_length";
-    /// `UInt64`: rounds that the oldest queued prompt has waited.
+    /// `UInt64`: the number of rounds that the oldest queued prompt has waited.
     pub const QUEUE_AGE: &str = "queue_age_rounds";
-    /// `Utf8`: a metric, in the words of the project's users.
+    /// `Utf8`: the name of a metric, as users see it.
     pub const NAME: &str = "name";
     /// `Float64`: the value of a metric.
     pub const VALUE: &str = "value";
-    /// `Utf8`: the operator that an error comes from.
+    /// `Utf8`: the operator that reports an error.
     pub const OPERATOR: &str = "operator";
-    /// `UInt32`: a worker of the graph: which a row is from, or which a request is for. Nullable in decisions: those that concern a prompt are
-    /// for the worker that has it, the others for all.
+    /// `UInt32`: a worker of the graph, as the source of a row or the receiver of a request. Nullable in decisions: a decision about a
+    /// prompt goes to the worker that holds the prompt, other decisions go to all workers.
     pub const WORKER: &str = "worker";
     /// `Utf8`, nullable: a file of a snapshot, relative to the folder of the run's snapshots.
     pub const PATH: &str = "path";
@@ -143,27 +145,27 @@ pub mod column {
     pub const LENGTH: &str = "length_bytes";
     /// `Utf8`: the SHA-256 of the file, in hexadecimal.
     pub const SHA256: &str = "sha256";
-    /// `UInt32`: the version of the file's layout, in the count of the operator that wrote it.
+    /// `UInt32`: the version of the file's layout, numbered by the operator that wrote it.
     pub const SCHEMA_VERSION: &str = "schema_version";
-    /// `Utf8`: what an operator says beside its file, a JSON object.
+    /// `Utf8`: metadata that an operator stores beside its file, a JSON object.
     pub const FACTS: &str = "facts";
-    /// `UInt64`, nullable: the last step that is in an operator's state.
+    /// `UInt64`, nullable: the last step that is included in an operator's state.
     pub const REACHED: &str = "reached_step";
-    /// `UInt32`: the worker that something is from.
+    /// `UInt32`: the worker that sent the row.
     pub const SOURCE: &str = "source";
-    /// `UInt32`: which chunk of a gradient, from 0.
+    /// `UInt32`: the index of the chunk within a gradient, from 0.
     pub const CHUNK: &str = "chunk";
-    /// `List<Int64>`: numbers in fixed point; empty where they are floats.
+    /// `List<Int64>`: fixed-point numbers; empty if the chunk holds floats.
     pub const FIXED: &str = "fixed";
-    /// `List<Float64>`: numbers; empty where they are in fixed point.
+    /// `List<Float64>`: floating-point numbers; empty if the chunk holds fixed-point numbers.
     pub const FLOATS: &str = "floats";
-    /// `Utf8`: what went wrong.
+    /// `Utf8`: the description of an error.
     pub const MESSAGE: &str = "message";
 }
 
 use column::*;
 
-/// Prompts, as read from a dataset and tokenised; one row a prompt.
+/// Prompts, as read from a dataset and tokenized; one row per prompt.
 pub static PROMPTS: LazyLock<SchemaRef> = LazyLock::new(|| {
     schema([
         required(PROMPT_ID, DataType::UInt64),
@@ -179,9 +181,9 @@ pub static PROMPTS: LazyLock<SchemaRef> = LazyLock::new(|| {
     ])
 });
 
-/// What the schedule asks of the rollout, in order: `action` 0 launches `samples` responses of a prompt, starting at `sample`;
-/// `action` 1 aborts that many, `action` 2 stops them and keeps their tokens for a later launch. Where races are decided by tokens,
-/// `action` 3 says that `tick` has passed: what ended up to it may go on, and what follows is launched, or stopped, at it.
+/// Requests of the schedule to the rollout, in order. `action` 0 launches `samples` responses of a prompt, starting at `sample`. `action` 1
+/// aborts that many. `action` 2 stops them and keeps their tokens for a later launch. In lockstep mode, `action` 3 reports that `tick` has
+/// passed: responses that ended by then may be emitted, and the requests that follow apply at that tick.
 pub static REQUESTS: LazyLock<SchemaRef> = LazyLock::new(|| {
     schema([
         required(ACTION, DataType::UInt8),
@@ -201,8 +203,8 @@ pub static REQUESTS: LazyLock<SchemaRef> = LazyLock::new(|| {
     ])
 });
 
-/// What a rollout says of races that are decided by tokens, all rows of a batch at once: how far its `worker` has come in the first
-/// row; then the responses that ended there or were dropped, one row each, in any order.
+/// Progress reports of a rollout in lockstep mode. All rows of a report are in one batch. The first row holds the progress of its `worker`.
+/// The other rows are the responses that ended there or were dropped, one row each, in any order.
 pub static NOTICES: LazyLock<SchemaRef> = LazyLock::new(|| {
     schema([
         required(WORKER, DataType::UInt32),
@@ -217,20 +219,20 @@ pub static NOTICES: LazyLock<SchemaRef> = LazyLock::new(|| {
     ])
 });
 
-/// Responses, one row each, as soon as the engine finishes or drops them; aborted ones too, with the tokens they had.
+/// Responses, one row each, emitted as soon as the engine finishes or drops them. Aborted responses are included, with the tokens they had.
 pub static RESPONSES: LazyLock<SchemaRef> = LazyLock::new(|| schema(response_fields()));
 
 /// Scored responses: [`RESPONSES`] with the reward.
 pub static SCORED: LazyLock<SchemaRef> =
     LazyLock::new(|| schema(response_fields().into_iter().chain(score_fields())));
 
-/// Scored responses of complete groups with what the trainer's models say of them, before their advantages are estimated.
+/// Scored responses of complete groups with the outputs of the trainer's models, before advantages are estimated.
 pub static INFERRED: LazyLock<SchemaRef> = LazyLock::new(|| {
     schema(response_fields().into_iter().chain(score_fields()).chain(inferred_fields()))
 });
 
-/// Complete groups: [`INFERRED`] with the advantages. The rows of one prompt are neighbours, in the order of their samples, and never
-/// split over two batches.
+/// Complete groups: [`INFERRED`] with the advantages. The rows of one prompt are adjacent, in the order of their samples, and never split
+/// over two batches.
 pub static GROUPS: LazyLock<SchemaRef> = LazyLock::new(|| {
     schema(
         response_fields()
@@ -241,7 +243,7 @@ pub static GROUPS: LazyLock<SchemaRef> = LazyLock::new(|| {
     )
 });
 
-/// Policy versions: handles of published weights; the weights themselves do not flow.
+/// Policy versions: handles of published weights. The weights themselves do not travel on the stream.
 pub static POLICIES: LazyLock<SchemaRef> = LazyLock::new(|| {
     schema([
         required(POLICY_VERSION, DataType::UInt64),
@@ -250,7 +252,7 @@ pub static POLICIES: LazyLock<SchemaRef> = LazyLock::new(|| {
     ])
 });
 
-/// Decisions of the schedule, in the order in which it took them.
+/// Decisions of the schedule, in the order in which they were taken.
 pub static DECISIONS: LazyLock<SchemaRef> = LazyLock::new(|| {
     schema([
         required(DECISION, DataType::Utf8),
@@ -265,7 +267,7 @@ pub static DECISIONS: LazyLock<SchemaRef> = LazyLock::new(|| {
     ])
 });
 
-/// What rollout and trainer compute on, from the moment at which the row arrives.
+/// The devices of rollout and trainer, valid from the arrival of the row.
 pub static PLACEMENTS: LazyLock<SchemaRef> = LazyLock::new(|| {
     schema([
         required(INSTANCES, DataType::UInt32),
@@ -275,7 +277,7 @@ pub static PLACEMENTS: LazyLock<SchemaRef> = LazyLock::new(|| {
     ])
 });
 
-/// Executions of test cases, one row each, with the score that they led to.
+/// Executions of test cases, one row each, emitted together with the score that they led to.
 pub static EXECUTIONS: LazyLock<SchemaRef> = LazyLock::new(|| {
     schema([
         required(ROW, DataType::UInt64),
@@ -287,7 +289,7 @@ pub static EXECUTIONS: LazyLock<SchemaRef> = LazyLock::new(|| {
     ])
 });
 
-/// The longest correct execution of each test case that is other than it was a step before, one row each.
+/// The longest correct execution of each test case for which it has changed since the previous step, one row each.
 pub static ANCHORS: LazyLock<SchemaRef> = LazyLock::new(|| {
     schema([
         required(ROW, DataType::UInt64),
@@ -300,7 +302,7 @@ pub static ANCHORS: LazyLock<SchemaRef> = LazyLock::new(|| {
 pub static METRICS: LazyLock<SchemaRef> =
     LazyLock::new(|| schema([required(NAME, DataType::Utf8), required(VALUE, DataType::Float64)]));
 
-/// Chunks of gradients, one row each: numerators that add up over workers. `worker` is the one that owns the chunk.
+/// Chunks of gradients, one row each, as numerators that are summed over workers. `worker` is the worker that owns the chunk.
 pub static GRADIENTS: LazyLock<SchemaRef> = LazyLock::new(|| {
     schema([
         required(WORKER, DataType::UInt32),
@@ -311,7 +313,7 @@ pub static GRADIENTS: LazyLock<SchemaRef> = LazyLock::new(|| {
     ])
 });
 
-/// What is summed beside gradients, one row a number: denominators and the sums of metrics.
+/// Sums that accompany gradients, one row per number: denominators and the sums of metrics.
 pub static TOTALS: LazyLock<SchemaRef> = LazyLock::new(|| {
     schema([
         required(SOURCE, DataType::UInt32),
@@ -332,7 +334,8 @@ pub static ERRORS: LazyLock<SchemaRef> = LazyLock::new(|| {
     ])
 });
 
-/// Parts of snapshots, one row an operator and worker, once the file is durable; with a message instead where it could not be written.
+/// Parts of snapshots, one row per operator and worker, emitted once the file is durable. If the file could not be written, the row holds a
+/// message instead.
 pub static PARTS: LazyLock<SchemaRef> = LazyLock::new(|| {
     schema([
         required(OPERATOR, DataType::Utf8),
@@ -347,7 +350,7 @@ pub static PARTS: LazyLock<SchemaRef> = LazyLock::new(|| {
     ])
 });
 
-/// Every stream schema with its name, for tests that go over all of them.
+/// Returns every stream schema with its name, for tests that cover all of them.
 #[must_use]
 pub fn all() -> [(&'static str, SchemaRef); 17] {
     [

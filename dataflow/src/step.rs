@@ -1,4 +1,4 @@
-//! The time of the dataflow, and the quantities that travel with it.
+//! The timestamps of the dataflow, and the identifiers that travel with it.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use timely::progress::timestamp::{PathSummary, Refines, Timestamp};
 
 /// One RL step: the timestamp of every stream.
 ///
-/// Steps count from 0 and are totally ordered. A frontier past `Step(t)` says that nothing of step `t` is still under way.
+/// Steps count from 0 and are totally ordered. A frontier past `Step(t)` means that no data of step `t` is in flight.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -17,23 +17,23 @@ use timely::progress::timestamp::{PathSummary, Refines, Timestamp};
 pub struct Step(pub u64);
 
 impl Step {
-    /// Later than any step: the time of what is done once, when no step is left.
+    /// A time later than every step, for work that is done once when no step is left.
     pub const END: Self = Self(u64::MAX);
 
-    /// The step after this one.
+    /// Returns the step after this one.
     #[must_use]
     pub fn next(self) -> Self {
         Self(self.0 + 1)
     }
 
-    /// The step as runs tell of it, in what they print and in the names of metrics' lines and rollouts: there the first is 1.
+    /// Returns the step counted from 1, as it appears in output, in metrics and in the names of rollout files.
     #[must_use]
     pub fn ordinal(self) -> Ordinal {
         Ordinal(self)
     }
 }
 
-/// Shows a [`Step`] counted from 1.
+/// Displays a [`Step`] counted from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ordinal(Step);
 
@@ -103,7 +103,7 @@ impl PathSummary<Step> for Steps {
     }
 }
 
-/// The time of races that are decided by tokens: every response under way gains one token a tick.
+/// The time in lockstep mode, where token counts decide races: every response in flight gains one token per tick.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -111,11 +111,11 @@ impl PathSummary<Step> for Steps {
 pub struct Tick(pub u64);
 
 impl Tick {
-    /// Later than any other.
+    /// The latest tick.
     pub const MAX: Self = Self(u64::MAX);
 }
 
-/// Which weights: 0 is the policy that a run starts from, `v` the policy after `v` updates.
+/// A version of the weights: 0 is the policy that a run starts from, `v` the policy after `v` updates.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -128,9 +128,9 @@ impl fmt::Display for PolicyVersion {
     }
 }
 
-/// A prompt of a run: its position in the order in which the run reads prompts, counted over all epochs.
+/// A prompt of a run, identified by its position in the reading order, counted over all epochs.
 ///
-/// Two equal rows of a dataset, or one row in two epochs, are two prompts.
+/// Two equal rows of a dataset are two prompts, and so is one row in two epochs.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -143,18 +143,18 @@ impl fmt::Display for PromptId {
     }
 }
 
-/// One response: the step that asked for it, the prompt, and which of its samples.
+/// A response, identified by the step that launched it, its prompt and the index of the sample.
 ///
-/// A prompt that is deferred and launched again gets new responses, told apart by their step.
+/// A prompt that is deferred and launched again gets new responses with a different step.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 pub struct SampleId {
     /// The step in which the response was launched.
     pub step: Step,
-    /// The prompt that is answered.
+    /// The prompt.
     pub prompt: PromptId,
-    /// Which response to the prompt, from 0.
+    /// The index of the response among those of the prompt, from 0.
     pub sample: u32,
 }
 

@@ -1,9 +1,9 @@
-//! What every operator reports of itself: rows, busy time, and one span a stage and step, ended by the frontier.
+//! Telemetry of operators: rows, busy time, and one span per stage and step.
 //!
-//! Spans go to `tracing` under the target [`TARGET`]; without a subscriber they cost a branch. The trace of a step is the span
-//! [`step_span`]; the span of a stage opens at the first batch of the step that reaches the stage, and closes when the frontier of
-//! the stage's output passes the step, or, without an output that is watched, those of its inputs. A timely log of every schedule would
-//! hold the same facts, at a hundred thousand events a second.
+//! Spans go to `tracing` under the target [`TARGET`]; without a subscriber they cost one branch. The trace of a step is the span
+//! [`step_span`]. The span of a stage opens at the first batch of the step that reaches the stage. It closes when the frontier of the
+//! stage's output passes the step or, if no output is watched, when the frontiers of its inputs do. A timely log of every activation would
+//! contain the same information, at a hundred thousand events per second.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -18,17 +18,17 @@ use crate::batch::BatchStream;
 use crate::clock::{Clock, Nanos, WallClock};
 use crate::step::Step;
 
-/// Target of the spans of steps and stages.
+/// The target of the spans of steps and stages.
 pub const TARGET: &str = "rollpacker";
 
 thread_local! {
     static METERS: RefCell<Vec<Rc<Meter>>> = const { RefCell::new(Vec::new()) };
     static STEPS: RefCell<BTreeMap<Step, Span>> = const { RefCell::new(BTreeMap::new()) };
-    // Busy time is spent on this machine whatever clock the policies see.
+    // Busy time is measured by the wall clock, whatever clock the policies use.
     static WATCH: WallClock = WallClock::start();
 }
 
-/// Rows and busy time of one operator on one worker.
+/// The row counts and the busy time of one operator on one worker.
 #[derive(Debug)]
 pub struct Meter {
     name: &'static str,
@@ -37,16 +37,16 @@ pub struct Meter {
     busy: Cell<u64>,
 }
 
-/// What a [`Meter`] has counted since the operator was built.
+/// The counts of a [`Meter`] since the operator was built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reading {
     /// The operator.
     pub operator: &'static str,
-    /// Rows taken in.
+    /// The number of rows received.
     pub rows_in: u64,
-    /// Rows given out.
+    /// The number of rows emitted.
     pub rows_out: u64,
-    /// Time spent in the operator's logic.
+    /// The time spent in the operator's logic.
     pub busy: Nanos,
 }
 
@@ -92,34 +92,34 @@ impl Meter {
     }
 }
 
-/// What the operators of this worker have counted, in the order in which they were built.
+/// Returns the counts of this worker's operators, in the order in which they were built.
 #[must_use]
 pub fn readings() -> Vec<Reading> {
     METERS.with_borrow(|meters| meters.iter().map(|meter| meter.read()).collect())
 }
 
-/// Forgets the meters of dataflows that this thread ran before.
+/// Removes the meters of dataflows that this thread ran before.
 pub(crate) fn reset() {
     METERS.with_borrow_mut(Vec::clear);
     end_steps();
 }
 
-/// Ends the spans of steps that a fault has left open.
+/// Ends the spans of steps that a fault left open.
 pub(crate) fn end_steps() {
     STEPS.with_borrow_mut(BTreeMap::clear);
 }
 
-/// [`Step::ordinal`] as spans have it.
+/// Returns [`Step::ordinal`] as a span field.
 fn ordinal(step: Step) -> i64 {
     step.0.saturating_add(1).cast_signed()
 }
 
-/// Returns whether somebody is told of spans.
+/// Returns `true` if a subscriber receives spans.
 pub(crate) fn is_traced() -> bool {
     tracing::span_enabled!(target: TARGET, tracing::Level::INFO)
 }
 
-/// The span of a step on this worker, opened at the first call for the step.
+/// Returns the span of a step on this worker; opens it at the first call for the step.
 #[must_use]
 pub fn step_span(step: Step) -> Span {
     STEPS.with_borrow_mut(|steps| {
@@ -132,17 +132,17 @@ pub fn step_span(step: Step) -> Span {
     })
 }
 
-/// Ends the span of a step; the spans of stages that are still open keep it in the trace.
+/// Ends the span of a step. Stage spans that are still open keep it in the trace.
 pub fn close_step(step: Step) {
     STEPS.with_borrow_mut(|steps| steps.remove(&step));
 }
 
-/// Ends the spans of all steps before `step`: on a worker that is told of no steps.
+/// Ends the spans of all steps before `step`, for a worker that does not learn when steps end.
 pub fn close_steps_before(step: Step) {
     STEPS.with_borrow_mut(|steps| *steps = steps.split_off(&step));
 }
 
-/// The open spans of one stage, one a step.
+/// The open spans of one stage, one per step.
 #[derive(Clone, Debug)]
 pub(crate) struct StageSpans {
     stage: &'static str,
@@ -164,7 +164,7 @@ impl StageSpans {
         }
     }
 
-    /// Ends the spans of a stage of which no output is watched, by the frontiers of its inputs.
+    /// Ends the spans of a stage by the frontiers of its inputs, unless an output is watched.
     pub(crate) fn close_by_inputs(&self, frontiers: &[MutableAntichain<Step>]) {
         if !self.by_output.get() {
             let open = frontiers.iter().filter_map(|input| input.frontier().first().copied());
@@ -179,7 +179,7 @@ impl StageSpans {
     }
 }
 
-/// Watches the frontier of a stage's output and ends the stage's spans by it.
+/// Watches the frontier of a stage's output and ends the stage's spans when it passes their steps.
 pub(crate) fn close_spans(stream: BatchStream<'_>, spans: StageSpans) {
     spans.by_output.set(true);
     let mut builder = OperatorBuilder::new(format!("span of {}", spans.stage), stream.scope());

@@ -1,4 +1,4 @@
-//! A batch survives the wire: every stream schema, any rows.
+//! Batches survive encoding and decoding: every stream schema with arbitrary rows.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::schema;
 use timely::dataflow::channels::ContainerBytes;
 
-/// Any column of `field`, with nulls where the field allows them.
+/// Generates a column of `field`, with nulls if the field allows them.
 fn column(field: &Field, rows: usize) -> BoxedStrategy<ArrayRef> {
     let nullable = field.is_nullable();
     match field.data_type().clone() {
@@ -121,7 +121,7 @@ fn received_columns_lie_in_the_slab() {
         Arc::new(StringArray::from_iter_values((0..1000).map(|i| format!("location {i}"))));
     let sent = Batch::from_columns(&schema::POLICIES, vec![ids.clone(), text, ids]);
     let bytes = encode(&sent);
-    // The slab takes the vector over without moving it.
+    // The slab takes over the vector without moving it.
     let slab = bytes.as_ptr_range();
     let received = receive(bytes);
     for column in received.rows().expect("has rows").columns() {

@@ -1,4 +1,4 @@
-//! Work that waits: tasks and threads answer exactly once, also when they panic, and producers respect their budget.
+//! Bridges: tasks and threads reply exactly once, even when they panic, and producers respect their budget.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -91,7 +91,7 @@ fn tasks_answer_also_when_they_panic() {
     assert_eq!(*answers.borrow(), [("bad", Err(Lost)), ("good", Ok(7))]);
 }
 
-/// Counts those that are gone.
+/// Counts the values that were dropped.
 struct Gone(Arc<AtomicUsize>);
 
 impl Drop for Gone {
@@ -124,8 +124,8 @@ fn what_is_cancelled_is_gone_and_does_not_answer() {
                     });
                 }
                 tasks.cancel(&"pending");
-                assert_ne!(dropped.load(Ordering::SeqCst), 0, "it waits for nobody");
-                // It may have answered before.
+                assert_ne!(dropped.load(Ordering::SeqCst), 0, "it was dropped immediately");
+                // The task may have replied already.
                 tasks.cancel(&"ready");
                 tasks.cancel(&"ready");
                 tasks.spawn("last", async {});
@@ -158,7 +158,7 @@ fn what_waits_is_gone_with_its_operator() {
                 let _guard = guard;
                 std::future::pending::<()>().await;
             });
-            // A thread that polls it at this moment drops it a moment later.
+            // A thread that is polling the task at this moment drops it shortly afterwards.
             let (asked, answered) = channel();
             tasks.spawn("asked", async move { asked.send(()).expect("is read") });
             while answered.try_recv().is_err() {
@@ -181,7 +181,10 @@ fn a_producer_runs_ahead_by_its_budget_only() {
         let (stream, errors) =
             produce(scope, "reader", &schema::POLICIES, budget.clone(), |emitter| {
                 for chunk in 0..20 {
-                    assert!(emitter.send(rows(chunk * 7..(chunk + 1) * 7)), "all of it is wanted");
+                    assert!(
+                        emitter.send(rows(chunk * 7..(chunk + 1) * 7)),
+                        "the budget stays open"
+                    );
                 }
                 Ok::<_, String>(())
             });
@@ -204,7 +207,7 @@ fn a_producer_runs_ahead_by_its_budget_only() {
     })
     .expect("no fault");
     assert_eq!(*total.borrow(), 140);
-    assert!(most.load(Ordering::Relaxed) <= 10, "never more than the budget is under way");
+    assert!(most.load(Ordering::Relaxed) <= 10, "never more than the budget is in flight");
 }
 
 #[test]

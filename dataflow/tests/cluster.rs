@@ -1,4 +1,4 @@
-//! Workers that run a graph together: on threads, on threads that serialise, and in processes of this test's program.
+//! Workers that run a graph together: on threads, on threads that encode batches, and in processes of this test program.
 
 mod ports;
 
@@ -21,7 +21,7 @@ use timely::dataflow::Scope;
 use timely::dataflow::channels::pact::Pipeline;
 
 const STEPS: u64 = 4;
-/// What the program is to be when it is started again: scenario, process, hostfile.
+/// The environment variable that makes the program run a part: scenario, process, hostfile.
 const PART: &str = "ROLLPACKER_TEST_CLUSTER";
 
 fn number(value: f64) -> Batch {
@@ -30,7 +30,7 @@ fn number(value: f64) -> Batch {
     Batch::from_columns(&schema::METRICS, vec![name, value])
 }
 
-/// Each worker's number at every step; `ends` says whether the last of them ever does.
+/// Emits each worker's number at every step; `ends` is `false` if the last step never ends.
 fn numbers(scope: Scope<'_, Step>, ends: bool) -> BatchStream<'_> {
     let mut operator = Operator::new("numbers", scope);
     let (mut output, stream) = operator.output(&schema::METRICS, &[]);
@@ -52,7 +52,7 @@ fn numbers(scope: Scope<'_, Step>, ends: bool) -> BatchStream<'_> {
     stream
 }
 
-/// The sum of what arrives here.
+/// Sums the numbers that arrive at this worker.
 fn sum(stream: BatchStream<'_>, told: std::rc::Rc<std::cell::Cell<f64>>) {
     let mut operator = Operator::new("sum", stream.scope());
     let mut input = operator.input(stream, Pipeline, &schema::METRICS);
@@ -68,7 +68,7 @@ fn sum(stream: BatchStream<'_>, told: std::rc::Rc<std::cell::Cell<f64>>) {
     });
 }
 
-/// Fails on the last worker once it has heard of a step, for ever after holding it.
+/// Fails on the last worker when step 2 arrives, and holds that step open.
 fn failing(stream: BatchStream<'_>, faults: &Faults) {
     let scope = stream.scope();
     let last = scope.index() + 1 == scope.peers();
@@ -90,7 +90,7 @@ fn failing(stream: BatchStream<'_>, faults: &Faults) {
     raise(error_stream, faults);
 }
 
-/// What each worker hears when all tell the first, and that one everyone.
+/// Returns the sum on each worker when all workers send to the first, and the first sends to all.
 fn told_round(seat: Seat) -> Result<f64, Fault> {
     let told = std::rc::Rc::new(std::cell::Cell::new(0.0));
     let hearing = told.clone();
@@ -166,10 +166,7 @@ fn a_process_that_does_not_come_is_named() {
     let place = Place::of(2);
     let cluster = place.cluster(0).patient(Duration::from_millis(50));
     let error = cluster.run(&facts("a"), "", told_round).expect_err("nobody came").to_string();
-    assert!(
-        error.starts_with(&format!("waited 0.05 s for process 1 ({}", place.address(1))),
-        "{error}"
-    );
+    assert!(error.starts_with(&format!("process 1 ({}", place.address(1))), "{error}");
     let cluster = place.cluster(1).patient(Duration::from_millis(50));
     let error = cluster.run(&facts("a"), "", told_round).expect_err("nobody came").to_string();
     assert!(error.contains(&format!("process 0 ({}", place.address(0))), "{error}");
@@ -179,7 +176,7 @@ fn a_process_that_does_not_come_is_named() {
 fn a_process_is_one_of_the_hostfile() {
     let hosts = Hosts::parse("a:1", Path::new("hosts")).expect("valid");
     let error = Cluster::of_processes(1, hosts, 1).expect_err("there is one").to_string();
-    assert_eq!(error, "process 1 is not among the 1 of the hostfile, which are counted from 0");
+    assert_eq!(error, "process 1 does not exist: the hostfile lists 1, counted from 0");
 }
 
 /// Processes on this machine.
@@ -206,7 +203,7 @@ impl Place {
         Cluster::of_processes(2, hosts, process).expect("in it")
     }
 
-    /// This program again, in a part of `scenario`.
+    /// Starts this program again as a part of `scenario`.
     fn start(&self, scenario: &str, process: usize) -> Child {
         let hosts = self.folder.path().join("hosts");
         Command::new(std::env::current_exe().expect("a program"))
@@ -224,7 +221,7 @@ fn ended(child: Child) -> (ExitStatus, String) {
     (output.status, String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Two processes of two workers, and what they say in the end.
+/// Runs two processes of two workers and compares their last lines.
 fn check(scenario: &str, expected: impl Fn(&Place) -> [String; 2]) {
     let place = Place::of(2);
     let children = [1, 0].map(|process| place.start(scenario, process));
@@ -254,7 +251,7 @@ fn processes_that_run_different_recipes_refuse_each_other() {
     check("different", |place| {
         let differs = |other: usize, here: &str, there: &str| {
             format!(
-                "process {other} ({}) has another recipe: `{there}`, here it is `{here}`",
+                "process {other} ({}) has a different recipe: `{there}`; this process has `{here}`",
                 place.address(other)
             )
         };
@@ -267,7 +264,7 @@ fn a_process_that_is_killed_is_missed_by_the_other() {
     let place = Place::of(2);
     let mut second = place.start("endless", 1);
     let mut first = place.start("endless", 0);
-    // It says when it runs.
+    // The process prints a line when it runs.
     let mut running = [0; 1024];
     let stdout = second.stdout.as_mut().expect("piped");
     let mut said = String::new();
@@ -286,10 +283,13 @@ fn a_process_that_is_killed_is_missed_by_the_other() {
     };
     assert!(first.wait().expect("it ends").success(), "{said}");
     let lost = format!("cluster: process 1 ({}) was lost at step ", place.address(1));
-    assert!(said.contains(&lost) && said.contains(": it ended without a word\n"), "{said}");
+    assert!(
+        said.contains(&lost) && said.contains(": it exited without reporting an error\n"),
+        "{said}"
+    );
 }
 
-/// Not a test of its own: what the program does when it was started as a part.
+/// Not a test of its own: the program's behavior when it is started as a part.
 #[test]
 fn part() {
     let Ok(part) = std::env::var(PART) else { return };

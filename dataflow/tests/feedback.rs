@@ -1,4 +1,4 @@
-//! The feedback edge bounds how far sampling runs ahead of training: exactly by the staleness.
+//! The feedback edge bounds how far sampling runs ahead of training: by exactly the staleness.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -31,7 +31,7 @@ enum Happened {
 
 type Log = Rc<RefCell<Vec<Happened>>>;
 
-/// Notes with which policy each step samples, for `steps` steps.
+/// Records the policy with which each step samples, for `steps` steps.
 fn sample<'scope>(policies: BatchStream<'scope>, steps: u64, log: Log) -> BatchStream<'scope> {
     let mut operator = Operator::new("sample", policies.scope());
     let mut input = operator.input(policies, Pipeline, &schema::POLICIES);
@@ -51,7 +51,7 @@ fn sample<'scope>(policies: BatchStream<'scope>, steps: u64, log: Log) -> BatchS
     sampled
 }
 
-/// Makes version `t + 1` of what was sampled at step `t`, once the frontier has passed it.
+/// Produces version `t + 1` from the samples of step `t`, once the frontier has passed it.
 fn train<'scope>(sampled: BatchStream<'scope>, log: Log) -> BatchStream<'scope> {
     let mut operator = Operator::new("train", sampled.scope());
     let mut input = operator.input(sampled, Pipeline, &schema::POLICIES);
@@ -117,7 +117,7 @@ fn a_fault_ends_the_run_and_names_step_and_operator() {
         operator.build(move |mut capabilities| {
             let mut capability = capabilities.pop();
             move |_| {
-                // The capability is kept: the step is not done.
+                // The capability is kept, so the step stays open.
                 if let Some(capability) =
                     capability.as_mut().filter(|capability| *capability.time() < Step(3))
                 {

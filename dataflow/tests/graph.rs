@@ -1,4 +1,4 @@
-//! The same graph on every transport: one thread, threads, threads that serialise, two processes over TCP.
+//! The same graph on every transport: one thread, threads, threads that encode batches, two processes over TCP.
 
 mod ports;
 
@@ -29,7 +29,7 @@ fn policies(versions: impl Iterator<Item = u64> + Clone, location: &str) -> Batc
     Batch::from_columns(&schema::POLICIES, vec![ids.clone(), text, ids])
 }
 
-/// Rows of every step, from every worker.
+/// Emits rows of every step on every worker.
 fn source(scope: Scope<'_, Step>) -> BatchStream<'_> {
     let mut operator = Operator::new("source", scope);
     let (mut output, stream) = operator.output(&schema::POLICIES, &[]);
@@ -50,7 +50,7 @@ fn source(scope: Scope<'_, Step>) -> BatchStream<'_> {
     stream
 }
 
-/// Marks the rows with the worker that they were routed to.
+/// Replaces the location of rows with the worker that they were routed to.
 fn mark<'scope>(stream: BatchStream<'scope>) -> BatchStream<'scope> {
     let mut operator = Operator::new("mark", stream.scope());
     let (index, peers) = (stream.scope().index() as u64, stream.scope().peers() as u64);
@@ -76,7 +76,7 @@ fn mark<'scope>(stream: BatchStream<'scope>) -> BatchStream<'scope> {
 
 type Seen = BTreeMap<(u64, u64), u64>;
 
-/// Counts on worker 0 how often each version came at each step.
+/// Counts on worker 0 how often each version arrived at each step.
 fn collect(stream: BatchStream<'_>, seen: Arc<Mutex<Seen>>) {
     let mut operator = Operator::new("collect", stream.scope());
     let mut input = operator.input(stream, to_first(), &schema::POLICIES);
@@ -147,7 +147,7 @@ fn on_two_processes() {
     assert_eq!(seen, expected(2));
 }
 
-/// The second process of [`on_two_processes`]; on its own it has nothing to do.
+/// The second process of [`on_two_processes`]. Does nothing when it runs as a test.
 #[test]
 fn cluster_member() {
     if let Ok(addresses) = std::env::var(MEMBER) {

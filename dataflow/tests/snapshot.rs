@@ -1,4 +1,4 @@
-//! Snapshots on the disk: a process that is killed, two that resume one run, a disk that is full or read-only.
+//! Snapshots on disk: a process that is killed, two that resume one run, a disk that is full or read-only.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use rollpacker_dataflow::snapshot::{Identity, Part, SnapshotError, SnapshotStore, StoreOptions};
 use rollpacker_dataflow::step::Step;
 
-/// Where the process of [`another_process`] takes snapshots.
+/// The environment variable with the folder in which [`another_process`] takes snapshots.
 const FOLDER: &str = "ROLLPACKER_TEST_SNAPSHOTS";
 
 fn open(folder: &Path) -> SnapshotStore {
@@ -15,7 +15,7 @@ fn open(folder: &Path) -> SnapshotStore {
     SnapshotStore::open(folder, StoreOptions { identity, keep: 2 }).expect("the folder opens")
 }
 
-/// Some hundred kilobytes, other ones at each step.
+/// Returns 100 kB that differ for each step.
 fn content(step: Step, operator: &str) -> Vec<u8> {
     let seed = operator.len() as u64 + step.0;
     (0..100_000_u64).map(|at| (at.wrapping_mul(seed) >> 3) as u8).collect()
@@ -50,13 +50,13 @@ fn start(folder: &Path) -> (Child, BufReader<ChildStdout>) {
     (child, told)
 }
 
-/// The step that a process says it has committed next.
+/// Returns the next step that a process reports as committed.
 fn committed(told: &mut BufReader<ChildStdout>) -> Step {
     let mut line = String::new();
     loop {
         line.clear();
         assert!(told.read_line(&mut line).expect("readable") > 0, "the process lives");
-        // The harness writes its own words before the first.
+        // The test harness may print on the same line first.
         let step = line.trim().rsplit_once("committed ").map(|(_, step)| step.parse());
         if let Some(step) = step {
             return Step(step.expect("a number"));
@@ -64,7 +64,7 @@ fn committed(told: &mut BufReader<ChildStdout>) -> Step {
     }
 }
 
-/// Takes snapshots until it is killed or fenced; on its own it has nothing to do.
+/// Takes snapshots until it is killed or fenced. Does nothing when it runs as a test.
 #[test]
 fn another_process() {
     let Ok(folder) = std::env::var(FOLDER) else { return };
@@ -85,7 +85,7 @@ fn a_killed_process_leaves_what_it_has_committed() {
         let (mut process, mut told) = start(folder.path());
         for _ in 0..snapshots {
             let step = committed(&mut told);
-            assert_eq!(last.map_or(Step(0), Step::next), step, "it went on from the last");
+            assert_eq!(last.map_or(Step(0), Step::next), step, "it continued after the last");
             last = Some(step);
         }
         process.kill().expect("it is killed");
@@ -106,7 +106,7 @@ fn of_two_processes_that_resume_one_run_the_newer_one_goes_on() {
     committed(&mut told);
     let refused = take(&ours, Step(9)).expect_err("a newer one was opened");
     assert!(matches!(refused, SnapshotError::Fenced { .. }), "{refused}");
-    // And so is the other one, by the next.
+    // The other process is fenced by the next one, too.
     let heir = open(folder.path());
     while told.read_line(&mut String::new()).expect("readable") > 0 {}
     assert!(process.wait().expect("it ends").success());
@@ -114,7 +114,7 @@ fn of_two_processes_that_resume_one_run_the_newer_one_goes_on() {
     take(&heir, last.next()).expect("the newest");
 }
 
-/// A file system of so many kilobytes in a folder; `None` where this process may not mount one.
+/// A file system of the given size in kilobytes in a folder; `None` if this process may not mount one.
 struct Mounted(tempfile::TempDir);
 
 impl Mounted {
@@ -174,7 +174,7 @@ fn a_full_or_read_only_disk_is_an_error_that_names_it() {
     std::fs::remove_file(disk.0.path().join("other")).expect("removed");
     take(&store, Step(2)).expect("there is space again");
 
-    assert!(mount(&["-o", "remount,ro"], disk.0.path()), "what was mounted can be read-only");
+    assert!(mount(&["-o", "remount,ro"], disk.0.path()), "the mounted disk can be made read-only");
     let message = take(&store, Step(3)).expect_err("it is read-only").to_string();
     assert!(message.ends_with("Read-only file system (os error 30)"), "{message}");
     assert_eq!(restored(&store), Some(Step(2)));

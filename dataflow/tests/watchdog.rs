@@ -1,4 +1,4 @@
-//! A graph that waits for what never comes says so, and ends.
+//! A graph that waits for something that never comes reports it and ends.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -15,7 +15,7 @@ use timely::dataflow::channels::pact::Pipeline;
 
 const AFTER: Nanos = Nanos(20_000_000);
 
-/// An operator that holds a step open for ever, and one that waits for it.
+/// Builds an operator that holds a step open forever, and one that waits for it.
 fn build(scope: Scope<'_, Step>, says: bool) {
     let mut operator = Operator::new("reward", scope);
     let (_, stream) = operator.output(&schema::METRICS, &[]);
@@ -61,5 +61,5 @@ fn what_an_operator_waits_for_is_in_the_fault() {
 #[test]
 fn where_no_operator_says_so_the_frontiers_are() {
     let (fault, _) = fault(false);
-    assert!(fault.ends_with("the frontiers of the inputs are reward [] update [0]"), "{fault}");
+    assert!(fault.ends_with("the input frontiers are reward [] update [0]"), "{fault}");
 }

@@ -1,8 +1,8 @@
-//! Reading prompts, against the raw Parquet reader with the same projection.
+//! Benchmark of reading prompts, compared with the raw Parquet reader with the same projection.
 //!
-//! `rows` is the public path that training takes: every prompt is checked and its messages, labels and reference answer are looked at.
-//! `rows_json` makes the JSON of `extra_info` too. `raw` only decodes. By default the file is one of the built-in task; set
-//! `ROLLPACKER_BENCH_FILE` to read another in verl's schema.
+//! `rows` is the public path that training uses: every prompt is checked, and its messages, labels and reference answer are accessed.
+//! `rows_json` also builds the JSON of `extra_info`. `raw` only decodes. The default file holds prompts of the built-in task; set
+//! `ROLLPACKER_BENCH_FILE` to read another file with verl's schema.
 #![allow(missing_docs, clippy::unwrap_used, reason = "a bench")]
 
 use std::fs::File;
@@ -35,7 +35,7 @@ const ROOTS: [&str; 3] = ["data_source", "ability", "extra_info"];
 const LEAVES: [&str; 3] =
     ["prompt.list.element.role", "prompt.list.element.content", "reward_model.ground_truth"];
 
-/// Rows a batch, of both.
+/// The number of rows per batch, in both readers.
 const BATCH: usize = 2048;
 
 fn dataset(shuffle: bool) -> Dataset {

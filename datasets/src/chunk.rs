@@ -1,4 +1,4 @@
-//! A run of decoded rows in one layout, whatever the file's.
+//! Chunks: runs of decoded rows in one layout, independent of the file format.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,13 +10,13 @@ use crate::error::DatasetError;
 use crate::json::{Extra, Json};
 use crate::messages::Messages;
 
-/// A run of decoded rows of one file. The columns are the file's own, shared with the batch they were decoded into.
+/// A run of decoded rows of one file. The columns are the file's own and share the memory of the batch that they were decoded into.
 #[derive(Debug)]
 pub(crate) struct Chunk {
     pub(crate) file: Arc<Path>,
-    /// Rows of the dataset before the file.
+    /// The number of rows of the dataset before the file.
     pub(crate) first_row: u64,
-    /// The row of the file that each is.
+    /// The row number of each row within the file.
     pub(crate) rows: Vec<u64>,
     pub(crate) messages: Messages,
     pub(crate) data_source: Option<StringArray>,
@@ -24,11 +24,11 @@ pub(crate) struct Chunk {
     pub(crate) domain: Option<StringArray>,
     pub(crate) ground_truth: Option<Json>,
     pub(crate) extra: Extra,
-    /// Rows found bad while decoding, in order of their index.
+    /// The rows found bad while decoding, in order of their index.
     pub(crate) bad: Vec<(u32, RowDefect)>,
 }
 
-/// The chunks of some rows of one file.
+/// An iterator over the chunks of some rows of one file.
 pub(crate) type Chunks = Box<dyn Iterator<Item = Result<Chunk, DatasetError>> + Send>;
 
 impl Chunk {
@@ -46,7 +46,7 @@ impl Chunk {
         value(self.domain.as_ref(), index).unwrap_or_else(|| self.data_source(index))
     }
 
-    /// What is wrong with a row, if it cannot be used.
+    /// Returns the defect of a row, if the row cannot be used.
     pub(crate) fn defect(&self, index: usize) -> Option<RowDefect> {
         match self.bad.binary_search_by_key(&index, |(at, _)| *at as usize) {
             Ok(at) => Some(self.bad[at].1.clone()),
@@ -54,9 +54,11 @@ impl Chunk {
         }
     }
 
+    /// Checks that a row can be used.
+    ///
     /// # Errors
     ///
-    /// When the row cannot be used.
+    /// If the row cannot be used.
     pub(crate) fn check(&self, index: usize) -> Result<(), DatasetError> {
         match self.defect(index) {
             None => Ok(()),

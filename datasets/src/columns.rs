@@ -1,4 +1,4 @@
-//! Which column of a file plays which part.
+//! The assignment of a file's columns to their roles.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -6,14 +6,14 @@ use std::sync::Arc;
 use crate::config::{Columns, DatasetConfig};
 use crate::error::DatasetError;
 
-/// A column, as the names on the way to it: the root column, then fields of structs.
+/// A path to a column: the root column, then fields of structs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ColumnPath {
     pub(crate) name: Arc<str>,
     pub(crate) parts: Vec<String>,
 }
 
-/// What a column holds, as far as the choice of columns depends on it.
+/// The type of a column, as far as the choice of columns depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     List,
@@ -22,7 +22,7 @@ pub(crate) enum Kind {
     Other,
 }
 
-/// Which column of a file plays which part.
+/// The assignment of a file's columns to their roles.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) prompt: ColumnPath,
@@ -30,12 +30,12 @@ pub(crate) struct Plan {
     pub(crate) ground_truth: Option<ColumnPath>,
     pub(crate) extra_info: Option<ColumnPath>,
     pub(crate) domain: Option<ColumnPath>,
-    /// Root columns handed out beside `extra_info`.
+    /// The root columns that are returned beside `extra_info`.
     pub(crate) extra: Vec<String>,
     pub(crate) default_data_source: Arc<str>,
 }
 
-/// The layout of a file: its root columns, and what a path leads to.
+/// The layout of a file: its root columns, and the types that paths lead to.
 pub(crate) trait Layout {
     fn roots(&self) -> Vec<String>;
     fn kind(&self, parts: &[String]) -> Option<Kind>;
@@ -49,11 +49,11 @@ const EXTRA_INFO: [&str; 1] = ["extra_info"];
 const DOMAIN: [&str; 3] = ["domain", "ability", "tag"];
 
 impl Plan {
-    /// Finds every part's column.
+    /// Finds the column for every role.
     ///
     /// # Errors
     ///
-    /// When a column that the configuration names is absent, or no column can be the prompt.
+    /// If a column named in the configuration is absent, or no column can be the prompt.
     pub(crate) fn resolve(
         file: &Path,
         layout: &impl Layout,
@@ -80,7 +80,7 @@ impl Plan {
         Ok(plan)
     }
 
-    /// The columns in use, with the part that each plays.
+    /// Returns the columns in use, each with its role.
     pub(crate) fn parts(&self) -> impl Iterator<Item = (&'static str, &ColumnPath)> {
         let optional = [
             ("data_source", &self.data_source),
@@ -123,7 +123,7 @@ fn usual_prompt(layout: &impl Layout) -> Option<ColumnPath> {
     chat.or_else(|| PROMPT.iter().find_map(|name| find(layout, name)))
 }
 
-/// A root column of that very name, dots and all, or the path that the dots make.
+/// Finds a root column with exactly this name, including dots, or the column at the path that the dots describe.
 fn find(layout: &impl Layout, name: &str) -> Option<ColumnPath> {
     let whole = vec![name.to_owned()];
     let split: Vec<String> = name.split('.').map(str::to_owned).collect();

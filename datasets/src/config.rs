@@ -1,4 +1,4 @@
-//! What to read and in which order.
+//! The configuration of a dataset: the files to read and the order of their rows.
 
 use std::path::PathBuf;
 
@@ -6,71 +6,75 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::DatasetError;
 
-/// What to read and in which order.
+/// The files of a dataset and the order of their rows.
 ///
 /// # Memory
 ///
-/// Besides what the Parquet footers and page indexes themselves take (or 8 bytes for every 64 lines of a JSONL file):
-/// - `shuffle = false`: one batch, of at most 2,048 rows and about 4 MiB, and one page a column.
-/// - `shuffle = true`: one window, of at most `window_rows` rows and about `window_bytes` bytes, and one page a column. Bytes are those
-///   that the footer names, which leave out what a dictionary saves. A few bytes a row come on top of the data: 12 for the order, and
-///   8 for every 2,048 rows of the dataset.
-/// - `max_samples` with `shuffle`: 8 bytes a kept row.
+/// In addition to the Parquet footers and page indexes (or 8 bytes for every 64 lines of a JSONL file), reading holds:
+/// - with `shuffle = false`: one batch of at most 2,048 rows and about 4 MiB, and one page per column.
+/// - with `shuffle = true`: one window of at most `window_rows` rows and about `window_bytes` bytes, and one page per column. Bytes are
+///   counted as in the footer, which does not include the savings of dictionaries. The order takes another 12 bytes per row of the window,
+///   and 8 bytes for every 2,048 rows of the dataset.
+/// - with `max_samples` and `shuffle`: 8 bytes per chosen row.
 ///
-/// A [`Prompt`](crate::Prompt) that is kept keeps its batch, not its window.
+/// A [`Prompt`](crate::Prompt) that is kept keeps its batch in memory, not its window.
 ///
 /// # Randomness of the order
 ///
-/// The rows are cut into blocks, runs of at most `window_rows / 64` neighbours. An epoch takes the blocks in
-/// uniformly random order, fills a window with as many as it holds, and hands out the window's rows in uniformly random order. A dataset
-/// that fits one window is thus shuffled uniformly. In a larger one, neighbours that share a block share a window, and otherwise any row
-/// can come anywhere. The order is a function of the files, `seed`, epoch, window and `max_samples`.
+/// The rows are cut into blocks, runs of at most `window_rows / 64` adjacent rows. An epoch takes the blocks in uniformly random order,
+/// fills a window with as many as fit, and returns the window's rows in uniformly random order. A dataset that fits into one window is
+/// therefore shuffled uniformly. In a larger one, adjacent rows of a block stay within one window; otherwise a row can appear anywhere. The
+/// order is a function of the files, `seed`, epoch, window and `max_samples`.
 ///
-/// Rejected: a reservoir that emits a random row for every row read. It needs no blocks, but a row never comes much before its place in
-/// the file, and resuming must replay the epoch.
+/// An alternative was rejected: a reservoir that emits a random row for every row read. It needs no blocks, but a row never appears much
+/// before its position in the file, and resuming must replay the epoch.
 ///
 /// # Cost of the order
 ///
-/// A window reads the pages of its blocks only where the file has a page index, which ours have. Without one, pages are skipped by
-/// decoding them: a file of few huge row groups is then decoded about once a window, in bounded memory still.
+/// If a file has a page index, as those written by this crate do, a window reads only the pages of its blocks. Without an index, pages are
+/// skipped by decoding them. A file with few huge row groups is then decoded about once per window, still in bounded memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DatasetConfig {
-    /// Paths or globs of Parquet and JSONL files, read in this order; the matches of a glob in alphabetical order.
+    /// Paths or globs of Parquet and JSONL files, read in this order. The matches of a glob are read in alphabetical order. (verl:
+    /// `data.train_files`)
     pub files: Vec<String>,
-    /// What the columns are called.
+    /// The names of the columns.
     pub columns: Columns,
-    /// Further columns to hand out within `extra_info`, each under its own name; `*` stands for all. A field of `extra_info` of the
-    /// same name wins.
+    /// Further columns to return within `extra_info`, each under its own name; `*` stands for all. If `extra_info` has a field of the same
+    /// name, the field takes precedence. Default: none.
     pub extra_columns: Vec<String>,
-    /// Whether to shuffle, anew every epoch.
+    /// `true` to shuffle the rows, in a new order every epoch. Default: `false`. (verl: `data.shuffle`)
     pub shuffle: bool,
-    /// Seed of the order, and of the choice of `max_samples`.
+    /// The seed of the order and of the choice of `max_samples`. Default: 0. (verl: `data.seed`)
     pub seed: u64,
-    /// Use only so many rows: the first, or with `shuffle` a uniform choice that is the same in every epoch.
+    /// The maximum number of rows to use: the first rows, or with `shuffle` a uniform choice that is the same in every epoch. At least 1;
+    /// default: all rows. (verl: `data.train_max_samples`)
     pub max_samples: Option<u64>,
-    /// `data_source` of rows that name none.
+    /// The `data_source` of rows without one. Default: `unknown`.
     pub default_data_source: String,
-    /// Rows that are shuffled together, at least 64.
+    /// The maximum number of rows that are shuffled together. At least 64 and less than 4,294,967,295; default: 131,072.
     pub window_rows: u64,
-    /// Bytes that are shuffled together, at least 1 MiB.
+    /// The maximum number of bytes that are shuffled together. At least 1 MiB; default: 256 MiB.
     pub window_bytes: u64,
 }
 
-/// What the columns are called; a dot leads into a struct. Left out, a column is the first of the usual names that the file has.
+/// The names of the columns; a dot leads into a struct. A column that is not set defaults to the first of its usual names that the file
+/// has.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Columns {
-    /// The prompt: chat messages `list<struct<role, content>>`, the same as JSON text, or text, which becomes one message of the user's.
-    /// Usual: `prompt` if it is a list, else `messages`, `prompt`, `question`, `problem`.
+    /// The prompt: chat messages `list<struct<role, content>>`, the same as JSON text, or plain text, which becomes one user message.
+    /// Usual: `prompt` if it is a list, otherwise `messages`, `prompt`, `question`, `problem`. (verl: `data.prompt_key`)
     pub prompt: Option<String>,
-    /// Where the prompt comes from. Usual: `data_source`, `source`.
+    /// The source of the prompt, by which rewards are routed. Usual: `data_source`, `source`. (verl: `data.reward_fn_key`)
     pub data_source: Option<String>,
-    /// The reference answer, of any type. Usual: `reward_model.ground_truth`, `reward_spec.ground_truth`, `ground_truth`, `answer`, `label`.
+    /// The reference answer, of any type. Usual: `reward_model.ground_truth`, `reward_spec.ground_truth`, `ground_truth`, `answer`,
+    /// `label`.
     pub ground_truth: Option<String>,
-    /// A struct, or a JSON object as text. Usual: `extra_info`.
+    /// Further information about the prompt: a struct, or a JSON object as text. Usual: `extra_info`.
     pub extra_info: Option<String>,
-    /// The kind of task; a row without one has its `data_source`. Usual: `domain`, `ability`, `tag`.
+    /// The kind of task; a row without one gets its `data_source`. Usual: `domain`, `ability`, `tag`.
     pub domain: Option<String>,
 }
 
@@ -91,16 +95,16 @@ impl Default for DatasetConfig {
 }
 
 impl DatasetConfig {
-    /// These files, everything else by default: in order, every row once an epoch.
+    /// Creates a configuration for these files with all other settings at their defaults: file order, every row once per epoch.
     pub fn of<F: Into<String>>(files: impl IntoIterator<Item = F>) -> Self {
         Self { files: files.into_iter().map(Into::into).collect(), ..Self::default() }
     }
 
-    /// The files that `files` names.
+    /// Returns the paths that `files` names.
     ///
     /// # Errors
     ///
-    /// When it names none, when a path or glob matches none, and when a folder on the way cannot be read.
+    /// If `files` is empty, a path or glob matches no file, or a folder on the way cannot be read.
     pub fn paths(&self) -> Result<Vec<PathBuf>, DatasetError> {
         if self.files.is_empty() {
             return Err(DatasetError::NoFiles);
@@ -127,7 +131,7 @@ impl DatasetConfig {
     }
 }
 
-/// A path that exists is that file, whatever characters it has; otherwise it is a glob.
+/// Expands a path or glob. An existing path is taken literally, whatever characters it contains.
 fn expand(pattern: &str) -> Result<Vec<PathBuf>, DatasetError> {
     let path = PathBuf::from(pattern);
     if path.exists() {

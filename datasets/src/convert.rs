@@ -1,4 +1,4 @@
-//! From one format to another, row by row.
+//! Conversion between formats, row by row.
 
 use std::io::{BufWriter, Write};
 use std::path::Path;
@@ -17,26 +17,26 @@ use crate::prompt::PromptRow;
 use crate::shape::Shape;
 use crate::writer::{PromptWriter, WriteOptions};
 
-/// A format to write.
+/// An output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Format {
-    /// Parquet in verl's schema. A structured reference answer becomes JSON text; fields of `extra_info` that differ in type from row to
-    /// row become text.
+    /// Parquet in verl's schema. A structured reference answer becomes JSON text. Fields of `extra_info` whose type differs between rows
+    /// become text.
     Verl,
-    /// JSON lines in ROLL's columns, `messages` as JSON text. Fields of `extra_info` become columns; those that have the name of one
-    /// stay in `extra_info`.
+    /// JSON lines with ROLL's columns; `messages` is JSON text. Fields of `extra_info` become columns, except those with the name of an
+    /// existing column, which stay in `extra_info`.
     Roll,
-    /// JSON lines of `data_source`, `domain`, `messages` (a list), `ground_truth` and `extra_info`.
+    /// JSON lines with `data_source`, `domain`, `messages` (a list), `ground_truth` and `extra_info`.
     Messages,
 }
 
-/// Converts the rows of a dataset, in its order, one epoch, and says how many. Parquet takes two passes: the first finds the type of
+/// Converts one epoch of a dataset, in its order, and returns the number of rows. Parquet takes two passes: the first finds the type of
 /// `extra_info`.
 ///
 /// # Errors
 ///
-/// When the dataset cannot be opened, a row cannot be used, or the output cannot be written, is one of the inputs, or is not a regular file.
+/// If the dataset cannot be opened, a row cannot be used, or the output cannot be written, is one of the inputs, or is not a regular file.
 pub fn convert(
     config: &DatasetConfig,
     output: &Path,
@@ -99,7 +99,8 @@ fn messages(row: PromptRow) -> Value {
     })
 }
 
-/// ROLL's columns. `id` and those that only some tasks have are taken from `extra_info`, where reading such a file puts them.
+/// Builds a line with ROLL's columns. `id` and the columns that only some tasks have are taken from `extra_info`, where reading such a file
+/// puts them.
 fn roll(mut row: PromptRow) -> Value {
     let mut extra = std::mem::take(&mut row.extra_info);
     let mut take = |name: &str, default: Value| {

@@ -1,4 +1,4 @@
-//! A dataset: files that are read as one sequence of prompts.
+//! Datasets: files that are read as one sequence of prompts.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -12,7 +12,7 @@ use crate::order::{Cursor, Fingerprint, Order, choice, coalesced};
 use crate::prompts::Prompts;
 use crate::segment::Segment;
 
-/// A dataset: files that are read as one sequence of prompts. Cheap to clone.
+/// A list of files that are read as one sequence of prompts. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Dataset {
     inner: Arc<Inner>,
@@ -21,29 +21,28 @@ pub struct Dataset {
 #[derive(Debug)]
 pub(crate) struct Inner {
     files: Files,
-    /// The rows in use, ascending, where `max_samples` chose some.
+    /// The rows in use, ascending; `None` if all rows are used or only the first.
     chosen: Option<Vec<u64>>,
     pub(crate) rows: u64,
-    /// `None` for the order of the files.
+    /// The shuffled order; `None` for file order.
     pub(crate) order: Option<Order>,
     fingerprint: u64,
 }
 
-/// Opened files, one after another.
+/// The opened files, in order.
 #[derive(Debug)]
 struct Files {
     files: Vec<PromptFile>,
-    /// Rows before each.
+    /// The number of rows before each file.
     starts: Vec<u64>,
 }
 
 impl Dataset {
-    /// Opens the files and checks their columns. Of Parquet files only the footers are read, JSONL files are gone over once for their
-    /// line ends.
+    /// Opens the files and checks their columns. Only the footers of Parquet files are read; JSONL files are scanned once for line ends.
     ///
     /// # Errors
     ///
-    /// When a setting is out of bounds, a file cannot be read, has no rows, or lacks a column or has one of a wrong type.
+    /// If a setting is out of bounds, a file cannot be read or has no rows, or a column is absent or has the wrong type.
     pub fn open(config: DatasetConfig) -> Result<Self, DatasetError> {
         config.check()?;
         let files = Files::open(&config)?;
@@ -61,23 +60,23 @@ impl Dataset {
         Ok(Self { inner: Arc::new(Inner { files, chosen, rows, order, fingerprint }) })
     }
 
-    /// Prompts of an epoch.
+    /// Returns the number of prompts per epoch.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.inner.rows
     }
 
-    /// Always `false`: a dataset without rows cannot be opened.
+    /// Returns `false`: a dataset without rows cannot be opened.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.inner.rows == 0
     }
 
-    /// The prompts behind a cursor, epoch after epoch without end; see [`Prompts::until_epoch`].
+    /// Returns the prompts after a cursor, epoch after epoch without end; see [`Prompts::until_epoch`].
     ///
     /// # Errors
     ///
-    /// When the cursor belongs to another dataset or order, or lies behind the end.
+    /// If the cursor belongs to another dataset or order, or lies beyond the end.
     pub fn prompts(&self, cursor: Cursor) -> Result<Prompts, DatasetError> {
         let expected = self.inner.fingerprint;
         match cursor.fingerprint {
@@ -92,8 +91,8 @@ impl Dataset {
         Ok(Prompts::new(self.inner.clone(), Cursor { fingerprint: Some(expected), ..cursor }))
     }
 
-    /// The place behind a prompt, which `epoch` and [`row`](crate::Prompt::row) name: [`prompts`](Self::prompts) goes on there. Nothing is
-    /// read. `None` where the dataset has no such row, or does not use it.
+    /// Returns the cursor after the prompt with this `epoch` and [`row`](crate::Prompt::row), from which [`prompts`](Self::prompts)
+    /// continues. Reads nothing. Returns `None` if the dataset has no such row or does not use it.
     #[must_use]
     pub fn behind(&self, epoch: u32, row: u64) -> Option<Cursor> {
         let used = match &self.inner.chosen {
@@ -108,7 +107,7 @@ impl Dataset {
         Some(Cursor { epoch, offset: place + 1, fingerprint })
     }
 
-    /// The rows in use, by file.
+    /// Returns the rows in use, by file.
     pub(crate) fn rows_by_file(&self) -> impl Iterator<Item = (&PromptFile, Vec<Range<u64>>)> {
         let all: Vec<_> = std::iter::once(0..self.inner.rows).collect();
         let by_file = self.inner.files.by_file(&self.inner.physical(&all));
@@ -139,7 +138,7 @@ impl Files {
         self.files.iter().map(PromptFile::rows).sum()
     }
 
-    /// The segments of all files, in rows of the dataset.
+    /// Returns the segments of all files, in row numbers of the dataset.
     fn segments(&self) -> Vec<Segment> {
         let of_file = |(file, start): (&PromptFile, u64)| -> Vec<Segment> {
             let shifted = |segment: &Segment| segment.rows.start + start..segment.rows.end + start;
@@ -151,7 +150,8 @@ impl Files {
         self.files.iter().zip(self.starts.iter().copied()).flat_map(of_file).collect()
     }
 
-    /// File names, lengths, and all that the order depends on; not folders, so that a dataset may move.
+    /// Returns a digest of file names, lengths and everything else that determines the order. Folders are not included, so that a dataset
+    /// can be moved.
     fn fingerprint(&self, config: &DatasetConfig) -> u64 {
         let mut print = Fingerprint::default()
             .number(u64::from(config.shuffle))
@@ -170,7 +170,7 @@ impl Files {
         print.value()
     }
 
-    /// Ascending rows of the dataset, by file.
+    /// Splits ascending rows of the dataset by file.
     fn by_file(&self, ranges: &[Range<u64>]) -> VecDeque<(usize, Vec<Range<u64>>)> {
         let in_file = |(index, start): (usize, &u64)| {
             let (start, end) = (*start, start + self.files[index].rows());
@@ -185,7 +185,7 @@ impl Files {
     }
 }
 
-/// The segments that chosen rows make, in places among the chosen.
+/// Returns the segments in positions among the chosen rows.
 fn chosen_segments(segments: &[Segment], chosen: &[u64]) -> Vec<Segment> {
     let place = |row: u64| chosen.partition_point(|chosen| *chosen < row) as u64;
     let kept = |segment: &Segment| {
@@ -197,7 +197,7 @@ fn chosen_segments(segments: &[Segment], chosen: &[u64]) -> Vec<Segment> {
 }
 
 impl Inner {
-    /// The rows of the files that ascending rows in use are.
+    /// Converts positions among the rows in use to rows of the dataset.
     fn physical(&self, ranges: &[Range<u64>]) -> Vec<Range<u64>> {
         let Some(chosen) = &self.chosen else { return ranges.to_vec() };
         let rows =
@@ -205,14 +205,14 @@ impl Inner {
         coalesced(rows.map(|row| *row..row + 1))
     }
 
-    /// The chunks of ascending rows in use.
+    /// Returns the chunks of ascending rows in use.
     pub(crate) fn chunks(self: &Arc<Self>, ranges: &[Range<u64>]) -> DatasetChunks {
         let physical = self.physical(ranges);
         DatasetChunks { inner: self.clone(), pending: self.files.by_file(&physical), current: None }
     }
 }
 
-/// The chunks of some rows of the dataset.
+/// An iterator over the chunks of some rows of the dataset.
 pub(crate) struct DatasetChunks {
     inner: Arc<Inner>,
     pending: VecDeque<(usize, Vec<Range<u64>>)>,

@@ -1,4 +1,4 @@
-//! What can be wrong with a dataset.
+//! Defects of datasets.
 
 use std::sync::Arc;
 
@@ -8,11 +8,11 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DefectKind {
-    /// A file that cannot be opened: absent, truncated, of another format.
+    /// A file that cannot be opened: absent, truncated, or of another format.
     UnreadableFile,
     /// A file without rows.
     NoRows,
-    /// A column that is not there.
+    /// A column that is absent.
     AbsentColumn,
     /// A column of a type that cannot be used.
     WrongType,
@@ -20,7 +20,7 @@ pub enum DefectKind {
     Damaged,
     /// A line that is not a JSON object.
     BadJson,
-    /// A value of another kind than its column should have.
+    /// A value of the wrong kind for its column.
     WrongValue,
     /// A null or absent prompt.
     NullPrompt,
@@ -28,25 +28,25 @@ pub enum DefectKind {
     EmptyPrompt,
     /// A message whose content is null.
     NullContent,
-    /// A message without role.
+    /// A message without a role.
     MissingRole,
     /// A role that chat templates do not know.
     UnknownRole,
-    /// A row without reference answer, where the file has a column for it.
+    /// A row without a reference answer in a file that has a column for it.
     MissingGroundTruth,
-    /// A prompt equal to an earlier one.
+    /// A prompt that is equal to an earlier one.
     DuplicatePrompt,
 }
 
 impl DefectKind {
-    /// Whether rows with it can still be trained on.
+    /// Returns `true` if rows with this defect can still be used for training.
     #[must_use]
     pub fn is_warning(self) -> bool {
         matches!(self, Self::UnknownRole | Self::MissingGroundTruth | Self::DuplicatePrompt)
     }
 }
 
-/// What is wrong with a row.
+/// A defect of one row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RowDefect {
     pub(crate) kind: DefectKind,
@@ -65,7 +65,7 @@ impl RowDefect {
         Self { kind, column: column.clone(), expected, found: found.into() }
     }
 
-    /// A value of the wrong kind.
+    /// Creates a defect for a value of the wrong kind.
     pub(crate) fn value(
         column: &Arc<str>,
         expected: &'static str,

@@ -1,10 +1,10 @@
-//! What can be wrong with a dataset.
+//! Errors of datasets.
 
 use std::path::{Path, PathBuf};
 
 use ::parquet::errors::ParquetError;
 
-/// What can be wrong with a dataset. Rows count from 0 within their file, so that row 0 of a JSONL file is its first line.
+/// An error of a dataset. Rows count from 0 within their file, so row 0 of a JSONL file is its first line.
 #[derive(Debug, thiserror::Error)]
 pub enum DatasetError {
     /// The configuration names no file.
@@ -16,38 +16,38 @@ pub enum DatasetError {
         /// The path or glob as configured.
         pattern: String,
     },
-    /// A glob that cannot be read as one.
-    #[error("`files`: `{pattern}` is not a glob")]
+    /// A glob with invalid syntax.
+    #[error("`files`: `{pattern}` is not a valid glob")]
     Pattern {
         /// The glob as configured.
         pattern: String,
-        /// What is wrong with it.
+        /// The syntax error.
         source: glob::PatternError,
     },
-    /// A setting out of its bounds.
+    /// A setting out of bounds.
     #[error("`{key}`: expected {expected}, found {found}")]
     Setting {
         /// The key of the configuration.
         key: &'static str,
-        /// What would be right.
+        /// The valid values.
         expected: &'static str,
-        /// What it is.
+        /// The configured value.
         found: String,
     },
-    /// The operating system refused.
+    /// A file operation failed.
     #[error("{}: cannot {operation} it", file.display())]
     Io {
         /// The file.
         file: PathBuf,
-        /// What was tried: `open`, `read`, `create`, ...
+        /// The operation: `open`, `read`, `create`, ...
         operation: &'static str,
-        /// What it said.
+        /// The error of the system.
         source: std::io::Error,
     },
     /// A file that cannot be written.
     #[error(transparent)]
     File(#[from] rollpacker_files::FileError),
-    /// A file that can be read only once, where rows are read several times or out of order.
+    /// A file that can be read only once, although rows are read several times or out of order.
     #[error(
         "{}: expected a regular file, found {found}, which can be read only once; write its content to a file and read that",
         file.display()
@@ -58,32 +58,32 @@ pub enum DatasetError {
         /// The kind of file.
         found: &'static str,
     },
-    /// A file of a format that is not read here.
+    /// A file of an unsupported format.
     #[error("{}: expected {expected}, found {found}", file.display())]
     UnknownFormat {
         /// The file.
         file: PathBuf,
-        /// The formats that are.
+        /// The supported formats.
         expected: &'static str,
-        /// How it begins.
+        /// The first bytes of the file.
         found: String,
     },
-    /// A file called Parquet that is not.
+    /// A file with a Parquet name that is not Parquet.
     #[error("{}: not a Parquet file: expected `PAR1` at its beginning, found {found}", file.display())]
     NotParquet {
         /// The file.
         file: PathBuf,
-        /// How it begins.
+        /// The first bytes of the file.
         found: String,
     },
-    /// A Parquet file without its end.
+    /// A truncated Parquet file.
     #[error("{}: truncated: expected `PAR1` at its end, found {found} after {bytes} bytes", file.display())]
     Truncated {
         /// The file.
         file: PathBuf,
-        /// How it ends.
+        /// The last bytes of the file.
         found: String,
-        /// Its length.
+        /// The length of the file.
         bytes: u64,
     },
     /// A Parquet footer that cannot be read.
@@ -91,17 +91,17 @@ pub enum DatasetError {
     Footer {
         /// The file.
         file: PathBuf,
-        /// What the Parquet reader said.
+        /// The error of the Parquet reader.
         source: ParquetError,
     },
     /// Rows that cannot be decoded.
-    #[error("{}: row {row} or one soon after it: damaged data", file.display())]
+    #[error("{}: damaged data at row {row} or shortly after it", file.display())]
     Damaged {
         /// The file.
         file: PathBuf,
         /// The first row that was not decoded.
         row: u64,
-        /// What the Parquet reader said.
+        /// The error of the Parquet reader.
         source: ParquetError,
     },
     /// A file without rows.
@@ -110,14 +110,14 @@ pub enum DatasetError {
         /// The file.
         file: PathBuf,
     },
-    /// A column that is not there.
+    /// A column that is absent.
     #[error("{}: column `{column}` is absent: expected one of that name, found {}", file.display(), found.join(", "))]
     AbsentColumn {
         /// The file.
         file: PathBuf,
-        /// The column, a dot between a struct and its field.
+        /// The column, with a dot between a struct and its field.
         column: String,
-        /// The columns there are.
+        /// The columns of the file.
         found: Vec<String>,
     },
     /// A column of a type that cannot be used.
@@ -127,9 +127,9 @@ pub enum DatasetError {
         file: PathBuf,
         /// The column.
         column: String,
-        /// The types that can be used.
+        /// The supported types.
         expected: &'static str,
-        /// Its type.
+        /// The type of the column.
         found: String,
     },
     /// A row that cannot be used.
@@ -141,9 +141,9 @@ pub enum DatasetError {
         row: u64,
         /// The column.
         column: String,
-        /// What would be right.
+        /// The expected value.
         expected: &'static str,
-        /// What is there.
+        /// The value that was found.
         found: String,
     },
     /// A cursor taken from other files or another order.
@@ -156,30 +156,30 @@ pub enum DatasetError {
         /// The fingerprint in the cursor.
         found: u64,
     },
-    /// A cursor behind the last row.
-    #[error("the cursor lies behind the end: expected an offset of at most {rows}, found {offset}")]
+    /// A cursor beyond the last row.
+    #[error("the cursor lies beyond the end: expected an offset of at most {rows}, found {offset}")]
     CursorRange {
-        /// Rows of an epoch.
+        /// The number of rows per epoch.
         rows: u64,
         /// The offset in the cursor.
         offset: u64,
     },
-    /// Fewer rows than there were when the dataset was opened.
+    /// A file has fewer rows than when the dataset was opened.
     #[error("the files changed while they were read: expected {expected} rows, found {found}")]
     Changed {
-        /// Rows there should be.
+        /// The expected number of rows.
         expected: u64,
-        /// Rows there are.
+        /// The number of rows found.
         found: u64,
     },
-    /// A filter that lets nothing through.
+    /// A filter that rejects every prompt of an epoch.
     #[error(
-        "epoch {epoch}: every prompt is longer than {limit}: expected at least one that is not"
+        "epoch {epoch}: every prompt is longer than {limit}; raise the limit or check the prompts"
     )]
     AllFiltered {
         /// The epoch, from 0.
         epoch: u32,
-        /// The limit.
+        /// The length limit, in the unit of the measure.
         limit: usize,
     },
     /// A Parquet file that cannot be written.
@@ -187,17 +187,17 @@ pub enum DatasetError {
     Write {
         /// The file.
         file: PathBuf,
-        /// Rows written before.
+        /// The number of rows written before.
         row: u64,
-        /// What the Parquet writer said.
+        /// The error of the Parquet writer.
         source: ParquetError,
     },
-    /// A column that cannot be laid out in Arrow.
-    #[error("{}: cannot lay out the columns", file.display())]
+    /// A column that cannot be converted to or from Arrow.
+    #[error("{}: cannot convert the columns", file.display())]
     Layout {
         /// The file.
         file: PathBuf,
-        /// What Arrow said.
+        /// The error of Arrow.
         source: arrow::error::ArrowError,
     },
 }
@@ -208,14 +208,14 @@ impl DatasetError {
         move |source| Self::Io { file, operation, source }
     }
 
-    /// Whether it concerns one row only, so that reading can go on behind it.
+    /// Returns `true` if the error concerns a single row, so that reading can continue after it.
     #[must_use]
     pub fn is_row(&self) -> bool {
         matches!(self, Self::BadRow { .. })
     }
 }
 
-/// Some bytes for a message: as text where they are, in hexadecimal otherwise.
+/// Formats bytes for a message: as text if they are text, in hexadecimal otherwise.
 pub(crate) fn quoted(bytes: &[u8]) -> String {
     match std::str::from_utf8(bytes) {
         _ if bytes.is_empty() => "nothing".to_owned(),

@@ -1,4 +1,4 @@
-//! A file of prompts, of either format.
+//! Prompt files of either format.
 
 use std::fs::{self, File};
 use std::io::{Chain, Cursor, Read};
@@ -15,7 +15,7 @@ use crate::jsonl::JsonlFile;
 use crate::parquet::ParquetFile;
 use crate::segment::Segment;
 
-/// An opened file: its layout is known and checked, its rows are not read.
+/// An opened file: its layout is known and checked, its rows are not read yet.
 #[derive(Debug)]
 pub(crate) enum PromptFile {
     Parquet(ParquetFile),
@@ -23,9 +23,11 @@ pub(crate) enum PromptFile {
 }
 
 impl PromptFile {
+    /// Opens a file and checks its columns.
+    ///
     /// # Errors
     ///
-    /// When the file cannot be opened, is neither Parquet nor JSONL, is damaged, or lacks a column.
+    /// If the file cannot be opened, is neither Parquet nor JSONL, is damaged, or lacks a column.
     pub(crate) fn open(path: &Path, config: &DatasetConfig) -> Result<Self, DatasetError> {
         check_reopens(path)?;
         let path: Arc<Path> = path.into();
@@ -60,7 +62,8 @@ impl PromptFile {
         self.segments().last().map_or(0, |segment| segment.rows.end)
     }
 
-    /// Rows that are read at once where damage should be confined: row groups, or a whole file of lines.
+    /// Returns the ranges of rows that are read together, so that damage is confined to one range: the row groups, or all lines of a JSONL
+    /// file.
     pub(crate) fn stretches(&self) -> Vec<Range<u64>> {
         match self {
             Self::Parquet(file) => {
@@ -74,16 +77,16 @@ impl PromptFile {
     ///
     /// # Errors
     ///
-    /// When the file cannot be opened again.
+    /// If the file cannot be reopened.
     pub(crate) fn read_all(&self, first_row: u64) -> Result<Chunks, DatasetError> {
         self.read(std::iter::once(0..self.rows()).collect(), first_row)
     }
 
-    /// Reads some rows. `first_row` is how many rows of the dataset come before the file.
+    /// Reads some rows. `first_row` is the number of rows of the dataset before the file.
     ///
     /// # Errors
     ///
-    /// When the file cannot be opened again.
+    /// If the file cannot be reopened.
     pub(crate) fn read(
         &self,
         ranges: Vec<Range<u64>>,
@@ -95,11 +98,12 @@ impl PromptFile {
         }
     }
 
-    /// Reads one column of text, row by row; null where there is none. Lines of which it cannot be told are passed over.
+    /// Reads one text column and calls `each` for every row, with `None` for null. JSONL lines from which the text cannot be extracted are
+    /// skipped.
     ///
     /// # Errors
     ///
-    /// When the file cannot be opened again, or is damaged.
+    /// If the file cannot be reopened or is damaged.
     pub(crate) fn read_text(
         &self,
         column: &ColumnPath,
@@ -112,7 +116,7 @@ impl PromptFile {
         }
     }
 
-    /// Name and type of every root column.
+    /// Returns the name and type of every root column.
     pub(crate) fn columns(&self) -> Vec<(String, String)> {
         match self {
             Self::Parquet(file) => file.columns(),
@@ -128,7 +132,7 @@ impl PromptFile {
     }
 }
 
-/// Checks that a file can be read several times: that it is no pipe or device. A folder is left for the reader to refuse.
+/// Checks that a file can be read several times, which excludes pipes and devices. A folder passes: opening it as a file fails later.
 pub(crate) fn check_reopens(path: &Path) -> Result<(), DatasetError> {
     let metadata = fs::metadata(path).map_err(DatasetError::io(path, "open"))?;
     let found = match metadata.file_type() {
@@ -147,7 +151,7 @@ pub(crate) enum Format {
 }
 
 impl Format {
-    /// Returns the format by the extension, else by the first bytes.
+    /// Returns the format by the extension, or by the first bytes if the extension is unknown.
     fn of(path: &Path) -> Result<Self, DatasetError> {
         match Self::of_name(path) {
             Some(format) => Ok(format),
@@ -172,19 +176,21 @@ impl Format {
     }
 }
 
-/// The content of a file, of which the first bytes have been read already: a pipe has them only once.
+/// The content of a file. The first bytes have already been read and come from memory, because a pipe returns them only once.
 pub(crate) type Content = Chain<Cursor<Vec<u8>>, File>;
 
-/// A file that was opened once, and its format.
+/// A file that is opened once, with its format.
 pub(crate) struct Opened {
     pub(crate) format: Format,
     pub(crate) content: Content,
 }
 
 impl Opened {
+    /// Opens a file and detects its format.
+    ///
     /// # Errors
     ///
-    /// When the file cannot be opened, or is neither Parquet nor JSONL.
+    /// If the file cannot be opened, or is neither Parquet nor JSONL.
     pub(crate) fn open(path: &Path) -> Result<Self, DatasetError> {
         let Some(format) = Format::of_name(path) else { return Self::of_content(path) };
         let file = File::open(path).map_err(DatasetError::io(path, "open"))?;

@@ -1,4 +1,4 @@
-//! Leaving out prompts that are too long, counted.
+//! Filters that exclude and count prompts that are too long.
 
 use std::collections::BTreeMap;
 
@@ -9,31 +9,32 @@ use crate::order::Cursor;
 use crate::prompt::Prompt;
 use crate::prompts::Prompts;
 
-/// What was left out, by `data_source`.
+/// Counts of the excluded prompts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeftOut {
-    /// Prompts left out.
+    /// The number of excluded prompts.
     pub prompts: u64,
-    /// The longest, in the unit of the measure.
+    /// The length of the longest one, in the unit of the measure.
     pub longest: usize,
-    /// Prompts left out of each `data_source`.
+    /// The number of excluded prompts of each `data_source`.
     pub by_data_source: BTreeMap<String, u64>,
 }
 
-/// Prompts that are not too long, with their lengths. Made by [`Prompts::no_longer_than`].
+/// An iterator over the prompts that are not too long, with their measured values. Created by [`Prompts::no_longer_than`].
 #[derive(Debug)]
 pub struct NoLongerThan<M> {
     prompts: Prompts,
     limit: usize,
     measure: M,
     left_out: LeftOut,
-    /// The epoch that is read, and whether a prompt of it was let through or failed.
+    /// The current epoch, and `true` if one of its prompts has passed or failed.
     epoch: (u32, bool),
 }
 
 impl Prompts {
-    /// Leaves out prompts longer than `limit`, counted in [`NoLongerThan::left_out`]. What the length is, is the caller's: tokens after
-    /// the chat template, as a rule. What `measure` returns beside the length is handed on, so that tokens need not be made twice.
+    /// Excludes prompts longer than `limit` and counts them in [`NoLongerThan::left_out`]. `measure` returns the length in any unit,
+    /// usually tokens after the chat template, and a second value that is returned with the prompt, so that it need not be tokenized twice.
+    /// (verl: `data.filter_overlong_prompts`)
     pub fn no_longer_than<T, M: FnMut(&Prompt) -> (usize, T)>(
         self,
         limit: usize,
@@ -45,13 +46,13 @@ impl Prompts {
 }
 
 impl<M> NoLongerThan<M> {
-    /// What has been left out since it was made.
+    /// Returns the counts of the prompts excluded so far.
     #[must_use]
     pub fn left_out(&self) -> &LeftOut {
         &self.left_out
     }
 
-    /// Where it is, as [`Prompts::cursor`].
+    /// Returns the position; see [`Prompts::cursor`].
     #[must_use]
     pub fn cursor(&self) -> Cursor {
         self.prompts.cursor()
@@ -63,7 +64,7 @@ impl<M> NoLongerThan<M> {
         *self.left_out.by_data_source.entry(prompt.data_source().to_owned()).or_default() += 1;
     }
 
-    /// The end, or before it the error that the last epoch let nothing through.
+    /// Returns the end of the iteration, or before it an error if no prompt of the last epoch has passed.
     fn end<I>(&mut self) -> Option<Result<I, DatasetError>> {
         let (epoch, passed) = self.epoch;
         self.epoch.1 = true;
@@ -71,7 +72,8 @@ impl<M> NoLongerThan<M> {
         (!silent).then(|| Err(DatasetError::AllFiltered { epoch, limit: self.limit }))
     }
 
-    /// An error at the first prompt of an epoch behind one that let nothing through, which would otherwise go on for ever.
+    /// Returns an error at the first prompt of an epoch if no prompt of the previous one has passed. Without it, the iteration would
+    /// continue forever.
     fn enter(&mut self, epoch: u32) -> Result<(), DatasetError> {
         let (last, passed) = self.epoch;
         if epoch == last {

@@ -1,4 +1,4 @@
-//! What is in a dataset.
+//! Inspection: a summary of a dataset.
 //!
 //! Memory: one batch of rows, and an entry for every distinct `data_source`, domain and prompt length.
 
@@ -16,68 +16,68 @@ use crate::file::PromptFile;
 use crate::prompt::{Prompt, PromptRow};
 use crate::segment::index_u32;
 
-/// What is in a dataset.
+/// A summary of a dataset.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Inspection {
     /// The files, in the order in which they are read.
     pub files: Vec<FileFacts>,
-    /// Rows of all files.
+    /// The number of rows in all files.
     pub rows: u64,
-    /// Rows that cannot be used; see [`validate()`](crate::validate()).
+    /// The number of rows that cannot be used; see [`validate()`](crate::validate()).
     pub bad_rows: u64,
-    /// Rows by `data_source`.
+    /// The number of rows of each `data_source`.
     pub data_sources: BTreeMap<String, u64>,
-    /// Rows by domain.
+    /// The number of rows of each domain.
     pub domains: BTreeMap<String, u64>,
-    /// Length of a prompt in characters.
+    /// The distribution of prompt lengths in characters; `None` without usable rows.
     pub prompt_chars: Option<Percentiles>,
-    /// Rows by what their reference answer is: `text`, `json object`, `json array`, `number`, `none`.
+    /// The number of rows for each kind of reference answer: `text`, `json object`, `json array`, `number`, `none`.
     pub ground_truths: BTreeMap<String, u64>,
     /// The first prompts.
     pub samples: Vec<PromptRow>,
 }
 
-/// One file.
+/// A summary of one file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileFacts {
-    /// Where it is.
+    /// The path.
     pub path: PathBuf,
     /// `parquet` or `jsonl`.
     pub format: String,
-    /// Its length.
+    /// The length of the file in bytes.
     pub bytes: u64,
-    /// Its rows.
+    /// The number of rows.
     pub rows: u64,
-    /// Its row groups; 0 in JSONL.
+    /// The number of row groups; 0 for JSONL.
     pub row_groups: u64,
-    /// Name and type of each column; in JSONL those of the first line.
+    /// The name and type of each column; for JSONL those of the first line.
     pub columns: Vec<(String, String)>,
-    /// Which column plays which part: `prompt`, `data_source`, `ground_truth`, `extra_info`, `domain`.
+    /// The columns by role: `prompt`, `data_source`, `ground_truth`, `extra_info`, `domain`.
     pub parts: BTreeMap<String, String>,
 }
 
-/// Quantiles of a count; each is a value that occurs (nearest rank).
+/// Percentiles of a count. Each is a value that occurs (nearest rank).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Percentiles {
-    /// The least.
+    /// The minimum.
     pub min: u64,
-    /// Half are at most this.
+    /// The 50th percentile.
     pub p50: u64,
-    /// 90 in 100 are at most this.
+    /// The 90th percentile.
     pub p90: u64,
-    /// 99 in 100 are at most this.
+    /// The 99th percentile.
     pub p99: u64,
-    /// The greatest.
+    /// The maximum.
     pub max: u64,
     /// The arithmetic mean.
     pub mean: f64,
 }
 
-/// Goes over every row. `samples` is how many prompts to show.
+/// Reads all rows and summarizes them. `samples` is the number of prompts to include.
 ///
 /// # Errors
 ///
-/// When a file cannot be opened or decoded. Bad rows are counted.
+/// If a file cannot be opened or decoded. Bad rows are counted.
 pub fn inspect(config: &DatasetConfig, samples: usize) -> Result<Inspection, DatasetError> {
     config.check()?;
     let mut count = Count { inspection: Inspection::default(), lengths: BTreeMap::new(), samples };
@@ -95,7 +95,7 @@ pub fn inspect(config: &DatasetConfig, samples: usize) -> Result<Inspection, Dat
 
 struct Count {
     inspection: Inspection,
-    /// Prompts by their length.
+    /// The number of prompts of each length.
     lengths: BTreeMap<u64, u64>,
     samples: usize,
 }
@@ -160,7 +160,7 @@ fn facts(file: &PromptFile) -> Result<FileFacts, DatasetError> {
     })
 }
 
-/// Nearest-rank percentiles of counted values.
+/// Computes the nearest-rank percentiles of counted values; `None` if there are none.
 pub(crate) fn percentiles(counts: &BTreeMap<u64, u64>) -> Option<Percentiles> {
     let total: u64 = counts.values().sum();
     let at = |percent: u64| {

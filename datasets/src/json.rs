@@ -1,4 +1,4 @@
-//! Arrow values as JSON text, one row at a time.
+//! Conversion of Arrow values to JSON text, one row at a time.
 
 use std::borrow::Cow;
 
@@ -15,8 +15,8 @@ use serde_json::{Map, Value};
 
 use crate::message::MessageRef;
 
-/// A column whose values can be written as JSON. Integers, floats, booleans, text, lists, structs and maps are what they are in JSON;
-/// binary is hexadecimal text; dates, times, decimals and the rest are text as Arrow displays them.
+/// A column whose values can be written as JSON. Integers, floats, booleans, text, lists, structs and maps become their JSON equivalents.
+/// Binary values become hexadecimal text. Dates, times, decimals and all other types become text as Arrow displays them.
 #[derive(Clone, Debug)]
 pub(crate) enum Json {
     Null,
@@ -77,7 +77,7 @@ impl Json {
         Ok(Self::Map(array.offsets().clone(), array.nulls().cloned(), Box::new(entries)))
     }
 
-    /// Whether it is a struct with a field of that name.
+    /// Returns `true` for a struct with a field of that name.
     pub(crate) fn has_field(&self, name: &str) -> bool {
         matches!(self, Self::Struct(fields, _) if fields.iter().any(|(field, _)| field == name))
     }
@@ -97,7 +97,7 @@ impl Json {
         }
     }
 
-    /// The value as text where it is text, as JSON otherwise; `None` where it is null.
+    /// Returns text values as they are and other values as JSON; `None` for null.
     pub(crate) fn plain(&self, row: usize) -> Option<Cow<'_, str>> {
         match self {
             _ if self.is_null(row) => None,
@@ -174,7 +174,7 @@ fn write_map(keys: &Json, values: &Json, entries: std::ops::Range<usize>, out: &
     out.push(b'}');
 }
 
-/// A comma, unless a bracket has just been opened. Only called where a value is to begin, so that the last byte tells.
+/// Appends a comma unless a bracket was just opened. Only called where a value begins, so the last byte is unambiguous.
 fn separate(out: &mut Vec<u8>) {
     if !matches!(out.last(), Some(b'[' | b'{')) {
         out.push(b',');
@@ -185,7 +185,7 @@ fn scalar<T: serde::Serialize>(value: &T, out: &mut Vec<u8>) {
     serde_json::to_writer(out, value).expect("invariant: a scalar into memory always serialises");
 }
 
-/// Appends text as a JSON string. Runs without anything to escape, which is nearly all of a prompt, are copied as a whole.
+/// Appends text as a JSON string. Runs without characters to escape, which make up nearly all of a prompt, are copied as a whole.
 fn write_text(text: &str, out: &mut Vec<u8>) {
     out.reserve(text.len() + 2);
     out.push(b'"');
@@ -199,7 +199,8 @@ fn write_text(text: &str, out: &mut Vec<u8>) {
     out.push(b'"');
 }
 
-/// Where the first byte is that JSON wants escaped. Whole blocks are looked at without a branch, which compiles to vector code.
+/// Returns the position of the first byte that JSON requires to be escaped. Whole blocks are examined without branches, which compiles to
+/// vector code.
 fn first_special(bytes: &[u8]) -> Option<usize> {
     let special = |byte: &u8| *byte < 0x20 || *byte == b'"' || *byte == b'\\';
     let blocks = bytes.chunks_exact(32);
@@ -232,7 +233,7 @@ pub(crate) fn into_text(bytes: Vec<u8>) -> String {
     String::from_utf8(bytes).expect("invariant: JSON made of text is text")
 }
 
-/// Messages as a JSON array of `{role, content}`.
+/// Encodes messages as a JSON array of `{role, content}`.
 pub(crate) fn messages_text<'a>(messages: impl Iterator<Item = MessageRef<'a>>) -> String {
     let mut out = vec![b'['];
     for message in messages {
@@ -247,7 +248,7 @@ pub(crate) fn messages_text<'a>(messages: impl Iterator<Item = MessageRef<'a>>) 
     into_text(out)
 }
 
-/// What a prompt has besides its own columns: `extra_info`, and columns beside it.
+/// The further columns of a prompt: `extra_info` and the extra columns.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Extra {
     /// A struct, or JSON objects as text.
@@ -256,7 +257,7 @@ pub(crate) struct Extra {
 }
 
 impl Extra {
-    /// The row's JSON object. Should a name come twice, the one in `extra_info` comes last, which is the one that parsers keep.
+    /// Returns the row's JSON object. If a name occurs twice, the one from `extra_info` comes last, which is the one that parsers keep.
     pub(crate) fn text(&self, row: usize) -> String {
         let mut out = Vec::with_capacity(256);
         out.push(b'{');
@@ -280,7 +281,7 @@ impl Extra {
     }
 }
 
-/// Appends what stands between the braces of an object.
+/// Appends the text between the braces of an object.
 fn write_inner(object: &str, out: &mut Vec<u8>) {
     let inner = object
         .trim()

@@ -1,8 +1,8 @@
-//! Prompt datasets for RL post-training: Parquet in the schema that verl and its relatives use, and JSONL.
+//! Prompt datasets for RL post-training: Parquet with the schema of verl and related frameworks, and JSONL.
 //!
-//! A [`Dataset`] is a list of files, checked when it is opened (only footers, or line ends, are read) and then streamed prompt by
-//! prompt, epoch after epoch, in file order or shuffled. A [`Prompt`] is a handle on the decoded columns, so that reading costs no
-//! allocation a row; [`Prompt::to_row`] makes the owned [`PromptRow`] where that is handier.
+//! A [`Dataset`] is a list of files. They are checked on opening, which reads only footers or line ends, and then streamed prompt by
+//! prompt, epoch after epoch, in file order or shuffled. A [`Prompt`] is a handle to the decoded columns, so reading allocates nothing per
+//! row. [`Prompt::to_row`] converts it to an owned [`PromptRow`].
 //!
 //! ```no_run
 //! use rollpacker_datasets::{Cursor, Dataset, DatasetConfig};
@@ -20,20 +20,20 @@
 //!
 //! # Memory
 //!
-//! Memory does not grow with the number of rows, up to what [`DatasetConfig`] documents: in file order one batch of rows is held,
-//! shuffled one window of at most [`DatasetConfig::window_rows`] rows and [`DatasetConfig::window_bytes`] bytes.
+//! Memory does not grow with the number of rows, except as [`DatasetConfig`] documents. File order holds one batch of rows; shuffling holds
+//! one window of at most [`DatasetConfig::window_rows`] rows and [`DatasetConfig::window_bytes`] bytes.
 //!
-//! Measured on 5 million prompts of the built-in task (1.2 GB as JSONL, 178 MB as Parquet), peak resident memory of the process: reading in
-//! order 13 MiB, shuffled 32 MiB, `data inspect` 16 MiB (JSONL 14), `data convert` 25 MiB, `data validate` 89 MiB, of which 80 are the 16
-//! bytes a row that finding duplicates takes. To repeat it: `rollpacker data generate --rows 5000000 --output big`, then
-//! `/usr/bin/time -v rollpacker data validate big/train.parquet`, and for reading the bench `read` with `ROLLPACKER_BENCH_FILE`.
+//! Peak resident memory, measured on 5 million prompts of the built-in task (1.2 GB as JSONL, 178 MB as Parquet): 13 MiB for reading in
+//! order, 32 MiB shuffled, 16 MiB for `data inspect` (JSONL 14), 25 MiB for `data convert`, and 89 MiB for `data validate`, of which 80 MiB
+//! are the 16 bytes per row for the detection of duplicates. To reproduce: run `rollpacker data generate --rows 5000000 --output big`, then
+//! `/usr/bin/time -v rollpacker data validate big/train.parquet`; for reading, run the bench `read` with `ROLLPACKER_BENCH_FILE`.
 //!
-//! # Around it
+//! # Related functions
 //!
-//! [`validate()`] goes over every row and lists every kind of defect, [`inspect()`] tells what is in a dataset, [`convert()`] goes
-//! from one format to another, and [`generate`] makes the built-in task.
+//! [`validate()`] checks every row and reports all defects, [`inspect()`] summarizes a dataset, [`convert()`] converts between formats, and
+//! [`generate`] creates the built-in task.
 //!
-//! Architecture invariant: nothing here knows of timely, of tokens or of models.
+//! Architecture invariant: this crate does not depend on timely, tokenizers or models.
 
 mod chunk;
 mod columns;

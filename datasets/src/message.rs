@@ -1,4 +1,4 @@
-//! A message of a chat.
+//! Chat messages.
 
 use serde::{Deserialize, Serialize};
 
@@ -21,7 +21,7 @@ pub struct MessageRef<'a> {
 }
 
 impl MessageRef<'_> {
-    /// The same, owned.
+    /// Converts to an owned message.
     #[must_use]
     pub fn to_owned(self) -> Message {
         Message { role: self.role.to_owned(), content: self.content.to_owned() }

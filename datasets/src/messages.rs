@@ -1,4 +1,4 @@
-//! Chat messages, several a row, as columns.
+//! Columns of chat messages, with several messages per row.
 
 use std::sync::Arc;
 
@@ -10,14 +10,14 @@ use crate::defect::{DefectKind, RowDefect};
 use crate::message::MessageRef;
 use crate::segment::index_u32;
 
-/// Chat messages, several a row.
+/// The chat messages of some rows.
 #[derive(Debug)]
 pub(crate) struct Messages {
-    /// Name of the column, for errors.
+    /// The name of the column, for errors.
     pub(crate) column: Arc<str>,
     pub(crate) offsets: OffsetBuffer<i32>,
     pub(crate) nulls: Option<NullBuffer>,
-    /// `None` where all are the user's.
+    /// `None` if all messages have the role `user`.
     pub(crate) roles: Option<StringArray>,
     pub(crate) contents: StringArray,
 }
@@ -27,7 +27,7 @@ const CONTENT: &str = "a role and a content in every message";
 const PROMPT: &str = "messages, JSON of messages, or text";
 
 impl Messages {
-    /// The messages of a row; of a defective one, what there is.
+    /// Returns the messages of a row. For a defective row, returns those that exist.
     pub(crate) fn row(
         &self,
         index: usize,
@@ -38,7 +38,7 @@ impl Messages {
         })
     }
 
-    /// What is wrong with a row, if it cannot be a prompt.
+    /// Returns the defect of a row, if it cannot be a prompt.
     pub(crate) fn defect(&self, index: usize) -> Option<RowDefect> {
         let wrong =
             |kind, expected, found: &str| Some(RowDefect::new(kind, &self.column, expected, found));
@@ -73,12 +73,12 @@ impl Messages {
     }
 }
 
-/// Nearly every text tells by its first byte.
+/// Returns `true` for blank text. The first byte is a fast path that decides nearly every text.
 fn is_blank(text: &str) -> bool {
     !text.as_bytes().first().is_some_and(u8::is_ascii_graphic) && text.trim_start().is_empty()
 }
 
-/// A column of text as messages: each text that is a JSON array of messages as those, any other as one message of the user's.
+/// Converts a text column to messages. A text that is a JSON array of messages becomes those; any other text becomes one user message.
 pub(crate) fn text_messages(
     text: &StringArray,
     column: &Arc<str>,
@@ -125,11 +125,11 @@ impl MessagesBuilder {
         Self { column, lengths: Vec::new(), valid: Vec::new(), roles, contents }
     }
 
-    /// Adds a row: an array of messages, text, or null. A row that is none of these is added empty.
+    /// Adds a row: an array of messages, text, or null. Any other value adds an empty row.
     ///
     /// # Errors
     ///
-    /// When it is none of these.
+    /// If the value is none of these.
     pub(crate) fn push(&mut self, value: &Value) -> Result<(), RowDefect> {
         match value {
             Value::Null => self.end(false, 0),
@@ -142,7 +142,7 @@ impl MessagesBuilder {
         Ok(())
     }
 
-    /// Adds a row of text, which is chat messages if it is JSON of such. In a column called `messages` it must be.
+    /// Adds a row of text. Text that is a JSON array of messages is parsed; in a column named `messages` it must be.
     pub(crate) fn push_text(&mut self, text: &str) -> Result<(), RowDefect> {
         let parsed = match text.trim_start().starts_with('[') {
             true => serde_json::from_str::<Vec<Value>>(text).map_err(|error| error.to_string()),
@@ -200,13 +200,13 @@ impl MessagesBuilder {
     }
 }
 
-/// An object whose role and content, where it has them, are text; null ones are found later.
+/// Returns `true` for an object whose role and content, if present, are text or null. Nulls are reported later.
 fn is_message(value: &Value) -> bool {
     let text = |key: &str| value.get(key).is_none_or(|field| field.is_string() || field.is_null());
     value.is_object() && text("role") && text("content")
 }
 
-/// A JSON value for a message, cut short.
+/// Formats a JSON value for an error message, truncated.
 pub(crate) fn shown(value: &Value) -> String {
     let text = value.to_string();
     match text.char_indices().nth(60) {

@@ -1,8 +1,9 @@
-//! In which order rows come, and where one is.
+//! The order of rows, and positions in it.
 //!
-//! See [`DatasetConfig`](crate::DatasetConfig) for how random the order is. Everything is a function of (blocks, seed, epoch, window), with
-//! a random stream of its own for each window, so that a cursor needs no state and resuming replays nothing. The draws are spelled out
-//! here and not left to `rand`'s `shuffle`, whose sequence may change between its versions: an order must outlive an upgrade.
+//! [`DatasetConfig`](crate::DatasetConfig) describes how random the order is. The order is a function of (blocks, seed, epoch, window), and
+//! each window has a random stream of its own. A cursor therefore needs no generator state, and resuming replays nothing. The draws are
+//! implemented here instead of with `rand`'s `shuffle`, whose sequence may change between versions: an order must not change with an
+//! upgrade.
 
 use std::ops::Range;
 
@@ -12,10 +13,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::segment::Segment;
 
-/// Blocks of a full window, about.
+/// The approximate number of blocks in a full window.
 const BLOCKS: u64 = 64;
 
-/// A place in the sequence of prompts: what has been handed out. Serialised, it resumes exactly.
+/// A position in the sequence of prompts. Serialize it to resume exactly.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -23,9 +24,9 @@ const BLOCKS: u64 = 64;
 pub struct Cursor {
     /// The epoch, from 0.
     pub epoch: u32,
-    /// Rows of the epoch that have been handed out, or were found bad.
+    /// The number of rows of the epoch that were returned or found bad.
     pub offset: u64,
-    /// The dataset and order that it belongs to, checked on resuming; a cursor made by hand may leave it out.
+    /// The digest of the dataset and order that the cursor belongs to, checked on resuming. A cursor made by hand may omit it.
     #[serde(default)]
     pub fingerprint: Option<u64>,
 }
@@ -39,14 +40,14 @@ pub(crate) struct Order {
     window_bytes: u64,
 }
 
-/// Some rows that are shuffled together.
+/// A set of rows that are shuffled together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Window {
-    /// Which window of the epoch.
+    /// The index of the window within the epoch.
     pub(crate) index: u32,
-    /// Rows of the epoch before it.
+    /// The number of rows of the epoch before the window.
     pub(crate) start: u64,
-    /// Its rows, ascending, in as few ranges as possible.
+    /// The rows of the window, ascending, in as few ranges as possible.
     pub(crate) ranges: Vec<Range<u64>>,
 }
 
@@ -55,7 +56,7 @@ impl Window {
         self.ranges.iter().map(|range| range.end - range.start).sum()
     }
 
-    /// How many rows of the window are less than `row`, if it is one of them.
+    /// Returns the number of the window's rows that are less than `row`, if `row` is one of them.
     fn position(&self, row: u64) -> Option<u64> {
         let range = self.ranges.iter().position(|range| range.contains(&row))?;
         let before: u64 = self.ranges[..range].iter().map(|range| range.end - range.start).sum();
@@ -64,7 +65,7 @@ impl Window {
 }
 
 impl Order {
-    /// The order of rows that come in `segments`, which cover `0..rows`.
+    /// Creates an order for rows in `segments`, which cover `0..rows`.
     pub(crate) fn new(
         segments: &[Segment],
         seed: u64,
@@ -83,8 +84,9 @@ impl Order {
         }
     }
 
-    /// The windows of an epoch, in the order in which they come.
+    /// Returns the windows of an epoch, in the order in which they are read.
     pub(crate) fn windows(&self, epoch: u32) -> Vec<Window> {
+        // Stream 0 of the epoch orders the blocks; `within` uses the streams from 1 for the windows.
         let order = permutation(self.seed, u64::from(epoch) << 32, self.blocks.len());
         let mut windows = Vec::new();
         let (mut held, mut rows, mut bytes, mut start) = (Vec::new(), 0, 0, 0);
@@ -105,7 +107,7 @@ impl Order {
         windows
     }
 
-    /// How many rows of an epoch come before `row`.
+    /// Returns the number of rows of an epoch before `row`.
     pub(crate) fn place(&self, epoch: u32, row: u64) -> u64 {
         let windows = self.windows(epoch);
         let (window, at) = windows
@@ -117,7 +119,7 @@ impl Order {
         window.start + place.expect("invariant: an order is a permutation") as u64
     }
 
-    /// The order of a window's rows.
+    /// Returns the order of a window's rows.
     pub(crate) fn within(&self, epoch: u32, window: &Window) -> Vec<u32> {
         let rows = usize::try_from(window.rows()).expect("invariant: a window fits memory");
         permutation(self.seed, (u64::from(epoch) << 32) + 1 + u64::from(window.index), rows)
@@ -130,7 +132,7 @@ fn window(index: usize, start: u64, mut blocks: Vec<Range<u64>>) -> Window {
     Window { index, start, ranges: coalesced(blocks) }
 }
 
-/// Joins ranges that touch.
+/// Joins adjacent ranges.
 pub(crate) fn coalesced(ranges: impl IntoIterator<Item = Range<u64>>) -> Vec<Range<u64>> {
     let mut joined: Vec<Range<u64>> = Vec::new();
     for range in ranges {
@@ -155,7 +157,7 @@ fn cut(segment: &Segment, most_rows: u64, most_bytes: u64) -> Vec<Segment> {
         .collect()
 }
 
-/// Joins neighbours while they fit a block, so that there are few blocks whatever the segments.
+/// Joins adjacent blocks while they fit the maximum block size, so that small segments do not produce many blocks.
 fn joined(blocks: Vec<Segment>, most_rows: u64, most_bytes: u64) -> Vec<Segment> {
     let mut joined: Vec<Segment> = Vec::new();
     for block in blocks {
@@ -173,7 +175,7 @@ fn joined(blocks: Vec<Segment>, most_rows: u64, most_bytes: u64) -> Vec<Segment>
     joined
 }
 
-/// A uniformly random order of `0..n`: Fisher and Yates's.
+/// Returns a uniformly random permutation of `0..n` (Fisher-Yates shuffle).
 pub(crate) fn permutation(seed: u64, stream: u64, n: usize) -> Vec<u32> {
     let mut random = stream_of(seed, stream);
     let count =
@@ -185,7 +187,7 @@ pub(crate) fn permutation(seed: u64, stream: u64, n: usize) -> Vec<u32> {
     order
 }
 
-/// `count` of `0..n`, ascending, each set of them equally likely: Knuth, TAOCP 3.4.2, algorithm S.
+/// Chooses `count` of `0..n`, in ascending order, with equal probability for every subset (Knuth, TAOCP 3.4.2, algorithm S).
 pub(crate) fn choice(seed: u64, n: u64, count: u64) -> Vec<u64> {
     let mut random = stream_of(seed, u64::MAX);
     let mut chosen = Vec::new();
@@ -203,18 +205,19 @@ fn stream_of(seed: u64, stream: u64) -> ChaCha8Rng {
     random
 }
 
-/// A uniform draw from `0..n`: Lemire, Fast Random Integer Generation in an Interval, algorithm 5.
+/// Draws uniformly from `0..n` (Lemire, Fast Random Integer Generation in an Interval, algorithm 5).
 fn below(random: &mut ChaCha8Rng, n: u64) -> u64 {
     loop {
         let product = u128::from(random.next_u64()) * u128::from(n);
         let (high, low) = ((product >> 64) as u64, product as u64);
+        // Reject the 2^64 mod n lowest values of `low`, which would make some results more likely. The first test avoids the division.
         if low >= n || low >= n.wrapping_neg() % n {
             return high;
         }
     }
 }
 
-/// A digest that stays the same over versions and machines: FNV-1a, 64 bits.
+/// A digest that is stable across versions and machines: FNV-1a, 64 bits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fingerprint(u64);
 
@@ -304,7 +307,8 @@ mod tests {
         assert_ne!(rows(&a, 0), rows(&order(&[500, 500], 200, 2), 0));
     }
 
-    /// Where a row comes does not depend on where it lies: over many seeds the mean place of each is the middle.
+    /// The position of a row in the order must not depend on its position in the file: over many seeds, the mean position of each row is
+    /// the middle.
     #[test]
     fn places_are_uniform() {
         let (n, seeds) = (400_u64, 400_u64);

@@ -1,4 +1,4 @@
-//! A prompt: one row of a dataset.
+//! Prompts: the rows of a dataset.
 
 use std::borrow::Cow;
 use std::path::Path;
@@ -10,28 +10,29 @@ use serde_json::{Map, Value};
 use crate::chunk::Chunk;
 use crate::message::{Message, MessageRef};
 
-/// A prompt, owned.
+/// An owned prompt.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PromptRow {
-    /// Row of the dataset, counted over its files in order, from 0.
+    /// The row of the dataset, counted over its files in order, from 0.
     pub row: u64,
     /// The epoch in which it was read, from 0.
     pub epoch: u32,
-    /// Where the prompt comes from; routes rewards.
+    /// The source of the prompt, by which rewards are routed.
     pub data_source: String,
-    /// What kind of task it is; quotas of a schedule go by it.
+    /// The kind of task, to which the quotas of a schedule apply.
     pub domain: String,
-    /// The prompt; at least one message, not all blank.
+    /// The chat messages; at least one, not all blank.
     pub messages: Vec<Message>,
-    /// The reference answer: text as it is, everything else as JSON.
+    /// The reference answer: text as it is, other values as JSON.
     pub ground_truth: Option<String>,
-    /// Everything else that the dataset says of the prompt.
+    /// All further columns that the dataset has for the prompt.
     pub extra_info: Map<String, Value>,
 }
 
-/// A prompt as read: a handle on the decoded columns, cheap to clone and to send.
+/// A prompt as read: a handle to the decoded columns, cheap to clone and to send.
 ///
-/// It keeps the batch of rows that it was decoded with, at most about 4 MiB or one row; make a [`PromptRow`] to keep a prompt for long.
+/// It keeps the batch of rows that it was decoded with in memory, at most about 4 MiB or one row. Convert it to a [`PromptRow`] to keep a
+/// prompt for long.
 #[derive(Clone, Debug)]
 pub struct Prompt {
     pub(crate) chunk: Arc<Chunk>,
@@ -40,82 +41,82 @@ pub struct Prompt {
 }
 
 impl Prompt {
-    /// Row of the dataset, counted over its files in order, from 0.
+    /// Returns the row of the dataset, counted over its files in order, from 0.
     #[must_use]
     pub fn row(&self) -> u64 {
         self.chunk.first_row + self.file_row()
     }
 
-    /// The epoch in which it was read, from 0.
+    /// Returns the epoch in which the prompt was read, from 0.
     #[must_use]
     pub fn epoch(&self) -> u32 {
         self.epoch
     }
 
-    /// The file it comes from.
+    /// Returns the file of the prompt.
     #[must_use]
     pub fn file(&self) -> &Path {
         &self.chunk.file
     }
 
-    /// Row of the file, from 0.
+    /// Returns the row of the file, from 0.
     #[must_use]
     pub fn file_row(&self) -> u64 {
         self.chunk.rows[self.at()]
     }
 
-    /// Where the prompt comes from; routes rewards.
+    /// Returns the source of the prompt, by which rewards are routed.
     #[must_use]
     #[inline]
     pub fn data_source(&self) -> &str {
         self.chunk.data_source(self.at())
     }
 
-    /// What kind of task it is; quotas of a schedule go by it.
+    /// Returns the kind of task, to which the quotas of a schedule apply.
     #[must_use]
     #[inline]
     pub fn domain(&self) -> &str {
         self.chunk.domain(self.at())
     }
 
-    /// The prompt as chat messages; at least one, not all blank.
+    /// Returns the chat messages; at least one, not all blank.
     #[inline]
     pub fn messages(&self) -> impl ExactSizeIterator<Item = MessageRef<'_>> + Clone {
         self.chunk.messages.row(self.at())
     }
 
-    /// The messages as JSON, an array of `{role, content}`.
+    /// Returns the messages as a JSON array of `{role, content}`.
     #[must_use]
     pub fn messages_json(&self) -> String {
         crate::json::messages_text(self.messages())
     }
 
-    /// The reference answer: text as it is, everything else as JSON.
+    /// Returns the reference answer: text as it is, other values as JSON.
     #[must_use]
     #[inline]
     pub fn ground_truth(&self) -> Option<Cow<'_, str>> {
         self.chunk.ground_truth.as_ref()?.plain(self.at())
     }
 
-    /// Everything else that the dataset says of the prompt: `extra_info` and the configured extra columns, as a JSON object.
+    /// Returns `extra_info` and the configured extra columns as a JSON object.
     #[must_use]
     pub fn extra_info_json(&self) -> String {
         self.chunk.extra.text(self.at())
     }
 
-    /// The same as a map.
+    /// Returns `extra_info` and the configured extra columns as a map.
     #[must_use]
     pub fn extra_info(&self) -> Map<String, Value> {
         self.chunk.extra.map(self.at())
     }
 
-    /// Length of the prompt in characters, over its messages.
+    /// Returns the length of all messages in characters.
     #[must_use]
     pub fn chars(&self) -> usize {
         self.messages().map(|message| message.content.chars().count()).sum()
     }
 
-    /// The prompt, owned.
+    /// Converts to an owned prompt.
     #[must_use]
     pub fn to_row(&self) -> PromptRow {
         PromptRow {

@@ -1,4 +1,4 @@
-//! The prompts of a dataset, one after another.
+//! The iterator over the prompts of a dataset.
 
 use std::sync::Arc;
 
@@ -9,9 +9,10 @@ use crate::order::{Cursor, Window};
 use crate::prompt::Prompt;
 use crate::segment::index_u32;
 
-/// The prompts of a dataset from a cursor on.
+/// An iterator over the prompts of a dataset after a cursor.
 ///
-/// A bad row is an error of [`is_row`](DatasetError::is_row), behind which reading goes on; behind any other error there is nothing.
+/// A bad row is an error for which [`is_row`](DatasetError::is_row) returns `true`, and reading continues after it. Any other error ends
+/// the iteration.
 pub struct Prompts {
     inner: Arc<Inner>,
     cursor: Cursor,
@@ -30,24 +31,24 @@ impl std::fmt::Debug for Prompts {
     }
 }
 
-/// Decoded rows, and in which order to hand them out.
+/// Decoded rows and the order in which they are returned.
 #[derive(Debug, Default)]
 struct Loaded {
     chunks: Vec<Arc<Chunk>>,
-    /// Rows before each chunk.
+    /// The number of rows before each chunk.
     starts: Vec<u32>,
     rows: u32,
-    /// `None` for their own order.
+    /// `None` for file order.
     order: Option<Vec<u32>>,
     next: u32,
 }
 
-/// Where the rows behind the loaded ones come from.
+/// The source of the rows after the loaded ones.
 enum Ahead {
-    /// The epoch is yet to begin.
+    /// The epoch has not started.
     Nothing,
     InOrder(DatasetChunks),
-    /// Windows in reverse, the next one last.
+    /// The remaining windows in reverse order, the next one last.
     Windows(Vec<Window>),
 }
 
@@ -63,19 +64,19 @@ impl Prompts {
         }
     }
 
-    /// Ends before an epoch, counted from 0: `until_epoch(1)` reads one epoch.
+    /// Ends the iteration before the epoch `end`, counted from 0: `until_epoch(1)` reads one epoch.
     #[must_use]
     pub fn until_epoch(self, end: u32) -> Self {
         Self { end: Some(end), ..self }
     }
 
-    /// Where it is: what comes next here comes first from [`Dataset::prompts`](crate::Dataset::prompts) of it.
+    /// Returns the current position. [`Dataset::prompts`](crate::Dataset::prompts) with this cursor continues with the next prompt.
     #[must_use]
     pub fn cursor(&self) -> Cursor {
         self.cursor
     }
 
-    /// Hands out the next loaded row, if there is one.
+    /// Returns the next loaded row, if any.
     fn hand_out(&mut self) -> Option<Result<Prompt, DatasetError>> {
         let (chunk, index) = self.loaded.advance()?;
         self.cursor.offset += 1;
@@ -86,7 +87,7 @@ impl Prompts {
         })
     }
 
-    /// Loads what comes next; `false` at the very end.
+    /// Loads the next rows. Returns `false` at the end of the last epoch.
     fn load(&mut self) -> Result<bool, DatasetError> {
         if self.cursor.offset >= self.inner.rows {
             self.cursor = Cursor { epoch: self.cursor.epoch + 1, offset: 0, ..self.cursor };
@@ -118,7 +119,7 @@ impl Prompts {
         Ok(true)
     }
 
-    /// What the cursor's epoch has from the cursor on.
+    /// Returns the source of the epoch's rows from the cursor on.
     fn begin(&self) -> Ahead {
         match &self.inner.order {
             None => Ahead::InOrder(
@@ -140,9 +141,9 @@ impl Prompts {
         let permutation = order.within(self.cursor.epoch, window);
         let held = std::mem::take(&mut self.loaded);
         let chunks = match u64::from(held.rows) == self.inner.rows && held.order.is_some() {
-            true => held.chunks, // the dataset fits one window, which is then decoded once
+            true => held.chunks, // The dataset fits into one window, which is decoded only once.
             false => {
-                drop(held); // so that one window is held at a time
+                drop(held); // Free this window before the next is decoded.
                 self.inner.chunks(&window.ranges).collect::<Result<_, _>>()?
             }
         };
@@ -170,7 +171,7 @@ impl Loaded {
         Self { chunks, starts, rows, order, next: 0 }
     }
 
-    /// The next row, as a chunk and the row's index in it.
+    /// Returns the next row as a chunk and an index in it.
     fn advance(&mut self) -> Option<(Arc<Chunk>, usize)> {
         if self.next >= self.rows {
             return None;

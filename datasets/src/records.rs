@@ -1,4 +1,4 @@
-//! Rows of any Parquet or JSONL file, as JSON objects.
+//! Generic records: the rows of any Parquet or JSONL file as JSON objects.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,23 +10,23 @@ use crate::file::{Format, Opened, check_reopens};
 use crate::jsonl::JsonlRecords;
 use crate::parquet::ParquetRecords;
 
-/// The rows of one file, in order, each as an object of its columns. A row that cannot be read is an error of its own, and reading goes on
-/// behind it where [`DatasetError::is_row`]; any other error is the last that is read.
+/// An iterator over the rows of one file, in order, each as a JSON object of its columns. Reading continues after an error for which
+/// [`DatasetError::is_row`] returns `true`; any other error ends the iteration.
 ///
-/// For files that are no prompt datasets: nothing is known of the columns. Memory is that of a batch of at most 256 rows.
+/// For files that are not prompt datasets: nothing is assumed about the columns. Memory: a batch of at most 256 rows.
 pub struct Records {
     rows: Option<u64>,
-    /// Whether the file cannot be read on.
+    /// `true` after an error that ends the iteration.
     failed: bool,
     records: Box<dyn Iterator<Item = Result<Map<String, Value>, DatasetError>> + Send>,
 }
 
 impl Records {
-    /// Opens a file, or a pipe of JSONL, which is read from its first byte to its last.
+    /// Opens a file. Also opens a pipe of JSONL, which is read in one pass.
     ///
     /// # Errors
     ///
-    /// When it cannot be opened, is neither Parquet nor JSONL, is Parquet in a pipe, or is damaged.
+    /// If the file cannot be opened, is neither Parquet nor JSONL, is Parquet in a pipe, or is damaged.
     pub fn open(path: &Path) -> Result<Self, DatasetError> {
         let path: Arc<Path> = path.into();
         let of = |rows, records| Self { rows, failed: false, records };
@@ -40,16 +40,16 @@ impl Records {
         })
     }
 
-    /// Checks that a file can be opened several times.
+    /// Checks that a file can be read several times.
     ///
     /// # Errors
     ///
-    /// [`DatasetError::ReadOnce`] if it is a pipe or a device, an error of the system if it cannot be examined.
+    /// [`DatasetError::ReadOnce`] for a pipe or a device, [`DatasetError::Io`] if the file cannot be examined.
     pub fn check_reopens(path: &Path) -> Result<(), DatasetError> {
         check_reopens(path)
     }
 
-    /// How many rows there are, where the file says so.
+    /// Returns the number of rows, if the file format stores it.
     #[must_use]
     pub fn rows(&self) -> Option<u64> {
         self.rows

@@ -1,26 +1,26 @@
-//! Which rows of a file are read together.
+//! Segments: rows of a file that are read together.
 
 use std::ops::Range;
 
-/// Rows of a chunk at most.
+/// The maximum number of rows in a chunk.
 pub(crate) const CHUNK_ROWS: usize = 2048;
-/// Bytes of a chunk, about, unless a single row has more.
+/// The approximate maximum size of a chunk in bytes, unless a single row is larger.
 pub(crate) const CHUNK_BYTES: u64 = 4 << 20;
 
-/// The index of a row in its chunk, which holds at most [`CHUNK_ROWS`].
+/// Converts the index of a row in its chunk, which holds at most [`CHUNK_ROWS`] rows.
 pub(crate) fn index_u32(index: usize) -> u32 {
     u32::try_from(index).expect("invariant: a chunk has few rows")
 }
 
-/// A run of neighbouring rows that can be read without reading others: a row group, or a stretch of lines.
+/// A run of adjacent rows that can be read without reading others: a row group, or a range of lines.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Segment {
     pub(crate) rows: Range<u64>,
-    /// Decoded size of the columns in use, as far as the file tells.
+    /// The decoded size of the columns in use in bytes, as far as the file stores it.
     pub(crate) bytes: u64,
 }
 
-/// Walks over the rows of ascending ranges.
+/// An iterator over the row numbers of ascending ranges.
 #[derive(Debug)]
 pub(crate) struct RowNumbers {
     ranges: std::vec::IntoIter<Range<u64>>,
@@ -32,13 +32,13 @@ impl RowNumbers {
         Self { ranges: ranges.into_iter(), current: 0..0 }
     }
 
-    /// The first row not yet walked over, 0 at the end.
+    /// Returns the next row number without advancing, or 0 at the end.
     pub(crate) fn peek(&self) -> u64 {
         let later = || self.ranges.as_slice().first().map_or(0, |range| range.start);
         if self.current.is_empty() { later() } else { self.current.start }
     }
 
-    /// Walks over the next `count` rows.
+    /// Advances by `count` rows and returns their numbers.
     pub(crate) fn walk(&mut self, count: usize) -> Vec<u64> {
         let mut rows = Vec::with_capacity(count);
         while rows.len() < count {
@@ -49,7 +49,7 @@ impl RowNumbers {
         rows
     }
 
-    /// Where a walk over at most so many rows of one range ends.
+    /// Returns the end of a run of at most `most` rows within one range.
     fn stretch(&mut self, most: u64) -> Option<u64> {
         while self.current.is_empty() {
             self.current = self.ranges.next()?;

@@ -1,4 +1,4 @@
-//! The Arrow type that fits some JSON values, and the values laid out in it.
+//! Inference of the Arrow type that fits some JSON values, and conversion of the values to it.
 
 use std::sync::Arc;
 
@@ -11,10 +11,10 @@ use arrow::datatypes::{DataType, Field, Fields};
 use arrow::error::ArrowError;
 use serde_json::{Map, Value};
 
-/// The type that fits some JSON values. Values that have no type in common are kept as JSON text.
+/// The type that fits some JSON values. Values without a common type are kept as JSON text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Shape {
-    /// Nothing but nulls.
+    /// Only nulls.
     #[default]
     Null,
     /// `Boolean`.
@@ -23,16 +23,16 @@ pub enum Shape {
     Int,
     /// `Float64`.
     Float,
-    /// `Utf8`: text as it is, everything else as JSON.
+    /// `Utf8`: text as it is, other values as JSON.
     Text,
     /// `List`.
     List(Box<Shape>),
-    /// `Struct`, its fields in the order in which they were first seen.
+    /// `Struct`, with its fields in the order of their first occurrence.
     Struct(Vec<(String, Shape)>),
 }
 
 impl Shape {
-    /// The shape of one value.
+    /// Returns the shape of one value.
     #[must_use]
     pub fn of(value: &Value) -> Self {
         match value {
@@ -49,13 +49,13 @@ impl Shape {
         }
     }
 
-    /// The shape of one object.
+    /// Returns the shape of one object.
     #[must_use]
     pub fn of_object(object: &Map<String, Value>) -> Self {
         Self::Struct(object.iter().map(|(name, value)| (name.clone(), Self::of(value))).collect())
     }
 
-    /// The shape that fits the values of both.
+    /// Returns the shape that fits the values of both.
     #[must_use]
     pub fn join(self, other: Self) -> Self {
         match (self, other) {
@@ -68,7 +68,7 @@ impl Shape {
         }
     }
 
-    /// The Arrow type; Parquet knows no struct without fields, so that such values are JSON text.
+    /// Returns the Arrow type. A struct without fields becomes JSON text, because Parquet does not support it.
     #[must_use]
     pub fn data_type(&self) -> DataType {
         match self {
@@ -85,7 +85,7 @@ impl Shape {
         }
     }
 
-    /// Values of this shape as an array; a missing one is null, as is one that does not fit.
+    /// Converts values of this shape to an array. Missing values and values that do not fit become null.
     pub(crate) fn array(&self, values: &[Option<&Value>]) -> Result<ArrayRef, ArrowError> {
         let each = || values.iter().copied();
         Ok(match self {

@@ -1,4 +1,4 @@
-//! The data sources of a dataset, and where each is first met.
+//! The data sources of a dataset, with the first row of each.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -7,26 +7,26 @@ use std::sync::Arc;
 use crate::dataset::Dataset;
 use crate::error::DatasetError;
 
-/// Where a data source is first met.
+/// The first row of a data source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FirstRow {
     /// The data source.
     pub data_source: String,
     /// The file.
     pub file: PathBuf,
-    /// Row of the file, from 0.
+    /// The row of the file, from 0.
     pub row: u64,
 }
 
 impl Dataset {
-    /// Every data source of the rows in use, with the first row of each in the order of the files.
+    /// Returns every data source of the rows in use, with the first row of each in file order.
     ///
-    /// Of Parquet files that one column is read, of JSONL files the lines. Lines that are no object, or name no source where one should be,
-    /// are left for when they are read.
+    /// Reads only that column of Parquet files, and all lines of JSONL files. Lines that are not objects, or whose source is not text, are
+    /// ignored here and reported when they are read as prompts.
     ///
     /// # Errors
     ///
-    /// When a file cannot be read.
+    /// If a file cannot be read.
     pub fn data_sources(&self) -> Result<Vec<FirstRow>, DatasetError> {
         let mut seen = Seen::default();
         for (file, ranges) in self.rows_by_file() {
@@ -49,7 +49,7 @@ impl Dataset {
 struct Seen {
     first: Vec<FirstRow>,
     known: BTreeSet<Arc<str>>,
-    /// The source of the row before: as a rule that of the next.
+    /// The source of the previous row, which is usually that of the next.
     last: Option<Arc<str>>,
 }
 

@@ -1,6 +1,6 @@
-//! Going over every row of a dataset for what is wrong with it.
+//! Validation: a check of every row of a dataset.
 //!
-//! Memory: one batch of rows, and 16 bytes a row to find duplicates.
+//! Memory: one batch of rows, and 16 bytes per row for the detection of duplicates.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -17,14 +17,14 @@ use crate::file::PromptFile;
 
 pub use crate::defect::DefectKind;
 
-/// A place with a defect.
+/// The location of a defect.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Place {
     /// The file.
     pub file: PathBuf,
-    /// The row of the file, from 0; `None` where the whole file is concerned.
+    /// The row of the file, from 0; `None` if the whole file is affected.
     pub row: Option<u64>,
-    /// What is there.
+    /// The value that was found.
     pub found: String,
 }
 
@@ -33,38 +33,38 @@ pub struct Place {
 pub struct Defect {
     /// The kind.
     pub kind: DefectKind,
-    /// Whether rows with it can still be trained on.
+    /// `true` if rows with this defect can still be used for training.
     pub warning: bool,
-    /// The column, where one is concerned.
+    /// The column, if one is affected.
     pub column: Option<String>,
-    /// What would be right.
+    /// The expected value.
     pub expected: String,
-    /// How many there are.
+    /// The number of occurrences.
     pub count: u64,
-    /// The first of them.
+    /// The locations of the first occurrences.
     pub first: Vec<Place>,
 }
 
-/// What [`validate()`] found.
+/// The result of [`validate()`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Validation {
-    /// Files gone over.
+    /// The number of files checked.
     pub files: u64,
-    /// Rows gone over.
+    /// The number of rows checked.
     pub rows: u64,
-    /// Defects that keep rows from being trained on.
+    /// The number of defects that prevent rows from being used for training.
     pub errors: u64,
-    /// Defects that do not.
+    /// The number of other defects.
     pub warnings: u64,
-    /// Every kind of defect, in the order of [`DefectKind`].
+    /// The defects, one entry per kind and column, in the order of [`DefectKind`].
     pub defects: Vec<Defect>,
 }
 
-/// Goes over every row. `first` is how many places of each kind to name.
+/// Checks every row. `first` is the number of locations to report for each defect.
 ///
 /// # Errors
 ///
-/// When the configuration names no file that exists. Everything else is in the report.
+/// If a setting is out of bounds or the configuration names no existing file. All other errors are part of the report.
 pub fn validate(config: &DatasetConfig, first: usize) -> Result<Validation, DatasetError> {
     config.check()?;
     let mut check = Check { first, files: config.paths()?, ..Check::default() };
@@ -83,11 +83,11 @@ pub fn validate(config: &DatasetConfig, first: usize) -> Result<Validation, Data
 struct Check {
     first: usize,
     files: Vec<PathBuf>,
-    /// Rows before each file.
+    /// The number of rows before each file.
     starts: Vec<u64>,
     rows: u64,
     defects: BTreeMap<(DefectKind, Option<String>), Defect>,
-    /// Digest and row of the dataset of every prompt.
+    /// The digest of every prompt, with its row of the dataset.
     prompts: Vec<(u64, u64)>,
 }
 
@@ -114,7 +114,7 @@ impl Check {
         self.rows += file.rows();
     }
 
-    /// Rows that are read at once, so that damage in one row group does not hide the others.
+    /// Checks a range of rows that is read separately, so that damage in one row group does not hide defects in others.
     fn stretch(&mut self, file: &PromptFile, rows: Range<u64>) -> Result<(), DatasetError> {
         for chunk in file.read(vec![rows], self.rows)? {
             let chunk = chunk?;
@@ -201,7 +201,8 @@ impl Check {
         }
     }
 
-    /// Prompts with equal digests; with 5 million prompts two different ones share one with a chance of less than one in a million.
+    /// Reports prompts with equal digests. With 5 million prompts, the probability that two different ones share a digest is below one in a
+    /// million.
     fn duplicates(&mut self) {
         let mut prompts = std::mem::take(&mut self.prompts);
         prompts.sort_unstable();

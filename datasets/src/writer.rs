@@ -1,4 +1,4 @@
-//! Writing prompts as Parquet in verl's schema.
+//! Writing of prompts as Parquet in verl's schema.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,24 +17,24 @@ use crate::error::DatasetError;
 use crate::prompt::PromptRow;
 use crate::shape::Shape;
 
-/// How pages are compressed.
+/// The compression of pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Compression {
-    /// What verl's own files have; reads fastest.
+    /// Snappy, which verl's own files use; fastest to read. The default.
     #[default]
     Snappy,
-    /// Level 3; smaller.
+    /// Zstandard at level 3; smaller files.
     Zstd,
 }
 
-/// How to write.
+/// Options for writing Parquet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct WriteOptions {
-    /// How pages are compressed.
+    /// The compression of pages. Default: Snappy.
     pub compression: Compression,
-    /// Rows of a row group at most, from 1; one is also closed at 64 MiB.
+    /// The maximum number of rows per row group, at least 1; default: 65,536. A row group is also closed at 64 MiB.
     pub row_group_rows: usize,
 }
 
@@ -44,10 +44,10 @@ impl Default for WriteOptions {
     }
 }
 
-/// Writes prompts as Parquet in verl's schema: `data_source`, `prompt`, `ability` (the domain), `reward_model {style, ground_truth}` and
-/// `extra_info`. It writes beside the file and moves it into place at the end, so that there is never half a file of that name.
+/// A writer of prompts as Parquet in verl's schema: `data_source`, `prompt`, `ability` (the domain), `reward_model {style, ground_truth}`
+/// and `extra_info`. It writes to a temporary file and renames it at the end, so an incomplete file never has the final name.
 ///
-/// Memory: a row group, encoded.
+/// Memory: one encoded row group.
 #[derive(Debug)]
 pub struct PromptWriter {
     path: PathBuf,
@@ -57,22 +57,23 @@ pub struct PromptWriter {
     written: u64,
 }
 
-/// Rows that are laid out at once.
+/// The number of rows converted at once.
 const BATCH: usize = 1024;
-/// A row group is closed at this size, encoded.
+/// The encoded size at which a row group is closed, in bytes.
 const GROUP_BYTES: usize = 64 << 20;
-/// Rows of a page at most: what reading one row of a shuffled file costs.
+/// The maximum number of rows per page, which determines the cost of reading one row of a shuffled file.
 const PAGE_ROWS: usize = 2048;
-/// A dictionary stops growing at this size. It is read whole for whatever part of a row group is, and text that seldom recurs, as prompts
-/// are, only fills it.
+/// The size at which a dictionary stops growing, in bytes. A dictionary is read in full for any part of its row group, and text that seldom
+/// repeats, such as prompts, only fills it.
 const DICTIONARY_BYTES: usize = 64 << 10;
 
 impl PromptWriter {
-    /// Begins a file. `extra` is the shape of `extra_info`, [`Shape::Null`] for none; a field that a row has beyond it is not written.
+    /// Creates a file. `extra` is the shape of `extra_info`, or [`Shape::Null`] for none. Fields of rows that the shape does not contain
+    /// are not written.
     ///
     /// # Errors
     ///
-    /// When the file cannot be created, or its place has something that is not a regular file.
+    /// If the file cannot be created, or the path holds something that is not a regular file.
     pub fn create(path: &Path, extra: Shape, options: WriteOptions) -> Result<Self, DatasetError> {
         let layout = Layout::new(extra);
         let file = NewFile::create(path)?;
@@ -86,21 +87,21 @@ impl PromptWriter {
         Ok(Self { path, writer, layout, held, written: 0 })
     }
 
-    /// Writes a prompt. Its `row` and `epoch` are not.
+    /// Writes a prompt without its `row` and `epoch`.
     ///
     /// # Errors
     ///
-    /// When the disk refuses.
+    /// If the file cannot be written.
     pub fn write(&mut self, prompt: PromptRow) -> Result<(), DatasetError> {
         self.held.push(prompt);
         if self.held.len() == BATCH { self.flush() } else { Ok(()) }
     }
 
-    /// Ends the file and says how many prompts it has.
+    /// Completes the file and returns the number of its prompts.
     ///
     /// # Errors
     ///
-    /// When the disk refuses.
+    /// If the file cannot be written.
     pub fn finish(mut self) -> Result<u64, DatasetError> {
         self.flush()?;
         let Self { path, writer, written, .. } = self;
@@ -141,7 +142,7 @@ fn properties(options: WriteOptions) -> WriterProperties {
         .build()
 }
 
-/// The schema, and rows laid out in it.
+/// The schema of the file, with the conversion of rows to it.
 #[derive(Debug)]
 struct Layout {
     schema: SchemaRef,

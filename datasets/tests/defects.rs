@@ -1,4 +1,4 @@
-//! What is wrong with a dataset is named: file, row, column, expected, found.
+//! Defects of a dataset are reported with file, row, column, expected and found.
 #![allow(missing_docs, clippy::unwrap_used, clippy::print_stdout, reason = "tests")]
 
 mod made;
@@ -42,7 +42,7 @@ fn user(content: &str) -> Chat<'_> {
     Some(vec![(Some("user"), Some(content))])
 }
 
-/// The first error of opening or reading, causes included.
+/// Returns the first error of opening or reading a dataset.
 fn first_error(folder: &Folder, config: DatasetConfig) -> String {
     let error = match Dataset::open(config) {
         Err(error) => error,
@@ -352,7 +352,7 @@ fn damage_in_one_row_group_does_not_hide_the_others() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
-    /// Defects put anywhere are all found, and nothing else is.
+    /// Defects at arbitrary rows are all found, and nothing else is reported.
     #[test]
     fn seeded_defects_are_found(kinds in prop::collection::vec(0_u8..5, 1..300)) {
         let folder = Folder::new();
@@ -393,7 +393,7 @@ fn duplicates_are_warned_of_with_the_earlier_row() {
     "#]].assert_eq(&report(&folder, &validation));
 }
 
-/// Every prompt file of a folder of real ones reads; set `ROLLPACKER_SHARED` to the folder that has `data`.
+/// Every prompt file in a folder of real ones can be read. Set `ROLLPACKER_SHARED` to the folder that contains `data`.
 #[test]
 fn real_files_read() {
     let Ok(shared) = std::env::var("ROLLPACKER_SHARED") else {

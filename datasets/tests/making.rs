@@ -1,4 +1,4 @@
-//! Converting and generating.
+//! Tests of conversion and generation.
 #![allow(missing_docs, clippy::unwrap_used, reason = "tests")]
 
 mod made;
@@ -115,7 +115,8 @@ fn the_built_in_task_is_sound() {
     assert_eq!(answers.len(), 10);
 }
 
-/// Short prompts run out, so that later draws are longer: held-out prompts must be of all draws, and any part of their file as the whole.
+/// Short prompts run out, so later draws are longer. The held-out prompts must represent all draws, and any part of their file must
+/// represent the whole.
 #[test]
 fn validation_is_of_the_distribution_of_training() {
     let folder = Folder::new();
@@ -128,7 +129,7 @@ fn validation_is_of_the_distribution_of_training() {
     let (train, validation) = (steps(&made.train), steps(&made.validation));
     let mean = |steps: &[f64]| steps.iter().sum::<f64>() / steps.len() as f64;
     let (expected, whole, half) = (mean(&train), mean(&validation), mean(&validation[..2_000]));
-    // The standard deviation of a prompt is 8.5 maps, of the means 0.16 and 0.2.
+    // The standard deviation of a prompt is 8.5 maps; that of the means is 0.16 and 0.2.
     assert!((whole - expected).abs() < 0.5, "{whole} maps against {expected}");
     assert!((half - expected).abs() < 0.6, "{half} maps in the first half against {expected}");
 }

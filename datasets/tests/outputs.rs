@@ -1,4 +1,4 @@
-//! Outputs and inputs that are no ordinary files.
+//! Outputs and inputs that are not ordinary files.
 #![allow(missing_docs, clippy::unwrap_used, reason = "tests")]
 
 mod made;

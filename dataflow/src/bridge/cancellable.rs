@@ -1,4 +1,4 @@
-//! A future that whoever started it can drop, wherever it runs.
+//! Futures that can be dropped from outside, independent of the thread that polls them.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -8,17 +8,17 @@ use std::task::{Context, Poll, Waker};
 
 use futures::future::BoxFuture;
 
-/// A future that ends without a result once it is cancelled.
+/// A future that completes without a result once it is cancelled.
 pub(super) struct Cancellable<R>(Arc<Shared<R>>);
 
-/// What cancels it, without its type.
+/// The handle that cancels a [`Cancellable`], without the type of its result.
 pub(super) type Canceller = Arc<dyn Cancel>;
 
 pub(super) trait Cancel: Send + Sync {
-    /// Drops the future here and now; or, if a thread is polling it at this moment, there and as soon as it yields.
+    /// Drops the future immediately. If a thread is polling the future at this moment, that thread drops it as soon as the poll returns.
     ///
-    /// A runtime that aborts a task drops it at some later time, on a thread of its own: then nobody could say that what the task had
-    /// started is gone.
+    /// A runtime that aborts a task drops it later, on one of its own threads. The caller could then not rely on the task's resources being
+    /// released when `cancel` returns.
     fn cancel(&self);
 }
 
@@ -28,13 +28,13 @@ struct Shared<R> {
 }
 
 struct State<R> {
-    /// None once it has ended.
+    /// `None` once the future has ended.
     work: Option<BoxFuture<'static, R>>,
     waker: Option<Waker>,
 }
 
 impl<R: Send + 'static> Cancellable<R> {
-    /// Wraps a future.
+    /// Wraps a future and returns it with its canceller.
     pub(super) fn new(work: impl Future<Output = R> + Send + 'static) -> (Self, Canceller) {
         let state = Mutex::new(State { work: Some(Box::pin(work)), waker: None });
         let shared = Arc::new(Shared { cancelled: AtomicBool::new(false), state });
@@ -50,7 +50,8 @@ impl<R> Shared<R> {
 
 impl<R: Send> Cancel for Shared<R> {
     fn cancel(&self) {
-        // Before the lock is tried: who holds it looks here after it has let go.
+        // Set the flag before trying the lock: a thread that holds the lock checks the flag after it has released the lock. In the other
+        // order, a cancellation during a poll could be missed by both threads.
         self.cancelled.store(true, Ordering::SeqCst);
         let Ok(mut state) = self.state.try_lock() else { return };
         let (work, waker) = (state.work.take(), state.waker.take());
@@ -63,7 +64,7 @@ impl<R: Send> Cancel for Shared<R> {
 }
 
 impl<R> Future for Cancellable<R> {
-    /// None if it was cancelled.
+    /// `None` if the future was cancelled.
     type Output = Option<R>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<R>> {
@@ -73,8 +74,10 @@ impl<R> Future for Cancellable<R> {
             state.work = None;
             return Poll::Ready(Some(result));
         }
+        // Store the waker before the lock is released, so that a cancellation from now on wakes the task.
         state.waker = Some(context.waker().clone());
         drop(state);
+        // A cancellation during the poll could not take the lock, and left the work for this thread to drop.
         if self.0.cancelled.load(Ordering::SeqCst) {
             let work = self.0.lock().work.take();
             drop(work);
@@ -91,7 +94,7 @@ mod tests {
 
     use super::*;
 
-    /// Says when it is gone.
+    /// Sets its flag when it is dropped.
     struct Gone(Arc<AtomicBool>);
 
     impl Drop for Gone {
@@ -131,7 +134,7 @@ mod tests {
         let slot: Arc<Mutex<Option<Canceller>>> = Arc::default();
         let own = slot.clone();
         let work = async move {
-            // The thread that cancels meets one that polls: here they are the same.
+            // In production, one thread cancels while another polls. Here both are the same thread.
             own.lock().expect("unpoisoned").take().expect("set").cancel();
             waiting.await;
         };

@@ -1,9 +1,10 @@
-//! Between operators and the world that waits: futures, owners that work for a while, threads that produce.
+//! Bridges between operators and blocking work: futures, threads that own a value, threads that produce batches.
 //!
-//! The shape is always the same: the operator keeps a capability for each thing under way, hands the work out, and is woken by a
-//! [`SyncActivator`](timely::scheduling::SyncActivator) when an answer is there; it gives the answer out at the capability that it kept.
-//! Capabilities never leave the worker. What was handed out is given up when its owner is dropped. Live, nothing runs on the worker's own
-//! thread: a slow future would stall every operator on it. In virtual time everything does, and time stands still meanwhile.
+//! All bridges work the same way. The operator keeps a capability for each piece of work in flight and hands the work out. When a result is
+//! ready, a [`SyncActivator`](timely::scheduling::SyncActivator) wakes the operator, which sends the result at the capability that it kept.
+//! Capabilities never leave the worker. Dropping the owner of handed-out work cancels the work. With a wall clock, no work runs on the
+//! worker's own thread, because a slow future would stall every operator on that worker. In virtual time, all work runs there, and time
+//! does not advance meanwhile.
 
 mod cancellable;
 mod owner;
@@ -14,12 +15,12 @@ pub use owner::{Owner, OwnerThread, Reply, VirtualOwner};
 pub use produce::{Emitter, produce, produce_inline};
 pub use tasks::{Executor, Tasks};
 
-/// The thread or task that should have answered is gone: it panicked.
+/// The thread or task that should have replied panicked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the thread or task that was asked panicked")]
+#[error("the thread or task that ran the request panicked")]
 pub struct Lost;
 
-/// Calls something when it is dropped, also by a thread that unwinds.
+/// Calls a function when it is dropped, also while a thread unwinds.
 struct WakeOnDrop<F: FnOnce()>(Option<F>);
 
 impl<F: FnOnce()> Drop for WakeOnDrop<F> {

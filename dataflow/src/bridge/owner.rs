@@ -1,4 +1,4 @@
-//! Owners: something that holds a value and does what it is asked, in order.
+//! Owners: threads or virtual owners that hold a value and run requests on it in order.
 
 use std::cell::{Cell, RefCell};
 use std::sync::mpsc::{self, TryRecvError};
@@ -9,19 +9,20 @@ use crate::clock::{Alarm, Clock, Nanos, VirtualClock};
 
 type Command<T> = Box<dyn FnOnce(&mut T) + Send>;
 
-/// A thread that owns a value and does what it is asked, in order. Dropping it lets the thread finish what it was asked, and waits.
+/// A thread that owns a value and runs requests on it in order. Dropping the handle waits until the thread has finished all pending
+/// requests.
 ///
-/// For what is bound to a thread or must not be shared: a model and its optimizer, a device.
+/// Meant for values that are bound to a thread or must not be shared, such as a model with its optimizer, or a device.
 pub struct OwnerThread<T> {
     commands: Option<mpsc::Sender<Command<T>>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl<T: 'static> OwnerThread<T> {
-    /// Starts the thread `name`, which makes the value itself; waits until it is made.
+    /// Starts the thread `name`, which constructs the value itself, and waits until the value exists.
     ///
     /// # Errors
-    /// What `make` returns.
+    /// The error that `make` returns.
     ///
     /// # Panics
     /// If the system cannot start a thread, or `make` panics.
@@ -46,7 +47,7 @@ impl<T: 'static> OwnerThread<T> {
         Ok(Self { commands: Some(commands), thread: Some(thread) })
     }
 
-    /// Asks the thread to run `work`; `wake` is called once the reply is there, also if the thread panicked.
+    /// Runs `work` on the thread. `wake` is called once the reply is ready, also if the thread panicked.
     pub fn call<R: Send + 'static>(
         &self,
         wake: impl FnOnce() + Send + 'static,
@@ -59,7 +60,7 @@ impl<T: 'static> OwnerThread<T> {
             drop(asked.sender.send(work(value)));
         });
         if let Some(commands) = &self.commands {
-            // A thread that is gone drops the command, and with it the sender: the reply then reads `Lost`.
+            // If the thread has ended, the command is dropped with its sender, and the reply reads `Lost`.
             drop(commands.send(command));
         }
         Reply::Thread(receiver)
@@ -68,23 +69,24 @@ impl<T: 'static> OwnerThread<T> {
 
 impl<T> Drop for OwnerThread<T> {
     fn drop(&mut self) {
+        // Without a sender the thread's loop ends after the pending commands.
         self.commands = None;
         if let Some(thread) = self.thread.take() {
-            // A panic there was reported by the panic hook, and by `Lost` to whoever asked.
+            // The panic hook has reported a panic of the thread, and pending replies read `Lost`.
             drop(thread.join());
         }
     }
 }
 
-/// Something that owns a value and does what it is asked, in order: a thread, or nobody, in virtual time.
+/// An owner of a value that runs requests on it in order: a thread, or the worker itself in virtual time.
 pub enum Owner<T> {
-    /// On a thread of its own.
+    /// Requests run on a thread of their own.
     Thread(OwnerThread<T>),
-    /// At once, and answered when as much virtual time has passed as the work [spent](VirtualClock::spend).
+    /// Requests run immediately. The reply becomes readable when as much virtual time has passed as the work [spent](VirtualClock::spend).
     Virtual(VirtualOwner<T>),
 }
 
-/// See [`Owner::Virtual`].
+/// An owner in virtual time; see [`Owner::Virtual`].
 pub struct VirtualOwner<T> {
     value: RefCell<T>,
     clock: VirtualClock,
@@ -92,7 +94,7 @@ pub struct VirtualOwner<T> {
 }
 
 impl<T: 'static> Owner<T> {
-    /// Owns `value` in virtual time.
+    /// Creates an owner of `value` in virtual time.
     pub fn in_virtual_time(clock: VirtualClock, value: T) -> Self {
         Self::Virtual(VirtualOwner {
             value: RefCell::new(value),
@@ -101,7 +103,7 @@ impl<T: 'static> Owner<T> {
         })
     }
 
-    /// Asks for `work`; `wake` is called once the reply is there.
+    /// Requests `work`; `wake` is called once the reply is ready.
     pub fn call<R: Send + 'static>(
         &self,
         wake: impl Fn() + Send + Sync + 'static,
@@ -120,9 +122,10 @@ impl<T: 'static> VirtualOwner<T> {
         wake: impl Fn() + Send + Sync + 'static,
         work: impl FnOnce(&mut T) -> R,
     ) -> Reply<R> {
-        // What is asked while the owner is busy begins when it is done.
+        // A request that arrives while the owner is busy starts when the owner becomes free.
         self.clock.spend(self.busy_until.get().since(self.clock.now()));
         let answer = work(&mut self.value.borrow_mut());
+        // On this thread `now` includes the time spent, so `ready` is the end of the work. The reset hides it from later readers.
         let ready = self.clock.now();
         self.clock.take_spent();
         self.busy_until.set(ready);
@@ -137,24 +140,24 @@ impl<T: 'static> VirtualOwner<T> {
     }
 }
 
-/// What a command owes. The fields are dropped in this order, whether the command ran, unwound or was never run: the wake-up comes
-/// when the answer, or its absence, can be read.
+/// The obligations of a command. The fields are dropped in this order, whether the command ran, unwound or was never run. The wake-up
+/// therefore comes when the reply, or its absence, can be read.
 struct Asked<R, F: FnOnce()> {
     sender: mpsc::SyncSender<R>,
     _wake: WakeOnDrop<F>,
 }
 
-/// An answer that an [`Owner`] owes.
+/// The pending reply of an [`Owner`].
 pub enum Reply<R> {
-    /// A thread will send it.
+    /// The reply arrives from a thread.
     Thread(mpsc::Receiver<R>),
-    /// It is known, and cannot be read before its time.
+    /// The reply is known but not readable before its time.
     Later {
-        /// What tells the time.
+        /// The clock that decides when the reply is readable.
         clock: VirtualClock,
-        /// When it can be read.
+        /// The time at which the reply becomes readable.
         ready: Nanos,
-        /// The answer, until it is read.
+        /// The reply, until it is read.
         answer: Cell<Option<R>>,
         #[doc(hidden)]
         _alarm: Alarm,
@@ -162,7 +165,7 @@ pub enum Reply<R> {
 }
 
 impl<R> Reply<R> {
-    /// The answer, if it is there now.
+    /// Returns the reply if it is ready.
     #[must_use]
     pub fn poll(&self) -> Option<Result<R, Lost>> {
         match self {
@@ -181,7 +184,7 @@ impl<R> Reply<R> {
         }
     }
 
-    /// Waits for the answer; in virtual time it is not waited for, but read early.
+    /// Waits for the reply. In virtual time, returns it immediately, even before its time.
     ///
     /// # Errors
     /// If the thread panicked.
@@ -194,16 +197,16 @@ impl<R> Reply<R> {
 }
 
 impl<R> Reply<Result<R, String>> {
-    /// The outcome, if it is there now; a panic of the thread is an error like its own.
+    /// Returns the result if it is ready; a panic of the thread becomes an error of the same type.
     #[must_use]
     pub fn poll_outcome(&self) -> Option<Result<R, String>> {
         self.poll().map(outcome)
     }
 
-    /// Waits for the outcome.
+    /// Waits for the result.
     ///
     /// # Errors
-    /// What the thread says, or that it panicked.
+    /// The error that the work returned, or a message that the thread panicked.
     pub fn wait_outcome(self) -> Result<R, String> {
         outcome(self.wait())
     }

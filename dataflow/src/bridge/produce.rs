@@ -1,4 +1,4 @@
-//! Producers: what gives batches from outside the graph.
+//! Producers: threads and iterators that feed batches from outside into the graph.
 
 use std::sync::mpsc::{self, TryRecvError};
 use std::thread::{self, JoinHandle};
@@ -16,7 +16,7 @@ use crate::operator::Operator;
 use crate::schema;
 use crate::step::Step;
 
-/// Where a producing thread hands over its batches.
+/// The sending end that a producer thread uses to hand over its batches.
 pub struct Emitter {
     sender: mpsc::Sender<Batch>,
     budget: Budget,
@@ -24,7 +24,8 @@ pub struct Emitter {
 }
 
 impl Emitter {
-    /// Hands a batch over, in pieces as the budget allows; waits while the budget is spent. `false` when nothing more is wanted.
+    /// Sends a batch, split into pieces that fit the budget; blocks while the budget is exhausted. Returns `false` once the consumer has
+    /// closed the budget or ended.
     #[must_use]
     pub fn send(&self, batch: Batch) -> bool {
         let Some(mut rows) = batch.into_rows() else { return true };
@@ -40,10 +41,11 @@ impl Emitter {
     }
 }
 
-/// Streams what a thread produces, at step 0: the first step at which any of it may be used.
+/// Streams the batches that a thread produces, at step 0, which is the first step that may use any of them.
 ///
-/// The thread runs ahead of its consumers by what `budget` allows; they release the rows that they are done with. The output ends
-/// when the thread does. An error that it returns is a row on the second stream. On a cluster the thread runs on worker 0 only.
+/// The thread runs ahead of its consumers by at most `budget`; consumers release the rows that they have finished with. The output ends
+/// when the thread ends. An error that the thread returns becomes a row on the second stream. On a cluster, the thread runs on worker 0
+/// only.
 pub fn produce<'scope, E>(
     scope: Scope<'scope, Step>,
     name: &'static str,
@@ -76,9 +78,9 @@ where
     (stream, error_stream)
 }
 
-/// Streams what an iterator gives, at step 0, on the worker's own thread: as many rows as `budget` allows, and more when it is widened.
+/// Streams the batches of an iterator, at step 0, on the worker's own thread: as many rows as `budget` allows, and more when it grows.
 ///
-/// For runs in virtual time, where a thread that produces would be a race. The second stream is that of errors, of which there are none.
+/// For runs in virtual time, where a producer thread would be a race. The second stream carries errors and is always empty.
 pub fn produce_inline<'scope>(
     scope: Scope<'scope, Step>,
     name: &'static str,
@@ -137,7 +139,7 @@ impl Producer {
         let (report, outcome) = mpsc::sync_channel(1);
         let emitter = Emitter { sender, budget: budget.clone(), activator: activator.clone() };
         let body = move || {
-            // Also when `body` unwinds, the operator is woken after both channels are closed.
+            // Dropped last, also when `body` unwinds, so that the operator wakes after both channels are closed.
             let _wake = WakeOnDrop(Some(move || {
                 let _ = activator.activate();
             }));
@@ -152,7 +154,8 @@ impl Producer {
     }
 
     fn drain(&self, mut give: impl FnMut(Batch)) -> Progress {
-        // The outcome is asked for first: all batches were sent before it.
+        // Read the outcome first. The thread sends all batches before its outcome, so once the outcome is there, the drain below finds them
+        // all.
         let outcome = self.outcome.try_recv();
         self.batches.try_iter().for_each(&mut give);
         match outcome {
@@ -166,6 +169,7 @@ impl Producer {
 
 impl Drop for Producer {
     fn drop(&mut self) {
+        // Close the budget first: it unblocks a thread that waits in `Emitter::send`.
         self.budget.close();
         if let Some(thread) = self.thread.take() {
             drop(thread.join());

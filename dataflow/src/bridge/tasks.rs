@@ -1,4 +1,4 @@
-//! Futures of an operator.
+//! Futures that run on behalf of an operator.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -15,18 +15,18 @@ use tokio::task::JoinSet;
 use super::Lost;
 use super::cancellable::{Cancellable, Canceller};
 
-/// Where the futures of an operator run.
+/// The executor that runs an operator's futures.
 #[derive(Clone, Debug)]
 pub enum Executor {
-    /// On a tokio runtime.
+    /// A tokio runtime.
     Tokio(Handle),
-    /// On the worker's own thread, where they wait for virtual time and for nothing else.
+    /// The worker's own thread. Futures may wait for virtual time only.
     Inline,
 }
 
-/// Futures of one operator, each known by a key of its own. Dropping it [cancels](Tasks::cancel) them.
+/// The futures of one operator, each under a unique key. Dropping the collection [cancels](Tasks::cancel) them.
 pub struct Tasks<K, R> {
-    /// Those that have neither answered nor been cancelled.
+    /// The tasks that have neither replied nor been cancelled.
     wanted: BTreeMap<K, Canceller>,
     sender: mpsc::Sender<(K, Result<R, Lost>)>,
     receiver: mpsc::Receiver<(K, Result<R, Lost>)>,
@@ -40,7 +40,7 @@ enum Running {
 }
 
 impl<K: Ord + Clone + Send + 'static, R: Send + 'static> Tasks<K, R> {
-    /// No tasks yet; `activator` wakes the operator that polls them.
+    /// Creates an empty collection; `activator` wakes the operator that polls it.
     #[must_use]
     pub fn new(executor: Executor, activator: SyncActivator) -> Self {
         let (sender, receiver) = mpsc::channel();
@@ -54,7 +54,7 @@ impl<K: Ord + Clone + Send + 'static, R: Send + 'static> Tasks<K, R> {
         Self { wanted: BTreeMap::new(), sender, receiver, running }
     }
 
-    /// Starts a task under a key that no other task has had.
+    /// Starts a task under a key that has never been used before.
     pub fn spawn(&mut self, key: K, work: impl Future<Output = R> + Send + 'static) {
         let (work, canceller) = Cancellable::new(work);
         self.wanted.insert(key.clone(), canceller);
@@ -72,15 +72,15 @@ impl<K: Ord + Clone + Send + 'static, R: Send + 'static> Tasks<K, R> {
         }
     }
 
-    /// Drops a task, here and now unless a thread is polling it, and with it what it has answered and nobody has taken yet. Nothing
-    /// happens if there is no such task any more.
+    /// Cancels a task and discards its result if that was not yet taken. The future is dropped immediately, unless a thread is polling it.
+    /// Does nothing if there is no such task.
     pub fn cancel(&mut self, key: &K) {
         let Some(canceller) = self.wanted.remove(key) else { return };
         let _entered = self.running.enter();
         canceller.cancel();
     }
 
-    /// The next answer, if there is one now.
+    /// Returns the next result if one is ready.
     pub fn try_next(&mut self) -> Option<(K, Result<R, Lost>)> {
         match &mut self.running {
             Running::Tokio(_, tasks, _) => while tasks.try_join_next().is_some() {},
@@ -89,6 +89,7 @@ impl<K: Ord + Clone + Send + 'static, R: Send + 'static> Tasks<K, R> {
                 while let Poll::Ready(Some(())) = futures.poll_next_unpin(&mut context) {}
             }
         }
+        // A result whose key is no longer wanted belongs to a cancelled task: skip it.
         let wanted = &mut self.wanted;
         self.receiver.try_iter().find(|(key, _)| wanted.remove(key).is_some())
     }
@@ -102,7 +103,7 @@ impl<K, R> Drop for Tasks<K, R> {
 }
 
 impl Running {
-    /// What a future of a runtime leaves behind as it goes may need the runtime.
+    /// Enters the runtime: destructors of a tokio future may need it.
     fn enter(&self) -> Option<EnterGuard<'_>> {
         match self {
             Self::Tokio(runtime, ..) => Some(runtime.enter()),
@@ -119,17 +120,17 @@ impl Running {
     }
 }
 
-/// Wakes an operator in the words of a future.
+/// Wakes an operator through the `Waker` interface of futures.
 struct Activate(Mutex<SyncActivator>);
 
 impl Wake for Activate {
     fn wake(self: Arc<Self>) {
-        // It fails only when the worker is gone, and then nobody waits.
+        // Activation fails only when the worker has ended, and then there is nothing to wake.
         let _ = self.0.lock().unwrap_or_else(PoisonError::into_inner).activate();
     }
 }
 
-/// Sends exactly one answer and wakes the operator: the result, or `Lost` if the task unwinds before it. A task that is cancelled owes none.
+/// Sends exactly one reply and wakes the operator: the result, or `Lost` if the task unwinds first. A cancelled task sends none.
 struct Answer<K, R> {
     key: Option<K>,
     sender: mpsc::Sender<(K, Result<R, Lost>)>,
@@ -139,7 +140,7 @@ struct Answer<K, R> {
 impl<K, R> Answer<K, R> {
     fn send(&mut self, result: Result<R, Lost>) {
         if let Some(key) = self.key.take() {
-            // Both fail only when the operator is gone, and then nobody waits.
+            // Both fail only when the operator has ended, and then nothing waits for the reply.
             drop(self.sender.send((key, result)));
             if let Some(activator) = &self.wakes {
                 let _ = activator.activate();

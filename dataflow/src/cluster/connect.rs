@@ -1,7 +1,8 @@
-//! How processes find each other.
+//! The connection phase: how the processes of a cluster find each other.
 //!
-//! Each process listens at its own address and calls those before it, first for timely's connection, then for the one beside it. On
-//! each, both sides say what they run, and both refuse what differs: with the same message, before anything flows.
+//! Each process listens at its own address and connects to every process with a lower index, once for timely's data connection and once for
+//! the control connection. On each connection both sides send a [`Hello`] with the facts of their run. If the facts differ, both sides
+//! reject the connection with the same message before any data flows.
 
 use std::io::{self, ErrorKind};
 use std::net::{TcpListener, TcpStream, ToSocketAddrs};
@@ -11,31 +12,31 @@ use super::message::{self, Hello, PROTOCOL, Role};
 use super::{ClusterError, Facts, Hosts};
 use crate::clock::{Clock, Nanos, WallClock};
 
-/// How long to wait before a process is called again that is not there yet, or is looked for at the door.
+/// The pause before the next attempt to connect to a process that does not listen yet, or to accept a connection.
 const AGAIN: Duration = Duration::from_millis(25);
 
-/// How long a caller may take to say what it is; a stranger may say nothing.
+/// The time limit for a caller to introduce itself. A stranger, such as a port scanner, may send nothing.
 const INTRODUCTION: Duration = Duration::from_secs(5);
 
-/// The connections with another process.
+/// The connections to another process.
 #[derive(Debug)]
 pub(super) struct Peer {
     pub(super) data: TcpStream,
     pub(super) control: TcpStream,
 }
 
-/// All processes are there.
+/// The result of the connection phase, when all processes have connected.
 #[derive(Debug)]
 pub(super) struct Connected {
-    /// By process; none for this one.
+    /// The connections by process index; `None` for this process.
     pub(super) peers: Vec<Option<Peer>>,
-    /// The clock of the first process, as well as it can be read from here.
+    /// The clock of process 0, up to the delay of one message.
     pub(super) clock: WallClock,
-    /// What the first process tells the others.
+    /// The note that process 0 sends to the others.
     pub(super) note: String,
 }
 
-/// Connects this process with all others.
+/// Connects this process to all others.
 pub(super) fn connect(
     hosts: &Hosts,
     process: usize,
@@ -61,7 +62,7 @@ struct Meeting<'a> {
     patience: Duration,
 }
 
-/// The connections with another process, so far.
+/// The connections to another process that exist so far.
 #[derive(Default)]
 struct Half {
     data: Option<TcpStream>,
@@ -86,6 +87,12 @@ impl Half {
 }
 
 impl Meeting<'_> {
+    /// Connects to all processes.
+    ///
+    /// The order prevents lost connections and deadlocks. The process listens before it connects to others, so that processes with higher
+    /// indices can already queue at its address. It then connects to all lower indices, each of which replies only after it has finished
+    /// its own connections, and accepts the higher ones last. Process 0 connects to none and replies immediately. By induction every
+    /// process gets its replies.
     fn hold(&self) -> Result<Connected, ClusterError> {
         let door = self.listen()?;
         let (mut clock, mut note) = (self.clock, self.note.clone());
@@ -141,7 +148,7 @@ impl Meeting<'_> {
         }
     }
 
-    /// Calls a process until it answers.
+    /// Connects to a process and repeats until the process answers or the time limit passes.
     fn call(&self, process: usize, role: Role) -> Result<(TcpStream, Hello), ClusterError> {
         let address = self.hosts.address(process);
         loop {
@@ -151,7 +158,7 @@ impl Meeting<'_> {
                     let hello = self.introduce(&mut stream, role, left);
                     let hello: Hello = match hello {
                         Ok(hello) => hello,
-                        // It waits for others itself, and has no time left, or we have none.
+                        // The process is itself waiting for others and ran out of time, or this process did.
                         Err(error) if is_late(&error) => return Err(self.missing([process])),
                         Err(error) => {
                             let peer = self.hosts.name(process);
@@ -181,7 +188,7 @@ impl Meeting<'_> {
         Ok(hello)
     }
 
-    /// Lets the processes after this one in.
+    /// Accepts the connections of all processes with a higher index.
     fn answer(&self, door: &TcpListener, halves: &mut [Half]) -> Result<(), ClusterError> {
         let absent = |halves: &[Half]| -> Vec<usize> {
             let after = halves.iter().enumerate().skip(self.process + 1);
@@ -209,14 +216,14 @@ impl Meeting<'_> {
         Ok(())
     }
 
-    /// Hears a caller out; none for a stranger, or one that hung up.
+    /// Reads the introduction of a caller. Returns `None` for a stranger and for a caller that hung up.
     fn admit(&self, mut stream: TcpStream) -> Result<Option<(TcpStream, Hello)>, ClusterError> {
         let Ok(hello) = self.greet(&mut stream) else { return Ok(None) };
         if hello.process <= self.process || hello.process >= self.hosts.len() {
-            let peer = format!("process {}, which called here,", hello.process);
+            let peer = format!("process {}, which connected here,", hello.process);
             return Err(ClusterError::Mismatch {
                 peer,
-                name: "place in the hostfile".to_owned(),
+                name: "position in the hostfile".to_owned(),
                 here: format!("after {} of {}", self.process, self.hosts.len()),
                 there: hello.process.to_string(),
             });
@@ -235,7 +242,7 @@ impl Meeting<'_> {
         Ok(hello)
     }
 
-    /// Refuses a process that runs something else.
+    /// Rejects a process whose protocol, position or facts differ.
     fn agree(&self, process: usize, hello: &Hello) -> Result<(), ClusterError> {
         let differs = |name: &str, here: &str, there: &str| ClusterError::Mismatch {
             peer: self.hosts.name(process),
@@ -248,7 +255,7 @@ impl Meeting<'_> {
         }
         if hello.process != process {
             let (here, there) = (process.to_string(), hello.process.to_string());
-            return Err(differs("place in the hostfile", &here, &there));
+            return Err(differs("position in the hostfile", &here, &there));
         }
         for (name, here) in &self.facts {
             let there = hello.facts.iter().find(|(of, _)| of == name);
@@ -261,9 +268,9 @@ impl Meeting<'_> {
     }
 }
 
-/// Calls all that a name stands for, in turn.
+/// Tries all addresses that a host name resolves to, in order.
 fn called(address: &str, patience: Duration) -> io::Result<TcpStream> {
-    let mut failure = io::Error::new(ErrorKind::NotFound, "the name stands for no address");
+    let mut failure = io::Error::new(ErrorKind::NotFound, "the host name resolves to no address");
     for address in address.to_socket_addrs()? {
         match TcpStream::connect_timeout(&address, patience) {
             Ok(stream) => return Ok(stream),

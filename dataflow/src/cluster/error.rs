@@ -1,11 +1,11 @@
-//! What keeps workers from running together.
+//! Errors that prevent workers from running together.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::fault::Fault;
 
-/// Why a cluster did not run to its end.
+/// The reason why a cluster did not run to its end.
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterError {
     /// The hostfile cannot be read.
@@ -13,35 +13,33 @@ pub enum ClusterError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         reason: String,
     },
-    /// A line of the hostfile is no address.
+    /// A line of the hostfile is not an address.
     #[error("{path}, line {line}: expected `host:port`, found `{found}`")]
     Address {
         /// The file.
         path: PathBuf,
-        /// Its line, from 1.
+        /// The line number, from 1.
         line: usize,
-        /// What is there.
+        /// The text of the line.
         found: String,
     },
-    /// Two processes have one address, or there is none at all.
+    /// Two processes have the same address, or there is no address at all.
     #[error("{path}: expected one address for each process, found {found}")]
     Hosts {
         /// The file.
         path: PathBuf,
-        /// What is there.
+        /// A description of the problem.
         found: String,
     },
-    /// There is no such process.
-    #[error(
-        "process {found} is not among the {processes} of the hostfile, which are counted from 0"
-    )]
+    /// The process index is out of range.
+    #[error("process {found} does not exist: the hostfile lists {processes}, counted from 0")]
     Process {
-        /// Which was asked for.
+        /// The index that was requested.
         found: usize,
-        /// How many there are.
+        /// The number of processes in the hostfile.
         processes: usize,
     },
     /// This process cannot listen at its own address.
@@ -49,47 +47,47 @@ pub enum ClusterError {
     Listen {
         /// The address of the process.
         address: String,
-        /// What the system said.
+        /// The error of the system.
         reason: String,
     },
-    /// Some processes did not come.
-    #[error("waited {} s for {missing}", waited.as_secs_f64())]
+    /// Some processes did not connect in time.
+    #[error("{missing} did not connect within {} s", waited.as_secs_f64())]
     Missing {
-        /// Which.
+        /// The names of the missing processes, separated by commas.
         missing: String,
-        /// How long.
+        /// The time limit.
         waited: Duration,
     },
-    /// Another process runs something else.
-    #[error("{peer} has another {name}: `{there}`, here it is `{here}`")]
+    /// Another process has different settings.
+    #[error("{peer} has a different {name}: `{there}`; this process has `{here}`")]
     Mismatch {
-        /// Which process.
+        /// The name of the other process.
         peer: String,
-        /// What they differ in.
+        /// The name of the fact that differs.
         name: String,
-        /// What this process has.
+        /// The value of this process.
         here: String,
-        /// What that one has.
+        /// The value of the other process.
         there: String,
     },
     /// A connection broke before the run began.
     #[error("the connection with {peer} broke: {reason}")]
     Connection {
-        /// Which process.
+        /// The name of the other process.
         peer: String,
-        /// What the system said.
+        /// The error of the system.
         reason: String,
     },
-    /// The system does not give what workers need.
+    /// The system lacks a resource that the workers need.
     #[error("cannot start the workers: {reason}")]
     System {
-        /// What it said.
+        /// The error of the system.
         reason: String,
     },
-    /// A worker failed, here or elsewhere.
+    /// A worker failed, in this process or another.
     #[error(transparent)]
     Fault(Fault),
-    /// A process is gone: it was killed, or its machine or the way to it failed.
+    /// A process was lost: it was killed, or its machine or the network failed.
     #[error(transparent)]
     Lost(Fault),
 }

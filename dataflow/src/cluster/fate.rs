@@ -1,4 +1,4 @@
-//! How a run ends, for all workers of a process at once.
+//! The outcome of a run, shared by all workers of a process.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -10,20 +10,20 @@ use crate::fault::Fault;
 use crate::step::Step;
 use crate::watchdog::{self, Progress, Pulse, Watchdog};
 
-/// How often processes tell each other that they are there, at the least.
+/// The maximum interval between the heartbeats that processes send to each other.
 const BEAT: Duration = Duration::from_secs(1);
 
-/// What ended a run, or will.
+/// The outcome of a run: open, failed, or closed.
 pub(crate) struct Fate {
     threads: usize,
-    /// Where this process is, if there are others.
+    /// The position of this process among the processes of the cluster; `None` if it is the only one.
     place: Option<(Hosts, usize)>,
     over: AtomicBool,
-    /// The latest step that a worker has seen rows of.
+    /// The latest step of which a worker has seen rows.
     step: AtomicU64,
-    /// Rows and frontiers that the workers of this process have moved.
+    /// The number of rows and frontier changes that the workers of this process have processed.
     moved: AtomicU64,
-    /// What other processes have.
+    /// The progress of other processes.
     elsewhere: Pulse,
     state: Mutex<State>,
     changed: Condvar,
@@ -32,17 +32,17 @@ pub(crate) struct Fate {
 #[derive(Default)]
 struct State {
     fault: Option<Fault>,
-    /// Whether the fault is that a process is gone.
+    /// `true` if the fault is the loss of a process.
     lost: bool,
-    /// Whether the fault is told to the other processes.
+    /// `true` if the fault was reported to the other processes.
     told: bool,
-    /// Workers that are parked while there is nothing to do.
+    /// The worker threads, which park while they have nothing to do.
     workers: Vec<Thread>,
-    /// Of their watchdogs: what has moved for them outside of the graph, and in it.
+    /// The pulses of the workers' watchdogs, which count progress outside of the graph and in it.
     pulses: Vec<Pulse>,
-    /// How often the other processes are told of movement: well within the silence that their watchdogs bear.
+    /// The interval between progress reports to other processes, well below the stall limit of their watchdogs.
     beat: Duration,
-    /// All that was sent has arrived.
+    /// `true` once all sent data has arrived.
     settled: bool,
     closed: bool,
 }
@@ -65,7 +65,7 @@ impl Fate {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A worker as messages name it.
+    /// Returns the name of a worker for messages.
     pub(super) fn worker(&self, index: usize) -> String {
         match &self.place {
             None => format!("worker {index}"),
@@ -74,12 +74,13 @@ impl Fate {
         }
     }
 
-    /// Which worker of this process a worker is.
+    /// Returns the index of a worker within its process.
     pub(super) fn local(&self, index: usize) -> usize {
         index % self.threads
     }
 
-    /// This thread is to be woken when the run fails; its watchdog hears of what other processes move, and they of what it counts.
+    /// Registers this thread to be woken when the run fails. Connects its watchdog with the other processes: progress there counts here,
+    /// and the progress that the watchdog counts is reported there.
     pub(super) fn enter(&self, watchdog: Option<Watchdog>) -> Option<Watchdog> {
         let mut state = self.state();
         state.workers.push(std::thread::current());
@@ -90,12 +91,12 @@ impl Fate {
         watchdog.map(|watchdog| watchdog.hearing(&self.elsewhere))
     }
 
-    /// Another process has moved something.
+    /// Records that another process has made progress.
     pub(super) fn beat(&self) {
         self.elsewhere.beat();
     }
 
-    /// Takes note of how far this thread's worker has come, which had moved so much when it last did.
+    /// Records the progress of this thread's worker; `seen` holds the count at the previous call.
     pub(super) fn progress(&self, seen: &mut u64) {
         let Progress { moved, step } = watchdog::progress();
         self.step.fetch_max(step.0, Ordering::Relaxed);
@@ -103,33 +104,33 @@ impl Fate {
         self.moved.fetch_add(more, Ordering::Relaxed);
     }
 
-    /// What the workers of this process have moved, and what has moved for them, in a count that wraps around.
+    /// Returns a wrapping count of the progress of this process's workers, in the graph and outside of it.
     pub(super) fn moved(&self) -> u64 {
         let moved = self.moved.load(Ordering::Relaxed);
         self.state().pulses.iter().map(Pulse::beats).fold(moved, u64::wrapping_add)
     }
 
-    /// Whether the run has failed.
+    /// Returns `true` if the run has failed.
     pub(super) fn is_over(&self) -> bool {
         self.over.load(Ordering::Acquire)
     }
 
-    /// Why it has, if it has.
+    /// Returns the fault that ended the run, if it has failed.
     pub(super) fn fault(&self) -> Option<Fault> {
         self.state().fault.clone()
     }
 
-    /// The run fails, here first.
+    /// Fails the run with a fault of this process.
     pub(super) fn fail(&self, fault: Fault) {
         self.end(self.state(), fault, false);
     }
 
-    /// The run failed in another process, which has told everyone.
+    /// Fails the run with a fault that another process has already reported to all.
     pub(super) fn failed_elsewhere(&self, fault: Fault) {
         self.end(self.state(), fault, true);
     }
 
-    /// The run fails because another process is gone, which everyone sees for himself.
+    /// Fails the run because another process was lost. The fault is not reported, because every process detects the loss itself.
     pub(super) fn lost(&self, process: usize, why: &str) {
         let Some((hosts, _)) = &self.place else { return };
         let step = Step(self.step.load(Ordering::Relaxed));
@@ -139,12 +140,13 @@ impl Fate {
         self.end(state, Fault::new(NAME, message), true);
     }
 
-    /// Whether it has because a process is gone.
+    /// Returns `true` if the run failed because a process was lost.
     pub(super) fn is_lost(&self) -> bool {
         self.state().lost
     }
 
     fn end(&self, mut state: MutexGuard<'_, State>, fault: Fault, told: bool) {
+        // Only the first fault counts: later ones are usually its consequences.
         if state.fault.is_none() {
             (state.fault, state.told) = (Some(fault), told);
             self.over.store(true, Ordering::Release);
@@ -153,14 +155,14 @@ impl Fate {
         }
     }
 
-    /// What the other processes are to be told: a fault, as soon as there is one, or now and then that there is none. None once this one is
-    /// closed.
+    /// Waits for the next message to the other processes: `Some(Some(fault))` once the run has failed and the fault is not yet reported,
+    /// `Some(None)` when a heartbeat is due, and `None` once this process is closed.
     pub(super) fn wait_beat(&self) -> Option<Option<Fault>> {
         let at_most = self.state().beat;
         self.wait(at_most)
     }
 
-    /// The same after no longer than that.
+    /// Like [`wait_beat`](Self::wait_beat), with `at_most` as the longest wait.
     pub(super) fn wait(&self, at_most: Duration) -> Option<Option<Fault>> {
         let due = |state: &mut State| !state.closed && (state.told || state.fault.is_none());
         let state = self.state();
@@ -181,7 +183,7 @@ impl Fate {
         self.changed.notify_all();
     }
 
-    /// Waits for a fault, but not for long; whether there is one.
+    /// Waits up to `at_most` for the run to fail, settle or close. Returns `true` if it has.
     pub(super) fn wait_over(&self, at_most: Duration) -> bool {
         let pending = |state: &mut State| state.fault.is_none() && !state.settled && !state.closed;
         let waited = self.changed.wait_timeout_while(self.state(), at_most, pending);
@@ -189,19 +191,20 @@ impl Fate {
         state.fault.is_some() || state.settled || state.closed
     }
 
-    /// Waits until the run is over in this process.
+    /// Waits until the run is closed in this process.
     pub(super) fn wait_closed(&self) {
         let open = |state: &mut State| !state.closed;
         drop(self.changed.wait_while(self.state(), open));
     }
 
-    /// All that was sent has arrived.
+    /// Records that all sent data has arrived.
     pub(super) fn settle(&self) {
         self.state().settled = true;
         self.changed.notify_all();
     }
 
-    /// Waits until all that was sent has arrived; `false` if a fault leaves it open for longer than a moment.
+    /// Waits until all sent data has arrived. Returns `false` if the run failed and the data did not arrive within
+    /// [`PARTING`](super::link::PARTING).
     pub(super) fn wait_settled(&self) -> bool {
         let running = |state: &mut State| !state.settled && state.fault.is_none();
         let waited = self.changed.wait_while(self.state(), running);
@@ -211,13 +214,13 @@ impl Fate {
         waited.unwrap_or_else(PoisonError::into_inner).0.settled
     }
 
-    /// Ends the run if this worker unwinds before what is returned goes.
+    /// Returns a guard that fails the run if the worker's thread unwinds while the guard lives.
     pub(super) fn told_of_panic(self: &Arc<Self>, worker: usize) -> Unwound {
         Unwound { fate: self.clone(), worker }
     }
 }
 
-/// Tells of a panic.
+/// Fails the run when it is dropped by a panic.
 pub(super) struct Unwound {
     fate: Arc<Fate>,
     worker: usize,
@@ -244,15 +247,15 @@ mod tests {
         let mut watchdog = fate.enter(Some(watchdog.ending_the_run())).expect("one");
         let told = fate.moved();
         pulse.beat();
-        assert_ne!(fate.moved(), told, "the others are told");
+        assert_ne!(fate.moved(), told, "the other processes see progress");
         assert_eq!(watchdog.check(), None);
         let told = fate.moved();
         clock.advance_to(Nanos(9));
         fate.beat();
         assert_eq!(watchdog.check(), None);
         clock.advance_to(Nanos(18));
-        assert_eq!(watchdog.check(), None, "it heard of them at 9");
-        assert_eq!(fate.moved(), told, "what others moved they are not told again");
+        assert_eq!(watchdog.check(), None, "the other processes reported progress at 9");
+        assert_eq!(fate.moved(), told, "progress of others is not reported back to them");
         clock.advance_to(Nanos(19));
         assert!(watchdog.check().is_some());
     }

@@ -1,18 +1,18 @@
-//! Hostfiles: where the processes of a run are.
+//! Hostfiles: the addresses of a run's processes.
 
 use std::path::Path;
 
 use super::ClusterError;
 
-/// The addresses of all processes, `host:port`, in their order.
+/// The addresses of all processes as `host:port`, in the order of their indices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hosts(Vec<String>);
 
 impl Hosts {
-    /// Reads a hostfile: one address a line; empty lines and what follows a `#` count for nothing.
+    /// Reads a hostfile with one address per line. Empty lines and text after a `#` are ignored.
     ///
     /// # Errors
-    /// If it cannot be read, a line is no address, or an address is there twice.
+    /// If the file cannot be read, a line is not an address, or an address occurs twice.
     pub fn read(path: &Path) -> Result<Self, ClusterError> {
         let text = std::fs::read_to_string(path).map_err(|error| ClusterError::Read {
             path: path.to_owned(),
@@ -21,10 +21,10 @@ impl Hosts {
         Self::parse(&text, path)
     }
 
-    /// The same from its text; `path` is its name in errors.
+    /// Parses the text of a hostfile; `path` is its name in error messages.
     ///
     /// # Errors
-    /// As [`read`](Self::read).
+    /// See [`read`](Self::read).
     pub fn parse(text: &str, path: &Path) -> Result<Self, ClusterError> {
         let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default().trim());
         let mut hosts: Vec<String> = Vec::new();
@@ -45,14 +45,14 @@ impl Hosts {
         }
     }
 
-    /// Processes.
+    /// Returns the number of processes.
     #[must_use]
     #[allow(clippy::len_without_is_empty, reason = "there is always one")]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// The address of a process.
+    /// Returns the address of a process.
     ///
     /// # Panics
     /// If there is no such process.
@@ -61,7 +61,7 @@ impl Hosts {
         &self.0[process]
     }
 
-    /// A process as messages name it.
+    /// Returns the name of a process for messages.
     pub(crate) fn name(&self, process: usize) -> String {
         format!("process {process} ({})", self.0[process])
     }

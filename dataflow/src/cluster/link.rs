@@ -1,4 +1,4 @@
-//! The connections beside timely's, and what becomes of timely's threads when a process is gone.
+//! The control connections between processes, and the handling of timely's network threads when a process is lost.
 
 use std::cell::RefCell;
 use std::io::ErrorKind;
@@ -13,10 +13,11 @@ use super::ClusterError;
 use super::fate::Fate;
 use super::message::{self, Message};
 
-/// A process that is not heard of for so long is lost: its machine, or the way to it, is gone.
+/// A process that sends nothing for this long is considered lost: its machine or the network has failed.
 const SILENCE: Duration = Duration::from_secs(30);
 
-/// How long what was sent may take to arrive where the run has failed; and how long a connection may be broken before anyone knows why.
+/// The time that sent data may take to arrive after the run has failed, and the time that a broken data connection waits for the reason
+/// from the control connection.
 pub(super) const PARTING: Duration = Duration::from_secs(2);
 
 /// The control connections of this process.
@@ -27,7 +28,7 @@ pub(super) struct Links {
 }
 
 impl Links {
-    /// Begins to listen and to tell.
+    /// Starts the threads that read from and write to the other processes.
     pub(super) fn open(
         controls: Vec<Option<TcpStream>>,
         fate: &Arc<Fate>,
@@ -52,12 +53,12 @@ impl Links {
         Ok(Self { streams, fate: fate.clone(), threads })
     }
 
-    /// The workers of this process have run to the end.
+    /// Reports to the other processes that the workers of this process have run to the end.
     pub(super) fn done(&self) {
         tell(&self.streams, &Message::Done);
     }
 
-    /// Hangs up, once the others have heard how it ended.
+    /// Closes the connections, after reporting a fault that is not yet reported.
     pub(super) fn close(self) {
         if let Some(fault) = self.fate.wait(Duration::ZERO).flatten() {
             tell(&self.streams, &Message::Fault(fault));
@@ -65,7 +66,7 @@ impl Links {
         self.fate.close();
         for stream in self.streams.iter() {
             let stream = stream.lock().unwrap_or_else(PoisonError::into_inner);
-            // It fails where the other side is gone already.
+            // `shutdown` fails if the other side has already closed the connection.
             drop(stream.shutdown(Shutdown::Both));
         }
         for thread in self.threads {
@@ -74,7 +75,7 @@ impl Links {
     }
 }
 
-/// Tells all; one that cannot be told is missed by whoever listens to it.
+/// Sends a message to all processes. Errors are ignored: the thread that listens to an unreachable process detects the loss.
 fn tell(streams: &[Mutex<TcpStream>], message: &Message) {
     for stream in streams {
         let mut stream = stream.lock().unwrap_or_else(PoisonError::into_inner);
@@ -91,7 +92,7 @@ fn beat(streams: &[Mutex<TcpStream>], fate: &Fate) {
     }
 }
 
-/// Listens to a process until it is done, has failed, or is gone.
+/// Reads from a process until it is done, has failed, or is lost.
 fn hear(mut stream: TcpStream, process: usize, fate: &Fate) {
     let mut beats = 0;
     loop {
@@ -110,34 +111,36 @@ fn hear(mut stream: TcpStream, process: usize, fate: &Fate) {
 
 fn why(error: &std::io::Error) -> &'static str {
     match error.kind() {
-        ErrorKind::WouldBlock | ErrorKind::TimedOut => "nothing was heard of it for 30 s",
-        _ => "it ended without a word",
+        ErrorKind::WouldBlock | ErrorKind::TimedOut => "it sent nothing for 30 s",
+        _ => "it exited without reporting an error",
     }
 }
 
 thread_local! {
-    /// What a thread does of which a panic is no bug.
+    /// The role of this thread if a panic in it is expected when a process is lost.
     static DUTY: RefCell<Option<Duty>> = const { RefCell::new(None) };
 }
 
-/// What a thread does of which a panic is no bug.
+/// The role of a thread in which a panic is expected when a process is lost.
 enum Duty {
-    /// A thread of timely's sends or receives: whose run it is, and which process is on the other side.
+    /// A network thread of timely: the outcome of its run, and the process on the other side.
     Wire(Arc<Fate>, usize),
-    /// It waits for such threads.
+    /// A thread that joins timely's network threads.
     Settling,
 }
 
-/// This thread waits for timely's.
+/// Marks this thread as one that joins timely's network threads.
 pub(super) fn settling() {
     DUTY.with_borrow_mut(|own| *own = Some(Duty::Settling));
 }
 
-/// Hooks by which timely's threads know whose they are.
+/// Returns hooks that identify timely's network threads, and installs the panic hook that handles their panics.
 ///
-/// When a connection breaks, timely's thread panics, and the workers that read from it would panic in turn. Here such a thread goes no
-/// further than the panic hook until the run is over: it sees to it that it ends, with the reason that the control connection gives if
-/// that gives one.
+/// When a connection breaks, timely's network thread panics, and the workers that read from it would panic in turn. The panic hook
+/// therefore holds such a thread until the run is closed, so the workers never see the broken channel. First it waits up to [`PARTING`] for
+/// the reason: the control connection usually reports a fault of the other process at about the same time, and that message is better than
+/// "the connection broke". If no reason arrives, the hook itself reports the process as lost. Panics of threads that join network threads
+/// are silenced, and all other panics go to the previous hook.
 pub(super) fn watched(fate: &Arc<Fate>) -> Hooks {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| {
@@ -147,7 +150,7 @@ pub(super) fn watched(fate: &Arc<Fate>) -> Hooks {
             Some(Duty::Settling) => {}
             Some(Duty::Wire(fate, process)) => {
                 if !fate.wait_over(PARTING) {
-                    fate.lost(process, "the connection with it broke");
+                    fate.lost(process, "the connection to it broke");
                 }
                 fate.wait_closed();
             }

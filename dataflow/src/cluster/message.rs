@@ -1,4 +1,4 @@
-//! What processes tell each other beside the graph: lines of JSON.
+//! Messages between processes on the control connections: one line of JSON each.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -10,42 +10,42 @@ use super::Facts;
 use crate::clock::Nanos;
 use crate::fault::Fault;
 
-/// The language of this module and the framing of timely: another version of the program may speak another.
+/// Identifies the messages of this module and the framing of timely. Another version of the program may have another protocol.
 pub(super) const PROTOCOL: &str = "rollpacker 1, timely 0.31";
 
-/// Longest line that is read.
+/// The maximum length of a line, in bytes.
 const LONGEST: usize = 1 << 20;
 
-/// What a connection is for.
+/// The purpose of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Role {
-    /// Timely's.
+    /// Carries timely's data.
     Data,
-    /// That of [`Message`]s.
+    /// Carries [`Message`]s.
     Control,
 }
 
-/// The first line on each connection, either way.
+/// The first line that each side sends on each connection.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Hello {
     pub(super) protocol: String,
     pub(super) role: Role,
     pub(super) process: usize,
     pub(super) facts: Facts,
-    /// What the first process tells the others.
+    /// The note that process 0 sends to the others.
     pub(super) note: Option<String>,
-    /// The time of the process's clock.
+    /// The current time of the sender's clock.
     pub(super) now: Nanos,
 }
 
-/// What follows on a control connection.
+/// A message on a control connection, after the first line.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum Message {
-    /// The process is there, and has moved so much so far.
+    /// A heartbeat with the sender's progress count so far.
     Beat(u64),
-    /// It failed.
+    /// The process failed.
     Fault(Fault),
-    /// Its workers have run to the end.
+    /// The workers of the process have run to the end.
     Done,
 }
 
@@ -56,7 +56,7 @@ pub(super) fn write(stream: &mut TcpStream, message: &impl Serialize) -> io::Res
     stream.write_all(&line)
 }
 
-/// Reads one line, and not a byte more: what follows it may be timely's.
+/// Reads one line and not a byte more: timely's data may follow.
 pub(super) fn read<M: DeserializeOwned>(stream: &mut TcpStream) -> io::Result<M> {
     let mut line = Vec::new();
     let mut byte = [0];
@@ -67,7 +67,7 @@ pub(super) fn read<M: DeserializeOwned>(stream: &mut TcpStream) -> io::Result<M>
         }
         line.push(byte[0]);
         if line.len() > LONGEST {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "a line without an end"));
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "the line exceeds 1 MiB"));
         }
     }
 }

@@ -1,11 +1,13 @@
-//! Workers: the threads that run a graph together, in one process or in several.
+//! Clusters: the worker threads that run a graph together, in one process or in several.
 //!
-//! Every worker builds the same graph and holds a share of what flows. Timely moves the rows between them and tells all of them how far
-//! the steps have come. What timely leaves open is done here: how processes find each other and that they agree on what they run
-//! (`connect`), and how a run ends everywhere when it fails anywhere. For that, each pair of processes keeps a second connection beside
-//! timely's: a process that fails says so on it, one that is killed is missed there, and every process ends with one message.
+//! Every worker builds the same graph and holds a share of the data. Timely moves rows between workers and tracks the progress of steps.
+//! This module adds two things that timely leaves open. Before the run, processes find each other and check that they run the same job
+//! (`connect`). During the run, a failure anywhere ends the run everywhere. For that, each pair of processes keeps a control connection
+//! beside timely's data connection: a process that fails reports its fault there, the others detect there that a process was killed, and
+//! every process ends with the same message.
 //!
-//! No process joins later and none comes back: a run that lost one is started again and resumes, with another number of workers if wanted.
+//! Processes cannot join or rejoin a run. After a loss the run is restarted and resumes from its last snapshot, with a different number of
+//! workers if wanted.
 
 mod connect;
 mod error;
@@ -34,16 +36,16 @@ use self::link::Links;
 use crate::clock::WallClock;
 use crate::fault::Fault;
 
-/// The operator of faults that are the cluster's own.
+/// The operator name of faults that the cluster itself raises.
 pub const NAME: &str = "cluster";
 
-/// How long processes wait for each other at the start, unless told otherwise.
+/// The default time that processes wait for each other at the start.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What all processes of a run must agree on, by name; in messages a fact is "another `name`".
+/// Settings on which all processes of a run must agree, as pairs of name and value. Error messages read "has a different `name`".
 pub type Facts = Vec<(String, String)>;
 
-/// Which workers run a graph.
+/// The workers that run a graph.
 #[derive(Clone, Debug)]
 pub struct Cluster {
     threads: usize,
@@ -57,22 +59,22 @@ enum Place {
 }
 
 impl Cluster {
-    /// So many threads of this process; at least one.
+    /// Creates a cluster of `threads` workers in this process; at least one.
     #[must_use]
     pub fn of_threads(threads: usize) -> Self {
         Self { threads: threads.max(1), place: Place::Alone { serialises: false } }
     }
 
-    /// The same, with every batch between two of them encoded and decoded as between processes: for tests.
+    /// Like [`of_threads`](Self::of_threads), but every batch between two workers is encoded and decoded as between processes. For tests.
     #[must_use]
     pub fn serialising(threads: usize) -> Self {
         Self { threads: threads.max(1), place: Place::Alone { serialises: true } }
     }
 
-    /// So many threads of each process of `hosts`; this one is `process`.
+    /// Creates a cluster of `threads` workers in each process of `hosts`; this process has the index `process`.
     ///
     /// # Errors
-    /// If `hosts` have no such process.
+    /// If `process` is not an index of `hosts`.
     pub fn of_processes(
         threads: usize,
         hosts: Hosts,
@@ -85,7 +87,7 @@ impl Cluster {
         Ok(Self { threads: threads.max(1), place })
     }
 
-    /// Waits so long for the other processes at the start.
+    /// Sets how long to wait for the other processes at the start. Default: [`PATIENCE`], 60 s.
     #[must_use]
     pub fn patient(mut self, wait: Duration) -> Self {
         if let Place::Among { patience, .. } = &mut self.place {
@@ -94,19 +96,19 @@ impl Cluster {
         self
     }
 
-    /// Workers of this process.
+    /// Returns the number of workers of this process.
     #[must_use]
     pub fn threads(&self) -> usize {
         self.threads
     }
 
-    /// Workers of all processes.
+    /// Returns the number of workers of all processes.
     #[must_use]
     pub fn workers(&self) -> usize {
         self.threads * self.processes()
     }
 
-    /// Processes.
+    /// Returns the number of processes.
     #[must_use]
     pub fn processes(&self) -> usize {
         match &self.place {
@@ -115,7 +117,7 @@ impl Cluster {
         }
     }
 
-    /// Which process this is.
+    /// Returns the index of this process, from 0.
     #[must_use]
     pub fn process(&self) -> usize {
         match &self.place {
@@ -124,15 +126,16 @@ impl Cluster {
         }
     }
 
-    /// Runs `body` on each worker of this process, on a thread of its own, and waits for all; what it returned, in the order of workers.
+    /// Runs `body` on each worker of this process, each on a thread of its own. Waits for all and returns their results in the order of
+    /// workers.
     ///
-    /// Processes begin together, once all of them are there and agree on `facts`; `note` is what the first of them tells the others, that of
-    /// any other is of no interest. If a worker of any process fails, panics or is lost, those
-    /// that [run](Seat::run) a graph give it up, and the others are not waited for by them.
+    /// Processes start together, once all have connected and agree on `facts`. `note` is a text that process 0 sends to the others; the
+    /// note of any other process is ignored. If a worker of any process fails, panics or is lost, all workers that [run](Seat::run) a graph
+    /// abandon it.
     ///
     /// # Errors
-    /// If a process does not come in time, or says otherwise in `facts`; the first fault of any worker of any process; or that a
-    /// process was lost.
+    /// If a process does not connect in time or has different `facts`; the first fault of any worker of any process; or the loss of a
+    /// process.
     pub fn run<R: Send + 'static>(
         &self,
         facts: &Facts,
@@ -174,6 +177,8 @@ impl Cluster {
         let builders = builders.into_iter().map(AllocatorBuilder::Tcp).collect();
         let results =
             joined(start(builders, &fate, connected.clock, &connected.note, body)?, &fate);
+        // `Done` goes out only on success, because it ends the monitoring of this process by the others. The control connections stay open
+        // while the data connections drain: a peer that is lost meanwhile must still be detected.
         if results.is_ok() {
             links.done();
         }
@@ -183,10 +188,12 @@ impl Cluster {
     }
 }
 
-/// Waits until all that this process has sent has arrived, unless a peer is lost that it is to arrive at.
+/// Waits until all data that this process has sent has arrived. Gives up after a short time if the run has failed, because a lost peer
+/// receives nothing.
 fn settle(guard: CommsGuard, fate: &Arc<Fate>) {
     let settled = fate.clone();
-    // The threads behind the guard end when every peer has ended; where one is lost they stay until the run is over here, and unwind.
+    // The guard's threads end when every peer has ended. If a peer is lost, they stay until the run is closed in this process and then
+    // unwind.
     let waiting = std::thread::spawn(move || {
         link::settling();
         drop(guard);
@@ -228,7 +235,7 @@ fn start<R: Send + 'static>(
     .map_err(|reason| ClusterError::System { reason })
 }
 
-/// What the workers returned, or why the run failed: the first fault that anyone told, not the first in the order of workers.
+/// Returns the results of the workers, or the reason why the run failed: the first fault in time, not in the order of workers.
 fn joined<R: Send + 'static>(guards: Guards<R>, fate: &Fate) -> Result<Vec<R>, ClusterError> {
     let results = guards.join();
     if let Some(fault) = fate.fault() {

@@ -1,4 +1,4 @@
-//! The place of one worker.
+//! Seats: the handle of one worker of a cluster.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::runtime;
 use crate::step::Step;
 use crate::watchdog::Watchdog;
 
-/// The place of one worker in a cluster; its thread runs the worker's share of a graph.
+/// The handle of one worker of a cluster. Its thread runs the worker's share of a graph.
 pub struct Seat {
     allocator: Allocator,
     fate: Arc<Fate>,
@@ -30,43 +30,43 @@ impl Seat {
         Self { allocator, fate, clock, note }
     }
 
-    /// Which worker, from 0, over all processes.
+    /// Returns the index of the worker among all processes, from 0.
     #[must_use]
     pub fn index(&self) -> usize {
         self.allocator.index()
     }
 
-    /// Which worker of its process, from 0.
+    /// Returns the index of the worker within its process, from 0.
     #[must_use]
     pub fn local(&self) -> usize {
         self.fate.local(self.index())
     }
 
-    /// What the first process has told the others at the start.
+    /// Returns the note that process 0 sent to the others at the start.
     #[must_use]
     pub fn note(&self) -> &str {
         &self.note
     }
 
-    /// How many workers there are, over all processes.
+    /// Returns the number of workers of all processes.
     #[must_use]
     pub fn peers(&self) -> usize {
         self.allocator.peers()
     }
 
-    /// The clock that all workers go by: that of the first process, in the others within what a message takes to travel.
+    /// Returns the clock that all workers share: that of process 0. In the other processes it is off by at most the delay of one message.
     #[must_use]
     pub fn clock(&self) -> WallClock {
         self.clock
     }
 
-    /// Builds this worker's share of a graph and runs it to its end; returns what `build` returned.
+    /// Builds this worker's share of a graph and runs it to its end. Returns the result of `build`.
     ///
-    /// All workers build the same operators in the same order. A `watchdog` counts what other processes move, too.
+    /// All workers must build the same operators in the same order. A `watchdog` also counts the progress of other processes.
     ///
     /// # Errors
-    /// The first fault that was raised by any worker of any process, or that a process was lost; the graph is torn down, and what its
-    /// operators own is dropped with it.
+    /// The first fault that any worker of any process raised, or the loss of a process. The graph is torn down, and everything its
+    /// operators own is dropped.
     pub fn run<R>(
         self,
         watchdog: Option<Watchdog>,

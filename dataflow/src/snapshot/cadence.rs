@@ -1,11 +1,11 @@
-//! When snapshots are taken.
+//! The cadence of snapshots: the steps after which they are taken.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::step::Step;
 
-/// When snapshots are taken: every so many steps, on request, and at the end of the run. All workers of a process share one.
+/// The rule by which snapshots are taken: after every n-th step, on request, and at the end of the run. All workers of a process share it.
 #[derive(Clone, Debug)]
 pub struct Cadence {
     every: u64,
@@ -14,30 +14,30 @@ pub struct Cadence {
 
 #[derive(Debug, Default)]
 struct Agenda {
-    /// The last step about which an operator has asked.
+    /// The last step for which an operator has called `is_due`.
     asked: Option<Step>,
-    /// Kept for operators that are late to ask.
+    /// The requested steps. Kept, because some operators ask late.
     requested: BTreeSet<Step>,
-    /// Workers of this process that have an operator which asks.
+    /// The number of workers of this process that have an operator which takes part in snapshots.
     workers: usize,
-    /// Workers of the graph.
+    /// The number of workers of the graph.
     peers: usize,
 }
 
 impl Cadence {
-    /// At the end of every `steps`-th step, counted from the first of the run; 0 for never.
+    /// Takes snapshots after every `steps`-th step, counted from the start of the run; 0 for never.
     #[must_use]
     pub fn every(steps: u64) -> Self {
         Self { every: steps, agenda: Arc::default() }
     }
 
-    /// Whoever asks for a snapshot besides.
+    /// Returns a handle that requests additional snapshots.
     #[must_use]
     pub fn request(&self) -> Request {
         Request(self.clone())
     }
 
-    /// Counts a worker; the graph begins after the step `resumed`.
+    /// Registers a worker; the graph begins after the step `resumed`.
     pub(crate) fn join(&self, peers: usize, resumed: Option<Step>) {
         let mut agenda = self.lock();
         agenda.workers += 1;
@@ -49,7 +49,7 @@ impl Cadence {
         self.lock().workers -= 1;
     }
 
-    /// Whether a snapshot is taken at the end of `step`: the same answer to whoever asks, whenever.
+    /// Returns `true` if a snapshot is taken at the end of `step`. The answer is the same for every caller at any time.
     pub(crate) fn is_due(&self, step: Step) -> bool {
         let mut agenda = self.lock();
         agenda.asked = agenda.asked.max(Some(step));
@@ -58,27 +58,27 @@ impl Cadence {
     }
 
     fn lock(&self) -> MutexGuard<'_, Agenda> {
-        // Nothing that holds the lock can panic half-way.
+        // No code panics while it holds the lock, so a poisoned lock is still usable.
         self.agenda.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Asks for a snapshot, from any thread: a signal, a time budget.
+/// Requests snapshots from any thread, for example on a signal or when a time budget is exhausted.
 #[derive(Clone, Debug)]
 pub struct Request(Cadence);
 
 impl Request {
-    /// Asks for a snapshot at the end of the first step that no operator has closed yet; of that step it returns the number.
+    /// Requests a snapshot at the end of the first step that no operator has closed yet, and returns that step.
     ///
-    /// `None` where the workers of other processes would not hear of it. There, what ends the run gives a snapshot, and so does every
-    /// step of the cadence.
+    /// Returns `None` if some workers run in other processes, which cannot see the request. Such runs take snapshots only by the cadence
+    /// and at the end of the run.
     #[must_use]
     pub fn now(&self) -> Option<Step> {
         let mut agenda = self.0.lock();
         if agenda.workers < agenda.peers {
             return None;
         }
-        // One that is still to come is that of this request too: it is the same step.
+        // If a snapshot for `next` is already requested, this request shares it.
         let next = agenda.asked.map_or(Step(0), Step::next);
         agenda.requested.insert(next);
         Some(next)
@@ -104,11 +104,11 @@ mod tests {
         let cadence = Cadence::every(0);
         cadence.join(1, Some(Step(3)));
         assert_eq!(cadence.request().now(), Some(Step(4)));
-        assert_eq!(cadence.request().now(), Some(Step(4)), "which is still to come");
+        assert_eq!(cadence.request().now(), Some(Step(4)), "the step is still open");
         assert!(cadence.is_due(Step(4)) && !cadence.is_due(Step(6)));
-        assert!(cadence.is_due(Step(4)), "also for one that is late to ask");
+        assert!(cadence.is_due(Step(4)), "the answer is the same for late callers");
         assert_eq!(cadence.request().now(), Some(Step(7)));
-        assert!(cadence.is_due(Step(4)), "another request does not take it back");
+        assert!(cadence.is_due(Step(4)), "another request does not withdraw it");
     }
 
     #[test]

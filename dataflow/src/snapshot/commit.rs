@@ -1,4 +1,4 @@
-//! The other end of the protocol: collects descriptors, and commits the snapshots that are complete.
+//! The commit operator: collects descriptors and commits the snapshots that are complete.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -24,31 +24,31 @@ use crate::step::Step;
 use crate::watchdog::Waiting;
 
 const NAME: &str = "snapshots";
-/// So many snapshots that wait for parts are not those of the last steps of a run.
+/// More incomplete snapshots than this are not explained by the end of a run: an operator fails to report its parts.
 const INCOMPLETE: usize = 64;
 
-/// What is to be known of a graph's snapshots.
+/// The output streams of a graph's snapshots.
 pub struct Commits<'scope> {
-    /// Batches of [`schema::ERRORS`]: the run cannot go on. For [`fault::raise`](crate::fault::raise).
+    /// Batches of [`schema::ERRORS`] that end the run. For [`fault::raise`](crate::fault::raise).
     pub errors: BatchStream<'scope>,
-    /// Batches of [`schema::ERRORS`] that end nothing. For [`fault::warn`](crate::fault::warn).
+    /// Batches of [`schema::ERRORS`] that do not end the run. For [`fault::warn`](crate::fault::warn).
     pub warnings: BatchStream<'scope>,
-    /// Batches of [`schema::METRICS`], `snapshot/bytes` and `snapshot/parts`, at the step of each snapshot once it is committed;
-    /// the last one at [`Step::END`].
+    /// Batches of [`schema::METRICS`] with `snapshot/bytes` and `snapshot/parts`, at the step of each committed snapshot. Those of the last
+    /// snapshot are at [`Step::END`].
     pub metrics: BatchStream<'scope>,
 }
 
-/// For errors, warnings and metrics.
+/// The capabilities for errors, warnings and metrics.
 type Capabilities = [Capability<Step>; 3];
 
-/// The parts of a snapshot that have been told of.
+/// The parts of a snapshot that have been reported so far.
 struct Collected {
     capabilities: Capabilities,
     parts: BTreeMap<(String, u32), Descriptor>,
 }
 
 impl Collected {
-    /// The last step that an operator did, of those that are in the parts.
+    /// Returns the last step that is included in any of the parts.
     fn reached(&self) -> Option<Step> {
         self.parts.values().filter_map(|part| part.reached).max()
     }
@@ -60,12 +60,12 @@ struct Running {
     reply: Reply<Outcome>,
 }
 
-/// Why there is no snapshot, and whether the run can go on.
+/// The reason why there is no snapshot, and the way to handle it.
 type Failure = (String, OnError);
 
 type Outcome = Result<Committed, Failure>;
 
-/// Installs the operator; it acts on worker 0.
+/// Installs the operator, which acts on worker 0.
 pub(crate) fn commit<'scope>(
     parts: BatchStream<'scope>,
     names: &[&'static str],
@@ -121,9 +121,9 @@ struct Committer {
     waiting: Waiting,
     open: BTreeMap<Step, Collected>,
     running: Vec<Running>,
-    /// The step of the last snapshot.
+    /// The last step of the last committed snapshot.
     committed: Option<Step>,
-    /// Kept for ever, once the run cannot go on: the step is not done.
+    /// Kept forever once the run has failed, so that the step never completes.
     failed: Option<Capabilities>,
     outputs: [Output; 3],
 }
@@ -142,18 +142,25 @@ impl Committer {
         }
     }
 
-    /// Begins to commit what is complete by the frontier, in the order of steps.
+    /// Starts to commit the snapshots that are complete by `frontier`, in the order of steps.
+    ///
+    /// A snapshot is complete once the frontier of the parts has passed its step. Two cases need care at the end of a run. First, a
+    /// snapshot whose parts include no new step (that of the end, or of a step without rounds) can duplicate the snapshot that is being
+    /// committed, so it waits for that commit. Second, an operator whose inputs have ended goes straight to the end and reports no part for
+    /// earlier steps. The snapshot of such a step is incomplete without a bug, and the snapshot of the end replaces it. Until the frontier
+    /// shows that the run is ending, an incomplete snapshot therefore waits. If an operator skips a part and reports a later one, the
+    /// incomplete snapshot is started anyway and fails in `check`.
     fn begin(&mut self, frontier: &MutableAntichain<Step>) {
         while self.failed.is_none()
             && let Some(first) = self.open.first_entry()
             && !frontier.less_equal(first.key())
         {
-            // That of the end, or of a step that nobody did, may be that of the last step, if there is one.
+            // This may be the snapshot that is being committed: wait, so that `start` can compare the two.
             if first.get().reached() != Some(*first.key()) && !self.running.is_empty() {
                 return;
             }
-            // An operator whose inputs ended says nothing of the steps before. Then the snapshot of the end stands for this one: but that
-            // this is the end nobody knows before all have told theirs.
+            // An operator whose inputs have ended reports no parts of earlier steps, and the snapshot of the end replaces this one. That
+            // this is the end is known only when all operators have reported theirs.
             let lacks = first.get().parts.len() < self.expected.len() && *first.key() != Step::END;
             let is_over = frontier.frontier().iter().all(|&open| open == Step::END);
             if lacks && !is_over && !self.is_missing_one_that_goes_on() {
@@ -167,7 +174,8 @@ impl Committer {
         }
     }
 
-    /// Whether an operator that gave no part for the first snapshot gave one for a later, or too many wait for it: that is no end of a run.
+    /// Returns `true` if the first snapshot is incomplete for another reason than the end of the run: an operator without a part in it has
+    /// reported a later one, or too many snapshots wait.
     fn is_missing_one_that_goes_on(&self) -> bool {
         let mut later = self.open.iter().filter(|(step, _)| **step != Step::END);
         let Some((_, first)) = later.next() else { return false };
@@ -179,10 +187,10 @@ impl Committer {
     fn start(&mut self, step: Step, collected: Collected) {
         let reached = collected.reached();
         let Collected { capabilities, parts } = collected;
-        // Where a run has done nothing there is nothing new, nor where its last step is committed: at its end, and at the steps before
-        // that which are closed though nobody did them.
+        // Skip snapshots that contain nothing new: the run has done no step at all, or its last step is already committed. The latter
+        // occurs at the end, and for steps without rounds before it.
         let Some(of) = reached.filter(|&of| self.committed != Some(of)) else {
-            // What cannot be removed now is when the folder is opened next.
+            // If the removal fails, the folder is removed when the store is opened next.
             drop(self.writer.call(|| {}, move |store| drop(store.discard(step))));
             return;
         };
@@ -194,7 +202,7 @@ impl Committer {
         self.running.push(Running { step, capabilities, reply });
     }
 
-    /// The parts of a complete snapshot. That an operator has said nothing is a bug of the graph, whatever errors are to do.
+    /// Returns the parts of a complete snapshot. A missing part is a bug in the graph and always ends the run.
     fn check(
         &self,
         parts: BTreeMap<(String, u32), Descriptor>,
@@ -203,7 +211,7 @@ impl Committer {
         if let Some((operator, worker)) = self.expected.symmetric_difference(&found).next() {
             let (expected, found) = (self.expected.len(), found.len());
             let message = format!(
-                "expected {expected} parts, found {found}: `{operator}` on worker {worker} gave none, or is not registered"
+                "expected {expected} parts, found {found}: `{operator}` on worker {worker} reported no part, or is not registered"
             );
             return Err((message, OnError::Fail));
         }
@@ -212,7 +220,7 @@ impl Committer {
         records.map_err(|message| (message, self.plan.on_error))
     }
 
-    /// Tells what has come of the commits that are under way.
+    /// Reports the results of the commits that have finished.
     fn settle(&mut self) {
         let (outputs, failed) = (&mut self.outputs, &mut self.failed);
         let (plan, writer, committed) = (&self.plan, &self.writer, &mut self.committed);
@@ -233,7 +241,7 @@ impl Committer {
                 }
                 Err((message, OnError::Warn)) => {
                     warnings.give(&capabilities[1], fault(message));
-                    // Refused where it would not be heard; the next step of the cadence is tried then.
+                    // If the request is rejected (several processes), the next attempt is at the next step of the cadence.
                     let _ = plan.cadence.request().now();
                 }
                 Err((message, OnError::Fail)) => {
@@ -246,8 +254,8 @@ impl Committer {
     }
 }
 
-/// Commits the parts that were found to be complete, or removes what there is of them; `folder` is the step that they were written for,
-/// `step` the last one that is in them.
+/// Commits the parts of a complete snapshot, or removes the parts of one that failed. `folder` is the step for which the parts were
+/// written, `step` the last step that they include.
 fn conclude(
     store: &SnapshotStore,
     folder: Step,
@@ -268,7 +276,10 @@ fn conclude(
     if on_error == OnError::Warn
         && let Err(error) = store.discard(folder)
     {
-        return Err((format!("{message}; and then: {error}"), on_error));
+        return Err((
+            format!("{message}; then the removal of its parts failed: {error}"),
+            on_error,
+        ));
     }
     Err((message, on_error))
 }

@@ -1,4 +1,4 @@
-//! Rows of [`schema::PARTS`]: what operators say of their parts to whoever commits them.
+//! Rows of [`schema::PARTS`]: the reports of operators about their parts.
 
 use std::sync::Arc;
 
@@ -10,19 +10,19 @@ use crate::batch::Batch;
 use crate::schema::{self, column};
 use crate::step::Step;
 
-/// What one operator on one worker says of its part.
+/// The report of one operator on one worker about its part.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Descriptor {
     pub(crate) operator: String,
     pub(crate) worker: u32,
-    /// The last step that is in its state.
+    /// The last step that is included in the operator's state.
     pub(crate) reached: Option<Step>,
-    /// The file, if it has one, or why there is none.
+    /// The file, `None` if the worker has none, or the reason why it could not be written.
     pub(crate) outcome: Result<Option<PartRecord>, String>,
 }
 
 impl Descriptor {
-    /// As a batch of one row.
+    /// Encodes the descriptor as a batch of one row.
     pub(crate) fn batch(&self) -> Batch {
         let record = self.outcome.as_ref().ok().and_then(Option::as_ref);
         let facts = record
@@ -42,7 +42,7 @@ impl Descriptor {
         Batch::from_columns(&schema::PARTS, columns)
     }
 
-    /// The rows of a batch.
+    /// Decodes the rows of a batch.
     pub(crate) fn all(batch: &Batch) -> impl Iterator<Item = Self> {
         let text = |name, row: usize| {
             let column = batch.text(name);

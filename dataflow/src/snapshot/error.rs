@@ -1,4 +1,4 @@
-//! What can go wrong with snapshots.
+//! Errors of snapshots.
 
 use std::fmt;
 use std::io;
@@ -7,32 +7,32 @@ use std::path::{Path, PathBuf};
 use super::generation::Generation;
 use crate::step::Step;
 
-/// What can go wrong with snapshots.
+/// An error of a snapshot.
 #[derive(Debug, thiserror::Error)]
 pub enum SnapshotError {
-    /// The operating system refused: the disk is full, the folder is read-only, a file is gone.
-    // The cause is in the message: it travels as the text of a fault, which has no chain.
+    /// A file operation failed: for example, the disk is full, the folder is read-only, or a file is missing.
+    // The message includes the cause: it travels as the text of a fault, which has no error chain.
     #[error("cannot {operation} `{}`: {source}", path.display())]
     Io {
-        /// What was tried.
+        /// The operation that failed.
         operation: &'static str,
-        /// On which file or folder.
+        /// The file or folder.
         path: PathBuf,
-        /// Why it failed.
+        /// The error of the system.
         source: io::Error,
     },
-    /// What another process of the cluster has opened is not in the folder.
+    /// The folder lacks the generation that another process of the cluster opened.
     #[error(
-        "`{}`: the first process writes snapshots as generation {generation} of another folder: all processes need one run folder",
+        "`{}`: expected generation {generation}, which the first process opened, found none: all processes need one run folder",
         folder.display()
     )]
     Elsewhere {
         /// The folder of this process.
         folder: PathBuf,
-        /// What was opened.
+        /// The generation that the other process opened.
         generation: Generation,
     },
-    /// Another process has opened the folder since: this one must write no more.
+    /// Another process has opened the folder since, so this process must not write any more.
     #[error(
         "`{}`: this run is generation {ours} of the folder, and generation {newest} has been opened since: another process \
          resumes the same run",
@@ -43,30 +43,30 @@ pub enum SnapshotError {
         folder: PathBuf,
         /// The generation of this process.
         ours: Generation,
-        /// The newest.
+        /// The newest generation.
         newest: Generation,
     },
-    /// Whoever was to write a file could not.
+    /// An external writer could not write its file.
     #[error("part `{operator}` of worker {worker}: {message}")]
     Unwritten {
-        /// The operator whose part it is.
+        /// The operator that the part belongs to.
         operator: String,
-        /// Its worker.
+        /// The worker that the part belongs to.
         worker: u32,
-        /// What it says.
+        /// The message of the writer.
         message: String,
     },
-    /// A file is other than its manifest says.
+    /// A file differs from its record in the manifest.
     #[error(transparent)]
     Damaged(#[from] Damage),
-    /// A restored snapshot has no part of that name.
-    #[error("snapshot behind step {}: expected parts of `{operator}`, found those of {found}", step.ordinal())]
+    /// A restored snapshot has no part of the requested operator.
+    #[error("snapshot after step {}: expected parts of `{operator}`, found those of {found}", step.ordinal())]
     NoPart {
         /// The step of the snapshot.
         step: Step,
-        /// The operator asked for.
+        /// The requested operator.
         operator: String,
-        /// Those that have parts.
+        /// The operators that have parts.
         found: String,
     },
 }
@@ -80,14 +80,14 @@ impl SnapshotError {
     }
 }
 
-/// Something about a file of a snapshot that keeps it from being trusted.
+/// Damage to a file of a snapshot, because of which the snapshot is not trusted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct Damage {
     /// The file or folder.
     pub path: PathBuf,
-    /// What should be there.
+    /// The expected content.
     pub expected: String,
-    /// What is.
+    /// The content that was found.
     pub found: String,
 }
 

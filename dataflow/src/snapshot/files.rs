@@ -1,50 +1,50 @@
-//! The operations on files that snapshots are made of, each of which a crash may come before or after.
+//! The file operations of snapshots. A crash may occur before or after each of them.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, ErrorKind, Read, Write};
 use std::path::Path;
 
-/// A file system, as far as snapshots need one. The tests put one below it that dies, or loses power, at any operation.
+/// The part of a file system that snapshots need. Tests use one in memory that crashes or loses power at any operation.
 pub(crate) trait Files: Send + Sync {
-    /// Makes a folder, and those above it.
+    /// Creates a folder and its parents.
     fn create_folder(&self, path: &Path) -> io::Result<()>;
 
-    /// Makes an empty file that nobody has made before; [`ErrorKind::AlreadyExists`] otherwise.
+    /// Creates an empty file; fails with [`ErrorKind::AlreadyExists`] if it exists.
     fn create_new(&self, path: &Path) -> io::Result<()>;
 
-    /// Makes a file, or empties it, and fills it. When this returns, its content is on the disk; its name need not be.
+    /// Creates or truncates a file and fills it. On return the content is durable; the name may not be.
     fn write(
         &self,
         path: &Path,
         fill: &mut dyn FnMut(&mut dyn Write) -> io::Result<()>,
     ) -> io::Result<()>;
 
-    /// Brings the content of a file that someone else wrote to the disk.
+    /// Makes the content of a file durable that another writer has written.
     fn sync(&self, path: &Path) -> io::Result<()>;
 
-    /// Brings the names in a folder to the disk.
+    /// Makes the names in a folder durable.
     fn sync_folder(&self, path: &Path) -> io::Result<()>;
 
-    /// Gives a file another name at once, in place of whatever had it.
+    /// Renames a file atomically and replaces an existing one.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
 
-    /// Removes a file; one that is not there is removed.
+    /// Removes a file. Succeeds if the file does not exist.
     fn remove(&self, path: &Path) -> io::Result<()>;
 
-    /// Removes a folder with all that is in it; one that is not there is removed.
+    /// Removes a folder with its content. Succeeds if the folder does not exist.
     fn remove_folder(&self, path: &Path) -> io::Result<()>;
 
-    /// The names in a folder, in order; none if it is not there.
+    /// Returns the sorted names in a folder, or none if the folder does not exist.
     fn list(&self, path: &Path) -> io::Result<Vec<String>>;
 
-    /// The length of a file in bytes.
+    /// Returns the length of a file in bytes.
     fn length(&self, path: &Path) -> io::Result<u64>;
 
     /// Opens a file for reading.
     fn open(&self, path: &Path) -> io::Result<Box<dyn Read>>;
 }
 
-/// The files of the system.
+/// The file system of the operating system.
 pub(crate) struct Disk;
 
 impl Files for Disk {

@@ -1,4 +1,4 @@
-//! What is removed: snapshots beyond those that are kept, and files that no snapshot needs.
+//! Garbage collection: removes surplus snapshots and files that no snapshot needs.
 
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
@@ -10,14 +10,15 @@ use super::layout::{Id, draft_of, step_of};
 use super::store::SnapshotStore;
 use crate::step::Step;
 
-/// Removes what older generations have left unfinished; says of which snapshots.
+/// Removes the unfinished files of older generations and returns the snapshots that they belonged to.
 pub(crate) fn sweep(store: &SnapshotStore) -> Result<Vec<Damage>, SnapshotError> {
     collect(store, &store.manifests()?, None)
 }
 
-/// Keeps the newest good snapshots, and what they need. What is of this generation and not before `committed` may still be growing.
+/// Keeps the newest good snapshots with the files that they need, and removes the others. Files of this generation from `committed` on are
+/// left alone, because they may still be written.
 ///
-/// The manifest goes first: what is left of a removal that a crash cuts short is without one, and is swept.
+/// Manifests are removed first. If a crash interrupts the removal, the remaining parts have no manifest and are swept at the next opening.
 pub(crate) fn retain(store: &SnapshotStore, committed: Step) -> Result<(), SnapshotError> {
     let mut kept = store.manifests()?;
     let mut good = 0;
@@ -25,6 +26,7 @@ pub(crate) fn retain(store: &SnapshotStore, committed: Step) -> Result<(), Snaps
         good += usize::from(is_good(store, id));
         good == store.keep
     });
+    // Damaged snapshots do not count as kept, so that `keep` usable ones remain.
     let dropped = kept.split_off(number.map_or(kept.len(), |last| last + 1));
     for &id in &dropped {
         remove(store, store.layout.manifest(id))?;
@@ -35,7 +37,7 @@ pub(crate) fn retain(store: &SnapshotStore, committed: Step) -> Result<(), Snaps
     collect(store, &kept, Some(committed)).map(drop)
 }
 
-/// Removes the snapshots that are newer than `kept`; what only they need is removed with the next that is committed.
+/// Removes the snapshots that are newer than `kept`. Their parts are removed at the next commit.
 pub(crate) fn abandon(store: &SnapshotStore, kept: Id) -> Result<(), SnapshotError> {
     for id in store.manifests()?.into_iter().filter(|&id| id > kept) {
         remove(store, store.layout.manifest(id))?;
@@ -43,7 +45,7 @@ pub(crate) fn abandon(store: &SnapshotStore, kept: Id) -> Result<(), SnapshotErr
     store.sync_folder(&store.layout.root)
 }
 
-/// Whether a snapshot can be expected to be good, without reading all of it.
+/// Returns `true` if a snapshot is probably good: its manifest is valid and its files have the right length. The content is not read.
 fn is_good(store: &SnapshotStore, id: Id) -> bool {
     store.read(id).is_ok_and(|manifest| {
         manifest.parts.iter().all(|part| {
@@ -57,7 +59,8 @@ fn remove(store: &SnapshotStore, path: PathBuf) -> Result<(), SnapshotError> {
     store.files.remove(&path).map_err(SnapshotError::io("remove", &path))
 }
 
-/// A process that does not know yet that it is fenced may still write: what it adds meanwhile is removed with the next that is committed.
+/// Removes a folder. A process that does not yet know that it is fenced may still write into it. Files that it adds meanwhile are removed
+/// at the next commit.
 fn remove_folder(store: &SnapshotStore, path: &Path) -> Result<(), SnapshotError> {
     match store.files.remove_folder(path) {
         Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty => Ok(()),
@@ -65,8 +68,8 @@ fn remove_folder(store: &SnapshotStore, path: &Path) -> Result<(), SnapshotError
     }
 }
 
-/// Removes the files that none of the snapshots `kept` needs: those of older generations, and those of ours before the step `before`;
-/// without one there is nothing of ours yet.
+/// Removes the files that none of the snapshots `kept` needs: those of older generations, and those of this generation before the step
+/// `before`. With `before` absent, this generation has written nothing yet.
 fn collect(
     store: &SnapshotStore,
     kept: &[Id],
@@ -112,7 +115,8 @@ fn ids(names: &[String], step: Step) -> impl Iterator<Item = Id> {
         .map(move |generation| Id { generation, step })
 }
 
-/// The folders in which the parts of snapshots are; none where a manifest cannot be read, now or ever: what it needs nobody knows.
+/// Returns the folders that hold the parts of snapshots. Returns `None` if a manifest cannot be read, because the folders that it needs are
+/// then unknown.
 fn needed(store: &SnapshotStore, kept: &[Id]) -> Option<BTreeSet<PathBuf>> {
     let mut needed: BTreeSet<_> = kept.iter().map(|&id| store.layout.folder(id)).collect();
     for &id in kept {

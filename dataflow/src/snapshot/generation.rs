@@ -1,4 +1,4 @@
-//! Generations: which process of several that opened a run may write.
+//! Generations: decide which of several processes that opened a run may write.
 
 use std::fmt;
 use std::io::ErrorKind;
@@ -12,10 +12,10 @@ use super::error::SnapshotError;
 use super::files::Files;
 use super::layout::{Layout, claimed, manifest_of, step_of};
 
-/// How often a run's folder had been opened when a process opened it: from 1.
+/// The number of times that a run's folder had been opened when a process opened it, from 1.
 ///
-/// A process claims the next one by making a file that nobody has made before, so no two have the same. Before it commits anything, it
-/// looks whether a newer one was claimed; a process that was thought dead, and is not, finds one, and ends.
+/// A process claims the next generation by creating a file exclusively, so no two processes have the same. Before a process commits, it
+/// checks that no newer generation was claimed. A process that was believed dead but still runs thus detects its successor and ends.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -36,13 +36,14 @@ impl FromStr for Generation {
     }
 }
 
-/// Claims the generation after the newest. The claims of all are kept: of one that was removed, another could be made.
+/// Claims the generation after the newest. Claim files are never removed: a removed one could be created again.
 pub(crate) fn claim(files: &dyn Files, layout: &Layout) -> Result<Generation, SnapshotError> {
     files
         .create_folder(&layout.root)
         .map_err(SnapshotError::io("make the folder", &layout.root))?;
     let above = layout.root.parent().filter(|above| !above.as_os_str().is_empty());
     let above = above.unwrap_or(Path::new("."));
+    // The name of the folder itself must be durable, too.
     files.sync_folder(above).map_err(SnapshotError::io("sync", above))?;
     loop {
         let next = Generation(newest(files, layout)?.0 + 1);
@@ -52,14 +53,14 @@ pub(crate) fn claim(files: &dyn Files, layout: &Layout) -> Result<Generation, Sn
                 files.sync_folder(&layout.root).map_err(SnapshotError::io("sync", &layout.root))?;
                 return Ok(next);
             }
-            // Another process was quicker, and its file is listed from now on.
+            // Another process was faster. Its file is listed from now on.
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
             Err(error) => return Err(SnapshotError::io("make", &path)(error)),
         }
     }
 }
 
-/// The newest generation of which the folder bears a trace; 0 if there is none.
+/// Returns the newest generation of which the folder contains any file, or 0 if there is none.
 pub(crate) fn newest(files: &dyn Files, layout: &Layout) -> Result<Generation, SnapshotError> {
     let list = |path: &Path| files.list(path).map_err(SnapshotError::io("list", path));
     let mut newest = Generation::default();

@@ -1,23 +1,23 @@
-//! SHA-256 of what is written and read.
+//! SHA-256 digests of files.
 
 use std::fmt::Write as _;
 use std::io::{self, Read, Write};
 
 use sha2::{Digest, Sha256};
 
-/// In hexadecimal.
+/// Returns the SHA-256 of `bytes` in hexadecimal.
 pub(crate) fn sha256(bytes: &[u8]) -> String {
     hexadecimal(Sha256::digest(bytes).as_slice())
 }
 
-/// The length and SHA-256 of all that is left to read.
+/// Returns the length and SHA-256 of the remaining input.
 pub(crate) fn measure(reader: &mut dyn Read) -> io::Result<(u64, String)> {
     let mut hashing = Hashing::new(io::sink());
     io::copy(reader, &mut hashing)?;
     Ok(hashing.finish())
 }
 
-/// Passes on what is written, and measures it.
+/// A writer that forwards its input and computes length and SHA-256.
 pub(crate) struct Hashing<W> {
     inner: W,
     length: u64,
@@ -29,7 +29,7 @@ impl<W: Write> Hashing<W> {
         Self { inner, length: 0, digest: Sha256::new() }
     }
 
-    /// The length and SHA-256 of what was written.
+    /// Returns the length and SHA-256 of the bytes written.
     pub(crate) fn finish(self) -> (u64, String) {
         (self.length, hexadecimal(self.digest.finalize().as_slice()))
     }

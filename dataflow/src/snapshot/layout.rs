@@ -1,4 +1,4 @@
-//! Where the files of a run's snapshots are, and what their names say.
+//! The layout of a snapshot folder: where the files are and what their names mean.
 
 use std::path::{Path, PathBuf};
 
@@ -11,8 +11,8 @@ pub(crate) struct Layout {
     pub(crate) root: PathBuf,
 }
 
-/// Which snapshot: of a step, by a generation. Ordered by generation first: what a newer process commits descends from what it
-/// restored, also where an older one had got further.
+/// The identity of a snapshot: a generation and a step. Ordered by generation first: the snapshots of a newer process descend from the one
+/// that it restored, even if an older process got further.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Id {
     pub(crate) generation: Generation,
@@ -28,48 +28,48 @@ impl Layout {
         self.root.join(format!("{}.{}.json", folder_of(id.step), id.generation))
     }
 
-    /// Where a manifest is written before it is one.
+    /// Returns the path at which a manifest is written before it is published.
     pub(crate) fn draft(&self, id: Id) -> PathBuf {
         self.root.join(format!("{}.{}.{TEMPORARY}", folder_of(id.step), id.generation))
     }
 
-    /// The folder of the parts of a snapshot. Those of the end of a run have one of their own: which step was the last is known
-    /// only when all of them are in.
+    /// Returns the folder of the parts of a snapshot. The parts of the end of a run have a folder of their own, because the last step is
+    /// known only when all parts are reported.
     pub(crate) fn folder(&self, id: Id) -> PathBuf {
         self.root.join(folder_of(id.step)).join(id.generation.to_string())
     }
 
-    /// A path below the root, as manifests name it.
+    /// Returns a path relative to the root, as manifests store it.
     pub(crate) fn relative(&self, path: &Path) -> String {
         path.strip_prefix(&self.root).unwrap_or(path).to_string_lossy().into_owned()
     }
 }
 
-/// How the names of files end that are not yet, or no longer, part of anything.
+/// The extension and prefix of temporary files.
 pub(crate) const TEMPORARY: &str = "tmp";
 
 fn folder_of(step: Step) -> String {
     if step == Step::END { "end".to_owned() } else { format!("step-{:08}", step.0) }
 }
 
-/// The generation that a file claims.
+/// Returns the generation that a file claims.
 pub(crate) fn claimed(name: &str) -> Option<Generation> {
     name.strip_prefix("generation-")?.parse().ok()
 }
 
-/// The snapshot of which a file is the manifest.
+/// Returns the snapshot of which a file is the manifest.
 pub(crate) fn manifest_of(name: &str) -> Option<Id> {
     let (step, generation) = name.strip_suffix(".json")?.split_once('.')?;
     Some(Id { generation: generation.parse().ok()?, step: step_of(step)? })
 }
 
-/// The snapshot for which a manifest was being written.
+/// Returns the snapshot for which a temporary manifest was written.
 pub(crate) fn draft_of(name: &str) -> Option<Id> {
     let (step, generation) = name.strip_suffix(TEMPORARY)?.strip_suffix('.')?.split_once('.')?;
     Some(Id { generation: generation.parse().ok()?, step: step_of(step)? })
 }
 
-/// The step whose parts are in a folder.
+/// Returns the step whose parts a folder holds.
 pub(crate) fn step_of(name: &str) -> Option<Step> {
     if name == "end" {
         return Some(Step::END);

@@ -1,4 +1,4 @@
-//! The manifest of a snapshot: what it consists of, sealed by a checksum.
+//! The manifest of a snapshot: the list of its parts, with a checksum.
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
@@ -8,32 +8,32 @@ use super::generation::Generation;
 use super::hash::sha256;
 use crate::step::Step;
 
-/// Which run a snapshot is of, and what was running.
+/// The identity of the run that a snapshot belongs to, and of the program that wrote it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Identity {
-    /// The run; a folder holds the snapshots of one.
+    /// The name of the run. A folder holds the snapshots of one run.
     pub run: String,
-    /// A digest of the configuration. Whoever resumes decides what it means that it differs.
+    /// A digest of the configuration. The caller that resumes decides how to treat a difference.
     pub config: String,
     /// The version of the program.
     pub code: String,
-    /// What else is to be known of the whole run: seeds, the dataset.
+    /// Further facts about the whole run, such as seeds and the dataset.
     pub facts: Map<String, Value>,
 }
 
-/// What a snapshot consists of.
+/// The content of a snapshot.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
     /// The version of this layout: 1.
     pub layout: u32,
-    /// The run.
+    /// The identity of the run.
     pub identity: Identity,
-    /// The process that wrote it.
+    /// The generation of the process that wrote the snapshot.
     pub generation: Generation,
-    /// The last step that is in it; a run that is resumed begins with the next.
+    /// The last step that is included. A resumed run begins with the next.
     pub step: Step,
-    /// How many workers the graph had. Parts are read again by key, so that another number may resume.
+    /// The number of workers of the graph. Parts are read back by key, so the resumed run may have a different number.
     pub workers: u32,
     /// The files, in the order of operator and worker.
     pub parts: Vec<PartRecord>,
@@ -45,24 +45,24 @@ pub struct Manifest {
 pub struct PartRecord {
     /// The operator that wrote it.
     pub operator: String,
-    /// On which worker.
+    /// The worker that wrote it.
     pub worker: u32,
-    /// Where, relative to the folder of the run's snapshots. A part that did not change may be from an earlier snapshot.
+    /// The path relative to the snapshot folder of the run. An unchanged part may belong to an earlier snapshot.
     pub path: String,
-    /// Its length in bytes.
+    /// The length in bytes.
     pub length: u64,
-    /// Its SHA-256, in hexadecimal.
+    /// The SHA-256 in hexadecimal.
     pub sha256: String,
-    /// The version of its layout, in the count of the operator.
+    /// The version of the part's layout, numbered by the operator.
     pub version: u32,
-    /// What the operator says beside it: a cursor, an offset.
+    /// Metadata that the operator stores beside the file, such as a cursor or an offset.
     pub facts: Map<String, Value>,
 }
 
-/// The layout that is written, and the only one that is read.
+/// The layout version that is written, and the only one that can be read.
 pub(crate) const LAYOUT: u32 = 1;
 
-/// The manifest as it lies in its file, with the checksum of its text.
+/// The content of a manifest file: the manifest with the checksum of its text.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Sealed {
@@ -78,7 +78,7 @@ impl Manifest {
         serde_json::to_vec(&Sealed { sha256, manifest }).expect(failed)
     }
 
-    /// Reads what [`encode`](Self::encode) wrote; otherwise says what was expected and found.
+    /// Decodes the output of [`encode`](Self::encode). On failure, returns what was expected and what was found.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, (String, String)> {
         let unreadable = |error: serde_json::Error| ("a manifest".to_owned(), error.to_string());
         let sealed: Sealed = serde_json::from_slice(bytes).map_err(unreadable)?;

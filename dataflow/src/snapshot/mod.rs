@@ -1,9 +1,9 @@
-//! Snapshots: what a run that was killed at any instant goes on from.
+//! Snapshots: the state from which a run that was killed at any instant resumes.
 //!
-//! A snapshot is of the end of a step: the state of every operator with all of that step in it and nothing of the next. The frontier says
-//! when that is, so there are no barriers, and no operator waits for another. An operator hands its [`Part`] to a thread that writes,
-//! goes on with the next step, and holds a capability for the step until the part is on the disk; when the frontier of all parts has
-//! passed the step, all of them are there, and the manifest is committed.
+//! A snapshot holds the state of every operator at the end of a step: with everything of that step and nothing of the next. The frontier
+//! decides when that is, so there are no barriers, and no operator waits for another. An operator hands its [`Part`] to a writer thread and
+//! continues with the next step, but holds a capability for the old step until the part is on disk. When the frontier of all parts has
+//! passed the step, all parts exist, and the manifest is committed.
 //!
 //! ```text
 //!              step 4                step 5 …
@@ -16,14 +16,15 @@
 //! commit                                 ▲ frontier passes 4: parts complete?
 //! ```
 //!
-//! Which steps: every so many ([`Cadence`]), when someone asks ([`Request`]), and when all inputs have ended. What can be lost is what came
-//! after the last manifest, and a run that is resumed does it again. A crash anywhere leaves the manifest there or not; parts without one
-//! are removed when the folder is opened next. Opening claims a [`Generation`], and who has an older one can commit no more.
+//! Snapshots are taken after every n-th step ([`Cadence`]), on request ([`Request`]), and when all inputs have ended. A killed run loses
+//! the steps after its last manifest and computes them again. A crash leaves a manifest either complete or absent. Parts without a manifest
+//! are removed when the folder is opened next. Opening the folder claims a [`Generation`], and processes with an older generation can no
+//! longer commit.
 //!
-//! If a snapshot cannot be written, the run ends, or goes on with a warning and tries again ([`OnError`]); earlier ones stay as they are. A
-//! snapshot of which any file is missing, cut short or changed is passed over for the one before it, and [`Found`] says why.
+//! If a snapshot cannot be written, the run either ends, or continues with a warning and retries ([`OnError`]). Earlier snapshots are not
+//! affected. If a file of a snapshot is missing, truncated or changed, the snapshot before it is used, and [`Found`] reports the reason.
 //!
-//! Architecture invariant: nothing here knows what a part holds.
+//! Architecture invariant: this module does not interpret the content of parts.
 
 mod cadence;
 mod commit;

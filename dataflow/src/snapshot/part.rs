@@ -1,4 +1,4 @@
-//! Parts: what one operator on one worker adds to a snapshot.
+//! Parts: the contribution of one operator on one worker to a snapshot.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use super::layout::TEMPORARY;
 use super::store::SnapshotStore;
 use crate::step::Step;
 
-/// What one operator on one worker adds to a snapshot: one file, and facts beside it.
+/// The contribution of one operator on one worker to a snapshot: one file with metadata.
 pub struct Part {
     pub(crate) content: Content,
     pub(crate) version: u32,
@@ -28,29 +28,30 @@ pub(crate) enum Content {
     Failed(SnapshotError),
 }
 
-/// Writes a file, once.
+/// A function that writes a file, once.
 type Write1 = Box<dyn FnOnce(&mut dyn Write) -> io::Result<()> + Send>;
 
-/// Waits until someone else has written a file.
+/// A function that waits until another writer has written a file.
 type Wait = Box<dyn FnOnce() -> Result<(), String> + Send>;
 
 impl Part {
-    /// No file: this worker has no state of its own, as where all hold the same and the first writes it.
+    /// Creates a part without a file, for a worker that has no state of its own. For example, if all workers hold the same state, only the
+    /// first writes it.
     #[must_use]
     pub fn nothing() -> Self {
         Self::of(Content::Nothing)
     }
 
-    /// A file of these bytes; `extension` is that of its name.
+    /// Creates a part with the given bytes; `extension` is the extension of the file.
     #[must_use]
     pub fn bytes(extension: &str, bytes: Vec<u8>) -> Self {
         Self::written(extension, move |file| file.write_all(&bytes))
     }
 
-    /// Rows, as an Arrow IPC file.
+    /// Creates a part with rows, as an Arrow IPC file.
     ///
-    /// Not Parquet: the state of operators is read whole, by the program that wrote it; there is nothing to compress for, no column to
-    /// leave out, and reading an IPC file back is a copy of buffers.
+    /// The format is not Parquet, because the program that wrote the state reads it back as a whole: compression and column selection gain
+    /// nothing, and reading an IPC file only copies buffers.
     #[must_use]
     pub fn rows(rows: RecordBatch) -> Self {
         Self::written("arrow", move |file| {
@@ -59,7 +60,7 @@ impl Part {
         })
     }
 
-    /// A file that `write` fills, on the thread that writes.
+    /// Creates a part whose file `write` fills on the writer thread.
     pub fn written(
         extension: &str,
         write: impl FnOnce(&mut dyn Write) -> io::Result<()> + Send + 'static,
@@ -67,14 +68,14 @@ impl Part {
         Self::of(Content::Written { extension: extension.to_owned(), write: Box::new(write) })
     }
 
-    /// The version of the file's layout; 1 otherwise.
+    /// Sets the version of the file's layout. Default: 1.
     #[must_use]
     pub fn version(mut self, version: u32) -> Self {
         self.version = version;
         self
     }
 
-    /// Adds a fact to what the manifest says of the part.
+    /// Adds a metadata entry to the part's record in the manifest.
     #[must_use]
     pub fn fact(mut self, key: &str, value: impl Into<Value>) -> Self {
         self.facts.insert(key.to_owned(), value.into());
@@ -86,7 +87,7 @@ impl Part {
     }
 }
 
-/// The error of the system below an error of Arrow: a full disk is to be called that.
+/// Unwraps the system error inside an Arrow error, so that a full disk is reported as such.
 fn unpack(error: ArrowError) -> io::Error {
     match error {
         ArrowError::IoError(_, source) => source,
@@ -94,7 +95,7 @@ fn unpack(error: ArrowError) -> io::Error {
     }
 }
 
-/// A part that is about to be made: who makes it, of which snapshot.
+/// The context in which an operator makes a part: the snapshot, the operator and the worker.
 pub struct Draft<'a> {
     pub(crate) store: &'a Arc<SnapshotStore>,
     pub(crate) step: Step,
@@ -103,22 +104,22 @@ pub struct Draft<'a> {
 }
 
 impl Draft<'_> {
-    /// The step whose end the snapshot is of; [`Step::END`] for that of the end of the run.
+    /// Returns the step at whose end the snapshot is taken, or [`Step::END`] for the snapshot of the end of the run.
     #[must_use]
     pub fn step(&self) -> Step {
         self.step
     }
 
-    /// The worker whose part it is.
+    /// Returns the worker that the part belongs to.
     #[must_use]
     pub fn worker(&self) -> u32 {
         self.worker
     }
 
-    /// A file that someone else writes, such as a trainer its weights.
+    /// Creates a part whose file another writer produces, such as a trainer that saves its weights.
     ///
-    /// `begin` is told the path at once, and sees to it that what is written is the state as it is now; what it returns is called on the
-    /// thread that writes, and waits until the file is complete. Its error is that of the part.
+    /// `begin` receives the path immediately and must ensure that the state as of now is what gets written. The closure that it returns
+    /// runs on the writer thread and waits until the file is complete. An error of the closure becomes the error of the part.
     pub fn external<W>(&self, extension: &str, begin: impl FnOnce(&Path) -> W) -> Part
     where
         W: FnOnce() -> Result<(), String> + Send + 'static,
@@ -135,12 +136,12 @@ impl Draft<'_> {
     }
 }
 
-/// The path of a part.
+/// Returns the path of a part.
 pub(crate) fn path(folder: &Path, operator: &str, worker: u32, extension: &str) -> PathBuf {
     folder.join(format!("{operator}-{worker}.{extension}"))
 }
 
-/// The path of a part until it is complete; with its extension, which some writers go by.
+/// Returns the path of a part until it is complete. The extension is kept, because some writers choose the format by it.
 pub(crate) fn temporary(folder: &Path, operator: &str, worker: u32, extension: &str) -> PathBuf {
     folder.join(format!("{TEMPORARY}-{operator}-{worker}.{extension}"))
 }

@@ -1,4 +1,4 @@
-//! The operator's end of the protocol: its parts, and the capability that says that they are not all on the disk.
+//! The operator's side of the protocol: its parts, and the capability it holds until they are on disk.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -18,13 +18,13 @@ use crate::operator::Output;
 use crate::step::Step;
 use crate::watchdog::Waiting;
 
-/// What writes the parts of one worker, in the order in which they are handed to it.
+/// The writer of a worker's parts. Writes them in the order in which they are handed over.
 pub(crate) struct Writer {
     pub(crate) plan: SnapshotPlan,
     owner: Owner<Arc<SnapshotStore>>,
-    /// The snapshots that something is being written of, and how many files.
+    /// The number of files being written, for each snapshot that has any.
     writing: RefCell<BTreeMap<Step, usize>>,
-    /// Whoever waits for fewer of them.
+    /// Functions that wake the operators which wait for fewer such snapshots.
     waiting: RefCell<Vec<Wake>>,
 }
 
@@ -37,12 +37,12 @@ impl Writer {
         Self { plan: plan.clone(), owner, writing, waiting }
     }
 
-    /// Counts a file of the snapshot of `step` that is to be written.
+    /// Counts a file of the snapshot of `step` that will be written.
     pub(crate) fn begin(&self, step: Step) {
         *self.writing.borrow_mut().entry(step).or_default() += 1;
     }
 
-    /// One of them is written, or will not be.
+    /// Records that a file of the snapshot of `step` is written or has failed.
     pub(crate) fn end(&self, step: Step) {
         let mut writing = self.writing.borrow_mut();
         if let Some(files) = writing.get_mut(&step) {
@@ -54,7 +54,7 @@ impl Writer {
         }
     }
 
-    /// Asks for something to be done with the store.
+    /// Runs `work` with the store on the writer thread.
     pub(crate) fn call<R: Send + 'static>(
         &self,
         wake: impl Fn() + Send + Sync + 'static,
@@ -72,8 +72,8 @@ impl Drop for Writer {
 
 /// The parts of one operator on one worker.
 ///
-/// It holds a capability of its own for the first step at whose end a part may still be written, so that the frontier of its output passes
-/// a step only when the part of that step is on the disk, or when the step had none.
+/// It holds a capability for the first step at whose end a part may still be written. The frontier of its output therefore passes a step
+/// only when the part of that step is on disk, or when the step has none.
 pub struct Parts {
     name: &'static str,
     worker: u32,
@@ -82,20 +82,20 @@ pub struct Parts {
     waiting: Waiting,
     writer: Rc<Writer>,
     capability: Option<Capability<Step>>,
-    /// The last step that is in the state.
+    /// The last step that is included in the state.
     reached: Option<Step>,
     /// The last step at whose end the state was handed to the writer.
     handed: Option<Step>,
     pending: VecDeque<Pending>,
-    /// What came of what was written last.
+    /// The result of the last write.
     written: Result<Option<PartRecord>, String>,
 }
 
-/// A part that is on its way to the disk.
+/// A part that is being written.
 struct Pending {
     capability: Capability<Step>,
     reached: Option<Step>,
-    /// `None` if it is what was written before.
+    /// `None` if the state is unchanged and the previous result is used again.
     reply: Option<Reply<Result<Option<PartRecord>, String>>>,
 }
 
@@ -122,7 +122,7 @@ impl Parts {
         }
     }
 
-    /// Takes its own of the capabilities that the operator begins with.
+    /// Takes its capability from the initial capabilities of the operator. Call it first.
     pub fn start(&mut self, capabilities: &[Capability<Step>]) {
         let mut capability = capabilities[self.output.index()].clone();
         if let Some(resumed) = self.writer.plan.resumed {
@@ -131,8 +131,8 @@ impl Parts {
         self.capability = Some(capability);
     }
 
-    /// Whether this worker is writing parts of `limit` snapshots or more: an operator that brings steps about does well to wait, or parts
-    /// pile up where the disk is slower than the steps are. It is activated when there are fewer.
+    /// Returns `true` if this worker is writing parts of `limit` snapshots or more. An operator that starts steps should then wait, or
+    /// parts pile up on a slow disk. The operator is activated when the number has fallen.
     #[must_use]
     pub fn are_behind(&self, limit: usize) -> bool {
         let behind = self.writer.writing.borrow().len() >= limit;
@@ -143,19 +143,19 @@ impl Parts {
         behind
     }
 
-    /// To be called before anything of `step` changes the state, when all earlier steps have: what `state` makes is written for each step
-    /// before `step` at whose end a snapshot is taken.
+    /// Must be called before any data of `step` changes the state, when all earlier steps are included in it. Writes the result of `state`
+    /// for each step before `step` at whose end a snapshot is taken.
     ///
     /// # Contract
-    /// Steps are announced in order, and every step that changes the state is.
+    /// Steps are announced in order, and every step that changes the state is announced.
     pub fn before(&mut self, step: Step, state: impl FnMut(&Draft<'_>) -> Part) {
         debug_assert!(self.reached <= Some(step), "steps are applied in order");
         self.hand_over(step, state);
         self.reached = Some(step);
     }
 
-    /// To be called at the end of each activation, when the state holds all of what is complete by `frontiers`, those of the inputs that
-    /// the state follows from: [`closed`](Self::closed) by the least of them.
+    /// Must be called at the end of each activation, when the state includes everything that is complete by `frontiers`, the frontiers of
+    /// the inputs that determine the state. Calls [`closed`](Self::closed) with the least of them.
     pub fn passed(
         &mut self,
         frontiers: &[MutableAntichain<Step>],
@@ -167,8 +167,9 @@ impl Parts {
         );
     }
 
-    /// To be called at the end of each activation, when the state holds all of what is before `frontier`: what `state` makes is written
-    /// for each of these steps at whose end a snapshot is taken and none was written, and for the end when no step is left.
+    /// Must be called at the end of each activation, when the state includes everything before `frontier`. Writes the result of `state` for
+    /// each step before `frontier` at whose end a snapshot is taken and not yet written, and for the end of the run when `frontier` is
+    /// `None`.
     pub fn closed(&mut self, frontier: Option<Step>, state: impl FnMut(&Draft<'_>) -> Part) {
         match frontier {
             Some(step) => self.hand_over(step, state),
@@ -177,6 +178,10 @@ impl Parts {
         self.tell();
     }
 
+    /// Writes the state for each due step before `to`, and moves the capability past it.
+    ///
+    /// The part of a step gets a clone of the capability before the downgrade. The output's frontier thus passes the step only when the
+    /// clone is dropped, which happens in [`tell`](Self::tell) after the part is on disk.
     fn hand_over(&mut self, to: Step, mut state: impl FnMut(&Draft<'_>) -> Part) {
         while let Some(step) = self.capability.as_ref().map(|open| *open.time()) {
             if step >= to {
@@ -192,6 +197,7 @@ impl Parts {
         }
     }
 
+    /// Writes the state for the remaining due steps and for the end of the run, and drops the capability.
     fn end(&mut self, mut state: impl FnMut(&Draft<'_>) -> Part) {
         if let Some(reached) = self.reached {
             self.hand_over(reached.next(), &mut state);
@@ -203,7 +209,7 @@ impl Parts {
         self.capability = None;
     }
 
-    /// Hands the state to the writer, unless it has it already: the operator has done nothing since.
+    /// Hands the state to the writer, or reuses the previous part if the state has not changed since.
     fn write_or_keep(&mut self, step: Step, state: &mut impl FnMut(&Draft<'_>) -> Part) {
         if self.is_unchanged() {
             self.pend(None);
@@ -212,7 +218,8 @@ impl Parts {
         }
     }
 
-    /// Whether what was handed to the writer last is the state still. Where a snapshot that fails is passed over, its parts are gone.
+    /// Returns `true` if the state is the one that was handed to the writer last. With [`OnError::Warn`] always `false`, because the parts
+    /// of a failed snapshot are removed.
     fn is_unchanged(&self) -> bool {
         self.writer.plan.on_error == OnError::Fail
             && self.reached.is_some()
@@ -240,9 +247,10 @@ impl Parts {
         }
     }
 
-    /// Gives out what is on the disk, in order, and with it the capability.
+    /// Emits the descriptors of parts that are on disk, in order, and drops their capabilities.
     fn tell(&mut self) {
         while let Some(first) = self.pending.front() {
+            // A part without a reply reuses the result of the part before it, which is why the order matters.
             let outcome = match &first.reply {
                 None => self.written.clone(),
                 Some(reply) => match reply.poll_outcome() {

@@ -1,4 +1,4 @@
-//! How a graph takes snapshots.
+//! The snapshot plan of a graph.
 
 use std::sync::Arc;
 
@@ -6,26 +6,26 @@ use super::cadence::Cadence;
 use super::store::SnapshotStore;
 use crate::step::Step;
 
-/// What a snapshot that cannot be written means.
+/// The reaction to a snapshot that cannot be written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnError {
-    /// The run ends: what it would do from here on could not be resumed.
+    /// End the run, because its further progress could not be resumed.
     #[default]
     Fail,
-    /// A warning, and another try at the end of the next step; where the workers are in several processes, at that of the next step of
-    /// the cadence. That a newer process has opened the folder ends the run none the less.
+    /// Warn, and retry at the end of the next step; if workers run in several processes, at the next step of the cadence. The run still
+    /// ends if a newer process has opened the folder.
     Warn,
 }
 
-/// How a graph takes snapshots; every worker of the process gets a clone.
+/// The plan by which a graph takes snapshots. Every worker of the process gets a clone.
 #[derive(Clone)]
 pub struct SnapshotPlan {
-    /// Where they are kept.
+    /// The store of the snapshots.
     pub store: Arc<SnapshotStore>,
-    /// When they are taken.
+    /// The steps after which snapshots are taken.
     pub cadence: Cadence,
-    /// What becomes of a run that cannot write one.
+    /// The reaction to a snapshot that cannot be written.
     pub on_error: OnError,
-    /// The step of the snapshot that the run was resumed from; it begins with the next.
+    /// The step of the snapshot from which the run was resumed; the run begins with the next step. `None` for a new run.
     pub resumed: Option<Step>,
 }

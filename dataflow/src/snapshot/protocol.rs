@@ -1,4 +1,4 @@
-//! Snapshots of a graph: who takes part, and who commits.
+//! Snapshots of a graph: registration of operators and commits.
 
 use std::cell::RefCell;
 use std::convert::Infallible;
@@ -40,21 +40,21 @@ use crate::step::Step;
 /// fault::raise(commits.errors, faults);
 /// ```
 ///
-/// Clones are of the same graph.
+/// Clones refer to the same graph.
 #[derive(Clone)]
 pub struct Snapshots<'scope> {
     scope: Scope<'scope, Step>,
     plan: SnapshotPlan,
     writer: Rc<Writer>,
-    /// None once they are committed.
+    /// `None` once `commit` was called.
     registered: Rc<RefCell<Option<Registered<'scope>>>>,
 }
 
-/// The operators that have a state, by name, with what they say of their parts.
+/// The operators that have state, by name, with the streams of their descriptors.
 type Registered<'scope> = Vec<(&'static str, BatchStream<'scope>)>;
 
 impl<'scope> Snapshots<'scope> {
-    /// Begins snapshots that a thread of this worker writes.
+    /// Creates the snapshots of a graph; a thread of this worker writes them.
     #[must_use]
     pub fn new(scope: Scope<'scope, Step>, plan: &SnapshotPlan) -> Self {
         let store = plan.store.clone();
@@ -62,7 +62,7 @@ impl<'scope> Snapshots<'scope> {
         Self::on(scope, plan, Owner::Thread(thread))
     }
 
-    /// Begins snapshots in virtual time: they are written at once, and take none.
+    /// Creates the snapshots of a graph in virtual time. Writes happen immediately and take no virtual time.
     #[must_use]
     pub fn in_virtual_time(
         scope: Scope<'scope, Step>,
@@ -82,26 +82,33 @@ impl<'scope> Snapshots<'scope> {
         Self { scope, plan: plan.clone(), writer, registered }
     }
 
-    /// The scope of the graph.
+    /// Returns the scope of the graph.
     #[must_use]
     pub fn scope(&self) -> Scope<'scope, Step> {
         self.scope
     }
 
-    /// Registers an operator that has a state, by a name of its own; without the parts of all of them no snapshot is complete.
+    /// Registers an operator that has state, under a unique name. A snapshot is complete only with the parts of all registered operators.
     ///
-    /// One that writes several files registers as often, as `weights` and as `optimizer`.
+    /// An operator that writes several files registers once for each, such as `weights` and `optimizer`.
     ///
     /// # Panics
-    /// If the name is taken, or is not of lower-case letters, digits and `_`: it is that of a file. If snapshots are committed already.
+    /// If the name is taken or contains other characters than lower-case letters, digits and `_`, because it becomes a file name; or if
+    /// [`commit`](Self::commit) was already called.
     pub fn parts(&self, name: &'static str, operator: &mut Operator<'scope>) -> Parts {
         let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
-        assert!(name.chars().all(fits) && !name.is_empty(), "`{name}` names no part");
+        assert!(
+            name.chars().all(fits) && !name.is_empty(),
+            "invalid part name `{name}`: expected lower-case letters, digits and `_`"
+        );
         let mut registered = self.registered.borrow_mut();
         let registered =
             registered.as_mut().expect("invariant: operators are registered before the commit");
-        assert!(registered.iter().all(|&(other, _)| other != name), "`{name}` is taken");
-        // It follows from no input: parts are written also where nothing came, by a capability that is the operator's own.
+        assert!(
+            registered.iter().all(|&(other, _)| other != name),
+            "part name `{name}` is already registered"
+        );
+        // The output follows from no input: parts are also written when nothing arrived, with the operator's own capability.
         let (output, stream) = operator.output(&schema::PARTS, &[]);
         registered.push((name, stream));
         let worker = u32::try_from(self.scope.index()).expect("invariant: workers are few");
@@ -114,10 +121,10 @@ impl<'scope> Snapshots<'scope> {
         )
     }
 
-    /// Commits the snapshots whose parts are complete: once, after all operators have been [registered](Self::parts).
+    /// Installs the operator that commits complete snapshots. Call it once, after all operators have been [registered](Self::parts).
     ///
     /// # Panics
-    /// If they are committed already.
+    /// If it was already called.
     #[must_use]
     pub fn commit(self) -> Commits<'scope> {
         let registered = self.registered.take().expect("invariant: snapshots are committed once");

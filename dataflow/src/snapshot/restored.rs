@@ -1,4 +1,4 @@
-//! Snapshots that are read again.
+//! Snapshots that are read back.
 
 use std::io::{Cursor, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -16,17 +16,17 @@ use super::manifest::{Manifest, PartRecord};
 use super::store::read_all;
 use crate::step::Step;
 
-/// What a folder has to resume from.
+/// The result of the search for a snapshot to resume from.
 #[derive(Debug)]
 pub struct Found {
     /// The snapshot; `None` if there is none that can be trusted.
     pub restored: Option<Restored>,
-    /// What was passed over, or removed when the folder was opened, and why: the newest last of those that were removed, then the
-    /// newest first.
+    /// The damaged snapshots that were skipped or removed, with reasons. First those that were removed when the folder was opened, the
+    /// newest last; then those that were skipped, the newest first.
     pub damage: Vec<Damage>,
 }
 
-/// A snapshot of which every file is as it was written.
+/// A snapshot whose files are all verified.
 #[derive(Clone)]
 pub struct Restored {
     files: Arc<dyn Files>,
@@ -39,34 +39,35 @@ impl Restored {
         Self { files, layout, manifest: Arc::new(manifest) }
     }
 
-    /// What it consists of.
+    /// Returns the manifest.
     #[must_use]
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }
 
-    /// The last step that is in it: the run goes on with the next.
+    /// Returns the last step that is included. The run continues with the next.
     #[must_use]
     pub fn step(&self) -> Step {
         self.manifest.step
     }
 
-    /// The parts of an operator, in the order of the workers that wrote them, of which there may have been another number.
+    /// Returns the records of an operator's parts, in the order of the workers that wrote them. Their number may differ from that of the
+    /// current workers.
     pub fn records<'a>(&'a self, operator: &'a str) -> impl Iterator<Item = &'a PartRecord> {
         self.manifest.parts.iter().filter(move |part| part.operator == operator)
     }
 
-    /// The file of a part.
+    /// Returns the path of a part's file.
     #[must_use]
     pub fn path(&self, record: &PartRecord) -> PathBuf {
         self.layout.root.join(&record.path)
     }
 
-    /// The content of all parts of an operator, each with the worker that wrote it. An operator takes from all of them what is of its
-    /// keys.
+    /// Returns the content of all parts of an operator, each with the worker that wrote it. Each worker must select the data of its own
+    /// keys from all parts.
     ///
     /// # Errors
-    /// If there is no part of that operator, or a file is no longer what it was when the snapshot was found.
+    /// If the operator has no part, or a file has changed since the snapshot was found.
     pub fn parts(&self, operator: &str) -> Result<Vec<(u32, Vec<u8>)>, SnapshotError> {
         let read = |record: &PartRecord| Ok((record.worker, self.content(record)?));
         let parts: Vec<_> =
@@ -74,10 +75,10 @@ impl Restored {
         if parts.is_empty() { Err(self.no_part(operator)) } else { Ok(parts) }
     }
 
-    /// The same, of parts that were written as rows.
+    /// Like [`parts`](Self::parts), for parts that were written as rows.
     ///
     /// # Errors
-    /// As [`parts`](Self::parts), and if a part is no Arrow IPC file.
+    /// As [`parts`](Self::parts), and if a part is not an Arrow IPC file.
     pub fn rows(&self, operator: &str) -> Result<Vec<(u32, RecordBatch)>, SnapshotError> {
         let mut rows = Vec::new();
         for (record, (worker, bytes)) in self.records(operator).zip(self.parts(operator)?) {
@@ -115,7 +116,7 @@ fn decode(bytes: Vec<u8>) -> Result<Vec<RecordBatch>, ArrowError> {
     FileReader::try_new(Cursor::new(bytes), None)?.collect()
 }
 
-/// Reads a manifest, and every file that it names.
+/// Reads a manifest and verifies every file that it lists.
 pub(crate) fn verify(
     files: &dyn Files,
     layout: &Layout,

@@ -1,4 +1,4 @@
-//! The store: a folder of the snapshots of one run.
+//! The snapshot store: a folder with the snapshots of one run.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -13,27 +13,27 @@ use super::manifest::{Identity, LAYOUT, Manifest, PartRecord};
 use super::restored::{Found, Restored, verify};
 use crate::step::Step;
 
-/// How a folder of snapshots is kept.
+/// Options of a snapshot store.
 #[derive(Clone, Debug)]
 pub struct StoreOptions {
-    /// Which run it is of, and what is running; snapshots of another run are not restored.
+    /// The run that the folder belongs to, and the program. Snapshots of other runs are not restored.
     pub identity: Identity,
-    /// How many good snapshots are kept, the newest; at least 1.
+    /// The number of good snapshots to keep, counted from the newest; at least 1.
     pub keep: usize,
 }
 
-/// A folder of the snapshots of one run, opened by one process of several that may have run, or still run.
+/// A folder with the snapshots of one run, opened by one process. Other processes may have opened it before or may still use it.
 ///
 /// ```text
-/// generation-0002                       which process may write: the newest
-/// step-00000009.0001.json               a manifest: there whole, or not at all
+/// generation-0002                       the claim of a process: the newest may write
+/// step-00000009.0001.json               a manifest: complete or absent
 /// step-00000009/0001/schedule-0.arrow   a part: operator, worker
 /// end/0002/schedule-0.arrow             a part of the last snapshot of a run that ended
 /// ```
 ///
-/// Parts and manifests never change once they have their names. A file is written under a temporary name, brought to the disk and then
-/// renamed, and the folder is brought to the disk; a manifest comes after all of its parts. So whatever instant a process dies at,
-/// what has a manifest is complete, and what has none is removed by the next process that opens the folder.
+/// Parts and manifests never change once they have their final names. A file is written under a temporary name, synced and renamed, and
+/// then its folder is synced. A manifest is published after all of its parts. Whenever a process dies, a snapshot with a manifest is
+/// therefore complete. Parts without a manifest are removed by the next process that opens the folder.
 ///
 /// ```
 /// use rollpacker_dataflow::snapshot::{Identity, Part, SnapshotStore, StoreOptions};
@@ -62,21 +62,21 @@ pub struct SnapshotStore {
     swept: Vec<Damage>,
 }
 
-/// What a commit did.
+/// The result of a commit.
 #[derive(Debug)]
 pub struct Committed {
-    /// The snapshot's step.
+    /// The last step that the snapshot includes.
     pub step: Step,
-    /// The bytes of its parts.
+    /// The total size of its parts in bytes.
     pub bytes: u64,
     /// The number of its parts.
     pub parts: usize,
-    /// Why older snapshots could not be removed. The snapshot itself is good.
+    /// The reason why older snapshots could not be removed, if any. The snapshot itself is valid.
     pub untidy: Option<SnapshotError>,
 }
 
 impl SnapshotStore {
-    /// Opens the folder, which is made if there is none, as a new generation; what older ones have left unfinished is removed.
+    /// Opens a folder as a new generation and creates it if necessary. Removes what older generations have left unfinished.
     ///
     /// # Errors
     /// If the folder cannot be written.
@@ -84,10 +84,10 @@ impl SnapshotStore {
         Self::open_on(Arc::new(Disk), folder.into(), options)
     }
 
-    /// Takes part in a generation that another process of the same cluster has opened.
+    /// Opens a folder in the generation that another process of the same cluster has claimed.
     ///
     /// # Errors
-    /// If it was not opened in this folder, or a newer one was.
+    /// If the folder does not contain the generation, or a newer one was claimed.
     pub fn join(
         folder: impl Into<PathBuf>,
         generation: Generation,
@@ -101,7 +101,7 @@ impl SnapshotStore {
         Ok(store)
     }
 
-    /// The steps of the snapshots in a folder, the newest first, without opening it; none where there is no folder.
+    /// Returns the steps of the snapshots in a folder, the newest first, without opening it. Returns none if there is no such folder.
     ///
     /// # Errors
     /// If the folder cannot be read.
@@ -115,8 +115,8 @@ impl SnapshotStore {
         }
     }
 
-    /// Removes all snapshots in a folder, and what else is in it but for the claims of those who opened it: one that is still running finds
-    /// that someone has opened it since.
+    /// Removes all snapshots in a folder and all other files except the claims of generations. The claims remain so that a process which
+    /// still runs detects that another one has opened the folder.
     ///
     /// # Errors
     /// If something cannot be removed.
@@ -159,21 +159,21 @@ impl SnapshotStore {
         }
     }
 
-    /// The generation of this process.
+    /// Returns the generation of this process.
     #[must_use]
     pub fn generation(&self) -> Generation {
         self.generation
     }
 
-    /// The newest snapshot of which every file is as it was written, and why newer ones are not it.
+    /// Returns the newest snapshot whose files are all intact, with the reasons why newer ones were skipped.
     ///
     /// # Errors
-    /// If the folder cannot be read. Damaged files are no error: the snapshots that need them are passed over.
+    /// If the folder cannot be read. Damaged files are not an error: the snapshots that need them are skipped.
     pub fn latest(&self) -> Result<Found, SnapshotError> {
         self.find(|_| true)
     }
 
-    /// The same, of the snapshots of `step`.
+    /// Like [`latest`](Self::latest), for snapshots of `step` only.
     ///
     /// # Errors
     /// If the folder cannot be read.
@@ -184,18 +184,18 @@ impl SnapshotStore {
             let steps: Vec<_> = ids.iter().map(|id| id.step.ordinal().to_string()).collect();
             found.damage.push(Damage::new(
                 &path,
-                format!("a snapshot behind step {}", step.ordinal()),
-                format!("those behind [{}]", steps.join(", ")),
+                format!("a snapshot after step {}", step.ordinal()),
+                format!("those after [{}]", steps.join(", ")),
             ));
         }
         Ok(found)
     }
 
-    /// Removes the snapshots that are newer than `restored`, for a run that goes on from it: they are of steps that are done again, and
+    /// Removes the snapshots that are newer than `restored`, for a run that continues from it. Their steps will be computed again, and
     /// [`latest`](Self::latest) would find them first.
     ///
     /// # Errors
-    /// If one cannot be removed, or if a newer generation was opened.
+    /// If one cannot be removed, or a newer generation was claimed.
     pub fn go_back_to(&self, restored: &Restored) -> Result<(), SnapshotError> {
         self.fence()?;
         let Manifest { generation, step, .. } = restored.manifest();
@@ -217,7 +217,7 @@ impl SnapshotStore {
         Ok(found)
     }
 
-    /// The snapshots that have a manifest, the newest first.
+    /// Returns the snapshots that have a manifest, the newest first.
     pub(crate) fn manifests(&self) -> Result<Vec<Id>, SnapshotError> {
         let names = self
             .files
@@ -230,11 +230,15 @@ impl SnapshotStore {
         self.layout.folder(Id { generation: self.generation, step })
     }
 
-    /// Makes a snapshot of parts that are on the disk, and removes the oldest ones. `step` is the last step that is in it, `workers` how
-    /// many the graph has.
+    /// Commits a snapshot whose parts are on disk, and removes the oldest snapshots. `step` is the last step that it includes, `workers`
+    /// the number of workers of the graph.
+    ///
+    /// The order of operations makes a commit atomic and keeps a superseded process from committing. The manifest is written to a temporary
+    /// file and synced, the fence is checked, and only then is the file renamed. Old snapshots are removed after the rename, and only after
+    /// another check of the fence: a newer process may be restoring one of them.
     ///
     /// # Errors
-    /// If the manifest cannot be written, or if a newer generation was opened; the snapshot then is none.
+    /// If the manifest cannot be written, or a newer generation was claimed. The snapshot then does not exist.
     pub fn commit(
         &self,
         step: Step,
@@ -264,25 +268,26 @@ impl SnapshotStore {
         let encoded = manifest.encode();
         let written = self
             .fill(&draft, |file| file.write_all(&encoded))
-            // As late as can be: whoever opens the folder after this finds the snapshot of an older generation, complete.
+            // Check the fence as late as possible: a process that opens the folder after this finds a complete snapshot of an older
+            // generation.
             .and_then(|_| self.fence())
             .and_then(|()| self.publish(&draft, &self.layout.manifest(id)));
         written.inspect_err(|_| drop(self.files.remove(&draft)))
     }
 
-    /// Removes the parts of a snapshot that has failed.
+    /// Removes the parts of a failed snapshot.
     ///
     /// # Errors
-    /// If they cannot be removed.
+    /// If the parts cannot be removed.
     pub fn discard(&self, step: Step) -> Result<(), SnapshotError> {
         let folder = self.part_folder(step);
         self.files.remove_folder(&folder).map_err(SnapshotError::io("remove", &folder))
     }
 
-    /// Whether this process may still write.
+    /// Checks that this process may still write.
     ///
     /// # Errors
-    /// If a newer generation was opened.
+    /// If a newer generation was claimed.
     pub fn fence(&self) -> Result<(), SnapshotError> {
         let newest = newest(&*self.files, &self.layout)?;
         if newest > self.generation {
@@ -292,7 +297,8 @@ impl SnapshotStore {
         Ok(())
     }
 
-    /// That a newer generation was opened explains whatever else failed: it removes what this one writes.
+    /// Replaces an error by [`SnapshotError::Fenced`] if a newer generation was claimed. The newer process removes the files of this one,
+    /// which explains any other failure.
     pub(crate) fn unless_fenced<T>(
         &self,
         result: Result<T, SnapshotError>,
@@ -308,14 +314,14 @@ impl SnapshotStore {
     }
 }
 
-/// The snapshots whose manifests are among `names`.
+/// Returns the snapshots whose manifests are among `names`, the newest first.
 fn newest_first(names: &[String]) -> Vec<Id> {
     let mut ids: Vec<_> = names.iter().filter_map(|name| manifest_of(name)).collect();
     ids.sort_unstable_by(|one, other| other.cmp(one));
     ids
 }
 
-/// All of a file.
+/// Reads a whole file.
 pub(crate) fn read_all(files: &dyn Files, path: &Path) -> std::io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     files.open(path)?.read_to_end(&mut bytes)?;

@@ -1,4 +1,4 @@
-//! How a file comes to be: under a temporary name, to the disk, then under its own.
+//! Writes files: under a temporary name first, then synced, then renamed.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -11,10 +11,10 @@ use super::store::SnapshotStore;
 use crate::step::Step;
 
 impl SnapshotStore {
-    /// Writes a part of the snapshot of `step`; when this returns, it is on the disk. `None` where there is nothing to write.
+    /// Writes a part of the snapshot of `step`. The part is on disk when this returns. Returns `None` if the part has no file.
     ///
     /// # Errors
-    /// If it cannot be written, or if a newer generation was opened. What was written of it is removed, as far as that is possible.
+    /// If the part cannot be written, or a newer generation was claimed. An incomplete file is removed if possible.
     pub fn write(
         &self,
         step: Step,
@@ -53,7 +53,7 @@ impl SnapshotStore {
         }))
     }
 
-    /// Fills `draft`, unless someone else has, and makes it `path`. Returns length and SHA-256.
+    /// Fills `draft`, unless an external writer has, and renames it to `path`. Returns its length and SHA-256.
     fn place(
         &self,
         folder: &Path,
@@ -92,9 +92,10 @@ impl SnapshotStore {
         Ok(measured.expect("invariant: a file is filled before it is written"))
     }
 
-    /// Makes a folder below the root, on the disk.
+    /// Creates a durable folder below the root.
     pub(crate) fn prepare(&self, folder: &Path) -> Result<(), SnapshotError> {
         self.files.create_folder(folder).map_err(SnapshotError::io("make the folder", folder))?;
+        // Sync the parents: the name of a new folder is durable only with the folder that contains it.
         let above =
             folder.ancestors().skip(1).take_while(|path| path.starts_with(&self.layout.root));
         for path in above {

@@ -1,16 +1,16 @@
-//! The watchdog: says what a graph waits for that does nothing any more.
+//! The watchdog: reports what a stalled graph waits for.
 //!
-//! A graph that waits for what never comes, a reward that hangs or an engine that lost a response, looks like one that works: its workers
-//! are parked. So operators say what they wait for ([`Waiting`]), and when nothing has moved for a set time, the watchdog tells of it
-//! ([`Stall`]), and ends the run if it is to.
+//! A graph that waits for something that never comes, such as a reward that hangs or a response that an engine lost, looks like a working
+//! one: its workers are parked. Operators therefore report what they wait for ([`Waiting`]). When nothing has moved for a set time, the
+//! watchdog reports the stall ([`Stall`]) and ends the run if it is configured to.
 //!
-//! What moves a graph: a row that an operator takes or gives, a frontier, and whatever works for it outside, as far as it tells:
-//! counts that are [read](crate::operator::Operator::moves_with) only when all else is silent, such as the tokens of an engine, and
-//! [beats](Pulse::beat) from other threads.
+//! Three things count as progress of a graph: a row that an operator receives or emits, a frontier that advances, and work outside of the
+//! graph that is reported. Such work is reported by counters that are [read](crate::operator::Operator::moves_with) at every check, such as
+//! the tokens of an engine, and by [beats](Pulse::beat) from other threads.
 //!
-//! It runs on the workers' own threads, between activations: it cannot see logic that does not return. What ends a run tears its graph
-//! down and waits for the threads that operators own; a program whose threads may hang ends itself once it
-//! [was told](crate::fault::Faults::before_the_end).
+//! The watchdog runs on the workers' own threads between activations, so it cannot detect logic that does not return. Ending a run tears
+//! its graph down and waits for the threads that operators own. A program whose threads may hang must end itself in the callback
+//! [`before_the_end`](crate::fault::Faults::before_the_end).
 
 mod stall;
 mod waiting;
@@ -34,22 +34,22 @@ type Count = Box<dyn Fn() -> u64>;
 
 thread_local! {
     static OPERATORS: RefCell<Vec<Rc<Watched>>> = const { RefCell::new(Vec::new()) };
-    /// What counts the work done outside of the graph for this worker.
+    /// The counters of work done outside of the graph for this worker.
     static COUNTS: RefCell<Vec<Count>> = const { RefCell::new(Vec::new()) };
-    /// Rows and frontiers that have moved on this worker.
+    /// The number of rows and frontier changes that this worker has processed.
     static MOVED: Cell<u64> = const { Cell::new(0) };
-    /// The latest step of which rows have moved on this worker.
+    /// The latest step of which this worker has processed rows.
     static REACHED: Cell<Step> = const { Cell::new(Step(0)) };
-    /// What tells since when operators wait, if someone watches.
+    /// The clock for wait times, if a watchdog runs.
     static CLOCK: RefCell<Option<Arc<dyn Clock>>> = const { RefCell::new(None) };
 }
 
-/// Counts something that moved.
+/// Counts one event of progress.
 pub(crate) fn moved() {
     MOVED.set(MOVED.get().wrapping_add(1));
 }
 
-/// Counts rows of a step that moved.
+/// Counts progress with rows of a step.
 pub(crate) fn moved_at(step: Step) {
     moved();
     if step != Step::END {
@@ -57,20 +57,21 @@ pub(crate) fn moved_at(step: Step) {
     }
 }
 
-/// How far this worker has come.
+/// The progress of this worker.
 pub(crate) struct Progress {
-    /// What has moved on it and for it, in a count that wraps around.
+    /// A wrapping count of progress on the worker and of reported work outside.
     pub(crate) moved: u64,
-    /// The latest step of which rows have moved.
+    /// The latest step of which rows were processed.
     pub(crate) step: Step,
 }
 
-/// How far this worker has come.
+/// Returns the progress of this worker.
 pub(crate) fn progress() -> Progress {
     Progress { moved: counted(), step: REACHED.get() }
 }
 
-/// Forgets the operators of dataflows that this thread ran before; those of the next are watched by `clock`, if by any.
+/// Removes the operators of dataflows that this thread ran before. Those of the next dataflow measure waits by `clock`; `None` if no
+/// watchdog runs.
 pub(crate) fn begin(clock: Option<Arc<dyn Clock>>) {
     OPERATORS.with_borrow_mut(Vec::clear);
     COUNTS.with_borrow_mut(Vec::clear);
@@ -90,37 +91,37 @@ fn now() -> Option<Nanos> {
     CLOCK.with_borrow(|clock| clock.as_ref().map(|clock| clock.now()))
 }
 
-/// All that has moved on this worker, and for it.
+/// Returns the progress on this worker plus the reported work outside.
 fn counted() -> u64 {
     let outside =
         |counts: &Vec<Count>| counts.iter().map(|count| count()).fold(0, u64::wrapping_add);
     MOVED.get().wrapping_add(COUNTS.with_borrow(outside))
 }
 
-/// What a stall does.
+/// The reaction to a stall.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnStall {
-    /// It is told of, once for each silence.
+    /// Report it, once per stall. The default.
     #[default]
     Warn,
-    /// It ends the run.
+    /// Report it and end the run.
     Fail,
 }
 
-/// How the graph of a run is watched; every worker of a process gets a clone.
+/// The watchdog settings of a run. Every worker of a process gets a clone.
 #[derive(Clone, Debug)]
 pub struct Watch {
-    /// After how long a silence.
+    /// The time without progress after which a graph counts as stalled.
     pub after: Nanos,
-    /// What one does.
+    /// The reaction to a stall.
     pub on_stall: OnStall,
-    /// What the workers share, and threads that they do not own may beat.
+    /// The progress that the workers of the process share. Threads that no worker owns may beat it, too.
     pub pulse: Pulse,
 }
 
 impl Watch {
-    /// The watchdog of one worker; `tell` is called of what ends nothing.
+    /// Creates the watchdog of one worker; `tell` is called for stalls that do not end the run.
     #[must_use]
     pub fn on(&self, clock: Arc<dyn Clock>, mut tell: impl FnMut(&Stall) + 'static) -> Watchdog {
         let warns = self.on_stall == OnStall::Warn;
@@ -134,43 +135,43 @@ impl Watch {
     }
 }
 
-/// What several workers of a process have moved. A worker with nothing to do is not stuck while others work.
+/// The shared progress of several workers of a process. A worker without work is not stalled while others make progress.
 #[derive(Clone, Debug, Default)]
 pub struct Pulse(Arc<AtomicU64>);
 
 impl Pulse {
-    /// Something has moved; from any thread.
+    /// Records progress; callable from any thread.
     pub fn beat(&self) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How often something has, in a count that wraps around.
+    /// Returns a wrapping count of the recorded progress.
     pub(crate) fn beats(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// Watches the graph of this thread.
+/// A watchdog for the graph of this thread.
 pub struct Watchdog {
     clock: Arc<dyn Clock>,
     after: Nanos,
     ends_run: bool,
-    /// Whether the run was asked to end: it does not wait for what is stuck then.
+    /// Returns `true` if the run was asked to end. A stall then ends the run.
     is_asked: Box<dyn Fn() -> bool>,
     tell: Box<dyn FnMut(&Stall)>,
     pulse: Pulse,
-    /// What other processes have moved.
+    /// The progress of other processes.
     elsewhere: Pulse,
-    /// What this thread had moved when it last looked.
+    /// The progress of this thread at the last check.
     counted: u64,
-    /// What all had.
+    /// The progress of all workers at the last check.
     beats: u64,
     since: Nanos,
     told: bool,
 }
 
 impl Watchdog {
-    /// Calls `tell` once whenever nothing has moved for as long as `after`.
+    /// Creates a watchdog that calls `tell` once for each period of `after` without progress.
     #[must_use]
     pub fn new(clock: Arc<dyn Clock>, after: Nanos, tell: impl FnMut(&Stall) + 'static) -> Self {
         Self {
@@ -188,29 +189,29 @@ impl Watchdog {
         }
     }
 
-    /// Also ends the run, once it was told.
+    /// Makes a stall end the run after it is reported.
     #[must_use]
     pub fn ending_the_run(mut self) -> Self {
         self.ends_run = true;
         self
     }
 
-    /// Also ends the run on a stall for which `is_asked` says that the run was asked to end, however long ago the stall began.
+    /// Ends the run on a stall if `is_asked` returns `true`, which means that the run was asked to end; the stall may have begun earlier.
     ///
-    /// A run that was asked to end lets its open step end first. If that step is stuck, nothing else ends the run.
+    /// A run that was asked to end first completes its open step. If that step is stuck, nothing else would end the run.
     #[must_use]
     pub fn ending_if(self, is_asked: impl Fn() -> bool + 'static) -> Self {
         Self { is_asked: Box::new(is_asked), ..self }
     }
 
-    /// Counts what other workers move too: those whose watchdogs have the same pulse.
+    /// Also counts the progress of the workers whose watchdogs share `pulse`.
     #[must_use]
     pub fn with(mut self, pulse: &Pulse) -> Self {
         self.pulse = pulse.clone();
         self
     }
 
-    /// Counts what other processes move, of which they are not told again.
+    /// Also counts the progress of other processes, which is not reported back to them.
     pub(crate) fn hearing(mut self, elsewhere: &Pulse) -> Self {
         self.elsewhere = elsewhere.clone();
         self
@@ -220,7 +221,7 @@ impl Watchdog {
         &self.pulse
     }
 
-    /// How long a silence it bears.
+    /// Returns the time without progress after which the graph counts as stalled.
     pub(crate) fn bears(&self) -> Duration {
         Duration::from_nanos(self.after.0)
     }
@@ -229,7 +230,7 @@ impl Watchdog {
         self.clock.clone()
     }
 
-    /// To be called between activations: the fault that ends the run, if it is to end.
+    /// Checks for a stall; call it between activations. Returns the fault if the run must end.
     pub fn check(&mut self) -> Option<Fault> {
         let now = self.clock.now();
         if self.has_moved() {
@@ -250,6 +251,11 @@ impl Watchdog {
         self.ends_run.then(|| stall.fault())
     }
 
+    /// Returns `true` if there was progress since the last check, on this worker or on another.
+    ///
+    /// The worker adds its own progress to the shared pulse and compares the total with that of its last check. Progress of other processes
+    /// is compared, too, but is not added to the pulse: the pulse is what this process reports to them, and two idle processes would
+    /// otherwise echo each other's progress forever and hide a stall.
     fn has_moved(&mut self) -> bool {
         let counted = counted();
         let own = counted.wrapping_sub(std::mem::replace(&mut self.counted, counted));
@@ -258,14 +264,14 @@ impl Watchdog {
         std::mem::replace(&mut self.beats, beats) != beats
     }
 
-    /// How long a worker may be parked before it is to [`check`](Self::check) again: before the time is over, since others only hear then
-    /// what was done meanwhile for this worker outside of the graph.
+    /// Returns how long a worker may park before the next [`check`](Self::check): at most a quarter of the limit. Work outside of the graph
+    /// for this worker becomes visible to other workers only through its checks.
     #[must_use]
     pub fn patience(&self) -> Duration {
         let waited = self.clock.now().since(self.since);
         let left = if self.told { self.after } else { self.after.since(waited) };
         let left = left.min(Nanos(self.after.0 / 4));
-        // Timely's park is not exact: a worker that wakes just before the time would spin.
+        // Timely's park is not exact: a worker that wakes shortly before the deadline would spin.
         Duration::from_nanos(left.0).max(Duration::from_millis(1))
     }
 }

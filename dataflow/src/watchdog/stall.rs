@@ -1,4 +1,4 @@
-//! What is told of a graph in which nothing moves.
+//! Stalls: the report about a graph without progress.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -10,29 +10,29 @@ use crate::clock::Nanos;
 use crate::fault::Fault;
 use crate::step::{PromptId, Step};
 
-/// What one operator waits for, for one step.
+/// A wait of one operator for one step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wait {
     /// The operator.
     pub operator: &'static str,
     /// The step.
     pub step: Step,
-    /// What it waits for.
+    /// The awaited thing, as a noun phrase.
     pub what: Cow<'static, str>,
-    /// For how long; of several, the longest.
+    /// The time waited so far; the longest of several.
     pub waited: Nanos,
-    /// For which prompts and samples; none if it is about none in particular.
+    /// The prompts and samples concerned; empty if the wait concerns none in particular.
     pub ids: Vec<(PromptId, Option<u32>)>,
 }
 
-/// A graph in which nothing moves.
+/// The report about a graph without progress.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stall {
-    /// For how long.
+    /// The time without progress.
     pub silent: Nanos,
-    /// What is waited for on this worker, by operators as they were built, then by steps.
+    /// The waits on this worker, ordered by operators as they were built, then by steps.
     pub waits: Vec<Wait>,
-    /// The frontiers of each operator's inputs on this worker; `None` for one that has ended.
+    /// The frontiers of each operator's inputs on this worker; `None` for an input that has ended.
     pub frontiers: Vec<(&'static str, Vec<Option<Step>>)>,
 }
 
@@ -48,14 +48,14 @@ impl Stall {
         }
     }
 
-    /// As what is told of a run, and what may end it.
+    /// Converts the report to a fault, which is used as a warning or to end the run.
     #[must_use]
     pub fn fault(&self) -> Fault {
         let step = self.waits.iter().map(|wait| wait.step).min();
         Fault { step, ..Fault::new("watchdog", self.to_string()) }
     }
 
-    /// The fault that ends a run which was asked to end after its step.
+    /// Returns the fault that ends a run which was asked to end after its open step.
     pub(super) fn fault_after_stop(&self) -> Fault {
         let message = format!("the run was asked to end, and its step is stuck: {self}");
         Fault { message, ..self.fault() }
@@ -80,7 +80,7 @@ fn waits(operator: &Watched, now: Nanos) -> Vec<Wait> {
     waits.into_values().collect()
 }
 
-/// Ids that a message names; the others are counted.
+/// The number of ids that a message lists; the others are counted.
 const NAMED: usize = 8;
 
 impl fmt::Display for Wait {
@@ -104,7 +104,7 @@ impl fmt::Display for Stall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "nothing has moved for {}: ", self.silent)?;
         if self.waits.is_empty() {
-            write!(f, "no operator says what it waits for; the frontiers of the inputs are")?;
+            write!(f, "no operator reports what it waits for; the input frontiers are")?;
             for (operator, frontiers) in &self.frontiers {
                 let steps: Vec<_> = frontiers
                     .iter()

@@ -1,4 +1,4 @@
-//! What operators say they wait for.
+//! The waits that operators report.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -11,15 +11,15 @@ use super::{moved, now, watch};
 use crate::clock::Nanos;
 use crate::step::{PromptId, SampleId, Step};
 
-/// What is waited for, and since when.
+/// The awaited things of an operator, with the start of each wait.
 pub(super) type Waits = BTreeMap<Awaited, (Cow<'static, str>, Nanos)>;
 
-/// What the watchdog knows of one operator on one worker.
+/// The information that the watchdog has about one operator on one worker.
 #[derive(Debug)]
 pub(crate) struct Watched {
     pub(super) name: &'static str,
     pub(super) frontiers: RefCell<Vec<Option<Step>>>,
-    /// One for each [`Waiting`] of the operator.
+    /// The waits, one map per [`Waiting`] of the operator.
     pub(super) waits: RefCell<Vec<Rc<RefCell<Waits>>>>,
 }
 
@@ -31,7 +31,7 @@ impl Watched {
         watched
     }
 
-    /// Takes note of the frontiers of the operator's inputs.
+    /// Records the frontiers of the operator's inputs; a change counts as progress.
     pub(crate) fn see(&self, frontiers: &[MutableAntichain<Step>]) {
         let mut seen = self.frontiers.borrow_mut();
         let now = frontiers.iter().map(|input| input.frontier().first().copied());
@@ -49,14 +49,14 @@ impl Watched {
     }
 }
 
-/// Something that an operator waits for.
+/// The key of a wait of an operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Awaited {
-    /// For which step.
+    /// The step.
     pub step: Step,
-    /// About which prompt, if it is about one.
+    /// The prompt, if the wait concerns one.
     pub prompt: Option<PromptId>,
-    /// About which sample of it, if it is about one.
+    /// The sample of the prompt, if the wait concerns one.
     pub sample: Option<u32>,
 }
 
@@ -78,19 +78,19 @@ impl From<SampleId> for Awaited {
     }
 }
 
-/// Where an operator says what it waits for. Clones are one; what is said at one place is not taken back at another.
+/// A handle with which an operator reports what it waits for. Clones share one set of waits; separate handles are independent.
 ///
-/// Nothing is kept where no watchdog runs.
+/// Nothing is stored if no watchdog runs.
 #[derive(Clone, Debug, Default)]
 pub struct Waiting(Rc<RefCell<Waits>>);
 
 impl Waiting {
-    /// From now on the operator waits for `what`: a noun, as in "has waited 3 s for `the trainer`".
+    /// Records that the operator waits for `what`, a noun phrase that completes "has waited 3 s for ...".
     pub fn begin(&self, awaited: impl Into<Awaited>, what: &'static str) {
         self.begin_with(awaited, || Cow::Borrowed(what));
     }
 
-    /// The same, with a noun that is made only if someone watches.
+    /// Like [`begin`](Self::begin), with a description that is built only if a watchdog runs.
     pub fn begin_with<N: Into<Cow<'static, str>>>(
         &self,
         awaited: impl Into<Awaited>,
@@ -101,7 +101,7 @@ impl Waiting {
         }
     }
 
-    /// The same, for as long as what it returns is there.
+    /// Like [`begin_with`](Self::begin_with); the wait ends when the returned guard is dropped.
     #[must_use]
     pub fn hold<N: Into<Cow<'static, str>>>(
         &self,
@@ -113,12 +113,12 @@ impl Waiting {
         Awaiting { waiting: self.clone(), awaited }
     }
 
-    /// It has come, or is not wanted any more.
+    /// Ends a wait, because it is over or no longer needed.
     pub fn end(&self, awaited: impl Into<Awaited>) {
         self.0.borrow_mut().remove(&awaited.into());
     }
 
-    /// Nothing of the steps before `step` is waited for any more.
+    /// Ends all waits of steps before `step`.
     pub fn end_before(&self, step: Step) {
         let mut waits = self.0.borrow_mut();
         if waits.first_key_value().is_some_and(|(first, _)| first.step < step) {
@@ -127,7 +127,7 @@ impl Waiting {
     }
 }
 
-/// Something is waited for until this is dropped.
+/// A guard that ends a wait when it is dropped.
 #[derive(Debug)]
 pub struct Awaiting {
     waiting: Waiting,

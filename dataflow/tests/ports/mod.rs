@@ -1,11 +1,11 @@
-//! Ports for processes that are told of them before they listen.
+//! Ports for processes that learn their port before they listen on it.
 
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicU16, Ordering};
 
-/// A port of this machine that nothing listens at, below those that a system lends to whoever connects.
+/// Returns a free port of this machine below the ephemeral range.
 pub(crate) fn reserved() -> u16 {
-    /// Each process of tests begins elsewhere.
+    /// The number of ports tried. Each test process begins at a different port.
     static TAKEN: AtomicU16 = AtomicU16::new(0);
     let first = 10_000 + (std::process::id() % 400) as u16 * 50;
     let next = || first + TAKEN.fetch_add(1, Ordering::Relaxed);

@@ -1,12 +1,12 @@
-//! Reasons for which a file cannot be written.
+//! Errors of output files.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The reason for which a file cannot be written.
+/// The reason why a file cannot be written.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
-    /// The place is taken by something that must not be replaced.
+    /// The path is taken by something that must not be replaced.
     #[error("{}: expected a regular file, or none yet, found {found}; choose another path", path.display())]
     NotRegular {
         /// The path of the output file.
@@ -34,7 +34,7 @@ pub enum FileError {
         /// The path under which the same file is read.
         input: PathBuf,
     },
-    /// The operating system refused an operation.
+    /// A file operation failed.
     #[error("cannot {operation} {}: {error}", path.display())]
     Io {
         /// The path of the output file.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::FileError;
 
-/// The regular files that a program reads, identified by device and inode: a file is recognised under every path, hard link and symbolic
+/// The regular files that a program reads, identified by device and inode: a file is recognized under every path, hard link and symbolic
 /// link.
 #[derive(Clone, Debug, Default)]
 pub struct Inputs(Vec<(Identity, PathBuf)>);
@@ -33,8 +33,8 @@ impl Inputs {
         inputs
     }
 
-    /// Adds a file, or the files directly in a folder. A path that leads to no regular file adds nothing: a path that does not exist is
-    /// reported by whoever reads it.
+    /// Adds a file, or the files directly in a folder. A path that leads to no regular file adds nothing: the code that reads a missing
+    /// path reports it.
     pub fn add(&mut self, path: &Path) {
         let entries = fs::read_dir(path).into_iter().flatten().flatten();
         let paths = entries.map(|entry| entry.path()).chain([path.to_owned()]);
@@ -47,7 +47,7 @@ impl Inputs {
         self.named(Identity::at(place)?)
     }
 
-    /// Refuses an output at `place` if the file there is one of the inputs.
+    /// Rejects an output at `place` if the file there is one of the inputs.
     ///
     /// # Errors
     ///
@@ -56,7 +56,7 @@ impl Inputs {
         self.find(place).map_or(Ok(()), |input| Err(is_input(place, input)))
     }
 
-    /// Refuses a folder that is about to be emptied if one of the inputs lies in it.
+    /// Rejects a folder that is about to be emptied if one of the inputs lies in it.
     ///
     /// # Errors
     ///
@@ -69,11 +69,11 @@ impl Inputs {
         found.map_or(Ok(()), |input| Err(is_input(folder, input)))
     }
 
-    /// Refuses an open file, such as a redirected standard output, if it is one of the inputs. `name` is its name in the error.
+    /// Rejects an open file, such as a redirected standard output, if it is one of the inputs. `name` is its name in the error.
     ///
     /// # Errors
     ///
-    /// [`FileError::IsInput`] if it is, [`FileError::Io`] if the system cannot tell.
+    /// [`FileError::IsInput`] if it is, [`FileError::Io`] if the file cannot be examined.
     pub fn refuse_open(&self, name: &str, file: &File) -> Result<(), FileError> {
         let name = Path::new(name);
         let metadata = file.metadata().map_err(FileError::io(name, "examine"))?;
@@ -91,7 +91,7 @@ fn is_input(place: &Path, input: &Path) -> FileError {
     FileError::IsInput { path: place.to_owned(), input: input.to_owned() }
 }
 
-/// Returns whether two paths lead to the same place: to one file, or to one name in one folder where there is no file yet.
+/// Returns `true` if two paths lead to the same place: to one file, or to one name in one folder where there is no file yet.
 #[must_use]
 pub fn is_same_file(one: &Path, other: &Path) -> bool {
     match (Identity::at(one), Identity::at(other)) {

@@ -38,7 +38,7 @@ impl NewFile {
         let created = tempfile::Builder::new()
             .prefix(PREFIX)
             .suffix(SUFFIX)
-            // The system takes the bits of the umask away.
+            // The system removes the bits of the umask.
             .permissions(Permissions::from_mode(0o666))
             .tempfile_in(folder)
             .and_then(|file| {
@@ -46,33 +46,34 @@ impl NewFile {
                 Ok(file)
             });
         let file = created.map_err(FileError::io(place, "create"))?;
-        // The lock tells `remove_abandoned` that the file is still written. On a file system without locks nothing is removed.
+        // The lock tells `remove_abandoned` that the file is still being written. On a file system without locks, the attempt fails and
+        // nothing is removed.
         drop(file.as_file().try_lock());
         Ok(Self { place: place.to_owned(), file })
     }
 
-    /// The path that the file will have.
+    /// Returns the final path of the file.
     #[must_use]
     pub fn place(&self) -> &Path {
         &self.place
     }
 
-    /// The path that the file has until then, for writers that open files themselves.
+    /// Returns the path of the file until then, for writers that open files themselves.
     #[must_use]
     pub fn temporary_path(&self) -> &Path {
         self.file.path()
     }
 
-    /// Brings the content to the disk, and renames the file to its place.
+    /// Syncs the content to disk and renames the file to its place.
     ///
     /// # Errors
     ///
-    /// If the disk refuses, or the place was meanwhile taken by something that must not be replaced.
+    /// If the system reports an error, or the place was meanwhile taken by something that must not be replaced.
     pub fn finish(self) -> Result<(), FileError> {
         self.finish_open().map(drop)
     }
 
-    /// Does the same and returns the file, open for appending.
+    /// Like [`finish`](Self::finish), but returns the file, open for appending.
     ///
     /// # Errors
     ///
@@ -82,7 +83,7 @@ impl NewFile {
         self.rename()
     }
 
-    /// Renames the file to its place at once and returns it, open for appending. The caller brings its content to the disk.
+    /// Renames the file to its place immediately and returns it, open for appending. The caller must sync its content.
     ///
     /// # Errors
     ///
@@ -105,8 +106,8 @@ impl Write for NewFile {
     }
 }
 
-/// Removes the temporary files that killed processes left in a folder. Files that are still written stay. A folder that does not exist
-/// has none.
+/// Removes the temporary files that killed processes left in a folder. Files that are still being written are kept. A folder that does not
+/// exist contains none.
 ///
 /// # Errors
 ///
@@ -141,7 +142,7 @@ pub fn write(place: &Path, contents: &[u8]) -> Result<(), FileError> {
     file.finish()
 }
 
-/// Copies a file, unless `from` and `place` are one.
+/// Copies a file, unless `from` and `place` are the same file.
 ///
 /// # Errors
 ///
@@ -156,12 +157,12 @@ pub fn copy(from: &Path, place: &Path) -> Result<(), FileError> {
     file.finish()
 }
 
-/// Checks that `place` is free or has a regular file. A symbolic link is refused whatever it leads to, since a rename would replace the
-/// link.
+/// Checks that `place` is free or holds a regular file. A symbolic link is rejected whatever it leads to, because a rename would replace
+/// the link.
 ///
 /// # Errors
 ///
-/// [`FileError::NotRegular`] if it is something else, [`FileError::Io`] if the system cannot tell.
+/// [`FileError::NotRegular`] if it holds something else, [`FileError::Io`] if it cannot be examined.
 pub fn check_place(place: &Path) -> Result<(), FileError> {
     match fs::symlink_metadata(place) {
         Ok(found) => kind(found.file_type())
@@ -210,7 +211,7 @@ mod tests {
         file.write_all(b"after").expect("written");
         assert_eq!(fs::read(&place).expect("read"), b"before");
         drop(file);
-        assert_eq!(names(folder.path()), ["out"], "a file that is given up is removed");
+        assert_eq!(names(folder.path()), ["out"], "a dropped file is removed");
 
         write(&place, b"after").expect("written");
         assert_eq!(fs::read(&place).expect("read"), b"after");

@@ -1,30 +1,30 @@
-//! One-digit maps, composed from left to right modulo 10.
+//! Chains of one-digit maps, composed from left to right modulo 10.
 //!
-//! A prompt is a digit and maps, `3+4*7`: read from left to right, without precedence, only the last digit kept. Worked, its solution is
-//! `3+4=7,7*7=9,A:9`; answered at once, `A:9`. Every map is a bijection of the digits (adding 1 to 9, multiplying by 3, 7 or 9, which
-//! are coprime to 10), so that the answer depends on every step and no map can be skipped. Working it out pays: each step is one of 120
-//! facts, while the answer at once is a function of the whole prompt.
+//! A prompt is a digit followed by maps, such as `3+4*7`. It is read from left to right, without precedence, and only the last digit is
+//! kept. The worked solution is `3+4=7,7*7=9,A:9`; the direct solution is `A:9`. Every map is a bijection of the digits (adding 1 to 9, or
+//! multiplying by 3, 7 or 9, which are coprime to 10), so the answer depends on every step and no map can be skipped. The worked solution
+//! is easier to learn: each of its steps is one of 120 facts, while the direct answer is a function of the whole prompt.
 
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 use rand_distr::{Distribution, LogNormal};
 use serde::{Deserialize, Serialize};
 
-/// Every character that a prompt or a solution has.
+/// All characters that occur in prompts and solutions.
 pub const ALPHABET: &str = "0123456789+*=,:A";
 
-/// What stands before the answer.
+/// The text before the answer.
 pub const ANSWER: &str = "A:";
 
-/// How many maps a prompt has: log-normal, drawn again above the bound.
+/// The distribution of the number of maps per prompt: log-normal, redrawn above the maximum.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Lengths {
-    /// Half of the prompts have at most so many, from 1.
+    /// The median. From 1 to `most`; default: 6.
     pub median: f64,
-    /// Standard deviation of the logarithm, 0 to 3.
+    /// The standard deviation of the logarithm. From 0 to 3; default: 0.8.
     pub sigma: f64,
-    /// None has more, 1 to 4,096.
+    /// The maximum. From 1 to 4,096; default: 96.
     pub most: u32,
 }
 
@@ -79,10 +79,10 @@ impl std::fmt::Display for Digits {
     }
 }
 
-/// Which solution a demonstration shows.
+/// The kind of solution in a demonstration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Demonstration {
-    /// Every step.
+    /// Every step and the answer.
     Worked,
     /// The answer only.
     Direct,
@@ -102,7 +102,7 @@ pub struct Chain {
 }
 
 impl Chain {
-    /// A random one. The parameters of `lengths` must be within their bounds.
+    /// Draws a random chain. The parameters of `lengths` must be within their bounds.
     pub(crate) fn draw(random: &mut ChaCha8Rng, lengths: Lengths) -> Self {
         let count = lengths.draw(random);
         Self {
@@ -111,25 +111,25 @@ impl Chain {
         }
     }
 
-    /// How many maps it has.
+    /// Returns the number of maps.
     #[must_use]
     pub fn steps(&self) -> usize {
         self.maps.len()
     }
 
-    /// The prompt: `3+4*7`.
+    /// Returns the prompt, such as `3+4*7`.
     #[must_use]
     pub fn prompt(&self) -> String {
         self.maps.iter().fold(self.start.to_string(), |prompt, map| format!("{prompt}{map}"))
     }
 
-    /// The answer: a digit.
+    /// Returns the answer, a digit.
     #[must_use]
     pub fn answer(&self) -> u8 {
         self.maps.iter().fold(self.start, |digit, map| map.apply(digit))
     }
 
-    /// The worked solution: `3+4=7,7*7=9,A:9`.
+    /// Returns the worked solution, such as `3+4=7,7*7=9,A:9`.
     #[must_use]
     pub fn worked(&self) -> String {
         let mut solution = String::new();
@@ -142,13 +142,13 @@ impl Chain {
         solution + &self.direct()
     }
 
-    /// The answer at once: `A:9`.
+    /// Returns the direct solution, such as `A:9`.
     #[must_use]
     pub fn direct(&self) -> String {
         format!("{ANSWER}{}", self.answer())
     }
 
-    /// The solution that a demonstration shows.
+    /// Returns the solution of the given kind.
     #[must_use]
     pub fn demonstration(&self, kind: Demonstration) -> String {
         match kind {

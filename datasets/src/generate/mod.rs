@@ -1,4 +1,4 @@
-//! The built-in task: prompts to train a small model on, with verifiable answers and worked solutions of a long-tailed length.
+//! The built-in task: prompts for training a small model, with verifiable answers and worked solutions whose lengths have a long tail.
 
 pub mod chain;
 
@@ -19,27 +19,28 @@ use crate::prompt::PromptRow;
 use crate::shape::Shape;
 use crate::writer::{PromptWriter, WriteOptions};
 
-/// `data_source` and domain of the built-in task.
+/// The `data_source` of the built-in task.
 pub const DATA_SOURCE: &str = "rollpacker/chain";
-/// Domain of the built-in task.
+/// The domain of the built-in task.
 pub const DOMAIN: &str = "chain";
 
-/// Prompts of a file at most: those that were drawn are in memory.
+/// The maximum number of prompts per file: the digests of all drawn prompts are held in memory.
 const MOST_ROWS: u64 = 100_000_000;
 
-/// What to generate.
+/// The configuration of the generator.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ChainConfig {
-    /// Prompts of `train.parquet`, from 1.
+    /// The number of prompts in `train.parquet`. From 1 to 100,000,000; default: 16,384.
     pub rows: u64,
-    /// Prompts of `validation.parquet`, from 1; none is in the other file, and both are of one distribution.
+    /// The number of prompts in `validation.parquet`. From 1 to 100,000,000; default: 512. Both files have the same distribution and no
+    /// prompt in common.
     pub validation_rows: u64,
-    /// Seed of everything.
+    /// The seed of all random choices. Default: 0.
     pub seed: u64,
-    /// How many maps a prompt has.
+    /// The distribution of the number of maps per prompt.
     pub lengths: Lengths,
-    /// Share of the demonstrations that answer at once, 0 to 1.
+    /// The share of demonstrations with the direct solution. From 0 to 1; default: 0.65.
     pub direct_share: f64,
 }
 
@@ -55,32 +56,33 @@ impl Default for ChainConfig {
     }
 }
 
-/// What was generated.
+/// The result of [`generate`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Generated {
-    /// The prompts to train on, each with a demonstration in `extra_info.demonstration`.
+    /// The training prompts, each with a demonstration in `extra_info.demonstration`.
     pub train: PathBuf,
-    /// The prompts held out, without demonstrations.
+    /// The held-out prompts, without demonstrations.
     pub validation: PathBuf,
-    /// Prompts of both.
+    /// The number of prompts in both files.
     pub rows: u64,
-    /// Half of the worked solutions of `train` have at most so many characters.
+    /// The median length of the worked solutions of `train`, in characters.
     pub median_solution_chars: u64,
-    /// The longest worked solution of `train` has so many.
+    /// The length of the longest worked solution of `train`, in characters.
     pub longest_solution_chars: u64,
 }
 
-/// Writes `train.parquet` and `validation.parquet` into a folder, which is made if need be. No prompt comes twice, in one file or in both.
+/// Writes `train.parquet` and `validation.parquet` into a folder, which is created if necessary. No prompt occurs twice, in one file or
+/// across both.
 ///
-/// The held-out prompts are a uniform choice of all that are drawn, in random order: since no prompt comes twice, short prompts run out
-/// and later draws are longer than earlier ones.
+/// The held-out prompts are a uniform choice among all drawn prompts, in random order. A contiguous range of draws would be biased: since
+/// no prompt occurs twice, short prompts run out, and later draws are longer than earlier ones.
 ///
-/// Memory: 8 bytes a prompt, the held-out prompts, and a row group.
+/// Memory: 8 bytes per prompt, the held-out prompts, and one row group.
 ///
 /// # Errors
 ///
-/// When a setting is out of bounds, there are not as many different prompts, the place of a file has something that is not a regular file,
-/// or the disk refuses. No file is replaced then.
+/// If a setting is out of bounds, there are not enough different prompts, the path of a file holds something that is not a regular file, or
+/// a file cannot be written. In these cases no file is replaced.
 pub fn generate(
     config: &ChainConfig,
     folder: &Path,
@@ -106,7 +108,7 @@ pub fn generate(
         writer.write(row(&chain, index, "train", Some(demonstration)))?;
         index += 1;
     }
-    // The training file comes last: who finds it finds both.
+    // The training file is published last, so that its presence implies that of the validation file.
     let rows = held_out.write(&validation, &mut choice, options)? + writer.finish()?;
 
     let percentiles = crate::inspect::percentiles(&lengths).unwrap_or_default();
@@ -114,12 +116,12 @@ pub fn generate(
     Ok(Generated { train, validation, rows, median_solution_chars, longest_solution_chars })
 }
 
-/// The stream of the seed that the held-out prompts are chosen by.
+/// The stream of the generator that chooses the held-out prompts.
 const HOLD_OUT: u64 = 1;
 
 /// The prompts of the validation file.
 struct HeldOut {
-    /// Which draws they are.
+    /// The indices of the held-out draws.
     places: HashSet<usize>,
     drawn: usize,
     chains: Vec<Chain>,
@@ -138,7 +140,7 @@ impl HeldOut {
         self.chains.len() < self.places.len()
     }
 
-    /// Keeps the next draw if it is held out, and gives it back otherwise.
+    /// Keeps the next draw if it is held out, and returns it otherwise.
     fn take(&mut self, chain: Chain) -> Option<Chain> {
         let is_held_out = self.places.contains(&self.drawn);
         self.drawn += 1;
@@ -149,7 +151,7 @@ impl HeldOut {
         None
     }
 
-    /// Writes them in random order, and says how many there are.
+    /// Writes the prompts in random order and returns their number.
     fn write(
         mut self,
         file: &Path,
@@ -207,15 +209,15 @@ impl ChainConfig {
 struct Source<'a> {
     config: &'a ChainConfig,
     random: ChaCha8Rng,
-    /// Digests of the prompts drawn; should two share one, a good prompt is drawn again, which does no harm.
+    /// Digests of the drawn prompts. On a collision, a new prompt is discarded and another is drawn, which does no harm.
     seen: HashSet<u64>,
 }
 
-/// Draws in a row that may all be known before giving up.
+/// The number of consecutive known prompts after which drawing fails.
 const PATIENCE: u32 = 10_000;
 
 impl Source<'_> {
-    /// A prompt that has not been drawn before.
+    /// Draws a prompt that has not been drawn before.
     fn draw(&mut self) -> Result<Chain, DatasetError> {
         for _ in 0..PATIENCE {
             let chain = Chain::draw(&mut self.random, self.config.lengths);

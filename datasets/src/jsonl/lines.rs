@@ -1,4 +1,4 @@
-//! The lines of a file.
+//! Lines of JSONL files.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
@@ -7,14 +7,14 @@ use std::sync::Arc;
 
 use crate::error::DatasetError;
 
-/// The lines of a file that are not blank.
+/// A reader of the non-blank lines of a file.
 #[derive(Debug)]
 pub(super) struct Lines<R = File> {
     pub(super) path: Arc<Path>,
     reader: BufReader<R>,
-    /// The line read last, without its end.
+    /// The current line, without its end.
     pub(super) line: Vec<u8>,
-    /// Where the line ends.
+    /// The byte offset after the current line.
     pub(super) end: u64,
 }
 
@@ -36,13 +36,13 @@ impl Lines {
 }
 
 impl<R: Read> Lines<R> {
-    /// The lines of a file that was opened before.
+    /// Creates a reader for content that is already open.
     pub(super) fn of(path: &Arc<Path>, content: R) -> Self {
         let reader = BufReader::with_capacity(1 << 16, content);
         Self { path: path.clone(), reader, line: Vec::new(), end: 0 }
     }
 
-    /// Reads the next line into `line` and says where it starts.
+    /// Reads the next line into `line` and returns its byte offset.
     pub(super) fn next_line(&mut self) -> Result<Option<u64>, DatasetError> {
         loop {
             let start = self.end;

@@ -1,6 +1,6 @@
-//! Prompts in JSON lines: ROLL's columns, with `messages` as JSON text, and files whose `messages` are real lists.
+//! JSONL files of prompts: those with ROLL's columns, where `messages` is JSON text, and those where `messages` is a list.
 //!
-//! Opening a file goes over it once to count its lines and keeps the place of every 64th. Blank lines do not count.
+//! Opening a file scans it once to count its lines and records the position of every 64th. Blank lines do not count.
 
 mod lines;
 mod records;
@@ -24,7 +24,7 @@ use crate::segment::{CHUNK_BYTES, CHUNK_ROWS, RowNumbers, Segment};
 
 pub(crate) use records::JsonlRecords;
 
-/// Lines between two places that are kept.
+/// The number of lines between two recorded positions.
 const STRIDE: u64 = 64;
 
 type Object = Map<String, Value>;
@@ -35,7 +35,7 @@ pub(crate) struct JsonlFile {
     path: Arc<Path>,
     plan: Arc<Plan>,
     columns: Vec<(String, String)>,
-    /// Byte offset of rows 0, 64, 128, ...
+    /// The byte offsets of rows 0, 64, 128, ...
     places: Arc<[u64]>,
     segments: Vec<Segment>,
 }
@@ -88,7 +88,7 @@ impl JsonlFile {
         Ok(Box::new(self.chunks(ranges, first_row)?))
     }
 
-    /// Passes over lines of which the text cannot be told: they are found when they are read.
+    /// Lines from which the text cannot be extracted are skipped: they are reported when they are read as prompts.
     pub(crate) fn read_text(
         &self,
         column: &ColumnPath,
@@ -118,7 +118,7 @@ impl JsonlFile {
     }
 }
 
-/// One segment for each kept place.
+/// Returns one segment for each recorded position.
 fn segments(rows: u64, places: &[u64], end: u64) -> Vec<Segment> {
     let ends = places.iter().skip(1).copied().chain([end]);
     let segment = |((index, start), end): ((u64, &u64), u64)| Segment {
@@ -180,12 +180,12 @@ fn descend<'a>(object: &'a Object, parts: &[String]) -> Option<&'a Value> {
     rest.iter().try_fold(object.get(root)?, |value, part| value.get(part))
 }
 
-/// The chunks of some rows.
+/// An iterator over the chunks of some rows.
 struct JsonlChunks {
     plan: Arc<Plan>,
     places: Arc<[u64]>,
     lines: Lines,
-    /// The row that the next line is.
+    /// The row number of the next line.
     next_line: u64,
     rows: RowNumbers,
     first_row: u64,
@@ -217,7 +217,7 @@ impl JsonlChunks {
             .then(|| builder.finish(self.lines.path.clone(), self.first_row)))
     }
 
-    /// Reads the line of a row.
+    /// Reads the line of a row. Seeks to the recorded position before it if the row is in a later stride or behind the current line.
     fn line(&mut self, row: u64) -> Result<(), DatasetError> {
         if row / STRIDE > self.next_line / STRIDE || row < self.next_line {
             let stride =

@@ -1,4 +1,4 @@
-//! Lines as they are.
+//! JSONL rows as generic records.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use crate::file::Content;
 use crate::jsonl::lines::Lines;
 use crate::jsonl::{Object, bad_line, object};
 
-/// The lines of a file as objects.
+/// An iterator over the lines of a file as JSON objects.
 pub(crate) struct JsonlRecords {
     lines: Lines<Content>,
     row: u64,

@@ -1,4 +1,4 @@
-//! Lines made rows.
+//! Conversion of JSON lines to rows.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -106,7 +106,7 @@ impl ChunkBuilder {
     }
 }
 
-/// Text as it is, everything else as JSON, null as nothing.
+/// Returns text as it is and other values as JSON; `None` for null.
 fn plain(value: &Value) -> Option<String> {
     match value {
         Value::Null => None,
@@ -124,7 +124,7 @@ fn text<'a>(object: &'a Object, path: Option<&ColumnPath>) -> Result<Option<&'a 
     }
 }
 
-/// `extra_info` and the extra columns as one object.
+/// Merges `extra_info` and the extra columns into one object.
 fn extra(object: &Object, plan: &Plan) -> Result<String, RowDefect> {
     let mut all = match &plan.extra_info {
         None => Object::new(),

@@ -1,14 +1,14 @@
-//! One text of a line, without making the rest of it.
+//! Extraction of one text from a line, without parsing the rest into values.
 
 use std::fmt;
 
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-/// The text at the end of a path; nothing where the path ends early, or in null.
+/// Returns the text at the end of a path; `None` if the path ends early or in null.
 ///
 /// # Errors
-/// If the line is no object, or what stands at the end of the path is no text.
+/// If the line is not an object, or the value at the end of the path is not text.
 pub(super) fn find(line: &[u8], parts: &[String]) -> Result<Option<String>, serde_json::Error> {
     let (root, rest) = parts.split_first().expect("invariant: a path has a root");
     let mut found = field(line, root)?;
@@ -21,7 +21,7 @@ pub(super) fn find(line: &[u8], parts: &[String]) -> Result<Option<String>, serd
     found.map_or(Ok(None), |value| serde_json::from_str(value.get()))
 }
 
-/// A field of an object; of several of that name the last, as in any JSON.
+/// Returns a field of an object. If the name occurs several times, the last one counts, as usual in JSON.
 fn field<'a>(object: &'a [u8], name: &str) -> Result<Option<&'a RawValue>, serde_json::Error> {
     let mut json = serde_json::Deserializer::from_slice(object);
     let found = json.deserialize_map(Field(name))?;

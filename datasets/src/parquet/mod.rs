@@ -1,7 +1,7 @@
-//! Prompts in Parquet files: verl's schema in all its variants.
+//! Parquet files of prompts: verl's schema in all its variants.
 //!
-//! The Arrow schema that a writer left in the footer is not used: text is then `Utf8` and lists are `List` whatever the writer called
-//! them, so that pandas' `large_string` is no case of its own. Only the leaves in use are read.
+//! The Arrow schema that a writer stored in the footer is ignored. Text is then always `Utf8` and lists are always `List`, so pandas'
+//! `large_string` needs no special case. Only the leaf columns in use are read.
 
 mod records;
 mod schema;
@@ -34,7 +34,7 @@ use crate::messages::{Messages, text_messages};
 use crate::parquet::schema::{check_types, projection, shown};
 use crate::segment::{CHUNK_BYTES, CHUNK_ROWS, RowNumbers, Segment, index_u32};
 
-/// Rows that are read at once where one short column is.
+/// The number of rows read at once when only one short column is read.
 const TEXT_ROWS: usize = 8192;
 
 /// A Parquet file of prompts.
@@ -149,7 +149,7 @@ impl ParquetFile {
         DatasetError::Damaged { file: self.path.to_path_buf(), row, source }
     }
 
-    /// The row groups that the rows lie in, and which of their rows; `None` for all.
+    /// Returns the row groups that contain the rows, and the selection within them; `None` selects all of their rows.
     fn select(&self, ranges: &[Range<u64>]) -> (Vec<usize>, Option<RowSelection>) {
         let mut groups = Vec::new();
         let mut selectors = Vec::new();
@@ -167,7 +167,7 @@ impl ParquetFile {
     }
 }
 
-/// Selects the ranges inside a row group and skips the rest of it, if there are any.
+/// Appends the selection of the ranges inside a row group. Returns `false` and appends nothing if there are none.
 fn select_within(
     group: &Range<u64>,
     inside: impl Iterator<Item = Range<u64>>,
@@ -192,7 +192,7 @@ fn select_within(
     any
 }
 
-/// The chunks of some rows.
+/// An iterator over the chunks of some rows.
 struct ParquetChunks {
     path: Arc<Path>,
     plan: Arc<Plan>,
@@ -278,7 +278,7 @@ impl ParquetChunks {
     }
 }
 
-/// Texts that are JSON objects; the others are null and reported.
+/// Keeps the texts that are JSON objects. The others become null and are reported.
 fn objects(text: &StringArray, column: &Arc<str>, bad: &mut Vec<(u32, RowDefect)>) -> StringArray {
     let mut object = |(index, text): (usize, Option<&str>)| -> Option<String> {
         let text = text?;
@@ -296,7 +296,7 @@ fn objects(text: &StringArray, column: &Arc<str>, bad: &mut Vec<(u32, RowDefect)
     text.iter().enumerate().map(&mut object).collect()
 }
 
-/// The column at the end of a path, null wherever something on the way is.
+/// Returns the column at the end of a path. A value is null if any value on the path to it is null.
 fn descend(batch: &RecordBatch, parts: &[String]) -> Option<ArrayRef> {
     let (root, fields) = parts.split_first()?;
     fields.iter().try_fold(batch.column_by_name(root)?.clone(), |array, field| child(&array, field))
@@ -342,7 +342,8 @@ fn segments(groups: &[RowGroupMetaData], projection: &ProjectionMask) -> Vec<Seg
     groups.iter().map(segment).collect()
 }
 
-/// Decoded size of the projected columns: what the footer tells of text, or the pages where it does not, and 8 bytes a value.
+/// Estimates the decoded size of the projected columns: the size of text from the footer, or of the pages if that is larger or missing,
+/// plus 8 bytes per value.
 fn decoded_bytes(group: &RowGroupMetaData, projection: &ProjectionMask) -> u64 {
     let used =
         group.columns().iter().enumerate().filter(|(leaf, _)| projection.leaf_included(*leaf));
@@ -354,7 +355,7 @@ fn decoded_bytes(group: &RowGroupMetaData, projection: &ProjectionMask) -> u64 {
     bytes.sum()
 }
 
-/// As many rows as make about [`CHUNK_BYTES`], at most [`CHUNK_ROWS`].
+/// Returns the number of rows that take about [`CHUNK_BYTES`], at most [`CHUNK_ROWS`].
 fn chunk_rows(segments: &[Segment]) -> usize {
     let fit = |segment: &Segment| {
         CHUNK_BYTES * (segment.rows.end - segment.rows.start) / segment.bytes.max(1)

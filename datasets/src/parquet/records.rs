@@ -1,4 +1,4 @@
-//! Rows of files whose columns are anybody's.
+//! Parquet rows with arbitrary columns as generic records.
 
 use std::fs::File;
 use std::path::Path;
@@ -15,16 +15,16 @@ use crate::error::DatasetError;
 use crate::json::{Extra, Json};
 use crate::parquet::schema::check_magic;
 
-/// Rows that are decoded at once.
+/// The number of rows decoded at once.
 const BATCH_ROWS: usize = 256;
 
-/// The rows of a file as objects.
+/// An iterator over the rows of a file as JSON objects.
 pub(crate) struct ParquetRecords {
     path: Arc<Path>,
     reader: ParquetRecordBatchReader,
     rows: u64,
     batch: (Extra, usize),
-    /// Of the batch, and of the file.
+    /// The index of the next row in the batch and in the file.
     next: (usize, u64),
 }
 
@@ -42,7 +42,7 @@ impl ParquetRecords {
         Ok(Self { path, reader, rows, batch: (none, 0), next: (0, 0) })
     }
 
-    /// How many rows the file has.
+    /// Returns the number of rows of the file.
     pub(crate) fn rows(&self) -> u64 {
         self.rows
     }

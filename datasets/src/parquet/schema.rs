@@ -1,4 +1,4 @@
-//! Whether a Parquet file is one of prompts, and which of its leaves to read.
+//! Checks of a Parquet file's schema, and the selection of the leaf columns to read.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -15,9 +15,11 @@ use crate::file::check_reopens;
 const MAGIC: &[u8] = b"PAR1";
 const PROMPT_TYPE: &str = "list<struct<role: string, content: string>> or string";
 
+/// Checks the magic bytes of a Parquet file.
+///
 /// # Errors
 ///
-/// When the file does not begin and end as a Parquet file does, or is a pipe, whose end cannot be read first.
+/// If the file does not begin and end like a Parquet file, or is a pipe, whose end cannot be read first.
 pub(crate) fn check_magic(path: &Path) -> Result<(), DatasetError> {
     check_reopens(path)?;
     let failed = || DatasetError::io(path, "read");
@@ -103,7 +105,7 @@ impl Layout for SchemaRef {
     }
 }
 
-/// The leaves in use: of messages only role and content.
+/// Returns the leaf columns in use; of messages only role and content.
 pub(super) fn projection(schema: &SchemaDescriptor, plan: &Plan) -> ProjectionMask {
     let used = |leaf: &[String]| {
         let prompt = leaf.starts_with(&plan.prompt.parts)
@@ -117,7 +119,7 @@ pub(super) fn projection(schema: &SchemaDescriptor, plan: &Plan) -> ProjectionMa
     ProjectionMask::leaves(schema, leaves.map(|(index, _)| index))
 }
 
-/// A type as its users write it.
+/// Formats a type in the notation of Parquet users.
 pub(super) fn shown(data_type: &DataType) -> String {
     match data_type {
         DataType::Utf8 => "string".to_owned(),

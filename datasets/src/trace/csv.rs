@@ -1,4 +1,4 @@
-//! Traces in CSV, with a line of column names.
+//! Traces in CSV, with a header of column names.
 
 use std::borrow::Cow;
 use std::fs::File;

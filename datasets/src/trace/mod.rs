@@ -1,8 +1,8 @@
-//! Traces: how long the responses of a run were, whoever recorded it.
+//! Traces: recorded response lengths of a run, from this program or another.
 //!
-//! Read from a file, or from a folder of files, in Parquet (our own `rollouts/`, TRL's completions), JSON lines (verl's rollout dumps) or
-//! CSV (the Azure request traces). A length is taken from a column of numbers, else from a list column of token ids, else from a text whose
-//! tokens the caller counts. Text alone is refused: neither words nor characters are tokens.
+//! A trace is read from a file or a folder of files, in Parquet (our own `rollouts/`, TRL's completions), JSON lines (verl's rollout dumps)
+//! or CSV (the Azure request traces). Lengths come from a numeric column, otherwise from a list column of token ids, otherwise from text
+//! whose tokens the caller counts. Text without a tokenizer is rejected, because neither words nor characters are tokens.
 
 mod csv;
 mod jsonl;
@@ -23,68 +23,70 @@ use crate::error::{DatasetError, quoted};
 use crate::file::check_reopens;
 use plan::{How, Plan};
 
-/// Response lengths, and where they come from.
+/// Response lengths and their source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trace {
-    /// One row a response, in the order of files and rows.
+    /// One row per response, in the order of files and rows.
     pub rows: Vec<TraceRow>,
-    /// What was read.
+    /// The source of the rows.
     pub source: TraceSource,
 }
 
 /// A recorded response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceRow {
-    /// Its prompt. Keys are told apart by their text, so that the number 1 and the text `1` are one, and `01` is another. A key that is a
-    /// whole number is itself; the others are the least numbers that are no keys, in the order of their first appearance.
+    /// The prompt. Keys are compared as text, so the number 1 and the text `1` are equal, and `01` is different. A key that is a whole
+    /// number is kept. The other keys get the least unused numbers, in the order of their first occurrence.
     pub prompt: Option<u64>,
-    /// Which response of the prompt, where recorded.
+    /// The index of the response among those of the prompt, if recorded.
     pub sample: Option<u32>,
-    /// The step that it was sampled in, where recorded.
+    /// The step in which the response was sampled, if recorded.
     pub step: Option<u64>,
-    /// Tokens of its prompt, where recorded.
+    /// The length of the prompt in tokens, if recorded.
     pub prompt_tokens: Option<u32>,
-    /// Tokens sampled.
+    /// The length of the response in tokens.
     pub tokens: u32,
-    /// Whether it ended by itself, or at its longest allowed length. Otherwise it was dropped and would have been at least so long.
+    /// `true` if the response ended by itself or at the maximum length. `false` if it was dropped, so that `tokens` is a lower bound
+    /// (censored).
     pub whole: bool,
 }
 
-/// Where a trace comes from.
+/// The source of a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceSource {
-    /// The files, in the order read.
+    /// The files, in the order in which they were read.
     pub files: Vec<PathBuf>,
-    /// The column of lengths of the first.
+    /// The length column of the first file.
     pub length_column: String,
-    /// The column of prompt keys of the first.
+    /// The prompt column of the first file.
     pub prompt_column: Option<String>,
-    /// The column of prompt lengths of the first.
+    /// The prompt length column of the first file.
     pub prompt_length_column: Option<String>,
 }
 
-/// Counts the tokens of a text; `Err` says why it cannot.
+/// A function that counts the tokens of a text, or returns the reason why it cannot.
 pub type CountTokens<'a> = dyn Fn(&str) -> Result<usize, String> + 'a;
 
-/// How to read a trace.
+/// Options for reading a trace.
 #[derive(Default)]
 pub struct TraceOptions<'a> {
-    /// The column of lengths; left out, found by the names that are in use.
+    /// The column of response lengths. Default: the first column with a common name for it.
     pub length_column: Option<String>,
-    /// The column that says which prompt a response belongs to; left out, found by the names that are in use.
+    /// The column that identifies the prompt of a response. Default: the first column with a common name for it.
     pub prompt_column: Option<String>,
-    /// The column of prompt lengths, of the same forms as that of response lengths; left out, found by the names that are in use.
+    /// The column of prompt lengths, which may have the same types as that of response lengths. Default: the first column with a common
+    /// name for it.
     pub prompt_length_column: Option<String>,
-    /// Counts the tokens of responses and prompts that are recorded as text only.
+    /// Counts the tokens of responses and prompts that are recorded as text only. Default: such columns are rejected.
     pub count_tokens: Option<&'a CountTokens<'a>>,
 }
 
 impl Trace {
-    /// Reads a file, a folder of files, or a run folder with `rollouts/` in it.
+    /// Reads a file, a folder of files, or a run folder that contains `rollouts/`.
     ///
     /// # Errors
-    /// If there is no such file, a file is a pipe, of another format or damaged, no column tells lengths, or a row cannot be used; the error names
-    /// file, row and column.
+    /// If the path does not exist; if a file is a pipe, has another format or is damaged; if no column holds lengths; or if a row cannot be
+    /// used. The error names file, row and column.
     pub fn read(path: &Path, options: &TraceOptions<'_>) -> Result<Self, DatasetError> {
         let mut trace = Reading {
             options,
@@ -113,15 +115,18 @@ impl Trace {
         Ok(Self { rows: trace.rows, source })
     }
 
-    /// How many prompts are told apart; 0 if none is named.
+    /// Returns the number of distinct prompts, or 0 if none are recorded.
     #[must_use]
     pub fn prompts(&self) -> usize {
         let prompts: BTreeSet<_> = self.rows.iter().filter_map(|row| row.prompt).collect();
         prompts.len()
     }
 
-    /// The rows, those that were dropped made whole: each as long as one drawn from the rows that are longer, as Kaplan and Meier
-    /// estimate what it would have become. One that no other exceeds stays as it is.
+    /// Returns the rows with an estimated full length for each dropped response, drawn from the longer rows.
+    ///
+    /// This samples from the Kaplan-Meier estimate: a censored row passes its probability mass on equally to all rows that are longer. If
+    /// the row drawn is itself censored, the draw is repeated from the rows that are longer than that one. A censored row that no other
+    /// exceeds keeps its length. `seed` is the seed of the draws.
     #[must_use]
     pub fn uncensored(&self, seed: u64) -> Vec<TraceRow> {
         let mut ascending: Vec<(u32, bool)> =
@@ -134,7 +139,7 @@ impl Trace {
                 if longer.is_empty() {
                     break;
                 }
-                // One that was dropped itself is grown in turn: its share goes to those that are longer still.
+                // If the row drawn was dropped too, draw again from the rows that are longer than it.
                 (tokens, whole) = longer[random.random_range(0..longer.len())];
             }
             tokens
@@ -144,7 +149,7 @@ impl Trace {
         self.rows.iter().map(&mut whole).collect()
     }
 
-    /// The longest response.
+    /// Returns the length of the longest response in tokens, or 0 if there is none.
     #[must_use]
     pub fn longest(&self) -> u32 {
         self.rows.iter().map(|row| row.tokens).max().unwrap_or(0)
@@ -162,29 +167,29 @@ impl fmt::Display for TraceSource {
     }
 }
 
-/// A value of a row, as far as traces need it.
+/// The value of a cell, as far as traces need it.
 enum Cell<'a> {
     Null,
     Integer(i128),
     Float(f64),
     Text(Cow<'a, str>),
-    /// Entries of a list.
+    /// The number of entries of a list.
     List(usize),
     Other(&'static str),
 }
 
-/// What has been read so far.
+/// The state of reading a trace.
 struct Reading<'a> {
     options: &'a TraceOptions<'a>,
-    /// Keys that are no whole numbers, in the order of their first appearance.
+    /// The keys that are not whole numbers, in the order of their first occurrence.
     keys: BTreeMap<String, usize>,
-    /// Rows that have such a key, and which.
+    /// The rows with such keys, with the index of the key.
     named: Vec<(usize, usize)>,
     rows: Vec<TraceRow>,
     columns: Option<Columns>,
 }
 
-/// Names of the columns of the first file.
+/// The column names of the first file.
 struct Columns {
     length_column: String,
     prompt_column: Option<String>,
@@ -208,7 +213,7 @@ impl Reading<'_> {
         Ok(plan)
     }
 
-    /// Takes a row of which `cell` hands out the values by column.
+    /// Adds a row; `cell` returns its values by column.
     fn push<'c>(
         &mut self,
         at: &At<'_>,
@@ -236,7 +241,7 @@ impl Reading<'_> {
         Ok(())
     }
 
-    /// Tokens of a prompt, unless the row leaves them out.
+    /// Returns the length of a prompt, or `None` if the row does not record it.
     fn recorded_tokens(
         &self,
         at: &At<'_>,
@@ -249,7 +254,7 @@ impl Reading<'_> {
         }
     }
 
-    /// Tokens of the text in a column.
+    /// Returns the number of tokens that a cell stands for.
     fn tokens(
         &self,
         at: &At<'_>,
@@ -267,7 +272,7 @@ impl Reading<'_> {
             (How::Text, Cell::Text(text)) => {
                 let count = self.options.count_tokens.map_or(Err(String::new()), |of| of(&text));
                 let tokens =
-                    count.map_err(|reason| bad("text that the tokenizer reads", reason))?;
+                    count.map_err(|reason| bad("text that the tokenizer can encode", reason))?;
                 u32::try_from(tokens)
                     .map_err(|_| bad("at most 4294967295 tokens", tokens.to_string()))
             }
@@ -275,7 +280,7 @@ impl Reading<'_> {
         }
     }
 
-    /// The key of the row that is pushed next, if it is a number; otherwise it is numbered when all are known.
+    /// Returns the key of the next row if it is a whole number. Records other keys, which get a number when all keys are known.
     fn key(&mut self, cell: Cell<'_>) -> Option<u64> {
         let text = cell.key()?;
         if let Some(number) = text.parse::<u64>().ok().filter(|number| number.to_string() == text) {
@@ -287,7 +292,7 @@ impl Reading<'_> {
         None
     }
 
-    /// Numbers the keys that are no whole numbers, beside those that are.
+    /// Assigns unused numbers to the keys that are not whole numbers.
     fn number_keys(&mut self) {
         let taken: BTreeSet<u64> = self.rows.iter().filter_map(|row| row.prompt).collect();
         let free: Vec<u64> =
@@ -298,7 +303,7 @@ impl Reading<'_> {
     }
 }
 
-/// Finish reasons of responses that would have been longer.
+/// Finish reasons of responses that were dropped before their end.
 const DROPPED: [&str; 6] = ["abort", "aborted", "pause", "paused", "cancelled", "canceled"];
 
 impl<'a> Cell<'a> {
@@ -312,7 +317,7 @@ impl<'a> Cell<'a> {
         T::try_from(number).ok()
     }
 
-    /// As the text of a prompt's key.
+    /// Converts the cell to the text of a prompt key.
     fn key(self) -> Option<Cow<'a, str>> {
         match self {
             Cell::Integer(number) => Some(number.to_string().into()),
@@ -334,7 +339,7 @@ impl<'a> Cell<'a> {
     }
 }
 
-/// A row, for messages.
+/// The location of a row, for error messages.
 struct At<'a> {
     file: &'a Path,
     row: u64,
@@ -353,7 +358,7 @@ impl At<'_> {
     }
 }
 
-/// A line that is none of its format.
+/// Creates the error for a line that does not have the format of its file.
 fn bad_line(file: &Path, row: u64, expected: &'static str, found: String) -> DatasetError {
     let column = "(the line)".to_owned();
     DatasetError::BadRow { file: file.to_owned(), row, column, expected, found }
@@ -381,7 +386,7 @@ impl Format {
     }
 }
 
-/// The files of a path. Those of a folder by length of name, then by name, so that `2.jsonl` comes before `10.jsonl`.
+/// Returns the files of a path. Those of a folder are sorted by length of name, then by name, so that `2.jsonl` comes before `10.jsonl`.
 fn files(path: &Path) -> Result<Vec<PathBuf>, DatasetError> {
     let rollouts = path.join("rollouts");
     let folder = if rollouts.is_dir() { &rollouts } else { path };

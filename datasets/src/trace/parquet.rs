@@ -18,7 +18,7 @@ use super::{At, Cell, Reading};
 use crate::error::DatasetError;
 use crate::parquet::check_magic;
 
-/// Rows decoded at once; a row may hold a list of all its tokens.
+/// The number of rows decoded at once. It is small because a row may contain all its tokens as a list.
 const ROWS: usize = 1024;
 
 pub(super) fn read(path: &Path, trace: &mut Reading<'_>) -> Result<(), DatasetError> {
@@ -77,7 +77,7 @@ fn kind(data_type: &DataType) -> Kind {
     }
 }
 
-/// One type for each kind.
+/// Casts an array to the one type that represents its kind.
 fn plain(array: &ArrayRef) -> Result<ArrayRef, ArrowError> {
     match array.data_type() {
         DataType::UInt64 | DataType::List(_) | DataType::LargeList(_) => Ok(array.clone()),

@@ -1,22 +1,22 @@
-//! Which columns of a trace say what.
+//! The assignment of a trace's columns to their roles.
 
 use std::path::Path;
 
 use super::TraceOptions;
 use crate::error::DatasetError;
 
-/// What a column holds.
+/// The type of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Number,
     Text,
-    /// Text that may be a number, as all of CSV is.
+    /// Text that may be a number, like all fields of CSV.
     Field,
     List,
     Other,
 }
 
-/// How a length follows from its column.
+/// The way in which a length is derived from a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum How {
     Number,
@@ -24,7 +24,7 @@ pub(super) enum How {
     Text,
 }
 
-/// Columns by index.
+/// The columns by index.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Plan {
     pub(super) length: (usize, How),
@@ -35,7 +35,7 @@ pub(super) struct Plan {
     pub(super) finish_reason: Option<usize>,
 }
 
-/// Names of lengths in tokens, compared without case and underscores: ours and verl's, those of request traces and of servers.
+/// Names of length columns in tokens, compared without case and underscores: ours, verl's, and those of request traces and servers.
 const NUMBERS: [&str; 14] = [
     "responselength",
     "responselen",
@@ -52,16 +52,16 @@ const NUMBERS: [&str; 14] = [
     "tokens",
     "length",
 ];
-/// Names of token ids.
+/// Names of columns with token ids.
 const LISTS: [&str; 6] =
     ["responseids", "completionids", "outputids", "responsetokenids", "tokenids", "responses"];
-/// Names of texts: TRL's, verl's, and those of others.
+/// Names of text columns: TRL's, verl's and others.
 const TEXTS: [&str; 5] = ["completion", "output", "response", "responsetext", "generation"];
-/// Names of prompt keys.
+/// Names of columns with prompt keys.
 const PROMPTS: [&str; 7] =
     ["promptid", "uid", "promptuid", "groupid", "promptindex", "prompt", "input"];
 
-/// Names of prompt lengths in tokens: ours and verl's, those of request traces and of servers.
+/// Names of columns with prompt lengths in tokens: ours, verl's, and those of request traces and servers.
 const PROMPT_NUMBERS: [&str; 11] = [
     "promptlength",
     "promptlen",
@@ -75,17 +75,19 @@ const PROMPT_NUMBERS: [&str; 11] = [
     "promptnumtokens",
     "prefilltokens",
 ];
-/// Names of the token ids of prompts.
+/// Names of columns with the token ids of prompts.
 const PROMPT_LISTS: [&str; 4] = ["promptids", "prompttokenids", "inputids", "inputtokenids"];
-/// Names of the texts of prompts.
+/// Names of columns with the text of prompts.
 const PROMPT_TEXTS: [&str; 3] = ["prompt", "input", "prompttext"];
 
 const LENGTHS: &str = "a column of lengths in tokens such as `response_length`, token ids such as `response_ids`, or a tokenizer that \
                        counts the tokens of the text";
 
 impl Plan {
+    /// Chooses the columns.
+    ///
     /// # Errors
-    /// If no column tells lengths, or one that was asked for is not there.
+    /// If no column holds lengths, or a requested column is absent.
     pub(super) fn of(
         file: &Path,
         columns: &[(String, Kind)],
@@ -132,7 +134,7 @@ impl Table<'_> {
         }
     }
 
-    /// The column of prompt lengths; none where no column bears one of the names in use.
+    /// Returns the column of prompt lengths, or `None` if no column has one of the common names.
     fn prompt_length(
         &self,
         options: &TraceOptions<'_>,
@@ -150,7 +152,7 @@ impl Table<'_> {
             .or_else(|| counted().map(|at| (at, How::Text))))
     }
 
-    /// How lengths follow from a column that was named.
+    /// Returns how lengths are derived from a requested column.
     fn how(&self, index: usize, options: &TraceOptions<'_>) -> Result<(usize, How), DatasetError> {
         match self.columns[index].1 {
             Kind::Number | Kind::Field => Ok((index, How::Number)),
@@ -161,7 +163,7 @@ impl Table<'_> {
         }
     }
 
-    /// The first of `names` that a column of one of these kinds bears.
+    /// Returns the first column with one of `names` and one of `kinds`; earlier names take precedence.
     fn find(&self, names: &[&str], kinds: &[Kind]) -> Option<usize> {
         names.iter().find_map(|name| {
             self.columns

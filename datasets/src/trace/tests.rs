@@ -123,7 +123,7 @@ fn prompts(name: &str, text: &str) -> Vec<Option<u64>> {
     trace.rows.iter().map(|row| row.prompt).collect()
 }
 
-// A text takes no number that is a key, be it before or after it; the text of a number is that number.
+// Text keys never get a number that is itself a key, whether it occurs before or after. The text of a number is equal to the number.
 #[test]
 fn keys_of_numbers_and_texts_do_not_collide() {
     let lines = ["\"b\"", "0", "\"1\"", "1", "1.0", "\"01\"", "\"b\"", "-1", "null"];
@@ -181,7 +181,8 @@ fn errors_name_file_row_and_column() {
     check_error("a.txt", "", &TraceOptions::default(), expected);
 }
 
-// Four end at 100, 200, 300 and 400; one is dropped at 150: by Kaplan and Meier it is one of the last three, each alike.
+// Four responses end at 100, 200, 300 and 400; one is dropped at 150. By Kaplan-Meier, it becomes one of the last three with equal
+// probability.
 #[test]
 fn dropped_responses_grow_to_one_that_is_longer() {
     let row = |tokens, whole| TraceRow {
@@ -227,7 +228,7 @@ fn prompt_lengths_are_found_by_the_names_in_use() {
     let ids = "{\"prompt_ids\": [1, 2, 3], \"prompt_id\": 7, \"completion_tokens\": 9}\n";
     assert_eq!(found("a.jsonl", ids), [Some(3)]);
     assert_eq!(found("a.csv", "tokens\n5\n"), [None]);
-    // A text is a length only where its tokens can be counted.
+    // Text counts as a length only if its tokens can be counted.
     let text = "{\"prompt\": \"1 + 1\", \"tokens\": 9}\n";
     assert_eq!(found("a.jsonl", text), [None]);
     let count = |text: &str| Ok(text.split(' ').count());

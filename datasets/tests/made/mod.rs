@@ -1,4 +1,4 @@
-//! Datasets made by the tests.
+//! Datasets made for the tests.
 #![allow(dead_code, reason = "each test file uses some of it")]
 
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ impl Folder {
         self.0.path().join(name)
     }
 
-    /// What a message says without the folder, which differs from run to run.
+    /// Removes the folder from a message, because it differs from run to run.
     pub(crate) fn strip(&self, message: &str) -> String {
         message.replace(&format!("{}/", self.0.path().display()), "")
     }
@@ -37,7 +37,7 @@ impl Folder {
         shown(&self.path(name))
     }
 
-    /// Files of given lengths whose prompts name their row of the dataset; row groups of 50 rows.
+    /// Writes files of the given lengths whose prompts name their row of the dataset, in row groups of 50 rows.
     pub(crate) fn numbered(&self, sizes: &[usize], jsonl: bool) -> Vec<String> {
         let mut start = 0;
         let mut file = |(index, size): (usize, &usize)| {
@@ -64,12 +64,12 @@ impl Folder {
         shown(&self.path(name))
     }
 
-    /// A Parquet file of given columns, row groups of 100 rows, without a page index, as pyarrow writes them.
+    /// Writes a Parquet file with the given columns, in row groups of 100 rows, without a page index, as pyarrow does.
     pub(crate) fn columns(&self, name: &str, columns: Vec<(&str, ArrayRef)>) -> String {
         self.grouped(name, columns, 100)
     }
 
-    /// The same in row groups of a given length.
+    /// Like [`columns`](Self::columns), with row groups of the given length.
     pub(crate) fn grouped(
         &self,
         name: &str,

@@ -1,11 +1,11 @@
-//! A process that dies after any operation on files: the next one finds the snapshot before or the one after, never a mix.
+//! A process that dies after any file operation: the next process finds the previous snapshot or the new one, never a mix.
 
 use super::memory::{CRASHES, Crash, Memory};
 use super::{PARTS, SnapshotError, open, restored, root, take};
 use crate::snapshot::{Part, SnapshotStore};
 use crate::step::Step;
 
-/// Opens the folder and takes snapshots; tells which were committed.
+/// Opens the folder and takes snapshots; returns the committed steps.
 fn process(files: &Memory, keep: usize, steps: &[u64]) -> Vec<u64> {
     let mut done = Vec::new();
     let mut run = || -> Result<(), SnapshotError> {
@@ -20,7 +20,7 @@ fn process(files: &Memory, keep: usize, steps: &[u64]) -> Vec<u64> {
     done
 }
 
-/// What a process finds that opens the folder after a crash: nothing that was begun and not finished is taken for damage.
+/// Opens the folder after a crash and returns the step found. Unfinished files must not be reported as damage.
 fn found(files: &Memory) -> (SnapshotStore, Option<u64>) {
     let store = open(files, 1).expect("the folder can be opened after any crash");
     let found = store.latest().expect("the folder can be read");
@@ -35,13 +35,13 @@ fn found(files: &Memory) -> (SnapshotStore, Option<u64>) {
     (store, step)
 }
 
-/// Whether what was found is the snapshot that was last, or the one that was being taken.
+/// Returns `true` if the snapshot found is the last committed one or the one that was being taken.
 fn is_old_or_new(found: Option<u64>, done: &[u64], steps: &[u64], before: Option<u64>) -> bool {
     let last = done.last().copied().or(before);
     found == last || found == steps.get(done.len()).copied()
 }
 
-/// Lets `first` die at each of its operations in each way, and looks at what is left.
+/// Lets `first` die at each of its operations in each way, and calls `look` on the remaining files.
 fn at_each_operation(
     disk: &Memory,
     first: impl Fn(&Memory),
@@ -80,7 +80,7 @@ fn a_crash_at_any_operation_leaves_the_old_or_the_new() {
                     "operation {operation}, {crash:?}: {done:?} were committed, found {found:?}"
                 );
                 seen.push(found);
-                // And it goes on from there; nothing is left of what came before.
+                // The next process continues from there, and no older files remain.
                 take(&store, Step(19)).expect("the folder can be written");
                 assert_eq!(restored(&store), Some(Step(19)));
                 let mut all = left.paths();
@@ -123,7 +123,7 @@ fn a_second_crash_at_any_operation_of_recovery_does_no_more_harm() {
     );
 }
 
-/// A part that did not change belongs to several snapshots, and lives as long as the last of them.
+/// A part that did not change belongs to several snapshots and must live as long as the last of them.
 #[test]
 fn a_shared_part_outlives_the_snapshot_that_wrote_it() {
     let run = |files: &Memory| -> Result<(), SnapshotError> {
@@ -136,7 +136,7 @@ fn a_shared_part_outlives_the_snapshot_that_wrote_it() {
         store.commit(Step(4), vec![write(4, "schedule")?, shared.clone()], 1)?;
         store.commit(Step(9), vec![write(9, "schedule")?, shared.clone()], 1)?;
         store.commit(Step(14), vec![write(14, "schedule")?, shared], 1)?;
-        // Now that of step 4 can go.
+        // Now the part of step 4 can be removed.
         store.commit(Step(19), vec![write(19, "schedule")?, write(19, "update")?], 1).map(drop)
     };
     at_each_operation(

@@ -1,4 +1,4 @@
-//! A file system in memory that dies at any operation, loses power, is full, or is read-only.
+//! An in-memory file system that can die at any operation, lose power, be full, or be read-only.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, ErrorKind, Read, Write};
@@ -7,16 +7,16 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::snapshot::files::Files;
 
-/// What a crash leaves.
+/// The state of the disk after a crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Crash {
-    /// The process was killed: everything that it did.
+    /// The process was killed: all its operations took effect.
     Killed,
-    /// The power was cut: names and contents that were brought to the disk, and nothing else.
+    /// The power failed: only synced names and contents remain.
     Cut,
-    /// The power was cut: all names, and half of each content that was not brought to the disk.
+    /// The power failed: all names remain, and half of each content that was not synced.
     Torn,
-    /// The power was cut: of the names that were made or removed and not brought to the disk, one or another.
+    /// The power failed: each name that was created or removed and not synced remains or not, by the seed.
     Mixed(u64),
 }
 
@@ -28,20 +28,20 @@ pub(super) struct Memory(Arc<Mutex<State>>);
 
 #[derive(Default)]
 struct State {
-    /// What processes see; without the root `/`, which is always there.
+    /// The names that processes see, without the root `/`, which always exists.
     names: BTreeMap<PathBuf, Node>,
-    /// What is on the disk.
+    /// The names that are on disk.
     durable: BTreeMap<PathBuf, Node>,
     files: Vec<File>,
     operations: usize,
     dies_at: Option<usize>,
     capacity: Option<usize>,
     read_only: bool,
-    /// Someone writes into every folder that is being removed.
+    /// `true` if another process writes into every folder that is being removed.
     written_into: bool,
-    /// How often an operation lets others go first.
+    /// The number of times that each operation yields to other threads.
     pace: usize,
-    /// What others do before the next file is made that nobody has made before.
+    /// The actions of other processes before the next exclusive creation of a file.
     interlude: Option<Interlude>,
 }
 
@@ -60,18 +60,18 @@ struct File {
 }
 
 impl Memory {
-    /// Lets the process die at its `operation`-th operation from now, from 0: that one and those after it fail.
+    /// Makes the process die at its `operation`-th operation from now, counted from 0: that operation and all later ones fail.
     pub(super) fn die_at(&self, operation: usize) {
         let mut state = self.lock();
         (state.operations, state.dies_at) = (0, Some(operation));
     }
 
-    /// Operations since [`die_at`](Self::die_at).
+    /// Returns the number of operations since [`die_at`](Self::die_at).
     pub(super) fn operations(&self) -> usize {
         self.lock().operations
     }
 
-    /// The state in which the next process finds the disk.
+    /// Puts the disk into the state in which the next process finds it.
     pub(super) fn revive(&self, crash: Crash) {
         let mut state = self.lock();
         (state.dies_at, state.operations) = (None, 0);
@@ -93,7 +93,7 @@ impl Memory {
         state.durable = state.names.clone();
     }
 
-    /// A disk of its own in the same state.
+    /// Returns an independent disk in the same state.
     pub(super) fn copy(&self) -> Self {
         let state = self.lock();
         Self(Arc::new(Mutex::new(State {
@@ -116,7 +116,7 @@ impl Memory {
         self.lock().pace = pace;
     }
 
-    /// Lets others do this before the next file is made that nobody has made before.
+    /// Runs `interlude` before the next exclusive creation of a file.
     pub(super) fn interrupt(&self, interlude: impl FnOnce(&Self) + Send + 'static) {
         self.lock().interlude = Some(Box::new(interlude));
     }
@@ -125,13 +125,13 @@ impl Memory {
         self.lock().written_into = written_into;
     }
 
-    /// Bytes in files.
+    /// Returns the total size of all files in bytes.
     pub(super) fn size(&self) -> usize {
         let state = self.lock();
         state.size()
     }
 
-    /// The paths of all files.
+    /// Returns the paths of all files.
     pub(super) fn paths(&self) -> Vec<PathBuf> {
         let state = self.lock();
         let files = state.names.iter().filter(|(_, node)| **node != Node::Folder);
@@ -143,7 +143,7 @@ impl Memory {
         state.file(path).map(|file| state.files[file].content.clone()).expect("a file")
     }
 
-    /// Changes what is in a file.
+    /// Changes the content of a file.
     pub(super) fn damage(&self, path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
         let mut state = self.lock();
         let file = state.file(path).expect("a file");
@@ -156,7 +156,7 @@ impl Memory {
 }
 
 impl State {
-    /// Counts an operation that changes the disk; an error if the process dies at it, or is dead.
+    /// Counts an operation that changes the disk. Fails if the process dies at it or is dead.
     fn tick(&mut self) -> io::Result<()> {
         if self.read_only {
             return Err(ErrorKind::ReadOnlyFilesystem.into());
@@ -171,7 +171,7 @@ impl State {
         if dead { Err(io::Error::other("the process is dead")) } else { Ok(()) }
     }
 
-    /// Some of the changes of names that are not on the disk.
+    /// Applies some of the name changes that are not on disk.
     fn mixed(&self, seed: u64) -> BTreeMap<PathBuf, Node> {
         let mut coin = seed;
         let mut mixed: BTreeMap<PathBuf, Node> = BTreeMap::new();
@@ -251,7 +251,7 @@ impl Files for Memory {
         state.tick()?;
         let file = state.make(path)?;
         let free = state.capacity.map_or(usize::MAX, |all| all.saturating_sub(state.size()));
-        // Half of it is there before all of it is, and all of it before it is on the disk.
+        // The file is first half written, then complete, then synced, so that a crash can occur in each state.
         let half = content[..content.len() / 2].to_vec();
         state.files[file].content = half;
         if content.len() > free {
@@ -313,7 +313,7 @@ impl Files for Memory {
         if state.written_into {
             return Err(ErrorKind::DirectoryNotEmpty.into());
         }
-        // A crash may come when some of it is gone.
+        // A crash may occur when part of the folder is removed.
         if let Some(first) = state.names.keys().find(|name| *name != path && name.starts_with(path))
         {
             let first = first.clone();

@@ -1,4 +1,4 @@
-//! Snapshots under faults: a file system that dies at any operation, damaged files, and a graph that is killed and resumed.
+//! Tests of snapshots under faults: a file system that dies at any operation, damaged files, and a graph that is killed and resumed.
 
 mod crash;
 mod memory;
@@ -13,7 +13,7 @@ use super::{Identity, Part, PartRecord, SnapshotError, SnapshotStore, StoreOptio
 use crate::step::Step;
 use memory::Memory;
 
-/// Operators and workers of the snapshots of these tests.
+/// The operators and workers of the snapshots in these tests.
 const PARTS: [(&str, u32); 4] = [("schedule", 0), ("schedule", 1), ("update", 0), ("update", 1)];
 
 fn root() -> PathBuf {
@@ -49,7 +49,7 @@ fn take(store: &SnapshotStore, step: Step) -> Result<(), SnapshotError> {
     committed.untidy.map_or(Ok(()), Err)
 }
 
-/// The step of what the store has to resume from, each of whose parts is of that step.
+/// Returns the step of the latest snapshot, after checking that each of its parts belongs to that step.
 fn restored(store: &SnapshotStore) -> Option<Step> {
     let restored = store.latest().expect("the folder can be read").restored?;
     for operator in ["schedule", "update"] {

@@ -1,4 +1,4 @@
-//! A graph that is killed and resumed, on any number of workers, ends as one that was not.
+//! A graph that is killed and resumed, on any number of workers, ends in the same state as one that was not.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::step::Step;
 
 const STEPS: u64 = 6;
 
-/// How a run ends that nothing befalls.
+/// Returns the final states of an undisturbed run.
 fn expected() -> State {
     let outcome = Toy::new(1, STEPS, 0).run(&Memory::default());
     assert_eq!(outcome.fault, None);
@@ -28,7 +28,7 @@ fn steps(files: &Memory) -> Vec<u64> {
 fn finishes(toy: &Toy, files: &Memory, expected: &State, what: &str) -> Option<Step> {
     let outcome = toy.run(files);
     assert_eq!(outcome.fault, None, "{what}");
-    // What a run has not touched since it was resumed is not in its states: they are all told at its end.
+    // States that the resumed run does not touch are included: all states are reported at the end.
     assert_eq!(&outcome.states, expected, "{what}: resumed from {:?}", outcome.resumed);
     outcome.resumed
 }
@@ -56,7 +56,7 @@ fn a_run_in_virtual_time_takes_the_same_snapshots() {
     finishes(&Toy::new(2, STEPS, 2), &files, &expected(), "prolonged");
 }
 
-/// A worker that has nothing to do hears of the last step only that there is none after it.
+/// A worker without work learns of the last step only through the end of its inputs.
 #[test]
 fn the_end_stands_for_a_last_step_of_which_not_all_have_heard() {
     let files = Memory::default();
@@ -68,7 +68,7 @@ fn the_end_stands_for_a_last_step_of_which_not_all_have_heard() {
     }
 }
 
-/// Of steps that are complete at once, each has the snapshot of its own end.
+/// Each of several steps that complete together has the snapshot of its own end.
 #[test]
 fn steps_that_close_together_are_told_apart() {
     let expected = expected();
@@ -89,7 +89,7 @@ fn steps_that_close_together_are_told_apart() {
 #[test]
 fn a_run_that_is_over_can_be_prolonged() {
     let expected = expected();
-    // Also where its last step is one of the cadence: then there is nothing more to write at the end.
+    // The same holds if the last step is one of the cadence: then nothing more is written at the end.
     for (first, last) in [(3, 2), (4, 3)] {
         let files = Memory::default();
         Toy::new(2, first, 3).run(&files);
@@ -125,7 +125,7 @@ fn killed_at_any_operation_on_files() {
     let expected = expected();
     for (before, after) in [(1, 2), (2, 1), (3, 2)] {
         let mut resumed = BTreeSet::new();
-        // More workers do the same in more operations.
+        // With more workers, the same work takes more operations.
         for operation in (0..).step_by(2 * before - 1) {
             let files = Memory::default();
             files.die_at(operation);
@@ -147,7 +147,7 @@ fn killed_at_any_operation_on_files() {
     }
 }
 
-/// What the tests above would say of a graph that does not wait for the frontier.
+/// Checks that the tests above would detect a graph that does not wait for the frontier.
 #[test]
 fn a_graph_that_applies_rows_on_arrival_is_caught() {
     let expected = expected();

@@ -1,4 +1,4 @@
-//! The store under damaged files, full and read-only disks, and rivals.
+//! The store with damaged files, full and read-only disks, and rival processes.
 
 use std::path::Path;
 use std::sync::{Arc, mpsc};
@@ -33,7 +33,7 @@ fn of_step_9(path: &Path) -> bool {
     path.to_str().is_some_and(|path| path.contains("00000009"))
 }
 
-/// Does something to a file of the newest snapshot, and returns why it is passed over for the one before.
+/// Opens a store whose newest snapshot is damaged, and returns the reason why it was skipped for the one before.
 fn passed_over(files: &Memory, what: &str) -> Damage {
     let store = open(files, 3).expect("opens");
     assert_eq!(restored(&store), Some(Step(4)), "{what}");
@@ -144,7 +144,7 @@ fn a_step_can_be_asked_for() {
     assert_eq!(step(4), Ok(Step(4)));
     assert_eq!(
         step(5).expect_err("none")[0].to_string(),
-        "`/run`: expected a snapshot behind step 6, found those behind [10, 5]"
+        "`/run`: expected a snapshot after step 6, found those after [10, 5]"
     );
 }
 
@@ -182,7 +182,7 @@ fn what_an_older_process_still_writes_into_is_removed_later() {
     assert!(!of_zombie(), "{:?}", files.paths());
 }
 
-/// What a zombie had committed further on is not preferred to what descends from the snapshot that its heir had.
+/// The later snapshots of a zombie process are not preferred to the descendants of the snapshot that its successor restored.
 #[test]
 fn a_newer_generation_goes_before_a_later_step() {
     let files = two_snapshots();
@@ -236,7 +236,7 @@ fn the_newest_good_ones_are_kept() {
         store.manifests().expect("readable").into_iter().map(|id| id.step.0).collect()
     };
     assert_eq!(steps(&store), [19, 14]);
-    // One that is damaged does not count; those before it stay.
+    // A damaged snapshot does not count, so older ones stay.
     files.damage(Path::new("/run/step-00000019/0001/update-0.bin"), |bytes| bytes.truncate(1));
     take(&store, Step(24)).expect("written");
     assert_eq!(steps(&store), [24, 19, 14]);
@@ -295,7 +295,7 @@ fn rows_come_back_as_they_were() {
     assert_eq!(restored.manifest().workers, 2);
     assert_eq!(
         restored.parts("schedule").expect_err("there is none").to_string(),
-        "snapshot behind step 1: expected parts of `schedule`, found those of ledger"
+        "snapshot after step 1: expected parts of `schedule`, found those of ledger"
     );
     assert_eq!(options(1).keep, 1);
 }

@@ -1,4 +1,4 @@
-//! A graph with states: a source and two folds, whose results depend on the order of steps and on every row.
+//! A graph with state: a source and two folds, whose results depend on the order of steps and on every row.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,26 +27,26 @@ use crate::step::Step;
 /// The result of a run: the state of each fold by key.
 pub(super) type State = BTreeMap<(&'static str, u64), u64>;
 
-/// Rows of a step, and keys that they are of.
+/// The number of rows per step, and the number of keys.
 const ROWS: u64 = 13;
 const KEYS: u64 = 5;
 
-/// How a run is run.
+/// The settings of a run.
 #[derive(Clone)]
 pub(super) struct Toy {
     pub(super) workers: usize,
     pub(super) steps: u64,
     pub(super) every: u64,
     pub(super) on_error: OnError,
-    /// Every worker is dropped when one has applied this step.
+    /// All workers are dropped when one has applied this step.
     pub(super) dropped_at: Option<Step>,
-    /// A snapshot is asked for, then.
+    /// The step after which a snapshot is requested.
     pub(super) requested_at: Option<Step>,
-    /// Another process opens the folder, then.
+    /// The step after which another process opens the folder.
     pub(super) rival_at: Option<Step>,
-    /// The source gives the rows of all steps at once, and operators close several in one activation.
+    /// The source emits the rows of all steps at once, and operators close several steps in one activation.
     pub(super) bursts: bool,
-    /// The source waits while a snapshot is not committed.
+    /// The source waits until no snapshot is being written.
     pub(super) patient: bool,
     /// Applies rows as they arrive, which is wrong.
     pub(super) on_arrival: bool,
@@ -68,7 +68,7 @@ impl Toy {
         }
     }
 
-    /// Runs from the newest snapshot on the disk, until the end, a fault, or until it is dropped.
+    /// Runs from the newest snapshot on disk until the end, a fault, or the drop.
     pub(super) fn run(&self, files: &Memory) -> Outcome {
         let shared = Arc::new(Shared::default());
         shared.lock().disk = Some(files.clone());
@@ -118,7 +118,7 @@ impl Toy {
         }
     }
 
-    /// The same on this thread, in virtual time.
+    /// Like [`run`](Self::run), on this thread in virtual time.
     pub(super) fn run_virtual(&self, files: &Memory) -> Outcome {
         let (shared, clock) = (Arc::new(Shared::default()), VirtualClock::default());
         let (plan, restored) = self.plan(files).expect("opens");
@@ -150,7 +150,7 @@ impl Toy {
         warn(commits.warnings, move |fault| told.lock().warnings.push(fault.message));
     }
 
-    /// Rows of each step, dealt to the workers; no more than two steps ahead of what the last fold is done with.
+    /// Emits the rows of each step, distributed over the workers, at most two steps ahead of the last fold.
     fn source<'scope>(
         &self,
         snapshots: &Snapshots<'scope>,
@@ -172,7 +172,7 @@ impl Toy {
             let mut open = capabilities.pop();
             open.iter_mut().for_each(|open| open.downgrade(&next));
             move |_| {
-                // Where the dataset is read on from is the same on all workers.
+                // The position in the dataset is the same on all workers.
                 let state = |next: Step| {
                     let part = Part::bytes("txt", next.to_string().into_bytes());
                     if worker == 0 { part.fact("cursor", next.0 * ROWS) } else { Part::nothing() }
@@ -187,7 +187,7 @@ impl Toy {
                     if waits {
                         break;
                     }
-                    // A disk that is dead has no say.
+                    // A dead disk is ignored.
                     if worker == 0
                         && let Ok(ids) = store.manifests()
                     {
@@ -211,7 +211,7 @@ impl Toy {
         stream
     }
 
-    /// For each key a number into which the rows of each step are worked, and a row for another key with what it is then.
+    /// Folds the rows of each step into one number per key, and emits that number as a row for another key.
     fn fold<'scope>(
         &self,
         name: &'static str,
@@ -284,7 +284,7 @@ impl Toy {
     }
 }
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Default)]
 pub(super) struct Outcome {
     pub(super) states: State,
@@ -292,7 +292,7 @@ pub(super) struct Outcome {
     pub(super) warnings: Vec<String>,
     pub(super) resumed: Option<Step>,
     pub(super) requested: Option<Step>,
-    /// Steps that the source was ahead of the last snapshot.
+    /// The largest number of steps by which the source was ahead of the last snapshot.
     pub(super) ahead: u64,
     disk: Option<Memory>,
 }
@@ -304,7 +304,7 @@ struct Shared {
     outcome: Mutex<Outcome>,
 }
 
-/// The peers of a worker that unwinds would wait for ever.
+/// Stops all workers on a panic, because the peers of a worker that unwinds would wait forever.
 struct StopOnPanic(Arc<Shared>);
 
 impl Drop for StopOnPanic {
@@ -328,7 +328,7 @@ fn apply(state: &mut BTreeMap<u64, u64>, rows: &[(u64, u64)], step: Step) {
     }
 }
 
-/// One fold writes rows, the other text.
+/// Writes rows for one fold and JSON for the other, to cover both kinds of parts.
 fn save(name: &str, state: &BTreeMap<u64, u64>) -> Part {
     if name == "first" {
         let pairs = state.iter().map(|(&key, &value)| (key, value));
@@ -338,7 +338,7 @@ fn save(name: &str, state: &BTreeMap<u64, u64>) -> Part {
     }
 }
 
-/// What is of this worker's keys, of the parts of all workers there were.
+/// Returns the entries of this worker's keys from the parts of all former workers.
 fn load(from: &Restored, name: &str, index: u64, peers: u64) -> BTreeMap<u64, u64> {
     let all: Vec<(u64, u64)> = if name == "first" {
         let parts = from.rows(name).expect("verified");
