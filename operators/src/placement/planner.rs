@@ -191,6 +191,7 @@ impl Planner {
 }
 
 impl Kind {
+    /// Applies the reactive rule to the preemptions of a round. A parallelism that the job cannot run is not adopted.
     fn react(
         &mut self,
         preemptions: u64,

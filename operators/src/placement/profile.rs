@@ -157,6 +157,8 @@ impl StepCost for Measured {
         if from == to {
             return 0.0;
         }
+        // Instances that stay keep their caches, unless the parallelism changes. All other cached tokens are prefilled again, in parallel
+        // over the new instances.
         let kept = f64::from(to.instances.min(from.instances)) / f64::from(from.instances.max(1));
         let moved =
             if from.tensor_parallel == to.tensor_parallel { 1.0 - kept } else { 1.0 } * kv_tokens;

@@ -141,6 +141,8 @@ impl Progress {
             group.tokens += u64::from(tokens) + u64::from(group.prompt_length);
             self.completed += 1;
         }
+        // A response that was kept whole sampled nothing in this round and was observed before: it counts neither for the pace nor for
+        // the lengths.
         if is_given_again(finish_reason, tokens, resumed) {
             return;
         }
@@ -148,6 +150,7 @@ impl Progress {
         if ran.1 > Nanos(0) && self.fastest.is_none_or(|fastest| pace(ran) > pace(fastest)) {
             self.fastest = Some(ran);
         }
+        // A paused response is observed when it ends in a later round.
         if finish_reason != FinishReason::Pause {
             self.lengths.observe(tokens, finish_reason.is_whole());
         }

@@ -194,6 +194,7 @@ impl Driver {
         self.published.first().filter(|_| is_quiet)
     }
 
+    /// Delivers the policy of a step to the schedule, unless the schedule has finished or the run is to stop.
     pub(super) fn policy(&mut self, step: Step) {
         let Some(open) = self.published.take(step) else { return };
         self.stopping |= !self.finished && self.stop.forbids(step);
@@ -210,6 +211,7 @@ impl Driver {
         }
     }
 
+    /// Reports ended responses to the schedule. In lockstep they arrive as notices instead.
     pub(super) fn responses(&mut self, step: Step, batch: &Batch) {
         if self.sequencer.is_some() {
             return;
@@ -242,6 +244,8 @@ impl Driver {
         }
     }
 
+    /// Carries out all decisions, and releases the events of the sequencer one at a time. The decisions on an event are drained before the
+    /// next event is released, because they change which event is next.
     pub(super) fn decide(
         &mut self,
         mut request: impl FnMut(&Capability<Step>, Batch),

@@ -130,7 +130,7 @@ impl OpenRound {
         self.lanes.get_mut(name).expect("invariant: the lane has a prompt in this round")
     }
 
-    /// The step of the round.
+    /// Returns the step of the round.
     pub(super) fn step(&self) -> Step {
         self.step
     }
@@ -223,6 +223,7 @@ impl OpenRound {
         }
     }
 
+    /// Handles a group that has all its responses. With a filter it is kept or rejected only once all of them are scored.
     fn complete(&mut self, prompt: PromptId, out: &mut VecDeque<Decision>) {
         if !self.rules.filters {
             self.keep(prompt, out);
@@ -233,6 +234,7 @@ impl OpenRound {
         self.drop_surplus(prompt, out);
     }
 
+    /// Rejects a scored group without variance or with a missing score, and keeps any other.
     fn judge(&mut self, prompt: PromptId, out: &mut VecDeque<Decision>) {
         if self.group(prompt).lacks_score() {
             self.reject(prompt, Reason::Unscored, out);

@@ -256,6 +256,7 @@ impl Sequencer {
         samples.map(|sample| SampleId { step, prompt, sample }).collect()
     }
 
+    /// Marks a response as stopped. An end that was recorded but not released is discarded: the answer to the stop replaces it.
     fn stop(&mut self, id: SampleId) {
         let Some(state) = self.under_way.get_mut(&id) else { return };
         match std::mem::replace(state, State::Stopping) {
@@ -337,6 +338,7 @@ impl Scores {
         told.filter_map(|id| Some(Event::Scored { id, score: arrived.remove(&id)? })).collect()
     }
 
+    /// Closes the round. Only the scores of its admitted responses are still wanted.
     fn close(&mut self) {
         let Self { arrived, wanted, admitted } = self;
         wanted.retain(|id| admitted.contains(id));

@@ -167,6 +167,7 @@ impl RoundPolicy for Sorted {
         let fresh = self.pool.take(epoch, "", load + ahead).into_iter().map(Leftover::fresh);
         self.epoch = epoch;
         self.load.extend(fresh);
+        // The prompts were taken in reading order: the last `ahead` of them belong to the next load.
         let loaded_ahead = self.load.split_off(self.load.len() - ahead);
         self.ahead.extend(loaded_ahead);
         let (current, next) = (std::mem::take(&mut self.load), std::mem::take(&mut self.ahead));
@@ -198,6 +199,7 @@ impl RoundPolicy for Sorted {
         for (lane, left) in defer_rest(round, &mut self.rounds) {
             if *lane == *AHEAD { self.ahead.push(left) } else { self.load.push(left) }
         }
+        // The load is consumed: the next one becomes current, including its prompts that already ran.
         if self.load.is_empty() {
             self.load = std::mem::take(&mut self.ahead);
         }
