@@ -1,6 +1,6 @@
-//! The dataflow's own cost: steps of 128 x 8 responses through the whole graph, with stages that do nothing.
+//! The overhead of the dataflow: steps of 128 x 8 responses through the whole graph, with stages that do nothing.
 //!
-//! Divan's throughput is in responses: its reciprocal is the cost of one response.
+//! Divan reports the throughput in responses; its reciprocal is the cost of one response.
 
 #[path = "../tests/support/mod.rs"]
 mod support;
@@ -31,7 +31,7 @@ fn synchronous_step(bencher: Bencher<'_, '_>) {
     });
 }
 
-// Each response an event of its own: the cost of a simulated one.
+// Each response is a separate event, as in the simulator.
 #[divan::bench(sample_count = 10)]
 fn virtual_time(bencher: Bencher<'_, '_>) {
     let responses = PROMPTS * u64::from(RESPONSES) * STEPS;

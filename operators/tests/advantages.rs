@@ -1,4 +1,4 @@
-//! Estimators of advantages against what verl computed on the same inputs: every entry of `advantages` in the fixture of losses.
+//! Compares the advantage estimators with verl's results on the same inputs, for every entry of `advantages` in the fixture of losses.
 #![allow(clippy::unwrap_used, reason = "the fixture is part of the test")]
 
 use rollpacker_operators::advantage::{Estimator, Grpo, Trajectory, advantages};
@@ -6,8 +6,8 @@ use rollpacker_stages::catalog::Choice;
 use serde_json::Value;
 
 const RELATIVE: f64 = 1e-5;
-/// Numbers below this share of the largest are compared as if they were so large: verl adds up float32 numbers, and what is left of a sum
-/// that cancels has the rounding of its terms.
+/// Values below this share of the largest are compared as if they were this large. verl sums in float32, and a sum that cancels keeps the
+/// rounding errors of its terms.
 const FLOOR: f64 = 0.05;
 
 fn fixture() -> Value {
@@ -21,7 +21,7 @@ fn numbers(value: &Value) -> Vec<f64> {
     }
 }
 
-/// The rows of `values` at the unmasked positions: our packed form.
+/// Returns the rows of `values` at the unmasked positions: our packed form.
 fn packed(values: &Value, mask: &Value) -> Vec<Vec<f64>> {
     let rows = values.as_array().unwrap().iter().zip(mask.as_array().unwrap());
     rows.map(|(values, mask)| {
@@ -57,7 +57,7 @@ fn trajectories(all: &Value, entry: &Value) -> Vec<Trajectory> {
     .collect()
 }
 
-/// `gae gamma=0.99 lam=0.95 (raw)` and its like: a name, then options.
+/// Parses a name with options, such as `gae gamma=0.99 lam=0.95 (raw)`.
 fn estimator(name: &str) -> Estimator {
     if name.starts_with("trl grpo") {
         return Grpo { norm_by_std: true, epsilon: 1e-4 }.into();

@@ -1,5 +1,5 @@
-//! Length bias on a known distribution: the whole graph over an engine whose lengths are drawn from it, measured by the ledger. Scores
-//! depend on lengths, so that the group-relative gradient is biased as well, by a known amount.
+//! Length bias on a known distribution: the whole graph runs over an engine whose lengths are drawn from it, and the ledger measures the
+//! bias. Scores depend on lengths, so the group-relative gradient is biased as well, by a known amount.
 
 mod support;
 
@@ -14,11 +14,11 @@ use rollpacker_stages::reward::{Context, Reward, RewardError, Router, Sample, Sc
 use rollpacker_stages::train::Metrics;
 use support::{Run, ShortestFirst};
 
-/// The longest response, tokens.
+/// The length of the longest response, in tokens.
 const CAP: u32 = 640;
 
-/// Two modes, in tokens a thirty-second of the RollPacker paper's: most responses are short, by a factor of the prompt; some are long, of
-/// hard prompts often and of easy ones seldom.
+/// Draws a length from two modes, at a thirty-second of the lengths in the RollPacker paper. Most responses are short, by a factor of the
+/// prompt; some are long, often for hard prompts and rarely for easy ones.
 fn length(id: SampleId) -> u32 {
     let prompt = [id.prompt.0, 1];
     let (scale, hard) = (normal(&prompt), uniform(&[id.prompt.0, 2]).powi(4) * 0.9);
@@ -40,12 +40,12 @@ fn mix(words: &[u64]) -> u64 {
     })
 }
 
-/// In (0, 1).
+/// Returns a uniform number in (0, 1).
 fn uniform(words: &[u64]) -> f64 {
     ((mix(words) >> 11) as f64 + 0.5) / (1u64 << 53) as f64
 }
 
-/// Box and Muller.
+/// Returns a normal number by the Box-Muller transform.
 fn normal(words: &[u64]) -> f64 {
     let (one, other) = (uniform(words), uniform(&[mix(words), 5]));
     (-2.0 * one.ln()).sqrt() * (std::f64::consts::TAU * other).cos()
@@ -53,7 +53,7 @@ fn normal(words: &[u64]) -> f64 {
 
 const PROMPTS: u64 = 3_200;
 
-/// The mean over the prompts of the run, of draws that no schedule sees.
+/// Returns the mean length over the prompts of the run, from draws that no schedule sees.
 fn true_mean() -> f64 {
     let draw =
         |prompt, sample| length(SampleId { step: Step(1 << 40), prompt: PromptId(prompt), sample });
@@ -61,7 +61,7 @@ fn true_mean() -> f64 {
     sum / (PROMPTS * 50) as f64
 }
 
-/// 0 or 1, the more likely 1 the longer a response is: the same for every response of a length.
+/// Returns 0 or 1; 1 is the more likely, the longer a response is. All responses of equal length have the same score.
 fn score(tokens: u32) -> f64 {
     let likely = 1.0 / (1.0 + (3.2 - f64::from(tokens).ln()).exp());
     f64::from(u8::from(uniform(&[tokens.into(), 9]) < likely))
@@ -75,7 +75,7 @@ impl Reward for ByLength {
     }
 }
 
-/// The covariance of score and length within a group, the lengths times their weights: what its advantages make of them.
+/// Returns the covariance of score and weighted length within a group, which is how its advantages act on length.
 fn covariance(group: &[(f64, f64, f64)]) -> f64 {
     let mean = group.iter().map(|(score, ..)| score).sum::<f64>() / group.len() as f64;
     let sum: f64 =
@@ -88,7 +88,7 @@ fn mean(values: impl Iterator<Item = f64>) -> f64 {
     sum / count
 }
 
-/// The mean covariance over the prompts of the run, of draws that no schedule sees.
+/// Returns the mean covariance over the prompts of the run, from draws that no schedule sees.
 fn true_product() -> f64 {
     let draw = |prompt, sample| {
         let tokens = length(SampleId { step: Step(1 << 40), prompt: PromptId(prompt), sample });
@@ -97,7 +97,7 @@ fn true_product() -> f64 {
     mean((0..PROMPTS).map(|p| covariance(&(0..50).map(|s| draw(p, s)).collect::<Vec<_>>())))
 }
 
-/// The mean covariance over the groups that were trained on, plain and weighted.
+/// Returns the mean covariance over the trained groups, unweighted and weighted.
 fn trained_products(reports: &[StepReport]) -> [f64; 2] {
     let groups = || reports.iter().flat_map(|report| &report.groups);
     let product = |batch: &Batch, is_weighted: bool| {
@@ -126,7 +126,7 @@ fn run(schedule: impl Schedule + 'static) -> Vec<StepReport> {
         .expect("no fault")
 }
 
-/// The metrics of the last step: over the whole run.
+/// Returns the metrics of the last step, which cover the whole run.
 fn measured(schedule: impl Schedule + 'static) -> Metrics {
     run(schedule).pop().expect("steps").metrics
 }
@@ -143,13 +143,13 @@ fn the_bias_of_the_fastest_is_detected() {
     within("bias/mean_ratio", &metrics, 0.4..=0.75);
     within("bias/mean_ratio_high", &metrics, 0.4..=0.95);
     within("bias/inclusion/512_1024", &metrics, 0.0..=0.8);
-    // Surplus responses hide what the policy would have made of them: the truth lies between the bounds.
+    // The lengths of aborted surplus responses are censored: the truth lies between the bounds.
     within("bias/policy_mean", &metrics, mean..=1.25 * mean);
     within("bias/policy_mean_low", &metrics, 0.6 * mean..=mean);
 }
 
-/// With speculation on prompts alone the estimate is the policy's within 3 %, and the weighted mean within 4 % of that, at an effective
-/// sample size above 0.9.
+/// With speculation on prompts alone, the estimate is within 3 % of the policy's mean, and the weighted mean within 4 % of that, at a
+/// relative effective sample size above 0.9.
 #[test]
 fn weights_remove_the_bias() {
     let reports = run(tail_batching(1.0, Selection::Weighted));
@@ -164,7 +164,7 @@ fn weights_remove_the_bias() {
     within("bias/weighted_p90_ratio", metrics, 0.9..=1.1);
 }
 
-/// Surplus responses hide what the policy would have made of them: the truth lies between the bounds.
+/// The lengths of aborted surplus responses are censored: the truth lies between the bounds.
 #[test]
 fn the_bias_of_the_gradient_is_bounded_where_responses_are_surplus() {
     let reports = run(tail_batching(1.25, Selection::Fastest));
@@ -198,7 +198,7 @@ fn waiting_for_all_has_no_bias() {
     within("bias/policy_mean", &metrics, 0.97 * true_mean()..=1.03 * true_mean());
 }
 
-/// Where nothing is selected the ledger's means are those of the steps that count.
+/// If the schedule selects nothing, the ledger's means are those of the steps that count.
 #[test]
 fn steps_of_the_warm_up_leave_no_trace() {
     const WARMUP: u64 = 20;
@@ -235,7 +235,8 @@ fn steps_of_the_warm_up_leave_no_trace() {
     within("ledger/rows", metrics, 640.0..=640.0);
 }
 
-/// What the schedule decided is what the trainer gets: groups of first draws weigh 1, those of long rounds differ and average 1.
+/// Checks that the trainer receives the weights that the schedule decided: 1 in groups of first draws; in groups of long rounds they differ
+/// and average 1.
 fn weights_arrive_in_the_groups(reports: &[StepReport]) {
     let batches = || reports.iter().flat_map(|report| &report.groups);
     let weights: Vec<f32> = batches()

@@ -1,4 +1,5 @@
-//! Races that are decided by tokens, in the whole step: however instances are late, every run decides and trains on the same.
+//! Races that are decided by tokens, in the whole step: whatever the delays of instances, every run decides and trains on the same
+//! responses.
 
 mod support;
 
@@ -50,16 +51,16 @@ fn schedules() -> Vec<Builtin> {
     ]
 }
 
-/// Length, reason, tokens and the versions that sampled them.
+/// Length, finish reason, tokens, and the policy versions that sampled them.
 type Response = (u32, String, Vec<i32>, Vec<u64>);
 
-/// All that is the same in two equal runs.
+/// The results that are equal in two equal runs.
 #[derive(Debug, PartialEq)]
 struct Outcome {
     decisions: Vec<String>,
-    /// Every response by its id.
+    /// Every response, by its id.
     responses: BTreeMap<(u64, u32), Response>,
-    /// What was trained on, in order.
+    /// The trained responses, in order.
     trained: Vec<Trained>,
     metrics: Vec<(String, u64)>,
 }
@@ -122,7 +123,7 @@ fn trained(batch: &Batch) -> Vec<Trained> {
     .collect()
 }
 
-/// A run of two epochs of 21 prompts on instances as `dice` have it.
+/// Runs two epochs of 21 prompts on instances whose delays come from the seed `dice`.
 fn run(schedule: &Builtin, in_lockstep: bool, staleness: u64, dice: u64) -> Vec<Outcome> {
     let instances = 1 + usize::try_from(dice % 3).expect("small");
     let run = Run::with(schedule.clone(), Racer::new(instances, dice));

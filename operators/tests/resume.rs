@@ -1,4 +1,4 @@
-//! A run that is resumed from the snapshot of any of its steps goes on as if nothing had happened.
+//! A run that is resumed from the snapshot of any of its steps yields the same result as an uninterrupted one.
 
 mod support;
 
@@ -51,10 +51,10 @@ use rollpacker_stages::rollout::{Placement, Policy};
 use rollpacker_stages::train::{Inferred, Metrics, Sequence, TrainError, Trainer};
 use support::in_virtual_time::Timed;
 
-/// Prompts of an epoch.
+/// The number of prompts of an epoch.
 const EPOCH: u64 = 22;
 const PROMPTS: u64 = 2 * EPOCH;
-/// Admitted in a round.
+/// The number of prompts admitted in a round.
 const P0: usize = 4;
 const R0: u32 = 2;
 
@@ -80,7 +80,7 @@ fn sorted(mode: sorted::Mode) -> Builtin {
     Sorted::new(config).expect("valid").into()
 }
 
-/// Every built-in schedule, each with what it keeps between rounds.
+/// Returns every built-in schedule; each keeps some state between rounds.
 fn schedules() -> Vec<(&'static str, Builtin)> {
     let (prompts, responses, total_steps) = (P0, R0, None);
     let on_exhausted = OnExhausted::SmallerStep;
@@ -142,7 +142,7 @@ fn prompts(ids: std::ops::Range<u64>) -> Batch {
     prompt_batch(&ids.map(row).collect::<Vec<_>>())
 }
 
-/// Long tails, of the prompt and of the sample.
+/// Returns long-tailed durations that depend on the prompt and on the sample.
 fn seconds(id: SampleId) -> u64 {
     let mut hash = id.step.0.wrapping_mul(0x9e37_79b9_7f4a_7c15)
         ^ id.prompt.0.wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -151,12 +151,12 @@ fn seconds(id: SampleId) -> u64 {
     1 + (hash >> 33) % 9 + long
 }
 
-/// Works what it is given into a number; the state is the number, and the policies so far.
+/// A trainer that folds its inputs into a number. Its state consists of the number and of the policies so far.
 struct Folding {
     folded: u64,
     step: u64,
     policies: Vec<(u64, u64)>,
-    /// Policies that later steps may sample with.
+    /// The number of policies that later steps may sample with.
     kept: usize,
     clock: VirtualClock,
 }
@@ -191,7 +191,7 @@ impl Trainer for Folding {
         Ok(sequences.iter().map(kl).collect())
     }
 
-    /// In whatever order.
+    /// Accumulates sequences; the result is independent of their order.
     fn accumulate(&mut self, _: Step, sequences: &[Sequence<'_>]) -> Result<(), TrainError> {
         for sequence in sequences {
             let advantage = sequence.advantages.first().map_or(0, |advantage| advantage.to_bits());
@@ -227,7 +227,7 @@ impl Trainer for Folding {
     }
 }
 
-/// Takes 5 seconds; one point for an odd length; runs one test case.
+/// A reward that takes 5 seconds, gives one point for an odd length, and runs one test case.
 struct Odd(VirtualClock);
 
 impl Reward for Odd {
@@ -241,7 +241,7 @@ impl Reward for Odd {
     }
 }
 
-/// Wider instances are faster with many responses, and a change takes three seconds.
+/// Costs in which wider instances are faster with many responses, and a change takes three seconds.
 struct Cost;
 
 impl StepCost for Cost {
@@ -262,14 +262,14 @@ impl StepCost for Cost {
     }
 }
 
-/// A planner that goes by the lengths of earlier rounds, and a trainer that takes devices of the tail.
+/// Returns a planner that uses the lengths of earlier rounds, with a trainer that takes devices of the tail.
 fn placing() -> Box<dyn Place> {
     let job = Job { devices: 4, devices_per_server: 4, training_replica: 1, response_length: 40 };
     let planner = Planner::new(Rule::Predictive, job, 1).expect("valid");
     Box::new(StreamTrainer::new(Options::predicted(), planner, Cost).expect("valid"))
 }
 
-/// What a step did, in an order that says nothing of time.
+/// The results of a step, in an order that is independent of time.
 #[derive(Debug, PartialEq)]
 struct Told {
     step: Step,
@@ -284,7 +284,7 @@ impl Told {
     fn of(report: &StepReport, staleness: u64) -> Self {
         let is_of_time = |name: &str| {
             let parts = ["operator/", "timing_s/", "perf/", "rollout/load_s"];
-            // With a staleness, a step may be scored before the one before it has taught its limits.
+            // With staleness, a step may be scored before the previous one has updated the limits.
             let limits = staleness > 0
                 && (name.starts_with("reward/") || name.starts_with("ledger/mean_anchor"));
             limits
@@ -358,7 +358,7 @@ fn groups(batch: &Batch) -> Vec<String> {
         .collect()
 }
 
-/// Keeps what steps did, and counts them over all of a run.
+/// Records the results of steps, over all parts of a run.
 #[derive(Clone, Default)]
 struct Watching {
     told: Rc<RefCell<Vec<Told>>>,
@@ -368,7 +368,7 @@ struct Watching {
 }
 
 impl Watching {
-    /// Keeps what was placed at each step.
+    /// Records the placements of each step.
     fn place(&self, placements: BatchStream<'_>) {
         let mut operator = Operator::new("placed", placements.scope());
         let mut input = operator.input(placements, Pipeline, &schema::PLACEMENTS);
@@ -383,7 +383,7 @@ impl Watching {
         });
     }
 
-    /// What steps did, with what was placed.
+    /// Returns the results of steps with their placements.
     fn take(&self) -> Vec<Told> {
         let mut placements = self.placements.take();
         let mut told = self.told.take();
@@ -424,7 +424,7 @@ impl Observer for Watching {
 struct Run {
     schedule: Builtin,
     staleness: u64,
-    /// Steps between snapshots.
+    /// The number of steps between snapshots.
     every: u64,
     stop: Stop,
     prompts: u64,
@@ -437,7 +437,7 @@ impl Run {
         Self { schedule, staleness, every: 0, stop, prompts: PROMPTS, placement: None }
     }
 
-    /// Runs on from `from`, a step or the newest, with snapshots in `folder`.
+    /// Continues the run from the snapshot `from` (a step, or the newest) and writes snapshots to `folder`.
     fn go(&self, folder: &Path, from: Option<Step>) -> Result<Vec<Told>, Fault> {
         let store = open(folder);
         let found = from.map_or_else(|| store.latest(), |step| store.at(step)).expect("readable");
@@ -490,7 +490,7 @@ impl Run {
                 (resumed.step().next(), trainer.load_state(file).expect("loaded"))
             }
         };
-        // The reader begins anew: what the schedule has had is left out.
+        // The reader starts over; prompts that the schedule has already received are skipped.
         let all = self.prompts;
         let batches = (0..all).step_by(3).map(move |first| prompts(first..(first + 3).min(all)));
         let (rows, errors) =
@@ -541,7 +541,7 @@ fn open(folder: &Path) -> SnapshotStore {
     SnapshotStore::open(folder, options).expect("opens")
 }
 
-/// On a file system without a disk, if there is one: nothing here is about durability.
+/// Creates a temporary folder, in memory if possible: these tests do not depend on durability.
 fn folder() -> tempfile::TempDir {
     let memory = Path::new("/dev/shm");
     if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }
@@ -594,7 +594,7 @@ fn same(what: &str, found: &[Told], expected: &[Told]) {
     assert_eq!(found.len(), expected.len(), "{what}: steps");
 }
 
-/// Every prompt is trained on or rejected, once.
+/// Checks that every prompt is trained on or rejected exactly once.
 fn conserved(name: &str, all: &[Told]) {
     let mut seen = BTreeMap::<&str, u64>::new();
     for told in all {
@@ -625,7 +625,7 @@ fn from_every_step_of_every_schedule_with_a_staleness() {
     }
 }
 
-/// What a planner has learned of earlier rounds decides on the placements of later ones.
+/// The placements of later rounds depend on what a planner learned in earlier ones.
 #[test]
 fn from_every_step_with_a_planner() {
     for (name, schedule) in schedules() {
@@ -633,7 +633,7 @@ fn from_every_step_with_a_planner() {
     }
 }
 
-/// Stopped after each step, the run ends with a snapshot, and the next goes on from there.
+/// The run is stopped after each step with a snapshot, and the next part resumes from there.
 #[test]
 fn a_run_in_as_many_pieces_as_steps_is_the_same_run() {
     for (name, schedule) in schedules() {
@@ -656,7 +656,7 @@ fn a_run_in_as_many_pieces_as_steps_is_the_same_run() {
     }
 }
 
-/// A run whose prompts have ended goes on when it is given more.
+/// A run whose prompts have ended continues when it is given more.
 #[test]
 fn a_run_that_is_over_is_prolonged() {
     let schedule = schedules().remove(0).1;
@@ -664,7 +664,7 @@ fn a_run_that_is_over_is_prolonged() {
         let (whole, pieces) = (folder(), folder());
         let run = Run { every, ..Run::of(&schedule, staleness) };
         let expected = run.go(whole.path(), None).expect("no fault");
-        // Where a step ends with an epoch, the longer run is the same.
+        // If a step ends together with an epoch, the longer run is the same up to there.
         let short = Run { prompts: EPOCH, ..run.clone() };
         let mut found = short.go(pieces.path(), None).expect("no fault");
         assert!(found.len() < expected.len());
@@ -673,7 +673,7 @@ fn a_run_that_is_over_is_prolonged() {
     }
 }
 
-/// Two responses to each prompt, one prompt a step; it cannot say its state.
+/// A schedule with two responses to each prompt and one prompt per step. It cannot be saved.
 #[derive(Default)]
 struct Unsaved(Vec<Decision>);
 
@@ -689,7 +689,7 @@ impl Schedule for Unsaved {
     }
 }
 
-/// It cannot say what it has learned.
+/// A placement policy that cannot be saved.
 struct Unlearned;
 
 impl Place for Unlearned {
@@ -700,7 +700,7 @@ impl Place for Unlearned {
     }
 }
 
-/// Why a graph with snapshots does not run.
+/// Returns the error with which a graph with snapshots is rejected.
 fn refused(scheduled: impl for<'scope> FnOnce(Prompts<'scope>) -> Scheduled<'scope>) -> String {
     let clock = VirtualClock::default();
     let kept = folder();

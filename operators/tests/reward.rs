@@ -1,4 +1,4 @@
-//! Rewards beside the rollout: what is cancelled, what errors do, and what whole groups add. Timelines in virtual time.
+//! Rewards beside the rollout: cancellation, errors, and group rewards. Timelines in virtual time.
 
 mod support;
 
@@ -27,7 +27,7 @@ use support::rewarded::{
 };
 use support::{Reports, Run};
 
-/// Takes 5 seconds a response; the score is the sample's number.
+/// A reward that takes 5 seconds per response; the score is the sample's number.
 fn five_seconds(log: &Log) -> Watched {
     let says = |id: SampleId| Ok(f64::from(id.sample).into());
     Watched { log: log.clone(), seconds: Arc::new(|_| 5), says }
@@ -37,7 +37,7 @@ fn synchronous(prompts: usize, responses: u32) -> Synchronous {
     Synchronous::new(sync::Config { prompts, responses, total_steps: None }).expect("valid")
 }
 
-/// Prompt, sample, score and error of what was trained on.
+/// Returns prompt, sample, score and error of the trained responses.
 fn trained(reports: &[StepReport]) -> Vec<(u64, u32, f64, Option<String>)> {
     let batches = reports.iter().flat_map(|report| &report.groups);
     let rows = batches.flat_map(|batch| {
@@ -63,14 +63,14 @@ fn check(log: &Log, expected: Expect) {
     expected.assert_eq(&log.text());
 }
 
-// All of the rewards but those of prompt 0 would take 100 seconds.
+// All rewards except those of prompt 0 would take 100 seconds.
 #[test]
 fn what_is_deferred_rejected_or_surplus_is_cancelled_at_once() {
     let log = Log::new();
     let script = Script::new(
         &[(0, 3), (1, 2), (2, 2), (3, 1)],
         [
-            // Sample 2 has ended, and is not admitted; the second of prompt 1 will end.
+            // Sample 2 has ended and is not admitted; the second sample of prompt 1 has yet to end.
             ((0, 2), vec![admit(0, &[0, 1]), reject(1)]),
             ((2, 0), vec![defer(2), abort(2, 1)]),
             ((3, 0), vec![close()]),
@@ -217,7 +217,7 @@ fn an_error_that_counts_as_zero_says_so() {
 fn a_group_with_an_error_is_dropped_and_a_step_may_be_left_with_none() {
     let log = Log::new();
     let router = failing(&log, OnError::DropGroup);
-    // Steps of one prompt: of the first and the third nothing is trained on.
+    // Each step has one prompt; nothing is trained on in the first and the third.
     let run = Rewarded { prompts: 4, ..Rewarded::of(&log, synchronous(1, 2), router) };
     let reports = run.run().expect("no fault");
     let prompts: Vec<u64> = trained(&reports).into_iter().map(|(prompt, ..)| prompt).collect();
@@ -271,7 +271,7 @@ fn a_schedule_that_decides_by_rewards_replaces_a_group_with_an_error() {
     assert_eq!((rejected, launched), (2.0, 4.0));
 }
 
-/// Ten for the first response of a group.
+/// A reward of ten for the first response of a group.
 fn ten_for_the_first(log: &Log) -> Watched {
     let says = |id: SampleId| {
         let value = f64::from(u32::from(id.sample == 0) * 10);
@@ -308,7 +308,7 @@ fn group_rewards_are_added_to_those_of_the_samples() {
     );
 }
 
-/// Says what the samples' own reward said, tenfold; -1 where they have none.
+/// A group reward of ten times the samples' own reward, or -1 if they have none.
 struct TenTimesItsOwn;
 
 impl GroupReward for TenTimesItsOwn {
@@ -419,7 +419,7 @@ fn schedule(which: u8) -> Box<dyn Schedule> {
     }
 }
 
-/// All that was decided and trained on, what took how long, and how much was cancelled.
+/// Returns all decisions and trained responses, the durations, and the amount of cancelled work.
 fn lawful(which: u8, seed: u64, staleness: u64, cancels: bool) -> (String, String, f64) {
     let log = Log::new();
     let says = |id: SampleId| Ok(((hash(3, id, 4) % 2) as f64).into());
@@ -464,7 +464,7 @@ fn speculation_cancels() {
     }
 }
 
-/// Never ends for prompt 1, and says when it has begun and when it is gone.
+/// A reward that never ends for prompt 1; it signals when it has begun and when it is dropped.
 struct Stuck {
     begun: Sender<()>,
     gone: Arc<AtomicBool>,
@@ -490,7 +490,7 @@ impl Reward for Stuck {
     }
 }
 
-/// Hears of the last response only once the reward that is to be cancelled has begun.
+/// A schedule that receives the last response only after the reward to be cancelled has begun.
 struct AfterBegun(Script, Receiver<()>);
 
 impl Schedule for AfterBegun {
@@ -512,7 +512,7 @@ impl Schedule for AfterBegun {
     }
 }
 
-/// Sees what is gone when a step ends.
+/// Records what has been dropped when a step ends.
 struct AtTheEnd(Arc<AtomicBool>, Reports);
 
 impl Observer for AtTheEnd {

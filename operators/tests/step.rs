@@ -27,7 +27,7 @@ fn tail_batching() -> TailBatching {
     TailBatching::new(config).expect("valid")
 }
 
-/// How often each prompt was trained on.
+/// Returns how often each prompt was trained on.
 fn trained(reports: &[StepReport]) -> BTreeMap<u64, usize> {
     let mut trained = BTreeMap::new();
     for batch in reports.iter().flat_map(|report| &report.groups) {
@@ -176,7 +176,7 @@ fn a_stop_in_the_middle_of_a_round_lets_what_is_open_or_due_end() {
         let mut run = Run { staleness, prompts: 80, stop: stop.clone(), ..Run::of(synchronous()) };
         run.engine.stops_at = Some((rollpacker_dataflow::step::PromptId(17), stop));
         let reports = run.run().expect("no fault");
-        // The third round launches prompt 17; with staleness, later rounds may be due by then.
+        // The third round launches prompt 17. With staleness, later rounds may be due by then.
         let steps = reports.len() as u64;
         assert!((3..=3 + staleness).contains(&steps), "{steps} steps with staleness {staleness}");
         assert_eq!(trained(&reports), each_once(8 * steps));
@@ -194,7 +194,7 @@ fn a_failing_engine_ends_the_run_and_is_named() {
     );
 }
 
-/// Gives up in its second round.
+/// A schedule that fails in its second round.
 struct Failing {
     rounds: Synchronous,
     decided: Vec<Decision>,
@@ -271,7 +271,7 @@ fn what_a_partial_rollout_pauses_goes_on_in_a_later_step() {
     assert!(reports.iter().all(|report| measure(report)["rollout/discarded_tokens"] == 0.0));
 }
 
-// What is kept whole is given again, and what is stopped goes on: both are of the step that launched them.
+// Responses that were kept whole are returned again and paused ones resume; both belong to the policy of the step that launched them first.
 #[test]
 fn a_response_is_of_the_policy_that_launched_it_first() {
     let mut run = Run::of(partial_rollouts());
@@ -307,7 +307,7 @@ fn a_sorted_load_is_consumed_before_the_next() {
     kept_and_resumed(Sorted::new(config).expect("valid"));
 }
 
-// Scores are 0 and 1 by the parity of lengths: in a few groups all are equal.
+// Scores are 0 or 1 by the parity of lengths, so in a few groups all are equal.
 #[test]
 fn groups_without_variance_are_replaced() {
     let config = dynamic::Config {

@@ -17,7 +17,8 @@ use rollpacker_stages::reward::{
 };
 use support::rewarded::{Log, Rewarded};
 
-/// A sandbox with a slot for each response, which runs it on one case: it is right after so many seconds, or never ends.
+/// A sandbox with a slot for each response, which it runs on one case. The response is right after the given number of seconds, or never
+/// ends.
 struct Sandbox {
     log: Log,
     right_after: fn(SampleId) -> Option<f64>,
@@ -41,10 +42,10 @@ impl Reward for Sandbox {
     }
 }
 
-/// What the ledger said, by row and case.
+/// The execution times reported by the ledger, by row and case.
 type Known = Rc<RefCell<BTreeMap<(u64, u32), Nanos>>>;
 
-/// Lets the ledger alone teach the policy, or hears what it says beside.
+/// Passes executions to the policy as they happen, or leaves learning to the ledger alone; records the times of the ledger either way.
 struct Listening {
     policy: Rc<RefCell<Timeouts>>,
     known: Known,
@@ -70,7 +71,7 @@ impl Limit for Listening {
     }
 }
 
-/// A seed with which only sample 1 of prompt 1 is audited, one response in five.
+/// A seed with which only sample 1 of prompt 1 is audited; one response in five is.
 fn policy(prompts: u64, responses: u32) -> Timeouts {
     let audited = |policy: &mut Timeouts, prompt, sample| {
         let id = SampleId { step: Step(0), prompt: PromptId(prompt), sample };
@@ -95,7 +96,7 @@ struct Ran {
     known: BTreeMap<(u64, u32), Nanos>,
 }
 
-/// Steps of two prompts with three responses. The first responses arrive at 1 s, and are right after 4 s.
+/// Runs steps of two prompts with three responses. The first responses arrive at 1 s, and are right after 4 s.
 fn run(prompts: u64, learns_online: bool) -> Ran {
     let log = Log::new();
     let right_after = |id: SampleId| match (id.prompt.0 % 2, id.sample) {
@@ -123,7 +124,7 @@ fn run(prompts: u64, learns_online: bool) -> Ran {
     Ran { log, reports, policy, known }
 }
 
-// Sample 2 of prompt 0 begins before anything is right, and sample 1 of it after; sample 1 of prompt 1 is audited.
+// Sample 2 of prompt 0 begins before any execution is right, and sample 1 of it after; sample 1 of prompt 1 is audited.
 #[test]
 fn a_straggler_is_killed_at_1_5_times_the_anchor_and_an_audit_finds_a_wrong_kill() {
     let Ran { log, reports, .. } = run(2, true);
@@ -160,7 +161,7 @@ fn what_the_policy_learns_online_is_what_the_ledger_says_after_each_step() {
         .collect();
     assert_eq!(anchors.len(), 6);
     assert_eq!(online.known, anchors);
-    // Without a second epoch its limits are T_max throughout, and the ledger teaches it the same of what it then saw.
+    // Without a second epoch its limits are T_max throughout, and the ledger teaches it the same from what it then saw.
     let told = run(6, false);
     let taught: Vec<_> = (0..6).map(|row| told.policy.anchors_of(row).to_vec()).collect();
     let known: Vec<_> = (0..6).map(|row| vec![told.known.get(&(row, 0)).copied()]).collect();

@@ -1,4 +1,4 @@
-//! The whole step in virtual time: how long it takes follows from what its stages say that they take, and from how they overlap.
+//! The whole step in virtual time: its duration follows from the durations of its stages and from how they overlap.
 
 mod support;
 
@@ -9,7 +9,7 @@ use rollpacker_operators::report::{StepReport, measure};
 use rollpacker_stages::rollout::Placement;
 use support::in_virtual_time::VirtualRun;
 
-/// Two steps of four prompts with two responses: sample `s` of prompt `p` takes `10 p + s + 1` seconds.
+/// Runs two steps of four prompts with two responses: sample `s` of prompt `p` takes `10 p + s + 1` seconds.
 fn two_steps<P: Place + 'static>(
     placement: P,
     scoring: Scoring,
@@ -58,7 +58,7 @@ const STAGES: [&str; 4] = [
 const ALL: Placement = Placement { instances: 4, tensor_parallel: 1 };
 const STREAMED: Fetch = Fetch::Streamed { max_groups: None };
 
-// The longest response takes 32 s, its reward 5, eight sequences on four devices 16, and the update 3.
+// The longest response takes 32 s, its reward 5 s, eight sequences on four devices 16 s, and the update 3 s.
 #[test]
 fn nothing_overlaps_in_a_synchronous_step() {
     let reports = run(Colocated::new(ALL), Scoring::AfterRollout, Fetch::WholeStep, 0);
@@ -68,7 +68,7 @@ fn nothing_overlaps_in_a_synchronous_step() {
     assert_eq!(stages.map(|name| metrics[name]), [32.0, 5.0, 19.0]);
 }
 
-// Three prompts are scored when the rollout ends; they are trained on for 12 s, while the last is scored, which then takes 4.
+// Three prompts are scored when the rollout ends. They are trained on for 12 s while the last is scored; it then takes 4 s.
 #[test]
 fn rewards_beside_the_rollout_leave_the_last_one_to_wait_for() {
     let reports = run(Colocated::new(ALL), Scoring::Streamed, STREAMED, 0);
@@ -88,7 +88,7 @@ fn a_stale_step_overlaps_with_the_training_of_the_one_before() {
     let reports = run(Separate::new(ALL, 4), Scoring::Streamed, STREAMED, 1);
     assert_eq!(reports[1].closed.as_secs_f64(), 32.0 + 44.0);
     let metrics = measure(&reports[1]);
-    // From the close of the first, at 44 s; both update for 3 s and train for 16.
+    // From the close of the first step, at 44 s; both steps train for 16 s and update for 3 s.
     let seconds = 32.0;
     near(metrics["perf/time_per_step"], seconds);
     near(metrics["timing_s/step"], 44.0);
@@ -97,7 +97,7 @@ fn a_stale_step_overlaps_with_the_training_of_the_one_before() {
     near(STAGES.map(|name| metrics[name]).iter().sum(), seconds);
 }
 
-// The engine takes up at once what it is asked for.
+// The engine takes requests up at once.
 #[test]
 fn the_stages_of_a_step_are_its_time() {
     let mut report = run(Colocated::new(ALL), Scoring::AfterRollout, Fetch::WholeStep, 0).remove(1);
@@ -108,14 +108,14 @@ fn the_stages_of_a_step_are_its_time() {
     assert_eq!(stages(&report), [7.0, 32.0, 5.0, 19.0]);
 }
 
-// As if the round had opened 7 s before: 2 of them for the weights, 5 for the hand-out of requests.
+// The report is changed as if the round had opened 7 s earlier: 2 s for the weights and 5 s for handing out requests.
 #[test]
 fn handing_requests_out_is_no_part_of_the_weights_where_the_engine_says_when_it_has_them() {
     let run = two_steps(Colocated::new(ALL), Scoring::AfterRollout, Fetch::WholeStep, 0);
     let mut reports = VirtualRun { load: Some(Nanos(2_000_000_000)), ..run }.run();
     assert!(reports.iter().all(|report| report.metrics["rollout/load_s"] == 2.0));
     let report = &mut reports[1];
-    // Not after the first response was taken up, whatever the engine says.
+    // The stage ends no later than the first response is taken up, whatever the engine reports.
     assert_eq!(stages(report), [0.0, 32.0, 5.0, 19.0]);
     open_before(report, 7);
     assert_eq!(stages(report), [2.0, 37.0, 5.0, 19.0]);

@@ -1,4 +1,4 @@
-//! The whole step over stages without work, on several workers: what flows is what flows on one.
+//! The whole step over stages without work, on several workers: the results equal those on one worker.
 
 mod support;
 
@@ -38,22 +38,22 @@ use rollpacker_stages::rollout::Policy;
 use rollpacker_stages::train::{Metrics, Numbers, Partial, Sequence, Total, TrainError, Trainer};
 use support::{Reports, ShortestFirst, prompts, router};
 
-/// Parameters of the model: not a whole number of chunks.
+/// The number of parameters of the model, which is not a whole number of chunks.
 const PARAMETERS: usize = (1 << 16) + 1000;
 const PROMPTS: u64 = 40;
 
-/// What a replica did.
+/// The record of a replica.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Updated {
-    /// Weights after each update, as digests.
+    /// The digest of the weights after each update.
     digests: Vec<u64>,
-    /// Sequences of each step over all replicas, as the totals say.
+    /// The number of sequences of each step over all replicas, according to the totals.
     sequences: Vec<f64>,
-    /// Sequences that this replica trained on.
+    /// The number of sequences that this replica trained on.
     own: usize,
 }
 
-/// A replica whose gradient says which tokens and advantages it saw.
+/// A replica whose gradient encodes which tokens and advantages it saw.
 struct Replica {
     weights: Vec<i64>,
     gradient: Vec<i64>,
@@ -61,7 +61,7 @@ struct Replica {
     updates: u64,
     log: Arc<Mutex<Updated>>,
     fails_at: Option<Step>,
-    /// What its weights are other by than those of the other replicas.
+    /// The difference of its weights from those of the other replicas.
     error: i64,
 }
 
@@ -97,7 +97,7 @@ impl Trainer for Replica {
             let tokens = sequence.response_ids.len();
             let advantage: f64 = sequence.advantages.iter().copied().map(f64::from).sum();
             let seen = (advantage * 1e6) as i64 + tokens as i64;
-            // In the first chunk and in the last.
+            // Writes to the first chunk and to the last.
             for at in [tokens, PARAMETERS - 1 - tokens] {
                 self.gradient[at] += seen;
             }
@@ -141,9 +141,9 @@ struct Run {
     schedule: fn() -> Box<dyn Schedule>,
     estimator: fn() -> Estimator,
     staleness: u64,
-    /// A worker whose trainer fails, and when.
+    /// The worker whose trainer fails, and the step.
     fails_at: Option<(usize, Step)>,
-    /// A worker whose weights go astray.
+    /// The worker whose weights diverge.
     errs: Option<usize>,
 }
 
@@ -230,7 +230,7 @@ struct Ran {
 }
 
 impl Ran {
-    /// The responses that each step trained on.
+    /// Returns the responses that each step trained on.
     fn trained(&self) -> Vec<BTreeSet<(u64, u32)>> {
         let of = |report: &StepReport| {
             let ids = report.groups.iter().flat_map(|batch| {
@@ -243,7 +243,7 @@ impl Ran {
         self.reports.iter().map(of).collect()
     }
 
-    /// Every replica applied the same updates, one a step, to what all of them had trained on.
+    /// Checks that every replica applied the same updates, one per step, computed from the sequences of all replicas.
     fn check_replicas(&self) {
         for replica in &self.updated {
             assert_eq!(replica.digests, self.updated[0].digests);
@@ -254,7 +254,7 @@ impl Ran {
         }
     }
 
-    /// Every prompt is trained on once, with all its responses.
+    /// Checks that every prompt is trained on once, with all its responses.
     fn check_conservation(&self) {
         let mut trained: BTreeMap<u64, usize> = BTreeMap::new();
         for (prompt, _) in self.trained().into_iter().flatten() {

@@ -210,7 +210,7 @@ fn what_a_schedule_refuses_names_the_key_that_was_written() {
             "schedule.carry_over=true",
         ],
         expect![[
-            r#"key `schedule.carry_over`: cannot be had with `mode = "on_policy"`: what it runs ahead would be aborted"#
+            r#"key `schedule.carry_over`: cannot be had with `mode = "on_policy"`: the next load would be aborted"#
         ]],
     );
     check(

@@ -1,49 +1,52 @@
-//! What a step costs: the interface through which placement policies compare what they could do.
+//! The cost of a step: the interface through which placement policies compare alternatives.
 
 use rollpacker_stages::rollout::Placement;
 use serde::{Deserialize, Serialize};
 
 use super::PlacementError;
 
-/// The devices of a job, and what runs on them.
+/// The devices of a job and their organization.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Job {
-    /// Devices that rollout and training share.
+    /// The number of devices that rollout and training share. At least 1.
     pub devices: u32,
-    /// Devices of a server; a tensor-parallel group never leaves one.
+    /// The number of devices of a server; a tensor-parallel group never spans several servers. At least 1.
     pub devices_per_server: u32,
-    /// Devices of one data-parallel replica of the trainer (tensor x pipeline x context parallel); training uses whole replicas.
+    /// The number of devices of one data-parallel replica of the trainer (tensor x pipeline x context parallel). At least 1; training uses
+    /// whole replicas.
     pub training_replica: u32,
-    /// Longest response, in tokens.
+    /// The length of the longest response, in tokens. At least 1. (verl: `data.max_response_length`)
     pub response_length: u32,
 }
 
-/// Seconds and tokens of the parts of a step, from a model or from measurements.
+/// The durations and capacities of the parts of a step, from a model or from measurements.
 ///
 /// # Contract
-/// Values are finite and not negative, except that what cannot run takes infinitely long. Equal questions get equal answers.
+/// Values are finite and not negative, except that the time of a configuration that cannot run is infinite. Equal arguments yield equal
+/// results.
 pub trait StepCost {
-    /// Seconds of one decode iteration of an instance over `tensor_parallel` devices, with `running` responses of `kv_tokens` tokens
-    /// together in its cache; both are means and so need not be whole.
+    /// Returns the seconds of one decode iteration of an instance over `tensor_parallel` devices. `running` responses have `kv_tokens`
+    /// tokens in total in its cache. Both are means and need not be integers.
     fn decode_iteration(&self, tensor_parallel: u32, running: f64, kv_tokens: f64) -> f64;
 
-    /// Seconds in which `devices` devices turn `tokens` tokens, prompts included, into their gradient; the optimizer step left out.
+    /// Returns the seconds in which `devices` devices compute the gradient of `tokens` tokens, prompts included, without the optimizer
+    /// step.
     fn training(&self, devices: u32, tokens: f64) -> f64;
 
-    /// Tokens that the KV cache of an instance over `tensor_parallel` devices holds; 0 if the weights do not fit.
+    /// Returns the number of tokens that the KV cache of an instance over `tensor_parallel` devices holds, or 0 if the weights do not fit.
     fn kv_capacity(&self, tensor_parallel: u32) -> u64;
 
-    /// Seconds that going from one placement to another takes while `kv_tokens` tokens are cached: weights moved, and the caches of
-    /// what has to move computed again.
+    /// Returns the seconds that a change of placement takes while `kv_tokens` tokens are cached: moving the weights, and recomputing the
+    /// caches of the responses that have to move.
     fn reconfiguration(&self, from: Placement, to: Placement, kv_tokens: f64) -> f64;
 }
 
 impl Job {
-    /// The job, if its numbers go together.
+    /// Returns the job if its values are valid.
     ///
     /// # Errors
-    /// If one is 0, or a training replica has more devices than the job.
+    /// If a value is 0, or a training replica has more devices than the job.
     pub fn validated(self) -> Result<Self, PlacementError> {
         let numbers = [
             ("devices", self.devices),
@@ -63,20 +66,20 @@ impl Job {
         }
     }
 
-    /// All devices that instances of `tensor_parallel` devices can use.
+    /// Returns the placement that uses all devices for instances of `tensor_parallel` devices.
     #[must_use]
     pub fn rollout(self, tensor_parallel: u32) -> Placement {
         Placement { instances: self.devices / tensor_parallel, tensor_parallel }
     }
 
-    /// Devices of the whole training replicas that find room beside `rollout`.
+    /// Returns the number of devices of the whole training replicas that fit beside `rollout`.
     #[must_use]
     pub fn training_beside(self, rollout: Placement) -> u32 {
         let free = self.devices - rollout.devices();
         free - free % self.training_replica
     }
 
-    /// Whether groups of `tensor_parallel` devices fill servers.
+    /// Returns `true` if groups of `tensor_parallel` devices divide a server evenly and fit the job.
     #[must_use]
     pub fn allows(self, tensor_parallel: u32) -> bool {
         tensor_parallel > 0

@@ -1,4 +1,4 @@
-//! Whether an engine still is as fast as its profile says.
+//! Detection of drift: whether an engine is still as fast as its profile says.
 
 use std::collections::BTreeMap;
 
@@ -10,37 +10,37 @@ use super::PlacementError;
 use super::error::within;
 use super::profile::{Phase, Profile, Row};
 
-/// A cell of a profile: the measurement that live ones are counted to.
+/// A cell of a profile: the measurement to which live iterations are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Cell {
-    /// What the engine does.
+    /// The phase of the engine.
     pub phase: Phase,
-    /// Instances that run.
+    /// The number of running instances.
     pub instances: u32,
-    /// Devices of an instance.
+    /// The number of devices of an instance.
     pub tensor_parallel: u32,
-    /// Sequences of an iteration.
+    /// The number of sequences of an iteration.
     pub batch_size: u32,
-    /// Tokens of each.
+    /// The number of tokens of each sequence.
     pub tokens: u32,
 }
 
-/// When a cell counts as drifted.
+/// The criteria by which a cell counts as drifted.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Options {
-    /// Measured over profiled seconds may be between `1 / band` and `band`; more than 1.
+    /// The largest tolerated factor between measured and profiled seconds, in either direction. More than 1; default: 1.25.
     pub band: f64,
-    /// Weight of the newest ratio in the moving average, in (0, 1].
+    /// The weight of the newest ratio in the moving average, in (0, 1]. Default: 0.1.
     pub smoothing: f64,
-    /// Live measurements of a cell before it is judged; at least 1.
+    /// The number of live measurements of a cell before it is judged. At least 1; default: 8.
     pub least: u32,
 }
 
 /// Compares live iterations with a profile, cell by cell, by an exponentially weighted mean of their ratios.
 ///
-/// A live iteration rarely has the batch size and length of a cell: it is compared with the profile's value at its own, and counted to the
-/// nearest cell. The mean is taken over logarithms, so that twice as slow and twice as fast weigh the same.
+/// A live iteration rarely has the batch size and length of a cell. It is compared with the profile's interpolated value at its own point,
+/// and attributed to the nearest cell. The mean is taken over logarithms, so that twice as slow and twice as fast have equal weight.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Drift {
     options: Options,
@@ -50,7 +50,7 @@ pub struct Drift {
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 struct Ratio {
-    /// Logarithm of measured over profiled seconds.
+    /// The mean logarithm of measured over profiled seconds.
     mean: f64,
     count: u32,
 }
@@ -62,7 +62,7 @@ impl Default for Options {
 }
 
 impl Drift {
-    /// A monitor that has seen nothing.
+    /// Creates a monitor without observations.
     ///
     /// # Errors
     /// If an option is out of range.
@@ -75,16 +75,17 @@ impl Drift {
         }
     }
 
-    /// Compares a live iteration with `profile`; one of a phase, parallelism or instance count that was not profiled is passed over, and
-    /// so is one that took no time.
+    /// Compares a live iteration with `profile`. Iterations of a phase, parallelism or instance count that was not profiled are ignored,
+    /// and so are iterations that took no time.
     pub fn observe(&mut self, profile: &Profile, live: &Row) {
         if let Some((cell, profiled)) = compared(profile, live) {
             self.count(cell, live.seconds / profiled);
         }
     }
 
-    /// Compares the live iterations of a step with `profile`, those that are alike a row with their mean seconds: what all of a cell took
-    /// with what they should have taken, as one measurement of the cell. Cells of fewer than [`LEAST_REPEATS`] iterations are passed over.
+    /// Compares the live iterations of a step with `profile`. Similar iterations are one row with their mean seconds. For each cell, the
+    /// total measured time over the total expected time counts as one measurement. Cells with fewer than [`LEAST_REPEATS`] iterations are
+    /// ignored.
     pub fn observe_step(&mut self, profile: &Profile, live: &[Row]) {
         let mut sums: BTreeMap<Cell, (f64, f64, u32)> = BTreeMap::new();
         for row in live {
@@ -116,7 +117,7 @@ impl Drift {
         &mut self.cells[at].1
     }
 
-    /// The cells to be measured again, with measured over profiled seconds.
+    /// Returns the cells that have drifted and must be measured again, with their ratio of measured to profiled seconds.
     pub fn drifted(&self) -> impl Iterator<Item = (Cell, f64)> {
         let Options { band, least, .. } = self.options;
         self.cells
@@ -125,15 +126,16 @@ impl Drift {
             .map(|(cell, ratio)| (*cell, ratio.mean.exp()))
     }
 
-    /// The largest factor between measured and profiled seconds, either way, of the cells that were seen; at least 1. `None` before any was.
+    /// Returns the largest factor between measured and profiled seconds, in either direction, over all observed cells. At least 1; `None`
+    /// if no cell was observed.
     #[must_use]
     pub fn max_ratio(&self) -> Option<f64> {
         let ratios = self.cells.iter().map(|(_, ratio)| ratio.mean.abs().exp());
         ratios.max_by(f64::total_cmp)
     }
 
-    /// Measures the drifted cells again from what was seen of them: in `profile` their seconds are multiplied by the mean ratio. They are
-    /// forgotten here; their number is returned.
+    /// Updates the drifted cells from their observations: multiplies their seconds in `profile` by the mean ratio, and forgets their
+    /// observations. Returns the number of updated cells.
     ///
     /// # Errors
     /// If the time of a cell is no longer a positive number.
@@ -141,7 +143,7 @@ impl Drift {
         let drifted: Vec<_> = self.drifted().collect();
         for (cell, ratio) in &drifted {
             let rows = profile.rows().iter();
-            // Of rows at the same point the last counts.
+            // If several rows have the same point, the last one counts.
             if let Some(row) = rows.rev().find(|row| Cell::of(row) == *cell) {
                 *profile = profile.with(Row { seconds: row.seconds * ratio, ..*row })?;
             }
@@ -150,14 +152,14 @@ impl Drift {
         Ok(drifted.len())
     }
 
-    /// Forgets a cell that was measured again.
+    /// Forgets the observations of a cell that was measured again.
     pub fn renew(&mut self, cell: Cell) {
         self.cells.retain(|(known, _)| *known != cell);
     }
 }
 
-/// The cell that a live iteration is counted to, and the profiled seconds of such an iteration. `None` if nothing like it was profiled,
-/// or it took no time.
+/// Returns the cell to which a live iteration is attributed, and the profiled seconds of such an iteration. `None` if no similar iteration
+/// was profiled, or if it took no time.
 fn compared(profile: &Profile, live: &Row) -> Option<(Cell, f64)> {
     let Row { phase, instances, tensor_parallel, batch_size, tokens, seconds, .. } = *live;
     let placement = Placement { instances, tensor_parallel };

@@ -1,71 +1,71 @@
-//! What may be wrong with a placement policy.
+//! Errors of placement policies.
 
-/// Why a placement policy cannot be.
+/// An error in the configuration of a placement policy or in a profile.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum PlacementError {
-    /// A number that counts something is 0.
+    /// A count is 0.
     #[error("`{field}` is 0, expected at least 1")]
     Zero {
         /// The field.
         field: &'static str,
     },
-    /// The trainer does not fit.
+    /// The trainer needs more devices than the job has.
     #[error("`training_replica` is {training_replica} devices, more than the {devices} of the job")]
     Replica {
-        /// Devices of the job.
+        /// The number of devices of the job.
         devices: u32,
-        /// Devices of a replica.
+        /// The number of devices of a replica.
         training_replica: u32,
     },
-    /// Groups would straddle servers, or exceed the job.
+    /// Tensor-parallel groups would span servers, or exceed the job.
     #[error(
         "`tensor_parallel` is {tensor_parallel}: it does not divide the {devices_per_server} devices of a server, or exceeds the {devices} of the job"
     )]
     TensorParallel {
-        /// Devices of an instance.
+        /// The number of devices of an instance.
         tensor_parallel: u32,
-        /// Devices of a server.
+        /// The number of devices of a server.
         devices_per_server: u32,
-        /// Devices of the job.
+        /// The number of devices of the job.
         devices: u32,
     },
-    /// An instance cannot hold the weights and one longest response.
+    /// An instance cannot hold the weights and one response of maximum length.
     #[error(
-        "instances of {tensor_parallel} devices cache {capacity} tokens, fewer than the {response_length} of a longest response"
+        "instances of {tensor_parallel} devices cache {capacity} tokens, fewer than the {response_length} of the longest response"
     )]
     Capacity {
-        /// Devices of an instance.
+        /// The number of devices of an instance.
         tensor_parallel: u32,
-        /// Tokens that it caches.
+        /// The number of tokens that it caches.
         capacity: u64,
-        /// Longest response.
+        /// The maximum response length, in tokens.
         response_length: u32,
     },
-    /// A share or factor is out of its range.
+    /// A share or factor is out of range.
     #[error("`{field}` is {found}, expected {expected}")]
     Range {
         /// The field.
         field: &'static str,
-        /// What it may be.
+        /// The allowed range.
         expected: &'static str,
-        /// What it is.
+        /// The configured value.
         found: f64,
     },
-    /// A row of a profile is no measurement.
+    /// A row of a profile is not a valid measurement.
     #[error("row {row} of the profile: `{field}` is {found}, expected {expected}")]
     Profile {
-        /// Which row, from 0.
+        /// The index of the row, from 0.
         row: usize,
         /// The column.
         field: &'static str,
-        /// What it may be.
+        /// The allowed range.
         expected: &'static str,
-        /// What it is.
+        /// The value found.
         found: f64,
     },
 }
 
-/// A share of something, checked to lie in a range.
+/// Returns an error if a share or factor is outside of `range`.
 pub(super) fn within(
     field: &'static str,
     expected: &'static str,

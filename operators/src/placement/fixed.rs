@@ -1,4 +1,4 @@
-//! Placements that follow the rounds and nothing else: they learn nothing, and go on from a snapshot as they begin.
+//! Placements that depend only on the rounds. They learn nothing, so a resumed policy starts like a new one.
 
 use rollpacker_dataflow::clock::Nanos;
 use rollpacker_stages::rollout::Placement;
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Decision, Event, Place, Reason};
 
-/// How a policy that has learned nothing is saved, as JSON, and goes on.
+/// Implements `save` and `restore` for a policy that learns nothing. The saved state is the JSON value `null`.
 macro_rules! learns_nothing {
     () => {
         fn save(&self) -> Option<Vec<u8>> {
@@ -19,14 +19,15 @@ macro_rules! learns_nothing {
     };
 }
 
-/// Rollout and trainer share the same devices at the same time, as threads of one machine do: groups are trained on at once.
+/// Rollout and trainer share the same devices at the same time, as threads of one machine do; groups are trained on as soon as they are
+/// complete.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shared {
     rollout: Placement,
     out: bool,
 }
 
-/// All devices generate until the rollout is drained, and train from then on (veRL, RLHFuse).
+/// All devices generate until the rollout is drained, and then train (verl, RLHFuse).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Colocated {
     rollout: Placement,
@@ -42,7 +43,7 @@ pub struct Separate {
 }
 
 impl Shared {
-    /// A rollout on `rollout`, and a trainer beside it.
+    /// Creates a policy with a rollout on `rollout` and a trainer on the same devices.
     #[must_use]
     pub fn new(rollout: Placement) -> Self {
         Self { rollout, out: true }
@@ -50,7 +51,7 @@ impl Shared {
 }
 
 impl Colocated {
-    /// Rounds on `rollout`, which uses all devices of the job.
+    /// Creates a policy with rounds on `rollout`, which uses all devices of the job.
     #[must_use]
     pub fn new(rollout: Placement) -> Self {
         Self { rollout, out: None }
@@ -58,7 +59,7 @@ impl Colocated {
 }
 
 impl Separate {
-    /// A rollout on `rollout` and a trainer on `training_devices` others.
+    /// Creates a policy with a rollout on `rollout` and a trainer on `training_devices` other devices.
     #[must_use]
     pub fn new(rollout: Placement, training_devices: u32) -> Self {
         Self { rollout, training_devices, out: true }

@@ -1,4 +1,4 @@
-//! When a step will end: the responses that still run, their residual lengths, and what placements make of them.
+//! Forecasts of the end of a step, from the residual lengths of the running responses under alternative placements.
 
 use rollpacker_dataflow::clock::Nanos;
 use rollpacker_stages::rollout::Placement;
@@ -7,14 +7,14 @@ use super::cost::{Job, StepCost};
 use super::progress::{Cohort, Load, Progress};
 use crate::survival::Curve;
 
-/// What generates and what trains.
+/// A rollout placement with the number of training devices beside it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(super) struct Layout {
     pub(super) rollout: Placement,
     pub(super) training_devices: u32,
 }
 
-/// A change of layout when the first `after` rungs of a [`Forecast`] have ended.
+/// A change of layout after the first `after` rungs of a [`Forecast`] have ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Change {
     pub(super) from: Layout,
@@ -26,32 +26,37 @@ pub(super) struct Change {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Rung {
     pub(super) count: f64,
-    /// Tokens cached now, prompt included.
+    /// The number of tokens cached now per response, prompt included.
     pub(super) context: f64,
-    /// Tokens still to come.
+    /// The number of tokens still to be sampled per response.
     pub(super) residual: f64,
 }
 
-/// The rest of a round.
+/// A forecast of the rest of a round.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Forecast {
     /// By residual length, ascending.
     rungs: Vec<Rung>,
     job: Job,
-    /// Tokens of the groups that can be trained on now.
+    /// The number of tokens of the groups that can be trained on now.
     ready: f64,
-    /// Tokens of the groups that lack so many responses.
+    /// The number of tokens of the incomplete groups, by the number of responses that they lack.
     lacking: Vec<(u32, f64)>,
-    /// Tokens that the trainer has dealt with.
+    /// The number of tokens that the trainer has processed.
     trained: f64,
 }
 
-/// A forecast has about this many rungs of each age, and no more in all than [`RUNGS`].
+/// The fraction of the remaining responses per rung is 1 / `SPLIT`, for each age. All ages together have at most [`RUNGS`] rungs.
 const SPLIT: f64 = 4.0;
 const RUNGS: usize = 24;
 
 impl Forecast {
-    /// The rest of a round at `now`, with lengths as in `curve` and drops as in the `last` round of its kind.
+    /// Forecasts the rest of a round at `now`, with lengths distributed as in `curve` and as many dropped responses as in the `last` round
+    /// of its kind.
+    ///
+    /// All responses are assumed to have the same remaining-length distribution given their age. The shares of launched responses that end
+    /// by themselves and of prompts that are admitted are taken from the last round of the kind, or 1 if there was none. The expected
+    /// number of further admissions scales the tokens of the incomplete groups, because some of them will be deferred.
     pub(super) fn new(
         progress: &Progress,
         now: Nanos,
@@ -80,7 +85,7 @@ impl Forecast {
         }
     }
 
-    /// A round that is yet to begin: `load` as in the last of its kind.
+    /// Forecasts a round that has not begun, with the `load` of the last round of its kind.
     pub(super) fn of_round(load: Load, curve: &Curve, job: Job) -> Self {
         let count = f64::from(load.launched);
         let prompt_length = load.prompt_tokens as f64 / count.max(1.0);
@@ -93,12 +98,16 @@ impl Forecast {
         self.rungs.len()
     }
 
-    /// Tokens that the running responses have cached.
+    /// Returns the number of tokens that the running responses have cached.
     pub(super) fn cached(&self) -> f64 {
         self.rungs.iter().map(|rung| rung.count * rung.context).sum()
     }
 
-    /// Seconds until all responses have ended and their gradient is computed.
+    /// Returns the seconds until all responses have ended and their gradient is computed.
+    ///
+    /// While the rollout runs, the trainer processes tokens at the speed of its devices, but no more than the complete groups contain at
+    /// that time. After the rollout, all devices train on the remaining tokens. A layout that frees devices earlier thus trades a slower
+    /// rollout against a shorter rest of training.
     pub(super) fn seconds<C: StepCost>(&self, cost: &C, change: Change) -> f64 {
         let total = self.ready(1.0);
         let all = self.job.training_beside(Placement { instances: 0, tensor_parallel: 1 });
@@ -116,7 +125,8 @@ impl Forecast {
         rollout + cost.training(all, (total - trained).max(0.0))
     }
 
-    /// Seconds until all responses have ended; `stretch` is told of each rung: which, how long it took, and the share that had ended.
+    /// Returns the seconds until all responses have ended. Calls `stretch` for each rung with its index, its duration in seconds, and the
+    /// share of responses that had ended before it.
     pub(super) fn walk<C: StepCost>(
         &self,
         cost: &C,
@@ -142,7 +152,8 @@ impl Forecast {
         clock
     }
 
-    /// Tokens that can be trained on when a share of the running responses has ended, whichever they are.
+    /// Returns the number of tokens that can be trained on when a share `ended` of the running responses has ended, assuming that each
+    /// response is equally likely to be among them.
     fn ready(&self, ended: f64) -> f64 {
         self.lacking
             .iter()
@@ -152,8 +163,8 @@ impl Forecast {
     }
 }
 
-/// Seconds of an iteration with `alive` responses that hold `held` tokens spread evenly; what does not fit into the caches waits, and
-/// the iterations of the others are paid for it as well.
+/// Returns the seconds of an iteration with `alive` responses that hold `held` tokens, spread evenly over the instances. Responses that do
+/// not fit into the caches wait, and their iterations are charged in addition.
 fn iteration<C: StepCost>(cost: &C, rollout: Placement, alive: f64, held: f64) -> f64 {
     let running = (alive / f64::from(rollout.instances)).max(1.0);
     let tokens = held / alive * running;
@@ -162,7 +173,7 @@ fn iteration<C: StepCost>(cost: &C, rollout: Placement, alive: f64, held: f64) -
     cost.decode_iteration(rollout.tensor_parallel, running * share, tokens * share) / share
 }
 
-/// Responses by the length that is left to them: coarse where many end, single at the end of the tail.
+/// Groups responses by their residual length: coarsely where many end, and one by one at the end of the tail.
 fn ladder(curve: &Curve, job: Job, cohorts: &[Cohort]) -> Vec<Rung> {
     let mut rungs: Vec<Rung> =
         cohorts.iter().flat_map(|cohort| climb(curve, job, *cohort)).collect();
@@ -190,7 +201,7 @@ fn climb(curve: &Curve, job: Job, cohort: Cohort) -> Vec<Rung> {
     rungs
 }
 
-/// The least length that a share of the responses that outlive `sampled` tokens do not exceed.
+/// Returns the smallest length that at least a share of the responses longer than `sampled` tokens does not exceed.
 fn length_beyond(curve: &Curve, sampled: u32, share: f64, longest: u32) -> u32 {
     let survival = curve.survival(sampled) * (1.0 - share);
     let (mut low, mut high) = (sampled + 1, longest);
@@ -204,14 +215,14 @@ fn length_beyond(curve: &Curve, sampled: u32, share: f64, longest: u32) -> u32 {
     low
 }
 
-/// Some rungs as one that ends with the last of them.
+/// Merges rungs into one that ends with the last of them.
 fn merged(rungs: &[Rung]) -> Rung {
     let count: f64 = rungs.iter().map(|rung| rung.count).sum();
     let context = rungs.iter().map(|rung| rung.count * rung.context).sum::<f64>() / count;
     Rung { count, context, residual: rungs[rungs.len() - 1].residual }
 }
 
-/// The rungs when only the `completing` shortest of the responses are waited for: the others are dropped when the last of these ends.
+/// Returns the rungs if only the `completing` shortest responses are waited for; the others are dropped when the last of these ends.
 fn without_surplus(mut rungs: Vec<Rung>, completing: f64) -> Vec<Rung> {
     let mut before = 0.0;
     let last = rungs.iter().position(|rung| {
@@ -225,15 +236,15 @@ fn without_surplus(mut rungs: Vec<Rung>, completing: f64) -> Vec<Rung> {
     rungs
 }
 
-/// Mean final length of the running responses, prompt included.
+/// Returns the mean final length of the running responses, prompt included.
 fn mean_length(rungs: &[Rung]) -> f64 {
     let count: f64 = rungs.iter().map(|rung| rung.count).sum();
     let tokens: f64 = rungs.iter().map(|rung| rung.count * (rung.context + rung.residual)).sum();
     if count > 0.0 { tokens / count } else { 0.0 }
 }
 
-/// Tokens that running responses will have cached when each has its expected length: the projection of Algorithm 1 (RollPacker, section
-/// 5), an upper bound of the peak because some end before others have grown.
+/// Returns the number of tokens that the running responses will have cached when each has its expected length: the projection of Algorithm
+/// 1 (RollPacker, section 5). This is an upper bound of the peak, because some responses end before others have grown.
 pub(super) fn projected(cohorts: &[Cohort], curve: &Curve, job: Job) -> f64 {
     let of = |cohort: &Cohort| {
         let sampled = (cohort.tokens as u32).min(job.response_length);

@@ -1,8 +1,8 @@
 //! Placement: which devices generate, which train, and how the generating ones are sharded.
 //!
-//! A placement policy is pure, like a schedule: it is told what happens in the rounds with the time at which it happened, and drained of
-//! decisions. Time-sharing of all devices between rollout and training, separate pools, the stream trainer's scale-down and the
-//! parallelism planner are policies of this kind.
+//! A placement policy is pure, like a schedule: it receives the events of the rounds, each with the time at which it happened, and returns
+//! decisions. Policies of this kind include time-sharing of all devices between rollout and training, separate pools, the stream trainer's
+//! scale-down, and the parallelism planner.
 
 pub mod cost;
 pub mod drift;
@@ -38,7 +38,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::schedule::Round;
 
-/// What a placement policy is told.
+/// An event that a placement policy receives.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Event {
     /// The weights for `step` are published.
@@ -50,62 +50,62 @@ pub enum Event {
     Opened {
         /// The step.
         step: Step,
-        /// What kind of round.
+        /// The kind of the round.
         round: Round,
     },
-    /// Responses were asked for.
+    /// Responses were launched.
     Launched {
         /// The step.
         step: Step,
         /// The prompt.
         prompt: PromptId,
-        /// How many.
+        /// The number of responses.
         samples: u32,
-        /// Tokens of the prompt.
+        /// The number of tokens of the prompt.
         prompt_length: u32,
     },
     /// A response ended or was dropped.
     Response {
-        /// Which.
+        /// The response.
         id: SampleId,
-        /// Sampled tokens.
+        /// The number of sampled tokens.
         tokens: u32,
-        /// How many of them an earlier step had sampled, before the response was paused.
+        /// The number of these tokens that an earlier step had sampled, before the response was paused.
         resumed: u32,
-        /// Why it ended.
+        /// The finish reason.
         finish_reason: FinishReason,
-        /// Times the engine gave up its KV cache and computed it again.
+        /// The number of times that the engine evicted its KV cache and recomputed it.
         preemptions: u32,
     },
-    /// A group was admitted: it will be trained on.
+    /// A group was admitted and will be trained on.
     Admitted {
         /// The step.
         step: Step,
         /// The prompt.
         prompt: PromptId,
-        /// Responses of the group.
+        /// The number of responses of the group.
         samples: u32,
     },
-    /// The round of a step is decided.
+    /// The round of a step closed.
     Closed {
         /// The step.
         step: Step,
     },
-    /// All responses of the step have ended, and none will follow: the rollout has nothing to do until the next round.
+    /// All responses of the step have ended and none will follow. The rollout is idle until the next round.
     Drained {
         /// The step.
         step: Step,
     },
 }
 
-/// What a placement policy wants.
+/// A decision of a placement policy.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Decision {
-    /// What generates.
+    /// The instances that generate.
     pub rollout: Placement,
-    /// Devices that train; 0: groups wait.
+    /// The number of devices that train. With 0, groups wait.
     pub training_devices: u32,
-    /// Why.
+    /// The reason for the decision.
     pub reason: Reason,
 }
 
@@ -120,28 +120,28 @@ impl fmt::Display for Decision {
     }
 }
 
-/// Why a placement was decided.
+/// The reason for a placement decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reason {
     /// A round begins.
     Round,
-    /// The rollout has nothing to do until the next round.
+    /// The rollout is idle until the next round.
     Drained,
-    /// The responses that are left fit on fewer instances, and groups wait for the trainer.
+    /// The remaining responses fit on fewer instances, and groups wait for the trainer.
     ScaleDown,
-    /// Few responses are left; fewer, wider instances end them sooner.
+    /// Few responses remain, and fewer, wider instances end them sooner.
     Consolidate,
     /// Responses were preempted too often.
     Preemptions,
-    /// Responses have not been preempted for several rounds.
+    /// No response has been preempted for several rounds.
     Idle,
-    /// The shortest predicted step.
+    /// The step is predicted to be the shortest with this placement.
     Predicted,
 }
 
 impl Reason {
-    /// As written in the column `reason`.
+    /// Returns the name as written in the column `reason`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -162,33 +162,33 @@ impl fmt::Display for Reason {
     }
 }
 
-/// A policy of placement.
+/// A placement policy.
 ///
 /// # Contract
-/// - While a round is open or drained and not trained, some device generates or trains: the step ends.
-/// - Devices in use for generating and training never exceed those of the job, unless the policy says that both share them.
-/// - Decisions follow from the events alone.
+/// - While a round is open, or drained and not trained, some device generates or trains, so that the step ends.
+/// - The devices that generate and train never exceed those of the job, unless the policy declares that both share them.
+/// - Decisions depend only on the events.
 pub trait Place {
-    /// Takes an event in; the caller drains [`poll`](Self::poll) afterwards.
+    /// Processes an event. The caller drains [`poll`](Self::poll) afterwards.
     fn on(&mut self, now: Nanos, event: Event);
 
-    /// The next decision, until there is none.
+    /// Returns the next decision, or `None` if there is none.
     fn poll(&mut self) -> Option<Decision>;
 
-    /// What it has learned that later decisions depend on, for a snapshot: asked for between two rounds, when the earlier one is drained.
-    /// None: it cannot be resumed, and a run that takes snapshots refuses it.
+    /// Returns the learned state on which later decisions depend, for a snapshot. `None` if the policy cannot be resumed; a run that takes
+    /// snapshots rejects such a policy. Called between two rounds, when the earlier one is drained.
     fn save(&self) -> Option<Vec<u8>> {
         None
     }
 
-    /// Goes on from what [`save`](Self::save) gave, told to a policy at its start; its configuration stays its own. Steps whose policies
-    /// were published before the snapshot, and whose rounds were not opened, are told again.
+    /// Restores a state that [`save`](Self::save) returned. Called on a new policy, which keeps its own configuration. Steps whose policies
+    /// were published before the snapshot, and whose rounds were not opened, are reported again.
     ///
     /// # Errors
-    /// If it is no state of this policy.
+    /// If `saved` is not a state of this policy.
     fn restore(&mut self, saved: &[u8]) -> Result<(), String> {
         let _ = saved;
-        Err("the policy of placement does not implement `restore`".to_owned())
+        Err("the placement policy does not implement `restore`".to_owned())
     }
 }
 

@@ -1,4 +1,4 @@
-//! Puts a [placement policy](Place) on streams.
+//! Connects a [placement policy](Place) to streams.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,10 +20,10 @@ use crate::schedule::Round;
 use crate::schedule::encode::{ADMIT, CLOSE, LAUNCH, OPEN};
 use crate::schedule::operator::finish_reason;
 
-/// The part of a snapshot that has what a policy of placement has learned.
+/// The name of the snapshot part with the learned state of a placement policy.
 pub(crate) const PART: &str = "placement";
 
-/// What a placement follows from.
+/// The input streams of a placement policy.
 pub(crate) struct Observed<'scope> {
     pub(crate) policies: BatchStream<'scope>,
     pub(crate) requests: BatchStream<'scope>,
@@ -31,8 +31,8 @@ pub(crate) struct Observed<'scope> {
     pub(crate) decisions: BatchStream<'scope>,
 }
 
-/// Installs the operator: batches of [`schema::PLACEMENTS`]. They follow from policies alone: what a policy decides later in a step it
-/// says at that step, until the step's rollout is drained.
+/// Installs the operator and returns batches of [`schema::PLACEMENTS`]. In terms of progress tracking, outputs depend only on policies: the
+/// operator keeps the capability of each step until its rollout is drained, and sends the later decisions of the step with it.
 pub(crate) fn place<'scope>(
     policy: impl Place + 'static,
     observed: Observed<'scope>,
@@ -52,16 +52,16 @@ pub(crate) fn place<'scope>(
         let mut driver = Driver { policy, clock, steps: BTreeMap::new(), decided: Vec::new() };
         move |frontiers| {
             policies.for_each(|capability, _| {
-                // One of each worker: the first begins the step.
+                // Each worker announces the policy; the first announcement begins the step.
                 if !driver.steps.contains_key(capability.time()) {
                     driver.open(*capability.time(), capability.retain(output.index()));
                 }
             });
-            // In this order: a round opens before it launches, and a response ends before it is admitted.
+            // The order of the inputs matters: a round opens before it launches, and a response ends before it is admitted.
             let mut rounds = Vec::new();
             decisions.for_each(|capability, batch| rounds.push((*capability.time(), batch)));
             for (step, batch) in &rounds {
-                // Where there are snapshots, a round opens only when all of the one before was told.
+                // With snapshots, a round opens only when all events of the previous one have been delivered.
                 parts.before(*step, |_| driver.part());
                 driver.opened(*step, batch);
             }
@@ -70,7 +70,7 @@ pub(crate) fn place<'scope>(
             rounds.iter().for_each(|(step, batch)| driver.decided(*step, batch));
             driver.drain();
             driver.give(|capability, batch| output.give(capability, batch));
-            // A step of which neither responses nor decisions can come any more has nothing left to place.
+            // A step for which neither responses nor decisions can arrive needs no further placement.
             driver
                 .steps
                 .retain(|step, _| frontiers[1..].iter().any(|frontier| frontier.less_equal(step)));
@@ -105,7 +105,7 @@ impl<P: Place> Driver<P> {
         }
     }
 
-    /// What the policy has learned; nothing of one that cannot say it.
+    /// Returns the snapshot part with the learned state; empty if the policy cannot be saved.
     fn part(&self) -> Part {
         self.policy.save().map_or_else(Part::nothing, |learned| Part::bytes("json", learned))
     }
@@ -188,7 +188,7 @@ impl<P: Place> Driver<P> {
         }
     }
 
-    /// Tells of the steps whose rollout has ended.
+    /// Reports the steps whose rollout has drained.
     fn drain(&mut self) {
         let ended = |under_way: &UnderWay| {
             under_way.closed && !under_way.drained && under_way.ended == under_way.launched
@@ -207,7 +207,7 @@ impl<P: Place> Driver<P> {
         }
     }
 
-    /// Gives what was decided, at the earliest step under way.
+    /// Sends the pending decisions at the earliest step in progress.
     fn give(&mut self, mut give: impl FnMut(&Capability<Step>, Batch)) {
         if self.decided.is_empty() {
             return;

@@ -1,4 +1,4 @@
-//! How the stream trainer decides, as a recipe writes it.
+//! The options of the stream trainer, as written in a recipe.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,64 +6,66 @@ use super::PlacementError;
 use super::error::within;
 use crate::schedule::Round;
 
-/// How a [`StreamTrainer`](super::StreamTrainer) decides.
+/// The options of a [`StreamTrainer`](super::StreamTrainer).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Options {
-    /// In which rounds devices may leave the rollout.
+    /// The kinds of rounds in which devices may leave the rollout. Default: `long`.
     pub rounds: Rounds,
-    /// When they leave.
+    /// The condition for devices to leave the rollout. Default: `adaptive` with `from = 0.2`, `to = 0.5` and `every = 0.05`.
     pub trigger: Trigger,
-    /// The least share of the instances that keeps generating, in (0, 1]; the paper keeps half.
+    /// The minimum share of the instances that keeps generating, in (0, 1]. Default: 0.5, as in the paper.
     pub keep: f64,
-    /// The share of the kept caches that a projection may fill, in (0, 1]; the paper has 0.95.
+    /// The share of the kept caches that a projection may fill, in (0, 1]. Default: 0.95, as in the paper.
     pub headroom: f64,
-    /// Whether the last responses may be merged onto fewer, wider instances when that is predicted to end the step sooner.
+    /// If `true`, the last responses may be merged onto fewer, wider instances when this is predicted to end the step sooner. Default:
+    /// `false`.
     pub consolidate: bool,
 }
 
-/// Kinds of rounds.
+/// The kinds of rounds to which an option applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Rounds {
-    /// Those that wait for each response, as in the paper.
+    /// Rounds that wait for each response, as in the paper.
     Long,
-    /// Speculative ones as well.
+    /// All rounds, including speculative ones.
     All,
 }
 
-/// When devices leave the rollout. Shares are of the responses that are expected to end by themselves: all launched ones, less what the
-/// last round of the kind dropped.
+/// The condition for devices to leave the rollout. Shares refer to the responses that are expected to end by themselves: all launched ones,
+/// minus the share that the last round of the kind dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Trigger {
-    /// Never: rollout and training take turns on all devices.
+    /// Never: rollout and training alternate on all devices.
     Never,
-    /// At a share of the responses, whether the rest fits or not (Table 3).
+    /// At a fixed share of ended responses, whether or not the rest fits (Table 3).
     Fixed {
-        /// The share, in (0, 1).
+        /// The share, in (0, 1].
         share: f64,
     },
-    /// Algorithm 1: at the first of the milestones `from`, `from + every`, ..., `to` at which the rest is projected to fit.
+    /// At the first of the milestones `from`, `from + every`, ..., `to` at which the rest is projected to fit (Algorithm 1).
     Adaptive {
-        /// The first milestone.
+        /// The first milestone, in (0, 1].
         from: f64,
-        /// The last milestone.
+        /// The last milestone, from `from` to 1.
         to: f64,
-        /// Between two.
+        /// The distance between milestones, in (0, 1].
         every: f64,
     },
-    /// When it is predicted that the step ends sooner, and not sooner still when more responses have ended.
+    /// As soon as the step is predicted to end sooner, and waiting for more responses is not predicted to be better.
     Predicted {
-        /// No earlier than this share.
+        /// The smallest share at which predictions are compared, in (0, 1].
         from: f64,
-        /// Asked again after this share, and more often in the tail.
+        /// The share of responses between comparisons, in (0, 1]. In the tail, predictions are compared more often.
         every: f64,
     },
 }
 
 impl Options {
-    /// The paper's: long rounds, milestones from 20 to 50 % in steps of 5, half of the instances, 95 % of their caches.
+    /// Returns the options of the paper: long rounds, milestones from 20 to 50 % in steps of 5, half of the instances, 95 % of their
+    /// caches.
     #[must_use]
     pub fn paper() -> Self {
         Self {
@@ -75,7 +77,7 @@ impl Options {
         }
     }
 
-    /// What predictions can do: all rounds, as few as a quarter of the instances, consolidation of the last.
+    /// Returns options that use predictions: all rounds, at least a quarter of the instances, and consolidation of the last responses.
     #[must_use]
     pub fn predicted() -> Self {
         Self {
@@ -87,10 +89,10 @@ impl Options {
         }
     }
 
-    /// The options, if they are in range.
+    /// Returns the options if they are in range.
     ///
     /// # Errors
-    /// If a share is not.
+    /// If a share is out of range.
     pub fn validated(self) -> Result<Self, PlacementError> {
         let share = |field, found| within(field, "in (0, 1]", f64::MIN_POSITIVE..=1.0, found);
         share("keep", self.keep)?;
@@ -111,7 +113,7 @@ impl Options {
         Ok(self)
     }
 
-    /// Whether devices may leave a round of the kind.
+    /// Returns `true` if devices may leave a round of the kind.
     pub(super) fn streams(self, round: Round) -> bool {
         self.trigger != Trigger::Never && (self.rounds == Rounds::All || round != Round::Short)
     }
@@ -129,7 +131,7 @@ impl Default for Options {
 }
 
 impl Trigger {
-    /// Milestones at or under a share of the responses; 0 where predictions decide.
+    /// Returns the number of milestones at or below a share of the responses; 0 if predictions decide.
     pub(super) fn reached(self, share: f64) -> u32 {
         match self {
             Self::Never | Self::Predicted { .. } => 0,
@@ -141,7 +143,7 @@ impl Trigger {
         }
     }
 
-    /// From which share on, and after which share again, predictions are compared.
+    /// Returns the share from which predictions are compared, and the share between comparisons.
     pub(super) fn cadence(self) -> (f64, f64) {
         match self {
             Self::Predicted { from, every } => (from, every),
@@ -150,5 +152,5 @@ impl Trigger {
     }
 }
 
-/// Absorbs the rounding of sums of hundredths.
+/// Absorbs rounding errors in sums of hundredths.
 const ROUNDING: f64 = 1e-9;

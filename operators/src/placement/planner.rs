@@ -1,7 +1,7 @@
-//! The parallelism planner: over how many devices an engine instance of the next round is sharded.
+//! The parallelism planner: the number of devices over which an engine instance of the next round is sharded.
 //!
-//! Wider instances hold more tokens beside the weights and decode a single response sooner; narrower ones lose less to communication.
-//! Which is better changes as responses grow over a run, and differs between short and long rounds, so each kind has its own state.
+//! Wider instances hold more tokens beside the weights and decode a single response faster; narrower ones lose less to communication. The
+//! better choice changes as responses grow over a run, and differs between short and long rounds, so each kind of round has its own state.
 
 use std::collections::BTreeMap;
 
@@ -16,22 +16,22 @@ use super::{PlacementError, Reason};
 use crate::schedule::Round;
 use crate::survival::Curve;
 
-/// How the planner decides.
+/// The rule by which the planner decides.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "rule", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Rule {
-    /// As it was started.
+    /// Keeps the initial parallelism.
     Fixed,
-    /// RollPacker's reactive rule (section 4.3): preemptions above `excess` times those of the last round of the kind double the
-    /// parallelism, `idle_rounds` rounds of the kind without any halve it.
+    /// RollPacker's reactive rule (section 4.3). More than `excess` times the preemptions of the last round of the kind double the
+    /// parallelism; `idle_rounds` rounds of the kind without preemptions halve it.
     Paper {
-        /// Factor; the paper has 1.05.
+        /// The factor, at least 1. The paper uses 1.05.
         excess: f64,
-        /// Rounds; the paper has 4.
+        /// The number of rounds, at least 1. The paper uses 4.
         idle_rounds: u32,
     },
-    /// The shortest predicted round, reconfiguration included, of a load like the last round's of the kind with the lengths known of the
-    /// kind.
+    /// Selects the shortest predicted round, reconfiguration included. The prediction assumes the load of the last round of the kind and
+    /// the lengths observed for the kind.
     Predictive,
 }
 
@@ -44,34 +44,34 @@ pub struct Planner {
     kinds: Kinds,
 }
 
-/// What a planner has learned.
+/// The learned state of a planner, by kind of round.
 pub(super) type Kinds = BTreeMap<Round, Kind>;
 
-/// What is known of the rounds of a kind.
+/// The state for one kind of round.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Kind {
     tensor_parallel: u32,
-    /// Of the last round.
+    /// The number of preemptions in the last round.
     preemptions: Option<u64>,
-    /// Rounds without preemptions since the last with some, or the last change.
+    /// The number of rounds without preemptions since the last one with some, or since the last change.
     idle: u32,
-    /// Why the next round differs from the last.
+    /// The reason why the next round differs from the last, if it does.
     changed: Option<Reason>,
 }
 
-/// What the planner knows when it is asked.
+/// The information that a planner decides on.
 #[derive(Clone, Copy, Debug)]
 pub struct Outlook<'a> {
-    /// The last round of the kind; `None`: there was none.
+    /// The load of the last round of the kind; `None` if there was none.
     pub last: Option<Load>,
-    /// Lengths of the kind.
+    /// The length distribution of the kind.
     pub lengths: &'a Curve,
-    /// What generated last; `None`: nothing did.
+    /// The last placement that generated; `None` if there was none.
     pub current: Option<Placement>,
 }
 
 impl Rule {
-    /// The paper's rule with the paper's numbers.
+    /// Returns the paper's rule with the paper's numbers.
     #[must_use]
     pub fn paper() -> Self {
         Self::Paper { excess: 1.05, idle_rounds: 4 }
@@ -79,10 +79,10 @@ impl Rule {
 }
 
 impl Planner {
-    /// A planner that starts from instances of `tensor_parallel` devices.
+    /// Creates a planner that starts with instances of `tensor_parallel` devices.
     ///
     /// # Errors
-    /// If the numbers of the job do not go together, instances would straddle servers, or a factor is out of its range.
+    /// If the job is invalid, instances would span servers, or a factor is out of range.
     pub fn new(rule: Rule, job: Job, tensor_parallel: u32) -> Result<Self, PlacementError> {
         let job = job.validated()?;
         if let Rule::Paper { excess, idle_rounds } = rule {
@@ -100,24 +100,24 @@ impl Planner {
         }
     }
 
-    /// The job that it plans for.
+    /// Returns the job for which it plans.
     #[must_use]
     pub fn job(&self) -> Job {
         self.job
     }
 
-    /// The parallelism that it was started with.
+    /// Returns the initial parallelism.
     #[must_use]
     pub fn start(&self) -> u32 {
         self.start
     }
 
-    /// What it has learned.
+    /// Returns the learned state.
     pub(super) fn kinds(&self) -> &Kinds {
         &self.kinds
     }
 
-    /// Goes on from that, but for kinds whose instances this planner would not have.
+    /// Restores a learned state, except for kinds whose parallelism this planner would not use.
     pub(super) fn resume<C: StepCost>(&mut self, mut kinds: Kinds, cost: &C) {
         kinds.retain(|_, kind| match self.rule {
             Rule::Fixed => kind.tensor_parallel == self.start,
@@ -126,7 +126,7 @@ impl Planner {
         self.kinds = kinds;
     }
 
-    /// The parallelism of a round of the kind that opens now, and why.
+    /// Returns the parallelism of a round of the kind that opens now, and the reason.
     pub fn plan<C: StepCost>(
         &mut self,
         round: Round,
@@ -144,7 +144,7 @@ impl Planner {
         (kind.tensor_parallel, kind.changed.take().unwrap_or(Reason::Round))
     }
 
-    /// Takes in a round that is over.
+    /// Records a round that is over.
     pub fn observe<C: StepCost>(&mut self, round: Round, preemptions: u64, cost: &C) {
         let (rule, job) = (self.rule, self.job);
         let kind = self.kind(round);
@@ -166,7 +166,7 @@ impl Planner {
         })
     }
 
-    /// The parallelism with the shortest predicted round; `before` where nothing is known, or nothing is shorter.
+    /// Returns the parallelism with the shortest predicted round, or `before` if there is no prediction or none is shorter.
     fn shortest<C: StepCost>(&self, before: u32, outlook: Outlook<'_>, cost: &C) -> u32 {
         let Some(last) = outlook.last.filter(|last| last.launched > 0) else { return before };
         let forecast = Forecast::of_round(last, outlook.lengths, self.job);
@@ -191,6 +191,7 @@ impl Planner {
 }
 
 impl Kind {
+    /// Applies the reactive rule to the preemptions of a round. A parallelism that the job cannot run is not adopted.
     fn react(
         &mut self,
         preemptions: u64,
@@ -211,7 +212,7 @@ impl Kind {
     }
 }
 
-/// Whether instances of so many devices can be, and hold at least one longest response.
+/// Returns `true` if the job allows instances of this many devices and they hold at least one response of maximum length.
 fn runs<C: StepCost>(job: Job, tensor_parallel: u32, cost: &C) -> bool {
     job.allows(tensor_parallel)
         && cost.kv_capacity(tensor_parallel) >= u64::from(job.response_length)

@@ -1,4 +1,4 @@
-//! Measured times of an engine over batch sizes and lengths, and the costs that follow from them.
+//! Measured times of an engine by batch size and length, and the costs derived from them.
 
 use std::collections::BTreeMap;
 
@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 use super::PlacementError;
 use super::cost::StepCost;
 
-/// Measurements on a grid, with the values between by linear interpolation over tokens, then batch size.
+/// Measurements on a grid, with linear interpolation over tokens and then over batch size.
 ///
-/// Beyond the largest measured value the last two are extended; below the smallest its own holds.
+/// Beyond the largest measured value, the last two are extrapolated; below the smallest, its value is used.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "Vec<Row>", into = "Vec<Row>")]
 pub struct Profile {
@@ -19,30 +19,30 @@ pub struct Profile {
     grids: BTreeMap<(Phase, u32), BTreeMap<u32, Grid>>,
 }
 
-/// Seconds by tokens, by batch size.
+/// Seconds by batch size, then by tokens.
 type Grid = BTreeMap<u32, BTreeMap<u32, f64>>;
 
-/// The costs of a step where the engine was measured; its trainer and caches by a few numbers.
+/// The costs of a step from engine measurements, with a few numbers for trainer and caches.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Measured {
-    /// The engine.
+    /// The measured times of the engine.
     pub profile: Profile,
-    /// Instances of whose measurements times are taken: as many as a round runs on.
+    /// The number of instances of a round, which selects the measurements to use.
     pub instances: u32,
-    /// Tokens per second of the trainer on one device; more devices are as many times faster.
+    /// The training speed on one device, in tokens per second. It scales linearly with the number of devices.
     pub training_tokens_per_second: f64,
-    /// Tokens that the cache of an instance holds, by its devices.
+    /// The number of tokens that the cache of an instance holds, by its number of devices.
     pub kv_capacity: BTreeMap<u32, u64>,
-    /// Seconds that a change of placement takes besides computing caches again.
+    /// The seconds that a change of placement takes, excluding the recomputation of caches.
     pub reconfiguration_seconds: f64,
 }
 
 impl Profile {
-    /// The profile with these rows; of rows that differ only in their seconds the last counts.
+    /// Creates a profile. If several rows differ only in their seconds, the last one counts.
     ///
     /// # Errors
-    /// If a row counts nothing, or its time is not positive.
+    /// If a count is 0, or the time of a row is not positive.
     pub fn new(rows: Vec<Row>) -> Result<Self, PlacementError> {
         let mut grids: BTreeMap<_, BTreeMap<u32, Grid>> = BTreeMap::new();
         for (at, row) in rows.iter().enumerate() {
@@ -54,16 +54,16 @@ impl Profile {
         Ok(Self { rows, grids })
     }
 
-    /// The measurements.
+    /// Returns the measurements.
     #[must_use]
     pub fn rows(&self) -> &[Row] {
         &self.rows
     }
 
-    /// The same, but for `row` in the place of the measurement at its point.
+    /// Returns a copy in which `row` replaces the measurement at its point.
     ///
     /// # Errors
-    /// As [`new`](Self::new).
+    /// If [`new`](Self::new) rejects the rows.
     pub fn with(&self, row: Row) -> Result<Self, PlacementError> {
         let others = self.rows.iter().filter(|known| known.point() != row.point());
         let mut rows: Vec<Row> = others.copied().chain([row]).collect();
@@ -71,9 +71,9 @@ impl Profile {
         Self::new(rows)
     }
 
-    /// Seconds of an iteration of each of the instances of `placement` over `batch_size` sequences of `tokens` tokens; both are means and
-    /// need not be whole. Of the measured instance
-    /// counts the next larger holds, or the largest. `None` where nothing was measured of the phase at that parallelism.
+    /// Returns the seconds of an iteration of each of the instances of `placement` over `batch_size` sequences of `tokens` tokens. Both are
+    /// means and need not be integers. Uses the measurements of the next larger measured instance count, or of the largest. `None` if
+    /// nothing was measured for the phase at that parallelism.
     #[must_use]
     pub fn seconds(
         &self,
@@ -92,7 +92,8 @@ impl Profile {
         line(&points.collect::<Vec<_>>(), batch_size)
     }
 
-    /// The measurement that is nearest to another, in ratios of batch size and tokens, of the same phase, parallelism and instances.
+    /// Returns the measurement with the same phase, parallelism and instances that is nearest to `to`, by the ratios of batch size and
+    /// tokens.
     #[must_use]
     pub fn nearest(&self, to: &Row) -> Option<&Row> {
         let same = |row: &&Row| {
@@ -125,7 +126,7 @@ impl Measured {
         Placement { instances: self.instances, tensor_parallel }
     }
 
-    /// Seconds in which an instance prefills a token, at the largest measured prompt.
+    /// Returns the seconds in which an instance prefills one token, at the largest measured prompt.
     fn prefill_per_token(&self, tensor_parallel: u32) -> Option<f64> {
         let rows =
             self.profile.rows.iter().filter(|row| {
@@ -156,6 +157,8 @@ impl StepCost for Measured {
         if from == to {
             return 0.0;
         }
+        // Instances that stay keep their caches, unless the parallelism changes. All other cached tokens are prefilled again, in parallel
+        // over the new instances.
         let kept = f64::from(to.instances.min(from.instances)) / f64::from(from.instances.max(1));
         let moved =
             if from.tensor_parallel == to.tensor_parallel { 1.0 - kept } else { 1.0 } * kv_tokens;
@@ -167,7 +170,7 @@ impl StepCost for Measured {
     }
 }
 
-/// Refuses a row that counts nothing, or took no time.
+/// Returns an error if a row has a count of 0 or took no time.
 fn check(row: &Row, at: usize) -> Result<(), PlacementError> {
     let wrong =
         |field, expected, found| Err(PlacementError::Profile { row: at, field, expected, found });
@@ -186,7 +189,8 @@ fn check(row: &Row, at: usize) -> Result<(), PlacementError> {
     }
 }
 
-/// The entries of a row or grid between which `x` lies, or the last two; one if there is no other, or none below.
+/// Returns the two entries between which `x` lies, or the last two if `x` lies beyond them. Returns a single entry if there is no other, or
+/// if none lies below `x`.
 fn around<T>(points: &BTreeMap<u32, T>, x: f64) -> Vec<(f64, &T)> {
     let below = points.range(..=(x as u32)).next_back();
     let Some((low, _)) = below else {
@@ -205,7 +209,8 @@ fn along(row: &BTreeMap<u32, f64>, tokens: f64) -> Option<f64> {
     line(&points, tokens)
 }
 
-/// The line through one or two points, never below a hundredth of the first: noise must not extend to negative times.
+/// Evaluates the line through one or two points at `x`, bounded below by a hundredth of the first value: noise must not extrapolate to
+/// negative times.
 fn line(points: &[(f64, f64)], x: f64) -> Option<f64> {
     match *points {
         [] => None,

@@ -1,4 +1,4 @@
-//! What is known of a round while it runs.
+//! The observed state of a round while it runs.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::rollout::is_given_again;
 use crate::schedule::Round;
 use crate::survival::Survival;
 
-/// A round, as far as events have told.
+/// The state of a round according to the events so far.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Progress {
     pub(super) round: Round,
@@ -23,31 +23,31 @@ pub(super) struct Progress {
     preemptions: u64,
     admitted: u32,
     admitted_tokens: u64,
-    /// Responses of an admitted group.
+    /// The number of responses of an admitted group.
     group_size: Option<u32>,
-    /// Lengths seen; those of what still runs are missing, so they tell of a round only when it is over.
+    /// Observed lengths. Those of running responses are missing, so the lengths represent a round only when it is over.
     pub(super) lengths: Survival,
-    /// Tokens sampled in this round and age of the response that sampled the most per second of its life. What runs is taken to be as fast: engines that queue
-    /// make it slower, so that the tokens cached now are an upper estimate.
+    /// Tokens sampled in this round, and age, of the response with the highest sampling rate. Running responses are assumed to be as fast.
+    /// Engines that queue requests are slower, so the number of tokens cached now is overestimated.
     fastest: Option<(u32, Nanos)>,
     is_closed: bool,
 }
 
-/// The responses of a prompt.
+/// The responses to a prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 struct Group {
     launched: Nanos,
     prompt_length: u32,
     samples: u32,
     outstanding: u32,
-    /// Responses that ended by themselves.
+    /// The number of responses that ended by themselves.
     whole: u32,
-    /// Tokens of those, prompts included.
+    /// The number of tokens of these responses, prompts included.
     tokens: u64,
     is_admitted: bool,
 }
 
-/// A response that ended or was dropped; fields as in [`Event::Response`](super::Event::Response).
+/// A response that ended or was dropped; the fields are as in [`Event::Response`](super::Event::Response).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Response {
     pub(super) tokens: u32,
@@ -56,20 +56,20 @@ pub(super) struct Response {
     pub(super) finish_reason: FinishReason,
 }
 
-/// What a round was, in sum: what is expected of the next of its kind.
+/// A summary of a round, which is the expectation for the next round of its kind.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Load {
-    /// Responses that were launched.
+    /// The number of launched responses.
     pub launched: u32,
-    /// Those of them that ended by themselves.
+    /// The number of these that ended by themselves.
     pub completed: u32,
-    /// Prompts that were launched.
+    /// The number of launched prompts.
     pub prompts: u32,
-    /// Those of them that were admitted.
+    /// The number of these that were admitted.
     pub admitted: u32,
-    /// Prompt tokens of all launched responses.
+    /// The number of prompt tokens of all launched responses.
     pub prompt_tokens: u64,
-    /// Times that a response lost its cache.
+    /// The number of times that a response lost its cache.
     pub preemptions: u64,
 }
 
@@ -77,21 +77,21 @@ pub struct Load {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Cohort {
     pub(super) count: f64,
-    /// Tokens of a prompt, on average.
+    /// The mean number of tokens of a prompt.
     pub(super) prompt_length: f64,
-    /// Sampled tokens of a response so far.
+    /// The number of tokens sampled per response so far.
     pub(super) tokens: f64,
 }
 
-/// Groups that are not admitted yet and lack equally many responses.
+/// Groups that are not admitted yet and lack the same number of responses.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Incomplete {
     pub(super) groups: f64,
-    /// Tokens of the responses that they have, prompts included.
+    /// The number of tokens of their ended responses, prompts included.
     pub(super) tokens: f64,
 }
 
-/// Ages are told apart up to this many: a schedule that launches all the time has as many as prompts.
+/// The maximum number of distinct ages. A schedule that launches continuously has as many ages as prompts.
 const AGES: usize = 8;
 
 impl Progress {
@@ -141,6 +141,8 @@ impl Progress {
             group.tokens += u64::from(tokens) + u64::from(group.prompt_length);
             self.completed += 1;
         }
+        // A response that was kept whole sampled nothing in this round and was observed before: it counts neither for the pace nor for
+        // the lengths.
         if is_given_again(finish_reason, tokens, resumed) {
             return;
         }
@@ -148,12 +150,13 @@ impl Progress {
         if ran.1 > Nanos(0) && self.fastest.is_none_or(|fastest| pace(ran) > pace(fastest)) {
             self.fastest = Some(ran);
         }
+        // A paused response is observed when it ends in a later round.
         if finish_reason != FinishReason::Pause {
             self.lengths.observe(tokens, finish_reason.is_whole());
         }
     }
 
-    /// A group is trained on: what it still lacks is being dropped.
+    /// Records that a group is admitted; its remaining responses are being dropped.
     pub(super) fn admit(&mut self, prompt: PromptId, samples: u32) {
         let Some(group) = self.groups.get_mut(&prompt).filter(|group| !group.is_admitted) else {
             return;
@@ -180,7 +183,7 @@ impl Progress {
         self.is_closed = true;
     }
 
-    /// Whether anything is left to be decided and waited for.
+    /// Returns `true` if the round is not closed and responses are outstanding.
     pub(super) fn is_open(&self) -> bool {
         !self.is_closed && self.outstanding > 0
     }
@@ -189,7 +192,7 @@ impl Progress {
         self.admitted_tokens as f64
     }
 
-    /// What runs of the groups that are not admitted, youngest last.
+    /// Returns the running responses of groups that are not admitted, by age, youngest last.
     pub(super) fn cohorts(&self, now: Nanos) -> Vec<Cohort> {
         let mut ages: BTreeMap<Nanos, (f64, f64)> = BTreeMap::new();
         for group in self.groups.values().filter(|group| group.runs()) {
@@ -213,8 +216,8 @@ impl Progress {
         }
     }
 
-    /// Groups that are not admitted, by how many responses they lack; a group is taken to need as many as the last admitted one had, or
-    /// all that were launched.
+    /// Returns the groups that are not admitted, by the number of responses that they lack. A group is assumed to need as many as the last
+    /// admitted group had, or all that were launched.
     pub(super) fn incomplete(&self) -> BTreeMap<u32, Incomplete> {
         let mut lacking: BTreeMap<u32, Incomplete> = BTreeMap::new();
         for group in self.groups.values().filter(|group| !group.is_admitted) {
@@ -234,20 +237,20 @@ impl Group {
 }
 
 impl Load {
-    /// The share of the launched responses that end by themselves.
+    /// Returns the share of the launched responses that ended by themselves.
     #[must_use]
     pub fn completed_share(self) -> f64 {
         f64::from(self.completed) / f64::from(self.launched.max(1))
     }
 
-    /// The share of the launched prompts that are admitted.
+    /// Returns the share of the launched prompts that were admitted.
     #[must_use]
     pub fn admitted_share(self) -> f64 {
         f64::from(self.admitted) / f64::from(self.prompts.max(1))
     }
 }
 
-/// Tokens per second.
+/// Returns the tokens per second.
 fn pace((tokens, age): (u32, Nanos)) -> f64 {
     f64::from(tokens) / age.as_secs_f64()
 }

@@ -1,9 +1,10 @@
-//! The stream trainer: devices that the tail of a rollout leaves idle train on the groups that are complete.
+//! The stream trainer: devices that become idle in the tail of a rollout train on the groups that are complete.
 //!
-//! RollPacker, section 5 and Algorithm 1: at milestones of a round, when the responses that still run are projected to fit into the
-//! caches of fewer instances, the others leave; their responses go on elsewhere, caches computed again; complete groups stream to the
-//! trainer on the freed devices, and the update waits for the end of the round. Beyond the paper, the trigger may weigh the predicted
-//! slow-down of the rollout against the training that it hides, and the last stragglers may be merged onto fewer, wider instances.
+//! RollPacker, section 5 and Algorithm 1: at milestones of a round, when the responses that still run are projected to fit into the caches
+//! of fewer instances, the other instances are freed. Their responses continue on the kept instances, with recomputed caches. Complete
+//! groups stream to the trainer on the freed devices, and the update waits for the end of the round. Beyond the paper, the trigger may
+//! weigh the predicted slow-down of the rollout against the training time that it hides, and the last stragglers may be merged onto fewer,
+//! wider instances.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -24,64 +25,64 @@ use crate::survival::{Curve, Survival};
 
 /// A placement policy after RollPacker's stream trainer, with a [`Planner`] for the rounds.
 ///
-/// Each round starts on all devices. At most one scale-down follows, perhaps consolidations, each onto wider instances than before; when
-/// the rollout is drained all devices train.
+/// Each round starts on all devices. At most one scale-down follows, and possibly consolidations, each onto wider instances than before.
+/// When the rollout is drained, all devices train.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StreamTrainer<C> {
     options: Options,
     planner: Planner,
     cost: C,
-    /// Rounds with responses under way.
+    /// Rounds with responses in flight.
     rounds: BTreeMap<Step, Progress>,
-    /// The round that opened last.
+    /// The step of the round that opened last.
     latest: Option<Step>,
     state: State,
     history: BTreeMap<Round, History>,
     decisions: VecDeque<Decision>,
 }
 
-/// What the round that opened last runs on.
+/// The placement state of the round that opened last.
 #[derive(Clone, Copy, Debug, PartialEq, Default, Serialize, Deserialize)]
 struct State {
     layout: Option<Layout>,
     is_scaled_down: bool,
-    /// Milestones passed.
+    /// The number of milestones passed.
     reached: u32,
-    /// Responses that had ended when predictions were last compared.
+    /// The number of responses that had ended when predictions were last compared.
     compared: Option<u32>,
-    /// When the first devices began to train.
+    /// The time at which the first devices began to train.
     training_since: Option<Nanos>,
 }
 
-/// Rounds of a kind that are over.
+/// The rounds of a kind that are over.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct History {
-    /// Of the last rounds, the newest last.
+    /// The lengths of the last rounds, the newest last.
     rounds: VecDeque<Survival>,
-    /// All of them.
+    /// The lengths of all of these rounds.
     lengths: Survival,
     last: Load,
 }
 
-/// What outlives a round.
+/// The state that outlives a round.
 #[derive(Serialize, Deserialize)]
 struct Learned<K, H> {
     kinds: K,
     history: H,
-    /// What generated last.
+    /// The last layout that generated.
     layout: Option<Layout>,
 }
 
-/// Rounds of a kind that are remembered: the policy learns, and its lengths of long ago tell nothing.
+/// The number of rounds of a kind that are remembered. The policy learns, so the lengths of much earlier rounds no longer apply.
 const REMEMBERED: usize = 8;
-/// In the tail, predictions are compared again when this share of the remaining responses has ended.
+/// In the tail, predictions are compared again when 1 / `TAIL` of the remaining responses has ended.
 const TAIL: u32 = 8;
 
 impl<C: StepCost> StreamTrainer<C> {
-    /// The policy on the job of `planner`, with predictions by `cost`.
+    /// Creates the policy for the job of `planner`, with predictions by `cost`.
     ///
     /// # Errors
-    /// If an option is out of range, or instances as the planner starts with cannot hold a longest response.
+    /// If an option is out of range, or the planner's initial instances cannot hold a response of maximum length.
     pub fn new(options: Options, planner: Planner, cost: C) -> Result<Self, PlacementError> {
         let options = options.validated()?;
         let (tensor_parallel, response_length) = (planner.start(), planner.job().response_length);
@@ -138,7 +139,7 @@ impl<C: StepCost> StreamTrainer<C> {
         }
     }
 
-    /// All devices train. The layout stays what generated last: the next round is reconfigured from it.
+    /// Lets all devices train. The recorded layout stays the last one that generated, because the next round is reconfigured from it.
     fn lend(&mut self, rollout: Placement) {
         let training_devices = self.job().training_beside(rollout);
         self.decisions.push_back(Decision { rollout, training_devices, reason: Reason::Drained });
@@ -150,7 +151,7 @@ impl<C: StepCost> StreamTrainer<C> {
         self.decisions.push_back(Decision { rollout, training_devices, reason });
     }
 
-    /// Lengths of the kind, or of all kinds while there was no round of it.
+    /// Returns the length distribution of the kind, or of all kinds if no round of it is over.
     fn curve(&self, round: Round) -> Curve {
         match self.history.get(&round) {
             Some(history) => history.lengths.curve(),
@@ -163,6 +164,10 @@ impl<C: StepCost> StreamTrainer<C> {
     }
 
     /// Decides on the round of `step` after one of its responses ended.
+    ///
+    /// Only the round that opened last is considered, and only while it is open: the recorded layout belongs to it. A scale-down is tried
+    /// first and happens at most once per round. Otherwise a consolidation is tried whenever predictions are due. Predictions need the
+    /// history of an earlier round, so none are compared before one is over.
     fn consider(&mut self, now: Nanos, step: Step) {
         let Some(layout) = self.state.layout.filter(|_| self.latest == Some(step)) else { return };
         let Some(progress) = self.rounds.get(&step).filter(|progress| progress.is_open()) else {
@@ -202,7 +207,7 @@ impl<C: StepCost> StreamTrainer<C> {
         }
     }
 
-    /// Tokens that the trainer is taken to have dealt with since devices were freed for it.
+    /// Returns the number of tokens that the trainer is assumed to have processed since devices were freed for it.
     fn trained(&self, now: Nanos, progress: &Progress) -> f64 {
         let ready = progress.admitted_tokens();
         let (Some(since), Some(layout)) = (self.state.training_since, self.state.layout) else {
@@ -221,7 +226,8 @@ impl<C: StepCost> StreamTrainer<C> {
 }
 
 impl State {
-    /// What is to be decided now that `load` is known of the round.
+    /// Returns the decisions that are due, given the current `load` of the round. Advances the milestones and the time of the last
+    /// comparison.
     fn due(&mut self, trigger: Trigger, load: Load, last: Option<Load>) -> Due {
         let expected = f64::from(load.launched) * last.map_or(1.0, Load::completed_share);
         let share = f64::from(load.completed) / expected.max(1.0);

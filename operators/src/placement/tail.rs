@@ -1,4 +1,4 @@
-//! The candidates that the tail of a round has, and which of them is taken.
+//! Candidate layouts for the tail of a round, and the choice among them.
 
 use rollpacker_stages::rollout::Placement;
 
@@ -6,36 +6,36 @@ use super::cost::{Job, StepCost};
 use super::forecast::{Change, Forecast, Layout};
 use super::options::{Options, Trigger};
 
-/// What is to be decided.
+/// The decisions that are due.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Due {
-    /// A milestone of the trigger was passed.
+    /// `true` if a milestone of the trigger was passed.
     pub(super) milestone: bool,
-    /// Enough has changed since predictions were last compared.
+    /// `true` if enough responses have ended since predictions were last compared.
     pub(super) comparison: bool,
 }
 
-/// The rest of a round, on what it runs.
+/// The rest of a round and the layout on which it runs.
 #[derive(Clone, Debug)]
 pub(super) struct Tail<'a, C> {
     pub(super) job: Job,
     pub(super) options: Options,
     pub(super) cost: &'a C,
-    /// Tokens that the running responses are projected to cache.
+    /// The projected number of cached tokens of the running responses.
     pub(super) projected: f64,
     pub(super) forecast: Forecast,
     pub(super) layout: Layout,
 }
 
-/// A prediction must promise this share of the rest of the step, lest its error decide.
+/// The minimum predicted gain, as a share of the rest of the step. Smaller gains are within the prediction error.
 const LEAST_GAIN: f64 = 0.01;
-/// Layouts compared at a time, so that a decision on thousands of instances costs as much as one on eight.
+/// The maximum number of layouts compared at a time, so that a decision over thousands of instances costs as much as one over eight.
 const CANDIDATES: usize = 8;
-/// Later moments that the present one is compared with.
+/// The number of later moments with which a change now is compared.
 const LATER: usize = 6;
 
 impl<C: StepCost> Tail<'_, C> {
-    /// What is kept when devices leave for the trainer now.
+    /// Returns the layout after a scale-down now, or `None` if devices should not leave yet.
     pub(super) fn scale_down(&self, due: Due) -> Option<Layout> {
         match self.options.trigger {
             Trigger::Fixed { .. } if due.milestone => self.leaving().next(),
@@ -51,14 +51,15 @@ impl<C: StepCost> Tail<'_, C> {
         }
     }
 
-    /// Fewer and wider instances for the last responses, if that ends the step sooner; devices are freed if the round `streams`.
+    /// Returns a layout with fewer and wider instances for the last responses if it is predicted to end the step sooner. Devices are freed
+    /// for training if `streams` is `true`.
     pub(super) fn consolidate(&self, streams: bool) -> Option<Layout> {
         let is_wanted = self.options.consolidate;
         is_wanted.then(|| self.soonest(self.wider(streams))).flatten()
     }
 
-    /// Layouts with fewer instances, the fewest first. Instances leave whole, none leaves for nothing, and what they free holds at
-    /// least one whole replica of the trainer.
+    /// Returns layouts with fewer instances, the fewest first. Only whole instances leave. Each layout frees at least one whole training
+    /// replica, and no instance leaves without adding a replica.
     fn leaving(&self) -> impl Iterator<Item = Layout> {
         let (job, Placement { instances, tensor_parallel }) = (self.job, self.layout.rollout);
         let least = (f64::from(instances) * self.options.keep).ceil().max(1.0) as u32;
@@ -71,7 +72,7 @@ impl<C: StepCost> Tail<'_, C> {
             })
     }
 
-    /// Layouts with wider instances on no more devices than now.
+    /// Returns layouts with wider instances on no more devices than now.
     fn wider(&self, streams: bool) -> impl Iterator<Item = Layout> {
         let (job, now) = (self.job, self.layout);
         let width = move |power: u32| now.rollout.tensor_parallel << power;
@@ -93,13 +94,14 @@ impl<C: StepCost> Tail<'_, C> {
         self.cost.kv_capacity(tensor_parallel) >= u64::from(self.job.response_length)
     }
 
-    /// Whether the projection leaves headroom in the caches of `rollout`.
+    /// Returns `true` if the projection leaves the configured headroom in the caches of `rollout`.
     fn fits(&self, rollout: Placement) -> bool {
         let capacity = self.cost.kv_capacity(rollout.tensor_parallel) as f64;
         self.projected <= self.options.headroom * capacity * f64::from(rollout.instances)
     }
 
-    /// The layout with which the step is predicted to end soonest, if it is worth it and changing now is better than later.
+    /// Returns the layout with which the step is predicted to end soonest, if the gain is large enough and a later change is not predicted
+    /// to be better.
     fn soonest(&self, candidates: impl Iterator<Item = Layout>) -> Option<Layout> {
         let rungs = self.forecast.rungs();
         let seconds =
@@ -114,7 +116,7 @@ impl<C: StepCost> Tail<'_, C> {
     }
 }
 
-/// `most`, its half, and so on down to 1; nothing for 0.
+/// Returns `most`, its half, and so on down to 1; empty for 0.
 fn halves(most: u32) -> impl Iterator<Item = u32> {
     std::iter::successors(Some(most), |instances| Some(instances / 2)).take_while(|left| *left > 0)
 }

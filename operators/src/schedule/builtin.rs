@@ -1,4 +1,4 @@
-//! The schedules that come with the house, as one type.
+//! The built-in schedules as one type.
 
 use rollpacker_dataflow::clock::Nanos;
 use serde::{Deserialize, Serialize};
@@ -10,7 +10,7 @@ use super::{
 
 macro_rules! builtin {
     ($($(#[$meta:meta])* $name:ident($schedule:ty),)*) => {
-        /// Any built-in schedule: what a recipe chooses by name, and what a snapshot holds.
+        /// A built-in schedule, as a recipe selects it by name and a snapshot stores it.
         #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
         #[serde(rename_all = "snake_case")]
         pub enum Builtin { $($(#[$meta])* $name($schedule),)* }
@@ -34,19 +34,19 @@ macro_rules! builtin {
 }
 
 builtin! {
-    /// Everything launched is waited for.
+    /// Waits for every launched response.
     Sync(Synchronous),
-    /// Everything launched is waited for; long prompts share rounds.
+    /// Waits for every launched response; long prompts share rounds.
     HistorySorted(HistorySorted),
-    /// Speculative short rounds, and long rounds for what they defer.
+    /// Runs speculative short rounds, and long rounds for the prompts that they defer.
     TailBatching(TailBatching),
-    /// Groups without variance of reward are replaced.
+    /// Replaces groups without reward variance.
     Dynamic(Dynamic),
-    /// Prompts are loaded in large batches, and trained the shortest first.
+    /// Loads prompts in large batches and trains on the shortest first.
     Sorted(Sorted),
-    /// The tail is stopped, and goes on in the next round.
+    /// Pauses the tail of a round and resumes it in the next.
     Partial(Partial),
-    /// Groups that are closest to completion go first.
+    /// Launches requests of the groups that are closest to completion first.
     FrontierGroup(FrontierGroup),
 }
 

@@ -24,26 +24,26 @@ use crate::rollout::notices;
 use crate::rows::Row;
 use crate::spread::Spread;
 
-/// What the operator does between its inputs and its outputs.
+/// Translates the inputs of the operator into events of its schedule, and the decisions of the schedule into its outputs.
 pub(super) struct Driver {
     schedule: Box<dyn Schedule>,
     clock: Arc<dyn Clock>,
-    /// Orders what the schedule is told, where races are decided by tokens.
+    /// Orders the events of the schedule if races are decided by tokens.
     sequencer: Option<Sequencer>,
-    /// Orders the scores among them, where it wants any and nothing else does.
+    /// Orders scores after the ends of their responses. Present only if the schedule wants scores and there is no sequencer.
     scores: Option<OrderedScores>,
-    /// The tick that rollouts must hear of.
+    /// A tick that has passed and that rollouts must still be informed of.
     passed: Option<Tick>,
-    /// Where they hear of it while no round is open.
+    /// The capability with which rollouts are informed of ticks while no round is open.
     closed: Option<Capability<Step>>,
     budget: Budget,
     stop: Stop,
     waiting: Waiting,
-    /// While no round can open for want of prompts.
+    /// Held while no round can open for lack of prompts, so that the watchdog reports it.
     lacks_prompts: Option<Awaiting>,
-    /// Those that the schedule was told of.
+    /// Prompts that the schedule knows.
     prompts: Stocked,
-    /// Those that it was not: in lockstep they wait for their turn.
+    /// Prompts that were read but not passed to the schedule yet; in lockstep they wait for their turn.
     arrived: BTreeMap<PromptId, (LastPrompt, Row)>,
     published: Published,
     open: BTreeMap<Step, Open>,
@@ -51,10 +51,10 @@ pub(super) struct Driver {
     finished: bool,
     stopping: bool,
     round: Option<(Step, Round)>,
-    /// The step whose round opened, until that is asked for.
+    /// The step whose round opened, until the operator takes it.
     opened: Option<Step>,
     decided: Vec<Decision>,
-    /// Why the run cannot go on, until it is told.
+    /// The error that ends the run, until it is reported.
     failure: Option<String>,
     spread: Spread,
 }
@@ -93,31 +93,31 @@ impl Driver {
         }
     }
 
-    /// Tells `waiting` what rounds wait for.
+    /// Sets the handle with which the driver reports what rounds wait for.
     pub(super) fn tells(self, waiting: Waiting) -> Self {
         Self { waiting, ..self }
     }
 
-    /// Launches where `spread` says.
+    /// Sets the workers over which prompts are spread.
     pub(super) fn over(self, spread: Spread) -> Self {
         Self { spread, ..self }
     }
 
-    /// The step whose round opened since this was last asked.
+    /// Returns the step whose round opened since the last call, if any.
     pub(super) fn take_opened(&mut self) -> Option<Step> {
         self.opened.take()
     }
 
-    /// Races in lockstep.
+    /// Switches to lockstep: races are decided by tokens.
     pub(super) fn race(&mut self) {
-        // Of what the budget grants, a run that goes on has what the schedule was told of before.
+        // A resumed schedule already holds some of the prompts that the budget granted.
         let told = self.prompts.held.values().filter(|held| !held.launched).count();
         let allowance = self.budget.granted().saturating_sub(told);
         self.sequencer = Some(Sequencer::new(self.schedule.wants_scores(), allowance));
         self.scores = None;
     }
 
-    /// Tells the schedule, or in lockstep what says when it is to be told.
+    /// Passes an event to the schedule. In lockstep the sequencer holds it until its turn.
     fn tell(&mut self, event: Event) {
         match &mut self.sequencer {
             Some(sequencer) => sequencer.take(event),
@@ -138,14 +138,14 @@ impl Driver {
         self.schedule.on(self.now(), event);
     }
 
-    /// The time that the schedule goes by.
+    /// Returns the time of the schedule: the tick in lockstep, otherwise the clock.
     fn now(&self) -> Nanos {
         let tick = |sequencer: &Sequencer| Nanos(sequencer.tick().0);
         self.sequencer.as_ref().map_or_else(|| self.clock.now(), tick)
     }
 
     pub(super) fn offer(&mut self, batch: &Batch) {
-        // Nobody would have them: a run that goes on from here reads them again.
+        // Drop late prompts: the schedule has finished. A run that resumes from here reads them again.
         if self.finished {
             return;
         }
@@ -158,7 +158,7 @@ impl Driver {
             let prompt = PromptId(ids.value(row.index));
             let last =
                 LastPrompt { prompt, epoch: epochs.value(row.index), row: rows.value(row.index) };
-            // A reader that begins anew when a run is resumed gives again what the schedule has had.
+            // On resume, a reader that starts over delivers prompts that the schedule has already received.
             if self.prompts.last.is_some_and(|last| prompt <= last.prompt) {
                 self.budget.release(1);
                 continue;
@@ -170,7 +170,8 @@ impl Driver {
         }
     }
 
-    /// A reader that ends because the run does is not at the end of its prompts: a run that goes on from here reads further.
+    /// Reports the end of prompts. A reader that stops because the run ends has not reached the end of its prompts: a run that resumes from
+    /// here reads further.
     pub(super) fn end_of_prompts(&mut self) {
         if !self.ended && !self.finished {
             self.ended = true;
@@ -178,7 +179,7 @@ impl Driver {
         }
     }
 
-    /// A worker has the policy of a step; once all have it, the step may begin.
+    /// Records that a worker has the policy of a step. The step may begin once all workers have it.
     pub(super) fn announced(&mut self, step: Step, open: Open) {
         self.published.announce(step, open, self.spread.workers());
     }
@@ -187,16 +188,17 @@ impl Driver {
         State { schedule: &*self.schedule, prompts: &self.prompts, decided: &self.decided }
     }
 
-    /// The first step whose policy can be told.
+    /// Returns the first step whose policy can be delivered to the schedule.
     pub(super) fn due(&self) -> Option<Step> {
         let is_quiet = self.sequencer.as_ref().is_none_or(Sequencer::is_quiet);
         self.published.first().filter(|_| is_quiet)
     }
 
+    /// Delivers the policy of a step to the schedule, unless the schedule has finished or the run is to stop.
     pub(super) fn policy(&mut self, step: Step) {
         let Some(open) = self.published.take(step) else { return };
         self.stopping |= !self.finished && self.stop.forbids(step);
-        // A policy that is not taken up goes no further round the feedback edge; when none is left under way, the graph ends.
+        // A policy that is not taken up goes no further around the feedback edge. When none is in flight, the graph ends.
         if !self.finished && !self.stopping {
             self.open.insert(step, open);
             self.tell_now(Event::Policy { step });
@@ -209,6 +211,7 @@ impl Driver {
         }
     }
 
+    /// Reports ended responses to the schedule. In lockstep they arrive as notices instead.
     pub(super) fn responses(&mut self, step: Step, batch: &Batch) {
         if self.sequencer.is_some() {
             return;
@@ -241,6 +244,8 @@ impl Driver {
         }
     }
 
+    /// Carries out all decisions, and releases the events of the sequencer one at a time. The decisions on an event are drained before the
+    /// next event is released, because they change which event is next.
     pub(super) fn decide(
         &mut self,
         mut request: impl FnMut(&Capability<Step>, Batch),
@@ -254,7 +259,7 @@ impl Driver {
         }
     }
 
-    /// What the schedule is to be told next, where that is not told as it comes.
+    /// Returns the next event of the sequencer. `None` if events are delivered as they arrive, or if the run has failed or finished.
     fn next_turn(&mut self) -> Option<Turn> {
         let wants_prompts = self.schedule.wants_prompts();
         let sequencer = self.sequencer.as_mut()?;
@@ -264,7 +269,11 @@ impl Driver {
         sequencer.next(wants_prompts, self.published.first().is_some())
     }
 
-    /// Takes all decisions there are.
+    /// Drains the decisions of the schedule and carries them out.
+    ///
+    /// The sequencer and the scores see each decision before the next event is released, because it changes which responses may still end.
+    /// A `Close` is sent before `close` releases the capabilities of its round. `pass` runs after `send`, which already informs rollouts of
+    /// a passed tick if a round is open.
     fn drain(
         &mut self,
         request: &mut impl FnMut(&Capability<Step>, Batch),
@@ -303,7 +312,7 @@ impl Driver {
         self.feed();
     }
 
-    /// Sends what was decided; a rejection between two rounds waits for the next.
+    /// Sends the pending decisions. A rejection between two rounds waits for the next round.
     fn send(
         &mut self,
         request: &mut impl FnMut(&Capability<Step>, Batch),
@@ -319,7 +328,7 @@ impl Driver {
         let row_of = |prompt: PromptId| self.prompts.held[&prompt].row.clone();
         let place = |decision| self.spread.place(decision, |prompt| row_of(prompt).prompt_length());
         let workers: Vec<Option<u32>> = decided.iter().map(place).collect();
-        // The tick first: what is asked for with it is launched, or stopped, at it.
+        // The tick goes first: requests that follow it are launched or stopped at that tick.
         let all = u32::try_from(self.spread.workers()).unwrap_or(u32::MAX);
         let passed = self.passed.take().map(|tick| encode::advance(tick, all));
         let requests = encode::requests(&decided, &workers, open.policy.version, &row_of);
@@ -334,7 +343,7 @@ impl Driver {
         decided.iter().for_each(|decision| self.account(step, decision));
     }
 
-    /// Tells rollouts of a tick while no round is open, as long as responses of the last one are under way.
+    /// Informs rollouts of a tick while no round is open, as long as responses of the last round are in flight.
     fn pass(&mut self, request: &mut impl FnMut(&Capability<Step>, Batch)) {
         let Some(sequencer) = &mut self.sequencer else { return };
         if let Some(tick) = self.passed.take_if(|_| self.round.is_none())
@@ -347,7 +356,8 @@ impl Driver {
         self.closed.take_if(|_| !sequencer.is_racing());
     }
 
-    /// Lets the reader replace a prompt that is launched for the first time, and forgets one that will not be launched again.
+    /// Updates the books for a decision: the reader may replace a prompt that is launched for the first time, and a prompt that will not be
+    /// launched again is dropped.
     fn account(&mut self, step: Step, decision: &Decision) {
         match decision {
             Decision::Launch { prompt, .. } => {
@@ -376,7 +386,8 @@ impl Driver {
         }
     }
 
-    /// Tells the failure of a schedule at the step whose round it gave up. The round stays open: no frontier may say that its step is done.
+    /// Reports the failure of a schedule at the step of its open round. The round keeps its capabilities, so that no frontier marks the
+    /// step as complete.
     pub(super) fn fail(&mut self, mut tell: impl FnMut(&Open, Fault)) {
         if let Some((open, fault)) = self.published.take_fault() {
             tell(open, fault);
@@ -404,7 +415,7 @@ impl Driver {
         self.published.clear();
     }
 
-    /// Widens the reader's budget when the schedule cannot open a round with all that the budget allowed: the domain that it lacks
+    /// Widens the reader's budget if the schedule cannot open a round with all prompts that the budget allowed: the domain that it lacks
     /// may be rare.
     fn feed(&mut self) {
         let wants = !self.finished && self.schedule.wants_prompts();
@@ -428,7 +439,7 @@ impl Driver {
         }
     }
 
-    /// Lets the reader hand over so many prompts more.
+    /// Lets the reader deliver `prompts` more prompts.
     fn release(&mut self, prompts: usize) {
         self.budget.release(prompts);
         if let Some(sequencer) = &mut self.sequencer {
@@ -437,7 +448,7 @@ impl Driver {
     }
 }
 
-/// What the rows of a batch are of.
+/// Returns the sample ids of the rows of a batch.
 fn sample_ids(step: Step, batch: &Batch) -> impl Iterator<Item = SampleId> {
     let prompts = batch.values::<UInt64Type>(column::PROMPT_ID).values().iter();
     let samples = batch.values::<UInt32Type>(column::SAMPLE).values().iter();

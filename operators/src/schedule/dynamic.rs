@@ -1,21 +1,21 @@
-//! Dynamic sampling (DAPO, section 3.2): prompts stream in until a step has enough groups that teach something.
+//! Dynamic sampling (DAPO, section 3.2): prompts are launched until a step has enough groups with reward variance.
 //!
 //! # The paper
-//! A group whose responses all have the same reward has no advantage and no gradient. DAPO samples prompts until `prompts` groups with
-//! both right and wrong responses are there, and trains on these.
+//! A group whose responses all have the same reward has zero advantage and no gradient. DAPO samples prompts until `prompts` groups contain
+//! both right and wrong responses, and trains on these.
 //!
-//! # Here
-//! A round launches `gen_prompts` prompts with `responses` responses each. A group is judged when all of its responses are scored:
-//! without variance it is rejected, never to be launched again, and another prompt is launched in its place at once, not in batches;
-//! with variance it is admitted. With the last place everything that still runs is aborted and deferred to the next round. With
-//! `gen_prompts = prompts` nothing is ever aborted, and no response is preferred for being short; more hides the rejections' latency at
-//! the price of such a preference.
+//! # This implementation
+//! A round launches `gen_prompts` prompts with `responses` responses each. A group is judged when all of its responses are scored. Without
+//! variance it is rejected and never launched again, and another prompt is launched in its place at once, not in batches. With variance it
+//! is admitted. When the last place is taken, everything in flight is aborted and deferred to the next round. With `gen_prompts = prompts`
+//! nothing is ever aborted, and short responses are not preferred. A larger value hides the latency of rejections at the price of such a
+//! preference.
 //!
-//! Variance is the inequality of rewards, not a sum of squares above some epsilon.
+//! A group has variance if its rewards are not all equal; there is no threshold on the sum of squares.
 //!
-//! - **The bound.** A round launches at most `max_generated_batches * prompts` prompts. When these cannot fill it, the run fails, or the
-//!   step trains on the groups that there are, as `on_exhausted` says. It fails as soon as that is certain.
-//! - **An epoch's end.** The last round of an epoch admits what there is, if anything; that is no failure.
+//! - **The bound.** A round launches at most `max_generated_batches * prompts` prompts. If these cannot fill it, the run fails or the step
+//!   trains on the groups that exist, as `on_exhausted` says. It fails as soon as that is certain.
+//! - **End of an epoch.** The last round of an epoch admits the groups that exist, if any; this is not a failure.
 //! - **Tail batching** filters in the same way: see [`tail_batching::Config::filter_zero_variance`](super::tail_batching::Config).
 
 use std::collections::BTreeMap;
@@ -33,22 +33,23 @@ use super::stock::{Share, Stock};
 use super::variance::{OnExhausted, ZeroVarianceFilter};
 use super::{Reason, Round, ScheduleError};
 
-/// What [`Dynamic`] is told at the start.
+/// The configuration of [`Dynamic`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// Groups admitted in a round: P0.
+    /// The number of groups admitted in a round (P0). At least 1. (verl: `data.train_batch_size`)
     pub prompts: usize,
-    /// Responses of a group: R0, at least 2.
+    /// The number of responses in a group (R0). At least 2. (verl: `rollout.n`, TRL: `num_generations`)
     pub responses: u32,
-    /// Prompts launched at the start of a round, at least `prompts`; none: as many.
+    /// The number of prompts launched at the start of a round, at least `prompts`. If `None` (the default), it is `prompts`.
     #[serde(default)]
     pub gen_prompts: Option<usize>,
-    /// Prompts that a round may launch, in batches of `prompts`.
+    /// The maximum number of prompts that a round may launch, in batches of `prompts`. (verl:
+    /// `algorithm.filter_groups.max_num_gen_batches`)
     pub max_generated_batches: usize,
-    /// What happens when these do not hold enough groups with variance.
+    /// The action to take when these prompts do not yield enough groups with variance.
     pub on_exhausted: OnExhausted,
-    /// Steps of the run, counted from step 0; none: as many as the prompts give.
+    /// The number of steps of the run, counted from step 0. If `None` (the default), the run lasts as long as the prompts.
     #[serde(default)]
     pub total_steps: Option<u64>,
 }
@@ -63,17 +64,17 @@ pub struct Dynamic {
 }
 
 impl Dynamic {
-    /// A schedule at its start.
+    /// Creates the schedule in its initial state.
     ///
     /// # Errors
-    /// If a count is 0, a group has fewer than 2 responses, or a round launches fewer prompts at its start than it admits, or more than
-    /// the bound allows.
+    /// If a count is 0, a group has fewer than 2 responses, or a round launches at its start fewer prompts than it admits or more than the
+    /// bound allows.
     pub fn new(config: Config) -> Result<Self, ScheduleError> {
         let Config { prompts, max_generated_batches, on_exhausted, .. } = config;
         positive("prompts", prompts as u64)?;
         positive("total_steps", config.total_steps.unwrap_or(1))?;
         let launched = config.gen_prompts.unwrap_or(prompts);
-        at_least("gen_prompts", launched as u64, prompts as u64, "which a round admits")?;
+        at_least("gen_prompts", launched as u64, prompts as u64, "the groups that a round admits")?;
         let filter = ZeroVarianceFilter { max_generated_batches, on_exhausted };
         filter.check(config.responses, launched, prompts)?;
         let rounds = Rounds::new(config.total_steps);

@@ -1,4 +1,4 @@
-//! Decisions as batches: what the rollout is asked for, and what whoever forms groups is told.
+//! Encodes decisions as batches: requests for the rollout, and decisions for the operators that form groups.
 
 use std::sync::Arc;
 
@@ -16,15 +16,15 @@ use crate::rows::{Row, gather};
 pub(crate) const LAUNCH: u8 = 0;
 /// `action` of a request that aborts.
 pub(crate) const ABORT: u8 = 1;
-/// `action` of a request that stops, to go on later.
+/// `action` of a request that pauses a response.
 pub(crate) const PAUSE: u8 = 2;
-/// `action` of a request that says that a tick has passed.
+/// `action` of a request that announces that a tick has passed.
 pub(crate) const ADVANCE: u8 = 3;
 
-/// Responses of one prompt that are asked for, or aborted.
+/// A request for responses of one prompt, or for aborting or pausing one.
 #[derive(Clone, Copy)]
 struct Request {
-    /// Which worker has the prompt.
+    /// The worker that has the prompt.
     worker: u32,
     action: u8,
     prompt: PromptId,
@@ -32,7 +32,7 @@ struct Request {
     samples: u32,
 }
 
-/// Launches and aborts in their order, with the worker of each decision; one batch for each run of one kind.
+/// Encodes launches, aborts and pauses in their order, with the worker of each decision; one batch for each run of equal actions.
 pub(super) fn requests(
     decided: &[Decision],
     workers: &[Option<u32>],
@@ -99,7 +99,7 @@ fn request_batch(
     Batch::from_columns(&schema::REQUESTS, columns)
 }
 
-/// Of requests that launch nothing: what a launch carries of its prompt.
+/// Returns empty values for the columns that carry the prompt of a launch.
 fn nothing_carried(rows: usize) -> impl Iterator<Item = ArrayRef> {
     let prompts = lists::<Int32Type>((0..rows).map(|_| [].as_slice()));
     let lengths: ArrayRef = Arc::new(UInt32Array::from(vec![0; rows]));
@@ -108,7 +108,7 @@ fn nothing_carried(rows: usize) -> impl Iterator<Item = ArrayRef> {
     [prompts, lengths].into_iter().chain(texts).chain([dataset_rows])
 }
 
-/// Says that `tick` has passed, to each of so many workers.
+/// Encodes the announcement that `tick` has passed, to each of `workers` workers.
 pub(super) fn advance(tick: Tick, workers: u32) -> Batch {
     let rows = workers as usize;
     let mut columns: Vec<ArrayRef> = vec![
@@ -124,7 +124,7 @@ pub(super) fn advance(tick: Tick, workers: u32) -> Batch {
     Batch::from_columns(&schema::REQUESTS, columns)
 }
 
-/// Every decision but launches and aborts, one row each, with the worker of each; none: it is for all.
+/// Encodes every decision except launches and aborts, one row each, with its worker. A decision without a worker is for all workers.
 pub(crate) fn decisions(decided: &[Decision], workers: &[Option<u32>], round: Round) -> Batch {
     let all = decided.iter().zip(workers);
     let rows = all.filter_map(|(decision, worker)| Some((row(decision)?, *worker)));
@@ -202,15 +202,15 @@ fn row(decision: &Decision) -> Option<Entry<'_>> {
     }
 }
 
-/// `decision` of a round that begins.
+/// `decision` of a round that opens.
 pub(crate) const OPEN: &str = "open";
 /// `decision` of a prompt that is trained on.
 pub(crate) const ADMIT: &str = "admit";
-/// `decision` of a prompt that waits.
+/// `decision` of a prompt that is deferred.
 pub(crate) const DEFER: &str = "defer";
-/// `decision` of a response that is kept for a later round.
+/// `decision` of a response that is paused for a later round.
 pub(crate) const PAUSE_DECISION: &str = "pause";
 /// `decision` of a prompt that is never trained on.
 pub(crate) const REJECT: &str = "reject";
-/// `decision` of a round that is decided.
+/// `decision` of a round that closes.
 pub(crate) const CLOSE: &str = "close";

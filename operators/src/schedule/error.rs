@@ -1,6 +1,6 @@
-//! What a schedule refuses.
+//! Errors of schedule configurations.
 
-/// Why a schedule cannot be made of a configuration.
+/// An error in the configuration of a schedule.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ScheduleError {
     /// A count that must be positive is 0.
@@ -9,26 +9,26 @@ pub enum ScheduleError {
         /// The key.
         key: String,
     },
-    /// A number is too small beside another.
+    /// A number is too small compared to another one.
     #[error("`{key}` is {found}, expected at least {least}, {why}")]
     Small {
         /// The key.
         key: &'static str,
-        /// What was given.
+        /// The configured value.
         found: u64,
-        /// The least allowed.
+        /// The smallest allowed value.
         least: u64,
-        /// Where that comes from.
+        /// The reason for the limit.
         why: &'static str,
     },
-    /// An option has no meaning beside another.
-    #[error("`{key}` cannot be had with {with}: {why}")]
+    /// An option cannot be combined with another.
+    #[error("`{key}` cannot be combined with {with}: {why}")]
     Conflict {
         /// The key.
         key: &'static str,
-        /// The other option, as written.
+        /// The other option, as written in the configuration.
         with: &'static str,
-        /// Why not.
+        /// The reason.
         why: &'static str,
     },
     /// A speculation factor is out of bounds.
@@ -36,35 +36,35 @@ pub enum ScheduleError {
     Factor {
         /// The key.
         key: &'static str,
-        /// What was given.
+        /// The configured value.
         found: f64,
-        /// The greatest allowed.
+        /// The largest allowed value.
         max: f64,
     },
-    /// Weights are asked for where some lengths are never trained on.
+    /// Weighted selection is configured although some lengths are never trained on.
     #[error(
-        "`selection` is `weighted` with `eta_responses` = {eta_responses}, expected 1: no weight makes up for responses that surplus ones cut off"
+        "`selection` is `weighted` with `eta_responses` = {eta_responses}, expected 1: no weight can correct for responses that are aborted as surplus"
     )]
     Weighted {
-        /// What was given.
+        /// The configured value.
         eta_responses: f64,
     },
-    /// The quotas do not make up a round.
+    /// The quotas do not sum to the prompts of a round.
     #[error("`quotas` sum to {found}, expected `prompts` = {expected}")]
     Quotas {
         /// Their sum.
         found: usize,
-        /// Prompts of a round.
+        /// The number of prompts of a round.
         expected: usize,
     },
 }
 
-/// Refuses a `count` of 0.
+/// Returns an error if `count` is 0.
 pub(super) fn positive(key: &str, count: u64) -> Result<(), ScheduleError> {
     if count == 0 { Err(ScheduleError::Zero { key: key.to_owned() }) } else { Ok(()) }
 }
 
-/// Refuses a number below `least`, which is there because of `why`.
+/// Returns an error if `found` is below `least`; `why` is the reason for the limit.
 pub(super) fn at_least(
     key: &'static str,
     found: u64,

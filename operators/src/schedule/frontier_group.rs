@@ -1,17 +1,17 @@
-//! Frontier groups first (RolloutPipe): the groups that the trainer can have next are generated first.
+//! Frontier groups first (RolloutPipe): the groups that the trainer needs next are generated first.
 //!
 //! # The paper
-//! Rollout and trainer have devices of their own. Complete groups go to the trainer's queue at once (CGP), which they do under every
-//! schedule here: a group is admitted with the last of its responses, and its gradient accumulated while others are generated. When
-//! there are more requests than the engine runs at a time, those of the *frontier*, the groups that form the next training batch, are
-//! admitted to it first (FGD), so that the trainer's first groups are not held up by requests of its last.
+//! Rollout and trainer have separate devices. Complete groups go to the trainer's queue at once (CGP). This holds for every schedule here:
+//! a group is admitted with the last of its responses, and its gradient accumulates while others are generated. When there are more
+//! requests than the engine can run at a time, those of the *frontier* are admitted to the engine first (FGD). The frontier is the set of
+//! groups that form the next training batch. The trainer's first groups are then not delayed by requests of its last ones.
 //!
-//! # Here
-//! A round launches `prompts` fresh prompts with `responses` responses each and waits for all, as [`Synchronous`] does; it is one
-//! training step, and its gradient is accumulated group by group. At most `slots` responses run; the others wait here, not in the
-//! engine, and one is launched whenever another ends. `order = "group_major"` is FGD: the next request is one of the group that has the
-//! fewest responses left to end, and of the first such in the order of prompts. `order = "sample_major"` launches the first response
-//! of each prompt, then the second of each, as a server does that is sent the batch `responses` times: what is left then is CGP alone.
+//! # This implementation
+//! A round launches `prompts` fresh prompts with `responses` responses each and waits for all, as [`Synchronous`] does. It is one training
+//! step, and its gradient is accumulated group by group. At most `slots` responses run; the others wait in the schedule, not in the engine,
+//! and one is launched whenever another ends. `order = "group_major"` is FGD: the next request belongs to the group with the fewest
+//! responses left to end; ties go to the prompt that was read first. `order = "sample_major"` launches the first response of each prompt,
+//! then the second of each, like a server that is sent the batch `responses` times. This leaves CGP alone.
 
 use rollpacker_dataflow::clock::Nanos;
 use serde::{Deserialize, Serialize};
@@ -20,30 +20,30 @@ use super::error::positive;
 use super::plan::{self, Rules};
 use super::{Decision, Event, Schedule, ScheduleError, Synchronous, sync};
 
-/// What [`FrontierGroup`] is told at the start.
+/// The configuration of [`FrontierGroup`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// Prompts of a round: P0.
+    /// The number of prompts in a round (P0). At least 1. (verl: `data.train_batch_size`)
     pub prompts: usize,
-    /// Responses to each prompt: R0.
+    /// The number of responses to each prompt (R0). At least 1. (verl: `rollout.n`, TRL: `num_generations`)
     pub responses: u32,
-    /// Responses that run at a time.
+    /// The maximum number of responses that run at a time. At least 1.
     pub slots: usize,
-    /// Which of those that wait is launched first.
+    /// The order in which waiting requests are launched.
     pub order: Order,
-    /// Steps of the run, counted from step 0; none: as many as the prompts give.
+    /// The number of steps of the run, counted from step 0. If `None` (the default), the run lasts as long as the prompts.
     #[serde(default)]
     pub total_steps: Option<u64>,
 }
 
-/// Which request is launched first of those that wait.
+/// The order in which waiting requests are launched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Order {
-    /// One of the group with the fewest responses left to end.
+    /// A request of the group with the fewest responses left to end comes first.
     GroupMajor,
-    /// The first response of each prompt, then the second of each.
+    /// The first response of each prompt is launched first, then the second of each.
     SampleMajor,
 }
 
@@ -53,7 +53,7 @@ pub enum Order {
 pub struct FrontierGroup(Synchronous);
 
 impl FrontierGroup {
-    /// A schedule at its start.
+    /// Creates the schedule in its initial state.
     ///
     /// # Errors
     /// If a count of the configuration is 0.

@@ -15,28 +15,28 @@ use super::{Decision, Reason};
 pub(super) struct Group {
     pub(super) lane: Arc<str>,
     pub(super) fate: Option<Fate>,
-    /// Samples neither ended nor stopped.
+    /// Samples that were launched and neither ended nor stopped.
     pub(super) live: BTreeSet<u32>,
     priority: u8,
     reason: Reason,
-    /// The step that launched the prompt first.
+    /// The step that first launched the prompt.
     since: Option<Step>,
     is_launched: bool,
-    /// Samples used so far; the next one has this number.
+    /// The number of samples used so far, which is also the number of the next one.
     samples: u32,
-    /// Samples to be launched.
+    /// Samples that are still to be launched.
     waiting: BTreeSet<u32>,
-    /// Samples that were told to stop, and have not answered.
+    /// Samples that were paused and have not answered.
     pausing: BTreeSet<u32>,
     /// Tokens of the samples that ended.
     ended: BTreeMap<u32, u32>,
-    /// Rewards of samples that ended, as bits: a float written to a snapshot need not be read back the same.
+    /// Rewards of samples that ended, as bits. A float may not read back from a snapshot unchanged.
     scores: BTreeMap<u32, u64>,
-    /// Samples of which tokens are kept from an earlier launch, or will be for a later one.
+    /// Samples whose tokens are kept from an earlier launch, or will be kept for a later one.
     kept: BTreeSet<u32>,
 }
 
-/// What became of a group.
+/// The outcome of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Fate {
     Admitted,
@@ -45,11 +45,11 @@ pub(super) enum Fate {
 }
 
 impl Group {
-    /// A group of `samples` responses, the kept ones among them.
+    /// Creates a group of `samples` responses, including the kept ones.
     pub(super) fn new(planned: Planned, samples: u32) -> Self {
         let Kept { samples: kept, used } = planned.kept;
         let missing = samples.saturating_sub(u32::try_from(kept.len()).unwrap_or(u32::MAX));
-        // With nothing kept the numbers start again: no response of this round can be mistaken for another.
+        // With nothing kept, numbering starts at 0 again; ids stay unique because they contain the step.
         let first = if kept.is_empty() { 0 } else { used };
         Self {
             lane: planned.lane,
@@ -68,7 +68,8 @@ impl Group {
         }
     }
 
-    /// When its next request is launched: requests of lower ranks go first. None: all of its requests are.
+    /// Returns the rank of the group's next request; requests with lower ranks are launched first. `None` if all of its requests are
+    /// launched.
     pub(super) fn rank(&self, order: Order) -> Option<(u8, u32)> {
         let next = *self.waiting.first()?;
         let rank = match order {
@@ -79,7 +80,7 @@ impl Group {
         Some((self.priority, u32::try_from(rank).unwrap_or(u32::MAX)))
     }
 
-    /// Launches its next requests, at most `most` and consecutive ones.
+    /// Launches the next requests of the group, at most `most` and with consecutive numbers. Returns how many.
     pub(super) fn launch(
         &mut self,
         step: Step,
@@ -105,7 +106,7 @@ impl Group {
         }
     }
 
-    /// Launches one more response if those left cannot fill the group: somebody else aborted one. Whether it did.
+    /// Launches one more response if the remaining ones cannot fill the group because a response was lost. Returns `true` if it did.
     pub(super) fn replace_lost(
         &mut self,
         step: Step,
@@ -124,52 +125,52 @@ impl Group {
         true
     }
 
-    /// Takes in that a response ended, whole.
+    /// Records that a response ended whole.
     pub(super) fn end(&mut self, sample: u32, tokens: u32) {
         self.ended.insert(sample, tokens);
     }
 
-    /// Takes in the reward of a response; that of one that is not in the group is ignored.
+    /// Records the reward of a response. Rewards of responses that are not in the group are ignored.
     pub(super) fn score(&mut self, sample: u32, score: f64) {
         if self.ended.contains_key(&sample) {
-            // The sum makes one zero of two.
+            // Adding zero turns -0.0 into 0.0, so that equal scores have equal bits.
             self.scores.insert(sample, (score + 0.0).to_bits());
         }
     }
 
-    /// Whether `responses` have ended.
+    /// Returns `true` if at least `responses` responses have ended.
     pub(super) fn is_complete(&self, responses: u32) -> bool {
         self.ended.len() >= responses as usize
     }
 
-    /// Whether each response that ended is scored.
+    /// Returns `true` if each response that ended is scored.
     pub(super) fn is_scored(&self) -> bool {
         self.scores.len() == self.ended.len()
     }
 
-    /// Whether a response that ended could not be scored.
+    /// Returns `true` if a response that ended could not be scored.
     pub(super) fn lacks_score(&self) -> bool {
         self.scores.values().any(|score| f64::from_bits(*score).is_nan())
     }
 
-    /// Whether all rewards are the same.
+    /// Returns `true` if all rewards are equal.
     pub(super) fn has_zero_variance(&self) -> bool {
         let mut scores = self.scores.values();
         let first = scores.next();
         scores.all(|score| Some(score) == first)
     }
 
-    /// The responses that form the group, ascending.
+    /// Returns the samples that form the group, ascending.
     pub(super) fn members(&self) -> Vec<u32> {
         self.ended.keys().copied().collect()
     }
 
-    /// Tokens of the responses that ended.
+    /// Returns the number of tokens of the responses that ended.
     pub(super) fn tokens(&self) -> u64 {
         self.ended.values().map(|tokens| u64::from(*tokens)).sum()
     }
 
-    /// Drops what runs and what waits; how many ran.
+    /// Aborts running and waiting responses. Returns how many were running.
     pub(super) fn abort(
         &mut self,
         step: Step,
@@ -185,7 +186,7 @@ impl Group {
         stopped
     }
 
-    /// Stops what runs, keeping its tokens, and keeps what has ended; how many ran.
+    /// Pauses running responses, keeping their tokens, and keeps the responses that have ended. Returns how many were running.
     pub(super) fn pause(
         &mut self,
         step: Step,
@@ -202,7 +203,7 @@ impl Group {
         self.pausing.len()
     }
 
-    /// Takes in the answer to a pause, if it is one.
+    /// Records the answer to a pause. Returns `false` if it is not one.
     pub(super) fn on_paused(&mut self, sample: u32, is_kept: bool) -> bool {
         let answers = self.pausing.remove(&sample);
         if answers && is_kept {
@@ -211,12 +212,12 @@ impl Group {
         answers
     }
 
-    /// Whether something of it was launched in this round.
+    /// Returns `true` if some response was launched in this round.
     pub(super) fn is_launched(&self) -> bool {
         self.is_launched
     }
 
-    /// What later rounds need to know of it.
+    /// Returns the state that later rounds need.
     pub(super) fn into_leftover(self, prompt: PromptId) -> Leftover {
         let kept = Kept { samples: self.kept, used: self.samples };
         Leftover { prompt, since: self.since, kept }

@@ -1,18 +1,18 @@
-//! History-sorted rounds: long prompts share rounds, as far as it is known beforehand who is long.
+//! History-sorted rounds: prompts that are expected to be long share rounds, by the lengths observed in earlier epochs.
 //!
-//! Every round launches its prompts with the responses of a group each, waits for all, and trains on all: nothing is aborted, nothing
-//! deferred. What differs from [`sync`](super::sync) is which prompts share a round. In the first epoch it is the order in which they
-//! are read; from the second on, the prompts of a window (by default the epoch) are sorted by the mean length of their dataset row when it
-//! was last drawn, unknown ones first, and cut into rounds. So the tail of an epoch falls into few rounds, and the others end early.
-//! Rounds of a window run in the order of the earliest read of their prompts, which is no order of lengths.
+//! Every round launches its prompts with the responses of a group each, waits for all, and trains on all; nothing is aborted or deferred.
+//! The only difference from [`sync`](super::sync) is which prompts share a round. In the first epoch the prompts are taken in the order in
+//! which they are read. From the second epoch on, the prompts of a window (by default the epoch) are sorted by the mean length of their
+//! dataset row when it was last drawn, with unknown rows first, and cut into rounds. The tail of an epoch then falls into few rounds, and
+//! the others end early. The rounds of a window run in the order of the earliest read of their prompts, which is independent of length.
 //!
 //! # Why it is unbiased
-//! The rounds of a window are fixed when its first one opens, from responses of closed steps; so which prompts a step trains on is
-//! decided before any response of theirs is sampled. Every response that is sampled is trained on, with weight 1, and a prompt has the
-//! same number of them whatever their lengths. Hence given the past each trained response of a prompt has the policy's distribution at
-//! its step, and over an epoch each prompt counts once: selection by *realised* length, the source of the bias of speculation, does not
-//! happen. What sorting does change is the composition of single steps: prompts of one step are alike, so a step's gradient estimates that
-//! of its stratum, and the mean over the epoch is the one of `sync`. A narrower window mixes more and wins less.
+//! The rounds of a window are fixed when its first one opens, from responses of closed steps. The prompts of a step are therefore chosen
+//! before any of their responses is sampled. Every sampled response is trained on with weight 1, and a prompt has the same number of them
+//! whatever their lengths. Hence, given the past, each trained response of a prompt has the policy's distribution at its step, and each
+//! prompt counts once per epoch. Selection by *realized* length, the source of the bias of speculation, does not occur. Sorting does change
+//! the composition of single steps: the prompts of one step are alike, so a step's gradient estimates that of its stratum, and the mean
+//! over the epoch equals that of `sync`. A narrower window mixes more and gains less.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -29,18 +29,18 @@ use super::round_policy::RoundPolicy;
 use super::rounds::{Next, Rounds};
 use super::{Offer, Queue, Reason, Round, ScheduleError};
 
-/// What [`HistorySorted`] is told at the start.
+/// The configuration of [`HistorySorted`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// Prompts of a round.
+    /// The number of prompts in a round. At least 1. (verl: `data.train_batch_size`)
     pub prompts: usize,
-    /// Responses to each prompt.
+    /// The number of responses to each prompt. At least 1. (verl: `rollout.n`, TRL: `num_generations`)
     pub responses: u32,
-    /// Rounds whose prompts are sorted together, and read ahead; none: all of an epoch.
+    /// The number of rounds whose prompts are read ahead and sorted together. At least 1. If `None` (the default), all of an epoch.
     #[serde(default)]
     pub window: Option<usize>,
-    /// Steps of the run, counted from step 0; none: as many as the prompts give.
+    /// The number of steps of the run, counted from step 0. If `None` (the default), the run lasts as long as the prompts.
     #[serde(default)]
     pub total_steps: Option<u64>,
 }
@@ -52,10 +52,10 @@ pub struct HistorySorted {
     lane: Arc<str>,
     pool: Pool,
     rounds: Rounds,
-    /// Rows of prompts that are not admitted.
+    /// The dataset rows of prompts that are not admitted.
     rows: BTreeMap<PromptId, u64>,
     history: BTreeMap<u64, Drawn>,
-    /// The epoch in which no row is known.
+    /// The first epoch of the run, in which no row has a known length.
     first_epoch: Option<u32>,
     planned: VecDeque<Group>,
 }
@@ -76,7 +76,7 @@ struct Group {
 }
 
 impl HistorySorted {
-    /// A schedule at its start.
+    /// Creates the schedule in its initial state.
     ///
     /// # Errors
     /// If a count of the configuration is 0.
@@ -98,7 +98,7 @@ impl HistorySorted {
         })
     }
 
-    /// Prompts that are sorted together. Where none is known, more than a round need not be read.
+    /// Returns the number of prompts that are sorted together. In the first epoch, without known lengths, one round is enough.
     fn window(&self, epoch: u32) -> usize {
         if self.first_epoch.is_none_or(|first| first == epoch) {
             self.config.prompts
@@ -122,7 +122,7 @@ impl HistorySorted {
         self.planned = rounds.into();
     }
 
-    /// Whole tokens; `None` if the row was never drawn.
+    /// Returns the mean length of the whole responses to the prompt's row, in tokens, or `None` if the row was never drawn.
     fn mean_length(&self, prompt: PromptId) -> Option<u64> {
         let drawn = self.history.get(self.rows.get(&prompt)?)?;
         drawn.tokens.checked_div(drawn.responses)

@@ -1,25 +1,27 @@
-//! Which lengths a speculative round leaves out, and the weights that make up for it.
+//! Estimates which response lengths a speculative round leaves out, and the weights that correct for it.
 //!
 //! With speculation on prompts alone, a response trained in a short round is the first draw of its prompt, and counts once. A prompt that
-//! was cut off is drawn anew in a long round, and the new draws stand for the lost ones; but the lost ones are longer: the prompt was cut
-//! off *because* of them, while the new draws are any draws of it. So a new draw counts by how much of its length was lost over how much
-//! of it is drawn anew:
+//! was cut off is sampled anew in a long round, and the new draws stand for the lost ones. The lost draws are longer, because the prompt
+//! was cut off *because of* them, while the new draws are ordinary draws. A new draw is therefore weighted by the ratio of losses to new
+//! draws at its length:
 //!
 //! ```text
 //! weight(b) = P(lost draw in bucket b) / P(new draw in bucket b)
 //! ```
 //!
-//! which is the inverse of its inclusion up to what short rounds include. The expected sum over first draws and weighted new draws is
-//! then, in each length bucket, that of the policy; and the mean weight is 1. Lost draws that had ended are known; of those aborted at
-//! `c` tokens only P(L in b | L > c) is, from the estimate of [`Survival`] with new draws entering late. Both shares are estimated from
-//! earlier rounds alone, so a group is weighed as soon as it is complete; the first long round counts 1 each.
+//! This is the inverse of its inclusion probability, up to the lengths that short rounds include. The expected sum over first draws and
+//! weighted new draws is then, in each length bucket, that of the policy, and the mean weight is 1. Lost draws that had ended have a known
+//! length. For those aborted at `c` tokens only P(L in b | L > c) is known, from the estimate of [`Survival`] with new draws entering late.
+//! Both shares are estimated from earlier rounds alone, so a group is weighted as soon as it is complete; in the first long round each
+//! response has weight 1.
 //!
-//! What remains: within a bucket, prompts that are seldom cut off are drawn anew too seldom, and weigh too little. On known distributions
-//! the weighted mean is 0.96 to 1.01 of the policy's, against 0.85 to 0.99 without weights, at an effective sample size of 0.91 to 1.
+//! A residual bias remains: within a bucket, prompts that are rarely cut off are sampled anew too rarely, and their weights are too small.
+//! On known distributions the weighted mean length is 0.96 to 1.01 of the policy's, against 0.85 to 0.99 without weights, at a relative
+//! effective sample size of 0.91 to 1.
 //!
-//! Weights of single responses do not make up for what a cut does to differences within a group: the covariance of score and length is
-//! 0.93 to 1.08 of the policy's, against 0.2 to 0.98 without weights. Weights of whole groups and weighted baselines were tried and are not
-//! better: `docs/bias.md` has the figures.
+//! Weights of single responses do not correct the effect of a cut on differences within a group: the covariance of score and length is 0.93
+//! to 1.08 of the policy's, against 0.2 to 0.98 without weights. Weights of whole groups and weighted baselines were tried and are not
+//! better; `docs/bias.md` has the figures.
 
 use std::collections::BTreeMap;
 
@@ -30,29 +32,29 @@ use super::Decision;
 use crate::half_octave::{bucket, start};
 use crate::survival::{Curve, Survival};
 
-/// Counts as if this many new draws of each bucket were seen at weight 1: what is rare is not trusted.
+/// A pseudo-count: each bucket is treated as if this many more new draws were seen at weight 1, so that rare buckets are not trusted.
 const PRIOR: f64 = 1.0;
 
-/// Inclusion by length, estimated as rounds close.
+/// The inclusion of responses by length, estimated as rounds close.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Inclusion {
-    /// In units of 2^-16, as all weights here: whole numbers read back from a snapshot as they were.
+    /// In units of 2^-16, as all weights here: integers read back from a snapshot unchanged.
     max_weight: u32,
     policy: Survival,
     lost: Draws,
-    /// Draws that were lost at these tokens and not yet whole.
+    /// The number of draws that were lost at this many tokens, before they had ended.
     cut: BTreeMap<u32, u64>,
     redrawn: Draws,
     deferred: BTreeMap<PromptId, Cut>,
     open: BTreeMap<PromptId, BTreeMap<u32, Response>>,
-    /// By bucket, as of the last opened round.
+    /// The weight of each bucket, as of the last opened round.
     weights: BTreeMap<u32, u32>,
 }
 
-/// Whole responses by bucket.
+/// The number of whole responses by bucket.
 type Draws = BTreeMap<u32, u64>;
 
-/// A deferred prompt: the step that cut it off, and the longest it was observed at.
+/// A deferred prompt: the step that cut it off, and the largest number of tokens at which it was observed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Cut {
     step: Step,
@@ -66,7 +68,7 @@ struct Response {
 }
 
 impl Inclusion {
-    /// Nothing observed; no weight will be above `max_weight`, which is at least 1.
+    /// Creates an estimator without observations. No weight exceeds `max_weight`, which is at least 1.
     pub(super) fn new(max_weight: f64) -> Self {
         Self {
             max_weight: units(max_weight),
@@ -80,7 +82,7 @@ impl Inclusion {
         }
     }
 
-    /// Takes in a response; `open` is the step of the round that is open. One that its round's end cut off is told later.
+    /// Records a response; `open` is the step of the open round. Responses that the end of their round cut off are reported later.
     pub(super) fn on_response(
         &mut self,
         open: Option<Step>,
@@ -96,12 +98,12 @@ impl Inclusion {
         }
     }
 
-    /// A round opens: what it admits is weighed by what is known now.
+    /// Opens a round. Its admissions are weighted by the estimate at this point.
     pub(super) fn open(&mut self) {
         self.weights = self.estimate().into_iter().map(|(b, weight)| (b, units(weight))).collect();
     }
 
-    /// Weighs an admission. First draws are left as they are: 1 each.
+    /// Sets the weights of an admission. First draws are left unchanged: 1 each.
     pub(super) fn weigh(&self, decision: &mut Decision) {
         if let Decision::Admit { prompt, samples, weights, .. } = decision
             && self.deferred.contains_key(prompt)
@@ -118,7 +120,11 @@ impl Inclusion {
         weight.map_or(1.0, |weight| (f64::from(*weight) / UNIT) as f32)
     }
 
-    /// The round of `step` closes, and puts off `deferred`.
+    /// Closes the round of `step`, which defers `deferred`.
+    ///
+    /// Only now is it known which of the round's prompts were deferred, so its responses are classified here: those of a prompt that this
+    /// round deferred are lost, those of a prompt that an earlier round deferred are new draws, and all others are first draws. A prompt
+    /// that was sampled anew then leaves the set of deferred prompts.
     pub(super) fn close(&mut self, step: Step, deferred: &[PromptId]) {
         for prompt in deferred {
             self.deferred.entry(*prompt).or_insert(Cut { step, longest: 0 }).step = step;
@@ -156,7 +162,7 @@ impl Inclusion {
         }
     }
 
-    /// The weight of each bucket of which new draws were seen, clipped, and with mean 1 over these.
+    /// Returns the weight of each bucket with losses or new draws, clipped, and with mean 1 over the new draws.
     fn estimate(&self) -> BTreeMap<u32, f64> {
         let lost = self.expected_losses();
         let (all_lost, redrawn) =
@@ -177,7 +183,8 @@ impl Inclusion {
         weights
     }
 
-    /// Lost draws by bucket: those that ended, and where those that were cut would have.
+    /// Returns the expected number of lost draws by bucket: those that ended, and those that were cut off, spread over the lengths at which
+    /// they would have ended.
     fn expected_losses(&self) -> BTreeMap<u32, f64> {
         let mut lost: BTreeMap<u32, f64> =
             self.lost.iter().map(|(bucket, count)| (*bucket, *count as f64)).collect();
@@ -191,14 +198,15 @@ impl Inclusion {
     }
 }
 
-/// A weight of 1.
+/// The fixed-point representation of weight 1.
 const UNIT: f64 = 65_536.0;
 
 fn units(weight: f64) -> u32 {
     (weight * UNIT).round() as u32
 }
 
-/// P(L in bucket | L > `tokens`) for the buckets from that of `tokens` to that of `longest`, which takes what lies beyond.
+/// Returns P(L in bucket | L > `tokens`) for the buckets from that of `tokens` to that of `longest`. The last bucket includes all greater
+/// lengths.
 fn beyond(curve: &Curve, tokens: u32, longest: u32) -> impl Iterator<Item = (u32, f64)> {
     let alive = curve.survival(tokens);
     let last = bucket(longest.max(tokens));
@@ -238,9 +246,9 @@ mod tests {
         weights
     }
 
-    /// Prompt 1 lost a draw of 10 and one beyond 100, prompt 2 the same; drawn anew, 1 gave three times 10 and one of 1000. So long new
-    /// draws, a quarter of what is drawn anew, stand for a half: (2 + 1) / (1 + 1) with the prior, short ones for (2 + 1) / (3 + 1), over
-    /// their mean.
+    /// Prompts 1 and 2 each lost a draw of 10 tokens and one beyond 100. Sampled anew, prompt 1 gave three draws of 10 and one of 1000.
+    /// Long draws are a quarter of the new draws and stand for a half of the losses: weight (2 + 1) / (1 + 1) with the prior. Short draws
+    /// have (2 + 1) / (3 + 1). Both are divided by the mean weight.
     #[test]
     fn a_new_draw_counts_by_what_was_lost_over_what_is_drawn_anew() {
         let mut inclusion = Inclusion::new(16.0);

@@ -1,8 +1,8 @@
 //! Schedules: which prompts and responses a rollout round launches, keeps, drops and defers.
 //!
-//! A schedule is a pure policy: it is told events with the time at which they happened, and drained of decisions. It holds no clock,
-//! no channel, no capability; the driver in [`operator`] puts it on streams. So the same schedule runs live and simulated, and its
-//! state is a value that can be compared, cloned and written to a snapshot.
+//! A schedule is a pure policy: it receives events, each with the time at which it happened, and returns decisions. It holds no clock, no
+//! channel and no capability; the driver in [`operator`] connects it to streams. The same schedule therefore runs live and simulated, and
+//! its state is a value that can be compared, cloned and written to a snapshot.
 
 mod builtin;
 mod driver;
@@ -56,35 +56,36 @@ use rollpacker_dataflow::step::{PromptId, SampleId, Step};
 use rollpacker_stages::rollout::FinishReason;
 use serde::{Deserialize, Serialize};
 
-/// What a schedule is told.
+/// An event that a schedule receives.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Event {
-    /// A prompt was read. Prompts come in the order of their ids; epochs never go back.
+    /// A prompt was read. Prompts arrive in ascending order of their ids; the epoch never decreases.
     Prompt(Offer),
-    /// No prompt follows.
+    /// No further prompt follows.
     EndOfPrompts,
-    /// The weights for `step` are published: its round may open. Steps ascend.
+    /// The weights for `step` are published, so its round may open. Steps ascend.
     Policy {
         /// The step.
         step: Step,
     },
-    /// A response ended or was dropped. Told exactly once for each launched sample, aborted ones included, possibly after the round
+    /// A response ended or was dropped. Reported exactly once for each launched sample, aborted ones included, possibly after the round
     /// that launched it has closed.
     Response {
-        /// Which response.
+        /// The response.
         id: SampleId,
-        /// Sampled tokens.
+        /// The number of sampled tokens.
         tokens: u32,
-        /// Why it ended; [`FinishReason::Pause`] answers [`Decision::Pause`], unless the response had ended before.
+        /// The finish reason. [`FinishReason::Pause`] confirms a [`Decision::Pause`], unless the response had already ended.
         finish_reason: FinishReason,
     },
-    /// A response that ended by itself has its reward; told to schedules that [want scores](Schedule::wants_scores) only, after the
-    /// response's own event. Once the round that launched the response has closed, it is told only if the response was admitted.
+    /// The reward of a response that ended by itself. Reported only to schedules that [want scores](Schedule::wants_scores), and after the
+    /// response's own event. Once the round that launched the response has closed, the reward is reported only if the response was
+    /// admitted.
     Scored {
-        /// Which response.
+        /// The response.
         id: SampleId,
-        /// The reward; not a number if there is none, because of an error: then the response's group will not be trained on, also where
-        /// it is admitted.
+        /// The reward, or NaN if an error prevented scoring. The group of a response with a NaN reward is not trained on, even if it is
+        /// admitted.
         score: f64,
     },
 }
@@ -94,89 +95,89 @@ pub enum Event {
 pub struct Offer {
     /// The prompt.
     pub prompt: PromptId,
-    /// The epoch it was read in.
+    /// The epoch in which it was read.
     pub epoch: u32,
-    /// The row of the dataset: the same in every epoch, so that what is known of the prompt can be known again.
+    /// The row of the dataset. It is the same in every epoch and so identifies the prompt across epochs.
     pub row: u64,
-    /// What kind of task it is; quotas go by it.
+    /// The domain (kind of task) of the prompt; quotas apply per domain.
     pub domain: Arc<str>,
 }
 
-/// What a schedule wants done, in order.
+/// A decision of a schedule. Decisions are carried out in order.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Decision {
     /// The round of `step` begins.
     Open {
         /// The step.
         step: Step,
-        /// What kind of round, in the schedule's words.
+        /// The kind of the round.
         round: Round,
-        /// Why this kind.
+        /// The reason for this kind of round.
         reason: Reason,
     },
-    /// Ask for responses. A sample that was paused goes on from the tokens that were kept of it, under a new [`SampleId`] of this step.
+    /// Launches responses. A sample that was paused resumes from its kept tokens, under a new [`SampleId`] of this step.
     Launch {
         /// The prompt.
         prompt: PromptId,
-        /// Which of its samples.
+        /// The range of its samples to launch.
         samples: Range<u32>,
-        /// Why.
+        /// The reason for the launch.
         reason: Reason,
     },
-    /// Drop a response.
+    /// Aborts a response and discards its tokens.
     Abort {
-        /// Which.
+        /// The response.
         id: SampleId,
-        /// Why.
+        /// The reason for the abort.
         reason: Reason,
     },
-    /// Stop a response and keep its tokens: a later launch of the same prompt and sample goes on from them.
+    /// Stops a response and keeps its tokens. A later launch of the same prompt and sample resumes from them.
     ///
-    /// One that has ended is kept whole: the later launch gives it again at once, without another token being sampled. So a group can be
-    /// completed in a later round, with each of its responses a response of that round.
+    /// A response that has already ended is kept whole. The later launch returns it at once, without sampling another token. A group can
+    /// therefore be completed in a later round, with each of its responses being a response of that round.
     Pause {
-        /// Which.
+        /// The response.
         id: SampleId,
-        /// Why.
+        /// The reason for the pause.
         reason: Reason,
     },
-    /// Train on these responses of a prompt, as one group.
+    /// Trains on these responses of a prompt, as one group.
     Admit {
         /// The prompt.
         prompt: PromptId,
-        /// The responses that form the group, ascending.
+        /// The samples that form the group, ascending.
         samples: Vec<u32>,
-        /// How much each counts in the loss, in the order of `samples`; empty: 1 each.
+        /// The weight of each response in the loss, in the order of `samples`. If empty, each response has weight 1.
         weights: Vec<f32>,
-        /// Why.
+        /// The reason for the admission.
         reason: Reason,
     },
-    /// Keep the prompt for a later round; its responses so far are not trained on.
+    /// Keeps the prompt for a later round. Its responses so far are not trained on.
     Defer {
         /// The prompt.
         prompt: PromptId,
-        /// Why.
+        /// The reason for the deferral.
         reason: Reason,
     },
-    /// Never train on the prompt.
+    /// Drops the prompt; it is never trained on.
     Reject {
         /// The prompt.
         prompt: PromptId,
-        /// Why.
+        /// The reason for the rejection.
         reason: Reason,
     },
-    /// The round of `step` is decided: nothing more will be launched, admitted or deferred in it.
+    /// Closes the round of `step`: nothing more is launched, admitted or deferred in it.
     Close {
         /// The step.
         step: Step,
-        /// What the schedule still holds.
+        /// The prompts that the schedule still holds for later rounds.
         queue: Queue,
     },
-    /// No round will follow.
+    /// No further round follows.
     Finish,
-    /// The open round cannot be completed as configured: the run ends with this error. Nothing follows.
+    /// The open round cannot be completed as configured, and the run ends with this error. No decision follows.
     Fail {
-        /// What cannot be done, and which key of the configuration says so.
+        /// The error message, which names the configuration key at fault.
         message: String,
     },
 }
@@ -207,20 +208,20 @@ impl fmt::Display for Decision {
     }
 }
 
-/// Kind of a round.
+/// The kind of a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Round {
-    /// Every response that is launched is waited for.
+    /// The round waits for every response that it launches.
     Full,
-    /// Speculative: more is launched than kept.
+    /// A speculative round: it launches more than it keeps.
     Short,
-    /// Deferred prompts, each response waited for.
+    /// A round of deferred prompts that waits for each of their responses.
     Long,
 }
 
 impl Round {
-    /// As written in the column `round`.
+    /// Returns the name as written in the column `round`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -237,7 +238,7 @@ impl fmt::Display for Round {
     }
 }
 
-/// Why a decision was taken.
+/// The reason for a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reason {
@@ -245,32 +246,32 @@ pub enum Reason {
     Fresh,
     /// The prompt was deferred before.
     Queued,
-    /// Among the first to finish.
+    /// It is among the first to finish.
     Finished,
-    /// The round has all the prompts that it wants.
+    /// The round has admitted all its prompts.
     RoundFull,
-    /// The prompt has all the responses that it wants.
+    /// The prompt has all the responses of its group.
     GroupFull,
-    /// Too many responses of the prompt were dropped by others than the schedule for the rest to fill its group.
+    /// Responses of the prompt were dropped by something other than the schedule, and too few are left to fill the group.
     Lost,
-    /// The queue holds a round.
+    /// The queue holds enough prompts for a round.
     QueueFull,
-    /// A deferred prompt has waited as long as it may.
+    /// A deferred prompt has reached the maximum queue age.
     QueueAge,
-    /// Too few fresh prompts remain of the epoch.
+    /// Too few fresh prompts of the epoch remain.
     EpochEnd,
-    /// Only as many rounds remain of the run as the queue needs.
+    /// The run has only as many rounds left as the queue needs.
     RunEnd,
     /// No quota is set for the domain of the prompt.
     NoQuota,
-    /// All responses of the prompt have the same reward: they teach nothing.
+    /// All responses of the prompt have the same reward, so the group has no gradient.
     ZeroVariance,
-    /// A response of the prompt has no reward, because of an error.
+    /// A response of the prompt could not be scored because of an error.
     Unscored,
 }
 
 impl Reason {
-    /// As written in the column `reason`.
+    /// Returns the name as written in the column `reason`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -297,72 +298,73 @@ impl fmt::Display for Reason {
     }
 }
 
-/// Prompts that wait for a later round.
+/// The state of the queue of deferred prompts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Queue {
-    /// How many.
+    /// The number of prompts in the queue.
     pub length: usize,
-    /// Rounds that have closed since the oldest was deferred.
+    /// The number of rounds that have closed since the oldest one was deferred.
     pub age: u64,
 }
 
-/// A policy of rollout rounds.
+/// A policy that decides rollout rounds.
 ///
 /// # Contract
-/// - **Conservation.** Each offered prompt is admitted or rejected (before or after it was launched) exactly once before [`Decision::Finish`], unless the run's last step
-///   comes first: then what was launched was admitted, and the others were never launched. What is deferred is launched again. The
-///   prompts of an epoch are admitted before any of the next is launched.
-/// - **Rounds.** [`Decision::Open`] answers [`Event::Policy`]; rounds are open one at a time, in the order of their steps. Between
-///   `Open` and [`Decision::Close`] the round launches, aborts, admits and defers; each prompt that it launched is admitted or deferred
-///   in it, or rejected, and only responses that were launched in it are admitted in it, whole ones. A paused response is answered before
-///   the round closes: as paused, or as whole where it ended before it could be stopped; either way its tokens are kept.
-/// - **Progress.** An open round closes at the latest when all its launched responses have ended and, for a schedule that wants scores,
-///   the whole ones are scored; while prompts remain, a published policy opens a round. Or the schedule [fails](Decision::Fail).
-/// - **Determinism.** Decisions follow from the events alone: no clock, no randomness but a seeded one in the state, no hash order. How
-///   far ahead of [`wants_prompts`](Self::wants_prompts) prompts are offered changes no decision.
+/// - **Conservation.** Each offered prompt is admitted or rejected exactly once before [`Decision::Finish`], before or after it was
+///   launched. The exception is a run that reaches its last step first: then every launched prompt was admitted, and the others were never
+///   launched. Deferred prompts are launched again. All prompts of an epoch are admitted before any prompt of the next is launched.
+/// - **Rounds.** [`Decision::Open`] answers [`Event::Policy`]. One round is open at a time, in the order of steps. Between `Open` and
+///   [`Decision::Close`] the round launches, aborts, admits and defers. Each prompt that it launched is admitted, deferred or rejected in
+///   it. It admits only whole responses that it launched. Each pause is answered before the round closes: as paused, or as whole if the
+///   response ended before it could be stopped. Either way its tokens are kept.
+/// - **Progress.** An open round closes at the latest when all its launched responses have ended and, for a schedule that wants scores, all
+///   whole ones are scored. While prompts remain, a published policy opens a round. Otherwise the schedule [fails](Decision::Fail).
+/// - **Determinism.** Decisions depend only on the events: no clock, no hash order, and no randomness except a seeded generator in the
+///   state. Offering more prompts than [`wants_prompts`](Self::wants_prompts) asks for changes no decision.
 pub trait Schedule {
-    /// Takes an event in.
+    /// Processes an event.
     ///
     /// # Contract
-    /// Time does not go back. Where races are decided by tokens it is the tick, in nanoseconds: a response gains one token in each. The
-    /// caller drains [`poll`](Self::poll) afterwards, or after several events of one time. A [`Event::Policy`] may come while an earlier round is still open, or before
-    /// the prompts for its round: the round opens as soon as it can.
+    /// Time never decreases. In races that are decided by tokens, `now` is the tick in nanoseconds: each response gains one token per tick.
+    /// The caller drains [`poll`](Self::poll) after each event, or after several events with the same time. An [`Event::Policy`] may arrive
+    /// while an earlier round is still open, or before the prompts of its round; the round then opens as soon as it can.
     fn on(&mut self, now: Nanos, event: Event);
 
-    /// The next decision, until there is none.
+    /// Returns the next decision, or `None` if there is none.
     fn poll(&mut self) -> Option<Decision>;
 
-    /// Whether the next round cannot be decided without another [`Event::Prompt`] or [`Event::EndOfPrompts`].
+    /// Returns `true` if the next round cannot be decided without another [`Event::Prompt`] or [`Event::EndOfPrompts`].
     ///
-    /// That an epoch is over is learned only from a prompt of a later one or from the end of prompts, so the last rounds of an epoch may
-    /// want a prompt that they do not launch. While a round is open, what the next one needs depends on what this one defers; so it is
-    /// true then only if the open round itself needs a prompt to go on.
+    /// A schedule learns that an epoch is over only from a prompt of a later epoch or from the end of prompts. The last rounds of an epoch
+    /// may therefore request a prompt that they do not launch. While a round is open, the needs of the next one depend on the prompts that
+    /// this one defers. The method then returns `true` only if the open round itself needs a prompt to continue.
     fn wants_prompts(&self) -> bool;
 
-    /// Whether the schedule decides by rewards, and so is told of them.
+    /// Returns `true` if the schedule decides by rewards and must receive [`Event::Scored`].
     fn wants_scores(&self) -> bool {
         false
     }
 
-    /// Whether the schedule may [pause](Decision::Pause) responses, so that those that end are kept for it until their round closes.
+    /// Returns `true` if the schedule may [pause](Decision::Pause) responses. Responses that end are then kept until their round closes.
     fn pauses(&self) -> bool {
         false
     }
 
-    /// The state, for a snapshot: asked for between two rounds, when all of the responses of the earlier one have been told. None: the
-    /// schedule cannot be resumed, and a run that takes snapshots refuses it.
+    /// Returns the state for a snapshot, or `None` if the schedule cannot be resumed; a run that takes snapshots rejects such a schedule.
+    /// Called between two rounds, after all responses of the earlier one were reported.
     fn save(&self) -> Option<Vec<u8>> {
         None
     }
 
-    /// Goes on from a state that [`save`](Self::save) gave, told to a schedule at its start.
+    /// Restores a state that [`save`](Self::save) returned. Called on a new schedule, before any event.
     ///
     /// # Contract
-    /// What was saved is the state of another process, whose run may have ended: then by its steps, or its prompts. The configuration of
-    /// this one says when the run ends, and prompts may be offered again, so what was saved about either end does not count.
+    /// The saved state comes from another process, whose run may have ended because it reached its last step or ran out of prompts. The
+    /// configuration of the current schedule determines when the run ends, and prompts may be offered again. Implementations therefore
+    /// ignore what the saved state says about either end.
     ///
     /// # Errors
-    /// If it is no state of this schedule.
+    /// If `saved` is not a state of this schedule.
     fn restore(&mut self, saved: &[u8]) -> Result<(), String> {
         let _ = saved;
         Err("the schedule does not implement `restore`".to_owned())

@@ -1,4 +1,4 @@
-//! Puts a [`Schedule`] and a rollout engine on streams.
+//! Connects a [`Schedule`] and a rollout engine to streams.
 
 use std::sync::Arc;
 
@@ -24,17 +24,17 @@ use super::state::SavedParts;
 pub use super::stop::{Stop, Stopped};
 use crate::spread::Spread;
 
-/// Prompts on a stream, with the back-pressure of whoever reads them.
+/// A stream of prompts, with back-pressure on the reader.
 pub struct Prompts<'scope> {
     /// Batches of [`schema::PROMPTS`].
     pub rows: BatchStream<'scope>,
     /// Errors of the reader.
     pub errors: BatchStream<'scope>,
-    /// Rows that the reader may have handed over and the schedule not yet launched.
+    /// The number of rows that the reader may have delivered and the schedule not yet launched.
     pub budget: Budget,
 }
 
-/// A schedule with the prompts that it will draw from; [`rollout`](crate::rollout) gives it an engine.
+/// A schedule with its stream of prompts; [`rollout`](crate::rollout) connects it to an engine.
 pub struct Scheduled<'scope> {
     pub(crate) prompts: Prompts<'scope>,
     pub(crate) schedule: Box<dyn Schedule>,
@@ -44,9 +44,9 @@ pub struct Scheduled<'scope> {
     pub(crate) resumable: Resumable<'scope>,
 }
 
-/// Draws rounds from a stream of prompts.
+/// Runs a schedule on a stream of prompts.
 pub trait ScheduleExt<'scope> {
-    /// Lets `schedule` decide what is launched, admitted, aborted and deferred.
+    /// Lets `schedule` decide which responses are launched, admitted, aborted and deferred.
     fn schedule(self, schedule: impl Schedule + 'static) -> Scheduled<'scope>;
 }
 
@@ -60,55 +60,64 @@ impl<'scope> ScheduleExt<'scope> for Prompts<'scope> {
 }
 
 impl<'scope> Scheduled<'scope> {
-    /// Takes part in snapshots, with all that follows, and goes on from one. A schedule that goes on was
-    /// [restored](crate::resume::Resumed::restore) before, and so was a [policy of placement](crate::resume::Resumed::restore_placement).
+    /// Includes the schedule and all operators after it in snapshots, and resumes from one. On resume, the schedule must have been
+    /// [restored](crate::resume::Resumed::restore) before, and so must the [placement policy](crate::resume::Resumed::restore_placement).
     #[must_use]
     pub fn resumable(mut self, resumable: &Resumable<'scope>) -> Self {
         self.resumable = resumable.clone();
         self
     }
 
-    /// Ends the run after the rounds that are open when `stop` is requested.
+    /// Ends the run after the open rounds once `stop` is requested.
     #[must_use]
     pub fn until(mut self, stop: &Stop) -> Self {
         self.stop = stop.clone();
         self
     }
 
-    /// Lets `placement` say what generates and what trains, when. Without one the engine stays as it is, and the trainer always trains.
+    /// Lets `placement` decide which devices generate and which train. Without one, the engine keeps its placement and the trainer always
+    /// trains.
     #[must_use]
     pub fn placed(mut self, placement: impl Place + 'static) -> Self {
         self.placement = Some(Box::new(placement));
         self
     }
 
-    /// Decides races by tokens instead of by time, if `in_lockstep`: the same is launched, admitted and aborted in every run, however
-    /// fast what generates is. It must be an engine that can race in [lockstep](rollpacker_stages::rollout::lockstep).
+    /// Decides races by tokens instead of time if `in_lockstep` is `true`: every run launches, admits and aborts the same responses,
+    /// whatever the speed of the engine. The engine must support [lockstep](rollpacker_stages::rollout::lockstep).
     #[must_use]
     pub fn in_lockstep(self, in_lockstep: bool) -> Self {
         Self { in_lockstep, ..self }
     }
 }
 
-/// Requests for the rollout, and decisions for whoever forms groups.
+/// Requests for the rollout, and decisions for the operators that form groups.
 pub(crate) struct Rounds<'scope> {
     pub(crate) requests: BatchStream<'scope>,
     pub(crate) decisions: BatchStream<'scope>,
     pub(crate) errors: BatchStream<'scope>,
 }
 
-/// What a schedule hears of from rollout and reward of the same step: the inner loop.
+/// The inputs of a schedule from rollout and reward of the same step: the inner loop.
 pub(crate) struct Heard<'scope> {
-    /// Batches of [`schema::RESPONSES`]: the ends of races that are decided by time.
+    /// Batches of [`schema::RESPONSES`]: the ends of responses, for races that are decided by time.
     pub(crate) responses: BatchStream<'scope>,
-    /// Batches of [`schema::NOTICES`]: the ends of races that are decided by tokens.
+    /// Batches of [`schema::NOTICES`]: the ends of responses, for races that are decided by tokens.
     pub(crate) notices: BatchStream<'scope>,
     /// Batches of [`schema::SCORED`].
     pub(crate) scores: BatchStream<'scope>,
 }
 
-/// Installs the operator, which acts on the first worker; its inputs are what all workers tell the first. No output follows from what is
-/// `heard` in the sense of progress tracking: what a schedule does upon it it does at the step of a round that it holds open.
+/// Installs the operator. It acts on the first worker, and its inputs carry the data of all workers to the first.
+///
+/// In terms of progress tracking, no output depends on the inputs in `heard`: the schedule answers them at the step of a round for which it
+/// already holds capabilities. Only policies (input 1) give rise to outputs, so that the cycle through rollout and reward does not hold the
+/// frontier back.
+///
+/// The loop at the end alternates between two phases. `decide` delivers events and sends decisions until the schedule has no more. Then the
+/// next policy is delivered if it is due, which may open a round and cause further decisions. With snapshots, a policy is held back until
+/// all responses (and scores, if wanted) of the step before have arrived, since the snapshot of a step is taken between its last response
+/// and the next round. It is also held back while too many snapshots are being written.
 pub(crate) fn schedule<'scope>(
     scheduled: Scheduled<'scope>,
     policies: BatchStream<'scope>,
@@ -168,7 +177,7 @@ pub(crate) fn schedule<'scope>(
             scores.for_each(|capability, batch| driver.scores(*capability.time(), &batch));
             let told = if wants_scores { &frontiers[2..5] } else { &frontiers[2..4] };
             loop {
-                // The schedules of the other workers are never told anything.
+                // The schedules of the other workers receive no events.
                 if !leads {
                     break;
                 }
@@ -179,7 +188,7 @@ pub(crate) fn schedule<'scope>(
                 if let Some(step) = driver.take_opened() {
                     parts.before(step, &driver.state());
                 }
-                // Where there are snapshots, that of a step is of the time between its last response and the next round.
+                // With snapshots, the state of a step is saved between its last response and the next round.
                 let ends = |step: Step| told.iter().all(|input| !input.less_equal(&step));
                 let held_back = |step: Step| parts.is_on() && !ends_before(step, ends);
                 let Some(step) = driver.due().filter(|step| !held_back(*step)) else { break };
@@ -199,7 +208,7 @@ pub(crate) fn schedule<'scope>(
     Rounds { requests: request_stream, decisions: decision_stream, errors }
 }
 
-/// Whether what `ends` says is so of the step before `step`, if there is one.
+/// Returns `ends` for the step before `step`, or `true` if `step` is the first.
 fn ends_before(step: Step, ends: impl Fn(Step) -> bool) -> bool {
     step.0.checked_sub(1).is_none_or(|before| ends(Step(before)))
 }
@@ -207,7 +216,7 @@ fn ends_before(step: Step, ends: impl Fn(Step) -> bool) -> bool {
 fn unsaved_fault() -> Fault {
     Fault::new(
         "schedule",
-        "the schedule has no state that a snapshot could hold: let it implement `save` and `restore`, or train without snapshots",
+        "the schedule cannot be saved in a snapshot: implement `save` and `restore` for it, or train without snapshots",
     )
 }
 

@@ -1,21 +1,23 @@
-//! Partial rollouts (Kimi k1.5, section 2.6.2; APRIL): the tail of a round is stopped, and goes on in the next.
+//! Partial rollouts (Kimi k1.5, section 2.6.2; APRIL): the tail of a round is paused and resumed in the next round.
 //!
 //! # The papers
-//! A round launches more prompts than it trains on. When enough groups are complete, what still runs is stopped and its tokens kept; the
-//! next round takes these up first, under its own policy, from where they were. No token is thrown away, and no round waits for the
-//! longest response. A response may so be sampled by several policies; each token keeps the log-probability and the version of its own.
+//! A round launches more prompts than it trains on. When enough groups are complete, the responses in flight are stopped and their tokens
+//! kept. The next round resumes them first, under its own policy, from where they stopped. No token is discarded, and no round waits for
+//! the longest response. A response may therefore be sampled by several policies; each token keeps the log-probability and the policy
+//! version with which it was sampled.
 //!
-//! # Here
-//! A round launches `ceil(oversubscription * prompts)` prompts with `responses` responses each: first those that were stopped, then fresh
-//! ones. It admits the first `prompts` groups that complete. All responses of the others are paused, those that have ended too: these
-//! wait, whole, for the rest of their group, and are given again by the round that completes it.
+//! # This implementation
+//! A round launches `ceil(oversubscription * prompts)` prompts with `responses` responses each: first the paused ones, then fresh ones. It
+//! admits the first `prompts` groups that complete. All responses of the others are paused, including those that have ended. These are kept
+//! whole for the rest of their group, and the round that completes the group returns them again.
 //!
-//! - **Versions.** No response takes part in more than `max_versions` rounds. Kimi k1.5 gives up what is older; here the round waits for
-//!   it instead: places are set aside for as many of the oldest groups as must be admitted now so that all can be in time. Giving up
-//!   would sample the longest responses anew until they are short. For the waiting to suffice, `max_versions` must be at least
+//! - **Versions.** No response takes part in more than `max_versions` rounds. Kimi k1.5 discards older ones; here the round waits for them
+//!   instead. It reserves places for as many of the oldest groups as must be admitted now so that all are admitted in time. Discarding
+//!   would resample the longest responses until they come out short. For this to suffice, `max_versions` must be at least
 //!   `oversubscription`. With staleness `k` the policies of a response are up to `k` versions older still.
-//! - **An epoch's end.** The last rounds of an epoch launch what is left and wait for all of it in the last, which may be smaller.
-//! - **The run's end.** No round launches more than the rest of the run can admit, so nothing is left stopped.
+//! - **End of an epoch.** The last rounds of an epoch launch the prompts that are left. The last round waits for all of them, and may be
+//!   smaller.
+//! - **End of the run.** No round launches more prompts than the rest of the run can admit, so no response stays paused.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -35,19 +37,20 @@ use super::{Reason, Round, ScheduleError};
 /// The lane of the groups that a round must admit.
 const DUE: &str = "due";
 
-/// What [`Partial`] is told at the start.
+/// The configuration of [`Partial`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// Groups admitted in a round: P0.
+    /// The number of groups admitted in a round (P0). At least 1. (verl: `data.train_batch_size`)
     pub prompts: usize,
-    /// Responses of a group: R0.
+    /// The number of responses in a group (R0). At least 1. (verl: `rollout.n`, TRL: `num_generations`)
     pub responses: u32,
-    /// Prompts launched in a round over prompts admitted: 1 or more.
+    /// The ratio of prompts launched in a round to prompts admitted, from 1 to 1000.
     pub oversubscription: f64,
-    /// Rounds that a response may take part in, and so policy versions that it may span: at least `oversubscription`.
+    /// The maximum number of rounds that a response may take part in, and thus of policy versions that it may span. At least
+    /// `oversubscription`.
     pub max_versions: u64,
-    /// Steps of the run, counted from step 0; none: as many as the prompts give.
+    /// The number of steps of the run, counted from step 0. If `None` (the default), the run lasts as long as the prompts.
     #[serde(default)]
     pub total_steps: Option<u64>,
 }
@@ -62,10 +65,10 @@ pub struct Partial {
 }
 
 impl Partial {
-    /// A schedule at its start.
+    /// Creates the schedule in its initial state.
     ///
     /// # Errors
-    /// If a count is 0, the factor is not within 1 and 1000, or above `max_versions`.
+    /// If a count is 0, or the factor is not within 1 and 1000 or is above `max_versions`.
     pub fn new(config: Config) -> Result<Self, ScheduleError> {
         positive("prompts", config.prompts as u64)?;
         positive("responses", config.responses.into())?;
@@ -73,13 +76,13 @@ impl Partial {
         factor("oversubscription", config.oversubscription)?;
         let launched = scaled(config.oversubscription, config.prompts);
         let least = launched.div_ceil(config.prompts) as u64;
-        at_least("max_versions", config.max_versions, least, "for the rounds to keep up with it")?;
+        at_least("max_versions", config.max_versions, least, "to keep up with `oversubscription`")?;
         let rounds = Rounds::new(config.total_steps);
         Ok(Self { config, launched, stock: Stock::default(), rounds })
     }
 
-    /// How many of the oldest groups the upcoming round must admit: each later round can admit a quota, and each group must be admitted
-    /// within `max_versions` rounds of its first launch.
+    /// Returns how many of the oldest groups the upcoming round must admit. Each later round can admit one quota, and each group must be
+    /// admitted within `max_versions` rounds of its first launch.
     fn due(&self) -> usize {
         let step = self.rounds.upcoming();
         let due = |(before, left): (usize, &Leftover)| {

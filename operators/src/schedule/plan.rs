@@ -1,4 +1,4 @@
-//! What a round is asked to do, and what it leaves for later ones.
+//! The plan of a round, and the prompts that it leaves for later ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -8,40 +8,39 @@ use serde::{Deserialize, Serialize};
 
 use super::{Reason, Round};
 
-/// What a round shall do.
+/// The plan of a round.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
-    /// What kind.
+    /// The kind of the round.
     pub(super) round: Round,
-    /// Why this kind.
+    /// The reason for this kind of round.
     pub(super) reason: Reason,
     /// The epoch of its prompts.
     pub(super) epoch: u32,
-    /// Responses launched for each prompt, at least `responses`.
+    /// The number of responses launched for each prompt, at least `responses`.
     pub(super) samples: u32,
-    /// Responses that form a group.
+    /// The number of responses that form a group.
     pub(super) responses: u32,
     /// Its prompts, in any order.
     pub(super) prompts: Vec<Planned>,
-    /// Groups that are admitted of each lane, at most as many as it has prompts. What is launched of a lane without places is for later
-    /// rounds.
+    /// The number of groups to admit by lane, at most the number of its prompts. A lane without places launches for later rounds.
     pub(super) places: BTreeMap<Arc<str>, usize>,
-    /// How it goes about it.
+    /// The rules by which the round runs.
     pub(super) rules: Rules,
 }
 
-/// How a round goes about its plan.
+/// The rules by which a round runs its plan.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Rules {
-    /// Responses that run at a time; the others wait here.
+    /// The maximum number of responses that run at a time; the others wait in the schedule.
     pub(super) slots: usize,
-    /// Which of those that wait is launched first.
+    /// The order in which waiting requests are launched.
     pub(super) order: Order,
-    /// Complete groups that are waited for before the shortest are admitted; none: each is admitted when it is complete.
+    /// The number of complete groups to wait for before the shortest are admitted. If `None`, each group is admitted when it is complete.
     pub(super) harvest: Option<usize>,
-    /// Whether what still runs when a lane has no place left is kept.
+    /// `true` to pause instead of abort the responses in flight when a lane has no place left.
     pub(super) pauses: bool,
-    /// Whether groups without variance of reward are rejected.
+    /// `true` to reject groups without reward variance.
     pub(super) filters: bool,
 }
 
@@ -52,14 +51,14 @@ impl Default for Rules {
     }
 }
 
-/// In which order the requests of prompts of one priority are launched.
+/// The order in which requests of equal priority are launched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Order {
-    /// All of a prompt, then all of the next.
+    /// All requests of a prompt, then all of the next.
     Prompts,
-    /// First those of the group that has the fewest responses left to end.
+    /// Requests of the group with the fewest responses left to end first.
     Groups,
-    /// The first of each prompt, then the second of each.
+    /// The first request of each prompt, then the second of each.
     Samples,
 }
 
@@ -68,44 +67,44 @@ pub(super) enum Order {
 pub(super) struct Planned {
     /// The prompt.
     pub(super) prompt: PromptId,
-    /// What its quota goes by.
+    /// The lane whose quota it uses.
     pub(super) lane: Arc<str>,
-    /// Why it is launched.
+    /// The reason for the launch.
     pub(super) reason: Reason,
-    /// Requests of lower priorities are launched first.
+    /// The priority; requests with lower values are launched first.
     pub(super) priority: u8,
-    /// The step that launched it first, if it was launched before.
+    /// The step that first launched it, or `None` if it was never launched.
     pub(super) since: Option<Step>,
-    /// Its responses that go on.
+    /// Its responses that are resumed.
     pub(super) kept: Kept,
 }
 
-/// What is left of a prompt for later rounds.
+/// The state of a prompt that is left for later rounds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Leftover {
     /// The prompt.
     pub(super) prompt: PromptId,
-    /// The step that launched it first; none: it was never launched.
+    /// The step that first launched it, or `None` if it was never launched.
     pub(super) since: Option<Step>,
-    /// What is kept of its responses.
+    /// The samples whose tokens are kept.
     pub(super) kept: Kept,
 }
 
-/// Samples of which tokens are kept.
+/// Samples whose tokens are kept.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Kept {
     pub(super) samples: BTreeSet<u32>,
-    /// Samples used so far, kept ones or not.
+    /// The number of samples used so far, kept or not.
     pub(super) used: u32,
 }
 
 impl Leftover {
-    /// A prompt that was never launched.
+    /// Creates a prompt that was never launched.
     pub(super) fn fresh(prompt: PromptId) -> Self {
         Self { prompt, since: None, kept: Kept::default() }
     }
 
-    /// As a prompt of a round.
+    /// Turns it into a prompt of a round.
     pub(super) fn planned(self, lane: &Arc<str>, priority: u8) -> Planned {
         Planned {
             prompt: self.prompt,

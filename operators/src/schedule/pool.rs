@@ -11,7 +11,7 @@ use super::rounds::Next;
 
 /// Fresh prompts by epoch and lane, in the order in which they were offered.
 ///
-/// A lane is what has a quota of its own: a domain, or `""` for all prompts where no quotas are set.
+/// A lane is a set of prompts with a quota of its own: a domain, or `""` for all prompts if no quotas are set.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Pool {
     epochs: BTreeMap<u32, BTreeMap<Arc<str>, VecDeque<PromptId>>>,
@@ -31,48 +31,48 @@ impl Pool {
             .push_back(prompt);
     }
 
-    /// Notes that prompts are now read from `epoch`.
+    /// Records that prompts are now read from `epoch`.
     pub(super) fn reach(&mut self, epoch: u32) {
         self.latest = self.latest.max(epoch);
     }
 
-    /// Notes that no prompt follows.
+    /// Records that no prompt follows.
     pub(super) fn end(&mut self) {
         self.ended = true;
     }
 
-    /// Notes that prompts may follow after all: those of a longer run.
+    /// Records that prompts may follow after all, in a longer run.
     pub(super) fn reopen(&mut self) {
         self.ended = false;
     }
 
-    /// The earliest epoch with a prompt here.
+    /// Returns the earliest epoch with a prompt in the pool.
     pub(super) fn first_epoch(&self) -> Option<u32> {
         self.epochs.keys().next().copied()
     }
 
-    /// Whether no further prompt of `epoch` will be offered.
+    /// Returns `true` if no further prompt of `epoch` will be offered.
     pub(super) fn has_all_of(&self, epoch: u32) -> bool {
         self.ended || self.latest > epoch
     }
 
-    /// Whether no prompt is here and none will come.
+    /// Returns `true` if the pool is empty and no prompt will be offered.
     pub(super) fn is_over(&self) -> bool {
         self.ended && self.epochs.is_empty()
     }
 
-    /// Prompts of a lane.
+    /// Returns the number of prompts of a lane.
     pub(super) fn len(&self, epoch: u32, lane: &str) -> usize {
         self.epochs.get(&epoch).and_then(|lanes| lanes.get(lane)).map_or(0, VecDeque::len)
     }
 
-    /// How many of `wanted` prompts there are; none if more may still be offered.
+    /// Returns how many of `wanted` prompts are available, or `None` if more may still be offered.
     pub(super) fn fresh(&self, epoch: u32, lane: &str, wanted: usize) -> Option<usize> {
         let fresh = self.len(epoch, lane).min(wanted);
         (fresh == wanted || self.has_all_of(epoch)).then_some(fresh)
     }
 
-    /// Another prompt of a lane.
+    /// Removes and returns another prompt of a lane.
     pub(super) fn one_more(&mut self, epoch: u32, lane: &str) -> Next<Leftover> {
         match self.fresh(epoch, lane, 1) {
             None => Next::Prompts,
@@ -83,7 +83,7 @@ impl Pool {
         }
     }
 
-    /// Takes the first `count` prompts of a lane, or as many as there are.
+    /// Removes and returns the first `count` prompts of a lane, or all if there are fewer.
     pub(super) fn take(&mut self, epoch: u32, lane: &str, count: usize) -> Vec<PromptId> {
         let Some(lanes) = self.epochs.get_mut(&epoch) else { return Vec::new() };
         let Some(prompts) = lanes.get_mut(lane) else { return Vec::new() };

@@ -1,4 +1,4 @@
-//! Policies on their way to a schedule: a step may begin once all workers have its policy, and the same.
+//! Published policies: a step may begin once all workers have its policy and their weights are equal.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use rollpacker_dataflow::step::Step;
 use rollpacker_dataflow::timely::dataflow::operators::Capability;
 use rollpacker_stages::rollout::Policy;
 
-/// What the operator holds for a step whose round may open, or is open.
+/// The policy and the capabilities that the operator holds for a step whose round is open or may open.
 #[derive(Clone)]
 pub(super) struct Open {
     pub(super) policy: Policy,
@@ -19,16 +19,16 @@ pub(super) struct Open {
 /// Policies that workers have, by step.
 #[derive(Default)]
 pub(super) struct Published {
-    /// Those that some have, and how many.
+    /// Policies that some workers have, with the number of these workers.
     announced: BTreeMap<Step, (Open, usize)>,
-    /// Those that all have, and that were not told.
+    /// Policies that all workers have and that were not delivered yet.
     ready: BTreeMap<Step, Open>,
-    /// A step whose policy is not the same on all, and how they differ, until it is told.
+    /// The step at which the digests of the replicas differ, and the error message until it is reported.
     diverged: Option<(Open, String)>,
 }
 
 impl Published {
-    /// One more of `workers` has the policy of a step.
+    /// Records that one more of `workers` workers has the policy of a step.
     pub(super) fn announce(&mut self, step: Step, open: Open, workers: usize) {
         let (first, count) = self.announced.entry(step).or_insert_with(|| (open.clone(), 0));
         *count += 1;
@@ -46,22 +46,22 @@ impl Published {
         }
     }
 
-    /// The first step whose policy all have.
+    /// Returns the first step whose policy all workers have.
     pub(super) fn first(&self) -> Option<Step> {
         self.ready.keys().next().copied()
     }
 
-    /// Takes the policy of a step out.
+    /// Removes and returns the policy of a step.
     pub(super) fn take(&mut self, step: Step) -> Option<Open> {
         self.ready.remove(&step)
     }
 
-    /// Lets go of what was not told.
+    /// Drops the policies that were not delivered.
     pub(super) fn clear(&mut self) {
         self.ready.clear();
     }
 
-    /// That replicas differ, once. What is held for their step stays: no frontier may say that it is done.
+    /// Returns once the fault that replicas differ. The capabilities of their step are kept, so that no frontier marks it as complete.
     pub(super) fn take_fault(&mut self) -> Option<(&Open, Fault)> {
         let (open, message) = self.diverged.as_mut().filter(|(_, message)| !message.is_empty())?;
         Some((open, Fault::new("schedule", std::mem::take(message))))

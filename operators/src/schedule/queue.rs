@@ -11,7 +11,7 @@ use super::plan::Leftover;
 
 /// Deferred prompts by lane, in the order in which they were launched.
 ///
-/// All are of one epoch: the queue drains before the next one begins.
+/// All belong to one epoch: the queue drains before the next epoch begins.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct LongPrompts {
     epoch: u32,
@@ -33,17 +33,17 @@ impl LongPrompts {
         self.lanes.entry(lane).or_default().push_back(Deferred { left, step });
     }
 
-    /// The epoch of the prompts here, if there are any.
+    /// Returns the epoch of the queued prompts, or `None` if the queue is empty.
     pub(super) fn epoch(&self) -> Option<u32> {
         (!self.lanes.is_empty()).then_some(self.epoch)
     }
 
-    /// Prompts of a lane.
+    /// Returns the number of prompts of a lane.
     pub(super) fn len(&self, lane: &str) -> usize {
         self.lanes.get(lane).map_or(0, VecDeque::len)
     }
 
-    /// Takes the first `count` prompts of a lane.
+    /// Removes and returns the first `count` prompts of a lane.
     pub(super) fn take(&mut self, lane: &str, count: usize) -> Vec<Leftover> {
         let Some(prompts) = self.lanes.get_mut(lane) else { return Vec::new() };
         let taken =
@@ -54,16 +54,17 @@ impl LongPrompts {
         taken
     }
 
-    /// Whether some prompt of a lane would wait more than `age` rounds if the round of `step` took none, and each later one `quota`.
+    /// Returns `true` if some prompt of a lane would wait more than `age` rounds, assuming that the round of `step` takes none and each
+    /// later round takes `quota`.
     ///
-    /// Deferral steps ascend along the lane, so the first prompt of each quota decides.
+    /// Deferral steps ascend along the lane, so it suffices to check the first prompt of each quota.
     pub(super) fn is_overdue(&self, lane: &str, quota: usize, step: Step, age: u64) -> bool {
         let Some(prompts) = self.lanes.get(lane) else { return false };
         let heads = prompts.iter().step_by(quota);
         heads.zip(step.0..).any(|(head, waited_until)| waited_until - head.step.0 > age)
     }
 
-    /// As reported when the round of `step` closes.
+    /// Returns the queue as reported when the round of `step` closes.
     pub(super) fn report(&self, step: Step) -> Queue {
         let oldest =
             self.lanes.values().filter_map(|prompts| prompts.front()).map(|head| head.step).min();

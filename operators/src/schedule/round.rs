@@ -11,7 +11,7 @@ use super::group::{Fate, Group};
 use super::plan::{Leftover, Order, Plan, Planned, Rules};
 use super::{Decision, Reason, Round};
 
-/// A round that was launched and not closed.
+/// A round that was launched and is not closed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct OpenRound {
     step: Step,
@@ -22,44 +22,44 @@ pub(super) struct OpenRound {
     rules: Rules,
     lanes: BTreeMap<Arc<str>, Lane>,
     groups: BTreeMap<PromptId, Group>,
-    /// Groups with requests that wait, by rank.
+    /// Groups with waiting requests, by rank.
     waiting: BTreeSet<((u8, u32), PromptId)>,
     /// Complete groups that wait for the harvest, by tokens.
     harvested: BTreeSet<(u64, PromptId)>,
-    /// Responses that run.
+    /// The number of responses that run.
     running: usize,
-    /// Responses that were told to stop and have not answered.
+    /// The number of paused responses that have not answered.
     pausing: usize,
 }
 
-/// What a round has of a lane.
+/// The counts of a lane in a round.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Lane {
-    /// Groups still to be admitted.
+    /// The number of groups that can still be admitted.
     places: usize,
-    /// Prompts so far.
+    /// The number of prompts so far.
     prompts: usize,
-    /// Prompts neither admitted nor rejected.
+    /// The number of prompts neither admitted nor rejected.
     undecided: usize,
-    /// Prompts that were rejected and not replaced.
+    /// The number of prompts that were rejected and not replaced.
     vacancies: usize,
 }
 
-/// A prompt that was rejected, and may be replaced.
+/// A prompt that was rejected and may be replaced.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Vacancy {
     /// The epoch of the round.
     pub(super) epoch: u32,
     /// The lane that lacks a prompt.
     pub(super) lane: Arc<str>,
-    /// Prompts of the lane so far.
+    /// The number of prompts of the lane so far.
     pub(super) prompts: usize,
-    /// Whether the lane admits fewer than planned unless the prompt is replaced.
+    /// `true` if the lane admits fewer groups than planned unless the prompt is replaced.
     pub(super) is_needed: bool,
 }
 
 impl OpenRound {
-    /// Launches `plan`, prompts of one priority in ascending order: that in which they were read.
+    /// Opens a round and launches `plan`. Prompts of one priority are launched in ascending order, the order in which they were read.
     pub(super) fn open(step: Step, plan: Plan, out: &mut VecDeque<Decision>) -> Self {
         out.push_back(Decision::Open { step, round: plan.round, reason: plan.reason });
         let lane = |places| Lane { places, ..Lane::default() };
@@ -91,7 +91,7 @@ impl OpenRound {
         self.rank(prompt);
     }
 
-    /// Launches what waits, as far as slots are free.
+    /// Launches waiting requests while slots are free.
     fn launch(&mut self, out: &mut VecDeque<Decision>) {
         while self.running < self.rules.slots
             && let Some((_, prompt)) = self.waiting.pop_first()
@@ -104,7 +104,10 @@ impl OpenRound {
         }
     }
 
-    /// Lines a group up, if requests of it wait.
+    /// Inserts a group into the waiting set if it has waiting requests.
+    ///
+    /// The rank of a group depends on its waiting and running responses. A caller that changes these must call `unrank` before and `rank`
+    /// after; otherwise a stale entry stays in the set.
     fn rank(&mut self, prompt: PromptId) {
         let order = self.rules.order;
         if let Some(rank) = self.group(prompt).rank(order) {
@@ -127,27 +130,27 @@ impl OpenRound {
         self.lanes.get_mut(name).expect("invariant: the lane has a prompt in this round")
     }
 
-    /// The step of the round.
+    /// Returns the step of the round.
     pub(super) fn step(&self) -> Step {
         self.step
     }
 
-    /// What kind it is.
+    /// Returns the kind of the round.
     pub(super) fn kind(&self) -> Round {
         self.kind
     }
 
-    /// The epoch of its prompts.
+    /// Returns the epoch of its prompts.
     pub(super) fn epoch(&self) -> u32 {
         self.epoch
     }
 
-    /// Its prompts, ascending.
+    /// Returns its prompts, ascending.
     pub(super) fn prompts(&self) -> impl Iterator<Item = PromptId> {
         self.groups.keys().copied()
     }
 
-    /// Whether every place is taken, and nothing owes an answer.
+    /// Returns `true` if every place is taken and no paused response owes an answer.
     pub(super) fn is_decided(&self) -> bool {
         self.is_full() && self.pausing == 0
     }
@@ -156,8 +159,8 @@ impl OpenRound {
         self.lanes.values().all(|lane| lane.places == 0)
     }
 
-    /// What was neither admitted nor rejected, with its lane, ascending by prompt; whether it is deferred: what was never launched in
-    /// the round is not.
+    /// Returns the prompts that were neither admitted nor rejected, ascending, each with its lane. The boolean is `true` if the prompt is
+    /// deferred, and `false` if it was never launched in the round.
     pub(super) fn into_rest(self) -> impl Iterator<Item = (Arc<str>, Leftover, bool)> {
         let is_left = |group: &Group| matches!(group.fate, None | Some(Fate::Deferred));
         let left = self.groups.into_iter().filter(move |(_, group)| is_left(group));
@@ -167,7 +170,11 @@ impl OpenRound {
         })
     }
 
-    /// Takes in that a response ended. What was aborted, told before, or launched by another round is ignored.
+    /// Records that a response ended. Responses that were aborted, already recorded, or launched by another round are ignored.
+    ///
+    /// The order of the steps matters. The answer to a pause comes first, since a paused response is no longer live. The group is unranked
+    /// before its counts change and ranked again afterwards, because its rank depends on them. A lost response is replaced before waiting
+    /// requests are launched, so that the replacement takes the slot that was freed. A group is completed only by a whole response.
     pub(super) fn on_response(
         &mut self,
         id: SampleId,
@@ -203,7 +210,7 @@ impl OpenRound {
         self.launch(out);
     }
 
-    /// Takes in a reward. That of a response that is not waited for is ignored.
+    /// Records a reward. Rewards of responses that the round does not wait for are ignored.
     pub(super) fn on_score(&mut self, id: SampleId, score: f64, out: &mut VecDeque<Decision>) {
         let (step, responses) = (self.step, self.responses);
         let group = self.groups.get_mut(&id.prompt).filter(|group| group.fate.is_none());
@@ -216,16 +223,18 @@ impl OpenRound {
         }
     }
 
+    /// Handles a group that has all its responses. With a filter it is kept or rejected only once all of them are scored.
     fn complete(&mut self, prompt: PromptId, out: &mut VecDeque<Decision>) {
         if !self.rules.filters {
             self.keep(prompt, out);
         } else if self.group(prompt).is_scored() {
             self.judge(prompt, out);
         }
-        // What is not admitted yet has no use for its surplus either.
+        // A complete group needs no surplus responses, even if it is not admitted yet.
         self.drop_surplus(prompt, out);
     }
 
+    /// Rejects a scored group without variance or with a missing score, and keeps any other.
     fn judge(&mut self, prompt: PromptId, out: &mut VecDeque<Decision>) {
         if self.group(prompt).lacks_score() {
             self.reject(prompt, Reason::Unscored, out);
@@ -252,7 +261,7 @@ impl OpenRound {
         lane.vacancies += 1;
     }
 
-    /// Admits a complete group, or holds it until enough are complete. One of a lane without places waits for a later round.
+    /// Admits a complete group, or holds it until enough groups are complete. A group of a lane without places waits for a later round.
     fn keep(&mut self, prompt: PromptId, out: &mut VecDeque<Decision>) {
         let group = self.group(prompt);
         let (lane, tokens) = (Arc::clone(&group.lane), group.tokens());
@@ -268,7 +277,7 @@ impl OpenRound {
         }
     }
 
-    /// Admits a group, drops its surplus, and stops the rest of its lane if the lane has no place left.
+    /// Admits a group, aborts its surplus responses, and stops the rest of its lane if the lane has no place left.
     fn admit(&mut self, prompt: PromptId, out: &mut VecDeque<Decision>) {
         let group = self.group(prompt);
         group.fate = Some(Fate::Admitted);
@@ -284,8 +293,8 @@ impl OpenRound {
         }
     }
 
-    /// Stops what still runs of a lane that has all its groups, and of the whole round if every lane has. The deferrals are told when
-    /// the round closes, so that they come in launch order.
+    /// Stops the responses in flight of a lane that has all its groups, or of the whole round if every lane has. The deferrals are reported
+    /// when the round closes, so that they are in launch order.
     fn stop(&mut self, lane: &str, out: &mut VecDeque<Decision>) {
         let all = self.is_full();
         self.lane(lane).vacancies = 0;
@@ -309,7 +318,7 @@ impl OpenRound {
         }
     }
 
-    /// A prompt that was rejected and neither replaced nor given up.
+    /// Returns a rejected prompt that was neither replaced nor given up.
     pub(super) fn vacancy(&self) -> Option<Vacancy> {
         let (name, lane) = self.lanes.iter().find(|(_, lane)| lane.vacancies > 0)?;
         Some(Vacancy {
@@ -327,7 +336,7 @@ impl OpenRound {
         self.launch(out);
     }
 
-    /// Goes on without replacing a rejected prompt of a lane: it admits fewer groups if those left are fewer than its places.
+    /// Continues without replacing a rejected prompt of a lane. The lane admits fewer groups if fewer candidates than places are left.
     pub(super) fn give_up(&mut self, lane: &str, out: &mut VecDeque<Decision>) {
         let counts = self.lane(lane);
         counts.vacancies -= 1;

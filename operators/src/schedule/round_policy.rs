@@ -1,4 +1,4 @@
-//! What the built-in schedules have in common: fresh prompts in a pool, rounds one at a time, rejected prompts replaced.
+//! The common part of the built-in schedules: a pool of fresh prompts, one round at a time, and replacement of rejected prompts.
 
 use rollpacker_dataflow::clock::Nanos;
 use rollpacker_dataflow::step::SampleId;
@@ -13,67 +13,67 @@ use super::rounds::{Next, Rounds};
 use super::variance::ZeroVarianceFilter;
 use super::{Decision, Event, Offer, Schedule};
 
-/// A schedule as what it does between two rounds; the provided methods make it one.
+/// The decisions of a schedule between two rounds; the provided methods turn it into a [`Schedule`].
 pub(super) trait RoundPolicy {
-    /// What it knows of the round that comes next.
+    /// The plan of the next round, as far as it is known.
     type Upcoming: PartialEq;
 
-    /// Its rounds.
+    /// Returns its rounds.
     fn rounds(&mut self) -> &mut Rounds;
 
-    /// The same, to ask.
+    /// Returns its rounds, for reading.
     fn rounds_ref(&self) -> &Rounds;
 
-    /// Prompts that were offered and not taken.
+    /// Returns the prompts that were offered and not taken.
     fn pool(&mut self) -> &mut Pool;
 
-    /// The round that comes next.
+    /// Returns the next round.
     fn next(&self) -> Next<Self::Upcoming>;
 
-    /// Opens the round that comes next.
+    /// Opens the next round.
     fn open(&mut self, upcoming: Self::Upcoming);
 
-    /// Closes a round of which each place is taken.
+    /// Closes a round whose places are all taken.
     fn close(&mut self, round: OpenRound);
 
-    /// Takes a prompt in.
+    /// Stores an offered prompt.
     fn offer(&mut self, Offer { prompt, epoch, .. }: Offer) {
         self.pool().put(epoch, &Default::default(), prompt);
     }
 
-    /// Takes in that a response ended.
+    /// Records that a response ended.
     fn on_response(&mut self, id: SampleId, tokens: u32, reason: FinishReason) {
         self.rounds().on_response(id, tokens, reason);
     }
 
-    /// Takes in a reward.
+    /// Records a reward.
     fn on_score(&mut self, id: SampleId, score: f64) {
         self.rounds().on_score(id, score);
     }
 
-    /// How it goes about groups without variance of reward; none: it does not look at rewards.
+    /// Returns how groups without reward variance are handled. `None` if the schedule does not use rewards.
     fn filter(&self) -> Option<&ZeroVarianceFilter> {
         None
     }
 
-    /// Groups that a round admits of a lane.
+    /// Returns the number of groups of a lane that a round admits.
     fn quota(&self, lane: &str) -> usize {
         let _ = lane;
         0
     }
 
-    /// A prompt in place of a rejected one.
+    /// Returns a prompt to replace a rejected one.
     fn replacement(&mut self, vacancy: &Vacancy) -> Next<Planned> {
         let _ = vacancy;
         Next::Finish
     }
 
-    /// Whether it pauses responses.
+    /// Returns `true` if it pauses responses.
     fn pauses(&self) -> bool {
         false
     }
 
-    /// Does what an event asks for.
+    /// Processes an event, and then takes every decision that has become possible.
     fn tell(&mut self, event: Event) {
         if self.rounds().is_finished() {
             return;
@@ -90,13 +90,17 @@ pub(super) trait RoundPolicy {
         self.settle();
     }
 
-    /// Whether it cannot go on without a prompt.
+    /// Returns `true` if it cannot continue without a prompt.
     fn asks(&self) -> bool {
         let rounds = self.rounds_ref();
         rounds.vacancy().is_some() || (rounds.is_idle() && self.next() == Next::Prompts)
     }
 
-    /// Does all that can be done now.
+    /// Takes every decision that is possible now.
+    ///
+    /// The order matters: rejected prompts are replaced before the round is tested for completion, because a replacement that is given up
+    /// may complete it. A completed round is closed before the next one is considered, since the next round depends on the prompts that
+    /// this one deferred.
     fn settle(&mut self) {
         self.refill();
         if let Some(round) = self.rounds().take_decided() {
@@ -112,7 +116,7 @@ pub(super) trait RoundPolicy {
         }
     }
 
-    /// Replaces what was rejected, as far as the bound and the prompts allow.
+    /// Replaces rejected prompts, as far as the bound and the prompts allow.
     fn refill(&mut self) {
         while let Some(vacancy) = self.rounds().vacancy() {
             let quota = self.quota(&vacancy.lane);

@@ -1,4 +1,4 @@
-//! The rounds of a run: which are due, which one is open, what was decided.
+//! The rounds of a run: which are due, which one is open, and the decisions taken.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -10,19 +10,19 @@ use super::plan::{Plan, Planned};
 use super::round::{OpenRound, Vacancy};
 use super::{Decision, Queue, Round};
 
-/// What a schedule would do next, were its policy published.
+/// The next action of a schedule, assuming that its policy is published.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Next<T> {
-    /// It cannot say without further prompts.
+    /// Wait: the action depends on further prompts.
     Prompts,
-    /// A round.
+    /// Open a round.
     Round(T),
-    /// Nothing, ever.
+    /// Finish: no round follows.
     Finish,
 }
 
 impl<T> Next<T> {
-    /// The same about something else.
+    /// Maps the round with `f`.
     pub(super) fn map<U>(self, f: impl FnOnce(T) -> U) -> Next<U> {
         match self {
             Self::Prompts => Next::Prompts,
@@ -32,7 +32,7 @@ impl<T> Next<T> {
     }
 }
 
-/// The rounds of a run, open one at a time, in the order of their steps.
+/// The rounds of a run. One is open at a time, in the order of their steps.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Rounds {
     total_steps: Option<u64>,
@@ -46,7 +46,7 @@ pub(super) struct Rounds {
 }
 
 impl Rounds {
-    /// No round so far, and none at `total_steps` or later.
+    /// Creates the rounds of a run that ends before step `total_steps`; none is open.
     pub(super) fn new(total_steps: Option<u64>) -> Self {
         Self {
             total_steps,
@@ -58,7 +58,7 @@ impl Rounds {
         }
     }
 
-    /// Goes on as part of the run of `anew`, which may be longer: that the run before had ended does not count.
+    /// Continues as part of the run of `anew`, which may be longer. The end of the earlier run does not count.
     pub(super) fn reopen(&mut self, anew: &Self) {
         self.total_steps = anew.total_steps;
         self.finished = false;
@@ -66,58 +66,58 @@ impl Rounds {
         self.out.clear();
     }
 
-    /// The step of the round that opens next.
+    /// Returns the step of the round that opens next.
     pub(super) fn upcoming(&self) -> Step {
         self.due.first().copied().unwrap_or(self.next)
     }
 
-    /// Rounds that the run still has, the upcoming one included.
+    /// Returns the number of rounds that the run has left, including the upcoming one.
     pub(super) fn left(&self) -> u64 {
         self.total_steps.map_or(u64::MAX, |total| total.saturating_sub(self.upcoming().0))
     }
 
-    /// Whether a policy waits for its round.
+    /// Returns `true` if a policy waits for its round.
     pub(super) fn is_due(&self) -> bool {
         !self.due.is_empty()
     }
 
-    /// Whether no round is open and one may still come.
+    /// Returns `true` if no round is open and one may follow.
     pub(super) fn is_idle(&self) -> bool {
         self.open.is_none() && !self.finished
     }
 
-    /// Whether no round will follow, so that nothing told matters any more.
+    /// Returns `true` if no round follows, so that events have no effect any more.
     pub(super) fn is_finished(&self) -> bool {
         self.finished
     }
 
-    /// Takes in that the policy of `step` is published.
+    /// Records that the policy of `step` is published.
     pub(super) fn on_policy(&mut self, step: Step) {
         if step >= self.next {
             self.due.insert(step);
         }
     }
 
-    /// Takes in that a response ended.
+    /// Records that a response ended.
     pub(super) fn on_response(&mut self, id: SampleId, tokens: u32, reason: FinishReason) {
         if let Some(open) = &mut self.open {
             open.on_response(id, tokens, reason, &mut self.out);
         }
     }
 
-    /// Takes in a reward.
+    /// Records a reward.
     pub(super) fn on_score(&mut self, id: SampleId, score: f64) {
         if let Some(open) = &mut self.open {
             open.on_score(id, score, &mut self.out);
         }
     }
 
-    /// What kind the open round is.
+    /// Returns the kind of the open round.
     pub(super) fn kind(&self) -> Option<Round> {
         self.open.as_ref().map(OpenRound::kind)
     }
 
-    /// A prompt of the open round that was rejected and may be replaced.
+    /// Returns a prompt of the open round that was rejected and may be replaced.
     pub(super) fn vacancy(&self) -> Option<Vacancy> {
         self.open.as_ref().filter(|_| !self.finished)?.vacancy()
     }
@@ -129,24 +129,24 @@ impl Rounds {
         }
     }
 
-    /// Does not replace a rejected prompt of the open round.
+    /// Leaves a rejected prompt of the open round without replacement.
     pub(super) fn give_up(&mut self, lane: &str) {
         if let Some(open) = &mut self.open {
             open.give_up(lane, &mut self.out);
         }
     }
 
-    /// The step of the round that is open.
+    /// Returns the step of the open round.
     pub(super) fn open_step(&self) -> Option<Step> {
         self.open.as_ref().map(OpenRound::step)
     }
 
-    /// The epoch of the round that is open.
+    /// Returns the epoch of the open round.
     pub(super) fn open_epoch(&self) -> Option<u32> {
         self.open.as_ref().map(OpenRound::epoch)
     }
 
-    /// What was decided and not drained yet.
+    /// Returns the decisions that were not drained yet.
     pub(super) fn decided(&mut self) -> impl Iterator<Item = &mut Decision> {
         self.out.iter_mut()
     }
@@ -159,12 +159,12 @@ impl Rounds {
         self.open = Some(OpenRound::open(step, plan, &mut self.out));
     }
 
-    /// Takes the open round out once it is decided; the caller defers what it left and closes it.
+    /// Removes and returns the open round once it is decided. The caller defers the prompts that it left and then closes it.
     pub(super) fn take_decided(&mut self) -> Option<OpenRound> {
         self.open.take_if(|open| open.is_decided())
     }
 
-    /// Closes the round that was taken out.
+    /// Closes the round that was removed.
     pub(super) fn close(&mut self, step: Step, queue: Queue) {
         self.out.push_back(Decision::Close { step, queue });
     }
@@ -175,24 +175,24 @@ impl Rounds {
         self.out.push_back(Decision::Finish);
     }
 
-    /// Decides that the run cannot go on.
+    /// Decides that the run cannot continue.
     pub(super) fn fail(&mut self, message: String) {
         self.finished = true;
         self.out.push_back(Decision::Fail { message });
     }
 
-    /// Notes a decision beside those of the open round.
+    /// Appends a decision that is not one of the open round's own.
     pub(super) fn decide(&mut self, decision: Decision) {
         self.out.push_back(decision);
     }
 
-    /// The next decision, until there is none.
+    /// Returns the next decision, or `None` if there is none.
     pub(super) fn poll(&mut self) -> Option<Decision> {
         self.out.pop_front()
     }
 }
 
-/// `rounds * quota`, at most what can be counted.
+/// Returns `rounds * quota`, saturating.
 pub(super) fn times(rounds: u64, quota: usize) -> usize {
     usize::try_from(rounds).unwrap_or(usize::MAX).saturating_mul(quota)
 }

@@ -1,6 +1,6 @@
-//! Scores in their place: after the ends of their responses, and none that nobody waits for.
+//! Orders scores after the ends of their responses, and drops scores that the schedule does not wait for.
 //!
-//! Where several workers generate, ends and scores travel to the schedule apart, and a score may be there first. In lockstep the
+//! If several workers generate, ends and scores reach the schedule on separate streams, and a score may arrive first. In lockstep the
 //! [sequencer](super::sequencer) orders both.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,22 +9,22 @@ use rollpacker_dataflow::step::{PromptId, SampleId, Step};
 
 use super::Decision;
 
-/// What the schedule may be told of the scores of the open round, and of what closed rounds admitted.
+/// The scores that may be reported to the schedule: those of the open round, and of responses that closed rounds admitted.
 #[derive(Debug, Default)]
 pub(super) struct OrderedScores {
     open: Option<Step>,
-    /// Responses that the open round launched and of whose ends the schedule was not told.
+    /// Responses that the open round launched and whose ends were not reported yet.
     running: BTreeSet<SampleId>,
-    /// Scores of those.
+    /// Scores that arrived before the ends of their responses.
     early: BTreeMap<SampleId, f64>,
-    /// Responses whose scores were not told: all of the open round, and what was admitted before.
+    /// Responses whose scores were not reported: all of the open round, and admitted ones of earlier rounds.
     wanted: BTreeSet<SampleId>,
-    /// What the open round admitted.
+    /// Responses that the open round admitted.
     admitted: BTreeSet<SampleId>,
 }
 
 impl OrderedScores {
-    /// Takes in what the schedule decided.
+    /// Processes a decision of the schedule.
     pub(super) fn decided(&mut self, decision: &Decision) {
         match decision {
             Decision::Open { step, .. } => self.open = Some(*step),
@@ -38,7 +38,7 @@ impl OrderedScores {
                 self.admitted.extend(ids);
             }
             Decision::Close { .. } => {
-                // What is admitted has ended: nothing that runs, or is early, is of use any more.
+                // Admitted responses have ended. Running responses and early scores of the round are not needed any more.
                 let admitted = std::mem::take(&mut self.admitted);
                 self.wanted.retain(|id| admitted.contains(id) || Some(id.step) != self.open);
                 self.running.clear();
@@ -49,14 +49,14 @@ impl OrderedScores {
         }
     }
 
-    /// The schedule was told that a response has ended; its score, if that was there before.
+    /// Records that the end of a response was reported. Returns its score if that had arrived before.
     pub(super) fn ended(&mut self, id: SampleId) -> Option<f64> {
         self.running.remove(&id);
         let score = self.early.remove(&id)?;
         self.scored(id, score)
     }
 
-    /// A score has come; returns it if it is to be told now.
+    /// Records a score. Returns it if it can be reported now.
     pub(super) fn scored(&mut self, id: SampleId, score: f64) -> Option<f64> {
         if self.running.contains(&id) {
             self.early.insert(id, score);
@@ -65,7 +65,7 @@ impl OrderedScores {
         self.wanted.remove(&id).then_some(score)
     }
 
-    /// The responses of the open round to a prompt.
+    /// Returns the ids of the open round's samples of a prompt.
     fn ids(
         &self,
         prompt: PromptId,
@@ -87,7 +87,7 @@ mod tests {
         SampleId { step: Step(step), prompt: PROMPT, sample }
     }
 
-    /// A round that launched three responses.
+    /// Opens a round that launches three responses.
     fn open(scores: &mut OrderedScores, step: u64) {
         let (round, reason) = (Round::Short, Reason::Fresh);
         scores.decided(&Decision::Open { step: Step(step), round, reason });

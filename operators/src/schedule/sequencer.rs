@@ -1,19 +1,21 @@
-//! The sequencer: the order in which a schedule hears of a race that is decided by tokens.
+//! The sequencer: orders the events of a schedule when races are decided by tokens.
 //!
-//! In [lockstep](rollpacker_stages::rollout::lockstep) responses end at ticks, but word of the ends comes as machines and threads have it.
-//! The sequencer keeps what it hears until nothing can come before it any more, and then gives it out, one event at a time. The order follows from
-//! the prompts, from the tokens of responses and from their scores, never from when anything arrived:
+//! In [lockstep](rollpacker_stages::rollout::lockstep) responses end at ticks, but the reports of their ends arrive in an order that
+//! depends on machines and threads. The sequencer holds each report until no earlier event can arrive, and then releases events one at a
+//! time. The resulting order depends on the prompts, the tokens of the responses and their scores, and never on arrival times:
 //!
-//! - **Ends.** All responses that end at the earliest tick, in the order of their ids, once every worker has taken in what was asked of it and
-//!   is past that tick, and all that was stopped has answered. An answer counts as an end at the tick at which the response was stopped.
-//! - **Scores**, where the schedule wants them: those of all whole responses of a tick, once all are there, before anything ends later. Of a round
-//!   that has closed only what it admitted is scored.
-//! - **Prompts**, one by one, before anything else while the schedule wants one. Otherwise only while a policy waits that nothing else is told
-//!   before, so that a schedule knows of as many prompts in every run: as many as the reader may be ahead, or all that there are.
+//! - **Ends.** All responses that end at the earliest tick are released together, in the order of their ids. This requires that every
+//!   worker has processed all requests sent to it and is past that tick, and that every stopped response has answered. The answer of a
+//!   stopped response counts as an end at the tick at which it was stopped.
+//! - **Scores**, if the schedule wants them: those of all whole responses of a tick, once all have arrived, and before any response that
+//!   ends later. After a round has closed, only its admitted responses are scored.
+//! - **Prompts**, one by one, before anything else while the schedule wants one. Otherwise they are released only while a policy waits and
+//!   no other event precedes it, so that a schedule knows the same number of prompts in every run: as many as the reader may read ahead, or
+//!   all that exist.
 //!
-//! Then comes the policy, once no round is open, nothing is under way and nothing is left to be told: [quiet](Sequencer::is_quiet).
+//! The policy follows once no round is open, no response is in flight and no event is pending: [quiet](Sequencer::is_quiet).
 //!
-//! More may end at the tick that ended last: responses that an earlier round kept whole end as they are launched.
+//! More responses may end at the tick that was released last: responses that an earlier round kept whole end as they are launched.
 //!
 //! Architecture invariant: no clock, no channel; ends, scores and prompts may arrive in any order.
 
@@ -24,31 +26,31 @@ use rollpacker_stages::rollout::lockstep::End;
 
 use super::{Decision, Event};
 
-/// What a schedule is told.
+/// An event for the schedule, with its tick.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Turn {
-    /// The time of it, and of what is decided upon it.
+    /// The tick of the event and of the decisions that it causes.
     pub(super) tick: Tick,
-    /// What it is told.
+    /// The event.
     pub(super) event: Event,
-    /// Whether it is the first that ended at the tick, so that rollouts must hear that the tick has passed.
+    /// `true` for the first end of a tick: rollouts must then be informed that the tick has passed.
     pub(super) passes: bool,
 }
 
-/// What a worker says of its rollout.
+/// A worker's report on its rollout.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Notice {
-    /// Which worker.
+    /// The worker.
     pub(crate) worker: usize,
-    /// Rows of requests that it has taken in since the start.
+    /// The number of request rows that it has processed since the start.
     pub(crate) taken_in: u64,
-    /// Everything else that it has ends later than this.
+    /// A lower bound: every response still running on the worker ends later than this tick.
     pub(crate) floor: Tick,
-    /// What has ended since the last notice or was dropped, in any order.
+    /// Responses that ended or were dropped since the last notice, in any order.
     pub(crate) ends: Vec<End>,
 }
 
-/// Orders what a schedule is told.
+/// Orders the events of a schedule.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Sequencer {
     wants_scores: bool,
@@ -57,27 +59,27 @@ pub(super) struct Sequencer {
     open: Option<Step>,
     workers: BTreeMap<usize, Worker>,
     under_way: BTreeMap<SampleId, State>,
-    /// What has ended and may have to wait for others.
+    /// Responses that ended and may have to wait for others.
     due: BTreeSet<(Tick, SampleId)>,
-    /// What is told next, of one tick.
+    /// The events to release next, all of one tick.
     telling: VecDeque<Event>,
-    /// How many are told to stop and have not answered.
+    /// The number of stopped responses that have not answered.
     stopping: usize,
     scores: Scores,
 }
 
-/// Prompts on their way to the schedule.
+/// Prompts that have not been released to the schedule.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Stock {
     arrived: VecDeque<Event>,
-    /// Prompts that the reader may still hand over.
+    /// The number of prompts that the reader may still deliver.
     to_come: usize,
-    /// Whether it has no more.
+    /// `true` once the reader has no more prompts.
     ended: bool,
     told_of_end: bool,
 }
 
-/// How far a worker is.
+/// The progress of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Worker {
     sent: u64,
@@ -85,7 +87,7 @@ struct Worker {
     floor: Tick,
 }
 
-/// A response that the schedule has launched and not heard of.
+/// The state of a response that was launched and whose end was not released yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Running,
@@ -97,13 +99,13 @@ enum State {
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Scores {
     arrived: BTreeMap<SampleId, f64>,
-    /// Whole responses that were told of and whose scores were not.
+    /// Whole responses whose ends were released and whose scores were not.
     wanted: BTreeSet<SampleId>,
     admitted: BTreeSet<SampleId>,
 }
 
 impl Sequencer {
-    /// Nothing has happened, and the reader may hand over `allowance` prompts.
+    /// Creates a sequencer for a reader that may deliver `allowance` prompts.
     pub(super) fn new(wants_scores: bool, allowance: usize) -> Self {
         Self {
             wants_scores,
@@ -119,12 +121,13 @@ impl Sequencer {
         }
     }
 
-    /// The tick that what was told last is of, and what is decided upon it.
+    /// Returns the tick of the last released event, which is also the tick of the decisions that it causes.
     pub(super) fn tick(&self) -> Tick {
         self.tick
     }
 
-    /// Takes in prompts and scores. Ends come as [notices](Self::notice), and policies are told once it is [quiet](Self::is_quiet).
+    /// Accepts prompts and scores. Ends arrive as [notices](Self::notice), and policies are delivered by the caller once the sequencer is
+    /// [quiet](Self::is_quiet).
     pub(super) fn take(&mut self, event: Event) {
         match event {
             Event::Prompt(_) => {
@@ -142,29 +145,33 @@ impl Sequencer {
         }
     }
 
-    /// The reader may hand over so many prompts more.
+    /// Raises the number of prompts that the reader may deliver.
     pub(super) fn allow(&mut self, prompts: usize) {
         self.stock.to_come += prompts;
     }
 
-    /// Whether the schedule was told of all prompts that the reader was allowed to hand over.
+    /// Returns `true` if every prompt that the reader was allowed to deliver was released.
     pub(super) fn is_out_of_prompts(&self) -> bool {
         self.stock.to_come == 0 && self.stock.arrived.is_empty()
     }
 
-    /// A worker was sent so many rows of requests.
+    /// Records that `rows` rows of requests were sent to a worker.
     pub(super) fn sent(&mut self, worker: usize, rows: u64) {
         let fresh = Worker { sent: 0, taken_in: 0, floor: Tick::MAX };
         self.workers.entry(worker).or_insert(fresh).sent += rows;
     }
 
-    /// Takes in what a worker says. What was stopped since is not heard.
+    /// Processes a worker's notice.
+    ///
+    /// A whole end of a response that was stopped since is ignored: its answer to the stop follows. Without this rule the outcome would
+    /// depend on whether the notice overtook the stop.
     pub(super) fn notice(&mut self, notice: Notice) {
         let Some(worker) = self.workers.get_mut(&notice.worker) else { return };
         (worker.taken_in, worker.floor) = (notice.taken_in, notice.floor);
         for end in notice.ends {
             let Some(state) = self.under_way.get_mut(&end.id) else { continue };
-            // What is given again as it is launched may be stopped at the same tick: then it had ended.
+            // A response that was kept whole ends in the tick of its launch and may be stopped in the same tick. Its end then is the
+            // answer.
             let is_answer = !end.finish_reason.is_whole() || end.tick <= self.tick;
             match *state {
                 State::Running => {}
@@ -176,7 +183,7 @@ impl Sequencer {
         }
     }
 
-    /// Takes in what the schedule decided.
+    /// Processes a decision of the schedule.
     pub(super) fn decided(&mut self, decision: &Decision) {
         match decision {
             Decision::Open { step, .. } => {
@@ -200,24 +207,29 @@ impl Sequencer {
         }
     }
 
-    /// Whether a launched response is not told of.
+    /// Returns `true` if the end of some launched response was not released yet.
     pub(super) fn is_racing(&self) -> bool {
         !self.under_way.is_empty() || !self.telling.is_empty()
     }
 
-    /// Whether a policy may be told: nothing is before it.
+    /// Returns `true` if a policy may be delivered: no event precedes it.
     pub(super) fn is_quiet(&self) -> bool {
         self.is_between() && self.stock.arrived.is_empty() && self.stock.news().is_none()
     }
 
-    /// Whether no round is open, nothing is under way, and the reader has done what it may.
+    /// Returns `true` if no round is open, no response is in flight, and the reader has delivered all that it may.
     fn is_between(&self) -> bool {
         let is_over = self.open.is_none() && !self.is_racing() && self.scores.wanted.is_empty();
         is_over && self.stock.is_complete()
     }
 
-    /// What is to be told next, if it is known: `wants_prompts` says whether the schedule cannot go on without a prompt, `policy_waits`
-    /// whether one is published.
+    /// Returns the next event, if it is determined already. `wants_prompts`: the schedule cannot continue without a prompt. `policy_waits`:
+    /// a policy is published.
+    ///
+    /// The order of the branches is the order of the module documentation and makes runs reproducible. A prompt that the schedule needs
+    /// comes first. The remaining events of the current tick follow, then the scores of that tick as one set. Only then may prompts precede
+    /// a waiting policy, or the clock move to the next tick. A later branch must not run while an earlier one still awaits an arrival; each
+    /// therefore returns even if it has nothing to release.
     pub(super) fn next(&mut self, wants_prompts: bool, policy_waits: bool) -> Option<Turn> {
         if wants_prompts && !self.stock.told_of_end {
             return self.prompt();
@@ -238,12 +250,13 @@ impl Sequencer {
         Some(Turn { tick: self.tick, event, passes: true })
     }
 
-    /// The responses of the open round to a prompt.
+    /// Returns the ids of the open round's samples of a prompt.
     fn ids(&self, prompt: PromptId, samples: impl Iterator<Item = u32>) -> Vec<SampleId> {
         let step = self.open.expect("invariant: a round is open while it launches and admits");
         samples.map(|sample| SampleId { step, prompt, sample }).collect()
     }
 
+    /// Marks a response as stopped. An end that was recorded but not released is discarded: the answer to the stop replaces it.
     fn stop(&mut self, id: SampleId) {
         let Some(state) = self.under_way.get_mut(&id) else { return };
         match std::mem::replace(state, State::Stopping) {
@@ -263,7 +276,11 @@ impl Sequencer {
         self.turn(event)
     }
 
-    /// What ends next, all of one tick, if nothing can end before or with it.
+    /// Returns the next ends, all of one tick, if no response can end before or at that tick any more.
+    ///
+    /// A worker's `floor` is valid only for the requests that it had processed when it sent the notice. The tick is therefore final only if
+    /// each worker has processed every row sent to it and its floor is at or past the tick, and if no stop is unanswered: the answer counts
+    /// as an end at the current tick.
     fn ended(&mut self) -> Vec<Event> {
         let Some(&(tick, _)) = self.due.first() else { return Vec::new() };
         let is_past = |worker: &Worker| worker.taken_in == worker.sent && worker.floor >= tick;
@@ -288,12 +305,12 @@ impl Sequencer {
 }
 
 impl Stock {
-    /// Whether no prompt will arrive unless the reader may hand over more.
+    /// Returns `true` if no prompt arrives unless the reader may deliver more.
     fn is_complete(&self) -> bool {
         self.to_come == 0 || self.ended
     }
 
-    /// The next prompt, or the news that there is none.
+    /// Returns the next prompt, or the end of the prompts.
     fn next(&mut self) -> Option<Event> {
         self.arrived.pop_front().or_else(|| {
             let news = self.news();
@@ -302,8 +319,8 @@ impl Stock {
         })
     }
 
-    /// The end of the prompts, if it is to be told: where the reader was allowed another and had none. Whether one that was allowed no more
-    /// had more is not known at the same time in every run.
+    /// Returns the end of the prompts if it is to be released: the reader was allowed another prompt and had none. A reader that has used
+    /// up its allowance may or may not have reached its end, and the time at which that becomes known differs between runs.
     fn news(&self) -> Option<Event> {
         let is_known = self.ended && self.to_come > 0 && self.arrived.is_empty();
         (is_known && !self.told_of_end).then_some(Event::EndOfPrompts)
@@ -311,7 +328,7 @@ impl Stock {
 }
 
 impl Scores {
-    /// The scores that are wanted, if all are there.
+    /// Returns the wanted scores if all have arrived, and nothing otherwise.
     fn complete(&mut self) -> Vec<Event> {
         let Self { arrived, wanted, .. } = self;
         if !wanted.iter().all(|id| arrived.contains_key(id)) {
@@ -321,6 +338,7 @@ impl Scores {
         told.filter_map(|id| Some(Event::Scored { id, score: arrived.remove(&id)? })).collect()
     }
 
+    /// Closes the round. Only the scores of its admitted responses are still wanted.
     fn close(&mut self) {
         let Self { arrived, wanted, admitted } = self;
         wanted.retain(|id| admitted.contains(id));

@@ -1,28 +1,30 @@
-//! Sorted batches (SortedRL): many prompts are loaded at once, and trained the shortest first.
+//! Sorted batches (SortedRL): many prompts are loaded at once, and the shortest responses are trained on first.
 //!
 //! # The paper
-//! A *group* of prompts, several training batches large, is loaded; no prompt of the next group before all of this one are trained on. At
-//! most as many responses run as the engine has slots; the others wait. As soon as a batch of responses is there, the policy is updated
-//! with it: the short ones come first, so each update trains on responses of similar length, and no slot idles behind a long one. What runs
-//! at a harvest is dropped and generated again by the new policy (*on-policy*), or stopped and resumed (*partial*).
+//! A *group* of prompts, several training batches large, is loaded; no prompt of the next group is loaded before all of this one are
+//! trained on. At most as many responses run as the engine has slots; the others wait. As soon as a batch of responses is complete, the
+//! policy is updated with it. Short responses come first, so each update trains on responses of similar length, and no slot idles behind a
+//! long one. Responses that are running at a harvest are dropped and generated again by the new policy (*on-policy*), or stopped and
+//! resumed (*partial*).
 //!
-//! # Here
-//! The paper harvests single responses. Our unit of training is the group of R0 responses to a prompt, without which there is no
-//! advantage; so what the paper says of a response holds for a prompt with all of its responses. To keep the words apart, the paper's
-//! group is a *load* here: `group_size * prompts` prompts.
+//! # This implementation
+//! The paper harvests single responses. Here the unit of training is the group of R0 responses to a prompt, which the advantage requires;
+//! statements of the paper about a response therefore apply to a prompt with all of its responses. To avoid confusion, the paper's group is
+//! called a *load* here: `group_size * prompts` prompts.
 //!
-//! A round launches the prompts of the load, at most `slots` responses at a time, until `harvest` groups are complete; the `prompts`
-//! shortest of them, by tokens, are admitted, and all else is stopped. `harvest = prompts` admits each group when it is complete, in
-//! the order in which they end; a larger one waits for more to choose from. `group_size` rounds consume a load.
+//! A round launches the prompts of the load, at most `slots` responses at a time, until `harvest` groups are complete. The `prompts`
+//! shortest of them, by tokens, are admitted, and all other responses are stopped. `harvest = prompts` admits each group when it is
+//! complete, in the order in which they end; a larger value waits for more groups to choose from. `group_size` rounds consume a load.
 //!
-//! - `mode = "on_policy"`: what is stopped is aborted, deferred, and launched anew after the prompts of the load that have not run yet: it
-//!   is known to be long. Every response is sampled by one policy. `harvest` is `prompts`: whatever else were complete would be lost.
-//! - `mode = "partial"`: what is stopped is paused, responses that have ended with it, and resumed first. A response spans at most
+//! - `mode = "on_policy"`: stopped responses are aborted, and their prompts deferred and launched anew after the prompts of the load that
+//!   have not run yet, because they are known to be long. Every response is sampled by one policy. `harvest` must be `prompts`, since
+//!   further complete groups would be lost.
+//! - `mode = "partial"`: stopped responses are paused, together with those that have ended, and resumed first. A response spans at most
 //!   `group_size` policies, or twice as many with carry-over.
-//! - `carry_over = true` (partial mode): slots that the load cannot fill any more are given to prompts of the next one. These are not
-//!   admitted before it is their load's turn. Without it the last rounds of a load leave slots empty.
-//! - **An epoch's end.** The last load of an epoch is what is left; its last round admits what is left.
-//! - **The run's end.** No more is loaded than the rest of the run can admit.
+//! - `carry_over = true` (partial mode): slots that the load can no longer fill are given to prompts of the next load. These are not
+//!   admitted before their load is current. Without it, the last rounds of a load leave slots empty.
+//! - **End of an epoch.** The last load of an epoch consists of the prompts that are left; its last round admits what is left.
+//! - **End of the run.** No more prompts are loaded than the rest of the run can admit.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -38,41 +40,41 @@ use super::rounds::{Next, Rounds, times};
 use super::stock::{defer_rest, queue};
 use super::{Reason, Round, ScheduleError};
 
-/// The lane of the next load; that of the current one has no name.
+/// The lane of the next load; the lane of the current load is unnamed.
 const AHEAD: &str = "ahead";
 
-/// What [`Sorted`] is told at the start.
+/// The configuration of [`Sorted`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// Groups admitted in a round: P0.
+    /// The number of groups admitted in a round (P0). At least 1. (verl: `data.train_batch_size`)
     pub prompts: usize,
-    /// Responses of a group: R0.
+    /// The number of responses in a group (R0). At least 1. (verl: `rollout.n`, TRL: `num_generations`)
     pub responses: u32,
-    /// Rounds that a load lasts: the paper's group size, in batches of `prompts`.
+    /// The number of rounds that a load lasts: the paper's group size, in batches of `prompts`. At least 1.
     pub group_size: usize,
-    /// Responses that run at a time.
+    /// The maximum number of responses that run at a time. At least 1.
     pub slots: usize,
-    /// Complete groups that a round waits for, at least `prompts`; none: as many.
+    /// The number of complete groups that a round waits for, at least `prompts`. If `None` (the default), it is `prompts`.
     #[serde(default)]
     pub harvest: Option<usize>,
-    /// What becomes of responses that run at a harvest.
+    /// The treatment of responses that are running at a harvest.
     pub mode: Mode,
-    /// Whether slots that the load leaves empty are given to the next one.
+    /// If `true`, slots that the load leaves empty are given to the next one. Default: `false`.
     #[serde(default)]
     pub carry_over: bool,
-    /// Steps of the run, counted from step 0; none: as many as the prompts give.
+    /// The number of steps of the run, counted from step 0. If `None` (the default), the run lasts as long as the prompts.
     #[serde(default)]
     pub total_steps: Option<u64>,
 }
 
-/// What becomes of responses that run at a harvest.
+/// The treatment of responses that are running at a harvest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
-    /// They are dropped, and their prompts launched anew.
+    /// Drop them and launch their prompts anew.
     OnPolicy,
-    /// Their tokens are kept, and they go on in the next round.
+    /// Keep their tokens and resume them in the next round.
     Partial,
 }
 
@@ -82,14 +84,14 @@ pub struct Sorted {
     config: Config,
     pool: Pool,
     epoch: u32,
-    /// What is left of the current load.
+    /// The prompts that are left of the current load.
     load: Vec<Leftover>,
-    /// The next one, as far as it is loaded.
+    /// The prompts of the next load, as far as it is loaded.
     ahead: Vec<Leftover>,
     rounds: Rounds,
 }
 
-/// What an upcoming round loads.
+/// The number of prompts that an upcoming round loads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Loads {
     epoch: u32,
@@ -98,10 +100,11 @@ pub(super) struct Loads {
 }
 
 impl Sorted {
-    /// A schedule at its start.
+    /// Creates the schedule in its initial state.
     ///
     /// # Errors
-    /// If a count is 0, a harvest is smaller than a round or larger than a load, or on-policy mode is to keep something.
+    /// If a count is 0, a harvest is smaller than a round or larger than a load, or on-policy mode is combined with an option that keeps
+    /// responses.
     pub fn new(config: Config) -> Result<Self, ScheduleError> {
         config.check()?;
         let rounds = Rounds::new(config.total_steps);
@@ -109,7 +112,7 @@ impl Sorted {
         Ok(Self { config, pool: Pool::default(), epoch: 0, load, ahead, rounds })
     }
 
-    /// Prompts that the upcoming round would load, and load ahead, were there enough.
+    /// Returns the numbers of prompts that the upcoming round would add to the current and to the next load if enough were available.
     fn wanted(&self) -> (usize, usize) {
         let most = self.config.group_size.saturating_mul(self.config.prompts);
         let room = times(self.rounds.left(), self.config.prompts);
@@ -119,7 +122,7 @@ impl Sorted {
         (load, ahead.saturating_sub(self.ahead.len()))
     }
 
-    /// In partial mode what was stopped goes first, in on-policy mode what has not run yet.
+    /// Assigns the launch priority. In partial mode stopped prompts go first, in on-policy mode prompts that have not run yet.
     fn planned(&self, left: Leftover, lane: &Arc<str>) -> Planned {
         let goes_first = left.since.is_some() == (self.config.mode == Mode::Partial);
         let priority = if **lane == *AHEAD { 2 } else { u8::from(!goes_first) };
@@ -164,6 +167,7 @@ impl RoundPolicy for Sorted {
         let fresh = self.pool.take(epoch, "", load + ahead).into_iter().map(Leftover::fresh);
         self.epoch = epoch;
         self.load.extend(fresh);
+        // The prompts were taken in reading order: the last `ahead` of them belong to the next load.
         let loaded_ahead = self.load.split_off(self.load.len() - ahead);
         self.ahead.extend(loaded_ahead);
         let (current, next) = (std::mem::take(&mut self.load), std::mem::take(&mut self.ahead));
@@ -195,6 +199,7 @@ impl RoundPolicy for Sorted {
         for (lane, left) in defer_rest(round, &mut self.rounds) {
             if *lane == *AHEAD { self.ahead.push(left) } else { self.load.push(left) }
         }
+        // The load is consumed: the next one becomes current, including its prompts that already ran.
         if self.load.is_empty() {
             self.load = std::mem::take(&mut self.ahead);
         }
@@ -203,7 +208,7 @@ impl RoundPolicy for Sorted {
 }
 
 impl Config {
-    /// The harvest, if it leaves a choice.
+    /// Returns the harvest if it leaves a choice.
     fn chooses(&self) -> Option<usize> {
         self.harvest.filter(|&harvest| harvest > self.prompts)
     }
@@ -215,14 +220,14 @@ impl Config {
         positive("slots", self.slots as u64)?;
         positive("total_steps", self.total_steps.unwrap_or(1))?;
         let harvest = self.harvest.unwrap_or(self.prompts);
-        at_least("harvest", harvest as u64, self.prompts as u64, "which a round admits")?;
+        at_least("harvest", harvest as u64, self.prompts as u64, "the groups that a round admits")?;
         let least = harvest.div_ceil(self.prompts) as u64;
         at_least("group_size", self.group_size as u64, least, "for a load to hold the harvest")?;
         let on_policy = self.mode == Mode::OnPolicy;
         let refused =
             |key, why| Err(ScheduleError::Conflict { key, with: "`mode = \"on_policy\"`", why });
         match (self.carry_over, self.chooses()) {
-            (true, _) if on_policy => refused("carry_over", "what it runs ahead would be aborted"),
+            (true, _) if on_policy => refused("carry_over", "the next load would be aborted"),
             (_, Some(_)) if on_policy => refused("harvest", "complete groups would be lost"),
             _ => Ok(()),
         }

@@ -1,11 +1,11 @@
-//! How much more is launched than kept.
+//! Speculation factors: the ratio of launched to kept responses or prompts.
 
 use super::ScheduleError;
 
-/// The greatest speculation factor; more is a slip of the pen.
+/// The largest speculation factor; a larger one is taken for a typing error.
 const MAX: f64 = 1000.0;
 
-/// Refuses a speculation factor outside its bounds, or not a number.
+/// Returns an error if a speculation factor is out of bounds or NaN.
 pub(super) fn factor(key: &'static str, found: f64) -> Result<(), ScheduleError> {
     if (1.0..=MAX).contains(&found) {
         Ok(())
@@ -14,11 +14,12 @@ pub(super) fn factor(key: &'static str, found: f64) -> Result<(), ScheduleError>
     }
 }
 
-/// `ceil(eta * count)` for the ratio that `eta` stands for, not for its nearest binary fraction: 1.1 times 10 is 11, though the
-/// float 1.1 lies above 1.1.
+/// Returns `ceil(eta * count)` for the decimal or fraction that `eta` stands for, not for its nearest binary fraction. For example, 1.1
+/// times 10 is 11, although the float 1.1 lies above 1.1.
 ///
-/// Storing `eta` and multiplying each err by at most half a unit in the last place, so a product that should be whole is within two
-/// units of it. For `eta` = a/b, one that should not be is 1/b or more away, so the answer is exact while `count * a` is below 2^50.
+/// Storing `eta` and multiplying each have an error of at most half a unit in the last place, so a product that should be whole is within
+/// two units of it. For `eta` = a/b, a product that should not be whole is at least 1/b away from a whole number. The result is thus exact
+/// while `count * a` is below 2^50.
 pub(super) fn scaled(eta: f64, count: usize) -> usize {
     let product = eta * count as f64;
     let whole = product.round();
@@ -30,7 +31,7 @@ pub(super) fn scaled(eta: f64, count: usize) -> usize {
 mod tests {
     use super::scaled;
 
-    // Without care 1.1 * 50 gives 56.
+    // A plain ceiling of 1.1 * 50 gives 56.
     #[test]
     fn decimals_and_fractions_are_scaled_exactly() {
         for count in 1..=512 {

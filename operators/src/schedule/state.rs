@@ -19,11 +19,11 @@ use crate::resume::part::{read_bytes, read_rows, rows};
 use crate::resume::{Keeper, Resumable, ResumeError};
 use crate::rows::{Row, gather_first};
 
-/// The part of the schedule's own state.
+/// The name of the part with the schedule's own state.
 const SCHEDULE: &str = "schedule";
-/// With so many snapshots being written no round opens: each holds a copy of what is written.
+/// The number of snapshots being written at which no further round opens: each holds a copy of the data that it writes.
 const SNAPSHOTS_AHEAD: usize = 2;
-/// The part of its prompts.
+/// The name of the part with its prompts.
 const PROMPTS: &str = "prompts";
 
 const LAUNCHED: &str = "launched";
@@ -31,7 +31,7 @@ const LAST: &str = "last_prompt";
 const DECIDED: &str = "decided";
 const WIDENED: &str = "widened";
 
-/// Prompts as they were offered, and whether they were launched.
+/// The schema of offered prompts, with a column that says if each was launched.
 static HELD: LazyLock<SchemaRef> = LazyLock::new(|| {
     let launched = Arc::new(Field::new(LAUNCHED, DataType::Boolean, false));
     let fields = schema::PROMPTS.fields().iter().cloned().chain([launched]);
@@ -41,7 +41,7 @@ static HELD: LazyLock<SchemaRef> = LazyLock::new(|| {
 /// The last prompt that a schedule was offered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LastPrompt {
-    /// Its id; those of later prompts are greater.
+    /// The id of the prompt; later prompts have greater ids.
     pub prompt: PromptId,
     /// The epoch in which it was read.
     pub epoch: u32,
@@ -49,7 +49,7 @@ pub struct LastPrompt {
     pub row: u64,
 }
 
-/// A prompt that was offered and is not yet admitted.
+/// A prompt that was offered and is neither admitted nor rejected.
 pub(crate) struct Held {
     pub(crate) row: Row,
     pub(crate) launched: bool,
@@ -60,23 +60,23 @@ pub(crate) struct Held {
 pub(crate) struct Stocked {
     pub(crate) held: BTreeMap<PromptId, Held>,
     pub(crate) last: Option<LastPrompt>,
-    /// How many prompts the reader was allowed beyond its budget.
+    /// The number of prompts that the reader was allowed beyond its budget.
     pub(crate) widened: usize,
-    /// What was decided between two rounds, and waits for the next to be told.
+    /// Decisions taken between two rounds, which are sent with the next round.
     pub(crate) decided: Vec<Decision>,
 }
 
-/// What the driver of a schedule keeps in a snapshot.
+/// The state that the driver of a schedule saves in a snapshot.
 #[derive(Clone, Copy)]
 pub(crate) struct State<'a> {
     pub(crate) schedule: &'a dyn Schedule,
     pub(crate) prompts: &'a Stocked,
-    /// What was decided, and waits to be told.
+    /// Decisions that were not sent yet.
     pub(crate) decided: &'a [Decision],
 }
 
 impl State<'_> {
-    /// The schedule's own state; nothing of one that cannot say it.
+    /// Returns the schedule's own state; empty if the schedule cannot be saved.
     fn schedule_part(&self) -> Part {
         self.schedule.save().map_or_else(Part::nothing, |state| Part::bytes("json", state))
     }
@@ -101,7 +101,7 @@ impl State<'_> {
     }
 }
 
-/// The parts of the schedule and of its prompts.
+/// Writes the snapshot parts of the schedule and of its prompts.
 pub(crate) struct SavedParts {
     schedule: Keeper,
     prompts: Keeper,
@@ -120,7 +120,7 @@ impl SavedParts {
         self.schedule.is_on()
     }
 
-    /// Whether the next round is to wait for the disk.
+    /// Returns `true` if the next round must wait for snapshots to be written.
     pub(crate) fn are_behind(&self) -> bool {
         self.schedule.is_behind(SNAPSHOTS_AHEAD)
     }
@@ -141,7 +141,7 @@ impl SavedParts {
     }
 }
 
-/// What a snapshot has of a schedule.
+/// The state of a schedule as read from a snapshot.
 #[derive(Default)]
 pub(crate) struct SavedSchedule {
     policy: Option<Vec<u8>>,
@@ -151,7 +151,7 @@ pub(crate) struct SavedSchedule {
     decided: Vec<Decision>,
 }
 
-/// What the part of the prompts says beside its rows; the default if there is none.
+/// Returns a fact stored beside the rows of the prompts part, or the default if it is absent.
 fn fact<T: DeserializeOwned + Default>(
     restored: &Restored,
     key: &'static str,
@@ -177,13 +177,13 @@ impl SavedSchedule {
         })
     }
 
-    /// Prompts that were offered and not launched.
+    /// Returns the number of prompts that were offered and not launched.
     pub(crate) fn unlaunched(&self) -> usize {
         let batch = self.held.as_ref().filter(|batch| batch.num_rows() > 0);
         batch.map_or(0, |batch| batch.booleans(LAUNCHED).false_count())
     }
 
-    /// The prompts.
+    /// Returns the prompts in the form in which the driver holds them.
     pub(crate) fn stocked(&self) -> Stocked {
         let mut stocked = Stocked {
             held: BTreeMap::new(),

@@ -1,4 +1,4 @@
-//! The prompts of a schedule that has one quota for all: fresh ones, and those that earlier rounds left.
+//! The prompts of a schedule with one quota for all: fresh ones, and those left by earlier rounds.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::round::OpenRound;
 use super::rounds::{Next, Rounds, times};
 use super::{Decision, Queue, Reason};
 
-/// Fresh prompts, and those that earlier rounds left; the latter are all of one epoch, and all of them go into the next round.
+/// Fresh prompts, and prompts left by earlier rounds. The latter all belong to one epoch, and all of them go into the next round.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Stock {
     pub(super) pool: Pool,
@@ -19,7 +19,7 @@ pub(super) struct Stock {
     left: Vec<Leftover>,
 }
 
-/// What a stock gives to an upcoming round: all that is left, and so many fresh prompts.
+/// The prompts of an upcoming round: all that are left, and `fresh` fresh ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Share {
     pub(super) epoch: u32,
@@ -27,8 +27,8 @@ pub(super) struct Share {
 }
 
 impl Stock {
-    /// The round that comes next where rounds launch `launched` prompts and admit `quota`, fewer at the end of an epoch, and no more
-    /// than the rest of the run can admit.
+    /// Returns the next round, for rounds that launch `launched` prompts and admit `quota`. It is smaller at the end of an epoch, and
+    /// launches no more prompts than the rest of the run can admit.
     pub(super) fn next(&self, rounds: &Rounds, launched: usize, quota: usize) -> Next<Share> {
         if rounds.left() == 0 {
             return Next::Finish;
@@ -42,19 +42,19 @@ impl Stock {
         fresh.map_or(Next::Prompts, |fresh| Next::Round(Share { epoch, fresh }))
     }
 
-    /// Takes the prompts of a round out, in the order in which they were read.
+    /// Removes the prompts of a round, in the order in which they were read.
     pub(super) fn take(&mut self, Share { epoch, fresh }: Share) -> Vec<Leftover> {
         let mut taken = std::mem::take(&mut self.left);
         taken.extend(self.pool.take(epoch, "", fresh).into_iter().map(Leftover::fresh));
         taken
     }
 
-    /// The prompts that are left, in the order in which they were read.
+    /// Returns the prompts left by earlier rounds, in the order in which they were read.
     pub(super) fn left(&self) -> &[Leftover] {
         &self.left
     }
 
-    /// Closes a round; what it left goes into the next.
+    /// Closes a round; the prompts that it left go into the next one.
     pub(super) fn close(&mut self, round: OpenRound, rounds: &mut Rounds) {
         let step = round.step();
         self.epoch = round.epoch();
@@ -63,7 +63,7 @@ impl Stock {
     }
 }
 
-/// Defers what a round launched and did not admit, and gives all that it did not admit.
+/// Defers the prompts that a round launched and did not admit, and returns all prompts that it did not admit.
 pub(super) fn defer_rest(
     round: OpenRound,
     rounds: &mut Rounds,
@@ -76,7 +76,7 @@ pub(super) fn defer_rest(
     })
 }
 
-/// As reported when the round of `step` closes: the prompts that were launched before.
+/// Returns the queue as reported when the round of `step` closes: the prompts that were launched before.
 pub(super) fn queue<'a>(left: impl IntoIterator<Item = &'a Leftover>, step: Step) -> Queue {
     let deferred = left.into_iter().filter_map(|left| left.since);
     let (length, oldest) =

@@ -1,26 +1,26 @@
-//! What ends a run before its schedule does.
+//! Requests to end a run before its schedule does.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use rollpacker_dataflow::step::Step;
 
-/// Asks a run to end after the rounds that are open or due: with staleness `k`, `k` rounds may be due. Clones share it.
+/// A handle that ends a run after the rounds that are open or due. With staleness `k`, up to `k` rounds may be due. Clones share one state.
 #[derive(Clone, Default)]
 pub struct Stop(Arc<Shared>);
 
-/// Why a run was to end.
+/// The reason for ending a run early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stopped {
-    /// Someone [asked](Stop::request).
+    /// The end was [requested](Stop::request).
     Asked,
-    /// The time for [another round](Stop::unless) was over.
+    /// The time for [another round](Stop::unless) had run out.
     OutOfTime,
 }
 
 #[derive(Default)]
 struct Shared {
-    /// 0, or one more than the number of the reason in [`REASONS`]; the first stays.
+    /// 0 if unset, otherwise one more than the index of the reason in [`REASONS`]. The first reason is final.
     reason: AtomicU8,
     may_begin: OnceLock<Box<MayBegin>>,
     complete: AtomicBool,
@@ -31,31 +31,32 @@ type MayBegin = dyn Fn(Step) -> bool + Send + Sync;
 const REASONS: [Stopped; 2] = [Stopped::Asked, Stopped::OutOfTime];
 
 impl Stop {
-    /// Asks.
+    /// Requests the end of the run.
     pub fn request(&self) {
         self.set(Stopped::Asked);
     }
 
-    /// Asks `may_begin` whenever a round could open, in the order of steps, and lets the run end instead where it says no. A second call
-    /// changes nothing.
+    /// Sets a predicate that is called whenever a round could open, in the order of steps; the run ends if it returns `false`. Only the
+    /// first call has an effect.
     pub fn unless(&self, may_begin: impl Fn(Step) -> bool + Send + Sync + 'static) {
         drop(self.0.may_begin.set(Box::new(may_begin)));
     }
 
-    /// Whether the run is to end.
+    /// Returns `true` if the run is to end.
     #[must_use]
     pub fn is_requested(&self) -> bool {
         self.reason().is_some()
     }
 
-    /// Why it is to end; `None` while it is not.
+    /// Returns why the run is to end, or `None` if it is not.
     #[must_use]
     pub fn reason(&self) -> Option<Stopped> {
         let set = self.0.reason.load(Ordering::Acquire);
         usize::from(set).checked_sub(1).and_then(|at| REASONS.get(at)).copied()
     }
 
-    /// Whether the schedule has ended the run, since nothing is left to do: then nothing else did, whatever was asked.
+    /// Returns `true` if the schedule has ended the run because nothing is left to do. The run then ended for this reason, even if an end
+    /// was also requested.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.0.complete.load(Ordering::Acquire)
@@ -65,7 +66,7 @@ impl Stop {
         self.0.complete.store(true, Ordering::Release);
     }
 
-    /// Whether the round of `step` must not open.
+    /// Returns `true` if the round of `step` must not open.
     pub(crate) fn forbids(&self, step: Step) -> bool {
         if !self.is_requested() && self.0.may_begin.get().is_some_and(|may_begin| !may_begin(step))
         {
@@ -79,7 +80,7 @@ impl Stop {
             Stopped::Asked => 1,
             Stopped::OutOfTime => 2,
         };
-        // What was asked for first is why.
+        // Only the first request sets the reason.
         let _ = self.0.reason.compare_exchange(0, set, Ordering::AcqRel, Ordering::Acquire);
     }
 }

@@ -1,8 +1,8 @@
-//! Synchronous rounds (veRL): as many as wanted are launched, and all are waited for.
+//! Synchronous rounds (verl): a round launches the prompts of one step and waits for all of their responses.
 //!
-//! A round launches `prompts` fresh prompts with `responses` responses each. A prompt is admitted as soon as its responses have ended,
-//! so that reward and gradient work while others still generate; the round closes with its last response. The last round of an epoch
-//! takes what is left.
+//! A round launches `prompts` fresh prompts with `responses` responses each. A prompt is admitted as soon as its responses have ended, so
+//! that rewards and gradients are computed while others still generate. The round closes with its last response. The last round of an epoch
+//! takes the prompts that are left.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,15 +18,15 @@ use super::rounds::{Next, Rounds};
 use super::stock::{Share, Stock};
 use super::{Reason, Round, ScheduleError};
 
-/// What [`Synchronous`] is told at the start.
+/// The configuration of [`Synchronous`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// Prompts of a round.
+    /// The number of prompts in a round. At least 1. (verl: `data.train_batch_size`)
     pub prompts: usize,
-    /// Responses to each prompt.
+    /// The number of responses to each prompt. At least 1. (verl: `rollout.n`, TRL: `num_generations`)
     pub responses: u32,
-    /// Steps of the run, counted from step 0; none: as many as the prompts give.
+    /// The number of steps of the run, counted from step 0. If `None` (the default), the run lasts as long as the prompts.
     #[serde(default)]
     pub total_steps: Option<u64>,
 }
@@ -43,7 +43,7 @@ pub struct Synchronous {
 }
 
 impl Synchronous {
-    /// A schedule at its start.
+    /// Creates the schedule in its initial state.
     ///
     /// # Errors
     /// If a count of the configuration is 0.
@@ -51,7 +51,7 @@ impl Synchronous {
         Self::with_rules(config, Rules::default())
     }
 
-    /// The same rounds, their requests launched by `rules`.
+    /// Creates the schedule with `rules` for launching requests.
     pub(super) fn with_rules(config: Config, rules: Rules) -> Result<Self, ScheduleError> {
         positive("prompts", config.prompts as u64)?;
         positive("responses", config.responses.into())?;

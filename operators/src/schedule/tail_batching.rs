@@ -1,38 +1,39 @@
-//! Tail batching (RollPacker, NSDI '26, section 3): long responses are packed into few rounds.
+//! Tail batching (RollPacker, NSDI '26, section 3): long responses are packed into a few rounds.
 //!
 //! # The paper
 //! A *short* round launches `ceil(eta_prompts * prompts)` fresh prompts with `ceil(eta_responses * responses)` responses each. A prompt
-//! is finished when `responses` of its responses are; these form its group, the others are aborted. The first `prompts` prompts to
-//! finish are admitted. With the last of them everything that still runs is aborted, and the prompts that did not finish enter the
-//! long-prompt queue in launch order. When the queue holds `prompts`, a *long* round launches exactly its first `prompts` with
-//! `responses` responses each, and waits for all. Factors of 1 give the variants of Fig. 12: `eta_responses = 1` speculates on prompts
-//! only, `eta_prompts = 1` on responses only. A response that ended at its length limit has ended like any other.
+//! finishes when `responses` of its responses have ended; these form its group, and the others are aborted. The first `prompts` prompts to
+//! finish are admitted. When the last of them is admitted, everything in flight is aborted, and the prompts that did not finish enter the
+//! long-prompt queue in launch order. When the queue holds `prompts` prompts, a *long* round launches exactly its first `prompts` with
+//! `responses` responses each, and waits for all of them. Factors of 1 give the variants of Fig. 12: `eta_responses = 1` speculates on
+//! prompts only, `eta_prompts = 1` on responses only. A response that reaches its length limit counts as ended.
 //!
 //! # Beyond the paper
-//! - **Domains.** Each domain has a quota, and the above holds within each: a short round launches `ceil(eta_prompts * quota)` of it and
-//!   admits the first `quota`; a long round waits until the queue holds every quota. A domain of which the epoch has less than a quota
-//!   of fresh prompts left takes part in long rounds only, with its queue and then these; its places in short rounds stay empty, as do
-//!   those in long rounds that it cannot fill. Rounding up favours the queues of small quotas, which grow while they wait for the
-//!   others; the age limit bounds them. A domain that the data holds more rarely than its quota says makes the schedule read ahead.
-//! - **Age.** No prompt is in the queue for more than `max_queue_age` rounds after that which deferred it. A long round is run early
-//!   when a short one would break this, and filled up with fresh prompts, one by one no speculation either; and a short round launches
-//!   only as many as long rounds can then serve in time, which is fewer than the paper's only where `eta_prompts` is above 2 or quotas
-//!   are served unevenly.
-//! - **An epoch's end.** When less than a quota of fresh prompts remains of every domain, long rounds drain the queue and then these. With
-//!   one quota only the last round of an epoch is smaller. The next epoch begins when nothing is left of this one, so each epoch trains on
-//!   each of its prompts once. Prompts of the next epoch may be offered before; they wait.
-//! - **The run's end.** With `r` rounds left, this one included, a short round launches only as many as leave at most `r - 1` quotas in
-//!   the queue, and a long round is run when it already holds more. So the queue is empty after the last.
-//! - **Dynamic sampling** (section 7). With `filter_zero_variance`, a group without variance of reward is rejected instead of admitted, and
-//!   never queued; another prompt is launched in its place, in a long round the next of the queue. When the epoch has none left, or
-//!   the bound allows none, the round admits fewer groups, or the run fails.
-//! - **Partial rollouts** (section 6.7). With `keep_partial`, the responses of a prompt that is put off are paused, those that have ended
-//!   too, and the long round goes on from there. They span the policies of both rounds, at most `max_queue_age + 2` steps apart.
-//!   With surplus responses the long round, too, keeps the first of those that go on: `eta_responses = 1` selects none by length.
-//! - **Selection.** `weighted` decides as the paper does, with speculation on prompts alone, and weighs what long rounds train on so that
-//!   the lengths trained on are the policy's: new draws of a prompt that was cut off count by the inverse of their inclusion, estimated
-//!   as the run goes. With surplus responses some lengths are never trained on, and no weight makes up for that, so these are refused.
-//! - **Duplicates.** Rows are told apart by their id alone; two equal rows are two prompts.
+//! - **Domains.** Each domain has a quota, and the rules above hold within each domain. A short round launches `ceil(eta_prompts * quota)`
+//!   prompts of it and admits the first `quota`; a long round waits until the queue holds every quota. A domain with less than a quota of
+//!   fresh prompts left in the epoch takes part in long rounds only, first with its queued prompts and then with its fresh ones. Its places
+//!   in short rounds stay empty, as do those in long rounds that it cannot fill. Rounding up lets the queues of small quotas grow faster
+//!   while they wait for the others; the age limit bounds them. If a domain is rarer in the data than its quota requires, the schedule
+//!   reads ahead.
+//! - **Age.** No prompt stays in the queue for more than `max_queue_age` rounds after the round that deferred it. A long round runs early
+//!   when a short one would exceed this limit; fresh prompts fill it up, without speculation. A short round launches only as many prompts
+//!   as long rounds can then serve in time. This is fewer than in the paper only if `eta_prompts` is above 2 or quotas are served unevenly.
+//! - **End of an epoch.** When less than a quota of fresh prompts remains in every domain, long rounds drain the queue and then the fresh
+//!   prompts. With one quota, only the last round of an epoch is smaller. The next epoch begins when no prompt of this one is left, so each
+//!   epoch trains on each of its prompts once. Prompts of the next epoch may be offered earlier; they wait.
+//! - **End of the run.** With `r` rounds left, including the current one, a short round launches only as many prompts as leave at most `r -
+//!   1` quotas in the queue. A long round runs when the queue already holds more. The queue is therefore empty after the last round.
+//! - **Dynamic sampling** (section 7). With `filter_zero_variance`, a group without reward variance is rejected instead of admitted, and is
+//!   never queued. Another prompt is launched in its place; in a long round this is the next one of the queue. If the epoch has no prompt
+//!   left, or the bound allows none, the round admits fewer groups or the run fails.
+//! - **Partial rollouts** (section 6.7). With `keep_partial`, the responses of a deferred prompt are paused, including those that have
+//!   ended, and the long round resumes them. They span the policies of both rounds, at most `max_queue_age + 2` steps apart. With surplus
+//!   responses the long round also keeps the first of the resumed responses to end; `eta_responses = 1` selects none by length.
+//! - **Selection.** `weighted` decides as the paper does, with speculation on prompts only. It weights the responses of long rounds so that
+//!   the trained lengths match the policy's: responses that are sampled anew for a cut-off prompt are weighted by the inverse of their
+//!   inclusion probability, which is estimated during the run. With surplus responses some lengths are never trained on, which no weight
+//!   can correct, so `weighted` rejects `eta_responses` above 1.
+//! - **Duplicates.** Rows are distinguished by their id only; two equal rows are two prompts.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -53,57 +54,61 @@ use super::speculation::{factor, scaled};
 use super::variance::ZeroVarianceFilter;
 use super::{Decision, Offer, Reason, Round, ScheduleError};
 
-/// What [`TailBatching`] is told at the start.
+/// The configuration of [`TailBatching`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// Prompts admitted in a round: P0.
+    /// The number of prompts admitted in a round (P0). At least 1. (verl: `data.train_batch_size`)
     pub prompts: usize,
-    /// Responses of a group: R0.
+    /// The number of responses in a group (R0). At least 1. (verl: `rollout.n`, TRL: `num_generations`)
     pub responses: u32,
-    /// Prompts launched in a short round over prompts admitted: 1 or more; the paper's 1.25 if left out.
+    /// The ratio of prompts launched in a short round to prompts admitted, from 1 to 1000. Default: 1.25, as in the paper.
     #[serde(default = "paper")]
     pub eta_prompts: f64,
-    /// Responses launched in a short round over responses of a group: 1 or more; the paper's 1.25 if left out.
+    /// The ratio of responses launched per prompt in a short round to responses of a group, from 1 to 1000. Default: 1.25, as in the paper.
     #[serde(default = "paper")]
     pub eta_responses: f64,
-    /// Prompts admitted in a round by domain, summing to `prompts`; prompts of other domains are rejected. Empty: one quota for all.
+    /// The number of prompts admitted in a round by domain. The values sum to `prompts`; prompts of other domains are rejected. If empty
+    /// (the default), there is one quota for all prompts.
     #[serde(default)]
     pub quotas: BTreeMap<Arc<str>, usize>,
-    /// Rounds that a prompt may be in the queue after that which deferred it: 0 sends it to the next.
+    /// The maximum number of rounds that a prompt may stay in the queue after the round that deferred it; 0 launches it in the next round.
+    /// If `None` (the default), there is no limit.
     #[serde(default)]
     pub max_queue_age: Option<u64>,
-    /// Steps of the run, counted from step 0; none: as many as the prompts give.
+    /// The number of steps of the run, counted from step 0. If `None` (the default), the run lasts as long as the prompts.
     #[serde(default)]
     pub total_steps: Option<u64>,
-    /// Groups without variance of reward are rejected and replaced; none: they are admitted.
+    /// Rejects groups without reward variance and replaces them. If `None` (the default), they are admitted. (verl:
+    /// `algorithm.filter_groups`)
     #[serde(default)]
     pub filter_zero_variance: Option<ZeroVarianceFilter>,
-    /// Whether what a short round cuts off goes on in a long round, instead of being generated anew. With `eta_responses` above 1 the long
-    /// round, too, keeps the first of what goes on; not to be had with `weighted`.
+    /// If `true`, responses that a short round cuts off are resumed in a long round instead of being generated anew. With `eta_responses`
+    /// above 1 the long round also keeps only the first of the resumed responses. Cannot be combined with `weighted`. Default: `false`.
     #[serde(default)]
     pub keep_partial: bool,
-    /// How what finishes first counts in the loss.
+    /// The weights in the loss of responses that are selected for finishing first. Default: `fastest`.
     #[serde(default)]
     pub selection: Selection,
-    /// The greatest weight of `weighted`, at least 1: bounds the variance, and leaves some bias where it binds.
+    /// The maximum weight of a response under `weighted`, from 1 to 1000. It bounds the variance, and leaves some bias where it takes
+    /// effect. Default: 16.
     #[serde(default = "max_weight")]
     pub max_weight: f64,
 }
 
-/// How responses that are selected for finishing first count in the loss.
+/// The weights in the loss of responses that are selected for finishing first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Selection {
-    /// 1 each, as in the paper: the lengths trained on are shorter than the policy's.
+    /// Weight 1 each, as in the paper. The trained lengths are then shorter than the policy's.
     #[default]
     Fastest,
-    /// By inverse inclusion; needs `eta_responses = 1`. Corrects the trained lengths within 1 %, and the group-relative gradient within 7 %
-    /// on known distributions (`docs/bias.md`).
+    /// Weights by inverse inclusion probability; requires `eta_responses = 1`. Corrects the trained lengths within 1 %, and the
+    /// group-relative gradient within 7 %, on known distributions (`docs/bias.md`).
     Weighted,
 }
 
-/// The greatest weight unless told otherwise; the estimate rarely asks for more.
+/// The default maximum weight. The estimate rarely exceeds it.
 pub const MAX_WEIGHT: f64 = 16.0;
 
 fn max_weight() -> f64 {
@@ -123,16 +128,16 @@ pub struct TailBatching {
     pool: Pool,
     queue: LongPrompts,
     rounds: Rounds,
-    /// Only where what is selected is weighed.
+    /// Present only if `selection` is `weighted`.
     inclusion: Option<Inclusion>,
 }
 
-/// How many prompts of a domain a round takes.
+/// The number of prompts of a domain that a round takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Lane {
-    /// Admitted in each round.
+    /// The number admitted in each round.
     quota: usize,
-    /// Launched in a short round.
+    /// The number launched in a short round.
     short: usize,
 }
 
@@ -145,7 +150,7 @@ pub(super) struct Upcoming {
     shares: Vec<Share>,
 }
 
-/// What a lane gives to an upcoming round.
+/// The prompts that a lane contributes to an upcoming round.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Share {
     lane: Arc<str>,
@@ -154,17 +159,17 @@ struct Share {
     places: usize,
 }
 
-/// The speculation factor of the paper's runs.
+/// Returns the speculation factor of the paper's experiments.
 fn paper() -> f64 {
     1.25
 }
 
 impl TailBatching {
-    /// A schedule at its start.
+    /// Creates the schedule in its initial state.
     ///
     /// # Errors
-    /// If a count or quota is 0, a factor is not within 1 and 1000, the quotas do not sum to the prompts of a round, or `weighted` is
-    /// asked for together with surplus responses.
+    /// If a count or quota is 0, a factor is not within 1 and 1000, the quotas do not sum to `prompts`, or `weighted` is combined with
+    /// surplus responses or with `keep_partial`.
     pub fn new(config: Config) -> Result<Self, ScheduleError> {
         config.check()?;
         let inclusion = match config.selection {
@@ -192,19 +197,23 @@ impl TailBatching {
         })
     }
 
-    /// Prompts that a short round launches, over all domains, and responses to each.
+    /// Returns the number of prompts that a short round launches over all domains, and the number of responses to each.
     #[must_use]
     pub fn launched(&self) -> (usize, u32) {
         (self.lanes.values().map(|lane| lane.short).sum(), self.short_responses)
     }
 
-    /// What each lane gives, unless one cannot say yet.
+    /// Returns the share of each lane, or `None` if some lane needs further prompts to determine its share.
     fn shares(&self, share: impl Fn(&Arc<str>, Lane) -> Option<Share>) -> Option<Vec<Share>> {
         self.lanes.iter().map(|(name, &lane)| share(name, lane)).collect()
     }
 
-    /// Why the upcoming round must be a long one, if it must. What the queue alone says comes first, so that the answer does not hang on
-    /// how much of the epoch is known.
+    /// Returns why the upcoming round must be a long one, or `None` if it may be a short one.
+    ///
+    /// The conditions are checked in a fixed order, and those that depend on the queue alone come first: full queues, the age limit, and
+    /// the end of the run. Only then does the method consult the pool of fresh prompts. The answer is thus independent of how many prompts
+    /// of the epoch were read so far, except where the epoch really is exhausted. A lane is *spent* when all prompts of its epoch were read
+    /// and fewer than a quota are left.
     fn why_long(&self, epoch: u32) -> Option<Reason> {
         let all = |test: &dyn Fn(&str, Lane) -> bool| {
             self.lanes.iter().all(|(name, &lane)| test(name, lane))
@@ -227,13 +236,13 @@ impl TailBatching {
         }
     }
 
-    /// Whether no queued prompt of a lane would become too old, were the upcoming round a short one.
+    /// Returns `true` if no queued prompt of a lane would exceed the age limit were the upcoming round a short one.
     fn is_in_time(&self, name: &str, lane: Lane) -> bool {
         let step = self.rounds.upcoming();
         self.max_queue_age.is_none_or(|age| !self.queue.is_overdue(name, lane.quota, step, age))
     }
 
-    /// Whether the epoch has too few fresh prompts left of a lane for a short round.
+    /// Returns `true` if the epoch has too few fresh prompts of a lane left for a short round.
     fn is_spent(&self, epoch: u32, name: &str, lane: Lane) -> bool {
         self.pool.has_all_of(epoch) && self.pool.len(epoch, name) < lane.quota
     }
@@ -254,7 +263,8 @@ impl TailBatching {
         Some(Share { lane: Arc::clone(name), queued: 0, fresh, places: fresh.min(lane.quota) })
     }
 
-    /// How many prompts a short round may defer so that the age limit and the run's end can be kept.
+    /// Returns how many prompts a short round may defer without violating the age limit or leaving prompts in the queue at the end of the
+    /// run.
     fn room(&self, name: &str, lane: Lane) -> usize {
         let by_age = self.max_queue_age.map_or(u64::MAX, |age| age.saturating_add(1));
         let rounds = by_age.min(self.rounds.left() - 1);
@@ -289,7 +299,7 @@ impl RoundPolicy for TailBatching {
         self.lanes.get(lane).map_or(0, |lane| lane.quota)
     }
 
-    /// A long round goes on with its queue before it takes a fresh prompt.
+    /// Returns a prompt for a vacancy. A long round uses its queue before it takes a fresh prompt.
     fn replacement(&mut self, Vacancy { epoch, lane, .. }: &Vacancy) -> Next<Planned> {
         let is_long = self.rounds.kind() == Some(Round::Long);
         match self.queue.take(lane, usize::from(is_long)).pop() {
@@ -402,7 +412,8 @@ impl Config {
             return Err(ScheduleError::Weighted { eta_responses: self.eta_responses });
         }
         if self.selection != Selection::Fastest && self.keep_partial {
-            let (with, why) = ("`selection = \"weighted\"`", "there are no new draws to weigh");
+            let (with, why) =
+                ("`selection = \"weighted\"`", "it weights only responses sampled anew");
             return Err(ScheduleError::Conflict { key: "keep_partial", with, why });
         }
         factor("max_weight", self.max_weight)?;

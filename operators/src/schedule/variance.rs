@@ -1,4 +1,4 @@
-//! Groups that teach nothing: all of their responses have the same reward.
+//! Rejection of groups without gradient: those whose responses all have the same reward.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,33 +6,34 @@ use super::ScheduleError;
 use super::error::{at_least, positive};
 use super::round::Vacancy;
 
-/// How groups without variance of reward are replaced (DAPO, section 3.2).
+/// Replaces groups without reward variance (DAPO, section 3.2). (verl: `algorithm.filter_groups`)
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ZeroVarianceFilter {
-    /// Prompts that a round may launch, in batches as large as what it admits.
+    /// The maximum number of prompts that a round may launch, in batches of the number that it admits. (verl:
+    /// `algorithm.filter_groups.max_num_gen_batches`)
     pub max_generated_batches: usize,
-    /// What happens when these do not hold enough groups with variance.
+    /// The action to take when these prompts do not yield enough groups with variance.
     pub on_exhausted: OnExhausted,
 }
 
-/// What happens when a round may launch no further prompt and lacks groups.
+/// The action to take when a round may launch no further prompt and lacks groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnExhausted {
-    /// The run ends with an error.
+    /// End the run with an error.
     Fail,
-    /// The step trains on the groups that there are.
+    /// Train on the groups that exist.
     SmallerStep,
 }
 
 impl ZeroVarianceFilter {
-    /// Whether a lane that has launched `prompts` may launch another.
+    /// Returns `true` if a lane that has launched `prompts` prompts may launch another.
     pub(super) fn allows(&self, prompts: usize, quota: usize) -> bool {
         prompts < self.max_generated_batches.saturating_mul(quota)
     }
 
-    /// The error, if the bound leaves a lane with too few groups and that is one.
+    /// Returns the error message if the bound leaves a lane with too few groups and `on_exhausted` is `fail`.
     pub(super) fn failure(&self, vacancy: &Vacancy) -> Option<String> {
         let fails = vacancy.is_needed && self.on_exhausted == OnExhausted::Fail;
         fails.then(|| {
@@ -42,14 +43,14 @@ impl ZeroVarianceFilter {
                 format!(" of domain `{}`", vacancy.lane)
             };
             format!(
-                "too few of {} prompts{of} have groups with variance of reward: `max_generated_batches` = {} allows no more; \
+                "too few of {} prompts{of} have groups with reward variance: `max_generated_batches` = {} allows no further prompt; \
                  raise it, or set `on_exhausted = \"smaller_step\"`",
                 vacancy.prompts, self.max_generated_batches
             )
         })
     }
 
-    /// Refuses a bound below what a round launches at once, and groups too small to vary.
+    /// Rejects a bound below the number of prompts that a round launches at once, and groups too small to vary.
     pub(super) fn check(
         &self,
         responses: u32,
@@ -60,6 +61,11 @@ impl ZeroVarianceFilter {
         at_least("responses", responses.into(), 2, "for rewards to vary within a group")?;
         let least = launched.div_ceil(quota.max(1)) as u64;
         let found = self.max_generated_batches as u64;
-        at_least("max_generated_batches", found, least, "what a round launches at once")
+        at_least(
+            "max_generated_batches",
+            found,
+            least,
+            "for the prompts that a round launches at once",
+        )
     }
 }

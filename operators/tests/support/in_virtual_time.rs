@@ -34,7 +34,8 @@ use rollpacker_stages::train::{Metrics, Sequence, TrainError, Trainer};
 
 pub const SECOND: u64 = 1_000_000_000;
 
-/// Sample `s` of prompt `p` takes as many seconds as `seconds` says, also if it brings tokens; it samples as many.
+/// An engine in which sample `s` of prompt `p` takes the number of seconds that `seconds` returns, also if it resumes with tokens. It
+/// samples as many tokens.
 pub struct Timed {
     clock: VirtualClock,
     seconds: Box<dyn Fn(SampleId) -> u64>,
@@ -42,7 +43,7 @@ pub struct Timed {
     running: BTreeSet<(Nanos, SampleId)>,
     begun: BTreeMap<SampleId, Nanos>,
     aborted: VecDeque<RolloutEvent>,
-    /// How long weights take, if it tells.
+    /// The time that loading weights takes, if the engine reports it.
     pub load: Option<Nanos>,
     loaded: Option<(PolicyVersion, Nanos)>,
     alarm: Option<Alarm>,
@@ -138,7 +139,7 @@ impl RolloutEngine for Timed {
     }
 }
 
-/// Takes 8 seconds for a sequence on one device, and 3 for an update.
+/// A trainer that takes 8 seconds per sequence on one device, and 3 for an update.
 pub struct Spending {
     clock: VirtualClock,
     devices: u32,
@@ -146,7 +147,7 @@ pub struct Spending {
 }
 
 impl Spending {
-    /// With so many devices, until it is placed.
+    /// Creates a trainer on `devices` devices, until it is placed.
     pub fn on(clock: &VirtualClock, devices: u32) -> Self {
         Self { clock: clock.clone(), devices, updates: 0 }
     }
@@ -179,7 +180,7 @@ impl Trainer for Spending {
     }
 }
 
-/// Takes 5 seconds a response.
+/// A reward that takes 5 seconds per response.
 struct Slow(VirtualClock);
 
 impl Reward for Slow {
@@ -195,12 +196,12 @@ pub struct VirtualRun<P> {
     pub scoring: Scoring,
     pub fetch: Fetch,
     pub staleness: u64,
-    /// Prompts of a round.
+    /// The number of prompts of a round.
     pub prompts: usize,
     pub responses: u32,
     pub steps: u64,
     pub seconds: fn(SampleId) -> u64,
-    /// How long new weights take, if the engine tells.
+    /// The time that new weights take, if the engine reports it.
     pub load: Option<Nanos>,
 }
 

@@ -1,5 +1,5 @@
-//! Stages without work, for tests and benches of the graph: an engine whose responses end in the order of their lengths, a trainer
-//! that remembers, and the whole step over them.
+//! Stages without work, for tests and benches of the graph: an engine whose responses end in the order of their lengths, a trainer that
+//! records its inputs, and the whole step over them.
 
 #![allow(
     dead_code,
@@ -45,7 +45,7 @@ use rollpacker_stages::rollout::{
 };
 use rollpacker_stages::train::{Metrics, Sequence, TrainError, Trainer};
 
-/// Tail batching with surplus prompts and responses, and nothing else.
+/// Tail batching with surplus prompts and responses, and all other options at their defaults.
 pub fn tail(
     prompts: usize,
     responses: u32,
@@ -67,7 +67,7 @@ pub fn tail(
     }
 }
 
-/// Response length of a sample: any fixed function with a long tail will do.
+/// Returns the response length of a sample; any fixed function with a long tail would do.
 pub fn length(id: SampleId) -> u32 {
     let mut hash = id.step.0.wrapping_mul(0x9e37_79b9_7f4a_7c15)
         ^ id.prompt.0.wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -76,27 +76,27 @@ pub fn length(id: SampleId) -> u32 {
     1 + u32::try_from(if die < 90 { die % 10 } else { die }).expect("small")
 }
 
-/// Ends one response a poll, the shortest first, as if each token took a tick.
+/// An engine that ends one response per poll, the shortest first, as if each token took a tick.
 #[derive(Default)]
 pub struct ShortestFirst {
     version: PolicyVersion,
-    /// How long a response is; none: [`length`].
+    /// The length of a response; if `None`, [`length`].
     pub lengths: Option<fn(SampleId) -> u32>,
-    /// Tokens that each response under way has.
+    /// The number of tokens of each response in flight.
     now: u32,
     pending: BTreeSet<(u32, SampleId)>,
-    /// Length of each response under way, and how many of its tokens it brought.
+    /// For each response in flight: its length, and the number of tokens with which it was resumed.
     under_way: BTreeMap<SampleId, (u32, u32)>,
     ended: Vec<RolloutEvent>,
     waker: Option<Waker>,
     yielded: bool,
-    /// Fails instead of ending the response of this prompt.
+    /// The prompt whose response causes a failure instead of ending.
     pub fails_at: Option<PromptId>,
-    /// Requests a stop when this prompt is asked for.
+    /// Requests a stop when this prompt is launched.
     pub stops_at: Option<(PromptId, Stop)>,
-    /// Counts tokens without sampling them.
+    /// `true` to count tokens without sampling them.
     pub counts: bool,
-    /// Ends everything that is asked for within one poll loop.
+    /// `true` to end all requests within one poll loop.
     instant: bool,
 }
 
@@ -192,7 +192,7 @@ impl RolloutEngine for ShortestFirst {
     }
 }
 
-/// What a step trained on.
+/// The data that a step trained on.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Trained {
     pub sequences: usize,
@@ -200,7 +200,7 @@ pub struct Trained {
     pub calls: usize,
 }
 
-/// Remembers what it was given.
+/// A trainer that records its inputs.
 #[derive(Clone, Default)]
 pub struct Remembering {
     pub steps: Arc<Mutex<BTreeMap<Step, Trained>>>,
@@ -248,7 +248,7 @@ impl Trainer for Remembering {
     }
 }
 
-/// One point for an odd length.
+/// A reward of one point for an odd length.
 pub struct Odd;
 
 impl Reward for Odd {
@@ -261,7 +261,7 @@ pub fn router() -> Router {
     Router::default().route("odd", Odd)
 }
 
-/// A batch of prompts with the given ids.
+/// Returns a batch of prompts with the given ids.
 pub fn prompts(
     ids: std::ops::Range<u64>,
     epoch_of: impl Fn(u64) -> u32,
@@ -296,7 +296,7 @@ impl Observer for Reports {
 pub struct Run<E = ShortestFirst> {
     pub schedule: Box<dyn Schedule>,
     pub engine: E,
-    /// Whether races are decided by tokens.
+    /// `true` if races are decided by tokens.
     pub in_lockstep: bool,
     pub trainer: Remembering,
     pub staleness: u64,
@@ -306,9 +306,9 @@ pub struct Run<E = ShortestFirst> {
     pub data_source: &'static str,
     pub stop: Stop,
     pub router: Router,
-    /// The longest response, tokens.
+    /// The length of the longest response, in tokens.
     pub cap: u32,
-    /// Steps that the ledger leaves out.
+    /// The number of steps that the ledger leaves out.
     pub warmup_steps: u64,
 }
 

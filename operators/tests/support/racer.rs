@@ -1,4 +1,4 @@
-//! An engine of several instances, of which dice say how fast they are.
+//! An engine of several instances whose speeds come from a seeded generator.
 
 use std::collections::BTreeMap;
 
@@ -11,15 +11,15 @@ use rollpacker_stages::rollout::{
 
 use super::length;
 
-/// A response under way.
+/// A response in flight.
 struct Running {
     instance: usize,
     launched: Tick,
-    /// The step that launched it first: with prompt and sample it says what is sampled.
+    /// The step that launched it first. Together with prompt and sample, it determines the sampled tokens.
     first: Step,
     partial: Partial,
     version: PolicyVersion,
-    /// Computed so far, and at its end.
+    /// The number of tokens computed so far, and at the end.
     tokens: u32,
     length: u32,
 }
@@ -34,13 +34,13 @@ impl Running {
     }
 }
 
-/// Whenever it is polled, instances of its own choice sample some tokens, and some of what has ended comes out, in any order.
+/// An engine in which each poll lets random instances sample some tokens and returns some of the ended responses, in any order.
 pub struct Racer {
     instances: usize,
     dice: u64,
     version: PolicyVersion,
     running: BTreeMap<SampleId, Running>,
-    /// What has ended and was not told; in lockstep only.
+    /// Responses that have ended and were not reported; in lockstep only.
     ended: Vec<End>,
     out: Vec<Completion>,
     in_lockstep: bool,
@@ -68,7 +68,7 @@ impl Racer {
         usize::try_from(self.dice >> 33).expect("31 bits") % sides
     }
 
-    /// One instance samples some tokens of each of its responses but one.
+    /// Lets one instance sample some tokens for all but one of its responses.
     fn decode(&mut self) {
         let (instance, tokens) = (self.roll(self.instances), 1 + self.roll(6));
         let idle = self.roll(8);
@@ -160,7 +160,7 @@ impl RolloutEngine for Racer {
     }
 
     fn poll(&mut self) -> Option<RolloutEvent> {
-        // Word may be late, but for what was let go.
+        // Reports may be late, except for responses that were released.
         let whole = self.out.iter().position(|it| self.in_lockstep && it.finish_reason.is_whole());
         let next = whole.or_else(|| {
             self.decode();

@@ -1,4 +1,4 @@
-//! Runs in virtual time that watch the rewards.
+//! Runs in virtual time that record the rewards.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -30,7 +30,7 @@ use rollpacker_stages::reward::{
 };
 use rollpacker_stages::train::Trainer;
 
-/// What happened, and when.
+/// The log of events with their times.
 #[derive(Clone)]
 pub struct Log {
     pub clock: VirtualClock,
@@ -52,7 +52,7 @@ impl Log {
     }
 }
 
-/// Logs decisions that end something.
+/// A schedule that logs decisions that end a prompt or response.
 pub struct Logged<S>(pub S, pub Log);
 
 impl<S: Schedule> Schedule for Logged<S> {
@@ -86,7 +86,7 @@ impl<S: Schedule> Schedule for Logged<S> {
     }
 }
 
-/// One round of `launches`, each a prompt with so many responses; what `then` says follows from the end of a response.
+/// A schedule of one round of `launches`, each a prompt with a number of responses; `then` maps the end of a response to decisions.
 #[derive(Default)]
 pub struct Script {
     pub launches: Vec<(u64, u32)>,
@@ -106,7 +106,7 @@ impl Script {
 }
 
 impl Script {
-    /// Once the policy and all prompts are there.
+    /// Opens the round once the policy and all prompts have arrived.
     fn open(&mut self) {
         if !self.policy || self.offered != self.launches.len() {
             return;
@@ -174,7 +174,7 @@ impl Schedule for Script {
     }
 }
 
-/// Takes its time, and says what it is told to.
+/// A reward that takes a given time and returns a given result.
 #[derive(Clone)]
 pub struct Watched {
     pub log: Log,
@@ -211,7 +211,7 @@ impl GroupReward for Watched {
     }
 }
 
-/// A run whose rewards are watched.
+/// A run whose rewards are recorded.
 pub struct Rewarded {
     pub log: Log,
     pub schedule: Box<dyn Schedule>,
@@ -225,7 +225,7 @@ pub struct Rewarded {
 }
 
 impl Rewarded {
-    /// Sample `s` of prompt `p` takes `10 p + s + 1` seconds.
+    /// Creates a run in which sample `s` of prompt `p` takes `10 p + s + 1` seconds.
     pub fn of(log: &Log, schedule: impl Schedule + 'static, router: Router) -> Self {
         Self {
             log: log.clone(),

@@ -1,4 +1,4 @@
-//! Forecasts, by hand.
+//! Tests of forecasts against values computed by hand.
 
 use rollpacker_dataflow::clock::Nanos;
 use rollpacker_dataflow::step::PromptId;
@@ -33,7 +33,7 @@ fn always(layout: Layout) -> Change {
     Change { from: layout, to: layout, after: usize::MAX }
 }
 
-/// Of four responses one each has 10, 20, 40 and 80 tokens; an iteration takes 0.1 s and 0.01 s for each that an instance runs.
+/// Four responses have 10, 20, 40 and 80 tokens. An iteration takes 0.1 s, plus 0.01 s for each response that an instance runs.
 #[test]
 fn a_round_lasts_as_long_as_its_responses_run_and_its_dropped_ones_slow_it() {
     let cost = Cost { response: 0.01, ..cost() };
@@ -51,7 +51,7 @@ fn a_round_lasts_as_long_as_its_responses_run_and_its_dropped_ones_slow_it() {
     near(seconds(2, on(1, 1, 0)), 10.0 * 0.14 + 10.0 * 0.13);
 }
 
-/// An instance that holds a tenth of what runs takes ten times as long with a tenth of the batch.
+/// An instance whose cache holds a tenth of the running responses takes ten times as long, with a tenth of the batch.
 #[test]
 fn what_does_not_fit_into_the_cache_waits() {
     let forecast = Forecast::of_round(load(4, 4), &curve(&[50]), job());
@@ -67,8 +67,8 @@ fn response(tokens: u32, resumed: u32, finish_reason: FinishReason) -> Response 
     Response { tokens, resumed, finish_reason, preemptions: 0 }
 }
 
-/// One prompt of two responses, one of which has ended: 10 tokens beside 10 of the prompt, after 10 s. The other has 10 as well, and is
-/// expected to reach 100. Another group is complete, of 40 tokens.
+/// One prompt with two responses. One response ended after 10 s with 10 tokens, beside 10 of the prompt. The other also has 10 tokens and
+/// is expected to reach 100. Another group is complete, with 40 tokens.
 fn tail() -> Progress {
     let mut progress = Progress::new(Round::Long);
     progress.launch(Nanos(0), PromptId(0), 2, 10);
@@ -81,7 +81,8 @@ fn tail() -> Progress {
     progress
 }
 
-/// The rest lasts 90 iterations, 9 s. The complete group takes 40 tokens / 10 per second and device; the open one has 20 + 110.
+/// The rest lasts 90 iterations, or 9 s. The trainer processes 10 tokens per second and device. The complete group has 40 tokens; the open
+/// one will have 20 + 110.
 #[test]
 fn training_hides_behind_the_tail_as_far_as_groups_are_complete() {
     let forecast =
@@ -101,7 +102,7 @@ fn the_projection_adds_the_mean_residual_or_what_the_longest_response_leaves() {
     near(projected(&cohorts, &Curve::default(), job()), 10.0 + 10.0 + 90.0);
 }
 
-/// Two seconds after a response ended with 10 tokens in 10 s, those that still run have 12; younger ones have less.
+/// Two seconds after a response ended with 10 tokens in 10 s, the responses that still run have 12; younger ones have fewer.
 #[test]
 fn what_runs_is_as_fast_as_the_fastest_that_ended() {
     let mut progress = tail();
@@ -112,7 +113,8 @@ fn what_runs_is_as_fast_as_the_fastest_that_ended() {
     assert_eq!(found, [(1.0, 12.0), (3.0, 1.0)]);
 }
 
-/// A response brought 90 tokens and sampled 10 more in 10 s, another was kept whole: what runs has sampled 10, and one length was seen.
+/// One response resumed with 90 tokens and sampled 10 more in 10 s; another was kept whole. Running responses are taken to have sampled 10
+/// tokens, and one length was observed.
 #[test]
 fn what_an_earlier_step_sampled_is_neither_pace_nor_seen_again() {
     let mut progress = Progress::new(Round::Long);

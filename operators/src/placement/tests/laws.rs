@@ -1,4 +1,4 @@
-//! The contract of a placement policy, on random runs.
+//! The contract of a placement policy, checked on random runs.
 
 use proptest::prelude::*;
 use rollpacker_dataflow::clock::Nanos;
@@ -12,7 +12,7 @@ use crate::placement::{
 };
 use crate::schedule::Round;
 
-/// A response as it is planned: prompt, sample, length.
+/// A planned response: prompt, sample, length.
 type Response = (u64, u32, u32);
 
 #[derive(Clone, Debug)]
@@ -21,7 +21,7 @@ struct Case {
     options: Options,
     rule: Rule,
     cost: Cost,
-    /// Kind, prompts, samples, and lengths drawn from.
+    /// For each round: its kind, prompts, samples, and the lengths to draw from.
     rounds: Vec<(Round, u64, u32, Vec<u32>)>,
 }
 
@@ -92,7 +92,8 @@ prop_compose! {
     }
 }
 
-/// What happens in a round: the shortest four fifths of the responses of a short round end, the others are dropped; elsewhere all end.
+/// Returns the events of a round. In a short round the shortest four fifths of the responses end and the others are dropped; in other
+/// rounds all end.
 fn events(
     step: Step,
     (round, prompts, samples, lengths): &(Round, u64, u32, Vec<u32>),
@@ -135,7 +136,7 @@ fn events(
     events
 }
 
-/// All events with the decisions after each; `each` may replace the policy in between.
+/// Delivers all events and returns each with its decisions. `each` may replace the policy in between.
 fn run(
     case: &Case,
     mut each: impl FnMut(StreamTrainer<Cost>) -> StreamTrainer<Cost>,
@@ -155,7 +156,7 @@ fn run(
     told
 }
 
-/// A round as it is placed: its kind, and its decisions up to the drain.
+/// Checks the placement of a round of the given kind, from its decisions up to the drain.
 fn check_round(case: &Case, round: Round, decisions: &[Decision]) {
     let job = case.job;
     assert!(decisions[0].training_devices == 0, "a round starts on all devices");

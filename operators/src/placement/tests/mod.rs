@@ -13,18 +13,18 @@ use serde::{Deserialize, Serialize};
 
 use super::{Job, StepCost};
 
-/// Costs that can be computed by hand.
+/// Costs that are easy to compute by hand.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 struct Cost {
-    /// Seconds of an iteration of one device, whatever the batch; more devices divide it.
+    /// Seconds of an iteration on one device, whatever the batch; more devices divide it.
     iteration: f64,
     /// Seconds per running response.
     response: f64,
-    /// Tokens per second that a device trains.
+    /// Tokens per second that a device trains on.
     training: f64,
     /// Tokens that a device caches.
     capacity: u64,
-    /// Seconds of a change of placement.
+    /// Seconds that a change of placement takes.
     change: f64,
 }
 
@@ -46,7 +46,7 @@ impl StepCost for Cost {
     }
 }
 
-/// Four devices in servers of four, replicas of one, responses of at most 100 tokens.
+/// Returns a job of four devices in servers of four, with training replicas of one device and responses of at most 100 tokens.
 fn job() -> Job {
     Job { devices: 4, devices_per_server: 4, training_replica: 1, response_length: 100 }
 }

@@ -1,4 +1,4 @@
-//! Profiles, what they say between measurements, and when live steps no longer agree with them.
+//! Tests of profiles, of the values between measurements, and of the detection of drift.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ fn row(batch_size: u32, tokens: u32, seconds: f64) -> Row {
     Row { phase, instances: 1, tensor_parallel: 1, batch_size, tokens, seconds, repeats: 3 }
 }
 
-/// What the profile has on its grid; bilinear, so that it holds between as well.
+/// The function that the profile samples on its grid. It is bilinear, so interpolation is exact.
 fn truth(batch: f64, tokens: f64) -> f64 {
     1.0 + batch / 8.0 + batch * tokens / 1024.0
 }
@@ -85,7 +85,7 @@ fn measured() -> Measured {
     }
 }
 
-/// A token is prefilled in 5 ms. Of 400 cached on four instances half move to the two that stay, 100 to each.
+/// Prefill takes 5 ms per token. Of 400 tokens cached on four instances, half move to the two that stay, 100 to each.
 #[test]
 fn a_change_costs_its_base_and_the_prefill_of_what_moves() {
     let of = |instances| Placement { instances, tensor_parallel: 1 };
@@ -125,7 +125,7 @@ fn a_cell_that_is_faster_or_was_so_for_a_while_is_told_apart() {
     assert_eq!(drift.drifted().next(), None, "it is as fast as profiled again");
 }
 
-/// Five iterations of a cell are 1.5 times as slow, each by another batch size; two of another cell are too few to tell.
+/// Five iterations of a cell are 1.5 times as slow, each with another batch size. Two iterations of another cell are too few to judge.
 #[test]
 fn a_step_counts_once_a_cell_and_what_drifted_is_renewed_from_it() {
     let mut drift = Drift::new(Options { band: 1.25, smoothing: 0.5, least: 2 }).unwrap();

@@ -20,7 +20,7 @@ fn triggered(trigger: Trigger) -> Options {
     Options { trigger, ..Options::paper() }
 }
 
-/// A round of 20 responses of which each lasts 10 s and has 10 tokens, but for the last, of 100.
+/// A round of 20 responses that last 10 s and have 10 tokens each, except the last, which has 100.
 const HISTORY: &str = "
     open 0 long
     launch @0 0..20 x 1 of 10
@@ -31,7 +31,7 @@ const HISTORY: &str = "
     close 0
     drained 0";
 
-/// The decisions after [`HISTORY`], with a second round like it whose responses end one after the other, a second apart.
+/// Returns the decisions after [`HISTORY`] in a second, similar round whose responses end one second apart.
 fn second_round(policy: &mut StreamTrainer<Cost>, kind: &str) -> Vec<String> {
     play(policy, &HISTORY.replace("long", kind));
     let mut script = format!("open 1 {kind}\nlaunch @1 0..20 x 1 of 10\n");
@@ -97,8 +97,8 @@ fn algorithm_1_keeps_half_at_the_first_milestone_that_fits() {
     );
 }
 
-/// Nothing is known of lengths, so each response may reach 100 tokens beside 10 of its prompt: 110 for each that runs. 2 x 690 x 0.95 =
-/// 1311 tokens hold 11 of 20, when 9 have ended at 45 %; 3 x 690 x 0.95 = 1966 hold the 16 that run at 20 %.
+/// No lengths are known, so each response may reach 100 tokens beside 10 of its prompt: 110 for each running one. 2 x 690 x 0.95 = 1311
+/// tokens hold 11 of 20, when 9 have ended at 45 %; 3 x 690 x 0.95 = 1966 hold the 16 that run at 20 %.
 #[test]
 fn fewer_leave_when_half_cannot_hold_the_rest() {
     let small = Cost { capacity: 690, ..cost() };
@@ -128,7 +128,7 @@ fn fewer_leave_when_half_cannot_hold_the_rest() {
     assert_eq!(scale_down_after(&mut policy), None, "nothing fits until the last milestone");
 }
 
-/// How many of 20 responses had ended at the scale-down of a first long round.
+/// Returns how many of 20 responses had ended at the scale-down of a first long round.
 fn scale_down_after(policy: &mut StreamTrainer<Cost>) -> Option<usize> {
     let mut script = String::from("open 0 long\nlaunch @0 0..20 x 1 of 10\nat 1\n");
     (0..20).for_each(|id| script += &format!("stop @0 {id}:0 tokens 1\n"));
@@ -174,8 +174,8 @@ fn predicted() -> Options {
     Options { rounds: Rounds::All, ..triggered(Trigger::Predicted { from: 0.2, every: 0.05 }) }
 }
 
-/// With a time per response the slow-down of half the instances is worth it only when few are left; without one it costs nothing to leave
-/// early, but there must be something to train on.
+/// If each response costs time, the slow-down of half the instances pays off only when few responses are left. Otherwise leaving early is
+/// free, but there must be groups to train on.
 #[test]
 fn a_predicted_trigger_waits_until_training_hidden_outweighs_the_slow_down() {
     let at = |response: f64| {
@@ -196,7 +196,7 @@ fn a_predicted_trigger_does_not_fire_for_training_that_is_nearly_free() {
     assert_eq!(decisions.len(), 2, "{decisions:?}");
 }
 
-/// Two devices decode twice as fast as one, so stragglers go onto the widest instance as soon as it does not cost more than it gains.
+/// Two devices decode twice as fast as one, so stragglers are merged onto the widest instance as soon as the gain exceeds the cost.
 #[test]
 fn stragglers_are_merged_onto_wider_instances_when_the_change_pays() {
     let options = Options { consolidate: true, ..triggered(Trigger::Never) };
@@ -254,8 +254,9 @@ fn options_out_of_range_are_refused_by_name() {
     );
 }
 
-/// A round of 100 tokens each, then rounds of 10. While the first is remembered, 16 responses with 11 tokens each are expected to sample 20
-/// more, 496 in all, which two instances of 200 cannot hold; then 9 more, 320.
+/// One round with 100 tokens per response, then rounds with 10. While the first is remembered, 16 responses with 11 tokens each are
+/// expected to sample 20 more, 496 in all, which two instances of 200 cannot hold. Afterwards they are expected to sample 9 more, 320 in
+/// all.
 #[test]
 fn lengths_of_long_ago_are_forgotten() {
     let tight = Cost { capacity: 200, ..cost() };

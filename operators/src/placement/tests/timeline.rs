@@ -1,13 +1,13 @@
-//! Scripts of events, and the placements they lead to, as text.
+//! A text format for scripts of events and the resulting placements.
 //!
-//! A line is an event, or several of a kind:
-//! - `policy 0`, `close 0`, `drained 0`: of step 0; `open 0 long`: its round opens;
-//! - `at 7`: it is 7 seconds since the start;
-//! - `launch @0 0..8 x 2 of 10`: two samples of each of p0 to p7, prompts of 10 tokens;
+//! Each line is an event, or several events of one kind:
+//! - `policy 0`, `close 0`, `drained 0`: the event for step 0; `open 0 long`: its round opens as a long one;
+//! - `at 7`: the time is 7 seconds since the start;
+//! - `launch @0 0..8 x 2 of 10`: two samples of each of p0 to p7 are launched, with prompts of 10 tokens;
 //! - `stop @0 3:0..2 tokens 40 [preempted 1 | resumed 30]`: samples 0 and 1 of p3 end after 40 tokens; `length`, `abort`, `pause` likewise;
 //! - `admit @0 3..5 x 2`: p3 and p4 are admitted with two responses each.
 //!
-//! The outcome repeats each line, followed by the decisions drained after each of its events.
+//! The result repeats each line, followed by the decisions drained after each of its events.
 
 use std::ops::Range;
 
@@ -18,7 +18,7 @@ use rollpacker_stages::rollout::FinishReason;
 use crate::placement::{Event, Place};
 use crate::schedule::Round;
 
-/// Plays `script` to `policy`.
+/// Plays `script` on `policy` and returns the result.
 pub(super) fn play(policy: &mut dyn Place, script: &str) -> String {
     let (mut text, mut now) = (String::new(), Nanos(0));
     for line in script.lines().map(str::trim).filter(|line| !line.is_empty()) {

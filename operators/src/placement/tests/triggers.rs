@@ -1,5 +1,5 @@
-//! Triggers against each other: step times of a round in which responses and training really take the time that the costs say, with
-//! lengths that the policy knows from earlier rounds only.
+//! Compares triggers by step time. Responses and training take exactly the time that the costs predict; the policy knows lengths from
+//! earlier rounds only.
 
 use std::collections::BTreeMap;
 
@@ -14,10 +14,10 @@ use crate::placement::{
 };
 use crate::schedule::Round;
 
-/// A model of 14 billion parameters on H800: the decode, training and cache terms of a roofline.
+/// A model with 14 billion parameters on H800: the decode, training and cache terms of a roofline.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 struct Roofline {
-    /// Devices train at this share of what they do here.
+    /// The training speed of a device, relative to the speed defined here.
     trainer: f64,
 }
 
@@ -46,7 +46,7 @@ const JOB: Job =
 const PROMPTS: u64 = 128;
 const SAMPLES: u32 = 8;
 
-/// A fixed sequence of numbers in [0, 1).
+/// A fixed sequence of pseudo-random numbers in [0, 1).
 struct Dice(u64);
 
 impl Dice {
@@ -56,13 +56,13 @@ impl Dice {
         (self.0 >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// About normal, of variance 1.
+    /// Returns an approximately normal number with variance 1.
     fn normal(&mut self) -> f64 {
         (0..12).map(|_| self.roll()).sum::<f64>() - 6.0
     }
 }
 
-/// Lengths with a tail that is a matter of the prompt as well.
+/// Returns long-tailed lengths that depend on the prompt as well as on the sample.
 fn lengths(seed: u64) -> BTreeMap<(u64, u32), f64> {
     let mut dice = Dice(seed);
     let mut lengths = BTreeMap::new();
@@ -78,15 +78,15 @@ fn lengths(seed: u64) -> BTreeMap<(u64, u32), f64> {
     lengths
 }
 
-/// A round under way: all responses began together, so the shortest ends next.
+/// A running round. All responses began together, so the shortest ends next.
 struct World {
     cost: Roofline,
     now: f64,
-    /// Tokens that each running response has.
+    /// The number of tokens of each running response.
     tokens: f64,
     rollout: Placement,
     training_devices: u32,
-    /// Tokens of complete groups that are not trained on yet.
+    /// The number of tokens of complete groups that were not trained on yet.
     waiting: f64,
 }
 
@@ -109,7 +109,8 @@ impl World {
         }
     }
 
-    /// Decodes until running responses have `tokens` tokens; what does not fit waits, and takes as much longer.
+    /// Decodes until running responses have `tokens` tokens. Responses that do not fit into the cache wait, which lengthens the time in
+    /// proportion.
     fn decode(&mut self, tokens: f64, running: usize) {
         let alive = running as f64 / f64::from(self.rollout.instances);
         let held = alive.max(1.0) * (self.tokens.midpoint(tokens) + 200.0);
@@ -121,7 +122,7 @@ impl World {
         self.tokens = tokens;
     }
 
-    /// Seconds of one step.
+    /// Returns the seconds of one step.
     fn step(&mut self, policy: &mut StreamTrainer<Roofline>, step: Step) -> f64 {
         (self.tokens, self.waiting) = (0.0, 0.0);
         let start = self.now;
@@ -157,7 +158,7 @@ impl World {
     }
 }
 
-/// Mean seconds of five steps after one that fills the history, and how the last was placed.
+/// Returns the mean seconds of five steps after one that fills the history, and the placements of the last.
 fn seconds(options: Options, cost: Roofline) -> f64 {
     let planner = Planner::new(Rule::Fixed, JOB, 2).unwrap();
     let mut policy = StreamTrainer::new(options, planner, cost).unwrap();

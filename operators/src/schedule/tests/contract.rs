@@ -1,6 +1,6 @@
 //! The contract of a schedule as a slow oracle: reads the log of a run, and checks each decision against the entries before it.
 //!
-//! It knows the dataset and what the configuration promises, keeps no state, and scans the log again for each question.
+//! It knows the dataset and the promises of the configuration, keeps no state, and scans the log again for each question.
 
 use std::collections::BTreeSet;
 
@@ -14,27 +14,27 @@ use super::log::{
 };
 use crate::schedule::{Decision, Event, Offer, Queue, Reason, Round};
 
-/// What a schedule promises.
+/// The promises of a schedule.
 #[derive(Clone, Debug)]
 pub(super) struct Contract {
-    /// The prompts of the run, those without a quota left out.
+    /// The prompts of the run, without those that have no quota.
     pub(super) prompts: Vec<Offer>,
     pub(super) total_steps: Option<u64>,
-    /// Groups that a round admits.
+    /// The number of groups that a round admits.
     pub(super) places: usize,
     pub(super) responses: u32,
-    /// Responses launched for a prompt.
+    /// The number of responses launched for a prompt.
     pub(super) samples: u32,
-    /// Prompts that a round may launch.
+    /// The maximum number of prompts that a round may launch.
     pub(super) most: usize,
     pub(super) slots: usize,
-    /// Whether groups without variance are rejected.
+    /// `true` if groups without variance are rejected.
     pub(super) filters: bool,
-    /// Whether a round that may launch no further prompt fails.
+    /// `true` if a round that may launch no further prompt fails.
     pub(super) fails: bool,
-    /// Whether what is stopped goes on later.
+    /// `true` if stopped responses are resumed later.
     pub(super) pauses: bool,
-    /// Rounds from the first launch of a prompt to its admission, both included.
+    /// The maximum number of rounds from the first launch of a prompt to its admission, both included.
     pub(super) max_rounds: u64,
 }
 
@@ -123,7 +123,7 @@ impl Contract {
         assert!(kept(past, prompt).is_empty(), "samples of {prompt} were kept and not used");
     }
 
-    /// All rewards of a complete group.
+    /// Returns all rewards of a complete group.
     fn judged(&self, round: &[Entry], prompt: PromptId) -> Vec<f64> {
         let scores = scores(round, prompt);
         assert_eq!(scores.len(), self.responses as usize, "{prompt} was judged too early");
@@ -183,7 +183,7 @@ impl Contract {
         }
         let left = self.undecided(past).len();
         let epoch = self.undecided(&past[..past.len() - round.len()])[0].epoch;
-        // A short round does not replace a rejected prompt by a deferred one.
+        // A short round does not replace a rejected prompt with a deferred one.
         let is_short =
             matches!(round[0], Entry::Decided(Decision::Open { round: Round::Short, .. }));
         let is_spent =
@@ -216,7 +216,7 @@ impl Contract {
         assert!(launched.len() - rejected < self.places, "enough groups may vary");
     }
 
-    /// Between events, nothing that could be decided waits.
+    /// Checks that between events no possible decision is pending.
     fn nothing_is_overdue(&self, past: &[Entry]) {
         if open_round(past).is_none() || decided(past, is_last) {
             return;
@@ -254,7 +254,7 @@ impl Contract {
         }
     }
 
-    /// Prompts neither admitted nor rejected.
+    /// Returns the prompts that were neither admitted nor rejected.
     pub(super) fn undecided(&self, past: &[Entry]) -> Vec<&Offer> {
         let admitted = admitted(past);
         let is_left =
@@ -267,7 +267,7 @@ fn is_last(decision: &Decision) -> bool {
     matches!(decision, Decision::Finish | Decision::Fail { .. })
 }
 
-/// A launched prompt that is launched again was deferred in between.
+/// Returns `true` if the decision defers `prompt`. A prompt that is launched again must have been deferred in between.
 fn is_defer(decision: &Decision, prompt: PromptId) -> bool {
     matches!(decision, Decision::Defer { prompt: it, .. } if *it == prompt)
 }
@@ -283,7 +283,7 @@ fn varies(scores: Vec<f64>) -> bool {
     scores.iter().any(|score| *score != scores[0])
 }
 
-/// Responses that run.
+/// Returns the number of running responses.
 pub(super) fn running(past: &[Entry]) -> usize {
     let round = since_open(past);
     let prompts: BTreeSet<_> = launches(round).into_iter().map(|(prompt, _)| prompt).collect();
@@ -295,7 +295,7 @@ fn lost(round: &[Entry], prompt: PromptId) -> usize {
     reports.iter().filter(|(_, reason)| *reason == FinishReason::Abort).count()
 }
 
-/// The step of the round that launched `prompt` first.
+/// Returns the step of the round that launched `prompt` first.
 fn first_launch(log: &[Entry], prompt: PromptId) -> Option<Step> {
     let is_it = |entry: &Entry| matches!(entry, Entry::Decided(Decision::Launch { prompt: it, .. }) if *it == prompt);
     let launch = log.iter().position(is_it)?;
@@ -305,7 +305,7 @@ fn first_launch(log: &[Entry], prompt: PromptId) -> Option<Step> {
     })
 }
 
-/// Samples of `prompt` that were paused in the round while they ran, and are not answered.
+/// Returns the samples of `prompt` that were paused in the round while they ran, and have not answered.
 fn unanswered(round: &[Entry], prompt: PromptId) -> Vec<u32> {
     let reported: Vec<u32> = reported(round, prompt).into_iter().map(|(it, _)| it).collect();
     let mut paused: Vec<u32> = Vec::new();
@@ -320,7 +320,7 @@ fn unanswered(round: &[Entry], prompt: PromptId) -> Vec<u32> {
     paused
 }
 
-/// Samples of `prompt` of which tokens are kept.
+/// Returns the samples of `prompt` whose tokens are kept.
 fn kept(log: &[Entry], prompt: PromptId) -> Vec<u32> {
     let mut kept = BTreeSet::new();
     for entry in log {
@@ -342,7 +342,7 @@ fn kept(log: &[Entry], prompt: PromptId) -> Vec<u32> {
     kept.into_iter().collect()
 }
 
-/// Rounds of a log, each from its opening to before the next.
+/// Returns the rounds of a log, each from its opening to the next one.
 pub(super) fn each_round(log: &[Entry]) -> Vec<&[Entry]> {
     let starts: Vec<usize> = (0..log.len()).filter(|&index| is_open(&log[index])).collect();
     let ends = starts.iter().skip(1).copied().chain([log.len()]);

@@ -1,4 +1,4 @@
-//! What comes to the driver in an order that channels do not keep.
+//! Tests of inputs that reach the driver out of order.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -21,7 +21,7 @@ use crate::schedule::state::Stocked;
 use crate::schedule::stop::Stop;
 use crate::schedule::{Dynamic, OnExhausted, Schedule, dynamic};
 
-/// Rounds of one prompt and two responses that must differ in their rewards.
+/// Returns a schedule of rounds with one prompt and two responses whose rewards must differ.
 fn differing() -> Box<dyn Schedule> {
     let config = dynamic::Config {
         prompts: 1,
@@ -49,7 +49,7 @@ fn prompt(id: u64) -> Batch {
     }])
 }
 
-/// What two responses have become, as far as a driver looks at it.
+/// Returns a batch of two responses with the columns that a driver reads.
 fn of_both(column: &str, values: ArrayRef) -> Batch {
     let mut columns: Vec<(&str, ArrayRef)> = vec![
         (column::PROMPT_ID, Arc::new(UInt64Array::from(vec![7, 7]))),
@@ -95,7 +95,7 @@ fn scores_that_overtake_the_ends_of_their_responses_are_told_behind_them() {
             let reasons = StringArray::from(vec!["stop", "stop"]);
             driver.responses(Step(0), &of_both(column::FINISH_REASON, Arc::new(reasons)));
             decide(&mut driver);
-            // What comes when the schedule has ended the run is read again by one that goes on.
+            // Input that arrives after the schedule has ended the run is read again by a run that resumes.
             driver.offer(&prompt(8));
             let last = driver.state().prompts.last.expect("one was offered");
             assert_eq!(last.prompt, PromptId(7));

@@ -124,7 +124,7 @@ fn the_bound_fails_the_run_as_soon_as_it_is_certain() {
             > stop @0 2:0..2
             > score 1 @0 2:0..2
               reject p2 (zero variance)
-              fail (too few of 4 prompts have groups with variance of reward: `max_generated_batches` = 2 allows no more; raise it, or set `on_exhausted = "smaller_step"`)
+              fail (too few of 4 prompts have groups with reward variance: `max_generated_batches` = 2 allows no further prompt; raise it, or set `on_exhausted = "smaller_step"`)
             > stop @0 3:0..2
         "#]],
     );
@@ -287,8 +287,8 @@ fn configurations_out_of_bounds_are_refused() {
     assert_eq!(Dynamic::new(Config { prompts: 0, ..config() }), Err(zero));
     expect!["`responses` is 1, expected at least 2, for rewards to vary within a group"]
         .assert_eq(&refused(Config { responses: 1, ..config() }));
-    expect!["`gen_prompts` is 1, expected at least 2, which a round admits"]
+    expect!["`gen_prompts` is 1, expected at least 2, the groups that a round admits"]
         .assert_eq(&refused(Config { gen_prompts: Some(1), ..config() }));
-    expect!["`max_generated_batches` is 2, expected at least 3, what a round launches at once"]
+    expect!["`max_generated_batches` is 2, expected at least 3, for the prompts that a round launches at once"]
         .assert_eq(&refused(Config { gen_prompts: Some(5), ..config() }));
 }

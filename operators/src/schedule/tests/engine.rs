@@ -1,4 +1,4 @@
-//! A random run: prompts, engine and trainer around a schedule, in virtual time.
+//! A random run in virtual time: prompts, engine and trainer around a schedule.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,32 +9,32 @@ use rollpacker_stages::rollout::FinishReason;
 
 use crate::schedule::{Decision, Event, Offer, Schedule};
 
-/// What happened, in order.
+/// An entry of the log, in order of time.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Entry {
     Told(Event),
     Decided(Decision),
 }
 
-/// Everything around the schedule.
+/// The environment of a schedule.
 #[derive(Clone, Debug)]
 pub(super) struct World {
     /// The prompts of the run in the order of their ids.
     pub(super) prompts: Vec<Offer>,
-    /// Which durations and finish reasons the responses have.
+    /// The seed of the durations and finish reasons of responses.
     pub(super) seed: u64,
-    /// How many policies are published ahead of the last closed round, less one.
+    /// The number of policies that are published ahead of the last closed round, minus one.
     pub(super) staleness: u64,
-    /// Prompts offered unasked after each event.
+    /// The number of prompts offered after each event without being requested.
     pub(super) read_ahead: usize,
-    /// By how much all durations are stretched.
+    /// The factor by which all durations are stretched.
     pub(super) scale: u64,
-    /// Whether one response in 16 is aborted by nobody.
+    /// `true` to lose one response in 16, which ends as aborted although the schedule did not abort it.
     pub(super) lossy: bool,
 }
 
 impl World {
-    /// Prompts `0..` of `epochs`, each a list of domains.
+    /// Creates the prompts `0..` of `epochs`; each epoch is a list of domains.
     pub(super) fn new(epochs: &[Vec<Arc<str>>], seed: u64) -> Self {
         let domains = (0..)
             .zip(epochs)
@@ -49,7 +49,7 @@ impl World {
         Self { prompts, seed, staleness: 0, read_ahead: 0, scale: 1, lossy: false }
     }
 
-    /// Runs until nothing is left to happen; `each` is called between events, and may replace the schedule.
+    /// Runs until no event is left. `each` is called between events and may replace the schedule.
     pub(super) fn run<S: Schedule>(
         &self,
         mut schedule: S,
@@ -81,11 +81,11 @@ impl World {
     }
 }
 
-/// What a response will be.
+/// The outcome of a response.
 #[derive(Clone, Copy)]
 struct Fate {
     tokens: u32,
-    /// Of these, how many are sampled: one a tick.
+    /// The number of these tokens that are sampled in this step, one per tick.
     sampled: u32,
     finish_reason: FinishReason,
 }
@@ -93,17 +93,17 @@ struct Fate {
 struct Run<'a> {
     world: &'a World,
     now: u64,
-    /// What will happen: by time, then by a random tie break.
+    /// Future events, by time and then by a random tie-break.
     agenda: BTreeMap<(u64, u64), Event>,
-    /// Responses under way: what they will be, and when they were launched.
+    /// Responses in flight: their outcomes, and when they were launched.
     running: BTreeMap<SampleId, (Fate, u64)>,
     /// Responses that ended by themselves.
     whole: BTreeMap<SampleId, Fate>,
     /// Responses that were paused and have not answered.
     pausing: BTreeSet<SampleId>,
-    /// What later launches go on from.
+    /// The outcomes from which later launches resume.
     kept: BTreeMap<(PromptId, u32), Fate>,
-    /// When the last policy is published: they come in order.
+    /// The time at which the last policy is published; policies are published in order.
     published: u64,
     offered: usize,
     ended: bool,
@@ -146,7 +146,7 @@ impl Run<'_> {
         }
     }
 
-    /// What an agenda entry brings about: a response is told, and its reward follows if the schedule wants it.
+    /// Delivers an event of the agenda. A response is followed by its reward if the schedule wants it.
     fn happen(&mut self, schedule: &mut impl Schedule, event: Event) {
         if let Event::Response { id, tokens, finish_reason } = event {
             let (fate, _) = self.running.remove(&id).expect("only what runs ends");
@@ -166,7 +166,7 @@ impl Run<'_> {
         self.tell(schedule, event);
     }
 
-    /// A response with a long-tailed duration, or the rest of one that was stopped; one that had ended ends at once.
+    /// Generates a response with a long-tailed duration, or the rest of a paused one. A response that had ended ends at once.
     fn generate(&mut self, id: SampleId) {
         let random = self.random(&[id.step.0, id.prompt.0, id.sample.into()]);
         let duration = 1 + (random % 64) * if random.is_multiple_of(7) { 9 } else { 1 };
@@ -184,7 +184,7 @@ impl Run<'_> {
         self.later((tokens - sampled).into(), random, event);
     }
 
-    /// Half of the aborts come too late: the response ends as it would have.
+    /// Aborts a response. Half of the aborts come too late, and the response ends as it would have.
     fn abort(&mut self, id: SampleId) {
         let random = self.random(&[id.step.0, id.prompt.0, id.sample.into(), 1]);
         if random.is_multiple_of(2) {
@@ -192,7 +192,7 @@ impl Run<'_> {
         }
     }
 
-    /// Half of the pauses come too late.
+    /// Pauses a response. Half of the pauses come too late.
     fn pause(&mut self, id: SampleId) {
         if let Some(fate) = self.whole.get(&id) {
             self.kept.insert((id.prompt, id.sample), *fate);
@@ -207,7 +207,7 @@ impl Run<'_> {
         }
     }
 
-    /// Puts another end in the place of the one that a response would have had.
+    /// Replaces the scheduled end of a response.
     fn cut(&mut self, id: SampleId, tokens: u32, finish_reason: FinishReason) {
         let random = self.random(&[id.step.0, id.prompt.0, id.sample.into(), 3]);
         let is_it = |event: &Event| matches!(event, Event::Response { id: it, .. } if *it == id);
@@ -239,7 +239,7 @@ fn opened(entry: &Entry) -> Option<Step> {
     }
 }
 
-/// The finaliser of splitmix64.
+/// The finalizer of splitmix64.
 pub(super) fn mix(word: u64) -> u64 {
     let word = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);

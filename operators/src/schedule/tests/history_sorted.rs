@@ -1,4 +1,4 @@
-//! History-sorted rounds: who shares them, and their laws.
+//! Tests of history-sorted rounds: which prompts share a round, and the laws of the schedule.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -52,7 +52,7 @@ fn the_first_epoch_goes_by_the_order_read_and_reads_no_further_than_a_round() {
     );
 }
 
-/// Runs epochs of rows whose responses have the length of their row in `lengths`; the rows of each round.
+/// Runs epochs of rows whose responses have the length of their row in `lengths`. Returns the rows of each round.
 fn rounds(config: Config, lengths: &[&[u32]]) -> Vec<Vec<u64>> {
     let rows = lengths[0].len() as u64;
     let mut schedule = HistorySorted::new(config).unwrap();
@@ -95,7 +95,7 @@ fn from_the_second_epoch_on_rows_that_were_long_share_rounds() {
         rounds(config(), &lengths),
         [
             vec![vec![0, 1], vec![2, 3], vec![4]],
-            // 10 15 | 20 800 | 900, in the order of their first rows.
+            // Sorted by length: 10 15 | 20 800 | 900, in the order of their first rows.
             vec![vec![0, 4], vec![1], vec![2, 3]],
             // By the last epoch alone: 10 10 | 10 700 | 900.
             vec![vec![0, 3], vec![1, 2], vec![4]],
@@ -124,7 +124,7 @@ fn counts_of_0_are_refused() {
 }
 
 prop_compose! {
-    /// Epochs of the same rows, in orders of their own.
+    /// Epochs of the same rows, each in its own order.
     fn worlds()(
         orders in (1..20_u64).prop_flat_map(|rows| prop::collection::vec(Just((0..rows).collect::<Vec<_>>()).prop_shuffle(), 1..4)),
         seed: u64,
@@ -143,7 +143,7 @@ fn schedule(config: &Config) -> Builtin {
 }
 
 proptest! {
-    /// Mutants: a window taken without its last prompt; rounds cut one prompt short; the next epoch begun beside planned rounds.
+    /// Mutants: a window taken without its last prompt; rounds one prompt short; the next epoch begun beside planned rounds.
     #[test]
     fn each_prompt_is_launched_once_and_all_of_it_trained(
         world in worlds(),
@@ -173,8 +173,8 @@ proptest! {
         prop_assert!(log.contains(&Entry::Decided(Decision::Finish)));
     }
 
-    /// The composition of a round is known before its first response: other lengths of this step leave it as it is.
-    /// Mutant: rounds planned anew at each opening while the one before still reports.
+    /// The composition of a round is fixed before its first response, so other lengths in the same step do not change it. Mutant: rounds
+    /// planned anew at each opening while the one before still reports.
     #[test]
     fn what_a_round_launches_does_not_hang_on_its_own_lengths(
         rows in prop::collection::vec((1..500_u32, 1..500_u32), 1..12),

@@ -1,4 +1,4 @@
-//! The laws of a schedule, on random runs.
+//! The laws of a schedule, checked on random runs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,12 +12,12 @@ use crate::schedule::{
     Builtin, Decision, Event, Schedule, Synchronous, TailBatching, sync, tail_batching,
 };
 
-/// A run: its configuration, and everything around it.
+/// A run: its configuration and its environment.
 #[derive(Clone, Debug)]
 struct Case {
     world: World,
     config: tail_batching::Config,
-    /// The factors of `config` in twentieths.
+    /// The factors of `config`, in twentieths.
     factors: (u64, u64),
 }
 
@@ -45,7 +45,7 @@ impl Case {
         }
     }
 
-    /// The same without quotas and speculation.
+    /// Returns the case without quotas and speculation.
     fn without_speculation(mut self) -> Self {
         self.factors = (20, 20);
         self.config.eta_prompts = 1.0;
@@ -58,7 +58,7 @@ impl Case {
 
 const DOMAINS: [&str; 3] = ["code", "math", "poetry"];
 
-/// Quotas of the first domains, none of them set, or those of one domain.
+/// Quotas of the first domains; no quotas; or the quota of one domain.
 fn quotas() -> impl Strategy<Value = Vec<usize>> {
     prop_oneof![3 => Just(Vec::new()), 4 => prop::collection::vec(1..4_usize, 1..=3)]
 }
@@ -108,28 +108,28 @@ pub(super) fn decisions(log: Vec<Entry>) -> Vec<Decision> {
     log.into_iter().filter_map(decided).collect()
 }
 
-/// What becomes of the schedule when it is written to a snapshot and read back.
+/// Writes the schedule to a snapshot and reads it back.
 pub(super) fn restored(schedule: Builtin) -> Builtin {
     let restored = serde_json::from_str(&serde_json::to_string(&schedule).unwrap()).unwrap();
     assert_eq!(schedule, restored);
     restored
 }
 
-/// Each was seen to fail on mutants, of which it names some.
+/// Each law was seen to fail on mutants, some of which it names.
 mod law {
     use super::*;
 
     proptest! {
         /// Mutants: responses of earlier steps counted; lost responses counted or not replaced; surplus of a group not aborted; admitted
-        /// prompts deferred; long rounds with surplus responses; the queue taken from its tail; the age limit off by one, looked at only
-        /// for the oldest, or not applied to what is launched; the run's end not looked at, or off by one; a last quota of fresh prompts
-        /// taken for spent; the next epoch begun beside a queue.
+        /// prompts deferred; long rounds with surplus responses; the queue taken from its tail; the age limit off by one, checked only for
+        /// the oldest, or not applied to launched prompts; the end of the run ignored, or off by one; a last quota of fresh prompts taken
+        /// for spent; the next epoch begun beside a queue.
         #[test]
         fn tail_batching_decides_as_the_oracle(case in cases()) {
             case.oracle().check(&case.world.run(case.tail_batching(), |schedule| schedule));
         }
 
-        /// Mutants: a round opened before its prompts are there; an epoch taken for complete when its first prompt is seen.
+        /// Mutants: a round opened before its prompts are available; an epoch taken for complete when its first prompt is seen.
         #[test]
         fn sync_decides_as_the_oracle(case in cases()) {
             let case = case.without_speculation();
@@ -137,7 +137,7 @@ mod law {
             Oracle { is_sync: true, ..case.oracle() }.check(&log);
         }
 
-        /// Mutants: a new draw left unweighed in the snapshot; weights given to first draws.
+        /// Mutants: a new draw left without weight in the snapshot; weights assigned to first draws.
         #[test]
         fn weights_change_no_other_decision(case in cases(), at in 1..60_usize) {
             let mut config = tail_batching::Config { eta_responses: 1.0, ..case.config.clone() };
@@ -177,7 +177,7 @@ mod law {
             prop_assert_eq!(unnamed(case.synchronous()), unnamed(case.tail_batching()));
         }
 
-        /// Mutants: a round opened with the prompts there are; the next epoch begun because it is on offer.
+        /// Mutants: a round opened with the prompts available; the next epoch begun because it is on offer.
         #[test]
         fn reading_ahead_changes_no_decision(case in cases(), read_ahead in 1..50_usize) {
             let run = |read_ahead| {
@@ -207,7 +207,7 @@ mod law {
             }
         }
 
-        /// Even events that break the contract do not panic.
+        /// Events that break the contract do not cause a panic.
         #[test]
         fn any_order_of_events_is_survived(case in cases(), seed: u64) {
             let log = case.world.run(case.tail_batching(), |schedule| schedule);

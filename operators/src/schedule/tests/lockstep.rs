@@ -1,6 +1,6 @@
-//! Races in lockstep: what a schedule is told, and so what it decides, does not hang on when anything arrives.
+//! Races in lockstep: the events of a schedule, and therefore its decisions, are independent of arrival order.
 //!
-//! A run is played by rollouts, a reader, a trainer and rewards that are late in every possible way: dice say which of them moves next. The
+//! A run is played by rollouts, a reader, a trainer and rewards with random delays: a seeded generator chooses which of them acts next. The
 //! oracle knows only the arithmetic of ticks.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -20,7 +20,7 @@ use crate::schedule::{
     Schedule, Sorted, Synchronous, TailBatching,
 };
 
-/// Every built-in schedule, in every mode that races go by.
+/// Returns every built-in schedule, in every mode that affects races.
 pub(super) fn schedules() -> Vec<Builtin> {
     fn read<T: DeserializeOwned>(rest: serde_json::Value) -> T {
         let mut config = json!({ "prompts": 3, "responses": 2 });
@@ -53,16 +53,16 @@ pub(super) fn schedules() -> Vec<Builtin> {
     ]
 }
 
-/// What a run is made of, but for its delays.
+/// The parameters of a run, except its delays.
 #[derive(Clone, Copy, Debug)]
 struct Race {
     schedule: usize,
-    /// Prompts of an epoch, of which there are two.
+    /// The number of prompts of an epoch; there are two epochs.
     prompts: u64,
     staleness: u64,
-    /// Prompts that the reader may be ahead.
+    /// The number of prompts that the reader may read ahead.
     ahead: usize,
-    /// Which lengths and scores the responses have.
+    /// The seed of the lengths and scores of responses.
     seed: u64,
 }
 
@@ -73,14 +73,14 @@ enum Asked {
     Stop(SampleId, FinishReason),
 }
 
-/// A response at a worker.
+/// A response on a worker.
 #[derive(Clone, Copy, Debug)]
 struct Running {
     launched: Tick,
     brought: u32,
-    /// Computed so far.
+    /// The number of tokens so far.
     tokens: u32,
-    /// At its end.
+    /// The number of tokens at its end.
     length: u32,
 }
 
@@ -92,17 +92,17 @@ impl Running {
 
 #[derive(Default)]
 struct Worker {
-    /// What it was sent and has not taken in.
+    /// Requests that were sent to it and not processed.
     inbox: VecDeque<Asked>,
     taken_in: u64,
     tick: Tick,
     running: BTreeMap<SampleId, Running>,
     ends: Vec<End>,
-    /// Notices on their way.
+    /// Notices in transit.
     outbox: VecDeque<Notice>,
 }
 
-/// What was told and decided, each with its tick.
+/// The events and decisions, each with its tick.
 type Log = Vec<(Tick, String)>;
 
 struct Play {
@@ -111,19 +111,19 @@ struct Play {
     schedule: Builtin,
     sequencer: Sequencer,
     workers: Vec<Worker>,
-    /// Tokens of responses that go on later, and whether they had ended.
+    /// The tokens of responses that resume later, and whether they had ended.
     kept: BTreeMap<(PromptId, u32), (u32, bool)>,
-    /// Tokens of those that were handed out.
+    /// The tokens of responses that were handed out.
     whole: BTreeMap<SampleId, u32>,
     stopping: BTreeMap<SampleId, FinishReason>,
-    /// Tokens of those that were told.
+    /// The tokens of responses whose ends were released.
     heard: BTreeMap<SampleId, u32>,
     brought: BTreeMap<(PromptId, u32), u32>,
-    /// Launch tick and tokens brought of what was launched and not told.
+    /// The launch tick and the resumed tokens of responses that were launched and whose ends were not released.
     untold: BTreeMap<SampleId, (Tick, u32)>,
     open: Step,
     tick: Tick,
-    /// Prompts that the reader may have read in all, and has.
+    /// The number of prompts that the reader may read in total; `read` is the number that it has read.
     allowance: u64,
     read: u64,
     over: bool,
@@ -140,7 +140,7 @@ struct Play {
 }
 
 impl Race {
-    /// Plays it over so many workers, with delays by `dice`.
+    /// Plays the run over `workers` workers, with delays from the seed `dice`.
     fn play(self, workers: usize, dice: u64) -> Log {
         let schedule = schedules().swap_remove(self.schedule);
         let mut play = Play {
@@ -186,7 +186,7 @@ impl Race {
         words.iter().fold(self.seed, |state, word| mix(state ^ mix(*word)))
     }
 
-    /// Tokens of a response in whichever step, many of them equal.
+    /// Returns the length of a response, which is the same in every step. Many lengths are equal.
     fn length(&self, id: SampleId) -> u32 {
         let hash = self.hash(SampleId { step: Step(0), ..id }, 0);
         let tail = if hash.is_multiple_of(5) { 20 } else { 0 };
@@ -200,7 +200,7 @@ impl Play {
         usize::try_from(self.dice % sides as u64).expect("small")
     }
 
-    /// Something moves.
+    /// Lets a random actor act.
     fn happen(&mut self) {
         match self.roll(10) {
             0 => self.read(),
@@ -250,7 +250,7 @@ impl Play {
         }
     }
 
-    /// A response of some worker gains some tokens.
+    /// Adds some tokens to a response of some worker.
     fn decode(&mut self) {
         let (worker, tokens) = (self.roll(self.workers.len()), 1 + self.roll(9));
         let which = self.roll(64);
@@ -275,7 +275,7 @@ impl Play {
         match asked {
             Asked::Advance(tick) => {
                 site.tick = tick;
-                // What has ended is handed out; those that are scored in any order.
+                // Responses that have ended are handed out; those to be scored, in any order.
                 let is_out =
                     |_: &SampleId, it: &mut Running| it.tokens == it.length && it.tick() <= tick;
                 let out: Vec<_> = site.running.extract_if(.., is_out).collect();
@@ -298,10 +298,10 @@ impl Play {
         }
     }
 
-    /// A response goes to its reward.
+    /// Hands a response to its reward.
     fn hand_out(&mut self, id: SampleId, tokens: u32) {
         self.whole.insert(id, tokens);
-        // Of a closed round only what it admitted is scored.
+        // After a round has closed, only its admitted responses are scored.
         if self.closed < Some(id.step) || self.admitted.contains(&id) {
             let is_right = self.race.hash(id, 1).is_multiple_of(3);
             self.scores.push((id, f64::from(u8::from(is_right))));
@@ -325,7 +325,7 @@ impl Play {
         }
     }
 
-    /// A worker says how far it is.
+    /// Sends a notice with the progress of a worker.
     fn notify(&mut self, worker: usize) {
         let site = &mut self.workers[worker];
         let unfinished = site.running.values().filter(|it| it.tokens < it.length);
@@ -337,12 +337,12 @@ impl Play {
         site.outbox.push_back(notice);
     }
 
-    /// What the driver does: tells what is to be told, and asks for what is decided.
+    /// Acts as the driver: releases events and sends requests for the decisions.
     fn settle(&mut self) {
         self.drain(None);
         loop {
             self.race();
-            // Who has finished takes up no policy.
+            // A schedule that has finished takes no further policy.
             let is_due = self.sequencer.is_quiet() && !self.finished;
             let Some(step) = self.published.front().filter(|_| is_due) else { return };
             let event = Event::Policy { step: *step };
@@ -372,7 +372,7 @@ impl Play {
         self.schedule.on(Nanos(self.tick.0), event);
     }
 
-    /// A response ends at the tick of its launch and as many later as it has tokens of its own; it is told once.
+    /// Checks that a response ends at the tick of its launch plus the number of tokens that it sampled itself, and is released once.
     fn check(&mut self, event: &Event) {
         let Event::Response { id, tokens, finish_reason } = *event else { return };
         let (launched, brought) = self.untold.remove(&id).expect("launched, and not told before");
@@ -380,7 +380,7 @@ impl Play {
         self.heard.insert(id, tokens);
         let stopped = self.stopping.remove(&id);
         if finish_reason.is_whole() {
-            // One that ends at the tick at which it is stopped has ended.
+            // A response that ends at the tick at which it is stopped counts as ended.
             assert_eq!(tokens, self.race.length(id), "{id}");
         } else {
             assert_eq!(stopped, Some(finish_reason), "{id}");

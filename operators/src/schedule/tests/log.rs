@@ -1,4 +1,4 @@
-//! Questions to the log of a run.
+//! Queries on the log of a run.
 
 use rollpacker_dataflow::step::{PromptId, Step};
 use rollpacker_stages::rollout::FinishReason;
@@ -45,7 +45,7 @@ pub(super) fn open_round(log: &[Entry]) -> Option<Step> {
     })?
 }
 
-/// Launched prompts, replacements of lost responses left out.
+/// Returns the launched prompts, without replacements of lost responses.
 pub(super) fn launches(log: &[Entry]) -> Vec<(PromptId, Reason)> {
     let launch = |entry: &Entry| match entry {
         Entry::Decided(Decision::Launch { prompt, reason, .. }) if *reason != Reason::Lost => {
@@ -83,7 +83,7 @@ pub(super) fn fates(round: &[Entry], prompt: PromptId) -> Vec<&'static str> {
     round.iter().filter_map(fate).collect()
 }
 
-/// Samples of `prompt` that were aborted in the round.
+/// Returns the samples of `prompt` that were aborted in the round.
 pub(super) fn aborted(round: &[Entry], prompt: PromptId) -> Vec<u32> {
     let abort = |entry: &Entry| match entry {
         Entry::Decided(Decision::Abort { id, .. }) if id.prompt == prompt => Some(id.sample),
@@ -92,7 +92,7 @@ pub(super) fn aborted(round: &[Entry], prompt: PromptId) -> Vec<u32> {
     round.iter().filter_map(abort).collect()
 }
 
-/// Samples of `prompt` of which an end was told, with how.
+/// Returns the samples of `prompt` whose ends were reported, with their finish reasons.
 pub(super) fn reported(round: &[Entry], prompt: PromptId) -> Vec<(u32, FinishReason)> {
     let Some(step) = open_round(round) else { return Vec::new() };
     let report = |entry: &Entry| match entry {
@@ -106,7 +106,7 @@ pub(super) fn reported(round: &[Entry], prompt: PromptId) -> Vec<(u32, FinishRea
     round.iter().filter_map(report).collect()
 }
 
-/// Samples of `prompt` that ended without being aborted.
+/// Returns the samples of `prompt` that ended without being aborted.
 pub(super) fn ended(round: &[Entry], prompt: PromptId) -> Vec<u32> {
     let aborted = aborted(round, prompt);
     let reports = reported(round, prompt).into_iter();
@@ -116,7 +116,7 @@ pub(super) fn ended(round: &[Entry], prompt: PromptId) -> Vec<u32> {
         .collect()
 }
 
-/// Samples of `prompt` that were launched and neither reported nor told to stop.
+/// Returns the samples of `prompt` that were launched and neither reported nor stopped.
 pub(super) fn live(round: &[Entry], prompt: PromptId) -> Vec<u32> {
     let (stopped, reported) = (stopped(round, prompt), reported(round, prompt));
     let is_live =
@@ -124,7 +124,7 @@ pub(super) fn live(round: &[Entry], prompt: PromptId) -> Vec<u32> {
     requested(round, prompt).into_iter().filter(is_live).collect()
 }
 
-/// Samples of `prompt` that were launched in the round.
+/// Returns the samples of `prompt` that were launched in the round.
 pub(super) fn requested(round: &[Entry], prompt: PromptId) -> Vec<u32> {
     let samples = |entry: &Entry| match entry {
         Entry::Decided(Decision::Launch { prompt: it, samples, .. }) if *it == prompt => {
@@ -135,7 +135,7 @@ pub(super) fn requested(round: &[Entry], prompt: PromptId) -> Vec<u32> {
     round.iter().filter_map(samples).flatten().collect()
 }
 
-/// Samples of `prompt` that were aborted or paused in the round.
+/// Returns the samples of `prompt` that were aborted or paused in the round.
 pub(super) fn stopped(round: &[Entry], prompt: PromptId) -> Vec<u32> {
     let pause = |entry: &Entry| match entry {
         Entry::Decided(Decision::Pause { id, .. }) if id.prompt == prompt => Some(id.sample),
@@ -144,7 +144,7 @@ pub(super) fn stopped(round: &[Entry], prompt: PromptId) -> Vec<u32> {
     aborted(round, prompt).into_iter().chain(round.iter().filter_map(pause)).collect()
 }
 
-/// Rewards of the samples of `prompt` that ended without being stopped.
+/// Returns the rewards of the samples of `prompt` that ended without being stopped.
 pub(super) fn scores(round: &[Entry], prompt: PromptId) -> Vec<f64> {
     let Some(step) = open_round(round) else { return Vec::new() };
     let ended = ended(round, prompt);

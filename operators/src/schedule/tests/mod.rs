@@ -1,4 +1,4 @@
-//! Schedules against timelines, laws, and a slow oracle.
+//! Tests of schedules against timelines, laws and a slow oracle.
 
 mod contract;
 mod driver;

@@ -1,4 +1,4 @@
-//! The slow oracle: reads the log of a run, and says what should have been decided.
+//! The slow oracle: reads the log of a run, and computes what the schedule should have decided.
 //!
 //! It knows the whole dataset, keeps no counters, and scans the log again for each question.
 
@@ -14,19 +14,19 @@ use super::log::{
 };
 use crate::schedule::{Decision, Event, Offer, Queue, Reason, Round};
 
-/// What the schedule was told, and the dataset of the run.
+/// The configuration of the schedule, and the dataset of the run.
 #[derive(Clone, Debug)]
 pub(super) struct Oracle {
     pub(super) prompts: Vec<Offer>,
-    /// Quotas by domain; one of `""` takes all domains.
+    /// The quotas by domain; a quota of `""` applies to all domains.
     pub(super) quotas: BTreeMap<Arc<str>, usize>,
     pub(super) responses: u32,
-    /// Both factors in twentieths.
+    /// Both factors, in twentieths.
     pub(super) eta_prompts: u64,
     pub(super) eta_responses: u64,
     pub(super) max_queue_age: Option<u64>,
     pub(super) total_steps: Option<u64>,
-    /// Whether all rounds are of one kind, which has no speculation.
+    /// `true` if all rounds are of one kind and without speculation.
     pub(super) is_sync: bool,
 }
 
@@ -34,7 +34,7 @@ pub(super) struct Oracle {
 type Waiting = (PromptId, u64);
 
 impl Oracle {
-    /// Checks each entry of `log` against those before it, and what the run came to.
+    /// Checks each entry of `log` against the entries before it, and the result of the run.
     pub(super) fn check(&self, log: &[Entry]) {
         for (index, entry) in log.iter().enumerate() {
             let past = &log[..index];
@@ -70,7 +70,7 @@ impl Oracle {
         }
     }
 
-    // What a round is.
+    // The composition of a round.
 
     fn open(&self, past: &[Entry], step: Step, round: Round, reason: Reason) {
         assert_eq!(open_round(past), None, "two rounds are open");
@@ -114,7 +114,7 @@ impl Oracle {
         assert_eq!(samples, 0..expected.samples, "samples of {prompt} in round {step}");
     }
 
-    /// The round of `step`, worked out from the dataset.
+    /// Computes the round of `step` from the dataset.
     fn expected(&self, past: &[Entry], step: u64) -> Expected {
         let epoch = self.epoch(past).expect("prompts are left");
         let lanes: Vec<(&Arc<str>, usize)> =
@@ -174,7 +174,7 @@ impl Oracle {
         Expected { round, reason, launches, samples: u32::try_from(samples).unwrap() }
     }
 
-    /// How many a short round of `step` launches of a lane; none if it must not be run.
+    /// Returns how many prompts of a lane a short round of `step` launches, or `None` if the round must not be short.
     fn short(&self, queue: &[Waiting], rest: usize, quota: usize, step: u64) -> Option<usize> {
         let most = usize::try_from(ceil(self.eta_prompts, quota as u64)).unwrap();
         let with = |launched: usize| {
@@ -189,7 +189,7 @@ impl Oracle {
         Some(if rest < quota { 0 } else { launched.min(rest) })
     }
 
-    /// Whether long rounds from `step` on serve `queue` before it is too old, and before the run ends.
+    /// Returns `true` if long rounds from `step` on serve `queue` within the age limit and before the run ends.
     fn drains(&self, queue: &[Waiting], quota: usize, step: u64, total_steps: Option<u64>) -> bool {
         let served = queue
             .iter()
@@ -202,7 +202,7 @@ impl Oracle {
         !served.into_iter().any(|prompt| too_old(prompt) || too_late(prompt))
     }
 
-    // What happens in a round.
+    // The decisions in a round.
 
     fn admit(&self, past: &[Entry], prompt: PromptId, samples: &[u32]) {
         let round = since_open(past);
@@ -276,7 +276,7 @@ impl Oracle {
         assert!(steps_are_over || self.epoch(past).is_none(), "prompts are left");
     }
 
-    /// Between events, nothing that could be decided waits.
+    /// Checks that between events no possible decision is pending.
     fn nothing_is_overdue(&self, past: &[Entry]) {
         if open_round(past).is_none() {
             return;
@@ -324,7 +324,7 @@ impl Oracle {
         }
     }
 
-    // What holds at some time.
+    // The state at a given time.
 
     fn lane(&self, prompt: PromptId) -> Option<Arc<str>> {
         let domain = &self.prompts.iter().find(|offer| offer.prompt == prompt)?.domain;
@@ -332,7 +332,7 @@ impl Oracle {
         self.quotas.keys().find(|lane| names.contains(&lane.as_ref())).cloned()
     }
 
-    /// The earliest epoch with a prompt that was not admitted.
+    /// Returns the earliest epoch with a prompt that was not admitted.
     fn epoch(&self, past: &[Entry]) -> Option<u32> {
         let done = admitted(past);
         let left = self
@@ -342,7 +342,7 @@ impl Oracle {
         left.map(|offer| offer.epoch).next()
     }
 
-    /// Prompts of the dataset that were never launched.
+    /// Returns the prompts of the dataset that were never launched.
     fn fresh(&self, past: &[Entry], epoch: u32, lane: &Arc<str>) -> Vec<PromptId> {
         let launched: Vec<PromptId> =
             launches(past).into_iter().map(|(prompt, _)| prompt).collect();
@@ -353,7 +353,7 @@ impl Oracle {
         mine.map(|offer| offer.prompt).filter(|prompt| !launched.contains(prompt)).collect()
     }
 
-    /// Prompts that were deferred and not launched since, in the order of their deferral.
+    /// Returns the prompts that were deferred and not launched since, in the order of their deferral.
     fn queue(&self, past: &[Entry], lane: Option<&Arc<str>>) -> Vec<Waiting> {
         let mut waiting: Vec<Waiting> = Vec::new();
         let mut step = 0;
@@ -371,7 +371,7 @@ impl Oracle {
         waiting
     }
 
-    /// Places that the open round has left for prompts like `prompt`.
+    /// Returns the number of places that the open round has left for prompts like `prompt`.
     fn free(&self, round: &[Entry], prompt: PromptId) -> usize {
         let lane = self.lane(prompt).expect("a quota");
         let mine = |prompt: &PromptId| self.lane(*prompt).as_ref() == Some(&lane);
@@ -380,7 +380,7 @@ impl Oracle {
     }
 }
 
-/// A round as it should be.
+/// The expected composition of a round.
 struct Expected {
     round: Round,
     reason: Reason,

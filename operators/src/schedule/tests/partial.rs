@@ -8,7 +8,7 @@ use super::timeline::play;
 use crate::schedule::partial::Config;
 use crate::schedule::{Partial, Schedule, TailBatching, tail_batching};
 
-/// 3 prompts of 2 responses are launched, 2 are admitted.
+/// Launches 3 prompts with 2 responses each and admits 2.
 fn config() -> Config {
     Config { prompts: 2, responses: 2, oversubscription: 1.5, max_versions: 2, total_steps: None }
 }
@@ -242,7 +242,7 @@ fn an_epoch_and_a_run_end_without_a_tail() {
 #[test]
 fn more_oversubscription_than_versions_is_refused() {
     let refused = |config: Config| Partial::new(config).unwrap_err().to_string();
-    expect!["`max_versions` is 2, expected at least 3, for the rounds to keep up with it"]
+    expect!["`max_versions` is 2, expected at least 3, to keep up with `oversubscription`"]
         .assert_eq(&refused(Config { oversubscription: 2.5, ..config() }));
     expect!["`oversubscription` is 0.5, expected a number from 1 to 1000"]
         .assert_eq(&refused(Config { oversubscription: 0.5, ..config() }));
@@ -267,7 +267,7 @@ fn tail_batching_goes_on_in_its_long_round_with_what_its_short_round_cut_off() {
     let weighted = tail_batching::Selection::Weighted;
     let refused =
         tail_batching::Config { selection: weighted, eta_responses: 1.0, ..config.clone() };
-    expect![[r#"`keep_partial` cannot be had with `selection = "weighted"`: there are no new draws to weigh"#]].assert_eq(&TailBatching::new(refused).unwrap_err().to_string());
+    expect![[r#"`keep_partial` cannot be combined with `selection = "weighted"`: it weights only responses sampled anew"#]].assert_eq(&TailBatching::new(refused).unwrap_err().to_string());
     let outcome = play(
         &mut TailBatching::new(config).unwrap(),
         "prompts 0..9

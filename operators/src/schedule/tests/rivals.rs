@@ -1,4 +1,4 @@
-//! The laws of all schedules on random runs: the contract, and what each adds to it.
+//! The laws of all schedules on random runs: the common contract, and the additional rules of each schedule.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::schedule::{
     sorted, sync, tail_batching,
 };
 
-/// What a random run is of.
+/// The schedule of a random run, with its configuration.
 #[derive(Clone, Debug)]
 enum Kind {
     Dynamic(dynamic::Config),
@@ -201,7 +201,7 @@ prop_compose! {
     }
 }
 
-/// The next request is of the group with the fewest responses left to end, or the lowest sample.
+/// Checks that the next request belongs to the group with the fewest responses left to end, or has the lowest sample number.
 fn frontier_first(config: &frontier_group::Config, log: &[Entry]) {
     for round in each_round(log) {
         let mut planned = admitted(round);
@@ -224,7 +224,7 @@ fn frontier_first(config: &frontier_group::Config, log: &[Entry]) {
     }
 }
 
-/// Requests of `prompt` so far, replacements of lost ones left out.
+/// Returns the number of requests of `prompt` so far, without replacements of lost ones.
 fn fresh(round: &[Entry], prompt: PromptId) -> u32 {
     let samples = |entry: &Entry| match entry {
         Entry::Decided(Decision::Launch { prompt: it, samples, reason })
@@ -241,7 +241,7 @@ fn ended_of(round: &[Entry], prompt: PromptId) -> u32 {
     u32::try_from(ended(round, prompt).len()).unwrap()
 }
 
-/// Loads are consumed one after the other; of each harvest the shortest are admitted.
+/// Checks that loads are consumed one after the other, and that the shortest groups of each harvest are admitted.
 fn loads_in_order(config: &sorted::Config, case: &Case, log: &[Entry]) {
     let place = |prompt: PromptId| {
         let offer = &case.world.prompts[usize::try_from(prompt.0).unwrap()];
@@ -272,7 +272,7 @@ fn loads_in_order(config: &sorted::Config, case: &Case, log: &[Entry]) {
     }
 }
 
-/// The groups of the load that were complete when the round's last was admitted, and the tokens of each.
+/// Returns the groups of the load that were complete when the last one of the round was admitted, with the tokens of each.
 fn harvested(
     config: &sorted::Config,
     round: &[Entry],
@@ -297,7 +297,7 @@ fn harvested(
     (complete, tokens)
 }
 
-/// Each was seen to fail on mutants, of which it names some.
+/// Each law was seen to fail on mutants, some of which it names.
 mod law {
     use super::*;
 
@@ -316,8 +316,8 @@ mod law {
         }
 
         /// One-off and bounded asynchrony: with staleness `k` the policy of a step is published while `k` rounds before it are open or due.
-        /// They stay open one at a time, so a trained token is at most `k` updates older than the weights that it trains, and in
-        /// `partial` rollouts at most `max_versions - 1` more.
+        /// One round is open at a time, so a trained token is at most `k` updates older than the weights that it trains. In `partial`
+        /// rollouts it is at most `max_versions - 1` updates older still.
         #[test]
         fn bounded_asynchrony_keeps_the_contract(mut case in cases(&[2, 4, 5, 6]), staleness in 1..3_u64) {
             case.world.staleness = staleness;
@@ -346,7 +346,7 @@ mod law {
             prop_assert_eq!(case.world.run(case.schedule(), restored), case.run());
         }
 
-        /// Even events that break the contract do not panic.
+        /// Events that break the contract do not cause a panic.
         #[test]
         fn any_order_of_events_is_survived(case in cases(&ALL), seed: u64) {
             let told = |entry| match entry {

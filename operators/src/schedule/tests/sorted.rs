@@ -6,7 +6,7 @@ use super::timeline::play;
 use crate::schedule::Sorted;
 use crate::schedule::sorted::{Config, Mode};
 
-/// Loads of 4 prompts with one response each, 2 of them admitted in a round, 3 running.
+/// Loads of 4 prompts with one response each; a round admits 2 of them, and 3 run at a time.
 fn config(mode: Mode) -> Config {
     Config {
         prompts: 2,
@@ -246,13 +246,13 @@ fn a_load_is_no_larger_than_the_rest_of_the_run() {
 fn options_without_meaning_are_refused() {
     let refused = |config: Config| Sorted::new(config).unwrap_err().to_string();
     let (on_policy, partial) = (config(Mode::OnPolicy), config(Mode::Partial));
-    expect![[r#"`carry_over` cannot be had with `mode = "on_policy"`: what it runs ahead would be aborted"#]]
+    expect![[r#"`carry_over` cannot be combined with `mode = "on_policy"`: the next load would be aborted"#]]
     .assert_eq(&refused(Config { carry_over: true, ..on_policy.clone() }));
     expect![[
-        r#"`harvest` cannot be had with `mode = "on_policy"`: complete groups would be lost"#
+        r#"`harvest` cannot be combined with `mode = "on_policy"`: complete groups would be lost"#
     ]]
     .assert_eq(&refused(Config { harvest: Some(3), ..on_policy }));
-    expect!["`harvest` is 1, expected at least 2, which a round admits"]
+    expect!["`harvest` is 1, expected at least 2, the groups that a round admits"]
         .assert_eq(&refused(Config { harvest: Some(1), ..partial.clone() }));
     expect!["`group_size` is 2, expected at least 3, for a load to hold the harvest"]
         .assert_eq(&refused(Config { harvest: Some(5), ..partial.clone() }));

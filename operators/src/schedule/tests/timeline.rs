@@ -1,15 +1,15 @@
-//! Scripts of events, and the decisions they lead to, as text.
+//! A text format for scripts of events and the resulting decisions.
 //!
-//! A line is an event, or several of a kind:
+//! Each line is an event, or several events of one kind:
 //! - `prompts 0..12 [epoch 1] [math]`: prompts p0 to p11 are offered;
 //! - `end`: no prompt follows;
 //! - `policy 0`: the weights of step 0 are published;
-//! - `stop @0 3:0..2 4..6:1`: of step 0, samples 0 and 1 of p3 and sample 1 of p4 and p5 end; `length`, `abort` and `pause` likewise;
-//!   `stop 7 @0 3:0` says that it has 7 tokens instead of 1;
-//! - `score 0.5 @0 3:0..2`: samples 0 and 1 of p3 get a reward of 0.5.
+//! - `stop @0 3:0..2 4..6:1`: samples 0 and 1 of p3, and sample 1 of p4 and p5, of step 0 end; `length`, `abort` and `pause` likewise;
+//!   `stop 7 @0 3:0` gives it 7 tokens instead of 1;
+//! - `score 0.5 @0 3:0..2`: samples 0 and 1 of p3 have a reward of 0.5.
 //!
-//! The outcome repeats each line, followed by the decisions drained after each of its events; like ones in a row share a line. `?` says
-//! that prompts are wanted.
+//! The result repeats each line, followed by the decisions drained after each of its events; consecutive similar decisions share a line.
+//! `?` means that the schedule wants prompts.
 
 use std::ops::Range;
 
@@ -19,7 +19,7 @@ use rollpacker_stages::rollout::FinishReason;
 
 use crate::schedule::{Decision, Event, Offer, Schedule};
 
-/// Plays `script` to `schedule`.
+/// Plays `script` on `schedule` and returns the result.
 pub(super) fn play(schedule: &mut dyn Schedule, script: &str) -> String {
     let mut text = String::new();
     for line in script.lines().map(str::trim).filter(|line| !line.is_empty()) {

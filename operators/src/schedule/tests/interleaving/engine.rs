@@ -1,7 +1,7 @@
-//! A model of an engine whose instances run on threads of their own.
+//! A model of an engine whose instances run on separate threads.
 //!
-//! Each instance takes commands from a queue, decodes, reports what ends, and publishes its floor afterwards. One call of [`ModelEngine::turn`] is
-//! one of these actions, so that a test decides what happens between any two of them.
+//! Each instance takes commands from a queue, decodes, reports the responses that end, and then publishes its floor. One call of
+//! [`ModelEngine::turn`] performs one of these actions, so a test controls what happens between any two of them.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -17,7 +17,7 @@ use rollpacker_stages::rollout::{
 /// Returns the length of a response, whatever step it is generated in.
 pub(super) type LengthOf = fn(SampleId, u64) -> u32;
 
-/// A response at an instance, or on its way there.
+/// A response on an instance, or on its way to one.
 #[derive(Clone, Copy, Debug)]
 struct Sequence {
     launched: Tick,
@@ -44,16 +44,16 @@ enum Command {
 struct Instance {
     commands: VecDeque<Command>,
     running: BTreeMap<SampleId, Sequence>,
-    /// Responses taken up since the floor was published.
+    /// The number of responses taken up since the floor was published.
     taken: usize,
     must_publish: bool,
-    /// The floor as published.
+    /// The published floor.
     floor: Option<Tick>,
-    /// Launch ticks of the responses that the published floor does not cover.
+    /// The launch ticks of responses that the published floor does not cover.
     uncovered: VecDeque<Tick>,
 }
 
-/// What the engine and the threads of its instances share.
+/// The state that the engine shares with the threads of its instances.
 #[derive(Default)]
 pub(super) struct Shared {
     seed: u64,
@@ -61,10 +61,10 @@ pub(super) struct Shared {
     /// Responses that instances have reported and the engine has not gathered.
     reports: VecDeque<(SampleId, Sequence)>,
     waker: Option<Waker>,
-    /// Whether the engine was woken for a floor that it has not read.
+    /// `true` if the engine was woken for a floor that it has not read.
     nudged: bool,
     now: Tick,
-    /// The instance of each response that is not reported to the driver.
+    /// The instance of each response that was not reported to the driver.
     launched: BTreeMap<SampleId, usize>,
     /// Whole responses that wait for their tick.
     ended: BTreeMap<(Tick, SampleId), Sequence>,
@@ -73,7 +73,7 @@ pub(super) struct Shared {
     events: VecDeque<Completion>,
 }
 
-/// A handle to the engine; the driver has one, the test another.
+/// A handle to the engine. The driver has one, and the test another.
 #[derive(Clone)]
 pub(super) struct ModelEngine {
     shared: Rc<RefCell<Shared>>,
@@ -87,19 +87,19 @@ impl ModelEngine {
         Self { shared: Rc::new(RefCell::new(shared)), length_of }
     }
 
-    /// Whether an instance has something to do.
+    /// Returns `true` if an instance has work.
     pub(super) fn may_turn(&self, instance: usize) -> bool {
         let instance = &self.shared.borrow().instances[instance];
         instance.must_publish || !instance.commands.is_empty() || !instance.running.is_empty()
     }
 
-    /// Lets an instance do one thing; what it decodes, it decodes up to `tokens` of.
+    /// Lets an instance perform one action; a decode advances each response by at most `tokens` tokens.
     pub(super) fn turn(&self, instance: usize, tokens: u32) {
         let woken = self.shared.borrow_mut().turn(instance, tokens);
         self.wake(woken);
     }
 
-    /// The floor as the engine knows it.
+    /// Returns the floor that the engine knows.
     pub(super) fn known_floor(&self) -> Tick {
         self.shared.borrow().floor()
     }
@@ -113,7 +113,7 @@ impl ModelEngine {
 }
 
 impl Shared {
-    /// Whether the engine is to be woken.
+    /// Performs one action of an instance. Returns `true` if the engine must be woken.
     fn turn(&mut self, at: usize, tokens: u32) -> bool {
         let instance = &mut self.instances[at];
         if std::mem::take(&mut instance.must_publish) {
@@ -139,7 +139,7 @@ impl Shared {
         known.min().copied().unwrap_or(Tick::MAX)
     }
 
-    /// Takes in what instances have reported.
+    /// Gathers the reports of instances.
     fn gather(&mut self) {
         while let Some((id, sequence)) = self.reports.pop_front() {
             if let Some(tick) = self.aborted.remove(&id) {
@@ -152,7 +152,7 @@ impl Shared {
         }
     }
 
-    /// Hands out what ended up to the tick.
+    /// Hands out responses that ended up to the tick.
     fn hand_out(&mut self) {
         let now = self.now;
         let out: Vec<_> = self.ended.extract_if(.., |(tick, _), _| *tick <= now).collect();
@@ -188,7 +188,7 @@ impl Shared {
 }
 
 impl Instance {
-    /// Publishes the floor; whether that is news.
+    /// Publishes the floor. Returns `true` if it changed.
     fn publish(&mut self) -> bool {
         let floor = self.running.values().map(Sequence::tick).min();
         let taken = std::mem::take(&mut self.taken);
@@ -196,7 +196,7 @@ impl Instance {
         std::mem::replace(&mut self.floor, floor) != floor || taken > 0
     }
 
-    /// Decodes up to `tokens` for every running response; those that end.
+    /// Decodes up to `tokens` tokens for every running response, and returns those that end.
     fn decode(&mut self, tokens: u32) -> Vec<(SampleId, Sequence)> {
         for sequence in self.running.values_mut() {
             sequence.tokens = (sequence.tokens + tokens).min(sequence.length);

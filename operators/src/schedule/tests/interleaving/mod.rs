@@ -1,8 +1,8 @@
-//! Races in lockstep with the real drivers of schedule and rollouts: a run ends, and decides the same, in whatever order messages arrive,
-//! operators are activated and engine instances work.
+//! Races in lockstep with the real drivers of schedule and rollouts. A run must end, with the same decisions, whatever the order in which
+//! messages arrive, operators are activated and engine instances work.
 //!
-//! The search is random: many orders of each race, drawn by seeds, in which some actors are far behind for a while. A run in which nothing can
-//! happen any more before its schedule has finished is a hang.
+//! The search is random: each race is played in many orders, drawn by seeds, in which some actors fall far behind for a while. A run in
+//! which no action is possible before its schedule has finished is a hang.
 
 mod engine;
 mod play;
@@ -28,10 +28,10 @@ use crate::rows::Row;
 use crate::schedule::sequencer::Notice;
 use crate::schedule::{Decision, Reason, encode};
 
-/// Orders of each race that are tried.
+/// The number of orders in which each race is played.
 const ORDERS: u64 = 60;
 
-/// Runs `test` with capabilities of as many outputs as the drivers have, at the first step.
+/// Runs `test` with capabilities of the outputs of all drivers, at the first step.
 fn with_rights(test: impl FnOnce(&[Capability<Step>]) + 'static) {
     run(|scope, _| {
         let mut operator = Operator::new("interleaving", scope);
@@ -53,7 +53,7 @@ fn with_rights(test: impl FnOnce(&[Capability<Step>]) + 'static) {
     .expect("no fault");
 }
 
-/// Races of every schedule, over so many workers.
+/// Returns races of every schedule over `workers` workers.
 fn races(workers: usize) -> impl Iterator<Item = Race> {
     (0..schedules().len()).map(move |schedule| Race {
         schedule,
@@ -113,7 +113,7 @@ fn a_worker_that_owes_nothing_holds_nobody_back_though_its_instance_is_late() {
             for batch in encode::requests(&[decision], &[Some(0)], PolicyVersion(0), &row) {
                 driver.request(step, || capabilities(rights, step), &batch);
             }
-            // The instance takes the command, and publishes what follows from it later.
+            // The instance takes the command, and publishes its effect later.
             engine.turn(0, 1);
             let mut told = Vec::new();
             driver.report(|port, _, batch| {

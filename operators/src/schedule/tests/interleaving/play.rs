@@ -1,4 +1,4 @@
-//! A run of the real drivers over model engines, in which dice say what happens next.
+//! Runs the real drivers over model engines, in an order of actions chosen by a seeded generator.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -30,40 +30,40 @@ use crate::schedule::tests::engine::mix;
 use crate::schedule::tests::lockstep::schedules;
 use crate::spread::Spread;
 
-/// What a run is made of, but for the order in which things happen.
+/// The parameters of a run, except the order of actions.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Race {
-    /// Which of [`schedules`].
+    /// The index in [`schedules`].
     pub(super) schedule: usize,
     pub(super) workers: usize,
-    /// Engine instances of a worker.
+    /// The number of engine instances of a worker.
     pub(super) instances: usize,
-    /// Prompts of an epoch, of which there are two.
+    /// The number of prompts of an epoch; there are two epochs.
     pub(super) prompts: u64,
     pub(super) staleness: u64,
-    /// Prompts that the reader may be ahead.
+    /// The number of prompts that the reader may read ahead.
     pub(super) ahead: usize,
-    /// Which lengths and scores the responses have.
+    /// The seed of the lengths and scores of responses.
     pub(super) seed: u64,
-    /// Withholds the last floor of a worker that owes nothing, as an engine does that publishes late: the schedule is to miss it.
+    /// Withholds the last floor of an idle worker, like an engine that publishes late; the schedule may then hang.
     pub(super) loses_floors: bool,
 }
 
-/// What was decided, asked for and generated.
+/// The decisions, requests and responses of a run.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Outcome {
-    /// Decisions and requests, each in its order.
+    /// Decisions and requests, in order.
     pub(super) decided: Vec<String>,
     requested: Vec<String>,
-    /// Tokens and finish reason of each response.
+    /// The tokens and finish reason of each response.
     responses: BTreeMap<SampleId, (u32, String)>,
 }
 
-/// Why a run did not end.
+/// The reason why a run did not end.
 #[derive(Debug)]
 pub(super) struct Hang(#[expect(dead_code, reason = "for the message of a failed test")] String);
 
-/// A channel that keeps the order of messages: those under way, and those that its receiver finds when it runs.
+/// A channel that keeps the order of messages: those in transit, and those that its receiver finds when it runs.
 struct Channel<T> {
     sent: VecDeque<T>,
     arrived: VecDeque<T>,
@@ -93,7 +93,7 @@ impl<T> Channel<T> {
     }
 }
 
-/// A worker, and its channels from and to the schedule.
+/// A worker with its channels from and to the schedule.
 struct Worker {
     driver: Rollout,
     engine: ModelEngine,
@@ -120,23 +120,23 @@ impl Worker {
         Self { driver, engine, woken, policies, requests, announced, notices, scores }
     }
 
-    /// Whether the operator would be activated.
+    /// Returns `true` if the operator would be activated.
     fn is_active(&self) -> bool {
         let has_input = !self.policies.arrived.is_empty() || !self.requests.arrived.is_empty();
         has_input || self.woken.load(Ordering::Relaxed)
     }
 
-    /// Whether something of the step, or of an earlier one, is still to be done.
+    /// Returns `true` if work of the step, or of an earlier one, remains.
     fn is_at(&self, step: Step) -> bool {
         let mut requests = self.requests.sent.iter().chain(&self.requests.arrived);
         requests.any(|(of, _)| *of <= step) || self.driver.open().is_some_and(|open| open <= step)
     }
 }
 
-/// What may happen next.
+/// An action that may happen next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Action {
-    /// The reader hands over prompts, or says that there are no more.
+    /// The reader delivers prompts, or reports that there are no more.
     Read,
     /// The trainer publishes the policy that follows from a step.
     Publish,
@@ -158,7 +158,7 @@ enum Message {
 const MESSAGES: [Message; 5] =
     [Message::Policy, Message::Request, Message::Announcement, Message::Notice, Message::Score];
 
-/// Chooses what happens next: for a while by random priorities, so that some actors are far behind, now and then by chance.
+/// Chooses the next action: for a while by random priorities, so that some actors fall far behind, and sometimes uniformly.
 struct Dice {
     state: u64,
     priorities: u64,
@@ -182,7 +182,7 @@ impl Dice {
     }
 }
 
-/// A number for each action, the same for the same actor or channel.
+/// Returns a number for an action that is equal for the same actor or channel.
 fn number(action: Action) -> u64 {
     let (kind, actor) = match action {
         Action::Read => (0, 0),
@@ -195,7 +195,7 @@ fn number(action: Action) -> u64 {
     kind << 8 | actor as u64
 }
 
-/// Returns the length of a response, many of them equal and some long.
+/// Returns the length of a response; many are equal and some are long.
 fn length(id: SampleId, seed: u64) -> u32 {
     let hash = mix(seed ^ mix(id.prompt.0 << 8 | u64::from(id.sample)));
     let tail = if hash.is_multiple_of(5) { 20 } else { 0 };
@@ -214,13 +214,13 @@ struct Play {
     read: u64,
     is_read: bool,
     prompts: VecDeque<Batch>,
-    /// Steps whose rounds have closed and whose update is to come.
+    /// Steps whose rounds have closed and whose update is still to come.
     closed: BTreeSet<Step>,
     outcome: Outcome,
 }
 
 impl Race {
-    /// Plays it with delays by `dice`. `rights` are capabilities of seven outputs, at the first step.
+    /// Plays the run with delays from the seed `dice`. `rights` are capabilities of seven outputs, at the first step.
     pub(super) fn play(self, rights: &[Capability<Step>], dice: u64) -> Result<Outcome, Hang> {
         let mut play = Play::new(self, rights, dice);
         for _ in 0..100_000 {
@@ -263,7 +263,7 @@ impl Play {
         play
     }
 
-    /// All that may happen now.
+    /// Returns all actions that may happen now.
     fn actions(&self) -> Vec<Action> {
         let mut actions = Vec::new();
         let all_read = self.read == 2 * self.race.prompts;
@@ -293,7 +293,7 @@ impl Play {
         actions
     }
 
-    /// Whether the operator of the schedule would be activated.
+    /// Returns `true` if the operator of the schedule would be activated.
     fn hears(&self) -> bool {
         let heard = |worker: &Worker| {
             let Worker { announced, notices, scores, .. } = worker;
@@ -304,7 +304,7 @@ impl Play {
         !self.prompts.is_empty() || self.workers.iter().any(heard)
     }
 
-    /// The first step that is closed and of which no worker has anything left.
+    /// Returns the first closed step for which no worker has work left.
     fn trained(&self) -> Option<Step> {
         let step = *self.closed.first()?;
         (!self.workers.iter().any(|worker| worker.is_at(step))).then_some(step)
@@ -359,7 +359,7 @@ impl Play {
         self.prompts.push_back(prompt_batch(&rows));
     }
 
-    /// Announces a policy: to every worker, and by every worker to the schedule.
+    /// Announces a policy to every worker, and by every worker to the schedule.
     fn publish(&mut self, step: Step) {
         for worker in &mut self.workers {
             worker.policies.send((step, policy_batch(&policy(step))));
@@ -367,7 +367,7 @@ impl Play {
         }
     }
 
-    /// An activation of the schedule's operator.
+    /// Activates the schedule's operator.
     fn schedule(&mut self) {
         for batch in std::mem::take(&mut self.prompts) {
             if batch.num_rows() == 0 {
@@ -409,7 +409,7 @@ impl Play {
         );
     }
 
-    /// An activation of a rollout's operator.
+    /// Activates a rollout's operator.
     fn rollout(&mut self, at: usize) {
         let Self { workers, rights, outcome, race, .. } = self;
         let Worker { driver, engine, woken, policies, requests, notices, scores, .. } =
@@ -446,7 +446,7 @@ impl Play {
         });
     }
 
-    /// Nothing can happen any more: the run is over, or it hangs.
+    /// Checks the end, when no action is possible any more: the run is over, or it hangs.
     fn end(self) -> Result<Outcome, Hang> {
         let is_over = self.stop.is_complete()
             && self.workers.iter().all(|worker| {
@@ -523,7 +523,7 @@ fn responses(step: Step, batch: &Batch) -> Vec<(SampleId, (u32, String))> {
     ids(step, batch).into_iter().zip(ended).collect()
 }
 
-/// Scores of the responses that are whole.
+/// Returns the scores of whole responses.
 fn scored(step: Step, batch: &Batch, seed: u64) -> Batch {
     let reasons = batch.text(column::FINISH_REASON).iter().flatten();
     let ids = ids(step, batch).into_iter().zip(reasons);
@@ -544,7 +544,7 @@ fn scored(step: Step, batch: &Batch, seed: u64) -> Batch {
     Batch::new(RecordBatch::try_from_iter(columns).expect("of one length"))
 }
 
-/// The notice as it would be with the floor that the engine knows.
+/// Returns the notice with the floor that the engine knows.
 fn late(batch: &Batch, engine: &ModelEngine) -> Batch {
     let notice = notices::read(batch);
     if notice.floor < Tick::MAX {
