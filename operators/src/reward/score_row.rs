@@ -113,9 +113,8 @@ pub(crate) fn scored_batch(rows: &[Row], scores: &[ScoreRow]) -> Batch {
 }
 
 fn json<'a, T: Serialize + 'a>(values: impl Iterator<Item = &'a T>) -> ArrayRef {
-    let text = |value: &T| {
-        serde_json::to_string(value).expect("invariant: a map with string keys is valid JSON")
-    };
+    let text =
+        |value: &T| serde_json::to_string(value).expect("invariant: a string map is valid JSON");
     Arc::new(StringArray::from_iter_values(values.map(text)))
 }
 
