@@ -8,8 +8,8 @@
 //!
 //! # The reference distribution
 //! The reference is the length distribution of the policy over the prompts as they are read: each prompt has the same weight, however many
-//! responses a schedule launches for it. A plain product-limit estimate over all launched responses is biased for two reasons, by 10 to 40
-//! % of the mean on the workloads below:
+//! responses a schedule launches for it. A plain product-limit estimate over all launched responses is biased for two reasons, by 10 to
+//! 40 % of the mean on the workloads below:
 //!
 //! - *Long prompts are launched twice.* Responses that were cut when a round was full are launched again later, so the prompts with long
 //!   responses have twice the weight. The new draws of a prompt therefore enter late: they are at risk only beyond the largest number of
@@ -21,7 +21,6 @@
 //! The table shows the estimated mean over the true mean in simulated runs of 160 steps of 128 prompts with 8 responses. Two runs agree
 //! within 0.03. The cap is 16,384 tokens. Lengths are lognormal around 800, with the given standard deviations of the logarithm between and
 //! within prompts, or follow the two-mode workload of the RollPacker paper's job:
-//! two-mode workload of the RollPacker paper's job):
 //!
 //! | lengths | `eta_responses = 1`, plain | with late entry | `eta = (1.25, 1.25)`, plain | with late entry |
 //! |---|---|---|---|---|
