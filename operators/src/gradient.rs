@@ -118,7 +118,7 @@ fn accumulate<'scope>(
             if running.is_none() && failed.is_none() {
                 running = waiting.next(&frontiers[0]).map(|held| {
                     let (step, batch) = (held.step(), held.batch.clone());
-                    let _awaited = awaits.hold(step, || "the trainer to take in groups");
+                    let _awaited = awaits.hold(step, || "the trainer to accumulate groups");
                     Running { held, reply: trainer.accumulate(step, batch, wake.clone()), _awaited }
                 });
             }

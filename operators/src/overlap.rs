@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// When responses are scored. The default is [`Streamed`](Self::Streamed).
+/// The time at which responses are scored. The default is [`Streamed`](Self::Streamed).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scoring {
@@ -13,8 +13,8 @@ pub enum Scoring {
     AfterRollout,
 }
 
-/// When groups are passed to the trainer. No group is passed while no device trains. The default is [`Streamed`](Self::Streamed) without a
-/// limit.
+/// The rule by which groups are passed to the trainer. No group is passed while no device trains. The default is
+/// [`Streamed`](Self::Streamed) without a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fetch {

@@ -1,4 +1,4 @@
-//! The length distribution of a policy, estimated from responses of which some were aborted.
+//! The length distribution of a policy, estimated from responses, some of which were aborted.
 //!
 //! The length of an aborted response is known only to exceed the tokens that it had: a right-censored observation. Leaving it out, or using
 //! its tokens as its length, makes the policy look shorter than it is, most of all in the tail that schedules are designed for. The

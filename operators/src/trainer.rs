@@ -286,6 +286,7 @@ impl Timed {
 
     /// Updates the weights. Adds the busy time of the step to the trainer's own metrics.
     fn update(&mut self, step: Step) -> Result<(Policy, Metrics), TrainError> {
+        // Set `next` first: otherwise `catch_up` would hold the groups of this step back again.
         self.next = step;
         self.catch_up();
         self.failed.take().map_or(Ok(()), Err)?;

@@ -28,7 +28,7 @@ use crate::policy::{metrics_batch, policy_of};
 use crate::rows::Row;
 use crate::schedule::encode::{ADVANCE, LAUNCH, PAUSE};
 
-const NO_LOCKSTEP: &str = "the schedule decides races by tokens, but the engine cannot race in lockstep: make the engine deterministic, or choose another engine";
+const NO_LOCKSTEP: &str = "the run requires races that are decided by tokens, but the engine cannot race in lockstep: make the engine deterministic, or choose another engine";
 
 /// The requests of one step that are in flight.
 struct UnderWay {
@@ -47,7 +47,7 @@ impl UnderWay {
     }
 }
 
-/// A prompt of which the engine was asked for responses.
+/// A prompt for which the engine was asked to generate responses.
 pub(super) struct Launched {
     pub(super) row: Row,
     version: PolicyVersion,
@@ -175,6 +175,10 @@ impl Driver {
         }
     }
 
+    /// Applies a batch of requests of a step, in order. `capabilities` is called only if the step is not open yet.
+    ///
+    /// The engine loads the policy of a step at the first request of the step, not when the policy arrives: with staleness, the engine may
+    /// still sample an earlier round with an earlier policy until then.
     pub(crate) fn request(
         &mut self,
         step: Step,

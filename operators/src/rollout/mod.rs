@@ -242,6 +242,7 @@ fn generate<'scope>(
             policies.for_each(|capability, batch| driver.policy(*capability.time(), &batch));
             placements.for_each(|_, batch| driver.place(&batch));
             for (step, capabilities, batch) in driver.take_due() {
+                // A part must be written before a request of a later step changes the kept responses.
                 parts.before(step, |_| kept_rows::part(driver.samples()));
                 driver.request(step, || capabilities, &batch);
             }
