@@ -1,4 +1,4 @@
-//! Columns of the stream schemas from plain values.
+//! Builds columns of the stream schemas from plain values.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use arrow::array::{ArrayRef, ListArray, PrimitiveArray, StringBuilder};
 use arrow::buffer::OffsetBuffer;
 use arrow::datatypes::{ArrowPrimitiveType, Field};
 
-/// A list column without nulls: one list an item of `lists`.
+/// Returns a list column without nulls, with one list for each item of `lists`.
 pub(crate) fn lists<'a, T: ArrowPrimitiveType>(
     lists: impl Iterator<Item = &'a [T::Native]>,
 ) -> ArrayRef {
@@ -25,7 +25,8 @@ pub(crate) fn lists<'a, T: ArrowPrimitiveType>(
     ))
 }
 
-/// A text column with nulls. Collecting one reserves a kilobyte, however few rows there are.
+/// Returns a text column with nulls. The builder is sized explicitly because collecting into a `StringArray` reserves a kilobyte for any
+/// number of rows.
 pub(crate) fn texts<'a>(texts: impl ExactSizeIterator<Item = Option<&'a str>>) -> ArrayRef {
     let mut column = StringBuilder::with_capacity(texts.len(), 0);
     column.extend(texts);

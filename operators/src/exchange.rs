@@ -1,4 +1,4 @@
-//! What the schedule hears of other workers: ends and scores, without the tokens and texts that it never looks at.
+//! Routes the ends and scores of all workers to the schedule, without the tokens and texts that it never reads.
 
 use std::sync::Arc;
 
@@ -11,12 +11,12 @@ use rollpacker_dataflow::route;
 use rollpacker_dataflow::schema::{self, column};
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 
-/// The responses of all workers at the first, thin. On a single worker they are what they are.
+/// Routes the responses of all workers to the first worker, without tokens and texts. On a single worker, the stream is returned unchanged.
 pub(crate) fn ends(responses: BatchStream<'_>) -> BatchStream<'_> {
     thin_at_first(["thin_ends", "ends_to_first"], responses, &schema::RESPONSES)
 }
 
-/// The same of scored responses.
+/// Routes the scored responses of all workers to the first worker, like [`ends`].
 pub(crate) fn scores(scored: BatchStream<'_>) -> BatchStream<'_> {
     thin_at_first(["thin_scores", "scores_to_first"], scored, &schema::SCORED)
 }
@@ -42,7 +42,7 @@ fn thin_at_first<'scope>(
     route::first(moving, given, schema)
 }
 
-/// The same rows with empty lists and texts, but for why each ended.
+/// Returns the same rows with empty lists and texts. Only the text of the finish reason is kept.
 fn thin(batch: &Batch) -> Batch {
     let Some(rows) = batch.rows() else { return Batch::default() };
     let schema = rows.schema();

@@ -1,4 +1,4 @@
-//! Gradients: trains on complete groups as they arrive, while later ones are still being generated.
+//! The gradient operator: trains on complete groups as they arrive, while later groups are still being generated.
 
 use std::rc::Rc;
 
@@ -20,17 +20,17 @@ use crate::rollout::Generating;
 use crate::trainer::TrainerThread;
 use crate::waiting::{Held, Waiting};
 
-/// Groups whose gradient is accumulated, and the trainer that holds it.
+/// Groups whose gradients are accumulated, and the trainer that accumulated them.
 pub struct Gradients<'scope> {
-    /// Batches of [`schema::GROUPS`], once their gradient is accumulated.
+    /// Batches of [`schema::GROUPS`], emitted once their gradient is accumulated.
     pub accumulated: BatchStream<'scope>,
-    /// Batches of [`schema::DECISIONS`]: those that concern this worker.
+    /// Batches of [`schema::DECISIONS`]: the decisions that concern this worker.
     pub decisions: BatchStream<'scope>,
     /// Batches of [`schema::METRICS`] so far.
     pub metrics: BatchStream<'scope>,
     /// Errors so far.
     pub errors: BatchStream<'scope>,
-    /// Batches of [`schema::ERRORS`] that end nothing, so far.
+    /// Batches of [`schema::ERRORS`] that do not end the run, so far.
     pub warnings: BatchStream<'scope>,
     pub(crate) trainer: Rc<TrainerThread>,
     pub(crate) generating: Generating,
@@ -39,8 +39,8 @@ pub struct Gradients<'scope> {
 
 /// Accumulates gradients.
 pub trait GradientExt<'scope> {
-    /// Hands complete groups to the trainer, when [`fetched`](Groups::fetched) and the placement say so. What arrives while the trainer is busy goes with a
-    /// later call.
+    /// Passes complete groups to the trainer when [`fetched`](Groups::fetched) and the placement allow it. Groups that arrive while the
+    /// trainer is busy are passed with a later call.
     fn gradient(self, trainer: Rc<TrainerThread>) -> Gradients<'scope>;
 }
 
@@ -61,6 +61,7 @@ impl<'scope> GradientExt<'scope> for Groups<'scope> {
     }
 }
 
+/// The accumulation that the trainer is working on.
 struct Running {
     held: Held,
     reply: Reply<Result<(), String>>,
@@ -74,7 +75,7 @@ fn accumulate<'scope>(
     fetch: Fetch,
 ) -> (BatchStream<'scope>, BatchStream<'scope>) {
     let mut operator = Operator::new("gradient", groups.scope());
-    // Where nothing places, something always trains.
+    // Without placements, the trainer always has a device.
     let devices = u32::from(placements.is_none());
     let placements = placements.unwrap_or_else(|| empty(groups.scope()));
     let mut groups = operator.input(groups, Pipeline, &schema::GROUPS);
@@ -109,7 +110,7 @@ fn accumulate<'scope>(
                             &held.capabilities[1],
                             faults_batch(&[Fault::new("gradient", message)]),
                         );
-                        // Kept for ever: the step is not done, and no later group may be trained on.
+                        // Keep the capabilities: the step must not complete, and no later group may be trained on.
                         failed = Some(held);
                     }
                 }
@@ -117,7 +118,7 @@ fn accumulate<'scope>(
             if running.is_none() && failed.is_none() {
                 running = waiting.next(&frontiers[0]).map(|held| {
                     let (step, batch) = (held.step(), held.batch.clone());
-                    let _awaited = awaits.hold(step, || "the trainer to take in groups");
+                    let _awaited = awaits.hold(step, || "the trainer to accumulate groups");
                     Running { held, reply: trainer.accumulate(step, batch, wake.clone()), _awaited }
                 });
             }

@@ -1,4 +1,4 @@
-//! Groups: gathers the admitted responses of a prompt, scored, into one.
+//! The group operator: gathers the admitted, scored responses of each prompt into one group.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,22 +22,23 @@ use crate::rollout::Generating;
 use crate::rows::{Row, gather_first};
 use crate::schedule::encode::ADMIT;
 
-/// Complete groups, and what formed their rounds.
+/// Complete groups, with the streams of the operators before.
 pub struct Groups<'scope> {
-    /// Batches of [`schema::SCORED`] or, once inferred, of [`schema::INFERRED`], each a whole number of groups: the rows of a prompt are neighbours, in the order of samples.
+    /// Batches of [`schema::SCORED`] or, after inference, of [`schema::INFERRED`]. Each batch holds whole groups: the rows of a prompt are
+    /// adjacent and sorted by sample.
     pub groups: BatchStream<'scope>,
-    /// Batches of [`schema::DECISIONS`]: those that concern this worker.
+    /// Batches of [`schema::DECISIONS`]: the decisions that concern this worker.
     pub decisions: BatchStream<'scope>,
-    /// Batches of [`schema::PLACEMENTS`], if a policy places.
+    /// Batches of [`schema::PLACEMENTS`], if there is a placement policy.
     pub placements: Option<BatchStream<'scope>>,
-    /// Batches of [`schema::METRICS`]: what is counted of the scoring of each step.
+    /// Batches of [`schema::METRICS`]: counts of the scoring of each step.
     pub metrics: BatchStream<'scope>,
     /// Errors so far.
     pub errors: BatchStream<'scope>,
-    /// Batches of [`schema::ERRORS`] that end nothing, so far.
+    /// Batches of [`schema::ERRORS`] that do not end the run, so far.
     pub warnings: BatchStream<'scope>,
     pub(crate) fetch: Fetch,
-    /// Whether batches are those of [`schema::INFERRED`].
+    /// `true` if batches have the schema [`schema::INFERRED`].
     pub(crate) inferred: bool,
     pub(crate) reward_kl: Option<KlController>,
     pub(crate) generating: Generating,
@@ -45,14 +46,14 @@ pub struct Groups<'scope> {
 }
 
 impl Groups<'_> {
-    /// Hands groups to the trainer when `fetch` says; without it, as they become complete.
+    /// Sets when groups are passed to the trainer. By default, groups are passed as they become complete.
     #[must_use]
     pub fn fetched(self, fetch: Fetch) -> Self {
         Self { fetch, ..self }
     }
 
-    /// Lessens rewards by a KL divergence from the reference, times the factor of `controller`; of groups that went through
-    /// [`infer`](crate::InferenceExt::infer).
+    /// Subtracts a KL penalty against the reference policy from rewards, with the coefficient of `controller`. The groups must have gone
+    /// through [`infer`](crate::InferenceExt::infer).
     #[must_use]
     pub fn penalised(self, controller: KlController) -> Self {
         Self { reward_kl: Some(controller), ..self }
@@ -61,11 +62,12 @@ impl Groups<'_> {
 
 /// Forms groups.
 pub trait GroupExt<'scope> {
-    /// Gives the group of a prompt as soon as the prompt is admitted and its admitted responses are scored. Scores of responses that
-    /// are not admitted are dropped when the step ends.
+    /// Emits the group of a prompt as soon as the prompt is admitted and its admitted responses are scored. Scores of responses that are
+    /// not admitted are dropped when the step ends.
     ///
-    /// A group with a response that an error keeps from being trained on is left out and counted. If the router has rewards for whole
-    /// groups, these score each group before it is given; a schedule that decides by rewards would not hear of them, and is refused.
+    /// A group is dropped and counted if one of its responses cannot be trained on because of an error. If the router has rewards for whole
+    /// groups, each group is scored by them before it is emitted. A schedule that decides by rewards would not receive these, so the
+    /// combination is rejected.
     fn group(self) -> Groups<'scope>;
 }
 
@@ -157,12 +159,12 @@ fn group<'scope>(
     stream
 }
 
-/// The groups of one step that are not complete.
+/// The incomplete groups of one step.
 #[derive(Default)]
 struct Gathering {
     admitted: BTreeMap<PromptId, Admitted>,
     scored: BTreeMap<PromptId, BTreeMap<u32, Row>>,
-    /// Prompts that something arrived for since the last time.
+    /// The prompts for which an admission or a score arrived since the last call of `complete`.
     touched: Vec<PromptId>,
 }
 
@@ -199,7 +201,7 @@ impl Gathering {
         }
     }
 
-    /// The groups that have become complete, in one batch, the default if there is none; and how many are left out.
+    /// Returns the groups that have become complete as one batch, which is empty if there are none, and the number of dropped groups.
     fn complete(&mut self) -> (Batch, u64) {
         let touched = std::mem::take(&mut self.touched);
         let complete: Vec<_> = touched.into_iter().filter_map(|prompt| self.take(prompt)).collect();
@@ -208,7 +210,7 @@ impl Gathering {
         (groups_batch(trainable), dropped.len() as u64)
     }
 
-    /// The rows of a group with their weights, if it is complete.
+    /// Removes and returns the rows of a group with their weights, if it is complete.
     fn take(&mut self, prompt: PromptId) -> Option<Vec<(Row, f32)>> {
         let (admitted, scored) = (self.admitted.get(&prompt)?, self.scored.get(&prompt)?);
         let rows: Option<Vec<(Row, f32)>> = admitted
@@ -223,7 +225,7 @@ impl Gathering {
     }
 }
 
-/// Whether the response can be trained on.
+/// Returns `true` if the response can be trained on. An error leaves the score NaN.
 fn is_scored(row: &Row) -> bool {
     !row.batch.values::<Float64Type>(column::SCORE).value(row.index).is_nan()
 }
@@ -240,10 +242,10 @@ fn groups_batch(groups: Vec<Vec<(Row, f32)>>) -> Batch {
     Batch::from_columns(&schema::SCORED, columns)
 }
 
-/// What a group is made of.
+/// The admitted samples of a prompt.
 struct Admitted {
     samples: Vec<u32>,
-    /// How much each counts in the loss; empty: 1 each.
+    /// The weight of each sample in the loss. Empty if all weights are 1.
     weights: Vec<f32>,
     _awaited: Awaiting,
 }

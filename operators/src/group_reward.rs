@@ -1,7 +1,8 @@
-//! Group rewards: scores complete groups, beside the rollout, between [`group`](crate::group) and [`advantage`](crate::advantage).
+//! The operator for group rewards: scores complete groups, during the rollout, between [`group`](crate::group) and
+//! [`advantage`](crate::advantage).
 //!
-//! A group that gets here is admitted, so nothing is ever cancelled. Executions that a group reward tells of set no limits: these go by
-//! response.
+//! A group that arrives here is admitted, so its scoring is never cancelled. Executions that a group reward reports do not affect time
+//! limits: limits are derived from single responses.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,18 +26,18 @@ use crate::reward::{
 };
 use crate::rows::Row;
 
-/// The operator, in metrics and faults.
+/// The name of the operator in metrics and faults.
 const NAME: &str = "group_reward";
 
-/// What the operator gives.
+/// The output streams of the operator.
 pub(crate) struct Given<'scope> {
-    /// Batches of [`schema::SCORED`], whole groups.
+    /// Batches of [`schema::SCORED`], in whole groups.
     pub(crate) groups: BatchStream<'scope>,
     pub(crate) errors: BatchStream<'scope>,
     pub(crate) warnings: BatchStream<'scope>,
 }
 
-/// Adds what group rewards say to the scores of whole groups.
+/// Adds the scores of group rewards to whole groups.
 pub(crate) fn score_groups<'scope>(
     groups: BatchStream<'scope>,
     scoring: &GroupScoring,
@@ -84,8 +85,8 @@ pub(crate) fn score_groups<'scope>(
 fn unheard() -> Fault {
     Fault::new(
         NAME,
-        "the schedule decides by rewards, and would not hear of those of whole groups: \
-         choose a schedule that does not, or leave out the group rewards",
+        "the schedule decides by rewards but does not receive those of whole groups: \
+         choose a schedule that does not decide by rewards, or remove the group rewards",
     )
 }
 
@@ -96,21 +97,21 @@ fn whole_groups(batch: &Batch) -> Vec<Vec<Row>> {
     groups.map(|group| rows.by_ref().take(group.len()).collect()).collect()
 }
 
-/// For scored groups, errors and warnings.
+/// The capabilities for scored groups, errors and warnings.
 type Capabilities = [Capability<Step>; 3];
 
-/// What a group reward said, if the group has one, and how long it took.
+/// The result of a group reward, if the data source has one, and its timing.
 type Outcome = (Option<Result<Vec<Score>, RewardError>>, Timing);
 
-/// What became of a group.
+/// The outcome of scoring a group.
 enum Settled {
-    /// It is scored; without rows if it is not to be trained on.
+    /// The group is scored. The batch has no rows if the group must not be trained on.
     Scored { batch: Batch, warning: Option<Fault> },
-    /// The run ends.
+    /// The error ends the run.
     Failed(Fault),
 }
 
-/// A group that is being scored. Once nobody waits for it, it is cancelled.
+/// A group that is being scored. Dropping it cancels the scoring.
 struct Pending {
     capabilities: Capabilities,
     rows: Vec<Row>,
@@ -124,7 +125,7 @@ impl Drop for Pending {
     }
 }
 
-/// A prompt has one group in a step.
+/// The key of a group: a prompt has one group per step.
 type Key = (Step, PromptId);
 
 struct GroupScorer {
@@ -134,7 +135,7 @@ struct GroupScorer {
     tasks: Tasks<Key, Outcome>,
     waiting: Waiting,
     pending: BTreeMap<Key, Pending>,
-    /// Groups whose errors end the run. Their capabilities stay: their steps are not done.
+    /// Groups whose errors end the run. Their capabilities are kept, so that their steps never complete.
     failed: Vec<Pending>,
 }
 
@@ -150,14 +151,14 @@ impl GroupScorer {
         self.pending.insert((step, prompt), Pending { capabilities, rows, context, _awaited });
     }
 
-    /// The sample of a row, with its own score where it has a reward of its own.
+    /// Returns the sample of a row. It has the score of its own reward, if its data source has one.
     fn sample(&self, step: Step, row: &Row) -> Sample {
         let sample = sample(step, row);
         let has_own = self.router.scores_samples(&sample.data_source).unwrap_or(false);
         Sample { own_score: has_own.then(|| ScoreRow::read(row).score), ..sample }
     }
 
-    /// Hands over what has arrived.
+    /// Emits the groups whose scoring has ended.
     fn arrived(&mut self, mut give: impl FnMut(&Capabilities, Settled)) {
         while let Some((key, outcome)) = self.tasks.try_next() {
             let pending = self.pending.remove(&key).expect("invariant: a group answers once");
@@ -206,7 +207,7 @@ impl GroupScorer {
         }
     }
 
-    /// Counts an error, and the group if it is not to be trained on.
+    /// Counts an error, and the group if it must not be trained on. Returns `None` if the error ends the run.
     fn excuse(&self, step: Step, source: &str, error: &RewardError) -> Option<Excused> {
         let reward = name_of(self.router.group_reward_of(source));
         let on_error = self.tallies.judge(self.router.on_error_of(source), reward);

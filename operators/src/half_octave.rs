@@ -1,12 +1,12 @@
-//! Length buckets, two to each doubling.
+//! Length buckets, two per doubling of the length.
 
-/// The bucket of a length: bucket `b` is `[2^(b/2), 2^((b+1)/2))` tokens. Length 0 is in the bucket of 1.
+/// Returns the bucket of a length. Bucket `b` is `[2^(b/2), 2^((b+1)/2))` tokens. Length 0 is in the bucket of length 1.
 pub(crate) fn bucket(tokens: u32) -> u32 {
     let square = u64::from(tokens.max(1)).pow(2);
     square.ilog2()
 }
 
-/// The least length of a bucket.
+/// Returns the smallest length in a bucket.
 pub(crate) fn start(bucket: u32) -> u32 {
     let root = 2f64.powf(f64::from(bucket) / 2.0).ceil();
     root as u32

@@ -1,9 +1,9 @@
-//! Inference: what the trainer's models say of complete groups, before their advantages are estimated.
+//! The inference operator: runs the trainer's models on complete groups, before advantages are estimated.
 //!
-//! Where rewards are lessened by a KL divergence or a critic predicts returns, advantages depend on models. verl computes both between
-//! rollout and advantages, for the whole batch; here each group goes through the trainer as it is complete, beside the rollout. What needs
-//! no model ahead of the advantages (the reference of a KL term in the loss, the old log-probabilities) is left to
-//! [`gradient`](crate::gradient), which has the groups anyway.
+//! Advantages depend on models if rewards have a KL penalty or a critic predicts returns. verl computes both between rollout and
+//! advantages, for the whole batch. Here, each group passes through the trainer as soon as it is complete, during the rollout. Model
+//! outputs that are not needed for advantages (the reference for a KL term in the loss, the old log-probabilities) are computed in
+//! [`gradient`](crate::gradient), which processes the groups anyway.
 
 use std::rc::Rc;
 
@@ -25,17 +25,19 @@ use crate::group::Groups;
 use crate::trainer::TrainerThread;
 use crate::waiting::{Held, Waiting};
 
-/// The operator, in metrics and faults.
+/// The name of the operator in metrics and faults.
 const NAME: &str = "inference";
 
-/// Asks the trainer's models.
+/// Runs the trainer's models on groups.
 pub trait InferenceExt {
-    /// Adds what the models of `trainer` say of each response: batches become those of [`schema::INFERRED`]. Groups go to the trainer when
-    /// [`fetched`](Groups::fetched) and the placement say so, those of a step after the update of the step before.
+    /// Adds the outputs of `trainer`'s models for each response: batches have the schema [`schema::INFERRED`] afterwards. Groups are passed
+    /// to the trainer when [`fetched`](Groups::fetched) and the placement allow it. Groups of a step wait for the update of the step
+    /// before.
     #[must_use]
     fn infer(self, trainer: &Rc<TrainerThread>) -> Self;
 }
 
+/// The inference that the trainer is working on.
 struct Running {
     held: Held,
     reply: Reply<Result<Vec<Inferred>, String>>,
@@ -45,7 +47,7 @@ struct Running {
 impl InferenceExt for Groups<'_> {
     fn infer(self, trainer: &Rc<TrainerThread>) -> Self {
         let mut operator = Operator::new(NAME, self.groups.scope());
-        // Where nothing places, something always trains.
+        // Without placements, the trainer always has a device.
         let devices = u32::from(self.placements.is_none());
         let placements = self.placements.clone().unwrap_or_else(|| empty(self.groups.scope()));
         let mut groups = operator.input(self.groups, Pipeline, &schema::SCORED);
@@ -81,7 +83,7 @@ impl InferenceExt for Groups<'_> {
                         Err(message) => {
                             let fault = Fault::new(NAME, message);
                             errors.give(&held.capabilities[1], faults_batch(&[fault]));
-                            // Kept for ever: the step is not done.
+                            // Keep the capabilities: the step must not complete.
                             failed = Some(held);
                         }
                     }

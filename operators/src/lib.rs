@@ -1,7 +1,7 @@
 //! The RL step as dataflow operators.
 //!
-//! Each operator is an extension trait on what the operator before it gives, a thin driver, and beside it a pure policy where it
-//! decides anything. Together they read as the step's diagram:
+//! Each operator is an extension trait on the output of the operator before it, with a thin driver. An operator that makes decisions keeps
+//! them in a pure policy next to the driver. Together the operators read as the diagram of a step:
 //!
 //! ```text
 //! prompts.schedule(policy).rollout(engine, &policies).reward(router).group().advantage(Grpo::default()).gradient(trainer).update()

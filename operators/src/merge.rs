@@ -1,4 +1,4 @@
-//! What several workers measured of a step, as one.
+//! Merges the metrics that several workers report for a step.
 
 use std::collections::BTreeMap;
 
@@ -13,11 +13,11 @@ use rollpacker_dataflow::timely::dataflow::operators::Capability;
 
 use crate::policy::metrics_batch;
 
-/// Batches of [`schema::METRICS`] of all workers at the first, each metric of a step once, when the step is complete. On a single worker
-/// they are what they are.
+/// Routes batches of [`schema::METRICS`] from all workers to the first and merges them: each metric of a step is emitted once, when the
+/// step is complete. On a single worker, the stream is returned unchanged.
 ///
-/// Counts are added up, of what lasts or stands in a queue the most counts, and of anything else the mean: what replicas of the trainer
-/// report of their common update is the same on each.
+/// Counts are summed. Durations and queue levels become their maximum. Any other metric becomes the mean; what replicas of the trainer
+/// report about their common update is equal on each.
 #[must_use]
 pub fn merged(metrics: BatchStream<'_>) -> BatchStream<'_> {
     if metrics.scope().peers() == 1 {
@@ -47,7 +47,7 @@ pub fn merged(metrics: BatchStream<'_>) -> BatchStream<'_> {
     stream
 }
 
-/// The values of each metric of a step.
+/// The values of each metric of a step, over all workers.
 #[derive(Default)]
 struct Measured(BTreeMap<String, Vec<f64>>);
 
@@ -60,7 +60,7 @@ impl Measured {
     }
 }
 
-/// How values of one metric become one.
+/// The rule by which the values of one metric are merged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Merge {
     Sum,
@@ -69,7 +69,7 @@ enum Merge {
 }
 
 impl Merge {
-    /// By the name of the metric.
+    /// Returns the rule for a metric by its name.
     fn of(name: &str) -> Self {
         const COUNTS: [&str; 3] = ["reward/cancelled", "reward/skipped", "reward/dropped_groups"];
         const LEVELS: [&str; 2] = ["reward/queue_max", "reward/in_flight_max"];
@@ -86,13 +86,13 @@ impl Merge {
         }
     }
 
-    /// The same value, in whatever order those of the workers came.
+    /// Merges values. The result does not depend on their order, down to the bit.
     fn apply(self, mut values: Vec<f64>) -> f64 {
         values.sort_unstable_by(f64::total_cmp);
         match self {
             Self::Sum => values.iter().sum(),
             Self::Most => values.iter().copied().fold(f64::NEG_INFINITY, f64::max),
-            // Equal values stay what they are, to the bit.
+            // Equal values are kept as they are; a sum could change their last bit.
             Self::Mean if values.windows(2).all(|pair| pair[0].to_bits() == pair[1].to_bits()) => {
                 values.first().copied().unwrap_or(f64::NAN)
             }

@@ -1,30 +1,31 @@
-//! How the stages of a step overlap.
+//! Settings for the overlap of the stages of a step.
 
 use serde::{Deserialize, Serialize};
 
-/// When responses are scored.
+/// The time at which responses are scored. The default is [`Streamed`](Self::Streamed).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scoring {
-    /// Each as it ends, beside the rollout (RLHFuse, ROLL, RollPacker).
+    /// Each response is scored as it ends, during the rollout (RLHFuse, ROLL, RollPacker).
     #[default]
     Streamed,
-    /// All of a step once its rollout has ended (veRL).
+    /// All responses of a step are scored after its rollout has ended (veRL).
     AfterRollout,
 }
 
-/// When groups are handed to the trainer; never while no device trains.
+/// The rule by which groups are passed to the trainer. No group is passed while no device trains. The default is
+/// [`Streamed`](Self::Streamed) without a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fetch {
-    /// As they become complete: those that wait, at most so many at once; none: all of them.
+    /// Groups are passed as they become complete.
     Streamed {
-        /// Groups of a call.
+        /// The maximum number of groups per call. `None` passes all groups that are waiting.
         max_groups: Option<usize>,
     },
-    /// Once what is there when a device begins to train, the others when all of the step are there.
+    /// The groups that are complete when a device begins to train are passed at once. The others follow when the step is complete.
     Once,
-    /// When all of the step are there.
+    /// All groups are passed when the step is complete.
     WholeStep,
 }
 

@@ -10,7 +10,7 @@ use rollpacker_dataflow::step::PolicyVersion;
 use rollpacker_stages::rollout::Policy;
 use rollpacker_stages::train::Metrics;
 
-/// A policy as a batch of [`schema::POLICIES`].
+/// Returns a policy as a batch of [`schema::POLICIES`].
 #[must_use]
 pub fn policy_batch(policy: &Policy) -> Batch {
     Batch::from_columns(
@@ -23,7 +23,7 @@ pub fn policy_batch(policy: &Policy) -> Batch {
     )
 }
 
-/// The policy in row `row` of a batch of [`schema::POLICIES`].
+/// Returns the policy in row `row` of a batch of [`schema::POLICIES`].
 #[must_use]
 pub fn policy_of(batch: &Batch, row: usize) -> Policy {
     Policy {
@@ -33,7 +33,7 @@ pub fn policy_of(batch: &Batch, row: usize) -> Policy {
     }
 }
 
-/// Metrics as a batch of [`schema::METRICS`].
+/// Returns metrics as a batch of [`schema::METRICS`].
 #[must_use]
 pub fn metrics_batch(metrics: &Metrics) -> Batch {
     Batch::from_columns(

@@ -13,29 +13,29 @@ use crate::columns::lists;
 /// A prompt, ready to be launched.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PromptRow {
-    /// Its position in the order of the run, over all epochs.
+    /// The position of the prompt in the order of the run, counted over all epochs.
     pub prompt: PromptId,
-    /// The epoch in which it was read, from 0.
+    /// The epoch in which the prompt was read, from 0.
     pub epoch: u32,
-    /// Its row of the dataset.
+    /// The row of the dataset.
     pub row: u64,
-    /// What kind of task it is; quotas of a schedule go by it.
+    /// The kind of task. Quotas of a schedule are per domain.
     pub domain: String,
-    /// The prompt as token ids, chat template applied; never empty.
+    /// The prompt as token ids, with the chat template applied. Never empty.
     pub prompt_ids: Vec<i32>,
-    /// Tokens of the prompt: as many as `prompt_ids`, unless these only name it.
+    /// The number of tokens of the prompt. Equals the length of `prompt_ids`, unless `prompt_ids` only identifies the prompt.
     pub prompt_length: u32,
-    /// Where it comes from; routes the reward.
+    /// The data source. It selects the reward.
     pub data_source: String,
-    /// The prompt as chat messages, JSON.
+    /// The prompt as chat messages, in JSON.
     pub messages: String,
-    /// The reference answer; structured ones as JSON.
+    /// The reference answer. A structured answer is JSON.
     pub ground_truth: Option<String>,
-    /// Everything else that the dataset says, a JSON object.
+    /// All other columns of the dataset, as a JSON object.
     pub extra_info: Option<String>,
 }
 
-/// Prompts as a batch of [`schema::PROMPTS`].
+/// Returns prompts as a batch of [`schema::PROMPTS`].
 #[must_use]
 pub fn prompt_batch(rows: &[PromptRow]) -> Batch {
     let text =

@@ -1,4 +1,4 @@
-//! Rows kept from several batches, to be gathered into one.
+//! Rows from several batches, gathered into one batch.
 
 use std::ops::Range;
 
@@ -8,7 +8,7 @@ use arrow::datatypes::UInt32Type;
 use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::schema::column;
 
-/// One row of a shared batch. Keeps the whole batch alive.
+/// One row of a shared batch. It keeps the whole batch alive.
 #[derive(Clone, Debug)]
 pub(crate) struct Row {
     pub(crate) batch: Batch,
@@ -16,24 +16,25 @@ pub(crate) struct Row {
 }
 
 impl Row {
-    /// The rows of a batch.
+    /// Returns all rows of a batch.
     pub(crate) fn all(batch: &Batch) -> impl Iterator<Item = Self> {
         (0..batch.num_rows()).map(|index| Self { batch: batch.clone(), index })
     }
 
-    /// Tokens of its prompt.
+    /// Returns the number of tokens of the prompt.
     pub(crate) fn prompt_length(&self) -> u32 {
         self.batch.values::<UInt32Type>(column::PROMPT_LENGTH).value(self.index)
     }
 
-    /// The text of a column; `None` where it is null.
+    /// Returns the text of a column; `None` if it is null.
     pub(crate) fn text(&self, column: &str) -> Option<&str> {
         let texts: &StringArray = self.batch.text(column);
         texts.is_valid(self.index).then(|| texts.value(self.index))
     }
 }
 
-/// Columns of rows, in the order given. Rows that follow one another in one batch are shared with it; others are copied.
+/// Returns the named columns of `rows`, in the order given. If the rows are consecutive rows of one batch, the columns are slices of that
+/// batch; otherwise the values are copied.
 pub(crate) fn gather<'a>(
     rows: &[Row],
     columns: impl IntoIterator<Item = &'a str>,
@@ -42,7 +43,7 @@ pub(crate) fn gather<'a>(
     columns.into_iter().map(move |name| gathering.column(|rows| column(rows, name)))
 }
 
-/// The first `columns` columns of rows, as [`gather`] does, without a search for each.
+/// Returns the first `columns` columns of `rows` as [`gather`] does, without a search by name.
 pub(crate) fn gather_first(rows: &[Row], columns: usize) -> Vec<ArrayRef> {
     let gathering = Gathering::of(rows);
     (0..columns).map(|at| gathering.column(|rows| rows.column(at))).collect()
@@ -52,12 +53,13 @@ fn column<'a>(rows: &'a RecordBatch, name: &str) -> &'a ArrayRef {
     rows.column_by_name(name).expect("invariant: a checked batch has the columns of its schema")
 }
 
-/// Rows by the batches that they lie in.
+/// Rows, indexed by the batches that they come from.
 struct Gathering<'a> {
-    /// Neighbours mostly share their batch, so each run of a batch is named once.
+    /// The batches. Neighboring rows mostly share a batch, so each run of rows from one batch is listed once.
     batches: Vec<&'a RecordBatch>,
-    /// The batch of each row, and where in it the row is.
+    /// The batch of each row, and the index of the row in it.
     indices: Vec<(usize, usize)>,
+    /// The range of rows in the first batch, if all rows are consecutive rows of it.
     run: Option<Range<usize>>,
 }
 
@@ -90,7 +92,7 @@ impl<'a> Gathering<'a> {
     }
 }
 
-/// The rows of the first batch that `indices` are, if they are rows of no other and follow one another.
+/// Returns the range of rows in the first batch, if `indices` refer to that batch only and are consecutive.
 fn run(indices: &[(usize, usize)]) -> Option<Range<usize>> {
     let &(_, first) = indices.first()?;
     let in_order = indices.iter().zip(first..).all(|(index, row)| *index == (0, row));

@@ -1,4 +1,4 @@
-//! Spread: which worker generates the responses to which prompt.
+//! Assigns prompts to the workers that generate their responses.
 
 use std::collections::BTreeMap;
 
@@ -7,51 +7,52 @@ use serde::{Deserialize, Serialize};
 
 use crate::schedule::Decision;
 
-/// Spreads prompts over workers by what is under way at each.
+/// Assigns prompts to workers by the load of each worker.
 ///
-/// The samples of a prompt stay together, so that its group is formed and trained on where it is generated; a prompt of which tokens are
-/// kept goes where they are. Any other goes to the worker with the fewest responses under way, of those to the one with the fewest prompt
-/// tokens, of those to the first. What is generated does not depend on where it is.
+/// All samples of a prompt stay on one worker, so that the group is assembled and trained on where it is generated. A prompt with kept
+/// tokens goes to the worker that holds them. Any other prompt goes to the worker with the fewest responses in flight; ties are broken by
+/// the fewest prompt tokens, then by the lowest worker index. The generated tokens do not depend on the assignment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Spread {
     loads: Vec<Load>,
     homes: BTreeMap<PromptId, Home>,
 }
 
-/// The worker that takes up what a snapshot has of a prompt, of `workers`.
+/// Returns the worker, of `workers`, that restores the kept tokens of a prompt from a snapshot.
 pub(crate) fn kept_on(prompt: PromptId, workers: usize) -> u32 {
     let worker = prompt.0 % workers.max(1) as u64;
     u32::try_from(worker).expect("invariant: there are fewer than 2^32 workers")
 }
 
-/// What is under way at a worker.
+/// The load of a worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 struct Load {
+    /// Responses in flight.
     responses: u64,
-    /// Tokens of their prompts.
+    /// Tokens of the prompts of these responses.
     prompt_tokens: u64,
 }
 
-/// Where a prompt is.
+/// The assignment of a prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Home {
     worker: u32,
-    /// Responses under way.
+    /// Responses in flight.
     responses: u64,
     prompt_length: u64,
-    /// Whether tokens of it are, or will be, kept there.
+    /// `true` if tokens of the prompt are kept on the worker, or will be.
     kept: bool,
-    /// Whether the round that launched it last has decided about it.
+    /// `true` if the round that launched the prompt last has decided about it.
     decided: bool,
 }
 
 impl Spread {
-    /// Over so many workers; at least one.
+    /// Creates an assignment over `workers` workers; at least one.
     pub(crate) fn over(workers: usize) -> Self {
         Self { loads: vec![Load::default(); workers.max(1)], homes: BTreeMap::new() }
     }
 
-    /// Prompts of which tokens are kept from before: each [where it is kept](kept_on).
+    /// Assigns prompts with tokens from a snapshot to the workers that [restore them](kept_on).
     pub(crate) fn with_kept(mut self, prompts: impl IntoIterator<Item = PromptId>) -> Self {
         let workers = self.workers();
         self.homes.extend(prompts.into_iter().map(|prompt| {
@@ -62,12 +63,12 @@ impl Spread {
         self
     }
 
-    /// Over how many.
+    /// Returns the number of workers.
     pub(crate) fn workers(&self) -> usize {
         self.loads.len()
     }
 
-    /// The worker that a decision concerns; none: all of them. `length` is that of a prompt, in tokens.
+    /// Returns the worker that a decision concerns; `None` if it concerns all. `length` returns the length of a prompt in tokens.
     pub(crate) fn place(
         &mut self,
         decision: &Decision,
@@ -92,7 +93,7 @@ impl Spread {
         }
     }
 
-    /// A response to the prompt has ended, or was dropped.
+    /// Records that a response to the prompt ended, or was dropped.
     pub(crate) fn ended(&mut self, prompt: PromptId) {
         if let Some(home) = self.homes.get_mut(&prompt) {
             home.responses = home.responses.saturating_sub(1);
@@ -131,12 +132,12 @@ impl Spread {
         worker
     }
 
-    /// Where a prompt is; of one that is nowhere, the first.
+    /// Returns the worker of a prompt; the first worker if the prompt is not assigned.
     fn home(&self, prompt: PromptId) -> u32 {
         self.homes.get(&prompt).map_or(0, |home| home.worker)
     }
 
-    /// Forgets a prompt of which nothing is under way nor kept.
+    /// Removes the assignment of a prompt that has no responses in flight and no kept tokens, and about which its round has decided.
     fn settle(&mut self, prompt: PromptId) {
         let is_over = |home: &Home| home.responses == 0 && home.decided && !home.kept;
         if self.homes.get(&prompt).is_some_and(is_over) {
@@ -179,7 +180,7 @@ mod tests {
                 .into_iter()
                 .map(|(prompt, samples, length)| launch(&mut spread, prompt, samples, length))
                 .collect();
-        // The last two: of equal responses the fewer prompt tokens.
+        // The last two prompts go to the workers with fewer prompt tokens among those with equal responses.
         assert_eq!(workers, [0, 1, 2, 2, 2, 1, 2].map(Some));
         (0..4).for_each(|_| spread.ended(PromptId(1)));
         assert_eq!(launch(&mut spread, 7, 1, 1), Some(1));
@@ -190,10 +191,10 @@ mod tests {
         let mut spread = Spread::over(2);
         assert_eq!(launch(&mut spread, 0, 2, 1), Some(0));
         assert_eq!(launch(&mut spread, 1, 2, 1), Some(1));
-        // More samples of it, though the other worker has less to do.
+        // More samples of a prompt go to its worker, although the other worker has less load.
         assert_eq!(launch(&mut spread, 1, 2, 1), Some(1));
         assert_eq!(place(&mut spread, admit(1)), Some(1));
-        // Its surplus is aborted after that.
+        // The surplus is aborted after the prompt was admitted.
         assert_eq!(place(&mut spread, Decision::Abort { id: id(1), reason: REASON }), Some(1));
         assert_eq!(place(&mut spread, Decision::Finish), None);
     }

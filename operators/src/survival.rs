@@ -1,54 +1,54 @@
-//! The length distribution of a policy, estimated from responses of which some were aborted.
+//! The length distribution of a policy, estimated from responses, some of which were aborted.
 //!
-//! An aborted response says only that its length exceeds the tokens it had: a right-censored observation. Leaving it out, or taking
-//! its tokens for its length, makes the policy look shorter than it is, most of all in the tail that schedules exist for. The
-//! estimator is the product-limit estimator (E. L. Kaplan and P. Meier, "Nonparametric estimation from incomplete observations",
-//! JASA 53, 1958): with `d(t)` responses that ended at `t` tokens and `n(t)` that reached `t`,
+//! The length of an aborted response is known only to exceed the tokens that it had: a right-censored observation. Leaving it out, or using
+//! its tokens as its length, makes the policy look shorter than it is, most of all in the tail that schedules are designed for. The
+//! estimator is the product-limit estimator (E. L. Kaplan and P. Meier, "Nonparametric estimation from incomplete observations", JASA 53,
+//! 1958): with `d(t)` responses that ended at `t` tokens and `n(t)` that reached `t`,
 //!
 //! ```text
 //! P(L > t) = product over u <= t of (1 - d(u) / n(u))
 //! ```
 //!
-//! A response that hits the length cap is whole: under the cap the policy's response *is* that long. A response cut by a schedule
-//! that keeps and resumes it is observed once, when it ends.
+//! A response that reaches the length cap is whole: under the cap, the policy's response *is* that long. A response that is paused and
+//! continued by a schedule is observed once, when it ends.
 //!
-//! The estimate is consistent where the moment of an abort tells nothing of the length still to come. An abort because *other*
-//! responses of the same prompt were shorter does tell something, since lengths within a prompt are alike; and a prompt that is
-//! launched again because it was long is counted twice. The ledger says how far that carries, and what is done about it.
+//! The estimate is consistent if the time of an abort carries no information about the remaining length. An abort because *other* responses
+//! of the same prompt were shorter does carry information, since lengths within a prompt are correlated. A prompt that is launched again
+//! because it was long is counted twice. The documentation of the ledger says how large these effects are, and how they are handled.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// Observed lengths, whole and right-censored, and the product-limit estimate over them.
+/// Observed lengths, whole and right-censored, with the product-limit estimate over them.
 ///
-/// Counts are held by exact length, so an observation costs O(log d) and a question one pass of O(d) over the `d` distinct lengths,
-/// however many responses were observed: 600,000 responses under a cap of 16,384 tokens are at most 16,384 counts. Who asks often
-/// takes a [`Curve`], which answers in O(log d).
+/// Counts are kept per exact length. An observation costs O(log d) and a query one pass of O(d) over the `d` distinct lengths, independent
+/// of the number of responses: 600,000 responses under a cap of 16,384 tokens are at most 16,384 counts. For frequent queries, use a
+/// [`Curve`], which answers in O(log d).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Survival {
     tallies: BTreeMap<u32, Tally>,
-    /// Responses that are observed only beyond these tokens.
+    /// The number of responses that are observed only beyond a length.
     entries: BTreeMap<u32, u64>,
     count: u64,
 }
 
-/// Responses observed at one length.
+/// The number of responses observed at one length.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Tally {
-    /// Those that ended there.
+    /// Responses that ended at the length.
     whole: u64,
-    /// Those that were aborted there; their length exceeds it.
+    /// Responses that were aborted at the length; their true length exceeds it.
     cut: u64,
 }
 
 impl Survival {
-    /// Observes a response of `tokens` tokens: its length where it is `whole`, else a length that exceeds them.
+    /// Observes a response of `tokens` tokens. If it is `whole`, that is its length; otherwise its length exceeds `tokens`.
     pub fn observe(&mut self, tokens: u32, whole: bool) {
         self.observe_many(tokens, whole, 1);
     }
 
-    /// Observes `count` responses of `tokens` tokens each, as [`Survival::observe`].
+    /// Observes `count` responses of `tokens` tokens each; see [`Survival::observe`].
     pub fn observe_many(&mut self, tokens: u32, whole: bool, count: u64) {
         if count == 0 {
             return;
@@ -61,19 +61,19 @@ impl Survival {
         self.count += count;
     }
 
-    /// Observes `count` responses that say nothing of the first `entry` tokens: left-truncated, they stand beside those that were cut
-    /// there. Follow with [`Survival::observe_many`] of the same number of responses, of more than `entry` tokens each.
+    /// Observes `count` responses that carry no information about the first `entry` tokens (left truncation). They stand in for responses
+    /// that were cut at `entry`. Follow with [`Survival::observe_many`] for the same number of responses, of more than `entry` tokens each.
     ///
-    /// They are at risk at the lengths above `entry` alone (delayed entry; W.-Y. Tsai, N. P. Jewell and M.-C. Wang, Biometrika 74,
-    /// 1987). Entries and ends are counted apart, since the estimate needs no more of them.
+    /// They are at risk only at lengths above `entry` (delayed entry; W.-Y. Tsai, N. P. Jewell and M.-C. Wang, Biometrika 74, 1987).
+    /// Entries and ends are counted separately, because the estimate needs only these counts.
     pub fn enter_many(&mut self, entry: u32, count: u64) {
         if count > 0 {
             *self.entries.entry(entry).or_default() += count;
         }
     }
 
-    /// Observes a response of which only the length beyond `entry` tokens tells anything: a prompt's new response, where an earlier one
-    /// was cut there. One that is no longer than `entry` tells nothing.
+    /// Observes a response that carries information only about lengths beyond `entry` tokens: a new response to a prompt of which an
+    /// earlier response was cut there. A response that is not longer than `entry` is ignored.
     pub fn observe_from(&mut self, entry: u32, tokens: u32, whole: bool) {
         if tokens > entry {
             self.enter_many(entry, 1);
@@ -81,7 +81,7 @@ impl Survival {
         }
     }
 
-    /// Adds what another estimate observed.
+    /// Adds the observations of another estimate.
     pub fn merge(&mut self, other: &Self) {
         for (tokens, tally) in &other.tallies {
             self.observe_many(*tokens, true, tally.whole);
@@ -92,19 +92,19 @@ impl Survival {
         }
     }
 
-    /// Responses observed, whole and censored.
+    /// Returns the number of observed responses, whole and censored.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// The longest observation, whole or censored.
+    /// Returns the longest observation, whole or censored.
     #[must_use]
     pub fn longest(&self) -> Option<u32> {
         self.tallies.last_key_value().map(|(length, _)| *length)
     }
 
-    /// P(L > `tokens`): 1 before anything is observed; constant beyond the last whole length.
+    /// Returns P(L > `tokens`). It is 1 if nothing was observed, and constant beyond the longest whole response.
     #[must_use]
     pub fn survival(&self, tokens: u32) -> f64 {
         self.falls()
@@ -113,31 +113,32 @@ impl Survival {
             .map_or(1.0, |(_, survival)| survival)
     }
 
-    /// The least length that at least a share `p` of the responses do not exceed; `None` where censoring hides it or nothing was
+    /// Returns the smallest length that at least a share `p` of the responses do not exceed; `None` if censoring hides it or nothing was
     /// observed. `p` is in (0, 1].
     #[must_use]
     pub fn quantile(&self, p: f64) -> Option<u32> {
         self.falls().find(|(_, survival)| *survival <= 1.0 - p + ROUNDING).map(|(length, _)| length)
     }
 
-    /// The mean length up to the longest observation `T`, E\[min(L, T)\] in tokens; `None` where nothing was observed.
+    /// Returns the mean length up to the longest observation `T`, E\[min(L, T)\], in tokens; `None` if nothing was observed.
     ///
-    /// Where the longest observation is censored, lengths beyond it are unknown and count as `T`: the mean is a lower bound.
+    /// If the longest observation is censored, the lengths beyond it are unknown and count as `T`: the mean is a lower bound.
     #[must_use]
     pub fn mean(&self) -> Option<f64> {
         self.curve().mean()
     }
 
-    /// The tokens that a response of `tokens` tokens may expect still to come, E\[min(L, T) - `tokens` | L > `tokens`\] with `T` the
-    /// longest observation.
+    /// Returns the expected number of remaining tokens of a response that has `tokens` tokens, E\[min(L, T) - `tokens` | L > `tokens`\],
+    /// with `T` the longest observation.
     ///
-    /// `None` where no observation tells: at and beyond `T`, and where no response outlived `tokens`. The caller then knows its cap.
+    /// Returns `None` if no observation allows an estimate: at and beyond `T`, and if no response was longer than `tokens`. The caller
+    /// should then fall back to its cap.
     #[must_use]
     pub fn mean_residual(&self, tokens: u32) -> Option<f64> {
         self.curve().mean_residual(tokens)
     }
 
-    /// The estimate with its sums taken, for who asks many questions between observations. O(d).
+    /// Returns the estimate with precomputed sums, for many queries between observations. O(d).
     #[must_use]
     pub fn curve(&self) -> Curve {
         let mut steps = Vec::with_capacity(self.tallies.len());
@@ -151,7 +152,12 @@ impl Survival {
         Curve { steps, last, area: area + survival * f64::from(last.unwrap_or(at) - at) }
     }
 
-    /// The lengths at which responses ended, rising, each with P(L > length).
+    /// Returns the lengths at which responses ended, in ascending order, each with P(L > length).
+    ///
+    /// The risk set at a length is the number of responses known to have reached it. It starts with the responses that did not enter late;
+    /// late entries join it at the first observed length above their entry. At a length with `d` whole responses among `n` at risk, the
+    /// estimate is multiplied by `1 - d / n`. Responses aborted at the length leave the risk set only afterwards, because they did reach
+    /// the length. Lengths at which responses were only aborted do not change the estimate and are left out.
     fn falls(&self) -> impl Iterator<Item = (u32, f64)> {
         let late: u64 = self.entries.values().sum();
         let mut entries = self.entries.iter().peekable();
@@ -179,17 +185,17 @@ fn share(part: u64, of: u64) -> f64 {
     part as f64 / of as f64
 }
 
-/// A [`Survival`] estimate made ready for many questions; it does not follow later observations.
+/// A [`Survival`] estimate prepared for many queries. It does not include later observations.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Curve {
     steps: Vec<Fall>,
     /// The longest observation.
     last: Option<u32>,
-    /// The integral up to it.
+    /// The integral of P(L > t) up to the longest observation.
     area: f64,
 }
 
-/// One fall of the curve.
+/// One step of the curve.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Fall {
     length: u32,
@@ -200,13 +206,13 @@ struct Fall {
 }
 
 impl Curve {
-    /// As [`Survival::survival`], in O(log d).
+    /// Like [`Survival::survival`], in O(log d).
     #[must_use]
     pub fn survival(&self, tokens: u32) -> f64 {
         self.before(tokens).map_or(1.0, |fall| fall.survival)
     }
 
-    /// As [`Survival::mean_residual`], in O(log d).
+    /// Like [`Survival::mean_residual`], in O(log d).
     #[must_use]
     pub fn mean_residual(&self, tokens: u32) -> Option<f64> {
         let survival = self.survival(tokens);
@@ -214,7 +220,7 @@ impl Curve {
             .then(|| (self.area - self.area_to(tokens)) / survival)
     }
 
-    /// As [`Survival::mean`].
+    /// Like [`Survival::mean`].
     #[must_use]
     pub fn mean(&self) -> Option<f64> {
         self.last.map(|_| self.area)
@@ -227,7 +233,7 @@ impl Curve {
         }
     }
 
-    /// The last fall at or before a length.
+    /// Returns the last step at or before a length.
     fn before(&self, tokens: u32) -> Option<&Fall> {
         self.steps[..self.steps.partition_point(|fall| fall.length <= tokens)].last()
     }
@@ -251,7 +257,8 @@ mod tests {
         assert!((ours - expected).abs() < 1e-9, "{ours} is not {expected}");
     }
 
-    /// Freireich's 6-MP arm, the table of every textbook: S(6) = .857, S(10) = .753, S(13) = .690, S(16) = .627, S(22) = .538, S(23) = .448.
+    /// Freireich's 6-MP arm, the standard textbook table: S(6) = .857, S(10) = .753, S(13) = .690, S(16) = .627, S(22) = .538, S(23) =
+    /// .448.
     #[test]
     fn the_textbook_table_comes_out() {
         let whole = [6, 6, 6, 7, 10, 13, 16, 22, 23].map(|t| (t, true));
@@ -280,7 +287,7 @@ mod tests {
         assert_eq!(survival.count(), 21);
     }
 
-    /// At 2 one of four ends; at 3 one is aborted; at 5 one of two ends; at 9 the last: S = 3/4, 3/8, 0.
+    /// At 2, one of four ends; at 3, one is aborted; at 5, one of two ends; at 9, the last: S = 3/4, 3/8, 0.
     #[test]
     fn the_means_come_out_by_hand() {
         let survival = observed(&[(2, true), (3, false), (5, true), (9, true)]);
@@ -300,7 +307,8 @@ mod tests {
         assert_eq!(survival.mean_residual(10), None, "no observation tells");
     }
 
-    /// One of two ends at 2, the other is cut at 4 and drawn again: 8, at risk only beyond 4. A new draw of 3 tells nothing.
+    /// One of two responses ends at 2, the other is cut at 4 and drawn again: 8, at risk only beyond 4. A new draw of 3 carries no
+    /// information.
     #[test]
     fn a_new_draw_stands_for_the_one_that_was_cut() {
         let mut survival = observed(&[(2, true), (4, false)]);
@@ -331,7 +339,7 @@ mod tests {
         );
     }
 
-    /// Counts every observation at every token: obviously right, and slow.
+    /// Counts every observation at every token: simple and slow.
     fn naive(observations: &[(u32, bool)], tokens: u32) -> f64 {
         let mut survival = 1.0;
         for at in 0..=tokens {

@@ -1,4 +1,4 @@
-//! A trainer on a thread of its own.
+//! A trainer that runs on its own thread.
 
 use std::cell::{Cell, RefCell};
 use std::path::{Path, PathBuf};
@@ -13,37 +13,42 @@ use rollpacker_dataflow::step::{PolicyVersion, PromptId, Step};
 use rollpacker_stages::rollout::Policy;
 use rollpacker_stages::train::{Inferred, Metrics, Partial, Sequence, TrainError, Trainer};
 
-/// The part of a snapshot that has its state.
+/// The name of the snapshot part with the trainer's state.
 pub(crate) const PART: &str = "trainer";
 
-/// Whoever owns a trainer: a thread, or nobody, in virtual time. Gradient and update share it: what they ask is done in order.
+/// A trainer and its owner: a thread, or the caller itself in virtual time. The gradient and update operators share it; their calls are
+/// executed in order.
 pub struct TrainerThread {
     owner: Owner<Timed>,
-    /// The step whose update comes next, as far as this worker has heard.
+    /// The step whose update comes next, as far as this worker knows.
     next: Cell<Step>,
-    /// Whoever waits for it.
+    /// Callbacks that run after every update.
     listeners: RefCell<Vec<Box<dyn Fn()>>>,
 }
 
+/// A trainer with its timing, and the groups of later steps.
 struct Timed {
     trainer: Box<dyn Trainer>,
     clock: Arc<dyn Clock>,
+    /// Busy time of the inference and of the accumulation since the last update.
     inferring: Nanos,
     accumulating: Nanos,
+    /// The policy that was published last.
     published: Option<Policy>,
     /// The step whose update comes next.
     next: Step,
-    /// Groups of later steps, which a staleness lets arrive before that update: they wait for theirs.
+    /// Groups of steps after `next`. With staleness they may arrive before the update of `next`, and must not be accumulated into its
+    /// gradient.
     early: Vec<(Step, Batch)>,
-    /// What went wrong while nobody waited.
+    /// An error of work that no caller waited for. The next call returns it.
     failed: Option<TrainError>,
 }
 
 impl TrainerThread {
-    /// Starts the thread, which makes the trainer itself: what a trainer holds may be bound to its thread.
+    /// Starts the thread, and creates the trainer on it, because a trainer's resources may be bound to their thread.
     ///
     /// # Errors
-    /// What `make` returns.
+    /// If `make` fails.
     pub fn spawn<E: Send + 'static>(
         clock: Arc<dyn Clock>,
         make: impl FnOnce() -> Result<Box<dyn Trainer>, E> + Send + 'static,
@@ -52,7 +57,7 @@ impl TrainerThread {
         Ok(Self::new(Owner::Thread(owner)))
     }
 
-    /// A trainer whose work takes the virtual time that it [spends](VirtualClock::spend).
+    /// Creates a trainer in virtual time. Its work takes the virtual time that it [spends](VirtualClock::spend).
     #[must_use]
     pub fn in_virtual_time(clock: VirtualClock, trainer: Box<dyn Trainer>) -> Self {
         let timed = Timed::new(trainer, Arc::new(clock.clone()));
@@ -63,55 +68,55 @@ impl TrainerThread {
         Self { owner, next: Cell::new(Step(0)), listeners: RefCell::default() }
     }
 
-    /// The step whose update comes next.
+    /// Returns the step whose update comes next.
     pub(crate) fn next(&self) -> Step {
         self.next.get()
     }
 
-    /// Calls `wake` after every update.
+    /// Registers a callback that runs after every update.
     pub(crate) fn on_update(&self, wake: impl Fn() + 'static) {
         self.listeners.borrow_mut().push(Box::new(wake));
     }
 
-    /// The update of `step` is done.
+    /// Records that the update of `step` is done.
     pub(crate) fn updated(&self, step: Step) {
         self.next.set(step.next());
         self.listeners.borrow().iter().for_each(|wake| wake());
     }
 
-    /// Computes on `devices` devices from the next call on.
+    /// Sets the number of devices from the next call on.
     pub(crate) fn place(&self, devices: u32) {
-        // What it answers is of no interest; a thread that is gone is told of by the next call.
+        // The reply carries nothing. If the thread has ended, the next call reports it.
         drop(self.owner.call(|| {}, move |timed| timed.trainer.place(devices)));
     }
 
-    /// Publishes the weights that training starts from, as version 0; waits.
+    /// Publishes the initial weights as version 0. Blocks until done.
     ///
     /// # Errors
-    /// What the trainer says, or that its thread panicked.
+    /// If the trainer fails, or its thread panicked.
     pub fn publish_initial(&self) -> Result<Policy, String> {
         self.publish(PolicyVersion(0))
     }
 
-    /// Publishes the weights as they stand; waits.
+    /// Publishes the current weights. Blocks until done.
     ///
     /// # Errors
-    /// What the trainer says, or that its thread panicked.
+    /// If the trainer fails, or its thread panicked.
     pub fn publish(&self, version: PolicyVersion) -> Result<Policy, String> {
         self.ask(move |timed| timed.publish(version))
     }
 
-    /// The policy that was published last, or publishes the first; waits.
+    /// Returns the policy that was published last; publishes version 0 if there is none. Blocks until done.
     ///
     /// # Errors
-    /// What the trainer says, or that its thread panicked.
+    /// If the trainer fails, or its thread panicked.
     pub fn policy(&self) -> Result<Policy, String> {
         self.ask(|timed| {
             timed.published.clone().map_or_else(|| timed.publish(PolicyVersion(0)), Ok)
         })
     }
 
-    /// Writes the trainer's [state](Trainer::save_state) as of the updates that were asked for until now.
+    /// Writes the trainer's [state](Trainer::save_state) as of the updates that were requested so far.
     pub fn save_state(
         &self,
         file: PathBuf,
@@ -122,11 +127,11 @@ impl TrainerThread {
         })
     }
 
-    /// Goes on from a [state](Trainer::load_state), before the first step; waits. The step whose update comes next is that of the newest
-    /// policy.
+    /// Restores a [state](Trainer::load_state) before the first step. Blocks until done. The step whose update comes next is that of the
+    /// newest policy.
     ///
     /// # Errors
-    /// What the trainer says, or that its thread panicked.
+    /// If the trainer fails, or its thread panicked.
     pub fn load_state(&self, file: PathBuf) -> Result<Vec<Policy>, String> {
         let policies = self.ask(move |timed| timed.load_state(&file))?;
         if let Some(policy) = policies.last() {
@@ -135,10 +140,10 @@ impl TrainerThread {
         Ok(policies)
     }
 
-    /// Writes the weights as a Hugging Face folder; waits.
+    /// Writes the weights as a Hugging Face model folder. Blocks until done.
     ///
     /// # Errors
-    /// What the trainer says, or that its thread panicked.
+    /// If the trainer fails, or its thread panicked.
     pub fn save(&self, folder: PathBuf) -> Result<(), String> {
         self.ask(move |timed| timed.trainer.save(&folder))
     }
@@ -172,12 +177,12 @@ impl TrainerThread {
         let reply = self
             .owner
             .call(wake, move |timed| timed.update(step).map_err(|error| error.to_string()));
-        // Behind the update, which nobody is to wait longer for. What goes wrong is told with the next call.
+        // A separate call, so that the caller need not wait for it. An error is returned by the next call.
         drop(self.owner.call(|| {}, Timed::catch_up));
         reply
     }
 
-    /// Takes out what was accumulated of `step` since it was last taken.
+    /// Removes and returns the gradient that was accumulated for `step` since it was last taken.
     pub fn take_partial(
         &self,
         step: Step,
@@ -187,7 +192,7 @@ impl TrainerThread {
             .call(wake, move |timed| timed.take_partial(step).map_err(|error| error.to_string()))
     }
 
-    /// Puts in the sum over replicas of what was taken out of each, ahead of the update.
+    /// Sets the sum of the replicas' gradients, before the update.
     pub fn put_sum(
         &self,
         step: Step,
@@ -232,12 +237,12 @@ impl Timed {
     fn load_state(&mut self, file: &Path) -> Result<Vec<Policy>, TrainError> {
         let policies = self.trainer.load_state(file)?;
         self.published = policies.last().cloned();
-        // Version 0 is what step 0 begins with.
+        // Step `n` begins with the policy of version `n`.
         self.next = Step(self.published.as_ref().map_or(0, |policy| policy.version.0));
         Ok(policies)
     }
 
-    /// Trains on the groups of the next update that came before the last one.
+    /// Accumulates the groups of the next step that arrived before the last update.
     fn catch_up(&mut self) {
         for (step, groups) in std::mem::take(&mut self.early) {
             let outcome = self.accumulate(step, &groups);
@@ -270,7 +275,7 @@ impl Timed {
         Ok(())
     }
 
-    /// What was trained on of `step`; nothing yet if it comes after the next update.
+    /// Returns the gradient of `step`; empty if the step comes after the next update.
     fn take_partial(&mut self, step: Step) -> Result<Partial, TrainError> {
         self.failed.take().map_or(Ok(()), Err)?;
         if step > self.next {
@@ -279,8 +284,9 @@ impl Timed {
         self.trainer.take_partial(step)
     }
 
-    /// Adds how long the thread was busy with the step to the trainer's own metrics.
+    /// Updates the weights. Adds the busy time of the step to the trainer's own metrics.
     fn update(&mut self, step: Step) -> Result<(Policy, Metrics), TrainError> {
+        // Set `next` first: otherwise `catch_up` would hold the groups of this step back again.
         self.next = step;
         self.catch_up();
         self.failed.take().map_or(Ok(()), Err)?;
@@ -301,7 +307,7 @@ impl Timed {
     }
 }
 
-/// The responses of a batch of [`GROUPS`](rollpacker_dataflow::schema::GROUPS), for a trainer.
+/// Returns the responses of a batch of [`GROUPS`](rollpacker_dataflow::schema::GROUPS) as sequences for a trainer.
 #[must_use]
 pub fn sequences(groups: &Batch) -> Vec<Sequence<'_>> {
     let [advantages, ref_logprobs, values, returns] =
@@ -319,7 +325,8 @@ pub fn sequences(groups: &Batch) -> Vec<Sequence<'_>> {
         .collect()
 }
 
-/// The same of a batch of [`SCORED`](rollpacker_dataflow::schema::SCORED), without what follows from its advantages.
+/// Returns the responses of a batch of [`SCORED`](rollpacker_dataflow::schema::SCORED), without advantages and the columns that come with
+/// them.
 fn scored_sequences(groups: &Batch) -> Vec<Sequence<'_>> {
     let prompts = groups.lists::<Int32Type>(column::PROMPT_IDS);
     let tokens = groups.values::<UInt32Type>(column::RESPONSE_LENGTH);

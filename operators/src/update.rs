@@ -1,4 +1,4 @@
-//! The update: applies the optimizer once per step, when the frontier has passed the step.
+//! The update operator: applies the optimizer once per step, when the frontier has passed the step.
 
 use std::collections::BTreeMap;
 
@@ -20,30 +20,31 @@ use crate::gradient::Gradients;
 use crate::policy::{metrics_batch, policy_batch};
 use crate::trainer::{self, TrainerThread};
 
-/// The policies that steps make, and what is known of each step's training.
+/// The policies that steps produce, and the metrics of their training.
 pub struct Updates<'scope> {
-    /// Batches of [`schema::POLICIES`]: one row a step, at the step that made it.
+    /// Batches of [`schema::POLICIES`]: one row per step, at the step that produced it.
     pub policies: BatchStream<'scope>,
     /// Batches of [`schema::METRICS`].
     pub metrics: BatchStream<'scope>,
     /// Errors of the whole step.
     pub errors: BatchStream<'scope>,
-    /// Batches of [`schema::ERRORS`] that end nothing: see [`fault::warn`](rollpacker_dataflow::fault::warn).
+    /// Batches of [`schema::ERRORS`] that do not end the run; see [`fault::warn`](rollpacker_dataflow::fault::warn).
     pub warnings: BatchStream<'scope>,
 }
 
 /// Applies updates.
 pub trait UpdateExt<'scope> {
-    /// Updates the policy once per step, also in a step that admitted nothing, in the order of steps.
+    /// Updates the policy once per step, in the order of steps. A step without admitted groups is updated as well.
     fn update(self) -> Updates<'scope>;
 }
 
-/// For policies, metrics and errors.
+/// The capabilities for policies, metrics and errors.
 type Capabilities = [Capability<Step>; 3];
 
-/// What an update gives.
+/// The result of an update.
 type Made = Result<(Policy, Metrics), String>;
 
+/// The update that the trainer is working on.
 struct Running {
     capabilities: Capabilities,
     reply: Reply<Made>,
@@ -85,7 +86,7 @@ impl<'scope> UpdateExt<'scope> for Gradients<'scope> {
                 accumulated.for_each(|capability, _| {
                     open.entry(*capability.time()).or_insert_with(|| retain(&capability));
                 });
-                // A step that admits nothing is known by its decisions.
+                // Decisions open steps without admitted groups.
                 decisions.for_each(|capability, _| {
                     open.entry(*capability.time()).or_insert_with(|| retain(&capability));
                 });
@@ -101,7 +102,7 @@ impl<'scope> UpdateExt<'scope> for Gradients<'scope> {
                                 &done.capabilities[2],
                                 faults_batch(&[Fault::new("update", message)]),
                             );
-                            // Kept for ever: the step is not done.
+                            // Keep the capabilities: the step must not complete.
                             failed = Some(done);
                         }
                     }
@@ -114,7 +115,7 @@ impl<'scope> UpdateExt<'scope> for Gradients<'scope> {
                     let step = *capabilities[0].time();
                     parts.before(step, state);
                     running = Some(start(&trainer, capabilities, wake.clone(), &awaits));
-                    // Asked for behind the update, and before the next.
+                    // The state must be requested after this update and before the next one.
                     parts.closed(Some(step.next()), state);
                 }
                 parts.closed(first_open(&open, frontiers), state);
@@ -129,7 +130,7 @@ impl<'scope> UpdateExt<'scope> for Gradients<'scope> {
     }
 }
 
-/// The first open step, if the frontiers have passed it.
+/// Removes and returns the capabilities of the first open step, if the frontiers have passed it.
 fn complete(
     open: &mut BTreeMap<Step, Capabilities>,
     frontiers: &[MutableAntichain<Step>],
@@ -139,7 +140,7 @@ fn complete(
     passed.then(|| first.remove())
 }
 
-/// The first step that may still be updated.
+/// Returns the first step that may still be updated.
 fn first_open(
     open: &BTreeMap<Step, Capabilities>,
     frontiers: &[MutableAntichain<Step>],
@@ -148,7 +149,7 @@ fn first_open(
     heard.chain(open.keys().next().copied()).min()
 }
 
-/// The trainer's state behind the updates that were asked for.
+/// Returns the trainer's state after the updates that were requested so far.
 fn state(trainer: &TrainerThread, draft: &Draft<'_>) -> Part {
     draft.external("safetensors", |file| {
         let reply = trainer.save_state(file.to_owned(), || {});

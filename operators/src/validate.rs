@@ -1,4 +1,4 @@
-//! Validation: how good a policy is on prompts that are never trained on.
+//! Validation: measures a policy on prompts that are never trained on.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
@@ -27,25 +27,25 @@ use crate::prompts::PromptRow;
 use crate::reward::describe;
 use crate::update::Updates;
 
-/// How one set of responses did.
+/// The result of a validation.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Outcome {
-    /// Mean score over all prompts but those that an error leaves out ([`OnError::Tolerate`], [`OnError::DropGroup`]).
+    /// Mean score over all prompts, except those that an error excludes ([`OnError::Tolerate`], [`OnError::DropGroup`]).
     pub score: f64,
-    /// Mean score by data source.
+    /// Mean score per data source.
     pub by_source: BTreeMap<String, f64>,
-    /// Mean response length, tokens.
+    /// Mean response length, in tokens.
     pub mean_length: f64,
-    /// Longest response, tokens.
+    /// Length of the longest response, in tokens.
     pub longest: usize,
-    /// Responses without a score; they count as 0, or for nothing, as their routes say.
+    /// The number of responses without a score. Depending on the route, they count as 0 or are excluded.
     pub reward_errors: usize,
 }
 
-/// An engine of its own, and the prompts to try it on.
+/// Measures policies on a fixed set of prompts, with an engine of its own.
 ///
-/// Validation draws from no random stream of training: its responses are seeded by the prompt alone, so that two policies, or two
-/// recipes, are tried on the same draws.
+/// Validation draws from no random stream of training. Its responses are seeded by the prompt alone, so that two policies, or two recipes,
+/// are compared on the same draws.
 pub struct Validator {
     engine: Box<dyn RolloutEngine>,
     router: Router,
@@ -57,7 +57,8 @@ pub struct Validator {
 }
 
 impl Validator {
-    /// Will answer each of `prompts` once with `engine`, and score with `router`; group rewards have nothing to compare here.
+    /// Creates a validator that answers each of `prompts` once with `engine` and scores the responses with `router`. Group rewards are not
+    /// used, because there is one response per prompt.
     #[must_use]
     pub fn new(
         engine: Box<dyn RolloutEngine>,
@@ -77,23 +78,23 @@ impl Validator {
         }
     }
 
-    /// Lets test cases run no longer than `limits` say. They are the same for every policy: one is not to be timed by another.
+    /// Sets the time limits of test cases. They are the same for every policy, so that the executions of one policy do not limit another.
     #[must_use]
     pub fn with_limits(self, limits: Limits) -> Self {
         Self { limits, ..self }
     }
 
-    /// Beats `pulse` whenever a prompt is answered or scored, for whoever watches that something moves.
+    /// Beats `pulse` whenever a prompt is answered, so that the watchdog sees progress.
     #[must_use]
     pub fn with_pulse(self, pulse: Pulse) -> Self {
         Self { pulse, ..self }
     }
 
-    /// Tries a policy; waits until every prompt is answered and scored.
+    /// Validates a policy. Blocks until every prompt is answered and scored.
     ///
     /// # Errors
-    /// If the engine fails, or a reward whose errors end the run; or one whose errors are tolerated scores none
-    /// of a data source, and has [`MOST_TOLERATED`] errors or more.
+    /// If the engine fails; if a reward whose errors end the run fails; or if a reward whose errors are tolerated scores no response of a
+    /// data source and fails [`MOST_TOLERATED`] times or more.
     pub fn validate(&mut self, policy: &Policy) -> Result<Outcome, String> {
         let completions = self.generate(policy)?;
         let samples: Vec<Sample> =
@@ -102,7 +103,7 @@ impl Validator {
         let scores = self.runtime.block_on(join_all(scores));
         let mut outcome = Outcome::default();
         let mut sources: BTreeMap<&str, (f64, f64)> = BTreeMap::new();
-        // How many errors of a source are tolerated, and the first of them.
+        // The number of tolerated errors per data source, and the message of the first.
         let mut tolerated: BTreeMap<&str, (u32, String)> = BTreeMap::new();
         for (sample, score) in samples.iter().zip(scores) {
             outcome.mean_length += sample.response_ids.len() as f64 / samples.len() as f64;
@@ -127,7 +128,7 @@ impl Validator {
             let (sum, count) = sources.entry(&sample.data_source).or_default();
             (*sum, *count) = (*sum + value, *count + 1.0);
         }
-        // Many errors and no score: the reward is broken.
+        // A source with many errors and no score has a broken reward.
         let is_broken = |(source, (errors, _)): &(&str, (u32, String))| {
             *errors >= MOST_TOLERATED && !sources.contains_key(source)
         };
@@ -197,17 +198,17 @@ impl Validator {
     }
 }
 
-/// Something that tries a policy and says how it did, as metrics; see [`Validator`].
+/// A thread that validates policies and returns metrics; see [`Validator`].
 pub type ValidatorThread = OwnerThread<Box<dyn FnMut(&Policy) -> Result<Metrics, String>>>;
 
 /// Validates policies.
 pub trait ValidateExt {
-    /// Tries every `every`-th policy before it goes on: the next round waits for it. 0 tries none.
+    /// Validates every `every`-th policy before passing it on, so that the next round waits for the result. 0 disables validation.
     #[must_use]
     fn validate(self, every: u64, validator: Rc<ValidatorThread>) -> Self;
 }
 
-/// A policy on its way, with its validation if it has one.
+/// A policy that is passed on, with its validation if it has one.
 struct Passing {
     capabilities: [Capability<Step>; 3],
     policy: Policy,
@@ -215,7 +216,7 @@ struct Passing {
 }
 
 impl Passing {
-    /// What its validation said, once it is there; nothing of a policy that has none.
+    /// Returns the result of the validation once it is available. A policy without validation has empty metrics at once.
     fn outcome(&self) -> Option<Result<Metrics, String>> {
         let said = self.validation.as_ref().map(|(reply, _)| reply.poll_outcome());
         said.unwrap_or_else(|| Some(Ok(Metrics::new())))
@@ -247,7 +248,7 @@ fn gate<'scope>(
     let policy_stream = operator.spanned(policy_stream);
     let (wake, awaits) = (operator.waker(), operator.waiting());
     operator.build(move |_capabilities| {
-        // In the order of steps: with a staleness, the next policy may be there before this one is validated.
+        // In the order of steps: with staleness, the next policy may arrive before this one is validated.
         let mut passing: VecDeque<Passing> = VecDeque::new();
         let mut failed = false;
         move |_frontiers| {
@@ -263,7 +264,7 @@ fn gate<'scope>(
                 });
                 passing.push_back(Passing { capabilities, policy, validation });
             });
-            // One that failed stays for ever, and so does what is behind it: its step is not done.
+            // A failed validation is never removed from the queue, and neither are the policies after it: their steps must not complete.
             while !failed && let Some(outcome) = passing.front().and_then(Passing::outcome) {
                 let Some(Passing { capabilities, policy, .. }) = passing.front() else { break };
                 match outcome {

@@ -1,4 +1,4 @@
-//! Groups that the trainer has not been given yet.
+//! A queue of groups that have not been passed to the trainer yet.
 
 use std::collections::VecDeque;
 
@@ -12,7 +12,7 @@ use rollpacker_dataflow::timely::progress::frontier::MutableAntichain;
 
 use crate::overlap::Fetch;
 
-/// Groups with the capabilities to pass them on, or to say what failed.
+/// Groups of one step, with the capabilities to pass them on or to report an error.
 pub(crate) struct Held {
     pub(crate) capabilities: [Capability<Step>; 2],
     pub(crate) batch: Batch,
@@ -24,13 +24,13 @@ impl Held {
     }
 }
 
-/// Groups that wait, and when they go.
+/// Queued groups, and the rule by which they are passed to the trainer.
 pub(crate) struct Waiting {
     fetch: Fetch,
     groups: VecDeque<Held>,
-    /// Devices that train.
+    /// The number of devices that train at the moment.
     devices: u32,
-    /// The step of which the trainer was given a part.
+    /// The last step from which the trainer received groups.
     begun: Option<Step>,
 }
 
@@ -43,17 +43,23 @@ impl Waiting {
         self.groups.push_back(held);
     }
 
-    /// Trains on `devices` devices from now on; whether these are others than before.
+    /// Sets the number of devices that train. Returns `true` if the number changed.
     pub(crate) fn place(&mut self, devices: u32) -> bool {
         std::mem::replace(&mut self.devices, devices) != devices
     }
 
-    /// The earliest step that waits.
+    /// Returns the earliest step with queued groups.
     pub(crate) fn first(&self) -> Option<Step> {
         self.groups.iter().map(Held::step).min()
     }
 
-    /// What the trainer is to be given now, of the earliest step, as one.
+    /// Removes and returns the groups that the trainer must receive now, as one batch of the earliest queued step. Returns `None` if
+    /// nothing is due.
+    ///
+    /// Nothing is due while no device trains. With [`Fetch::Once`], the first call for a step returns what is there, and later calls return
+    /// `None` until `frontier` has passed the step; [`Fetch::WholeStep`] always waits for that. All queued groups of the step are joined
+    /// before `max_groups` of them are split off, because a batch may hold several groups. The rest returns to the queue with the same
+    /// capabilities.
     pub(crate) fn next(&mut self, frontier: &MutableAntichain<Step>) -> Option<Held> {
         let step = self.first().filter(|_| self.devices > 0)?;
         let complete = !frontier.less_equal(&step);
@@ -73,7 +79,7 @@ impl Waiting {
     }
 }
 
-/// Groups of one step as one.
+/// Joins groups of one step into one batch.
 fn joined(mut same: VecDeque<Held>) -> Option<Held> {
     let first = same.pop_front()?;
     if same.is_empty() {
@@ -84,7 +90,7 @@ fn joined(mut same: VecDeque<Held>) -> Option<Held> {
     Some(Held { capabilities: first.capabilities, batch })
 }
 
-/// Batches of one stream as one; none without rows.
+/// Concatenates batches of one stream; `None` if there are no rows.
 pub(crate) fn concat<'a>(batches: impl Iterator<Item = &'a Batch>) -> Option<Batch> {
     let rows: Vec<_> = batches.filter_map(Batch::rows).collect();
     let schema = rows.first()?.schema();
@@ -92,7 +98,7 @@ pub(crate) fn concat<'a>(batches: impl Iterator<Item = &'a Batch>) -> Option<Bat
     Some(Batch::new(rows))
 }
 
-/// The first `most` groups, and the others.
+/// Splits off the groups after the first `most`.
 fn split(held: Held, most: usize) -> (Held, Option<Held>) {
     let prompts = held.batch.values::<UInt64Type>(column::PROMPT_ID).values();
     let rows: usize =

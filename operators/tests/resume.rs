@@ -736,7 +736,7 @@ fn what_cannot_say_its_state_is_refused() {
     assert!(fault.contains("let it implement `save` and `restore`"), "{fault}");
     let schedule = schedules().remove(0).1;
     let fault = refused(|prompts| prompts.schedule(schedule).placed(Unlearned));
-    assert!(fault.contains("the policy of placement has no state"), "{fault}");
+    assert!(fault.contains("the placement policy has no state"), "{fault}");
 }
 
 #[test]
@@ -749,7 +749,7 @@ fn the_state_of_another_schedule_is_refused() {
     let resumed = Resumed::read(&restored).expect("readable");
     let mut other = tail(|_| {});
     let error = resumed.restore(&mut other).expect_err("of another").to_string();
-    assert!(error.starts_with("snapshot behind step 2, part `schedule`: missing field"), "{error}");
+    assert!(error.starts_with("snapshot after step 2, part `schedule`: missing field"), "{error}");
     let last = resumed.last_prompt().expect("it was offered some");
     assert!(last.prompt >= PromptId(8) && last.row == last.prompt.0 % EPOCH, "{last:?}");
 }

@@ -1,4 +1,4 @@
-//! The estimators that recipes can name.
+//! The built-in advantage estimators.
 
 use rollpacker_stages::catalog::{About, Catalog, CatalogError, NoOptions};
 use serde::{Deserialize, Serialize};
@@ -7,7 +7,7 @@ use super::{
     Estimator, Gae, Gpg, Grpo, Opo, PassAtK, ReinforcePlusPlus, ReinforcePlusPlusBaseline, Rloo,
 };
 
-/// The estimators of advantages that come with the project, by the names of `algorithm.adv_estimator`.
+/// Returns the built-in advantage estimators, by the names of `algorithm.adv_estimator`.
 ///
 /// ```
 /// use rollpacker_operators::advantage::{Advantage, Estimator, Scored, advantages};
@@ -56,6 +56,7 @@ pub fn advantages() -> Catalog<Estimator> {
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
+/// The options of `grpo` and `grpo_passk`; see [`Grpo`].
 struct GrpoOptions {
     norm_adv_by_std_in_grpo: bool,
     epsilon: f64,
@@ -69,7 +70,8 @@ impl Default for GrpoOptions {
 }
 
 impl GrpoOptions {
-    /// The same, its bounds checked: a group whose scores are all equal is divided by `epsilon` alone.
+    /// Returns the options if they are in range. A lower bound for `epsilon` is needed because a group with equal scores is divided by
+    /// `epsilon` alone.
     fn checked(self) -> Result<Self, CatalogError> {
         if (1e-12..=1e6).contains(&self.epsilon) {
             Ok(self)
@@ -87,6 +89,7 @@ impl From<GrpoOptions> for Grpo {
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
+/// The options of `reinforce_plus_plus`; see [`ReinforcePlusPlus`].
 struct Discount {
     gamma: f64,
 }
@@ -99,6 +102,7 @@ impl Default for Discount {
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
+/// The options of `gae`; see [`Gae`].
 struct GaeOptions {
     gamma: f64,
     lam: f64,
@@ -111,6 +115,7 @@ impl Default for GaeOptions {
     }
 }
 
+/// Checks that the value of a key is in [0, 1].
 fn share(key: &str, value: f64) -> Result<(), CatalogError> {
     if (0.0..=1.0).contains(&value) {
         Ok(())
@@ -121,40 +126,40 @@ fn share(key: &str, value: f64) -> Result<(), CatalogError> {
 
 const GRPO: About = About::new(
     &[("group_norm", "OpenRLHF"), ("grpo_vectorized", "verl")],
-    "score less the group's mean, over its deviation",
+    "score minus the group mean, divided by the group's standard deviation",
     "DeepSeekMath, Shao et al. 2024, section 4.1",
 );
 const DR_GRPO: About =
-    About::new(&[], "score less the group's mean", "Dr. GRPO, Liu et al. 2025, section 3.2");
+    About::new(&[], "score minus the group mean", "Dr. GRPO, Liu et al. 2025, section 3.2");
 const PASS_AT_K: About = About::new(
     &[],
-    "for the best of a group, how far it is above the second, over the group's deviation",
+    "best score of a group minus the second best, divided by the group's standard deviation; 0 for all other responses",
     "verl",
 );
 const RLOO: About = About::new(
     &[("rloo_vectorized", "verl")],
-    "score less the mean of the others of the group",
+    "score minus the mean of the other scores of the group",
     "RLOO, Ahmadian et al. 2024, section 3",
 );
 const OPO: About =
-    About::new(&[], "score less the group's mean, weighted by length", "OPO, Hao et al. 2025");
+    About::new(&[], "score minus the length-weighted group mean", "OPO, Hao et al. 2025");
 const GPG: About = About::new(
     &[],
-    "score less the group's mean, times the step's responses over those that scored",
+    "score minus the group mean, times the step's responses over those with a nonzero score",
     "GPG, Chu et al. 2025",
 );
 const REINFORCE: About = About::new(
     &[("reinforce", "OpenRLHF")],
-    "discounted rewards from the token on, whitened over the step",
+    "discounted sum of the rewards from the token on, whitened over the step",
     "REINFORCE++, Hu 2025",
 );
 const REINFORCE_BASELINE: About = About::new(
     &[("reinforce_baseline", "OpenRLHF")],
-    "score less the group's mean, whitened over the step",
+    "score minus the group mean, whitened over the step",
     "REINFORCE++, Hu 2025",
 );
 const GAE: About = About::new(
     &[],
-    "errors of a critic from the token on, decayed, whitened over the step",
+    "decayed sum of the critic's temporal-difference errors from the token on, whitened over the step",
     "GAE, Schulman et al. 2016, eq. 16",
 );

@@ -1,17 +1,17 @@
-//! GAE: advantages by a critic.
+//! GAE: advantages from a critic.
 
 use super::whiten::whiten;
 use super::{Estimate, TokenAdvantage, Trajectory};
 
-/// Generalised advantage estimation (Schulman et al. 2016, eq. 16), whitened over the tokens of the step as in verl; the returns are the
-/// advantages before that, plus the values.
+/// Generalized advantage estimation (Schulman et al. 2016, eq. 16), whitened over the tokens of the step as in verl. The returns are the
+/// advantages before whitening plus the values.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Gae {
-    /// Discount of a token; in `[0, 1]`.
+    /// Discount factor per token, in `[0, 1]`. Default: 1. (verl: `algorithm.gamma`)
     pub gamma: f64,
-    /// Decay of later errors of the critic; in `[0, 1]`.
+    /// Decay of later temporal-difference errors, in `[0, 1]`. Default: 1. (verl: `algorithm.lam`)
     pub lam: f64,
-    /// Whether to whiten. Without, no group waits for another.
+    /// `true` to whiten over the step. Default: `true`. If `false`, groups are estimated without waiting for the rest of the step.
     pub whiten: bool,
 }
 
@@ -43,7 +43,7 @@ impl TokenAdvantage for Gae {
 }
 
 impl Gae {
-    /// From the last token to the first; after the last there is nothing to come.
+    /// Returns the advantages, computed backwards from the last token. The value after the last token is 0.
     fn advantages(&self, one: &Trajectory) -> Vec<f64> {
         let (mut next, mut later) = (0.0, 0.0);
         let backwards = one.rewards.iter().zip(&one.values).rev().map(|(reward, value)| {

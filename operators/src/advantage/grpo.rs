@@ -1,16 +1,16 @@
-//! Advantages relative to the group: GRPO, Dr.GRPO and RLOO.
+//! Group-relative advantages: GRPO, Dr. GRPO and RLOO.
 
 use super::{Advantage, Scored};
 
 /// Group-relative advantage `(s - mean) / (std + epsilon)`, with the unbiased standard deviation (DeepSeekMath, section 4.1; verl's
-/// `grpo`). Without `norm_by_std` it is Dr.GRPO's `s - mean`.
+/// `grpo`). Without `norm_by_std` it is the advantage of Dr. GRPO, `s - mean`.
 ///
-/// A group of one has mean 0 and deviation 1, as in verl.
+/// For a group of one, the mean is taken as 0 and the standard deviation as 1, as in verl.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Grpo {
-    /// Whether to divide by the standard deviation of the group.
+    /// `true` to divide by the standard deviation of the group. Default: `true`. (verl: `algorithm.norm_adv_by_std_in_grpo`)
     pub norm_by_std: bool,
-    /// Added to the standard deviation.
+    /// Added to the standard deviation. Default: 1e-6.
     pub epsilon: f64,
 }
 
@@ -28,7 +28,7 @@ impl Advantage for Grpo {
     }
 }
 
-/// Leave-one-out advantage: the score less the mean of the others (RLOO, section 3).
+/// Leave-one-out advantage: the score minus the mean of the other scores (RLOO, section 3).
 ///
 /// A group of one keeps its score, as in verl.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -47,6 +47,7 @@ impl Advantage for Rloo {
     }
 }
 
+/// Returns the mean and the unbiased standard deviation of at least two scores.
 pub(super) fn moments(group: &[Scored]) -> (f64, f64) {
     let count = group.len() as f64;
     let mean = group.iter().map(|one| one.score).sum::<f64>() / count;

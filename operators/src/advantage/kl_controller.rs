@@ -1,4 +1,4 @@
-//! The factor of the KL penalty in rewards.
+//! The coefficient of the KL penalty in rewards.
 
 use rollpacker_dataflow::snapshot::{Part, Restored};
 use serde::{Deserialize, Serialize};
@@ -6,28 +6,29 @@ use serde::{Deserialize, Serialize};
 use crate::resume::ResumeError;
 use crate::resume::part::{json, read_json};
 
-/// The part of a snapshot that has the factor.
+/// The name of the snapshot part with the coefficient.
 pub(super) const PART: &str = "advantage";
 
-/// Most that the error of a divergence counts.
+/// The bound to which the relative error of the divergence is clipped.
 const LARGEST_ERROR: f64 = 0.2;
 
-/// How the factor of a KL penalty goes on from step to step.
+/// The rule by which the coefficient of a KL penalty changes from step to step. (verl: `algorithm.kl_ctrl`)
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum KlControl {
-    /// It stays.
+    /// The coefficient is constant.
     Fixed,
-    /// It rises while the divergence is above a target, and falls while it is below (Ziegler et al. 2019, section 2.2).
+    /// The coefficient rises while the divergence is above a target, and falls while it is below (Ziegler et al. 2019, section 2.2).
     Adaptive {
-        /// The target, in nats a token; positive.
+        /// The target divergence, in nats per token. Must be positive. (verl: `algorithm.kl_ctrl.target_kl`)
         target_kl: f64,
-        /// Responses over which an error of 1 changes the factor by as much again; positive.
+        /// The number of responses over which a relative error of 1 would double the coefficient. Must be positive. (verl:
+        /// `algorithm.kl_ctrl.horizon`)
         horizon: f64,
     },
 }
 
-/// The factor of a KL penalty.
+/// The coefficient of a KL penalty, with the rule by which it changes.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct KlController {
     control: KlControl,
@@ -35,7 +36,7 @@ pub struct KlController {
 }
 
 impl KlController {
-    /// Begins at `coefficient`, at least 0.
+    /// Creates a controller with an initial `coefficient`, which must be at least 0.
     #[must_use]
     pub fn new(control: KlControl, coefficient: f64) -> Self {
         Self { control, coefficient }
@@ -49,19 +50,19 @@ impl KlController {
         json(self)
     }
 
-    /// The factor of the current step.
+    /// Returns the coefficient of the current step.
     #[must_use]
     pub fn coefficient(&self) -> f64 {
         self.coefficient
     }
 
-    /// Whether a step's factor depends on the step before.
+    /// Returns `true` if the coefficient of a step depends on the step before.
     #[must_use]
     pub fn adapts(&self) -> bool {
         matches!(self.control, KlControl::Adaptive { .. })
     }
 
-    /// A step of so many responses is over, whose divergence was `kl` nats a token.
+    /// Updates the coefficient after a step of `responses` responses with a mean divergence of `kl` nats per token.
     pub fn observe(&mut self, kl: f64, responses: usize) {
         if let KlControl::Adaptive { target_kl, horizon } = self.control {
             let error = (kl / target_kl - 1.0).clamp(-LARGEST_ERROR, LARGEST_ERROR);

@@ -1,8 +1,8 @@
-//! Advantages: how much better each response, or each of its tokens, is than what was to be expected.
+//! Advantages: how much better a response, or each of its tokens, is than expected.
 //!
-//! An estimator that looks at one group at a time ([`Advantage`]) works on groups as they become complete, beside the rollout. One that
-//! looks at tokens ([`TokenAdvantage`]) may normalise over all tokens of a step; it then has to wait until the step's groups are all there,
-//! and so does the gradient.
+//! An estimator of whole groups ([`Advantage`]) works on groups as they become complete, during the rollout. An estimator of tokens
+//! ([`TokenAdvantage`]) may normalize over all tokens of a step. It then waits until all groups of the step are complete, and so does the
+//! gradient.
 
 mod builtin;
 mod gae;
@@ -28,22 +28,22 @@ pub use opo::Opo;
 pub use pass_at_k::PassAtK;
 pub use reinforce::{ReinforcePlusPlus, ReinforcePlusPlusBaseline};
 
-/// One response of a group, for an estimator.
+/// One response of a group, as input of an estimator.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scored {
-    /// The reward, less the KL penalty if there is one.
+    /// The reward, minus the KL penalty if there is one.
     pub score: f64,
-    /// Sampled tokens.
+    /// The number of sampled tokens.
     pub tokens: usize,
 }
 
-/// An estimator of advantages that looks at one group at a time.
+/// An advantage estimator that uses one group at a time.
 ///
 /// # Contract
-/// One number a response, in their order; each counts for every token of its response. Must not depend on other groups: groups are
-/// trained on while later ones are still being generated.
+/// Returns one number per response, in the order of the responses. It applies to every token of the response. The result must not depend on
+/// other groups: groups are trained on while later ones are still being generated.
 pub trait Advantage: Send + Sync {
-    /// The advantages of a group.
+    /// Returns the advantages of a group.
     fn advantages(&self, group: &[Scored]) -> Vec<f64>;
 }
 
@@ -53,78 +53,79 @@ impl<A: Advantage + ?Sized> Advantage for Arc<A> {
     }
 }
 
-/// One response, token by token.
+/// One response with its rewards per token.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Trajectory {
-    /// The prompt: responses of a group are neighbours.
+    /// The prompt. Responses of a group are adjacent.
     pub group: u64,
-    /// The reward, less the KL penalty if there is one.
+    /// The reward, minus the KL penalty if there is one.
     pub score: f64,
-    /// The same by sampled token; what is not said of single tokens falls on the last.
+    /// The reward per sampled token. The part that is not assigned to single tokens is added to the last token.
     pub rewards: Vec<f64>,
-    /// What the critic predicts at each sampled token; empty unless the estimator [needs](TokenAdvantage::needs_values) it.
+    /// The value that the critic predicts at each sampled token. Empty unless the estimator [needs](TokenAdvantage::needs_values) it.
     pub values: Vec<f64>,
 }
 
-/// What is said of a [`Trajectory`].
+/// The estimate for a [`Trajectory`].
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Estimate {
-    /// One advantage a token.
+    /// One advantage per token.
     pub advantages: Vec<f64>,
-    /// What a critic should have predicted at each token; empty for an estimator that needs none.
+    /// The value that a critic should have predicted at each token. Empty for an estimator that needs no values.
     pub returns: Vec<f64>,
 }
 
-/// An estimator of advantages that looks at tokens.
+/// An advantage estimator that works on tokens.
 ///
 /// # Contract
-/// One estimate a trajectory, in their order, of as many advantages as it has tokens.
+/// Returns one estimate per trajectory, in their order, with as many advantages as the trajectory has tokens.
 pub trait TokenAdvantage: Send + Sync {
-    /// The estimates of groups: of all of a step, ordered by prompt, or of any of it.
+    /// Returns the estimates of whole groups: of all groups of a step, ordered by prompt, if [`whole_step`](Self::whole_step) is `true`;
+    /// otherwise of any subset of them.
     fn estimate(&self, trajectories: &[Trajectory]) -> Vec<Estimate>;
 
-    /// Whether it must see all groups of a step at once.
+    /// Returns `true` if the estimator needs all groups of a step at once. Default: `true`.
     fn whole_step(&self) -> bool {
         true
     }
 
-    /// Whether it needs the values of a critic.
+    /// Returns `true` if the estimator needs the values of a critic. Default: `false`.
     fn needs_values(&self) -> bool {
         false
     }
 }
 
-/// An estimator of either kind.
+/// An advantage estimator of either kind.
 #[derive(Clone)]
 pub enum Estimator {
-    /// Looks at one group at a time.
+    /// Works on one group at a time.
     Group(Arc<dyn Advantage>),
-    /// Looks at tokens.
+    /// Works on tokens.
     Token(Arc<dyn TokenAdvantage>),
 }
 
 impl Estimator {
-    /// Of tokens.
+    /// Creates an estimator that works on tokens.
     pub fn of_tokens(estimator: impl TokenAdvantage + 'static) -> Self {
         Self::Token(Arc::new(estimator))
     }
 
-    /// Whether it must see all groups of a step at once.
+    /// Returns `true` if the estimator needs all groups of a step at once.
     #[must_use]
     pub fn whole_step(&self) -> bool {
         matches!(self, Self::Token(estimator) if estimator.whole_step())
     }
 
-    /// Whether it needs the values of a critic.
+    /// Returns `true` if the estimator needs the values of a critic.
     #[must_use]
     pub fn needs_values(&self) -> bool {
         matches!(self, Self::Token(estimator) if estimator.needs_values())
     }
 
-    /// The estimates of whole groups.
+    /// Returns the estimates of whole groups.
     ///
     /// # Panics
-    /// If an estimator does not keep its contract.
+    /// If an estimator violates its contract.
     #[must_use]
     pub fn estimate(&self, trajectories: &[Trajectory]) -> Vec<Estimate> {
         let estimates = match self {
@@ -137,7 +138,7 @@ impl Estimator {
         let fits = |(one, of): (&Estimate, &Trajectory)| one.advantages.len() == of.rewards.len();
         assert!(
             estimates.len() == trajectories.len() && estimates.iter().zip(trajectories).all(fits),
-            "invariant: an estimator gives one advantage a token"
+            "invariant: an estimator returns one advantage per token"
         );
         estimates
     }
@@ -150,7 +151,7 @@ fn of_group(estimator: &dyn Advantage, group: &[Trajectory]) -> Vec<Estimate> {
     assert_eq!(
         advantages.len(),
         group.len(),
-        "invariant: an estimator gives one advantage a response"
+        "invariant: an estimator returns one advantage per response"
     );
     let spread = |(one, advantage): (&Scored, f64)| Estimate {
         advantages: vec![advantage; one.tokens],

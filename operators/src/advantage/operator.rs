@@ -1,4 +1,4 @@
-//! The operator `advantage`: lessens rewards, estimates, and adds the columns.
+//! The advantage operator: subtracts the KL penalty, estimates advantages, and adds them as columns.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,10 +24,10 @@ use crate::policy::metrics_batch;
 use crate::resume::Keeper;
 use crate::rows::{Row, gather_first};
 
-/// Adds advantages.
+/// Adds advantages to groups.
 pub trait AdvantageExt {
-    /// Adds the advantages that `estimator` sees: batches become those of [`schema::GROUPS`]. Groups go on at once, unless the estimator
-    /// must see all of a step.
+    /// Adds the advantages of `estimator`: batches have the schema [`schema::GROUPS`] afterwards. Groups are passed on at once, unless the
+    /// estimator needs all groups of a step.
     #[must_use]
     fn advantage(self, estimator: impl Into<Estimator>) -> Self;
 }
@@ -36,7 +36,8 @@ impl AdvantageExt for Groups<'_> {
     fn advantage(self, estimator: impl Into<Estimator>) -> Self {
         let estimator = estimator.into();
         let schema = if self.inferred { &schema::INFERRED } else { &schema::SCORED };
-        // What is summed over a step is summed in one place, and in one order; who trains on what is left to the prompts' numbers.
+        // Sums over a step are computed on one worker, in one order, so that they do not depend on the arrival of groups. The groups are
+        // then distributed to the training workers by prompt id.
         let central = estimator.whole_step() || self.reward_kl.is_some();
         let input = match central {
             true => route::first("groups_to_first", self.groups, schema),
@@ -90,26 +91,29 @@ impl AdvantageExt for Groups<'_> {
     }
 }
 
-/// For groups and metrics.
+/// The capabilities for groups and metrics.
 type Capabilities = [Capability<Step>; 2];
 
+/// The state of the operator.
 struct Estimating {
     estimator: Estimator,
     inferred: bool,
     controller: Option<KlController>,
     open: BTreeMap<Step, Open>,
-    /// Of a factor that adapts.
+    /// The snapshot parts of an adaptive coefficient.
     parts: Option<Keeper>,
 }
 
-/// A step of which groups may still come.
+/// A step that is not complete.
 struct Open {
     capabilities: Capabilities,
     held: Vec<Batch>,
-    /// Weight, divergence and reward of the responses so far, by prompt and sample: sums do not go by the order of arrival.
+    /// Weight, divergence and reward of each response so far, ordered by prompt and sample, so that sums do not depend on the order of
+    /// arrival.
     told: BTreeMap<(u64, u32), Told>,
 }
 
+/// The values of a response that the metrics of a step are computed from.
 #[derive(Clone, Copy)]
 struct Told {
     weight: f64,
@@ -124,7 +128,12 @@ impl Estimating {
         self.open.entry(step).or_insert(open).held.push(batch);
     }
 
-    /// Gives what can be given. Where a step's factor depends on the step before, or a step is estimated as a whole, steps go in order.
+    /// Estimates and emits the groups that are due.
+    ///
+    /// Steps are processed in order in two cases: the KL coefficient adapts, so that of a step depends on the divergence of the step
+    /// before; or a step is estimated as a whole. A step is then skipped, with all later ones, until the frontier has passed the step
+    /// before it. Otherwise groups of several steps are emitted as they arrive. A step ends when the frontier has passed it; only then is
+    /// its divergence complete and may the coefficient change.
     fn advance(
         &mut self,
         passed: impl Fn(Step) -> bool,
@@ -196,7 +205,7 @@ impl Open {
         }
     }
 
-    /// Metrics in verl's names, and the mean divergence of the step.
+    /// Returns the metrics, under verl's names, and the mean divergence of the step.
     fn measure(&self, coefficient: f64) -> (Metrics, f64) {
         let told = || self.told.values();
         let weight: f64 = told().map(|one| one.weight).sum();
@@ -213,7 +222,8 @@ impl Open {
     }
 }
 
-/// All rows as one batch, by prompt and sample; none without rows. What is summed over a step is then the same for every order of arrival.
+/// Returns all rows as one batch, ordered by prompt and sample; `None` if there are no rows. Sums over a step then do not depend on the
+/// order of arrival.
 fn ordered(held: &[Batch]) -> Option<Batch> {
     let mut rows: Vec<((u64, u32), Row)> = held
         .iter()
@@ -237,7 +247,7 @@ fn with_estimates(batch: &Batch, inferred: bool, estimates: &[Estimate]) -> Batc
             .collect();
         lists::<Float32Type>(rows.iter().map(Vec::as_slice))
     };
-    // What nothing inferred is empty.
+    // Without inference, its three columns are empty.
     let absent = if inferred { 0 } else { 3 };
     let nothing =
         (0..absent).map(|_| lists::<Float32Type>(estimates.iter().map(|_| [].as_slice())));

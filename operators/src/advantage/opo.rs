@@ -1,8 +1,8 @@
-//! OPO: the baseline of least variance.
+//! OPO: the baseline with the least variance.
 
 use super::{Advantage, Scored};
 
-/// The score less the mean of the group's scores weighted by length, the optimal baseline if tokens have gradients of equal length
+/// The score minus the length-weighted mean of the group's scores. This baseline is optimal if the gradients of all tokens have equal norm
 /// (Hao et al. 2025, OPO; verl's `opo`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Opo;

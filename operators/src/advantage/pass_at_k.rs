@@ -1,13 +1,13 @@
-//! GRPO for pass at k.
+//! GRPO for pass@k.
 
 use super::grpo::moments;
 use super::{Advantage, Scored};
 
-/// Only the best response of a group is rewarded, by how far it is above the second best, over the group's deviation (verl's
-/// `grpo_passk`). A group of one has no second best, and no advantage.
+/// Rewards only the best response of a group: its score minus the second best score, over the group's standard deviation (verl's
+/// `grpo_passk`). A group of one has no second best score, and advantage 0.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PassAtK {
-    /// Whether to divide by the standard deviation of the group.
+    /// `true` to divide by the standard deviation of the group. (verl: `algorithm.norm_adv_by_std_in_grpo`)
     pub norm_by_std: bool,
     /// Added to the standard deviation.
     pub epsilon: f64,

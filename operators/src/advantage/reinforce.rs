@@ -1,12 +1,13 @@
-//! REINFORCE++, without a group and with one.
+//! REINFORCE++, without and with a group baseline.
 
 use super::whiten::whiten;
 use super::{Estimate, TokenAdvantage, Trajectory};
 
-/// The discounted sum of later rewards, whitened over the tokens of the step (Hu 2025, REINFORCE++; verl's `reinforce_plus_plus`).
+/// The discounted sum of the rewards from each token on, whitened over the tokens of the step (Hu 2025, REINFORCE++; verl's
+/// `reinforce_plus_plus`).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ReinforcePlusPlus {
-    /// Discount of a token; in `[0, 1]`.
+    /// Discount factor per token, in `[0, 1]`. (verl: `algorithm.gamma`)
     pub gamma: f64,
 }
 
@@ -18,8 +19,8 @@ impl TokenAdvantage for ReinforcePlusPlus {
     }
 }
 
-/// The score less the group's mean, whitened over the tokens of the step (Hu 2025, REINFORCE++; verl's `reinforce_plus_plus_baseline`).
-/// A group of one has mean 0.
+/// The score minus the group mean, whitened over the tokens of the step (Hu 2025, REINFORCE++; verl's `reinforce_plus_plus_baseline`). The
+/// mean of a group of one is taken as 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReinforcePlusPlusBaseline;
 
@@ -35,7 +36,7 @@ impl TokenAdvantage for ReinforcePlusPlusBaseline {
     }
 }
 
-/// Rewards from each token on.
+/// Returns the discounted sum of the rewards from each token on.
 fn discounted(rewards: &[f64], gamma: f64) -> Vec<f64> {
     let later = rewards.iter().rev().scan(0.0, |later, reward| {
         *later = reward + gamma * *later;

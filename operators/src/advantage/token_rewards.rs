@@ -1,4 +1,4 @@
-//! Rewards token by token, out of scores and divergences.
+//! Rewards per token, from scores and the KL penalty.
 
 use arrow::datatypes::{Float32Type, Float64Type, Int32Type, UInt64Type};
 use rollpacker_dataflow::batch::Batch;
@@ -6,14 +6,15 @@ use rollpacker_dataflow::schema::column;
 
 use super::Trajectory;
 
-/// The responses of a batch, their rewards less `coefficient` times the divergence of each token, and the mean divergence of each response.
+/// The responses of a batch with their rewards, from which `coefficient` times the KL divergence of each token is subtracted, and the mean
+/// divergence of each response.
 pub(super) struct Rewarded {
     pub(super) trajectories: Vec<Trajectory>,
-    /// Nats a token; empty where rewards are not lessened.
+    /// Mean divergence per response, in nats per token. Empty without a KL penalty.
     pub(super) divergences: Vec<f64>,
 }
 
-/// Reads the responses of a batch; of scores alone unless `inferred`.
+/// Reads the responses of a batch. Values and divergences are read only if the batch is `inferred`.
 pub(super) fn rewarded(batch: &Batch, inferred: bool, coefficient: Option<f64>) -> Rewarded {
     let prompts = batch.values::<UInt64Type>(column::PROMPT_ID);
     let scores = batch.values::<Float64Type>(column::SCORE);
@@ -39,7 +40,7 @@ pub(super) fn rewarded(batch: &Batch, inferred: bool, coefficient: Option<f64>) 
     Rewarded { trajectories, divergences }
 }
 
-/// What is not said of single tokens falls on the last.
+/// Returns the reward of each token. The part of the score that is not assigned to single tokens is added to the last token.
 fn token_rewards(score: f64, by_token: &[f32], tokens: usize) -> Vec<f64> {
     let mut rewards: Vec<f64> = by_token.iter().map(|&reward| f64::from(reward)).collect();
     rewards.resize(tokens, 0.0);

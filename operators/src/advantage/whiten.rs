@@ -1,9 +1,10 @@
-//! Normalisation over all tokens of a step.
+//! Whitening: normalization over all tokens of a step.
 
 /// Added to the variance, as in verl.
 const EPSILON: f64 = 1e-8;
 
-/// Less their mean, over their unbiased deviation. Fewer than two numbers have no deviation, and only lose their mean.
+/// Subtracts the mean from all numbers and divides them by the unbiased standard deviation. A single number has no deviation; only its mean
+/// is subtracted.
 pub(super) fn whiten(columns: &mut [Vec<f64>]) {
     let numbers = || columns.iter().flatten().copied();
     let count = numbers().count() as f64;

@@ -1,7 +1,8 @@
-//! Anchors: the longest correct execution of each test case, which time limits follow from, and what audits say of these limits.
+//! Anchors: the longest correct execution of each test case, from which time limits are derived, and the results of audits of these limits.
 //!
-//! An anchor is the sum of what was seen under a difference whose addition is the maximum, so that a case is one record of the
-//! arrangement however often it ran. Executions of a step are reduced before they enter: their cost there is that of the distinct cases.
+//! An anchor is a sum of observations under a difference type whose addition is the maximum, so a case is one record of the arrangement
+//! however often it ran. The executions of a step are reduced before they enter: their cost in the arrangement is that of the distinct
+//! cases.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,15 +27,15 @@ use super::known_anchors::{KnownAnchors, PART};
 use crate::policy::metrics_batch;
 use crate::resume::Resumable;
 
-/// What executions of test cases say.
+/// The results of executions of test cases.
 pub struct Anchors<'scope> {
-    /// Batches of [`schema::ANCHORS`], once a step is complete: what has changed in it.
+    /// Batches of [`schema::ANCHORS`] with the anchors that changed in a step, emitted when the step is complete.
     pub changes: BatchStream<'scope>,
-    /// Batches of [`schema::METRICS`], once a step is complete.
+    /// Batches of [`schema::METRICS`], emitted when a step is complete.
     pub metrics: BatchStream<'scope>,
 }
 
-/// Keeps the longest correct execution of each test case; `executions` are batches of [`schema::EXECUTIONS`].
+/// Maintains the longest correct execution of each test case. `executions` are batches of [`schema::EXECUTIONS`].
 #[must_use]
 pub fn anchors<'scope>(
     executions: BatchStream<'scope>,
@@ -55,15 +56,15 @@ pub fn anchors<'scope>(
     Anchors { changes, metrics: metrics.concat(told) }
 }
 
-/// A test case: the dataset row, and which of the cases of the row.
+/// A test case: the dataset row, and the index of the case in the row.
 pub(super) type Case = (u64, u32);
 
-/// The longest, in nanoseconds: a difference of which the sum is the maximum.
+/// A duration in nanoseconds, as a difference type whose sum is the maximum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub(super) struct Longest(pub(super) u64);
 
 impl IsZero for Longest {
-    /// A case that was right once is one that is known, also if it took no time.
+    /// Returns `false`: a case with a correct execution is known, even if the execution took no time.
     fn is_zero(&self) -> bool {
         false
     }
@@ -75,21 +76,21 @@ impl Semigroup for Longest {
     }
 }
 
-/// A fact about all executions up to a step.
+/// A summary of all executions up to a step.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 enum Told {
-    /// Cases with an anchor, and the sum of these, nanoseconds.
+    /// The number of cases with an anchor, and the sum of the anchors in nanoseconds.
     Anchors { cases: i64, took: i64 },
-    /// Audited executions that went beyond their limit, and those of them that were right.
+    /// The number of audited executions that exceeded their limit, and the number of those that were correct.
     Audits { kills: i64, wrong: i64 },
 }
 
-/// What the executions of a step say.
+/// The results of the executions of a step.
 #[derive(Debug, Default, PartialEq)]
 struct Facts {
     longest: BTreeMap<Case, Longest>,
     executions: u64,
-    /// Sum of the limits, nanoseconds.
+    /// The sum of the limits, in nanoseconds.
     limits: u128,
     kills: u64,
     audited_kills: i64,
@@ -130,7 +131,7 @@ impl Facts {
     }
 }
 
-/// The executions of a batch of [`schema::EXECUTIONS`], in order.
+/// Returns the executions of a batch of [`schema::EXECUTIONS`], in order.
 fn executions(batch: &Batch) -> impl Iterator<Item = Execution> {
     let cases = batch.values::<UInt32Type>(column::CASE);
     let [took, limit] = [column::TOOK, column::LIMIT].map(|name| batch.values::<UInt64Type>(name));
@@ -144,14 +145,14 @@ fn executions(batch: &Batch) -> impl Iterator<Item = Execution> {
     })
 }
 
-/// The facts as collections, and the metrics of each step by itself.
+/// The facts as differential collections, and the metrics of single steps.
 struct Read<'scope> {
     longest: VecCollection<'scope, Step, Case, Longest>,
     audits: VecCollection<'scope, Step, (), (i64, i64)>,
     metrics: BatchStream<'scope>,
 }
 
-/// Reduces each step, and hands it over once it is complete.
+/// Reduces the executions of each step and emits the result once the step is complete.
 fn read<'scope>(executions: BatchStream<'scope>, resumable: &Resumable<'scope>) -> Read<'scope> {
     let scope = executions.scope();
     let (worker, mut operator) = (scope.index(), Operator::new("executions", scope));
@@ -220,7 +221,7 @@ impl Outputs {
     }
 }
 
-/// What has become true of cases; what it replaces is no news.
+/// Returns the anchors that became valid; those that they replace are left out.
 fn changes_batch(changes: &[((Case, Longest), i64)]) -> Batch {
     let now = || changes.iter().filter(|(_, change)| *change > 0).map(|(fact, _)| fact);
     Batch::from_columns(

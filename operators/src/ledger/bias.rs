@@ -1,4 +1,4 @@
-//! Trained lengths against the policy's.
+//! Compares the trained lengths with those of the policy.
 
 use std::collections::BTreeMap;
 
@@ -8,31 +8,32 @@ use serde::{Deserialize, Serialize};
 use super::Lengths;
 use crate::survival::{Curve, Survival};
 
-/// Weights are added up in units of 2^-20, so that sums do not depend on the order and can be taken back.
+/// Weights are summed in units of 2^-20. Integer sums do not depend on the order and can be retracted exactly.
 pub(super) const UNIT: f64 = 1_048_576.0;
 
-/// Responses trained on, at one length or at many: how many, the sum of their weights and of the squares of these, in units of 2^-20.
+/// Responses that were trained on, at one length or at many: their number, the sum of their weights, and the sum of the squared weights.
+/// Sums are in units of 2^-20.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 pub struct Weighed {
-    /// Responses.
+    /// The number of responses.
     pub count: i64,
-    /// Sum of weights.
+    /// The sum of weights.
     pub weight: i64,
-    /// Sum of squared weights.
+    /// The sum of squared weights.
     pub square: i64,
 }
 
 impl Weighed {
-    /// One response of weight `weight`.
+    /// Creates the sums of one response of weight `weight`.
     #[must_use]
     pub fn one(weight: f32) -> Self {
         let weight = f64::from(weight);
         Self { count: 1, weight: units(weight), square: units(weight * weight) }
     }
 
-    /// Adds `other`.
+    /// Adds the sums of `other`.
     pub fn add(&mut self, other: Self) {
         self.count += other.count;
         self.weight += other.weight;
@@ -44,14 +45,14 @@ pub(super) fn units(value: f64) -> i64 {
     (value * UNIT).round() as i64
 }
 
-/// The lengths of responses that were trained on.
+/// The lengths of the responses that were trained on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Trained {
     lengths: BTreeMap<u32, Weighed>,
     all: Weighed,
 }
 
-/// How a response counts.
+/// The measure by which responses are counted.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum By {
     Count,
@@ -74,29 +75,29 @@ impl Trained {
         self.all.add(weighed);
     }
 
-    /// Responses.
+    /// Returns the number of responses.
     #[must_use]
     pub fn count(&self) -> i64 {
         self.all.count
     }
 
-    /// Tokens of all responses.
+    /// Returns the number of tokens of all responses.
     #[must_use]
     pub fn tokens(&self) -> i64 {
         self.lengths.iter().map(|(tokens, weighed)| i64::from(*tokens) * weighed.count).sum()
     }
 
-    /// Effective sample size over responses, `(sum w)^2 / (n sum w^2)` (L. Kish, Survey Sampling, 1965).
+    /// Returns the effective sample size over responses, `(sum w)^2 / (n sum w^2)` (L. Kish, Survey Sampling, 1965).
     #[must_use]
     pub fn effective(&self) -> f64 {
         let weight = self.all.weight as f64 / UNIT;
         weight * weight / (self.all.count as f64 * self.all.square as f64 / UNIT)
     }
 
-    /// Whether some weight differs from 1.
+    /// Returns `true` if any weight differs from 1.
     #[must_use]
     pub fn is_weighted(&self) -> bool {
-        // Mean and mean square are both 1 only where every weight is.
+        // The mean and the mean square are both 1 only if every weight is 1.
         let units = self.all.count * Weighed::one(1.0).weight;
         self.all.weight != units || self.all.square != units
     }
@@ -116,7 +117,7 @@ impl Trained {
         covers.map(|(length, _)| *length)
     }
 
-    /// Share of responses of at least `from` tokens.
+    /// Returns the share of responses of at least `from` tokens.
     fn from(&self, from: u32, by: By) -> f64 {
         let sum: f64 = self.lengths.range(from..).map(|(_, weighed)| by.of(*weighed)).sum();
         sum / by.of(self.all)
@@ -124,7 +125,7 @@ impl Trained {
 }
 
 impl Lengths {
-    /// The columns `bias/...`, but for that of the single step; nothing until something was trained on.
+    /// Returns the metrics `bias/...`, except that of the single step; none until something was trained on.
     #[must_use]
     pub fn bias(&self, cap: u32) -> Metrics {
         let (Some(mean), Some(low)) = (self.policy.mean(), self.policy_low.mean()) else {
@@ -171,7 +172,7 @@ impl Lengths {
     }
 
     fn shares(&self, curve: &Curve, cap: u32, metrics: &mut Metrics) {
-        // Of the cap itself what counts is who reaches it: no response exceeds it.
+        // At the cap itself, count the responses that reach it: none exceeds it.
         for (limit, from) in [(cap / 4, 1), (cap / 2, 1), (cap / 4 * 3, 1), (cap, 0)] {
             let from = limit.saturating_add(from);
             let name = format!("bias/share_above_{limit}");
@@ -185,12 +186,12 @@ fn quantile(policy: &Survival, p: f64) -> Option<f64> {
     policy.quantile(p).filter(|length| *length > 0).map(f64::from)
 }
 
-/// P(L >= `tokens`).
+/// Returns P(L >= `tokens`).
 fn reach(curve: &Curve, tokens: u32) -> f64 {
     tokens.checked_sub(1).map_or(1.0, |before| curve.survival(before))
 }
 
-/// Length buckets `[low, high)`: 512 tokens, then doubling, the last one with the cap itself.
+/// Returns length buckets `[low, high)`: the first is 512 tokens wide, each later edge doubles, and the last bucket contains the cap.
 pub(crate) fn buckets(cap: u32) -> impl Iterator<Item = (u32, u32)> {
     let edges = std::iter::successors(Some(512u32), |edge| edge.checked_mul(2));
     let mut low = 0;

@@ -1,4 +1,4 @@
-//! What leaves the ledger: one batch for each step in which something changed.
+//! Output of the ledger: one batch for each step in which something changed.
 
 use std::collections::BTreeMap;
 
@@ -11,10 +11,11 @@ use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::Capability;
 use rollpacker_dataflow::timely::dataflow::operators::generic::Operator;
 
-/// What has changed in a step, and where to give what follows.
+/// The changes of a step, with the capability for its output.
 type Changes<D, R> = (Capability<Step>, Vec<(D, R)>);
 
-/// A batch of each step behind `resumed`, once it is complete, from what became true in it (+1) and what was true until then (-1).
+/// Emits a batch for each step after `resumed`, once the step is complete. `batch` receives the facts that became true in the step (+1) and
+/// those that no longer hold (-1).
 pub(super) fn by_step<'scope, D: Data, R: Semigroup + 'static>(
     facts: VecCollection<'scope, Step, D, R>,
     name: &str,
@@ -38,7 +39,7 @@ pub(super) fn by_step<'scope, D: Data, R: Semigroup + 'static>(
                 for (step, (capability, changes)) in
                     steps.extract_if(.., |step, _| is_complete(step))
                 {
-                    // What was known when the run was resumed is no news of a step.
+                    // Facts restored from a snapshot are not changes of a step.
                     if Some(step) <= resumed {
                         continue;
                     }

@@ -1,4 +1,4 @@
-//! The facts of a step, read off its batches and added up.
+//! The facts of a step, read from its batches and summed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ use crate::rollout::is_given_again;
 use crate::schedule::encode::{ADMIT, DEFER, PAUSE_DECISION, REJECT};
 use crate::schedule::operator::finish_reason;
 
-/// A fact about lengths; its multiplicity says how often.
+/// A fact about lengths, kept with its number of occurrences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub(super) enum Length {
     /// A response that is observed beyond these tokens only.
@@ -30,7 +30,7 @@ pub(super) enum Length {
     Trained(u32),
 }
 
-/// A kind of fact: its name, and what makes one.
+/// The name of a kind of fact, and its constructor.
 type Kind = (&'static str, fn(u32) -> Length);
 
 impl Length {
@@ -42,13 +42,13 @@ impl Length {
         ("trained", Self::Trained),
     ];
 
-    /// The fact of this kind about so many tokens.
+    /// Returns the fact of this kind about `tokens` tokens; `None` if the kind is unknown.
     pub(super) fn of(kind: &str, tokens: u32) -> Option<Self> {
         let known = Self::KINDS.iter().find(|(known, _)| *known == kind);
         known.map(|(_, make)| make(tokens))
     }
 
-    /// Which kind it is, and about how many tokens.
+    /// Returns the kind and the tokens.
     pub(super) fn parts(self) -> (&'static str, u32) {
         match self {
             Self::Entered(tokens) => ("entered", tokens),
@@ -60,14 +60,14 @@ impl Length {
     }
 }
 
-/// The history of a dataset row, or of all: sums.
+/// The history of a dataset row, or the sum over rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Launches {
-    /// Responses.
+    /// The number of launched responses.
     pub(super) launched: i64,
-    /// Responses that ended by themselves, tokens of these, and squares of these.
+    /// The number of responses that ended by themselves, the sum of their tokens, and the sum of the squares.
     pub(super) whole: [i64; 3],
-    /// Responses trained on, and their scores in units of 2^-20.
+    /// The number of responses trained on, and the sum of their scores in units of 2^-20.
     pub(super) scored: [i64; 2],
 }
 
@@ -78,33 +78,33 @@ impl Launches {
         sums.zip(other.sums()).for_each(|(sum, more)| *sum += more);
     }
 
-    /// All of them, in the order of the fields.
+    /// Returns the sums in the order of the fields.
     pub(super) fn sums(&self) -> [i64; 6] {
         let Self { launched, whole: [n, s, q], scored: [t, r] } = *self;
         [launched, n, s, q, t, r]
     }
 }
 
-/// What a step adds to the ledger.
+/// The facts that a step adds to the ledger.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Facts {
     pub(super) lengths: BTreeMap<Length, Weighed>,
     pub(super) pairs: BTreeMap<Pair, Products>,
     pub(super) rows: BTreeMap<u64, Launches>,
-    /// Prompts that begin to wait, and the step since when; -1 where the wait is over.
+    /// Prompts that were deferred, with the step of the deferral, and 1; or -1 for prompts that were settled.
     pub(super) waiting: Vec<(PromptId, Step, isize)>,
 }
 
-/// The batches of a step that is not complete, reduced to what the ledger wants to know.
+/// The data of an incomplete step, reduced to what the ledger needs.
 #[derive(Debug, Default)]
 pub(super) struct Gathering {
     responses: Vec<Response>,
-    /// Responses that were trained on, by prompt.
+    /// The responses that were trained on, by prompt.
     trained: BTreeMap<PromptId, Vec<Member>>,
     deferred: Vec<PromptId>,
     admitted: BTreeSet<PromptId>,
     rejected: Vec<PromptId>,
-    /// Prompts whose responses are kept: those of a later round are no new draws.
+    /// Prompts whose responses are kept. Their responses in a later round are continuations, not new draws.
     paused: BTreeSet<PromptId>,
     facts: Facts,
 }
@@ -117,20 +117,21 @@ struct Response {
     whole: bool,
 }
 
-/// A prompt that waits for a later round.
+/// A deferred prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Waiting {
     pub(super) since: Step,
-    /// The longest it was observed at.
+    /// The largest length at which the prompt was observed.
     pub(super) longest: u32,
 }
 
-/// Prompts that wait. Only these are known by name, and only until they are trained on: the bounded part of the ledger's state.
+/// The deferred prompts. The ledger keeps state per prompt only for these, and only until they are settled, so that the state stays
+/// bounded.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Waits(pub(super) BTreeMap<PromptId, Waiting>);
 
 impl Gathering {
-    /// Takes a batch in: of responses, groups or decisions.
+    /// Adds a batch: responses (kind 0), groups (1) or decisions (2).
     pub(super) fn take(&mut self, kind: usize, batch: &Batch) {
         match kind {
             0 => self.responses(batch),
@@ -147,7 +148,7 @@ impl Gathering {
         let reasons = batch.text(column::FINISH_REASON);
         for at in 0..batch.num_rows() {
             let (reason, tokens) = (finish_reason(reasons.value(at)), tokens.value(at));
-            // What is paused is observed when it ends, and what had ended before it was kept has been.
+            // A paused response is observed when it ends. A response that ended before it was kept has been observed already.
             let is_observed =
                 reason != FinishReason::Pause && !is_given_again(reason, tokens, resumed.value(at));
             if is_observed {
@@ -196,7 +197,10 @@ impl Gathering {
         }
     }
 
-    /// The facts of `step`, which is complete; those who wait are told apart by it. Steps come in order.
+    /// Returns the facts of `step`, which must be complete, and updates the deferred prompts. Steps must be closed in order.
+    ///
+    /// The order inside the function matters: pairs and responses are counted against the deferred prompts of earlier steps, whose observed
+    /// lengths are the entries of new draws. Only then are the decisions of this step applied.
     pub(super) fn close(mut self, step: Step, waits: &mut Waits) -> Facts {
         self.count_pairs(waits);
         let mut longest: BTreeMap<PromptId, u32> = BTreeMap::new();
@@ -217,8 +221,10 @@ impl Gathering {
         self.facts
     }
 
-    /// Counts the pairs of each prompt. A group that was trained on is whole, even where some of its responses ended in earlier steps.
-    /// Prompts whose responses are kept are counted once they are trained on, rejected ones never.
+    /// Counts the pairs of each prompt.
+    ///
+    /// A group that was trained on counts as whole, even if some of its responses ended in earlier steps. A prompt with kept responses is
+    /// counted when it is trained on. Rejected prompts are never counted.
     fn count_pairs(&mut self, waits: &Waits) {
         let mut groups = std::mem::take(&mut self.trained);
         let is_trained: BTreeSet<PromptId> = groups.keys().copied().collect();
@@ -239,7 +245,7 @@ impl Gathering {
 }
 
 impl Facts {
-    /// What a step that is not to count leaves: who waits goes on to do so.
+    /// Returns only the facts about deferred prompts, for steps that are not counted otherwise.
     pub(super) fn of_waits(self) -> Self {
         Self { waiting: self.waiting, ..Self::default() }
     }
@@ -248,7 +254,7 @@ impl Facts {
         self.lengths.entry(length).or_default().add(weighed);
     }
 
-    /// Counts a response; one of a prompt that was observed at `entry` tokens before is a new draw of it.
+    /// Counts a response. If its prompt was observed at `entry` tokens before, it is a new draw and counts only beyond `entry`.
     fn observe(&mut self, response: Response, entry: Option<u32>, is_admitted: bool) {
         let Response { row, tokens, whole, .. } = response;
         let history = self.rows.entry(row).or_default();
@@ -284,7 +290,7 @@ impl Waits {
         }
     }
 
-    /// One that was deferred before goes on waiting since then.
+    /// Marks a prompt as deferred. A prompt that was deferred before keeps its first step.
     fn defer(&mut self, prompt: PromptId, step: Step, longest: u32, facts: &mut Facts) {
         let waiting = self.0.entry(prompt).or_insert_with(|| {
             facts.waiting.push((prompt, step, 1));

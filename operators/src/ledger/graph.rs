@@ -1,4 +1,4 @@
-//! The ledger on streams: facts of each step in, arrangements that keep them, metrics out.
+//! The dataflow of the ledger: facts of each step enter, arrangements keep them, metrics leave.
 
 use std::collections::BTreeMap;
 
@@ -24,11 +24,11 @@ use super::told::{compare, compare_pairs, histories, metrics, waits};
 use crate::policy::metrics_batch;
 use crate::resume::Keeper;
 
-/// The diff of a length: responses, weights and squared weights.
+/// The diff of a length: the number of responses, their weights and squared weights.
 pub(super) type Weighing = (i64, i64, i64);
 /// The diff of a pair: the sums of its [`Products`](super::pairs::Products).
 pub(super) type Sums = ((i64, i64, i64), (i64, i64, i64));
-/// The diff of a row: launched; ended by themselves, their tokens and squares; trained, their scores.
+/// The diff of a row: launched responses; whole responses, their tokens and squared tokens; trained responses and their scores.
 pub(super) type Rows = (i64, (i64, i64, i64), (i64, i64));
 
 pub(super) fn ledger(recorded: Recorded<'_>, cap: u32) -> BatchStream<'_> {
@@ -39,7 +39,7 @@ pub(super) fn ledger(recorded: Recorded<'_>, cap: u32) -> BatchStream<'_> {
     by_step(told, "bias", resumed, |step, changes| metrics_batch(&metrics(step, changes)))
 }
 
-/// The facts as collections.
+/// The facts as differential collections.
 struct Read<'scope> {
     lengths: VecCollection<'scope, Step, Length, Weighing>,
     pairs: VecCollection<'scope, Step, Pair, Sums>,
@@ -47,10 +47,10 @@ struct Read<'scope> {
     waiting: VecCollection<'scope, Step, (PromptId, Step), isize>,
 }
 
-/// A step that is not complete, with a capability for each output.
+/// An incomplete step, with a capability for each output.
 type Open = ([Capability<Step>; 4], Gathering);
 
-/// Adds up each step, and hands it over once it is complete.
+/// Sums the facts of each step and emits them once the step is complete.
 fn read(recorded: Recorded<'_>) -> Read<'_> {
     let resumable = &recorded.resumable;
     let scope = recorded.responses.scope();
@@ -111,10 +111,10 @@ fn read(recorded: Recorded<'_>) -> Read<'_> {
     }
 }
 
-/// The parts of lengths, pairs, rows and waiting prompts.
+/// The snapshot parts of lengths, pairs, rows and deferred prompts.
 struct Keeping([Keeper; 4]);
 
-/// What makes a part of the facts.
+/// A function that makes a part from the facts.
 type Make = fn(&KnownFacts) -> Part;
 
 impl Keeping {
@@ -168,12 +168,12 @@ struct Reader {
     outputs: Outputs,
     first_counted: Step,
     waits: Waits,
-    /// Only where snapshots are taken.
+    /// The sum of all facts. Kept only if snapshots are taken.
     known: KnownFacts,
 }
 
 impl Reader {
-    /// Hands over what was known at the end of `step`, which no metric tells again.
+    /// Emits the facts of a snapshot at its step. They appear in no metrics of that step.
     fn restore(&mut self, mut capabilities: Vec<Capability<Step>>, step: Step, known: KnownFacts) {
         capabilities.iter_mut().for_each(|capability| capability.downgrade(&step));
         self.outputs.give(step, &capabilities, &known.facts());

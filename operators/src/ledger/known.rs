@@ -1,7 +1,7 @@
-//! The facts of all steps so far, added up: what a snapshot has of the ledger.
+//! The sums of the facts of all steps so far, for snapshots of the ledger.
 //!
-//! The arrangements hold the same, indexed by step. These sums are kept beside them only where snapshots are taken, as large as what is
-//! known: a record for each distinct length, dataset row and waiting prompt.
+//! The arrangements hold the same facts, indexed by step. These sums are kept in addition, and only if snapshots are taken. They have one
+//! record for each distinct length, dataset row and deferred prompt.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
@@ -20,7 +20,7 @@ use super::pairs::{Pair, Products};
 use crate::resume::ResumeError;
 use crate::resume::part::{read_rows, rows};
 
-/// The parts.
+/// The names of the parts.
 pub(super) const LENGTHS: &str = "ledger_lengths";
 pub(super) const ROWS: &str = "ledger_rows";
 pub(super) const WAITS: &str = "ledger_waits";
@@ -79,12 +79,12 @@ impl KnownFacts {
         })
     }
 
-    /// Prompts that wait.
+    /// Returns the deferred prompts.
     pub(super) fn waits(&self) -> Waits {
         self.waits.clone()
     }
 
-    /// All of them, as if one step had added them.
+    /// Returns all facts as if they came from one step.
     pub(super) fn facts(&self) -> Facts {
         let waiting = self.waits.0.iter().map(|(prompt, waiting)| (*prompt, waiting.since, 1));
         Facts {
@@ -95,7 +95,7 @@ impl KnownFacts {
         }
     }
 
-    /// Adds those of a step, behind which `waits` wait.
+    /// Adds the facts of a step. `waits` are the deferred prompts after it.
     pub(super) fn add(&mut self, facts: &Facts, waits: &Waits) {
         for (length, weighed) in &facts.lengths {
             self.lengths.entry(*length).or_default().add(*weighed);
@@ -109,7 +109,7 @@ impl KnownFacts {
         self.waits.clone_from(waits);
     }
 
-    /// The part of lengths.
+    /// Returns the part with lengths.
     pub(super) fn lengths_part(&self) -> Part {
         let sums = |of: fn(&Weighed) -> i64| -> ArrayRef {
             Arc::new(Int64Array::from_iter_values(self.lengths.values().map(of)))
@@ -126,12 +126,12 @@ impl KnownFacts {
         rows(&LENGTH_ROWS, columns)
     }
 
-    /// The part of pairs.
+    /// Returns the part with pairs.
     pub(super) fn pairs_part(&self) -> Part {
         known_pairs::part(&self.pairs)
     }
 
-    /// The part of dataset rows.
+    /// Returns the part with dataset rows.
     pub(super) fn rows_part(&self) -> Part {
         let ids: ArrayRef = Arc::new(UInt64Array::from_iter_values(self.rows.keys().copied()));
         let sums = (0..6).map(|at| -> ArrayRef {
@@ -141,7 +141,7 @@ impl KnownFacts {
         rows(&HISTORY_ROWS, std::iter::once(ids).chain(sums).collect())
     }
 
-    /// The part of waiting prompts.
+    /// Returns the part with deferred prompts.
     pub(super) fn waits_part(&self) -> Part {
         let Waits(waits) = &self.waits;
         let since = waits.values().map(|waiting| waiting.since.0);

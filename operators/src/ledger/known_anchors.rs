@@ -1,4 +1,4 @@
-//! What executions said in all steps so far: what a snapshot has of the anchors.
+//! The anchors in a snapshot: the summary of all executions so far.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,17 +15,17 @@ use crate::resume::ResumeError;
 use crate::resume::part::{read_rows, rows};
 use crate::reward::Limit;
 
-/// The part.
+/// The name of the part.
 pub(super) const PART: &str = "ledger_anchors";
 
 const KILLS: &str = "audited_kills";
 const WRONG: &str = "wrong_kills";
 
-/// The longest correct execution of each test case, and what audits said.
+/// The longest correct execution of each test case, and the results of audits.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct KnownAnchors {
     pub(super) longest: BTreeMap<Case, Longest>,
-    /// Audited executions that went beyond their limit, and those of them that were right.
+    /// The number of audited executions that exceeded their limit, and the number of those that were correct.
     pub(super) audits: (i64, i64),
 }
 
@@ -48,14 +48,14 @@ impl KnownAnchors {
         })
     }
 
-    /// Tells a limit, as the ledger does where one has changed.
+    /// Reports the anchors to a limit, as the ledger does when they change.
     pub(crate) fn tell(&self, limit: &mut impl Limit) {
         for ((row, case), Longest(took)) in &self.longest {
             limit.anchored(*row, *case, Nanos(*took));
         }
     }
 
-    /// Adds what a step said.
+    /// Adds the results of a step.
     pub(super) fn add(&mut self, longest: &BTreeMap<Case, Longest>, (kills, wrong): (i64, i64)) {
         for (case, took) in longest {
             self.longest.entry(*case).or_insert(*took).plus_equals(took);

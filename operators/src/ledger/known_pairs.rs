@@ -1,4 +1,4 @@
-//! The part of a snapshot with the facts about pairs of responses.
+//! The snapshot part with the facts about pairs of responses.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
@@ -11,7 +11,7 @@ use rollpacker_dataflow::snapshot::Part;
 use super::pairs::{Pair, Products};
 use crate::resume::part::rows;
 
-/// The part.
+/// The name of the part.
 pub(super) const PAIRS: &str = "ledger_pairs";
 
 const KIND: &str = "kind";

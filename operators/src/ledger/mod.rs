@@ -1,24 +1,26 @@
-//! The ledger: small facts of a run that are revised as it goes, and what they say of the lengths that were trained on.
+//! The ledger: facts of a run that are revised as it proceeds, and the length-bias metrics that follow from them.
 //!
-//! A schedule that keeps what ends first trains on shorter responses than the policy samples. The ledger holds both distributions and
-//! compares them at every step. Facts are counts by key, maintained by differential dataflow at the times of the steps: lengths
-//! observed and trained, the history of each dataset row, the prompts that wait. Tokens and texts never enter it. The facts of a step
-//! are added up before they are handed over, so its cost is that of the distinct lengths and rows, not of the responses.
+//! A schedule that keeps the responses that end first trains on shorter responses than the policy samples. The ledger holds both length
+//! distributions and compares them at every step. Facts are counts by key, maintained by differential dataflow at the times of the steps:
+//! observed and trained lengths, the history of each dataset row, the deferred prompts. Tokens and texts never enter the ledger. The facts
+//! of a step are summed before they enter the collections, so the cost of a step is that of its distinct lengths and rows, not of its
+//! responses.
 //!
-//! # Whose length distribution
-//! That of the policy over the prompts as they are read: each prompt counts alike, whatever a schedule launches of it.
-//! Two things make a plain product-limit estimate over all launched responses err, by 10 to 40 % of the mean on the workloads below:
+//! # The reference distribution
+//! The reference is the length distribution of the policy over the prompts as they are read: each prompt has the same weight, however many
+//! responses a schedule launches for it. A plain product-limit estimate over all launched responses is biased for two reasons, by 10 to
+//! 40 % of the mean on the workloads below:
 //!
-//! - *Long prompts are launched twice.* What was cut when a round was full is launched again later, so that the prompts which are long
-//!   on average weigh double. The new draws of a prompt therefore enter late: they are at risk only beyond the longest tokens that the
-//!   prompt was observed at before, and stand for the continuation of what was cut there ([`Survival::observe_from`]).
-//! - *A response that is cut because its siblings were done* comes from a prompt of short responses, and what it would have become is
-//!   not what other responses of its length become: the cut is informative. No estimator repairs this, since no response of such a
-//!   prompt is ever seen beyond its cut; two policies that differ only there give the same data.
+//! - *Long prompts are launched twice.* Responses that were cut when a round was full are launched again later, so the prompts with long
+//!   responses have twice the weight. The new draws of a prompt therefore enter late: they are at risk only beyond the largest number of
+//!   tokens at which the prompt was observed before, and stand in for the continuation of what was cut there ([`Survival::observe_from`]).
+//! - *A response that is cut because its siblings were done* belongs to a prompt with short responses, and its remaining length is
+//!   distributed differently from that of other responses of its length: the censoring is informative. No estimator can correct this,
+//!   because no response of such a prompt is ever observed beyond its cut; two policies that differ only there produce the same data.
 //!
-//! The mean so estimated, over the true one, in simulated runs of 160 steps of 128 prompts with 8 responses (two runs agree within
-//! 0.03; cap 16,384 tokens; lognormal lengths around 800 with the given deviations of the logarithm between and within prompts, and the
-//! two-mode workload of the RollPacker paper's job):
+//! The table shows the estimated mean over the true mean in simulated runs of 160 steps of 128 prompts with 8 responses. Two runs agree
+//! within 0.03. The cap is 16,384 tokens. Lengths are lognormal around 800, with the given standard deviations of the logarithm between and
+//! within prompts, or follow the two-mode workload of the RollPacker paper's job:
 //!
 //! | lengths | `eta_responses = 1`, plain | with late entry | `eta = (1.25, 1.25)`, plain | with late entry |
 //! |---|---|---|---|---|
@@ -27,35 +29,37 @@
 //! | 0.7, 0.7 | 1.18 | 1.01 | 1.28 | 1.14 |
 //! | 0.95, 0.3 | 1.29 | 1.02 | 1.41 | 1.19 |
 //!
-//! So without surplus responses the estimate is within 2 %. With them it is an upper bound for the mean, and the ledger reports the lower
-//! one beside it: the mean if each response cut by its own group had ended with the next token. The truth lies between. A gamma frailty
-//! (0.8 to 1.5 of the mean) and a mixture over classes of prompts (0.94 to 1.16) were tried in its place, and erred more or in both directions.
+//! Without surplus responses, the estimate is within 2 %. With them, it is an upper bound for the mean, and the ledger also reports a lower
+//! bound: the mean if each response that was cut by its own group had ended with the next token. The true mean lies between the two. A
+//! gamma frailty model (0.8 to 1.5 of the mean) and a mixture over classes of prompts (0.94 to 1.16) were tried instead; their errors were
+//! larger or had either sign.
 //!
 //! # The gradient
-//! A group-relative gradient is a sum over pairs of responses to a prompt, and a pair is whole or cut by its longer response. So what a
-//! schedule does to it is estimated over pairs as it is over lengths. Over the true ratio, without surplus responses, `bias/gradient_ratio`
-//! is 0.92 to 1.10 on workloads like those above, and 1.15 for a score that depends on the longest fiftieth of the responses alone; with
-//! them the truth lies between `bias/gradient_ratio` and `bias/gradient_ratio_high`. Both are left out where the policy's product is less than three times
-//! its standard error. `docs/bias.md` has the figures.
+//! A group-relative gradient is a sum over pairs of responses to a prompt, and a pair is whole or cut by its longer response. The effect of
+//! a schedule on the gradient is therefore estimated over pairs in the same way as over lengths. Relative to the true ratio, without
+//! surplus responses, `bias/gradient_ratio` is 0.92 to 1.10 on workloads like those above, and 1.15 for a score that depends only on the
+//! longest fiftieth of the responses. With surplus responses, the true ratio lies between `bias/gradient_ratio` and
+//! `bias/gradient_ratio_high`. Both are left out if the policy's product is less than three times its standard error. `docs/bias.md` has
+//! the figures.
 //!
 //! # Columns
-//! | name | what |
+//! | name | meaning |
 //! |---|---|
-//! | `bias/policy_mean`, `bias/policy_mean_low` | mean length of the policy, tokens, and its lower bound; equal without surplus responses |
+//! | `bias/policy_mean`, `bias/policy_mean_low` | mean length of the policy in tokens, and its lower bound; equal without surplus responses |
 //! | `bias/mean_ratio`, `bias/mean_ratio_high` | trained mean over each of these, over the run so far |
-//! | `bias/step_mean_ratio` | mean trained in this step over `bias/policy_mean` |
-//! | `bias/p90_ratio`, `bias/p99_ratio` | quantiles, trained over policy; absent while aborts hide the policy's |
-//! | `bias/share_above_{n}/trained`, `/policy` | share of responses longer than `n`: a quarter, half and three quarters of the cap; at the cap, of those that reach it |
+//! | `bias/step_mean_ratio` | mean trained length of the step over `bias/policy_mean` |
+//! | `bias/p90_ratio`, `bias/p99_ratio` | quantiles, trained over policy; absent while aborts hide the policy's quantile |
+//! | `bias/share_above_{n}/trained`, `/policy` | share of responses longer than `n`: a quarter, half and three quarters of the cap; at the cap, share of responses that reach it |
 //! | `bias/inclusion/{lo}_{hi}` | trained share over policy share of lengths in `[lo, hi)` |
 //! | `bias/ess` | effective sample size over trained responses, `(sum w)^2 / (n sum w^2)` |
-//! | `bias/length_advantage`, `bias/length_advantage_trained` | covariance of score and length within a prompt, score times tokens: the policy's, and that of the trained groups |
+//! | `bias/length_advantage`, `bias/length_advantage_trained` | covariance of score and length within a prompt, in score times tokens: for the policy, and for the trained groups |
 //! | `bias/gradient_ratio`, `bias/gradient_ratio_high` | the latter over the former, and over its estimate if pairs that were cut by their own group had ended there |
-//! | `bias/weighted_...` | the ratios and inclusions with responses counted by weight, once a weight differs from 1 |
-//! | `ledger/rows`, `ledger/launches_per_row` | dataset rows launched, and responses launched to each |
-//! | `ledger/between_row_share` | share of the variance of whole lengths that lies between rows: what a history of rows can foretell |
+//! | `bias/weighted_...` | the ratios and inclusions with responses counted by weight; reported once a weight differs from 1 |
+//! | `ledger/rows`, `ledger/launches_per_row` | dataset rows launched, and responses launched per row |
+//! | `ledger/between_row_share` | share of the variance of whole lengths that lies between rows: the part that a history of rows can predict |
 //! | `ledger/pass_rate` | mean score of trained responses |
-//! | `ledger/waiting_prompts`, `ledger/mean_wait`, `ledger/longest_wait` | deferred prompts, and the steps that they have waited |
-//! | `ledger/anchored_cases`, `ledger/mean_anchor_s` | test cases with a correct execution, and the mean of the longest of each |
+//! | `ledger/waiting_prompts`, `ledger/mean_wait`, `ledger/longest_wait` | deferred prompts, and the number of steps since they were deferred |
+//! | `ledger/anchored_cases`, `ledger/mean_anchor_s` | test cases with a correct execution, and the mean over cases of the longest one in seconds |
 
 mod anchors;
 mod bias;
@@ -78,36 +82,37 @@ pub use bias::Trained;
 pub(crate) use known::KnownFacts;
 pub(crate) use known_anchors::KnownAnchors;
 
-/// The streams that the ledger learns from.
+/// The input streams of the ledger.
 pub struct Recorded<'scope> {
-    /// Every response, aborted ones too.
+    /// All responses, including aborted ones.
     pub responses: BatchStream<'scope>,
     /// The groups that were trained on.
     pub groups: BatchStream<'scope>,
-    /// What the schedule decided.
+    /// The decisions of the schedule.
     pub decisions: BatchStream<'scope>,
-    /// Steps at the start of which lengths and rows are left out; 0: all count. Who waits is known from the first step on.
+    /// The number of initial steps whose lengths and rows are not counted; 0 counts all. Deferred prompts are tracked from the first step
+    /// on.
     pub warmup_steps: u64,
-    /// What it keeps in snapshots, and goes on from.
+    /// The access to snapshots, in which the facts are saved.
     pub resumable: Resumable<'scope>,
 }
 
-/// Keeps the ledger; gives, for each step, batches of [`METRICS`](rollpacker_dataflow::schema::METRICS).
+/// Runs the ledger. Returns batches of [`METRICS`](rollpacker_dataflow::schema::METRICS), one for each step.
 ///
-/// `cap` is the longest response that the engine samples, tokens: shares are reported at its quarters.
+/// `cap` is the maximum response length of the engine in tokens. Shares are reported at its quarters.
 #[must_use]
 pub fn ledger(recorded: Recorded<'_>, cap: u32) -> BatchStream<'_> {
     graph::ledger(recorded, cap)
 }
 
-/// What is compared: the policy's lengths and the trained ones.
+/// The length distributions that are compared.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Lengths {
-    /// The policy's.
+    /// Lengths of the policy.
     pub policy: Survival,
-    /// The policy's, if responses that were cut by their own group had ended there: a lower bound.
+    /// Lengths of the policy if responses that were cut by their own group had ended there: a lower bound.
     pub policy_low: Survival,
-    /// Those trained on.
+    /// Lengths that were trained on.
     pub trained: Trained,
 }
 

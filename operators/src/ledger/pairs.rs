@@ -1,4 +1,4 @@
-//! Pairs of responses to one prompt: how much of the group-relative gradient a selection by length leaves.
+//! Pairs of responses to one prompt: the part of the group-relative gradient that a selection by length leaves.
 //!
 //! With the group's mean as baseline, the advantages of a group of `n` responses with scores `s` and lengths `l` satisfy
 //!
@@ -6,10 +6,10 @@
 //! 1/(n-1) sum_i (s_i - mean s) l_i  =  mean over pairs i < j of (s_i - s_j) (l_i - l_j) / 2
 //! ```
 //!
-//! The left side is the product of advantage and length, which is what moves the policy's length: its expectation is the covariance of
-//! score and length within a prompt. The right side is a mean over pairs, and a pair is whole or cut by its longer response. So the
-//! distribution of the longer length of a pair is estimated as the distribution of lengths is (product limit, new draws enter late), and
-//! the product of the policy is the mean, over that distribution, of the mean product of the trained pairs of such a length.
+//! The left side is the product of advantage and length, which determines how the policy's length changes: its expectation is the
+//! covariance of score and length within a prompt. The right side is a mean over pairs, and a pair is whole or cut by its longer response.
+//! The distribution of the longer length of a pair is therefore estimated like the distribution of lengths (product limit, new draws enter
+//! late). The product of the policy is the mean, over that distribution, of the mean product of trained pairs with such a longer length.
 
 use std::collections::BTreeMap;
 
@@ -19,19 +19,19 @@ use serde::{Deserialize, Serialize};
 use crate::half_octave::{bucket, start};
 use crate::survival::Survival;
 
-/// Products are added up in units of 2^-10 score times token, so that sums do not depend on the order and can be taken back.
+/// Products are summed in units of 2^-10 score times token. Integer sums do not depend on the order and can be retracted exactly.
 const UNIT: f64 = 1024.0;
 
-/// Products of a pair, in units, count up to this, so that no score of a mistaken reward makes the sums overflow.
+/// The bound for the product of a pair, in units. It keeps the extreme scores of a faulty reward from overflowing the sums.
 const MOST: f64 = (1u64 << 38) as f64;
 
-/// The policy's product is compared with once it is so many times its standard error.
+/// The number of standard errors that the policy's product must exceed before ratios to it are reported.
 const SIGNIFICANT: f64 = 3.0;
 
-/// A fact about pairs of responses to one prompt, by the tokens of the longer one.
+/// A fact about pairs of responses to one prompt, by the tokens of the longer response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub(super) enum Pair {
-    /// It is observed beyond these tokens only.
+    /// The pair is observed only beyond these tokens.
     Entered(u32),
     /// Both responses ended.
     Ended(u32),
@@ -39,13 +39,13 @@ pub(super) enum Pair {
     Cut(u32),
     /// A response was aborted when its group was full.
     Surplus(u32),
-    /// Both were trained on, and count among the observations above.
+    /// Both responses were trained on, and the pair is one of the observations above.
     Scored(u32),
-    /// Both were trained on. Not by tokens: these are 0.
+    /// Both responses were trained on. This fact is not kept by tokens, which are 0.
     Trained(u32),
 }
 
-/// A kind of fact: its name, and what makes one.
+/// The name of a kind of fact, and its constructor.
 type Kind = (&'static str, fn(u32) -> Pair);
 
 impl Pair {
@@ -58,13 +58,13 @@ impl Pair {
         ("trained", Self::Trained),
     ];
 
-    /// The fact of this kind about so many tokens.
+    /// Returns the fact of this kind about `tokens` tokens; `None` if the kind is unknown.
     pub(super) fn of(kind: &str, tokens: u32) -> Option<Self> {
         let known = Self::KINDS.iter().find(|(known, _)| *known == kind);
         known.map(|(_, make)| make(tokens))
     }
 
-    /// Its kind, and its tokens.
+    /// Returns the kind and the tokens.
     pub(super) fn parts(self) -> (&'static str, u32) {
         match self {
             Self::Entered(tokens) => ("entered", tokens),
@@ -77,17 +77,18 @@ impl Pair {
     }
 }
 
-/// Sums over pairs; but for their number only of those that were trained on.
+/// Sums over pairs. All but their number include only pairs that were trained on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Products {
+    /// The number of pairs.
     pub(super) pairs: i64,
     /// Differences of score times differences of length, over 2.
     pub(super) product: i64,
-    /// The same with each length times the weight of its response.
+    /// The same products with each length multiplied by the weight of its response.
     pub(super) weighted: i64,
     /// Mean weights of the pairs.
     pub(super) weight: i64,
-    /// Groups.
+    /// The number of groups.
     pub(super) groups: i64,
     /// Absolute values of the groups' products.
     pub(super) size: i64,
@@ -100,7 +101,7 @@ impl Products {
         sums.into_iter().zip(other.sums()).for_each(|(sum, more)| *sum += more);
     }
 
-    /// All of them, in the order of the fields.
+    /// Returns the sums in the order of the fields.
     pub(super) fn sums(&self) -> [i64; 6] {
         let Self { pairs, product, weighted, weight, groups, size } = *self;
         [pairs, product, weighted, weight, groups, size]
@@ -117,16 +118,16 @@ impl Products {
 pub(super) struct Member {
     pub(super) tokens: u32,
     pub(super) whole: bool,
-    /// Score and weight, if it was trained on.
+    /// Score and weight, if the response was trained on.
     pub(super) trained: Option<(f64, f32)>,
 }
 
 /// The responses of a prompt as they were observed in a step.
 pub(super) struct Observed {
     pub(super) members: Vec<Member>,
-    /// The longest that an earlier round observed the prompt at: only longer pairs say something new.
+    /// The largest length at which an earlier round observed the prompt. Only pairs with a longer response add information.
     pub(super) entry: Option<u32>,
-    /// Whether the prompt was trained on, so that its aborted responses were surplus.
+    /// `true` if the prompt was trained on, so that its aborted responses were surplus.
     pub(super) is_admitted: bool,
 }
 
@@ -176,7 +177,7 @@ impl Observed {
     }
 }
 
-/// The products of a pair that was trained on.
+/// Returns the products of a pair; `None` unless both responses were trained on.
 fn products(one: &Member, other: &Member) -> Option<Products> {
     let ((one_score, one_weight), (other_score, other_weight)) = one.trained.zip(other.trained)?;
     let (one_length, other_length) = (f64::from(one.tokens), f64::from(other.tokens));
@@ -195,20 +196,20 @@ fn units(value: f64) -> i64 {
     (value * UNIT).round().clamp(-MOST, MOST) as i64
 }
 
-/// All facts about pairs.
+/// All facts about pairs up to a step.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Pairs {
-    /// Longer lengths.
+    /// The distribution of the longer length of a pair.
     policy: Survival,
-    /// Longer lengths, if pairs that were cut by their own group had ended there.
+    /// The same distribution if pairs that were cut by their own group had ended there.
     policy_low: Survival,
-    /// Products by half octave.
+    /// Products of trained pairs, by half-octave bucket of the longer length.
     scored: BTreeMap<u32, Products>,
     trained: Products,
 }
 
 impl Pairs {
-    /// Adds what is known of a kind of pair.
+    /// Adds a fact.
     pub(super) fn add(&mut self, pair: Pair, products: &Products) {
         let times = u64::try_from(products.pairs).unwrap_or(0);
         let policies = [&mut self.policy, &mut self.policy_low];
@@ -231,7 +232,7 @@ impl Pairs {
         }
     }
 
-    /// The columns `bias/gradient_...` and `bias/length_advantage...`; nothing until something was trained on.
+    /// Returns the metrics `bias/gradient_...` and `bias/length_advantage...`; none until something was trained on.
     pub(super) fn metrics(&self) -> Metrics {
         let Products { pairs, product, weighted, weight, groups, size } = self.trained;
         let (Some(policy), Some(low)) =
@@ -261,13 +262,18 @@ impl Pairs {
         metrics
     }
 
-    /// The mean product of the pairs of a policy; none before a pair was observed.
+    /// Returns the mean product of the pairs of a policy; `None` if no pair was observed.
+    ///
+    /// The mean is an integral over the longer length, in half-octave buckets: the probability of each bucket under the estimated
+    /// distribution times the mean product of the trained pairs in it. Long pairs are the ones that schedules cut, so a bucket may have
+    /// probability but no trained pair. It then takes the mean of the nearest shorter bucket that has one. The last bucket takes all
+    /// remaining probability.
     fn product(&self, policy: &Survival) -> Option<f64> {
         let (curve, last) = (policy.curve(), bucket(policy.longest()?));
         let (mut sum, mut mean) = (0.0, 0.0);
         let mut reaching = 1.0;
         for at in 0..=last {
-            // Where no pair was trained on, the next shorter ones stand for it.
+            // A bucket without trained pairs uses the mean of the next shorter one.
             if let Some(scored) = self.scored.get(&at).filter(|scored| scored.pairs > 0) {
                 mean = scored.product as f64 / UNIT / scored.pairs as f64;
             }

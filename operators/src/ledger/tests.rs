@@ -1,4 +1,4 @@
-//! The columns against hand counts, and the facts of steps against what they stand for.
+//! Checks the metrics against counts by hand, and the facts of steps against the events that they stand for.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ fn lengths(policy: &[u32], trained: &[(u32, f32)]) -> Lengths {
     lengths
 }
 
-/// The policy: 100, 300, 900, 2000. Trained: the first three.
+/// Lengths of the policy: 100, 300, 900, 2000. The first three are trained on.
 #[test]
 fn columns_are_what_a_hand_count_gives() {
     let metrics = lengths(&[100, 300, 900, 2000], &[(100, 1.0), (300, 1.0), (900, 1.0)]).bias(2000);
@@ -49,7 +49,7 @@ fn columns_are_what_a_hand_count_gives() {
     assert!(metrics.keys().all(|name| !name.contains("weighted")), "all weights are 1");
 }
 
-/// The response of 900 stands for the two that are longer than 512.
+/// The response of 900 tokens stands for the two that are longer than 512.
 #[test]
 fn weights_count_in_the_weighted_columns_alone() {
     let metrics = lengths(&[100, 300, 900, 900], &[(100, 1.0), (300, 1.0), (900, 2.0)]).bias(2000);
@@ -72,7 +72,7 @@ fn buckets_double_up_to_the_one_with_the_cap() {
     assert_eq!(buckets(100).collect::<Vec<_>>(), [(0, 512)]);
 }
 
-/// A batch of `schema` in which only the named columns say something.
+/// Returns a batch of `schema` in which all but the named columns are blank.
 fn batch(schema: &Arc<Schema>, rows: usize, named: &[(&str, ArrayRef)]) -> Batch {
     let columns = schema.fields().iter().map(|field| {
         let given = named.iter().find(|(name, _)| *name == field.name());
@@ -145,7 +145,7 @@ fn counts(facts: &Facts) -> Vec<(Length, i64)> {
     facts.lengths.iter().map(|(length, weighed)| (*length, weighed.count)).collect()
 }
 
-/// Prompt 1 is deferred at 50 tokens and drawn again; prompt 0 had a surplus response.
+/// Prompt 1 is deferred at 50 tokens and drawn again; prompt 0 has a surplus response.
 #[test]
 fn a_prompt_that_is_launched_again_enters_where_it_was_cut() {
     let mut waits = Waits::default();
@@ -169,7 +169,7 @@ fn a_prompt_that_is_launched_again_enters_where_it_was_cut() {
     assert_eq!(second.waiting, [(PromptId(1), Step(0), -1)]);
 }
 
-/// Tokens, and score and weight if the response was trained on; an untrained one was aborted.
+/// Tokens, and score and weight if the response was trained on. A response that was not trained on was aborted.
 type Row = (u32, Option<(f64, f32)>);
 
 fn pairs(groups: &[(&[Row], bool)]) -> std::collections::BTreeMap<Pair, Products> {
@@ -194,7 +194,7 @@ fn pair_metrics(groups: &[(&[Row], bool)]) -> rollpacker_stages::train::Metrics 
 const RIGHT_IF_LONG: &[Row] = &[(100, Some((0.0, 1.0))), (300, Some((1.0, 1.0)))];
 const BOTH_RIGHT: &[Row] = &[(50, Some((1.0, 1.0))), (150, Some((1.0, 1.0)))];
 
-/// Pairs of 150 and 300 tokens with the products 0 and 100 were trained on, as many were cut at 400: these stand for 100 each.
+/// Pairs of 150 and 300 tokens with products 0 and 100 are trained on, and as many pairs are cut at 400, which count as 100 each.
 #[test]
 fn the_product_of_the_policy_is_what_a_hand_count_gives() {
     let cut: &[Row] = &[(100, None), (400, None)];
@@ -209,7 +209,7 @@ fn the_product_of_the_policy_is_what_a_hand_count_gives() {
     assert!(!few.contains_key("bias/gradient_ratio"), "three groups say nothing");
 }
 
-/// A third response to each prompt is aborted at 300 tokens: the pairs with it are of the policy, or end there.
+/// A third response to each prompt is aborted at 300 tokens; its pairs are censored there, or end there for the lower bound.
 #[test]
 fn surplus_responses_give_bounds() {
     let surplus: &[Row] = &[RIGHT_IF_LONG[0], RIGHT_IF_LONG[1], (300, None)];
@@ -217,7 +217,7 @@ fn surplus_responses_give_bounds() {
     assert_eq!((found[&Pair::Ended(300)].pairs, found[&Pair::Surplus(300)].pairs), (1, 2));
     let metrics = pair_metrics(&[(surplus, true), (BOTH_RIGHT, true)].repeat(50));
     near(metrics["bias/length_advantage_trained"], 50.0);
-    // One of four pairs ends at 150 tokens with product 0, all others beyond with 100 each.
+    // One of four pairs ends at 150 tokens with product 0; all others go beyond with product 100.
     near(metrics["bias/gradient_ratio"], 50.0 / 75.0);
     near(metrics["bias/gradient_ratio_high"], 50.0 / 75.0);
 }

@@ -1,4 +1,4 @@
-//! What the facts say: metrics of each step, out of all facts up to it.
+//! Metrics of each step, derived from all facts up to it.
 
 use rollpacker_dataflow::differential_dataflow::VecCollection;
 use rollpacker_dataflow::step::{PromptId, Step};
@@ -11,20 +11,21 @@ use super::facts::Length;
 use super::graph::{Rows, Sums, Weighing};
 use super::pairs::{Pair, Pairs, Products};
 
-/// A fact about all that has happened up to a step.
+/// A summary of all facts up to a step.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub(super) enum Told {
-    /// Responses and tokens trained so far, the policy's mean as bits, and the metrics with values as bits.
+    /// Responses and tokens trained so far, the policy's mean length as bits, and metrics with their values as bits. Bits make the values
+    /// comparable exactly.
     Lengths { trained: (i64, i64), mean: u64, metrics: Vec<(String, u64)> },
-    /// The metrics of pairs with values as bits.
+    /// The metrics of pairs, with their values as bits.
     Pairs(Vec<(String, u64)>),
-    /// Sums over rows; then the sum over rows of the squared deviations from the row's own mean.
+    /// Sums over rows, and the sum over rows of the squared deviations from the mean of the row.
     Rows { rows: i64, sums: Rows, within: i64 },
-    /// Prompts that wait: how many, the sum of the steps since when, and the first of these.
+    /// The number of deferred prompts, the sum of the steps at which they were deferred, and the earliest of these.
     Waiting { prompts: i64, sum: i64, first: u64 },
 }
 
-/// Both length distributions up to each step, and what they say of each other.
+/// Compares the length distributions up to each step.
 pub(super) fn compare(
     lengths: VecCollection<'_, Step, Length, Weighing>,
     cap: u32,
@@ -71,7 +72,7 @@ fn gathered(facts: &[(&Length, Weighing)]) -> Lengths {
     lengths
 }
 
-/// What the pairs up to each step say.
+/// Compares the pairs up to each step.
 pub(super) fn compare_pairs(
     pairs: VecCollection<'_, Step, Pair, Sums>,
 ) -> VecCollection<'_, Step, Told> {
@@ -93,7 +94,7 @@ fn of_bits(metrics: &[(String, u64)]) -> impl Iterator<Item = (String, f64)> {
     metrics.iter().map(|(name, bits)| (name.clone(), f64::from_bits(*bits)))
 }
 
-/// Sums over rows. Each row is kept as one record, and revised where it is launched again.
+/// Sums the histories of all rows. Each row is one record, which is revised when the row is launched again.
 pub(super) fn histories(rows: VecCollection<'_, Step, u64, Rows>) -> VecCollection<'_, Step, Told> {
     let by_row = rows.count_core::<i64>();
     let total = by_row.explode(|(_, sums)| {
@@ -108,6 +109,7 @@ pub(super) fn histories(rows: VecCollection<'_, Step, u64, Rows>) -> VecCollecti
     })
 }
 
+/// Summarizes the deferred prompts.
 pub(super) fn waits(
     waiting: VecCollection<'_, Step, (PromptId, Step)>,
 ) -> VecCollection<'_, Step, Told> {
@@ -121,6 +123,7 @@ pub(super) fn waits(
     told.map(|((), told)| told)
 }
 
+/// Returns the metrics of a step from the summaries that became valid (+1) or invalid (-1) in it.
 pub(super) fn metrics(step: Step, changes: &[(Told, isize)]) -> Metrics {
     let mut metrics = Metrics::new();
     for (told, _) in changes.iter().filter(|(_, change)| *change > 0) {
@@ -146,7 +149,7 @@ pub(super) fn metrics(step: Step, changes: &[(Told, isize)]) -> Metrics {
     metrics
 }
 
-/// What was trained until the step: what the step takes back.
+/// Returns the responses and tokens trained before the step: those of the summary that the step retracts.
 fn before(changes: &[(Told, isize)]) -> (i64, i64) {
     let taken = changes.iter().find_map(|(told, change)| match told {
         Told::Lengths { trained, .. } if *change < 0 => Some(*trained),
@@ -159,7 +162,7 @@ fn since(now: (i64, i64), before: (i64, i64)) -> (i64, i64) {
     (now.0 - before.0, now.1 - before.1)
 }
 
-/// Whether the last prompt that waited does so no more.
+/// Returns `true` if the last deferred prompt was settled in this step.
 fn is_over(changes: &[(Told, isize)]) -> bool {
     let waiting = |sign: isize| {
         changes
@@ -180,7 +183,7 @@ fn of_rows(rows: i64, sums: Rows, within: i64) -> Metrics {
     if trained > 0.0 {
         metrics.insert("ledger/pass_rate".to_owned(), scores as f64 / UNIT / trained);
     }
-    // Analysis of variance: the mean square within rows estimates what no history foretells.
+    // Analysis of variance: the mean square within rows estimates the variance that no history can predict.
     let (total, within) = ((q - s * s / n) / (n - 1.0), within / (n - rows));
     if n > rows && total > 0.0 {
         metrics.insert("ledger/between_row_share".to_owned(), (1.0 - within / total).max(0.0));

@@ -1,14 +1,15 @@
-//! Reduction: adds up what the replicas of the trainer have accumulated, so that all apply the same update.
+//! The reduce operators: sum the gradients of the trainer's replicas, so that all replicas apply the same update.
 //!
-//! A worker gives out its share of a step in chunks, each to the worker that owns it; owners add the chunks of all workers and send the
-//! sums to everyone (reduce-scatter, then gather). For `n` numbers and `w` workers each worker sends `2 n (w - 1) / w` numbers of 8 bytes.
-//! Sums are taken in the order of the workers, and fixed-point numbers have no order at all.
+//! A worker splits its gradient of a step into chunks and sends each to the worker that owns it. Owners add the chunks of all workers and
+//! send the sums to every worker (reduce-scatter, then all-gather). For `n` numbers and `w` workers, each worker sends `2 n (w - 1) / w`
+//! numbers of 8 bytes. Floating-point numbers are added in the order of the workers; sums of fixed-point numbers do not depend on the
+//! order.
 //!
-//! A share may be given out in parts. What each part costs is the whole gradient once more, so a worker gives one ahead of the end of the
-//! step only when it has nothing left to do in it as far as it knows (`share`): its part of the reduction then lies beside the tail of
-//! the others' rollouts.
+//! A worker may send its gradient of a step in several parts, but each part costs as much as the whole gradient. A worker therefore sends a
+//! part before the end of the step only when it has no work left in the step as far as it knows (`share`). Its part of the reduction then
+//! overlaps with the tail of the other workers' rollouts.
 //!
-//! On a single worker none of this is there.
+//! On a single worker, nothing is reduced.
 
 mod put;
 mod share;
@@ -29,13 +30,13 @@ use rollpacker_stages::train::Metrics;
 
 use crate::gradient::Gradients;
 
-/// The operators, in faults.
+/// The name of the operators in faults.
 const NAME: &str = "reduce";
 
-/// Adds gradients up over workers.
+/// Sums gradients over workers.
 pub trait ReduceExt {
-    /// Lets the update of each step wait until every replica has the sum over all of them. What follows is told of no groups any more:
-    /// take `accumulated` before.
+    /// Delays the update of each step until every replica has the sum over all replicas. The `accumulated` stream of the result contains no
+    /// groups; take the stream before calling this.
     #[must_use]
     fn reduce(self, clock: Arc<dyn Clock>) -> Self;
 }
@@ -69,7 +70,7 @@ impl ReduceExt for Gradients<'_> {
     }
 }
 
-/// What the reductions of steps under way cost this worker. Shared by the operators.
+/// The cost of the reductions in progress on this worker. Shared by the three operators.
 #[derive(Clone)]
 struct Costs {
     clock: Arc<dyn Clock>,
@@ -78,11 +79,11 @@ struct Costs {
 
 #[derive(Clone, Copy, Default)]
 struct Cost {
-    /// Sent to other workers.
+    /// Bytes sent to other workers.
     bytes: u64,
-    /// Parts in which this worker gave out its share.
+    /// The number of parts in which this worker sent its gradient.
     takes: u64,
-    /// When its groups were accumulated, and the others' too.
+    /// The time at which all workers had accumulated their groups of the step. From then on, the reduction delays the update.
     due: Option<Nanos>,
 }
 
@@ -91,16 +92,18 @@ impl Costs {
         Self { clock, steps: Rc::default() }
     }
 
+    /// Changes the cost of a step.
     fn change(&self, step: Step, change: impl FnOnce(&mut Cost)) {
         change(self.steps.borrow_mut().entry(step).or_default());
     }
 
+    /// Records that all groups of the step are accumulated, at the first call.
     fn due(&self, step: Step) {
         let now = self.clock.now();
         self.change(step, |cost| cost.due = cost.due.or(Some(now)));
     }
 
-    /// Metrics of a step whose sums are there.
+    /// Removes the cost of a step and returns its metrics. Called when this worker has the sums of the step.
     fn metrics(&self, step: Step) -> Metrics {
         let cost = self.steps.borrow_mut().remove(&step).unwrap_or_default();
         let exposed = cost.due.map_or(Nanos(0), |due| self.clock.now().since(due));

@@ -1,4 +1,4 @@
-//! Hands the sums over all workers to this worker's replica.
+//! Passes the sums over all workers to this worker's replica of the trainer.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -18,18 +18,19 @@ use super::{Costs, NAME};
 use crate::policy::metrics_batch;
 use crate::trainer::TrainerThread;
 
-/// What the operator gives.
+/// The output streams of the operator.
 pub(super) struct Put<'scope> {
-    /// Nothing, at steps whose sums this worker's replica does not have yet.
+    /// Carries no data. Its frontier passes a step once this worker's replica has the sums of the step.
     pub(super) done: BatchStream<'scope>,
     pub(super) metrics: BatchStream<'scope>,
     pub(super) errors: BatchStream<'scope>,
 }
 
-/// For what follows, metrics and errors.
+/// The capabilities for `done`, metrics and errors.
 type Capabilities = [Capability<Step>; 3];
 
-/// Installs the operator. Steps go in order, each once its predecessor is updated: with a staleness, sums may come before that.
+/// Builds the operator. Steps are processed in order, each after the update of its predecessor: with staleness, the sums of a step may
+/// arrive before that update.
 pub(super) fn put<'scope>(
     sums: BatchStream<'scope>,
     totals: BatchStream<'scope>,
@@ -88,7 +89,7 @@ pub(super) fn put<'scope>(
                     Some(Err(message)) => {
                         let fault = Fault::new(NAME, message);
                         errors.give(&capabilities[2], faults_batch(&[fault]));
-                        // Kept for ever: the step is not done.
+                        // Keep the capabilities: the step must not complete.
                         failed.push(capabilities);
                     }
                 }
@@ -98,11 +99,11 @@ pub(super) fn put<'scope>(
     Put { done: done_stream, metrics: metric_stream, errors: error_stream }
 }
 
-/// The sums of a step, so far.
+/// The sums of a step received so far.
 #[derive(Default)]
 struct Gathered {
     chunks: BTreeMap<u32, Numbers>,
-    /// By the worker that they are from.
+    /// Totals by the worker that they come from.
     totals: BTreeMap<u32, Vec<Total>>,
 }
 

@@ -1,24 +1,25 @@
-//! When a worker gives out what it has accumulated of a step.
+//! The rule by which a worker sends a part of its gradient.
 
-/// A worker's share of a step, in groups.
+/// The progress of a worker in a step, in groups.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Share {
-    /// Admitted here, so far.
+    /// Groups admitted on this worker so far.
     pub(super) admitted: usize,
-    /// Accumulated by the trainer.
+    /// Groups that the trainer has accumulated.
     pub(super) accumulated: usize,
-    /// Given out.
+    /// Groups whose gradient was sent.
     pub(super) taken: usize,
 }
 
 impl Share {
-    /// Whether there is something to give.
+    /// Returns `true` if there is a gradient to send.
     pub(super) fn is_pending(self) -> bool {
         self.accumulated > self.taken
     }
 
-    /// Whether to give it although the step is not over: nothing is generated here any more (`idle`), and what was admitted is trained on.
-    /// More may be launched later, and then it costs a part more; a worker that runs dry at the end of its rollouts does so once a step.
+    /// Returns `true` if the gradient should be sent although the step is not complete: no response is in flight on this worker (`idle`),
+    /// and all admitted groups are accumulated. If more responses are launched later, they cost one more part. A worker that runs dry at
+    /// the end of its rollouts does so once per step.
     pub(super) fn is_due(self, idle: bool) -> bool {
         self.is_pending() && idle && self.accumulated >= self.admitted
     }

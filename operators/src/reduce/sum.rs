@@ -14,14 +14,14 @@ use rollpacker_stages::train::{Numbers, PartialError};
 use super::wire::{self, Chunk};
 use super::{Costs, NAME};
 
-/// What the operator gives.
+/// The output streams of the operator.
 pub(super) struct Summed<'scope> {
-    /// Batches of [`schema::GRADIENTS`], for all workers.
+    /// Batches of [`schema::GRADIENTS`] for all workers.
     pub(super) sums: BatchStream<'scope>,
     pub(super) errors: BatchStream<'scope>,
 }
 
-/// Installs the operator: a chunk's sum is given once all workers have given all of the step.
+/// Builds the operator. The sums of a step are sent once all workers have sent all of their chunks.
 pub(super) fn sum(chunks: BatchStream<'_>, costs: Costs) -> Summed<'_> {
     let scope = chunks.scope();
     let (worker, others) = (scope.index(), scope.peers() as u64 - 1);
@@ -55,7 +55,7 @@ pub(super) fn sum(chunks: BatchStream<'_>, costs: Costs) -> Summed<'_> {
                     Err(error) => {
                         let fault = Fault::new(NAME, error.to_string());
                         errors.give(&capabilities[1], faults_batch(&[fault]));
-                        // Kept for ever: the step is not done.
+                        // Keep the capabilities: the step must not complete.
                         failed.push(capabilities);
                     }
                 }
@@ -65,7 +65,8 @@ pub(super) fn sum(chunks: BatchStream<'_>, costs: Costs) -> Summed<'_> {
     Summed { sums: sum_stream, errors: error_stream }
 }
 
-/// The sums of a step, by chunk and, where their order shows, by worker.
+/// The sums of a step by chunk and worker. Fixed-point chunks are all added under worker 0, because the order of their addition has no
+/// effect.
 #[derive(Default)]
 struct Sums {
     chunks: BTreeMap<(u32, u32), Numbers>,

@@ -1,4 +1,4 @@
-//! Gives out what this worker's replica has accumulated.
+//! Sends the gradient that this worker's replica has accumulated.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -20,19 +20,19 @@ use crate::rollout::Generating;
 use crate::schedule::encode::ADMIT;
 use crate::trainer::TrainerThread;
 
-/// What the operator gives.
+/// The output streams of the operator.
 pub(super) struct Taken<'scope> {
-    /// Batches of [`schema::GRADIENTS`], for the owners of the chunks.
+    /// Batches of [`schema::GRADIENTS`] for the owners of the chunks.
     pub(super) chunks: BatchStream<'scope>,
     /// Batches of [`schema::TOTALS`].
     pub(super) totals: BatchStream<'scope>,
     pub(super) errors: BatchStream<'scope>,
 }
 
-/// For chunks, totals and errors.
+/// The capabilities for chunks, totals and errors.
 type Capabilities = [Capability<Step>; 3];
 
-/// Installs the operator. Steps go in order, each once its predecessor is updated: a replica accumulates one step at a time.
+/// Builds the operator. Steps are processed in order, each after the update of its predecessor: a replica accumulates one step at a time.
 pub(super) fn take<'scope>(
     accumulated: BatchStream<'scope>,
     decisions: BatchStream<'scope>,
@@ -73,7 +73,7 @@ pub(super) fn take<'scope>(
                 Some((open, _, Err(message))) => {
                     let fault = Fault::new(NAME, message);
                     errors.give(&open.capabilities[2], faults_batch(&[fault]));
-                    // Kept for ever: the step is not done.
+                    // Keep the capabilities: the step must not complete.
                     taker.failed = Some(open);
                 }
                 None => {}
@@ -85,12 +85,13 @@ pub(super) fn take<'scope>(
     Taken { chunks: chunk_stream, totals: total_stream, errors: error_stream }
 }
 
-/// A step of which not all is given out.
+/// A step whose gradient is not sent completely.
 struct Open {
     capabilities: Capabilities,
     share: Share,
 }
 
+/// A request to the trainer for the gradient of a step.
 struct Taking {
     step: Step,
     reply: Reply<Result<Partial, String>>,
@@ -124,7 +125,12 @@ impl Taker {
         self.open.insert(step, open);
     }
 
-    /// Lets go of steps that are over, and takes from the first that is not, if it is time.
+    /// Drops the steps that are complete and sent, and requests the gradient of the first remaining step if it is due.
+    ///
+    /// A gradient is due when the frontier has passed the step, or earlier if the worker is idle ([`Share::is_due`]). The step must also be
+    /// the next one that the trainer updates. At most one request is in flight, and `taken` is set when it is made: groups that are
+    /// accumulated meanwhile belong to the next part. Dropping the capabilities of a step tells all workers that no part of this worker
+    /// follows.
     fn advance(
         &mut self,
         passed: impl Fn(Step) -> bool,
@@ -156,7 +162,7 @@ impl Taker {
     }
 }
 
-/// Gives out a partial; how many bytes of it go to other workers.
+/// Sends a partial gradient. Returns the number of bytes that go to other workers.
 fn give(
     [chunks, totals]: [&mut Output; 2],
     [to_owners, to_all, _]: &Capabilities,

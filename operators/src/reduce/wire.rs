@@ -1,4 +1,4 @@
-//! Partials as batches of [`schema::GRADIENTS`] and [`schema::TOTALS`].
+//! Encodes partial gradients as batches of [`schema::GRADIENTS`] and [`schema::TOTALS`].
 
 use std::sync::Arc;
 
@@ -13,19 +13,19 @@ use rollpacker_dataflow::schema::{self, column};
 use rollpacker_dataflow::step::PromptId;
 use rollpacker_stages::train::{Numbers, Total};
 
-/// Numbers of a chunk: 512 KiB.
+/// The number of values per chunk: 512 KiB.
 const CHUNK: usize = 1 << 16;
 
-/// Some neighbouring numbers of a gradient.
+/// A range of consecutive values of a gradient.
 pub(super) struct Chunk {
-    /// Which, from 0.
+    /// The index of the chunk in the gradient, from 0.
     pub(super) index: u32,
-    /// The worker that gave it.
+    /// The worker that sent the chunk.
     pub(super) source: u32,
     pub(super) numbers: Numbers,
 }
 
-/// The chunks of a gradient, one batch each, without a copy; with the worker that owns each of them, of `workers`.
+/// Splits a gradient into chunks, one batch each, without copying. Returns each batch with the worker, of `workers`, that owns the chunk.
 pub(super) fn chunks(numbers: Numbers, source: u32, workers: u32) -> Vec<(u32, Batch)> {
     let length = numbers.len();
     let chunk = |values: &Values, at: usize| {
@@ -38,13 +38,13 @@ pub(super) fn chunks(numbers: Numbers, source: u32, workers: u32) -> Vec<(u32, B
     (0..length).step_by(CHUNK).map(|at| chunk(&values, at)).collect()
 }
 
-/// One chunk as a batch, from its owner.
+/// Returns one chunk as a batch, addressed to the worker that sends it.
 pub(super) fn chunk(Chunk { index, source, numbers }: Chunk) -> Batch {
     let length = numbers.len();
     Values::of(numbers).batch(0, length, [source, source, index])
 }
 
-/// The chunks in a batch.
+/// Reads the chunks of a batch.
 pub(super) fn read_chunks(batch: &Batch) -> impl Iterator<Item = Chunk> {
     let [sources, indices] =
         [column::SOURCE, column::CHUNK].map(|name| batch.values::<UInt32Type>(name));
@@ -98,7 +98,7 @@ fn one_list<T: ArrowPrimitiveType>(values: &PrimitiveArray<T>) -> ArrayRef {
     Arc::new(ListArray::new(item, offsets, Arc::new(values.clone()), None))
 }
 
-/// The totals of a worker; their order is that of the rows.
+/// Returns the totals of a worker as a batch, in their order.
 pub(super) fn totals(totals: &[Total], source: u32) -> Batch {
     Batch::from_columns(
         &schema::TOTALS,
@@ -112,7 +112,7 @@ pub(super) fn totals(totals: &[Total], source: u32) -> Batch {
     )
 }
 
-/// The totals in a batch, with the worker that each is from.
+/// Reads the totals of a batch, with the worker that each comes from.
 pub(super) fn read_totals(batch: &Batch) -> impl Iterator<Item = (u32, Total)> {
     let [sources, samples] =
         [column::SOURCE, column::SAMPLE].map(|name| batch.values::<UInt32Type>(name));

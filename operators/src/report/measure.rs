@@ -1,4 +1,4 @@
-//! Metrics that follow from the rows of a step, in the names of verl where it has one.
+//! Metrics that are computed from the rows of a step. They have verl's names where verl has them.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -19,22 +19,22 @@ use crate::schedule::encode::{ADMIT, CLOSE, DEFER, PAUSE_DECISION, REJECT};
 /// Lengths of responses, in tokens.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lengths {
-    /// Of those that ended by themselves.
+    /// Lengths of the responses that ended by themselves.
     pub finished: Vec<usize>,
-    /// Of those that were aborted.
+    /// Lengths of the aborted responses.
     pub aborted: Vec<usize>,
-    /// Of those that were stopped to be continued, so far.
+    /// Lengths so far of the paused responses.
     pub paused: Vec<usize>,
-    /// Tokens sampled in the step: without those that resumed responses brought with them.
+    /// The number of tokens sampled in the step. Tokens that continued responses had before are not counted.
     pub sampled: usize,
-    /// How many ended at the longest allowed length.
+    /// The number of responses that ended at the maximum length.
     pub clipped: usize,
-    /// How often an engine took one back for want of KV cache.
+    /// The number of times an engine preempted a response for lack of KV cache.
     pub preemptions: u64,
 }
 
 impl Lengths {
-    /// Of batches with response tokens and finish reasons.
+    /// Returns the lengths of batches that have response lengths and finish reasons.
     #[must_use]
     pub fn of(batches: &[Batch]) -> Self {
         let mut lengths = Self::default();
@@ -57,21 +57,21 @@ impl Lengths {
         lengths
     }
 
-    /// Tokens of all that have ended.
+    /// Returns the number of tokens of all responses that have ended.
     #[must_use]
     pub fn total(&self) -> usize {
         self.finished.iter().chain(&self.aborted).sum()
     }
 }
 
-/// All metrics of a step: what operators measured, and what follows from its rows.
+/// Returns all metrics of a step: those that operators measured, and those that are computed from its rows.
 #[must_use]
 pub fn measure(report: &StepReport) -> Metrics {
     let mut metrics = report.metrics.clone();
     let launched = Lengths::of(&report.responses);
     let trained = Lengths::of(&report.groups);
     let instants = Instants::of(report);
-    // What a step does beside the one before is no time of its own: with staleness, the steps of a second are fewer than their lengths say.
+    // With staleness, consecutive steps overlap. Rates use only the time that a step did not share with the previous one.
     let own_seconds = instants.own_seconds();
     lengths(&mut metrics, &trained, &launched);
     scores(&mut metrics, &report.groups);
@@ -111,7 +111,8 @@ pub fn measure(report: &StepReport) -> Metrics {
     metrics
 }
 
-/// Tokens of responses that ended or were dropped in the step, and are neither trained on nor kept for a later one.
+/// Returns the number of tokens of responses that ended or were dropped in the step, and that are neither trained on nor kept for a later
+/// step.
 fn discarded(report: &StepReport) -> usize {
     let mut used: HashSet<(u64, u32)> = HashSet::new();
     for batch in &report.groups {
@@ -155,7 +156,7 @@ fn scores(metrics: &mut Metrics, groups: &[Batch]) {
     let scores =
         || groups.iter().flat_map(|batch| batch.values::<Float64Type>(column::SCORE).values());
     spread(metrics, "critic/score", scores().copied());
-    // Where rewards are other than scores, the operator that made them has told.
+    // If rewards differ from scores, the operator that computed them has reported this metric.
     if !metrics.contains_key("critic/rewards/mean") {
         spread(metrics, "critic/rewards", scores().copied());
     }
@@ -172,7 +173,7 @@ fn scores(metrics: &mut Metrics, groups: &[Batch]) {
     sources(metrics, groups);
 }
 
-/// For each group, whether all its scores are equal.
+/// Returns, for each group, `true` if all its scores are equal.
 fn zero_spreads(batch: &Batch) -> Vec<bool> {
     let mut scores = batch.values::<Float64Type>(column::SCORE).values().iter();
     let prompts = batch.values::<UInt64Type>(column::PROMPT_ID).values();
@@ -185,7 +186,7 @@ fn zero_spreads(batch: &Batch) -> Vec<bool> {
         .collect()
 }
 
-/// Means of the parts of rewards.
+/// Adds the means of the components of rewards.
 fn components(metrics: &mut Metrics, groups: &[Batch]) {
     let written = groups.iter().flat_map(|batch| batch.text(column::COMPONENTS).iter().flatten());
     let parts = written
@@ -194,7 +195,7 @@ fn components(metrics: &mut Metrics, groups: &[Batch]) {
     metrics.extend(means(parts.map(|(name, value)| (format!("reward/{name}"), value))));
 }
 
-/// Mean score by data source.
+/// Adds the mean score of each data source.
 fn sources(metrics: &mut Metrics, groups: &[Batch]) {
     let scores = groups.iter().flat_map(|batch| {
         let scores = batch.values::<Float64Type>(column::SCORE).values();
@@ -203,7 +204,7 @@ fn sources(metrics: &mut Metrics, groups: &[Batch]) {
     metrics.extend(means(scores.map(|(source, score)| (format!("reward/score/{source}"), *score))));
 }
 
-/// The mean of the values of each name.
+/// Returns the mean of the values of each name.
 fn means(values: impl Iterator<Item = (String, f64)>) -> Metrics {
     let mut sums: BTreeMap<String, (f64, f64)> = BTreeMap::new();
     for (name, value) in values {
@@ -255,7 +256,7 @@ fn prompt_tokens(metrics: &mut Metrics, groups: &[Batch]) -> usize {
     lengths.iter().sum()
 }
 
-/// When the rewards of a step were there; beside what the reward operator counts.
+/// Adds when the rewards of a step became known, in addition to the counts of the reward operator.
 fn rewards(metrics: &mut Metrics, groups: &[Batch]) {
     let last = |name| {
         let times = groups.iter().flat_map(|batch| batch.values::<UInt64Type>(name).values());
@@ -278,7 +279,7 @@ fn rewards(metrics: &mut Metrics, groups: &[Batch]) {
     }
 }
 
-/// The label of that name.
+/// Returns the label `outcome`.
 fn outcome(labels: &str) -> Option<String> {
     if labels == "{}" {
         return None;
@@ -295,7 +296,7 @@ fn mean_reward_time(groups: &[Batch]) -> f64 {
     ratio(sum, count)
 }
 
-/// What the own time of a step went to, by [`Stages`].
+/// Returns the own time of a step as metrics, by stage.
 fn stages(stages: &Stages) -> Metrics {
     [
         ("timing_s/weight_sync", stages.sync),
@@ -307,9 +308,9 @@ fn stages(stages: &Stages) -> Metrics {
     .into()
 }
 
-/// How long responses ran, and how full the engine was meanwhile.
+/// The duration of the rollout, and the occupancy of the engine during it.
 struct Span {
-    /// From when the first was taken up until the last ended.
+    /// Seconds from the start of the first response to the end of the last one.
     seconds: f64,
     bubble_ratio: f64,
 }
@@ -323,7 +324,7 @@ fn span(responses: &[Batch]) -> Span {
         events.extend([(started, 1), (finished, -1)]);
         running_time += finished.saturating_sub(started) as f64;
     }
-    // Where one ends as another starts, the end comes first: a slot is handed on.
+    // If one response ends when another starts, the end sorts first (-1 before 1): both use the same slot.
     events.sort_unstable();
     let most = events.iter().scan(0, |running, (_, change)| {
         *running += change;

@@ -1,4 +1,4 @@
-//! Reports: what happened in each step, once all of it has happened.
+//! Reports: everything that happened in a step, reported when the step is complete.
 
 mod lag;
 mod measure;
@@ -33,92 +33,93 @@ pub use saved::Saved;
 pub use stages::{Instants, Stages};
 pub use timed::hangs_on_time;
 
-/// The streams of a step that a report is made of.
+/// The streams that a report is assembled from.
 pub struct Observed<'scope> {
-    /// Every response, aborted ones too.
+    /// All responses, including aborted ones.
     pub responses: BatchStream<'scope>,
     /// The groups that were trained on.
     pub groups: BatchStream<'scope>,
-    /// What the schedule decided.
+    /// The decisions of the schedule.
     pub decisions: BatchStream<'scope>,
-    /// Metrics of operators; streams of several are concatenated.
+    /// The metrics of operators. Streams of several operators are concatenated.
     pub metrics: BatchStream<'scope>,
-    /// What the observer keeps in snapshots.
+    /// The access to snapshots, in which the state of the observer is saved.
     pub resumable: Resumable<'scope>,
 }
 
-/// All that flowed in one step.
+/// All data of one step.
 #[derive(Clone, Debug, Default)]
 pub struct StepReport {
     /// The step.
     pub step: Step,
-    /// When its round opened.
+    /// The time at which the round opened.
     pub opened: Nanos,
-    /// When the frontier passed it.
+    /// The time at which the frontier passed the step.
     pub closed: Nanos,
-    /// When the frontier passed the step before it; with staleness after this one opened. Of the first step, when it opened.
+    /// The time at which the frontier passed the previous step. With staleness, this may be after the step opened. For the first step, the
+    /// time at which it opened.
     pub before: Nanos,
     /// Batches of [`schema::RESPONSES`].
     pub responses: Vec<Batch>,
-    /// Batches of [`schema::GROUPS`]: one a group, in the order of their prompts, so that sums over rows have one value.
+    /// Batches of [`schema::GROUPS`]: one per group, sorted by prompt, so that sums over rows do not depend on the order of arrival.
     pub groups: Vec<Batch>,
     /// Batches of [`schema::DECISIONS`].
     pub decisions: Vec<Batch>,
-    /// What operators measured; [`measure`] adds what follows from the rows.
+    /// The metrics of operators. [`measure`] adds those that are computed from the rows.
     pub metrics: Metrics,
     progress: Progress,
 }
 
-/// What is told while a step is under way, for people who watch.
+/// Progress of a step that is not complete, for display.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     /// The step.
     pub step: Step,
-    /// Responses that have ended by themselves.
+    /// The number of responses that ended by themselves.
     pub finished: usize,
-    /// Responses in complete groups.
+    /// The number of responses in complete groups.
     pub trained: usize,
-    /// Tokens sampled in responses that have ended.
+    /// The number of tokens in the responses that have ended.
     pub tokens: usize,
-    /// Kind of the round, once it has opened.
+    /// The kind of the round. Empty until the round has opened.
     pub round: String,
-    /// Time since the round opened.
+    /// The time since the round opened.
     pub elapsed: Nanos,
 }
 
-/// Someone who is told of steps.
+/// Receives the reports of a run.
 pub trait Observer {
-    /// Something arrived for a step that is under way.
+    /// Called when data arrives for a step that is not complete.
     fn progress(&mut self, progress: &Progress) {
         let _ = progress;
     }
 
-    /// Something went wrong that does not end the run.
+    /// Called after an error that does not end the run.
     fn warning(&mut self, warning: &Fault) {
         let _ = warning;
     }
 
-    /// The run fails: its graph is about to be torn down, which waits for what the threads of its stages are at.
+    /// Called when the run fails, before its graph is torn down. The teardown waits for the current work of the stages' threads.
     fn failed(&mut self, fault: &Fault) {
         let _ = fault;
     }
 
-    /// A step is over. Steps come in order, each once.
+    /// Called when a step is complete. Steps are reported in order, each once.
     fn step(&mut self, report: StepReport);
 
-    /// Adds what a run that is resumed behind the last step that was told needs of the observer.
+    /// Adds the state that the observer needs if the run is resumed after the last reported step.
     fn save(&self, saved: &mut Saved) {
         let _ = saved;
     }
 
-    /// A snapshot is on the disk: that of the end of `step`, or that of the end of the run ([`Step::END`]). `metrics` are
+    /// Called when a snapshot is on disk: the one at the end of `step`, or the one at the end of the run ([`Step::END`]). `metrics` are
     /// `snapshot/bytes` and `snapshot/parts`.
     fn snapshot(&mut self, step: Step, metrics: &Metrics) {
         let _ = (step, metrics);
     }
 }
 
-/// An observer that outlives the graph which tells it.
+/// Shares an observer, so that it outlives the graph that reports to it.
 impl<O: Observer> Observer for Rc<RefCell<O>> {
     fn progress(&mut self, progress: &Progress) {
         self.borrow_mut().progress(progress);
@@ -145,8 +146,10 @@ impl<O: Observer> Observer for Rc<RefCell<O>> {
     }
 }
 
-/// Tells `observer` of each step. Where there are several workers, the streams are those of all of them at the first
-/// ([`route::first`](rollpacker_dataflow::route::first), [`merged`](crate::merge::merged)), and the observers of the others are told nothing.
+/// Reports each step to `observer`.
+///
+/// With several workers, the streams must be routed to the first worker ([`route::first`](rollpacker_dataflow::route::first),
+/// [`merged`](crate::merge::merged)). The observers of the other workers receive nothing.
 pub fn observe(
     streams: Observed<'_>,
     clock: Arc<dyn Clock>,
@@ -205,7 +208,7 @@ pub fn observe(
     });
 }
 
-/// Tells `observer` of each snapshot; `metrics` are those of [`Commits`](rollpacker_dataflow::snapshot::Commits).
+/// Reports each snapshot to `observer`. `metrics` is the stream of [`Commits`](rollpacker_dataflow::snapshot::Commits).
 pub fn observe_snapshots(metrics: BatchStream<'_>, mut observer: impl Observer + 'static) {
     let mut operator = Operator::new("snapshot report", metrics.scope());
     let mut metrics = operator.input(metrics, Pipeline, &schema::METRICS);
@@ -218,17 +221,17 @@ pub fn observe_snapshots(metrics: BatchStream<'_>, mut observer: impl Observer +
     });
 }
 
-/// The metrics of a batch.
+/// Returns the metrics of a batch, by name.
 fn named(batch: &Batch) -> impl Iterator<Item = (String, f64)> {
     let (names, values) = (batch.text(column::NAME), batch.values::<Float64Type>(column::VALUE));
     names.iter().flatten().map(str::to_owned).zip(values.values().iter().copied())
 }
 
-/// What the operators of this worker did between two readings: rows in and out, and busy time, under `operator/<name>/`.
+/// Returns the work of this worker's operators between two readings, under `operator/<name>/`: rows in, rows out, and busy time.
 fn since(before: &[Reading], now: &[Reading]) -> Metrics {
     let mut metrics = Metrics::new();
     for (index, now) in now.iter().enumerate() {
-        // Operators are read in the order in which they were built, and none goes.
+        // Readings are in the order in which operators were built, and operators are never removed, so indices match.
         let before = before.get(index);
         let rows = |of: fn(&Reading) -> u64| (of(now) - before.map_or(0, of)) as f64;
         let busy = now.busy.since(before.map_or(Nanos(0), |before| before.busy)).as_secs_f64();

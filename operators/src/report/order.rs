@@ -1,4 +1,4 @@
-//! Rows in the order of their ids: whatever is summed over them or written is then the same for every order of arrival.
+//! Sorts rows by id, so that sums over them and files written from them do not depend on the order of arrival.
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::{UInt32Type, UInt64Type};
@@ -7,10 +7,11 @@ use rollpacker_dataflow::schema::column;
 
 use crate::rows::{Row, gather_first};
 
-/// Rows that are copied at once.
+/// The number of rows per copied batch.
 const ROWS: usize = 256;
 
-/// Each group of batches of [`GROUPS`](rollpacker_dataflow::schema::GROUPS) as a batch, in the order of prompts. Nothing is copied.
+/// Returns each group in `batches` ([`GROUPS`](rollpacker_dataflow::schema::GROUPS)) as a batch of its own, sorted by prompt. No data is
+/// copied.
 pub(super) fn groups(batches: &[Batch]) -> Vec<Batch> {
     let mut groups: Vec<(u64, Batch)> = batches.iter().flat_map(groups_of).collect();
     groups.sort_by_key(|(prompt, _)| *prompt);
@@ -29,9 +30,9 @@ fn groups_of(batch: &Batch) -> Vec<(u64, Batch)> {
     groups.collect()
 }
 
-/// The rows of batches with prompt and sample for which `keep` says so, in the order of these, in batches of some hundred rows.
+/// Returns the rows whose prompt and sample satisfy `keep`, sorted by prompt and sample, in batches of 256 rows.
 ///
-/// The batches are made one at a time: rows may hold many tokens.
+/// The batches are built lazily, one at a time, because rows may hold many tokens.
 pub fn by_id(
     batches: &[Batch],
     keep: impl Fn(u64, u32) -> bool,

@@ -1,4 +1,4 @@
-//! What observers keep in snapshots.
+//! The state of observers in snapshots.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -12,10 +12,10 @@ use super::Observer;
 use crate::resume::ResumeError;
 use crate::resume::part::read_json;
 
-/// The part.
+/// The name of the part.
 pub(super) const PART: &str = "report";
 
-/// What observers keep in a snapshot, each under a name of its own, and the files that it counts on.
+/// The state that observers save in a snapshot, as named values, and the output files that the state refers to.
 #[derive(Default)]
 pub struct Saved {
     values: Map<String, Value>,
@@ -24,29 +24,29 @@ pub struct Saved {
 }
 
 impl Saved {
-    /// Keeps `value` under `name`.
+    /// Saves `value` under `name`.
     ///
     /// # Panics
-    /// If it is no JSON: of plain data every value is.
+    /// If `value` cannot be represented as JSON. Plain data always can.
     pub fn keep(&mut self, name: &str, value: &impl Serialize) {
         let value = serde_json::to_value(value).expect("invariant: observers keep plain data");
         self.values.insert(name.to_owned(), value);
     }
 
-    /// What was written to `file` until now is on the disk before the snapshot is.
+    /// Makes the snapshot wait until the data written to `file` so far is on disk.
     pub fn count_on(&mut self, file: File) {
         self.files.push(file);
     }
 
-    /// There can be no snapshot, for this reason: what it counts on is not there.
+    /// Prevents the snapshot, for example because a file that it would refer to is missing. `reason` becomes the error.
     pub fn refuse(&mut self, reason: String) {
         self.refused = Some(reason);
     }
 
-    /// What a snapshot has under `name`; none if nothing was kept.
+    /// Returns the value that a snapshot holds under `name`; `None` if it holds none.
     ///
     /// # Errors
-    /// If the snapshot cannot be read, or what it has is no `T`.
+    /// If the snapshot cannot be read, or the value is not a valid `T`.
     pub fn read<T: DeserializeOwned>(
         restored: &Restored,
         name: &str,
@@ -56,7 +56,7 @@ impl Saved {
         serde_json::from_value(value).map(Some).map_err(|error| ResumeError::Layout {
             step: restored.step(),
             part: PART,
-            expected: format!("`{name}` as this version writes it"),
+            expected: format!("`{name}` in the layout that this version writes"),
             found: error.to_string(),
         })
     }
@@ -70,7 +70,7 @@ impl Saved {
     }
 }
 
-/// What an observer keeps, as a part.
+/// Returns the state of an observer as a part.
 pub(super) fn part(observer: &impl Observer) -> Part {
     let mut saved = Saved::default();
     observer.save(&mut saved);

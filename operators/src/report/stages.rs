@@ -1,4 +1,4 @@
-//! What the time of a step went to.
+//! Breaks the time of a step down by stage.
 
 use arrow::datatypes::{UInt32Type, UInt64Type};
 use rollpacker_dataflow::batch::Batch;
@@ -9,42 +9,43 @@ use serde::{Deserialize, Serialize};
 use super::StepReport;
 use crate::rollout::LOAD;
 
-/// When a step passed from one stage to the next, as a watch on it sees them.
+/// The times at which a step moved from one stage to the next.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Instants {
-    /// When the step before closed: what the step did until then, beside that one, is not its own time. Of the first step, when it opened.
+    /// The time at which the previous step closed. Time before it, during which both steps ran, is not counted as this step's own. For the
+    /// first step, the time at which it opened.
     pub before: Nanos,
-    /// When the round opened.
+    /// The time at which the round opened.
     pub opened: Nanos,
-    /// When the engine had the new weights.
+    /// The time at which the engine had the new weights.
     pub synced: Nanos,
-    /// When the last response ended.
+    /// The time at which the last response ended.
     pub generated: Nanos,
-    /// When the last score of a trained response was known.
+    /// The time at which the last score of a trained response was known.
     pub scored: Nanos,
-    /// When the step closed, its validation left out.
+    /// The time at which the step closed, without its validation.
     pub closed: Nanos,
 }
 
-/// The seconds of a step by the stage that it waited for. They add up to the time since the step before closed, or since the round opened
-/// if that was later.
+/// The own seconds of a step, by stage. They add up to the time since the previous step closed, or since the round opened if that was
+/// later.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Stages {
-    /// New weights on their way to the engine.
+    /// Transfer of the new weights to the engine.
     pub sync: f64,
-    /// From then on, until the last response ended: requests handed out, prefill and decoding.
+    /// From the end of the transfer until the last response ended: distributing requests, prefill and decoding.
     pub rollout: f64,
-    /// From then on, until the last reward was known.
+    /// From the end of the last response until the last reward was known.
     pub reward: f64,
-    /// The rest: training that nothing hid.
+    /// From the last reward until the step closed: training that overlapped with nothing else.
     pub training: f64,
 }
 
 impl Instants {
-    /// Those of a step.
+    /// Returns the times of a step.
     #[must_use]
     pub fn of(report: &StepReport) -> Self {
-        // A validation between two steps holds the frontier, and is no part of the step.
+        // A validation between two steps holds the frontier back, but is not part of the step.
         let testing = report.metrics.get("timing_s/testing").copied().unwrap_or(0.0);
         let closed = Nanos(report.closed.0.saturating_sub(Nanos::from_secs_f64(testing).0));
         let first = ran(&report.responses).map(|(started, _)| started).min();
@@ -54,7 +55,7 @@ impl Instants {
         });
         let since_opened = |at: Option<u64>| report.opened.max(Nanos(at.unwrap_or(0)));
         let taken_up = since_opened(first);
-        // An engine that cannot tell has its weights when it takes up the first response.
+        // For an engine that does not report when it has the weights, that time is the start of the first response.
         let load = report.metrics.get(LOAD).map(|seconds| Nanos::from_secs_f64(*seconds));
         let arrived = load.map_or(taken_up, |load| Nanos(report.opened.0 + load.0));
         let generated = since_opened(last);
@@ -68,13 +69,13 @@ impl Instants {
         }
     }
 
-    /// Seconds of the step that were its own: since the step before closed, or since the round opened if that was later.
+    /// Returns the step's own seconds: the time since the previous step closed, or since the round opened if that was later.
     #[must_use]
     pub fn own_seconds(&self) -> f64 {
         self.closed.since(self.opened.max(self.before)).as_secs_f64()
     }
 
-    /// Seconds since the round opened, whatever the step before did meanwhile.
+    /// Returns the seconds since the round opened, including the time shared with the previous step.
     #[must_use]
     pub fn seconds(&self) -> f64 {
         self.closed.since(self.opened).as_secs_f64()
@@ -82,7 +83,7 @@ impl Instants {
 }
 
 impl Stages {
-    /// What the own time of a step went to: its stages less what of them lies beside the step before.
+    /// Returns the own time of a step by stage. The part of a stage that overlaps with the previous step is left out.
     #[must_use]
     pub fn of(instants: &Instants) -> Self {
         let Instants { before, opened, synced, generated, scored, closed } = *instants;
@@ -95,7 +96,7 @@ impl Stages {
         }
     }
 
-    /// Names and seconds, in the order of a step.
+    /// Returns names and seconds of the stages, in the order in which a step passes them.
     #[must_use]
     pub fn named(&self) -> [(&'static str, f64); 4] {
         [
@@ -107,8 +108,8 @@ impl Stages {
     }
 }
 
-/// When each response of the step was taken up and when it ended, nanoseconds of the run's clock. One that had ended in an earlier round
-/// and was kept takes no slot.
+/// Returns when each response of the step started and ended, in nanoseconds of the run's clock. Responses that ended in an earlier round
+/// and were kept are left out, because they occupy no slot.
 pub(super) fn ran(responses: &[Batch]) -> impl Iterator<Item = (u64, u64)> {
     responses.iter().flat_map(|batch| {
         let started = batch.values::<UInt64Type>(column::STARTED).values();
@@ -128,7 +129,7 @@ pub(super) fn ran(responses: &[Batch]) -> impl Iterator<Item = (u64, u64)> {
 mod tests {
     use super::*;
 
-    /// Opened at 10 s, weights at 14, the last response at 75, the last score at 78, closed at 98.
+    /// Opened at 10 s, weights at 14 s, last response at 75 s, last score at 78 s, closed at 98 s.
     fn stages(before: u64) -> [u64; 4] {
         let [before, opened, synced, generated, scored, closed] =
             [before, 10, 14, 75, 78, 98].map(|second| Nanos(second * 1_000_000_000));

@@ -1,8 +1,8 @@
-//! What several metrics are made of.
+//! Statistics that several metrics share.
 
 use rollpacker_stages::train::Metrics;
 
-/// Mean, largest and least, under `name/`; nothing for no values.
+/// Adds the mean, maximum and minimum of `values` under `name/`; adds nothing if there are no values.
 pub(super) fn spread(metrics: &mut Metrics, name: &str, values: impl Iterator<Item = f64>) {
     let (mut count, mut sum, mut least, mut most) = (0.0, 0.0, f64::INFINITY, f64::NEG_INFINITY);
     for value in values {
@@ -16,7 +16,7 @@ pub(super) fn spread(metrics: &mut Metrics, name: &str, values: impl Iterator<It
     }
 }
 
-/// A part of a whole; 0 of nothing.
+/// Returns `part / whole`; 0 if `whole` is 0.
 pub(super) fn ratio(part: f64, whole: f64) -> f64 {
     if whole > 0.0 { part / whole } else { 0.0 }
 }

@@ -1,9 +1,9 @@
-//! Which metrics two equal runs need not have in common.
+//! Metrics that may differ between two otherwise identical runs.
 
-/// Sections of metrics of time.
+/// Prefixes of the metrics of time.
 const SECTIONS: [&str; 3] = ["timing_s/", "operator/", "perf/"];
 
-/// Others that say how long something took, how full a machine was, or what was not there in time.
+/// Other metrics of durations, of machine load, or of work that did not finish in time.
 const METRICS: [&str; 23] = [
     "ledger/anchored_cases",
     "ledger/mean_anchor_s",
@@ -30,7 +30,8 @@ const METRICS: [&str; 23] = [
     "trainer/waiting_ratio",
 ];
 
-/// Whether a metric hangs on how fast machines are, so that it differs between two runs of which all else is the same to the bit.
+/// Returns `true` if a metric depends on the speed of the machines, so that it differs between two runs that are otherwise identical to the
+/// bit.
 #[must_use]
 pub fn hangs_on_time(metric: &str) -> bool {
     let is_timed = SECTIONS.iter().any(|section| metric.starts_with(section));

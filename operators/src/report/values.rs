@@ -7,7 +7,7 @@ use rollpacker_stages::train::Metrics;
 
 use super::statistics::{ratio, spread};
 
-/// What a critic predicted, and how much of the variance of returns that explains.
+/// Adds the mean, maximum and minimum of the critic's predictions and of the returns, and the explained variance of the returns.
 pub(super) fn values(metrics: &mut Metrics, groups: &[Batch]) {
     let tokens = |name| -> Vec<f64> {
         let columns = groups.iter().map(|batch| (batch, batch.lists::<Float32Type>(name)));
@@ -20,14 +20,14 @@ pub(super) fn values(metrics: &mut Metrics, groups: &[Batch]) {
         return;
     }
     let errors: Vec<f64> = returns.iter().zip(&values).map(|(r, v)| r - v).collect();
-    // The small number as in verl: returns may be all the same.
+    // The constant is that of verl; it avoids a division by 0 if all returns are equal.
     let explained = 1.0 - variance(&errors) / (variance(&returns) + 1e-5);
     metrics.insert("critic/vf_explained_var".to_owned(), explained);
     spread(metrics, "critic/values", values.into_iter());
     spread(metrics, "critic/returns", returns.into_iter());
 }
 
-/// Unbiased; 0 for fewer than two numbers.
+/// Returns the unbiased variance; 0 for fewer than two numbers.
 fn variance(numbers: &[f64]) -> f64 {
     let count = numbers.len() as f64;
     let mean = numbers.iter().sum::<f64>() / count;

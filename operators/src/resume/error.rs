@@ -1,34 +1,34 @@
-//! Why a run cannot be resumed.
+//! The error of a run that cannot be resumed.
 
 use rollpacker_dataflow::snapshot::SnapshotError;
 use rollpacker_dataflow::step::Step;
 
-/// Why a run cannot be resumed.
+/// The reason why a run cannot be resumed.
 #[derive(Debug, thiserror::Error)]
 pub enum ResumeError {
     /// The snapshot cannot be read.
     #[error(transparent)]
     Snapshot(#[from] SnapshotError),
-    /// A part is not of the layout that this program writes.
-    #[error("snapshot behind step {}, part `{part}`: expected {expected}, found {found}", step.ordinal())]
+    /// The layout of a part differs from the layout that this version reads.
+    #[error("snapshot after step {}, part `{part}`: expected {expected}, found {found}", step.ordinal())]
     Layout {
         /// The step of the snapshot.
         step: Step,
-        /// The part.
+        /// The name of the part.
         part: &'static str,
-        /// What it should be.
+        /// The expected layout.
         expected: String,
-        /// What it is.
+        /// The layout that was found.
         found: String,
     },
-    /// The schedule or the trainer does not go on from what it had written.
-    #[error("snapshot behind step {}, part `{part}`: {reason}", step.ordinal())]
+    /// The schedule, the placement policy or the trainer rejected the state in the snapshot.
+    #[error("snapshot after step {}, part `{part}`: {reason}", step.ordinal())]
     Refused {
         /// The step of the snapshot.
         step: Step,
-        /// The part.
+        /// The name of the part.
         part: &'static str,
-        /// What was said.
+        /// The reason for the rejection.
         reason: String,
     },
 }

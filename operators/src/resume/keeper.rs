@@ -1,13 +1,14 @@
-//! An operator's parts, if snapshots are taken.
+//! The snapshot parts of one operator.
 
 use rollpacker_dataflow::snapshot::{Draft, Part, Parts};
 use rollpacker_dataflow::step::Step;
 use rollpacker_dataflow::timely::dataflow::operators::Capability;
 use rollpacker_dataflow::timely::progress::frontier::MutableAntichain;
 
-/// An operator's parts: nothing where no snapshots are taken. See [`Parts`] for when what is to be called.
+/// The snapshot parts of one operator. Does nothing if no snapshots are taken. [`Parts`] documents when each method must be called.
 pub(crate) struct Keeper {
     parts: Option<Parts>,
+    /// `true` if only the first worker has a state; the parts of the other workers are empty.
     first_only: bool,
 }
 
@@ -16,7 +17,7 @@ impl Keeper {
         Self { parts, first_only }
     }
 
-    /// Whether snapshots are taken.
+    /// Returns `true` if snapshots are taken.
     pub(crate) fn is_on(&self) -> bool {
         self.parts.is_some()
     }
@@ -27,12 +28,12 @@ impl Keeper {
         }
     }
 
-    /// [`Parts::are_behind`].
+    /// See [`Parts::are_behind`]. Returns `false` if no snapshots are taken.
     pub(crate) fn is_behind(&self, limit: usize) -> bool {
         self.parts.as_ref().is_some_and(|parts| parts.are_behind(limit))
     }
 
-    /// [`Parts::before`].
+    /// See [`Parts::before`].
     pub(crate) fn before(&mut self, step: Step, state: impl Fn(&Draft<'_>) -> Part) {
         let first_only = self.first_only;
         if let Some(parts) = &mut self.parts {
@@ -40,7 +41,7 @@ impl Keeper {
         }
     }
 
-    /// [`Parts::passed`].
+    /// See [`Parts::passed`].
     pub(crate) fn passed(
         &mut self,
         frontiers: &[MutableAntichain<Step>],
@@ -52,7 +53,7 @@ impl Keeper {
         }
     }
 
-    /// [`Parts::closed`].
+    /// See [`Parts::closed`].
     pub(crate) fn closed(&mut self, frontier: Option<Step>, state: impl Fn(&Draft<'_>) -> Part) {
         let first_only = self.first_only;
         if let Some(parts) = &mut self.parts {

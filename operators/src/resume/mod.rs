@@ -1,24 +1,25 @@
-//! Resuming: which operators have a state that outlives a step, and how it comes back.
+//! Resuming a run: the operators whose state outlives a step, and how that state is restored.
 //!
-//! Most operators hold what belongs to one step, and the snapshot of a step's end has nothing of it. What outlives a step is written by
-//! the operator that has it, as parts of these names:
+//! The state of most operators belongs to one step, and a snapshot taken at the end of a step does not contain it. State that outlives a
+//! step is written by the operator that owns it, as parts with these names:
 //!
-//! | part | operator | what |
+//! | part | operator | content |
 //! |---|---|---|
-//! | `schedule` | schedule | the state of the schedule, in its own words |
-//! | `prompts` | schedule | prompts that were offered and not admitted, and how far the dataset was read |
-//! | `rollout` | rollout | tokens of responses that were paused |
-//! | `advantage` | advantage | the factor of the KL divergence in rewards, where it adapts |
-//! | `placement` | placement | what a policy of placement has learned: parallelism, lengths and loads by kind of round |
-//! | `trainer` | update | weights, optimizers, the policies that later steps sample with |
+//! | `schedule` | schedule | the state of the schedule, in the schedule's own format |
+//! | `prompts` | schedule | prompts that were offered and not admitted, and the position in the dataset |
+//! | `rollout` | rollout | tokens of paused responses |
+//! | `advantage` | advantage | the coefficient of the KL penalty in rewards, if it is adaptive |
+//! | `placement` | placement | the learned state of the placement policy: parallelism, lengths and loads by kind of round |
+//! | `trainer` | update | weights, optimizers, and the policies that later steps sample with |
 //! | `ledger_lengths`, `ledger_pairs`, `ledger_rows`, `ledger_waits` | ledger | its facts |
-//! | `ledger_anchors` | executions | the longest correct execution of each test case, which limits follow from, and what audits said |
-//! | `report` | report | what the observer keeps: totals, and how far its files were written |
+//! | `ledger_anchors` | executions | the longest correct execution of each test case, from which limits are derived, and audit results |
+//! | `report` | report | the state of the observer: totals, and the positions in its output files |
 //!
-//! An operator whose state depends on the order of steps writes it when it is about to take the next one up. The schedule opens a round,
-//! where snapshots are taken, only when all responses of the round before have been told: what a snapshot holds is between the two.
+//! An operator whose state depends on the order of steps writes the state just before it starts the next step. When snapshots are taken,
+//! the schedule opens a round only after it has received all responses of the previous round, so a snapshot holds the state between the two
+//! rounds.
 //!
-//! Architecture invariant: what is written is read by the same module.
+//! Architecture invariant: the module that writes a part also reads it.
 
 mod error;
 mod keeper;
@@ -35,7 +36,8 @@ use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::snapshot::{Commits, Snapshots};
 use rollpacker_dataflow::step::Step;
 
-/// How the operators of a graph take part in snapshots, and what they go on from. The default takes none, and begins at the beginning.
+/// Access of a graph's operators to snapshots, and the state that they resume from. By default, no snapshots are taken and the run starts
+/// from the beginning.
 #[derive(Clone, Default)]
 pub struct Resumable<'scope> {
     snapshots: Option<Snapshots<'scope>>,
@@ -43,44 +45,45 @@ pub struct Resumable<'scope> {
 }
 
 impl<'scope> Resumable<'scope> {
-    /// Takes part in `snapshots`, and goes on from `resumed`.
+    /// Creates the access to `snapshots`, resuming from `resumed`.
     #[must_use]
     pub fn new(snapshots: Option<Snapshots<'scope>>, resumed: Option<Rc<Resumed>>) -> Self {
         Self { snapshots, resumed }
     }
 
-    /// Commits the snapshots, once all operators are built; none where none are taken.
+    /// Commits the snapshots once all operators are built. Returns `None` if no snapshots are taken.
     #[must_use]
     pub fn commit(self) -> Option<Commits<'scope>> {
         self.snapshots.map(Snapshots::commit)
     }
 
-    /// Whether snapshots are taken.
+    /// Returns `true` if snapshots are taken.
     pub(crate) fn is_kept(&self) -> bool {
         self.snapshots.is_some()
     }
 
-    /// What the run goes on from.
+    /// Returns the state that the run resumes from.
     pub(crate) fn resumed(&self) -> Option<&Resumed> {
         self.resumed.as_deref()
     }
 
-    /// The same where the first worker has all there is: none on any other.
+    /// Returns the state that the run resumes from on the first worker, and `None` on all others. For operators whose whole state is on the
+    /// first worker.
     pub(crate) fn resumed_first(&self, worker: usize) -> Option<&Resumed> {
         self.resumed().filter(|_| worker == 0)
     }
 
-    /// The last step that is over.
+    /// Returns the last completed step.
     pub(crate) fn step(&self) -> Option<Step> {
         self.resumed().map(Resumed::step)
     }
 
-    /// Registers a part of an operator of which every worker has its own.
+    /// Registers a part that every worker has for itself.
     pub(crate) fn keep_each(&self, name: &'static str, operator: &mut Operator<'scope>) -> Keeper {
         Keeper::new(self.snapshots.as_ref().map(|snapshots| snapshots.parts(name, operator)), false)
     }
 
-    /// The same where the first worker has all there is.
+    /// Registers a part that only the first worker has.
     pub(crate) fn keep_first(&self, name: &'static str, operator: &mut Operator<'scope>) -> Keeper {
         Keeper::new(self.snapshots.as_ref().map(|snapshots| snapshots.parts(name, operator)), true)
     }

@@ -1,4 +1,4 @@
-//! Parts as rows and as JSON.
+//! Reads and writes parts as rows and as JSON.
 
 use arrow::array::{ArrayRef, RecordBatch};
 use arrow::compute::concat_batches;
@@ -10,19 +10,19 @@ use serde::de::DeserializeOwned;
 
 use super::ResumeError;
 
-/// Rows as a part; no columns for no rows.
+/// Returns rows as a part. If `columns` is empty, the part has no rows.
 pub(crate) fn rows(schema: &SchemaRef, columns: Vec<ArrayRef>) -> Part {
     let rows = (!columns.is_empty()).then(|| Batch::from_columns(schema, columns));
     let rows = rows.and_then(Batch::into_rows);
     Part::rows(rows.unwrap_or_else(|| RecordBatch::new_empty(schema.clone())))
 }
 
-/// A value as a part.
+/// Returns a value as a JSON part.
 pub(crate) fn json(value: &impl Serialize) -> Part {
     Part::bytes("json", serde_json::to_vec(value).expect("invariant: a state is plain data"))
 }
 
-/// The rows of all parts of a name, whichever workers wrote them; none if nobody did.
+/// Returns the rows of all parts with a name, whichever workers wrote them; `None` if no worker did.
 pub(crate) fn read_rows(
     restored: &Restored,
     part: &'static str,
@@ -41,7 +41,7 @@ pub(crate) fn read_rows(
     Ok(Some(Batch::new(rows)))
 }
 
-/// The value of the part that the first worker wrote; none if it wrote none.
+/// Returns the value of the part that the first worker wrote; `None` if it wrote none.
 pub(crate) fn read_json<T: DeserializeOwned>(
     restored: &Restored,
     part: &'static str,
@@ -55,7 +55,7 @@ pub(crate) fn read_json<T: DeserializeOwned>(
     })
 }
 
-/// The bytes of that part.
+/// Returns the bytes of the part that the first worker wrote; `None` if it wrote none.
 pub(crate) fn read_bytes(
     restored: &Restored,
     part: &'static str,

@@ -1,4 +1,4 @@
-//! What a run goes on from.
+//! The state that a run resumes from.
 
 use std::path::PathBuf;
 
@@ -31,10 +31,10 @@ pub struct Resumed {
 }
 
 impl Resumed {
-    /// Reads what operators wrote; what none has written is as it is at the beginning.
+    /// Reads the parts that operators wrote. An operator that wrote no part starts with its initial state.
     ///
     /// # Errors
-    /// If the snapshot cannot be read, or a part is of another layout.
+    /// If the snapshot cannot be read, or a part has a different layout.
     pub fn read(restored: &Restored) -> Result<Self, ResumeError> {
         let trainer = restored.records(trainer::PART).next();
         Ok(Self {
@@ -49,43 +49,45 @@ impl Resumed {
         })
     }
 
-    /// The last step that is over: the run goes on with the next.
+    /// Returns the last completed step. The run continues with the next step.
     #[must_use]
     pub fn step(&self) -> Step {
         self.step
     }
 
-    /// The last prompt that the schedule was offered: whoever reads prompts may go on behind it. One that begins anew gives the same
-    /// prompts by the same ids, and those that the schedule has had are left out.
+    /// Returns the last prompt that the schedule was offered.
+    ///
+    /// A prompt reader may continue after it. A reader that starts from the beginning must produce the same prompts with the same ids; the
+    /// prompts that the schedule has received already are skipped.
     #[must_use]
     pub fn last_prompt(&self) -> Option<LastPrompt> {
         self.schedule.last
     }
 
-    /// The file of the trainer's state.
+    /// Returns the file of the trainer's state.
     ///
     /// # Errors
-    /// If there is none.
+    /// If the snapshot contains no trainer state.
     pub fn trainer_file(&self) -> Result<PathBuf, ResumeError> {
         self.trainer.clone().ok_or_else(|| ResumeError::Refused {
             step: self.step,
             part: trainer::PART,
-            reason: "there is none".to_owned(),
+            reason: "the snapshot contains no trainer state".to_owned(),
         })
     }
 
-    /// Lets a schedule at its start go on from its state.
+    /// Restores the state of a newly created schedule.
     ///
     /// # Errors
-    /// If it is none of its states.
+    /// If the schedule rejects the state.
     pub fn restore(&self, schedule: &mut dyn Schedule) -> Result<(), ResumeError> {
         self.schedule.restore(self.step, schedule)
     }
 
-    /// Lets a policy of placement at its start go on from what it had learned, if anything was.
+    /// Restores the state of a newly created placement policy, if the snapshot contains one.
     ///
     /// # Errors
-    /// If it is none of its states.
+    /// If the policy rejects the state.
     pub fn restore_placement(&self, policy: &mut dyn Place) -> Result<(), ResumeError> {
         let (step, part) = (self.step, placement::operator::PART);
         let refused = |reason| ResumeError::Refused { step, part, reason };
@@ -93,7 +95,8 @@ impl Resumed {
         policy.restore(learned).map_err(refused)
     }
 
-    /// Takes the prompts that the schedule has and did not launch yet out of a budget at its start, and adds what had been added.
+    /// Acquires units of `budget` for the prompts that the schedule holds and has not launched, and adds the units by which the budget was
+    /// widened.
     pub fn reserve(&self, budget: &Budget) {
         budget.release(self.schedule.widened);
         budget.try_acquire(self.schedule.unlaunched());

@@ -5,16 +5,17 @@ use rollpacker_stages::reward::{MOST_TOLERATED, OnError, RewardError};
 
 use super::tally::Tally;
 
-/// What an error counts as that does not end the run.
+/// The effect of an error that does not end the run.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Excused {
-    /// What is written as the score: not a number if the group is not to be trained on.
+    /// The value that replaces the score. NaN if the group must not be trained on.
     pub(crate) value: f64,
-    /// What people are told: only of the first error of a reward and kind in a step.
+    /// The warning to show. Present only for the first error of a reward and kind in a step.
     pub(crate) warning: Option<Fault>,
 }
 
-/// Counts an error, and says what it counts as; `None` if it ends the run. Whether it is [tolerated](OnError::Tolerate) is decided before.
+/// Counts an error and returns its effect; `None` if it ends the run. The caller has already decided if it is
+/// [tolerated](OnError::Tolerate).
 pub(crate) fn excuse(
     (error, source): (&RewardError, &str),
     on_error: OnError,
@@ -34,18 +35,16 @@ pub(crate) fn excuse(
     Some(Excused { value, warning })
 }
 
-/// An error as people read it: with the data source that led to its reward.
+/// Returns the message of an error, with the data source that selected the reward.
 pub(crate) fn describe(error: &RewardError, data_source: &str) -> String {
     format!("data_source `{data_source}`: {error}")
 }
 
-/// An error that ends the run, of a route that says `on_error`.
+/// Returns the message of an error that ends the run. `on_error` is the setting of the route.
 pub(crate) fn describe_last(error: &RewardError, data_source: &str, on_error: OnError) -> String {
     let described = describe(error, data_source);
     if on_error == OnError::Tolerate {
-        return format!(
-            "{described}; the reward has failed {MOST_TOLERATED} times in a row without a score between"
-        );
+        return format!("{described}; the reward has failed {MOST_TOLERATED} times in a row");
     }
     described
 }

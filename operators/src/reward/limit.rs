@@ -1,31 +1,31 @@
-//! Limits of test cases: how long the code under test may run, decided as responses are dispatched.
+//! Time limits of test cases, determined when the scoring of a response starts.
 
 use rollpacker_dataflow::clock::Nanos;
 use rollpacker_dataflow::step::SampleId;
 use rollpacker_stages::reward::{Execution, Limits};
 
-/// What decides how long test cases may run. A pure policy: it is asked and told in the operator's thread, and holds no clock.
+/// Determines how long test cases may run. A pure policy: it is called on the operator's thread and has no clock.
 ///
 /// # Contract
-/// [`limits`](Self::limits) is asked once for each response, when its scoring is dispatched. [`executed`](Self::executed) is told once
-/// for each response whose score arrives with executions; scores that are cancelled or fail tell nothing. Between the two others may
-/// be asked and told: several responses are scored at once. [`anchored`](Self::anchored) is told what the ledger says once a step is
-/// over, in the order of the steps; when a run is resumed, first of all test cases. That is what a snapshot has of it: what else a limit
-/// has learned begins anew.
+/// [`limits`](Self::limits) is called once per response, when its scoring starts. [`executed`](Self::executed) is called once per response
+/// whose score arrives with executions, but not for scores that are cancelled or fail. Calls for other responses may come in between,
+/// because several responses are scored at once. [`anchored`](Self::anchored) is called with the ledger's anchors when a step is complete,
+/// in the order of the steps; when a run is resumed, it is first called for all known test cases. A snapshot holds only these anchors:
+/// anything else that an implementation learns is lost on resume.
 pub trait Limit {
-    /// The limits of the test cases of a response to the prompt in `row` of the dataset.
+    /// Returns the time limits of the test cases for a response to the prompt in `row` of the dataset.
     fn limits(&mut self, id: SampleId, row: u64) -> Limits;
 
-    /// Takes in what scoring the response executed.
+    /// Records the executions of a scored response.
     fn executed(&mut self, id: SampleId, row: u64, executions: &[Execution]);
 
-    /// Takes in the longest correct execution of a test case in all steps so far, whoever scored it; told where it has changed.
+    /// Records the longest correct execution of a test case over all steps so far and all workers. Called when it has changed.
     fn anchored(&mut self, row: u64, case: u32, longest: Nanos) {
         let _ = (row, case, longest);
     }
 }
 
-/// The same limits for every response.
+/// Uses the same limits for every response.
 impl Limit for Limits {
     fn limits(&mut self, _: SampleId, _: u64) -> Limits {
         self.clone()

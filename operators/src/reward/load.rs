@@ -1,15 +1,16 @@
-//! How many responses wait for their scores, over a step.
+//! The number of responses that are waiting for a score or being scored, over a step.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Responses of a step that wait for their scoring to begin, and those that are being scored. Shared with the tasks that score.
+/// The number of responses of a step whose scoring has not begun, and of those that are being scored. Shared with the tasks that score.
 #[derive(Debug, Default)]
 pub(crate) struct Load {
     queued: Level,
     running: Level,
 }
 
+/// A counter with its maximum.
 #[derive(Debug, Default)]
 struct Level {
     now: AtomicUsize,
@@ -32,19 +33,19 @@ impl Level {
 }
 
 impl Load {
-    /// A response joins the queue; it leaves when what is returned goes.
+    /// Adds a response to the queue. It is removed when the returned value is dropped.
     pub(crate) fn queue(self: &Arc<Self>) -> Turn {
         self.queued.rise();
         Turn { load: self.clone(), begun: false }
     }
 
-    /// The most that waited at once, and the most that were scored at once.
+    /// Returns the maximum number of queued responses and of responses being scored.
     pub(crate) fn most(&self) -> [f64; 2] {
         [self.queued.most(), self.running.most()]
     }
 }
 
-/// The place of one response; leaves when it is dropped.
+/// The entry of one response in the counters. Dropping it removes the response.
 #[derive(Debug)]
 pub(crate) struct Turn {
     load: Arc<Load>,
@@ -52,7 +53,7 @@ pub(crate) struct Turn {
 }
 
 impl Turn {
-    /// Its scoring begins.
+    /// Moves the response from the queue to those being scored. Later calls have no effect.
     pub(crate) fn begin(&mut self) {
         if !std::mem::replace(&mut self.begun, true) {
             self.load.queued.fall();

@@ -1,8 +1,8 @@
-//! Rewards: scores each response as it arrives, beside the rollout.
+//! The reward operator: scores each response as it arrives, during the rollout.
 //!
-//! A score is wanted while its response may be trained on. When the schedule defers or rejects a prompt, admits a group without the
-//! response, or closes the round, what is in flight for it is cancelled, what arrives later for it is not scored, and nothing waits
-//! for it: the step ends with the last score of what is trained on.
+//! A score is needed while its response may be trained on. It is no longer needed when the schedule defers or rejects the prompt, admits a
+//! group without the response, or closes the round. A scoring in flight is then cancelled, and a response that arrives later is not scored.
+//! The step ends with the last score of a response that is trained on.
 
 mod excuse;
 mod limit;
@@ -45,51 +45,52 @@ use self::wanted::Owed;
 pub use self::limit::Limit;
 pub use self::timeouts::{LimitError, LimitOptions, Timeout, Timeouts};
 
-/// The operator, in metrics and faults.
+/// The name of the operator in metrics and faults.
 const NAME: &str = "reward";
 
-/// Scored responses, and what formed their rounds.
+/// Scored responses, with the streams of the operators before.
 pub struct Scored<'scope> {
-    /// Batches of [`schema::SCORED`], as scores arrive.
+    /// Batches of [`schema::SCORED`], emitted as scores arrive.
     pub samples: BatchStream<'scope>,
-    /// Batches of [`schema::DECISIONS`]: those that concern this worker.
+    /// Batches of [`schema::DECISIONS`]: the decisions that concern this worker.
     pub decisions: BatchStream<'scope>,
-    /// Batches of [`schema::PLACEMENTS`], if a policy places.
+    /// Batches of [`schema::PLACEMENTS`], if there is a placement policy.
     pub placements: Option<BatchStream<'scope>>,
-    /// Batches of [`schema::EXECUTIONS`], with the scores that they led to.
+    /// Batches of [`schema::EXECUTIONS`], emitted with the scores that they led to.
     pub executions: BatchStream<'scope>,
-    /// Batches of [`schema::METRICS`]: those of the rollout, and what executions say of the limits of test cases.
+    /// Batches of [`schema::METRICS`]: those of the rollout, and those of executions and time limits.
     pub metrics: BatchStream<'scope>,
     /// Errors so far.
     pub errors: BatchStream<'scope>,
-    /// Batches of [`schema::ERRORS`] that end nothing: the first error of a reward and kind in each step, where the route goes on.
+    /// Batches of [`schema::ERRORS`] that do not end the run: the first error of each reward and kind per step.
     pub warnings: BatchStream<'scope>,
     pub(crate) scoring: GroupScoring,
     pub(crate) generating: Generating,
     pub(crate) resumable: Resumable<'scope>,
 }
 
-/// What it takes to score groups.
+/// The settings with which groups are scored.
 pub(crate) struct GroupScoring {
     pub(crate) router: Router,
     pub(crate) executor: Executor,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) tallies: Tallies,
-    /// Whether the schedule decides by scores.
+    /// `true` if the schedule decides by scores.
     pub(crate) wants_scores: bool,
 }
 
 /// Scores responses.
 pub trait RewardExt<'scope> {
-    /// Scores each response that ended by itself with the reward that `router` has for its data source, on `executor`.
+    /// Scores each response that ended by itself, with the reward that `router` has for its data source, on `executor`.
     ///
-    /// `limit` says how long test cases may run; [`Limits`](rollpacker_stages::reward::Limits) are the same for all.
+    /// `limit` determines how long test cases may run. [`Limits`](rollpacker_stages::reward::Limits) are the same for all responses.
     ///
-    /// A schedule that decides by scores never closes a round that is scored once it is closed; such a graph is refused.
+    /// A schedule that decides by scores cannot close a round whose responses are scored only after it closes; such a graph is rejected.
     ///
-    /// What an error does is the router's to say ([`OnError`](rollpacker_stages::reward::OnError)): it ends the run and is named with
-    /// step, prompt and sample; or it is counted, reported once a step, and written beside the response, which scores 0, or is not a
-    /// number, and its group is not trained on. By default the run goes on as long as the reward scores other responses.
+    /// The router determines the effect of an error ([`OnError`](rollpacker_stages::reward::OnError)). Either it ends the run and is
+    /// reported with step, prompt and sample. Or it is counted, reported once per step, and written next to the response; the response then
+    /// scores 0, or has the score NaN and its group is not trained on. By default, the run continues as long as the reward scores other
+    /// responses.
     fn reward(
         self,
         router: Router,
@@ -117,7 +118,7 @@ impl<'scope> RewardExt<'scope> for Rollouts<'scope> {
             (true, false) => Owed::Undecided,
         };
         let rules = Rules { router: router.clone(), limit, scoring, owed, clock: clock.clone() };
-        // The summary may be 0: nothing follows from anchors, so this is no cycle of times.
+        // The path summary may be 0: no output is derived from anchors, so the loop contains no cycle of timestamps.
         let scope = self.responses.scope();
         let (edge, known) = scope.feedback(Steps(0));
         let told = Told { responses: self.responses, decisions: self.own_decisions.clone(), known };
@@ -131,7 +132,7 @@ impl<'scope> RewardExt<'scope> for Rollouts<'scope> {
         let executions =
             route::first("executions_to_first", given.executions.clone(), &schema::EXECUTIONS);
         let Anchors { changes, metrics } = anchors(executions, &self.resumable);
-        // The ledger keeps each case on the worker of its key; whichever scores a response needs to know of it.
+        // The ledger keeps each case on the worker of its key, but any worker may score a response that needs it.
         let changes = route::all("anchors_to_all", changes, &schema::ANCHORS);
         changes.connect_loop(edge);
         Scored {
@@ -152,20 +153,20 @@ impl<'scope> RewardExt<'scope> for Rollouts<'scope> {
 fn too_late() -> Fault {
     Fault::new(
         NAME,
-        "the schedule decides by rewards, and there would be none before its round is over: \
-         score responses as they end, or choose a schedule that does not",
+        "the schedule decides by rewards, but responses are scored only after the round is over: \
+         score responses as they end, or choose a schedule that does not decide by rewards",
     )
 }
 
-/// What the operator hears of.
+/// The input streams of the operator.
 struct Told<'scope> {
     responses: BatchStream<'scope>,
     decisions: BatchStream<'scope>,
-    /// Batches of [`schema::ANCHORS`]: what the ledger knows of test cases.
+    /// Batches of [`schema::ANCHORS`]: the anchors of test cases from the ledger.
     known: BatchStream<'scope>,
 }
 
-/// What the operator gives.
+/// The output streams of the operator.
 struct Given<'scope> {
     samples: BatchStream<'scope>,
     executions: BatchStream<'scope>,
@@ -183,7 +184,7 @@ fn score<'scope>(
     let mut responses = operator.input(told.responses, Pipeline, &schema::RESPONSES);
     let mut decisions = operator.input(told.decisions, Pipeline, &schema::DECISIONS);
     let mut known = operator.input(told.known, Pipeline, &schema::ANCHORS);
-    // Decisions only ever take away, and anchors shape what is scored: nothing follows from them.
+    // Outputs are derived from responses only. Decisions only drop responses, and anchors only affect how they are scored.
     let (mut scored, samples) = operator.output(&schema::SCORED, &[0]);
     let (mut executed, executions) = operator.output(&schema::EXECUTIONS, &[0]);
     let (mut failed, errors) = operator.output(&schema::ERRORS, &[0]);
@@ -194,7 +195,7 @@ fn score<'scope>(
     operator.build(move |_capabilities| {
         let mut scorer = Scorer::new(rules, tallies, tasks, waiting);
         move |frontiers| {
-            // Decisions first: what they drop is not begun.
+            // Decisions come first, so that no scoring starts for a response that they drop.
             decisions.for_each(|capability, batch| scorer.decide(*capability.time(), &batch));
             known.for_each(|_, batch| scorer.know(&batch));
             responses.for_each(|capability, batch| {

@@ -1,4 +1,4 @@
-//! What is written beside a response once it is scored.
+//! The columns that are added to a response when it is scored.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,17 +15,17 @@ use serde::de::DeserializeOwned;
 use crate::columns::{lists, texts};
 use crate::rows::{Row, gather_first};
 
-/// How long scoring took, and when it was done.
+/// The duration of a scoring, and the time at which it ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Timing {
     pub(crate) took: Nanos,
     pub(crate) done: Nanos,
 }
 
-/// The columns of [`schema::SCORED`] that [`schema::RESPONSES`] has not.
+/// The columns of [`schema::SCORED`] that are not in [`schema::RESPONSES`].
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct ScoreRow {
-    /// Not a number if the response's group is not to be trained on.
+    /// NaN if the group of the response must not be trained on.
     pub(crate) score: f64,
     pub(crate) components: BTreeMap<String, f64>,
     pub(crate) labels: BTreeMap<String, String>,
@@ -36,12 +36,12 @@ pub(crate) struct ScoreRow {
 }
 
 impl ScoreRow {
-    /// Of a response that has no score yet.
+    /// Creates the row of a response without a score.
     pub(crate) fn new() -> Self {
         Self { weight: 1.0, ..Self::default() }
     }
 
-    /// Of a row of a batch of [`schema::SCORED`].
+    /// Reads a row of a batch of [`schema::SCORED`].
     pub(crate) fn read(row: &Row) -> Self {
         let (batch, index) = (&row.batch, row.index);
         let number = |column| batch.values::<UInt64Type>(column).value(index);
@@ -59,7 +59,7 @@ impl ScoreRow {
         }
     }
 
-    /// The same with a further score: values and parts of one name are added, labels of one name replaced.
+    /// Adds a score: values and components of the same name are added up, labels of the same name are replaced.
     pub(crate) fn with_score(mut self, score: &Score, timing: Timing) -> Self {
         self.score += score.total();
         for (name, value) in &score.components {
@@ -75,7 +75,7 @@ impl ScoreRow {
         self.after(timing)
     }
 
-    /// The same with an error in the place of a score, which counts as `value`.
+    /// Adds an error that takes the place of a score and counts as `value`.
     pub(crate) fn with_error(mut self, error: &RewardError, value: f64, timing: Timing) -> Self {
         self.score += value;
         let earlier = self.error.take().map(|earlier| format!("{earlier}; "));
@@ -90,7 +90,7 @@ impl ScoreRow {
     }
 }
 
-/// Responses with what is written beside them, as a batch of [`schema::SCORED`]; the default for none.
+/// Returns responses with their scores as a batch of [`schema::SCORED`]; an empty batch if there are none.
 pub(crate) fn scored_batch(rows: &[Row], scores: &[ScoreRow]) -> Batch {
     if rows.is_empty() {
         return Batch::default();
@@ -114,7 +114,7 @@ pub(crate) fn scored_batch(rows: &[Row], scores: &[ScoreRow]) -> Batch {
 
 fn json<'a, T: Serialize + 'a>(values: impl Iterator<Item = &'a T>) -> ArrayRef {
     let text =
-        |value: &T| serde_json::to_string(value).expect("invariant: a map by names is valid JSON");
+        |value: &T| serde_json::to_string(value).expect("invariant: a string map is valid JSON");
     Arc::new(StringArray::from_iter_values(values.map(text)))
 }
 

@@ -1,4 +1,4 @@
-//! Responses on their way to a score.
+//! The responses that are being scored, and the decisions on which are to be.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -26,7 +26,7 @@ use crate::overlap::Scoring;
 use crate::rows::Row;
 use crate::schedule::operator::finish_reason;
 
-/// Where what follows from a response goes.
+/// The capabilities for the outputs that follow from a response.
 pub(super) struct Capabilities {
     pub(super) scored: Capability<Step>,
     pub(super) executions: Capability<Step>,
@@ -34,12 +34,12 @@ pub(super) struct Capabilities {
     pub(super) warnings: Capability<Step>,
 }
 
-/// A response that is being scored. Once nobody waits for it, it is cancelled.
+/// A response that is being scored. Dropping it cancels the scoring.
 pub(super) struct Pending {
     pub(super) capabilities: Rc<Capabilities>,
     pub(super) id: SampleId,
     pub(super) row: Row,
-    /// Row of the dataset.
+    /// The row of the dataset.
     pub(super) dataset_row: u64,
     context: Context,
     _awaited: Awaiting,
@@ -51,7 +51,7 @@ impl Drop for Pending {
     }
 }
 
-/// A response that has its score, or what counts as one.
+/// A response with its score, or with the value that replaces it after an error.
 pub(super) struct Arrived {
     pub(super) pending: Pending,
     pub(super) score: ScoreRow,
@@ -59,10 +59,10 @@ pub(super) struct Arrived {
     pub(super) warning: Option<Fault>,
 }
 
-/// What a reward said, and how long it took.
+/// The result of a reward, and its timing.
 pub(super) type Outcome = (Result<Score, RewardError>, Timing);
 
-/// How responses are scored.
+/// The configuration of the scorer.
 pub(super) struct Rules<L> {
     pub(super) router: Router,
     pub(super) limit: L,
@@ -71,17 +71,17 @@ pub(super) struct Rules<L> {
     pub(super) clock: Arc<dyn Clock>,
 }
 
-/// Scores responses whose scores are wanted, and cancels those whose are no longer.
+/// Scores responses whose scores are needed, and cancels those that are no longer needed.
 pub(super) struct Scorer<L> {
     rules: Rules<L>,
     tallies: Tallies,
     tasks: Tasks<SampleId, Outcome>,
     waiting: Waiting,
     rounds: BTreeMap<Step, Wanted>,
-    /// Responses that wait for the rollout to end.
+    /// Responses that are not being scored yet.
     held: BTreeMap<Step, Vec<(Rc<Capabilities>, Row)>>,
     pending: BTreeMap<SampleId, Pending>,
-    /// Those whose errors end the run. Their capabilities stay: their steps are not done.
+    /// Responses whose errors end the run. Their capabilities are kept, so that their steps never complete.
     failed: Vec<Pending>,
 }
 
@@ -104,12 +104,13 @@ impl<L: Limit> Scorer<L> {
         }
     }
 
+    /// Returns the state of the round of a step.
     fn round(&mut self, step: Step) -> &mut Wanted {
         let owed = self.rules.owed;
         self.rounds.entry(step).or_insert_with(|| Wanted::new(owed))
     }
 
-    /// Takes in what the ledger knows of test cases.
+    /// Records the anchors of test cases from the ledger.
     pub(super) fn know(&mut self, batch: &Batch) {
         let rows = batch.values::<UInt64Type>(column::ROW).values();
         let cases = batch.values::<UInt32Type>(column::CASE).values();
@@ -119,7 +120,7 @@ impl<L: Limit> Scorer<L> {
         }
     }
 
-    /// Takes decisions in, and cancels what is no longer wanted.
+    /// Applies decisions and cancels the scorings that are no longer needed.
     pub(super) fn decide(&mut self, step: Step, batch: &Batch) {
         let round = self.round(step);
         round.decide(batch);
@@ -137,7 +138,7 @@ impl<L: Limit> Scorer<L> {
         }
     }
 
-    /// Takes responses in; capabilities are only asked for if one of them is to be scored.
+    /// Takes responses and holds those that need a score. `capabilities` is called only if there is one.
     pub(super) fn arrive(
         &mut self,
         step: Step,
@@ -153,7 +154,7 @@ impl<L: Limit> Scorer<L> {
         }
     }
 
-    /// Leaves out those whose scores nobody wants, and counts them.
+    /// Removes and counts the responses whose scores are not needed.
     fn wanted<T>(&mut self, step: Step, mut rows: Vec<T>, row: impl Fn(&T) -> &Row) -> Vec<T> {
         let all = rows.len();
         let round = self.round(step);
@@ -168,7 +169,7 @@ impl<L: Limit> Scorer<L> {
         rows
     }
 
-    /// Begins to score what is due; `responses` is the frontier of the responses.
+    /// Starts the scorings that are due. `responses` is the frontier of the responses.
     pub(super) fn dispatch(&mut self, responses: &MutableAntichain<Step>) {
         let scoring = self.rules.scoring;
         let due = |step: &Step| match scoring {
@@ -183,6 +184,7 @@ impl<L: Limit> Scorer<L> {
         }
     }
 
+    /// Starts the scoring of one response.
     fn start(&mut self, step: Step, capabilities: Rc<Capabilities>, row: Row) {
         let sample = sample(step, &row);
         let (id, dataset_row) = (sample.id, sample.row);
@@ -196,7 +198,7 @@ impl<L: Limit> Scorer<L> {
         self.pending.insert(id, pending);
     }
 
-    /// What has arrived, and what ends the run.
+    /// Returns the responses whose scoring has ended, and the faults that end the run.
     pub(super) fn arrived(&mut self) -> (Vec<Arrived>, Vec<(&Capability<Step>, Fault)>) {
         let mut arrived = Vec::new();
         let (mut messages, known) = (Vec::new(), self.failed.len());
@@ -220,7 +222,7 @@ impl<L: Limit> Scorer<L> {
         (arrived, faults.collect())
     }
 
-    /// The score of a response and what it executed, with a warning; or why the run ends.
+    /// Returns the score of a response, its executions, and a warning; or the message of an error that ends the run.
     fn settle(
         &mut self,
         pending: &Pending,
@@ -255,14 +257,14 @@ impl<L: Limit> Scorer<L> {
         }
     }
 
-    /// Forgets rounds of which nothing more is heard.
+    /// Drops the rounds of steps that get no more responses and decisions.
     pub(super) fn forget(&mut self, frontiers: &[MutableAntichain<Step>]) {
         let heard = |step: &Step| frontiers.iter().any(|frontier| frontier.less_equal(step));
         self.rounds.retain(|step, _| heard(step) || self.held.contains_key(step));
     }
 }
 
-/// Of a reward, for people; a data source without one is an error that is told when it is scored.
+/// Returns the name of a reward for messages. A data source without a reward is an error that its scoring reports.
 pub(crate) fn name_of<E>(named: Result<Option<&str>, E>) -> &str {
     named.ok().flatten().unwrap_or("no reward")
 }
@@ -288,7 +290,7 @@ fn sample_id(step: Step, row: &Row) -> SampleId {
     }
 }
 
-/// A row of responses, for a reward.
+/// Returns a row of responses as the input of a reward.
 pub(crate) fn sample(step: Step, row: &Row) -> Sample {
     let (batch, index) = (&row.batch, row.index);
     let text = |column| row.text(column).unwrap_or_default().to_owned();

@@ -1,4 +1,4 @@
-//! What is counted of the scoring of a step, as metrics.
+//! Counts of the scoring of a step, as metrics.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -17,31 +17,31 @@ use rollpacker_stages::train::Metrics;
 use super::load::Load;
 use crate::policy::metrics_batch;
 
-/// What is counted of the scoring of one step.
+/// The counts of the scoring of one step.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
-    /// How many wait and are scored.
+    /// The number of responses that are queued and being scored.
     pub(crate) load: Arc<Load>,
-    /// Scores in flight that were cancelled.
+    /// Scorings in flight that were cancelled.
     pub(crate) cancelled: u64,
-    /// Responses that ended by themselves and were never scored: they were dropped before.
+    /// Responses that ended by themselves but were never scored, because they were dropped before.
     pub(crate) skipped: u64,
     /// Groups that are not trained on because of an error.
     pub(crate) dropped_groups: u64,
     errors: BTreeMap<(ErrorKind, String), u64>,
-    /// What rewards told, by name.
+    /// The metrics that rewards reported, by name.
     told: BTreeMap<String, Vec<f64>>,
 }
 
 impl Tally {
-    /// Counts an error that does not end the run; whether it is the first of its reward and kind.
+    /// Counts an error that does not end the run. Returns `true` if it is the first of its reward and kind.
     pub(crate) fn error(&mut self, error: &RewardError) -> bool {
         let count = self.errors.entry((error.kind, error.reward.clone())).or_default();
         *count += 1;
         *count == 1
     }
 
-    /// Takes in what a reward told.
+    /// Records metrics that a reward reported.
     pub(crate) fn tell(&mut self, metrics: Vec<(String, f64)>) {
         for (name, value) in metrics {
             self.told.entry(name).or_default().push(value);
@@ -73,32 +73,33 @@ impl Tally {
     }
 }
 
-/// The same to the bit for values in any order of arrival.
+/// Returns the mean. It does not depend on the order of the values, down to the bit.
 fn mean(mut values: Vec<f64>) -> f64 {
     values.sort_unstable_by(f64::total_cmp);
     values.iter().sum::<f64>() / values.len() as f64
 }
 
-/// The tallies of steps that are not complete. Shared by the operators of one worker that score.
+/// The tallies of steps that are not complete. Shared by the scoring operators of one worker.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tallies {
     steps: Rc<RefCell<BTreeMap<Step, Tally>>>,
-    /// Errors in a row, by reward.
+    /// The number of consecutive errors of each reward.
     streaks: Rc<RefCell<BTreeMap<String, u32>>>,
 }
 
 impl Tallies {
-    /// Changes or reads the tally of a step.
+    /// Calls `change` with the tally of a step.
     pub(crate) fn with<R>(&self, step: Step, change: impl FnOnce(&mut Tally) -> R) -> R {
         change(self.steps.borrow_mut().entry(step).or_default())
     }
 
-    /// A reward has scored.
+    /// Records that a reward returned a score, which ends its run of errors.
     pub(crate) fn scored(&self, reward: &str) {
         self.streaks.borrow_mut().remove(reward);
     }
 
-    /// What an error of a reward does, of which the route says `on_error`: it is tolerated until there are too many in a row.
+    /// Returns the effect of an error, given the setting `on_error` of its route. A tolerated error becomes fatal after [`MOST_TOLERATED`]
+    /// consecutive errors of the reward.
     pub(crate) fn judge(&self, on_error: OnError, reward: &str) -> OnError {
         let mut streaks = self.streaks.borrow_mut();
         let streak = streaks.entry(reward.to_owned()).or_default();
@@ -111,7 +112,7 @@ impl Tallies {
         self.steps.borrow_mut().remove(&step).unwrap_or_default()
     }
 
-    /// The metrics of each step, once its frontier has passed `scored`, the output of the last operator that scores.
+    /// Emits the metrics of each step when the frontier of `scored`, the output of the last operator that scores, has passed it.
     pub(crate) fn report<'scope>(
         self,
         scored: BatchStream<'scope>,
@@ -126,7 +127,7 @@ impl Tallies {
             move |frontiers| {
                 let index = metrics.index();
                 scored.for_each(|_, _| {});
-                // A step of which nothing is scored is known by its decisions.
+                // Decisions open steps without scores.
                 decisions.for_each(|capability, _| {
                     let step = *capability.time();
                     open.entry(step).or_insert_with(|| capability.retain(index));

@@ -1,26 +1,26 @@
 //! Adaptive time limits of test cases (RollPacker, section 4.3).
 //!
-//! `T = min(max(T_min, slack * T_anchor), T_max)`, where `T_anchor` is the longest correct execution of the case; until there is one,
-//! the reference time of its dataset stands for it, and without one the limit is `T_max`. Anchors are learned as scores arrive, so that
-//! the siblings of a response profit at once; the ledger keeps them too, and tells what is true at the end of each step
+//! `T = min(max(T_min, slack * T_anchor), T_max)`, where `T_anchor` is the longest correct execution of the case. Until there is one, the
+//! reference time of the dataset is used; without a reference time, the limit is `T_max`. Anchors are learned as scores arrive, so that the
+//! siblings of a response benefit at once. The ledger keeps them as well and reports them at the end of each step
 //! ([`crate::ledger::anchors`]).
 //!
-//! # What is measured
-//! Limits and executions are seconds as the sandbox charges them: computing and sleeping count, and waiting for a processor that others use
-//! does not. So an anchor does not depend on what else the machine did, and neither does who is ended by it.
+//! # Measurement
+//! Limits and execution times are seconds as charged by the sandbox: computing and sleeping count, waiting for a processor that others use
+//! does not. An anchor therefore does not depend on the load of the machine, and neither does the set of executions that are killed.
 //!
 //! # Audits
-//! A limit that ends an execution hides what it would have become. A share of the responses is therefore let run on to `T_max`: one that
-//! would have been right is a wrong kill. It still counts as ended at its limit, but raises the anchor. Which responses are audited
-//! follows from seed and response alone, the same live and simulated, so the share of wrong kills among them is that among all. An
-//! audited execution holds its score back until it ends, up to `T_max`, and so the step: in the simulated 7B job of the paper, where 5 % of
-//! the executions hang, one audit in a thousand responses costs 0.6 s of a step of 100 s, one in a hundred 3 s.
+//! A limit that kills an execution hides its result. A share of the responses is therefore executed up to `T_max`. If such an execution
+//! turns out to be correct, it is a wrong kill. It still counts as killed at its limit, but raises the anchor. The choice of audited
+//! responses depends on seed and response alone, live and simulated, so the share of wrong kills among them estimates the share among all.
+//! An audited execution delays its score until it ends, up to `T_max`, and so delays the step. In the simulated 7B job of the paper, where
+//! 5 % of the executions hang, one audit in a thousand responses costs 0.6 s of a step of 100 s; one in a hundred costs 3 s.
 //!
 //! # Determinism
-//! An anchor is a maximum, so the state after some executions does not depend on their order, nor on hearing of one twice. The limits of
-//! a response are those known when its scoring begins: the reward operator asks for the limits of all that begins in an activation before
-//! it tells what has arrived in it. In virtual time a run therefore repeats bit for bit; live, which executions came first is up to the
-//! machine, and the limits with it.
+//! An anchor is a maximum, so the state does not depend on the order of executions, nor on duplicates. The limits of a response are those
+//! known when its scoring begins: in each activation, the reward operator requests the limits of all responses whose scoring begins before
+//! it reports the executions that arrived. In virtual time a run therefore repeats bit for bit. In a live run, the order of executions
+//! depends on the machine, and so do the limits.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Limit;
 
-/// How time limits of test cases are set, as a recipe writes it.
+/// The settings for time limits of test cases.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(
     default,
@@ -41,48 +41,49 @@ use super::Limit;
     expecting = "a table of `mode`, `min_s`, `max_s`, `slack` and `audit_share`"
 )]
 pub struct LimitOptions {
-    /// Whether limits follow what correct executions took.
+    /// `fixed` for constant limits, `adaptive` for limits that follow the longest correct execution. Default: `adaptive`.
     pub mode: Timeout,
-    /// The least adaptive limit, seconds.
+    /// The smallest adaptive limit, in seconds. Above 0, at most `max_s`. Default: 2.
     pub min_s: f64,
-    /// The fixed limit, seconds; of adaptive ones the greatest, and that of a case of which nothing is known.
+    /// The fixed limit, in seconds. In adaptive mode, the largest limit, and the limit of a case without a known execution. Above 0, at
+    /// most 86400. Default: 30.
     pub max_s: f64,
-    /// Factor on the longest correct execution, at least 1.
+    /// The factor on the longest correct execution, from 1 to 1000. Default: 1.5.
     pub slack: f64,
-    /// Share of the responses whose executions run on to the greatest limit, in [0, 1].
+    /// The share of the responses that are audited: their executions run up to the largest limit. In [0, 1]. Default: 0.001.
     pub audit_share: f64,
 }
 
-/// How long a test case is waited for.
+/// The rule for the time limit of a test case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Timeout {
-    /// Always as long.
+    /// The limit is constant.
     Fixed,
-    /// By the longest correct execution known.
+    /// The limit follows the longest correct execution known.
     Adaptive,
 }
 
-/// An option of time limits is out of its bounds.
+/// The error of a time-limit option that is out of range.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("`{key}` is {found}, expected {expected}")]
 pub struct LimitError {
-    /// The option.
+    /// The name of the option.
     pub key: &'static str,
-    /// What was given.
+    /// The value that was given.
     pub found: f64,
-    /// What it may be.
+    /// The values that are allowed.
     pub expected: &'static str,
 }
 
-/// Tells the draws of audits from others of the same seed.
+/// Separates the random draws of audits from other draws with the same seed.
 const AUDIT: u64 = u64::from_be_bytes(*b"an audit");
 
-/// The longest `T_max`, a day: what a clock of nanoseconds can add up.
+/// The largest `max_s`, in seconds: one day. Sums of such times fit into a clock of nanoseconds.
 const LONGEST_S: f64 = 86_400.0;
 
 impl Default for LimitOptions {
-    /// Adaptive, 2 s to 30 s, 1.5 times the longest correct execution, as in the paper; one response in a thousand is audited.
+    /// Adaptive limits from 2 s to 30 s, 1.5 times the longest correct execution, as in the paper. One response in a thousand is audited.
     fn default() -> Self {
         let LimitRule { min, max, slack } = LimitRule::default();
         Self {
@@ -96,10 +97,10 @@ impl Default for LimitOptions {
 }
 
 impl LimitOptions {
-    /// The options, if they are in range.
+    /// Returns the options if they are in range.
     ///
     /// # Errors
-    /// Names the option that is not.
+    /// If an option is out of range; the error names it.
     pub fn validated(self) -> Result<Self, LimitError> {
         let within = |key, found: f64, is_in: bool, expected| match is_in {
             true => Ok(()),
@@ -116,10 +117,10 @@ impl LimitOptions {
         Ok(self)
     }
 
-    /// The limits where nothing is learned: outside of training.
+    /// Returns limits that are not learned, for use outside of training.
     ///
     /// # Errors
-    /// Names the option that is out of its bounds.
+    /// If an option is out of range; the error names it.
     pub fn unlearned(self) -> Result<Limits, LimitError> {
         Ok(Limits { rule: self.validated()?.rule(), ..Limits::default() })
     }
@@ -136,38 +137,38 @@ impl LimitOptions {
     }
 }
 
-/// The limits of the test cases of each dataset row, and what they follow from.
+/// The time limits of the test cases of each dataset row, with the executions that they are derived from.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Timeouts {
     rule: LimitRule,
     audit_share: f64,
     seed: u64,
-    /// The longest correct execution of each case, by row. Rows without any are not in it.
+    /// The longest correct execution of each case, by row. Rows without correct executions are absent.
     anchors: BTreeMap<u64, Arc<[Option<Nanos>]>>,
 }
 
 impl Timeouts {
-    /// Nothing learned; `seed` decides what is audited.
+    /// Creates limits without known executions. `seed` selects the responses that are audited.
     ///
     /// # Errors
-    /// If an option is out of its bounds.
+    /// If an option is out of range.
     pub fn new(options: LimitOptions, seed: u64) -> Result<Self, LimitError> {
         let rule = options.validated()?.rule();
         Ok(Self { rule, audit_share: options.audit_share, seed, anchors: BTreeMap::new() })
     }
 
-    /// The longest correct execution of each case of a row, in the order of the cases.
+    /// Returns the longest correct execution of each case of a row, in the order of the cases.
     #[must_use]
     pub fn anchors_of(&self, row: u64) -> &[Option<Nanos>] {
         self.anchors.get(&row).map_or(&[], |anchors| anchors)
     }
 
-    /// Whether the executions of a response run on beyond their limits.
+    /// Returns `true` if a response is audited, so that its executions may exceed their limits.
     fn audits(&self, id: SampleId) -> bool {
         Draw::new(self.seed).of(AUDIT).of_sample(id).uniform() < self.audit_share
     }
 
-    /// Takes in a correct execution.
+    /// Records a correct execution.
     fn learn(&mut self, row: u64, case: u32, took: Nanos) {
         let anchors = self.anchors.entry(row).or_default();
         let case = case as usize;

@@ -1,4 +1,4 @@
-//! Whose scores are wanted: what the schedule has decided of the responses of a step.
+//! Tracks which scores are still needed, given the decisions of the schedule.
 
 use std::collections::BTreeMap;
 
@@ -9,37 +9,37 @@ use rollpacker_dataflow::step::PromptId;
 
 use crate::schedule::encode::{ADMIT, CLOSE, DEFER, REJECT};
 
-/// The responses of one step whose scores somebody waits for: those that are admitted, and those of which nothing is decided.
+/// The responses of one step whose scores are needed: those that are admitted, and those that are not decided yet.
 ///
-/// What is paused is wanted until its prompt is deferred or the round closes: a later round that completes the group gives it again, as
-/// a response of its own, and scores it then.
+/// The score of a paused response is needed until its prompt is deferred or the round closes. A later round that completes the group
+/// returns the response again and scores it then.
 #[derive(Debug, Default)]
 pub(super) struct Wanted {
-    /// Samples that are admitted, ascending, by prompt; none of a prompt that is not trained on in this step.
+    /// The admitted samples of each decided prompt, in ascending order. Empty if the prompt is not trained on in this step.
     decided: BTreeMap<PromptId, Vec<u32>>,
     closed: bool,
     owed: Owed,
 }
 
-/// Whose scores somebody waits for beside those that are trained on.
+/// Which scores are needed in addition to those of admitted responses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Owed {
-    /// Nobody's of whom the schedule has decided.
+    /// Those of prompts that the schedule has not decided. The default.
     #[default]
     Undecided,
-    /// Everybody's until the round closes: the schedule decides by scores.
+    /// All until the round closes, because the schedule decides by scores.
     UntilClosed,
-    /// Everybody's.
+    /// All.
     All,
 }
 
 impl Wanted {
-    /// Nothing is decided yet.
+    /// Creates the state of a step without decisions.
     pub(super) fn new(owed: Owed) -> Self {
         Self { owed, ..Self::default() }
     }
 
-    /// Takes decisions of the step in.
+    /// Applies decisions of the step.
     pub(super) fn decide(&mut self, batch: &Batch) {
         let prompts = batch.values::<UInt64Type>(column::PROMPT_ID);
         let admitted = batch.lists::<UInt32Type>(column::ADMITTED);
@@ -56,7 +56,7 @@ impl Wanted {
         }
     }
 
-    /// Whether somebody waits for the score of a response.
+    /// Returns `true` if the score of a response is needed.
     pub(super) fn wants(&self, prompt: PromptId, sample: u32) -> bool {
         let undecided = || {
             let decided = self.decided.get(&prompt);

@@ -28,14 +28,16 @@ use crate::policy::{metrics_batch, policy_of};
 use crate::rows::Row;
 use crate::schedule::encode::{ADVANCE, LAUNCH, PAUSE};
 
-const NO_LOCKSTEP: &str = "races are to be decided by tokens, and the engine cannot race in lockstep: make it deterministic, or choose another";
+const NO_LOCKSTEP: &str = "the run requires races that are decided by tokens, but the engine cannot race in lockstep: make the engine deterministic, or choose another engine";
 
-/// What is under way at one step.
+/// The requests of one step that are in flight.
 struct UnderWay {
     capabilities: Capabilities,
-    /// The weights that the engine was handed for it and when, until it is told when they were there.
+    /// The version of the weights that the engine was given for the step and the time of that call, until the engine reports when it had
+    /// them.
     loading: Option<(PolicyVersion, Nanos)>,
     prompts: BTreeMap<PromptId, Launched>,
+    /// The number of responses that were requested and not returned yet.
     owed: usize,
 }
 
@@ -45,40 +47,41 @@ impl UnderWay {
     }
 }
 
-/// A prompt as it was asked of the engine.
+/// A prompt for which the engine was asked to generate responses.
 pub(super) struct Launched {
     pub(super) row: Row,
     version: PolicyVersion,
 }
 
-/// Requests of a step, with the capabilities for what follows from them.
+/// The requests of a step, with the capabilities for the outputs that follow from them.
 pub(crate) type HeldRequests = (Step, Capabilities, Batch);
 
-/// What the operator does between its inputs and its outputs.
+/// The state of the rollout operator.
 pub(crate) struct Driver {
     engine: Box<dyn RolloutEngine>,
     clock: Arc<dyn Clock>,
     waiting: Waiting,
     steps: BTreeMap<Step, UnderWay>,
-    /// Policies of steps that have asked for nothing yet.
+    /// The policies of steps without a request so far.
     policies: BTreeMap<Step, Policy>,
-    /// The last step whose policy is there.
+    /// The last step whose policy was received.
     published: Option<Step>,
-    /// Requests that came from another worker before this one's own policy of the step.
+    /// Requests from another worker that arrived before this worker received the policy of their step.
     held: Vec<HeldRequests>,
     generating: Generating,
     kept: Kept,
-    /// In lockstep, what the schedule is to be told.
+    /// In lockstep: the progress that is reported to the schedule.
     notices: Option<Notices>,
-    /// What ended and is not passed on yet.
+    /// Responses that ended and were not passed on yet.
     ended: BTreeMap<Step, Vec<Ended>>,
+    /// `true` after a failure. The capabilities of all open steps are then kept.
     failed: bool,
-    /// A failure that no step was there to tell it at.
+    /// A failure that was not reported yet because no step was open.
     untold: Option<String>,
 }
 
 impl Driver {
-    /// A driver of an engine that has not been asked for anything, for a schedule that `pauses` responses or never does.
+    /// Creates a driver of an engine without requests. `pauses` states if the schedule may pause responses.
     pub(crate) fn new(engine: Box<dyn RolloutEngine>, pauses: bool, clock: Arc<dyn Clock>) -> Self {
         Self {
             published: None,
@@ -97,17 +100,17 @@ impl Driver {
         }
     }
 
-    /// Lets later requests go on from `samples`, which a snapshot has.
+    /// Restores paused responses from a snapshot; later requests continue them.
     pub(super) fn resumes(self, samples: Samples) -> Self {
         Self { kept: self.kept.with(samples), ..self }
     }
 
-    /// Counts in `generating` the responses that are under way.
+    /// Counts the responses in flight in `generating`.
     pub(super) fn counts(self, generating: Generating) -> Self {
         Self { generating, ..self }
     }
 
-    /// Tells `waiting` which responses are outstanding.
+    /// Reports the responses in flight to `waiting`.
     pub(super) fn tells(self, waiting: Waiting) -> Self {
         Self { waiting, ..self }
     }
@@ -116,18 +119,18 @@ impl Driver {
         &mut *self.engine
     }
 
-    /// What is kept of paused responses.
+    /// Returns the paused responses that are kept.
     pub(super) fn samples(&self) -> &Samples {
         self.kept.samples()
     }
 
-    /// The first step at which something is asked for, held back or owed.
+    /// Returns the first step with requests that are in flight or held back.
     pub(crate) fn open(&self) -> Option<Step> {
         let held = self.held.iter().map(|held| held.0);
         self.steps.keys().next().copied().into_iter().chain(held).min()
     }
 
-    /// Races in lockstep, as the rollout of `worker`.
+    /// Switches to lockstep, as the rollout of `worker`. Fails if the engine does not support it.
     pub(crate) fn race(&mut self, worker: usize) {
         match self.engine.lockstep() {
             Some(_) => self.notices = Some(Notices::new(worker)),
@@ -135,7 +138,8 @@ impl Driver {
         }
     }
 
-    /// Keeps the policy of a step for the step's first request: with staleness, an earlier round may still be sampling with its own.
+    /// Keeps the policy of a step until the first request of that step. With staleness, an earlier round may still sample with its own
+    /// policy.
     pub(crate) fn policy(&mut self, step: Step, batch: &Batch) {
         self.policies.insert(step, policy_of(batch, 0));
         self.published = self.published.max(Some(step));
@@ -145,12 +149,12 @@ impl Driver {
         self.published >= Some(step)
     }
 
-    /// Keeps requests until this worker has the policy of their step.
+    /// Keeps requests until this worker has received the policy of their step.
     pub(crate) fn hold(&mut self, requests: HeldRequests) {
         self.held.push(requests);
     }
 
-    /// What waited for its policy, and does no more.
+    /// Removes and returns the held requests whose policy has arrived.
     pub(crate) fn take_due(&mut self) -> Vec<HeldRequests> {
         let (due, held) =
             std::mem::take(&mut self.held).into_iter().partition(|held| self.published(held.0));
@@ -171,6 +175,10 @@ impl Driver {
         }
     }
 
+    /// Applies a batch of requests of a step, in order. `capabilities` is called only if the step is not open yet.
+    ///
+    /// The engine loads the policy of a step at the first request of the step, not when the policy arrives: with staleness, the engine may
+    /// still sample an earlier round with an earlier policy until then.
     pub(crate) fn request(
         &mut self,
         step: Step,
@@ -182,7 +190,7 @@ impl Driver {
             self.engine.load(&policy);
             (policy.version, asked)
         });
-        // Rounds go in the order of steps: an earlier one asked another worker alone.
+        // Rounds come in the order of steps. Policies of earlier steps are left over from rounds in which other workers got all requests.
         self.policies = self.policies.split_off(&step);
         self.steps.entry(step).or_insert_with(|| UnderWay {
             capabilities: capabilities(),
@@ -212,7 +220,7 @@ impl Driver {
         }
     }
 
-    /// Asks for samples of a prompt, or for the rest of them.
+    /// Requests samples of a prompt. Samples that an earlier round kept are continued, or returned again if they were whole.
     fn launch(&mut self, step: Step, prompt: PromptId, samples: Range<u32>, row: Row) {
         let (batch, index) = (&row.batch, row.index);
         let prompt_ids: Arc<[i32]> = batch.lists::<Int32Type>(column::PROMPT_IDS).get(index).into();
@@ -237,7 +245,7 @@ impl Driver {
         self.ended.entry(step).or_default().extend(again);
     }
 
-    /// Stops a response, to go on later if it is `paused`.
+    /// Stops a response. If it is `paused`, its tokens are kept so that a later round can continue it.
     fn stop(&mut self, id: SampleId, paused: bool) {
         if paused {
             self.kept.pause(id);
@@ -248,7 +256,8 @@ impl Driver {
         }
     }
 
-    /// What ended up to `tick` is the schedule's to keep: a pause that follows finds it ended.
+    /// Announces `tick` to the engine. Responses that ended up to `tick` count as ended for the schedule: `listen` collects them first, so
+    /// that a pause that follows finds them whole.
     fn advance(&mut self, tick: Tick) {
         if let Some((notices, lockstep)) = self.race_side() {
             notices.advance(tick);
@@ -257,12 +266,12 @@ impl Driver {
         self.listen();
     }
 
-    /// Tells the schedule how far the race has come, at the earliest step under way.
+    /// Reports the progress of the race to the schedule, at the earliest open step.
     ///
-    /// A step that owes nothing any more is told here for the last time, and without a step there is no capability to tell anything with. An
-    /// instance reports an aborted response before it publishes its new floor, so the floor that the engine knows may still be that of the
-    /// aborted response. The schedule must not be left with it: it would wait for this worker until the next request. Hence the floor of a
-    /// worker that owes nothing is [`Tick::MAX`], whatever the engine has heard.
+    /// This is the last report of a step without outstanding responses; once no step is open, there is no capability left to send anything
+    /// with. An instance reports an aborted response before it publishes its new floor, so the floor that the engine knows may still be
+    /// that of the aborted response. With such a floor, the schedule would wait for this worker until the next request. Therefore the floor
+    /// of a worker without outstanding responses is always [`Tick::MAX`].
     fn notice(&mut self, give: &mut impl FnMut(Port, &Capability<Step>, Batch)) {
         if self.steps.is_empty() {
             return;
@@ -277,16 +286,17 @@ impl Driver {
         }
     }
 
-    /// What races in lockstep, if it does; an engine that is asked for its side of it once is in lockstep from then on.
+    /// Returns the notices and the lockstep side of the engine, if the rollout races in lockstep. An engine stays in lockstep after the
+    /// first call of [`RolloutEngine::lockstep`].
     fn race_side(&mut self) -> Option<(&mut Notices, &mut dyn Lockstep)> {
         let notices = self.notices.as_mut()?;
         Some((notices, self.engine.lockstep()?))
     }
 
-    /// Takes in what the engine reports, gives out everything that is new, and lets go of the steps that owe nothing any more.
+    /// Collects the events of the engine, sends everything that is new, and drops the capabilities of steps without outstanding responses.
     ///
-    /// The order matters: metrics of a step come before its last response, which ends it, and notices after the responses, since they depend
-    /// on what is still owed.
+    /// The order matters. The last response of a step ends it, so its metrics are sent before. Notices depend on the number of outstanding
+    /// responses, so they are sent after the responses.
     pub(crate) fn report(&mut self, mut give: impl FnMut(Port, &Capability<Step>, Batch)) {
         self.listen();
         self.tell_loads(&mut give);
@@ -296,7 +306,7 @@ impl Driver {
         self.settle();
     }
 
-    /// Tells of each step how long its weights took, once that is known.
+    /// Reports how long the weights of each step took to load, once the engine knows it.
     fn tell_loads(&mut self, give: &mut impl FnMut(Port, &Capability<Step>, Batch)) {
         for under_way in self.steps.values_mut() {
             let loading = |(version, asked)| Some(self.engine.loaded_at(version)?.since(asked));
@@ -308,7 +318,7 @@ impl Driver {
         }
     }
 
-    /// Takes in what the engine reports.
+    /// Collects the events of the engine.
     fn listen(&mut self) {
         while let Some(event) = self.engine.poll() {
             match event {
@@ -316,7 +326,7 @@ impl Driver {
                     self.waiting.end(completion.id);
                     let version = self.version(completion.id);
                     let ended = self.kept.end(completion, version);
-                    // In lockstep the ends of whole ones were told when the engine had them.
+                    // In lockstep, the engine reports the ends of whole responses itself, through `Lockstep::reached`.
                     if let Some(notices) = &mut self.notices
                         && !ended.completion.finish_reason.is_whole()
                     {
@@ -335,7 +345,7 @@ impl Driver {
         }
     }
 
-    /// Tells a failure at the first step under way. Its capabilities stay: no frontier may say that the step is done.
+    /// Reports a failure at the first open step. The capabilities are kept, so that no frontier passes the failed step.
     fn tell_failure(&mut self, give: &mut impl FnMut(Port, &Capability<Step>, Batch)) {
         if let Some(under_way) = self.steps.values().next()
             && let Some(message) = self.untold.take()
@@ -345,7 +355,7 @@ impl Driver {
         }
     }
 
-    /// Passes on what was reported: one batch a step for all responses that ended since the last time.
+    /// Sends the responses that ended since the last call, as one batch per step.
     fn pass_on(&mut self, give: &mut impl FnMut(Port, &Capability<Step>, Batch)) {
         for (step, completions) in std::mem::take(&mut self.ended) {
             if completions.is_empty() {
@@ -362,14 +372,14 @@ impl Driver {
         }
     }
 
-    /// The policy that a response was asked of.
+    /// Returns the policy version that a response was requested from.
     fn version(&self, id: SampleId) -> PolicyVersion {
         let asked =
             self.steps.get(&id.step).and_then(|under_way| under_way.prompts.get(&id.prompt));
         asked.expect("invariant: an engine reports what it was asked for").version
     }
 
-    /// Lets go of steps that owe nothing any more.
+    /// Drops the capabilities of steps without outstanding responses. After a failure, all are kept.
     fn settle(&mut self) {
         if !self.failed {
             self.steps.retain(|_, under_way| under_way.owed > 0);

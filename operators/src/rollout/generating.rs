@@ -1,24 +1,24 @@
-//! How many responses are under way on this worker.
+//! The number of responses in flight on this worker.
 
 use std::cell::Cell;
 use std::rc::Rc;
 
-/// Responses that this worker generates now. Clones share the count.
+/// A counter of the responses that this worker generates at the moment. Clones share the count.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Generating(Rc<Cell<usize>>);
 
 impl Generating {
-    /// So many more.
+    /// Adds `responses` to the count.
     pub(super) fn begin(&self, responses: usize) {
         self.0.set(self.0.get() + responses);
     }
 
-    /// So many fewer.
+    /// Subtracts `responses` from the count.
     pub(super) fn end(&self, responses: usize) {
         self.0.set(self.0.get() - responses);
     }
 
-    /// None.
+    /// Returns `true` if no response is in flight.
     pub(crate) fn is_none(&self) -> bool {
         self.0.get() == 0
     }

@@ -1,4 +1,4 @@
-//! Responses that are stopped in one step and go on in another.
+//! Responses that are stopped in one step and continued in another.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -10,38 +10,40 @@ use rollpacker_stages::rollout::{Completion, FinishReason, Partial};
 #[derive(Clone)]
 pub(super) struct Ended {
     pub(super) completion: Completion,
-    /// How many of its tokens an earlier step had sampled.
+    /// The number of tokens that an earlier step sampled.
     pub(super) resumed: u32,
-    /// The policy of the step that launched it first.
+    /// The policy version of the step that launched the response first.
     pub(super) version: PolicyVersion,
 }
 
-/// What a launch asks of the engine, and what is there already.
+/// The result of launching samples: requests for the engine, and responses that are available already.
 pub(super) struct Launch {
-    /// Samples to generate, each run with what is resumed of it.
+    /// The samples to generate, as runs of consecutive samples. Each run has the partial responses to continue.
     pub(super) runs: Vec<(Range<u32>, Vec<Partial>)>,
-    /// Whole responses that were kept, under their new ids.
+    /// Whole responses from an earlier round, under their new ids.
     pub(super) again: Vec<Ended>,
 }
 
-/// Whether a response is one that an earlier round kept whole: it is given again, without another token sampled, and was observed when it
-/// ended. `resumed` of its `tokens` are from an earlier step.
+/// Returns `true` if an earlier round kept the response whole.
+///
+/// Such a response is returned again without sampling another token, and it was observed when it ended. `resumed` of its `tokens` are from
+/// an earlier step.
 #[must_use]
 pub fn is_given_again(finish_reason: FinishReason, tokens: u32, resumed: u32) -> bool {
     finish_reason.is_whole() && resumed > 0 && resumed == tokens
 }
 
-/// What is kept of responses from one round for a later one.
+/// The responses that are kept from one round for a later one.
 pub(super) struct Kept {
-    /// Whether the schedule pauses responses at all.
+    /// `true` if the schedule may pause responses.
     pauses: bool,
-    /// Responses that are being stopped to be continued.
+    /// Responses that are being stopped and will be continued.
     pausing: BTreeSet<SampleId>,
-    /// What was kept of each.
+    /// The kept responses.
     samples: Samples,
-    /// What responses under way brought with them.
+    /// The origin of the responses in flight that continue an earlier response.
     brought: BTreeMap<SampleId, Brought>,
-    /// Whole responses of the open round: a pause keeps them, too.
+    /// Whole responses of the open round. A pause keeps them as well.
     whole: BTreeMap<SampleId, Ended>,
 }
 
@@ -54,16 +56,19 @@ pub(super) enum Sample {
     Whole(Ended),
 }
 
+/// The origin of a continued response.
 #[derive(Clone, Copy)]
 struct Brought {
-    /// The step that launched the response first, and its policy.
+    /// The step that launched the response first.
     launched: Step,
+    /// The policy version of that step.
     version: PolicyVersion,
+    /// The number of tokens that the response had when it was continued.
     tokens: u32,
 }
 
 impl Kept {
-    /// Nothing is kept so far, and no whole response ever is unless the schedule `pauses`.
+    /// Creates an empty state. Whole responses are kept only if the schedule `pauses`.
     pub(super) fn new(pauses: bool) -> Self {
         Self {
             pauses,
@@ -74,17 +79,17 @@ impl Kept {
         }
     }
 
-    /// The same with `samples` kept from earlier rounds.
+    /// Sets the responses that were kept in earlier rounds.
     pub(super) fn with(self, samples: Samples) -> Self {
         Self { samples, ..self }
     }
 
-    /// What is kept for later rounds.
+    /// Returns the responses that are kept for later rounds.
     pub(super) fn samples(&self) -> &Samples {
         &self.samples
     }
 
-    /// The round of `step` is the one that is open: what earlier ones did not pause is forgotten.
+    /// Opens the round of `step` and drops whole responses of earlier rounds that were not paused.
     pub(super) fn open(&mut self, step: Step) {
         let first = SampleId { step, ..SampleId::default() };
         if self.whole.first_key_value().is_some_and(|(id, _)| *id < first) {
@@ -92,7 +97,7 @@ impl Kept {
         }
     }
 
-    /// Keeps a response: as it is if it has ended, otherwise as it will be when it is stopped.
+    /// Keeps a response: a whole response as it is, any other in the state in which the engine stops it.
     pub(super) fn pause(&mut self, id: SampleId) {
         match self.whole.remove(&id) {
             Some(ended) => self.keep(id, Sample::Whole(ended)),
@@ -100,7 +105,7 @@ impl Kept {
         }
     }
 
-    /// Lets samples of a prompt go on from what was kept of them.
+    /// Launches samples of a prompt. A sample that was kept whole is returned again, a partial one is continued, and any other starts anew.
     pub(super) fn launch(&mut self, step: Step, prompt: PromptId, samples: Range<u32>) -> Launch {
         let mut launch = Launch { runs: Vec::new(), again: Vec::new() };
         for sample in samples {
@@ -132,7 +137,7 @@ impl Kept {
         launch
     }
 
-    /// Takes in what the engine reports of a response, which the policy of `version` was asked for.
+    /// Records the end of a response that the engine reports. `version` is the policy version that it was requested from.
     pub(super) fn end(&mut self, mut completion: Completion, version: PolicyVersion) -> Ended {
         let id = completion.id;
         let first =

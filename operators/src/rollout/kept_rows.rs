@@ -1,4 +1,4 @@
-//! What is kept of responses for a later round, as rows of a snapshot.
+//! Responses that are kept for a later round, as rows of a snapshot.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, LazyLock};
@@ -20,10 +20,10 @@ use crate::resume::ResumeError;
 use crate::resume::part::{read_rows, rows};
 use crate::schedule::operator::finish_reason;
 
-/// The part.
+/// The name of the part.
 pub(super) const PART: &str = "rollout";
 
-/// The step that launched the response first.
+/// The column with the step that launched the response first.
 const LAUNCHED: &str = "launched_step";
 
 static KEPT: LazyLock<SchemaRef> = LazyLock::new(|| {
@@ -41,7 +41,7 @@ static KEPT: LazyLock<SchemaRef> = LazyLock::new(|| {
         list(column::RESPONSE_IDS, DataType::Int32),
         list(column::LOGPROBS, DataType::Float32),
         list(column::TOKEN_VERSIONS, DataType::UInt64),
-        // `pause` for one that goes on; otherwise how it ended.
+        // `pause` for a partial response; otherwise the reason why it ended.
         plain(column::FINISH_REASON, DataType::Utf8),
         plain(column::RESPONSE_TEXT, DataType::Utf8),
         plain(column::PREEMPTIONS, DataType::UInt32),
@@ -49,7 +49,7 @@ static KEPT: LazyLock<SchemaRef> = LazyLock::new(|| {
     ]))
 });
 
-/// What a snapshot has of kept responses.
+/// The kept responses of a snapshot.
 #[derive(Clone, Default)]
 pub(crate) struct KeptRows(Option<Batch>);
 
@@ -58,12 +58,12 @@ impl KeptRows {
         read_rows(restored, PART, &KEPT).map(Self)
     }
 
-    /// Whose responses.
+    /// Returns the prompts of the kept responses.
     pub(crate) fn prompts(&self) -> BTreeSet<PromptId> {
         self.samples().into_keys().map(|(prompt, _)| prompt).collect()
     }
 
-    /// The responses.
+    /// Returns the kept responses.
     pub(super) fn samples(&self) -> Samples {
         let Some(batch) = self.0.as_ref().filter(|batch| batch.num_rows() > 0) else {
             return Samples::new();
@@ -72,7 +72,7 @@ impl KeptRows {
     }
 }
 
-/// A kept response, with what its row is made of.
+/// A kept response with the values of its row.
 struct Entry<'a> {
     id: SampleId,
     version: PolicyVersion,
@@ -108,7 +108,7 @@ fn entry<'a>(&(prompt, sample): &(PromptId, u32), kept: &'a Sample) -> Entry<'a>
     }
 }
 
-/// As a part.
+/// Returns the kept responses as a part.
 pub(super) fn part(samples: &Samples) -> Part {
     let entries: Vec<Entry<'_>> = samples.iter().map(|(id, kept)| entry(id, kept)).collect();
     let wide = |of: fn(&Entry<'_>) -> u64| -> ArrayRef {
@@ -143,7 +143,7 @@ pub(super) fn part(samples: &Samples) -> Part {
     rows(&KEPT, columns)
 }
 
-/// A row. Its times were those of another process, whose clock began elsewhere: they are before all of this one.
+/// Reads a row. The times are set to 0: they came from the clock of another process, which had another origin.
 fn read(batch: &Batch, row: usize) -> ((PromptId, u32), Sample) {
     let wide = |name| batch.values::<UInt64Type>(name).value(row);
     let narrow = |name| batch.values::<UInt32Type>(name).value(row);

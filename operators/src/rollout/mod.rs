@@ -1,4 +1,4 @@
-//! The rollout: drives an engine with what the schedule asks for, and streams responses as they end.
+//! The rollout operator: drives an engine with the requests of the schedule, and streams responses as they end.
 
 pub(crate) mod driver;
 mod generating;
@@ -37,53 +37,55 @@ use crate::resume::Resumable;
 use crate::schedule::operator::{Heard, Rounds, Scheduled, schedule};
 use crate::spread::kept_on;
 
-/// The metric of a step that says how many seconds its weights took from when the engine was handed them until all of it had them; none of
-/// an engine that [cannot tell](RolloutEngine::loaded_at).
+/// The metric with the load time of a step's weights, in seconds: from when the engine was given them until all of the engine had them. It
+/// is missing for an engine that [does not report it](RolloutEngine::loaded_at).
 pub(crate) const LOAD: &str = "rollout/load_s";
 
-/// What a rollout gives.
+/// The output streams of a rollout.
 pub struct Rollouts<'scope> {
-    /// Batches of [`schema::RESPONSES`], as responses end; aborted ones too.
+    /// Batches of [`schema::RESPONSES`], sent as responses end, including aborted responses.
     pub responses: BatchStream<'scope>,
-    /// Batches of [`schema::DECISIONS`]: all of them, on the first worker.
+    /// Batches of [`schema::DECISIONS`]: all decisions, on the first worker.
     pub decisions: BatchStream<'scope>,
-    /// Those of them that concern this worker.
+    /// The decisions that concern this worker.
     pub(crate) own_decisions: BatchStream<'scope>,
-    /// Batches of [`schema::PLACEMENTS`], if a policy places.
+    /// Batches of [`schema::PLACEMENTS`], if there is a placement policy.
     pub placements: Option<BatchStream<'scope>>,
-    /// Batches of [`schema::METRICS`]: `rollout/load_s` of each step, where the engine tells when it has the weights.
+    /// Batches of [`schema::METRICS`]: `rollout/load_s` of each step, if the engine reports when it has the weights.
     pub metrics: BatchStream<'scope>,
     /// Errors so far.
     pub errors: BatchStream<'scope>,
-    /// Where the schedule hears of scores, if it decides by them.
+    /// The feedback handle for scores, if the schedule decides by them.
     pub(crate) scores: Option<Handle<'scope, Step, Batch>>,
     pub(crate) scoring: Scoring,
     pub(crate) generating: Generating,
-    /// Whether the schedule decides by scores.
+    /// `true` if the schedule decides by scores.
     pub(crate) wants_scores: bool,
+    /// `true` if scoring is cancelled for dropped responses.
     pub(crate) cancels: bool,
     pub(crate) resumable: Resumable<'scope>,
 }
 
 impl Rollouts<'_> {
-    /// Scores responses when `scoring` says; without it, each as it ends.
+    /// Sets when responses are scored. By default, each response is scored as it ends.
     #[must_use]
     pub fn scored(self, scoring: Scoring) -> Self {
         Self { scoring, ..self }
     }
 
-    /// Scores what is dropped as well, and lets steps wait for it. What is decided and trained on is the same: for comparisons.
+    /// Scores dropped responses as well, and makes steps wait for their scores. Decisions and training data stay the same. Intended for
+    /// comparisons.
     #[must_use]
     pub fn without_cancellation(self) -> Self {
         Self { cancels: false, ..self }
     }
 }
 
-/// Generates what a schedule decides.
+/// Generates the responses that a schedule requests.
 pub trait RolloutExt<'scope> {
-    /// Runs the rounds of each step with `engine`, sampling with the policies of `policies`.
+    /// Runs the rounds of each step with `engine`, which samples with the policies of `policies`.
     ///
-    /// Schedule and rollout form the inner loop of the step: each response goes back to the schedule at once.
+    /// Schedule and rollout form the inner loop of the step: each response is fed back to the schedule at once.
     fn rollout(
         self,
         engine: impl RolloutEngine + 'static,
@@ -109,8 +111,8 @@ impl<'scope> RolloutExt<'scope> for Scheduled<'scope> {
         let pauses = scheduled.schedule.pauses();
         let wants_scores = scheduled.schedule.wants_scores();
         let in_lockstep = scheduled.in_lockstep;
-        // The summaries may be 0: schedule and placement declare that no output of theirs follows from responses, notices or scores, so
-        // these are no cycles of times.
+        // The path summaries may be 0: schedule and placement declare that none of their outputs is derived from responses, notices or
+        // scores, so the loop contains no cycle of timestamps.
         let (loop_end, heard) = scope.feedback(Steps(0));
         let (notices_end, notices) = scope.feedback(Steps(0));
         let (scores, scored) = match wants_scores {
@@ -120,7 +122,8 @@ impl<'scope> RolloutExt<'scope> for Scheduled<'scope> {
             }
             false => (None, empty(scope)),
         };
-        // One schedule, on the first worker, decides for all: it hears of everything, and what it wants goes where the prompts are.
+        // A single schedule, on the first worker, decides for all workers. It receives all events, and its requests go to the workers that
+        // hold the prompts.
         let published = route::first("policies_to_first", policies.clone(), &schema::POLICIES);
         let heard = exchange::ends(heard);
         let told = Heard {
@@ -188,17 +191,17 @@ impl<'scope> RolloutExt<'scope> for Scheduled<'scope> {
 fn unsaved_fault() -> Fault {
     Fault::new(
         "placement",
-        "the policy of placement has no state that a snapshot could hold: let it implement `save` and `restore`, or train without snapshots",
+        "the placement policy has no state that can be saved in a snapshot: implement `save` and `restore` for it, or train without snapshots",
     )
 }
 
-/// What a worker goes on from, of all that was kept: a snapshot may be of other workers.
+/// Returns the kept responses of one worker. The snapshot may have been written by a different number of workers.
 fn of_worker(kept: Samples, index: usize, peers: usize) -> Samples {
     let home = |prompt: PromptId| kept_on(prompt, peers) as usize == index;
     kept.into_iter().filter(|((prompt, _), _)| home(*prompt)).collect()
 }
 
-/// What the operator gives.
+/// The output streams of the operator.
 struct Generated<'scope> {
     responses: BatchStream<'scope>,
     /// Batches of [`schema::NOTICES`], in lockstep.
@@ -222,7 +225,7 @@ fn generate<'scope>(
     let (metrics, metric_stream) = operator.output(&schema::METRICS, &[0]);
     let (errors, error_stream) = operator.output(&schema::ERRORS, &[0]);
     let (notices, notice_stream) = operator.output(&schema::NOTICES, &[0]);
-    // In the order of the ports.
+    // The order must match `Port`.
     let mut outputs = [responses, errors, metrics, notices];
     let response_stream = operator.spanned(response_stream);
     let mut parts = resumable.keep_each(kept_rows::PART, &mut operator);
@@ -235,10 +238,11 @@ fn generate<'scope>(
         parts.start(&capabilities);
         driver.engine().wake_by(Arc::new(wake));
         move |frontiers| {
-            // Policies and placements first: a request of a step comes after those of the step.
+            // Policies and placements come first: the requests of a step must find the policy and placement of that step.
             policies.for_each(|capability, batch| driver.policy(*capability.time(), &batch));
             placements.for_each(|_, batch| driver.place(&batch));
             for (step, capabilities, batch) in driver.take_due() {
+                // A part must be written before a request of a later step changes the kept responses.
                 parts.before(step, |_| kept_rows::part(driver.samples()));
                 driver.request(step, || capabilities, &batch);
             }

@@ -1,4 +1,4 @@
-//! Notices: what a rollout tells a schedule of a race that is decided by tokens.
+//! Notices: the progress of a rollout, which the schedule needs to decide a race by tokens.
 
 use std::sync::Arc;
 
@@ -13,20 +13,23 @@ use rollpacker_stages::rollout::lockstep::{End, Reached};
 use crate::schedule::operator::finish_reason;
 use crate::schedule::sequencer::Notice;
 
-/// What the rollout of a worker has to tell.
+/// The unreported progress of one worker's rollout.
 #[derive(Debug)]
 pub(super) struct Notices {
+    /// The worker, as in the `worker` column of notices.
     worker: u32,
+    /// The last tick that the schedule announced.
     tick: Tick,
+    /// The number of request rows received so far.
     taken_in: u64,
-    /// What ended otherwise than by reaching its end in the engine.
+    /// Ends that the engine does not report through [`Lockstep::reached`](rollpacker_stages::rollout::Lockstep::reached).
     ends: Vec<End>,
-    /// What was told last: nothing new is not told again.
+    /// The values of `taken_in` and the floor in the last notice. They are not sent again unless one of them changes.
     told: (u64, Tick),
 }
 
 impl Notices {
-    /// Nothing has happened at `worker`.
+    /// Creates the state of `worker`, with nothing to report.
     pub(super) fn new(worker: usize) -> Self {
         Self {
             worker: u32::try_from(worker).unwrap_or(u32::MAX),
@@ -37,22 +40,22 @@ impl Notices {
         }
     }
 
-    /// The tick that has passed.
+    /// Returns the last tick that was announced.
     pub(super) fn tick(&self) -> Tick {
         self.tick
     }
 
-    /// A tick has passed.
+    /// Records that the schedule announced `tick`.
     pub(super) fn advance(&mut self, tick: Tick) {
         self.tick = tick;
     }
 
-    /// Requests were taken in: so many rows.
+    /// Records that `rows` rows of requests were received.
     pub(super) fn take_in(&mut self, rows: usize) {
         self.taken_in += rows as u64;
     }
 
-    /// A response was dropped, or is given again, at the tick that has passed.
+    /// Records that a response was dropped, or returned again, at the last announced tick.
     pub(super) fn end(&mut self, completion: &Completion) {
         self.ends.push(End {
             tick: self.tick,
@@ -62,7 +65,7 @@ impl Notices {
         });
     }
 
-    /// All that is new, as a batch of [`schema::NOTICES`]; without rows if nothing is.
+    /// Returns everything that is new as a batch of [`schema::NOTICES`]. The batch has no rows if nothing is new.
     pub(super) fn batch(&mut self, reached: Reached) -> Batch {
         let Reached { ended, floor } = reached;
         let mut ends = std::mem::take(&mut self.ends);
@@ -75,9 +78,9 @@ impl Notices {
     }
 }
 
-/// A notice as a batch of [`schema::NOTICES`].
+/// Returns a notice as a batch of [`schema::NOTICES`].
 pub(crate) fn write(worker: u32, taken_in: u64, floor: Tick, ends: &[End]) -> Batch {
-    // The first row says how far the worker is.
+    // The first row carries the worker's progress and no end.
     let each = || std::iter::once(None).chain(ends.iter().map(Some));
     let rows = ends.len() + 1;
     let long = |of: fn(&End) -> u64| -> ArrayRef {
@@ -103,7 +106,7 @@ pub(crate) fn write(worker: u32, taken_in: u64, floor: Tick, ends: &[End]) -> Ba
     )
 }
 
-/// What a batch of [`schema::NOTICES`] says.
+/// Reads a notice from a batch of [`schema::NOTICES`].
 pub(crate) fn read(batch: &Batch) -> Notice {
     let long = |name| batch.values::<UInt64Type>(name);
     let short = |name| batch.values::<UInt32Type>(name);

@@ -21,5 +21,5 @@ impl Port {
     pub(crate) const ALL: [Self; 4] = [Self::Responses, Self::Errors, Self::Metrics, Self::Notices];
 }
 
-/// The right to give at a step, for each [`Port`].
+/// The capabilities to send at a step, one per [`Port`].
 pub(crate) type Capabilities = [Capability<Step>; Port::ALL.len()];

@@ -15,7 +15,7 @@ use super::kept::Ended;
 use crate::columns::lists;
 use crate::rows::{Row, gather};
 
-/// What has ended, as a batch of [`schema::RESPONSES`].
+/// Returns ended responses as a batch of [`schema::RESPONSES`].
 pub(super) fn response_batch(ended: &[Ended], prompts: &BTreeMap<PromptId, Launched>) -> Batch {
     let launched = |completion: &Completion| &prompts[&completion.id.prompt];
     let completions: Vec<&Completion> = ended.iter().map(|ended| &ended.completion).collect();
@@ -32,7 +32,7 @@ pub(super) fn response_batch(ended: &[Ended], prompts: &BTreeMap<PromptId, Launc
         Arc::new(UInt32Array::from_iter_values(
             completions.iter().map(|completion| completion.id.sample),
         )),
-        // An engine that counts tokens knows no version of each.
+        // An engine that only counts tokens reports no version per token.
         Arc::new(UInt64Array::from_iter_values(ended.iter().map(|ended| {
             ended.completion.token_versions.first().copied().unwrap_or(ended.version).0
         }))),

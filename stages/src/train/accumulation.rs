@@ -1,4 +1,4 @@
-//! What a step adds up for one model: the numerator of its gradient, and the totals beside it.
+//! The sums that a step accumulates for one model: the numerator of its gradient, and the totals.
 
 use tch::{Device, Kind, TchError, Tensor};
 
@@ -8,21 +8,21 @@ use super::optimizer::{clear_gradients, flat_gradient};
 use super::partial::{Numbers, PartialError, Total};
 use super::tally::{Tallies, Tally, Unit};
 
-/// The sums of a step, those of this replica apart from what came from all.
+/// The sums of a step. Those of this replica are kept apart from the sums over all replicas.
 ///
-/// Without determinism the gradients of the parameters themselves are the sum. With it, the gradient of each unit of computation is taken
-/// out of them, rounded, and added in fixed point: see [`fixed`].
+/// Without determinism, the sum is in the gradients of the parameters themselves. In deterministic mode, the gradient of each unit of
+/// computation is removed from the parameters, rounded, and added in fixed point; see [`fixed`].
 #[derive(Debug, Default)]
 pub(crate) struct Accumulation {
     deterministic: bool,
-    /// The sum in fixed point, `[parameters]`; empty as long as there is none.
+    /// The sum in fixed point, `[parameters]`. Empty until the first addition.
     sums: Vec<i64>,
-    /// Whether there is anything of this replica that was not taken.
+    /// `true` if this replica has accumulated something that was not taken.
     pending: bool,
     tallies: Tallies,
-    /// The sum over replicas of what all gave out, if it came.
+    /// The sum over all replicas, if it was received.
     reduced: Option<(Numbers, Tallies)>,
-    /// A gradient on its way; kept for its memory.
+    /// A buffer for one gradient, kept to reuse its memory.
     scratch: Vec<f32>,
 }
 
@@ -31,7 +31,7 @@ impl Accumulation {
         Self { deterministic, ..Self::default() }
     }
 
-    /// Takes in a unit whose gradient was added to those of `parameters`.
+    /// Adds a unit whose gradient was added to those of `parameters`.
     pub(crate) fn add(
         &mut self,
         parameters: &[(String, Tensor)],
@@ -44,7 +44,7 @@ impl Accumulation {
         if self.deterministic { self.take_gradients(parameters) } else { Ok(()) }
     }
 
-    /// Moves the gradients of `parameters` to the sum.
+    /// Moves the gradients of `parameters` into the fixed-point sum.
     fn take_gradients(&mut self, parameters: &[(String, Tensor)]) -> Result<(), TrainError> {
         let failed = || TrainError::backend("adding up gradients");
         let Self { sums, scratch, .. } = self;
@@ -64,12 +64,12 @@ impl Accumulation {
         clear_gradients(parameters).map_err(failed())
     }
 
-    /// Whether [`take`](Self::take) has anything to give.
+    /// Returns `true` if [`take`](Self::take) has something to return.
     pub(crate) fn is_pending(&self) -> bool {
         self.pending
     }
 
-    /// Gives out what this replica has added up: zeros if nothing.
+    /// Removes and returns the sums of this replica; zeros if nothing was accumulated.
     pub(crate) fn take(
         &mut self,
         parameters: &[(String, Tensor)],
@@ -87,7 +87,7 @@ impl Accumulation {
         Ok((Numbers::Float(gradient), totals))
     }
 
-    /// Takes in the sum over all replicas of what each gave out.
+    /// Adds the sum over all replicas.
     pub(crate) fn put(
         &mut self,
         gradient: Numbers,
@@ -99,10 +99,10 @@ impl Accumulation {
         tallies.take_in(totals, model, self.deterministic)
     }
 
-    /// Sums over all units.
+    /// Returns the sums over all units.
     ///
     /// # Errors
-    /// If replicas add up, and not all of this one's was taken.
+    /// If a sum over replicas was received, but this replica has accumulated something since its last [`take`](Self::take).
     pub(crate) fn tally(&self) -> Result<Tally, PartialError> {
         match &self.reduced {
             Some(_) if self.pending => Err(PartialError::NotTaken),
@@ -111,7 +111,7 @@ impl Accumulation {
         }
     }
 
-    /// The gradient of all units over `denominator`, `[parameters]`; of the kind and on the device of `parameters`.
+    /// Returns the gradient of all units divided by `denominator`, `[parameters]`, of the kind and on the device of `parameters`.
     pub(crate) fn mean(
         &self,
         parameters: &[(String, Tensor)],
@@ -130,7 +130,7 @@ impl Accumulation {
         mean.f_to_kind(kind)?.f_to_device(device)
     }
 
-    /// Forgets everything.
+    /// Clears all sums and the gradients of `parameters`.
     pub(crate) fn clear(&mut self, parameters: &[(String, Tensor)]) -> Result<(), TchError> {
         *self =
             Self { scratch: std::mem::take(&mut self.scratch), ..Self::new(self.deterministic) };
@@ -138,7 +138,7 @@ impl Accumulation {
     }
 }
 
-/// Numbers of some parameters.
+/// Returns the number of values of all parameters.
 pub(crate) fn numel(parameters: &[(String, Tensor)]) -> usize {
     parameters.iter().map(|(_, parameter)| parameter.numel()).sum()
 }

@@ -1,25 +1,28 @@
-//! What a trainer is told: the optimizer, the loss and its aggregation, in the names that verl's users know.
+//! The configuration of a trainer: the optimizer, the loss and its aggregation, with verl's names.
 //!
-//! Plain values without libtorch, so that recipes resolve and validate in every build. The bounds stated here are checked where a
-//! recipe is resolved; a trainer relies on them.
+//! Plain values without libtorch, so that recipes resolve and validate in every build. The bounds stated here are checked when a recipe is
+//! resolved; a trainer relies on them.
 
 use serde::{Deserialize, Serialize};
 
 use super::learning_rate::LearningRate;
 use crate::catalog::Choice;
 
-/// Adam with decoupled weight decay, and what happens to a gradient before it.
+/// The settings of AdamW and of gradient clipping.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct OptimizerConfig {
-    /// Learning rate over the updates.
+    /// The learning-rate schedule.
     pub learning_rate: LearningRate,
-    /// Decay of the first and second moment, each in `[0, 1)`.
+    /// Decay of the first and second moment, each in `[0, 1)`. Default: 0.9 and 0.999. (verl: `actor.optim.betas`)
     pub betas: (f64, f64),
-    /// Added to the root of the second moment; positive.
+    /// Added to the square root of the second moment. Must be positive. Default: 1e-8.
     pub eps: f64,
-    /// Decoupled weight decay of every parameter, times the learning rate; at least 0.
+    /// Decoupled weight decay of every parameter, multiplied by the learning rate. At least 0; default 0.01. (verl:
+    /// `actor.optim.weight_decay`)
     pub weight_decay: f64,
-    /// Longest gradient (L2 norm over all parameters); positive, infinite for no clipping.
+    /// Maximum L2 norm of the gradient over all parameters; a larger gradient is scaled down. Must be positive; infinity disables clipping.
+    /// Default:
+    /// 1. (verl: `actor.grad_clip`)
     pub grad_clip: f64,
 }
 
@@ -35,42 +38,47 @@ impl Default for OptimizerConfig {
     }
 }
 
-/// What `TorchTrainer` optimises, and how.
+/// The settings of `TorchTrainer`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TrainerConfig {
     /// The optimizer.
     pub optimizer: OptimizerConfig,
-    /// The policy loss of a token, out of `loss::policy_losses`.
+    /// The policy loss of a token, from `loss::policy_losses`. Default: `vanilla`. (verl: `actor.policy_loss.loss_mode`)
     pub policy_loss: Choice,
-    /// How the losses of tokens become one number, unless the policy loss fixes it.
+    /// The aggregation of token losses, unless the policy loss fixes it. Default: `token-mean`. (verl: `actor.loss_agg_mode`)
     pub loss_agg_mode: Aggregation,
-    /// What [`Aggregation::SeqMeanTokenSumNorm`] divides by, in tokens: the longest allowed response. Positive; unused otherwise.
+    /// The divisor of [`Aggregation::SeqMeanTokenSumNorm`], in tokens: the maximum response length. Must be positive; unused otherwise.
+    /// Default:
+    /// 512. (verl: `actor.loss_scale_factor`)
     pub loss_scale_factor: f64,
-    /// What ratios are against.
+    /// The source of the old log-probabilities, against which ratios are computed.
     pub old_logprobs: OldLogprobs,
-    /// Weights of tokens for the difference between the engine's policy and the old one, if any.
+    /// Importance sampling between the engine's policy and the old policy. Default: none. (verl: `algorithm.rollout_correction.rollout_is`)
     pub rollout_is: Option<RolloutIs>,
-    /// Factor of the KL divergence from the initial weights in the loss; at least 0. At 0 the loss needs no reference model.
+    /// Coefficient of the KL divergence from the initial weights in the loss. At least 0; default 0. At 0, the loss needs no reference
+    /// model. (verl: `actor.kl_loss_coef`)
     pub kl_loss_coef: f64,
-    /// Estimator of that divergence, out of `loss::kl_estimators`.
+    /// Estimator of that divergence, from `loss::kl_estimators`. Default: `low_var_kl`. (verl: `actor.kl_loss_type`)
     pub kl_loss_type: Choice,
-    /// Whether that estimate is multiplied by the ratio, which makes it one of the policy instead of the old one (TRL's
-    /// `use_bias_correction_kl`).
+    /// `true` to multiply that estimate by the ratio, so that it estimates the divergence of the policy instead of the old policy. Default:
+    /// `false`. (TRL: `use_bias_correction_kl`)
     pub use_bias_correction_kl: bool,
-    /// Estimator of the divergence that rewards are lessened by, if they are; from what `inference` gives.
+    /// Estimator of the KL penalty in rewards, if there is one. It is computed in `inference`. (verl: `algorithm.kl_penalty`)
     pub reward_kl: Option<Choice>,
-    /// Factor of the entropy bonus; at least 0.
+    /// Coefficient of the entropy bonus. At least 0; default 0. (verl: `actor.entropy_coeff`)
     pub entropy_coeff: f64,
-    /// Temperature of sampling, by which logits are divided before the log-softmax; positive, and the same as the engine's.
+    /// Sampling temperature. Logits are divided by it before the log-softmax. Must be positive, and equal to the engine's. Default: 1.
+    /// (verl: `rollout.temperature`)
     pub temperature: f64,
-    /// A second model that predicts returns, if advantages need one.
+    /// A second model that predicts returns, if the advantage estimator needs one.
     pub critic: Option<CriticConfig>,
-    /// Tokens of a packed micro-batch, prompts included; at least 1. A longer sequence makes a micro-batch of its own.
+    /// The number of tokens of a packed micro-batch, including prompts. At least 1; default 4096. A longer sequence is a micro-batch of its
+    /// own.
     pub micro_batch_tokens: usize,
-    /// Threads of one tensor operation on the CPU; at least 1.
+    /// The number of threads of a tensor operation on the CPU. At least 1; default 1.
     pub threads: usize,
-    /// Whether an update is the same to the bit for any order of arrival and any number of replicas. Each prompt's responses then make
-    /// micro-batches of their own, and gradients are added in fixed point; for the CPU only.
+    /// `true` to make an update identical to the bit for any order of arrival and any number of replicas. Each prompt's responses then form
+    /// their own micro-batches, and gradients are added in fixed point. Supported on the CPU only. Default: `false`.
     pub deterministic: bool,
 }
 
@@ -98,29 +106,30 @@ impl Default for TrainerConfig {
 }
 
 impl TrainerConfig {
-    /// Whether a copy of the initial weights is held.
+    /// Returns `true` if the trainer needs a copy of the initial weights.
     #[must_use]
     pub fn needs_reference(&self) -> bool {
         self.kl_loss_coef > 0.0 || self.reward_kl.is_some()
     }
 
-    /// Whether advantages wait for what the trainer's models say of responses.
+    /// Returns `true` if advantages depend on outputs of the trainer's models.
     #[must_use]
     pub fn infers(&self) -> bool {
         self.reward_kl.is_some() || self.critic.is_some()
     }
 }
 
-/// A critic: a decoder with one output, trained on returns.
+/// The settings of a critic: a decoder with one output, trained on returns.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CriticConfig {
     /// The optimizer.
     pub optimizer: OptimizerConfig,
-    /// Predictions count up to this far from those before the update; positive.
+    /// Bound on the difference between a prediction and the prediction before the update. Must be positive. Default: 0.5. (verl:
+    /// `critic.cliprange_value`)
     pub cliprange_value: f64,
-    /// How the losses of tokens become one number.
+    /// The aggregation of token losses. Default: `token-mean`. (verl: `critic.loss_agg_mode`)
     pub loss_agg_mode: Aggregation,
-    /// Steps at the start in which the critic alone is trained.
+    /// The number of initial steps in which only the critic is trained. Default: 0. (verl: `trainer.critic_warmup`)
     pub warmup_steps: u64,
 }
 
@@ -136,49 +145,49 @@ impl Default for CriticConfig {
     }
 }
 
-/// The policy that the ratios of a policy loss are against.
+/// The old policy, against which the ratios of a policy loss are computed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OldLogprobs {
-    /// The one that sampled, by the engine's numbers (verl's `bypass_mode`).
+    /// The policy that sampled, with the log-probabilities of the engine (verl's `bypass_mode`).
     #[default]
     Engine,
-    /// The one that the step began with, by the trainer's numbers. With one update a step these are the numbers of the loss itself: the
-    /// ratio is 1, and its gradient the policy gradient.
+    /// The policy at the start of the step, with the log-probabilities of the trainer. With one update per step, these equal the
+    /// log-probabilities in the loss: the ratio is 1, and its gradient is the policy gradient.
     Trainer,
 }
 
-/// Importance sampling between the engine's numbers and the old log-probabilities.
+/// Importance sampling between the engine's log-probabilities and the old ones.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RolloutIs {
-    /// What a weight is of.
+    /// The level at which weights are computed. (verl: `algorithm.rollout_correction.rollout_is`)
     pub level: Level,
-    /// What becomes of large and small weights.
+    /// The treatment of large and small weights. (verl: `algorithm.rollout_correction.rollout_is_threshold`)
     pub threshold: Threshold,
 }
 
-/// What an importance weight is of.
+/// The level of importance weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Level {
-    /// A token.
+    /// One weight per token.
     Token,
-    /// A sequence: the product over its tokens.
+    /// One weight per sequence: the product over its tokens.
     Sequence,
 }
 
-/// What becomes of large and small importance weights.
+/// The treatment of large and small importance weights.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Threshold {
-    /// They count up to this; at least 1.
+    /// Larger weights are truncated to this value. At least 1.
     Above(f64),
-    /// Out of this band they are 0; both positive, the first at most the second.
+    /// Weights outside of this band are set to 0. Both bounds are positive, and the first is at most the second.
     Outside(f64, f64),
 }
 
-/// How the losses of tokens become one number: a numerator over a denominator, both sums over responses.
+/// The aggregation of token losses into one number: a numerator over a denominator, both sums over responses.
 ///
-/// A response of weight `w` with the token losses `l_1 .. l_n` adds to each, where `s` is the scale:
+/// A response of weight `w` with the token losses `l_1 .. l_n` adds the following to each sum, where `s` is the scale:
 ///
 /// | | numerator | denominator |
 /// |---|---|---|
@@ -187,23 +196,23 @@ pub enum Threshold {
 /// | `seq-mean-token-mean` | `w sum(l) / n` | `w` |
 /// | `seq-mean-token-sum-norm` | `w sum(l) / s` | `w` |
 ///
-/// Both are sums, so that a step can be accumulated in any order and any pieces, and divided once. Empty responses add nothing.
+/// Both are sums, so that a step can be accumulated in any order and any batches, and divided once. Empty responses add nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Aggregation {
-    /// Every token counts alike (DAPO).
+    /// Every token has the same weight (DAPO).
     #[default]
     TokenMean,
-    /// Responses count by their length.
+    /// The weight of a response is proportional to its length.
     SeqMeanTokenSum,
-    /// Every response counts alike (GRPO as first published).
+    /// Every response has the same weight (GRPO as first published).
     SeqMeanTokenMean,
-    /// Responses count by their length over a constant (Dr. GRPO).
+    /// The weight of a response is its length over a constant (Dr. GRPO).
     SeqMeanTokenSumNorm,
 }
 
 impl std::fmt::Display for Aggregation {
-    /// As recipes name it.
+    /// Writes the name that recipes use.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::TokenMean => "token-mean",
@@ -215,7 +224,7 @@ impl std::fmt::Display for Aggregation {
 }
 
 impl Aggregation {
-    /// The factor of each token loss of a response of `tokens` tokens in the numerator, for weight 1.
+    /// Returns the factor of each token loss in the numerator, for a response of `tokens` tokens and weight 1.
     #[must_use]
     pub fn coefficient(self, tokens: usize, scale: f64) -> f64 {
         match self {
@@ -225,7 +234,7 @@ impl Aggregation {
         }
     }
 
-    /// What a response of `tokens` tokens adds to the denominator, for weight 1.
+    /// Returns the contribution of a response of `tokens` tokens and weight 1 to the denominator.
     #[must_use]
     pub fn measure(self, tokens: usize) -> f64 {
         match self {

@@ -15,10 +15,10 @@ use super::tally::{Over, Tally, Terms, Unit};
 use super::{Metrics, Sequence, TrainError};
 use crate::model::{Decoder, ModelError};
 
-/// Beside the decoder's folder in Hugging Face format.
+/// The file of the value head, in the decoder's Hugging Face folder.
 const HEAD_FILE: &str = "value_head.safetensors";
 
-/// What a critic starts from: a decoder, and a head of one output over its hidden states.
+/// The initial model of a critic: a decoder, and a head with one output over its hidden states.
 #[derive(Debug)]
 pub struct ValueModel {
     decoder: Decoder,
@@ -29,10 +29,10 @@ pub struct ValueModel {
 }
 
 impl ValueModel {
-    /// A model over the layers of `decoder` that predicts 0.
+    /// Creates a model over the layers of `decoder`. Its initial prediction is 0.
     ///
     /// # Errors
-    /// If the device has no room.
+    /// If the device runs out of memory.
     pub fn over(decoder: Decoder) -> Result<Self, TrainError> {
         let options = (Kind::Float, decoder.device());
         let zeros = |size: &[i64]| {
@@ -42,10 +42,10 @@ impl ValueModel {
         Ok(Self { decoder, weight, bias })
     }
 
-    /// Loads a folder: a decoder's, which predicts 0, or one that a trainer saved a critic to.
+    /// Loads a folder: that of a decoder, whose initial prediction is 0, or one to which a trainer saved a critic.
     ///
     /// # Errors
-    /// If a file cannot be read, or the head is not one of this decoder.
+    /// If a file cannot be read, or the head does not fit the decoder.
     pub fn load(folder: &Path, device: Device) -> Result<Self, TrainError> {
         let mut model = Self::over(Decoder::load(folder, device)?)?;
         let path = folder.join(HEAD_FILE);
@@ -60,22 +60,22 @@ impl ValueModel {
     }
 }
 
-/// A value model and its optimizer; the gradient of a step is accumulated and divided once, as the policy's is.
+/// A value model with its optimizer. The gradient of a step is accumulated and divided once, like that of the policy.
 #[derive(Debug)]
 pub(crate) struct Critic {
     config: CriticConfig,
     decoder: Decoder,
-    /// Of the head, `[1, hidden]` and `[1]`.
+    /// Parameters of the head, `[1, hidden]` and `[1]`.
     weight: Tensor,
     bias: Tensor,
-    /// Those of the decoder and of the head.
+    /// Parameters of the decoder and of the head.
     parameters: Vec<(String, Tensor)>,
     optimizer: AdamW,
     accumulated: Accumulation,
 }
 
 impl Critic {
-    /// A critic that goes on from `model`.
+    /// Creates a critic that starts from `model`.
     pub(crate) fn new(
         model: ValueModel,
         config: CriticConfig,
@@ -99,7 +99,7 @@ impl Critic {
         Ok(Self { config, decoder, weight, bias, parameters, optimizer, accumulated })
     }
 
-    /// The values of the response tokens of a micro-batch, without gradient; `[response tokens]`.
+    /// Returns the values of the response tokens of a micro-batch, without gradient; `[response tokens]`.
     pub(crate) fn values(&self, batch: &MicroBatch) -> Result<Tensor, TchError> {
         tch::no_grad(|| self.predict(batch))
     }
@@ -142,7 +142,7 @@ impl Critic {
         Tally::of(denominator(sequences, mode), tokens(sequences), &terms.reduce()?)
     }
 
-    /// Applies the accumulated gradient; nothing where there is none.
+    /// Applies the accumulated gradient. Does nothing if there is none.
     pub(crate) fn update(&mut self, step: Step) -> Result<Metrics, TrainError> {
         let failed = || TrainError::backend("updating the critic");
         let tally = self.accumulated.tally()?;
@@ -166,7 +166,7 @@ impl Critic {
         Ok(metrics)
     }
 
-    /// Its parameters, those of the head included.
+    /// Returns the parameters, including those of the head.
     pub(crate) fn parameters(&self) -> &[(String, Tensor)] {
         &self.parameters
     }
@@ -175,24 +175,24 @@ impl Critic {
         &mut self.optimizer
     }
 
-    /// What the step has added up so far, and the parameters that it is for.
+    /// Returns the accumulation of the step, and its parameters.
     pub(crate) fn accumulated(&mut self) -> (&mut Accumulation, &[(String, Tensor)]) {
         (&mut self.accumulated, &self.parameters)
     }
 
-    /// Steps at the start in which the critic alone is trained.
+    /// Returns the number of initial steps in which only the critic is trained.
     pub(crate) fn warmup_steps(&self) -> u64 {
         self.config.warmup_steps
     }
 
-    /// Writes the decoder as a Hugging Face folder, and the head beside it.
+    /// Writes the decoder as a Hugging Face folder, with the head in a file of its own.
     pub(crate) fn save(&self, folder: &Path) -> Result<(), ModelError> {
         self.decoder.save(folder)?;
         let head = [("weight", self.weight.f_detach()?), ("bias", self.bias.f_detach()?)];
         Ok(Tensor::write_safetensors(&head, folder.join(HEAD_FILE))?)
     }
 
-    /// The gradient that an update would apply, `[parameters]`.
+    /// Returns the gradient that an update would apply, `[parameters]`.
     #[cfg(test)]
     pub(crate) fn gradient(&self) -> Tensor {
         let tally = self.accumulated.tally().expect("all is taken");

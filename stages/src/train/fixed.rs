@@ -1,30 +1,30 @@
 //! Sums that do not depend on the order of their terms.
 //!
-//! Floating-point addition is not associative: the same gradients in another order give other bits. Rounded to multiples of one number
-//! they are integers, whose sum has no order. The step is 2^-40. So
+//! Floating-point addition is not associative: the same gradients in another order give a result with different bits. Gradients rounded to
+//! multiples of one step are integers, whose sum does not depend on the order. The step is 2^-40. It follows that
 //!
-//! - a term is off by at most 2^-41 (4.5e-13): a parameter's gradient, divided by the tokens or responses of a step, by as much over the
-//!   tokens or responses of a term, far below the `eps` of AdamW (1e-8) under which gradients do not count. A float32 beyond 2^-17
-//!   (7.6e-6) is rounded less than it was already;
-//! - a sum reaches 2^23 (8.4 million): the sum over the tokens of a step, before it is divided, of one parameter's gradient. A step of a
-//!   million tokens has room for a mean of 8, where norms over all parameters are around 1. What leaves the range is an error.
+//! - the error of a term is at most 2^-41 (4.5e-13). For a parameter's gradient, divided by the tokens or responses of a step, the error is
+//!   this bound over the number of tokens or responses per term. It is far below the `eps` of AdamW (1e-8), under which gradients have no
+//!   effect. A float32 above 2^-17 (7.6e-6) loses less by this rounding than by its own;
+//! - a sum can reach 2^23 (8.4 million). The sum is over the tokens of a step, before division, for one parameter. A step of a million
+//!   tokens has room for a mean of 8, where norms over all parameters are around 1. A sum outside of the range is an error.
 //!
-//! Not twice 64 bits, which would cost memory and transfer for digits that float32 gradients do not have.
+//! 128-bit sums were rejected: they would cost memory and transfer for digits that float32 gradients do not have.
 
 use super::partial::PartialError;
 
-/// Steps in 1: 2^40.
+/// The number of steps in 1: 2^40.
 #[cfg(feature = "torch")]
 pub(crate) const STEPS: f64 = (1_u64 << 40) as f64;
 
-/// Terms reach here, in steps: far enough from the end that the check is exact in float64.
+/// The bound of a term, in steps. It is far enough from the end of the range for the check to be exact in float64.
 #[cfg(feature = "torch")]
 const LARGEST: f64 = (1_u64 << 62) as f64;
 
-/// Adds the terms of one unit, each rounded to the next multiple of the step; halves away from 0.
+/// Adds the terms of one unit, each rounded to the nearest multiple of the step; halves are rounded away from 0.
 ///
 /// # Errors
-/// If a term or a sum leaves the range, or a term is not a number; the sums are of no use then.
+/// If a term or a sum leaves the range, or a term is NaN. The sums are invalid then.
 #[cfg(feature = "torch")]
 pub(crate) fn add_rounded(sums: &mut [i64], terms: &[f32]) -> Result<(), PartialError> {
     let mut outside = false;
@@ -33,14 +33,14 @@ pub(crate) fn add_rounded(sums: &mut [i64], terms: &[f32]) -> Result<(), Partial
         let steps = f64::from(term) * STEPS;
         let inside = steps.abs() < LARGEST;
         outside |= !inside;
-        // A float32 beyond 2^24 steps is a whole number of them, which a half does not move.
+        // A float32 above 2^24 steps is a whole number of steps, which adding a half does not change.
         let term = (steps + 0.5_f64.copysign(steps)) as i64;
         wrapped |= add_one(sum, term);
     }
     check(outside || wrapped < 0)
 }
 
-/// Adds sums to sums.
+/// Adds sums element by element.
 ///
 /// # Errors
 /// If a sum leaves the range.
@@ -50,14 +50,14 @@ pub(crate) fn add(sums: &mut [i64], others: &[i64]) -> Result<(), PartialError> 
     check(wrapped < 0)
 }
 
-/// What sums are, divided.
+/// Returns the sums as numbers, divided by `denominator`.
 #[cfg(feature = "torch")]
 pub(crate) fn divided(sums: &[i64], denominator: f64) -> impl Iterator<Item = f64> {
     let by = STEPS * denominator;
     sums.iter().map(move |&sum| sum as f64 / by)
 }
 
-/// The result is negative if the sum wrapped. Without a branch, so that loops over it are vectorised.
+/// Adds `term` to `sum`. The result is negative if the sum overflowed. There is no branch, so that loops over this function are vectorized.
 fn add_one(sum: &mut i64, term: i64) -> i64 {
     let total = sum.wrapping_add(term);
     let wrapped = (*sum ^ total) & (term ^ total);
@@ -93,7 +93,7 @@ mod tests {
             let mut parts = [sum_of(first).unwrap()];
             add(&mut parts, &[sum_of(second).unwrap()]).unwrap();
             prop_assert_eq!(parts[0], whole);
-            // The bound that the module states.
+            // The error bound stated in the module documentation.
             let exact: f64 = terms.iter().copied().map(f64::from).sum();
             let off = divided(&[whole], 1.0).next().unwrap() - exact;
             prop_assert!(off.abs() <= terms.len() as f64 / (2.0 * STEPS) + 1e-12, "{off}");

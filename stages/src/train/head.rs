@@ -1,4 +1,4 @@
-//! From hidden states to the log-probabilities of targets, and the gradient back.
+//! The output head: log-probabilities of targets from hidden states, and the gradient of both.
 
 use tch::{TchError, Tensor};
 
@@ -6,36 +6,36 @@ use super::loss::log_probs;
 use super::micro_batch::MicroBatch;
 use crate::model::Decoder;
 
-/// Logits held at once, in numbers; 64 MiB of float32, a few times over with what is computed from them.
+/// The maximum number of logits held at once: 64 MiB of float32, plus a few times as much for values computed from them.
 const LOGITS: i64 = 1 << 24;
 
-/// What the model says of the response tokens of a micro-batch; both `[response tokens]`.
+/// The model's scores of the response tokens of a micro-batch; both `[response tokens]`.
 #[derive(Debug)]
 pub(crate) struct TokenScores {
     /// Log-probability of each token, in nats.
     pub(crate) logprobs: Tensor,
-    /// Entropy of the distribution that it was predicted from, in nats.
+    /// Entropy of the distribution that the token was predicted from, in nats.
     pub(crate) entropy: Tensor,
 }
 
-/// The output head of a decoder, over those positions only that predict a response token.
+/// The output head of a decoder, evaluated only at positions that predict a response token.
 ///
-/// Where the vocabulary is large, logits are computed in chunks and thrown away; the backward pass computes them again.
+/// For a large vocabulary, logits are computed in chunks and discarded; the backward pass computes them again.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Head {
     temperature: f64,
     entropy_grad: bool,
-    /// Rows of logits held at once.
+    /// The number of rows of logits held at once.
     pub(crate) rows: i64,
 }
 
 impl Head {
-    /// Logits are divided by `temperature`; `entropy_grad` says whether an objective depends on the entropy.
+    /// Creates a head. Logits are divided by `temperature`; `entropy_grad` must be `true` if the objective depends on the entropy.
     pub(crate) fn new(vocab_size: i64, temperature: f64, entropy_grad: bool) -> Self {
         Self { temperature, entropy_grad, rows: (LOGITS / vocab_size.max(1)).max(1) }
     }
 
-    /// Scores without gradient.
+    /// Computes the scores without gradient.
     pub(crate) fn score(
         &self,
         decoder: &Decoder,
@@ -44,7 +44,7 @@ impl Head {
         tch::no_grad(|| self.score_in_chunks(decoder, &batch.hidden(decoder)?, &batch.targets))
     }
 
-    /// Adds the gradient of an objective to the decoder's parameters, and returns what else the objective has to say.
+    /// Adds the gradient of an objective to the decoder's parameters, and returns the second value of the objective.
     pub(crate) fn backward<T>(
         &self,
         decoder: &Decoder,
@@ -60,8 +60,13 @@ impl Head {
         Ok(rest)
     }
 
-    /// Three passes: the scores of all rows without graph, the gradient of the objective by these scores, then chunk by chunk the
-    /// graph from the hidden states to the scores. Last the gradient by the hidden states goes on into the layers.
+    /// Computes the gradient without holding all logits at once, in four passes.
+    ///
+    /// The first pass computes the scores of all rows without a graph. The second computes the gradient of the objective with respect to
+    /// these scores. The third goes through the rows in chunks: it builds the graph from the hidden states to the scores of a chunk again
+    /// and backpropagates the gradient of the second pass through it, as the dot product of scores and gradient. This accumulates the
+    /// gradient of the head's parameters, and that of the hidden states in `cut`. The last pass backpropagates the gradient of the hidden
+    /// states into the layers.
     fn backward_in_chunks<T>(
         &self,
         decoder: &Decoder,
@@ -125,7 +130,7 @@ impl Head {
         Ok(TokenScores { logprobs, entropy })
     }
 
-    /// Start and length of each chunk of the rows of `targets`.
+    /// Returns start and length of each chunk of the rows of `targets`.
     fn chunks(
         &self,
         targets: &Tensor,
@@ -137,7 +142,7 @@ impl Head {
     }
 }
 
-/// The values of `tensor` as the start of a graph.
+/// Returns the values of `tensor` as a leaf of a new graph.
 fn leaf(tensor: &Tensor) -> Result<Tensor, TchError> {
     tensor.f_detach()?.f_set_requires_grad(true)
 }

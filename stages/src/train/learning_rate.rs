@@ -1,17 +1,18 @@
-//! The learning rate over the updates of a run.
+//! The learning-rate schedule.
 
 use std::f64::consts::PI;
 
 use serde::{Deserialize, Serialize};
 
-/// Linear warm-up to a peak, then [`Decay`].
+/// Linear warm-up to a peak, then [`Decay`]. The default is a constant rate of 1e-6.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LearningRate {
-    /// Highest rate; positive.
+    /// The largest learning rate. Must be positive. (verl: `actor.optim.lr`)
     pub peak: f64,
-    /// Updates over which the rate rises. The first of them already moves the weights, by `peak / warmup_steps`.
+    /// The number of updates over which the rate rises. The first update already uses the rate `peak / warmup_steps`. (verl:
+    /// `actor.optim.lr_warmup_steps`)
     pub warmup_steps: u64,
-    /// What follows the warm-up.
+    /// The schedule after the warm-up. (verl: `actor.optim.lr_scheduler_type`)
     pub decay: Decay,
 }
 
@@ -21,27 +22,27 @@ impl Default for LearningRate {
     }
 }
 
-/// What the learning rate does after its warm-up.
+/// The learning-rate schedule after the warm-up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Decay {
-    /// Stays at the peak.
+    /// The rate stays at the peak.
     #[default]
     Constant,
-    /// Falls on a line, to 0 after `total_steps` updates of the run.
+    /// The rate falls linearly, to 0 after `total_steps` updates of the run.
     Linear {
-        /// Updates of the run, warm-up included.
+        /// The number of updates of the run, including the warm-up.
         total_steps: u64,
     },
-    /// Falls on half a cosine, to 0 after `total_steps` updates of the run.
+    /// The rate falls along half a cosine, to 0 after `total_steps` updates of the run.
     Cosine {
-        /// Updates of the run, warm-up included.
+        /// The number of updates of the run, including the warm-up.
         total_steps: u64,
     },
 }
 
 impl LearningRate {
-    /// The rate of the update after `updates` others.
+    /// Returns the rate of the update that follows `updates` others.
     #[must_use]
     pub fn at(&self, updates: u64) -> f64 {
         if updates < self.warmup_steps {
@@ -57,7 +58,7 @@ impl LearningRate {
             }
     }
 
-    /// How far between the end of the warm-up (0) and of the run (1).
+    /// Returns the progress between the end of the warm-up (0) and the end of the run (1).
     fn progress(&self, updates: u64, total_steps: u64) -> f64 {
         let span = total_steps.saturating_sub(self.warmup_steps).max(1);
         ((updates - self.warmup_steps) as f64 / span as f64).min(1.0)

@@ -1,11 +1,11 @@
-//! Micro-batches: prompts and responses end to end, without padding.
+//! Micro-batches: prompts and responses packed without padding.
 
 use tch::{Device, TchError, Tensor};
 
 use super::shared_prompts::{Family, SharedPrompts};
 use crate::model::Decoder;
 
-/// A prompt and the response that the loss falls on.
+/// A prompt and a response. Only the response carries loss.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Turn<'a> {
     pub(crate) prompt: &'a [i32],
@@ -13,16 +13,17 @@ pub(crate) struct Turn<'a> {
 }
 
 impl Turn<'_> {
-    /// Tokens that the model runs over: all but the last, which is only predicted.
+    /// Returns the number of tokens that the model processes: all but the last, which is only predicted.
     pub(crate) fn fed_tokens(&self) -> usize {
         (self.prompt.len() + self.response.len()).saturating_sub(1)
     }
 }
 
-/// Divides turns into micro-batches of at most `budget` fed tokens, or of one turn that is longer; the turns by their index.
+/// Divides turns into micro-batches of at most `budget` fed tokens; a longer turn is a micro-batch of its own. Returns the indices of the
+/// turns.
 ///
-/// Neighbours of equal prompt stay neighbours, and share its tokens. Where there are none, shorter turns come first, so that neighbours
-/// of equal length share the kernels of their attention. Turns without response are left out.
+/// Adjacent turns with the same prompt stay adjacent and share its tokens. If there are none, shorter turns come first, so that adjacent
+/// turns have equal lengths and share their attention kernels. Turns without a response are left out.
 pub(crate) fn plan(turns: &[Turn<'_>], budget: usize) -> Vec<Vec<usize>> {
     let mut order: Vec<usize> =
         (0..turns.len()).filter(|&at| !turns[at].response.is_empty()).collect();
@@ -57,10 +58,10 @@ pub(crate) fn plan(turns: &[Turn<'_>], budget: usize) -> Vec<Vec<usize>> {
 /// Turns packed for the model.
 #[derive(Debug)]
 pub(crate) struct MicroBatch {
-    /// What the model runs over, `[fed tokens]`; the prompt of neighbours that share it once, before their responses.
+    /// The input of the model, `[fed tokens]`. A prompt that adjacent turns share appears once, before their responses.
     ids: Tensor,
     layout: Layout,
-    /// Where in `ids` each response token is predicted, `[response tokens]`.
+    /// The position in `ids` from which each response token is predicted, `[response tokens]`.
     predicted: Tensor,
     /// The response tokens, `[response tokens]`.
     pub(crate) targets: Tensor,
@@ -68,13 +69,13 @@ pub(crate) struct MicroBatch {
 
 #[derive(Debug)]
 enum Layout {
-    /// Fed tokens of each turn.
+    /// The number of fed tokens of each turn; no turns share a prompt.
     Apart(Vec<i64>),
     Shared(SharedPrompts),
 }
 
 impl MicroBatch {
-    /// Packs turns; each has a prompt and a response of at least one token.
+    /// Packs turns. Each must have a prompt and a response of at least one token.
     pub(crate) fn pack(turns: &[Turn<'_>], device: Device) -> Result<Self, TchError> {
         let (mut ids, mut predicted, mut families) = (Vec::new(), Vec::new(), Vec::new());
         for family in turns.chunk_by(|a, b| a.prompt == b.prompt) {
@@ -105,7 +106,7 @@ impl MicroBatch {
         })
     }
 
-    /// The hidden states that predict the response tokens, `[response tokens, hidden]`.
+    /// Returns the hidden states that predict the response tokens, `[response tokens, hidden]`.
     pub(crate) fn hidden(&self, decoder: &Decoder) -> Result<Tensor, TchError> {
         let hidden = match &self.layout {
             Layout::Apart(lengths) => decoder.forward_packed(&self.ids, lengths)?,

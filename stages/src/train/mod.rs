@@ -1,4 +1,4 @@
-//! Trainers: what turns complete groups into a better policy.
+//! Trainers: turn complete groups into a better policy.
 
 #[cfg(feature = "torch")]
 mod accumulation;
@@ -41,17 +41,19 @@ pub use critic::ValueModel;
 pub use objective::Objective;
 pub use partial::{Numbers, Partial, PartialError, Total};
 
-/// One response to learn from. All slices but `prompt_ids` have the length of `response_ids`, which is `response_length` unless tokens
-/// are only counted; the last three are empty where nothing gave them.
+/// One response to learn from.
+///
+/// All slices but `prompt_ids` have the length of `response_ids`. That length is `response_length`, unless tokens are only counted. The
+/// last three slices are empty if no model or estimator provides them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sequence<'a> {
-    /// Which prompt it answers.
+    /// The prompt of the response.
     pub prompt: PromptId,
-    /// Which response to that prompt, from 0.
+    /// The index of the response among those to the prompt, from 0.
     pub sample: u32,
-    /// Prompt tokens; no loss falls on them.
+    /// Prompt tokens. They carry no loss.
     pub prompt_ids: &'a [i32],
-    /// Sampled tokens: how many.
+    /// The number of sampled tokens.
     pub response_length: u32,
     /// Sampled tokens.
     pub response_ids: &'a [i32],
@@ -59,18 +61,18 @@ pub struct Sequence<'a> {
     pub logprobs: &'a [f32],
     /// Advantage of each token.
     pub advantages: &'a [f32],
-    /// How much the response counts in the loss.
+    /// The weight of the response in the loss.
     pub weight: f32,
     /// Log-probability of each token under the reference, in nats.
     pub ref_logprobs: &'a [f32],
-    /// What the critic predicted at each token before the update.
+    /// Prediction of the critic at each token, before the update.
     pub values: &'a [f32],
-    /// What the critic should have predicted.
+    /// Target of the critic at each token.
     pub returns: &'a [f32],
 }
 
 impl Default for Sequence<'_> {
-    /// An empty one, of weight 1.
+    /// An empty sequence with weight 1.
     fn default() -> Self {
         Self {
             prompt: PromptId(0),
@@ -88,86 +90,86 @@ impl Default for Sequence<'_> {
     }
 }
 
-/// What the models of a trainer say of a response before its advantages are estimated; each `[response tokens]`, or empty where nothing
-/// asks for it.
+/// The outputs of a trainer's models for a response before its advantages are estimated. Each is `[response tokens]`, or empty if it is not
+/// needed.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Inferred {
     /// Estimate of the KL divergence from the reference, in nats, for the reward.
     pub reward_kl: Vec<f32>,
     /// Log-probability under the reference, in nats, for the loss.
     pub ref_logprobs: Vec<f32>,
-    /// What the critic predicts.
+    /// Prediction of the critic.
     pub values: Vec<f32>,
 }
 
-/// Numbers by metric name, in the words of the project's users (`actor/pg_loss`, ...).
+/// Values by metric name. Names follow verl (`actor/pg_loss`, ...).
 pub type Metrics = BTreeMap<String, f64>;
 
-/// Why a trainer stopped.
+/// The error of a trainer.
 #[derive(Debug, thiserror::Error)]
 pub enum TrainError {
-    /// A number of the loss or of the gradient is not finite.
+    /// A value of the loss or of the gradient is not finite.
     #[error("{quantity} is not finite at step {}", .step.ordinal())]
     NotFinite {
         /// The step.
         step: Step,
-        /// What was computed.
+        /// The quantity that was computed.
         quantity: &'static str,
     },
-    /// What is to be optimised cannot be made.
+    /// The objective cannot be created.
     #[error(transparent)]
     Objective(#[from] crate::catalog::CatalogError),
-    /// There is nothing to learn from.
+    /// No example has a response.
     #[error("no example has a response")]
     NoExamples,
-    /// A sequence does not hold together.
+    /// The slices of a sequence are inconsistent.
     #[error("sequence {at}: `{field}` has {found} entries, expected {expected}")]
     Sequence {
-        /// Which of those handed over, from 0.
+        /// The index of the sequence in the call, from 0.
         at: usize,
-        /// The slice.
+        /// The name of the slice.
         field: &'static str,
-        /// How many entries it should have.
+        /// The expected number of entries.
         expected: String,
-        /// How many it has.
+        /// The number of entries found.
         found: usize,
     },
-    /// Gradients cannot be added up.
+    /// Gradients of replicas cannot be added.
     #[error(transparent)]
     Partial(#[from] PartialError),
-    /// The file of a state cannot be used.
+    /// The state file cannot be read or written.
     #[error(transparent)]
     State(crate::model::ModelError),
-    /// The trainer is not made for it.
+    /// The trainer does not support the operation.
     #[error("this trainer cannot {operation}")]
     Unsupported {
-        /// What was asked.
+        /// The operation.
         operation: &'static str,
     },
     /// The backend failed.
     #[error("trainer failed in {operation}: {reason}")]
     Backend {
-        /// What it was doing.
+        /// The operation that failed.
         operation: &'static str,
-        /// What it said.
+        /// The message of the backend, without its stack trace.
         reason: String,
     },
-    /// A file cannot be written, or its place has something that must not be replaced.
+    /// A file cannot be written, or its path holds something that must not be replaced.
     #[error(transparent)]
     File(#[from] rollpacker_files::FileError),
-    /// Weights could not be written.
+    /// Weights cannot be written.
     #[error("cannot write {path}: {source}")]
     Write {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the operating system.
         source: std::io::Error,
     },
 }
 
 #[cfg(feature = "torch")]
 impl TrainError {
-    /// Wraps what libtorch or the model says while doing `operation`; what follows its first line is a C++ stack.
+    /// Wraps the error of libtorch or of the model during `operation`. Only the first line is kept; a C++ stack trace follows it.
     pub(crate) fn backend<E: std::fmt::Display>(operation: &'static str) -> impl FnOnce(E) -> Self {
         move |error| Self::Backend {
             operation,
@@ -187,30 +189,29 @@ impl From<crate::model::ModelError> for TrainError {
     }
 }
 
-/// Something that accumulates gradients of groups as they arrive, and applies them once per step.
+/// Accumulates the gradients of groups as they arrive, and applies them once per step.
 ///
 /// # Contract
-/// - The update depends on the sequences of the step, not on their order nor on how they were split over calls of
-///   [`accumulate`](Self::accumulate), beyond floating-point reassociation: accumulated sums are divided by the step's totals
-///   (tokens or sequences, whichever the loss aggregates over) in [`update`](Self::update).
-/// - Where a trainer is deterministic, it does not depend on them at all: it is the same to the bit. The responses of a prompt then come
-///   together, in one call.
-/// - A trainer may be one of several replicas, each of which accumulates responses of its own. What they have accumulated is
-///   [taken out](Self::take_partial) of each, once or several times a step, and the sum over all of them [put into](Self::put_sum) each;
-///   when nothing is left to take, each [updates](Self::update).
-/// - [`update`](Self::update) without a sequence since the last one changes no weight, and still publishes a policy.
+/// - The update depends on the set of sequences of the step. It does not depend on their order, nor on how they are split over calls of
+///   [`accumulate`](Self::accumulate), beyond floating-point reassociation: [`update`](Self::update) divides accumulated sums by the totals
+///   of the step (tokens or sequences, depending on the aggregation of the loss).
+/// - The update of a deterministic trainer does not depend on order and splitting at all: it is identical to the bit. The responses of a
+///   prompt must then come in one call.
+/// - A trainer may be one of several replicas that accumulate different responses. The gradient of each replica is [taken
+///   out](Self::take_partial), once or several times per step, and the sum over all replicas is [put into](Self::put_sum) each. When
+///   nothing is left to take, each replica [updates](Self::update).
+/// - [`update`](Self::update) without sequences since the last update changes no weight, but still publishes a policy.
 pub trait Trainer: Send {
-    /// Hands out the weights as they stand, as `version`: 0 at the start of a run.
+    /// Publishes the current weights as `version`, which is 0 at the start of a run.
     ///
     /// # Errors
-    /// If they cannot be published.
+    /// If the weights cannot be published.
     fn publish(&mut self, version: PolicyVersion) -> Result<Policy, TrainError>;
 
-    /// What the trainer's models say of some sequences of the current step, which have no advantages yet: one a sequence, in order. The
-    /// models are those that the step's update starts from, whenever it is asked before that.
+    /// Returns the outputs of the trainer's models for sequences of the current step that have no advantages yet: one per sequence, in
+    /// order. The outputs are those of the models at the start of the step, whenever the call comes before the update.
     ///
-    /// # Errors
-    /// If a number is not finite or the backend fails; the step is lost then.
+    /// If a value is not finite or the backend fails. The step is lost then.
     fn infer(
         &mut self,
         step: Step,
@@ -220,63 +221,65 @@ pub trait Trainer: Send {
         Ok(vec![Inferred::default(); sequences.len()])
     }
 
-    /// Adds the gradient of some sequences of the current step.
+    /// Adds the gradient of sequences of the current step.
     ///
     /// # Errors
-    /// If the loss is not finite or the backend fails; the step is lost then.
+    /// If the loss is not finite or the backend fails. The step is lost then.
     fn accumulate(&mut self, step: Step, sequences: &[Sequence<'_>]) -> Result<(), TrainError>;
 
-    /// Applies the optimizer to what was accumulated, publishes the new weights, and clears the accumulation.
+    /// Applies the optimizer to the accumulated gradient, publishes the new weights, and clears the accumulation.
     ///
     /// # Errors
     /// If the gradient is not finite or the backend fails.
     fn update(&mut self, step: Step) -> Result<(Policy, Metrics), TrainError>;
 
-    /// Takes out what was accumulated since it was last taken; empty if nothing was.
+    /// Removes and returns the gradient that was accumulated since the last call. It is empty if nothing was accumulated.
     ///
     /// # Errors
-    /// If the backend fails, or the trainer cannot be one of several.
+    /// If the backend fails, or the trainer does not support replicas.
     fn take_partial(&mut self, step: Step) -> Result<Partial, TrainError> {
         let _ = step;
         Err(TrainError::Unsupported { operation: "be one of several replicas" })
     }
 
-    /// Puts in the sum over all replicas, this one included, of what was taken out. Replicas get sums of the same bits.
+    /// Sets the sum of the partial gradients of all replicas, including this one. All replicas receive identical bits.
     ///
     /// # Errors
-    /// If it is not of this trainer's model and mode, or a number leaves the range of fixed point.
+    /// If the sum does not match this trainer's model and mode, or a value leaves the fixed-point range.
     fn put_sum(&mut self, step: Step, sum: Partial) -> Result<(), TrainError> {
         let _ = (step, sum);
         Err(TrainError::Unsupported { operation: "be one of several replicas" })
     }
 
-    /// Computes on `devices` devices from the next call on; a trainer of a fixed size has nothing to do here.
+    /// Sets the number of devices from the next call on. The default does nothing, for trainers of fixed size.
     fn place(&mut self, devices: u32) {
         let _ = devices;
     }
 
-    /// Writes the weights as a Hugging Face folder.
+    /// Writes the weights as a Hugging Face model folder.
     ///
     /// # Errors
     /// If a file cannot be written; the error names it.
     fn save(&mut self, folder: &Path) -> Result<(), TrainError>;
 
-    /// Writes all that later updates depend on beside the configuration and the model that the run began with, as of the last
-    /// [`update`](Self::update): what was accumulated since is not in it.
+    /// Writes the state that later updates depend on, as of the last [`update`](Self::update). The configuration, the initial model, and
+    /// gradients accumulated since that update are not included.
     ///
     /// # Errors
-    /// If the file cannot be written, or the trainer has no state that can be.
+    /// If the file cannot be written, or the trainer does not support saving its state.
     fn save_state(&mut self, file: &Path) -> Result<(), TrainError> {
         let _ = file;
         Err(TrainError::Unsupported { operation: "save its state" })
     }
 
-    /// Goes on from a state, in place of the weights that the trainer was made with: updates are the same to the bit as those of the
-    /// trainer that saved it. Returns the policies that it publishes again under their versions, oldest first and the current one last;
-    /// with a staleness the engines of the next steps may ask for any of them.
+    /// Restores a state in place of the initial weights. Later updates are identical to the bit to those of the trainer that saved it.
+    ///
+    /// Returns the policies that are published again under their versions: the oldest first, the current one last. With staleness, the
+    /// engines of the next steps may request any of them.
     ///
     /// # Errors
-    /// If the file cannot be read, or is not of this model and algorithm; nothing is overwritten then. The error names file and tensor.
+    /// If the file cannot be read, or belongs to another model or algorithm. Nothing is overwritten then. The error names the file and the
+    /// tensor.
     fn load_state(&mut self, file: &Path) -> Result<Vec<Policy>, TrainError> {
         let _ = file;
         Err(TrainError::Unsupported { operation: "load a state" })

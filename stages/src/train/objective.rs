@@ -1,4 +1,4 @@
-//! What a trainer optimises: policy loss, KL term and entropy of tokens, weighted as the aggregation says.
+//! The objective of a trainer: policy loss, KL term and entropy of tokens, weighted by the aggregation.
 
 use tch::{Device, TchError, Tensor};
 
@@ -9,30 +9,30 @@ use super::loss::{Segments, SharedKl, SharedPolicyLoss, Tokens, kl_estimators, p
 use super::tally::{Over, Reduced, Terms};
 use crate::catalog::{Catalog, CatalogError};
 
-/// The functions that a [`TrainerConfig`] names.
+/// The functions named by a [`TrainerConfig`].
 #[derive(Clone, Debug)]
 pub struct Objective {
     /// The policy loss.
     pub policy_loss: SharedPolicyLoss,
-    /// Estimator of the divergence in the loss; unused at factor 0.
+    /// The KL estimator of the loss. Unused if its coefficient is 0.
     pub kl_loss: SharedKl,
-    /// Estimator of the divergence that rewards are lessened by, if they are.
+    /// The KL estimator of the penalty in rewards, if there is one.
     pub reward_kl: Option<SharedKl>,
 }
 
 impl Objective {
-    /// What `config` names, of the functions that come with the project.
+    /// Creates the built-in functions that `config` names.
     ///
     /// # Errors
-    /// If there is none of a name, or an option is wrong.
+    /// If a name is unknown, or an option is wrong.
     pub fn builtin(config: &TrainerConfig) -> Result<Self, CatalogError> {
         Self::of(config, &policy_losses(), &kl_estimators())
     }
 
-    /// What `config` names, of the functions of two catalogs.
+    /// Creates the functions that `config` names from two catalogs.
     ///
     /// # Errors
-    /// If there is none of a name, or an option is wrong.
+    /// If a name is unknown, or an option is wrong.
     pub fn of(
         config: &TrainerConfig,
         losses: &Catalog<SharedPolicyLoss>,
@@ -49,12 +49,12 @@ impl Objective {
         })
     }
 
-    /// The aggregation: the loss's own, or the configured one.
+    /// Returns the aggregation: that of the loss if the loss fixes one, otherwise the configured one.
     pub(crate) fn aggregation(&self, config: &TrainerConfig) -> Aggregation {
         self.policy_loss.aggregation().unwrap_or(config.loss_agg_mode)
     }
 
-    /// The numerator of the loss of a micro-batch, and its terms.
+    /// Returns the numerator of the loss of a micro-batch, and its terms.
     pub(crate) fn numerator(
         &self,
         config: &TrainerConfig,
@@ -90,7 +90,7 @@ impl Objective {
         Ok((total.f_sum(total.kind())?, terms.reduce()?))
     }
 
-    /// The policy loss of each token, times its factor.
+    /// Returns the policy loss of each token, times its factor.
     fn policy_term(
         &self,
         config: &TrainerConfig,
@@ -116,7 +116,7 @@ impl Objective {
         Ok(loss)
     }
 
-    /// The divergence of each token from the reference, times its factor; none without a reference.
+    /// Returns the KL divergence of each token from the reference, times its factor; `None` without a reference.
     fn kl_term(
         &self,
         config: &TrainerConfig,
@@ -132,20 +132,20 @@ impl Objective {
     }
 }
 
-/// What the loss needs beside the model; all `[response tokens]`.
+/// The inputs of the loss besides the model; all `[response tokens]`.
 pub(crate) struct Columns {
-    /// Log-probabilities of the engine.
+    /// Log-probabilities of the engine, in nats.
     pub(crate) rollout: Tensor,
     pub(crate) advantages: Tensor,
-    /// How much each token counts in the numerator.
+    /// The factor of each token in the numerator.
     pub(crate) factors: Tensor,
-    /// Log-probabilities of the reference, where the loss has a KL term.
+    /// Log-probabilities of the reference, if the loss has a KL term.
     pub(crate) reference: Option<Tensor>,
     pub(crate) segments: Segments,
 }
 
 impl Columns {
-    /// The columns of `sequences`, each of at least one token.
+    /// Creates the columns of `sequences`, each of which has at least one token.
     pub(crate) fn new(
         sequences: &[Sequence<'_>],
         factors: Tensor,
@@ -163,7 +163,7 @@ impl Columns {
     }
 }
 
-/// A slice of each sequence, end to end.
+/// Returns a slice of each sequence, concatenated.
 pub(crate) fn column<'a>(
     sequences: &[Sequence<'a>],
     slice: impl Fn(&Sequence<'a>) -> &'a [f32],
@@ -173,7 +173,7 @@ pub(crate) fn column<'a>(
     Tensor::f_from_slice(&values)?.f_to_device(device)
 }
 
-/// How much each token counts in the numerator: the weight of its response times the coefficient of the aggregation.
+/// Returns the factor of each token in the numerator: the weight of its response times the coefficient of the aggregation.
 pub(crate) fn factors(
     sequences: &[Sequence<'_>],
     mode: Aggregation,
@@ -187,13 +187,13 @@ pub(crate) fn factors(
     Tensor::f_from_slice(&factors.collect::<Vec<_>>())?.f_to_device(device)
 }
 
-/// What the numerator is divided by.
+/// Returns the denominator of the loss.
 pub(crate) fn denominator(sequences: &[Sequence<'_>], mode: Aggregation) -> f64 {
     let measure = |s: &Sequence<'_>| f64::from(s.weight) * mode.measure(s.response_ids.len());
     sequences.iter().map(measure).sum()
 }
 
-/// Tokens that the loss falls on.
+/// Returns the number of tokens that carry loss.
 pub(crate) fn tokens(sequences: &[Sequence<'_>]) -> usize {
     sequences.iter().map(|s| s.response_ids.len()).sum()
 }
@@ -204,7 +204,8 @@ mod tests {
     use crate::catalog::Choice;
     use crate::train::config::{Level, RolloutIs, Threshold};
 
-    /// The numerator of one response of two tokens whose importance weights are 0.5 and 8, and the gradient by their log-probabilities.
+    /// The numerator of one response with two tokens, whose importance weights are 0.5 and 8, and its gradient with respect to their
+    /// log-probabilities.
     fn weighed(loss: &str) -> (f64, Vec<f64>) {
         let rollout_is = RolloutIs { level: Level::Token, threshold: Threshold::Above(10.0) };
         let config = TrainerConfig {

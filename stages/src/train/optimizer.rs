@@ -1,4 +1,4 @@
-//! AdamW, and the clipping of the gradient before it.
+//! AdamW with gradient clipping.
 
 use tch::{Kind, TchError, Tensor};
 
@@ -6,8 +6,8 @@ use super::config::OptimizerConfig;
 
 /// Adam with decoupled weight decay (Loshchilov and Hutter 2019, algorithm 2), over the parameters of one decoder.
 ///
-/// The moments of all parameters lie in one buffer each, and the gradient is copied into one: a dozen kernels an update and two a
-/// parameter, instead of a dozen a parameter.
+/// The moments of all parameters are kept in one buffer each, and the gradient is copied into one buffer. An update then takes about a
+/// dozen kernels plus two per parameter, instead of a dozen per parameter.
 #[derive(Debug)]
 pub struct AdamW {
     config: OptimizerConfig,
@@ -16,20 +16,20 @@ pub struct AdamW {
     updates: u64,
 }
 
-/// What an update did.
+/// The result of an update.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Update {
     /// L2 norm of the gradient before clipping. If it is not finite, the update was not applied.
     pub grad_norm: f64,
-    /// The learning rate.
+    /// The learning rate of the update.
     pub learning_rate: f64,
 }
 
 impl AdamW {
-    /// An optimizer that has seen nothing of `parameters`.
+    /// Creates an optimizer of `parameters` with moments of 0.
     ///
     /// # Errors
-    /// If the device has no room for the moments.
+    /// If the device runs out of memory.
     pub fn new(config: OptimizerConfig, parameters: &[(String, Tensor)]) -> Result<Self, TchError> {
         let size: i64 = parameters.iter().map(|(_, p)| p.numel() as i64).sum();
         let device = parameters.first().map_or(tch::Device::Cpu, |(_, p)| p.device());
@@ -37,10 +37,10 @@ impl AdamW {
         Ok(Self { config, moments: (zeros()?, zeros()?), updates: 0 })
     }
 
-    /// Moves the parameters against the gradients that they hold, each divided by `denominator`. The gradients stay.
+    /// Updates the parameters with their gradients, each divided by `denominator`. The gradients are not cleared.
     ///
     /// # Errors
-    /// If an operation fails, or `parameters` are not those that the optimizer was made for.
+    /// If an operation fails, or `parameters` are not those that the optimizer was created for.
     pub fn update(
         &mut self,
         parameters: &[(String, Tensor)],
@@ -50,7 +50,7 @@ impl AdamW {
         self.update_by(parameters, gradient)
     }
 
-    /// Moves the parameters against `gradient`, `[parameters]`.
+    /// Updates the parameters with `gradient`, `[parameters]`.
     pub(crate) fn update_by(
         &mut self,
         parameters: &[(String, Tensor)],
@@ -68,22 +68,22 @@ impl AdamW {
         })
     }
 
-    /// The moments by name, each `[parameters]`: handles, not copies.
+    /// Returns the moments by name, each `[parameters]`. The tensors share their memory with the optimizer.
     pub(crate) fn moments(&self) -> [(&'static str, Tensor); 2] {
         [("mean", self.moments.0.shallow_clone()), ("square", self.moments.1.shallow_clone())]
     }
 
-    /// Updates so far.
+    /// Returns the number of updates so far.
     pub(crate) fn updates(&self) -> u64 {
         self.updates
     }
 
-    /// Goes on as after so many updates; the moments are overwritten through their handles.
+    /// Sets the number of updates after a restore. The moments are restored through the tensors of [`moments`](Self::moments).
     pub(crate) fn resume(&mut self, updates: u64) {
         self.updates = updates;
     }
 
-    /// Takes up the gradient and returns what to subtract from the parameters, `[parameters]`.
+    /// Updates the moments and returns the change to subtract from the parameters, `[parameters]`.
     fn change(&mut self, gradient: &Tensor, learning_rate: f64) -> Result<Tensor, TchError> {
         self.updates += 1;
         let (first, second) = self.config.betas;
@@ -100,7 +100,7 @@ impl AdamW {
     }
 }
 
-/// Forgets the gradients of `parameters`.
+/// Sets the gradients of `parameters` to 0.
 ///
 /// # Errors
 /// If an operation fails.
@@ -114,7 +114,7 @@ pub fn clear_gradients(parameters: &[(String, Tensor)]) -> Result<(), TchError> 
     Ok(())
 }
 
-/// The gradients of all parameters end to end, `[parameters]`; zero where there is none.
+/// Returns the gradients of all parameters, concatenated, `[parameters]`. A parameter without gradient contributes zeros.
 ///
 /// # Errors
 /// If an operation fails.
@@ -131,7 +131,7 @@ pub(crate) fn flat_gradient(parameters: &[(String, Tensor)]) -> Result<Tensor, T
 }
 
 fn clip(gradient: &mut Tensor, norm: f64, longest: f64) -> Result<(), TchError> {
-    // As in torch, so that runs compare; the small number matters only for gradients as small.
+    // As in torch, so that runs are comparable. The constant matters only if the norm is about as small.
     let factor = longest / (norm + 1e-6);
     if factor < 1.0 {
         let _same = gradient.f_mul_scalar_(factor)?;
@@ -175,7 +175,7 @@ mod tests {
             .collect()
     }
 
-    /// Gives the leaves the gradient `g` (by a loss that has it).
+    /// Accumulates the gradient `g` in the leaves, through a loss that has this gradient.
     fn pull(parameters: &[(String, Tensor)], gradient: [&[f32]; 2]) {
         for ((_, p), g) in parameters.iter().zip(gradient) {
             p.dot(&Tensor::from_slice(g)).backward();
@@ -190,7 +190,7 @@ mod tests {
             .collect()
     }
 
-    /// Algorithm 2 of the paper for one number.
+    /// Algorithm 2 of the paper for a single number.
     fn oracle(mut x: f64, gradients: &[f64], config: &OptimizerConfig) -> f64 {
         let (mut m, mut v) = (0.0, 0.0);
         let (b1, b2) = config.betas;

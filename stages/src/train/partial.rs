@@ -1,77 +1,77 @@
-//! What a replica adds to the update of a step.
+//! The contribution of a replica to the update of a step.
 //!
-//! Each replica accumulates the numerators and the denominators of its own responses, gives them out as a [`Partial`], and takes in the
-//! sum over all replicas; then each divides by the same denominator and applies the same update. Nothing is averaged, so that shards may
-//! be uneven, or empty.
+//! Each replica accumulates the numerators and denominators of its own responses, returns them as a [`Partial`], and receives the sum over
+//! all replicas. All replicas then divide by the same denominator and apply the same update. Nothing is averaged, so shards may be uneven
+//! or empty.
 
 use rollpacker_dataflow::step::PromptId;
 
 use super::fixed;
 
-/// What was accumulated of a step: sums, which add up over replicas.
+/// The accumulated sums of a step. They can be added over replicas.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Partial {
-    /// Numerator of the gradient: the policy's parameters in their order, then the critic's. Empty if nothing was accumulated.
+    /// The numerator of the gradient: the policy's parameters in their order, then the critic's. Empty if nothing was accumulated.
     pub gradient: Numbers,
     /// Sums of the loss and of metrics.
     pub totals: Vec<Total>,
 }
 
-/// Numbers that are added up one by one; 8 bytes each.
+/// A vector of numbers that are added element by element, 8 bytes each.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Numbers {
-    /// Multiples of 2^-40. Their sums have no order: equal to the bit for any number of replicas.
+    /// Multiples of 2^-40. Their sums do not depend on the order: they are identical to the bit for any number of replicas.
     Fixed(Vec<i64>),
-    /// Sums that depend on the order of the replicas by their rounding.
+    /// Floating-point numbers. The rounding of their sums depends on the order of the replicas.
     Float(Vec<f64>),
 }
 
-/// One sum of some responses: that of a unit of computation where the order of sums matters, otherwise of all.
+/// One sum over some responses: over a unit of computation if the order of additions matters, otherwise over all responses.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Total {
-    /// The prompt of the unit; the totals of a step are added up in the order of prompts and samples.
+    /// The prompt of the unit. The totals of a step are added in the order of prompts and samples.
     pub prompt: PromptId,
     /// The first sample of the unit.
     pub sample: u32,
-    /// What it is a sum of, in the trainer's own words.
+    /// The name of the quantity, defined by the trainer.
     pub name: String,
     /// The sum.
     pub value: f64,
 }
 
-/// Why partials cannot be added up.
+/// The reason why partials cannot be added.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PartialError {
-    /// A number is not finite, or its sum too large for fixed point.
+    /// A number is not finite, or a sum is too large for fixed point.
     #[error("a gradient leaves the range of deterministic sums, 2^23 on either side of 0")]
     OutOfRange,
-    /// They are of different models.
+    /// The partials belong to different models.
     #[error("a gradient of {found} numbers, expected {expected}")]
     Length {
-        /// Numbers of the first.
+        /// The length of the first.
         expected: usize,
-        /// Numbers of the second.
+        /// The length of the second.
         found: usize,
     },
-    /// One is deterministic, the other not.
+    /// One partial is deterministic, the other is not.
     #[error("a gradient of {found}, expected {expected}")]
     Kind {
-        /// What the first is of.
+        /// The kind of the first.
         expected: &'static str,
-        /// What the second is of.
+        /// The kind of the second.
         found: &'static str,
     },
-    /// A total that the trainer did not name.
-    #[error("a total `{name}` that no trainer gives")]
+    /// The name of a total is unknown to the trainer.
+    #[error("unknown total `{name}` in a partial gradient")]
     Total {
-        /// Its name.
+        /// The name.
         name: String,
     },
-    /// A replica would update without a part of the sum.
+    /// A replica was about to update although a part of its gradient is missing from the sum.
     #[error("responses were accumulated after the last partial of the step was taken")]
     NotTaken,
-    /// A unit came twice, so that its place in the order of sums is not known.
-    #[error("the responses of {prompt} from sample {sample} on came twice")]
+    /// A unit was received twice, so its place in the order of additions is undefined.
+    #[error("received the responses of {prompt} from sample {sample} on twice")]
     Repeated {
         /// The prompt.
         prompt: PromptId,
@@ -81,14 +81,14 @@ pub enum PartialError {
 }
 
 impl Default for Numbers {
-    /// None.
+    /// Creates an empty vector.
     fn default() -> Self {
         Self::Float(Vec::new())
     }
 }
 
 impl Numbers {
-    /// How many.
+    /// Returns the number of elements.
     #[must_use]
     pub fn len(&self) -> usize {
         match self {
@@ -97,16 +97,16 @@ impl Numbers {
         }
     }
 
-    /// Whether there are none.
+    /// Returns `true` if there are no elements.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Adds others of the same kind, one by one. None on either side stand for zeros.
+    /// Adds others of the same kind, element by element. An empty vector on either side counts as zeros.
     ///
     /// # Errors
-    /// If there are not as many, or of another kind, or a fixed-point sum leaves its range.
+    /// If the lengths or kinds differ, or a fixed-point sum leaves its range.
     pub fn add(&mut self, others: Self) -> Result<(), PartialError> {
         if others.is_empty() {
             return Ok(());
@@ -126,7 +126,7 @@ impl Numbers {
         }
     }
 
-    /// Refuses any but so many of the kind of `like`.
+    /// Returns an error unless this vector has `expected` elements of the kind of `like`.
     pub(crate) fn check(&self, like: &Self, expected: usize) -> Result<(), PartialError> {
         if std::mem::discriminant(self) != std::mem::discriminant(like) {
             return Err(like.unlike(self));
@@ -137,7 +137,7 @@ impl Numbers {
         Ok(())
     }
 
-    /// Puts others of the same kind behind these.
+    /// Appends others of the same kind.
     ///
     /// # Errors
     /// If they are of another kind.
@@ -150,10 +150,10 @@ impl Numbers {
         Ok(())
     }
 
-    /// What follows the first `at` numbers; these stay.
+    /// Removes and returns the elements after the first `at`.
     ///
     /// # Panics
-    /// If there are fewer.
+    /// If there are fewer than `at` elements.
     #[must_use]
     pub fn split_off(&mut self, at: usize) -> Self {
         match self {
@@ -175,10 +175,10 @@ impl Numbers {
 }
 
 impl Partial {
-    /// Adds the partial of another replica; in the same order on all of them.
+    /// Adds the partial of another replica. All replicas must add partials in the same order.
     ///
     /// # Errors
-    /// As [`Numbers::add`].
+    /// See [`Numbers::add`].
     pub fn add(&mut self, other: Self) -> Result<(), PartialError> {
         self.gradient.add(other.gradient)?;
         self.totals.extend(other.totals);

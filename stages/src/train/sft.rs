@@ -1,4 +1,4 @@
-//! Supervised fine-tuning: the warm start that gives reinforcement learning something to select from.
+//! Supervised fine-tuning: a warm start, so that reinforcement learning begins with some correct responses.
 
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
@@ -15,29 +15,29 @@ use super::optimizer::{AdamW, clear_gradients};
 use crate::model::Decoder;
 use crate::model::device::set_threads_of_this_thread;
 
-/// A demonstration; the loss falls on the response.
+/// A demonstration. Only its response carries loss.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Example {
-    /// The prompt, chat template applied; at least one token.
+    /// The prompt, with the chat template applied. At least one token.
     pub prompt_ids: Vec<i32>,
-    /// The response, its end-of-sequence token included if the model shall learn to stop.
+    /// The response. It includes the end-of-sequence token if the model should learn to stop.
     pub response_ids: Vec<i32>,
 }
 
-/// How long to fine-tune, and in which pieces.
+/// The settings of a fine-tuning run.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SftConfig {
     /// The optimizer.
     pub optimizer: OptimizerConfig,
-    /// Updates; at least 1.
+    /// The number of updates. At least 1; default 1200.
     pub steps: u64,
-    /// Examples of an update; at least 1.
+    /// The number of examples per update. At least 1; default 48.
     pub batch_size: usize,
-    /// Seeds the order of the examples.
+    /// The seed of the order of the examples. Default 0.
     pub seed: u64,
-    /// Tokens of a packed micro-batch; at least 1.
+    /// The number of tokens of a packed micro-batch. At least 1; default 4096.
     pub micro_batch_tokens: usize,
-    /// Threads of one tensor operation on the CPU; at least 1.
+    /// The number of threads of a tensor operation on the CPU. At least 1; default 1.
     pub threads: usize,
 }
 
@@ -54,16 +54,16 @@ impl Default for SftConfig {
     }
 }
 
-/// One update.
+/// The result of one update.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SftStep {
-    /// How many updates there were before it.
+    /// The index of the update, from 0.
     pub step: Step,
     /// Mean cross-entropy of the response tokens before the update, in nats.
     pub loss: f64,
-    /// Response tokens that it is the mean of.
+    /// The number of response tokens, over which the loss is averaged.
     pub response_tokens: usize,
-    /// Tokens that the model ran over.
+    /// The number of tokens that the model processed.
     pub tokens: usize,
     /// Gradient norm before clipping.
     pub grad_norm: f64,
@@ -71,12 +71,12 @@ pub struct SftStep {
     pub learning_rate: f64,
 }
 
-/// Minimises the mean cross-entropy of the response tokens, each epoch in a new order that depends on the seed alone.
+/// Minimizes the mean cross-entropy of the response tokens. Each epoch has a new order of examples, which depends on the seed alone.
 ///
-/// `on_step` is called after every update. Afterwards the decoder wants no gradients.
+/// `on_step` is called after every update. Afterwards, gradients of the decoder are disabled.
 ///
 /// # Errors
-/// If there are no examples, one has an empty prompt, loss or gradient are not finite, or the backend fails.
+/// If there are no examples, an example has an empty prompt, the loss or the gradient is not finite, or the backend fails.
 pub fn fine_tune(
     decoder: &mut Decoder,
     examples: &[Example],
@@ -177,7 +177,7 @@ fn check(examples: &[Example]) -> Result<(), TrainError> {
     }
 }
 
-/// Indices of the examples without end: one permutation an epoch.
+/// An endless iterator over the indices of the examples: one permutation per epoch.
 struct Order {
     random: ChaCha8Rng,
     permutation: Vec<usize>,

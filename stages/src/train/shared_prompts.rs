@@ -1,24 +1,25 @@
-//! Attention of responses that share the tokens of their prompt.
+//! Attention over responses that share the tokens of their prompt.
 
 use tch::{Device, TchError, Tensor};
 
-/// A prompt of so many tokens, and after it the responses to it by their fed tokens, perhaps 0.
+/// A prompt and its responses, by their numbers of fed tokens. The number of a response may be 0.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Family {
     pub(crate) prompt: i64,
     pub(crate) responses: Vec<i64>,
 }
 
-/// Families end to end: prompt, first response, second response, ..., next prompt.
+/// Concatenated families: prompt, first response, second response, ..., next prompt.
 ///
-/// The layers run over every prompt once instead of once a response. Only the attention sees prompt and response as one sequence, and
-/// computes the prompt's rows again for each: a small price, since the attention is the small part of short sequences.
+/// The layers process every prompt once instead of once per response. Only the attention treats prompt and response as one sequence, and
+/// computes the prompt's rows again for each response. This costs little, because attention is a small part of the work for short
+/// sequences.
 #[derive(Debug)]
 pub(crate) struct SharedPrompts {
     families: Vec<Family>,
-    /// Tokens of each prompt and response.
+    /// The number of tokens of each prompt and response.
     pieces: Vec<i64>,
-    /// `[tokens]`, within prompt and response.
+    /// `[tokens]`; the position of each token in its sequence of prompt and response.
     positions: Tensor,
 }
 
@@ -42,12 +43,12 @@ impl SharedPrompts {
         })
     }
 
-    /// Positions for the decoder, `[tokens]`.
+    /// Returns the positions for the decoder, `[tokens]`.
     pub(crate) fn positions(&self) -> &Tensor {
         &self.positions
     }
 
-    /// q `[tokens, heads, dim]`, k and v `[tokens, kv_heads, dim]` to `[tokens, heads * dim]`.
+    /// Computes attention: q `[tokens, heads, dim]`, k and v `[tokens, kv_heads, dim]` to `[tokens, heads * dim]`.
     pub(crate) fn attend(&self, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor, TchError> {
         let split = |x: &Tensor| x.f_split_with_sizes(self.pieces.as_slice(), 0);
         let (q, k, v) = (split(q)?, split(k)?, split(v)?);
@@ -65,7 +66,7 @@ impl SharedPrompts {
     }
 }
 
-/// Causal attention of one sequence: q `[n, heads, dim]`, k and v `[n, kv_heads, dim]` to `[n, heads, dim]`.
+/// Computes causal attention of one sequence: q `[n, heads, dim]`, k and v `[n, kv_heads, dim]` to `[n, heads, dim]`.
 fn causal(q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor, TchError> {
     let by_head = |x: &Tensor| x.f_transpose(0, 1)?.f_unsqueeze(0);
     let grouped = q.size()[1] != k.size()[1];

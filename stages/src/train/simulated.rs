@@ -1,4 +1,4 @@
-//! A trainer of a simulated cluster: it computes nothing, and takes the time that computing it would take.
+//! The trainer of a simulated cluster: it computes nothing, but spends the time that the computation would take.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,47 +12,46 @@ use crate::model::tensor_file::{Scalar, TensorFile, write};
 use crate::rollout::Policy;
 use crate::rollout::simulated::lengths::LengthModel;
 
-/// The numbers of a state.
+/// The names of the numbers in a saved state.
 const VERSION: &str = "version";
 const PLACED: &str = "placed";
 const OWED: &str = "owed_s";
 
 /// A [`Trainer`] that spends virtual time and publishes versions without weights.
 ///
-/// Each call takes the time of its micro-batches on the devices of the last [`place`](Trainer::place), and an update that of the optimizer
-/// step.
-/// Taking over a part of the devices, and more devices after that, takes the time that the calibration gives it, ahead of the next group.
-/// It reports no loss: there is none.
+/// Each call spends the time of its micro-batches on the devices of the last [`place`](Trainer::place); an update spends the time of the
+/// optimizer step. Starting on a part of the devices, and a later change of their number, costs the time that the calibration defines for
+/// it; it is spent before the next group. The trainer reports no loss, because it computes none.
 pub struct SimulatedTrainer {
     clock: VirtualClock,
     cost: Cost,
     layout: TrainingLayout,
     lengths: Arc<dyn LengthModel>,
-    /// Devices of the job.
+    /// The number of devices of the job.
     devices: u32,
-    /// Devices in use.
+    /// The number of devices in use.
     placed: u32,
-    /// Seconds that a change of devices takes and that are not spent.
+    /// The time of a change of devices that was not spent yet, in seconds.
     owed: f64,
-    /// What was published last.
+    /// The version that was published last.
     version: PolicyVersion,
     tally: Tally,
 }
 
-/// What a step has trained on.
+/// The work of a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Tally {
     responses: u64,
     tokens: u64,
     longest: u32,
     flops: f64,
-    /// Seconds on the devices, and these times the devices.
+    /// The busy time of the devices in seconds, and its product with the number of devices.
     seconds: f64,
     device_seconds: f64,
 }
 
 impl SimulatedTrainer {
-    /// A trainer on `devices` devices, the model laid out over them in copies of `layout`.
+    /// Creates a trainer on `devices` devices, with the model replicated over them in `layout`.
     #[must_use]
     pub fn new(
         cost: Cost,
@@ -69,7 +68,7 @@ impl SimulatedTrainer {
         self.clock.spend(Nanos::from_secs_f64(seconds));
     }
 
-    /// Counts a sequence; returns its tokens.
+    /// Counts a sequence and returns its tokens.
     fn add(&mut self, sequence: &Sequence<'_>) -> f64 {
         let row = sequence.prompt_ids.first().map_or(0, |id| u64::from(id.unsigned_abs()));
         let tokens = self.lengths.prompt(row).prompt_length + sequence.response_length;
@@ -106,7 +105,7 @@ impl Trainer for SimulatedTrainer {
         if self.placed == 0 {
             return Err(TrainError::Backend {
                 operation: "accumulating gradients",
-                reason: "it was placed on 0 devices".to_owned(),
+                reason: "the trainer is placed on 0 devices".to_owned(),
             });
         }
         let tokens: Vec<f64> = sequences.iter().map(|sequence| self.add(sequence)).collect();
@@ -134,7 +133,8 @@ impl Trainer for SimulatedTrainer {
         let before = std::mem::replace(&mut self.placed, devices);
         let calibration = self.cost.calibration();
         self.owed = match (before, devices) {
-            // Nothing computes, or all devices change hands with the rollout, whose cost is its own.
+            // With 0 devices nothing computes. If the trainer takes over all devices, they were handed over by the rollout, which accounts
+            // for that cost.
             (_, 0) => 0.0,
             (before, devices) if before == devices => self.owed,
             (0, devices) if devices >= self.devices => 0.0,
@@ -201,7 +201,7 @@ mod tests {
         }
     }
 
-    /// Seconds that `work` spends.
+    /// Returns the seconds that `work` spends.
     fn spent(clock: &VirtualClock, work: impl FnOnce()) -> f64 {
         let before = clock.now();
         work();
@@ -217,7 +217,7 @@ mod tests {
         let split = spent(&clock, || {
             sequences.iter().for_each(|s| trainer.accumulate(Step(0), &[*s]).unwrap());
         });
-        // Eight copies: two sequences each, or one at a time on one of them.
+        // Eight replicas: two sequences each, or one sequence at a time on one of them.
         assert!((split - 8.0 * whole).abs() < 1e-6, "{whole} {split}");
         trainer.place(0);
         trainer.place(8);
@@ -235,7 +235,7 @@ mod tests {
         let seconds = spent(&clock, || answer = Some(trainer.update(Step(4)).unwrap()));
         let (policy, metrics) = answer.expect("it was called");
         assert_eq!(policy.version, PolicyVersion(5));
-        // Half of the peak while the devices compute, and about a tenth of the time launches.
+        // Half of the peak while the devices compute; launches take about a tenth of the time.
         assert!((0.35..0.5).contains(&metrics["perf/mfu/actor"]), "{}", metrics["perf/mfu/actor"]);
         assert_eq!(metrics["perf/training_devices"], 16.0);
         assert_eq!(seconds, 1.0);

@@ -1,4 +1,4 @@
-//! What a step adds up beside its gradient, and the metrics that this gives.
+//! The sums that a step accumulates besides its gradient, and the metrics that follow from them.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -10,21 +10,21 @@ use tch::{Kind, TchError, Tensor};
 use super::Metrics;
 use super::partial::{PartialError, Total};
 
-/// Weighted tokens or responses, which the loss is divided by.
+/// Weighted tokens or responses: the divisor of the loss.
 const DENOMINATOR: &str = "denominator";
-/// Tokens that the loss falls on.
+/// The number of tokens that carry loss.
 const TOKENS: &str = "tokens";
 
-/// What becomes of a term of each token.
+/// The reduction of a term over the tokens of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Over {
-    /// Times the token's factor in the loss already: the sum is divided as the loss is.
+    /// Sum of values that include the token's factor in the loss, divided like the loss.
     Loss,
-    /// The sum is divided by the tokens.
+    /// Sum divided by the number of tokens.
     Tokens,
-    /// The largest of the step.
+    /// Maximum over the step.
     Largest,
-    /// The sum is what others are divided by.
+    /// Sum that other sums are divided by. It is not a metric.
     Divisor,
 }
 
@@ -41,14 +41,14 @@ impl Over {
     }
 }
 
-/// Terms of the tokens of a micro-batch, by the names of their metrics; each `[tokens]`.
+/// Terms of the tokens of a micro-batch, by the name of their metric. Each is `[tokens]`.
 #[derive(Default)]
 pub(crate) struct Terms {
     names: Vec<(&'static str, Over)>,
     values: Vec<Tensor>,
 }
 
-/// [`Terms`], one number each.
+/// [`Terms`] reduced to one number each.
 pub(crate) struct Reduced {
     names: Vec<(&'static str, Over)>,
     /// `[terms]`, float64.
@@ -76,12 +76,12 @@ impl Terms {
     }
 }
 
-/// Sums of a step or of a part of it, by name; sums of parts add up to that of the whole.
+/// Sums of a step or of a part of it, by name. Sums of parts add up to the sum of the whole.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Tally(BTreeMap<Cow<'static, str>, (Over, f64)>);
 
 impl Tally {
-    /// The tally of a micro-batch; one transfer where the device is not the CPU.
+    /// Creates the tally of a micro-batch. If the device is not the CPU, this takes one transfer.
     pub(crate) fn of(denominator: f64, tokens: usize, reduced: &Reduced) -> Result<Self, TchError> {
         let values = Vec::<f64>::try_from(&reduced.values)?;
         let divisors = [(DENOMINATOR, denominator), (TOKENS, tokens as f64)]
@@ -91,7 +91,7 @@ impl Tally {
         Ok(Self(divisors.into_iter().chain(named).collect()))
     }
 
-    /// What the loss is divided by: weighted tokens or responses.
+    /// Returns the divisor of the loss: weighted tokens or responses.
     pub(crate) fn denominator(&self) -> f64 {
         self.value(DENOMINATOR)
     }
@@ -106,7 +106,7 @@ impl Tally {
         self.0.values().all(|(_, value)| value.is_finite())
     }
 
-    /// The metrics of a step.
+    /// Returns the metrics of a step.
     pub(crate) fn metrics(&self) -> Metrics {
         let (denominator, tokens) = (self.denominator(), self.value(TOKENS));
         let metric = |(name, &(over, value)): (&Cow<'static, str>, &(Over, f64))| {
@@ -125,7 +125,7 @@ impl Tally {
         self.0.get(name).map_or(0.0, |&(_, value)| value)
     }
 
-    /// Says whether there was a term of that name.
+    /// Adds to a term. Returns `true` if the term existed before.
     fn add_term(&mut self, name: Cow<'static, str>, over: Over, more: f64) -> bool {
         match self.0.entry(name) {
             Entry::Vacant(entry) => {
@@ -141,19 +141,19 @@ impl Tally {
     }
 }
 
-/// What is computed at once: some responses to a prompt, by the first of them.
+/// The unit of computation: some responses to a prompt, identified by the first of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Unit {
     pub(crate) prompt: PromptId,
     pub(crate) sample: u32,
 }
 
-/// Tallies that are added up in the order of their units, in whichever they came.
+/// Tallies that are summed in the order of their units, independent of the order of their arrival.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Tallies(BTreeMap<Unit, Tally>);
 
 impl Tallies {
-    /// Takes in the tally of a unit, which comes `once` or is added to what there is.
+    /// Adds the tally of a unit. If `once` is `true`, a second tally of the same unit is an error; otherwise the two are added.
     pub(crate) fn add(
         &mut self,
         unit: Unit,
@@ -173,7 +173,7 @@ impl Tallies {
         sum
     }
 
-    /// For other replicas; names begin with that of the `model`.
+    /// Returns the totals for other replicas. Their names begin with the name of the `model`.
     pub(crate) fn totals(&self, model: &str) -> Vec<Total> {
         let of_unit = |(unit, tally): (&Unit, &Tally)| {
             let Unit { prompt, sample } = *unit;
@@ -186,7 +186,8 @@ impl Tallies {
         self.0.iter().flat_map(of_unit).collect()
     }
 
-    /// Takes in those of all replicas that are of `model`; each unit `once`, or added up in the order given.
+    /// Adds the totals of all replicas that belong to `model`. If `once` is `true`, a repeated unit is an error; otherwise its totals are
+    /// added in the order given.
     pub(crate) fn take_in(
         &mut self,
         totals: &[Total],
@@ -215,7 +216,7 @@ impl Unit {
     }
 }
 
-/// The parts of a [`Total`]'s name: model, what becomes of the sum, and the metric.
+/// Splits the name of a [`Total`] into model, reduction and metric.
 fn parse(name: &str) -> Result<(&str, Over, &str), PartialError> {
     let strange = || PartialError::Total { name: name.to_owned() };
     let (model, rest) = name.split_once(':').ok_or_else(strange)?;
@@ -265,7 +266,7 @@ mod tests {
         let mut reduced = Tallies::default();
         reduced.take_in(&totals, "policy", true).unwrap();
         assert_eq!(reduced, whole);
-        // From the first unit on: -1e16 + 1, and 1e16.
+        // In the order of units: -1e16 + 1, then 1e16.
         assert_eq!(reduced.sum().metrics()["loss"], 0.0);
         let mut other = Tallies::default();
         other.take_in(&totals, "critic", true).unwrap();
@@ -276,7 +277,7 @@ mod tests {
     fn what_came_twice_or_from_a_stranger_is_refused() {
         let mut tallies = Tallies::default();
         tallies.add(unit(7, 3), &tally(1.0, 0.0), true).unwrap();
-        let expect = "the responses of p7 from sample 3 on came twice";
+        let expect = "received the responses of p7 from sample 3 on twice";
         let again = tallies.add(unit(7, 3), &tally(1.0, 0.0), true).unwrap_err();
         assert_eq!(again.to_string(), expect);
         let totals = tallies.totals("policy");
@@ -284,7 +285,7 @@ mod tests {
         for name in ["loss", "policy:loss", "policy:median:loss"] {
             let total = Total { name: name.to_owned(), ..totals[0].clone() };
             let error = tallies.take_in(&[total], "policy", true).unwrap_err().to_string();
-            assert_eq!(error, format!("a total `{name}` that no trainer gives"));
+            assert_eq!(error, format!("unknown total `{name}` in a partial gradient"));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The trainer on libtorch: accumulates the gradient of a step response by response, then divides once.
+//! The trainer on libtorch. It accumulates the gradient of a step as responses arrive, and divides once.
 
 mod inference;
 mod replica;
@@ -25,34 +25,35 @@ use crate::rollout::Policy;
 
 /// Policy-gradient training of a decoder.
 ///
-/// The loss of a step is a sum over responses divided by a sum over responses ([`Aggregation`](super::config::Aggregation)). The
-/// gradient of the numerator is added up as responses arrive, the denominator beside it in float64, and the division is left to
-/// [`update`](Trainer::update): neither the order of arrival nor the micro-batches show in the result.
+/// The loss of a step is a sum over responses divided by a sum over responses ([`Aggregation`](super::config::Aggregation)). The gradient
+/// of the numerator is accumulated as responses arrive, and the denominator in float64. [`update`](Trainer::update) divides the two, so
+/// that the result depends neither on the order of arrival nor on the micro-batches.
 ///
-/// Reference and critic are copies of the initial weights. The log-probabilities that ratios are against are the engine's or its own
-/// ([`OldLogprobs`](super::config::OldLogprobs)); how far the two differ is watched by `training/rollout_probs_diff_*`.
+/// Reference and critic start as copies of the initial weights. Ratios are computed against log-probabilities of the engine or of the
+/// trainer ([`OldLogprobs`](super::config::OldLogprobs)); the metrics `training/rollout_probs_diff_*` report the difference between the
+/// two.
 #[derive(Debug)]
 pub struct TorchTrainer {
     config: TrainerConfig,
     objective: Objective,
     decoder: Decoder,
-    /// The initial weights; held only if a KL divergence from them is wanted.
+    /// The initial weights. Held only if a KL divergence from them is needed.
     reference: Option<Decoder>,
     critic: Option<Critic>,
     optimizer: AdamW,
     head: Head,
     store: WeightStore,
-    /// What was published last.
+    /// The version that was published last.
     version: PolicyVersion,
     accumulated: Accumulation,
     pulse: Pulse,
 }
 
 impl TorchTrainer {
-    /// A trainer of `decoder`, on its device, that publishes to `store`.
+    /// Creates a trainer of `decoder`, on its device, that publishes to `store`.
     ///
     /// # Errors
-    /// If there is no loss or estimator of a name in `config`, or the device has no room for the optimizer, reference or critic.
+    /// If `config` names an unknown loss or estimator, or the device runs out of memory for the optimizer, reference or critic.
     pub fn new(
         decoder: Decoder,
         config: TrainerConfig,
@@ -62,10 +63,10 @@ impl TorchTrainer {
         Self::with_objective(decoder, config, store, objective)
     }
 
-    /// The same with an objective of one's own, instead of what `config` names.
+    /// Creates a trainer with a custom objective instead of the functions that `config` names.
     ///
     /// # Errors
-    /// If the device has no room for the optimizer, reference or critic.
+    /// If the device runs out of memory for the optimizer, reference or critic.
     pub fn with_objective(
         mut decoder: Decoder,
         config: TrainerConfig,
@@ -105,10 +106,11 @@ impl TorchTrainer {
         })
     }
 
-    /// The same with a critic that goes on from `model` instead of the policy's initial weights; nothing where the configuration has none.
+    /// Replaces the critic by one that starts from `model` instead of the policy's initial weights. Does nothing if the configuration has
+    /// no critic.
     ///
     /// # Errors
-    /// If the device has no room for its optimizer.
+    /// If the device runs out of memory for its optimizer.
     pub fn with_critic(self, model: ValueModel) -> Result<Self, TrainError> {
         let Some(config) = self.config.critic else { return Ok(self) };
         let critic = Critic::new(model, config, self.config.deterministic)
@@ -116,13 +118,13 @@ impl TorchTrainer {
         Ok(Self { critic: Some(critic), ..self })
     }
 
-    /// Beats `pulse` before every micro-batch, for whoever watches that something moves.
+    /// Beats `pulse` before every micro-batch, so that the watchdog sees progress.
     #[must_use]
     pub fn with_pulse(self, pulse: Pulse) -> Self {
         Self { pulse, ..self }
     }
 
-    /// The model as it stands.
+    /// Returns the current model.
     #[must_use]
     pub fn decoder(&self) -> &Decoder {
         &self.decoder
@@ -171,7 +173,8 @@ impl TorchTrainer {
         Tally::of(denominator(sequences, mode), tokens(sequences), &reduced)
     }
 
-    /// Those that inference gave, or else computed now; none where the loss has no KL term.
+    /// Returns the log-probabilities under the reference: those from inference if they are present, otherwise computed now. `None` if the
+    /// loss has no KL term.
     fn reference_logprobs(
         &self,
         sequences: &[Sequence<'_>],
@@ -196,12 +199,12 @@ impl TorchTrainer {
         MicroBatch::pack(&turns, self.decoder.device())
     }
 
-    /// Whether the critic is warm.
+    /// Returns `true` if the warm-up of the critic is over.
     fn trains_policy(&self, step: Step) -> bool {
         self.critic.as_ref().is_none_or(|critic| step.0 >= critic.warmup_steps())
     }
 
-    /// The micro-batches of some sequences: their indices, and they themselves.
+    /// Returns the micro-batches of some sequences, with the indices of their sequences.
     fn micro_batches<'a>(
         &self,
         sequences: &[Sequence<'a>],
@@ -223,7 +226,7 @@ impl TorchTrainer {
         units.into_iter().flat_map(batches).map(with_sequences).collect()
     }
 
-    /// Applies the accumulated gradients.
+    /// Applies the accumulated gradients of the critic and of the policy.
     fn apply(&mut self, step: Step) -> Result<Metrics, TrainError> {
         let failed = || TrainError::backend("updating weights");
         let mut metrics = match &mut self.critic {
@@ -339,7 +342,8 @@ impl Trainer for TorchTrainer {
     }
 }
 
-/// The sequences of each prompt in the order of their samples, by their indices: what is computed together, whatever came with it.
+/// Returns the indices of the sequences of each prompt, in the order of their samples. In deterministic mode these are computed together,
+/// independent of the other sequences of the call.
 fn groups(sequences: &[Sequence<'_>]) -> Vec<Vec<usize>> {
     let mut order: Vec<usize> = (0..sequences.len()).collect();
     order.sort_by_key(|&at| unit(&sequences[at]));

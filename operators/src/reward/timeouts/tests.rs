@@ -1,4 +1,4 @@
-//! The policy by itself: what it says after which executions.
+//! Tests of the policy alone: its limits after given executions.
 
 use std::fmt::Write;
 
@@ -20,13 +20,13 @@ fn id(sample: u32) -> SampleId {
     SampleId { step: Step(0), prompt: PromptId(0), sample }
 }
 
-/// An execution of `case` that was right or not, after so many seconds.
+/// An execution of `case`, correct or not, that took `seconds`.
 fn ran(case: u32, seconds: f64, correct: bool) -> Execution {
     let limit = LimitRule::default().max;
     Execution { case, took: Nanos::from_secs_f64(seconds), limit, correct, audited: false }
 }
 
-/// The limits of row 0 before and after each of `scores`.
+/// Returns the limits of row 0 before and after each of `scores`.
 fn timeline(mut policy: Timeouts, scores: &[&[Execution]]) -> String {
     let mut text = String::new();
     let mut line = |policy: &mut Timeouts, what: &str| {
@@ -147,7 +147,7 @@ fn a_snapshot_reads_back_as_it_was() {
     assert_eq!(serde_json::from_str::<Timeouts>(&written).expect("what was written"), policy);
 }
 
-/// Executions of few rows and cases.
+/// Executions of a few rows and cases.
 fn executions() -> impl Strategy<Value = Vec<(u64, Execution)>> {
     let one = (0u64..3, 0u32..4, 0u32..40, any::<bool>());
     let of =
@@ -156,7 +156,7 @@ fn executions() -> impl Strategy<Value = Vec<(u64, Execution)>> {
 }
 
 proptest! {
-    /// The oracle looks through all executions for each case.
+    /// Compares with an oracle that searches all executions for each case.
     #[test]
     fn anchors_are_the_longest_correct_executions_in_any_order(
         (ran, shuffled) in executions().prop_flat_map(|ran| (Just(ran.clone()), Just(ran).prop_shuffle()))

@@ -1,4 +1,4 @@
-//! The losses and estimators that recipes can name.
+//! The built-in losses and KL estimators.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::{
 };
 use crate::catalog::{About, Catalog, NoOptions};
 
-/// The policy losses that come with the project, by the names of `actor.policy_loss.loss_mode`.
+/// Returns the built-in policy losses, by the names of `actor.policy_loss.loss_mode`.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -43,7 +43,7 @@ pub fn policy_losses() -> Catalog<SharedPolicyLoss> {
         .described("gpg", GPG, |_: NoOptions| Ok(shared(Gpg)))
 }
 
-/// The estimators of a KL divergence that come with the project, by the names of `actor.kl_loss_type` and `algorithm.kl_penalty`.
+/// Returns the built-in KL estimators, by the names of `actor.kl_loss_type` and `algorithm.kl_penalty`.
 #[must_use]
 pub fn kl_estimators() -> Catalog<SharedKl> {
     let plain: [(_, _, SharedKl); 4] = [
@@ -73,7 +73,7 @@ fn straight_through(estimator: impl KlEstimator + 'static) -> SharedKl {
     Arc::new(StraightThrough(Arc::new(estimator)))
 }
 
-/// [`Vanilla`] with the bounds of DAPO: a higher upper one, the dual clip out of the way.
+/// [`Vanilla`] with the bounds of DAPO: a higher upper bound, and a dual clip that rarely applies.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct Dapo {
@@ -102,7 +102,7 @@ const VANILLA: About = About::new(
 );
 const DAPO: About = About::new(
     &[],
-    "`vanilla` with a higher upper bound and a far dual clip",
+    "`vanilla` with a higher upper bound and a looser dual clip",
     "DAPO, Yu et al. 2025, section 3.1",
 );
 const GSPO: About =

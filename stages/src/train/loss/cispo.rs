@@ -1,4 +1,4 @@
-//! CISPO: the ratio as a weight.
+//! CISPO: the clipped ratio as a weight.
 
 use serde::{Deserialize, Serialize};
 use tch::TchError;
@@ -7,13 +7,14 @@ use super::clip::check_band;
 use super::{PolicyLoss, TokenLoss, Tokens, clip_metrics};
 use crate::catalog::CatalogError;
 
-/// REINFORCE weighted by the clipped ratio, which has no gradient: no token is left without one (MiniMax-M1 2025, section 3.1).
+/// REINFORCE, weighted by the clipped ratio. The ratio carries no gradient, so every token keeps the gradient of its log-probability
+/// (MiniMax-M1 2025, section 3.1).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Cispo {
-    /// The weight is at least 1 less this; in `[0, 1]`.
+    /// The weight is at least `1 - clip_ratio_low`. In `[0, 1]`; default 0.2. (verl: `actor.clip_ratio_low`)
     pub clip_ratio_low: f64,
-    /// The weight is at most 1 plus this; at least 0.
+    /// The weight is at most `1 + clip_ratio_high`. At least 0; default 0.2. (verl: `actor.clip_ratio_high`)
     pub clip_ratio_high: f64,
 }
 
@@ -24,10 +25,10 @@ impl Default for Cispo {
 }
 
 impl Cispo {
-    /// The same, its bounds checked.
+    /// Returns the loss if its options are in range.
     ///
     /// # Errors
-    /// If a bound is out of its own.
+    /// If an option is out of range.
     pub fn checked(self) -> Result<Self, CatalogError> {
         check_band(self.clip_ratio_low, self.clip_ratio_high).map(|()| self)
     }

@@ -1,4 +1,4 @@
-//! PPO's clip.
+//! The clipped loss of PPO.
 
 use serde::{Deserialize, Serialize};
 use tch::{TchError, Tensor};
@@ -6,16 +6,16 @@ use tch::{TchError, Tensor};
 use super::{PolicyLoss, TokenLoss, Tokens, clip_metrics};
 use crate::catalog::{CatalogError, within};
 
-/// PPO's clipped ratio (Schulman et al. 2017, eq. 7), with a second clip for negative advantages (Ye et al. 2020, eq. 5); with other bounds
-/// also DAPO's (Yu et al. 2025, section 3.1).
+/// The clipped ratio of PPO (Schulman et al. 2017, eq. 7), with a second clip for negative advantages (Ye et al. 2020, eq. 5). With other
+/// bounds, it is also the loss of DAPO (Yu et al. 2025, section 3.1).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Vanilla {
-    /// The ratio counts down to 1 less this; in `[0, 1]`.
+    /// The ratio is clipped below at `1 - clip_ratio_low`. In `[0, 1]`; default 0.2. (verl: `actor.clip_ratio_low`)
     pub clip_ratio_low: f64,
-    /// The ratio counts up to 1 plus this; at least 0.
+    /// The ratio is clipped above at `1 + clip_ratio_high`. At least 0; default 0.2. (verl: `actor.clip_ratio_high`)
     pub clip_ratio_high: f64,
-    /// The loss of a token with advantage `a < 0` is at most `-a` times this; more than 1.
+    /// The loss of a token with advantage `a < 0` is at most `-a * clip_ratio_c`. Above 1; default 3. (verl: `actor.clip_ratio_c`)
     pub clip_ratio_c: f64,
 }
 
@@ -26,10 +26,10 @@ impl Default for Vanilla {
 }
 
 impl Vanilla {
-    /// The same, its bounds checked.
+    /// Returns the loss if its options are in range.
     ///
     /// # Errors
-    /// If a bound is out of its own.
+    /// If an option is out of range.
     pub fn checked(self) -> Result<Self, CatalogError> {
         check_band(self.clip_ratio_low, self.clip_ratio_high)?;
         within("clip_ratio_c", self.clip_ratio_c, |c| c > 1.0, "a finite number above 1")?;
@@ -37,7 +37,7 @@ impl Vanilla {
     }
 }
 
-/// Refuses a band of the ratio that is none.
+/// Checks the bounds of a clipped ratio.
 pub(super) fn check_band(low: f64, high: f64) -> Result<(), CatalogError> {
     within("clip_ratio_low", low, |low| (0.0..=1.0).contains(&low), "in [0, 1]")?;
     within("clip_ratio_high", high, |high| high >= 0.0, "a finite number, at least 0")
@@ -56,7 +56,7 @@ impl PolicyLoss for Vanilla {
     }
 }
 
-/// The larger loss of the ratio and of the ratio within `bounds`, and where the latter is it.
+/// The larger of two losses, with the ratio as it is and within `bounds`, and where the bounded one is larger.
 pub(super) struct Clipped {
     pub(super) loss: Tensor,
     pub(super) clipped: Tensor,

@@ -8,19 +8,19 @@ use super::{PolicyLoss, Segments, TokenLoss, Tokens, clip_metrics};
 use crate::catalog::CatalogError;
 use crate::train::config::Aggregation;
 
-/// Added to importance weights before their logarithm is taken, as in verl: a weight may be 0.
+/// Added to importance weights before taking their logarithm, as in verl, because a weight may be 0.
 const LEAST_WEIGHT: f64 = 1e-10;
 
 /// The geometric mean over a sequence of ratios that are clipped token by token (Zhao et al. 2025, GMPO, section 3).
 ///
-/// The bounds are of the log-ratio here, as in verl; the advantage of a sequence is the mean of its tokens', and its importance weight
-/// the geometric mean of theirs.
+/// The bounds apply to the log-ratio, as in verl. The advantage of a sequence is the mean of those of its tokens, and its importance weight
+/// is the geometric mean of theirs.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct GeoMean {
-    /// The log-ratio counts down to this below 0; in `[0, 1]`.
+    /// The log-ratio is clipped below at `-clip_ratio_low`. In `[0, 1]`; default 0.2. (verl: `actor.clip_ratio_low`)
     pub clip_ratio_low: f64,
-    /// The log-ratio counts up to this; at least 0.
+    /// The log-ratio is clipped above at `clip_ratio_high`. At least 0; default 0.2. (verl: `actor.clip_ratio_high`)
     pub clip_ratio_high: f64,
 }
 
@@ -31,10 +31,10 @@ impl Default for GeoMean {
 }
 
 impl GeoMean {
-    /// The same, its bounds checked.
+    /// Returns the loss if its options are in range.
     ///
     /// # Errors
-    /// If a bound is out of its own.
+    /// If an option is out of range.
     pub fn checked(self) -> Result<Self, CatalogError> {
         check_band(self.clip_ratio_low, self.clip_ratio_high).map(|()| self)
     }

@@ -7,19 +7,19 @@ use super::clip::{check_band, clipped};
 use super::{PolicyLoss, TokenLoss, Tokens, clip_metrics};
 use crate::catalog::CatalogError;
 
-/// Sequence log-ratios are bounded here, as in verl.
+/// The upper bound of sequence log-ratios, as in verl.
 const LOG_RATIO_LIMIT: f64 = 10.0;
 
-/// The clipped ratio of the geometric mean over a sequence (Zheng et al. 2025), each token with the gradient of its own
-/// (section 4.3, GSPO-token).
+/// The clipped ratio of a whole sequence, the geometric mean of its tokens' ratios (Zheng et al. 2025). The gradient of each token flows
+/// through its own log-probability (section 4.3, GSPO-token).
 ///
-/// With advantages that are equal over a sequence and `seq-mean-token-mean` this is the paper's objective.
+/// If the advantages of a sequence are equal and the aggregation is `seq-mean-token-mean`, this is the objective of the paper.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Gspo {
-    /// The ratio counts down to 1 less this; in `[0, 1]`.
+    /// The ratio is clipped below at `1 - clip_ratio_low`. In `[0, 1]`; default 0.2. (verl: `actor.clip_ratio_low`)
     pub clip_ratio_low: f64,
-    /// The ratio counts up to 1 plus this; at least 0.
+    /// The ratio is clipped above at `1 + clip_ratio_high`. At least 0; default 0.2. (verl: `actor.clip_ratio_high`)
     pub clip_ratio_high: f64,
 }
 
@@ -30,10 +30,10 @@ impl Default for Gspo {
 }
 
 impl Gspo {
-    /// The same, its bounds checked.
+    /// Returns the loss if its options are in range.
     ///
     /// # Errors
-    /// If a bound is out of its own.
+    /// If an option is out of range.
     pub fn checked(self) -> Result<Self, CatalogError> {
         check_band(self.clip_ratio_low, self.clip_ratio_high).map(|()| self)
     }

@@ -1,4 +1,4 @@
-//! Truncated importance sampling between the policy that sampled and the one that is trained.
+//! Truncated importance sampling between the engine's policy and the trained policy.
 
 use tch::{TchError, Tensor};
 
@@ -6,9 +6,9 @@ use super::{LOG_RATIO_LIMIT, Segments};
 use crate::train::config::{Level, RolloutIs, Threshold};
 
 impl RolloutIs {
-    /// The weight of each token in the policy loss, without gradient: `exp(old - rollout)` of the token or of its sequence, cut off
-    /// (Yao et al. 2025, TIS) or, out of a band, 0 (IcePop). `old` and `rollout` are log-probabilities of the trainer and of the engine;
-    /// all `[tokens]`.
+    /// Returns the weight of each token in the policy loss, without gradient: `exp(old - rollout)` of the token or of its sequence. It is
+    /// truncated (Yao et al. 2025, TIS) or, outside of a band, set to 0 (IcePop). `old` and `rollout` are log-probabilities of the trainer
+    /// and of the engine. All tensors are `[tokens]`.
     ///
     /// # Errors
     /// If the tensors differ in shape, kind or device.

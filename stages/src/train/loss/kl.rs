@@ -1,4 +1,4 @@
-//! Estimators of the KL divergence of the policy from a reference, of one sampled token (Schulman 2020).
+//! Estimators of the KL divergence of the policy from a reference, from single sampled tokens (Schulman 2020).
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -7,25 +7,26 @@ use tch::{TchError, Tensor};
 
 use super::LOG_RATIO_LIMIT;
 
-/// The k3 estimator is clamped here, as in verl.
+/// The bound to which the k3 estimator is clamped, as in verl.
 const K3_LIMIT: f64 = 10.0;
 
 /// An estimator of the KL divergence of the policy from a reference.
 ///
 /// # Contract
-/// Token by token: none depends on another.
+/// The estimate of a token must not depend on other tokens.
 pub trait KlEstimator: Debug + Send + Sync {
-    /// The estimate of tokens with log-probability `logprobs` under the policy and `reference` under the reference; all `[tokens]`.
+    /// Returns the estimate of each token, with log-probability `logprobs` under the policy and `reference` under the reference. All
+    /// tensors are `[tokens]`.
     ///
     /// # Errors
     /// If the tensors differ in shape, kind or device.
     fn tokens(&self, logprobs: &Tensor, reference: &Tensor) -> Result<Tensor, TchError>;
 }
 
-/// An estimator that several hold.
+/// A shared estimator.
 pub type SharedKl = Arc<dyn KlEstimator>;
 
-/// `log p - log r`: unbiased, of high variance; as a loss its gradient is 0 on average.
+/// `log p - log r`: unbiased, with high variance. As a loss, its gradient is 0 on average.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct K1;
 
@@ -45,7 +46,7 @@ impl KlEstimator for Abs {
     }
 }
 
-/// `(log p - log r)^2 / 2`: biased, of low variance; its gradient is that of the divergence on policy.
+/// `(log p - log r)^2 / 2`: biased, with low variance. Its gradient is that of the divergence on-policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct K2;
 
@@ -55,7 +56,7 @@ impl KlEstimator for K2 {
     }
 }
 
-/// `r/p - 1 - log(r/p)`: unbiased, never negative, of low variance.
+/// `r/p - 1 - log(r/p)`: unbiased, never negative, with low variance. Clamped to 10, as in verl.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct K3;
 
@@ -66,7 +67,7 @@ impl KlEstimator for K3 {
     }
 }
 
-/// The value of an estimator with the gradient of [`K2`], which is that of the divergence on policy.
+/// The value of an estimator with the gradient of [`K2`], which is that of the divergence on-policy.
 #[derive(Clone, Debug)]
 pub struct StraightThrough(pub SharedKl);
 

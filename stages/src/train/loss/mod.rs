@@ -1,8 +1,8 @@
-//! Losses of tokens as functions of tensors: no model, no batch, no state.
+//! Token losses as functions of tensors, without model, batch or state.
 //!
-//! Every tensor is packed, `[tokens]`: the response tokens of some sequences end to end, those without loss left out. Nothing here
-//! is averaged; [`Aggregation`] says with which factor each token enters the sum. The formulas are
-//! those of verl's `core_algos`, and are tested against its numbers and gradients.
+//! Every tensor is packed, `[tokens]`: the response tokens of some sequences, concatenated; tokens without loss are left out. Nothing is
+//! averaged here: [`Aggregation`] defines the factor of each token in the sum. The formulas are those of verl's `core_algos`, and are
+//! tested against its values and gradients.
 
 mod builtin;
 mod cispo;
@@ -34,24 +34,24 @@ pub use sapo::Sapo;
 pub use segments::Segments;
 pub use value::{ValueLoss, value_loss};
 
-/// Log-ratios are clamped here before they are exponentiated, as in verl.
+/// The bound to which log-ratios are clamped before they are exponentiated, as in verl.
 pub(crate) const LOG_RATIO_LIMIT: f64 = 20.0;
 
-/// Tokens of some sequences, for a policy loss; all `[tokens]`.
+/// Tokens of some sequences, as input of a policy loss. All tensors are `[tokens]`.
 #[derive(Clone, Copy, Debug)]
 pub struct Tokens<'a> {
-    /// Log-probabilities under the policy, in nats; the gradient flows to them.
+    /// Log-probabilities under the policy, in nats. They carry the gradient.
     pub logprobs: &'a Tensor,
-    /// Log-probabilities under the policy that ratios are against.
+    /// Log-probabilities under the old policy, the denominator of ratios.
     pub old: &'a Tensor,
     /// Advantages.
     pub advantages: &'a Tensor,
-    /// Which tokens are of one sequence.
+    /// The assignment of tokens to sequences.
     pub segments: &'a Segments,
 }
 
 impl Tokens<'_> {
-    /// Log-ratio of the policy to the old one, clamped; `[tokens]`.
+    /// Returns the clamped log-ratio of the policy to the old policy; `[tokens]`.
     ///
     /// # Errors
     /// If the tensors differ in shape, kind or device.
@@ -60,22 +60,22 @@ impl Tokens<'_> {
     }
 }
 
-/// What a policy loss says of tokens.
+/// The output of a policy loss.
 #[derive(Debug)]
 pub struct TokenLoss {
-    /// The loss of each token, `[tokens]`; the gradient flows through it to the log-probabilities.
+    /// The loss of each token, `[tokens]`, with a gradient to the log-probabilities.
     pub loss: Tensor,
-    /// Metrics by name, each `[tokens]`, averaged over the tokens of a step.
+    /// Metrics by name, each `[tokens]`. They are averaged over the tokens of a step.
     pub metrics: Vec<(&'static str, Tensor)>,
 }
 
-/// The policy loss of tokens.
+/// A policy loss over tokens.
 ///
 /// # Contract
-/// The loss of a sequence does not depend on other sequences: they are trained on while others are still being generated, in pieces that
-/// differ from run to run.
+/// The loss of a sequence must not depend on other sequences: sequences are trained on while others are still being generated, in batches
+/// that differ from run to run.
 pub trait PolicyLoss: Debug + Send + Sync {
-    /// The loss of each token.
+    /// Returns the loss of each token.
     ///
     /// # Errors
     /// If the tensors differ in shape, kind or device.
@@ -92,23 +92,23 @@ pub trait PolicyLoss: Debug + Send + Sync {
         Ok(weights.shallow_clone())
     }
 
-    /// The aggregation that its definition fixes, if it does.
+    /// Returns the aggregation that the definition of the loss fixes; `None` if it fixes none.
     fn aggregation(&self) -> Option<Aggregation> {
         None
     }
 }
 
-/// A policy loss that several hold.
+/// A shared policy loss.
 pub type SharedPolicyLoss = Arc<dyn PolicyLoss>;
 
-/// Metrics of the two clips.
+/// Returns the metrics of the upper and lower clip.
 fn clip_metrics(upper: Tensor, lower: Tensor) -> Vec<(&'static str, Tensor)> {
     vec![("actor/pg_clipfrac", upper), ("actor/pg_clipfrac_lower", lower)]
 }
 
-/// Log-probability of each target, and entropy of its distribution, from logits `[tokens, vocabulary]`; both `[tokens]`.
+/// Returns the log-probability of each target and the entropy of its distribution, both `[tokens]`, from logits `[tokens, vocabulary]`.
 ///
-/// The entropy carries a gradient only if `entropy_grad`, since it doubles what the backward pass keeps.
+/// The entropy carries a gradient only if `entropy_grad` is `true`, since the gradient doubles the memory that the backward pass needs.
 ///
 /// # Errors
 /// If a target is not in the vocabulary, or the shapes differ.

@@ -1,4 +1,4 @@
-//! SAPO: a gate instead of a clip.
+//! SAPO: a sigmoid gate instead of a clip.
 
 use serde::{Deserialize, Serialize};
 use tch::TchError;
@@ -7,13 +7,13 @@ use super::{PolicyLoss, TokenLoss, Tokens};
 use crate::catalog::{CatalogError, within};
 use crate::train::config::Aggregation;
 
-/// A sigmoid of the ratio around 1, its gradient 1 there, steeper for negative advantages (Gao et al. 2025, SAPO).
+/// A sigmoid of the ratio around 1, with gradient 1 there, and steeper for negative advantages (Gao et al. 2025, SAPO).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Sapo {
-    /// Steepness for positive advantages; above 0.
+    /// Steepness for positive advantages. From 0.001 to 1000; default 1. (verl: `actor.tau_pos`)
     pub tau_pos: f64,
-    /// Steepness for the others; above 0.
+    /// Steepness for all other advantages. From 0.001 to 1000; default 1.05. (verl: `actor.tau_neg`)
     pub tau_neg: f64,
 }
 
@@ -24,10 +24,10 @@ impl Default for Sapo {
 }
 
 impl Sapo {
-    /// The same, its bounds checked.
+    /// Returns the loss if its options are in range.
     ///
     /// # Errors
-    /// If a temperature is not above 0.
+    /// If an option is out of range.
     pub fn checked(self) -> Result<Self, CatalogError> {
         for (key, tau) in [("tau_pos", self.tau_pos), ("tau_neg", self.tau_neg)] {
             within(key, tau, |tau| tau > 0.0, "a finite number above 0")?;
@@ -40,7 +40,7 @@ impl Sapo {
 impl PolicyLoss for Sapo {
     fn tokens(&self, tokens: &Tokens<'_>) -> Result<TokenLoss, TchError> {
         let positive = tokens.advantages.f_gt(0.0)?.f_to_kind(tokens.advantages.kind())?;
-        // Both are numbers of a step, so a factor and a shift choose between them.
+        // `tau` is `tau_pos` or `tau_neg`. A factor and a shift select it without a second tensor of constants.
         let tau = positive.f_mul_scalar(self.tau_pos - self.tau_neg)?.f_add_scalar(self.tau_neg)?;
         let ratio = tokens.log_ratio()?.f_exp()?;
         let gate = ratio.f_sub_scalar(1.0)?.f_mul(&tau)?.f_sigmoid()?;

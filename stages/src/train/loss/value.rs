@@ -2,17 +2,17 @@
 
 use tch::{TchError, Tensor};
 
-/// The value loss of tokens; all `[tokens]`.
+/// The value loss of tokens. All tensors are `[tokens]`.
 #[derive(Debug)]
 pub struct ValueLoss {
-    /// The loss; the gradient flows through it to the predictions.
+    /// The loss, with a gradient to the predictions.
     pub loss: Tensor,
-    /// Whether the clipped prediction decided, `Bool`.
+    /// `true` where the loss of the clipped prediction is the larger one; `Bool`.
     pub clipped: Tensor,
 }
 
-/// PPO's clipped value loss: `max((v - R)^2, (clip(v, V - c, V + c) - R)^2) / 2`, where `v` is predicted now, `V` was before the update,
-/// `R` is the return and `c` is `cliprange` (Schulman et al. 2017, as in the authors' code).
+/// Returns PPO's clipped value loss: `max((v - R)^2, (clip(v, V - c, V + c) - R)^2) / 2`. `v` is the prediction, `V` the prediction before
+/// the update, `R` the return, and `c` is `cliprange` (Schulman et al. 2017, as in the authors' code).
 ///
 /// # Errors
 /// If the tensors differ in shape, kind or device.

@@ -1,4 +1,4 @@
-//! Order, learning and refusals of supervised fine-tuning.
+//! Tests the order of examples, learning, and errors of supervised fine-tuning.
 
 use tch::Device;
 
@@ -31,7 +31,7 @@ fn decoder() -> Decoder {
     Decoder::init(config, 3, Device::Cpu).unwrap()
 }
 
-/// `d 10` is to be answered by `d d+1 EOS`, of length 2 or 3.
+/// The response to `d 10` is `d d+1 EOS` for even `d` and `d EOS` for odd `d`.
 fn examples() -> Vec<Example> {
     let answer = |d: i32| if d % 2 == 0 { vec![d, (d + 1) % 10, EOS] } else { vec![d, EOS] };
     (0..10).map(|d| Example { prompt_ids: vec![d, 10], response_ids: answer(d) }).collect()

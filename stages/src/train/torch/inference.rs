@@ -1,4 +1,4 @@
-//! What the models say of responses before their advantages are estimated.
+//! Inference: outputs of the models for responses before their advantages are estimated.
 
 use tch::{Kind, TchError, Tensor};
 
@@ -8,7 +8,7 @@ use crate::train::objective::column;
 use crate::train::{Inferred, Sequence};
 
 impl TorchTrainer {
-    /// What the models say of a micro-batch.
+    /// Returns the outputs of the models for a micro-batch.
     pub(super) fn infer_micro_batch(
         &self,
         sequences: &[Sequence<'_>],
@@ -40,7 +40,7 @@ impl TorchTrainer {
     }
 }
 
-/// A tensor `[tokens]` as one list a sequence; empty ones where there is none.
+/// Splits a tensor `[tokens]` into one list per sequence. Returns empty lists if there is no tensor.
 fn split(column: Option<Tensor>, lengths: &[usize]) -> Result<Vec<Vec<f32>>, TchError> {
     let Some(column) = column else { return Ok(vec![Vec::new(); lengths.len()]) };
     let values = Vec::<f32>::try_from(column.f_to_kind(Kind::Float)?)?;

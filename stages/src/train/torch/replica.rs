@@ -1,15 +1,15 @@
-//! One of several trainers.
+//! Support for a trainer that is one of several replicas.
 
 use super::TorchTrainer;
 use crate::train::accumulation::numel;
 use crate::train::{Numbers, Partial, PartialError, Total, TrainError};
 
-/// Whose totals they are.
+/// The prefixes of the names of totals.
 const POLICY: &str = "policy";
 const CRITIC: &str = "critic";
 
 impl TorchTrainer {
-    /// Takes out what this replica has accumulated.
+    /// Removes and returns the gradient that this replica has accumulated.
     pub(super) fn take(&mut self) -> Result<Partial, TrainError> {
         let failed = || TrainError::backend("taking gradients out");
         let critic = self.critic.as_mut().map(|critic| critic.accumulated());
@@ -27,7 +27,7 @@ impl TorchTrainer {
         Ok(Partial { gradient, totals })
     }
 
-    /// Puts in the sum over all replicas.
+    /// Adds the sum over all replicas.
     pub(super) fn put(&mut self, sum: Partial) -> Result<(), TrainError> {
         let Partial { gradient, totals } = sum;
         let critic = self.critic.as_mut().map(|critic| critic.accumulated());
@@ -42,7 +42,7 @@ impl TorchTrainer {
     }
 }
 
-/// The policy's part of a gradient and the critic's.
+/// Splits a gradient into the parts of the policy and of the critic.
 fn split(
     mut gradient: Numbers,
     totals: &[Total],

@@ -1,16 +1,17 @@
 //! The state of a trainer as a file.
 //!
-//! | tensor | what |
+//! | tensor | content |
 //! |---|---|
 //! | `version` | the policy version of the weights |
 //! | `policy.NAME` | the weights |
 //! | `policy.optimizer.mean`, `policy.optimizer.square` | the moments of AdamW, `[parameters]` |
-//! | `policy.optimizer.updates` | its updates so far, which the learning rate follows too |
-//! | `critic...` | the same of the critic, if there is one |
-//! | `published.VERSION.NAME` | older policies that engines may still ask for |
+//! | `policy.optimizer.updates` | the number of updates, which the learning rate depends on too |
+//! | `critic...` | the same tensors of the critic, if there is one |
+//! | `published.VERSION.NAME` | older policies that engines may still request |
 //!
-//! Not in it: the configuration; the reference of a KL divergence, which is the model that the run began with and is loaded from its
-//! folder again; and gradients, since a state is of the end of a step, and those of the next are computed again.
+//! The state does not contain the configuration. It does not contain the reference of a KL divergence either: that is the initial model,
+//! which is loaded from its folder again. Gradients are not included, since a state is saved at the end of a step and those of the next
+//! step are recomputed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -31,7 +32,7 @@ const CRITIC: &str = "critic";
 const PUBLISHED: &str = "published";
 
 impl TorchTrainer {
-    /// Writes what later updates depend on.
+    /// Writes the values that later updates depend on.
     pub(super) fn write_state(&mut self, path: &Path) -> Result<(), TrainError> {
         let numbers = self.numbers().into_iter();
         let numbers = numbers.map(|(name, number)| (name, Box::new(number) as Box<dyn Stored>));
@@ -43,7 +44,7 @@ impl TorchTrainer {
         write(path, &numbers.chain(tensors).collect::<Vec<_>>()).map_err(TrainError::State)
     }
 
-    /// Goes on from what was written, and publishes the policies again, oldest first.
+    /// Restores a state, and publishes its policies again, oldest first.
     pub(super) fn read_state(&mut self, path: &Path) -> Result<Vec<Policy>, TrainError> {
         let file = TensorFile::open(path).map_err(TrainError::State)?;
         let older = self.check_state(&file).map_err(TrainError::State)?;
@@ -57,7 +58,7 @@ impl TorchTrainer {
         Ok(policies)
     }
 
-    /// Refuses the file of another model or algorithm before anything is overwritten. Returns the older versions in it.
+    /// Rejects the file of another model or algorithm before anything is overwritten. Returns the older versions in the file.
     fn check_state(&mut self, file: &TensorFile) -> Result<BTreeSet<PolicyVersion>, ModelError> {
         let names = file.names();
         let versions: BTreeSet<_> = names.iter().filter_map(|name| version_of(name)).collect();
@@ -100,7 +101,7 @@ impl TorchTrainer {
         Weights::new(self.decoder.parameters().iter().map(read).collect::<Result<_, ModelError>>()?)
     }
 
-    /// Handles of all tensors that updates change, by their names in the file.
+    /// Returns all tensors that updates change, by their names in the file. The tensors share their memory with the trainer.
     fn tensors(&mut self) -> Vec<(String, Tensor)> {
         let mut all = of_model(POLICY, self.decoder.parameters(), &self.optimizer);
         if let Some(critic) = &mut self.critic {
@@ -110,7 +111,7 @@ impl TorchTrainer {
         all
     }
 
-    /// The same of the numbers.
+    /// Returns all numbers that updates change, by their names in the file.
     fn numbers(&mut self) -> Vec<(String, Scalar)> {
         let updates = |model: &str, optimizer: &AdamW| {
             (format!("{model}.optimizer.updates"), Scalar::Integer(optimizer.updates() as i64))

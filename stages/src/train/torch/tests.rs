@@ -1,4 +1,4 @@
-//! The streaming form of the update (law 3), its weights, and the refusals.
+//! Tests of streaming updates (law 3), their weights, and errors.
 
 mod replicas;
 mod state;
@@ -19,8 +19,8 @@ use super::*;
 use crate::catalog::Choice;
 use crate::model::{Family, ModelConfig, Rope, Weights};
 
-/// Largest difference of the accumulated gradients, relative to their norm. Responses that pull in opposite directions cancel, and the
-/// rounding of each stays: so random steps are compared in float64, and fixed ones in float32.
+/// Largest difference of the accumulated gradients, relative to their norm. If responses pull in opposite directions, their gradients
+/// cancel but their rounding errors do not. Random steps are therefore compared in float64, and fixed steps in float32.
 const FLOAT32: f64 = 1e-5;
 const FLOAT64: f64 = 1e-10;
 
@@ -66,7 +66,7 @@ fn config(loss_agg_mode: Aggregation) -> TrainerConfig {
 fn trainer(config: TrainerConfig) -> TorchTrainer {
     let decoder = Decoder::init(model(), 7, Device::Cpu).unwrap();
     let trainer = TorchTrainer::new(decoder, config, WeightStore::new(4)).unwrap();
-    // Away from the reference, or its term has no gradient.
+    // Moves the policy away from the reference; otherwise the KL term has no gradient.
     tch::no_grad(|| {
         for (_, parameter) in trainer.decoder.parameters() {
             let _same = parameter.shallow_clone().multiply_scalar_(1.01);
@@ -77,7 +77,7 @@ fn trainer(config: TrainerConfig) -> TorchTrainer {
 
 #[derive(Clone, Debug)]
 struct Response {
-    /// The numbers of prompt and sample.
+    /// Prompt and sample.
     id: (u64, u32),
     prompt: Vec<i32>,
     response: Vec<i32>,
@@ -104,7 +104,7 @@ impl Response {
 
 fn response() -> impl Strategy<Value = Response> {
     let tokens = |range| proptest::collection::vec(0..23i32, range);
-    // Few prompts, so that neighbours share one.
+    // A few prompts, so that adjacent responses share one.
     let prompt = prop_oneof![Just(vec![4, 9, 2]), Just(vec![4, 9]), tokens(1..5usize)];
     (prompt, tokens(0..9usize), 0.25..2.0f32).prop_flat_map(|(prompt, response, weight)| {
         let n = response.len();
@@ -123,15 +123,15 @@ fn response() -> impl Strategy<Value = Response> {
     })
 }
 
-/// A step of responses, and how they reach the trainer.
+/// The responses of a step, and the way in which they arrive.
 #[derive(Clone, Debug)]
 struct Arrival {
     responses: Vec<Response>,
     order: Vec<usize>,
-    /// Responses of a call.
+    /// The number of responses per call.
     call: usize,
     micro_batch_tokens: usize,
-    /// Logits of a chunk of the head.
+    /// The number of rows of logits per chunk of the head.
     rows: i64,
 }
 
@@ -152,7 +152,7 @@ fn accumulate<'a>(trainer: &mut TorchTrainer, calls: impl IntoIterator<Item = Ve
     }
 }
 
-/// The gradient that an update would apply.
+/// Returns the gradient that an update would apply.
 fn gradient(trainer: &TorchTrainer) -> Tensor {
     let denominator = denominator_of(trainer).max(f64::MIN_POSITIVE);
     trainer.accumulated.mean(trainer.decoder.parameters(), denominator).unwrap()
@@ -167,7 +167,7 @@ fn relative_difference(a: &Tensor, b: &Tensor) -> f64 {
     (a - b).norm().double_value(&[]) / norm
 }
 
-/// All responses in one call, micro-batch and chunk, against the arrival: the relative difference of the gradients.
+/// Compares the arrival with all responses in one call, micro-batch and chunk. Returns the relative difference of the gradients.
 fn difference(
     config: &TrainerConfig,
     arrival: &Arrival,
@@ -195,13 +195,13 @@ const MODES: [Aggregation; 4] = [
     Aggregation::SeqMeanTokenSumNorm,
 ];
 
-/// Makes the parameters float64. Activations follow by promotion.
+/// Converts the parameters to float64. Activations follow by type promotion.
 fn widen(trainer: &mut TorchTrainer) {
     let widen = |(_, parameter): &(String, Tensor)| {
         parameter.shallow_clone().set_data(&parameter.detach().to_kind(Kind::Double));
     };
     for decoder in [Some(&mut trainer.decoder), trainer.reference.as_mut()].into_iter().flatten() {
-        // Without gradient a decoder runs on copies of its parameters joined into larger matrices.
+        // Without gradients, a decoder runs on copies of its parameters that are joined into larger matrices.
         decoder.set_requires_grad(true);
         decoder.parameters().iter().for_each(widen);
     }
@@ -223,7 +223,7 @@ proptest! {
         let config = TrainerConfig {
             policy_loss: Choice::of(&name),
             rollout_is: level.map(|level| RolloutIs { level, threshold }),
-            // Weights are 1 where old log-probabilities are the engine's.
+            // Weights are 1 if the old log-probabilities are the engine's.
             old_logprobs: level.map_or(OldLogprobs::Engine, |_| OldLogprobs::Trainer),
             ..config(MODES[mode])
         };
@@ -250,7 +250,7 @@ proptest! {
         prop_assert_eq!(denominators[0], denominators[1]);
         if denominators[1] > 0.0 {
             let found = relative_difference(&gradient(&repeated), &gradient(&weighted));
-            // Weights reach the loss as float32, so three quarters are rounded otherwise than a quarter three times.
+            // Weights enter the loss as float32, so three quarters are rounded differently from three times a quarter.
             prop_assert!(found <= 1e-6, "{found}");
         }
     }
@@ -278,7 +278,7 @@ fn example(prompt: &[i32], response: &[i32], advantage: f32) -> Response {
     }
 }
 
-/// Log-probabilities of a response by a plain pass over the whole sequence.
+/// Returns the log-probabilities of a response, computed by a plain pass over the whole sequence.
 fn slow_logprobs(trainer: &TorchTrainer, response: &Response) -> Tensor {
     slow_logprobs_of(&trainer.decoder, &trainer.config, response)
 }
@@ -298,7 +298,7 @@ fn slow_logprobs_of(decoder: &Decoder, config: &TrainerConfig, response: &Respon
         .squeeze_dim(-1)
 }
 
-/// What a critic learns from: values and returns out of columns that are there anyway.
+/// Returns a sequence for a critic, with columns of the response reused as values and returns.
 fn valued(response: &Response) -> Sequence<'_> {
     Sequence { values: &response.logprobs, returns: &response.advantages, ..response.sequence() }
 }

@@ -1,25 +1,25 @@
-//! Law 3 over replicas: however the groups of a step are dealt out, whenever partials are taken, the update is that of one trainer with
-//! the whole step; in deterministic mode to the bit.
+//! Law 3 over replicas: the update equals that of one trainer with the whole step, however groups are distributed over replicas and
+//! whenever partials are taken. In deterministic mode it is identical to the bit.
 
 use std::sync::mpsc;
 use std::thread;
 
 use super::*;
 
-/// A step, and how it reaches some trainers.
+/// A step, and the way in which it is distributed over trainers.
 #[derive(Clone, Debug)]
 struct Dealt {
     groups: Vec<Vec<Response>>,
-    /// In which order the groups arrive.
+    /// The order in which the groups arrive.
     order: Vec<usize>,
     /// The replica of each group.
     owners: Vec<usize>,
     replicas: usize,
-    /// Groups of a call.
+    /// The number of groups per call.
     call: usize,
-    /// Calls between one partial and the next.
+    /// The number of calls between two partials.
     taken_after: usize,
-    /// Whether the rows of a call are in the opposite order.
+    /// `true` if the rows of a call are reversed.
     reversed: bool,
     micro_batch_tokens: usize,
 }
@@ -64,7 +64,7 @@ fn dealt() -> impl Strategy<Value = Dealt> {
 }
 
 impl Dealt {
-    /// The calls of a replica.
+    /// Returns the calls of a replica.
     fn calls(&self, replica: usize) -> Vec<Vec<Sequence<'_>>> {
         let own: Vec<_> = self.order.iter().filter(|&&at| self.owners[at] == replica).collect();
         let rows = |groups: &[&usize]| -> Vec<Sequence<'_>> {
@@ -78,7 +78,7 @@ impl Dealt {
         own.chunks(self.call).map(rows).collect()
     }
 
-    /// What a replica gives out, in the course of the step.
+    /// Returns the partials of a replica during the step.
     fn partials(&self, replica: usize, trainer: &mut TorchTrainer, step: Step) -> Vec<Partial> {
         let calls = self.calls(replica);
         let mut partials = Vec::new();
@@ -90,22 +90,22 @@ impl Dealt {
         partials
     }
 
-    /// All of the step.
+    /// Returns all sequences of the step.
     fn whole(&self) -> Vec<Sequence<'_>> {
         self.groups.iter().flatten().map(valued).collect()
     }
 }
 
-/// How partials become what is put into each trainer.
+/// The way in which partials are combined before they are put into each trainer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Reduction {
-    /// As it should be.
+    /// The sum; the correct way.
     Sum,
-    /// Wrong: the mean over replicas of each one's mean.
+    /// Wrong: the mean over replicas of the mean of each.
     MeanOfMeans,
-    /// Wrong: the denominator of the last replica alone.
+    /// Wrong: only the denominator of the last replica.
     LastDenominator,
-    /// Wrong: the first replica's sums stand for all.
+    /// Wrong: only the sums of the first replica.
     FirstOnly,
 }
 
@@ -140,7 +140,7 @@ fn divide(replica: &mut Partial) {
     }
 }
 
-/// With a critic, whose loss is divided otherwise than the policy's.
+/// Creates a trainer with a critic, whose loss has a different denominator than that of the policy.
 fn of(config: &TrainerConfig) -> TorchTrainer {
     let other = MODES.iter().position(|&mode| mode == config.loss_agg_mode).unwrap() + 1;
     let loss_agg_mode = MODES[other % MODES.len()];
@@ -148,12 +148,12 @@ fn of(config: &TrainerConfig) -> TorchTrainer {
     trainer(TrainerConfig { critic, ..config.clone() })
 }
 
-/// The gradients of policy and critic.
+/// Returns the gradients of policy and critic.
 fn gradients(trainer: &TorchTrainer) -> [Tensor; 2] {
     [gradient(trainer), trainer.critic.as_ref().unwrap().gradient()]
 }
 
-/// The difference between the gradient of replicas and that of one trainer, relative to its norm.
+/// Returns the difference between the gradient of replicas and that of one trainer, relative to the norm of the latter.
 fn difference_of(
     dealt: &Dealt,
     config: &TrainerConfig,
@@ -204,7 +204,7 @@ fn outcome(trainer: &TorchTrainer, metrics: Vec<Metrics>) -> Outcome {
     (vec![trainer.decoder.snapshot().unwrap().digest(), critic], metrics)
 }
 
-/// One trainer that gets each step whole.
+/// Runs one trainer that receives each step whole.
 fn alone(steps: &[Dealt], config: &TrainerConfig) -> Outcome {
     let mut trainer = of(config);
     let metrics = (0..).zip(steps).map(|(at, dealt)| {
@@ -215,7 +215,7 @@ fn alone(steps: &[Dealt], config: &TrainerConfig) -> Outcome {
     outcome(&trainer, metrics)
 }
 
-/// As many trainers as the first step says; each round of partials is put in before the next is taken.
+/// Runs as many trainers as the first step has replicas. Each round of partials is put in before the next is taken.
 fn together(steps: &[Dealt], config: &TrainerConfig) -> Vec<Outcome> {
     let mut replicas: Vec<_> = (0..steps[0].replicas).map(|_| (of(config), Vec::new())).collect();
     for (at, dealt) in (0..).zip(steps) {
@@ -268,7 +268,7 @@ proptest! {
     }
 }
 
-/// Two replicas of uneven shards and weights.
+/// Two replicas with uneven shards and weights.
 fn uneven() -> Dealt {
     let response = |id, prompt: &[i32], response: &[i32], advantage, weight| Response {
         id,
@@ -401,7 +401,7 @@ fn partials_of_strangers_and_repetitions_are_refused() {
     let dealt = uneven();
     trainer.accumulate(Step(0), &dealt.whole()).unwrap();
     let again = trainer.accumulate(Step(0), &dealt.calls(1)[0]).unwrap_err().to_string();
-    assert_eq!(again, "the responses of p2 from sample 0 on came twice");
+    assert_eq!(again, "received the responses of p2 from sample 0 on twice");
     let mut refused = |numbers| {
         let partial = Partial { gradient: numbers, totals: Vec::new() };
         trainer.put_sum(Step(0), partial).unwrap_err().to_string()

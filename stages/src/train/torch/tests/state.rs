@@ -1,4 +1,4 @@
-//! A trainer that goes on from a state is the trainer that saved it.
+//! Tests that a trainer restored from a state behaves like the trainer that saved it.
 
 use std::path::PathBuf;
 
@@ -22,7 +22,7 @@ fn with_critic() -> TrainerConfig {
     }
 }
 
-/// Trains on what depends on the step.
+/// Trains on responses that depend on the step.
 fn train(trainer: &mut TorchTrainer, step: u64) -> (Policy, Metrics) {
     let n = step as i32;
     let responses = [
@@ -77,7 +77,7 @@ fn what_was_accumulated_since_the_update_is_not_in_the_state() {
 #[test]
 fn engines_find_the_policies_that_a_staleness_lets_them_ask_for() {
     let folder = tempfile::tempdir().unwrap();
-    // A staleness of 2.
+    // Staleness 2.
     let mut first = learner(config(Aggregation::TokenMean), 4);
     let initial = first.publish(PolicyVersion(0)).unwrap();
     let published: Vec<_> =
