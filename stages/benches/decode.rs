@@ -6,7 +6,7 @@
 //!
 //! Keys and their defaults: `batch=64`, `prompt=32`, `new=256`, `instances=2`, `threads=1`, `runs=3`, `temperature=1`, and `running=batch`,
 //! the number of responses that an instance runs at once. `lengths=FILE` replays the lengths of a file, one step per run.
-//! `deterministic=true` makes results bit-identical whatever else is in the batch.
+//! `deterministic=true` makes results bit-identical independent of the rest of the batch.
 //!
 //! The digest printed with a run covers all its tokens. It is equal for equal work, however the work is distributed and batched.
 

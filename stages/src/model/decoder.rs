@@ -81,7 +81,7 @@ impl Decoder {
                 _ => normal.sample_iter(&mut random).take(count).collect(),
             };
             let values = Tensor::f_from_slice(&values)?.f_view(parameter.size().as_slice())?;
-            decoder.assign(at, &values, "initialisation")?;
+            decoder.assign(at, &values, "initialization")?;
         }
         Ok(decoder)
     }

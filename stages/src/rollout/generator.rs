@@ -43,8 +43,8 @@ pub(crate) struct Capacity {
 }
 
 impl Capacity {
-    /// Returns the memory that a network needs beside its weights: the largest cache together with the copy that it grew from, prompts that
-    /// are prefilled together, and sequences that are sampled together.
+    /// Returns the memory that a network needs in addition to its weights: the largest cache together with the copy that it grew from,
+    /// prompts that are prefilled together, and sequences that are sampled together.
     pub(crate) fn demand(&self) -> Demand {
         let Self { max_running, kv_cache_tokens, token_limit } = *self;
         let pass = PREFILL_TOKENS.max(token_limit).min(kv_cache_tokens);
@@ -94,7 +94,8 @@ impl<N: Network> Generator<N> {
         })
     }
 
-    /// Creates a generator that computes bit-identical tokens whatever else is in the batch. `passes` must be invariant on this machine.
+    /// Creates a generator that computes bit-identical tokens independent of the rest of the batch. `passes` must be invariant on this
+    /// machine.
     pub(crate) fn invariant(
         network: N,
         capacity: Capacity,

@@ -33,7 +33,7 @@ pub(crate) trait Guest: Send + Sync {
     fn share(&self) -> usize;
 }
 
-/// A workload that runs on an instance beside its generator.
+/// A workload that runs on an instance in addition to its generator.
 ///
 /// # Contract
 /// A tenant handles its own errors: it reports them to its callers, has no work from then on, and neither returns an error nor panics. When

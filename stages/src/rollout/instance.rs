@@ -242,6 +242,7 @@ impl Instance {
         let (mut sequences, lost) = self.generator.give_up();
         let (waiting, shares) = self.backlog.clear();
         sequences.extend(waiting);
+        // The queued shares count as taken; otherwise the engine would keep their floors.
         self.shares += shares;
         self.counters.preempted(lost);
         self.generator.free()?;

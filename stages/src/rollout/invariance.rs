@@ -1,8 +1,8 @@
-//! Tests whether this machine computes bit-identical tokens whatever else is in the batch.
+//! Tests whether this machine computes bit-identical tokens independent of the rest of the batch.
 //!
 //! The kernel of a matrix product and its order of summation depend on the machine and its libraries. Therefore invariance is measured, not
 //! assumed, with the network that will run and in the shapes that it will use. One sequence is computed in passes of every size, and its
-//! last tokens are computed alone and beside others.
+//! last tokens are computed alone and together with others.
 
 use tch::{Kind, TchError, Tensor};
 
@@ -38,7 +38,8 @@ pub enum Variance {
     Torch(#[from] TchError),
 }
 
-/// Returns the fastest way of splitting passes for which `network` computes the same bits on this thread, whatever else is in the batch.
+/// Returns the fastest way of splitting passes for which `network` computes the same bits on this thread, independent of the rest of the
+/// batch.
 ///
 /// # Errors
 /// Returns an error if there is none, or the network cannot be run.

@@ -42,8 +42,8 @@ pub struct Reached {
 /// - If this interface was requested before the first [`Request`](super::Request), [`poll`](super::RolloutEngine::poll) returns only
 ///   responses that ended up to the tick of the last [`advance`](Self::advance), and aborted responses. It returns ends up to that tick
 ///   that [`reached`](Self::reached) has reported without another wake.
-/// - The tokens and log-probabilities of a response are bit-identical, whatever else is in the batch and on whichever instance it is
-///   generated.
+/// - The tokens and log-probabilities of a response are bit-identical, independent of the rest of the batch and of the instance that
+///   generates it.
 /// - The waker is called when [`reached`](Self::reached) has something new.
 pub trait Lockstep {
     /// Returns the progress of the engine.

@@ -31,8 +31,8 @@ pub struct TorchEngineConfig {
     pub seed: u64,
     /// Lengths that are forced on the responses.
     pub replay: Option<Lengths>,
-    /// Makes generation deterministic: tokens and log-probabilities of a response are bit-identical whatever else is in the batch, in any
-    /// order, on any instance, and however often the response is stopped, preempted and resumed. The engine then supports races in
+    /// Makes generation deterministic: tokens and log-probabilities of a response are bit-identical independent of the rest of the batch,
+    /// in any order, on any instance, and however often the response is stopped, preempted and resumed. The engine then supports races in
     /// [lockstep](super::lockstep).
     ///
     /// A [`load`](super::RolloutEngine::load) then waits, on each instance, until the responses requested before it have ended there.

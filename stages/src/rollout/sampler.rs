@@ -118,6 +118,7 @@ impl Sampler {
         let cumulative = kept.f_cumsum(-1, Kind::Double)?;
         let vocab = cumulative.size2()?.1;
         let uniform = self.column(draws.iter().map(|draw| draw.uniform))?;
+        // Truncated probabilities are not renormalized, so the uniform number is scaled by their sum.
         let at = uniform.f_mul(&cumulative.f_narrow(1, vocab - 1, 1)?)?;
         let drawn = at.f_searchsorted::<Tensor>(&cumulative, false, true, "right", None)?;
         // An index past the end occurs only if the probabilities are not finite. The caller detects this by the log-probability.

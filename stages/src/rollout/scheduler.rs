@@ -116,7 +116,7 @@ impl Scheduler {
         self.waiting.iter().map(Sequence::tokens).sum()
     }
 
-    /// Returns `true` if there is a slot and budget for a response of `tokens` tokens beside all running and waiting ones.
+    /// Returns `true` if there is a slot and budget for a response of `tokens` tokens in addition to all running and waiting ones.
     pub(super) fn has_room_for(&self, tokens: usize) -> bool {
         self.fits(self.running.len() + self.waiting.len(), self.held() + self.in_line(), tokens)
     }
@@ -134,7 +134,7 @@ impl Scheduler {
         }
     }
 
-    /// Returns `true` if a response of `tokens` tokens fits beside `others` responses that hold `held` tokens.
+    /// Returns `true` if a response of `tokens` tokens fits in addition to `others` responses that hold `held` tokens.
     fn fits(&self, others: usize, held: usize, tokens: usize) -> bool {
         let room = held + tokens + ROOM_ITERATIONS * (others + 1) <= self.kv_tokens;
         others < self.max_running && (room || others == 0)

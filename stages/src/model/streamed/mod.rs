@@ -1,8 +1,8 @@
 //! A decoder that is larger than its memory budget, with layer-wise pipelined execution (RollPacker, section 4.3).
 //!
-//! Embedding, final norm and head stay in memory, together with as many layers as the budget has room for beside the expected tokens
-//! ([`Residency`]). Every forward pass reads the other layers from the model's files into two alternating buffers, while the layers before
-//! them compute. For example, with six layers, of which 2 and 5 are resident, and buffers A and B:
+//! Embedding, final norm and head stay in memory, together with as many layers as the budget has room for in addition to the expected
+//! tokens ([`Residency`]). Every forward pass reads the other layers from the model's files into two alternating buffers, while the layers
+//! before them compute. For example, with six layers, of which 2 and 5 are resident, and buffers A and B:
 //!
 //! ```text
 //! compute  | 0 in A | 1 in B | 2 | 3 in A | 4 in B | 5 | logits |           | 0 in A | 1 in B | ...

@@ -149,6 +149,7 @@ impl Prefetch {
 
 impl Drop for Prefetch {
     fn drop(&mut self) {
+        // With the results closed first, the thread ends after its current layer instead of processing the queued tasks.
         self.full = None;
         self.empty = None;
         if let Some(thread) = self.thread.take() {

@@ -1,4 +1,4 @@
-//! The choice of resident layers: as many as the budget has room for beside the expected tokens.
+//! The choice of resident layers: as many as the budget has room for in addition to the expected tokens.
 
 use super::super::checkpoint::Scratch;
 use super::super::{ModelConfig, layout};
@@ -21,7 +21,7 @@ impl MemoryBudget {
     }
 }
 
-/// The maximum number of tokens that a model must have room for. They use memory beside the weights.
+/// The maximum number of tokens that a model must have room for. They use memory in addition to the weights.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Demand {
     /// Positions that the KV cache has memory for, of all sequences together, padding included. A cache that grows by copying also holds
@@ -102,7 +102,8 @@ impl Need {
 }
 
 impl Residency {
-    /// Makes as many layers resident as `budget` has room for (RollPacker, section 4.3), beside the ends, the tokens and the buffers.
+    /// Makes as many layers resident as `budget` has room for (RollPacker, section 4.3), in addition to the ends, the tokens and the
+    /// buffers.
     ///
     /// A larger budget never makes fewer layers resident. Resident layers are spread evenly, so that as much compute as possible lies
     /// between the reads of adjacent streamed layers.

@@ -246,6 +246,7 @@ impl Bench {
     ) -> Result<f64, Fault> {
         let begun = self.instance.clock.now();
         work(&mut self.instance.generator)?;
+        // CUDA kernels run asynchronously: wait for them before reading the clock.
         if let Device::Cuda(index) = self.instance.generator.network().device() {
             Cuda::synchronize(index as i64);
         }

@@ -37,8 +37,8 @@ impl Shape {
         Ok(Self { cost, tensor_parallel, decode, capacity, max_running })
     }
 
-    /// Returns `true` if a response of `context` tokens is admitted beside `running` ones that hold `held` tokens. A hundredth of the
-    /// capacity is reserved for growth, and a single response always runs.
+    /// Returns `true` if a response of `context` tokens is admitted in addition to `running` ones that hold `held` tokens. A hundredth of
+    /// the capacity is reserved for growth, and a single response always runs.
     pub(super) fn admits(&self, context: u64, running: u32, held: u64) -> bool {
         let room = self.capacity - self.capacity / 100;
         running == 0 || running < self.max_running && held + context + u64::from(running) <= room
