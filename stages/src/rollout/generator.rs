@@ -125,7 +125,7 @@ impl<N: Network> Generator<N> {
         self.scheduler.push(sequence);
     }
 
-    /// Returns a tick before which no sequence ends: every sequence ends later.
+    /// Returns the floor: every sequence ends later than this tick.
     pub(super) fn floor(&self) -> Tick {
         self.scheduler.floor()
     }
