@@ -1,13 +1,14 @@
-//! Tokens per second of the torch engine: a batch of prompts of one length, every response of the same number of tokens.
+//! Tokens per second of the torch engine on a batch of prompts of one length, with the same number of tokens for every response.
 //!
 //! ```text
 //! cargo bench -p rollpacker-stages --bench decode -- MODEL_FOLDER [key=value ...]
 //! ```
 //!
-//! Keys and what they are without being given: `batch=64`, `prompt=32`, `new=256`, `instances=2`, `threads=1`, `runs=3`,
-//! `temperature=1`, `running=batch` responses at once in an instance; `lengths=FILE` replays the lengths of a file, a step a run;
-//! `deterministic=true` computes the same bits in whatever company.
-//! The digest printed with a run is over all its tokens: equal for equal work, however it is spread and batched.
+//! Keys and their defaults: `batch=64`, `prompt=32`, `new=256`, `instances=2`, `threads=1`, `runs=3`, `temperature=1`, and `running=batch`,
+//! the number of responses that an instance runs at once. `lengths=FILE` replays the lengths of a file, one step per run.
+//! `deterministic=true` makes results bit-identical independent of the rest of the batch.
+//!
+//! The digest printed with a run covers all its tokens. It is equal for equal work, however the work is distributed and batched.
 
 #![allow(
     clippy::print_stdout,
@@ -49,7 +50,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let Some(options) =
         Options::parse(std::env::args().skip(1).filter(|argument| argument != "--bench"))?
     else {
-        println!("skipped: give the folder of a model");
+        println!("skipped: pass the folder of a model as the first argument");
         return Ok(());
     };
     let mut engine = options.engine()?;
@@ -114,7 +115,7 @@ impl Options {
             "temperature" => self.temperature = value.parse()?,
             "lengths" => self.lengths = Some(value.into()),
             "deterministic" => self.deterministic = value.parse()?,
-            _ => return Err(format!("no such key: {key}").into()),
+            _ => return Err(format!("unknown key: {key}").into()),
         }
         Ok(())
     }

@@ -1,5 +1,5 @@
-//! What it costs to compute the same bits in whatever company: tokens per second of one instance of the torch engine on one thread, with
-//! and without, on a model of 0.34 million parameters and one of 3.3 million.
+//! The cost of deterministic generation: tokens per second of one instance of the torch engine on one thread, with and without it, on a
+//! model of 0.34 million parameters and one of 3.3 million.
 
 #![allow(clippy::unwrap_used, reason = "a bench may panic")]
 
@@ -80,7 +80,7 @@ fn medium() -> ModelConfig {
     }
 }
 
-/// Samples of one prompt, as a group is generated; every response of the same number of tokens.
+/// Generates samples of one prompt, as for a group; all responses have the same number of tokens.
 fn decode(bencher: Bencher<'_, '_>, model: ModelConfig, rows: u32, deterministic: bool) {
     let (mut engine, woken) = engine(&model, deterministic);
     let mut step = 0;

@@ -1,4 +1,4 @@
-//! The reward `math` on answers of several kinds: verdicts per second on one core.
+//! The `math` reward on several kinds of answers: verdicts per second on one core.
 //!
 //! ```text
 //! cargo bench -p rollpacker-stages --no-default-features --bench math
@@ -15,7 +15,7 @@ fn main() {
     divan::main();
 }
 
-/// Kinds of answers: the truth and what is in the box.
+/// Kinds of answers: the name, the ground truth and the boxed answer.
 const KINDS: [(&str, &str, &str); 6] = [
     ("integer", "1234", "1,234"),
     ("fraction", "\\frac{3}{4}", "0.75"),
@@ -25,7 +25,7 @@ const KINDS: [(&str, &str, &str); 6] = [
     ("inequality", "x^2 \\geq 4", "(-\\infty, -2] \\cup [2, \\infty)"),
 ];
 
-/// A response of so many characters of reasoning that ends in a box.
+/// Returns a response with this many characters of reasoning that ends in a box.
 fn response(answer: &str, characters: usize) -> String {
     let reasoning = "We know that $x = 3$ and so $2x + 1 = 7$, which gives 49 after squaring. ";
     let repeated: String = reasoning.chars().cycle().take(characters).collect();

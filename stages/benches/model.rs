@@ -1,4 +1,4 @@
-//! Tokens per second of the decoder: packed forward and backward passes over long-tailed sequences, on one thread.
+//! Tokens per second of the decoder: packed forward and backward passes over sequences with long-tailed lengths, on one thread.
 
 #![allow(clippy::unwrap_used, reason = "a bench may panic")]
 
@@ -15,7 +15,7 @@ fn main() {
     divan::main();
 }
 
-/// 3.3 M parameters.
+/// A model of 3.3 million parameters.
 fn small_qwen2() -> ModelConfig {
     ModelConfig {
         family: Family::Qwen2,
@@ -38,7 +38,7 @@ fn small_qwen2() -> ModelConfig {
     }
 }
 
-/// 128 prompts of 32 tokens with log-normal responses: median 40, sigma 1, at most 256.
+/// Returns the lengths of 128 prompts of 32 tokens with log-normal responses: median 40, sigma 1, at most 256.
 fn lengths() -> Vec<i64> {
     let tail = LogNormal::new(40_f64.ln(), 1.0).unwrap();
     let responses = tail.sample_iter(ChaCha8Rng::seed_from_u64(1));
@@ -57,7 +57,7 @@ fn decoder(trainable: bool) -> Decoder {
     decoder
 }
 
-/// One micro-batch of `budget` tokens after another over all 128 sequences, as a trainer does it.
+/// Runs micro-batches of `budget` tokens over all 128 sequences, as a trainer does.
 #[divan::bench(args = [2048, 16384], sample_count = 3, sample_size = 1)]
 fn forward_and_backward(bencher: Bencher<'_, '_>, budget: i64) {
     let decoder = decoder(true);
@@ -95,7 +95,7 @@ fn forward(bencher: Bencher<'_, '_>) {
         .bench_local(|| tch::no_grad(|| decoder.forward_packed(&ids, &lengths).unwrap()));
 }
 
-/// A decode iteration less its attention: `rows` sequences, one token each.
+/// A decode iteration without its attention: `rows` sequences with one token each.
 #[divan::bench(args = [1, 16, 64], sample_count = 50)]
 fn decode_without_attention(bencher: Bencher<'_, '_>, rows: i64) {
     let decoder = decoder(false);

@@ -1,10 +1,10 @@
-//! Executions a second: a sandbox with full isolation against a plain `python3 -I` for each sample, on all cores each.
+//! Executions per second: a sandbox with full isolation against a plain `python3 -I` per sample, both on all cores.
 //!
-//! Run it on an idle machine: where control groups are permitted, a sandbox has a share of the processors of its own, and it looks better
-//! than it is beside other work. On two cores with Python 3.11, medians of 15 runs of 64 samples, two times: a solution that imports nothing
-//! 114 and 126 a second against 36.5 (3.1 and 3.4 times as many), one with the usual imports 124 and 124 against 37.0 (3.4). The cost of
-//! starting an interpreter depends on its installation. Most of it is `site` here: `python3 -I -S` without isolation starts a bare sample
-//! faster than either.
+//! Run it on an idle machine. Where control groups are permitted, a sandbox has its own share of the processors, so next to other work it
+//! looks faster than it is. On two cores with Python 3.11, medians of 15 runs of 64 samples, measured twice: a solution without imports
+//! reaches 114 and 126 per second against 36.5 (3.1 and 3.4 times as many), one with the usual imports 124 and 124 against 37.0 (3.4). The
+//! cost of starting an interpreter depends on its installation. Here most of it is `site`: `python3 -I -S` without isolation starts a bare
+//! sample faster than either.
 
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,9 +16,9 @@ use futures::executor::block_on;
 use futures::future::join_all;
 use rollpacker_stages::sandbox::{Check, Isolation, Job, Outcome, Sandbox, SandboxConfig};
 
-/// Samples of one measurement.
+/// Number of samples of one measurement.
 const SAMPLES: usize = 64;
-/// A solution that imports nothing, and one that begins as most do.
+/// A solution without imports, and one with the usual imports.
 const BARE: &str = "def add(a, b):\n    return a + b\n";
 const IMPORTS: &str = "import collections, functools, heapq, itertools, json, math, random, re, string\nfrom typing import List\ndef add(a, b):\n    return a + b\n";
 const NAMES: [&str; 2] = ["bare", "imports"];
@@ -61,7 +61,7 @@ fn sandboxed(bencher: Bencher<'_, '_>, solution: &str, isolation: Isolation) {
     });
 }
 
-/// The interpreter itself, not a shim before it.
+/// Returns the path of the interpreter itself, not of a shim.
 fn interpreter() -> String {
     let output = Command::new("python3")
         .args(["-I", "-c", "import sys; print(sys.executable)"])
@@ -75,7 +75,7 @@ fn plain_subprocess(bencher: Bencher<'_, '_>, name: &str) {
     subprocess(bencher, solution(name), &interpreter(), &["-I"]);
 }
 
-/// Without what the installation's site-packages load at each start.
+/// Runs without the modules that the installation's site-packages load at each start.
 #[divan::bench(args = NAMES)]
 fn plain_subprocess_without_site(bencher: Bencher<'_, '_>, name: &str) {
     subprocess(bencher, solution(name), &interpreter(), &["-I", "-S"]);

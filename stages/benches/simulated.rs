@@ -1,4 +1,4 @@
-//! The simulated engine on a job of the paper and on one of 16,384 GPUs: responses per second of the machine's time.
+//! The simulated engine on a job of the paper and on one of 16,384 GPUs: responses per second of real time.
 //!
 //! ```text
 //! cargo bench -p rollpacker-stages --no-default-features --bench simulated
@@ -23,7 +23,7 @@ fn main() {
     divan::main();
 }
 
-/// Prompts of a step, engine instances, tensor parallelism.
+/// Prompts of a step, engine instances, and tensor parallelism.
 const JOBS: [(u64, u32, u32); 2] = [(128, 32, 2), (65_536, 8192, 2)];
 const SAMPLES: u32 = 8;
 
@@ -52,7 +52,7 @@ fn request(prompt: u64) -> Request {
     }
 }
 
-/// A step in which every response is waited for; or every eighth of them, and the others are dropped as soon as it ends.
+/// Runs a step until every response has ended. With `aborts`, the other responses of a prompt are aborted when its first sample ends.
 fn step(prompts: u64, engine: &mut SimulatedEngine, clock: &VirtualClock, aborts: bool) -> usize {
     engine.load(&Policy { version: PolicyVersion(0), location: String::new(), digest: 0 });
     (0..prompts).for_each(|prompt| engine.generate(request(prompt)));

@@ -1,9 +1,10 @@
-//! Tokens per second of a decoder whose layers are streamed, beside one that is resident: 12 layers of 17 MB in float32, of which a budget
-//! holds four; one thread computes, and one reads ahead where there is prefetch.
+//! Tokens per second of a decoder with streamed layers against a resident one. The model has 12 layers of 17 MB in float32, of which the
+//! budget holds four. One thread computes, and with prefetch another one reads ahead.
 //!
-//! From memory the file is in the page cache, so that a read is a copy; from disk it is put out of the cache before each pass, as is a
-//! model larger than the machine's memory. Compute grows with the tokens and reads do not: `resident` is the compute, and what `without`
-//! takes beyond it are the reads of nine layers. Prefetch gains most where the two are equal, and only if a core is free to read.
+//! In the group `from_memory` the file is in the page cache, so a read is a copy. In `from_disk` it is evicted from the cache before each
+//! pass, as for a model larger than the machine's memory. Compute grows with the number of tokens and reads do not: `resident` measures the
+//! compute, and the time of `without` beyond it is the reads of nine layers. Prefetching gains most where the two are equal, and only if a
+//! core is free to read.
 
 #![allow(clippy::unwrap_used, reason = "a bench may panic")]
 
@@ -24,7 +25,7 @@ static FOLDER: OnceLock<PathBuf> = OnceLock::new();
 fn main() {
     let folder = tempfile::tempdir().unwrap();
     Decoder::init(config(), 0, Device::Cpu).unwrap().save(folder.path()).unwrap();
-    // What has not reached the disk stays in the page cache.
+    // Pages that are not on the disk yet cannot be evicted from the page cache.
     File::open(folder.path().join("model.safetensors")).unwrap().sync_all().unwrap();
     FOLDER.set(folder.path().to_owned()).unwrap();
     divan::main();
@@ -34,7 +35,7 @@ fn folder() -> &'static Path {
     FOLDER.get().unwrap()
 }
 
-/// 50 M parameters.
+/// A model of 50 million parameters.
 fn config() -> ModelConfig {
     ModelConfig {
         family: Family::Llama,
@@ -57,7 +58,7 @@ fn config() -> ModelConfig {
     }
 }
 
-/// Where a pass finds the weights.
+/// The place from which a pass reads the weights.
 #[derive(Clone, Copy)]
 enum From {
     Memory,
@@ -65,7 +66,7 @@ enum From {
 }
 
 impl From {
-    /// Puts the file out of the page cache if it is not to be there.
+    /// Evicts the file from the page cache if it is to be read from disk.
     fn prepare(self) {
         if matches!(self, Self::Disk) {
             let file = format!("if={}", folder().join("model.safetensors").display());
@@ -77,7 +78,7 @@ impl From {
     }
 }
 
-/// A pass of `tokens` tokens in sequences of 16.
+/// Measures a pass of `tokens` tokens in sequences of 16.
 fn measure<D>(
     bencher: Bencher<'_, '_>,
     tokens: i64,
@@ -94,7 +95,8 @@ fn measure<D>(
         .bench_local_values(|()| tch::no_grad(|| forward(&mut decoder, &ids, &lengths)));
 }
 
-/// Two layers are resident and ten pass through two buffers with prefetch; three and nine, through one, without.
+/// Measures a streamed decoder. With prefetch, two layers are resident and ten pass through two buffers; without, three are resident and
+/// nine pass through one buffer.
 fn streamed(bencher: Bencher<'_, '_>, tokens: i64, from: From, prefetch: bool) {
     let demand = Demand { cached: 0, pass: tokens as u64, rows: 0 };
     let unlimited = MemoryBudget { bytes: u64::MAX, prefetch };

@@ -1,5 +1,5 @@
-//! The torch trainer on a step of long-tailed lengths: 128 responses in groups of 8, log-normal lengths (median 40, sigma 1, at most
-//! 256), prompts of 32 tokens, a model of 3.3 million parameters. Counted in tokens, prompts included.
+//! The torch trainer on a step with long-tailed lengths: 128 responses in groups of 8 with log-normal lengths (median 40, sigma 1, at most
+//! 256), prompts of 32 tokens, and a model of 3.3 million parameters. Counted in tokens, prompts included.
 //!
 //! `cargo bench -p rollpacker-stages --bench train`
 
@@ -49,13 +49,13 @@ fn lengths() -> Vec<usize> {
     tail.sample_iter(&mut random).take(128).map(|length| (length as usize).clamp(1, 256)).collect()
 }
 
-/// A whole step, its groups arriving one by one.
+/// A whole step whose groups arrive one by one.
 #[divan::bench(args = [(1, 1024), (1, 4096), (2, 4096)], sample_count = 5)]
 fn step(bencher: Bencher<'_, '_>, (threads, micro_batch_tokens): (usize, usize)) {
     measure(bencher, TrainerConfig { threads, micro_batch_tokens, ..TrainerConfig::default() });
 }
 
-/// The same with an update that does not depend on the order of arrival.
+/// The same step with an update that does not depend on the order of arrival.
 #[divan::bench(args = [(1, 1024), (1, 4096), (2, 4096)], sample_count = 5)]
 fn deterministic_step(bencher: Bencher<'_, '_>, (threads, micro_batch_tokens): (usize, usize)) {
     let deterministic = true;
@@ -88,7 +88,7 @@ fn measure(bencher: Bencher<'_, '_>, config: TrainerConfig) {
     });
 }
 
-/// What a replica adds to each step beside the transfer: its gradient out, the sum in. Counted in parameters.
+/// The work that a replica adds to each step besides the transfer: exporting its gradient and importing the sum. Counted in parameters.
 #[divan::bench(args = [false, true], sample_count = 20)]
 fn partial(bencher: Bencher<'_, '_>, deterministic: bool) {
     let mut trainer = trainer(TrainerConfig { deterministic, ..TrainerConfig::default() });

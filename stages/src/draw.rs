@@ -1,54 +1,54 @@
-//! Random numbers by name instead of by turn.
+//! Random numbers that are keyed by name instead of drawn in sequence.
 
 use rollpacker_dataflow::step::SampleId;
 use statrs::function::erf::{erfc, erfc_inv};
 use std::f64::consts::SQRT_2;
 
-/// A random number that follows from a seed and from what it is drawn for, and from nothing else.
+/// A random number that depends only on a seed and on the keys that it is drawn for.
 ///
-/// A stream of numbers would give a response another length whenever something else drew before it.
+/// With a sequential generator, the length of a response would change whenever another draw happened before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Draw(u64);
 
 impl Draw {
-    /// The root of all draws of a seed.
+    /// Returns the root of all draws of a seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self(mix(seed))
     }
 
-    /// The draw for `what` among those that follow from this.
+    /// Returns the draw that is derived from this one by the key `what`.
     #[must_use]
     pub fn of(self, what: u64) -> Self {
         Self(mix(self.0 ^ mix(what)))
     }
 
-    /// The draw for a response.
+    /// Returns the draw of a response.
     #[must_use]
     pub fn of_sample(self, id: SampleId) -> Self {
         self.of(id.step.0).of(id.prompt.0).of(u64::from(id.sample))
     }
 
-    /// Uniform, more than 0 and less than 1.
+    /// Returns a uniform number in the open interval (0, 1).
     #[must_use]
     pub fn uniform(self) -> f64 {
         ((self.0 >> 11) as f64 + 0.5) / (1_u64 << 53) as f64
     }
 
-    /// Standard normal.
+    /// Returns a standard normal number.
     #[must_use]
     pub fn normal(self) -> f64 {
         normal_quantile(self.uniform())
     }
 
-    /// Less than `bound`, which is at least 1.
+    /// Returns a uniform integer in `0..bound`; `bound` must be at least 1.
     #[must_use]
     pub fn below(self, bound: usize) -> usize {
         ((u128::from(self.0) * bound as u128) >> 64) as usize
     }
 }
 
-/// The finaliser of SplitMix64 (Steele, Lea, Flood 2014), on the next number of its sequence.
+/// The finalizer of SplitMix64 (Steele, Lea, Flood 2014), applied to the next number of its sequence.
 fn mix(value: u64) -> u64 {
     let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -56,17 +56,17 @@ fn mix(value: u64) -> u64 {
     value ^ (value >> 31)
 }
 
-/// Share of a standard normal below `value`.
+/// Returns the share of a standard normal distribution below `value`.
 pub(crate) fn normal_cdf(value: f64) -> f64 {
     0.5 * erfc(-value / SQRT_2)
 }
 
-/// Where a standard normal has the share `below` below it.
+/// Returns the quantile of a standard normal distribution: the value with the share `below` below it.
 pub(crate) fn normal_quantile(below: f64) -> f64 {
     -SQRT_2 * erfc_inv(2.0 * below)
 }
 
-/// A standard normal that has correlation `correlation` with `other`; `own` is independent of it.
+/// Returns a standard normal number whose correlation with `other` is `correlation`; `own` must be independent of `other`.
 pub(crate) fn correlated(correlation: f64, other: f64, own: f64) -> f64 {
     correlation * other + (1.0 - correlation * correlation).sqrt() * own
 }

@@ -1,12 +1,14 @@
-//! Which fields a struct is read from, so that an unknown one can be answered with the nearest.
+//! The field names that a struct deserializes, from which error messages suggest the nearest one.
 
 use serde::de::{self, Deserialize, Deserializer, Visitor};
 
-/// The fields that a struct's `Deserialize` asks for, aliases included; none if it is no struct, or flattens another.
+/// Returns the fields that the `Deserialize` implementation of a struct asks for, aliases included.
+///
+/// Returns an empty slice if `T` is not a struct, or flattens another one.
 #[must_use]
 pub fn fields<'de, T: Deserialize<'de>>() -> &'static [&'static str] {
     let mut fields: &'static [&'static str] = &[];
-    // The probe answers every request with an error; what it was asked for is all that is wanted.
+    // The probe records the requested fields and answers every request with an error, which is discarded.
     drop(T::deserialize(Probe(&mut fields)));
     fields
 }

@@ -1,4 +1,4 @@
-//! The work of an RL step behind small traits.
+//! The stages of an RL step behind small traits: rollout engines, rewards, trainers and the model.
 
 pub mod catalog;
 pub mod cluster;

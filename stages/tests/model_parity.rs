@@ -427,9 +427,12 @@ fn damaged_files_are_refused() {
         &whole[..whole.len() - 1],
         &format!("expected {} bytes, found {}", whole.len(), whole.len() - 1),
     );
-    check(&whole[..5], "5 bytes hold no header");
+    check(&whole[..5], "5 bytes are too few for a header");
     let length = u64::from_le_bytes(*b"no weigh");
-    check(b"no weights at all", &format!("a header of {length} bytes in a file of 17"));
+    check(
+        b"no weights at all",
+        &format!("the header length {length} exceeds the file size of 17 bytes"),
+    );
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Chat templates: messages to the text that a model expects.
+//! Chat templates, which turn messages into the text that a model expects.
 
 use std::path::Path;
 
@@ -12,20 +12,20 @@ use super::json::Object;
 /// One message of a chat.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Message {
-    /// Who speaks: `system`, `user`, `assistant`, ...
+    /// The role of the speaker: `system`, `user`, `assistant`, ...
     pub role: String,
-    /// What is said.
+    /// The text of the message.
     pub content: String,
 }
 
-/// How a model wants chats written down.
+/// The template with which a model expects its chats to be formatted.
 ///
-/// A Jinja template is rendered as transformers does it: blocks trimmed, `bos_token`, `eos_token` and the other special tokens,
-/// `raise_exception`, `tojson` without HTML escapes, and the methods of Python's strings, lists and dicts. `strftime_now` is left
-/// undefined: a prompt that names the day would not be the same tokens tomorrow. Templates that look whether it is defined, as
-/// Llama's do, fall back to a fixed date; one that insists is refused.
+/// Jinja templates are rendered as in transformers: blocks are trimmed, and templates may use `bos_token`, `eos_token` and the other
+/// special tokens, `raise_exception`, `tojson` without HTML escapes, and the methods of Python's strings, lists and dicts. `strftime_now`
+/// is undefined, because a prompt that contains the current date would be tokenized differently tomorrow. Templates that test whether it is
+/// defined, as Llama's do, fall back to a fixed date; templates that require it are rejected.
 ///
-/// Without a template the contents of the messages are joined as they are, roles left out: what base models and the built-in task get.
+/// Without a template the contents of the messages are concatenated and the roles are left out. Base models and the built-in task use this.
 #[derive(Debug)]
 pub struct ChatTemplate {
     place: String,
@@ -37,7 +37,7 @@ const NAME: &str = "chat";
 const SPECIAL_TOKENS: [&str; 4] = ["bos_token", "eos_token", "pad_token", "unk_token"];
 
 impl ChatTemplate {
-    /// Contents joined as they are.
+    /// Returns a template that concatenates the contents of the messages.
     #[must_use]
     pub fn plain() -> Self {
         Self { place: "plain".to_owned(), environment: None, special_tokens: Vec::new() }
@@ -46,16 +46,18 @@ impl ChatTemplate {
     /// Compiles a template.
     ///
     /// # Errors
-    /// If it is not Jinja.
+    /// Returns an error if `source` is not valid Jinja.
     pub fn new(source: &str) -> Result<Self, ModelError> {
         Self::compile("a string", source.to_owned(), Vec::new())
     }
 
-    /// Finds a folder's template: `chat_template.jinja`, or `chat_template` in `tokenizer_config.json`, a string or a list of which
-    /// `default` is taken. Without either, [`plain`](Self::plain).
+    /// Reads the template of a model folder.
+    ///
+    /// The source is `chat_template.jinja`, or the key `chat_template` of `tokenizer_config.json`, which is a string or a list whose entry
+    /// named `default` is used. Without either, the template is [`plain`](Self::plain).
     ///
     /// # Errors
-    /// If a file cannot be read, or the template is not Jinja.
+    /// Returns an error if a file cannot be read, or the template is not valid Jinja.
     pub fn from_folder(folder: &Path) -> Result<Self, ModelError> {
         let path = folder.join("tokenizer_config.json");
         let config = if path.exists() { Some(Object::read(&path)?) } else { None };
@@ -71,10 +73,10 @@ impl ChatTemplate {
         }
     }
 
-    /// Writes a chat down. `add_generation_prompt` appends what makes the model answer.
+    /// Renders a chat. `add_generation_prompt` appends the text that starts the model's answer.
     ///
     /// # Errors
-    /// If the template fails, or raises an exception.
+    /// Returns an error if the template fails or raises an exception.
     pub fn render(
         &self,
         messages: &[Message],
@@ -110,7 +112,7 @@ impl ChatTemplate {
     }
 }
 
-/// The environment in which transformers renders.
+/// Returns an environment that is configured as in transformers.
 fn environment() -> Environment<'static> {
     let mut environment = Environment::new();
     environment.set_trim_blocks(true);
@@ -126,7 +128,7 @@ fn raise_exception(reason: String) -> Result<Value, minijinja::Error> {
     Err(minijinja::Error::new(ErrorKind::InvalidOperation, reason))
 }
 
-/// Python's `json.dumps`: a space after every comma and colon, no HTML escapes; `indent` as there.
+/// Formats JSON as Python's `json.dumps` does: a space after every comma and colon, no HTML escapes; `indent` has the same meaning.
 fn to_json(value: &Value, options: Kwargs) -> Result<String, minijinja::Error> {
     let indent: Option<usize> = options.get("indent")?;
     let failed =
@@ -189,7 +191,7 @@ fn template(config: &Object) -> Result<Option<String>, ModelError> {
     })
 }
 
-/// The special tokens that are named; each is a string, or an object with its text as `content`.
+/// Returns the special tokens that the configuration names; each is a string, or an object with its text as `content`.
 fn special_tokens(config: &Object) -> Vec<(&'static str, String)> {
     let text = |key: &'static str| {
         let token = config.get(key)?;
@@ -199,7 +201,7 @@ fn special_tokens(config: &Object) -> Vec<(&'static str, String)> {
     SPECIAL_TOKENS.into_iter().filter_map(text).collect()
 }
 
-/// The error with its causes, each once.
+/// Returns the message of a template error and its line number.
 fn reason(error: &minijinja::Error) -> String {
     let line = error.line().map_or_else(String::new, |line| format!(" (line {line})"));
     match error.detail() {

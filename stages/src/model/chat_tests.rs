@@ -1,6 +1,6 @@
 use super::*;
 
-/// The shape of Qwen2.5's template, less its tools.
+/// The structure of Qwen2.5's template, without its tools.
 const CHATML: &str = "{%- if messages[0]['role'] == 'system' %}
     {{- '<|im_start|>system\\n' + messages[0]['content'] + '<|im_end|>\\n' }}
 {%- else %}

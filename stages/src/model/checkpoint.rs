@@ -18,13 +18,13 @@ use super::{ModelConfig, ModelError, layout};
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 
-/// Values of a piece, at most. A piece in the widest type and its copy as a tensor lie in a core's cache.
+/// Maximum number of values of a piece. A piece in the widest type and its copy as a tensor fit into the cache of a core.
 pub(super) const PIECE: usize = 1 << 16;
 
-/// The weights files of a folder, open and checked against the model's configuration; values are read when they are wanted.
+/// The weights files of a folder, open and checked against the model's configuration. Values are read on demand.
 ///
-/// Reads are positioned, so that threads may share it. The files are not mapped: pages of a mapped file are memory of the process that
-/// no budget of ours counts, and the reader of a file that was cut short is killed where a read returns an error.
+/// Reads are positioned, so that threads can share the checkpoint. The files are not mapped: pages of a mapped file are process memory that
+/// no memory budget counts, and reading a truncated mapping kills the process, where a read returns an error.
 #[derive(Debug)]
 pub(crate) struct Checkpoint {
     folder: PathBuf,
@@ -32,31 +32,31 @@ pub(crate) struct Checkpoint {
     entries: HashMap<String, Entry>,
 }
 
-/// One of the files.
+/// One of the weights files.
 #[derive(Debug)]
 struct Shard {
     path: PathBuf,
     file: File,
-    /// Where the values begin, in bytes.
+    /// Offset of the values in the file, in bytes.
     start: u64,
 }
 
-/// Where the values of a tensor are, row-major, and in which type.
+/// Location and type of the values of a tensor, which are row-major.
 #[derive(Debug)]
 struct Entry {
     shard: usize,
-    /// Bytes from where the shard's values begin.
+    /// Offset from the start of the shard's values, in bytes.
     offset: u64,
     values: usize,
     kind: Kind,
 }
 
-/// Memory to read a piece into.
+/// A buffer that pieces are read into.
 #[derive(Debug)]
 pub(crate) struct Scratch(Vec<u8>);
 
 impl Scratch {
-    /// Bytes that reading needs: the scratch itself, and the piece as a tensor.
+    /// Bytes that reading needs: the buffer itself, and the piece as a tensor.
     pub(crate) const BYTES: u64 = 2 * (PIECE * size_of::<f32>()) as u64;
 }
 
@@ -70,7 +70,7 @@ impl Checkpoint {
     /// Opens the weights files of a folder and reads their headers.
     ///
     /// # Errors
-    /// If a file cannot be read, or a tensor is missing, of a wrong shape or type, or not of this model.
+    /// Returns an error if a file cannot be read, or a tensor is missing, has a wrong shape or type, or does not belong to this model.
     pub(crate) fn open(folder: &Path, config: &ModelConfig) -> Result<Self, ModelError> {
         let mut missing: BTreeMap<_, _> = layout::parameters(config).into_iter().collect();
         let mut extra = Vec::new();
@@ -100,12 +100,12 @@ impl Checkpoint {
         Ok(Self { folder: folder.to_owned(), shards, entries })
     }
 
-    /// The folder.
+    /// Returns the model folder.
     pub(crate) fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Copies the values of tensor `name` into `parameter`, contiguous and of as many values, as float32.
+    /// Copies the values of tensor `name` into `parameter` as float32. `parameter` must be contiguous and have the same number of values.
     pub(crate) fn read_into(
         &self,
         name: &str,
@@ -119,8 +119,10 @@ impl Checkpoint {
         })
     }
 
-    /// Hands over the values of tensor `name` piece by piece, in the type of the file: `each(first, values)`, where `values [n]` are
-    /// those from number `first` on. One piece is in memory at a time.
+    /// Reads the values of tensor `name` piece by piece, in the type of the file.
+    ///
+    /// Calls `each(first, values)` for each piece, where `values` has shape `[n]` and `first` is the index of its first value. One piece is
+    /// in memory at a time.
     pub(crate) fn read(
         &self,
         name: &str,
@@ -175,14 +177,14 @@ impl Entry {
     }
 }
 
-/// Writes `tensors` as one float32 file that transformers reads.
+/// Writes `tensors` as one float32 file that transformers can load.
 pub(crate) fn write(folder: &Path, tensors: &[(String, Tensor)]) -> Result<(), ModelError> {
     let path = folder.join(SINGLE);
     let views: Vec<_> = tensors
         .iter()
         .map(|(name, tensor)| Ok((name, Values::of(tensor)?)))
         .collect::<Result<_, ModelError>>()?;
-    // transformers refuses a file that does not name its framework.
+    // transformers rejects a file whose metadata does not name a framework.
     let metadata = [("format".to_owned(), "pt".to_owned())].into();
     let file = NewFile::create(&path)?;
     safetensors::serialize_to_file(views, Some(metadata), file.temporary_path())
@@ -190,7 +192,7 @@ pub(crate) fn write(folder: &Path, tensors: &[(String, Tensor)]) -> Result<(), M
     Ok(file.finish()?)
 }
 
-/// The weights files: those that the index names, or the single one.
+/// Returns the weights files: the single file if it exists or there is no index, otherwise the files that the index names.
 fn files(folder: &Path) -> Result<Vec<PathBuf>, ModelError> {
     let index = folder.join(INDEX);
     if folder.join(SINGLE).exists() || !index.exists() {
@@ -220,7 +222,7 @@ fn kind(path: &Path, name: &str, dtype: Dtype) -> Result<Kind, ModelError> {
     }
 }
 
-/// A tensor's values, as the writer wants them.
+/// The values of a tensor, in the form that the safetensors writer expects.
 struct Values {
     shape: Vec<usize>,
     bytes: Vec<u8>,

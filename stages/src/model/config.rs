@@ -1,4 +1,4 @@
-//! What a model is: families, sizes and special tokens, read from and written to `config.json`.
+//! The model configuration: family, sizes and special tokens, read from and written to `config.json`.
 
 use std::path::Path;
 
@@ -14,61 +14,63 @@ pub enum Family {
     Qwen2,
     /// RMS norms on every query and key head.
     Qwen3,
-    /// Neither.
+    /// No biases and no norms on the heads.
     Llama,
 }
 
 /// Sizes, features and special tokens of a model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelConfig {
-    /// Which family.
+    /// The model family.
     pub family: Family,
-    /// Rows of the embedding; may exceed the tokenizer's vocabulary.
+    /// Number of rows of the embedding; may exceed the tokenizer's vocabulary.
     pub vocab_size: i64,
     /// Width of the residual stream.
     pub hidden_size: i64,
     /// Inner width of the feed-forward blocks.
     pub intermediate_size: i64,
-    /// Transformer blocks.
+    /// Number of transformer blocks.
     pub layers: i64,
-    /// Query heads.
+    /// Number of query heads.
     pub heads: i64,
-    /// Key and value heads; a divisor of `heads`.
+    /// Number of key and value heads; a divisor of `heads`.
     pub kv_heads: i64,
-    /// Width of a head; even.
+    /// Width of a head; must be even.
     pub head_dim: i64,
-    /// What the RMS norms add under the root.
+    /// The constant that the RMS norms add under the square root.
     pub rms_norm_eps: f64,
     /// Position embedding.
     pub rope: Rope,
-    /// Whether the embedding also serves as output head.
+    /// `true` if the embedding also serves as the output head.
     pub tie_word_embeddings: bool,
-    /// Whether query, key and value projections have biases; in Qwen3 and Llama the output projection too.
+    /// `true` if the query, key and value projections have biases; in Qwen3 and Llama the output projection has one too.
     pub attention_bias: bool,
     /// Longest context that the model was made for, in tokens.
     pub max_position_embeddings: i64,
-    /// Standard deviation of freshly initialised weights.
+    /// Standard deviation of newly initialized weights.
     pub initializer_range: f64,
-    /// Tokens that end a response: those of `generation_config.json` first, then those of `config.json`; none twice.
+    /// Tokens that end a response: those of `generation_config.json` first, then those of `config.json`, without duplicates.
     pub eos_token_ids: Vec<i32>,
-    /// Begins a text.
+    /// The token that begins a text.
     pub bos_token_id: Option<i32>,
-    /// Fills up batches; nothing here pads. As in transformers, lookups of this token do not train its embedding.
+    /// The token that pads batches; this project does not pad. As in transformers, lookups of this token do not train its embedding.
     pub pad_token_id: Option<i32>,
 }
 
-/// Largest sizes that a configuration may state. They are far above any published model, and such that the products that sizes of tensors
-/// and of memory are made of stay within 64 bits.
+/// Upper bounds of the sizes in a configuration.
+///
+/// They are far above those of any published model, and small enough that the products from which tensor and memory sizes are computed fit
+/// into 64 bits.
 pub mod most {
-    /// Rows of the embedding.
+    /// Number of rows of the embedding.
     pub const VOCABULARY: i64 = 1 << 24;
-    /// Transformer blocks.
+    /// Number of transformer blocks.
     pub const LAYERS: i64 = 1 << 12;
     /// Width of the residual stream.
     pub const WIDTH: i64 = 1 << 20;
     /// Inner width of the feed-forward blocks.
     pub const INNER_WIDTH: i64 = 1 << 24;
-    /// Heads of a block.
+    /// Number of heads of a block.
     pub const HEADS: i64 = 1 << 12;
     /// Width of a head.
     pub const HEAD_DIM: i64 = 1 << 12;
@@ -93,11 +95,11 @@ impl Family {
 }
 
 impl ModelConfig {
-    /// Reads `config.json`, in the spelling of transformers 4 or 5, and the end-of-sequence ids of `generation_config.json` if that
-    /// file is there.
+    /// Reads `config.json`, in the format of transformers 4 or 5, and the end-of-sequence ids of `generation_config.json` if that file
+    /// exists.
     ///
     /// # Errors
-    /// If a file cannot be read, a key is absent or wrong, or the model has a feature that is not implemented.
+    /// Returns an error if a file cannot be read, a key is missing or invalid, or the model has a feature that is not implemented.
     pub fn from_folder(folder: &Path) -> Result<Self, ModelError> {
         let mut config = Self::from_object(&Object::read(&folder.join("config.json"))?)?;
         let generation = folder.join("generation_config.json");
@@ -108,19 +110,19 @@ impl ModelConfig {
         Ok(config)
     }
 
-    /// Whether every query and key head is normalised before the rotation.
+    /// Returns `true` if every query and key head is normalized before the rotation.
     #[must_use]
     pub fn qk_norm(&self) -> bool {
         self.family == Family::Qwen3
     }
 
-    /// Whether the attention's output projection has a bias.
+    /// Returns `true` if the output projection of the attention has a bias.
     #[must_use]
     pub fn output_bias(&self) -> bool {
         self.attention_bias && self.family != Family::Qwen2
     }
 
-    /// Number of parameters; a tied head is counted once.
+    /// Returns the number of parameters; a tied head is counted once.
     #[must_use]
     pub fn parameter_count(&self) -> i64 {
         super::layout::parameters(self).iter().map(|(_, shape)| shape.iter().product::<i64>()).sum()
@@ -129,7 +131,7 @@ impl ModelConfig {
     /// Writes `config.json`, readable by transformers 4 and 5, and `generation_config.json`.
     ///
     /// # Errors
-    /// If a file cannot be written.
+    /// Returns an error if a file cannot be written.
     pub fn write(&self, folder: &Path) -> Result<(), ModelError> {
         write_json(&folder.join("config.json"), &Value::Object(self.to_json()))?;
         write_json(&folder.join("generation_config.json"), &Value::Object(self.token_json()))
@@ -215,7 +217,7 @@ impl ModelConfig {
         json
     }
 
-    /// Both spellings, so that either generation of transformers reads it.
+    /// Writes both formats, so that transformers 4 and 5 can read the file.
     fn rope_json(&self) -> Map<String, Value> {
         let parameters = self.rope.to_json();
         let mut json = Map::new();
@@ -263,7 +265,7 @@ fn head_dim(
 ) -> Result<i64, ModelError> {
     match json.size_up_to("head_dim", most::HEAD_DIM)? {
         Some(dim) => Ok(dim),
-        // What transformers takes where Qwen3 names none.
+        // The default of transformers for Qwen3.
         None if family == Family::Qwen3 => Ok(128),
         None if hidden_size % heads == 0 && hidden_size / heads <= most::HEAD_DIM => {
             Ok(hidden_size / heads)
@@ -277,7 +279,7 @@ fn head_dim(
     }
 }
 
-/// Some configurations say -1 for none.
+/// Reads the padding token. Some configurations write -1 for none.
 fn pad_token(json: &Object, vocab_size: i64) -> Result<Option<i32>, ModelError> {
     if json.get("pad_token_id").and_then(Value::as_i64) == Some(-1) {
         return Ok(None);
@@ -285,7 +287,7 @@ fn pad_token(json: &Object, vocab_size: i64) -> Result<Option<i32>, ModelError> 
     Ok(json.token_ids("pad_token_id", vocab_size)?.first().copied())
 }
 
-/// Refuses what would change the numbers and is not implemented.
+/// Rejects features that would change the results and are not implemented.
 fn refuse_unknown(json: &Object, layers: i64) -> Result<(), ModelError> {
     match json.string("hidden_act")? {
         None | Some("silu") => {}
@@ -311,7 +313,7 @@ fn refuse_sliding_windows(json: &Object, layers: i64) -> Result<(), ModelError> 
         }
         return Ok(());
     }
-    // Without `layer_types`, the layers from `max_window_layers` on slide where `use_sliding_window` says so.
+    // Without `layer_types`, the layers from `max_window_layers` on use a sliding window if `use_sliding_window` is set.
     let slides =
         json.bool("use_sliding_window")?.unwrap_or(false) && json.get("sliding_window").is_some();
     let first = json.get("max_window_layers").and_then(Value::as_i64).unwrap_or(28);

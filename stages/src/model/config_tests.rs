@@ -2,7 +2,7 @@ use serde_json::json;
 
 use super::*;
 
-/// A small Llama with the keys of `with` in the place of its own.
+/// Reads the configuration of a small Llama, in which the keys of `with` replace the defaults.
 fn read(with: Value) -> Result<ModelConfig, String> {
     let mut json = json!({
         "model_type": "llama", "vocab_size": 8, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
@@ -54,7 +54,7 @@ fn what_would_change_the_numbers_is_refused_by_name() {
     );
     check_refused(
         json!({ "rope_parameters": { "full_attention": { "rope_type": "default" } } }),
-        "`rope_parameters` by kind of layer is not supported",
+        "`rope_parameters` per layer type is not supported",
     );
     check_refused(
         json!({ "layer_types": ["full_attention", "sliding_attention"] }),

@@ -14,10 +14,10 @@ use super::{ModelConfig, ModelError, Weights, layout};
 
 /// A decoder-only transformer in float32.
 ///
-/// Attention is the caller's: [`forward`](Self::forward) hands over queries, keys and values of each layer, so that an engine attends
+/// The caller computes the attention: [`forward`](Self::forward) passes it the queries, keys and values of each layer. An engine attends
 /// over its KV cache and a trainer over packed sequences ([`forward_packed`](Self::forward_packed)) with one set of weights.
 ///
-/// Gradients flow when [`set_requires_grad`](Self::set_requires_grad) said so; a decoder for inference runs under `tch::no_grad`.
+/// Gradients are computed after [`set_requires_grad(true)`](Self::set_requires_grad); run a decoder for inference under `tch::no_grad`.
 #[derive(Debug)]
 pub struct Decoder {
     config: ModelConfig,
@@ -29,10 +29,11 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// Loads a Hugging Face folder: `config.json` and one or several safetensors files. Float16 and bfloat16 become float32.
+    /// Loads a Hugging Face folder: `config.json` and one or more safetensors files. Float16 and bfloat16 are converted to float32.
     ///
     /// # Errors
-    /// If a file cannot be read, the configuration is refused, or a tensor is missing, of a wrong shape or not of this model.
+    /// Returns an error if a file cannot be read, the configuration is rejected, or a tensor is missing, has a wrong shape or does not
+    /// belong to this model.
     pub fn load(folder: &Path, device: Device) -> Result<Self, ModelError> {
         let config = ModelConfig::from_folder(folder)?;
         let checkpoint = Checkpoint::open(folder, &config)?;
@@ -44,21 +45,23 @@ impl Decoder {
         Ok(decoder)
     }
 
-    /// Checks a Hugging Face folder as [`load`](Self::load) does, and reads no weights: only the headers of their files.
+    /// Checks a Hugging Face folder as [`load`](Self::load) does, but reads only the headers of the weights files.
     ///
     /// # Errors
-    /// As [`load`](Self::load).
+    /// Returns the errors of [`load`](Self::load).
     pub fn check_folder(folder: &Path) -> Result<ModelConfig, ModelError> {
         let config = ModelConfig::from_folder(folder)?;
         Checkpoint::open(folder, &config)?;
         Ok(config)
     }
 
-    /// A model to train from scratch: weights drawn from a normal distribution of deviation `initializer_range`, norms one, biases
-    /// zero. Equal seeds give equal weights on every machine and device.
+    /// Creates a model to train from scratch.
+    ///
+    /// Weights are drawn from a normal distribution with standard deviation `initializer_range`; norms are one and biases zero. The same
+    /// seed gives the same weights on every machine and device.
     ///
     /// # Errors
-    /// If the device has no room.
+    /// Returns an error if the device is out of memory.
     pub fn init(config: ModelConfig, seed: u64, device: Device) -> Result<Self, ModelError> {
         let normal =
             Normal::new(0.0, config.initializer_range as f32).map_err(|_| ModelError::Key {
@@ -78,30 +81,31 @@ impl Decoder {
                 _ => normal.sample_iter(&mut random).take(count).collect(),
             };
             let values = Tensor::f_from_slice(&values)?.f_view(parameter.size().as_slice())?;
-            decoder.assign(at, &values, "initialisation")?;
+            decoder.assign(at, &values, "initialization")?;
         }
         Ok(decoder)
     }
 
-    /// What the model is.
+    /// Returns the model configuration.
     #[must_use]
     pub fn config(&self) -> &ModelConfig {
         &self.config
     }
 
-    /// Where the weights are, and where inputs must be.
+    /// Returns the device of the weights; inputs must be on the same device.
     #[must_use]
     pub fn device(&self) -> Device {
         self.device
     }
 
-    /// The parameters by their Hugging Face names, in the order of the network: leaves of the autograd graph, each in contiguous
-    /// memory. A tied head is not listed.
+    /// Returns the parameters by their Hugging Face names, in the order of the network.
+    ///
+    /// They are leaves of the autograd graph, each in contiguous memory. A tied head is not listed.
     pub fn parameters(&self) -> &[(String, Tensor)] {
         &self.parameters
     }
 
-    /// Says whether gradients are wanted. Without, fewer and larger matrix products are run.
+    /// Sets whether gradients are computed. Without gradients, a forward pass runs fewer and larger matrix products.
     pub fn set_requires_grad(&mut self, requires_grad: bool) {
         self.trainable = requires_grad;
         for (_, parameter) in &self.parameters {
@@ -109,7 +113,7 @@ impl Decoder {
         }
     }
 
-    /// Another handle of the same weights, to run on another thread: what is written through one is seen through all.
+    /// Returns another handle to the same weights, for use on another thread. Writes through one handle are visible through all.
     #[must_use]
     pub fn share(&self) -> Self {
         let layers: Vec<Layer> = self.layers.iter().map(Layer::share).collect();
@@ -119,15 +123,16 @@ impl Decoder {
         Self { config, device, ends, layers, parameters, trainable: self.trainable }
     }
 
-    /// Runs the layers over `n` tokens, whichever sequences they belong to: ids `[n]` and positions `[n]`, both int64.
+    /// Runs the layers over `n` tokens of any number of sequences: ids `[n]` and positions `[n]`, both int64.
     ///
-    /// `attend(layer, q, k, v)` computes the attention: q `[n, heads, head_dim]`, k and v `[n, kv_heads, head_dim]`, rotated already,
-    /// perhaps views with strides; it returns `[n, heads * head_dim]`, by query head. The scale `head_dim^(-1/2)` is left to it.
+    /// `attend(layer, q, k, v)` computes the attention: q is `[n, heads, head_dim]`, k and v are `[n, kv_heads, head_dim]`. They are
+    /// already rotated, and may be strided views. It returns `[n, heads * head_dim]`, ordered by query head, and must apply the scale
+    /// `head_dim^(-1/2)` itself.
     ///
     /// Returns the hidden states after the last norm, `[n, hidden]`; see [`logits`](Self::logits).
     ///
     /// # Errors
-    /// If an operation fails, or `attend` does.
+    /// Returns an error if an operation or `attend` fails.
     pub fn forward(
         &self,
         ids: &Tensor,
@@ -142,21 +147,22 @@ impl Decoder {
         self.ends.leave(&x)
     }
 
-    /// Hidden states `[n, hidden]` to logits `[n, vocab]`.
+    /// Maps hidden states `[n, hidden]` to logits `[n, vocab]`.
     ///
     /// # Errors
-    /// If the operation fails.
+    /// Returns an error if the operation fails.
     pub fn logits(&self, hidden: &Tensor) -> Result<Tensor, TchError> {
         self.ends.logits(hidden)
     }
 
-    /// Runs the layers over sequences that lie end to end without padding: ids `[sum(lengths)]`, int64. Each token attends to itself
-    /// and to the tokens before it in its own sequence. Returns hidden states `[sum(lengths), hidden]`.
+    /// Runs the layers over sequences that are concatenated without padding: ids `[sum(lengths)]`, int64.
     ///
-    /// Neighbours of equal length share a kernel launch.
+    /// Each token attends to itself and to the earlier tokens of its own sequence. Returns hidden states `[sum(lengths), hidden]`.
+    ///
+    /// Adjacent sequences of equal length share a kernel launch.
     ///
     /// # Errors
-    /// If a length is not above 0, the lengths do not add up to the ids, or an operation fails.
+    /// Returns an error if a length is not positive, the lengths do not add up to the number of ids, or an operation fails.
     pub fn forward_packed(&self, ids: &Tensor, lengths: &[i64]) -> Result<Tensor, TchError> {
         let packing = super::packed::Packing::new(lengths, ids.size1()?)?;
         let positions = packing.positions()?.f_to_device(self.device)?;
@@ -166,7 +172,7 @@ impl Decoder {
     /// Overwrites the parameters, in place and outside the autograd graph.
     ///
     /// # Errors
-    /// If `weights` are of another model; nothing is overwritten then.
+    /// Returns an error if `weights` belong to another model; the parameters are unchanged in that case.
     pub fn copy_from(&mut self, weights: &Weights) -> Result<(), ModelError> {
         self.check(weights)?;
         for (at, (_, tensor)) in weights.tensors().iter().enumerate() {
@@ -175,10 +181,10 @@ impl Decoder {
         Ok(())
     }
 
-    /// A copy of the parameters on the decoder's device.
+    /// Returns a copy of the parameters on the decoder's device.
     ///
     /// # Errors
-    /// If the device has no room.
+    /// Returns an error if the device is out of memory.
     pub fn snapshot(&self) -> Result<Weights, ModelError> {
         let copy = |(name, tensor): &(String, Tensor)| {
             let mut copy = tensor.f_detach()?.f_empty_like()?;
@@ -188,18 +194,18 @@ impl Decoder {
         Weights::new(self.parameters.iter().map(copy).collect::<Result<_, ModelError>>()?)
     }
 
-    /// Writes `config.json`, `generation_config.json` and `model.safetensors` (float32), which transformers loads. The folder is
-    /// made if it is not there.
+    /// Writes `config.json`, `generation_config.json` and `model.safetensors` (float32) in a format that transformers loads. Creates the
+    /// folder if it does not exist.
     ///
     /// # Errors
-    /// If a file cannot be written.
+    /// Returns an error if a file cannot be written.
     pub fn save(&self, folder: &Path) -> Result<(), ModelError> {
         std::fs::create_dir_all(folder).map_err(ModelError::write(folder))?;
         self.config.write(folder)?;
         checkpoint::write(folder, &self.parameters)
     }
 
-    /// A decoder whose weights hold whatever the memory held.
+    /// Allocates a decoder with uninitialized weights.
     fn allocate(config: ModelConfig, device: Device) -> Result<Self, ModelError> {
         let ends = Ends::allocate(&config, device)?;
         let layers: Vec<_> = (0..config.layers)

@@ -1,4 +1,4 @@
-//! Where tensors live, and how many threads work on them.
+//! The device of tensors, and the number of threads that compute on the CPU.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,7 +8,7 @@ use tch::{Cuda, Device};
 
 use super::ModelError;
 
-/// A choice of device, as a recipe spells it: `auto`, `cpu`, `cuda` or `cuda:1`.
+/// A choice of device, as written in a recipe: `auto`, `cpu`, `cuda` or `cuda:1`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DeviceChoice {
     /// The first CUDA device if there is one, otherwise the CPU.
@@ -21,10 +21,10 @@ pub enum DeviceChoice {
 }
 
 impl DeviceChoice {
-    /// The device. Looks for CUDA unless the choice is the CPU; call it before the first tensor is made.
+    /// Returns the chosen device. Unless the choice is the CPU, this loads CUDA, so call it before the first tensor is created.
     ///
     /// # Errors
-    /// If a CUDA device was asked for by name and is not there.
+    /// Returns an error if a CUDA device was requested explicitly and does not exist.
     pub fn resolve(self) -> Result<Device, ModelError> {
         match self {
             Self::Cpu => Ok(Device::Cpu),
@@ -66,10 +66,10 @@ impl fmt::Display for DeviceChoice {
     }
 }
 
-/// Lets torch operations that this thread calls use `threads` threads; at least one.
+/// Sets the number of threads that torch operations called from this thread may use; at least one.
 ///
-/// OpenMP keeps the number per calling thread. One is the number for a thread that owns an engine or a trainer: on small models the
-/// threads of one operation cost more in waiting for one another than they save.
+/// OpenMP stores the number per calling thread. Threads that own an engine or a trainer should use one: on small models the threads of an
+/// operation lose more time waiting for one another than they save.
 pub fn set_threads_of_this_thread(threads: usize) {
     tch::set_num_threads(i32::try_from(threads.max(1)).unwrap_or(i32::MAX));
 }
@@ -79,16 +79,16 @@ fn cuda_devices() -> usize {
     if Cuda::is_available() { usize::try_from(Cuda::device_count()).unwrap_or(0) } else { 0 }
 }
 
-/// Loads `libtorch_cuda.so` if it lies beside libtorch or on the library path, once.
+/// Loads `libtorch_cuda.so` once, if it is next to libtorch or on the library path.
 ///
-/// It is not linked, so that one binary runs with and without it; that it is absent is no error.
+/// The library is not linked, so that one binary runs with and without it. Its absence is not an error.
 fn load_cuda() {
     static LIBRARY: OnceLock<Option<libloading::Library>> = OnceLock::new();
     LIBRARY.get_or_init(|| {
-        // SAFETY: loading runs the initialisers of the library, which register CUDA with the libtorch that is linked; torch's own
-        // python package does the same. Both come from one build of PyTorch, since the loader finds the file beside libtorch, and a
-        // library of another build does not resolve its symbols and is refused. It is kept for the life of the process, so nothing
-        // that it registered is unloaded.
+        // SAFETY: loading runs the initializers of the library, which register CUDA with the linked libtorch; torch's own Python package
+        // does the same. Both libraries come from one build of PyTorch, because the loader finds the file next to libtorch. A library of
+        // another build does not resolve its symbols and fails to load. The library is kept for the life of the process, so nothing that
+        // it registered is unloaded.
         #[allow(unsafe_code, reason = "a shared library can only be loaded by an unsafe call")]
         let library = unsafe { libloading::Library::new("libtorch_cuda.so") };
         library.inspect_err(|error| tracing::debug!(%error, "CUDA is not loaded")).ok()

@@ -1,11 +1,11 @@
-//! What a decoder has before its first layer and after its last.
+//! The parts of a decoder before its first layer and after its last.
 
 use tch::{Device, Kind, TchError, Tensor};
 
 use super::ModelConfig;
 use super::layer::{Norm, Rotation};
 
-/// Embedding, final norm and output head of a decoder, and the frequencies of its rotation.
+/// Embedding, final norm and output head of a decoder, and the frequencies of its rotary embedding.
 #[derive(Debug)]
 pub(crate) struct Ends {
     /// `[vocab, hidden]`
@@ -13,14 +13,14 @@ pub(crate) struct Ends {
     norm: Norm,
     /// `[vocab, hidden]`; absent if tied to the embedding.
     head: Option<Tensor>,
-    /// The id whose lookups add nothing to the gradient of the embedding, or -1: `padding_idx` of PyTorch.
+    /// The id whose lookups contribute no gradient to the embedding, or -1; PyTorch's `padding_idx`.
     padding: i64,
     /// `[head_dim]`, radians per position, negative in the first half.
     frequencies: Tensor,
 }
 
 impl Ends {
-    /// Ends whose weights hold whatever the memory held.
+    /// Allocates the parameters without initializing them.
     pub(crate) fn allocate(config: &ModelConfig, device: Device) -> Result<Self, TchError> {
         let matrix =
             || Tensor::f_empty([config.vocab_size, config.hidden_size], (Kind::Float, device));
@@ -33,7 +33,7 @@ impl Ends {
         })
     }
 
-    /// Another handle of the same memory.
+    /// Returns another handle to the same memory.
     pub(crate) fn share(&self) -> Self {
         Self {
             embedding: self.embedding.shallow_clone(),
@@ -44,18 +44,18 @@ impl Ends {
         }
     }
 
-    /// The parameters before the layers, by their names.
+    /// Returns the parameters before the layers, by name.
     pub(crate) fn before(&self) -> [(&'static str, &Tensor); 1] {
         [("model.embed_tokens.weight", &self.embedding)]
     }
 
-    /// The parameters after the layers, by their names.
+    /// Returns the parameters after the layers, by name.
     pub(crate) fn after(&self) -> impl Iterator<Item = (&'static str, &Tensor)> {
         let head = self.head.as_ref().map(|head| ("lm_head.weight", head));
         std::iter::once(("model.norm.weight", self.norm.weight())).chain(head)
     }
 
-    /// Ids `[n]` and positions `[n]` to what the layers take: embeddings `[n, hidden]`, and where the tokens stand.
+    /// Maps ids `[n]` and positions `[n]` to the inputs of the layers: embeddings `[n, hidden]` and the rotation of each token.
     ///
     /// As in transformers, the lookup of the padding token has no gradient. A tied head still trains that row.
     pub(crate) fn enter(
@@ -67,18 +67,18 @@ impl Ends {
         Ok((Tensor::f_embedding(&self.embedding, ids, self.padding, false, false)?, rotation))
     }
 
-    /// What the layers return to the hidden states after the last norm, `[n, hidden]` both.
+    /// Applies the final norm to the output of the layers. Input and output are `[n, hidden]`.
     pub(crate) fn leave(&self, x: &Tensor) -> Result<Tensor, TchError> {
         self.norm.forward(x)
     }
 
-    /// Hidden states `[n, hidden]` to logits `[n, vocab]`.
+    /// Maps hidden states `[n, hidden]` to logits `[n, vocab]`.
     pub(crate) fn logits(&self, hidden: &Tensor) -> Result<Tensor, TchError> {
         hidden.f_linear::<&Tensor>(self.head.as_ref().unwrap_or(&self.embedding), None)
     }
 }
 
-/// The frequencies twice, negative the first time: the cosine does not see the sign, and the sine takes it along.
+/// Returns the frequencies twice, negated in the first half. The sign does not change the cosine, and negates the sine.
 fn signed_frequencies(config: &ModelConfig) -> Result<Tensor, TchError> {
     let frequencies = config.rope.frequencies(config.head_dim);
     let signed: Vec<f32> = frequencies
@@ -122,7 +122,8 @@ mod tests {
         decoder
     }
 
-    /// The gradient of a parameter by the log-probabilities of a text that has the padding token as input and as target.
+    /// Returns the gradient of the log-probabilities of a text with respect to a parameter. The text has the padding token as input and as
+    /// target.
     fn gradient(decoder: &Decoder, name: &str) -> Tensor {
         let ids = Tensor::from_slice(&[0i64, PADDING, 3, PADDING, 4]);
         let hidden = decoder.forward_packed(&ids, &[5]).unwrap().narrow(0, 0, 4);

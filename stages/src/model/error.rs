@@ -1,10 +1,10 @@
-//! Why a model cannot be read, written or run.
+//! Errors of reading, writing and running models.
 
 use std::path::{Path, PathBuf};
 
 use rollpacker_dataflow::step::PolicyVersion;
 
-/// Why a model cannot be read, written or run.
+/// The reason why a model cannot be read, written or run.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
     /// A file or folder cannot be read.
@@ -12,7 +12,7 @@ pub enum ModelError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the operating system.
         source: std::io::Error,
     },
     /// A file or folder cannot be written.
@@ -20,38 +20,38 @@ pub enum ModelError {
     Write {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the operating system.
         source: std::io::Error,
     },
-    /// A file cannot be written, or its place has something that must not be replaced.
+    /// A file cannot be written, or its path holds something that must not be replaced.
     #[error(transparent)]
     File(#[from] rollpacker_files::FileError),
-    /// A file is not the JSON that it should be.
+    /// A file is not the expected JSON.
     #[error("{path} is not valid JSON: {source}")]
     Json {
         /// The file.
         path: PathBuf,
-        /// Where and why.
+        /// The position and cause of the error.
         source: serde_json::Error,
     },
-    /// A key of the configuration is absent or has a wrong value.
+    /// A key of the configuration is missing or has an invalid value.
     #[error("{path}: key `{key}`: expected {expected}, found {found}")]
     Key {
         /// The file.
         path: PathBuf,
         /// The key, with its parents.
         key: String,
-        /// What may stand there.
+        /// The values that are allowed.
         expected: String,
-        /// What stands there.
+        /// The value that was found.
         found: String,
     },
-    /// The folder asks for something that is not implemented and would change the numbers.
+    /// The folder uses a feature that is not implemented and would change the results.
     #[error("{path}: {feature} is not supported")]
     Unsupported {
         /// The file.
         path: PathBuf,
-        /// The feature, in the words of the file.
+        /// The feature, as the file spells it.
         feature: String,
     },
     /// A weights file is damaged.
@@ -59,106 +59,106 @@ pub enum ModelError {
     Safetensors {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The damage that was found.
         reason: String,
     },
-    /// The configuration asks for tensors that the weights do not hold.
+    /// The configuration requires tensors that the weights do not contain.
     #[error("{place}: {} tensor(s) missing: {}", names.len(), list(names))]
     MissingTensors {
-        /// The folder, or whose weights they are.
+        /// The folder, or the origin of the weights.
         place: String,
-        /// Their names.
+        /// The names of the tensors.
         names: Vec<String>,
     },
-    /// The weights hold tensors that the configuration does not ask for.
+    /// The weights contain tensors that the configuration does not require.
     #[error("{place}: {} tensor(s) not of this model: {}", names.len(), list(names))]
     ExtraTensors {
-        /// The folder, or whose weights they are.
+        /// The folder, or the origin of the weights.
         place: String,
-        /// Their names.
+        /// The names of the tensors.
         names: Vec<String>,
     },
-    /// A tensor has another shape than the configuration says.
+    /// A tensor has a different shape than the configuration requires.
     #[error("{place}: tensor `{tensor}`: expected shape {expected:?}, found {found:?}")]
     Shape {
-        /// The file, or whose weights they are.
+        /// The file, or the origin of the weights.
         place: String,
         /// The tensor.
         tensor: String,
-        /// The shape that the configuration asks for.
+        /// The required shape.
         expected: Vec<i64>,
-        /// The shape that is there.
+        /// The shape that was found.
         found: Vec<i64>,
     },
-    /// A tensor is of another type than it may have.
+    /// A tensor has an unsupported type.
     #[error("{path}: tensor `{tensor}`: expected {expected}, found {found}")]
     Dtype {
         /// The file.
         path: PathBuf,
         /// The tensor.
         tensor: String,
-        /// The types that it may have.
+        /// The supported types.
         expected: String,
-        /// Its type.
+        /// The type that was found.
         found: String,
     },
     /// The tokenizer cannot be read, written or used.
     #[error("tokenizer {place}: {reason}")]
     Tokenizer {
-        /// Its file, or how it was made.
+        /// The file of the tokenizer, or how it was created.
         place: String,
-        /// What went wrong.
+        /// The cause of the error.
         reason: String,
     },
     /// The chat template cannot be compiled or rendered.
     #[error("chat template of {place}: {reason}")]
     Template {
-        /// Its file.
+        /// The file of the template.
         place: String,
-        /// What went wrong.
+        /// The cause of the error.
         reason: String,
     },
-    /// A policy is not in the store: never published there, or dropped since.
+    /// The store does not hold a policy version: it was never published there, or was dropped since.
     #[error("policy {version} is not at `{location}`: the store holds {held}")]
     NotPublished {
-        /// Which weights.
+        /// The policy version.
         version: PolicyVersion,
-        /// Where they were said to be.
+        /// The location that was given for the weights.
         location: String,
-        /// What the store holds.
+        /// The versions that the store holds.
         held: String,
     },
-    /// A device that this machine does not have, or a word that names none.
+    /// A device that this machine does not have, or an unknown device name.
     #[error("device `{choice}`: {reason}")]
     Device {
-        /// What was asked for.
+        /// The requested device.
         choice: String,
-        /// Why it cannot be had.
+        /// The reason why it is not available.
         reason: String,
     },
-    /// A budget of memory that the model does not fit into, however many of its layers are streamed.
+    /// A memory budget that is too small for the model even with the fewest resident layers.
     #[error(
-        "{place}: a memory budget of {budget} bytes: at least {least} are needed, {ends} for embedding, norm and head, {layers} to \
-         stream layers, {demand} for the tokens"
+        "{place}: a memory budget of {budget} bytes is too small: at least {least} are needed, {ends} for embedding, norm and head, \
+         {layers} to stream layers, {demand} for the tokens"
     )]
     MemoryBudget {
         /// The model's folder.
         place: PathBuf,
-        /// Bytes that there are.
+        /// The budget, in bytes.
         budget: u64,
-        /// Bytes that would do.
+        /// The smallest sufficient budget, in bytes.
         least: u64,
         /// Bytes of embedding, norm and head.
         ends: u64,
-        /// Bytes of the layer buffers, and of what is read.
+        /// Bytes of the layer buffers and of the reading buffers.
         layers: u64,
         /// Bytes of keys, values, activations and logits.
         demand: u64,
     },
-    /// libtorch refused an operation.
+    /// A libtorch operation failed.
     #[error("libtorch: {reason}")]
     Torch {
-        /// What it said.
+        /// The first line of libtorch's message.
         reason: String,
     },
 }
@@ -178,7 +178,7 @@ impl ModelError {
 #[cfg(feature = "torch")]
 impl From<tch::TchError> for ModelError {
     fn from(error: tch::TchError) -> Self {
-        // What follows the first line is a C++ stack.
+        // The lines after the first are a C++ stack trace.
         let text = error.to_string();
         Self::Torch { reason: text.lines().next().unwrap_or_default().to_owned() }
     }

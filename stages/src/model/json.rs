@@ -1,4 +1,4 @@
-//! Reads values of a JSON file such that every error names file, key, expected and found.
+//! Typed access to the values of a JSON file. Every error states file, key, expected and found value.
 
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use super::ModelError;
 
-/// A JSON object of a file, or one inside it.
+/// A JSON object of a file, or an object nested in it.
 pub(crate) struct Object {
     path: PathBuf,
     prefix: String,
@@ -22,7 +22,7 @@ impl Object {
         Ok(Self { path: path.to_owned(), prefix: String::new(), map })
     }
 
-    /// The value at `key`; a JSON null counts as absent.
+    /// Returns the value at `key`; a JSON null counts as absent.
     pub(crate) fn get(&self, key: &str) -> Option<&Value> {
         self.map.get(key).filter(|value| !value.is_null())
     }
@@ -67,7 +67,7 @@ impl Object {
         self.size(key)?.ok_or_else(|| self.wrong(key, "a whole number above 0"))
     }
 
-    /// A size of at most `most`: what memory and arithmetic are sized by, so that a damaged file is refused before either overflows.
+    /// Returns a size of at most `most`. Memory and arithmetic depend on such sizes, so a damaged file is rejected before either overflows.
     pub(crate) fn size_up_to(&self, key: &str, most: i64) -> Result<Option<i64>, ModelError> {
         let size = self.size(key)?;
         match size.filter(|&size| size > most) {
@@ -83,7 +83,7 @@ impl Object {
         }
     }
 
-    /// A number within `range`.
+    /// Returns a number within `range`.
     pub(crate) fn number_in(
         &self,
         key: &str,
@@ -110,7 +110,7 @@ impl Object {
         }
     }
 
-    /// One token id or a list of them, each below `vocab_size`; empty when absent.
+    /// Returns one token id or a list of them, each in `0..vocab_size`; empty if the key is absent.
     pub(crate) fn token_ids(&self, key: &str, vocab_size: i64) -> Result<Vec<i32>, ModelError> {
         let Some(value) = self.get(key) else { return Ok(Vec::new()) };
         let values = value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice);

@@ -4,7 +4,7 @@ use tch::{Device, Kind, TchError, Tensor};
 
 use super::ModelConfig;
 
-/// How the attention of a layer is computed; see [`Decoder::forward`](super::Decoder::forward).
+/// The function that computes the attention of a layer; see [`Decoder::forward`](super::Decoder::forward).
 pub(crate) type Attend<'a> =
     dyn FnMut(usize, &Tensor, &Tensor, &Tensor) -> Result<Tensor, TchError> + 'a;
 
@@ -22,10 +22,10 @@ pub(crate) struct Layer {
     down: Linear,
 }
 
-/// Where the tokens of a forward pass stand, as factors of the rotation: `[n, 1, head_dim]` each.
+/// The positions of the tokens of a forward pass as factors of the rotation, `[n, 1, head_dim]` each.
 pub(crate) struct Rotation {
     cos: Tensor,
-    /// The sine, negative in the first half.
+    /// The sine, negated in the first half.
     sin: Tensor,
 }
 
@@ -45,10 +45,10 @@ struct Linear {
     bias: Option<Tensor>,
 }
 
-/// Linear maps of one input whose weights lie one below the other in memory.
+/// Linear maps of one input whose weights are stacked row-wise in memory.
 ///
-/// `whole` serves inference with one matrix product; `parts` are the parameters, views of the same memory, each a leaf of the
-/// autograd graph under its own name. An update of one is an update of the other.
+/// Inference uses `whole`, with one matrix product. `parts` are the parameters: views of the same memory, each a leaf of the autograd graph
+/// under its own name. An update of one is visible in the other.
 #[derive(Debug)]
 struct Stacked<const N: usize> {
     whole: Linear,
@@ -64,7 +64,7 @@ pub(crate) struct Norm {
 }
 
 impl Layer {
-    /// A layer with uninitialised weights.
+    /// Allocates a layer with uninitialized weights.
     pub(crate) fn allocate(config: &ModelConfig, device: Device) -> Result<Self, TchError> {
         let heads = Heads { query: config.heads, key: config.kv_heads, dim: config.head_dim };
         let (hidden, inner) = (config.hidden_size, config.intermediate_size);
@@ -82,7 +82,7 @@ impl Layer {
         })
     }
 
-    /// The parameters by their names within the layer.
+    /// Returns the parameters by their names within the layer.
     pub(crate) fn parameters(&self) -> Vec<(String, &Tensor)> {
         let [query, key, value] = &self.qkv.parts;
         let [gate, up] = &self.gate_up.parts;
@@ -102,7 +102,7 @@ impl Layer {
         all
     }
 
-    /// Another handle of the same memory.
+    /// Returns another handle to the same memory.
     pub(crate) fn share(&self) -> Self {
         Self {
             heads: self.heads,
@@ -116,7 +116,7 @@ impl Layer {
         }
     }
 
-    /// `[n, hidden] -> [n, hidden]`. `trainable` says that gradients may be wanted for the parameters.
+    /// Maps `[n, hidden]` to `[n, hidden]`. `trainable` must be `true` if gradients of the parameters are needed.
     pub(crate) fn forward(
         &self,
         x: &Tensor,
@@ -137,20 +137,20 @@ impl Layer {
 }
 
 impl Heads {
-    /// `[n, heads * dim] -> [n, heads, dim]`, a view.
+    /// Splits `[n, heads * dim]` into `[n, heads, dim]`, as a view.
     fn split(self, x: &Tensor) -> Result<Tensor, TchError> {
         x.f_unflatten(-1, [-1, self.dim])
     }
 }
 
 impl Rotation {
-    /// `frequencies [head_dim]` are negative in their first half; `positions [n]`.
+    /// Computes the rotation of `positions [n]`. `frequencies [head_dim]` must be negative in their first half.
     pub(crate) fn new(frequencies: &Tensor, positions: &Tensor) -> Result<Self, TchError> {
         let angles = positions.f_to_kind(Kind::Float)?.f_outer(frequencies)?.f_unsqueeze(1)?;
         Ok(Self { cos: angles.f_cos()?, sin: angles.f_sin()? })
     }
 
-    /// Turns each pair `(x[i], x[i + dim / 2])` of `x [n, heads, dim]` by its angle.
+    /// Rotates each pair `(x[i], x[i + dim / 2])` of `x [n, heads, dim]` by its angle.
     fn apply(&self, x: &Tensor) -> Result<Tensor, TchError> {
         let half = self.cos.size().last().map_or(0, |dim| dim / 2);
         x.f_mul(&self.cos)?.f_addcmul(&x.f_roll(half, -1)?, &self.sin)
@@ -166,7 +166,7 @@ impl Linear {
         })
     }
 
-    /// The rows `start..start + length` of the outputs: a leaf in the same memory.
+    /// Returns the rows `start..start + length` of the outputs as a leaf in the same memory.
     fn rows(&self, start: i64, length: i64) -> Result<Self, TchError> {
         let rows = |tensor: &Tensor| tensor.f_narrow(0, start, length)?.f_detach();
         Ok(Self { weight: rows(&self.weight)?, bias: self.bias.as_ref().map(rows).transpose()? })
@@ -186,7 +186,7 @@ impl Linear {
         x.f_linear(&self.weight, self.bias.as_ref())
     }
 
-    /// `residual + self(x)`; one kernel where there is no bias.
+    /// Returns `residual + self(x)`, with a single kernel if there is no bias.
     fn add_to(&self, residual: &Tensor, x: &Tensor) -> Result<Tensor, TchError> {
         match &self.bias {
             Some(_) => residual.f_add(&self.forward(x)?),

@@ -1,10 +1,10 @@
-//! Which tensors a model has: their Hugging Face names and shapes.
+//! The tensors of a model: their Hugging Face names and shapes.
 
 use super::ModelConfig;
 #[cfg(feature = "torch")]
 use super::ModelError;
 
-/// Names and shapes of all parameters, in the order of the network; a tied head is not listed.
+/// Returns names and shapes of all parameters, in the order of the network; a tied head is not listed.
 pub(crate) fn parameters(config: &ModelConfig) -> Vec<(String, Vec<i64>)> {
     let embedding = vec![config.vocab_size, config.hidden_size];
     let mut all = vec![("model.embed_tokens.weight".to_owned(), embedding.clone())];
@@ -23,20 +23,21 @@ pub(crate) fn parameters(config: &ModelConfig) -> Vec<(String, Vec<i64>)> {
     all
 }
 
-/// What the names of a layer's tensors begin with.
+/// Returns the prefix of the tensor names of a layer.
 pub(crate) fn layer_prefix(layer: i64) -> String {
     format!("model.layers.{layer}.")
 }
 
-/// Whether a file may hold the tensor though the model has no such parameter: a copy of the tied embedding, or a table of rotary
-/// frequencies as old checkpoints hold them.
+/// Returns `true` if a file may contain the tensor although the model has no such parameter.
+///
+/// Such tensors are copies of the tied embedding, and tables of rotary frequencies in old checkpoints.
 #[cfg(feature = "torch")]
 pub(crate) fn is_redundant(config: &ModelConfig, name: &str) -> bool {
     (config.tie_word_embeddings && name == "lm_head.weight")
         || name.ends_with(".rotary_emb.inv_freq")
 }
 
-/// Refuses tensors that a model lacks, and such as it does not have.
+/// Returns an error if tensors of the model are missing, or if there are tensors that it does not have.
 #[cfg(feature = "torch")]
 pub(crate) fn refuse_strangers(
     place: &str,
@@ -52,7 +53,7 @@ pub(crate) fn refuse_strangers(
     Ok(())
 }
 
-/// Refuses a tensor of another shape than the model's.
+/// Returns an error if the shape of a tensor differs from the expected one.
 #[cfg(feature = "torch")]
 pub(crate) fn check_shape(
     place: &str,
@@ -71,7 +72,7 @@ pub(crate) fn check_shape(
     })
 }
 
-/// Names and shapes of the parameters of a layer, the names without the layer's prefix.
+/// Returns names and shapes of the parameters of a layer; the names do not include the layer's prefix.
 pub(crate) fn layer_parameters(config: &ModelConfig) -> Vec<(&'static str, Vec<i64>)> {
     let (hidden, inner, head) = (config.hidden_size, config.intermediate_size, config.head_dim);
     let (q, kv) = (config.heads * head, config.kv_heads * head);

@@ -1,10 +1,10 @@
 //! The language model: a Hugging Face folder as configuration, weights, tokenizer and chat template.
 //!
-//! Decoder-only transformers of the Qwen2, Qwen3 and Llama families. What needs libtorch ([`Decoder`], [`Weights`],
-//! [`WeightStore`]) stands behind the feature `torch`; the rest does not.
+//! Supports decoder-only transformers of the Qwen2, Qwen3 and Llama families. The parts that need libtorch ([`Decoder`], [`Weights`],
+//! [`WeightStore`]) are behind the feature `torch`.
 //!
-//! Whatever a folder asks for that would change the numbers and is not implemented (sliding windows, quantised weights, other RoPE
-//! scalings, ...) is refused by name: a model that loads computes what transformers computes.
+//! Features that would change the results and are not implemented (sliding windows, quantized weights, other RoPE scalings, ...) are
+//! rejected with an error that names them. A model that loads computes the same results as in transformers.
 
 pub mod chat;
 pub mod config;
@@ -36,11 +36,11 @@ pub mod streamed;
 #[cfg(feature = "torch")]
 pub mod weights;
 
-/// The files of a tokenizer in a model folder.
+/// The tokenizer files of a model folder.
 pub const TOKENIZER_FILES: [&str; 4] =
     ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json"];
 
-/// The files that are written into a model folder.
+/// The files that are written to a model folder.
 pub const FOLDER_FILES: [&str; 7] = {
     let [tokenizer, tokenizer_config, template, special_tokens] = TOKENIZER_FILES;
     [

@@ -1,21 +1,21 @@
-//! What generates tokens: a model behind its forward pass, wherever its weights are.
+//! The forward pass of a model that generates tokens, independent of where its weights are stored.
 
 use tch::{Device, TchError, Tensor};
 
 pub(crate) use super::layer::Attend;
 use super::{Decoder, ModelConfig};
 
-/// A decoder-only transformer that is run, not trained: resident as [`Decoder`] is, or larger than the memory that it may take.
+/// A decoder-only transformer for inference. It is resident, like [`Decoder`], or larger than the memory that it may use.
 ///
-/// Shapes are those of [`Decoder::forward`] and [`Decoder::logits`]. Exclusive, since weights that come and go are state.
+/// Shapes are those of [`Decoder::forward`] and [`Decoder::logits`]. The methods take `&mut self`, because streaming weights changes state.
 pub(crate) trait Network: Send {
-    /// What the model is.
+    /// Returns the model configuration.
     fn config(&self) -> &ModelConfig;
 
-    /// Where inputs must be.
+    /// Returns the device that inputs must be on.
     fn device(&self) -> Device;
 
-    /// Ids `[n]` and positions `[n]` to hidden states after the last norm `[n, hidden]`.
+    /// Maps ids `[n]` and positions `[n]` to the hidden states after the last norm, `[n, hidden]`.
     fn forward(
         &mut self,
         ids: &Tensor,
@@ -23,7 +23,7 @@ pub(crate) trait Network: Send {
         attend: &mut Attend<'_>,
     ) -> Result<Tensor, TchError>;
 
-    /// Hidden states `[n, hidden]` to logits `[n, vocab]`.
+    /// Maps hidden states `[n, hidden]` to logits `[n, vocab]`.
     fn logits(&mut self, hidden: &Tensor) -> Result<Tensor, TchError>;
 }
 

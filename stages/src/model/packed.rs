@@ -1,12 +1,12 @@
-//! Causal attention within sequences that lie end to end.
+//! Causal attention within concatenated sequences.
 
 use tch::{TchError, Tensor};
 
-/// Where sequences begin and end in a pack.
+/// The boundaries of the sequences in a pack.
 pub(crate) struct Packing {
-    /// Sequences of equal length that follow one another.
+    /// Runs of adjacent sequences of equal length.
     runs: Vec<Run>,
-    /// Tokens of each run.
+    /// Number of tokens of each run.
     tokens: Vec<i64>,
 }
 
@@ -35,7 +35,7 @@ impl Packing {
         Ok(Self { runs, tokens })
     }
 
-    /// Positions within the sequences, `[tokens]`.
+    /// Returns the position of each token within its sequence, `[tokens]`.
     pub(crate) fn positions(&self) -> Result<Tensor, TchError> {
         let positions: Vec<i64> = self
             .runs
@@ -45,9 +45,10 @@ impl Packing {
         Tensor::f_from_slice(&positions)
     }
 
-    /// q `[tokens, heads, dim]`, k and v `[tokens, kv_heads, dim]` to `[tokens, heads * dim]`.
+    /// Maps q `[tokens, heads, dim]`, k and v `[tokens, kv_heads, dim]` to `[tokens, heads * dim]`.
     ///
-    /// Split and joined once each: a narrow view per sequence would cost a pass over all tokens per sequence in the backward pass.
+    /// The tensors are split and concatenated once each. A narrow view per sequence would cost a pass over all tokens per sequence in the
+    /// backward pass.
     pub(crate) fn attend(&self, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor, TchError> {
         let split = |x: &Tensor| x.f_split_with_sizes(self.tokens.as_slice(), 0);
         let (q, k, v) = (split(q)?, split(k)?, split(v)?);
@@ -62,7 +63,7 @@ impl Packing {
 }
 
 impl Run {
-    /// `[sequences * length, heads, dim]` to the same shape.
+    /// Maps `[sequences * length, heads, dim]` to the same shape.
     fn attend(self, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor, TchError> {
         let by_head =
             |x: &Tensor| x.f_unflatten(0, [self.sequences, self.length])?.f_transpose(1, 2);

@@ -1,33 +1,35 @@
-//! Prompts of a dataset as token ids.
+//! Tokenization of the prompts of a dataset.
 
 use std::sync::Arc;
 
 use super::{ChatTemplate, Message, ModelError, Tokenizer};
 
-/// Turns chats into the token ids that a model answers: template, then tokenizer. The only place where prompts are tokenised.
+/// An encoder from chats to token ids: it applies the chat template, then the tokenizer. All prompts are tokenized here.
 #[derive(Debug)]
 pub struct PromptEncoder {
-    /// Text to ids.
+    /// The tokenizer, from text to ids.
     pub tokenizer: Arc<Tokenizer>,
-    /// Messages to text.
+    /// The chat template, from messages to text.
     pub template: ChatTemplate,
 }
 
-/// What became of a chat of limited length.
+/// The result of encoding a chat of limited length.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Encoded {
-    /// Its token ids.
+    /// The token ids of the chat.
     Ids(Vec<i32>),
-    /// It was not tokenised, since it has at least so many tokens, which are too many.
+    /// The chat was not tokenized, because it has at least this many tokens, which exceeds the limit.
     TooLong(usize),
 }
 
 impl PromptEncoder {
-    /// Token ids of a chat of at most about `limit` tokens, the generation prompt included. A text that is so long that it must have more
-    /// is not tokenised, which would take much memory; one of slightly more tokens is.
+    /// Returns the token ids of a chat of at most about `limit` tokens, the generation prompt included.
+    ///
+    /// A text whose length in bytes implies more tokens is not tokenized, because tokenization would use much memory. A text with slightly
+    /// more than `limit` tokens may still be tokenized.
     ///
     /// # Errors
-    /// As [`encode`](Self::encode).
+    /// Returns the errors of [`encode`](Self::encode).
     pub fn encode_within(&self, messages: &[Message], limit: usize) -> Result<Encoded, ModelError> {
         let text = self.template.render(messages, true)?;
         let least = self.tokenizer.least_tokens(text.len());
@@ -37,10 +39,10 @@ impl PromptEncoder {
         self.tokenizer.encode(&text).map(Encoded::Ids)
     }
 
-    /// Token ids of a chat, the generation prompt included.
+    /// Returns the token ids of a chat, the generation prompt included.
     ///
     /// # Errors
-    /// If the template fails or the tokenizer cannot represent the text.
+    /// Returns an error if the template fails or the tokenizer cannot represent the text.
     pub fn encode(&self, messages: &[Message]) -> Result<Vec<i32>, ModelError> {
         self.tokenizer.encode(&self.template.render(messages, true)?)
     }
@@ -74,7 +76,7 @@ mod tests {
             encoder.encode_within(&[message], limit).unwrap()
         };
         assert_eq!(encode("ba".to_owned(), 1), Encoded::Ids(vec![4, 3]), "near the limit");
-        // 64 MiB, of which tokenising would take 24 GB.
+        // Tokenizing these 64 MiB would use 24 GB.
         assert_eq!(
             encode("a".repeat(1 << 26), 1 << 20),
             Encoded::TooLong((1_usize << 26).div_ceil(7))

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::ModelError;
 use super::json::Object;
 
-/// A variant of rotary position embedding (RoPE; Su et al. 2021) by the names of Hugging Face's `rope_type`.
+/// A variant of rotary position embedding (RoPE; Su et al. 2021), named after Hugging Face's `rope_type`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Rope {
     /// `default`: frequency `i` of `d / 2` is `theta^(-2i / d)`, in radians per position.
@@ -19,19 +19,19 @@ pub enum Rope {
     Linear {
         /// Base of the frequencies.
         theta: f64,
-        /// How much longer the context is made.
+        /// The factor by which the context is extended.
         factor: f64,
     },
     /// `llama3`: wavelengths above `original / low_freq_factor` are stretched by `factor`, those below
-    /// `original / high_freq_factor` are left alone, and between the two it is interpolated (Llama 3.1's reference code).
+    /// `original / high_freq_factor` are unchanged, and those in between are interpolated (Llama 3.1's reference code).
     Llama3 {
         /// Base of the frequencies.
         theta: f64,
-        /// How much longer the context is made.
+        /// The factor by which the context is extended.
         factor: f64,
         /// Bound of the stretched wavelengths, as a divisor of the original context.
         low_freq_factor: f64,
-        /// Bound of the untouched wavelengths, as a divisor of the original context.
+        /// Bound of the unchanged wavelengths, as a divisor of the original context.
         high_freq_factor: f64,
         /// Context length before stretching, in tokens.
         original_max_position_embeddings: i64,
@@ -39,7 +39,7 @@ pub enum Rope {
 }
 
 impl Rope {
-    /// Frequencies of the `head_dim / 2` pairs, in radians per position.
+    /// Returns the frequencies of the `head_dim / 2` pairs, in radians per position.
     #[must_use]
     pub fn frequencies(&self, head_dim: i64) -> Vec<f64> {
         (0..head_dim / 2)
@@ -68,7 +68,7 @@ impl Rope {
             } => {
                 let turns =
                     original_max_position_embeddings as f64 * frequency / std::f64::consts::TAU;
-                // 0 where fewer turns than `low` fit into the original context, 1 where more than `high` do.
+                // 0 if fewer than `low_freq_factor` turns fit into the original context, 1 if more than `high_freq_factor` do.
                 let kept = ((turns - low_freq_factor) / (high_freq_factor - low_freq_factor))
                     .clamp(0.0, 1.0);
                 kept * frequency + (1.0 - kept) * frequency / factor
@@ -87,7 +87,7 @@ impl Rope {
             return Ok(Self::Default { theta: outer.unwrap_or(DEFAULT_THETA) });
         };
         if scaling.get("full_attention").is_some() {
-            return Err(config.unsupported("`rope_parameters` by kind of layer"));
+            return Err(config.unsupported("`rope_parameters` per layer type"));
         }
         let theta = scaling.number_in("rope_theta", THETA)?.or(outer).unwrap_or(DEFAULT_THETA);
         Self::from_parameters(config, &scaling, theta)
@@ -97,7 +97,7 @@ impl Rope {
         if scaling.number("partial_rotary_factor")?.is_some_and(|part| part != 1.0) {
             return Err(config.unsupported("`partial_rotary_factor` other than 1"));
         }
-        // Configurations before transformers 4.43 say `type`.
+        // Configurations from before transformers 4.43 use the key `type`.
         let kind = match scaling.string("rope_type")? {
             Some(kind) => kind,
             None => scaling.string("type")?.unwrap_or("default"),
@@ -128,7 +128,7 @@ impl Rope {
         })
     }
 
-    /// The object `rope_parameters` of transformers 5; less its theta, it is `rope_scaling` of transformers 4.
+    /// Returns the object `rope_parameters` of transformers 5; without its theta, it is `rope_scaling` of transformers 4.
     pub(crate) fn to_json(self) -> Value {
         match self {
             Self::Default { theta } => json!({ "rope_type": "default", "rope_theta": theta }),
@@ -153,11 +153,11 @@ impl Rope {
     }
 }
 
-/// Bases that leave every frequency finite in float32.
+/// Bases for which every frequency is finite in float32.
 const THETA: RangeInclusive<f64> = 1.0..=1e16;
 
-/// Factors that leave every frequency finite in float32.
+/// Factors for which every frequency is finite in float32.
 const FACTOR: RangeInclusive<f64> = 1e-6..=1e6;
 
-/// What transformers takes where a configuration names no theta.
+/// The default of transformers for a configuration without theta.
 const DEFAULT_THETA: f64 = 10_000.0;

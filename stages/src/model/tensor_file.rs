@@ -1,4 +1,4 @@
-//! One safetensors file: its header, and tensors by name.
+//! A single safetensors file: its header, and its tensors by name.
 
 use std::borrow::Cow;
 use std::fs::File;
@@ -11,15 +11,15 @@ use serde_json::{Map, json};
 
 use super::ModelError;
 
-/// What can be written as a tensor.
+/// A value that can be written as a tensor.
 pub(crate) trait Stored {
-    /// The type of a value.
+    /// Returns the type of the values.
     fn dtype(&self) -> Result<Dtype, ModelError>;
 
-    /// Its dimensions.
+    /// Returns the dimensions.
     fn shape(&self) -> Vec<usize>;
 
-    /// The values, little-endian, row-major.
+    /// Returns the values, little-endian and row-major.
     fn bytes(&self) -> Result<Cow<'_, [u8]>, ModelError>;
 }
 
@@ -37,7 +37,7 @@ impl Stored for Box<dyn Stored> {
     }
 }
 
-/// Writes tensors one after the other; beside them one tensor is in memory at a time.
+/// Writes tensors one after the other. At most one serialized tensor is in memory at a time.
 pub(crate) fn write<T: Stored>(path: &Path, tensors: &[(String, T)]) -> Result<(), ModelError> {
     let header = header_of(tensors)?;
     let mut file = BufWriter::new(File::create(path).map_err(ModelError::write(path))?);
@@ -50,7 +50,7 @@ pub(crate) fn write<T: Stored>(path: &Path, tensors: &[(String, T)]) -> Result<(
     file.flush().map_err(ModelError::write(path))
 }
 
-/// Names, types, shapes and places as JSON, of whole words, so that the values behind it are aligned.
+/// Returns names, types, shapes and offsets as JSON, padded to a multiple of 8 bytes so that the values after it are aligned.
 fn header_of<T: Stored>(tensors: &[(String, T)]) -> Result<Vec<u8>, ModelError> {
     let mut begin = 0;
     let mut entries = Map::new();
@@ -67,13 +67,13 @@ fn header_of<T: Stored>(tensors: &[(String, T)]) -> Result<Vec<u8>, ModelError> 
     Ok(text)
 }
 
-/// A file to read tensors from.
+/// A file that tensors are read from.
 #[derive(Debug)]
 pub(crate) struct TensorFile {
     path: PathBuf,
     file: File,
     metadata: Metadata,
-    /// Where the values begin, in bytes.
+    /// Offset of the values in the file, in bytes.
     start: u64,
 }
 
@@ -85,7 +85,7 @@ impl TensorFile {
         Ok(Self { path: path.to_owned(), file, metadata, start })
     }
 
-    /// The values of tensor `name`, which is of this type and shape; little-endian, row-major.
+    /// Returns the values of tensor `name`, little-endian and row-major. The tensor must have this type and shape.
     pub(crate) fn read(
         &self,
         name: &str,
@@ -101,7 +101,7 @@ impl TensorFile {
         Ok(bytes)
     }
 
-    /// Refuses a tensor that is not there, or of another type or shape.
+    /// Returns an error if a tensor is missing or has a different type or shape.
     pub(crate) fn check(
         &self,
         name: &str,
@@ -134,15 +134,18 @@ impl TensorFile {
     }
 }
 
-/// The header of a file, and where the values begin.
+/// Reads the header of a file. Returns it with the offset of the values.
 pub(crate) fn header(path: &Path, file: &mut File) -> Result<(Metadata, u64), ModelError> {
     let damaged = |reason: String| ModelError::Safetensors { path: path.to_owned(), reason };
     let size = file.metadata().map_err(ModelError::read(path))?.len();
     let mut length = [0; 8];
-    file.read_exact(&mut length).map_err(|_| damaged(format!("{size} bytes hold no header")))?;
+    file.read_exact(&mut length)
+        .map_err(|_| damaged(format!("{size} bytes are too few for a header")))?;
     let length = u64::from_le_bytes(length);
     if length > size.saturating_sub(8) {
-        return Err(damaged(format!("a header of {length} bytes in a file of {size}")));
+        return Err(damaged(format!(
+            "the header length {length} exceeds the file size of {size} bytes"
+        )));
     }
     let mut text = vec![0; length as usize];
     file.read_exact(&mut text).map_err(ModelError::read(path))?;
@@ -155,7 +158,7 @@ pub(crate) fn header(path: &Path, file: &mut File) -> Result<(Metadata, u64), Mo
     Ok((metadata, 8 + length))
 }
 
-/// A number as a tensor without dimensions.
+/// A number, stored as a tensor without dimensions.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Scalar {
     Integer(i64),
@@ -183,12 +186,12 @@ impl Stored for Scalar {
 }
 
 impl TensorFile {
-    /// A number that was written as [`Scalar::Integer`].
+    /// Returns a number that was written as [`Scalar::Integer`].
     pub(crate) fn integer(&self, name: &str) -> Result<i64, ModelError> {
         self.word(name, Dtype::I64).map(i64::from_le_bytes)
     }
 
-    /// A number that was written as [`Scalar::Float`].
+    /// Returns a number that was written as [`Scalar::Float`].
     pub(crate) fn float(&self, name: &str) -> Result<f64, ModelError> {
         self.word(name, Dtype::F64).map(f64::from_le_bytes)
     }
@@ -225,12 +228,12 @@ mod tensors {
     }
 
     impl TensorFile {
-        /// The names of its tensors, ascending.
+        /// Returns the names of the tensors, in ascending order.
         pub(crate) fn names(&self) -> BTreeSet<String> {
             self.metadata.offset_keys().into_iter().collect()
         }
 
-        /// Refuses a file that lacks one of these tensors, or has others.
+        /// Returns an error if the file lacks one of these tensors, or has others.
         pub(crate) fn check_names(&self, expected: &BTreeSet<String>) -> Result<(), ModelError> {
             let found = self.names();
             let place = || self.path.display().to_string();
@@ -246,12 +249,12 @@ mod tensors {
             Ok(())
         }
 
-        /// Refuses a tensor that is not there, or not as `like`.
+        /// Returns an error if a tensor is missing, or differs from `like` in type or shape.
         pub(crate) fn check_like(&self, name: &str, like: &Tensor) -> Result<(), ModelError> {
             self.check(name, dtype(like)?, &Stored::shape(like)).map(|_| ())
         }
 
-        /// Tensor `name` on the CPU, of the type and shape of `like`.
+        /// Reads tensor `name` to the CPU, with the type and shape of `like`.
         pub(crate) fn tensor(&self, name: &str, like: &Tensor) -> Result<Tensor, ModelError> {
             let bytes = self.read(name, dtype(like)?, &Stored::shape(like))?;
             Ok(Tensor::f_from_data_size(&bytes, &like.size(), like.kind())?)
@@ -262,7 +265,9 @@ mod tensors {
         match tensor.kind() {
             Kind::Float => Ok(Dtype::F32),
             Kind::Double => Ok(Dtype::F64),
-            other => Err(ModelError::Torch { reason: format!("no file holds {other:?}") }),
+            other => Err(ModelError::Torch {
+                reason: format!("tensors of type {other:?} cannot be written to a file"),
+            }),
         }
     }
 }

@@ -1,38 +1,38 @@
-//! A lower bound on the tokens of a text, from its length alone.
+//! A lower bound on the number of tokens of a text, computed from its length.
 //!
-//! Tokenising takes some hundred bytes of memory for each byte of text, so that a prompt that is far too long is better recognised
-//! before. Where every token stands for at most `n` bytes, a text of `b` bytes has at least `b / n` tokens. Whether there is such an `n`
-//! depends on the tokenizer: one that drops spaces, or maps a word of any length to its unknown token, has none.
+//! Tokenization takes some hundred bytes of memory for each byte of text, so a prompt that is far too long should be detected before it is
+//! tokenized. If every token covers at most `n` bytes, a text of `b` bytes has at least `b / n` tokens. Not every tokenizer has such an
+//! `n`: a tokenizer that drops spaces, or that maps a word of any length to its unknown token, has none.
 
 use std::collections::HashMap;
 
 use serde_json::Value;
 use tokenizers::{ModelWrapper, Tokenizer as Inner};
 
-/// Bytes of a text of which nothing is said if the tokenizer's tokens have no longest.
+/// Bytes of a text that are not counted if the tokenizer has no bound.
 const FREE_BYTES: usize = 1 << 20;
 
-/// Bytes beyond [`FREE_BYTES`] that are counted as a token if the tokenizer's tokens have no longest.
+/// Bytes beyond [`FREE_BYTES`] that are counted as one token if the tokenizer has no bound.
 const ASSUMED_BYTES: usize = 256;
 
-/// How many bytes of a text a token stands for at most.
+/// The maximum number of bytes of text that one token covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TokenBound {
-    /// At most so many.
+    /// At most this many bytes.
     Bytes(usize),
-    /// Any number.
+    /// No bound.
     None,
 }
 
 impl TokenBound {
-    /// The bound of a tokenizer.
+    /// Computes the bound of a tokenizer.
     pub(super) fn of(tokenizer: &Inner) -> Self {
         bytes_per_token(tokenizer).map_or(Self::None, Self::Bytes)
     }
 
-    /// Returns the least number of tokens that a text of `bytes` bytes can have.
+    /// Returns a lower bound on the number of tokens of a text of `bytes` bytes.
     ///
-    /// Of a tokenizer without bound this is an assumption: a token for every 256 bytes beyond the first MiB.
+    /// For a tokenizer without a bound this is an assumption: one token for every 256 bytes beyond the first MiB.
     pub(super) fn least_tokens(self, bytes: usize) -> usize {
         match self {
             Self::Bytes(most) => bytes.div_ceil(most),
@@ -41,13 +41,18 @@ impl TokenBound {
     }
 }
 
+/// Returns the maximum number of bytes of text that one token covers, or `None` if there is no bound.
+///
+/// The bound holds only if no byte of the text is lost on its way into tokens. Each component of the tokenizer is checked for that: added
+/// tokens must not strip spaces, the pre-tokenizer must not remove text, and the model must turn every character into tokens. The bound is
+/// the longest token of the vocabulary, times the factor by which the normalizer may shorten the text before.
 fn bytes_per_token(tokenizer: &Inner) -> Option<usize> {
     let vocabulary = tokenizer.get_vocab(true);
     let json = |part: Option<serde_json::Result<Value>>| part.map_or(Some(Value::Null), Result::ok);
     let normalizer = json(tokenizer.get_normalizer().map(serde_json::to_value))?;
     let pre_tokenizer = json(tokenizer.get_pre_tokenizer().map(serde_json::to_value))?;
     let added = tokenizer.get_added_tokens_decoder();
-    // Such tokens take all spaces beside them along.
+    // Such tokens absorb any number of adjacent spaces.
     let strips = added.values().any(|token| token.lstrip || token.rstrip);
     if strips || tokenizer.get_truncation().is_some() || !keeps_text(&pre_tokenizer) {
         return None;
@@ -63,18 +68,18 @@ fn bytes_per_token(tokenizer: &Inner) -> Option<usize> {
         ModelWrapper::WordPiece(_) | ModelWrapper::Unigram(_) => false,
     };
     let longest = vocabulary.keys().map(String::len).max()?;
-    // The unknown token stands for one character.
+    // The unknown token covers one character.
     let longest = longest.max(char::MAX.len_utf8());
     covers.then(|| shrinks(&normalizer))?.map(|factor| longest.saturating_mul(factor))
 }
 
-/// How many times shorter a text may become by a normalizer; `None` if there is no bound.
+/// Returns the factor by which a normalizer may shorten a text; `None` if there is no bound.
 fn shrinks(normalizer: &Value) -> Option<usize> {
     match kind(normalizer) {
         None => normalizer.is_null().then_some(1),
         Some("ByteLevel" | "Prepend") => Some(1),
-        // U+1FBE U+0308 U+0341, of seven bytes, become U+0390, of two. No composition of Unicode shrinks more, nor does any letter in
-        // lower case.
+        // The 7 bytes of U+1FBE U+0308 U+0341 become U+0390, which has 2. No other composition of Unicode shrinks more, and no letter
+        // shrinks more in lower case.
         Some("NFC" | "NFD" | "Lowercase") => Some(4),
         Some("Replace") => {
             let pattern = normalizer["pattern"]["String"].as_str()?;
@@ -89,7 +94,7 @@ fn shrinks(normalizer: &Value) -> Option<usize> {
     }
 }
 
-/// Whether a pre-tokenizer leaves out no text.
+/// Returns `true` if a pre-tokenizer drops no text.
 fn keeps_text(pre_tokenizer: &Value) -> bool {
     match kind(pre_tokenizer) {
         None => pre_tokenizer.is_null(),
@@ -104,14 +109,14 @@ fn keeps_text(pre_tokenizer: &Value) -> bool {
     }
 }
 
-/// Whether a pre-tokenizer makes every character a piece of its own.
+/// Returns `true` if a pre-tokenizer makes every character its own piece.
 fn splits_characters(pre_tokenizer: &Value) -> bool {
     pre_tokenizer["pattern"]["Regex"] == "[\\s\\S]"
         && pre_tokenizer["behavior"] == "Isolated"
         && pre_tokenizer["invert"] == false
 }
 
-/// Whether a component, or a part of it, is of a kind.
+/// Returns `true` if a component, or a part of it, has type `wanted`.
 fn has(component: &Value, wanted: &str) -> bool {
     let parts = [&component["normalizers"], &component["pretokenizers"]];
     kind(component) == Some(wanted)
@@ -126,13 +131,13 @@ fn kind(component: &Value) -> Option<&str> {
     component["type"].as_str()
 }
 
-/// Whether a vocabulary has the characters that stand for the 256 bytes.
+/// Returns `true` if a vocabulary has the characters that represent the 256 bytes.
 fn has_byte_characters(vocabulary: &HashMap<String, u32>) -> bool {
     let alphabet = tokenizers::pre_tokenizers::byte_level::ByteLevel::alphabet();
     alphabet.into_iter().all(|character| vocabulary.contains_key(&character.to_string()))
 }
 
-/// Whether a vocabulary has the tokens `<0x00>` to `<0xFF>`.
+/// Returns `true` if a vocabulary has the tokens `<0x00>` to `<0xFF>`.
 fn has_byte_tokens(vocabulary: &HashMap<String, u32>) -> bool {
     (0..=u8::MAX).all(|byte| vocabulary.contains_key(&format!("<{byte:#04X}>")))
 }
@@ -143,7 +148,7 @@ mod tests {
 
     use super::*;
 
-    /// A byte-level BPE tokenizer like those of Qwen and Llama 3, with the parts of `with` in the place of its own.
+    /// Returns a byte-level BPE tokenizer like those of Qwen and Llama 3, in which the parts of `with` replace its own.
     fn byte_level(with: Value) -> Inner {
         let alphabet = tokenizers::pre_tokenizers::byte_level::ByteLevel::alphabet();
         let mut characters: Vec<String> = alphabet.into_iter().map(String::from).collect();

@@ -1,4 +1,4 @@
-//! Text to token ids and back.
+//! Conversion between text and token ids.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,13 +13,14 @@ use tokenizers::{
 use super::ModelError;
 use super::token_bound::TokenBound;
 
-/// Longest text that is tokenised, bytes. Tokenising takes some 400 times the memory of its text, and no model has a context as long.
+/// Maximum length of a text to tokenize, in bytes. Tokenization uses about 400 times the memory of its text, and no model has a context of
+/// that length.
 const LONGEST_TEXT: usize = 16 << 20;
 
 /// A tokenizer in the format of Hugging Face's `tokenizer.json`.
 ///
-/// Special tokens written in a text are recognised, since chat templates write them; encoding adds none of its own, since they write
-/// all of them.
+/// Special tokens that occur in a text are recognized, because chat templates write them. Encoding adds no special tokens of its own,
+/// because templates write all of them.
 #[derive(Clone, Debug)]
 pub struct Tokenizer {
     inner: Inner,
@@ -27,11 +28,11 @@ pub struct Tokenizer {
     bound: TokenBound,
 }
 
-/// Fills up batches.
+/// The token that pads batches.
 pub const PAD: &str = "<|pad|>";
-/// Ends a response.
+/// The token that ends a response.
 pub const EOS: &str = "<|eos|>";
-/// Stands for a character outside the alphabet.
+/// The token for characters outside the alphabet.
 pub const UNKNOWN: &str = "<|unk|>";
 
 const SPECIAL: [&str; 3] = [PAD, EOS, UNKNOWN];
@@ -40,7 +41,7 @@ impl Tokenizer {
     /// Reads `tokenizer.json`.
     ///
     /// # Errors
-    /// If the file cannot be read or is no tokenizer.
+    /// Returns an error if the file cannot be read or is not a tokenizer.
     pub fn from_folder(folder: &Path) -> Result<Self, ModelError> {
         let path = folder.join("tokenizer.json");
         let text = std::fs::read(&path).map_err(ModelError::read(&path))?;
@@ -49,11 +50,13 @@ impl Tokenizer {
         Ok(Self { bound: TokenBound::of(&inner), inner, place })
     }
 
-    /// A tokenizer with one token a character: ids 0, 1 and 2 are [`PAD`], [`EOS`] and [`UNKNOWN`], then `alphabet` in its order.
-    /// transformers loads what [`save`](Self::save) writes of it.
+    /// Creates a tokenizer with one token per character.
+    ///
+    /// Ids 0, 1 and 2 are [`PAD`], [`EOS`] and [`UNKNOWN`]; `alphabet` follows in its order. transformers can load the files that
+    /// [`save`](Self::save) writes.
     ///
     /// # Errors
-    /// If a character stands twice in the alphabet.
+    /// Returns an error if a character appears twice in the alphabet.
     pub fn characters(alphabet: &str) -> Result<Self, ModelError> {
         let place = "of characters";
         let vocabulary = numbered(place, alphabet)?;
@@ -73,17 +76,20 @@ impl Tokenizer {
         Ok(Self { bound: TokenBound::of(&inner), inner, place: place.to_owned() })
     }
 
-    /// Returns the least number of tokens that a text of `bytes` bytes can have, without tokenising it: exactly for tokenizers that
-    /// state how long their tokens are, as byte-level ones do, and otherwise a token for every 256 bytes beyond the first MiB.
+    /// Returns a lower bound on the number of tokens of a text of `bytes` bytes, without tokenizing it.
+    ///
+    /// The bound is exact for tokenizers whose tokens have a maximum length, such as byte-level ones. For others it assumes one token for
+    /// every 256 bytes beyond the first MiB.
     #[must_use]
     pub fn least_tokens(&self, bytes: usize) -> usize {
         self.bound.least_tokens(bytes)
     }
 
-    /// Token ids of a text.
+    /// Returns the token ids of a text.
     ///
     /// # Errors
-    /// If the tokenizer cannot represent it, or it is longer than 16 MiB, which would take several GiB of memory.
+    /// Returns an error if the tokenizer cannot represent the text, or the text is longer than 16 MiB, which would take several GiB of
+    /// memory.
     pub fn encode(&self, text: &str) -> Result<Vec<i32>, ModelError> {
         if text.len() > LONGEST_TEXT {
             let found = text.len();
@@ -98,37 +104,37 @@ impl Tokenizer {
             .collect()
     }
 
-    /// The text of token ids, special tokens left out if `skip_special`. Ids that are no tokens are left out.
+    /// Returns the text of token ids, without special tokens if `skip_special` is set. Ids that are not tokens are skipped.
     ///
     /// # Errors
-    /// If the tokenizer's decoder fails.
+    /// Returns an error if the tokenizer's decoder fails.
     pub fn decode(&self, ids: &[i32], skip_special: bool) -> Result<String, ModelError> {
         let ids: Vec<u32> = ids.iter().filter_map(|&id| u32::try_from(id).ok()).collect();
         self.inner.decode(&ids, skip_special).map_err(failed(&self.place))
     }
 
-    /// Number of tokens, added ones included.
+    /// Returns the number of tokens, added tokens included.
     #[must_use]
     pub fn vocab_size(&self) -> usize {
         self.inner.get_vocab_size(true)
     }
 
-    /// Id of a token.
+    /// Returns the id of a token.
     #[must_use]
     pub fn token_to_id(&self, token: &str) -> Option<i32> {
         self.inner.token_to_id(token).and_then(|id| i32::try_from(id).ok())
     }
 
-    /// The token with an id.
+    /// Returns the token with an id.
     #[must_use]
     pub fn id_to_token(&self, id: i32) -> Option<String> {
         self.inner.id_to_token(u32::try_from(id).ok()?)
     }
 
-    /// Writes `tokenizer.json`, and a `tokenizer_config.json` that lets transformers load it unless the folder has one.
+    /// Writes `tokenizer.json`, and, unless the folder has one, a `tokenizer_config.json` with which transformers loads it.
     ///
     /// # Errors
-    /// If a file cannot be written.
+    /// Returns an error if a file cannot be written.
     pub fn save(&self, folder: &Path) -> Result<(), ModelError> {
         let text = self.inner.to_string(true).map_err(failed(&self.place))?;
         write(&folder.join("tokenizer.json"), &text)?;
@@ -151,7 +157,7 @@ fn write(path: &Path, text: &str) -> Result<(), ModelError> {
     Ok(rollpacker_files::write(path, text.as_bytes())?)
 }
 
-/// The special tokens, then the characters, with their ids.
+/// Returns the special tokens and then the characters, with their ids.
 fn numbered(place: &str, alphabet: &str) -> Result<Vec<(String, u32)>, ModelError> {
     let tokens =
         SPECIAL.iter().map(|&token| token.to_owned()).chain(alphabet.chars().map(String::from));
@@ -159,7 +165,7 @@ fn numbered(place: &str, alphabet: &str) -> Result<Vec<(String, u32)>, ModelErro
     let mut ids = BTreeMap::new();
     for (token, id) in &numbered {
         if let Some(earlier) = ids.insert(token, id) {
-            let reason = format!("`{token}` stands at {earlier} and {id}");
+            let reason = format!("`{token}` appears twice, as ids {earlier} and {id}");
             return Err(ModelError::Tokenizer { place: place.to_owned(), reason });
         }
     }
@@ -209,7 +215,7 @@ mod tests {
     #[test]
     fn a_character_stands_once() {
         let error = Tokenizer::characters("abca").unwrap_err();
-        assert_eq!(error.to_string(), "tokenizer of characters: `a` stands at 3 and 6");
+        assert_eq!(error.to_string(), "tokenizer of characters: `a` appears twice, as ids 3 and 6");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Published weights, and the store from which engines take them.
+//! Published weights, and the store from which engines load them.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,7 +9,7 @@ use tch::{Device, Kind, Tensor};
 use super::{Decoder, ModelError};
 use crate::rollout::Policy;
 
-/// Parameters of a model by their Hugging Face names; no gradients flow into them.
+/// The parameters of a model by their Hugging Face names, without gradients.
 #[derive(Debug)]
 pub struct Weights {
     tensors: Vec<(String, Tensor)>,
@@ -17,10 +17,10 @@ pub struct Weights {
 }
 
 impl Weights {
-    /// Takes tensors as weights. They are shared, not copied: whoever keeps another handle must not write through it.
+    /// Creates weights from tensors. The tensors are shared, not copied, so other handles to them must not be written through.
     ///
     /// # Errors
-    /// If the values cannot be copied to the CPU for the digest.
+    /// Returns an error if the values cannot be copied to the CPU for the digest.
     pub fn new(tensors: Vec<(String, Tensor)>) -> Result<Self, ModelError> {
         let mut digest = Digest(0);
         for (name, tensor) in &tensors {
@@ -31,12 +31,12 @@ impl Weights {
         Ok(Self { tensors, digest: digest.finish() })
     }
 
-    /// The tensors, in the order of the network.
+    /// Returns the tensors, in the order of the network.
     pub fn tensors(&self) -> &[(String, Tensor)] {
         &self.tensors
     }
 
-    /// A digest of names, shapes and values. Equal weights have equal digests on every machine and device.
+    /// Returns a digest of names, shapes and values. Equal weights have equal digests on every machine and device.
     #[must_use]
     pub fn digest(&self) -> u64 {
         self.digest
@@ -53,7 +53,7 @@ impl Weights {
     }
 }
 
-/// The values of a float32 tensor, little-endian, row-major.
+/// Returns the values of a float32 tensor, little-endian and row-major.
 pub(crate) fn bytes(tensor: &Tensor) -> Result<Vec<u8>, ModelError> {
     let tensor =
         tensor.f_detach()?.f_to_device(Device::Cpu)?.f_to_kind(Kind::Float)?.f_contiguous()?;
@@ -79,18 +79,18 @@ impl Digest {
         self.word(u64::from_le_bytes(last));
     }
 
-    /// Spreads the high bits, which a product knows best, over the low ones.
+    /// Mixes the high bits, which depend on most of the input after a multiplication, into the low ones.
     fn finish(self) -> u64 {
         let mixed = (self.0 ^ (self.0 >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93);
         mixed ^ (mixed >> 32)
     }
 }
 
-/// Weights published within this process: a trainer publishes, engines on other threads apply.
+/// Weights that are published within this process: a trainer publishes them and engines on other threads apply them.
 ///
-/// A clone is a handle of the same store. The newest `keep` versions are held; with staleness `k` an engine may ask for one that is
-/// `k + 1` updates old, so `keep` is at least `k + 2`. An engine takes a handle to the weights when it is told to load them, so an instance that
-/// loads them later still finds them.
+/// A clone is a handle to the same store. The store holds the newest `keep` versions. With staleness `k` an engine may request a version
+/// that is `k + 1` updates old, so `keep` must be at least `k + 2`. An engine takes a handle to the weights when it receives the request to
+/// load them, so an instance that loads them later still has them.
 #[derive(Clone, Debug)]
 pub struct WeightStore {
     keep: usize,
@@ -98,13 +98,13 @@ pub struct WeightStore {
 }
 
 impl WeightStore {
-    /// A store that holds the newest `keep` versions; at least one.
+    /// Creates a store that holds the newest `keep` versions; at least one.
     #[must_use]
     pub fn new(keep: usize) -> Self {
         Self { keep: keep.max(1), held: Arc::default() }
     }
 
-    /// Makes `weights` available as `version`, in the place of an equal version, and drops the oldest beyond what is kept.
+    /// Publishes `weights` as `version`, replacing an equal version, and drops the oldest versions beyond the limit.
     #[must_use]
     pub fn publish(&self, version: PolicyVersion, weights: Weights) -> Policy {
         let digest = weights.digest();
@@ -119,15 +119,16 @@ impl WeightStore {
     /// Copies the weights of `policy` into `decoder`.
     ///
     /// # Errors
-    /// If the store does not hold that version, or the decoder is another model.
+    /// Returns an error if the store does not hold that version, or the decoder is of another model.
     pub fn apply(&self, policy: &Policy, decoder: &mut Decoder) -> Result<(), ModelError> {
-        // The copy runs outside the lock, so that several engines take over weights at once.
+        // The copy runs outside the lock, so that several engines can load weights at once.
         let weights = self.find(policy)?;
         decoder.copy_from(&weights)
     }
 
-    /// What a run that goes on after the newest update needs, oldest first: all versions but the one that engines leave with that
-    /// update.
+    /// Returns the versions that a run needs to resume after the newest update, oldest first.
+    ///
+    /// These are all versions except the one that engines stop using with that update.
     pub(crate) fn needed(&self) -> Vec<(PolicyVersion, Weights)> {
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let needed = self.keep.saturating_sub(1).max(1);
@@ -135,10 +136,10 @@ impl WeightStore {
         newest.map(|(version, weights)| (*version, weights.share())).collect()
     }
 
-    /// Returns a handle to the weights of `policy`, which stays valid when the store drops the version.
+    /// Returns a handle to the weights of `policy`. It stays valid after the store drops the version.
     ///
     /// # Errors
-    /// If the store does not hold that version.
+    /// Returns an error if the store does not hold that version.
     pub(crate) fn find(&self, policy: &Policy) -> Result<Weights, ModelError> {
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let found = held.iter().find(|&&(version, _)| version == policy.version);

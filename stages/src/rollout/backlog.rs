@@ -1,4 +1,4 @@
-//! Commands that wait for a policy that waits.
+//! Commands that are delayed until a new policy may be loaded.
 
 use std::collections::VecDeque;
 
@@ -7,14 +7,15 @@ use rollpacker_dataflow::step::SampleId;
 use super::instance::Command;
 use super::sequence::Sequence;
 
-/// What an instance was told after a policy that it may not load yet, since responses of the one before are under way.
+/// The commands of an instance that are delayed behind a policy. The policy may not be loaded while responses of the previous one are in
+/// flight.
 ///
-/// A response is sampled by one policy then, whichever token it had when the next one came. Aborts do not wait.
+/// This way one policy samples a response from its first to its last token, whenever the next policy arrives. Aborts are not delayed.
 #[derive(Default)]
 pub(super) struct Backlog(VecDeque<Command>);
 
 impl Backlog {
-    /// The command, if it is to be carried out now, on an instance that is `idle` or not.
+    /// Returns the command if it may be executed now, and otherwise queues it. `idle` is `true` if the instance has no responses.
     pub(super) fn pass(&mut self, command: Command, idle: bool) -> Option<Command> {
         let waits = match &command {
             Command::Load(..) => !idle || !self.0.is_empty(),
@@ -28,12 +29,12 @@ impl Backlog {
         Some(command)
     }
 
-    /// The next command that need not wait any more.
+    /// Returns the next queued command that may be executed now.
     pub(super) fn next(&mut self, idle: bool) -> Option<Command> {
         self.0.pop_front_if(|command| idle || !matches!(command, Command::Load(..)))
     }
 
-    /// Takes out a response that waits.
+    /// Removes a queued response.
     pub(super) fn remove(&mut self, id: SampleId) -> Option<Sequence> {
         self.0.iter_mut().find_map(|command| match command {
             Command::Generate(share) => {
@@ -44,7 +45,7 @@ impl Backlog {
         })
     }
 
-    /// Takes out all responses that wait, and how many commands they came with.
+    /// Removes all queued responses. Returns them with the number of commands that they came with.
     pub(super) fn clear(&mut self) -> (Vec<Sequence>, u64) {
         let mut all = Vec::new();
         let mut shares = 0;

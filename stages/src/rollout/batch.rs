@@ -1,29 +1,28 @@
-//! The running batch: which response sits in which slot of the KV cache.
+//! The running batch: the assignment of responses to slots of the KV cache.
 
 use std::ops::{Index, IndexMut, Range};
 
-/// Rows whose lengths differ by less than this share a bucket. Coarser buckets pad more, finer ones move more rows.
+/// Rows whose lengths differ by less than this share a bucket. Wider buckets pad more, narrower ones move more rows.
 const BUCKET: i64 = 32;
 
-/// A row that has changed its slot, and whose KV entries must follow.
+/// A row that has changed its slot, so that its KV entries must be copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Move {
-    /// The slot it leaves.
+    /// The old slot.
     pub(super) from: usize,
-    /// The slot it takes.
+    /// The new slot.
     pub(super) to: usize,
 }
 
-/// Rows in the slots `0..len`, the longest first, up to a bucket's width.
+/// Rows in the slots `0..len`, ordered by length from the longest, up to the width of a bucket.
 ///
-/// The slots stay contiguous so that attention reads the cache through views, and ordered by length so that few views, each of rows
-/// of similar length, cover the batch with little padding. Every row grows by one token an iteration, so the differences of their
-/// lengths, and with them their order, never change while they run: a row that comes or goes moves at most one row of each later
-/// bucket.
+/// The slots stay contiguous so that attention reads the cache through views. They are ordered by length so that few views, each of rows of
+/// similar length, cover the batch with little padding. Every row grows by one token per iteration, so the differences of the lengths, and
+/// with them the order, do not change while the rows run. Adding or removing a row therefore moves at most one row of each later bucket.
 #[derive(Clone, Debug)]
 pub(super) struct Batch<T> {
     rows: Vec<Row<T>>,
-    /// Iterations done; a row's length minus this is constant.
+    /// Number of iterations done; the length of a row minus this is constant.
     iterations: i64,
 }
 
@@ -40,32 +39,36 @@ impl<T> Default for Batch<T> {
 }
 
 impl<T> Batch<T> {
-    /// Rows in the batch.
+    /// Returns the number of rows in the batch.
     pub(super) fn len(&self) -> usize {
         self.rows.len()
     }
 
-    /// The rows in the order of their slots.
+    /// Returns the rows in the order of their slots.
     pub(super) fn iter(&self) -> impl ExactSizeIterator<Item = &T> {
         self.rows.iter().map(|row| &row.value)
     }
 
-    /// The rows in the order of their slots, to change; not their lengths.
+    /// Returns the rows in the order of their slots. Their lengths must not be changed.
     pub(super) fn iter_mut(&mut self) -> impl ExactSizeIterator<Item = &mut T> {
         self.rows.iter_mut().map(|row| &mut row.value)
     }
 
-    /// The rows in the order of their slots.
+    /// Returns the rows in the order of their slots.
     pub(super) fn into_iter(self) -> impl ExactSizeIterator<Item = T> {
         self.rows.into_iter().map(|row| row.value)
     }
 
-    /// Tells that every row has grown by one token.
+    /// Records that every row has grown by one token.
     pub(super) fn grown(&mut self) {
         self.iterations += 1;
     }
 
-    /// Takes in a row of `length` tokens; the moves are to be carried out in order before anything is written to its slot.
+    /// Adds a row of `length` tokens. The moves must be carried out in order, before anything is written to the row's slot.
+    ///
+    /// A new slot is appended at the end. Then, from the last bucket to the first that follows the row's bucket, the first row of each
+    /// bucket moves to the free slot behind its bucket. This frees the slot directly behind the row's bucket with one move per bucket and
+    /// keeps all buckets contiguous.
     pub(super) fn insert(&mut self, value: T, length: usize) -> Vec<Move> {
         let bucket = (self.iterations - length as i64).div_euclid(BUCKET);
         let later = self.rows.partition_point(|row| row.bucket <= bucket);
@@ -82,7 +85,9 @@ impl<T> Batch<T> {
         moves
     }
 
-    /// Takes the row out of `slot`; the moves are to be carried out in order.
+    /// Removes the row in `slot`. The moves must be carried out in order.
+    ///
+    /// The last row of the row's bucket fills the gap, the last row of the next bucket fills the gap that this leaves, and so on.
     pub(super) fn remove(&mut self, slot: usize) -> (T, Vec<Move>) {
         let mut hole = slot;
         let mut moves = Vec::new();
@@ -118,7 +123,7 @@ impl<T> IndexMut<usize> for Batch<T> {
     }
 }
 
-/// Cuts slots into runs of similar length: the shortest row of a run lacks at most 32 tokens, or an eighth, to the longest.
+/// Splits slots into runs of similar length: within a run, lengths differ by at most 32 tokens or an eighth of the longest.
 pub(super) fn runs(lengths: &[usize]) -> Vec<Range<usize>> {
     let mut runs = Vec::new();
     let mut start = 0;
@@ -146,7 +151,7 @@ mod tests {
 
     use super::*;
 
-    /// A cache of one cell a slot, moved about as the batch says.
+    /// A cache with one cell per slot, which follows the moves of the batch.
     #[derive(Default)]
     struct Model {
         batch: Batch<u32>,

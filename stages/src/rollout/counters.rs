@@ -1,4 +1,4 @@
-//! The counters of an engine instance: written by its thread, read by the engine.
+//! The counters of an engine instance, written by its thread and read by the engine.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -9,7 +9,7 @@ use rollpacker_dataflow::step::PolicyVersion;
 use super::iterations::Iterations;
 use super::statistics::InstanceStatistics;
 
-/// The counters behind [`InstanceStatistics`]; written by one thread.
+/// The counters behind [`InstanceStatistics`]; one thread writes them.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
     decode_iterations: AtomicU64,
@@ -20,7 +20,7 @@ pub(super) struct Counters {
     running_slot_ns: AtomicU64,
     guest_tokens: AtomicU64,
     guest_ns: AtomicU64,
-    /// The weights that it took over last, and when.
+    /// The policy version that was loaded last, and the time.
     loaded: Mutex<Option<(PolicyVersion, Nanos)>>,
     pub(super) iterations: Iterations,
 }
@@ -41,24 +41,24 @@ impl Counters {
         add(&self.running_slot_ns, rows as u64 * time.0);
     }
 
-    /// Guests took `tokens`, and `time` of the actor's.
+    /// Adds `tokens` that guests processed, and the `time` that they took from the actor.
     pub(super) fn hosted(&self, tokens: usize, time: Nanos) {
         add(&self.guest_tokens, tokens as u64);
         add(&self.guest_ns, time.0);
     }
 
-    /// The weights of a policy are in use.
+    /// Records that the weights of a policy are in use since `at`.
     pub(super) fn loaded(&self, version: PolicyVersion, at: Nanos) {
         *self.loaded.lock().unwrap_or_else(PoisonError::into_inner) = Some((version, at));
     }
 
-    /// Since when the weights of a policy are in use; `None` if others are.
+    /// Returns the time since when the weights of a policy are in use; `None` if another version is in use.
     pub(super) fn loaded_at(&self, version: PolicyVersion) -> Option<Nanos> {
         let loaded = *self.loaded.lock().unwrap_or_else(PoisonError::into_inner);
         loaded.filter(|(loaded, _)| *loaded == version).map(|(_, at)| at)
     }
 
-    /// A count that changes with every iteration, of the actor or of a guest.
+    /// Returns a count that changes with every iteration of the actor or of a guest.
     pub(super) fn work(&self) -> u64 {
         let counters = [&self.decode_iterations, &self.prefill_tokens, &self.guest_tokens];
         counters.map(|of| of.load(Ordering::Relaxed)).into_iter().fold(0, u64::wrapping_add)

@@ -1,53 +1,53 @@
-//! Which instance of an engine works on which response.
+//! Assigns responses to the instances of an engine.
 
 use std::collections::BTreeMap;
 
 use rollpacker_dataflow::step::SampleId;
 
-/// Where the responses under way are, over the instances of an engine of which the first few are placed.
+/// The instance of each response in flight. Of the instances of the engine, the first few are placed.
 ///
-/// A response goes to the placed instance that has the fewest, the first among equals. When its instance is given up it is on its way
-/// back until the instance has handed it over, and is then sent out again. While no instance is placed, responses are held.
+/// A response goes to the placed instance with the fewest responses, the first among equals. When its instance is released, the response
+/// keeps its assignment until the instance has handed it over; then it is sent again. While no instance is placed, responses are held.
 #[derive(Debug)]
 pub(super) struct Dispatch<T> {
     places: BTreeMap<SampleId, Place>,
-    /// Responses under way, by instance.
+    /// Number of responses in flight, by instance.
     loads: Vec<usize>,
-    /// Instances that take responses, the first of `loads`.
+    /// Number of instances that take responses: the first of `loads`.
     placed: usize,
-    /// What waits for an instance to be placed, in order.
+    /// Responses that are held until an instance is placed, in order.
     held: Vec<(SampleId, T)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Place {
-    /// The instance that has it; none: it is held.
+    /// The instance that has the response; `None` if it is held.
     instance: Option<usize>,
     aborted: bool,
 }
 
-/// What becomes of a response.
+/// The next step of a response.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Route<T> {
-    /// It goes to an instance.
+    /// It is sent to an instance.
     To(usize, T),
-    /// It was aborted on its way and ends.
+    /// It was aborted in transit and ends.
     Ends(T),
 }
 
-/// Whom to tell of an abort.
+/// The party that must handle an abort.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Abort<T> {
     /// The instance that has the response.
     Of(usize),
-    /// Nobody: it was held and ends.
+    /// No instance: the response was held and ends now.
     Held(T),
-    /// Nobody: it is not under way.
+    /// No instance: the response is not in flight.
     Unknown,
 }
 
 impl<T> Dispatch<T> {
-    /// Nothing under way, every one of `instances` placed.
+    /// Creates a dispatch without responses, in which all `instances` are placed.
     pub(super) fn new(instances: usize) -> Self {
         Self {
             places: BTreeMap::new(),
@@ -57,17 +57,17 @@ impl<T> Dispatch<T> {
         }
     }
 
-    /// What waits for an instance to be placed.
+    /// Returns the responses that are held until an instance is placed.
     pub(super) fn held(&self) -> impl Iterator<Item = &T> {
         self.held.iter().map(|(_, response)| response)
     }
 
-    /// How many instances take responses.
+    /// Returns the number of placed instances.
     pub(super) fn placed(&self) -> usize {
         self.placed
     }
 
-    /// Takes up a response; where it goes, unless it is held.
+    /// Assigns a response to an instance. Returns `None` if the response is held.
     pub(super) fn send(&mut self, id: SampleId, response: T) -> Option<Route<T>> {
         let place = self.places.entry(id).or_insert(Place { instance: None, aborted: false });
         if place.aborted {
@@ -83,7 +83,7 @@ impl<T> Dispatch<T> {
         Some(Route::To(instance, response))
     }
 
-    /// Takes back what an instance has handed over, and sends it out again.
+    /// Assigns a response again that its instance has handed over.
     pub(super) fn send_again(&mut self, id: SampleId, response: T) -> Option<Route<T>> {
         self.release(id);
         self.send(id, response)
@@ -100,13 +100,13 @@ impl<T> Dispatch<T> {
         held.map_or(Abort::Unknown, |at| Abort::Held(self.held.remove(at).1))
     }
 
-    /// Forgets a response that has ended.
+    /// Removes a response that has ended.
     pub(super) fn end(&mut self, id: SampleId) {
         self.release(id);
         self.places.remove(&id);
     }
 
-    /// Places the first `instances`; which of the others are to hand over what they have, and what was held.
+    /// Places the first `instances`. Returns the instances that must hand over their responses, and the responses that were held.
     pub(super) fn place(
         &mut self,
         instances: usize,
@@ -117,14 +117,14 @@ impl<T> Dispatch<T> {
         (given_up, held)
     }
 
-    /// Forgets everything.
+    /// Removes all responses.
     pub(super) fn clear(&mut self) {
         self.places.clear();
         self.held.clear();
         self.loads.fill(0);
     }
 
-    /// Takes a response off the instance that has it.
+    /// Removes a response from the load of its instance.
     fn release(&mut self, id: SampleId) {
         let place = self.places.get_mut(&id);
         if let Some(instance) = place.and_then(|place| place.instance.take()) {

@@ -1,4 +1,4 @@
-//! What generates tokens: a network, its KV cache and its running batch.
+//! The token generator: a network, its KV cache and its running batch.
 
 use rollpacker_dataflow::clock::Nanos;
 use rollpacker_dataflow::step::{PolicyVersion, SampleId, Tick};
@@ -13,38 +13,38 @@ use super::sequence::{Draw, Sequence};
 use crate::model::network::Network;
 use crate::model::streamed::Demand;
 
-/// Tokens that one forward pass ahead of decoding takes at most, unless a single prefix is longer; bounds its memory.
+/// Maximum number of tokens of one prefill pass, unless a single prefix is longer; bounds the memory of a pass.
 const PREFILL_TOKENS: usize = 4096;
 
-/// Continuous batching of a network: sequences go in, and come out when they end.
+/// Continuous batching over a network: sequences are added and are returned when they end.
 ///
-/// It knows no commands, no events and no clock; a rollout instance and a judge are each made around one. An iteration is
-/// [`take_up`](Self::take_up), [`decode`](Self::decode), [`take_in`](Self::take_in), in this order.
+/// The generator has no commands, events or clock; a rollout instance and a judge each wrap one. An iteration consists of
+/// [`take_up`](Self::take_up), [`decode`](Self::decode) and [`take_in`](Self::take_in), in this order.
 pub(crate) struct Generator<N> {
     network: N,
-    /// Whose weights the network has.
+    /// The version of the network's weights.
     version: PolicyVersion,
     cache: KvCache,
     sampler: Sampler,
     scheduler: Scheduler,
-    /// Only if what is computed beside a sequence must not show in it.
+    /// Set in deterministic mode, in which tokens must not depend on the other sequences in the batch.
     passes: Option<Passes>,
 }
 
-/// How much a generator holds.
+/// The capacity of a generator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Capacity {
-    /// Sequences that run at once.
+    /// Maximum number of sequences that run at once.
     pub(crate) max_running: usize,
-    /// Tokens that the running sequences hold in the KV cache together.
+    /// Maximum number of tokens that the running sequences hold in the KV cache together.
     pub(crate) kv_cache_tokens: usize,
-    /// Tokens of the longest sequence.
+    /// Maximum number of tokens of a sequence.
     pub(crate) token_limit: usize,
 }
 
 impl Capacity {
-    /// What a network is to have room for beside its weights: the cache at its largest and what it had before it grew to that, prompts
-    /// that are computed together, and sequences that are sampled together.
+    /// Returns the memory that a network needs in addition to its weights: the largest cache together with the copy that it grew from,
+    /// prompts that are prefilled together, and sequences that are sampled together.
     pub(crate) fn demand(&self) -> Demand {
         let Self { max_running, kv_cache_tokens, token_limit } = *self;
         let pass = PREFILL_TOKENS.max(token_limit).min(kv_cache_tokens);
@@ -53,23 +53,23 @@ impl Capacity {
     }
 }
 
-/// What taking up sequences cost.
+/// The work that admitting sequences required.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TakenUp {
-    /// Sequences given up, to be computed again.
+    /// Number of preempted sequences, which must be computed again.
     pub(crate) preempted: usize,
-    /// Tokens run through the network.
+    /// Number of tokens run through the network.
     pub(crate) prefilled: usize,
 }
 
-/// A sequence that is whole.
+/// A sequence that has ended by itself.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) sequence: Sequence,
     pub(crate) reason: FinishReason,
 }
 
-/// Why a generator cannot go on.
+/// The error that stops a generator.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum GeneratorError {
     #[error("{}", .0.to_string().lines().next().unwrap_or_default())]
@@ -79,7 +79,7 @@ pub(crate) enum GeneratorError {
 }
 
 impl<N: Network> Generator<N> {
-    /// Nothing runs, and the network has the weights of version 0.
+    /// Creates a generator without sequences, whose network has the weights of version 0.
     pub(crate) fn new(network: N, capacity: Capacity) -> Result<Self, TchError> {
         let Capacity { max_running, kv_cache_tokens, token_limit } = capacity;
         let limit = Extent { slots: max_running as i64, capacity: token_limit as i64 };
@@ -94,7 +94,8 @@ impl<N: Network> Generator<N> {
         })
     }
 
-    /// One that computes every token to the same bits in whatever company, on a machine where `passes` do.
+    /// Creates a generator that computes bit-identical tokens independent of the rest of the batch. `passes` must be invariant on this
+    /// machine.
     pub(crate) fn invariant(
         network: N,
         capacity: Capacity,
@@ -109,48 +110,48 @@ impl<N: Network> Generator<N> {
         &self.network
     }
 
-    /// The network, to load other weights into; [`loaded`](Self::loaded) says that it was done.
+    /// Returns the network, to load other weights into. Call [`loaded`](Self::loaded) afterwards.
     pub(crate) fn network_mut(&mut self) -> &mut N {
         &mut self.network
     }
 
-    /// The weights are those of `version` from the next iteration on. What is cached stays.
+    /// Sets the version of the weights from the next iteration on. The cache is kept.
     pub(crate) fn loaded(&mut self, version: PolicyVersion) {
         self.version = version;
     }
 
-    /// Puts a sequence at the end of the line.
+    /// Adds a sequence at the end of the queue.
     pub(crate) fn push(&mut self, sequence: Sequence) {
         self.scheduler.push(sequence);
     }
 
-    /// Every sequence ends later than this.
+    /// Returns the floor: every sequence ends later than this tick.
     pub(super) fn floor(&self) -> Tick {
         self.scheduler.floor()
     }
 
-    /// Whether nothing runs and nothing waits.
+    /// Returns `true` if no sequence runs or waits.
     pub(crate) fn is_idle(&self) -> bool {
         self.scheduler.is_idle()
     }
 
-    /// The running sequences.
+    /// Returns the running sequences.
     pub(crate) fn running(&self) -> impl ExactSizeIterator<Item = &Sequence> {
         self.scheduler.running()
     }
 
-    /// Tokens of the sequences that wait.
+    /// Returns the number of tokens of the waiting sequences.
     pub(crate) fn in_line(&self) -> usize {
         self.scheduler.in_line()
     }
 
-    /// Whether a sequence of `tokens` tokens would be taken up in the next iteration, with all that waits.
+    /// Returns `true` if a sequence of `tokens` tokens would be admitted in the next iteration, after all waiting sequences.
     pub(crate) fn has_room_for(&self, tokens: usize) -> bool {
         self.scheduler.has_room_for(tokens)
     }
 
-    /// Gives up what exceeds the KV budget, takes up what fits and is no longer than `most` tokens together, and computes what the cache
-    /// lacks.
+    /// Preempts sequences that exceed the KV budget, admits waiting sequences that fit and have at most `most` tokens together, and
+    /// prefills what the cache lacks.
     pub(crate) fn take_up(&mut self, now: Nanos, most: usize) -> Result<TakenUp, GeneratorError> {
         let mut copies = Vec::new();
         let preempted = self.scheduler.preempt(&mut copies);
@@ -174,7 +175,7 @@ impl<N: Network> Generator<N> {
         Ok(TakenUp { preempted, prefilled })
     }
 
-    /// Draws the next token of every running sequence.
+    /// Samples the next token of every running sequence.
     pub(crate) fn decode(&mut self) -> Result<Sampled, GeneratorError> {
         let lengths: Vec<usize> = self.running().map(Sequence::tokens).collect();
         let tokens: Vec<i32> = self.running().map(Sequence::last_token).collect();
@@ -192,7 +193,7 @@ impl<N: Network> Generator<N> {
         Ok(self.sampler.sample(&network.logits(&hidden)?, &draws)?)
     }
 
-    /// As [`decode`](Self::decode), in passes. Rows that fill up a pass are drawn as its last, and dropped.
+    /// Does the same as [`decode`](Self::decode), in passes. Padding rows repeat the draw of the pass's last row; their tokens are dropped.
     fn decode_in(
         &mut self,
         passes: Passes,
@@ -214,7 +215,7 @@ impl<N: Network> Generator<N> {
         Ok(sampled)
     }
 
-    /// Gives every running sequence its token; those that end with it, in the order of their ids.
+    /// Appends the sampled tokens to the running sequences. Returns the sequences that end with them, ordered by id.
     pub(crate) fn take_in(&mut self, sampled: Sampled) -> Result<Vec<Ended>, GeneratorError> {
         let eos = &self.network.config().eos_token_ids;
         let mut ended = Vec::new();
@@ -232,7 +233,7 @@ impl<N: Network> Generator<N> {
         self.retire(&ended)
     }
 
-    /// Takes out a sequence wherever it is.
+    /// Removes a sequence, running or waiting.
     pub(crate) fn remove(&mut self, id: SampleId) -> Result<Option<Sequence>, GeneratorError> {
         let mut copies = Vec::new();
         let removed = self.scheduler.remove(id, &mut copies);
@@ -240,12 +241,12 @@ impl<N: Network> Generator<N> {
         Ok(removed)
     }
 
-    /// Takes out every sequence, those that run before those that wait; how many of them lose what is cached.
+    /// Removes all sequences, the running ones first. Also returns how many of them lose cached tokens.
     pub(crate) fn give_up(&mut self) -> (Vec<Sequence>, usize) {
         self.scheduler.clear()
     }
 
-    /// Gives back the memory of the cache; nothing may be running.
+    /// Frees the memory of the cache. No sequence may be running.
     pub(crate) fn free(&mut self) -> Result<(), GeneratorError> {
         Ok(self.cache.clear()?)
     }
@@ -263,7 +264,7 @@ impl<N: Network> Generator<N> {
         copies.iter().try_for_each(|copy| self.cache.copy(*copy))
     }
 
-    /// Tokens that were run through the network.
+    /// Computes prefixes in one forward pass. Returns the number of tokens that were run through the network.
     fn prefill(&mut self, prefixes: &[Prefix]) -> Result<usize, TchError> {
         let ids: Vec<i64> =
             prefixes.iter().flat_map(|prefix| &prefix.tokens).copied().map(i64::from).collect();
@@ -278,7 +279,7 @@ impl<N: Network> Generator<N> {
         Ok(tokens)
     }
 
-    /// As [`prefill`](Self::prefill), in passes of one prefix, which its other slots copy.
+    /// Does the same as [`prefill`](Self::prefill) for one prefix, in passes. The other slots copy the result.
     fn prefill_in(&mut self, passes: Passes, prefix: &Prefix) -> Result<usize, TchError> {
         let Prefix { tokens, slots } = prefix;
         let positions: Vec<usize> = (0..tokens.len()).collect();
@@ -291,11 +292,11 @@ impl<N: Network> Generator<N> {
         Ok(tokens.len())
     }
 
-    /// Takes out the sequences of the slots, which ascend.
+    /// Removes the sequences of the given slots, which must be in ascending order.
     fn retire(&mut self, ended: &[(usize, FinishReason)]) -> Result<Vec<Ended>, GeneratorError> {
         let mut copies = Vec::new();
         let mut sequences = Vec::new();
-        // From the last slot on: a slot that is given up moves only later ones.
+        // In descending order, because removing a slot moves only later ones.
         for (slot, reason) in ended.iter().rev() {
             let sequence = self.scheduler.retire(*slot, &mut copies);
             sequences.push(Ended { sequence, reason: *reason });
@@ -310,7 +311,7 @@ impl<N: Network> Generator<N> {
     }
 }
 
-/// Cuts prefixes into runs of at most [`PREFILL_TOKENS`], or a single longer one.
+/// Splits prefixes into runs of at most [`PREFILL_TOKENS`] tokens, or a single longer prefix.
 fn packs(prefixes: &[Prefix]) -> Vec<&[Prefix]> {
     let mut packs = Vec::new();
     let (mut start, mut tokens) = (0, 0);
@@ -363,7 +364,7 @@ mod tests {
         Sequence::new(id, prompt_ids, sampling, RandomStream::new(1, id))
     }
 
-    /// Tokens of every sequence by its prompt, and how each ended.
+    /// Returns the tokens of every sequence by its prompt, and its finish reason.
     fn run(sequences: Vec<Sequence>) -> BTreeMap<u64, (Vec<i32>, FinishReason)> {
         let _no_grad = tch::no_grad_guard();
         let mut generator = generator();
@@ -419,7 +420,7 @@ mod tests {
     fn what_is_taken_up_is_no_longer_than_it_may_be() {
         let _no_grad = tch::no_grad_guard();
         let mut generator = generator();
-        // Of 5, 6 and 7 tokens, of which the last of each is decoded, not prefilled.
+        // The sequences have 5, 6 and 7 tokens. The last token of each is decoded, not prefilled.
         (0..3).for_each(|prompt| generator.push(sequence(prompt, Sampling::greedy(9))));
         assert_eq!(generator.take_up(Nanos(0), 4).unwrap(), TakenUp::default());
         assert_eq!(generator.take_up(Nanos(0), 11).unwrap().prefilled, 4 + 5);

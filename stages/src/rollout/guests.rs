@@ -1,11 +1,11 @@
-//! Guests: models that are not the actor's, run on the actor's instances between its iterations.
+//! Guests: models other than the actor that run on the actor's instances between its iterations.
 //!
-//! The actor comes first. A guest has a share, in tokens: beside an iteration of the actor it may process as many, decoded and prefilled
-//! ones together. What it does not use is kept only as far as its next iteration needs it, so that a prompt longer than the share comes to
-//! its turn after some iterations; over any number of iterations a guest takes no more than its share of each. While the actor has
-//! nothing to do a guest runs on, and the instance looks for the actor's commands between its iterations.
+//! The actor has priority. A guest has a share in tokens: next to each iteration of the actor it may process that many tokens, decoded and
+//! prefilled together. Unused tokens are saved only as far as the guest's next iteration needs them, so that a prompt longer than the share
+//! runs after some iterations. Over any number of iterations a guest takes no more than its share of each. While the actor is idle a guest
+//! keeps running, and the instance checks for the actor's commands between the guest's iterations.
 //!
-//! Guests change when the actor's tokens are sampled, never which: nothing of the two is shared but the thread.
+//! Guests affect when the actor's tokens are sampled, but not which tokens: actor and guests share only the thread.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -13,50 +13,53 @@ use super::Waker;
 use super::counters::Counters;
 use super::statistics::InstanceStatistics;
 
-/// Tokens that a guest processes at least between two looks at the commands of an actor that has nothing to do.
+/// Minimum number of tokens that a guest may process between two checks for commands while the actor is idle.
 const ALONE_TOKENS: usize = 512;
 
-/// The models that wait for an engine to run on. A clone is a handle of the same list.
+/// The models that wait for an engine to run on. A clone is a handle to the same list.
 ///
-/// A model enters it when it is made; an engine that [hosts](super::torch::TorchEngine::host) the list runs all that are in it then.
+/// A model is added when it is created. An engine that [hosts](super::torch::TorchEngine::host) the list runs all models that are in it at
+/// that time.
 #[derive(Clone, Default)]
 pub struct Guests(Arc<Mutex<Vec<Weak<dyn Guest>>>>);
 
 /// A model that can be run on the instances of an engine.
 pub(crate) trait Guest: Send + Sync {
-    /// A part of it to run on one instance, which `wake` has look for work; none if it cannot be split further, or has failed.
+    /// Returns a part of the model that runs on one instance and calls `wake` when there is work. Returns `None` if the model cannot be
+    /// split further or has failed.
     fn tenant(&self, wake: Waker) -> Option<Box<dyn Tenant>>;
 
-    /// Tokens that it may process beside an iteration of the actor; at least 1.
+    /// Returns the number of tokens that the guest may process next to an iteration of the actor; at least 1.
     fn share(&self) -> usize;
 }
 
-/// What runs on an instance besides its generator.
+/// A workload that runs on an instance in addition to its generator.
 ///
 /// # Contract
-/// Its faults are its own: it tells those who wait for it, has nothing to do from then on, and neither fails nor panics. Dropped, it
-/// leaves what it has not done to others.
+/// A tenant handles its own errors: it reports them to its callers, has no work from then on, and neither returns an error nor panics. When
+/// it is dropped, its unfinished work goes to other tenants.
 pub(crate) trait Tenant: Send {
-    /// Tokens that its next iteration would take, were it given all it wants; 0 while it has nothing to do.
+    /// Returns the number of tokens that the next iteration would process without a limit; 0 if there is no work.
     fn wants(&mut self) -> usize;
 
-    /// Runs an iteration of up to `most` tokens; how many it took. None if the least that it can do takes more.
+    /// Runs an iteration of at most `most` tokens and returns the number of tokens processed. Does nothing if the smallest possible
+    /// iteration is larger.
     fn step(&mut self, most: usize) -> usize;
 }
 
 impl Guests {
-    /// Whether nothing waits for an engine.
+    /// Returns `true` if no model waits for an engine.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.all().is_empty()
     }
 
-    /// Puts a model on the list, for as long as it is used.
+    /// Adds a model to the list. It is removed when the model is dropped.
     pub(crate) fn invite(&self, guest: Weak<dyn Guest>) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(guest);
     }
 
-    /// A part of each model for one instance.
+    /// Returns a part of each model for one instance.
     pub(super) fn lodgers(&self, wake: &Waker) -> Vec<Lodger> {
         let lodger = |guest: Arc<dyn Guest>| {
             Some(Lodger::new(guest.tenant(Arc::clone(wake))?, guest.share()))
@@ -71,7 +74,7 @@ impl Guests {
     }
 }
 
-/// A tenant of an instance, and what it may still take.
+/// A tenant of an instance, with its share and unused tokens.
 pub(crate) struct Lodger {
     tenant: Box<dyn Tenant>,
     share: usize,
@@ -87,20 +90,22 @@ impl Lodger {
         self.tenant.wants() == 0
     }
 
-    /// Its turn beside an iteration of the actor; tokens that it took.
+    /// Runs the tenant next to an iteration of the actor. Returns the number of tokens processed.
     pub(crate) fn beside_actor(&mut self) -> usize {
         let wants = self.tenant.wants();
         if wants == 0 {
             self.credit = 0;
             return 0;
         }
+        // Save unused tokens up to what the next iteration needs. Capping the credit keeps an idle or small guest from collecting a large
+        // burst.
         self.credit = (self.credit + self.share).min(self.share.max(wants));
         let took = self.tenant.step(self.credit);
         self.credit = self.credit.saturating_sub(took);
         took
     }
 
-    /// Its turn while the actor has nothing to do; tokens that it took.
+    /// Runs the tenant while the actor is idle. Returns the number of tokens processed.
     pub(crate) fn alone(&mut self) -> usize {
         match self.tenant.wants() {
             0 => 0,
@@ -109,28 +114,30 @@ impl Lodger {
     }
 }
 
-/// What guests took of an engine.
+/// The resources that the guests of an engine used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GuestUse {
-    /// Tokens that they processed, decoded and prefilled.
+    /// Number of tokens processed, decoded and prefilled.
     pub tokens: u64,
-    /// Time that they took beside iterations of the actor, in nanoseconds, summed over instances.
+    /// Time that guests took between iterations of the actor, in nanoseconds, summed over instances.
     pub beside_ns: u64,
-    /// Time of the iterations of the actor itself, in nanoseconds, summed over instances.
+    /// Time of the actor's own iterations, in nanoseconds, summed over instances.
     pub actor_ns: u64,
 }
 
 impl GuestUse {
-    /// How much longer the actor took for its guests: `(actor + beside) / actor - 1`, where `actor` is the time of its iterations and
-    /// `beside` that of the guests between them. 0 if it did not run. What a guest does while the actor has nothing to do does not
-    /// count; a command of the actor that comes meanwhile waits for at most one iteration of it.
+    /// Returns the slowdown of the actor by its guests: `(actor + beside) / actor - 1`, where `actor` is the time of its iterations and
+    /// `beside` that of the guests between them.
+    ///
+    /// Returns 0 if the actor did not run. Work of guests while the actor is idle does not count; a command that arrives meanwhile waits
+    /// for at most one iteration of a guest.
     #[must_use]
     pub fn slowdown(&self) -> f64 {
         if self.actor_ns == 0 { 0.0 } else { self.beside_ns as f64 / self.actor_ns as f64 }
     }
 }
 
-/// What the guests of a torch engine take, while it works; free to read from any thread.
+/// Measures the resources that the guests of a torch engine use while it works. It can be read from any thread at any time.
 #[derive(Clone, Debug)]
 pub struct Hosting {
     instances: Vec<Arc<Counters>>,
@@ -142,7 +149,7 @@ impl Hosting {
         Self { instances, before: GuestUse::default() }
     }
 
-    /// Since the last call.
+    /// Returns the usage since the last call.
     pub fn take(&mut self) -> GuestUse {
         let sum = |of: fn(&InstanceStatistics) -> u64| -> u64 {
             self.instances.iter().map(|counters| of(&counters.read(0))).sum()
@@ -167,7 +174,7 @@ mod tests {
 
     use super::*;
 
-    /// Work in pieces that are done whole or not at all, and what was given for each step.
+    /// Work in indivisible pieces, and the limit of each step.
     struct Pieces(Vec<usize>, Arc<Mutex<Vec<usize>>>);
 
     impl Tenant for Pieces {
@@ -191,7 +198,7 @@ mod tests {
     fn a_long_piece_waits_until_its_share_has_come_together() {
         let (mut lodger, _) = lodger(&[10, 3, 3, 25], 10);
         let took: Vec<usize> = (0..8).map(|_| lodger.beside_actor()).collect();
-        // What the short ones left over counts for the long one, as far as each needed it.
+        // The unused tokens of the short pieces count towards the long one, as far as each piece needed them.
         assert_eq!(took, [10, 3, 3, 0, 25, 0, 0, 0]);
         assert!(lodger.is_idle());
     }

@@ -1,4 +1,4 @@
-//! One instance of the torch engine: a generator of the policy, on a thread of its own.
+//! One instance of the torch engine: a generator of the policy on its own thread.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError};
@@ -18,35 +18,35 @@ use super::sequence::Sequence;
 use super::{Completion, FinishReason, Policy, RolloutError, Waker};
 use crate::model::{Decoder, Weights};
 
-/// What the engine tells an instance; carried out in order, between decode iterations.
+/// A command from the engine to an instance. Commands are executed in order, between decode iterations.
 pub(super) enum Command {
-    /// Use the weights of a policy. They come with the command: the store may drop the version before the instance gets to it.
+    /// Load the weights of a policy. The command carries them, because the store may drop the version before the instance executes it.
     Load(Policy, Weights),
     Generate(Vec<Sequence>),
     Abort(SampleId),
-    /// Give everything back, and the memory of the cache; guests leave.
+    /// Hand over all responses, free the memory of the cache, and drop the guests.
     HandOver,
-    /// Take these in beside those that are there.
+    /// Add these guests to the existing ones.
     Host(Vec<Lodger>),
-    /// See whether a guest has something to do.
+    /// Check whether a guest has work.
     Look,
 }
 
-/// What an instance tells the engine.
+/// A report from an instance to the engine.
 #[derive(Debug)]
 pub(super) enum Report {
     Completed(Completion),
-    /// What was under way; those that ran before those that waited.
+    /// The responses that were in flight; the running ones first.
     HandedOver(Vec<Sequence>),
     Failed(RolloutError),
 }
 
-/// The way back to the engine, and to who waits for it.
+/// The channel from an instance to the engine, and the waker of the engine's caller.
 #[derive(Clone)]
 pub(super) struct Reports {
     sender: Sender<Report>,
     waker: Arc<Mutex<Option<Waker>>>,
-    /// Whether the engine was woken for progress that it has not read.
+    /// `true` if the engine was woken for progress that it has not read yet.
     nudged: Arc<AtomicBool>,
 }
 
@@ -59,7 +59,7 @@ impl Reports {
         *self.waker.lock().unwrap_or_else(PoisonError::into_inner) = Some(waker);
     }
 
-    /// Sends, then wakes once. An engine that is gone wants to hear nothing.
+    /// Sends reports, then wakes the caller once. Reports to an engine that was dropped are discarded.
     pub(super) fn send(&self, reports: impl IntoIterator<Item = Report>) {
         let sent = reports.into_iter().filter_map(|report| self.sender.send(report).ok()).count();
         if sent > 0 {
@@ -67,19 +67,19 @@ impl Reports {
         }
     }
 
-    /// Has the engine look at the progress of its instances, if it was not told so already.
+    /// Wakes the caller to read the progress of the instances, unless it was already woken for this.
     pub(super) fn nudge(&self) {
         if !self.nudged.swap(true, Ordering::AcqRel) {
             self.wake();
         }
     }
 
-    /// The engine looks; what progresses from now on is news.
+    /// Marks the progress as being read. Call this before reading, so that progress from then on wakes the caller again.
     pub(super) fn heed(&self) {
         self.nudged.store(false, Ordering::Release);
     }
 
-    /// Has the engine polled.
+    /// Calls the waker, so that the engine is polled.
     pub(super) fn wake(&self) {
         let waker = self.waker.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(waker) = waker {
@@ -88,7 +88,7 @@ impl Reports {
     }
 }
 
-/// Why an instance cannot go on.
+/// The error that stops an instance.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Fault {
     #[error(transparent)]
@@ -98,7 +98,7 @@ pub(super) enum Fault {
 }
 
 impl Fault {
-    /// As the engine of `instance` reports it.
+    /// Converts the error to the one that the engine reports for `instance`.
     pub(super) fn of(self, instance: u32) -> RolloutError {
         match self {
             Self::Rollout(error) => error,
@@ -107,18 +107,18 @@ impl Fault {
     }
 }
 
-/// What became of a turn of an instance.
+/// The result of a turn of an instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Turn {
-    /// It did something.
+    /// It did some work.
     Acted,
-    /// Nothing was to be done.
+    /// There was no work.
     Idle,
-    /// The engine is gone.
+    /// The engine was dropped.
     Over,
 }
 
-/// The state of an instance; all of it belongs to its thread.
+/// The state of an instance, owned by its thread.
 pub(super) struct Instance {
     pub(super) number: u32,
     pub(super) generator: Generator<Decoder>,
@@ -129,24 +129,27 @@ pub(super) struct Instance {
     pub(super) reports: Reports,
     pub(super) busy: Busy,
     pub(super) lodgers: Vec<Lodger>,
-    /// What happens when is settled by tokens: progress is published, and a response keeps its policy.
+    /// `true` if tokens determine the order of events: progress is published, and a response keeps its policy.
     pub(super) deterministic: bool,
     pub(super) progress: Arc<Progress>,
-    /// Shares of work taken.
+    /// Number of shares of work taken.
     pub(super) shares: u64,
     pub(super) backlog: Backlog,
 }
 
 impl Instance {
-    /// Works until the engine is gone.
+    /// Runs until the engine is dropped.
     pub(super) fn run(mut self) -> Result<(), Fault> {
         let _no_grad = tch::no_grad_guard();
         while self.turn(true)? != Turn::Over {}
         Ok(())
     }
 
-    /// Carries out a command if one has arrived, and otherwise an iteration and the work of guests. With nothing else to do it waits for a
-    /// command, if it `may_wait`.
+    /// Executes one delayed or received command if there is one, and otherwise runs an iteration and the guests. If there is nothing else
+    /// to do and `may_wait` is set, it blocks until a command arrives.
+    ///
+    /// The progress is published before the next command is received. All reports of earlier turns have been sent by then, so an engine
+    /// that reads the progress and then drains the channel has every end up to the published floor.
     pub(super) fn turn(&mut self, may_wait: bool) -> Result<Turn, Fault> {
         let idle = self.generator.is_idle();
         if let Some(command) = self.backlog.next(idle) {
@@ -170,7 +173,7 @@ impl Instance {
         Ok(Turn::Acted)
     }
 
-    /// One iteration, if the actor `acts`, and the work of guests.
+    /// Runs one iteration if `acts` is set, and then the guests.
     fn work(&mut self, acts: bool) -> Result<(), Fault> {
         if acts {
             self.iterate()?;
@@ -179,7 +182,7 @@ impl Instance {
         Ok(())
     }
 
-    /// Carries out a command, or leaves it for later.
+    /// Executes a command, or queues it in the backlog.
     fn take(&mut self, command: Command) -> Result<(), Fault> {
         let now = if self.deterministic {
             self.backlog.pass(command, self.generator.is_idle())
@@ -189,7 +192,7 @@ impl Instance {
         now.map_or(Ok(()), |command| self.follow(command))
     }
 
-    /// Tells how far it has come.
+    /// Publishes how far the instance has come.
     fn publish(&self) {
         if !self.deterministic {
             return;
@@ -239,6 +242,7 @@ impl Instance {
         let (mut sequences, lost) = self.generator.give_up();
         let (waiting, shares) = self.backlog.clear();
         sequences.extend(waiting);
+        // The queued shares count as taken; otherwise the engine would keep their floors.
         self.shares += shares;
         self.counters.preempted(lost);
         self.generator.free()?;
@@ -247,7 +251,7 @@ impl Instance {
         Ok(())
     }
 
-    /// One decode iteration: a token for every running response.
+    /// Runs one decode iteration, which samples a token for every running response.
     fn iterate(&mut self) -> Result<(), Fault> {
         let begun = self.clock.now();
         let taken_up = self.generator.take_up(begun, usize::MAX)?;
@@ -264,7 +268,7 @@ impl Instance {
         Ok(())
     }
 
-    /// Gives guests their turn, beside an iteration of the actor or alone.
+    /// Runs the guests, next to an iteration of the actor or alone.
     fn host(&mut self, beside_actor: bool) {
         if self.lodgers.is_empty() {
             return;

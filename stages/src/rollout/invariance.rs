@@ -1,8 +1,8 @@
-//! Whether this machine computes a token to the same bits in whatever company.
+//! Tests whether this machine computes bit-identical tokens independent of the rest of the batch.
 //!
-//! Which kernel a matrix product takes, and in which order it sums, is a matter of the machine and its libraries. So it is not assumed but
-//! seen, with the network that is to run and in the shapes that it will run in: one sequence is computed in passes of every size, and its
-//! last tokens alone, and beside others.
+//! The kernel of a matrix product and its order of summation depend on the machine and its libraries. Therefore invariance is measured, not
+//! assumed, with the network that will run and in the shapes that it will use. One sequence is computed in passes of every size, and its
+//! last tokens are computed alone and together with others.
 
 use tch::{Kind, TchError, Tensor};
 
@@ -11,37 +11,38 @@ use super::passes::{EXTENT, Passes, Rows, Slots};
 use super::scheduler::Copy;
 use crate::model::network::Network;
 
-/// Ways to cut passes, the fastest first. The first takes any number of rows; the second has one size, for kernels that
-/// are chosen by the number of rows.
+/// Ways to split rows into passes, the fastest first. The first allows any number of rows; the second has a single size, for machines whose
+/// kernels depend on the number of rows.
 const WAYS: [Passes; 2] =
     [Passes { unit: 8, most: 64, slack: EXTENT }, Passes { unit: 16, most: 16, slack: 0 }];
 
-/// Tokens of the sequence that is computed: some see one extent of the cache, some two.
+/// Number of tokens of the test sequence: some attend to one extent of the cache, some to two.
 const TOKENS: usize = EXTENT + ALONE;
 
-/// Tokens that are computed alone.
+/// Number of tokens that are computed alone.
 const ALONE: usize = 8;
 
-/// Why there is no way.
+/// The reason why generation cannot be deterministic on this machine.
 #[derive(Debug, thiserror::Error)]
 pub enum Variance {
-    /// Logits of a token are not the same to the bit.
+    /// The logits of a token are not bit-identical.
     #[error(
         "the kernels of this machine compute the logits of a token differently {company}; deterministic generation needs them equal"
     )]
     Company {
-        /// Beside what.
+        /// The circumstances of the two computations.
         company: String,
     },
     /// The network cannot be run.
-    #[error("cannot try the kernels of this machine: {}", .0.to_string().lines().next().unwrap_or_default())]
+    #[error("cannot test the kernels of this machine: {}", .0.to_string().lines().next().unwrap_or_default())]
     Torch(#[from] TchError),
 }
 
-/// The fastest way of cutting passes in which `network` computes the same bits on this thread, whatever is beside.
+/// Returns the fastest way of splitting passes for which `network` computes the same bits on this thread, independent of the rest of the
+/// batch.
 ///
 /// # Errors
-/// If there is none, or the network cannot be run.
+/// Returns an error if there is none, or the network cannot be run.
 pub(super) fn passes<N: Network>(network: &mut N) -> Result<Passes, Variance> {
     let _no_grad = tch::no_grad_guard();
     let mut refused = None;
@@ -57,7 +58,7 @@ pub(super) fn passes<N: Network>(network: &mut N) -> Result<Passes, Variance> {
     Err(refused.expect("invariant: there are ways"))
 }
 
-/// A sequence, and its logits as first computed.
+/// A test sequence and its reference logits.
 struct Trial<'a, N> {
     network: &'a mut N,
     cache: KvCache,
@@ -67,7 +68,7 @@ struct Trial<'a, N> {
     logits: Tensor,
 }
 
-/// Slots of a trial.
+/// Number of slots of a trial.
 const SLOTS: usize = 4;
 
 impl<'a, N: Network> Trial<'a, N> {
@@ -89,7 +90,7 @@ impl<'a, N: Network> Trial<'a, N> {
             let found = self.prefix(1, size)?;
             self.compare(&found, 0..TOKENS, &format!("in passes of {size} and of {most} rows"))?;
         }
-        // All but the last tokens are copied, and what is computed writes the rest again.
+        // All slots get copies of the prefix. Each row then writes its own position again.
         (1..SLOTS).try_for_each(|to| self.cache.copy(Copy { from: 0, to, positions: TOKENS }))?;
         for position in TOKENS - ALONE..TOKENS {
             let found = self.rows(&[position])?;
@@ -100,7 +101,7 @@ impl<'a, N: Network> Trial<'a, N> {
         self.compare(&found, positions, "beside other sequences")
     }
 
-    /// Logits of the sequence, computed in passes of `size` into a slot.
+    /// Computes the logits of the sequence in passes of `size`, into one slot.
     fn prefix(&mut self, slot: usize, size: usize) -> Result<Tensor, TchError> {
         let positions: Vec<usize> = (0..TOKENS).collect();
         let tokens = self.tokens.clone();
@@ -111,7 +112,7 @@ impl<'a, N: Network> Trial<'a, N> {
         )
     }
 
-    /// Logits of the tokens at `positions`, each in a slot of its own.
+    /// Computes the logits of the tokens at `positions`, each in its own slot.
     fn rows(&mut self, positions: &[usize]) -> Result<Tensor, TchError> {
         let tokens: Vec<i32> = positions.iter().map(|position| self.tokens[*position]).collect();
         self.compute(self.passes, &Rows { tokens: &tokens, positions, slots: Slots::From(0) })
@@ -126,7 +127,7 @@ impl<'a, N: Network> Trial<'a, N> {
         Tensor::f_cat(&all, 0)
     }
 
-    /// Compares bits, so that zeros of either sign differ and numbers that are none do not.
+    /// Compares bits, so that zeros of different sign differ and identical NaNs are equal.
     fn compare(
         &self,
         found: &Tensor,
@@ -152,7 +153,7 @@ mod tests {
     use crate::model::network::Attend;
     use crate::model::{Decoder, ModelConfig};
 
-    /// A decoder on a machine of bad kernels: each logit is off by what its row's place, and the rows of its pass, make of it.
+    /// A decoder on a machine with inexact kernels: the error of each logit depends on the row's place and on the rows of its pass.
     struct Machine {
         decoder: Decoder,
         error: fn(place: i64, rows: i64) -> f32,

@@ -1,4 +1,4 @@
-//! The decode iterations of live instances, tallied as rows that a profile can be compared with.
+//! Decode iterations of live instances, aggregated into rows that can be compared with a profile.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -8,12 +8,12 @@ use rollpacker_dataflow::clock::Nanos;
 
 use super::profile::{Phase, Row};
 
-/// Iterations that are alike: of as many instances at once and sequences, and of contexts of one power of two.
+/// The key of similar iterations: same number of running instances, same batch size, and contexts within one power of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Kind {
     instances: u32,
     batch_size: u32,
-    /// Logarithm to the base 2 of the mean tokens of a sequence, rounded down.
+    /// Base-2 logarithm of the mean tokens per sequence, rounded down.
     context: u32,
 }
 
@@ -25,12 +25,12 @@ struct Tally {
     time: Nanos,
 }
 
-/// The iterations of an instance since they were last taken; written by its thread once an iteration, taken once a step.
+/// The iterations of an instance since the last call of [`take`]. Its thread updates them once per iteration; they are taken once per step.
 #[derive(Debug, Default)]
 pub(super) struct Iterations(Mutex<BTreeMap<Kind, Tally>>);
 
 impl Iterations {
-    /// Counts an iteration of `batch_size` sequences, which hold `tokens` tokens together, while `instances` instances ran.
+    /// Counts an iteration of `batch_size` sequences with `tokens` tokens together, while `instances` instances ran.
     pub(super) fn count(&self, instances: u32, batch_size: u32, tokens: u64, time: Nanos) {
         let context = tokens.checked_div(batch_size.into()).and_then(u64::checked_ilog2);
         let Some(context) = context else { return };
@@ -67,7 +67,7 @@ impl Tally {
     }
 }
 
-/// Since they were last taken, the iterations of `instances`: a row for those that are alike, with their mean seconds.
+/// Returns the iterations of `instances` since the last call: one row for each group of similar iterations, with their mean seconds.
 pub(super) fn take<'a>(instances: impl Iterator<Item = &'a Iterations>) -> Vec<Row> {
     let mut sums: BTreeMap<Kind, Tally> = BTreeMap::new();
     for (kind, tally) in instances.flat_map(Iterations::take) {
@@ -76,7 +76,7 @@ pub(super) fn take<'a>(instances: impl Iterator<Item = &'a Iterations>) -> Vec<R
     sums.into_iter().map(|(kind, tally)| tally.row(kind)).collect()
 }
 
-/// Whether an instance has something to do, and how many have.
+/// The busy flag of an instance, and the number of busy instances.
 #[derive(Debug)]
 pub(super) struct Busy {
     among: Arc<AtomicU32>,
@@ -84,7 +84,7 @@ pub(super) struct Busy {
 }
 
 impl Busy {
-    /// One of those that `among` counts; it is not busy.
+    /// Adds an instance, not busy, to those that `among` counts.
     pub(super) fn new(among: &Arc<AtomicU32>) -> Self {
         Self { among: Arc::clone(among), busy: false }
     }
@@ -98,7 +98,7 @@ impl Busy {
         self.busy = busy;
     }
 
-    /// Instances that are busy.
+    /// Returns the number of busy instances.
     pub(super) fn count(&self) -> u32 {
         self.among.load(Ordering::Relaxed)
     }

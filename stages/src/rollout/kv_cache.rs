@@ -9,13 +9,13 @@ use super::passes::Slots;
 use super::scheduler::{Copy, Prefix};
 use crate::model::ModelConfig;
 
-/// Positions of a slot that are allocated first.
+/// Number of positions of a slot that are allocated first.
 const FIRST_CAPACITY: i64 = 64;
 
-/// Keys and values of the sequences in the slots, `[layers, 2, slots, kv_heads, capacity, head_dim]` in one piece of memory.
+/// Keys and values of the sequences in the slots, `[layers, 2, slots, kv_heads, capacity, head_dim]` in one allocation.
 ///
-/// Slots in use are `0..n`, so that attention reads views of the memory. Slots and capacity grow by doubling when they are needed, up to
-/// the limits; the memory holds every slot at the capacity of the longest sequence so far.
+/// Slots in use are `0..n`, so that attention reads views of the memory. Slots and capacity grow on demand by doubling, up to the limits.
+/// Every slot has the capacity of the longest sequence so far.
 #[derive(Debug)]
 pub(super) struct KvCache {
     memory: Tensor,
@@ -27,7 +27,7 @@ pub(super) struct KvCache {
     device: Device,
 }
 
-/// Slots, and positions of each.
+/// A number of slots, and the positions of each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Extent {
     pub(super) slots: i64,
@@ -43,37 +43,37 @@ struct Shape {
     extent: Extent,
 }
 
-/// The part of the memory that a layer uses, `[slots, kv_heads, capacity, head_dim]` each.
+/// The keys and values of a layer, `[slots, kv_heads, capacity, head_dim]` each; views of the cache's memory.
 #[derive(Debug)]
 struct KeysValues {
     keys: Tensor,
     values: Tensor,
 }
 
-/// Rows of one token: where each writes, and what it attends to. The same for every layer.
+/// The plan of a pass with one token per row: where each row writes, and what it attends to. It is the same for every layer.
 #[derive(Debug)]
 pub(super) struct DecodePlan {
-    /// `[n * kv_heads]`, int64: rows of the flattened memory.
+    /// `[n * kv_heads]`, int64: row indices into the flattened memory.
     targets: Tensor,
-    /// How many; those beyond are not read.
+    /// Number of rows; padding rows beyond it are not read.
     rows: i64,
     runs: Vec<Run>,
 }
 
-/// Neighbouring rows of similar length.
+/// Adjacent rows of similar length, which attend together.
 #[derive(Debug)]
 struct Run {
     rows: Range<i64>,
-    /// One for each row, or one for all.
+    /// One slot for each row, or one slot for all rows.
     slots: Range<i64>,
-    /// Positions that they attend to, those that are masked included.
+    /// Number of positions that the rows attend to, including masked ones.
     longest: i64,
-    /// `[rows, 1, 1, longest]`: 0 where a row has a token, otherwise minus infinity; absent if all are equally long.
+    /// `[rows, 1, 1, longest]`: 0 where a row has a token, otherwise minus infinity. `None` if all rows are equally long.
     mask: Option<Tensor>,
 }
 
 impl KvCache {
-    /// A cache that grows up to `limit`.
+    /// Creates a cache that grows up to `limit`.
     pub(super) fn new(
         config: &ModelConfig,
         limit: Extent,
@@ -89,7 +89,7 @@ impl KvCache {
         Self::empty(shape, limit, device)
     }
 
-    /// Gives back the memory; nothing is cached afterwards.
+    /// Frees the memory. Nothing is cached afterwards.
     pub(super) fn clear(&mut self) -> Result<(), TchError> {
         let shape = Shape { extent: self.limit.first(), ..self.shape };
         *self = Self::empty(shape, self.limit, self.device)?;
@@ -131,8 +131,9 @@ impl KvCache {
         slot(to)?.f_copy_(&slot(from)?)
     }
 
-    /// Attention of whole prefixes that lie end to end, and their keys and values into the slots: q `[n, heads, head_dim]`, k and v
-    /// `[n, kv_heads, head_dim]` to `[n, heads * head_dim]`.
+    /// Computes the attention of whole prefixes that are concatenated, and writes their keys and values to the slots.
+    ///
+    /// Maps q `[n, heads, head_dim]`, k and v `[n, kv_heads, head_dim]` to `[n, heads * head_dim]`.
     pub(super) fn prefill(
         &mut self,
         layer: usize,
@@ -168,8 +169,8 @@ impl KvCache {
         Ok(DecodePlan { targets, rows, runs })
     }
 
-    /// Plans rows that write the last of their `lengths` tokens and attend to all of them, in `runs` of rows and the positions that
-    /// these read, which are masked where a row has none.
+    /// Plans rows that write the last of their `lengths` tokens and attend to all of them. `runs` lists ranges of rows with the number of
+    /// positions that they read; positions beyond a row's length are masked.
     pub(super) fn plan_in(
         &self,
         lengths: &[usize],
@@ -182,7 +183,7 @@ impl KvCache {
         Ok(DecodePlan { targets, rows, runs })
     }
 
-    /// `[n * kv_heads]`, int64: where the last of the `lengths` tokens of each row goes in the flattened memory.
+    /// Returns `[n * kv_heads]`, int64: the indices in the flattened memory of the last of the `lengths` tokens of each row.
     fn targets(&self, lengths: &[usize], slots: Slots) -> Result<Tensor, TchError> {
         let Shape { kv_heads, extent, .. } = self.shape;
         let target = |(row, length): (usize, usize)| {
@@ -194,10 +195,11 @@ impl KvCache {
         Tensor::f_from_slice(&targets)?.f_to_device(self.device)
     }
 
-    /// Attention of one token of each row over the row's tokens; shapes as in [`prefill`](Self::prefill). Rows beyond those planned are
-    /// zeros.
+    /// Computes the attention of one token of each row over the row's tokens; shapes as in [`prefill`](Self::prefill). Rows beyond those of
+    /// the plan are zero.
     ///
-    /// The query heads of a group are the queries of their key head, so that keys and values are read once a group and never repeated.
+    /// The query heads of a group are treated as the queries of their key head, so that keys and values are read once per group and not
+    /// repeated.
     pub(super) fn decode(
         &mut self,
         layer: usize,
@@ -250,14 +252,14 @@ impl KvCache {
 }
 
 impl Extent {
-    /// What is allocated before it is known how much is needed.
+    /// Returns the extent that is allocated before the need is known.
     fn first(self) -> Self {
         Self { slots: self.slots.min(1), capacity: self.capacity.min(FIRST_CAPACITY) }
     }
 }
 
 impl Shape {
-    /// Zeros: what a row attends to beyond its end is multiplied by 0, and must be a number for that.
+    /// Allocates zeros. Masked positions are multiplied by 0, so they must hold finite numbers.
     fn allocate(self, device: Device) -> Result<Tensor, TchError> {
         let Extent { slots, capacity } = self.extent;
         let size = [self.layers, 2, slots, self.kv_heads, capacity, self.head_dim];
@@ -297,7 +299,7 @@ impl KeysValues {
         Ok(())
     }
 
-    /// q `[n, kv_heads, group, head_dim]` to the same shape of the run's rows.
+    /// Maps q `[n, kv_heads, group, head_dim]` to the attention of the run's rows, in the same shape.
     fn attend(&self, q: &Tensor, run: &Run) -> Result<Tensor, TchError> {
         let part = |x: &Tensor, rows: &Range<i64>| x.f_narrow(0, rows.start, rows.end - rows.start);
         let cached = |x: &Tensor| {
@@ -313,12 +315,12 @@ impl KeysValues {
     }
 }
 
-/// Which keys a query sees.
+/// The keys that a query attends to.
 #[derive(Clone, Copy)]
 enum Causal<'a> {
     /// Those up to its own position.
     Yes,
-    /// Those that the mask lets through; all of them without one.
+    /// Those that the mask lets through; all of them without a mask.
     No(Option<&'a Tensor>),
 }
 
@@ -335,7 +337,7 @@ fn places(extent: Extent, device: Device) -> Result<Tensor, TchError> {
     Tensor::f_arange(extent.capacity, (Kind::Int64, device))
 }
 
-/// The smallest doubling of `had` that holds `needed`, or the limit.
+/// Returns `had`, doubled until it holds `needed` or reaches the limit.
 fn grown(had: i64, needed: i64, limit: i64) -> i64 {
     let mut size = had;
     while size < needed {

@@ -4,17 +4,16 @@ use std::path::{Path, PathBuf};
 
 use rollpacker_dataflow::step::{SampleId, Step};
 
-/// Lengths of responses by step and launch order, end-of-sequence token included.
+/// Lengths of responses by step and launch order, including the end-of-sequence token.
 ///
-/// An engine that replays them ends each response exactly there and never earlier, so that two systems, or two schedules, can be
-/// compared on the same work. The `k`-th response launched in a step takes the step's `k`-th length: with whole groups launched
-/// prompt after prompt that is `prompt_index_in_step * samples + sample`. Steps beyond the last begin again at the first, and so do
-/// the launches of a step. A response that is resumed is no launch: it keeps the length that it was launched with, which counts the tokens
-/// that it brings.
+/// An engine that replays them ends each response exactly there and never earlier, so that two systems or schedules can be compared on the
+/// same work. The `k`-th response launched in a step has the step's `k`-th length: if whole groups are launched prompt by prompt, that is
+/// `prompt_index_in_step * samples + sample`. Steps beyond the last start again at the first, and so do the launches of a step. Resuming a
+/// response is not a launch: the response keeps the length that it was launched with, which includes the tokens that it was resumed with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lengths(Vec<Vec<u32>>);
 
-/// Why lengths cannot be replayed.
+/// The reason why lengths cannot be replayed.
 #[derive(Debug, thiserror::Error)]
 pub enum LengthsError {
     /// The file cannot be read.
@@ -22,7 +21,7 @@ pub enum LengthsError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the operating system.
         source: std::io::Error,
     },
     /// The file is not a JSON list of lists of numbers.
@@ -30,33 +29,33 @@ pub enum LengthsError {
     Json {
         /// The file.
         path: PathBuf,
-        /// Where and why.
+        /// The position and cause of the error.
         source: serde_json::Error,
     },
     /// There is no step.
-    #[error("lengths to replay hold no step")]
+    #[error("lengths to replay: expected at least one step, found none")]
     NoSteps,
     /// A step has no lengths.
     #[error("lengths to replay: step {step} is empty")]
     EmptyStep {
-        /// Which, from 0.
+        /// Index of the step, from 0.
         step: usize,
     },
     /// A response would have no token.
     #[error("lengths to replay: step {step}, response {launch}: expected at least 1, found 0")]
     Zero {
-        /// Which step, from 0.
+        /// Index of the step, from 0.
         step: usize,
-        /// Which of its responses, from 0.
+        /// Index of the response in its step, from 0.
         launch: usize,
     },
 }
 
 impl Lengths {
-    /// Lengths by step and launch.
+    /// Creates lengths by step and launch.
     ///
     /// # Errors
-    /// If there is no step, or a step without a length, or a length of 0.
+    /// Returns an error if there is no step, a step without a length, or a length of 0.
     pub fn new(steps: Vec<Vec<u32>>) -> Result<Self, LengthsError> {
         if steps.is_empty() {
             return Err(LengthsError::NoSteps);
@@ -75,7 +74,7 @@ impl Lengths {
     /// Reads a JSON file: a list of steps, each a list of lengths in launch order.
     ///
     /// # Errors
-    /// If the file cannot be read, is not such a list, or [`new`](Self::new) refuses what it holds.
+    /// Returns an error if the file cannot be read or is not such a list, and the errors of [`new`](Self::new).
     pub fn read(path: &Path) -> Result<Self, LengthsError> {
         let text = std::fs::read_to_string(path)
             .map_err(|source| LengthsError::Read { path: path.to_owned(), source })?;
@@ -84,15 +83,15 @@ impl Lengths {
         Self::new(steps)
     }
 
-    /// Tokens of the `launch`-th response, from 0, launched in `step`.
+    /// Returns the tokens of the `launch`-th response, from 0, that is launched in `step`.
     #[must_use]
     pub fn get(&self, step: Step, launch: u64) -> u32 {
         let lengths = at(&self.0, step.0);
         *at(lengths, launch)
     }
 
-    /// Tokens of a response by its id: a length of its step, drawn by prompt and sample, wherever and in whatever order
-    /// responses are launched. Of the lengths of a step some are drawn twice, and some not at all.
+    /// Returns the tokens of a response by its id: a length of its step that is drawn by prompt and sample, independent of where and in
+    /// which order responses are launched. Some lengths of a step are drawn twice and some not at all.
     #[must_use]
     pub fn of(&self, launched: SampleId) -> u32 {
         let SampleId { step, prompt, sample } = launched;
@@ -100,7 +99,7 @@ impl Lengths {
     }
 }
 
-/// Spreads numbers that lie close over all (the finalizer of MurmurHash3).
+/// Mixes the bits of a number, so that close numbers become unrelated (the finalizer of MurmurHash3).
 fn mixed(number: u64) -> u64 {
     let folded = (number ^ (number >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
     let folded = (folded ^ (folded >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
@@ -147,7 +146,10 @@ mod tests {
                 .map_err(|error| error.to_string().replace(path.to_str().unwrap(), "FILE"))
         };
         assert_eq!(read("[[1, 2], [3]]"), Ok(Lengths(vec![vec![1, 2], vec![3]])));
-        assert_eq!(read("[]").unwrap_err(), "lengths to replay hold no step");
+        assert_eq!(
+            read("[]").unwrap_err(),
+            "lengths to replay: expected at least one step, found none"
+        );
         assert_eq!(read("[[1], []]").unwrap_err(), "lengths to replay: step 1 is empty");
         assert_eq!(
             read("[[1, 0]]").unwrap_err(),

@@ -1,11 +1,11 @@
-//! Lockstep: races of responses that are decided by tokens, never by wall time.
+//! Lockstep: races between responses that are decided by tokens instead of wall time.
 //!
-//! Which responses are the first to end depends on machines, on their load, and on how requests were spread over them. In lockstep all
-//! responses are taken to gain one token a tick, wherever they run and however long they wait for a place: a response that is launched
-//! at tick `t` and has `n` tokens ends at `t + n`. Engines compute as fast as they can and tell what has ended and how far the slowest
-//! is; whoever decides hears of the ends in the order of ticks, and what it drops is cut where it stood at the tick of the decision.
-//! So the same prompts are admitted with any number of instances and workers. The cost is that a decision waits until the slowest has
-//! come as far.
+//! Which responses end first depends on the machines, on their load, and on how requests were distributed. In lockstep all responses are
+//! treated as gaining one token per tick, wherever they run and however long they wait for a slot: a response that is launched at tick `t`
+//! and has `n` tokens ends at `t + n`. Engines compute as fast as they can, and report which responses have ended and how far the slowest
+//! one is. The scheduler receives the ends in the order of ticks. A response that it drops is cut to the tokens that it had at the tick of
+//! the decision. The same prompts are therefore admitted with any number of instances and workers. The cost is that a decision waits until
+//! the slowest response has reached its tick.
 
 use rollpacker_dataflow::step::{SampleId, Tick};
 
@@ -14,45 +14,47 @@ use super::FinishReason;
 /// A response that has ended by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct End {
-    /// When: the tick it was launched at and its tokens, without those that it was resumed with.
+    /// The tick of the end: the launch tick plus its tokens, without those that it was resumed with.
     pub tick: Tick,
-    /// Which response.
+    /// The response.
     pub id: SampleId,
-    /// Its tokens, those that it was resumed with included.
+    /// Number of its tokens, including those that it was resumed with.
     pub tokens: u32,
-    /// How it ended: [whole](FinishReason::is_whole).
+    /// The finish reason; always [whole](FinishReason::is_whole).
     pub finish_reason: FinishReason,
 }
 
-/// How far an engine has come.
+/// The progress of an engine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reached {
-    /// What has ended since it was last asked, in no order.
+    /// The responses that have ended since the last call, in no particular order.
     pub ended: Vec<End>,
-    /// Every other response that was asked for and not aborted ends later than this; [`Tick::MAX`] if there is none.
+    /// Every other response that was requested and not aborted ends later than this; [`Tick::MAX`] if there is none.
     ///
-    /// The floor may lag: until an instance says that it dropped an aborted response, the floor may be that of this response. A caller to whom
-    /// no response is owed reads it as [`Tick::MAX`].
+    /// The floor may lag: until an instance reports that it dropped an aborted response, the floor may be that of this response. A caller
+    /// that expects no response must treat it as [`Tick::MAX`].
     pub floor: Tick,
 }
 
-/// The side of an engine by which it races in lockstep. Ticks ascend, over all steps.
+/// The interface of an engine for races in lockstep. Ticks ascend across all steps.
 ///
 /// # Contract
-/// - An engine from which this was asked before its first request gives from [`poll`](super::RolloutEngine::poll) only what ended up to
-///   the tick that it was last [advanced](Self::advance) to, and what was aborted. What [`reached`](Self::reached) has told of up to that
-///   tick it gives without another wake.
-/// - What is sampled for a response is the same to the bit, in whatever company and on whichever instance it is generated.
+/// - If this interface was requested before the first [`Request`](super::Request), [`poll`](super::RolloutEngine::poll) returns only
+///   responses that ended up to the tick of the last [`advance`](Self::advance), and aborted responses. It returns ends up to that tick
+///   that [`reached`](Self::reached) has reported without another wake.
+/// - The tokens and log-probabilities of a response are bit-identical, independent of the rest of the batch and of the instance that
+///   generates it.
 /// - The waker is called when [`reached`](Self::reached) has something new.
 pub trait Lockstep {
-    /// How far it has come.
+    /// Returns the progress of the engine.
     fn reached(&mut self) -> Reached;
 
-    /// Nothing that ended up to `tick` will be aborted any more, and what is requested from now on is launched at `tick`.
+    /// Sets the current tick. No response that ended up to `tick` will be aborted any more, and later requests are launched at `tick`.
     fn advance(&mut self, tick: Tick);
 
-    /// Drops a response as it stood at `tick`, also if it has ended since: what is reported has the tokens of that tick. No tick is above the
-    /// floor that was last [reached](Self::reached). A response that has ended at the very tick is reported with all its tokens, and has
-    /// nothing to go on with.
+    /// Drops a response as it was at `tick`, even if it has ended since: the completion has the tokens of that tick.
+    ///
+    /// `tick` must not exceed the last floor of [`reached`](Self::reached). A response that ended at exactly `tick` is reported with all
+    /// its tokens and cannot be resumed.
     fn abort_at(&mut self, id: SampleId, tick: Tick);
 }

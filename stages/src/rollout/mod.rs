@@ -1,4 +1,4 @@
-//! Rollout engines: what turns prompts into responses.
+//! Rollout engines, which generate responses to prompts.
 
 pub mod lengths;
 pub mod lockstep;
@@ -57,41 +57,41 @@ use serde::{Deserialize, Serialize};
 
 pub use lockstep::Lockstep;
 
-/// A handle of published weights; what [`POLICIES`](rollpacker_dataflow::schema::POLICIES) carries.
+/// A reference to published weights, as carried by [`POLICIES`](rollpacker_dataflow::schema::POLICIES).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
-    /// Which weights.
+    /// The version of the weights.
     pub version: PolicyVersion,
-    /// Where they are, in the words of the trainer that published them.
+    /// The location of the weights, in the format of the trainer that published them.
     pub location: String,
     /// Digest of the weights.
     pub digest: u64,
 }
 
-/// A prompt to answer `samples` times.
+/// A request to generate samples of a prompt.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Request {
-    /// The step that wants the responses; seeds the sampling together with prompt and sample.
+    /// The step that needs the responses. It seeds the sampling together with prompt and sample.
     pub step: Step,
     /// The prompt to answer.
     pub prompt: PromptId,
-    /// Which of its samples.
+    /// The samples of the prompt to generate.
     pub samples: std::ops::Range<u32>,
     /// The prompt as token ids; never empty.
     pub prompt_ids: Arc<[i32]>,
-    /// What earlier requests sampled of these samples and the caller kept, ascending by sample; each response goes on from there.
+    /// Partial responses of these samples from earlier requests, in ascending order of samples. Each of these responses is continued.
     pub resumed: Vec<Partial>,
 }
 
 /// The tokens of a response that was stopped to be continued later.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Partial {
-    /// Which sample of the prompt.
+    /// The sample of the prompt.
     pub sample: u32,
-    /// The step whose request launched the response; with prompt and sample it names the random numbers of the response, in whichever
-    /// step it goes on.
+    /// The step whose request launched the response. With prompt and sample it determines the random numbers of the response, in whichever
+    /// step it continues.
     pub launched: Step,
-    /// Sampled tokens: how many, also where an engine counts tokens without sampling them.
+    /// Number of sampled tokens, also for engines that count tokens without sampling them.
     pub response_length: u32,
     /// The tokens.
     pub response_ids: Vec<i32>,
@@ -101,39 +101,39 @@ pub struct Partial {
     pub token_versions: Vec<PolicyVersion>,
 }
 
-/// What a rollout runs on: `instances` engine instances, each sharded over `tensor_parallel` devices.
+/// The resources of a rollout: `instances` engine instances, each sharded over `tensor_parallel` devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Placement {
-    /// Engine instances, the first of those that the engine has; 0: none, all devices are lent.
+    /// Number of engine instances in use, the first of those that the engine has. With 0, all devices are lent out.
     pub instances: u32,
-    /// Devices of an instance.
+    /// Number of devices of an instance.
     pub tensor_parallel: u32,
 }
 
 impl Placement {
-    /// Devices in use.
+    /// Returns the number of devices in use.
     #[must_use]
     pub fn devices(self) -> u32 {
         self.instances * self.tensor_parallel
     }
 }
 
-/// Why a response ended.
+/// The reason why a response ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FinishReason {
     /// The policy sampled an end-of-sequence token.
     Stop,
-    /// The response reached its longest allowed length.
+    /// The response reached the maximum length.
     Length,
     /// The caller aborted it.
     Abort,
-    /// The caller stopped it, keeps its tokens, and will continue it; engines report [`Abort`](Self::Abort).
+    /// The caller stopped it, keeps its tokens, and will continue it. Engines report [`Abort`](Self::Abort) instead.
     Pause,
 }
 
 impl FinishReason {
-    /// As written in the column `finish_reason`.
+    /// Returns the value of the column `finish_reason`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -144,7 +144,7 @@ impl FinishReason {
         }
     }
 
-    /// Whether the response is whole: it ended by itself.
+    /// Returns `true` if the response is whole: it ended by itself.
     #[must_use]
     pub fn is_whole(self) -> bool {
         matches!(self, Self::Stop | Self::Length)
@@ -162,9 +162,9 @@ impl std::str::FromStr for FinishReason {
     }
 }
 
-/// A text that is no [`FinishReason`].
+/// The error of parsing a string that is not a [`FinishReason`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no finish reason: expected stop, length, abort or pause")]
+#[error("`{0}` is not a finish reason: expected stop, length, abort or pause")]
 pub struct UnknownFinishReason(pub String);
 
 impl fmt::Display for FinishReason {
@@ -173,160 +173,160 @@ impl fmt::Display for FinishReason {
     }
 }
 
-/// A response that ended, or was dropped with the tokens it had.
+/// A response that ended, or that was dropped with the tokens that it had.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Completion {
-    /// Which response.
+    /// The response.
     pub id: SampleId,
-    /// Sampled tokens: how many, also where an engine counts tokens without sampling them.
+    /// Number of sampled tokens, also for engines that count tokens without sampling them.
     pub response_length: u32,
-    /// The sampled tokens; an end-of-sequence token that was sampled is the last of them.
+    /// The sampled tokens, including the end-of-sequence token if one was sampled.
     pub response_ids: Vec<i32>,
-    /// Log-probability of each token under the distribution it was drawn from before truncation by top-k and top-p
-    /// (temperature applied), in nats.
+    /// Log-probability of each token, in nats, under the sampling distribution with temperature and before truncation by top-k and top-p.
     pub logprobs: Vec<f32>,
     /// Policy version that sampled each token.
     pub token_versions: Vec<PolicyVersion>,
-    /// The response as text, special tokens left out.
+    /// The text of the response, without special tokens.
     pub text: String,
-    /// Why it ended.
+    /// The reason why it ended.
     pub finish_reason: FinishReason,
-    /// When the engine took it up.
+    /// The time at which the engine admitted it.
     pub started: Nanos,
-    /// When its last token was sampled.
+    /// The time at which its last token was sampled.
     pub finished: Nanos,
-    /// Times its KV cache was given up and computed again.
+    /// The number of times its KV cache was dropped and computed again.
     pub preemptions: u32,
-    /// Engine instance that finished it.
+    /// The engine instance that finished it.
     pub instance: u32,
 }
 
-/// What an engine reports.
+/// An event that an engine reports.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RolloutEvent {
-    /// A response ended; exactly one for each sample that was asked for.
+    /// A response ended. There is exactly one such event for each requested sample.
     Completed(Completion),
-    /// The engine cannot go on; nothing follows.
+    /// The engine has failed; no more events follow.
     Failed(RolloutError),
 }
 
-/// Why an engine stopped, or refused.
+/// The reason why an engine failed or rejected a command.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RolloutError {
-    /// The weights could not be taken over.
+    /// The weights could not be loaded.
     #[error("cannot load policy {version} from `{location}`: {reason}")]
     Load {
-        /// Which weights.
+        /// The policy version.
         version: PolicyVersion,
-        /// Where they should have been.
+        /// The location of the weights.
         location: String,
-        /// What went wrong.
+        /// The cause of the error.
         reason: String,
     },
     /// The prompt and its longest response do not fit.
     #[error(
-        "{prompt} has {tokens} tokens, more than the {limit} that the engine can hold beside a response"
+        "{prompt} has {tokens} tokens; expected at most {limit}, which the engine can hold beside the longest response"
     )]
     PromptTooLong {
         /// The prompt.
         prompt: PromptId,
-        /// Its length.
+        /// Number of tokens of the prompt.
         tokens: usize,
-        /// The longest that fits.
+        /// Maximum number of tokens of a prompt.
         limit: usize,
     },
-    /// The engine cannot run on what it was given.
+    /// The engine does not support the placement.
     #[error(
         "cannot place {} instances of tensor_parallel {}: expected at most {instances} of tensor_parallel 1",
         found.instances,
         found.tensor_parallel
     )]
     Placement {
-        /// What was asked for.
+        /// The requested placement.
         found: Placement,
-        /// Instances that the engine was started with.
+        /// Number of instances that the engine was started with.
         instances: u32,
     },
-    /// A response cannot go on from the tokens that it brings.
-    #[error("cannot resume {id}: {field} {found}, expected {expected}")]
+    /// A response cannot be resumed from the given tokens.
+    #[error("cannot resume {id}: `{field}`: expected {expected}, found {found}")]
     Resume {
-        /// Which response.
+        /// The response.
         id: SampleId,
         /// The field of its [`Partial`].
         field: &'static str,
-        /// What it should have been.
+        /// The expected value.
         expected: String,
-        /// What it was.
+        /// The value that was found.
         found: String,
     },
-    /// The engine broke while generating.
+    /// An engine instance failed while generating.
     #[error("rollout engine instance {instance} failed: {reason}")]
     Engine {
-        /// Which instance.
+        /// The instance.
         instance: u32,
-        /// What went wrong.
+        /// The cause of the error.
         reason: String,
     },
 }
 
-/// Called by an engine, from any thread, when [`RolloutEngine::poll`] has something new.
+/// A callback that an engine calls, from any thread, when [`RolloutEngine::poll`] has something new.
 pub type Waker = Arc<dyn Fn() + Send + Sync>;
 
-/// A count that changes while an engine works, to be read from the thread that drives it at any time.
+/// A function that returns a count which changes while an engine works. The thread that drives the engine may call it at any time.
 pub type Work = Box<dyn Fn() -> u64>;
 
-/// Something that generates responses: a torch model on threads, a server over HTTP, a simulation.
+/// An engine that generates responses: a torch model on threads, a server over HTTP, or a simulation.
 ///
-/// An engine is driven without blocking: commands return at once, events are polled, and the waker says when to poll again.
+/// An engine is driven without blocking: commands return at once, events are polled, and the waker signals when to poll again.
 ///
 /// # Contract
-/// - Every sample of every [`Request`] is reported exactly once: as [`Completed`](RolloutEvent::Completed), with
-///   [`FinishReason::Abort`] if it was aborted before it ended. After [`Failed`](RolloutEvent::Failed) nothing is owed.
-/// - Commands take effect in the order in which they are given. Requests may wait until the next command of another kind or the next
-///   [`poll`](Self::poll), so that they start together; the waker is called for them. Responses requested after [`load`](Self::load) are sampled by the
-///   loaded policy from their first token on; a resumed one from the first token that it does not bring with it. What is reported of a
-///   resumed response holds the tokens that it brought.
-/// - What is sampled for a response depends on the seed of the engine, the step that launched it, prompt, sample and weights, never on
-///   which other responses run, on when they arrive, nor on how often it was stopped and resumed.
-/// - Aborting a response that has ended, or was never asked for, does nothing.
+/// - Every sample of every [`Request`] is reported exactly once as [`Completed`](RolloutEvent::Completed), with [`FinishReason::Abort`] if
+///   it was aborted before it ended. After [`Failed`](RolloutEvent::Failed) no reports are outstanding.
+/// - Commands take effect in the order in which they are issued. Requests may be delayed until the next command of another kind or the next
+///   [`poll`](Self::poll), so that they start together; the waker is called for them.
+/// - Responses requested after [`load`](Self::load) are sampled by the loaded policy from their first token on, resumed ones from the first
+///   new token on. The completion of a resumed response includes the tokens that it was resumed with.
+/// - The tokens of a response depend on the seed of the engine, the step that launched it, prompt, sample and weights. They do not depend
+///   on the other responses, on when those arrive, or on how often the response was stopped and resumed.
+/// - Aborting a response that has ended, or that was never requested, has no effect.
 pub trait RolloutEngine {
-    /// Uses the weights of `policy` for everything requested from now on.
+    /// Uses the weights of `policy` for all later requests.
     fn load(&mut self, policy: &Policy);
 
     /// Generates the samples of `request`.
     fn generate(&mut self, request: Request);
 
-    /// Drops a response; its tokens so far are still reported.
+    /// Aborts a response. Its tokens so far are still reported.
     fn abort(&mut self, id: SampleId);
 
-    /// Runs on `placement` from now on: what runs on instances that are given up goes on elsewhere, its KV cache computed again.
+    /// Changes the placement. Responses on released instances continue on other instances, where their KV cache is computed again.
     ///
-    /// An engine of a fixed size has nothing to do here.
+    /// The default implementation, for engines of a fixed size, does nothing.
     fn place(&mut self, placement: Placement) {
         let _ = placement;
     }
 
-    /// When the weights of `version`, the last that were loaded, were in use on every instance, by the engine's clock; may lie ahead. `None`
-    /// while it is not known, and for an engine that cannot tell.
+    /// Returns the time, by the engine's clock, at which the weights of `version`, the last that were loaded, are in use on every instance.
+    /// The time may be in the future. Returns `None` while it is unknown, and for engines that cannot report it.
     fn loaded_at(&self, version: PolicyVersion) -> Option<Nanos> {
         let _ = version;
         None
     }
 
-    /// What tells whether it still works while it reports nothing: tokens sampled, iterations run. `None` of an engine that cannot tell.
+    /// Returns a counter of the engine's work, such as tokens sampled or iterations run, by which a caller detects progress while nothing
+    /// is reported. Returns `None` for engines without one.
     fn work(&self) -> Option<Work> {
         None
     }
 
-    /// Its side for races in [lockstep]; `None` for an engine that cannot.
+    /// Returns the interface for races in [lockstep]; `None` for engines that do not support it.
     fn lockstep(&mut self) -> Option<&mut dyn Lockstep> {
         None
     }
 
-    /// The next event, if there is one now.
+    /// Returns the next event, if there is one now.
     fn poll(&mut self) -> Option<RolloutEvent>;
 
-    /// Whom to call when there is an event to poll. Replaces an earlier waker.
+    /// Sets the waker that is called when an event is ready. Replaces an earlier waker.
     fn wake_by(&mut self, waker: Waker);
 }
 

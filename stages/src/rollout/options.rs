@@ -1,4 +1,4 @@
-//! What a torch engine is told, and why it may refuse to start.
+//! The options of a torch engine, and the errors of starting one.
 
 use std::sync::Arc;
 
@@ -9,66 +9,69 @@ use super::lengths::Lengths;
 use super::sampling::Sampling;
 use crate::model::{Decoder, ModelError};
 
-/// Token ids of a response as text, special tokens left out: a tokenizer's `decode`, or nothing for models without one.
+/// A function that decodes the token ids of a response to text without special tokens: a tokenizer's `decode`, or a function that returns
+/// an empty string for models without a tokenizer.
 pub type Detokenize = Arc<dyn Fn(&[i32]) -> String + Send + Sync>;
 
 /// The options of a [`TorchEngine`](super::torch::TorchEngine).
 #[derive(Clone, Debug, PartialEq)]
 pub struct TorchEngineConfig {
-    /// Instances, each on a thread of its own; at least 1.
+    /// Number of instances, each on its own thread; at least 1.
     pub instances: u32,
-    /// Threads that the torch operations of an instance use; at least 1.
+    /// Number of threads that the torch operations of an instance use; at least 1.
     pub threads_per_instance: usize,
-    /// Responses that an instance runs at once; at least 1.
+    /// Maximum number of responses that an instance runs at once; at least 1. (verl: `rollout.max_num_seqs`)
     pub max_running: usize,
-    /// Tokens, prompts included, that the running responses of an instance may hold in the KV cache together. Beyond, responses are
-    /// given up and computed again.
+    /// Maximum number of tokens, prompts included, that the running responses of an instance hold in the KV cache together. Responses
+    /// beyond it are preempted and computed again.
     pub kv_cache_tokens: usize,
-    /// How tokens are drawn.
+    /// The sampling options.
     pub sampling: Sampling,
     /// Seed of the random streams of all responses.
     pub seed: u64,
-    /// Lengths to force on the responses.
+    /// Lengths that are forced on the responses.
     pub replay: Option<Lengths>,
-    /// Tokens and log-probabilities of a response are the same to the bit in whatever company, order and instance it is generated, however
-    /// often it is stopped, given up and resumed, and the engine races in [lockstep](super::lockstep).
+    /// Makes generation deterministic: tokens and log-probabilities of a response are bit-identical independent of the rest of the batch,
+    /// in any order, on any instance, and however often the response is stopped, preempted and resumed. The engine then supports races in
+    /// [lockstep](super::lockstep).
     ///
-    /// A [`load`](super::RolloutEngine::load) then waits, on each instance, until what was requested before it has ended there;
-    /// [replayed](Self::replay) lengths go by [id](Lengths::of). Of one machine only: another kind of processor rounds in another way.
+    /// A [`load`](super::RolloutEngine::load) then waits, on each instance, until the responses requested before it have ended there.
+    /// [Replayed](Self::replay) lengths are assigned by [id](Lengths::of). Results are identical only on one machine: another kind of
+    /// processor rounds differently.
     ///
-    /// The engine tries the kernels of the machine before it starts, which takes as long as a prompt of about 700 tokens. Then a single
-    /// row generates at 0.6 of the speed, since it is padded; from 32 rows on no difference was seen.
+    /// The engine tests the kernels of the machine before it starts, which takes as long as a prompt of about 700 tokens. A single row then
+    /// generates at 0.6 of the speed, because it is padded; from 32 rows on no difference was measured.
     pub deterministic: bool,
 }
 
-/// Why an engine cannot start.
+/// The reason why an engine cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum TorchEngineError {
-    /// An option is out of its bounds.
+    /// An option is out of bounds.
     #[error("rollout option `{option}`: expected {expected}, found {found}")]
     Option {
-        /// Its name.
+        /// The name of the option.
         option: &'static str,
-        /// The bounds.
+        /// The allowed values.
         expected: String,
-        /// Its value.
+        /// The value that was found.
         found: String,
     },
     /// The model cannot be loaded.
     #[error(transparent)]
     Model(#[from] ModelError),
-    /// The device has no room for what an instance needs.
+    /// The device is out of memory for an instance.
     #[error("cannot set up a rollout engine instance: {0}")]
     Torch(#[from] TchError),
     /// The machine cannot generate deterministically.
     #[error("rollout option `deterministic`: {0}")]
     Variance(#[from] Variance),
-    /// The system gives no thread.
+    /// The system cannot create a thread.
     #[error("cannot start the thread of rollout engine instance {instance}: {source}")]
     Thread {
-        /// Which instance.
+        /// The instance.
         instance: u32,
-        /// What the system said.
+        /// The error of the operating system.
         source: std::io::Error,
     },
 }
@@ -83,7 +86,7 @@ impl TorchEngineConfig {
         at_least_one("max_running", self.max_running)
     }
 
-    /// Tokens that a sequence may have: those of the model, or of the KV budget if it is smaller.
+    /// Returns the maximum number of tokens of a sequence: the positions of the model, or the KV budget if that is smaller.
     pub(super) fn token_limit(&self, decoders: &[Decoder]) -> Result<usize, TorchEngineError> {
         let models = decoders
             .iter()

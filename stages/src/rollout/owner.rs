@@ -1,4 +1,4 @@
-//! The engine's side of an instance: its thread, and what goes there.
+//! The engine's side of an instance: its thread, and the commands sent to it.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -25,9 +25,9 @@ use super::{RolloutError, Waker};
 use crate::model::Decoder;
 use crate::model::device::set_threads_of_this_thread;
 
-/// The engine's end of an instance.
+/// The engine's handle to an instance.
 pub(super) struct Owner {
-    /// Closed to end the thread: the only one for longer than it takes to send.
+    /// Closed to end the thread. Wakers hold weak references and upgrade them only while sending, so no other owner keeps the channel open.
     commands: Option<Arc<Sender<Command>>>,
     thread: Option<JoinHandle<()>>,
     pub(super) counters: Arc<Counters>,
@@ -35,43 +35,43 @@ pub(super) struct Owner {
     underway: Underway,
 }
 
-/// What all instances share.
+/// The data that all instances share.
 pub(super) struct Shared {
     pub(super) config: TorchEngineConfig,
     pub(super) detokenize: Detokenize,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) reports: Reports,
-    /// Instances that have something to do.
+    /// Number of instances that are busy.
     pub(super) busy: Arc<AtomicU32>,
-    /// How passes are cut, if that must not show.
+    /// The way to split passes, if generation is deterministic.
     pub(super) passes: Option<Passes>,
 }
 
 impl Owner {
-    /// An instance that is gone has said why, in an event that is still to be polled.
+    /// Sends a command. If the instance has ended, the command is discarded: the reason is in an event that has not been polled yet.
     pub(super) fn tell(&self, command: Command) {
         if let Some(commands) = &self.commands {
             let _gone = commands.send(command);
         }
     }
 
-    /// Hands it what it is to generate.
+    /// Sends a share of responses to generate.
     pub(super) fn give(&mut self, share: Vec<Sequence>) {
         self.underway.send(share.iter().map(Sequence::tick).min().unwrap_or(Tick::MAX));
         self.tell(Command::Generate(share));
     }
 
-    /// What it has, and what is on its way there, ends later than this.
+    /// Returns a floor: all responses that the instance has, and all that are in transit to it, end later.
     pub(super) fn floor(&mut self) -> Tick {
         self.underway.floor(self.progress.read())
     }
 
-    /// What is on its way there, as far as [`floor`](Self::floor) knew or was sent since, ends later than this.
+    /// Returns a floor for the responses in transit, as of the last call of [`floor`](Self::floor) and the shares sent since.
     pub(super) fn floor_on_the_way(&self) -> Tick {
         self.underway.not_taken()
     }
 
-    /// Has the thread look for work of its guests.
+    /// Returns a waker that makes the thread check for work of its guests.
     pub(super) fn waker(&self) -> Waker {
         let commands = self.commands.as_ref().map(Arc::downgrade).unwrap_or_default();
         Arc::new(move || {
@@ -81,12 +81,12 @@ impl Owner {
         })
     }
 
-    /// Lets the thread end after its current iteration.
+    /// Makes the thread end after its current iteration.
     pub(super) fn close(&mut self) {
         self.commands = None;
     }
 
-    /// Waits until the thread has ended; a panic of it has been reported as an event.
+    /// Waits until the thread has ended. A panic of the thread has already been reported as an event.
     pub(super) fn join(&mut self) {
         if let Some(thread) = self.thread.take() {
             let _panic = thread.join();
@@ -95,7 +95,7 @@ impl Owner {
 }
 
 impl Shared {
-    /// Starts instance `number` on a thread of its own.
+    /// Starts instance `number` on its own thread.
     pub(super) fn start(
         &self,
         number: u32,
@@ -116,7 +116,7 @@ impl Shared {
         Ok(owner)
     }
 
-    /// Returns an instance that has no thread, and its owner.
+    /// Creates an instance without a thread, and its owner.
     pub(super) fn owned(
         &self,
         number: u32,
@@ -168,7 +168,7 @@ impl Shared {
     }
 }
 
-/// How instances of `config` cut passes, tried on `decoder` by a thread like theirs; `None` if it does not matter.
+/// Returns how instances of `config` split passes, tested with `decoder` on a thread like theirs; `None` without deterministic generation.
 pub(super) fn passes(
     config: &TorchEngineConfig,
     decoder: &mut Decoder,
@@ -187,7 +187,7 @@ pub(super) fn passes(
     Ok(Some(passes))
 }
 
-/// Runs an instance to its end; a panic is an error too, so that nobody waits for a thread that is gone.
+/// Runs an instance to its end. A panic is converted to an error, so that callers do not wait for a thread that has ended.
 fn outcome(instance: Instance) -> Result<(), RolloutError> {
     let number = instance.number;
     match catch_unwind(AssertUnwindSafe(|| instance.run())) {
@@ -199,7 +199,7 @@ fn outcome(instance: Instance) -> Result<(), RolloutError> {
     }
 }
 
-/// What a panic said.
+/// Returns the message of a panic.
 pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without a message")

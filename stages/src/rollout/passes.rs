@@ -1,11 +1,12 @@
-//! Passes of the network whose shapes do not show in what is computed.
+//! Passes of the network whose shapes do not affect the results.
 //!
-//! A matrix kernel sums in an order that hangs on the number of rows; a vectorised one treats what is left at the end of its memory in
-//! another way than the rest; attention sums over a padded extent. So the numbers of a token may differ in their last bits with what is
-//! computed beside it. In passes every token, of a prompt or of a response, is a row of its own that attends over the cache of its slot,
-//! rows come in multiples of a unit and no more than a bound at once, and extents in multiples of [`EXTENT`]: a row is computed in one of
-//! few shapes, of which [`invariance`](super::invariance) has seen on this machine that they give the same bits. What is cached of a token
-//! then depends on the tokens up to it alone, so that prefixes may be shared, given up and computed again.
+//! A matrix kernel sums in an order that depends on the number of rows, a vectorized kernel treats the remainder at the end of its memory
+//! differently, and attention sums over a padded extent. The last bits of a token's results may therefore depend on the rest of the batch.
+//!
+//! In passes every token, of a prompt or of a response, is its own row that attends over the cache of its slot. The number of rows is a
+//! multiple of a unit and bounded, and extents are multiples of [`EXTENT`]. A row is therefore computed in one of few shapes, which
+//! [`invariance`](super::invariance) has tested on this machine to give the same bits. The cache entries of a token then depend only on the
+//! tokens up to it, so that prefixes can be shared, dropped and computed again.
 
 use std::ops::Range;
 
@@ -14,34 +15,34 @@ use tch::{TchError, Tensor};
 use super::kv_cache::{DecodePlan, KvCache};
 use crate::model::network::Network;
 
-/// Tokens of cache of which a row sees a multiple, masked beyond its own.
+/// Granularity of the cache positions that a row attends to, in tokens; positions beyond the row's own are masked.
 pub(super) const EXTENT: usize = 64;
 
-/// How rows are cut into passes.
+/// The way to split rows into passes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Passes {
-    /// Rows of a pass are a multiple of this; zeros fill up.
+    /// The number of rows of a pass is a multiple of this; zero rows pad it.
     pub(super) unit: usize,
-    /// Rows of a pass at most: a multiple of the unit, and a divisor of [`EXTENT`].
+    /// Maximum number of rows of a pass: a multiple of the unit, and a divisor of [`EXTENT`].
     pub(super) most: usize,
-    /// Rows attend together whose extents differ by no more.
+    /// Rows attend together if their extents differ by at most this.
     pub(super) slack: usize,
 }
 
-/// Tokens to run through the network, one a row.
+/// Tokens to run through the network, one per row.
 pub(super) struct Rows<'a> {
     pub(super) tokens: &'a [i32],
-    /// Of each token in its sequence.
+    /// Position of each token in its sequence.
     pub(super) positions: &'a [usize],
     pub(super) slots: Slots,
 }
 
-/// Where the rows of a pass are cached.
+/// The slots that cache the rows of a pass.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Slots {
-    /// One row a slot, from this one on.
+    /// One row per slot, starting with this one.
     From(usize),
-    /// All in this one: positions ascend by one.
+    /// All rows in this slot; their positions are consecutive.
     In(usize),
 }
 
@@ -53,7 +54,7 @@ impl Slots {
         }
     }
 
-    /// The slots of some of the rows.
+    /// Returns the slots of a range of rows.
     pub(super) fn of(self, rows: &Range<usize>) -> Range<i64> {
         match self {
             Self::From(first) => (first + rows.start) as i64..(first + rows.end) as i64,
@@ -63,12 +64,13 @@ impl Slots {
 }
 
 impl Passes {
-    /// The rows of a pass of `rows`, those that fill up included.
+    /// Returns the number of rows of a pass of `rows`, including padding.
     pub(super) fn padded(self, rows: usize) -> usize {
         rows.next_multiple_of(self.unit)
     }
 
-    /// Cuts rows into passes, in order, and hands the hidden states of each to `take`: those of its rows in front.
+    /// Splits rows into passes, in order, and calls `take` with the hidden states of each pass and the range of its rows. Padding rows come
+    /// last.
     pub(super) fn run<N: Network>(
         self,
         network: &mut N,
@@ -120,7 +122,7 @@ impl Passes {
     }
 }
 
-/// Neighbours whose extents differ by at most `slack`, with the longest extent of them.
+/// Groups adjacent rows whose extents differ by at most `slack`. Each group has the longest extent of its rows.
 fn runs(extents: &[usize], slack: usize) -> Vec<(Range<usize>, usize)> {
     let mut runs: Vec<(Range<usize>, usize)> = Vec::new();
     let mut shortest = 0;

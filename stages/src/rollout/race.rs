@@ -1,4 +1,4 @@
-//! The torch engine's side of races in [lockstep](super::lockstep).
+//! The torch engine's part in races in [lockstep](super::lockstep).
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
@@ -9,41 +9,41 @@ use super::lockstep::{End, Reached};
 use super::options::Detokenize;
 use super::{Completion, FinishReason, RolloutError, RolloutEvent};
 
-/// How a response was asked for.
+/// The circumstances in which a response was requested.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Launch {
-    /// When.
+    /// The tick of the launch.
     pub(super) tick: Tick,
-    /// Tokens that it was resumed with.
+    /// Number of tokens that it was resumed with.
     pub(super) brought: u32,
-    /// The policy that was loaded.
+    /// The policy version that was loaded.
     pub(super) policy: PolicyVersion,
 }
 
 impl Launch {
-    /// The tick at which the response has `tokens` tokens.
+    /// Returns the tick at which the response has `tokens` tokens.
     pub(super) fn tick_of(self, tokens: usize) -> Tick {
         let own = (tokens as u64).saturating_sub(self.brought.into());
         Tick(self.tick.0.saturating_add(own))
     }
 
-    /// The tokens that the response has at `tick`, if it has not ended before.
+    /// Returns the number of tokens that the response has at `tick`, if it has not ended before.
     fn tokens_at(self, tick: Tick) -> usize {
         let own = tick.0.saturating_sub(self.tick.0);
         usize::try_from(own.saturating_add(self.brought.into())).unwrap_or(usize::MAX)
     }
 }
 
-/// How far an instance has come; written by its thread, read by the engine.
+/// The progress of an instance, written by its thread and read by the engine.
 #[derive(Debug, Default)]
 pub(super) struct Progress(Mutex<Standing>);
 
-/// Where an instance stands.
+/// A snapshot of the progress of an instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Standing {
-    /// Shares of work that it has taken.
+    /// Number of shares of work that it has taken.
     pub(super) shares: u64,
-    /// What it has taken ends later than this.
+    /// All responses that it has taken and that have not ended end later than this.
     pub(super) floor: Tick,
 }
 
@@ -54,7 +54,8 @@ impl Default for Standing {
 }
 
 impl Progress {
-    /// Writes where the instance stands; what it has reported before is on its way. Whether that is news.
+    /// Publishes the progress of an instance. Everything that ended up to the floor must have been reported before. Returns `true` if the
+    /// progress has changed.
     pub(super) fn publish(&self, now: Standing) -> bool {
         let mut standing = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::replace(&mut *standing, now) != now
@@ -65,7 +66,7 @@ impl Progress {
     }
 }
 
-/// The shares of work that were sent to an instance and that it has perhaps not taken yet.
+/// The shares of work that were sent to an instance and that it may not have taken yet.
 #[derive(Debug, Default)]
 pub(super) struct Underway {
     sent: u64,
@@ -73,13 +74,13 @@ pub(super) struct Underway {
 }
 
 impl Underway {
-    /// A share was sent whose responses end later than `floor`.
+    /// Records a share whose responses end later than `floor`.
     pub(super) fn send(&mut self, floor: Tick) {
         self.sent += 1;
         self.floors.push_back(floor);
     }
 
-    /// What the instance has, or will have, ends later than this.
+    /// Returns a floor for all responses that the instance has or will have.
     pub(super) fn floor(&mut self, standing: Standing) -> Tick {
         let not_taken = self.sent.saturating_sub(standing.shares);
         while self.floors.len() as u64 > not_taken {
@@ -88,23 +89,23 @@ impl Underway {
         standing.floor.min(self.not_taken())
     }
 
-    /// What was not taken when it was last asked for the floor, or sent since, ends later than this.
+    /// Returns a floor for the shares that were not taken at the last call of [`floor`](Self::floor), or were sent since.
     pub(super) fn not_taken(&self) -> Tick {
         self.floors.iter().copied().min().unwrap_or(Tick::MAX)
     }
 }
 
-/// The responses of an engine that races: what has ended waits here until its tick has come.
+/// The responses of an engine in lockstep. Responses that have ended are held until their tick is reached.
 #[derive(Debug, Default)]
 pub(super) struct Race {
     /// The tick that the engine was last advanced to.
     now: Tick,
     launched: BTreeMap<SampleId, Launch>,
-    /// What has ended and may still be aborted, and when.
+    /// The responses that have ended and may still be aborted, by the tick of their end.
     ended: BTreeMap<(Tick, SampleId), Completion>,
-    /// Ends that nobody has heard of.
+    /// Ends that have not been reported to the caller.
     untold: Vec<End>,
-    /// What is aborted and has not been reported by its instance, and at which tick; none: as it is.
+    /// Aborted responses that their instance has not reported yet, with the tick of the abort; `None` for an abort without a tick.
     aborted: BTreeMap<SampleId, Option<Tick>>,
     events: VecDeque<RolloutEvent>,
 }
@@ -118,7 +119,7 @@ impl Race {
         self.launched.insert(id, launch);
     }
 
-    /// Takes in what the instances report.
+    /// Processes an event of the instances.
     pub(super) fn take_in(&mut self, event: RolloutEvent, detokenize: &Detokenize) {
         match event {
             RolloutEvent::Completed(completion) => self.end(completion, detokenize),
@@ -126,7 +127,7 @@ impl Race {
         }
     }
 
-    /// What was heard before is owed no more.
+    /// Discards all responses and reports the error.
     fn fail(&mut self, error: RolloutError) {
         *self = Self { now: self.now, ..Self::default() };
         self.events.push_back(RolloutEvent::Failed(error));
@@ -147,12 +148,12 @@ impl Race {
         self.ended.insert((tick, id), completion);
     }
 
-    /// What has ended and was not told, where everything else ends later than `floor`.
+    /// Returns the ends that were not reported yet. All other responses end later than `floor`.
     pub(super) fn reached(&mut self, floor: Tick) -> Reached {
         Reached { ended: std::mem::take(&mut self.untold), floor }
     }
 
-    /// Gives out what ended up to `tick`, in the order of ticks. Whether there is something.
+    /// Releases the responses that ended up to `tick`, in the order of ticks. Returns `true` if there are events.
     pub(super) fn advance(&mut self, tick: Tick) -> bool {
         self.now = self.now.max(tick);
         while let Some(first) = self.ended.first_entry().filter(|first| first.key().0 <= self.now) {
@@ -162,7 +163,7 @@ impl Race {
         !self.events.is_empty()
     }
 
-    /// Drops a response as it stood at `tick`, or as it is; whether its instance is still to be told.
+    /// Aborts a response as it was at `tick`, or as it is now. Returns `true` if its instance must still be sent the abort.
     pub(super) fn abort(
         &mut self,
         id: SampleId,
@@ -197,7 +198,7 @@ impl Race {
     }
 }
 
-/// A response as it stood when it had `tokens` tokens.
+/// Cuts a response to its first `tokens` tokens.
 fn cut(mut completion: Completion, tokens: usize, detokenize: &Detokenize) -> Completion {
     completion.finish_reason = FinishReason::Abort;
     if tokens < completion.response_ids.len() {

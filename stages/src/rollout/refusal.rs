@@ -1,10 +1,10 @@
-//! What a torch engine refuses to generate.
+//! Validates the requests to a torch engine.
 
 use rollpacker_dataflow::step::SampleId;
 
 use super::{Partial, Request, RolloutError};
 
-/// Checks that prompt and longest response fit into `token_limit` tokens, and that resumed responses can go on.
+/// Checks that the prompt and its longest response fit into `token_limit` tokens, and that resumed responses can continue.
 pub(super) fn check(
     request: &Request,
     token_limit: usize,
@@ -14,7 +14,7 @@ pub(super) fn check(
     let limit = token_limit.saturating_sub(max_new_tokens as usize);
     let tokens = prompt_ids.len();
     if tokens == 0 {
-        let reason = format!("prompt {prompt} has no token");
+        let reason = format!("prompt {prompt} has no tokens");
         return Err(RolloutError::Engine { instance: 0, reason });
     }
     if tokens > limit {
@@ -24,7 +24,7 @@ pub(super) fn check(
     resumed.iter().try_for_each(|partial| check_partial(request, partial, max_new_tokens))
 }
 
-/// Resumed samples are asked for, each once, and ascend.
+/// Checks that resumed samples were requested, are unique, and are in ascending order.
 fn check_samples(request: &Request) -> Result<(), RolloutError> {
     let mut free = request.samples.clone();
     for Partial { sample, .. } in &request.resumed {
@@ -45,7 +45,7 @@ fn check_partial(
     let Partial { sample, response_length, response_ids, logprobs, token_versions, .. } = partial;
     let wrong = |field, expected, found| Err(defect(request, *sample, field, expected, found));
     if *response_length >= max_new_tokens {
-        let expected = format!("less than the {max_new_tokens} tokens of the longest response");
+        let expected = format!("fewer than the {max_new_tokens} tokens of the longest response");
         return wrong("response_length", expected, response_length.to_string());
     }
     for (field, found) in [
@@ -54,8 +54,8 @@ fn check_partial(
         ("token_versions", token_versions.len()),
     ] {
         if found != *response_length as usize {
-            let expected = format!("{response_length}, the response_length");
-            return wrong(field, expected, format!("of {found} tokens"));
+            let expected = format!("{response_length} tokens (the response_length)");
+            return wrong(field, expected, format!("{found} tokens"));
         }
     }
     Ok(())
@@ -115,27 +115,27 @@ mod tests {
         };
         check(
             vec![partial(0, 2)],
-            "cannot resume p5.0@2: sample 0, expected one of 1..4, ascending",
+            "cannot resume p5.0@2: `sample`: expected one of 1..4, ascending, found 0",
         );
         check(
             vec![partial(2, 2), partial(2, 2)],
-            "cannot resume p5.2@2: sample 2, expected one of 3..4, ascending",
+            "cannot resume p5.2@2: `sample`: expected one of 3..4, ascending, found 2",
         );
         check(
             vec![partial(2, 8)],
-            "cannot resume p5.2@2: response_length 8, expected less than the 8 tokens of the longest response",
+            "cannot resume p5.2@2: `response_length`: expected fewer than the 8 tokens of the longest response, found 8",
         );
         check(
             vec![Partial { logprobs: vec![-1.0; 3], ..partial(2, 2) }],
-            "cannot resume p5.2@2: logprobs of 3 tokens, expected 2, the response_length",
+            "cannot resume p5.2@2: `logprobs`: expected 2 tokens (the response_length), found 3 tokens",
         );
         check(
             vec![Partial { response_ids: vec![], ..partial(2, 2) }],
-            "cannot resume p5.2@2: response_ids of 0 tokens, expected 2, the response_length",
+            "cannot resume p5.2@2: `response_ids`: expected 2 tokens (the response_length), found 0 tokens",
         );
         check(
             vec![Partial { token_versions: vec![], ..partial(2, 2) }],
-            "cannot resume p5.2@2: token_versions of 0 tokens, expected 2, the response_length",
+            "cannot resume p5.2@2: `token_versions`: expected 2 tokens (the response_length), found 0 tokens",
         );
     }
 }

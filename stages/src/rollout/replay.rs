@@ -1,4 +1,4 @@
-//! The replay of lengths: which response is made to end where.
+//! Assigns replayed lengths to responses.
 
 use std::collections::BTreeMap;
 
@@ -6,15 +6,15 @@ use rollpacker_dataflow::step::{PromptId, SampleId, Step};
 
 use super::lengths::Lengths;
 
-/// Hands [`Lengths`] out to the responses of an engine: one a launch, or by id, and the same again where a response goes on.
+/// Assigns [`Lengths`] to the responses of an engine, by launch or by id. A response that is resumed keeps its length.
 #[derive(Debug)]
 pub(super) struct Replay {
     lengths: Lengths,
-    /// Whether lengths go by id, so that the order of launches does not matter, nor which engine launches.
+    /// `true` to assign lengths by id, so that they do not depend on the order of launches or on the engine that launches.
     by_id: bool,
-    /// Responses launched, by step.
+    /// Number of responses launched, by step.
     launched: BTreeMap<Step, u64>,
-    /// What responses were given that are not whole: any of them may go on in a later step.
+    /// The lengths of responses that are not whole; any of them may be resumed in a later step.
     given: BTreeMap<(PromptId, u32), Given>,
 }
 
@@ -30,7 +30,7 @@ impl Replay {
         Self { lengths, by_id, launched: BTreeMap::new(), given: BTreeMap::new() }
     }
 
-    /// The length of a response that is launched.
+    /// Returns the length of a response that is launched.
     pub(super) fn launch(&mut self, id: SampleId) -> u32 {
         if self.by_id {
             return self.lengths.of(id);
@@ -43,7 +43,8 @@ impl Replay {
         length
     }
 
-    /// The length of a response that goes on: the one it was `launched` with. One that was not launched here is launched now.
+    /// Returns the length of a response that is resumed: the one that it was `launched` with. A response that was not launched here is
+    /// launched now.
     pub(super) fn resume(&mut self, launched: SampleId) -> u32 {
         let given = self.given.get(&(launched.prompt, launched.sample));
         match given.filter(|given| given.launched == launched.step) {
@@ -52,7 +53,7 @@ impl Replay {
         }
     }
 
-    /// Forgets a response that is whole. Another of the same prompt and sample, launched later, is not meant.
+    /// Removes a response that is whole. A response of the same prompt and sample that was launched later is kept.
     pub(super) fn end(&mut self, id: SampleId) {
         let key = (id.prompt, id.sample);
         if self.given.get(&key).is_some_and(|given| given.launched <= id.step) {

@@ -1,30 +1,30 @@
-//! Logits to tokens, on the device where the logits are.
+//! Samples tokens from logits, on the device of the logits.
 
 use tch::{Device, Kind, TchError, Tensor};
 
 use super::sampling::Sampling;
 use super::sequence::Draw;
 
-/// Draws a token for each row of a batch of logits.
+/// Samples a token for each row of a batch of logits.
 ///
-/// Rows that are drawn alike go together, in one piece if all are.
+/// Rows with the same sampling options are processed together; if all rows have the same options, there is a single group.
 ///
-/// Each row is inverted at its own uniform number: the token is the first whose cumulative probability, in order of token ids,
-/// exceeds it. The cumulative sums are in float64, so that rare tokens of large vocabularies keep their share.
+/// Each row is sampled by inversion at its own uniform number: the token is the first, in order of token ids, whose cumulative probability
+/// exceeds it. Cumulative sums are in float64, so that rare tokens of large vocabularies keep their probability.
 #[derive(Debug)]
 pub(super) struct Sampler {
-    /// The token that a forced end takes.
+    /// The token with which a forced end is made.
     end: i64,
-    /// `[1, vocab]`, bool: the end-of-sequence tokens.
+    /// `[1, vocab]`, bool: `true` for the end-of-sequence tokens.
     ends: Tensor,
     device: Device,
 }
 
-/// What was drawn, by row.
+/// The sampled tokens, by row.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Sampled {
     pub(crate) tokens: Vec<i64>,
-    /// Log-probabilities, in nats, before end-of-sequence tokens are held back or forced, and before truncation; at temperature 0
+    /// Log-probabilities, in nats, before end-of-sequence tokens are masked or forced, and before truncation. At temperature 0 they are
     /// those of temperature 1.
     pub(crate) logprobs: Vec<f32>,
 }
@@ -38,7 +38,7 @@ impl Sampled {
 }
 
 impl Sampler {
-    /// A sampler over `vocab` tokens, of which `eos` end a response.
+    /// Creates a sampler over `vocab` tokens, of which `eos` end a response.
     pub(super) fn new(vocab: i64, eos: &[i32], device: Device) -> Result<Self, TchError> {
         let ids: Vec<i64> = eos.iter().copied().map(i64::from).collect();
         let mut ends = Tensor::f_zeros([1, vocab], (Kind::Bool, device))?;
@@ -49,7 +49,7 @@ impl Sampler {
         Ok(Self { end: ids.first().copied().unwrap_or(0), ends, device })
     }
 
-    /// Draws one token from each row of `logits [n, vocab]`.
+    /// Samples one token from each row of `logits [n, vocab]`.
     pub(super) fn sample(&self, logits: &Tensor, draws: &[Draw]) -> Result<Sampled, TchError> {
         let Some(Draw { sampling, .. }) = draws.first() else { return Ok(Sampled::default()) };
         if draws.iter().all(|draw| draw.sampling.draws_like(sampling)) {
@@ -72,7 +72,7 @@ impl Sampler {
         Ok(sampled)
     }
 
-    /// Draws as `sampling` says, for all rows.
+    /// Samples all rows with the options `sampling`.
     fn sample_alike(
         &self,
         logits: &Tensor,
@@ -107,7 +107,7 @@ impl Sampler {
         logprobs.f_masked_fill(&held_back.f_logical_and(&self.ends)?, f64::NEG_INFINITY).map(Some)
     }
 
-    /// `[n, 1]`: the token at each draw's uniform number.
+    /// Returns `[n, 1]`: the token at the uniform number of each draw.
     fn invert(
         &self,
         logprobs: &Tensor,
@@ -118,9 +118,10 @@ impl Sampler {
         let cumulative = kept.f_cumsum(-1, Kind::Double)?;
         let vocab = cumulative.size2()?.1;
         let uniform = self.column(draws.iter().map(|draw| draw.uniform))?;
+        // Truncated probabilities are not renormalized, so the uniform number is scaled by their sum.
         let at = uniform.f_mul(&cumulative.f_narrow(1, vocab - 1, 1)?)?;
         let drawn = at.f_searchsorted::<Tensor>(&cumulative, false, true, "right", None)?;
-        // Past the end only if the probabilities are not numbers; the log-probability shows it to the caller.
+        // An index past the end occurs only if the probabilities are not finite. The caller detects this by the log-probability.
         drawn.f_clamp_max(vocab - 1)
     }
 
@@ -139,7 +140,7 @@ impl Sampler {
     }
 }
 
-/// Rows that are drawn alike, in the order of their first.
+/// Groups rows with the same sampling options, ordered by the first row of each group.
 fn alike(draws: &[Draw]) -> Vec<Vec<usize>> {
     let mut all: Vec<Vec<usize>> = Vec::new();
     for (row, draw) in draws.iter().enumerate() {
@@ -159,7 +160,7 @@ fn tempered(logits: &Tensor, temperature: f64) -> Result<Tensor, TchError> {
     }
 }
 
-/// The probabilities with those outside top-k and top-p zero.
+/// Returns the probabilities with those outside top-k and top-p set to zero.
 fn truncated(probabilities: Tensor, sampling: &Sampling) -> Result<Tensor, TchError> {
     let vocab = probabilities.size2()?.1;
     let top_k = match i64::from(sampling.top_k) {
@@ -175,7 +176,7 @@ fn truncated(probabilities: Tensor, sampling: &Sampling) -> Result<Tensor, TchEr
     probabilities.f_masked_fill(&dropped, 0.0)
 }
 
-/// `[n, 1]`: place in `likeliest [n, k]`, which descends, of the last probability to keep.
+/// Returns `[n, 1]`: the index of the last probability to keep in `likeliest [n, k]`, which is in descending order.
 fn last_kept(likeliest: &Tensor, top_p: f64) -> Result<Tensor, TchError> {
     let cumulative = likeliest.f_cumsum(-1, Kind::Double)?;
     let last = likeliest.size2()?.1 - 1;
@@ -202,7 +203,7 @@ mod tests {
         Tensor::from_slice(&PROBABILITIES).log().repeat([count as i64, 1])
     }
 
-    /// Tokens drawn as `sampling` says at each of `draws` from the same distribution.
+    /// Returns the tokens that are sampled with `sampling` at each of `draws` from the same distribution.
     fn tokens(sampling: Sampling, draws: &[Draw]) -> Vec<i64> {
         let draws: Vec<Draw> = draws.iter().map(|draw| Draw { sampling, ..*draw }).collect();
         sample(&rows(draws.len()), &draws).tokens

@@ -1,44 +1,46 @@
-//! How tokens are drawn: the options, and the random stream of a response.
+//! Sampling options, and the random stream of a response.
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use rollpacker_dataflow::step::SampleId;
 
-/// How the tokens of a response are drawn, and how many.
+/// The options for sampling the tokens of a response, and their number.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sampling {
-    /// Divides the logits; 0 takes the likeliest token each time.
+    /// Divisor of the logits; finite and at least 0. With 0 the most likely token is chosen. (verl: `rollout.temperature`)
     pub temperature: f64,
-    /// Draws from the likeliest tokens whose probabilities sum to at least this, in (0, 1]; 1 is off. Applied after `top_k`.
+    /// Nucleus sampling: the most likely tokens whose probabilities sum to at least this are kept. In (0, 1]; 1 turns it off. Applied after
+    /// `top_k`. (verl: `rollout.top_p`)
     pub top_p: f64,
-    /// Draws from this many likeliest tokens; 0 is off. Tokens as likely as the last of them stay.
+    /// The number of most likely tokens that are kept; 0 turns it off. Tokens with the same probability as the last one are kept too.
+    /// (verl: `rollout.top_k`, where -1 turns it off)
     pub top_k: u32,
-    /// Tokens before which no end-of-sequence token is drawn.
+    /// Number of tokens before which no end-of-sequence token is sampled; at most `max_new_tokens`.
     pub min_new_tokens: u32,
-    /// Tokens after which a response is cut; at least 1.
+    /// Number of tokens after which a response is cut; at least 1. (verl: `data.max_response_length`; TRL: `max_completion_length`)
     pub max_new_tokens: u32,
 }
 
 impl Sampling {
-    /// Draws from the policy's own distribution, up to `max_new_tokens`.
+    /// Samples from the policy's own distribution, up to `max_new_tokens`.
     #[must_use]
     pub fn unrestricted(max_new_tokens: u32) -> Self {
         Self { temperature: 1.0, top_p: 1.0, top_k: 0, min_new_tokens: 0, max_new_tokens }
     }
 
-    /// Takes the likeliest token each time, up to `max_new_tokens`.
+    /// Chooses the most likely token each time, up to `max_new_tokens`.
     #[must_use]
     pub fn greedy(max_new_tokens: u32) -> Self {
         Self { temperature: 0.0, ..Self::unrestricted(max_new_tokens) }
     }
 
-    /// Whether both draw a token from the same distribution; lengths aside.
+    /// Returns `true` if both sample a token from the same distribution; lengths are ignored.
     #[must_use]
     pub fn draws_like(&self, other: &Self) -> bool {
         (self.temperature, self.top_p, self.top_k) == (other.temperature, other.top_p, other.top_k)
     }
 
-    /// The first option out of its bounds: its name, the bounds and its value.
+    /// Returns the first option that is out of bounds: its name, the bounds and its value.
     #[must_use]
     pub fn defect(&self) -> Option<(&'static str, &'static str, String)> {
         if !(self.temperature >= 0.0 && self.temperature.is_finite()) {
@@ -59,19 +61,19 @@ impl Sampling {
     }
 }
 
-/// Words of 32 bits that the generator spends on a number.
+/// Number of 32-bit words that the generator uses for a number.
 const WORDS_OF_A_NUMBER: u128 = 2;
 
 /// The random numbers of one response.
 ///
-/// ChaCha8 keyed by the engine's seed, the step, the prompt and the sample, eight bytes each: one number a token, in order. So a
-/// response draws the same numbers in whatever company, order and instance it is generated, and goes on with them after a preemption,
-/// and where it was stopped.
+/// The generator is ChaCha8 keyed by the engine's seed, the step, the prompt and the sample, eight bytes each. Each token uses one number,
+/// in order. A response therefore draws the same numbers in any batch, order and on any instance, and continues with them after a
+/// preemption or a stop.
 #[derive(Clone, Debug)]
 pub struct RandomStream(ChaCha8Rng);
 
 impl RandomStream {
-    /// The stream of response `id`.
+    /// Returns the stream of response `id`.
     #[must_use]
     pub fn new(seed: u64, id: SampleId) -> Self {
         let mut key = [0; 32];
@@ -83,20 +85,20 @@ impl RandomStream {
         Self::keyed(key)
     }
 
-    /// The stream of a key: for sequences that no step asked for.
+    /// Returns the stream of a key, for sequences that do not belong to a step.
     #[must_use]
     pub fn keyed(key: [u8; 32]) -> Self {
         Self(ChaCha8Rng::from_seed(key))
     }
 
-    /// The stream behind its first `drawn` numbers.
+    /// Skips the first `drawn` numbers of a new stream.
     #[must_use]
     pub fn after(mut self, drawn: u32) -> Self {
         self.0.set_word_pos(WORDS_OF_A_NUMBER * u128::from(drawn));
         self
     }
 
-    /// The next number, uniform in [0, 1).
+    /// Returns the next number, uniform in [0, 1).
     pub fn uniform(&mut self) -> f64 {
         (self.0.next_u64() >> 11) as f64 * (1.0 / (1u64 << 53) as f64)
     }

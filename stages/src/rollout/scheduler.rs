@@ -1,4 +1,4 @@
-//! Which responses of an instance run, and which wait.
+//! The scheduler of an instance: it decides which responses run and which wait.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -8,11 +8,11 @@ use rollpacker_dataflow::step::{PolicyVersion, SampleId, Tick};
 use super::batch::{Batch, Move};
 use super::sequence::Sequence;
 
-/// Decode iterations for which the KV budget must have room beyond a response before it is taken up, so that it is not given up
-/// again at once.
+/// Number of decode iterations for which the KV budget must have room before a response is admitted, so that it is not preempted right
+/// away.
 const ROOM_ITERATIONS: usize = 16;
 
-/// A copy of the first `positions` of a slot of the cache to another.
+/// A copy of the first `positions` of one slot of the cache to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Copy {
     pub(super) from: usize,
@@ -20,18 +20,18 @@ pub(super) struct Copy {
     pub(super) positions: usize,
 }
 
-/// Tokens to run through the model once, whose keys and values go to each of `slots`.
+/// Tokens to run through the model once; their keys and values are written to each of `slots`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Prefix {
     pub(super) tokens: Vec<i32>,
     pub(super) slots: Vec<usize>,
 }
 
-/// The responses of an instance: those that wait, in order, and the running batch.
+/// The responses of an instance: the waiting ones, in order, and the running batch.
 ///
-/// First come, first served. The running responses hold as many tokens of KV cache as they are long; when the next iteration would
-/// exceed the budget, the most recently admitted is given up, waits in front, and is computed again later. It keeps its tokens and its
-/// random stream, so that this changes when its tokens are sampled, not which.
+/// Responses are admitted first come, first served. A running response holds one token of KV cache for each of its tokens. When the next
+/// iteration would exceed the budget, the most recently admitted response is preempted: it waits at the front of the queue and is computed
+/// again later. It keeps its tokens and its random stream, so preemption affects when its tokens are sampled, but not which tokens.
 #[derive(Debug)]
 pub(super) struct Scheduler {
     max_running: usize,
@@ -48,7 +48,7 @@ struct Running {
 }
 
 impl Scheduler {
-    /// Runs up to `max_running` responses that hold up to `kv_tokens` tokens together.
+    /// Creates a scheduler that runs up to `max_running` responses with up to `kv_tokens` tokens together.
     pub(super) fn new(max_running: usize, kv_tokens: usize) -> Self {
         Self {
             max_running,
@@ -59,32 +59,32 @@ impl Scheduler {
         }
     }
 
-    /// Puts a response at the end of the line.
+    /// Adds a response at the end of the queue.
     pub(super) fn push(&mut self, sequence: Sequence) {
         self.waiting.push_back(sequence);
     }
 
-    /// Whether nothing runs and nothing waits.
+    /// Returns `true` if no response runs or waits.
     pub(super) fn is_idle(&self) -> bool {
         self.running.len() == 0 && self.waiting.is_empty()
     }
 
-    /// The running responses in the order of their slots.
+    /// Returns the running responses in the order of their slots.
     pub(super) fn running(&self) -> impl ExactSizeIterator<Item = &Sequence> {
         self.running.iter().map(|row| &row.sequence)
     }
 
-    /// The running responses in the order of their slots, to change; not their lengths.
+    /// Returns the running responses in the order of their slots. Their lengths must not be changed.
     pub(super) fn running_mut(&mut self) -> impl ExactSizeIterator<Item = &mut Sequence> {
         self.running.iter_mut().map(|row| &mut row.sequence)
     }
 
-    /// Tells that every running response has grown by one token.
+    /// Records that every running response has grown by one token.
     pub(super) fn grown(&mut self) {
         self.running.grown();
     }
 
-    /// Tells that what [`prefixes`](Self::prefixes) named is in the cache, by the weights of `version`.
+    /// Records that the prefixes of [`prefixes`](Self::prefixes) are in the cache, computed by the weights of `version`.
     pub(super) fn cached(&mut self, version: PolicyVersion) {
         for sequence in self.running_mut().filter(|sequence| sequence.cached == 0) {
             sequence.cached = sequence.tokens() - 1;
@@ -92,8 +92,8 @@ impl Scheduler {
         }
     }
 
-    /// Gives up responses until the next iteration fits the budget; one always runs on. Returns how many were given up; `copies`
-    /// gets the moves of the cache.
+    /// Preempts responses until the next iteration fits the budget; at least one keeps running. Returns the number of preempted responses
+    /// and appends the moves of the cache to `copies`.
     pub(super) fn preempt(&mut self, copies: &mut Vec<Copy>) -> usize {
         let before = self.running.len();
         let mut held = self.held();
@@ -106,22 +106,22 @@ impl Scheduler {
         before - self.running.len()
     }
 
-    /// The tick up to which the one that is furthest behind has come; every response ends later.
+    /// Returns the tick of the response that is furthest behind; every response ends later.
     pub(super) fn floor(&self) -> Tick {
         self.running().chain(&self.waiting).map(Sequence::tick).min().unwrap_or(Tick::MAX)
     }
 
-    /// Tokens of the responses that wait.
+    /// Returns the number of tokens of the waiting responses.
     pub(super) fn in_line(&self) -> usize {
         self.waiting.iter().map(Sequence::tokens).sum()
     }
 
-    /// Whether there are a slot and budget for a response of `tokens` tokens beside all that run and wait.
+    /// Returns `true` if there is a slot and budget for a response of `tokens` tokens in addition to all running and waiting ones.
     pub(super) fn has_room_for(&self, tokens: usize) -> bool {
         self.fits(self.running.len() + self.waiting.len(), self.held() + self.in_line(), tokens)
     }
 
-    /// Takes up waiting responses while there are slots and budget, of up to `most` tokens together.
+    /// Admits waiting responses of up to `most` tokens together while there are slots and budget.
     pub(super) fn admit(&mut self, now: Nanos, mut most: usize, copies: &mut Vec<Copy>) {
         let mut held = self.held();
         while let Some(tokens) = self.waiting.front().map(Sequence::tokens) {
@@ -134,20 +134,20 @@ impl Scheduler {
         }
     }
 
-    /// Whether a response of `tokens` tokens has room beside `others` that hold `held`.
+    /// Returns `true` if a response of `tokens` tokens fits in addition to `others` responses that hold `held` tokens.
     fn fits(&self, others: usize, held: usize, tokens: usize) -> bool {
         let room = held + tokens + ROOM_ITERATIONS * (others + 1) <= self.kv_tokens;
         others < self.max_running && (room || others == 0)
     }
 
-    /// Takes out the response of `slot`.
+    /// Removes the running response in `slot`.
     pub(super) fn retire(&mut self, slot: usize, copies: &mut Vec<Copy>) -> Sequence {
         let (row, moves) = self.running.remove(slot);
         self.follow(&moves, copies);
         row.sequence
     }
 
-    /// Takes out a response wherever it is.
+    /// Removes a response, running or waiting.
     pub(super) fn remove(&mut self, id: SampleId, copies: &mut Vec<Copy>) -> Option<Sequence> {
         if let Some(place) = self.waiting.iter().position(|sequence| sequence.id == id) {
             return self.waiting.remove(place);
@@ -156,7 +156,7 @@ impl Scheduler {
         Some(self.retire(slot, copies))
     }
 
-    /// Takes out every response, those that run before those that wait; how many of them lose what is cached.
+    /// Removes all responses, the running ones first. Also returns how many of them lose cached tokens.
     pub(super) fn clear(&mut self) -> (Vec<Sequence>, usize) {
         let running = std::mem::take(&mut self.running).into_iter().map(|row| row.sequence);
         let mut all: Vec<Sequence> = running.chain(self.waiting.drain(..)).collect();
@@ -165,10 +165,11 @@ impl Scheduler {
         (all, lost)
     }
 
-    /// What must be computed, and what can be copied, before the next iteration can run.
+    /// Returns the prefixes to compute and the copies to make before the next iteration can run.
     ///
-    /// Responses that start from one prompt share its computation: with each other, and with one that is running already if
-    /// `version` computed it.
+    /// Responses to the same prompt share its computation. A response without tokens copies the prompt from a running response if weights
+    /// of `version` computed that cache; entries of other versions are not reused. Otherwise the first new response to the prompt computes
+    /// it for all others. A resumed or preempted response has tokens of its own and computes its whole prefix.
     pub(super) fn prefixes(&self, version: PolicyVersion) -> (Vec<Prefix>, Vec<Copy>) {
         let donors: BTreeMap<&[i32], usize> = self
             .running()
@@ -244,7 +245,7 @@ mod tests {
         Sequence::new(id(prompt), Arc::from(prompt_ids), endless, stream)
     }
 
-    /// Computes what is missing and one token for each, as an instance does.
+    /// Computes the missing prefixes and one token for each response, as an instance does.
     fn iterate(scheduler: &mut Scheduler) -> Vec<u64> {
         let mut copies = Vec::new();
         scheduler.preempt(&mut copies);

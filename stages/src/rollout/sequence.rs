@@ -1,4 +1,4 @@
-//! A response under way.
+//! A response in flight.
 
 use std::sync::Arc;
 
@@ -9,16 +9,16 @@ use super::race::Launch;
 use super::sampling::{RandomStream, Sampling};
 use super::{Completion, FinishReason, Partial};
 
-/// What decides the next token of a response, beside the logits.
+/// The inputs that determine the next token of a response, besides the logits.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Draw {
-    /// The distribution.
+    /// The sampling options.
     pub(crate) sampling: Sampling,
-    /// Uniform in [0, 1): where in the distribution to draw.
+    /// Uniform number in [0, 1) at which the distribution is inverted.
     pub(crate) uniform: f64,
-    /// Whether an end-of-sequence token may be drawn.
+    /// `true` if an end-of-sequence token may be sampled.
     pub(crate) may_end: bool,
-    /// Whether the response ends here, whatever would be drawn.
+    /// `true` if the response ends with this token, whatever would be sampled.
     pub(crate) must_end: bool,
 }
 
@@ -27,15 +27,15 @@ pub(crate) struct Draw {
 pub(crate) struct Sequence {
     pub(crate) id: SampleId,
     pub(crate) prompt_ids: Arc<[i32]>,
-    /// How its tokens are drawn, and how many.
+    /// The sampling options of its tokens, and their number.
     pub(crate) sampling: Sampling,
-    /// Length at which the response is made to end, if lengths are replayed.
+    /// Forced length of the response, if lengths are replayed.
     pub(crate) forced_length: Option<u32>,
-    /// How it was asked for, where that matters.
+    /// The circumstances of the request, used in lockstep.
     pub(crate) launch: Launch,
-    /// Leading tokens whose keys and values are in the cache.
+    /// Number of leading tokens whose keys and values are in the cache.
     pub(crate) cached: usize,
-    /// The policy that computed the first of them.
+    /// The policy version that computed the first of them.
     pub(crate) cached_by: PolicyVersion,
     pub(crate) preemptions: u32,
     started: Option<Nanos>,
@@ -69,22 +69,22 @@ impl Sequence {
         }
     }
 
-    /// Is made to end at a length, if there is one.
+    /// Sets the length at which the response is forced to end, if any.
     pub(crate) fn forced_to(self, forced_length: Option<u32>) -> Self {
         Self { forced_length, ..self }
     }
 
-    /// Was asked for so.
+    /// Sets the circumstances of the request.
     pub(super) fn launched(self, launch: Launch) -> Self {
         Self { launch, ..self }
     }
 
-    /// The tick that it has come to.
+    /// Returns the tick that the response has reached.
     pub(super) fn tick(&self) -> Tick {
         self.launch.tick_of(self.response_ids.len())
     }
 
-    /// Takes over the tokens that an earlier request sampled; the next one is drawn as if there had been no other request.
+    /// Adds the tokens that an earlier request sampled. The next token is sampled as if the response had not been interrupted.
     pub(crate) fn resume(self, partial: &Partial) -> Self {
         Self {
             stream: self.stream.after(partial.response_length),
@@ -96,12 +96,12 @@ impl Sequence {
         }
     }
 
-    /// Tokens of prompt and response.
+    /// Returns the number of tokens of prompt and response.
     pub(crate) fn tokens(&self) -> usize {
         self.prompt_ids.len() + self.response_ids.len()
     }
 
-    /// The newest token: the input of the next decode iteration.
+    /// Returns the newest token, which is the input of the next decode iteration.
     pub(crate) fn last_token(&self) -> i32 {
         *self
             .response_ids
@@ -110,27 +110,27 @@ impl Sequence {
             .expect("invariant: the engine refuses empty prompts")
     }
 
-    /// All tokens but the newest: what must be cached before the next decode iteration.
+    /// Returns all tokens but the newest: those that must be cached before the next decode iteration.
     pub(crate) fn prefix(&self) -> impl Iterator<Item = i32> {
         self.prompt_ids.iter().chain(&self.response_ids).copied().take(self.tokens() - 1)
     }
 
-    /// The tokens sampled so far.
+    /// Returns the tokens sampled so far.
     pub(crate) fn response_ids(&self) -> &[i32] {
         &self.response_ids
     }
 
-    /// Whether no token has been sampled.
+    /// Returns `true` if no token has been sampled.
     pub(crate) fn is_fresh(&self) -> bool {
         self.response_ids.is_empty()
     }
 
-    /// Marks when the engine took it up; the first time counts.
+    /// Records the time of admission; only the first call has an effect.
     pub(crate) fn start(&mut self, now: Nanos) {
         self.started.get_or_insert(now);
     }
 
-    /// What decides the next token; advances the random stream.
+    /// Returns the inputs that determine the next token, and advances the random stream.
     pub(crate) fn draw(&mut self) -> Draw {
         let length = self.response_ids.len() + 1;
         let forced = self.forced_length.map(|forced| forced as usize);
@@ -142,7 +142,7 @@ impl Sequence {
         }
     }
 
-    /// Takes in a sampled token, whose input is now cached; why the response ends with it, if it does.
+    /// Appends a sampled token, whose input is now cached. Returns the finish reason if the response ends with it.
     pub(crate) fn push(
         &mut self,
         token: i32,
@@ -162,13 +162,13 @@ impl Sequence {
         }
     }
 
-    /// Gives up what is cached, to be computed again.
+    /// Drops the cached tokens, which must be computed again.
     pub(crate) fn preempt(&mut self) {
         self.cached = 0;
         self.preemptions += 1;
     }
 
-    /// The report of a response that ends `now`.
+    /// Returns the completion of a response that ends `now`.
     pub(crate) fn complete(
         self,
         finish_reason: FinishReason,

@@ -1,35 +1,35 @@
-//! How busy an engine instance was.
+//! Utilization statistics of an engine instance.
 
 use rollpacker_dataflow::clock::Nanos;
 
-/// What an engine instance has done since it started. Differences of two readings describe what lies between them.
+/// Counters of an engine instance since it started. The difference of two readings describes the time between them.
 ///
 /// The bubble ratio of SortedRL (eq. 4) over a time `T` with `Q` slots, `sum_k (Q - r_k) * dt_k / (Q * T)`, is
 /// `1 - running_slot_ns / (Q * T)`; [`bubble_ratio`](Self::bubble_ratio) computes it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InstanceStatistics {
-    /// Responses that can run at once, `Q`.
+    /// Number of responses that can run at once, `Q`.
     pub slots: u64,
-    /// Decode iterations.
+    /// Number of decode iterations.
     pub decode_iterations: u64,
-    /// Tokens sampled: running responses, summed over iterations.
+    /// Number of tokens sampled: running responses, summed over iterations.
     pub slot_tokens: u64,
-    /// Tokens run through the model ahead of decoding.
+    /// Number of tokens prefilled.
     pub prefill_tokens: u64,
-    /// Responses given up and computed again.
+    /// Number of preemptions: responses whose cache was dropped and computed again.
     pub preemptions: u64,
-    /// Time, in nanoseconds, with at least one response running.
+    /// Time with at least one response running, in nanoseconds.
     pub busy_ns: u64,
     /// Running responses times the time that they ran, in nanoseconds: `sum_k r_k * dt_k`.
     pub running_slot_ns: u64,
-    /// Tokens that guests processed, decoded and prefilled.
+    /// Number of tokens that guests processed, decoded and prefilled.
     pub guest_tokens: u64,
-    /// Time, in nanoseconds, that guests took between iterations with a response running; not part of `busy_ns`.
+    /// Time that guests took between iterations with a response running, in nanoseconds; not part of `busy_ns`.
     pub guest_ns: u64,
 }
 
 impl InstanceStatistics {
-    /// Share of slot time that nothing ran in, over the `time` between `earlier` and this; SortedRL, eq. 4. 0 if no time passed.
+    /// Returns the idle share of slot time over the `time` between `earlier` and this reading (SortedRL, eq. 4); 0 if no time passed.
     #[must_use]
     pub fn bubble_ratio(&self, earlier: &Self, time: Nanos) -> f64 {
         let available = self.slots as f64 * time.0 as f64;

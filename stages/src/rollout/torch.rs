@@ -1,26 +1,27 @@
 //! The torch engine: the policy on this machine, sampled by continuous batching over a KV cache.
 //!
-//! An engine is several instances, each a thread that owns a decoder and a KV cache; commands go to them over channels, events come
-//! back over one. On CPUs two instances of one thread each decode faster than one of two threads, whose barriers cost more than the
-//! small kernels that they split.
+//! An engine has several instances, each a thread that owns a decoder and a KV cache. Commands go to each instance over its own channel,
+//! and events come back over a shared one. On CPUs two instances of one thread each decode faster than one of two threads, whose barriers
+//! cost more than they gain by splitting small kernels.
 //!
-//! What an instance does in an iteration: it carries out the commands that have arrived, gives up responses if the KV budget is
-//! exceeded, takes up waiting ones, runs the prompts that are new (once a prompt, whatever its number of samples), and samples one
-//! token for every running response. Responses that end leave at once, so that no time goes into padding.
+//! In an iteration, an instance executes the commands that have arrived, preempts responses if the KV budget is exceeded, admits waiting
+//! ones, prefills new prompts (once per prompt, whatever its number of samples), and samples one token for every running response.
+//! Responses that end leave at once, so that no time is spent on padding.
 //!
-//! What is asked for between two polls goes to an instance in one piece, and starts in the same iteration: prompts are run together, and
-//! which of the responses ends first hangs on their lengths, not on how fast the requests were made.
+//! Requests made between two polls are sent to an instance together and start in the same iteration: their prompts are prefilled together,
+//! and which response ends first depends on their lengths, not on how fast the requests were made.
 //!
-//! [`place`](RolloutEngine::place) says how many instances take responses. The others hand over what they have, prompts and tokens
-//! without the cache, and give back the cache's memory; they keep their weights up to date. A response that is handed over is computed
-//! again where it goes, and counts a preemption if it had a cache.
+//! [`place`](RolloutEngine::place) sets the number of instances that take responses. The others hand over their responses, as prompts and
+//! tokens without the cache, and free the memory of the cache; they keep their weights up to date. A response that is handed over is
+//! computed again on its new instance, and counts as preempted if it had a cache.
 //!
 //! [Guests](super::guests) run on the placed instances between the iterations of the actor.
 //!
-//! Equal logits give equal tokens in whatever company a response is generated. The logits themselves are equal up to floating-point
-//! reassociation, since matrix kernels may sum in another order for another number of rows; a token differs then if its random number
-//! falls between the two cumulative sums. Over 49,152 tokens of a vocabulary of 512, at 7, 32 and 64 rows, none did. A
-//! [deterministic](TorchEngineConfig::deterministic) engine computes equal logits, and races in [lockstep](super::lockstep).
+//! Equal logits give equal tokens, independent of the rest of the batch. The logits themselves are equal up to floating-point
+//! reassociation, because matrix kernels may sum in a different order for a different number of rows. A token then differs if its random
+//! number falls between the two cumulative sums. Over 49,152 tokens of a vocabulary of 512, at 7, 32 and 64 rows, none did. A
+//! [deterministic](TorchEngineConfig::deterministic) engine computes bit-identical logits, and supports races in
+//! [lockstep](super::lockstep).
 
 #[cfg(test)]
 mod interleaving;
@@ -52,42 +53,43 @@ use super::{
 };
 use crate::model::{Decoder, ModelError, WeightStore};
 
-/// A policy in torch that generates responses on threads of this process.
+/// A torch policy that generates responses on threads of this process.
 ///
-/// Each response goes to the placed instance that has the fewest under way, the first among equals; after the start all are placed. A
-/// [`Failed`](RolloutEvent::Failed) event ends the engine: it forgets what it was asked for. Dropping it stops the instances after
-/// their current iteration.
+/// Each response goes to the placed instance with the fewest responses in flight, the first among equals; initially all instances are
+/// placed. After a [`Failed`](RolloutEvent::Failed) event the engine has stopped and discards all requests. Dropping the engine stops the
+/// instances after their current iteration.
 ///
-/// [`load`](RolloutEngine::load) does not interrupt: responses that were requested before go on with the new weights and the KV cache
-/// of the old ones, and their token versions say from which token on.
+/// [`load`](RolloutEngine::load) does not interrupt: responses that were requested before continue with the new weights and the KV cache of
+/// the old ones. Their token versions show which policy sampled each token.
 pub struct TorchEngine {
     shared: Shared,
-    /// Where policies are loaded from.
+    /// The store that policies are loaded from.
     weights: WeightStore,
-    /// Tokens that a prompt and its response may have together.
+    /// Maximum number of tokens of a prompt and its response together.
     token_limit: usize,
     instances: Vec<Owner>,
     dispatch: Dispatch<Sequence>,
-    /// What instances are to generate and have not been told, by instance.
+    /// Responses that are assigned to instances but not sent yet, by instance.
     asked: BTreeMap<usize, Vec<Sequence>>,
-    /// Only if lengths are replayed.
+    /// Set if lengths are replayed.
     replay: Option<Replay>,
     received: Receiver<Report>,
     guests: Guests,
     /// The policy that was loaded last.
     policy: PolicyVersion,
-    /// Once it was asked to race.
+    /// Set once the lockstep interface was requested.
     race: Option<Race>,
     failed: bool,
 }
 
 impl TorchEngine {
-    /// Starts the instances, each with a decoder of its own from `decoder`, called with the number of the instance. Until the first
-    /// [`load`](RolloutEngine::load) they sample from the weights that they came with, as policy version 0; policies are then taken
+    /// Starts the instances. Each has its own decoder, which `decoder` returns for the number of the instance.
+    ///
+    /// Until the first [`load`](RolloutEngine::load) the instances sample from these weights, as policy version 0; later policies are read
     /// from `weights`.
     ///
     /// # Errors
-    /// If an option is out of bounds, `decoder` fails, or the system has no room or no thread.
+    /// Returns an error if an option is out of bounds, `decoder` fails, or the system has no memory or no thread.
     pub fn start(
         config: TorchEngineConfig,
         mut decoder: impl FnMut(u32) -> Result<Decoder, ModelError>,
@@ -110,7 +112,7 @@ impl TorchEngine {
         Ok(engine)
     }
 
-    /// Returns an engine whose instances are to be added.
+    /// Creates an engine without instances, which must be added.
     fn without_instances(
         shared: Shared,
         weights: WeightStore,
@@ -134,27 +136,27 @@ impl TorchEngine {
         }
     }
 
-    /// What each instance has done since it started. Free to call while they work.
+    /// Returns the counters of each instance since it started. The call does not interrupt them.
     #[must_use]
     pub fn statistics(&self) -> Vec<InstanceStatistics> {
         let slots = self.shared.config.max_running;
         self.instances.iter().map(|owner| owner.counters.read(slots)).collect()
     }
 
-    /// Its decode iterations while it works, to compare with a profile.
+    /// Returns access to the decode iterations of the running engine, for comparison with a profile.
     #[must_use]
     pub fn live(&self) -> Live {
         Live::new(self.instances.iter().map(|owner| Arc::clone(&owner.counters)).collect())
     }
 
-    /// Runs `guests` on its placed instances, each model that is among them now; to be called once. They leave an instance that is
-    /// given up, and the engine when it fails or is dropped; whoever waits for one is answered all the same.
+    /// Runs `guests` on the placed instances: each model that is in the list now. Must be called once. Guests leave an instance that is
+    /// released, and leave the engine when it fails or is dropped; requests to them are answered nevertheless.
     pub fn host(&mut self, guests: &Guests) {
         self.guests = guests.clone();
         self.lodge(0..self.dispatch.placed());
     }
 
-    /// What its guests take while it works.
+    /// Returns access to the resources that the guests use while the engine works.
     #[must_use]
     pub fn hosting(&self) -> Hosting {
         Hosting::new(self.instances.iter().map(|owner| Arc::clone(&owner.counters)).collect())
@@ -170,7 +172,7 @@ impl TorchEngine {
         }
     }
 
-    /// A sequence for each sample of a request; those that it resumes go on.
+    /// Creates a sequence for each sample of a request; samples with a partial response are resumed.
     fn sequences(&mut self, request: &Request) -> Vec<(SampleId, Sequence)> {
         let mut resumed = request.resumed.iter().peekable();
         let samples = request.samples.clone();
@@ -207,7 +209,7 @@ impl TorchEngine {
         }
     }
 
-    /// How a response is asked for that brings tokens.
+    /// Records the launch of a response that is resumed with `brought` tokens.
     fn launch(&mut self, id: SampleId, brought: u32) -> Launch {
         let tick = self.race.as_ref().map_or(Tick(0), Race::now);
         let launch = Launch { tick, brought, policy: self.policy };
@@ -217,7 +219,7 @@ impl TorchEngine {
         launch
     }
 
-    /// Carries out where responses go, the next time that instances are told.
+    /// Queues routed responses for their instances; [`hand_out`](Self::hand_out) sends them.
     fn follow(&mut self, routes: Vec<Route<Sequence>>) {
         for route in routes {
             match route {
@@ -232,7 +234,7 @@ impl TorchEngine {
         }
     }
 
-    /// Whether a response that must keep its policy comes to an instance after the next one.
+    /// Returns `true` if a response that must keep its policy would reach an instance after the next policy.
     fn is_late(&self, sequence: &Sequence) -> bool {
         self.shared.config.deterministic && sequence.launch.policy != self.policy
     }
@@ -240,27 +242,28 @@ impl TorchEngine {
     fn refuse_late(&self, instance: usize, sequence: &Sequence) {
         let (id, asked, loaded) = (sequence.id, sequence.launch.policy, self.policy);
         let reason = format!(
-            "{id} was requested under policy {asked}, and its instance was given up after {loaded} was loaded; deterministic              generation keeps to one policy a response"
+            "{id} was requested under policy {asked}, but its instance was released after {loaded} was loaded; \
+             deterministic generation uses one policy per response"
         );
         let instance = u32::try_from(instance).unwrap_or(u32::MAX);
         self.refuse(RolloutError::Engine { instance, reason });
     }
 
-    /// Tells instances what they are to generate.
+    /// Sends the queued responses to their instances.
     fn hand_out(&mut self) {
         for (instance, share) in std::mem::take(&mut self.asked) {
             self.instances[instance].give(share);
         }
     }
 
-    /// Reports a response that was aborted while no instance had it; the first instance stands for the engine.
+    /// Reports a response that was aborted while no instance had it. It is reported for the first instance.
     fn report_abort(&self, sequence: Sequence) {
         let (now, detokenize) = (self.shared.clock.now(), &*self.shared.detokenize);
         let completion = sequence.complete(FinishReason::Abort, now, 0, detokenize);
         self.shared.reports.send([Report::Completed(completion)]);
     }
 
-    /// Has what an instance handed over generated elsewhere.
+    /// Sends responses that an instance handed over to other instances.
     fn take_back(&mut self, sequences: Vec<Sequence>) {
         let routes = sequences
             .into_iter()
@@ -270,7 +273,7 @@ impl TorchEngine {
         self.hand_out();
     }
 
-    /// The next event that an instance reports, if there is one now.
+    /// Returns the next event of an instance, if there is one now.
     fn receive(&mut self) -> Option<RolloutEvent> {
         while !self.failed {
             match self.received.try_recv().ok()? {
@@ -293,7 +296,7 @@ impl TorchEngine {
         None
     }
 
-    /// Takes into the race what instances have reported.
+    /// Moves the reported events into the race.
     fn gather(&mut self) {
         while let Some(event) = self.receive() {
             if let Some(race) = &mut self.race {
@@ -302,8 +305,9 @@ impl TorchEngine {
         }
     }
 
-    /// Drops a response, as it stood at a tick or as it is.
+    /// Drops a response as it was at a tick, or as it is now.
     fn drop_response(&mut self, id: SampleId, tick: Option<Tick>) {
+        // The instance must receive the response before its abort.
         self.hand_out();
         if let Some(race) = &mut self.race
             && !race.abort(id, tick, &self.shared.detokenize)
@@ -331,6 +335,7 @@ impl TorchEngine {
 
 impl RolloutEngine for TorchEngine {
     fn load(&mut self, policy: &Policy) {
+        // Earlier requests must reach the instances before the new policy.
         self.hand_out();
         self.policy = policy.version;
         match self.weights.find(policy) {
@@ -371,6 +376,7 @@ impl RolloutEngine for TorchEngine {
             let instances = self.shared.config.instances;
             return self.refuse(RolloutError::Placement { found: placement, instances });
         }
+        // Earlier requests must reach the instances before they hand over their responses.
         self.hand_out();
         let before = self.dispatch.placed();
         let (given_up, held) = self.dispatch.place(instances);
@@ -421,10 +427,14 @@ impl Lockstep for TorchEngine {
     fn reached(&mut self) -> Reached {
         self.hand_out();
         self.shared.reports.heed();
-        // Read before what has ended is gathered: who has come up to a floor has reported what ended below.
+        // This method must return a floor that no later end undercuts, while instances keep running. Three orderings ensure this:
+        // 1. `heed` precedes the reads, so that progress after them wakes the caller again.
+        // 2. Floors are read before the reports are gathered. An instance sends the ends up to a floor before it publishes the floor, so
+        //    `gather` receives all of them. In the other order an end could arrive between the two reads and be missed.
         let floors = self.instances.iter_mut().map(Owner::floor).min();
         self.gather();
-        // What was handed over in between is on its way, or held.
+        // 3. Gathering may move responses that an instance handed over. They are then in transit to an instance whose floor was read
+        //    before, or held, so both are included.
         let on_the_way = self.instances.iter().map(Owner::floor_on_the_way).min();
         let held = self.dispatch.held().map(Sequence::tick).min();
         let floor = [floors, on_the_way, held].into_iter().flatten().min().unwrap_or(Tick::MAX);
@@ -444,6 +454,7 @@ impl Lockstep for TorchEngine {
 
 impl Drop for TorchEngine {
     fn drop(&mut self) {
+        // Close all channels before joining a thread, so that the instances stop concurrently.
         self.instances.iter_mut().for_each(Owner::close);
         self.instances.iter_mut().for_each(Owner::join);
     }

@@ -1,4 +1,4 @@
-//! Where layers that are not resident compute.
+//! The memory in which streamed layers compute.
 
 use tch::{TchError, Tensor};
 
@@ -10,20 +10,20 @@ use super::residency::Residency;
 use super::torch_error;
 use super::upload::Fence;
 
-/// The memory that streamed layers pass through.
+/// The buffers that streamed layers are read into.
 #[derive(Debug, Default)]
 pub(super) enum Buffers {
-    /// Every layer is resident.
+    /// Every layer is resident, so there are no buffers.
     #[default]
     None,
-    /// A layer is read when it is to compute.
+    /// One buffer. A layer is read right before it computes.
     OnDemand(Box<Layer>),
-    /// A thread reads ahead.
+    /// Several buffers that a thread fills ahead of the computation.
     Prefetch(Prefetch),
 }
 
 impl Buffers {
-    /// Buffers for the streamed layers of `residency`, in the memory of `layers`; nothing uses a layer any more once its fence is past.
+    /// Creates buffers for the streamed layers of `residency` in the memory of `layers`. A layer is unused once its fence has passed.
     pub(super) fn start(
         mut layers: Vec<(Layer, Fence)>,
         residency: &Residency,
@@ -39,7 +39,7 @@ impl Buffers {
         }
     }
 
-    /// Buffers in memory, at work or on their way.
+    /// Returns the number of buffers in memory, in use or being filled.
     pub(super) fn count(&self) -> usize {
         match self {
             Self::None => 0,
@@ -48,7 +48,7 @@ impl Buffers {
         }
     }
 
-    /// The memory back, nothing being read into it any more.
+    /// Returns the memory of the buffers, after all reads into it have ended.
     pub(super) fn into_layers(self) -> Vec<Layer> {
         match self {
             Self::None => Vec::new(),
@@ -57,7 +57,7 @@ impl Buffers {
         }
     }
 
-    /// Has `work` done by layer `index`, which is not resident.
+    /// Runs `work` on layer `index`, which must not be resident.
     pub(super) fn run(
         &mut self,
         index: usize,
@@ -65,7 +65,7 @@ impl Buffers {
         work: impl FnOnce(&Layer) -> Result<Tensor, TchError>,
     ) -> Result<Tensor, TchError> {
         match self {
-            Self::None => Err(TchError::Shape(format!("layer {index} is nowhere in memory"))),
+            Self::None => Err(TchError::Shape(format!("layer {index} is not in memory"))),
             Self::OnDemand(layer) => {
                 let used = reader.fence().map_err(torch_error)?;
                 reader.read_layer(index, layer, &used).map_err(torch_error)?;

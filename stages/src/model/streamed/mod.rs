@@ -1,28 +1,29 @@
-//! A decoder larger than the memory that it may take: layer-wise pipelined execution (RollPacker, section 4.3).
+//! A decoder that is larger than its memory budget, with layer-wise pipelined execution (RollPacker, section 4.3).
 //!
-//! Embedding, final norm and head stay in memory, and as many layers as the budget has room for beside the tokens that are expected
-//! ([`Residency`]). The other layers are read from the files of the model at every forward pass, each into one of two buffers, while
-//! the layers before it compute. Six layers, of which 2 and 5 are resident, with buffers A and B:
+//! Embedding, final norm and head stay in memory, together with as many layers as the budget has room for in addition to the expected
+//! tokens ([`Residency`]). Every forward pass reads the other layers from the model's files into two alternating buffers, while the layers
+//! before them compute. For example, with six layers, of which 2 and 5 are resident, and buffers A and B:
 //!
 //! ```text
 //! compute  | 0 in A | 1 in B | 2 | 3 in A | 4 in B | 5 | logits |           | 0 in A | 1 in B | ...
 //! read       1 to B | 3 to A     | 4 to B | 0 to A | 1 to B |    (waits)             | 3 to A | ...
 //! ```
 //!
-//! The order goes round: while the last layers compute, the first ones of the next pass are read. A pass takes as long as its compute or
-//! its reads, whichever is longer, where one after the other would take the sum. How many tokens a pass needs until compute is the longer
-//! is a matter of the machine; what is read does not depend on them, so large passes are what this is for.
+//! The order wraps around: while the last layers compute, the first layers of the next pass are read. A pass takes the longer of its
+//! compute time and its read time; without prefetching it would take the sum. The time to read does not depend on the number of tokens, so
+//! large passes benefit most. The number of tokens from which compute dominates depends on the machine.
 //!
-//! Resident layers are chosen for a [`Demand`], and chosen anew when [`plan`](StreamedDecoder::plan) tells of another one between two
-//! passes: longer sequences take room that layers had. Weights are float32 in memory whatever the file has; the conversion is the reading
-//! thread's. Nothing of a layer's size is allocated after the first pass: reads overwrite the buffers.
+//! The resident layers are chosen for a [`Demand`]. A call of [`plan`](StreamedDecoder::plan) between two passes chooses them anew for
+//! another demand, since longer sequences need memory that layers used. Weights are float32 in memory whatever the type in the file; the
+//! reading thread converts them. No memory of the size of a layer is allocated after the first pass, because reads overwrite the buffers.
 //!
-//! Files are read at positions, not mapped: pages of a mapped file are resident memory of this process that no budget counts or
-//! bounds. What the system keeps of the files in its page cache is not the process's, and is given back when memory is wanted.
+//! Files are read at positions, not mapped: pages of a mapped file are resident memory of this process that no budget counts or bounds. The
+//! system's page cache of the files is not memory of the process, and the system reclaims it when needed.
 //!
-//! On the CPU all results are bit for bit those of [`Decoder`](super::Decoder). On a CUDA device the buffers are device memory, and the
-//! budget is one of device memory. Without the feature `cuda` torch copies in the order of its stream, so that a copy waits for the
-//! compute before it; with it copies go through pinned memory on a stream of their own, see the module `pinned`. The latter has been
+//! On the CPU all results are bit-identical to those of [`Decoder`](super::Decoder). On a CUDA device the buffers are in device memory and
+//! the budget applies to device memory. Without the feature `cuda`, torch copies in the order of its stream, so a copy waits for the
+//! compute before it. With the feature, copies go through pinned memory on a separate stream; see the module `pinned`. That path has been
+//! compiled but has not been run on a device yet.
 //! compiled, and has not been run on a device yet.
 
 mod buffers;
@@ -50,9 +51,9 @@ use super::network::Network;
 use super::packed::Packing;
 use super::{ModelConfig, ModelError};
 
-/// A decoder-only transformer in float32 that holds some of its layers and reads the others at every pass; for inference only.
+/// A decoder-only transformer in float32 that keeps some layers in memory and reads the others at every pass; for inference only.
 ///
-/// Dropping it ends the thread that reads, after the layer that it is at.
+/// Dropping it stops the reading thread after its current layer.
 #[derive(Debug)]
 pub struct StreamedDecoder {
     config: ModelConfig,
@@ -62,19 +63,19 @@ pub struct StreamedDecoder {
     reader: Reader,
     ends: Ends,
     residency: Residency,
-    /// The resident ones, by index.
+    /// The resident layers, by index.
     layers: Vec<Option<Layer>>,
     buffers: Buffers,
-    /// Whether the layers are where the residency says.
+    /// `true` if the layers in memory are those of `residency`.
     settled: bool,
 }
 
 impl StreamedDecoder {
-    /// Opens a Hugging Face folder, reads the resident layers for `demand`, and starts to read the first of the others.
+    /// Opens a Hugging Face folder, reads the layers that are resident for `demand`, and starts to read the first of the others.
     ///
     /// # Errors
-    /// As [`Decoder::load`](super::Decoder::load); and if the budget is too small for embedding, norm, head, the buffers and the
-    /// tokens, with the bytes that would do.
+    /// Returns the errors of [`Decoder::load`](super::Decoder::load). Also returns an error if the budget is too small for embedding, norm,
+    /// head, the buffers and the tokens; it states the sufficient number of bytes.
     pub fn open(
         folder: &Path,
         device: Device,
@@ -104,37 +105,37 @@ impl StreamedDecoder {
         Ok(decoder)
     }
 
-    /// What the model is.
+    /// Returns the model configuration.
     #[must_use]
     pub fn config(&self) -> &ModelConfig {
         &self.config
     }
 
-    /// Where the weights in memory are, and where inputs must be.
+    /// Returns the device of the weights in memory; inputs must be on the same device.
     #[must_use]
     pub fn device(&self) -> Device {
         self.device
     }
 
-    /// Which layers are resident.
+    /// Returns the current choice of resident layers.
     #[must_use]
     pub fn residency(&self) -> &Residency {
         &self.residency
     }
 
-    /// Bytes of the weights in memory, those in buffers and on their way into them included.
+    /// Returns the bytes of the weights in memory, including those in buffers and those being read.
     #[must_use]
     pub fn held_bytes(&self) -> u64 {
         let layers = self.layers.iter().flatten().count() + self.buffers.count();
         self.residency.need().ends + self.residency.need().layer * layers as u64
     }
 
-    /// Makes room for `demand`: layers are given up or read, if it takes that. To be called before the KV cache grows, and worth a call
-    /// after it shrank.
+    /// Makes room for `demand` by releasing or reading layers. Call it before the KV cache grows; a call after it shrank is optional and
+    /// lets more layers become resident.
     ///
     /// # Errors
-    /// If the budget has no room for `demand`; the layers stay as they were then. Or if a layer cannot be read; the next call or forward
-    /// pass tries again.
+    /// Returns an error if the budget has no room for `demand`; the layers are unchanged in that case. Also returns an error if a layer
+    /// cannot be read; the next call or forward pass tries again.
     pub fn plan(&mut self, demand: Demand) -> Result<(), ModelError> {
         let residency = residency(&self.checkpoint, &self.config, self.budget, demand)?;
         let same = residency.streamed().eq(self.residency.streamed());
@@ -146,7 +147,7 @@ impl StreamedDecoder {
     /// Runs the layers over `n` tokens, as [`Decoder::forward`](super::Decoder::forward) does.
     ///
     /// # Errors
-    /// If a layer cannot be read, which leaves the decoder usable; if an operation fails, or `attend` does.
+    /// Returns an error if a layer cannot be read, which leaves the decoder usable, or if an operation or `attend` fails.
     pub fn forward(
         &mut self,
         ids: &Tensor,
@@ -167,27 +168,29 @@ impl StreamedDecoder {
         self.ends.leave(&x)
     }
 
-    /// Hidden states `[n, hidden]` to logits `[n, vocab]`.
+    /// Maps hidden states `[n, hidden]` to logits `[n, vocab]`.
     ///
     /// # Errors
-    /// If the operation fails.
+    /// Returns an error if the operation fails.
     pub fn logits(&self, hidden: &Tensor) -> Result<Tensor, TchError> {
         self.ends.logits(hidden)
     }
 
-    /// Runs the layers over sequences that lie end to end, as [`Decoder::forward_packed`](super::Decoder::forward_packed) does.
+    /// Runs the layers over concatenated sequences, as [`Decoder::forward_packed`](super::Decoder::forward_packed) does.
     ///
     /// # Errors
-    /// As [`forward`](Self::forward); and if a length is not above 0, or the lengths do not add up to the ids.
+    /// Returns the errors of [`forward`](Self::forward), and an error if a length is not positive or the lengths do not add up to the
+    /// number of ids.
     pub fn forward_packed(&mut self, ids: &Tensor, lengths: &[i64]) -> Result<Tensor, TchError> {
         let packing = Packing::new(lengths, ids.size1()?)?;
         let positions = packing.positions()?.f_to_device(self.device)?;
         self.forward(ids, &positions, &mut |_, q, k, v| packing.attend(q, k, v))
     }
 
-    /// Brings the layers to where the residency says.
+    /// Moves the layers to where the residency requires them.
     ///
-    /// Layers that lose their place become buffers or other layers, so that there are never more in memory than before or after.
+    /// The memory of layers that are no longer resident is reused for buffers or other layers, so the peak never exceeds the larger of the
+    /// amounts before and after. A failed read leaves `settled` at `false`: the layers that were read stay, and the next call continues.
     fn settle(&mut self) -> Result<(), ModelError> {
         if self.settled {
             return Ok(());
@@ -212,7 +215,7 @@ impl StreamedDecoder {
         Ok(())
     }
 
-    /// Takes away the buffers and the layers that are not to stay; keeps as many as will be wanted.
+    /// Removes the buffers and the layers that are no longer resident. Returns as many of them as will be reused and frees the rest.
     fn give_up_layers(&mut self) -> Vec<Layer> {
         let mut spare = std::mem::take(&mut self.buffers).into_layers();
         for (index, slot) in self.layers.iter_mut().enumerate() {
@@ -276,7 +279,7 @@ fn residency(
     })
 }
 
-/// What a forward pass says of weights that cannot be read.
+/// Converts the error of reading weights into an error of a forward pass.
 fn torch_error(error: ModelError) -> TchError {
     match error {
         ModelError::Torch { reason } => TchError::Torch(reason),

@@ -1,19 +1,19 @@
-//! Copies to a CUDA device through pinned memory, beside torch's work.
+//! Copies to a CUDA device through pinned memory, concurrent with torch's work.
 //!
-//! A piece goes into one of two halves of pinned memory, from where a stream of our own copies it into the memory of a torch tensor, while
-//! the next piece is read into the other half. What orders the copies with torch's work, for each buffer:
+//! A piece is written to one of two halves of pinned memory. A separate stream copies it from there into the memory of a torch tensor,
+//! while the next piece is read into the other half. For each buffer, the copies are ordered with torch's work as follows:
 //!
 //! - *Compute before copy.* An event is recorded on torch's stream after the last layer that used the buffer was launched
-//!   ([`Pinned::after_torch`]); our stream waits for it before it overwrites the buffer ([`Pinned::wait`]). The host does not wait.
-//! - *Copy before reuse of the pinned half.* An event is recorded behind the copy; the reading thread waits for it before it writes there
-//!   again.
-//! - *Copy before compute.* The reading thread waits for our stream before it hands the buffer over ([`Pinned::finish`]), so that whatever
-//!   is launched afterwards, on whichever stream, sees the weights; nor is a tensor freed while it is copied into.
+//!   ([`Pinned::after_torch`]). The copy stream waits for it before it overwrites the buffer ([`Pinned::wait`]). The host does not wait.
+//! - *Copy before reuse of the pinned half.* An event is recorded after the copy. The reading thread waits for it before it writes to that
+//!   half again.
+//! - *Copy before compute.* The reading thread waits for the copy stream before it hands over the buffer ([`Pinned::finish`]). Kernels that
+//!   are launched later, on any stream, therefore see the weights, and no tensor is freed while it is being copied into.
 //!
-//! tch has no handle of torch's stream and no call to change it, so that torch works on its default stream: the legacy default stream
-//! of the device's primary context, which is what cudarc calls the default stream of its context.
+//! tch exposes neither a handle of torch's stream nor a call to change it, so torch works on its default stream: the legacy default stream
+//! of the device's primary context, which is also cudarc's default stream of its context.
 //!
-//! This compiles without CUDA and looks for the driver when it is first used. It has not been run on a device yet.
+//! This module compiles without CUDA and loads the driver on first use. It has not been run on a device yet.
 
 use std::sync::Arc;
 
@@ -25,21 +25,21 @@ use tch::{Device, Kind, Tensor};
 use super::super::checkpoint::PIECE;
 use super::super::{DeviceChoice, ModelError};
 
-/// A stream for copies, and the pinned memory that they come from.
+/// A stream for copies, and the pinned memory that they copy from.
 #[derive(Debug)]
 pub(super) struct Pinned {
     device: usize,
     context: Arc<CudaContext>,
     copies: Arc<CudaStream>,
     halves: [Half; 2],
-    /// The half that is written next.
+    /// Index of the half that is written next.
     turn: usize,
 }
 
 #[derive(Debug)]
 struct Half {
     memory: PinnedHostSlice<f32>,
-    /// Recorded behind the copy out of it.
+    /// Recorded after the copy out of `memory`.
     copied: CudaEvent,
 }
 
@@ -48,9 +48,10 @@ struct Half {
 pub(super) struct Event(CudaEvent);
 
 impl Pinned {
-    /// A way to CUDA device `device`.
+    /// Creates the copy stream and the pinned memory of CUDA device `device`.
     pub(super) fn new(device: usize) -> Result<Self, ModelError> {
-        // SAFETY: loading the driver runs its initialisers, as the calls below would; torch, which has a tensor there, did so before.
+        // SAFETY: loading the driver runs its initializers, as the calls below would. torch has a tensor on the device, so it did this
+        // before.
         #[allow(unsafe_code, reason = "a shared library can only be loaded by an unsafe call")]
         let present = unsafe { sys::is_culib_present() };
         if !present {
@@ -66,19 +67,19 @@ impl Pinned {
         Ok(Self { device, context, copies, halves, turn: 0 })
     }
 
-    /// The point in torch's work after all that it was given.
+    /// Records an event after all work that torch has been given so far.
     pub(super) fn after_torch(&self) -> Result<Event, ModelError> {
         let event = self.context.default_stream().record_event(None);
         event.map(Event).map_err(|error| refused(self.device, error))
     }
 
-    /// Has the copies that follow wait until `event` is past.
+    /// Makes the following copies wait until `event` has passed.
     pub(super) fn wait(&self, event: &Event) -> Result<(), ModelError> {
         self.copies.wait(&event.0).map_err(|error| refused(self.device, error))
     }
 
-    /// Copies `values [n]`, on the CPU, into `into [n]`, float32 in contiguous memory of the device. Both may go once
-    /// [`finish`](Self::finish) has returned.
+    /// Copies `values [n]`, on the CPU, into `into [n]`, which must be float32 in contiguous memory of the device. Neither tensor may be
+    /// dropped before [`finish`](Self::finish) returns.
     pub(super) fn copy(&mut self, values: &Tensor, into: &Tensor) -> Result<(), ModelError> {
         let values = values.f_to_kind(Kind::Float)?;
         let place = (into.device(), into.f_kind()?, into.is_contiguous(), into.numel());
@@ -94,31 +95,31 @@ impl Pinned {
         half.send(&self.copies, into).map_err(|error| refused(self.device, error))
     }
 
-    /// Waits until the copies have arrived.
+    /// Waits until the copies have completed.
     pub(super) fn finish(&self) -> Result<(), ModelError> {
         self.copies.synchronize().map_err(|error| refused(self.device, error))
     }
 }
 
 impl Drop for Pinned {
-    /// The pinned memory is freed only when nothing is copied out of it.
+    /// Waits for the copies, so that pinned memory is not freed while it is being copied from.
     fn drop(&mut self) {
         if let Err(error) = self.copies.synchronize() {
-            tracing::error!(%error, device = self.device, "copies of weights did not end");
+            tracing::error!(%error, device = self.device, "waiting for the copies of weights failed");
         }
     }
 }
 
 impl Half {
     fn new(context: &Arc<CudaContext>) -> Result<Self, DriverError> {
-        // SAFETY: the memory holds no values yet. It is read only by `send`, up to the length that `fill` has written, and float32 has
-        // no bits that are invalid.
+        // SAFETY: the memory holds no values yet. Only `send` reads it, up to the length that `fill` has written, and every bit
+        // pattern is a valid float32.
         #[allow(unsafe_code, reason = "pinned memory is allocated uninitialised")]
         let memory = unsafe { context.alloc_pinned(PIECE) }?;
         Ok(Self { memory, copied: context.new_event(None)? })
     }
 
-    /// Writes float32 `values`, once the memory has been copied from.
+    /// Writes float32 `values`, after the previous copy out of the memory has completed.
     fn fill(&mut self, device: usize, values: &Tensor) -> Result<(), ModelError> {
         self.copied.synchronize().map_err(|error| refused(device, error))?;
         let memory = self.memory.as_mut_slice().map_err(|error| refused(device, error))?;
@@ -130,10 +131,10 @@ impl Half {
         let memory = &self.memory.as_slice()?[..into.numel()];
         copies.context().bind_to_thread()?;
         let to = into.data_ptr().addr() as sys::CUdeviceptr;
-        // SAFETY: `to` is the start of as many contiguous float32 on this device as `memory` has; `Pinned::copy` has checked that.
-        // Neither end goes before the copy is done: `Pinned::finish` waits for it before the tensor is handed over, and `fill` and
-        // `Pinned::drop` before the pinned memory is written or freed. No other work touches the tensor meanwhile: the thread that
-        // copies owns it, and the stream waited for torch's work on it.
+        // SAFETY: `to` is the start of contiguous float32 values on this device, as many as `memory` has; `Pinned::copy` has checked
+        // this. Neither end is freed before the copy completes: `Pinned::finish` waits for it before the tensor is handed over, and
+        // `fill` and `Pinned::drop` wait before the pinned memory is written or freed. No other work touches the tensor meanwhile: the
+        // copying thread owns it, and the stream has waited for torch's work on it.
         #[allow(unsafe_code, reason = "an asynchronous copy to memory that torch owns")]
         unsafe { result::memcpy_htod_async(to, memory, copies.cu_stream()) }?;
         self.copied.record(copies)

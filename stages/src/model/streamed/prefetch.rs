@@ -1,4 +1,4 @@
-//! The thread that reads the layers to come while one computes.
+//! The thread that reads the next layers while one computes.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -11,23 +11,24 @@ use super::super::layer::Layer;
 use super::reader::Reader;
 use super::upload::Fence;
 
-/// The calling side: buffers go out empty and come back full, in the order of the streamed layers, round and round.
+/// The calling side of the reading thread. It sends empty buffers and receives filled ones, cycling through the streamed layers in order.
 ///
-/// A buffer belongs to one side at a time, so that nothing is locked. Dropping waits for the layer that is being read.
+/// A buffer belongs to one side at a time, so no locks are needed. Tasks and results have the same order, so the front of `coming` is
+/// always the layer of the next result. Dropping waits for the layer that is being read.
 #[derive(Debug)]
 pub(super) struct Prefetch {
-    /// Closed to end the thread.
+    /// The channel of empty buffers. Closing it ends the thread.
     empty: Option<Sender<Task>>,
-    /// Closed first, so that the thread does not go on with what is queued.
+    /// The channel of filled buffers. It is closed first, so that the thread does not process the remaining queue.
     full: Option<Receiver<Filled>>,
     thread: Option<JoinHandle<()>>,
-    /// What the thread reads from.
+    /// The folder that the thread reads from.
     folder: PathBuf,
     /// The streamed layers.
     order: Vec<usize>,
-    /// Where in `order` the next buffer goes.
+    /// Index in `order` of the layer for the next empty buffer.
     next: usize,
-    /// What was asked for and has not been taken, in order.
+    /// The layers that were requested and not yet taken, in order.
     coming: VecDeque<usize>,
 }
 
@@ -43,7 +44,7 @@ struct Filled {
 }
 
 impl Prefetch {
-    /// Starts to read the first of the layers `order` into `buffers`, each once its fence is past.
+    /// Starts to read the first of the layers `order` into `buffers`, each after its fence has passed.
     pub(super) fn start(
         reader: Reader,
         order: Vec<usize>,
@@ -71,10 +72,10 @@ impl Prefetch {
         Ok(prefetch)
     }
 
-    /// Layer `index`, once it has been read.
+    /// Returns layer `index`, waiting until it has been read.
     ///
     /// # Errors
-    /// If it could not be read; the next call reads it again.
+    /// Returns an error if the layer could not be read; the next call reads it again.
     pub(super) fn take(&mut self, index: usize) -> Result<Layer, ModelError> {
         if self.coming.front() != Some(&index) {
             self.turn_to(index)?;
@@ -87,29 +88,29 @@ impl Prefetch {
         Ok(buffer)
     }
 
-    /// Takes a buffer back, which nothing uses any more once `used` is past, and has the next layer read into it.
+    /// Returns a buffer to the thread, which reads the next layer into it once `used` has passed.
     pub(super) fn give_back(&mut self, buffer: Layer, used: Fence) {
         let layer = self.order[self.next];
         self.next = (self.next + 1) % self.order.len();
         self.coming.push_back(layer);
         if let Some(empty) = &self.empty {
-            // A thread that is gone is noticed where its answer is missed.
+            // A thread that has ended is detected when its result is received.
             let _gone = empty.send(Task { layer, buffer, used });
         }
     }
 
-    /// Buffers that are with the thread.
+    /// Returns the number of buffers that the thread has.
     pub(super) fn buffers(&self) -> usize {
         self.coming.len()
     }
 
-    /// The layers that are on their way, in order.
+    /// Returns the layers that are being read or queued, in order.
     #[cfg(test)]
     pub(super) fn coming(&self) -> impl Iterator<Item = usize> {
         self.coming.iter().copied()
     }
 
-    /// Ends the thread, and returns the buffers that are with it.
+    /// Ends the thread and returns its buffers.
     pub(super) fn into_buffers(mut self) -> Vec<Layer> {
         let mut buffers = Vec::new();
         while !self.coming.is_empty()
@@ -120,7 +121,9 @@ impl Prefetch {
         buffers
     }
 
-    /// A pass was given up, and another begins elsewhere in the order: whatever is on its way is of no use.
+    /// Restarts the order at layer `index`, discarding the layers that were read ahead.
+    ///
+    /// This happens when a pass was aborted and the next one starts at another layer, and after a failed read.
     fn turn_to(&mut self, index: usize) -> Result<(), ModelError> {
         let mut buffers = Vec::new();
         while !self.coming.is_empty() {
@@ -137,7 +140,8 @@ impl Prefetch {
         self.coming.pop_front();
         let filled = self.full.as_ref().and_then(|full| full.recv().ok());
         filled.ok_or_else(|| {
-            let ended = std::io::Error::other("the thread that reads the weights has ended");
+            let ended =
+                std::io::Error::other("the thread that reads the weights ended unexpectedly");
             ModelError::read(&self.folder)(ended)
         })
     }
@@ -145,6 +149,7 @@ impl Prefetch {
 
 impl Drop for Prefetch {
     fn drop(&mut self) {
+        // With the results closed first, the thread ends after its current layer instead of processing the queued tasks.
         self.full = None;
         self.empty = None;
         if let Some(thread) = self.thread.take() {
@@ -153,7 +158,7 @@ impl Drop for Prefetch {
     }
 }
 
-/// What the thread does, until one of the channels is closed.
+/// Runs the thread until one of the channels is closed.
 fn fill(mut reader: Reader, tasks: &Receiver<Task>, filled: &Sender<Filled>) {
     set_threads_of_this_thread(1);
     for Task { layer, buffer, used } in tasks {

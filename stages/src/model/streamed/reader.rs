@@ -1,4 +1,4 @@
-//! Reads layers into memory that is there already.
+//! Reads layers into memory that is already allocated.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::super::layer::Layer;
 use super::super::{ModelError, layout};
 use super::upload::{Fence, Upload};
 
-/// A reader of a model's files, with the memory that reading takes. Each thread has its own.
+/// A reader of a model's files, with its own buffers. Each thread has its own reader.
 #[derive(Debug)]
 pub(super) struct Reader {
     checkpoint: Arc<Checkpoint>,
@@ -19,23 +19,24 @@ pub(super) struct Reader {
 }
 
 impl Reader {
-    /// A reader of `checkpoint` into tensors on `device`.
+    /// Creates a reader of `checkpoint` into tensors on `device`.
     pub(super) fn new(checkpoint: Arc<Checkpoint>, device: Device) -> Result<Self, ModelError> {
         Ok(Self { checkpoint, scratch: Scratch::default(), upload: Upload::to(device)? })
     }
 
-    /// The folder that is read.
+    /// Returns the folder that is read.
     pub(super) fn folder(&self) -> &Path {
         self.checkpoint.folder()
     }
 
-    /// A fence after all that torch was given to do.
+    /// Returns a fence after all work that torch has been given so far.
     pub(super) fn fence(&self) -> Result<Fence, ModelError> {
         self.upload.fence()
     }
 
-    /// Overwrites the weights of `buffer` by those of layer `index`, once what `used` stands for is done. They are there when it
-    /// returns, whatever it returns: nothing is under way then.
+    /// Overwrites the weights of `buffer` with those of layer `index`, after `used` has passed.
+    ///
+    /// All copies have completed when it returns, even if it returns an error.
     pub(super) fn read_layer(
         &mut self,
         index: usize,
@@ -49,7 +50,7 @@ impl Reader {
         self.read_all(parameters, used)
     }
 
-    /// As [`read_layer`](Self::read_layer), for parameters by their names.
+    /// Reads parameters by their names, as [`read_layer`](Self::read_layer) does.
     pub(super) fn read_all<'a>(
         &mut self,
         parameters: impl Iterator<Item = (impl AsRef<str>, &'a Tensor)>,

@@ -1,31 +1,31 @@
-//! Which layers stay in memory: as many as the budget has room for beside the tokens that are expected.
+//! The choice of resident layers: as many as the budget has room for in addition to the expected tokens.
 
 use super::super::checkpoint::Scratch;
 use super::super::{ModelConfig, layout};
 
-/// Memory that a model may take, on its device.
+/// The memory that a model may use on its device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryBudget {
-    /// Bytes for weights, keys and values, activations, and the memory that reading takes.
+    /// Bytes for weights, keys and values, activations, and the reading buffers.
     pub bytes: u64,
-    /// Whether the layers to come are read while one computes, into a second buffer. Off, there is one buffer, and a layer more may
-    /// be resident; it is there to be measured against.
+    /// `true` to read the next layers into a second buffer while one computes. `false` uses one buffer, which leaves room for one more
+    /// resident layer; it exists for comparison in measurements.
     pub prefetch: bool,
 }
 
 impl MemoryBudget {
-    /// A budget of `bytes`, with prefetch.
+    /// Returns a budget of `bytes`, with prefetch.
     #[must_use]
     pub fn of_bytes(bytes: u64) -> Self {
         Self { bytes, prefetch: true }
     }
 }
 
-/// Tokens that a model is to have room for, at most; they take memory beside the weights.
+/// The maximum number of tokens that a model must have room for. They use memory in addition to the weights.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Demand {
-    /// Positions that the KV cache has memory for, of all sequences together, padding included. A cache that grows by moving holds its
-    /// old memory meanwhile, which counts too.
+    /// Positions that the KV cache has memory for, of all sequences together, padding included. A cache that grows by copying also holds
+    /// its old memory meanwhile, which counts too.
     pub cached: u64,
     /// Tokens of one forward pass: those of the prompts that are prefilled together.
     pub pass: u64,
@@ -37,11 +37,11 @@ pub struct Demand {
 const FLOAT: u64 = size_of::<f32>() as u64;
 
 impl Demand {
-    /// Bytes of the keys and values, and of the larger of the activations of a pass and the logits.
+    /// Returns the bytes of the keys and values, plus the larger of the activations of a pass and the logits.
     ///
-    /// Activations are those of one layer, in float32: at the widest point of the feed-forward block its gate and up projections with
-    /// what comes of them, beside queries, keys, values and three copies of the residual stream; in attention what is rotated beside what
-    /// it was made from. Logits count three times, for the copies that sampling makes.
+    /// Activations are those of one layer in float32. In the feed-forward block, the widest point holds the gate and up projections with
+    /// their results, beside queries, keys, values and three copies of the residual stream. In attention, it holds the rotated tensors
+    /// beside their inputs. Logits count three times, for the copies that sampling makes.
     #[must_use]
     pub fn bytes(&self, config: &ModelConfig) -> u64 {
         let [hidden, inner, layers, head_dim] =
@@ -56,30 +56,30 @@ impl Demand {
     }
 }
 
-/// Which layers are resident, and how many buffers the others pass through.
+/// The set of resident layers, and the number of buffers for the others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Residency {
-    /// By layer.
+    /// `true` for each layer that is resident.
     resident: Vec<bool>,
     buffers: usize,
     need: Need,
 }
 
-/// What a model takes, in bytes.
+/// The memory that a model needs, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Need {
     /// Embedding, final norm and head.
     pub ends: u64,
-    /// A layer.
+    /// One layer.
     pub layer: u64,
     /// The expected tokens.
     pub demand: u64,
-    /// Pieces of the files on their way into the tensors.
+    /// Buffers for pieces that are read from the files.
     pub reading: u64,
 }
 
 impl Need {
-    /// What the model takes with `demand` and the options of `budget`; weights in float32.
+    /// Computes the memory of a model for `demand` and the options of `budget`, with weights in float32.
     #[must_use]
     pub fn of(config: &ModelConfig, budget: MemoryBudget, demand: Demand) -> Self {
         let layer =
@@ -89,12 +89,12 @@ impl Need {
             ends: FLOAT * (all - count(config.layers) * layer),
             layer: FLOAT * layer,
             demand: demand.bytes(config),
-            // The thread that prefetches has a scratch of its own.
+            // The prefetching thread has its own scratch buffer.
             reading: Scratch::BYTES * if budget.prefetch { 2 } else { 1 },
         }
     }
 
-    /// Bytes with `layers` layers in memory, resident or in a buffer.
+    /// Returns the bytes with `layers` layers in memory, resident or in a buffer.
     #[must_use]
     pub fn with_layers(&self, layers: usize) -> u64 {
         self.ends + self.demand + self.reading + self.layer * layers as u64
@@ -102,13 +102,14 @@ impl Need {
 }
 
 impl Residency {
-    /// As many resident layers as `budget` has room for (RollPacker, section 4.3): what is left of it beside the ends, the tokens and
-    /// the buffers. A larger budget never gives fewer.
+    /// Makes as many layers resident as `budget` has room for (RollPacker, section 4.3), in addition to the ends, the tokens and the
+    /// buffers.
     ///
-    /// They are spread evenly, so that the reads of neighbouring streamed layers have as much compute as possible between them.
+    /// A larger budget never makes fewer layers resident. Resident layers are spread evenly, so that as much compute as possible lies
+    /// between the reads of adjacent streamed layers.
     ///
     /// # Errors
-    /// What is needed at least, if the budget is smaller.
+    /// Returns the smallest sufficient budget if `budget` is too small.
     pub fn of(
         config: &ModelConfig,
         budget: MemoryBudget,
@@ -119,29 +120,31 @@ impl Residency {
         let buffers = if budget.prefetch { 2 } else { 1 };
         let least = need.with_layers(buffers.min(layers));
         let spare = budget.bytes.checked_sub(least).ok_or(TooSmall { need, least })?;
+        // `held` counts resident layers and buffers. If it covers all layers, none is streamed and the buffers are used as layers.
         let held = buffers.min(layers) as u64 + spare / need.layer;
         if held >= layers as u64 {
             return Ok(Self { resident: vec![true; layers], buffers: 0, need });
         }
         let kept = held as usize - buffers;
+        // Layer i is resident where floor(i * kept / layers) increases, which spreads `kept` layers evenly.
         let before = |layer: usize| layer * kept / layers;
         let resident = (0..layers).map(|layer| before(layer + 1) > before(layer)).collect();
         Ok(Self { resident, buffers, need })
     }
 
-    /// Whether layer `index` is resident.
+    /// Returns `true` if layer `index` is resident.
     #[must_use]
     pub fn is_resident(&self, index: usize) -> bool {
         self.resident[index]
     }
 
-    /// Number of resident layers.
+    /// Returns the number of resident layers.
     #[must_use]
     pub fn resident(&self) -> usize {
         self.resident.iter().filter(|resident| **resident).count()
     }
 
-    /// The layers that are not resident, in the order of the network.
+    /// Returns the layers that are not resident, in the order of the network.
     pub fn streamed(&self) -> impl Iterator<Item = usize> {
         self.resident
             .iter()
@@ -149,31 +152,31 @@ impl Residency {
             .filter_map(|(index, resident)| (!resident).then_some(index))
     }
 
-    /// Buffers that streamed layers pass through; none if all are resident.
+    /// Returns the number of buffers for streamed layers; 0 if all layers are resident.
     #[must_use]
     pub fn buffers(&self) -> usize {
         self.buffers
     }
 
-    /// Bytes that the model takes, the expected tokens included.
+    /// Returns the bytes that the model uses, the expected tokens included.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.need.with_layers(self.resident() + self.buffers)
     }
 
-    /// What the bytes are for.
+    /// Returns the bytes by purpose.
     #[must_use]
     pub fn need(&self) -> Need {
         self.need
     }
 }
 
-/// A budget that does not hold the ends, the tokens and the buffers.
+/// The error of a budget that does not hold the ends, the tokens and the buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooSmall {
-    /// What the model takes.
+    /// The memory that the model needs.
     pub need: Need,
-    /// The smallest budget that would do, in bytes.
+    /// The smallest sufficient budget, in bytes.
     pub least: u64,
 }
 
@@ -181,7 +184,7 @@ fn values(shape: &[i64]) -> u64 {
     shape.iter().map(|&size| count(size)).product()
 }
 
-/// Sizes of a configuration are above 0.
+/// Converts a size of a configuration, which is positive.
 fn count(size: i64) -> u64 {
     size.unsigned_abs()
 }
@@ -275,7 +278,7 @@ mod tests {
             prop_assert!(small.bytes() <= bytes);
             prop_assert!(large.resident() >= small.resident());
             prop_assert_eq!(small.streamed().count() + small.resident(), layers as usize);
-            // A layer more would not have fitted.
+            // One more layer would not have fitted.
             prop_assert!(small.buffers() == 0 || small.bytes() + small.need().layer > bytes);
         }
 

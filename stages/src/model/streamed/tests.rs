@@ -8,7 +8,7 @@ use super::*;
 use crate::model::checkpoint::PIECE;
 use crate::model::{Decoder, Family, Rope};
 
-/// A model of some 35 kB a layer, and of an embedding that is read in two pieces.
+/// A model with about 35 kB per layer, and an embedding that is read in two pieces.
 pub(super) fn config(layers: i64) -> ModelConfig {
     ModelConfig {
         family: Family::Qwen3,
@@ -38,7 +38,7 @@ fn saved(layers: i64) -> (TempDir, Decoder) {
     (folder, decoder)
 }
 
-/// The same weights in bfloat16, layer by layer in files of their own.
+/// Writes the same weights in bfloat16, with one file per layer.
 fn sharded(folder: &Path, decoder: &Decoder) -> TempDir {
     let shards = tempfile::tempdir().unwrap();
     std::fs::copy(folder.join("config.json"), shards.path().join("config.json")).unwrap();
@@ -59,7 +59,7 @@ fn sharded(folder: &Path, decoder: &Decoder) -> TempDir {
 
 const DEMAND: Demand = Demand { cached: 40, pass: 20, rows: 4 };
 
-/// A budget in which `layers` layers are in memory, resident or in a buffer.
+/// Returns a budget with room for `layers` layers, resident or in a buffer.
 fn budget(config: &ModelConfig, layers: usize, prefetch: bool, demand: Demand) -> MemoryBudget {
     let unlimited = MemoryBudget { bytes: u64::MAX, prefetch };
     MemoryBudget { bytes: Need::of(config, unlimited, demand).with_layers(layers), prefetch }
@@ -117,7 +117,7 @@ fn a_tensor_of_several_pieces_is_read_whole() {
     }
 }
 
-/// Between two passes the first layers of the second are on their way.
+/// Between two passes the first layers of the second pass are already being read.
 #[test]
 fn the_order_goes_round() {
     let (folder, _) = saved(6);
@@ -180,8 +180,8 @@ fn a_budget_that_is_too_small_is_refused_with_what_would_do() {
     assert_eq!(
         refusal(1000).to_string(),
         format!(
-            "{}: a memory budget of 1000 bytes: at least {least} are needed, {ends} for embedding, norm and head, {layers} to stream \
-             layers, {demand} for the tokens",
+            "{}: a memory budget of 1000 bytes is too small: at least {least} are needed, {ends} for embedding, norm and head, \
+             {layers} to stream layers, {demand} for the tokens",
             folder.path().display()
         )
     );
@@ -225,12 +225,12 @@ fn a_file_that_is_cut_short_fails_the_pass_and_not_the_decoder() {
             .unwrap()
             .set_len(whole.len() as u64 / 2)
             .unwrap();
-        // What was read ahead may still carry the first pass past its first layers, not to its end.
+        // Layers that were read ahead may carry the first pass past its first layers, but not to its end.
         for _ in 0..3 {
             let error = streamed.forward_packed(&ids(), &[7, 8]).unwrap_err().to_string();
             assert!(error.starts_with(&format!("cannot read {}: ", path.display())), "{error}");
         }
-        // In place: the decoder reads the file that it has opened.
+        // The file is restored in place, because the decoder reads the file that it has opened.
         std::fs::write(&path, whole).unwrap();
         check_equal(&mut streamed, &decoder);
     }

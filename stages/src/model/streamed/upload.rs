@@ -1,4 +1,4 @@
-//! How values that were read come into tensors on the device.
+//! Copies values that were read into tensors on the device.
 
 use tch::{Device, Tensor};
 
@@ -6,19 +6,19 @@ use super::super::ModelError;
 #[cfg(feature = "cuda")]
 use super::pinned::{Event, Pinned};
 
-/// A way of values to the device.
+/// A way to copy values to the device.
 #[derive(Debug)]
 pub(super) enum Upload {
-    /// By torch, in the order of its stream: a copy waits for what was asked for before it, and the thread waits for the copy.
+    /// Copies by torch, in the order of its stream: a copy waits for the work before it, and the thread waits for the copy.
     Torch,
-    /// Through pinned memory, on a stream of its own beside torch's.
+    /// Copies through pinned memory, on a separate stream.
     #[cfg(feature = "cuda")]
     Pinned(Pinned),
 }
 
-/// Marks a point in the work that torch was given; weights that this work reads may be overwritten once it is past.
+/// A point in the work that torch has been given. Weights that this work reads may be overwritten once the point has passed.
 ///
-/// On the CPU work is done when torch returns. The default is past already.
+/// On the CPU, work is complete when torch returns. The default fence has already passed.
 #[derive(Debug, Default)]
 pub(super) struct Fence {
     #[cfg(feature = "cuda")]
@@ -26,7 +26,7 @@ pub(super) struct Fence {
 }
 
 impl Upload {
-    /// The way to `device`.
+    /// Creates the way to copy to `device`.
     pub(super) fn to(device: Device) -> Result<Self, ModelError> {
         match device {
             #[cfg(feature = "cuda")]
@@ -35,7 +35,7 @@ impl Upload {
         }
     }
 
-    /// A fence after all that torch was given to do.
+    /// Returns a fence after all work that torch has been given so far.
     pub(super) fn fence(&self) -> Result<Fence, ModelError> {
         match self {
             Self::Torch => Ok(Fence::default()),
@@ -44,7 +44,7 @@ impl Upload {
         }
     }
 
-    /// Has the copies that follow wait until `used` is past.
+    /// Makes the following copies wait until `used` has passed.
     pub(super) fn begin(&mut self, used: &Fence) -> Result<(), ModelError> {
         match self {
             Self::Torch => {
@@ -65,7 +65,7 @@ impl Upload {
         }
     }
 
-    /// Waits until the copies have arrived.
+    /// Waits until the copies have completed.
     pub(super) fn finish(&mut self) -> Result<(), ModelError> {
         match self {
             Self::Torch => Ok(()),

@@ -1,30 +1,30 @@
-//! Where to measure.
+//! The points of a profile and the order in which they are measured.
 
 use super::{Phase, Point};
 
-/// Tokens of the shortest sequences that are measured; below, an iteration costs the same.
+/// Tokens of the shortest sequences that are measured. An iteration over shorter ones costs the same.
 pub const SHORTEST: u32 = 16;
 
-/// Points to measure: every combination of its values that an instance can hold.
+/// The points to measure: every combination of these values that an instance can hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grid {
-    /// Instances that run at the same time, ascending.
+    /// Number of instances that run at the same time, ascending.
     pub instances: Vec<u32>,
-    /// Devices of an instance.
+    /// Number of devices of an instance.
     pub tensor_parallel: u32,
-    /// Sequences of an iteration, of each instance, ascending.
+    /// Number of sequences of an iteration, per instance, ascending.
     pub batch_sizes: Vec<u32>,
-    /// Tokens of a sequence when prefilling, ascending.
+    /// Number of tokens of a sequence when prefilling, ascending.
     pub prompt_lengths: Vec<u32>,
-    /// Tokens of a sequence when decoding, ascending.
+    /// Number of tokens of a sequence when decoding, ascending.
     pub context_lengths: Vec<u32>,
-    /// Tokens that an instance holds; larger batches are left out.
+    /// Number of tokens that an instance can hold; larger batches are omitted.
     pub kv_cache_tokens: usize,
 }
 
 impl Grid {
-    /// The points, coarse to fine: first the corners, then what halves the distances, over and over. Points of one fineness go from
-    /// the cheap to the dear, so that a budget ends with what costs most.
+    /// Returns the points from coarse to fine: first the corners, then the midpoints, repeatedly. Points of one level are ordered by
+    /// increasing cost, so that an exhausted budget omits the most expensive ones.
     #[must_use]
     pub fn points(&self) -> Vec<Point> {
         let mut points: Vec<(u32, Point)> =
@@ -52,14 +52,14 @@ impl Grid {
     }
 }
 
-/// `first`, twice it, four times it, ... below `last`, and `last`.
+/// Returns `first`, twice it, four times it, ... below `last`, and then `last`.
 #[must_use]
 pub fn doublings(first: u32, last: u32) -> Vec<u32> {
     let below = std::iter::successors(Some(first), |value| value.checked_mul(2));
     below.take_while(|value| *value > 0 && *value < last).chain([last]).collect()
 }
 
-/// Each value with its level: 0 for the ends, 1 for the middle between them, 2 for the middles of the halves, and so on.
+/// Returns each value with its level: 0 for the ends, 1 for the middle between them, 2 for the middles of the halves, and so on.
 fn leveled(values: &[u32]) -> Vec<(u32, u32)> {
     let mut levels = vec![0; values.len()];
     if let Some(last) = values.len().checked_sub(1) {
@@ -114,7 +114,7 @@ mod tests {
         };
         let points = grid.points();
         let distinct: BTreeSet<_> = points.iter().collect();
-        // 2 instance counts x (3 prefills + 9 decodes less the 4 x 32 that no instance holds).
+        // 2 instance counts x (3 prefills + 9 decodes minus the 4 x 32 that no instance can hold).
         assert_eq!((points.len(), distinct.len()), (22, 22));
         let ends = |point: &Point| point.batch_size != 2 && point.tokens != 16;
         let corners = points.iter().take_while(|point| ends(point)).count();

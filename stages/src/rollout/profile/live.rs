@@ -1,4 +1,4 @@
-//! The iterations of a torch engine at work.
+//! The decode iterations of a running torch engine.
 
 use std::sync::Arc;
 
@@ -6,10 +6,10 @@ use super::super::counters::Counters;
 use super::super::iterations;
 use super::Row;
 
-/// The decode iterations of a torch engine while it works; free to read from any thread.
+/// The decode iterations of a torch engine while it works. It can be read from any thread at any time.
 ///
-/// Iterations that also computed a prompt are left out. What the engine does with the tokens after an iteration, and what else the
-/// machine does meanwhile, is not told apart: live iterations may take longer than the profile has them for good.
+/// Iterations that also prefilled a prompt are excluded. Other work of the machine, including the engine's processing of tokens after an
+/// iteration, is not separated, so live iterations may take longer than in the profile.
 #[derive(Clone, Debug)]
 pub struct Live {
     instances: Vec<Arc<Counters>>,
@@ -20,8 +20,8 @@ impl Live {
         Self { instances }
     }
 
-    /// The iterations since the last call: a row for those of one batch size, of contexts of one power of two, while as many instances
-    /// ran. Tokens and seconds are means, `repeats` says of how many.
+    /// Returns the iterations since the last call. Each row covers one batch size, contexts within one power of two, and one number of
+    /// running instances. Tokens and seconds are means; `repeats` is the number of iterations.
     #[must_use]
     pub fn take(&self) -> Vec<Row> {
         iterations::take(self.instances.iter().map(|counters| &counters.iterations))

@@ -1,4 +1,4 @@
-//! What the iterations of an engine cost, measured over batch sizes, lengths and instances.
+//! The cost of an engine's iterations, measured over batch sizes, lengths and instances.
 
 pub mod grid;
 #[cfg(feature = "torch")]
@@ -16,27 +16,27 @@ use serde::{Deserialize, Serialize};
 
 use super::RolloutError;
 
-/// Repeats from which on a median is taken as it is.
+/// Number of repeats that suffice for a median.
 pub const LEAST_REPEATS: u32 = 3;
 
-/// Repeats after which a point is left, whatever time there is.
+/// Maximum number of repeats of a point, whatever time is left.
 pub const MOST_REPEATS: u32 = 15;
 
-/// A point waits while one repeat of it would take more than this part of the time that is left.
+/// A point is deferred while one repeat of it would take more than this fraction (1/8) of the remaining time.
 const PARTS: u64 = 8;
 
-/// What an engine does with a batch.
+/// The kind of an engine's iteration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
-    /// Prompts, or caches that were given up, are computed.
+    /// Prompts, or caches that were dropped, are computed.
     Prefill,
     /// Each response of the batch gets one token.
     Decode,
 }
 
 impl Phase {
-    /// As written in the column `phase`.
+    /// Returns the value of the column `phase`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -52,28 +52,28 @@ impl fmt::Display for Phase {
     }
 }
 
-/// An iteration of every instance at once.
+/// An iteration that every instance runs at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Point {
-    /// What the iteration does.
+    /// The kind of the iteration.
     pub phase: Phase,
-    /// Instances that run it at the same time: on one machine they share cores or bandwidth.
+    /// Number of instances that run it at the same time; on one machine they share cores or bandwidth.
     pub instances: u32,
-    /// Devices of an instance.
+    /// Number of devices of an instance.
     pub tensor_parallel: u32,
-    /// Sequences of an iteration, of each instance.
+    /// Number of sequences of an iteration, per instance.
     pub batch_size: u32,
-    /// Tokens of each sequence: computed when prefilling, attended to when decoding.
+    /// Number of tokens of each sequence: computed when prefilling, attended to when decoding.
     pub tokens: u32,
 }
 
 impl Point {
-    /// Tokens that an instance computes or reads.
+    /// Returns the number of tokens that an instance computes or reads.
     fn work(&self) -> usize {
         self.batch_size as usize * self.tokens as usize
     }
 
-    /// Whether it has no more sequences, of no more tokens, than `other`, and is the same otherwise.
+    /// Returns `true` if `other` has at least as many sequences of at least as many tokens, and is otherwise equal.
     fn is_part_of(&self, other: &Self) -> bool {
         let setting = |point: &Self| (point.phase, point.instances, point.tensor_parallel);
         setting(self) == setting(other)
@@ -82,23 +82,23 @@ impl Point {
     }
 }
 
-/// One measurement; a row of a profile's Parquet file, with columns of the same names.
+/// One measurement: a row of a profile's Parquet file, whose columns have the same names.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Row {
-    /// What the iteration does.
+    /// The kind of the iteration.
     pub phase: Phase,
-    /// Instances that ran it at the same time: on one machine they share cores or bandwidth.
+    /// Number of instances that ran it at the same time; on one machine they share cores or bandwidth.
     pub instances: u32,
-    /// Devices of an instance.
+    /// Number of devices of an instance.
     pub tensor_parallel: u32,
-    /// Sequences of an iteration, of each instance.
+    /// Number of sequences of an iteration, per instance.
     pub batch_size: u32,
-    /// Tokens of each sequence: of the prompt when prefilling, in the cache when decoding.
+    /// Number of tokens of each sequence: of the prompt when prefilling, in the cache when decoding.
     pub tokens: u32,
-    /// Seconds of an iteration, the median of the repeats.
+    /// Seconds of an iteration, as the median of the repeats.
     pub seconds: f64,
-    /// How often it was measured.
+    /// Number of repeats.
     pub repeats: u32,
 }
 
@@ -110,7 +110,7 @@ impl Row {
         Self { phase, instances, tensor_parallel, batch_size, tokens, seconds, repeats }
     }
 
-    /// Where it was measured.
+    /// Returns the point that was measured.
     #[must_use]
     pub fn point(&self) -> Point {
         let Self { phase, instances, tensor_parallel, batch_size, tokens, .. } = *self;
@@ -118,35 +118,37 @@ impl Row {
     }
 }
 
-/// Something whose iterations take time: an engine, or a model of one.
+/// A system whose iterations can be timed: an engine, or a model of one.
 ///
 /// # Contract
-/// [`seconds`](Self::seconds) follows [`prepare`](Self::prepare), any number of times, and measures an iteration at the prepared point
-/// each time; the first is not slower than the others because it is the first.
+/// [`seconds`](Self::seconds) is called any number of times after [`prepare`](Self::prepare), and each time measures an iteration at the
+/// prepared point. The first measurement must not include warm-up costs.
 pub trait Measure {
-    /// Makes everything ready for iterations at `point`.
+    /// Prepares for iterations at `point`.
     ///
     /// # Errors
-    /// If the engine breaks.
+    /// Returns an error if the engine fails.
     fn prepare(&mut self, point: Point) -> Result<(), RolloutError>;
 
-    /// Runs an iteration; its seconds, the mean over the instances.
+    /// Runs an iteration and returns its seconds, as the mean over the instances.
     ///
     /// # Errors
-    /// If the engine breaks.
+    /// Returns an error if the engine fails.
     fn seconds(&mut self) -> Result<f64, RolloutError>;
 }
 
-/// Measures the points of `grid`, coarse to fine, until all are measured or `budget` is spent; the rows by point.
+/// Measures the points of `grid`, from coarse to fine, until all are measured or `budget` is spent. Returns the rows ordered by point.
 ///
-/// What is left of the budget is shared among the points that are left; of its share a point is measured up to [`MOST_REPEATS`] times,
-/// beyond it up to [`LEAST_REPEATS`] times. A point of which one repeat would take more than an eighth of what is left is put off while
-/// there are others, and left out if it would take all that is left. What it would take grows in proportion to the tokens from the
-/// smaller points that are known, which is too much rather than too little; the closer these come, the sooner it fits. Of each phase
-/// and instance count the smallest point is measured whatever it takes, while there is time, so that there is always a row.
+/// The remaining budget is divided among the remaining points. A point is measured up to [`MOST_REPEATS`] times within its share, and up to
+/// [`LEAST_REPEATS`] times beyond it.
+///
+/// A point is deferred while one repeat would take more than an eighth of the remaining time and other points are left. It is omitted if it
+/// would take all the remaining time. Its time is estimated from smaller points that were measured, in proportion to the tokens; this
+/// overestimates rather than underestimates, and becomes more accurate as larger points are measured. The smallest point of each phase and
+/// instance count has no estimate and is measured whatever it takes, while there is time, so that there is always a row.
 ///
 /// # Errors
-/// If the engine breaks.
+/// Returns an error if the engine fails.
 pub fn measure(
     grid: &Grid,
     engine: &mut impl Measure,
@@ -178,8 +180,8 @@ pub fn measure(
     Ok(rows)
 }
 
-/// The first of `pending` that can be prepared and measured once in the time that is `left`, by the seconds that points are `known` to
-/// take.
+/// Returns the index of the first of `pending` that can be prepared and measured once in the time that is `left`, according to the seconds
+/// that points are `known` to take.
 fn affordable(pending: &[Point], known: &[(Point, f64)], left: Nanos) -> Option<usize> {
     pending.iter().position(|point| {
         let estimates = known.iter().filter(|(known, _)| known.is_part_of(point));
@@ -189,7 +191,7 @@ fn affordable(pending: &[Point], known: &[(Point, f64)], left: Nanos) -> Option<
     })
 }
 
-/// Seconds of iterations at the prepared point: one, and as many more as are expected to end in time.
+/// Measures iterations at the prepared point: one, and as many more as are expected to end in time. Returns their seconds.
 fn repeat(
     engine: &mut impl Measure,
     clock: &dyn Clock,
@@ -210,7 +212,7 @@ fn repeat(
     Ok(samples)
 }
 
-/// The middle of `samples`, of which there is at least one; the mean of the middle two.
+/// Returns the median of `samples`, which must not be empty; for an even number, the mean of the middle two.
 fn median(mut samples: Vec<f64>) -> f64 {
     samples.sort_by(f64::total_cmp);
     let middle = samples.len() / 2;
@@ -227,7 +229,7 @@ mod tests {
 
     use super::*;
 
-    /// Takes a second and `dearness` a token for whatever it does, and says that it took `costs` in turn.
+    /// An engine in which every operation takes one second plus `dearness` per token, and which reports the times `costs` in turn.
     struct Steady {
         clock: VirtualClock,
         dearness: f64,
@@ -297,7 +299,7 @@ mod tests {
                 let mut engine = Steady::new(dearness, &[1.0]);
                 let rows = engine.measure(budget);
                 let spent = engine.clock.now().as_secs_f64();
-                // One more of the smallest, of which nothing is known, and its preparation.
+                // One more of the smallest points, which have no estimate, and its preparation.
                 let least = 2.0 * (1.0 + dearness * 8.0);
                 assert!(spent <= budget + least, "{spent} s of {budget} s, {dearness} s a token");
                 assert!(!rows.is_empty());

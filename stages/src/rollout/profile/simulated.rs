@@ -1,4 +1,4 @@
-//! The iterations of the simulated engine, by the cost model that it takes its time from.
+//! The iterations of the simulated engine, according to its cost model.
 
 use rollpacker_dataflow::clock::{Clock, Nanos, VirtualClock};
 
@@ -6,25 +6,25 @@ use super::super::RolloutError;
 use super::{Measure, Phase, Point};
 use crate::cluster::Cost;
 
-/// A cluster that takes as long as [`Cost`] says, in virtual time.
+/// A simulated cluster whose iterations take the virtual time that [`Cost`] predicts.
 ///
-/// Prompts are computed one after the other, as in the simulated engine. Instances are alike and share nothing, so their number changes
-/// nothing; what else runs on their devices, a judge for one, is left out.
+/// Prompts are computed one after the other, as in the simulated engine. Instances are identical and share nothing, so their number has no
+/// effect. Other work on their devices, such as a judge, is not included.
 pub struct SimulatedMeasure {
     cost: Cost,
     clock: VirtualClock,
-    /// Of an iteration at the point in hand.
+    /// Seconds of an iteration at the current point.
     seconds: f64,
 }
 
 impl SimulatedMeasure {
-    /// Measures `cost`; each iteration moves `clock` on.
+    /// Creates a measurement of `cost`; each iteration advances `clock`.
     #[must_use]
     pub fn new(cost: Cost, clock: VirtualClock) -> Self {
         Self { cost, clock, seconds: 0.0 }
     }
 
-    /// Refuses what no instance holds.
+    /// Returns an error if an instance cannot hold the point.
     fn check(&self, point: Point) -> Result<(), RolloutError> {
         let broken = |reason| RolloutError::Engine { instance: 0, reason };
         let capacity = self
@@ -36,7 +36,7 @@ impl SimulatedMeasure {
         }
         let Point { batch_size, tokens, .. } = point;
         let reason = format!(
-            "{batch_size} sequences of {tokens} tokens are more than the {capacity} of its KV cache"
+            "{batch_size} sequences of {tokens} tokens exceed the {capacity} tokens of the KV cache of an instance"
         );
         Err(broken(reason))
     }

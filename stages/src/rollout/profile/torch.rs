@@ -1,8 +1,8 @@
 //! The iterations of the torch engine, measured without its commands and events.
 //!
-//! What is timed is what an instance does: when prefilling, taking the batch up and running it through the model; when decoding,
-//! planning, the forward pass, sampling, and taking the tokens in. All sequences of a batch are equally long; those of a live engine are
-//! not, and its attention covers them in several runs.
+//! The timed work is that of an instance. When prefilling, it admits the batch and runs it through the model. When decoding, it plans, runs
+//! the forward pass, samples, and takes in the tokens. All sequences of a batch have the same length; those of a live engine do not, so its
+//! attention covers them in several runs.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -24,17 +24,17 @@ use super::{MOST_REPEATS, Measure, Phase, Point};
 use crate::model::device::set_threads_of_this_thread;
 use crate::model::{Decoder, ModelError};
 
-/// Tokens by which the sequences of a point grow at most while it is measured.
+/// Maximum number of tokens by which the sequences of a point grow while it is measured.
 const GROWTH: usize = MOST_REPEATS as usize + 2;
 
-/// Instances of a torch engine that do what they are told, each on a thread of its own, as in the engine.
+/// Instances of a torch engine that execute measurement tasks, each on its own thread, as in the engine.
 pub struct TorchMeasure {
     workers: Vec<Worker>,
-    /// How many of them work at the point in hand.
+    /// Number of instances that work at the current point.
     working: usize,
 }
 
-/// The engine's end of an instance.
+/// The handle to an instance.
 struct Worker {
     /// Closed to end the thread.
     tasks: Option<Sender<Task>>,
@@ -48,7 +48,7 @@ enum Task {
     Iterate,
 }
 
-/// An instance with a batch to iterate on.
+/// An instance with a batch to measure.
 struct Bench {
     instance: Instance,
     sampling: Sampling,
@@ -56,11 +56,12 @@ struct Bench {
 }
 
 impl TorchMeasure {
-    /// Starts `config.instances` instances, each with a decoder of its own from `decoder`, called with its number. They sample as
-    /// `config` says, but never end a response, and hold the batches of the points, whatever it says of theirs.
+    /// Starts `config.instances` instances. Each has its own decoder, which `decoder` returns for the number of the instance. They sample
+    /// as in `config`, except that responses never end, and the limits on running responses and cached tokens are lifted so that every
+    /// point fits.
     ///
     /// # Errors
-    /// If an option is out of bounds, `decoder` fails, or the system has no room or no thread.
+    /// Returns an error if an option is out of bounds, `decoder` fails, or the system has no memory or no thread.
     pub fn start(
         config: TorchEngineConfig,
         mut decoder: impl FnMut(u32) -> Result<Decoder, ModelError>,
@@ -71,7 +72,7 @@ impl TorchMeasure {
             (0..config.instances).map(&mut decoder).collect::<Result<Vec<_>, _>>()?;
         let passes = owner::passes(&config, &mut decoders[0])?;
         let sampling = Sampling { min_new_tokens: 0, max_new_tokens: u32::MAX, ..config.sampling };
-        // Nothing ends, so nothing is reported.
+        // Responses never end, so nothing is reported.
         let (sender, _) = channel();
         let shared = Shared {
             config: TorchEngineConfig {
@@ -93,11 +94,11 @@ impl TorchMeasure {
         Ok(Self { workers, working: 0 })
     }
 
-    /// Has the instances of the point in hand do `task` at once; the mean of their replies.
+    /// Runs `task` on all instances of the current point at once and returns the mean of their replies.
     fn all(&mut self, task: Task) -> Result<f64, RolloutError> {
         let workers = &self.workers[..self.working];
         workers.iter().for_each(|worker| worker.tell(task));
-        // Each is heard before any error is told, so that none answers late.
+        // Receive all replies before returning an error, so that no reply is left for the next task.
         let replies: Vec<_> = (0..).zip(workers).map(|(at, worker)| worker.hear(at)).collect();
         let seconds = replies.into_iter().sum::<Result<f64, _>>()?;
         Ok(seconds / self.working.max(1) as f64)
@@ -114,7 +115,7 @@ impl Measure for TorchMeasure {
         }
         self.working = instances as usize;
         self.all(Task::Prepare(point))?;
-        // Memory and kernels are touched for the first time.
+        // Warm up: memory and kernels are used for the first time.
         self.seconds()?;
         Ok(())
     }
@@ -158,7 +159,7 @@ impl Worker {
         Ok(Self { tasks: Some(tasks), replies, thread: Some(thread) })
     }
 
-    /// A thread that is gone does not reply.
+    /// Sends a task. A thread that has ended is detected when its reply is received.
     fn tell(&self, task: Task) {
         if let Some(tasks) = &self.tasks {
             let _gone = tasks.send(task);
@@ -167,7 +168,10 @@ impl Worker {
 
     fn hear(&self, instance: u32) -> Result<f64, RolloutError> {
         self.replies.recv().unwrap_or_else(|_| {
-            Err(RolloutError::Engine { instance, reason: "its thread is gone".to_owned() })
+            Err(RolloutError::Engine {
+                instance,
+                reason: "its thread ended unexpectedly".to_owned(),
+            })
         })
     }
 }
@@ -189,7 +193,7 @@ impl Bench {
         Ok(Self { instance, sampling: shared.config.sampling, point })
     }
 
-    /// Does what it is told; the seconds of an iteration.
+    /// Executes a task and returns the seconds of an iteration.
     fn work(&mut self, task: Task) -> Result<f64, Fault> {
         match task {
             Task::Prepare(point) => self.prepare(point).map(|()| 0.0),
@@ -207,7 +211,7 @@ impl Bench {
         generator.free()?;
         generator.reserve(point.batch_size as usize, point.tokens as usize + GROWTH)?;
         if point.phase == Phase::Decode {
-            // One prompt, computed once and copied.
+            // One prompt is computed once and copied to the other slots.
             (0..point.batch_size).for_each(|sample| self.push(sample, false));
             self.instance.generator.take_up(Nanos(0), usize::MAX)?;
         }
@@ -220,7 +224,7 @@ impl Bench {
         self.timed(|generator| generator.take_up(Nanos(0), usize::MAX).map(|_| ()))
     }
 
-    /// The tokens are those that are sampled, but for ends of sequences.
+    /// Runs a decode iteration. Sampled end-of-sequence tokens are replaced by another token, so that no response ends.
     fn decode(&mut self) -> Result<f64, Fault> {
         self.timed(|generator| {
             generator.take_up(Nanos(0), usize::MAX)?;
@@ -231,7 +235,7 @@ impl Bench {
             for token in sampled.tokens.iter_mut().filter(|token| is_end(token)) {
                 *token = other;
             }
-            // Nothing ends, so nothing comes out.
+            // No response ends, so none is returned.
             generator.take_in(sampled).map(|_| ())
         })
     }
@@ -242,13 +246,14 @@ impl Bench {
     ) -> Result<f64, Fault> {
         let begun = self.instance.clock.now();
         work(&mut self.instance.generator)?;
+        // CUDA kernels run asynchronously: wait for them before reading the clock.
         if let Device::Cuda(index) = self.instance.generator.network().device() {
             Cuda::synchronize(index as i64);
         }
         Ok(self.instance.clock.now().since(begun).as_secs_f64())
     }
 
-    /// Puts a sequence in line. One that is `alone` brings a token, and so shares the computation of its prompt with no other.
+    /// Adds a sequence to the queue. A sequence that is `alone` brings a token, so that it does not share the computation of its prompt.
     fn push(&mut self, sample: u32, alone: bool) {
         let id = SampleId { sample, ..SampleId::default() };
         let vocabulary = self.instance.generator.network().config().vocab_size;

@@ -1,4 +1,4 @@
-//! What a simulated engine is told.
+//! The options of a simulated engine.
 
 use rollpacker_dataflow::clock::Nanos;
 use serde::{Deserialize, Serialize};
@@ -9,64 +9,65 @@ use crate::rollout::Placement;
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SimulatedEngineConfig {
-    /// What it runs on until it is placed otherwise.
+    /// The initial placement.
     pub placement: Placement,
-    /// Responses that an instance runs at once; at least 1.
+    /// Maximum number of responses that an instance runs at once; at least 1, default 256. (verl: `rollout.max_num_seqs`)
     #[serde(default = "max_running")]
     pub max_running: u32,
-    /// Which instance gets which response.
+    /// The assignment of responses to instances; default `round_robin`.
     #[serde(default)]
     pub dispatch: Dispatch,
-    /// When instances get the responses that are asked for at once.
+    /// The time at which instances receive responses that are requested together; default `together`.
     #[serde(default)]
     pub hand_out: HandOut,
-    /// Which of the responses that ended the caller hears of.
+    /// The time at which the caller receives responses that ended; default `streamed`.
     #[serde(default)]
     pub collect: Collect,
-    /// Time between two looks of the caller for responses that ended; 0 reports each at once.
+    /// Interval at which the caller polls for responses that ended, in nanoseconds; default 10 ms. 0 reports each at once.
     #[serde(default = "report_interval")]
     pub report_interval: Nanos,
-    /// Factor on the time of decoding: more than 1 where something else runs on the devices, as a colocated judge does.
+    /// Factor on the decoding time; finite and more than 0, default 1. Values above 1 model other work on the devices, such as a colocated
+    /// judge.
     #[serde(default = "slowdown")]
     pub slowdown: f64,
 }
 
-/// Which instance gets which response.
+/// The assignment of responses to instances.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Dispatch {
-    /// One response after the other to one instance after the other.
+    /// Responses are assigned to the instances in turn.
     #[default]
     RoundRobin,
-    /// All responses of a prompt to one instance, neighbouring prompts together, the prompts that are launched at once in as many parts
-    /// as there are instances (veRL).
+    /// All responses of a prompt go to one instance, and adjacent prompts go together: the prompts that are launched together are divided
+    /// into as many parts as there are instances (veRL).
     PromptChunks,
 }
 
-/// When instances get the responses that are asked for at once. Handing one out takes the controller's time either way.
+/// The time at which instances receive responses that are requested together. Sending each one takes time of the controller in either case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HandOut {
-    /// All when the last is handed out: a batch is one call (veRL, and RollPacker as its Fig. 11c shows it).
+    /// All are received when the last one is sent: a batch is one call (veRL, and RollPacker according to its Fig. 11c).
     #[default]
     Together,
-    /// Each when it is handed out: the first are under way before the last.
+    /// Each is received when it is sent, so the first ones run before the last one is sent.
     Streamed,
 }
 
-/// Which of the responses that ended are reported.
+/// The time at which the caller receives responses that ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Collect {
-    /// Each one.
+    /// Each when it ends.
     #[default]
     Streamed,
-    /// None until all that were asked for have ended: a batch is one call (veRL).
+    /// All when the last requested one has ended: a batch is one call (veRL).
     Together,
 }
 
 impl SimulatedEngineConfig {
-    /// An engine on `placement`; everything else as usual.
+    /// Returns the default options with this placement.
     #[must_use]
     pub fn new(placement: Placement) -> Self {
         Self {
@@ -99,30 +100,30 @@ impl SimulatedEngineConfig {
     }
 }
 
-/// Why a simulated engine cannot start.
+/// The reason why a simulated engine cannot start.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum SimulatedEngineError {
-    /// An option is out of its bounds.
+    /// An option is out of bounds.
     #[error("simulated rollout option `{option}`: expected {expected}, found {found}")]
     Option {
-        /// Its name.
+        /// The name of the option.
         option: &'static str,
-        /// The bounds.
+        /// The allowed values.
         expected: &'static str,
-        /// Its value.
+        /// The value that was found.
         found: String,
     },
-    /// The model does not fit.
+    /// The model does not fit into the devices.
     #[error(transparent)]
     Cost(#[from] crate::cluster::CostError),
 }
 
-/// vLLM's default.
+/// The default of vLLM.
 fn max_running() -> u32 {
     256
 }
 
-/// The polling interval of a router.
+/// A typical polling interval of a router.
 fn report_interval() -> Nanos {
     Nanos(10_000_000)
 }

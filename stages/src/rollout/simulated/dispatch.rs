@@ -1,4 +1,4 @@
-//! The controller of a job: hands responses out to instances.
+//! The controller of a job, which sends responses to instances.
 
 use super::config::{Dispatch, HandOut};
 use super::instance::NANOS;
@@ -7,17 +7,17 @@ use super::requests::{Live, Requests, State};
 use crate::rollout::{Partial, Request};
 use rollpacker_dataflow::step::SampleId;
 
-/// Hands out what is asked for at one time.
+/// Assigns the responses that are requested at one time to instances.
 #[derive(Debug)]
 pub(super) struct Controller {
     dispatch: Dispatch,
     hand_out: HandOut,
-    /// Seconds to hand out a response.
+    /// Seconds that sending a response takes.
     interval: f64,
     asked: Vec<Request>,
-    /// When it is done with what it was asked before, in nanoseconds.
+    /// Time at which the controller has sent everything that was requested before, in nanoseconds.
     free: f64,
-    /// The instance after the last that it gave something to.
+    /// The instance after the last one that received a response.
     next: usize,
 }
 
@@ -30,7 +30,7 @@ impl Controller {
         self.asked.push(request);
     }
 
-    /// Hands out nothing before `until`.
+    /// Delays all sending until `until`.
     pub(super) fn hold(&mut self, until: f64) {
         self.free = self.free.max(until);
     }
@@ -39,7 +39,7 @@ impl Controller {
         self.asked.is_empty()
     }
 
-    /// Takes in all responses that were asked for; says which of `instances` instances gets which and when. `None` without instances.
+    /// Registers all requested responses. Returns the instance, arrival time and slot of each; the instance is `None` if `instances` is 0.
     pub(super) fn assign(
         &mut self,
         now: f64,
@@ -71,7 +71,7 @@ impl Controller {
         assigned
     }
 
-    /// The instance for the next response of a prompt in part `chunk` of those asked for.
+    /// Returns the instance for the next response of a prompt in part `chunk` of the request.
     fn instance(&mut self, chunk: usize, instances: usize) -> Option<usize> {
         if instances == 0 {
             return None;
@@ -87,7 +87,7 @@ impl Controller {
     }
 }
 
-/// The responses of a request.
+/// Creates the responses of a request.
 fn take_in(request: &Request, lengths: &dyn LengthModel) -> impl Iterator<Item = Live> {
     let row = request.prompt_ids.first().map_or(0, |id| u64::from(id.unsigned_abs()));
     let prompt_length = lengths.prompt(row).prompt_length;
@@ -99,7 +99,7 @@ fn take_in(request: &Request, lengths: &dyn LengthModel) -> impl Iterator<Item =
         Live {
             id,
             prompt_length,
-            // As long as it would have been, had it never been stopped.
+            // The length must equal that of a response that was never stopped, so it is drawn by the step of the launch.
             length: response_beyond(lengths, row, SampleId { step: launched, ..id }, kept),
             tokens: kept,
             since: 0,
@@ -112,7 +112,7 @@ fn take_in(request: &Request, lengths: &dyn LengthModel) -> impl Iterator<Item =
     })
 }
 
-/// What the request brings of a response.
+/// Returns the partial response of a sample, if the request has one.
 fn resumed(resumed: &[Partial], sample: u32) -> Option<&Partial> {
     resumed.binary_search_by_key(&sample, |partial| partial.sample).ok().map(|at| &resumed[at])
 }

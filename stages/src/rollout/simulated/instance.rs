@@ -1,8 +1,8 @@
-//! An instance of a simulated engine: continuous batching, from event to event.
+//! An instance of a simulated engine: continuous batching, simulated from event to event.
 //!
-//! All running responses gain one token an iteration. So a response ends at an iteration that is known when it is admitted, and between
-//! two events (an end, a full KV cache, an arrival) nothing happens but iterations, whose time has a closed form ([`Decode`]). Time is in
-//! nanoseconds, as `f64`: whole nanoseconds are exact up to 104 days, and shares of them do not add up to an error.
+//! All running responses gain one token per iteration. The iteration at which a response ends is therefore known when it is admitted.
+//! Between two events (an end, a full KV cache, an arrival) there are only iterations, whose total time has a closed form ([`Decode`]).
+//! Time is an `f64` in nanoseconds: whole nanoseconds are exact up to 104 days, and fractions do not accumulate an error that matters.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -10,18 +10,18 @@ use std::collections::{BinaryHeap, VecDeque};
 use super::requests::{Requests, State, Ticket};
 use crate::cluster::{Cost, CostError, Decode};
 
-/// Nanoseconds of a second.
+/// Nanoseconds per second.
 pub(super) const NANOS: f64 = 1e9;
 
-/// What all instances of an engine have in common.
+/// The parameters that all instances of an engine share.
 #[derive(Clone, Debug)]
 pub(super) struct Shape {
     pub(super) cost: Cost,
     pub(super) tensor_parallel: u32,
     pub(super) decode: Decode,
-    /// Tokens of the KV cache.
+    /// Capacity of the KV cache, in tokens.
     pub(super) capacity: u64,
-    /// Responses that run at once.
+    /// Maximum number of responses that run at once.
     pub(super) max_running: u32,
 }
 
@@ -37,15 +37,15 @@ impl Shape {
         Ok(Self { cost, tensor_parallel, decode, capacity, max_running })
     }
 
-    /// Whether a response of `context` tokens is admitted beside `running` ones that hold `held`: a hundredth is kept for growth, and a
-    /// response alone always runs.
+    /// Returns `true` if a response of `context` tokens is admitted in addition to `running` ones that hold `held` tokens. A hundredth of
+    /// the capacity is reserved for growth, and a single response always runs.
     pub(super) fn admits(&self, context: u64, running: u32, held: u64) -> bool {
         let room = self.capacity - self.capacity / 100;
         running == 0 || running < self.max_running && held + context + u64::from(running) <= room
     }
 }
 
-/// A response that ended by itself, and when, in nanoseconds.
+/// A response that ended by itself, and the time in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct End {
     pub(super) slot: usize,
@@ -55,40 +55,40 @@ pub(super) struct End {
 /// An engine instance.
 ///
 /// # Invariants
-/// What happens up to `at` is decided: `at` is the end of an iteration or of a prefill, and lies beyond the time to which the instance
-/// was advanced only if that was under way then and something had to be changed at its end.
+/// Everything up to `at` is decided. `at` is the end of an iteration or of a prefill. It lies after the time to which the instance was
+/// advanced only if that iteration or prefill was in progress then and a change had to wait for its end.
 #[derive(Debug, Default)]
 pub(super) struct Instance {
     at: f64,
-    /// When the last iteration ended; a prefill may have followed.
+    /// Time at which the last iteration ended; a prefill may have followed.
     sampled: f64,
     iteration: u64,
     running: u32,
-    /// Tokens in the KV cache.
+    /// Number of tokens in the KV cache.
     held: u64,
     /// Running responses by the iteration at which they end.
     ends: BinaryHeap<Reverse<(u64, Ticket)>>,
     /// Running responses in the order of their admission.
     admitted: Vec<Ticket>,
-    /// Responses that are not admitted, and when they arrive.
+    /// Responses that are not admitted, with their arrival times.
     waiting: VecDeque<(f64, Ticket)>,
-    /// How many of them there are: tickets in the queue may be void.
+    /// Number of waiting responses; the queue may also hold void tickets.
     waits: u32,
 }
 
-/// What comes next in an instance.
+/// The next event of an instance.
 enum Next {
-    /// The running responses sample so many tokens.
+    /// The running responses sample this many tokens.
     Iterations(u64),
     /// The KV cache is full.
     Full,
-    /// Nothing runs, and the next response arrives then.
+    /// Nothing runs, and the next response arrives at this time.
     Arrival(f64),
     Nothing,
 }
 
 impl Instance {
-    /// Responses that it has, running or not.
+    /// Returns the number of responses, running or not.
     pub(super) fn load(&self) -> u32 {
         self.running + self.waits
     }
@@ -100,19 +100,24 @@ impl Instance {
         self.waits += 1;
     }
 
-    /// Adds a response before the others in the queue: it ran before.
+    /// Adds a preempted response at the front of the queue.
     fn enqueue_first(&mut self, slot: usize, arrival: f64, requests: &mut Requests) {
         let ticket = requests.turn(slot, State::Waiting);
         self.waiting.push_front((arrival, ticket));
         self.waits += 1;
     }
 
-    /// Does nothing before `until`.
+    /// Keeps the instance idle until `until`.
     pub(super) fn hold(&mut self, until: f64) {
         self.at = self.at.max(until);
     }
 
-    /// Lets all happen that is decided by `until`.
+    /// Simulates all events up to `until`.
+    ///
+    /// Each round starts between two iterations. It admits what has arrived and fits, and then jumps to the next event: the end of a
+    /// response, a full KV cache, the first iteration boundary after an arrival, or an arrival while nothing runs. A jump that would end
+    /// after `until` is not made, because the caller may change the instance before. The instance then stays at its last decided boundary,
+    /// and the next call computes the jump anew.
     pub(super) fn advance(
         &mut self,
         until: f64,
@@ -136,7 +141,7 @@ impl Instance {
         }
     }
 
-    /// Lets all happen up to the first moment from `now` on at which the instance can be changed: between two iterations.
+    /// Simulates all events up to the first time from `now` on at which the instance can be changed: between two iterations.
     fn settle(&mut self, now: f64, shape: &Shape, requests: &mut Requests, ended: &mut Vec<End>) {
         self.advance(now, shape, requests, ended);
         if self.running == 0 {
@@ -151,12 +156,12 @@ impl Instance {
         }
     }
 
-    /// When something that may have to be reported happens next, unless something changes: never too late.
+    /// Returns the time of the next event that may have to be reported, if nothing changes. The returned time is never too late.
     pub(super) fn due(&mut self, shape: &Shape, requests: &Requests) -> Option<f64> {
         if self.running == 0 {
             return self.first_waiting(requests).map(|(arrival, _)| arrival.max(self.at));
         }
-        // Arrivals until then can only delay it.
+        // Arrivals before that time can only delay the event.
         let count = self.until_end(requests).min(self.until_full(shape));
         Some(self.after(count, shape))
     }
@@ -175,7 +180,7 @@ impl Instance {
         }
     }
 
-    /// When the next response arrives that could be admitted then.
+    /// Returns the arrival time of the next response that might be admitted.
     fn next_arrival(&mut self, shape: &Shape, requests: &Requests) -> Option<f64> {
         if self.running >= shape.max_running {
             return None;
@@ -183,7 +188,7 @@ impl Instance {
         self.first_waiting(requests).map(|(arrival, _)| arrival).filter(|at| *at > self.at)
     }
 
-    /// Iterations until a response ends.
+    /// Returns the number of iterations until a response ends.
     fn until_end(&mut self, requests: &Requests) -> u64 {
         while let Some(&Reverse((iteration, ticket))) = self.ends.peek() {
             if requests.find(ticket).is_some() {
@@ -194,7 +199,7 @@ impl Instance {
         u64::MAX
     }
 
-    /// Iterations until the KV cache is full; a response alone runs on.
+    /// Returns the number of iterations until the KV cache is full; a single response is not limited.
     fn until_full(&self, shape: &Shape) -> u64 {
         if self.running <= 1 {
             return u64::MAX;
@@ -202,12 +207,12 @@ impl Instance {
         shape.capacity.saturating_sub(self.held) / u64::from(self.running)
     }
 
-    /// When `count` iterations from now have ended.
+    /// Returns the time at which `count` iterations from now have ended.
     fn after(&self, count: u64, shape: &Shape) -> f64 {
         self.at + NANOS * shape.decode.iterations(count, self.running, self.held)
     }
 
-    /// Samples `count` tokens of each running response; none ends before the last.
+    /// Samples `count` tokens for each running response. No response may end before the last iteration.
     fn iterate(
         &mut self,
         count: u64,
@@ -231,13 +236,13 @@ impl Instance {
         }
     }
 
-    /// Takes a running response out of the count.
+    /// Removes a running response from the counts.
     fn leave(&mut self, slot: usize, requests: &Requests) {
         self.held -= requests.get(slot).context(self.iteration);
         self.running -= 1;
     }
 
-    /// Admits what has arrived and fits, first come first served; each is run through the model at once.
+    /// Admits responses that have arrived and fit, first come first served. Each is prefilled at once.
     fn admit(&mut self, shape: &Shape, requests: &mut Requests) {
         let boundary = self.at;
         while let Some((arrival, ticket)) = self.first_waiting(requests) {
@@ -266,7 +271,7 @@ impl Instance {
         self.running += 1;
     }
 
-    /// Keeps what is void from outgrowing what is not.
+    /// Removes void tickets when they outnumber the running responses, which bounds the memory.
     fn forget_void(&mut self, requests: &Requests) {
         if self.admitted.len() > 2 * self.running as usize + 64 {
             self.admitted.retain(|ticket| requests.find(*ticket).is_some());
@@ -283,7 +288,7 @@ impl Instance {
         None
     }
 
-    /// Gives up the KV cache of the response that was admitted last.
+    /// Preempts the response that was admitted last.
     fn preempt(&mut self, requests: &mut Requests) {
         while let Some(ticket) = self.admitted.pop() {
             if requests.find(ticket).is_some() {
@@ -295,7 +300,7 @@ impl Instance {
         }
     }
 
-    /// Stops a running response; it keeps its tokens, and its KV cache is given up.
+    /// Stops a running response. It keeps its tokens and loses its KV cache.
     fn stop(&mut self, slot: usize, requests: &mut Requests) {
         self.leave(slot, requests);
         let iteration = self.iteration;
@@ -303,7 +308,7 @@ impl Instance {
         live.tokens = live.tokens_at(iteration);
     }
 
-    /// Drops a response at `now`, unless it has ended by then; says so.
+    /// Drops a response at `now`. Returns `false` if it had ended by then.
     pub(super) fn abort(
         &mut self,
         now: f64,
@@ -322,7 +327,7 @@ impl Instance {
                 requests.end(slot, tokens);
             }
             State::Running => {
-                // The token of the iteration under way is not there yet.
+                // The token of the iteration in progress has not been sampled yet.
                 let early = self.sampled > now && live.since < self.iteration;
                 let tokens = live.tokens_at(self.iteration) - u32::from(early);
                 self.leave(slot, requests);
@@ -332,7 +337,7 @@ impl Instance {
         true
     }
 
-    /// Lets all happen up to the first moment from `now` on at which the weights can be exchanged, and does nothing for `pause` then.
+    /// Simulates all events up to the first time from `now` on at which the weights can be exchanged, and then pauses for `pause` seconds.
     pub(super) fn pause(
         &mut self,
         now: f64,
@@ -345,7 +350,7 @@ impl Instance {
         self.at += NANOS * pause;
     }
 
-    /// Gives up all that it has: slots in the order in which they would run, and from when on they can run elsewhere.
+    /// Removes all responses. Returns their slots in the order in which they would run, each with the time from which it can run elsewhere.
     pub(super) fn evict(
         &mut self,
         now: f64,
@@ -363,7 +368,7 @@ impl Instance {
         slots
     }
 
-    /// Gives up what it has not admitted: slots in the order of their arrival, and when that is.
+    /// Removes the responses that were not admitted. Returns their slots in the order of the queue, each with its arrival time.
     pub(super) fn give_waiting(&mut self, requests: &Requests) -> Vec<(f64, usize)> {
         self.waits = 0;
         let waiting = std::mem::take(&mut self.waiting).into_iter();

@@ -1,11 +1,11 @@
 //! A rollout engine of a simulated cluster.
 //!
-//! The engine behaves as one of continuous batching does: it admits responses first come first served while its KV cache has room, stops
-//! for their prefill, decodes them together, gives up the newest when the cache is full, and computes again what it gave up or moved.
-//! It counts tokens instead of sampling them. A response's length comes from a [`LengthModel`], time from a [`VirtualClock`], and how
-//! much of it everything takes from [`Cost`].
+//! The engine behaves like an engine with continuous batching. It admits responses first come first served while its KV cache has room,
+//! stops for their prefill, decodes them together, preempts the newest when the cache is full, and recomputes responses that were preempted
+//! or moved. It counts tokens instead of sampling them. The length of a response comes from a [`LengthModel`], time from a
+//! [`VirtualClock`], and the duration of each operation from [`Cost`].
 //!
-//! The prompt of a simulated request is one id: the dataset row, from which all else about the prompt follows.
+//! The prompt of a simulated request is a single id: the dataset row, which determines all other traits of the prompt.
 
 mod config;
 mod dispatch;
@@ -33,56 +33,56 @@ use super::{
 };
 use crate::cluster::Cost;
 
-/// A [`RolloutEngine`] that takes virtual time and no other.
+/// A [`RolloutEngine`] that uses only virtual time.
 ///
 /// Beyond the contract:
-/// - Loading weights stops each instance for their transfer and set-up, after the iteration under way. An instance that was not in use
-///   then loads them when it is.
-/// - Another tensor parallelism restarts all instances, and what they had is computed again. With fewer instances, the responses of those
-///   given up go to the least loaded others; with more, the new ones take over from what waits.
-/// - Responses that end between two ends of a report interval are reported together at the later one; those that are [collected
-///   together](Collect::Together) when the last of all has ended.
+/// - Loading weights pauses each instance for the transfer and set-up, after the current iteration. An instance that is not in use loads
+///   them when it is used again.
+/// - A change of tensor parallelism restarts all instances, and their responses are computed again. With fewer instances, the responses of
+///   released instances go to the least loaded ones; with more, the new instances take over waiting responses.
+/// - Responses that end within a report interval are reported together at its end. Responses that are
+///   [collected together](Collect::Together) are reported when the last of all has ended.
 pub struct SimulatedEngine {
     clock: VirtualClock,
     alarm: Alarm,
-    /// To when the alarm is set.
+    /// The time to which the alarm is set.
     rings: Option<Nanos>,
     config: SimulatedEngineConfig,
     lengths: Arc<dyn LengthModel>,
     shape: Shape,
-    /// The first of them are in use.
+    /// All instances; the first `in_use` are in use.
     instances: Vec<Site>,
     in_use: usize,
     loaded: Option<PolicyVersion>,
-    /// When the transfer of these weights ends.
+    /// Time at which the transfer of these weights ends.
     loaded_at: Nanos,
     controller: Controller,
     requests: Requests,
-    /// Responses that no instance was there for, and when they arrived.
+    /// Responses without an instance, with their arrival times.
     homeless: Vec<(f64, usize)>,
-    /// When the instances are due; only the entry that an instance has noted counts.
+    /// Due times of the instances. An entry counts only if it equals the due time of the instance; others are outdated.
     due: BinaryHeap<Reverse<(Nanos, usize)>>,
-    /// Responses that ended by themselves and are not reported, and when they did.
+    /// Responses that ended by themselves and are not reported, by the time of their end.
     ended: BinaryHeap<Reverse<(Nanos, SampleId, usize)>>,
     reports: VecDeque<RolloutEvent>,
     ends: Vec<End>,
     failed: bool,
 }
 
-/// An instance and what the engine notes beside it.
+/// An instance and the engine's data about it.
 #[derive(Debug, Default)]
 struct Site {
     instance: Instance,
-    /// The weights that it has.
+    /// The version of its weights.
     version: Option<PolicyVersion>,
     due: Option<Nanos>,
 }
 
 impl SimulatedEngine {
-    /// An engine of a model whose responses are as long as `lengths` says.
+    /// Creates an engine of a model whose responses have the lengths of `lengths`.
     ///
     /// # Errors
-    /// If an option is out of its bounds or the model does not fit.
+    /// Returns an error if an option is out of bounds or the model does not fit.
     pub fn new(
         config: SimulatedEngineConfig,
         cost: Cost,
@@ -115,18 +115,18 @@ impl SimulatedEngine {
         })
     }
 
-    /// Now, in nanoseconds.
+    /// Returns the current time in nanoseconds.
     fn now(&self) -> f64 {
         self.clock.now().0 as f64
     }
 
-    /// The end of the report interval that `at` is in.
+    /// Returns the end of the report interval that contains `at`.
     fn report_time(&self, at: Nanos) -> Nanos {
         let interval = self.config.report_interval.0.max(1);
         Nanos(at.0.div_ceil(interval) * interval)
     }
 
-    /// Hands what was asked for to the instances.
+    /// Sends requested responses to the instances.
     fn dispatch(&mut self) {
         if self.controller.is_empty() {
             return;
@@ -147,7 +147,7 @@ impl SimulatedEngine {
         self.note_due(instance);
     }
 
-    /// Does `work` with an instance, and takes note of what ended in it and of when it is due.
+    /// Calls `work` with an instance, then records the responses that ended in it and its due time.
     fn with<R>(
         &mut self,
         instance: usize,
@@ -172,7 +172,7 @@ impl SimulatedEngine {
         }
     }
 
-    /// When the next instance is due, and which.
+    /// Returns the next due time, and its instance.
     fn next_due(&mut self) -> Option<(Nanos, usize)> {
         while let Some(&Reverse((at, instance))) = self.due.peek() {
             if self.instances[instance].due == Some(at) {
@@ -183,7 +183,10 @@ impl SimulatedEngine {
         None
     }
 
-    /// Lets all happen that can be reported by now, and reports it.
+    /// Simulates everything that can be reported by now, and reports it.
+    ///
+    /// Events are reported only at multiples of the report interval, so the horizon is the last such multiple. Instances are advanced to it
+    /// in the order of their due times. Outdated entries of `due` are skipped by `next_due`, so the heap needs no removals.
     fn catch_up(&mut self) {
         let interval = self.config.report_interval.0.max(1);
         let horizon = Nanos(self.clock.now().0 / interval * interval);
@@ -204,14 +207,14 @@ impl SimulatedEngine {
         }
     }
 
-    /// When the next response that is to be reported ended, and which it is.
+    /// Returns the next response to report and the time of its end.
     fn next_report(&self) -> Option<(Nanos, usize)> {
         let waits = self.config.collect == Collect::Together && !self.requests.have_ended();
         let Reverse((at, _, slot)) = self.ended.peek().filter(|_| !waits)?;
         Some((*at, *slot))
     }
 
-    /// Reports a response that has ended; by itself, unless another reason is given.
+    /// Reports a response that has ended. Without a `reason`, it ended by itself.
     fn report(&mut self, slot: usize, at: Nanos, reason: Option<FinishReason>) {
         let whole = if self.requests.get(slot).tokens < self.lengths.cap() {
             FinishReason::Stop
@@ -222,7 +225,7 @@ impl SimulatedEngine {
         self.reports.push_back(RolloutEvent::Completed(completion));
     }
 
-    /// Sets the alarm to when there may be something to report.
+    /// Sets the alarm to the next time at which there may be something to report.
     fn set_alarm(&mut self) {
         let due = self.next_due().map(|(at, _)| at);
         let ended = self.next_report().map(|(at, _)| at);
@@ -241,12 +244,12 @@ impl SimulatedEngine {
         }
     }
 
-    /// Seconds until an instance samples with new weights.
+    /// Returns the seconds until an instance samples with new weights.
     fn loading(&self) -> f64 {
         self.shape.cost.weight_sync() + self.shape.cost.rollout_overhead()
     }
 
-    /// Takes the instances from `from` on, which have nothing to do, into use.
+    /// Starts to use the instances `from..to`, which must be idle.
     fn take_up(&mut self, from: usize, to: usize, pause: f64) {
         let loading = self.loading();
         let now = self.now();
@@ -261,7 +264,7 @@ impl SimulatedEngine {
         self.in_use = to;
     }
 
-    /// Takes what the instances from `from` on have.
+    /// Stops using the instances from `from` on, and returns their responses.
     fn evict(&mut self, from: usize) -> Vec<(f64, usize)> {
         let now = self.now();
         let evicted = (from..self.in_use).flat_map(|instance| {
@@ -274,7 +277,7 @@ impl SimulatedEngine {
         evicted
     }
 
-    /// Gives responses to the least loaded instances in use.
+    /// Assigns responses to the least loaded instances in use.
     fn distribute(&mut self, slots: Vec<(f64, usize)>) {
         if self.in_use == 0 {
             self.homeless.extend(slots);
@@ -292,7 +295,7 @@ impl SimulatedEngine {
         }
     }
 
-    /// Restarts all instances with another tensor parallelism.
+    /// Restarts all instances with a different tensor parallelism.
     fn reshape(&mut self, placement: Placement) -> Result<(), SimulatedEngineError> {
         let Placement { instances, tensor_parallel } = placement;
         let cost = self.shape.cost.clone();
@@ -308,7 +311,7 @@ impl SimulatedEngine {
         Ok(())
     }
 
-    /// Uses more or fewer instances of the same kind.
+    /// Changes the number of instances, with the same tensor parallelism.
     fn resize(&mut self, instances: usize) {
         if instances < self.in_use {
             let evicted = self.evict(instances);
@@ -321,7 +324,7 @@ impl SimulatedEngine {
         }
     }
 
-    /// Distributes responses, and those that had no instance before them.
+    /// Distributes responses, after those that had no instance.
     fn settle_in(&mut self, slots: Vec<(f64, usize)>) {
         let mut all = std::mem::take(&mut self.homeless);
         all.extend(slots);

@@ -1,4 +1,4 @@
-//! The responses that a simulated engine owes.
+//! The outstanding responses of a simulated engine.
 
 use std::collections::HashMap;
 
@@ -8,37 +8,37 @@ use slab::Slab;
 use crate::rollout::{Completion, FinishReason};
 use rollpacker_dataflow::clock::Nanos;
 
-/// All responses that are owed, whichever instance has them.
+/// All outstanding responses, independent of their instance.
 #[derive(Debug, Default)]
 pub(super) struct Requests {
     live: Slab<Live>,
-    /// Those that have not ended.
+    /// The responses that have not ended, by id.
     open: HashMap<SampleId, usize>,
     turns: u64,
 }
 
-/// A response that is owed.
+/// An outstanding response.
 #[derive(Clone, Debug)]
 pub(super) struct Live {
     pub(super) id: SampleId,
-    /// Tokens of the prompt.
+    /// Number of tokens of the prompt.
     pub(super) prompt_length: u32,
-    /// Tokens that it will have.
+    /// Final number of tokens.
     pub(super) length: u32,
-    /// Tokens that it had at `since`.
+    /// Number of tokens at iteration `since`.
     pub(super) tokens: u32,
-    /// Iteration of its instance from which on it runs; only while it runs.
+    /// Iteration of its instance at which it started to run; valid only while it runs.
     pub(super) since: u64,
-    /// What may still refer to it; see [`Ticket`].
+    /// The turn of the only valid [`Ticket`] of the response.
     pub(super) turn: u64,
     pub(super) state: State,
     pub(super) instance: u32,
     pub(super) preemptions: u32,
-    /// When it was first admitted, in nanoseconds.
+    /// Time of its first admission, in nanoseconds.
     pub(super) started: Option<f64>,
 }
 
-/// Where a response is.
+/// The state of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     Waiting,
@@ -46,8 +46,8 @@ pub(super) enum State {
     Ended,
 }
 
-/// A reference to a response in the queue or heap of an instance. It is void once the response has moved on: queues are not searched
-/// when a response leaves from their middle.
+/// A reference to a response in the queue or heap of an instance. It becomes void when the state of the response changes, so that queues
+/// need not be searched when a response leaves from the middle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Ticket {
     pub(super) slot: usize,
@@ -55,12 +55,12 @@ pub(super) struct Ticket {
 }
 
 impl Live {
-    /// Tokens of prompt and response when its instance is at `iteration`.
+    /// Returns the number of tokens of prompt and response when its instance is at `iteration`.
     pub(super) fn context(&self, iteration: u64) -> u64 {
         u64::from(self.prompt_length) + u64::from(self.tokens_at(iteration))
     }
 
-    /// Tokens of the response when its instance is at `iteration`.
+    /// Returns the number of tokens of the response when its instance is at `iteration`.
     pub(super) fn tokens_at(&self, iteration: u64) -> u32 {
         match self.state {
             State::Running => self.tokens + (iteration - self.since) as u32,
@@ -70,7 +70,7 @@ impl Live {
 }
 
 impl Requests {
-    /// Takes a response in.
+    /// Adds a response and returns its slot.
     pub(super) fn insert(&mut self, live: Live) -> usize {
         let id = live.id;
         let slot = self.live.insert(live);
@@ -83,7 +83,7 @@ impl Requests {
         self.open.get(&id).copied()
     }
 
-    /// Whether all have ended.
+    /// Returns `true` if all responses have ended.
     pub(super) fn have_ended(&self) -> bool {
         self.open.is_empty()
     }
@@ -96,7 +96,7 @@ impl Requests {
         &mut self.live[slot]
     }
 
-    /// Gives a response its next state; all tickets that it had are void.
+    /// Changes the state of a response. All its earlier tickets become void.
     pub(super) fn turn(&mut self, slot: usize, state: State) -> Ticket {
         self.turns += 1;
         let live = &mut self.live[slot];
@@ -105,19 +105,19 @@ impl Requests {
         Ticket { slot, turn: self.turns }
     }
 
-    /// The response that a ticket refers to, unless it is void.
+    /// Returns the response of a ticket, unless the ticket is void.
     pub(super) fn find(&self, ticket: Ticket) -> Option<&Live> {
         self.live.get(ticket.slot).filter(|live| live.turn == ticket.turn)
     }
 
-    /// Notes that a response has ended, with `tokens` tokens; it stays until it is [removed](Self::remove).
+    /// Marks a response as ended with `tokens` tokens. It stays until it is [removed](Self::remove).
     pub(super) fn end(&mut self, slot: usize, tokens: u32) {
         self.turn(slot, State::Ended);
         self.live[slot].tokens = tokens;
         self.open.remove(&self.live[slot].id);
     }
 
-    /// What is reported of an ended response, which is owed no longer.
+    /// Removes an ended response and returns its completion.
     pub(super) fn remove(
         &mut self,
         slot: usize,

@@ -8,7 +8,7 @@ use super::*;
 use crate::cluster::{Calibration, Hardware, ModelShape};
 use crate::rollout::Completion;
 
-/// Lengths and prompt lengths from a rule.
+/// A length model from a function and a fixed prompt length.
 struct Rule {
     length: fn(u64, SampleId) -> u32,
     prompt_length: u32,
@@ -30,7 +30,7 @@ impl LengthModel for Rule {
     }
 }
 
-/// Lengths between 1 and 2000, everywhere different.
+/// Returns scattered lengths between 1 and 2000.
 fn scattered(row: u64, id: SampleId) -> u32 {
     let mixed = row.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (u64::from(id.sample) + 7) << 20;
     (mixed.wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 40) as u32 % 2000 + 1
@@ -95,7 +95,7 @@ impl Bench {
         }
     }
 
-    /// Runs on until `until`, in seconds, as far as there are alarms.
+    /// Runs until `until`, in seconds, as long as there are alarms.
     fn run_until(&mut self, until: f64) {
         self.poll();
         let alarm = self.clock.alarm(|| {});
@@ -114,7 +114,7 @@ fn id(prompt: u64, sample: u32) -> SampleId {
     SampleId { step: Step(0), prompt: PromptId(prompt), sample }
 }
 
-/// What an instance does, one iteration after the other: seconds at which each response ends, and preemptions of each.
+/// Simulates an instance one iteration at a time. Returns the end of each response in seconds, and its preemptions.
 fn oracle(shape: &Shape, prompt_length: u64, lengths: &[u32]) -> Vec<(f64, u32)> {
     let mut waiting: VecDeque<usize> = (0..lengths.len()).collect();
     let mut running: Vec<usize> = Vec::new();
@@ -154,7 +154,7 @@ fn oracle(shape: &Shape, prompt_length: u64, lengths: &[u32]) -> Vec<(f64, u32)>
     outcome
 }
 
-/// An instance against the oracle, with a KV cache of `capacity` tokens.
+/// Compares an instance with a KV cache of `capacity` tokens with the oracle.
 fn against_the_oracle(capacity: u64, max_running: u32, prompt_length: u32, responses: u32) -> u32 {
     let rule = Rule { length: scattered, prompt_length };
     let mut bench = Bench::new(SimulatedEngineConfig { max_running, ..config(1, 0) }, rule);
@@ -356,7 +356,7 @@ fn what_is_collected_together_is_reported_when_the_last_has_ended_and_is_the_sam
     assert_eq!(report[..], reports[reports.len() - 1..]);
 }
 
-/// What a caller may do.
+/// A command of a caller.
 #[derive(Clone, Copy, Debug)]
 enum Command {
     Generate(u32),
@@ -376,7 +376,7 @@ fn command() -> impl Strategy<Value = Command> {
     ]
 }
 
-/// Runs `commands` on an engine whose KV cache is small, to its end.
+/// Runs `commands` to completion on an engine with a small KV cache.
 fn obey(commands: &[Command], interval: u64) -> (usize, BTreeMap<SampleId, Completion>, Nanos) {
     let rule = Rule { length: scattered, prompt_length: 100 };
     let mut bench = Bench::new(config(3, interval), rule);

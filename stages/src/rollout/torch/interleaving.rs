@@ -1,5 +1,5 @@
-//! The engine with instances that have no threads: dice say whether the caller or an instance goes on, so that an instance may be behind by
-//! any number of commands.
+//! Tests of the engine with instances without threads. A random number generator decides whether the caller or an instance runs next, so
+//! that an instance may be behind by any number of commands.
 
 use std::collections::BTreeSet;
 use std::sync::OnceLock;
@@ -18,9 +18,9 @@ use crate::rollout::passes::Passes;
 use crate::rollout::sampling::Sampling;
 
 const ROUNDS: u64 = 6;
-/// Orders that are tried.
+/// Number of interleavings to try.
 const SEEDS: u64 = 60;
-/// Turns after which a game that has not ended never will.
+/// Number of turns after which a game is considered to hang.
 const TURNS: usize = 20_000;
 
 fn decoder() -> Decoder {
@@ -39,7 +39,7 @@ fn decoder() -> Decoder {
         attention_bias: false,
         max_position_embeddings: 64,
         initializer_range: 0.2,
-        // One token in four ends a response: lengths differ.
+        // One token in four ends a response, so that lengths differ.
         eos_token_ids: (30..40).collect(),
         bos_token_id: None,
         pad_token_id: None,
@@ -47,7 +47,7 @@ fn decoder() -> Decoder {
     Decoder::init(config, 3, Device::Cpu).unwrap()
 }
 
-/// Returns the weights of a version, different for each.
+/// Returns the weights of a version, which differ between versions.
 fn weights(version: u64) -> Weights {
     let factor = 1.0 + 0.05 * version as f64;
     let decoder = decoder();
@@ -66,24 +66,24 @@ impl Dice {
     }
 }
 
-/// What a round came to: the responses that ended first, and what was reported of each.
+/// The result of a round: the responses that ended first, and the report of each response.
 type Round = (Vec<SampleId>, BTreeMap<SampleId, (Vec<i32>, FinishReason)>);
 
-/// A caller that asks for a few responses, takes the first that end, aborts the others, and goes on with the next policy.
+/// A caller that requests a few responses, takes the first that end, aborts the others, and continues with the next policy.
 struct Game {
     engine: TorchEngine,
     instances: Vec<Instance>,
     store: WeightStore,
     woken: Arc<AtomicBool>,
-    /// Instances that have had nothing to do since the caller acted last.
+    /// `true` for instances that have had no work since the last action of the caller.
     idle: Vec<bool>,
     round: u64,
-    /// Responses that are not reported.
+    /// Responses that have not been reported.
     asked: BTreeSet<SampleId>,
-    /// How many responses end the round.
+    /// Number of responses that end the round.
     wins: usize,
     ends: BTreeSet<End>,
-    /// All that ended up to here was heard of.
+    /// All ends up to this tick have been received.
     floor: Tick,
     now: Tick,
     decided: bool,
@@ -143,7 +143,7 @@ impl Game {
         }
     }
 
-    /// Plays all rounds; `seed` says who goes on when.
+    /// Plays all rounds; `seed` determines the interleaving.
     fn play(mut self, seed: u64) -> Vec<Round> {
         let _no_grad = tch::no_grad_guard();
         let (mut dice, mut lazy) = (Dice(seed), 0);
@@ -152,7 +152,7 @@ impl Game {
             if self.round == ROUNDS {
                 return self.rounds;
             }
-            // For a while one of them does nothing unless all others wait for it.
+            // From time to time one party pauses unless all others wait for it.
             if dice.roll(60) == 0 {
                 lazy = dice.roll(self.instances.len() + 1);
             }
@@ -172,7 +172,7 @@ impl Game {
         panic!("seed {seed}: round {} goes on for ever", self.round);
     }
 
-    /// Publishes a policy, and asks for responses by it: for fewer than there are instances in most rounds.
+    /// Publishes a policy and requests responses by it, in most rounds fewer than there are instances.
     fn ask(&mut self) {
         let policy = self.store.publish(PolicyVersion(self.round), weights(self.round));
         self.engine.load(&policy);
@@ -213,7 +213,7 @@ impl Game {
         }
     }
 
-    /// Hears how far a race in lockstep has come, and decides it once enough have ended.
+    /// Reads the progress of a race in lockstep, and decides the race once enough responses have ended.
     fn hear(&mut self) {
         let reached = self.engine.lockstep().unwrap().reached();
         let is_new = |end: &End| end.tick > self.floor;
@@ -234,7 +234,7 @@ impl Game {
         }
     }
 
-    /// Ends the round: the winners are kept, the others aborted.
+    /// Ends the round: keeps the winners and aborts the others.
     fn decide(&mut self, winners: Vec<SampleId>) {
         self.decided = true;
         let losers: Vec<SampleId> =
@@ -263,7 +263,7 @@ impl Game {
     }
 }
 
-/// How passes are cut on this machine, tried once.
+/// Returns the way to split passes on this machine, tested once.
 fn passes(config: &TorchEngineConfig) -> Passes {
     static PASSES: OnceLock<Passes> = OnceLock::new();
     *PASSES.get_or_init(|| owner::passes(config, &mut decoder()).unwrap().unwrap())

@@ -1,4 +1,4 @@
-//! Lengths from a table of percentiles.
+//! Lengths drawn from a table of percentiles.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use super::{
 use crate::cluster::calibration;
 use crate::draw::{correlated, normal_cdf};
 
-/// A table of percentiles a domain; see [`EmpiricalDomain`].
+/// A table of percentiles for each domain; see [`EmpiricalDomain`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EmpiricalConfig {
@@ -20,27 +20,29 @@ pub struct EmpiricalConfig {
     pub domains: BTreeMap<String, EmpiricalDomain>,
 }
 
-/// The lengths of a domain, as measured over many prompts, and how much of that is between prompts.
+/// The length distribution of a domain, as measured over many prompts, and the part of it that is between prompts.
 ///
-/// The rank of a response that ends is the share below a normal variable that its siblings share with `correlation` (a Gaussian copula),
-/// so the whole follows the table whatever the correlation. The responses that never end belong to some of the prompts.
+/// The rank of a response that ends is computed from a normal variable that is correlated with those of the prompt's other responses (a
+/// Gaussian copula). The overall distribution therefore follows the table whatever the correlation. Responses that never end belong to some
+/// of the prompts only.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EmpiricalDomain {
-    /// Share of the prompts, in proportion to that of the other domains.
+    /// Share of the prompts, relative to those of the other domains; more than 0.
     pub share: f64,
-    /// Percentile, and the tokens that this many percent of all responses do not exceed; ascending. Interpolated in the logarithm.
+    /// Pairs of a percentile and the number of tokens that this percentage of all responses does not exceed; ascending. Interpolation is
+    /// linear in the logarithm.
     pub percentiles: Vec<(f64, f64)>,
-    /// Share of responses that never end by themselves and are cut at the cap, whatever it is, in [0, 1).
+    /// Share of responses that never end by themselves and are cut at the cap, whatever it is; in [0, 1).
     pub endless: f64,
-    /// This share among the responses to a prompt that has any; at least `endless`.
+    /// Share of endless responses among those to a prompt that has any; at least `endless`.
     pub endless_of_hard: f64,
     /// Correlation of the lengths of two responses to a prompt, in [0, 1].
     pub correlation: f64,
 }
 
 impl EmpiricalConfig {
-    /// RollPacker's three tasks, Fig. 2a, each a third of the prompts.
+    /// Returns RollPacker's three tasks, Fig. 2a, each with a third of the prompts.
     #[must_use]
     pub fn rollpacker() -> Self {
         let domain = |&(name, endless, percentiles): &calibration::TaskLengths| {
@@ -79,7 +81,7 @@ impl EmpiricalDomain {
     }
 }
 
-/// [`EmpiricalConfig`] as a model.
+/// A length model from an [`EmpiricalConfig`].
 #[derive(Clone, Debug)]
 pub struct Empirical {
     population: Population,
@@ -89,20 +91,21 @@ pub struct Empirical {
 
 #[derive(Clone, Debug)]
 struct Domain {
-    /// Share of the responses that end, and the logarithm of tokens.
+    /// Pairs of the share of the responses that end and the logarithm of tokens.
     table: Vec<(f64, f64)>,
     /// Share of the prompts that have endless responses.
     hard: f64,
     endless_of_hard: f64,
-    /// Correlation of a response with what it shares with its siblings: the square root of that of two siblings.
+    /// Correlation of a response with the variable that all responses to its prompt share: the square root of the correlation of two
+    /// responses.
     loading: f64,
 }
 
 impl Empirical {
-    /// Draws by `seed`, and cuts responses at `cap` tokens.
+    /// Creates a model that draws by `seed` and cuts responses at `cap` tokens.
     ///
     /// # Errors
-    /// If a number is out of its bounds.
+    /// Returns an error if a number is out of bounds.
     pub fn new(
         config: &EmpiricalConfig,
         population: &PopulationConfig,
@@ -132,7 +135,7 @@ impl Domain {
         }
     }
 
-    /// Tokens that the share `below` of the responses that end do not exceed.
+    /// Returns the tokens that the share `below` of the responses that end does not exceed.
     fn quantile(&self, below: f64) -> f64 {
         let above = self.table.partition_point(|(share, _)| *share < below);
         let above = above.clamp(1, self.table.len() - 1);

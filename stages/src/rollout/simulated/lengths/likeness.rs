@@ -1,4 +1,4 @@
-//! How alike the lengths of the responses to a prompt are, as far as a trace tells.
+//! The similarity of the lengths of the responses to a prompt, estimated from a trace.
 
 use std::collections::BTreeMap;
 
@@ -7,38 +7,40 @@ use serde::Serialize;
 use super::ENOUGH;
 use super::pool::Pool;
 
-/// The correlation of the lengths of two responses to a prompt, in ranks of a normal, as an interval.
+/// An interval for the correlation of the lengths of two responses to a prompt, computed on normal scores of the ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Likeness {
-    /// Prompts that are told apart; 0 if responses have no prompt.
+    /// Number of prompts that can be distinguished; 0 if responses have no prompt.
     pub prompts: usize,
     /// Mean number of responses to a prompt.
     pub responses_per_prompt: f64,
-    /// The least number of responses to a prompt.
+    /// Minimum number of responses to a prompt.
     pub least_responses: usize,
-    /// The estimate, where two prompts or more have several responses.
+    /// The estimate; `None` unless at least two prompts have several responses.
     pub estimate: Option<f64>,
-    /// The lower end.
+    /// Lower end of the interval.
     pub low: f64,
-    /// The upper end.
+    /// Upper end of the interval.
     pub high: f64,
 }
 
-/// The upper end where a trace tells nothing: 0.8 of the variance is between prompts. The lower end is 0, independent lengths.
+/// Upper end of the interval if the trace has no information: 0.8 of the variance is between prompts. The lower end is then 0, independent
+/// lengths.
 const STRONG: f64 = 0.8;
 
-/// No interval ends above: equal lengths are never assumed.
+/// Maximum upper end of an interval, because identical lengths are never assumed.
 const STRONGEST: f64 = 0.99;
 
-/// Standard errors on either side of an estimate.
+/// Half-width of the interval, in standard errors.
 const ERRORS: f64 = 2.0;
 
 impl Likeness {
-    /// What responses tell, each with the key of its prompt and its length; `None` if each prompt has [`ENOUGH`] of them to draw others
-    /// from, so that nothing is assumed.
+    /// Estimates the interval from responses, each with the key of its prompt and its length.
     ///
-    /// The estimate is the intraclass correlation of the normal scores, from the mean squares between and within prompts. The interval is
-    /// two standard errors wide on either side, and no wider than that of a trace that tells nothing.
+    /// Returns `None` if each prompt has [`ENOUGH`] responses to draw others from, so that no assumption is needed.
+    ///
+    /// The estimate is the intraclass correlation of the normal scores, computed from the mean squares between and within prompts. The
+    /// interval extends two standard errors to either side, and is at most as wide as that of a trace without information.
     #[must_use]
     pub fn of(responses: &[(Option<u64>, u32)]) -> Option<Self> {
         let pool = Pool::new(responses.iter().map(|(_, length)| (*length).max(1)).collect());
@@ -79,7 +81,7 @@ struct Estimate {
 }
 
 impl Estimate {
-    /// The estimate from groups of several scores; `None` for fewer than two groups, or scores that do not differ.
+    /// Computes the estimate from groups of several scores. Returns `None` for fewer than two groups, or if all scores are equal.
     fn of(groups: &[&[f64]]) -> Option<Self> {
         let count = groups.len() as f64;
         if groups.len() < 2 {
@@ -96,7 +98,7 @@ impl Estimate {
             .map(|group| group.iter().map(|score| (score - mean_of(group)).powi(2)).sum::<f64>())
             .sum();
         let (between, within) = (between / (count - 1.0), within / (total - count));
-        // The size of a balanced design of the same expected mean squares.
+        // The group size of a balanced design with the same expected mean squares.
         let size = (total - sizes().map(|size| size * size).sum::<f64>() / total) / (count - 1.0);
         let spread = between + (size - 1.0) * within;
         if spread <= 0.0 {
@@ -124,7 +126,7 @@ mod tests {
     use super::*;
     use crate::draw::{Draw, correlated};
 
-    /// Lengths of `prompts` prompts whose responses have this correlation.
+    /// Returns the lengths of `prompts` prompts whose responses have this correlation.
     fn drawn(prompts: u64, responses: u64, correlation: f64) -> Vec<(Option<u64>, u32)> {
         let root = Draw::new(5);
         let response = |prompt: u64, response: u64| {

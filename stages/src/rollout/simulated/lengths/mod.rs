@@ -1,7 +1,7 @@
-//! How long simulated responses are.
+//! Length models, which determine the lengths of simulated responses.
 //!
-//! What is known of a prompt follows from a seed and its dataset row, and the length of a response from these and its
-//! [`SampleId`]: the same whatever else runs, in whatever order it is asked for.
+//! The traits of a prompt depend on a seed and its dataset row. The length of a response depends on these and on its [`SampleId`]. Neither
+//! depends on the other responses or on the order of the calls.
 
 mod empirical;
 mod likeness;
@@ -24,36 +24,36 @@ use std::sync::Arc;
 use rollpacker_dataflow::step::SampleId;
 use serde::{Deserialize, Serialize};
 
-/// What is known of a prompt.
+/// The traits of a prompt.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PromptTraits {
-    /// What kind of task it is.
+    /// The kind of task.
     pub domain: Arc<str>,
-    /// Tokens of the prompt.
+    /// Number of tokens of the prompt.
     pub prompt_length: u32,
-    /// Chance that a response to it is right.
+    /// Probability that a response is correct.
     pub pass_rate: f64,
 }
 
-/// Something that says how long responses are.
+/// A model of prompt traits and response lengths.
 ///
 /// # Contract
-/// The same arguments give the same answer. A response has at least one token and at most [`cap`](Self::cap).
+/// The same arguments give the same result. A response has at least one token and at most [`cap`](Self::cap) tokens.
 pub trait LengthModel: Send + Sync {
-    /// What is known of the prompt in dataset row `row`.
+    /// Returns the traits of the prompt in dataset row `row`.
     fn prompt(&self, row: u64) -> PromptTraits;
 
-    /// Tokens of the response `id` to the prompt in `row`, by the `draw`-th draw from its distribution, from 0.
+    /// Returns the tokens of the response `id` to the prompt in `row`, as the `draw`-th draw from its distribution, from 0.
     fn response(&self, row: u64, id: SampleId, draw: u32) -> u32;
 
-    /// The longest response; one of this length was cut.
+    /// Returns the maximum length of a response; a response of this length was cut.
     fn cap(&self) -> u32;
 }
 
-/// Draws until a response is longer than what is there of it; after so many it is taken to reach the cap.
+/// Maximum number of draws until a response is longer than the part that was kept. After that it is assumed to reach the cap.
 const DRAWS: u32 = 512;
 
-/// Tokens of a response of which `kept` are there already: drawn from those of its distribution that are longer.
+/// Returns the tokens of a response of which `kept` exist already, drawn from the part of its distribution that is longer.
 #[must_use]
 pub fn response_beyond(model: &dyn LengthModel, row: u64, id: SampleId, kept: u32) -> u32 {
     let draws = if kept < model.cap() { 0..DRAWS } else { 0..0 };
@@ -61,17 +61,17 @@ pub fn response_beyond(model: &dyn LengthModel, row: u64, id: SampleId, kept: u3
     longer.unwrap_or(model.cap().max(kept.saturating_add(1)))
 }
 
-/// Why lengths cannot be drawn.
+/// The reason why lengths cannot be drawn.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum LengthModelError {
-    /// A number is out of its bounds.
+    /// A number is out of bounds.
     #[error("lengths: `{field}`: expected {expected}, found {found}")]
     Field {
-        /// Its name, with the domain where it belongs to one.
+        /// The name of the field, with its domain if it belongs to one.
         field: String,
-        /// The bounds.
+        /// The allowed values.
         expected: &'static str,
-        /// Its value.
+        /// The value that was found.
         found: String,
     },
     /// There is nothing to draw from.
@@ -79,7 +79,7 @@ pub enum LengthModelError {
     Empty(&'static str),
 }
 
-/// Refuses a number unless `holds`.
+/// Returns an error for a field unless `holds`.
 fn check(
     holds: bool,
     field: impl FnOnce() -> String,
@@ -92,13 +92,13 @@ fn check(
     Err(LengthModelError::Field { field: field(), expected, found: format!("{found:?}") })
 }
 
-/// The greatest length of a response or prompt, tokens.
+/// Maximum length of a response or prompt, in tokens.
 const LONGEST: f64 = 1e9;
 
-/// The greatest standard deviation of a logarithm: of more, all that is drawn is the shortest or the longest.
+/// Maximum standard deviation of a logarithm. With a larger one, every draw would be the shortest or the longest length.
 const WIDEST: f64 = 10.0;
 
-/// A length model as a recipe writes it.
+/// A length model, as written in a recipe.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "model", rename_all = "snake_case")]
 pub enum LengthsConfig {
@@ -109,10 +109,10 @@ pub enum LengthsConfig {
 }
 
 impl LengthsConfig {
-    /// The model, drawing by `seed`, its responses cut at `cap` tokens.
+    /// Builds the model. It draws by `seed` and cuts responses at `cap` tokens.
     ///
     /// # Errors
-    /// If a number is out of its bounds.
+    /// Returns an error if a number is out of bounds.
     pub fn build(
         &self,
         population: &PopulationConfig,
@@ -126,10 +126,10 @@ impl LengthsConfig {
     }
 }
 
-/// No drawn response is shorter, tokens.
+/// Minimum length of a drawn response, in tokens.
 const SHORTEST: u32 = 8;
 
-/// A drawn length as a number of tokens.
+/// Converts a drawn length to a number of tokens.
 fn tokens(drawn: f64, cap: u32) -> u32 {
     (drawn as u32).clamp(SHORTEST.min(cap), cap)
 }

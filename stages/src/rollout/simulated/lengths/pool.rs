@@ -1,4 +1,4 @@
-//! All lengths of a trace, by rank.
+//! All lengths of a trace, ordered by rank.
 
 use crate::draw::normal_quantile;
 
@@ -7,14 +7,14 @@ use crate::draw::normal_quantile;
 pub(super) struct Pool(Vec<u32>);
 
 impl Pool {
-    /// The pool of `lengths`, of which there is at least one.
+    /// Creates a pool of `lengths`, which must not be empty.
     pub(super) fn new(mut lengths: Vec<u32>) -> Self {
         lengths.sort_unstable();
         Self(lengths)
     }
 
-    /// The rank of a recorded length, as where a standard normal has that share below it. Equal lengths share a range of ranks, and
-    /// `within`, from 0 to 1, says where in it.
+    /// Returns the normal score of a recorded length: the quantile of a standard normal at its rank. Equal lengths share a range of ranks,
+    /// in which `within`, from 0 to 1, is the position.
     pub(super) fn score(&self, length: u32, within: f64) -> f64 {
         let below = self.0.partition_point(|other| *other < length) as f64;
         let up_to = self.0.partition_point(|other| *other <= length) as f64;
@@ -23,13 +23,13 @@ impl Pool {
         normal_quantile(share.clamp(0.5 / count, 1.0 - 0.5 / count))
     }
 
-    /// The length that the share `below` of all does not exceed.
+    /// Returns the length that the share `below` of all does not exceed.
     pub(super) fn quantile(&self, below: f64) -> u32 {
         let rank = (below * self.0.len() as f64) as usize;
         self.0[rank.min(self.0.len() - 1)]
     }
 
-    /// The lengths above `length`.
+    /// Returns the lengths above `length`.
     pub(super) fn beyond(&self, length: u32) -> &[u32] {
         &self.0[self.0.partition_point(|other| *other <= length)..]
     }

@@ -1,4 +1,4 @@
-//! What prompts have beside the lengths of their responses.
+//! The traits of simulated prompts other than the lengths of their responses.
 
 use std::sync::Arc;
 
@@ -11,31 +11,31 @@ use crate::draw::{Draw, correlated, normal_cdf, normal_quantile};
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LogNormal {
-    /// Median, tokens; at least 1.
+    /// Median, in tokens; at least 1.
     pub median: f64,
     /// Standard deviation of the logarithm; at least 0.
     pub spread: f64,
 }
 
-/// How often responses are right, prompt by prompt: `cdf(quantile(median) - spread * difficulty)` of the standard normal.
+/// The distribution of pass rates over prompts: `cdf(quantile(median) - spread * difficulty)` of the standard normal.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PassRate {
     /// Pass rate of the median prompt, in (0, 1).
     pub median: f64,
-    /// How far prompts differ; 0: not at all.
+    /// Spread of the pass rates between prompts; at least 0. With 0 all prompts have the same pass rate.
     pub spread: f64,
-    /// Correlation of difficulty with how long the responses to a prompt are, in [-1, 1].
+    /// Correlation of the difficulty of a prompt with the length of its responses, in [-1, 1].
     pub length_correlation: f64,
 }
 
-/// What prompts have beside the lengths of their responses.
+/// The distributions of the traits of prompts other than the lengths of their responses.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct PopulationConfig {
-    /// Tokens of a prompt.
+    /// Number of tokens of a prompt.
     pub prompt_length: LogNormal,
-    /// How often responses are right.
+    /// Share of correct responses.
     pub pass_rate: PassRate,
 }
 
@@ -48,14 +48,14 @@ impl Default for PopulationConfig {
     }
 }
 
-/// No prompt is longer than so many times the median.
+/// Maximum length of a prompt, as a multiple of the median.
 const MOST_OF_MEDIAN: f64 = 8.0;
 
-/// No draw of a standard normal is further from 0.
+/// Maximum absolute value of a standard normal draw.
 const FURTHEST: f64 = 8.3;
 
 impl PopulationConfig {
-    /// The length that no prompt exceeds, tokens.
+    /// Returns the maximum length of a prompt, in tokens.
     #[must_use]
     pub fn longest_prompt(&self) -> u32 {
         let LogNormal { median, spread } = self.prompt_length;
@@ -85,18 +85,18 @@ impl PopulationConfig {
     }
 }
 
-/// What is drawn for a prompt, one number each: names for [`Draw::of`].
+/// The quantities that are drawn for a prompt, one number each; keys for [`Draw::of`].
 #[derive(Clone, Copy)]
 pub(super) enum Latent {
     Domain,
     PromptLength,
     Difficulty,
-    /// How long the responses to a prompt are beside those to others.
+    /// Length of the responses to a prompt relative to those to others.
     Length,
     Tail,
     Hard,
     Response,
-    /// Where among equal ones a recorded length is.
+    /// Rank of a recorded length among equal ones.
     Tie,
 }
 
@@ -105,12 +105,12 @@ pub(super) enum Latent {
 pub(super) struct Population {
     draw: Draw,
     config: PopulationConfig,
-    /// Names, and the share of prompts up to and including each.
+    /// Names of the domains, each with the cumulative share of prompts up to and including it.
     domains: Vec<(Arc<str>, f64)>,
 }
 
 impl Population {
-    /// Prompts of `domains`, each with its share among them.
+    /// Creates the prompts of `domains`, each with its relative share.
     pub(super) fn new<'a>(
         config: PopulationConfig,
         seed: u64,
@@ -131,12 +131,12 @@ impl Population {
         Ok(Self { draw: Draw::new(seed), config, domains: up_to })
     }
 
-    /// The draw of something for the prompt in `row`.
+    /// Returns the draw of a quantity for the prompt in `row`.
     pub(super) fn draw(&self, row: u64, latent: Latent) -> Draw {
         self.draw.of(row).of(latent as u64)
     }
 
-    /// Which domain the prompt in `row` is of.
+    /// Returns the domain of the prompt in `row`.
     pub(super) fn domain(&self, row: u64) -> usize {
         let at = self.draw(row, Latent::Domain).uniform();
         self.domains.partition_point(|(_, up_to)| *up_to < at).min(self.domains.len() - 1)
@@ -152,7 +152,7 @@ impl Population {
         drawn.clamp(16.0_f64.min(median), MOST_OF_MEDIAN * median) as u32
     }
 
-    /// Pass rate of the prompt in `row`, whose responses are `length` standard deviations longer than others.
+    /// Returns the pass rate of the prompt in `row`, whose responses are `length` standard deviations longer than average.
     pub(super) fn pass_rate(&self, row: u64, length: f64) -> f64 {
         let PassRate { median, spread, length_correlation } = self.config.pass_rate;
         let own = self.draw(row, Latent::Difficulty).normal();

@@ -10,13 +10,13 @@ fn id(prompt: u64, sample: u32) -> SampleId {
     SampleId { step: Step(0), prompt: PromptId(prompt), sample }
 }
 
-/// Lengths of the responses to each prompt.
+/// Returns the lengths of the responses to each prompt.
 fn groups(model: &dyn LengthModel) -> Vec<Vec<u32>> {
     let group = |row| (0..SAMPLES).map(|sample| model.response(row, id(row, sample), 0)).collect();
     (0..PROMPTS).map(group).collect()
 }
 
-/// Tokens that `percent` of all lengths do not exceed.
+/// Returns the tokens that `percent` of all lengths do not exceed.
 fn percentile(groups: &[Vec<u32>], percent: usize) -> f64 {
     let mut all = groups.concat();
     all.sort_unstable();
@@ -27,7 +27,7 @@ fn check_close(found: f64, expected: f64, tolerance: f64) {
     assert!((found / expected - 1.0).abs() < tolerance, "{found}, expected about {expected}");
 }
 
-/// Correlation of the logarithms of two responses to a prompt.
+/// Returns the correlation of the logarithms of two responses to a prompt.
 fn siblings(groups: &[Vec<u32>]) -> f64 {
     let log = |length: u32| f64::from(length).ln();
     let pairs = || groups.iter().flat_map(|g| g.windows(2).map(|w| (log(w[0]), log(w[1]))));
@@ -130,7 +130,7 @@ fn a_prompt_with_enough_responses_is_drawn_from_its_own() {
     assert!(rates(0) > rates(1) + 10.0, "prompts with longer responses are harder");
 }
 
-/// Lengths of prompts that have `responses` each, with a correlation of `truth` between two.
+/// Returns the lengths of prompts that have `responses` each, with a correlation of `truth` between two.
 fn recorded(responses: u32, truth: f64) -> Vec<TraceRecord> {
     let mut config = math();
     config.domains.values_mut().for_each(|domain| domain.correlation = truth);
@@ -141,12 +141,12 @@ fn recorded(responses: u32, truth: f64) -> Vec<TraceRecord> {
     (0..PROMPTS).flat_map(of).map(length).collect()
 }
 
-// Equal lengths of all responses to a prompt were drawn where one was recorded.
+// Regression: where one response was recorded, all responses to the prompt were drawn with the same length.
 #[test]
 fn one_recorded_response_a_prompt_leaves_the_correlation_to_the_configuration() {
     for correlation in [0.0, 0.4, 0.8] {
         let groups = groups(&correlated_trace(recorded(1, 0.3), correlation, 16_384));
-        // Of the logarithms, where normal scores are correlated by so much.
+        // The correlation of the logarithms approximates that of the normal scores.
         assert!((siblings(&groups) - correlation).abs() < 0.12, "{}", siblings(&groups));
         for (percent, tokens) in [(10, 243.0), (50, 660.0), (75, 1128.0), (90, 2554.0)] {
             check_close(percentile(&groups, percent), tokens, 0.12);
@@ -173,7 +173,7 @@ fn recorded_responses_of_a_prompt_say_where_it_stands() {
     assert!(one > 0.3 && four > one + 0.1, "{one} {four}");
 }
 
-/// Pearson's correlation.
+/// Returns Pearson's correlation.
 fn correlation(a: &[f64], b: &[f64]) -> f64 {
     let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
     let (of_a, of_b) = (mean(a), mean(b));

@@ -1,4 +1,4 @@
-//! Lengths that were recorded.
+//! Lengths from recorded responses.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,79 +13,81 @@ use crate::draw::{correlated, normal_cdf};
 /// A recorded response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceRecord {
-    /// What its prompt is known by: records of one prompt share it. `None`: unknown.
+    /// The key of the prompt, which the records of one prompt share; `None` if it is unknown.
     pub prompt: Option<String>,
-    /// Tokens of the prompt, where recorded.
+    /// Number of tokens of the prompt, if recorded.
     pub prompt_length: Option<u32>,
-    /// Tokens of the response.
+    /// Number of tokens of the response.
     pub response_length: u32,
 }
 
 /// A response of a live run, to be replayed by its id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Recorded {
-    /// Tokens of the response.
+    /// Number of tokens of the response.
     pub response_length: u32,
-    /// Whether it ended by itself; otherwise it is at least one token longer than recorded.
+    /// `true` if it ended by itself; otherwise it is at least one token longer than recorded.
     pub whole: bool,
 }
 
-/// How a trace is read as a model.
+/// The parameters with which a trace is used as a length model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TraceConfig {
-    /// Kind of task of all its prompts.
+    /// The kind of task of all prompts.
     pub domain: String,
-    /// What prompts have beside what is recorded.
+    /// The traits of prompts that are not recorded.
     pub population: PopulationConfig,
-    /// Correlation of the lengths of two responses to a prompt, in ranks of a normal, in [0, 1]; of prompts with fewer than [`ENOUGH`]
-    /// recorded responses.
+    /// Correlation of the lengths of two responses to a prompt, in normal scores, in [0, 1]. It applies to prompts with fewer than
+    /// [`ENOUGH`] recorded responses.
     pub correlation: f64,
     /// Seed of the draws.
     pub seed: u64,
-    /// Responses are cut here, tokens.
+    /// Length at which responses are cut, in tokens.
     pub cap: u32,
 }
 
-/// Recorded responses of a prompt from which others to it can be drawn as they are. Drawn from `k` lengths, the variance within a prompt
-/// is too small by a factor of `1 - 1/k`, and a prompt that is drawn anew has the lengths that it had. With 8 that is still seen in the
-/// length bias of tail batching: 0.73 where it is 0.65.
+/// Number of recorded responses of a prompt from which others are drawn directly. When drawing from `k` lengths, the variance within a
+/// prompt is too small by a factor of `1 - 1/k`, and a prompt that is drawn again repeats its lengths. With 8, this is still visible in the
+/// length bias of tail batching: 0.73 instead of 0.65.
 pub const ENOUGH: usize = 32;
 
-/// Lengths that were recorded.
+/// A length model of recorded responses.
 ///
-/// A response whose id was recorded has the recorded length, or where it had been dropped, one drawn from the longer ones. Any other
-/// belongs to a recorded prompt: dataset row `r` is the `r`-th, beginning again after the last. It is drawn from the lengths of that
-/// prompt where there are [`ENOUGH`] of them.
+/// A response whose id was recorded has the recorded length. If that response had been dropped, its length is drawn from the longer ones.
+/// Any other response belongs to a recorded prompt: dataset row `r` is the `r`-th recorded prompt, starting again after the last. It is
+/// drawn from the lengths of that prompt if there are [`ENOUGH`] of them.
 ///
-/// Fewer do not tell how much the responses to a prompt differ. Ranks among all recorded lengths then follow a Gaussian copula with
-/// [`TraceConfig::correlation`]: what the responses to a prompt share is drawn once a prompt, given its recorded lengths. All lengths
-/// together are distributed as recorded, whatever the correlation. Without prompts, each record is taken to be a prompt of its own.
+/// Fewer lengths do not determine how much the responses to a prompt differ. In that case the ranks among all recorded lengths follow a
+/// Gaussian copula with [`TraceConfig::correlation`]: the part that the responses to a prompt share is drawn once per prompt, given its
+/// recorded lengths. All lengths together are distributed as recorded, whatever the correlation. If no record has a prompt, each record is
+/// treated as its own prompt.
 #[derive(Clone, Debug)]
 pub struct Trace {
     population: Population,
     prompts: Vec<RecordedPrompt>,
     pool: Pool,
     replayed: BTreeMap<SampleId, Recorded>,
-    /// Correlation of a response with what it shares with its siblings: the square root of that of two siblings.
+    /// Correlation of a response with the variable that all responses to its prompt share: the square root of the correlation of two
+    /// responses.
     loading: f64,
     cap: u32,
 }
 
 #[derive(Clone, Debug)]
 struct RecordedPrompt {
-    /// Tokens of the prompt, where recorded.
+    /// Number of tokens of the prompt, if recorded.
     prompt_length: Option<u32>,
-    /// Tokens of its responses, ascending once all are read.
+    /// Lengths of its responses, ascending once all are read.
     lengths: Vec<u32>,
-    /// What the lengths say of the scale of the prompt: mean and standard deviation.
+    /// Mean and standard deviation of the prompt's scale, given its lengths.
     scale: (f64, f64),
 }
 
 impl Trace {
-    /// Reads `records`, in their order, as a model.
+    /// Creates a model from `records`, in their order.
     ///
     /// # Errors
-    /// If there are none, or a number is out of its bounds.
+    /// Returns an error if there are no records, or a number is out of bounds.
     pub fn new(
         records: impl IntoIterator<Item = TraceRecord>,
         config: &TraceConfig,
@@ -119,7 +121,12 @@ impl Trace {
         self
     }
 
-    /// Takes for each prompt the distribution of its scale given its recorded lengths: normal, as that of all prompts.
+    /// Computes for each prompt the distribution of its scale given its recorded lengths.
+    ///
+    /// The model has one factor: the score of a response is `loading * scale + sqrt(1 - correlation) * own`, where `scale` and `own` are
+    /// standard normal and `correlation = loading^2`. Given `n` scores with sum `s`, the scale is normal with mean
+    /// `loading * s / (1 - correlation + n * correlation)` and variance `(1 - correlation) / (1 - correlation + n * correlation)`. Equal
+    /// lengths have tied ranks, so their scores are drawn within the range of the tie.
     fn learn_scales(&mut self) {
         let Self { population, prompts, pool, loading, .. } = self;
         let correlation = *loading * *loading;
@@ -141,7 +148,7 @@ impl Trace {
         &self.prompts[(row % self.prompts.len() as u64) as usize]
     }
 
-    /// How long the responses to the prompt in `row` are beside those to others, in standard deviations.
+    /// Returns the length of the responses to the prompt in `row` relative to others, in standard deviations.
     fn scale(&self, row: u64) -> f64 {
         let prompt = self.recorded_prompt(row);
         if prompt.tells() {
@@ -153,13 +160,13 @@ impl Trace {
 }
 
 impl RecordedPrompt {
-    /// Whether the recorded lengths tell how those of other responses are distributed.
+    /// Returns `true` if there are enough recorded lengths to draw other responses from them.
     fn tells(&self) -> bool {
         self.lengths.len() >= ENOUGH
     }
 }
 
-/// Records by prompt, in the order of their first appearance.
+/// Records grouped by prompt, in the order of their first appearance.
 #[derive(Default)]
 struct Prompts {
     position: BTreeMap<String, usize>,
@@ -167,8 +174,8 @@ struct Prompts {
 }
 
 impl Prompts {
-    /// The prompts of `records`, and all lengths. Records without a key are prompts of their own where none has one, and in the pool of
-    /// lengths alone otherwise.
+    /// Returns the prompts of `records`, and all lengths. If no record has a key, each record is its own prompt. Otherwise records without
+    /// a key count only in the pool of lengths.
     fn of(records: impl IntoIterator<Item = TraceRecord>) -> (Vec<RecordedPrompt>, Vec<u32>) {
         let (mut known, mut single, mut pool) = (Self::default(), Vec::new(), Vec::new());
         for record in records {

@@ -1,4 +1,4 @@
-//! Lengths of two modes: the body, and a tail that a prompt falls into again and again.
+//! Lengths with two modes: the body, and a tail whose probability depends on the prompt.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use super::{
 };
 use crate::draw::{correlated, normal_cdf};
 
-/// Two log-normal modes a domain; see [`TwoModeDomain`].
+/// Two log-normal modes for each domain; see [`TwoModeDomain`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TwoModeConfig {
@@ -20,16 +20,17 @@ pub struct TwoModeConfig {
     pub domains: BTreeMap<String, TwoModeDomain>,
 }
 
-/// The lengths of a domain. A prompt has a scale `b ~ N(0, prompt_spread)` and a chance of the tail `q ~ Beta` of mean `tail_share`; a
-/// response is `median * exp(b + response_spread * z)`, or with chance `q`, `tail_median * exp(tail_pull * b + tail_spread * z)`.
+/// The length distribution of a domain. A prompt has a scale `b ~ N(0, prompt_spread)` and a tail probability `q ~ Beta` with mean
+/// `tail_share`. A response is `median * exp(b + response_spread * z)`, or, with probability `q`,
+/// `tail_median * exp(tail_pull * b + tail_spread * z)`.
 ///
-/// A single log-normal cannot have the median and the maximum of RollPacker's Fig. 2a at once.
+/// A single log-normal cannot match both the median and the maximum of RollPacker's Fig. 2a.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TwoModeDomain {
-    /// Share of the prompts, in proportion to that of the other domains.
+    /// Share of the prompts, relative to those of the other domains; more than 0.
     pub share: f64,
-    /// Median of the body, tokens.
+    /// Median of the body, in tokens.
     pub median: f64,
     /// Standard deviation of the logarithm between prompts.
     pub prompt_spread: f64,
@@ -37,20 +38,22 @@ pub struct TwoModeDomain {
     pub response_spread: f64,
     /// Share of responses in the tail, in (0, 1).
     pub tail_share: f64,
-    /// How alike prompts are in their chance of the tail: the sum of the parameters of the Beta distribution; more than 0.
+    /// Concentration of the tail probabilities of prompts: the sum of the parameters of the Beta distribution; more than 0. Larger values
+    /// make prompts more alike.
     pub tail_concentration: f64,
-    /// Median of the tail, tokens.
+    /// Median of the tail, in tokens.
     pub tail_median: f64,
     /// Standard deviation of the logarithm in the tail.
     pub tail_spread: f64,
-    /// How much of a prompt's scale shows in the tail.
+    /// Factor of a prompt's scale in the tail, from -100 to 100.
     pub tail_pull: f64,
-    /// Correlation of a prompt's scale with its chance of the tail, in [-1, 1].
+    /// Correlation of a prompt's scale with its tail probability, in [-1, 1].
     pub correlation: f64,
 }
 
 impl Default for TwoModeDomain {
-    /// Fitted to medians, 75th percentiles and maxima of RollPacker's Figs. 2a and 4a, all domains together.
+    /// Returns the parameters that were fitted to medians, 75th percentiles and maxima of RollPacker's Figs. 2a and 4a, all domains
+    /// together.
     fn default() -> Self {
         Self {
             share: 1.0,
@@ -67,10 +70,10 @@ impl Default for TwoModeDomain {
     }
 }
 
-/// The strongest pull of a prompt's scale on the length of its tail.
+/// Maximum absolute value of `tail_pull`.
 const MOST_PULL: f64 = 100.0;
 
-/// [`TwoModeConfig`] as a model.
+/// A length model from a [`TwoModeConfig`].
 #[derive(Clone, Debug)]
 pub struct TwoMode {
     population: Population,
@@ -79,10 +82,10 @@ pub struct TwoMode {
 }
 
 impl TwoMode {
-    /// Draws by `seed`, and cuts responses at `cap` tokens.
+    /// Creates a model that draws by `seed` and cuts responses at `cap` tokens.
     ///
     /// # Errors
-    /// If a number is out of its bounds.
+    /// Returns an error if a number is out of bounds.
     pub fn new(
         config: &TwoModeConfig,
         population: &PopulationConfig,
@@ -101,7 +104,7 @@ impl TwoMode {
         Ok(Self { population, domains, cap })
     }
 
-    /// Scale of a prompt in standard deviations.
+    /// Returns the scale of a prompt, in standard deviations.
     fn scale(&self, row: u64) -> f64 {
         self.population.draw(row, Latent::Length).normal()
     }
@@ -172,13 +175,14 @@ impl LengthModel for TwoMode {
     }
 }
 
-/// Quantiles of a Beta distribution at the shares of a standard normal, tabulated: its inverse has no closed form.
+/// Quantiles of a Beta distribution as a function of a standard normal variable. They are tabulated, because the inverse has no closed
+/// form.
 #[derive(Clone, Debug)]
 struct BetaQuantile(Vec<f64>);
 
-/// Standard deviations on either side of 0 that the table covers.
+/// Range of the table, in standard deviations on either side of 0.
 const REACH: f64 = 5.0;
-/// Entries a standard deviation.
+/// Number of entries per standard deviation.
 const DENSITY: f64 = 64.0;
 
 impl BetaQuantile {
