@@ -1,4 +1,4 @@
-//! Recorded lengths as a job has them.
+//! Traces of recorded lengths, as used by a job.
 
 use rollpacker_datasets::{Trace, TraceOptions};
 use rollpacker_stages::model::tokenizer::Tokenizer;
@@ -9,25 +9,25 @@ use super::job::Job;
 use super::raw::Lengths;
 use crate::recipe::error::bound;
 
-/// What a job has of a trace, and what it assumes beside it.
+/// The part of a trace that a job uses, and the assumptions that complete it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TraceSummary {
-    /// Files and column.
+    /// The files and the column of lengths.
     pub trace: String,
-    /// Responses that were recorded.
+    /// The number of recorded responses.
     pub responses: usize,
-    /// `data.max_response_length`, tokens.
+    /// `data.max_response_length`, in tokens.
     pub max_response_length: u32,
-    /// Responses that are longer, and end there.
+    /// The number of responses that are longer than that and are cut to it.
     pub cut: usize,
-    /// The column of prompt lengths; none: they are drawn from `lengths.population`.
+    /// The column of prompt lengths; `None` if they are drawn from `lengths.population`.
     pub prompt_length_column: Option<String>,
-    /// What is assumed of the responses to a prompt; none: nothing, there are enough of them.
+    /// The assumption about responses to the same prompt; `None` if the trace has enough of them.
     pub assumed: Option<Likeness>,
 }
 
 impl TraceSummary {
-    /// Of a job with recorded lengths.
+    /// Summarizes the trace of a job; `None` if its lengths are not recorded.
     #[must_use]
     pub fn of(job: &Job) -> Option<Self> {
         let Recording { trace, likeness } = &**job.trace.as_ref()?;
@@ -43,7 +43,7 @@ impl TraceSummary {
         })
     }
 
-    /// As a sentence.
+    /// Returns the summary as a sentence.
     #[must_use]
     pub fn text(&self) -> String {
         let Self { trace, responses, max_response_length, cut, .. } = self;
@@ -57,7 +57,7 @@ impl TraceSummary {
         }
     }
 
-    /// What the trace does not tell, and what is assumed in its place.
+    /// Returns a warning about what the trace does not determine and what is assumed instead; `None` if nothing is assumed.
     #[must_use]
     pub fn warning(&self) -> Option<String> {
         let likeness = self.assumed?;
@@ -85,12 +85,12 @@ impl TraceSummary {
     }
 }
 
-/// What is assumed where a job may set the correlation.
+/// Returns the assumption, narrowed to the correlation that the job sets.
 fn set(likeness: Likeness, correlation: Option<f64>) -> Likeness {
     correlation.map_or(likeness, |set| Likeness { low: set, high: set, ..likeness })
 }
 
-/// How many responses a trace has to each prompt.
+/// Describes how many responses to each prompt the trace has.
 fn recorded(Likeness { prompts, responses_per_prompt, .. }: Likeness) -> String {
     match prompts {
         0 => "no prompt is recorded".to_owned(),
@@ -100,17 +100,17 @@ fn recorded(Likeness { prompts, responses_per_prompt, .. }: Likeness) -> String 
     }
 }
 
-/// A trace that is read once for all configurations of a sweep.
+/// A trace that is read once and shared by all configurations of a sweep.
 #[derive(Clone, Debug)]
 pub struct Recording {
     /// The recorded responses.
     pub trace: Trace,
-    /// What they leave open of how alike the responses to a prompt are.
+    /// The within-prompt correlation that the trace leaves open; `None` if it has enough responses to each prompt.
     pub likeness: Option<Likeness>,
 }
 
 impl Recording {
-    /// Takes what a trace leaves open from its rows.
+    /// Determines what a trace leaves open from its rows.
     #[must_use]
     pub fn of(trace: Trace) -> Self {
         let responses: Vec<_> = trace.rows.iter().map(|row| (row.prompt, row.tokens)).collect();
@@ -118,10 +118,10 @@ impl Recording {
     }
 }
 
-/// Reads the trace that a job names.
+/// Reads the trace of a job.
 ///
 /// # Errors
-/// If it names none, or the trace cannot be read.
+/// If the job names no trace, or the trace cannot be read.
 pub(super) fn read_trace(lengths: &Lengths) -> anyhow::Result<Recording> {
     let expected = "a file or folder beside lengths.source = trace";
     let file = lengths.file.as_ref().ok_or_else(|| bound("lengths.file", expected, "nothing"))?;

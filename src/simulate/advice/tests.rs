@@ -5,7 +5,7 @@ use super::super::configured::{Configured, summaries};
 use super::super::summary::tests::run;
 use super::*;
 
-/// A configuration of the first's job that takes `seconds` a step, with this ratio of mean lengths and share of tokens discarded.
+/// Returns a configuration that takes `seconds` per step, with the given ratio of mean lengths and share of discarded tokens.
 fn of(label: &str, seconds: f64, ratio: f64, discarded: f64) -> Configured {
     let metrics = [
         ("bias/mean_ratio", ratio),

@@ -8,7 +8,7 @@ use super::super::table::{percent, range, ratio};
 use super::candidate::{Candidate, Chosen};
 use super::{AtEnd, Checked, Decision};
 
-/// A line for what to choose, and one for each thing that speaks against it or would change it.
+/// Returns the advice as lines: the choice first, then one line for each objection or condition that would change it.
 pub(super) fn of(decision: &Decision<'_>, assumptions: &[Checked]) -> String {
     let mut lines = vec![choice(decision)];
     lines.extend(decision.chosen.as_ref().and_then(overlap));
@@ -35,7 +35,7 @@ fn choice(decision: &Decision<'_>) -> String {
     }
 }
 
-/// Which configurations cannot be told apart, and why the choice is preferred.
+/// Names the configurations that the simulator cannot tell apart, and says why the choice is preferred.
 fn overlap(chosen: &Chosen<'_>) -> Option<String> {
     let Chosen { choice, rivals } = chosen;
     if rivals.is_empty() {
@@ -69,7 +69,7 @@ fn preference(choice: &Candidate<'_>, rivals: &[Candidate<'_>]) -> String {
     format!("{label} {reason}.")
 }
 
-/// The fastest whatever it trains on, unless it is chosen.
+/// Describes the fastest configuration regardless of its bias, unless it is the choice.
 fn unbounded(decision: &Decision<'_>) -> Option<String> {
     let fastest = decision.fastest()?;
     let choice = decision.chosen.as_ref().map(|chosen| chosen.choice);
@@ -93,7 +93,7 @@ fn unbounded(decision: &Decision<'_>) -> Option<String> {
     ))
 }
 
-/// Whether the choice holds at both ends of the within-prompt correlation.
+/// States whether the choice holds at both ends of the within-prompt correlation.
 fn ends(decision: &Decision<'_>) -> Option<String> {
     let [low, high] = &decision.ends[..] else { return None };
     let shown = |end: &AtEnd| end.choice.clone().unwrap_or_else(|| "none".to_owned());
@@ -128,7 +128,7 @@ fn ends(decision: &Decision<'_>) -> Option<String> {
     })
 }
 
-/// Which other assumptions change the choice.
+/// Lists the assumptions that change the choice, and those that do not.
 fn changes(decision: &Decision<'_>, assumptions: &[Checked]) -> Option<String> {
     decision.choice()?;
     let (changed, same): (Vec<_>, Vec<_>) = assumptions.iter().partition(|one| one.changes);
@@ -145,7 +145,7 @@ fn changes(decision: &Decision<'_>, assumptions: &[Checked]) -> Option<String> {
     (!all.is_empty()).then(|| all.join(" "))
 }
 
-/// The bounds of a choice, and what intervals allow for.
+/// States the bounds of a choice, and which errors the intervals include.
 fn bounds(decision: &Decision<'_>) -> String {
     let seeds = decision.candidates.iter().map(|one| one.summary.seeds).min().unwrap_or(0);
     let spread = match seeds {
@@ -170,7 +170,7 @@ fn pace(candidate: &Candidate<'_>) -> String {
     )
 }
 
-/// Speed-up over plain `sync` with its interval.
+/// Formats the speed-up over plain `sync` with its interval.
 fn speed(candidate: &Candidate<'_>) -> String {
     let Interval { low, high } = candidate.interval();
     let mean = both(candidate, |summary| summary.speedup_over_sync);
@@ -198,7 +198,7 @@ fn steps(candidate: &Candidate<'_>) -> Both {
     Both { low, high: candidate.upper.map_or(low, seconds) }
 }
 
-/// A figure at both ends; the same twice where nothing is open.
+/// Returns a figure at both ends; the same value twice if there is no upper end.
 fn both(candidate: &Candidate<'_>, of: fn(&Summary) -> Option<Stat>) -> Option<Both> {
     let low = of(candidate.summary)?.mean;
     let high = match candidate.upper {

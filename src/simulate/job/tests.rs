@@ -226,7 +226,7 @@ fn what_does_not_fit_is_refused_before_a_run() {
     );
 }
 
-// It was refused for the schedules that plan with it alone.
+// Every schedule rejects it, also those that do not plan with the size of the cache.
 #[test]
 fn a_cache_below_a_longest_prompt_and_response_is_refused_for_every_schedule() {
     let capacity = 154_927;
@@ -235,7 +235,7 @@ fn a_cache_below_a_longest_prompt_and_response_is_refused_for_every_schedule() {
         let settings: Vec<String> = variant.overrides().collect();
         let job = |response| {
             let longest = longest(response);
-            // Wide enough for the trainer to hold the same sequences.
+            // The trainer has to hold the same sequences, so it is spread over more GPUs.
             let also = [longest.as_str(), "training.context_parallel=4"];
             let settings = settings.iter().map(String::as_str).chain(also);
             read("", &settings.collect::<Vec<_>>())

@@ -1,6 +1,6 @@
-//! Fig. 15: RollPacker in a one-off pipeline; section 6.7: the 7B job on 8 GPUs that generate and 8 that train, 32 prompts a step.
+//! Fig. 15: RollPacker in a one-off pipeline; section 6.7: the 7B job on 8 GPUs that generate and 8 that train, 32 prompts per step.
 //!
-//! Both pipelines are one step off the policy. The paper does not say which of RollPacker's parts are on; here they are tail batching and
+//! Both pipelines train one step off-policy. The paper does not say which parts of RollPacker are enabled; here they are tail batching and
 //! streamed rewards.
 
 use super::ROLLPACKER;

@@ -1,4 +1,4 @@
-//! The report of a sweep: a page that needs nothing beside itself.
+//! The report of a sweep: a self-contained HTML page.
 
 mod chart;
 mod frontier;
@@ -15,12 +15,12 @@ use super::configured::Configured;
 use super::study::Study;
 use super::table;
 
-/// A report.
+/// The data of a report.
 #[derive(Clone, Copy, Debug)]
 pub struct Report<'a> {
-    /// What was simulated.
+    /// The title of the page.
     pub title: &'a str,
-    /// What came of it.
+    /// The results to report.
     pub study: &'a Study,
 }
 
@@ -35,7 +35,7 @@ impl Report<'_> {
         Ok(rollpacker_files::write(path, self.html()?.as_bytes())?)
     }
 
-    /// The page.
+    /// Renders the page.
     ///
     /// # Errors
     /// If a chart cannot be drawn.
@@ -55,7 +55,7 @@ impl Report<'_> {
         Ok(page.finish(self.title))
     }
 
-    /// Warnings, advice and what is to be known of traces.
+    /// Adds warnings, advice and notes on the traces.
     fn head(&self, page: &mut Page) {
         for warning in self.study.warnings() {
             page.push(&format!("<p class=\"warning\">{}</p>", escape(&warning)));
@@ -75,7 +75,7 @@ impl Report<'_> {
         table::all(summaries).iter().map(|table| html::table(table, summaries)).collect()
     }
 
-    /// A chart for each configuration that has one, under its name.
+    /// Renders a chart under the name of each configuration that has one.
     fn panels(&self, chart: &Chart) -> anyhow::Result<String> {
         let mut panels = String::new();
         for (name, run) in self.named() {
@@ -115,7 +115,7 @@ impl Report<'_> {
     }
 }
 
-/// Draws a chart of a configuration among all.
+/// A function that draws the chart of a configuration, given all of them; `None` if there is nothing to draw.
 type Chart = dyn Fn(&Configured, &[Configured]) -> anyhow::Result<Option<String>>;
 
 const FIGURES: &str = "Seconds of a step by kind of round, with its share; what the speed costs, beside the <code>sync</code> of the same \
@@ -128,7 +128,7 @@ const FRONTIER: &str = "Steps in the time of one of the job&#8217;s plain <code>
                         policy&#8217;s: unbiased is 1. Vertical lines are intervals of the speed-up. Where a trace leaves the correlation \
                         of lengths within a prompt open, the hollow mark is its upper end.";
 
-/// What the lines of step times are.
+/// Returns the legend of the step times.
 fn series_legend() -> String {
     format!(
         "Seconds of each step, first seed; the same axis for all. Tail batching packs long responses into few rounds, which stand out.\
@@ -138,7 +138,7 @@ fn series_legend() -> String {
     )
 }
 
-/// What the lines of lengths are.
+/// Returns the legend of the lengths.
 fn lengths_legend() -> String {
     format!(
         "Share of responses that are not longer, over tokens (logarithmic), weights counted.</p><p class=\"legend\">{}{}",
@@ -147,7 +147,7 @@ fn lengths_legend() -> String {
     )
 }
 
-/// What the colours of Gantt charts are.
+/// Returns the legend of the Gantt charts.
 fn gantt_legend() -> String {
     format!(
         "One step of the first seed, in seconds: instances of the rollout by number, darker where they run more responses, and the trainer. \
@@ -157,7 +157,7 @@ fn gantt_legend() -> String {
     )
 }
 
-/// A line and what it stands for.
+/// Renders a line style and its meaning.
 fn line(colour: &str, style: &str, name: &str) -> String {
     format!(
         "<span><i class=\"line\" style=\"border-top-color:{colour};border-top-style:{style}\"></i>{}</span>",
@@ -185,7 +185,7 @@ impl Page {
         self.0.push('\n');
     }
 
-    /// A headline, a line of HTML, and content; nothing where there is no content.
+    /// Adds a section with a title, a paragraph of HTML and content; nothing if the content is empty.
     fn section(&mut self, title: &str, text: &str, content: &str) {
         if !content.is_empty() {
             let title = escape(title);
