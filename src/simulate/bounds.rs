@@ -53,7 +53,7 @@ impl RawJob {
             "tasks.math",
             tasks.math + tasks.code + tasks.judge,
             |sum| sum > 0.0,
-            "more than 0 with the other shares",
+            "a sum with tasks.code and tasks.judge above 0",
         )?;
         between("tasks.sandbox_slots", tasks.sandbox_slots.unwrap_or(1), 1, MOST_SLOTS)?;
         let longest = |s: f64| s > 0.0 && s <= 86_400.0;
@@ -111,7 +111,7 @@ impl RawJob {
         whole(
             "training.tensor_parallel",
             training.replica(),
-            "a product with pipeline and context that divides",
+            "a product with pipeline_parallel and context_parallel that divides",
         )
     }
 }

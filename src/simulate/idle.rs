@@ -22,15 +22,15 @@ impl RawJob {
         if self.scoring()? == Scoring::AfterRollout && self.tasks.timeout == Some(Timeout::Adaptive)
         {
             let expected =
-                "fixed with rewards after the rollout: no time of a task is known before";
+                "fixed with rewards after the rollout: no execution times are known before";
             return Err(bound("tasks.timeout", expected, "adaptive"));
         }
         if let (Timeout::Fixed, Some((key, found))) = (self.timeout()?, self.adapting().next()) {
-            let expected = "nothing with tasks.timeout = fixed: the limit follows from nothing";
+            let expected = "no value with tasks.timeout = fixed: only adaptive limits use it";
             return Err(bound(key, expected, found));
         }
         if let (Some(_), Some(rounds)) = (self.data.prompts, self.data.epoch_rounds) {
-            let expected = "nothing beside data.prompts, which says the same";
+            let expected = "no value with data.prompts: both set the prompts of an epoch";
             return Err(bound("data.epoch_rounds", expected, rounds));
         }
         self.refuse_idle_lengths()
@@ -55,18 +55,18 @@ impl RawJob {
         let source = text(&lengths.source);
         match told.into_iter().find(|(_, told)| *told) {
             Some((key, _)) if lengths.source != Source::Trace => {
-                return Err(bound("lengths.source", format!("trace beside {key}"), source));
+                return Err(bound("lengths.source", format!("trace with {key}"), source));
             }
             _ => {}
         }
         let drawn_alike = matches!(lengths.source, Source::Paper | Source::Trace);
         if lengths.correlation.is_some() && !drawn_alike {
-            let expected = "paper or trace beside lengths.correlation: the domains have their own";
+            let expected = "paper or trace with lengths.correlation: each domain sets its own";
             return Err(bound("lengths.source", expected, source));
         }
         let named = !lengths.domains.is_empty();
         if named && drawn_alike {
-            let expected = "two_mode or empirical beside lengths.domains";
+            let expected = "two_mode or empirical with lengths.domains";
             return Err(bound("lengths.source", expected, source));
         }
         Ok(())
@@ -181,7 +181,7 @@ impl RawJob {
                 format!("no value with stream.trigger = {}", text(&self.stream.trigger))
             }
             placement => format!(
-                "no value with pipeline.placement = {}: no GPUs leave the rollout for the trainer",
+                "no value with pipeline.placement = {}: no GPUs move from the rollout to the trainer",
                 text(&placement)
             ),
         }

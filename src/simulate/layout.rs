@@ -51,7 +51,7 @@ pub(super) fn check(job: &Job) -> Result<(), RecipeError> {
     let TrainingLayout { tensor_parallel, pipeline, context, .. } = layout;
     let reason = format!(
         "expected a trainer that fits, found {:.1} GB for weights, gradient, optimizer state and activations on each {} of {:.1} GB: a copy of \
-         {} is spread over {tensor_parallel} x {pipeline} x {context} GPUs (tensor, pipeline and context parallel); use more of them",
+         {} is spread over {tensor_parallel} x {pipeline} x {context} GPUs (tensor, pipeline and context parallel); spread it over more GPUs",
         bytes(&cost, job, layout) * 1e-9,
         job.hardware.name,
         job.hardware.memory * 1e-9,

@@ -25,7 +25,7 @@ use super::outcome::StepOutcome;
 /// # Errors
 /// If the file cannot be written.
 pub fn write(path: &Path, runs: &[Configured]) -> anyhow::Result<()> {
-    let batch = batch(runs).context("cannot lay out the steps")?;
+    let batch = batch(runs).context("cannot build the columns of the steps")?;
     let file = NewFile::create(path)?;
     let properties = WriterProperties::builder().set_compression(Compression::SNAPPY).build();
     let written =

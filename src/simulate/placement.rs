@@ -34,7 +34,7 @@ pub(super) fn policy(job: &Job) -> Result<Box<dyn Place>, RecipeError> {
 fn check_cache(job: &Job, tensor_parallel: u32) -> Result<(), RecipeError> {
     let refused = |reason: String| RecipeError::Type {
         key: TENSOR_PARALLEL.to_owned(),
-        reason: format!("{reason}; the rest follows from {OF_MEMORY}"),
+        reason: format!("{reason}; the memory left depends on {OF_MEMORY}"),
     };
     let capacity =
         job.cost().kv_capacity(tensor_parallel).map_err(|error| refused(error.to_string()))?;

@@ -137,7 +137,7 @@ fn read_domains<D: DeserializeOwned>(
     let domain = |(name, table): (&String, &Table)| {
         let key = format!("lengths.domains.{name}");
         if table.contains_key("share") {
-            let reason = format!("expected nothing: the share is that of tasks.{name}");
+            let reason = format!("expected no value: the share is that of tasks.{name}");
             return Err(RecipeError::Type { key: format!("{key}.share"), reason });
         }
         let mut table = table.clone();

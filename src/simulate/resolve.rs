@@ -43,7 +43,7 @@ impl Job {
             && recording.likeness.is_none()
         {
             let expected =
-                format!("nothing: the trace has {ENOUGH} responses or more to each prompt");
+                format!("no value: the trace has at least {ENOUGH} responses to each prompt");
             return Err(bound("lengths.correlation", expected, correlation).into());
         }
         let recorded = trace.as_deref().map(|recording| &recording.trace);
@@ -79,12 +79,12 @@ impl Job {
 fn training_gpus(raw: &RawJob, placement: Placement) -> Result<u32, RecipeError> {
     if raw.pipeline.staleness > 0 && placement != Placement::Separate {
         let expected =
-            "0, unless pipeline.placement = separate: steps that overlap need GPUs of their own";
+            "0, unless pipeline.placement = separate: overlapping steps need separate GPUs";
         return Err(bound("pipeline.staleness", expected, raw.pipeline.staleness));
     }
     let (key, gpus) = ("pipeline.training_gpus", raw.cluster.gpus);
     if placement != Placement::Separate {
-        let expected = "pipeline.placement = separate beside it";
+        let expected = "pipeline.placement = separate with it";
         return raw
             .pipeline
             .training_gpus
@@ -99,7 +99,7 @@ fn training_gpus(raw: &RawJob, placement: Placement) -> Result<u32, RecipeError>
         return Ok(training);
     }
     let expected = format!(
-        "more than 0 and less than cluster.gpus = {gpus}, whole replicas of {replica} and leaving whole instances of {instance}"
+        "more than 0 and less than cluster.gpus = {gpus}, a multiple of {replica} (a replica) that leaves a multiple of {instance} (an instance)"
     );
     Err(bound(key, expected, training))
 }

@@ -65,7 +65,7 @@ impl TraceSummary {
         let told = match estimate {
             Some(estimate) => format!("the trace gives a correlation of {estimate:.2}"),
             None => {
-                "the trace does not tell how much the lengths of responses to one prompt differ"
+                "the trace does not determine how much the lengths of responses to one prompt differ"
                     .to_owned()
             }
         };
@@ -73,7 +73,7 @@ impl TraceSummary {
             format!("a correlation of {low:.2} is assumed")
         } else {
             format!(
-                "figures are given for a correlation of {low:.2}{} and of {high:.2}; lengths.correlation sets one",
+                "figures are shown for correlations of {low:.2}{} and {high:.2}; set lengths.correlation to choose one",
                 if low == 0.0 { " (independent lengths)" } else { "" },
             )
         };
@@ -95,7 +95,7 @@ fn recorded(Likeness { prompts, responses_per_prompt, .. }: Likeness) -> String 
     match prompts {
         0 => "no prompt is recorded".to_owned(),
         _ => format!(
-            "{prompts} prompts have {responses_per_prompt:.1} responses each on average, not all of them {ENOUGH}"
+            "{prompts} prompts have {responses_per_prompt:.1} responses each on average, and some have fewer than {ENOUGH}"
         ),
     }
 }
@@ -123,7 +123,7 @@ impl Recording {
 /// # Errors
 /// If the job names no trace, or the trace cannot be read.
 pub(super) fn read_trace(lengths: &Lengths) -> anyhow::Result<Recording> {
-    let expected = "a file or folder beside lengths.source = trace";
+    let expected = "a file or folder with lengths.source = trace";
     let file = lengths.file.as_ref().ok_or_else(|| bound("lengths.file", expected, "nothing"))?;
     let tokenizer = lengths.tokenizer.as_deref().map(Tokenizer::from_folder).transpose()?;
     let count = tokenizer.map(|tokenizer| {

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 fn shared(path: &str) -> Option<PathBuf> {
     let folder = std::env::var_os("ROLLPACKER_SHARED");
     if folder.is_none() {
-        eprintln!("skipped: ROLLPACKER_SHARED does not say where {path} is");
+        eprintln!("skipped: ROLLPACKER_SHARED is not set, so there is no {path}");
     }
     folder.map(|folder| PathBuf::from(folder).join(path))
 }

@@ -37,7 +37,7 @@ fn start(slots: usize) -> Sandbox {
 
 fn start_without_isolation() -> Sandbox {
     let config = SandboxConfig { isolation: Isolation::None, slots: 1, ..SandboxConfig::default() };
-    Sandbox::start(config).expect("it was told so")
+    Sandbox::start(config).expect("isolation is turned off explicitly")
 }
 
 fn run(sandbox: &Sandbox, solution: &str) -> Verdict {

@@ -46,7 +46,7 @@ fn overlap(chosen: &Chosen<'_>) -> Option<String> {
     let named = |one: &Candidate<'_>| format!("{} {}", one.label(), speed(one));
     let named: Vec<String> = near.into_iter().map(named).collect();
     Some(format!(
-        "The intervals of these overlap that of the first, so the simulator does not tell which is faster: {}. Of them {}",
+        "The intervals of these overlap that of the first, so the simulator cannot tell which is faster: {}. Of them {}",
         named.join(", "),
         preference(choice, rivals),
     ))
@@ -75,13 +75,13 @@ fn unbounded(decision: &Decision<'_>) -> Option<String> {
     let choice = decision.chosen.as_ref().map(|chosen| chosen.choice);
     if fastest.is_low(decision.tolerance) {
         let is_chosen = choice.is_none_or(|choice| choice.place == fastest.place);
-        return is_chosen.then(|| "No other has shorter steps.".to_owned());
+        return is_chosen.then(|| "No other configuration has shorter steps.".to_owned());
     }
     let stale = match fastest.summary.setup.staleness {
         _ if fastest.summary.on_policy => String::new(),
-        0 => "; responses of earlier steps go on, so tokens are of earlier weights".to_owned(),
-        1 => "; it trains on tokens of weights that are up to a step older".to_owned(),
-        steps => format!("; it trains on tokens of weights that are up to {steps} steps older"),
+        0 => "; it resumes responses of earlier steps, so some tokens were sampled by earlier weights".to_owned(),
+        1 => "; its tokens were sampled by weights up to one step older".to_owned(),
+        steps => format!("; its tokens were sampled by weights up to {steps} steps older"),
     };
     let overlaps = choice.is_some_and(|choice| choice.interval().overlaps(fastest.interval()));
     let sure = if overlaps { "; its interval overlaps that of the choice" } else { "" };
@@ -105,7 +105,7 @@ fn ends(decision: &Decision<'_>) -> Option<String> {
     }
     if low.choice == high.choice {
         return Some(format!(
-            "At either end of the within-prompt correlation alone it would be {}.",
+            "Each end of the within-prompt correlation on its own would choose {}.",
             shown(low)
         ));
     }
@@ -118,12 +118,12 @@ fn ends(decision: &Decision<'_>) -> Option<String> {
     );
     Some(match decision.choice() {
         Some(choice) => format!(
-            "The within-prompt correlation of lengths decides: {each}. {choice} is of low bias at both ends. Record several responses to \
-             each prompt to know."
+            "The choice depends on the within-prompt correlation of lengths: {each}. {choice} is of low bias at both ends. Record several responses \
+             to each prompt to determine it."
         ),
         None => format!(
-            "The within-prompt correlation of lengths decides: {each}; none is of low bias at both ends. Record several responses to each \
-             prompt to know."
+            "The choice depends on the within-prompt correlation of lengths: {each}; none is of low bias at both ends. Record several responses to \
+             each prompt to determine it."
         ),
     })
 }
@@ -163,7 +163,7 @@ fn bounds(decision: &Decision<'_>) -> String {
 fn pace(candidate: &Candidate<'_>) -> String {
     let tokens = both(candidate, |summary| summary.token_speedup);
     format!(
-        "steps of {} s, {} times as fast as plain sync, and {} times the trained tokens a second of its baseline",
+        "steps of {} s, {} times as fast as plain sync, and {} times the trained tokens per second of its baseline",
         range(steps(candidate), |seconds| format!("{seconds:.0}")),
         speed(candidate),
         tokens.map_or("-".to_owned(), |tokens| range(tokens, ratio)),

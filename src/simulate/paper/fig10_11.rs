@@ -60,7 +60,7 @@ pub(super) fn items(plan: &mut Plan) -> Vec<Item> {
             plan,
             ROLLPACKER,
             "Fig. 11c",
-            "section 6.2: full system; not said: tasks, steps; ours: mix, 40 steps, exposed rewards",
+            "section 6.2: full system; not stated: tasks, steps; ours: mix, 40 steps, exposed rewards",
             breakdown,
         ),
     ]

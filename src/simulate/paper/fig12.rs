@@ -36,7 +36,7 @@ pub(super) fn items(plan: &mut Plan) -> Vec<Item> {
         plan,
         ROLLPACKER,
         "Fig. 12",
-        "section 6.3: rollout time, mean over a full period; not said: model, GPUs, batch, task; ours: jobs of section 6.1, math",
+        "section 6.3: rollout time, mean over a full period; not stated: model, GPUs, batch, task; ours: jobs of section 6.1, math",
         |item, plan| {
             for (base, paper) in EVALUATION.into_iter().zip(PAPER) {
                 bars(item, plan, base, paper);

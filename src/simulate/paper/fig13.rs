@@ -42,7 +42,7 @@ pub(super) fn items(plan: &mut Plan) -> Vec<Item> {
             plan,
             ROLLPACKER,
             "Fig. 13a",
-            "section 6.4: 14B, 16 GPUs, response length forced; not said: batch; ours: 128 responses, all as long as forced, KV share 0.7: with these \
+            "section 6.4: 14B, 16 GPUs, response length forced; not stated: batch; ours: 128 responses, all as long as forced, KV share 0.7: with these \
                    the KV cache is full where the paper's planner switches",
             |item, plan| {
                 for (thousands, parallel, paper) in PLANNED.into_iter().chain(KEPT) {
@@ -71,7 +71,7 @@ pub(super) fn items(plan: &mut Plan) -> Vec<Item> {
             plan,
             ROLLPACKER,
             "Fig. 13c",
-            "section 6.4: cap 32k, initial TP 2, 6 steps; not said: model, GPUs; ours: Qwen3-8B on 8 GPUs as in Fig. 7",
+            "section 6.4: cap 32k, initial TP 2, 6 steps; not stated: model, GPUs; ours: Qwen3-8B on 8 GPUs as in Fig. 7",
             |item, plan| {
                 let [fixed, planned] = ["fixed", "paper"].map(|rule| {
                     let settings = [

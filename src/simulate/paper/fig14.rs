@@ -26,14 +26,14 @@ pub(super) fn items(plan: &mut Plan) -> Vec<Item> {
             plan,
             ROLLPACKER,
             "Fig. 14a",
-            "section 6.5: 7B/8k, judged tasks, judge colocated, MPS on over MPS off, 5 + 1 steps; not said: MPS share",
+            "section 6.5: 7B/8k, judged tasks, judge colocated, MPS on over MPS off, 5 + 1 steps; not stated: MPS share",
             judge,
         ),
         Item::new(
             plan,
             ROLLPACKER,
             "Fig. 14c",
-            "section 6.5: 7B/8k, code, rollout and streamed reward, 20 steps; not said: batch; ours: 44 prompts, as in the authors' repository",
+            "section 6.5: 7B/8k, code, rollout and streamed reward, 20 steps; not stated: batch; ours: 44 prompts, as in the authors' repository",
             sandbox,
         ),
     ]

@@ -25,7 +25,7 @@ const BATCHED: System = &[
 ];
 
 pub(super) fn items(plan: &mut Plan) -> Vec<Item> {
-    let setting = "section 6.7: 7B/8k, 8 GPUs generate and 8 train, 32 prompts a step; not said: responses a prompt, tasks, steps";
+    let setting = "section 6.7: 7B/8k, 8 GPUs generate and 8 train, 32 prompts a step; not stated: responses a prompt, tasks, steps";
     vec![Item::new(plan, ROLLPACKER, "Fig. 15", setting, |item, plan| {
         let [plain, batched] =
             [PLAIN, BATCHED].map(|system| plan.job(QWEN_7B, system.iter().copied()));

@@ -20,7 +20,7 @@ pub(super) fn items(plan: &mut Plan) -> Vec<Item> {
         plan,
         ROLLPACKER,
         "Fig. 16",
-        "section 6.8: 14B/16k, 4 prompts a GPU, mean of 20 steps; not said: task; ours: mix",
+        "section 6.8: 14B/16k, 4 prompts a GPU, mean of 20 steps; not stated: task; ours: mix",
         |item, plan| {
             let verl = GPUS.map(|gpus| job(plan, VERL, gpus));
             let rollpacker = GPUS.map(|gpus| job(plan, jobs::ROLLPACKER, gpus));

@@ -19,7 +19,7 @@ pub(super) fn items(plan: &mut Plan) -> Vec<Item> {
         plan,
         ROLLPACKER,
         "Fig. 7",
-        "section 4.2: Qwen3-8B/32k, 8 GPUs, batch 128, tail batching, fixed TP; not said: lengths, KV share; ours: an assumed distribution",
+        "section 4.2: Qwen3-8B/32k, 8 GPUs, batch 128, tail batching, fixed TP; not stated: lengths, KV share; ours: an assumed distribution",
         |item, plan| {
             let jobs = PAPER.map(|(parallel, ..)| job(plan, parallel));
             item.signs(comparisons(jobs));

@@ -29,7 +29,7 @@ pub(super) fn items(plan: &mut Plan) -> Vec<Item> {
         plan,
         SOURCE,
         "end time and waiting",
-        "abstract: Qwen3-1.7B, pools of their own; not said: batch, GPUs, lengths; ours: 8 + 8 GPUs, caps of 1k to 8k tokens",
+        "abstract: Qwen3-1.7B, separate pools; not stated: batch, GPUs, lengths; ours: 8 + 8 GPUs, caps of 1k to 8k tokens",
         |item, plan| {
             let pairs = CAPS.map(|cap| pair(plan, cap));
             let measures: [(&str, [f64; 2], Seconds); 2] = [

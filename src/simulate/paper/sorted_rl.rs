@@ -34,7 +34,7 @@ pub(super) fn items(plan: &mut Plan) -> Vec<Item> {
         plan,
         SOURCE,
         "bubbles and throughput",
-        "section 4.4.1: 512 samples, cap 8k; the baseline is four separate batches of 128; not said: model, GPUs, slots; ours: 128 slots",
+        "section 4.4.1: 512 samples, cap 8k; the baseline is four separate batches of 128; not stated: model, GPUs, slots; ours: 128 slots",
         |item, plan| {
             let baseline = plan.job(SORTED_RL, BASELINE);
             let sorted = [plan.job(SORTED_RL, ON_POLICY), plan.job(SORTED_RL, PARTIAL)];

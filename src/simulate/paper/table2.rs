@@ -22,7 +22,7 @@ pub(super) fn items(plan: &mut Plan) -> Vec<Item> {
         plan,
         ROLLPACKER,
         "Table 2",
-        "section 6.2: parts added to veRL one after the other; not said: tasks, steps; ours: mix, 40 steps",
+        "section 6.2: parts added to veRL one after the other; not stated: tasks, steps; ours: mix, 40 steps",
         |item, plan| {
             for (base, paper) in EVALUATION.into_iter().zip(PAPER) {
                 let baseline = plan.job(base, VERL.iter().copied());

@@ -51,7 +51,7 @@ pub(super) fn chart(summaries: &[Summary]) -> anyhow::Result<Option<String>> {
             .x_labels(6)
             .y_labels(6)
             .x_desc("mean trained length / mean length of the policy")
-            .y_desc("steps in the time of one of sync")
+            .y_desc("speed-up of a step over sync")
             .x_label_formatter(&|ratio| format!("{ratio:.2}"))
             .y_label_formatter(&|speedup| format!("{speedup:.1}"))
             .label_style(("sans-serif", TEXT + 3))

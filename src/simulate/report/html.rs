@@ -23,7 +23,7 @@ impl<'a> Name<'a> {
     pub(super) fn html(self) -> String {
         let Self { index, summary } = self;
         let settings = match &summary.settings[..] {
-            [] => "as the job has it".to_owned(),
+            [] => "as in the job".to_owned(),
             settings => settings.iter().map(|text| escape(text)).collect::<Vec<_>>().join("<br>"),
         };
         format!(

@@ -51,7 +51,7 @@ impl Report<'_> {
             page.section("Speed and bias", FRONTIER, &self.frontier(&svg));
         }
         page.section("Lengths", &lengths_legend(), &self.panels(&lengths::chart)?);
-        page.section("Who worked when", &gantt_legend(), &self.gantts()?);
+        page.section("Activity of instances and trainer", &gantt_legend(), &self.gantts()?);
         Ok(page.finish(self.title))
     }
 
@@ -118,20 +118,20 @@ impl Report<'_> {
 /// A function that draws the chart of a configuration, given all of them; `None` if there is nothing to draw.
 type Chart = dyn Fn(&Configured, &[Configured]) -> anyhow::Result<Option<String>>;
 
-const FIGURES: &str = "Seconds of a step by kind of round, with its share; what the speed costs, beside the <code>sync</code> of the same \
-                       job; and how each configuration runs. A name opens to show its settings. Where a trace leaves the correlation of \
-                       lengths within a prompt open, ranges are the figures at both of its ends.";
+const FIGURES: &str = "Seconds of a step by kind of round, with the share of these rounds; speed-up and bias relative to the <code>sync</code> \
+                       of the same job; and the setup of each configuration. Click a name to show its settings. Where a trace leaves the \
+                       correlation of lengths within a prompt open, ranges show the figures at both of its ends.";
 
-const STAGES: &str = "Mean over steps and seeds; training that the rollout hides is not counted.";
+const STAGES: &str = "Mean over steps and seeds, without training that overlaps with the rollout.";
 
-const FRONTIER: &str = "Steps in the time of one of the job&#8217;s plain <code>sync</code>, against the mean trained length over the \
+const FRONTIER: &str = "Speed-up of a step over the job&#8217;s plain <code>sync</code>, against the mean trained length over the \
                         policy&#8217;s: unbiased is 1. Vertical lines are intervals of the speed-up. Where a trace leaves the correlation \
                         of lengths within a prompt open, the hollow mark is its upper end.";
 
 /// Returns the legend of the step times.
 fn series_legend() -> String {
     format!(
-        "Seconds of each step, first seed; the same axis for all. Tail batching packs long responses into few rounds, which stand out.\
+        "Seconds of each step with the first seed; all charts share one axis. Tail batching collects long responses in few rounds, seen as peaks.\
          </p><p class=\"legend\">{}{}",
         line(&css(BLUE, 1.0), "solid", "the configuration"),
         line(&css(GREY, 1.0), "solid", "its sync"),
@@ -141,9 +141,9 @@ fn series_legend() -> String {
 /// Returns the legend of the lengths.
 fn lengths_legend() -> String {
     format!(
-        "Share of responses that are not longer, over tokens (logarithmic), weights counted.</p><p class=\"legend\">{}{}",
+        "Cumulative share of responses over tokens (logarithmic), weighted.</p><p class=\"legend\">{}{}",
         line(&css(BLUE, 1.0), "solid", "trained on"),
-        line("#000", "dashed", "sampled by the policy, as the baseline keeps all"),
+        line("#000", "dashed", "sampled by the policy (the baseline keeps all responses)"),
     )
 }
 
@@ -151,7 +151,7 @@ fn lengths_legend() -> String {
 fn gantt_legend() -> String {
     format!(
         "One step of the first seed, in seconds: instances of the rollout by number, darker where they run more responses, and the trainer. \
-         The scale above a chart says how many. A response that was moved is shown where it ended.</p><p class=\"legend\">{}{}",
+         The scale above a chart shows the number. A response that moved is shown on the instance where it ended.</p><p class=\"legend\">{}{}",
         html::swatch(&css(BLUE, 1.0), "an instance generates"),
         gantt::trainer(),
     )

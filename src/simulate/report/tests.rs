@@ -74,11 +74,11 @@ fn the_page_shows_everything_and_needs_nothing_else() {
         "Job &amp; cluster",
         "Choose sync.",
         "t.csv (column tokens): 2 of 9 responses are longer",
-        "the trace does not tell how much the lengths",
+        "the trace does not determine how much the lengths",
         "Seconds of a step by stage",
         "<code>schedule.name=a&lt;b</code>",
         "mean trained length / mean length of the policy",
-        "steps in the time of one of sync",
+        "speed-up of a step over sync",
         "over tokens (logarithmic)",
         "step 2, 210 s",
         "an instance generates",
@@ -121,5 +121,5 @@ fn a_single_run_has_no_frontier() {
 #[test]
 fn steps_that_take_no_time_are_drawn() {
     let page = page(&study(vec![simulated("a", [0.0, 0.0], 1.0), simulated("b", [0.0, 0.0], 1.0)]));
-    assert!(page.contains("Who worked when"));
+    assert!(page.contains("Activity of instances and trainer"));
 }
