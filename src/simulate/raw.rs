@@ -46,7 +46,7 @@ section! {
 }
 
 section! {
-    /// `[cluster]`
+    /// The `[cluster]` section.
     Cluster {
         /// The device: `A100`, `H800`, `H100`, `H200`, `B200`, or a table with the data of another one. Default: `H800`.
         hardware: Value = Value::String("H800".to_owned()),
@@ -61,9 +61,9 @@ section! {
 }
 
 section! {
-    /// `[model]`
+    /// The `[model]` section.
     Model {
-        /// `Qwen2.5-7B`, `Qwen2.5-14B`, `Qwen2.5-32B`, `Qwen3-1.7B` or `Qwen3-8B`.
+        /// The model: `Qwen2.5-7B`, `Qwen2.5-14B`, `Qwen2.5-32B`, `Qwen3-1.7B` or `Qwen3-8B`. Default: `Qwen2.5-14B`.
         name: String = "Qwen2.5-14B".to_owned(),
         /// The shape of a model that is not built in; replaces `name`.
         shape: Option<Table> = None,
@@ -71,7 +71,7 @@ section! {
 }
 
 section! {
-    /// `[rollout]`
+    /// The `[rollout]` section.
     Rollout {
         /// The number of responses to a prompt, R0 in the paper. Default: 8. (verl: `rollout.n`, TRL: `num_generations`)
         #[serde(alias = "num_generations", alias = "n_samples_per_prompt", alias = "group_size")]
@@ -95,7 +95,7 @@ section! {
 }
 
 section! {
-    /// `[training]`
+    /// The `[training]` section.
     Training {
         /// The number of GPUs of a tensor-parallel group. Default: 2.
         tensor_parallel: u32 = 2,
@@ -120,7 +120,7 @@ impl Training {
 }
 
 section! {
-    /// `[data]`
+    /// The `[data]` section.
     Data {
         /// The number of prompts of an epoch. Default: more than a run of the job reads.
         prompts: Option<u64> = None,
@@ -134,7 +134,7 @@ section! {
 }
 
 section! {
-    /// `[lengths]`
+    /// The `[lengths]` section.
     Lengths {
         /// The source of lengths: `paper`, `two_mode`, `empirical` or `trace`. Default: `paper`.
         source: Source = Source::Paper,
@@ -146,8 +146,8 @@ section! {
         prompt_column: Option<String> = None,
         /// The column of prompt lengths. Default: found by name. Where no length is recorded, it is drawn from `population`.
         prompt_length_column: Option<String> = None,
-        /// The correlation of the lengths of two responses to a prompt, as correlation of normal ranks, from 0 to 0.99, for `paper` and
-        /// `trace`. Default: that of the calibration, or both ends of the interval that the trace leaves open.
+        /// The correlation of the lengths of two responses to a prompt, as the correlation of their normal scores (Gaussian copula), from 0 to
+        /// 0.99, for `paper` and `trace`. Default: that of the calibration, or both ends of the interval that the trace leaves open.
         correlation: Option<f64> = None,
         /// The folder of the tokenizer that counts the tokens of a trace of texts.
         tokenizer: Option<PathBuf> = None,
@@ -231,15 +231,15 @@ section! {
 }
 
 section! {
-    /// `[planner]`
+    /// The `[planner]` section.
     Planner {
-        /// `fixed`, `paper` or `predictive`. Default: `fixed`.
+        /// The rule that chooses the tensor parallelism: `fixed`, `paper` or `predictive`. Default: `fixed`.
         rule: PlannerRule = PlannerRule::Fixed,
     }
 }
 
 section! {
-    /// `[sim]`
+    /// The `[sim]` section.
     Sim {
         /// The number of measured steps. Default: 40.
         steps: u64 = 40,

@@ -85,7 +85,8 @@ pub struct Calibration {
     pub judge_slowdown: f64,
     /// Factor on the time of decoding while a colocated judge takes turns with the engine (no MPS). Fitted to the short rounds of Fig. 14a.
     pub judge_time_slicing: f64,
-    /// Correlation of the execution times of two runs for one task, as correlation of normal ranks. Not identified by the figures.
+    /// Correlation of the execution times of two runs for one task, as the correlation of their normal scores (Gaussian copula). Not identified
+    /// by the figures.
     pub sandbox_correlation: f64,
 }
 
@@ -156,8 +157,8 @@ pub const SANDBOX_HANGS: f64 = 0.052;
 /// responses; values from 0.12 to 0.25 fit about as well.
 pub const ENDLESS_OF_HARD: f64 = 0.18;
 
-/// Correlation of the lengths of two responses to a prompt, both of which end, as correlation of normal ranks. Weakly identified by Figs.
-/// 11a and 12: 0.1 to 0.3 fit about as well.
+/// Correlation of the lengths of two responses to a prompt, both of which end, as the correlation of their normal scores (Gaussian copula).
+/// Weakly identified by Figs. 11a and 12: 0.1 to 0.3 fit about as well.
 pub const LENGTH_CORRELATION: f64 = 0.15;
 
 /// The name of a task, the share of its responses that never end, and percentiles with their lengths in tokens.
