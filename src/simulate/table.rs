@@ -190,7 +190,7 @@ fn spread(stat: Option<Stat>, shown: fn(f64) -> String) -> String {
     }
 }
 
-/// Formats a number with three significant digits.
+/// Formats a number with three digits, but at most two decimals.
 pub(super) fn number(value: f64) -> String {
     match value.abs() {
         size if size >= 100.0 => format!("{value:.0}"),
