@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""RollPacker beside its peers, on this machine, in one run: decode throughput against transformers' `generate`, and a whole GRPO step
-against TRL's.
+"""Compares RollPacker with its peers on this machine in one run: decode throughput with transformers' `generate`, and a whole GRPO step
+with TRL's.
 
     python3 benches/peers.py [--work FOLDER] [--runs 3] [--steps 4]
 
 Needs torch, transformers, trl, datasets and tokenizers in this python, and `target/release/rollpacker` and the `decode` bench built
 (`cargo build --release && cargo bench -p rollpacker-stages --bench decode --no-run`). Prints a Markdown table.
 
-The model is Qwen2 with 3.3 million random weights and one token a byte. Decoding: 64 prompts of 32 tokens, 256 new tokens each, sampled
-at temperature 1. A GRPO step: 16 prompts x 8 responses whose lengths are log-normal (median 40, sigma 1, at most 256); both sides are
-forced to the same lengths, and both use all cores: TRL two threads in torch, RollPacker two engine instances and the trainer beside them.
+The model is Qwen2 with 3.3 million random weights and one token per byte. Decoding: 64 prompts of 32 tokens, 256 new tokens each, sampled
+at temperature 1. A GRPO step: 16 prompts x 8 responses whose lengths are log-normal (median 40, sigma 1, at most 256); both systems are
+forced to the same lengths, and both use all cores: TRL two threads in torch, RollPacker two engine instances and a concurrent trainer.
 """
 import argparse
 import glob
@@ -30,14 +30,14 @@ ROOT = Path(__file__).resolve().parent.parent
 def options():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "rollpacker-peers")
-    parser.add_argument("--runs", type=int, default=3, help="decode runs behind a warm-up; the median counts")
-    parser.add_argument("--steps", type=int, default=4, help="GRPO steps behind a warm-up; the median counts")
+    parser.add_argument("--runs", type=int, default=3, help="decode runs after a warm-up run; the median is reported")
+    parser.add_argument("--steps", type=int, default=4, help="GRPO steps after a warm-up step; the median is reported")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     return parser.parse_args()
 
 
 def questions(steps):
-    """Prompts of exactly 32 bytes."""
+    """Yields prompts of exactly 32 bytes with their answers."""
     for index in range(PROMPTS * (steps + 2)):
         yield f"Q: {index % 97} + {index % 89} = ? Answer: ".rjust(PROMPT)[:PROMPT], str(index % 97 + index % 89)
 
@@ -184,7 +184,7 @@ def main():
     print(f"| on {arguments.threads} cores | peer | RollPacker | ratio |\n|---|---|---|---|")
     print(f"| decode, tokens/s | {theirs:.0f} (transformers) | {ours:.0f}, again {again:.0f} | {min(ours, again) / theirs:.2f} |")
     print(f"| GRPO step, s | {trl:.2f} (TRL) | {step['step']:.2f} | {trl / step['step']:.2f} |")
-    print(f"\nOf the step: rollout {step['gen']:.2f} s, gradients {step['gradient']:.2f} s beside it, update {step['update']:.3f} s.", file=sys.stderr)
+    print(f"\nOf the step: rollout {step['gen']:.2f} s, concurrent gradients {step['gradient']:.2f} s, update {step['update']:.3f} s.", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-//! What is swept: settings, the values that they take, and the cross product of both.
+//! Axes of a sweep: a setting, its values, and the cross product of several axes.
 
 use super::raw::RawJob;
 use super::variant::{self, Variant};
@@ -8,18 +8,18 @@ use crate::recipe::RecipeError;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Axis {
     key: String,
-    /// Values by name, each with the settings that make it.
+    /// The values by name, each with the settings that make it.
     values: Vec<(String, Vec<String>)>,
 }
 
-/// The setting that tells a configuration from its baseline.
+/// The setting that distinguishes a configuration from its baseline.
 const SCHEDULE: &str = "schedule.name";
 
 impl Axis {
-    /// Reads `key=a,b,c`. Commas within brackets, braces and quotes separate nothing; `schedule.name=all` is every schedule.
+    /// Parses `key=a,b,c`. Commas within brackets, braces and quotes do not separate values; `schedule.name=all` means every schedule.
     ///
     /// # Errors
-    /// If it is not of that form.
+    /// If the text is not of that form.
     pub fn parse(text: &str) -> Result<Self, RecipeError> {
         let wrong = || RecipeError::Override { text: text.to_owned() };
         let (key, values) = text.split_once('=').ok_or_else(wrong)?;
@@ -41,13 +41,13 @@ impl Axis {
         Ok(Self { key: key.to_owned(), values: values.collect() })
     }
 
-    /// Whether it sets how a job is scheduled, and not which job it is.
+    /// Returns `true` if the key controls how a job is scheduled, rather than which job it is.
     #[must_use]
     pub fn is_of_schedule(&self) -> bool {
         !RawJob::is_kept(&format!("{}=", self.key))
     }
 
-    /// Every schedule as its authors run it.
+    /// Returns the axis of all schedules, each with the settings that its authors use.
     #[must_use]
     pub fn schedules() -> Self {
         let value = |variant: &Variant| (variant.label.to_owned(), variant.overrides().collect());
@@ -55,7 +55,7 @@ impl Axis {
     }
 }
 
-/// Splits at the commas that are outside of brackets, braces and quotes.
+/// Splits at the commas outside of brackets, braces and quotes.
 fn split(text: &str) -> Vec<&str> {
     let (mut depth, mut quoted, mut start, mut parts) = (0_usize, false, 0, Vec::new());
     for (at, c) in text.char_indices() {
@@ -74,16 +74,16 @@ fn split(text: &str) -> Vec<&str> {
     parts
 }
 
-/// A place in the cross product.
+/// A point of the cross product.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Place {
-    /// What its settings are called, one name an axis.
+    /// The names of its settings, one per axis.
     pub(super) labels: Vec<String>,
-    /// Those of them that say which job it is.
+    /// The names that identify the job.
     pub(super) job: Vec<String>,
-    /// What it sets, `key=value`.
+    /// Its settings, `key=value` each.
     pub(super) settings: Vec<String>,
-    /// Those that its baseline has as well.
+    /// The labels and settings that it shares with its baseline.
     beside: (Vec<String>, Vec<String>),
 }
 
@@ -105,12 +105,12 @@ impl Place {
         self
     }
 
-    /// What it is called.
+    /// Returns its name in tables.
     pub(super) fn label(&self) -> String {
         self.labels.join(" ")
     }
 
-    /// Where its baseline stands.
+    /// Returns the point of its baseline: the same job, scheduled by `sync`.
     pub(super) fn baseline(&self) -> Self {
         let (mut labels, mut settings) = self.beside.clone();
         labels.push("sync".to_owned());
@@ -118,7 +118,7 @@ impl Place {
         Self { labels, settings, job: self.job.clone(), beside: self.beside.clone() }
     }
 
-    /// Drops what `other` has not.
+    /// Removes all labels and settings that `other` does not have.
     pub(super) fn keep_common(&mut self, other: &Self) {
         let common = |own: &mut Vec<String>, others: &[String]| {
             own.retain(|one| others.contains(one));
@@ -131,7 +131,7 @@ impl Place {
     }
 }
 
-/// The cross product; one place without settings where there is no axis.
+/// Returns the cross product of the axes; without axes, a single point without settings.
 pub(super) fn product(axes: &[Axis]) -> Vec<Place> {
     let crossed = |places: Vec<Place>, axis: &Axis| {
         let along = |place: Place| {

@@ -1,4 +1,4 @@
-//! The baseline of a job, and which jobs are the same run.
+//! The baseline of a job, and the canonical form by which identical runs are found.
 
 use rollpacker_operators::reward::Timeout;
 use toml::Table;
@@ -8,7 +8,7 @@ use super::raw::{HandOut, JudgeSharing, Layout, Pipeline, Planner, RawJob, Strea
 use crate::recipe::schedule::Section;
 
 impl RawJob {
-    /// The `sync` job to which a speed-up is over: the same cluster, model, data and steps.
+    /// Returns the `sync` job that speed-ups are relative to: the same cluster, model, data and steps.
     #[must_use]
     pub fn baseline(&self) -> Self {
         let mut raw = self.clone();
@@ -24,7 +24,7 @@ impl RawJob {
         raw
     }
 
-    /// Whether the baseline of a job has an override as the job has it: it is of the job, and not of the schedule.
+    /// Returns `true` if the baseline keeps this override: it describes the job, not the schedule.
     pub(super) fn is_kept(setting: &str) -> bool {
         const LEFT: [&str; 12] = [
             "schedule.",
@@ -44,8 +44,10 @@ impl RawJob {
     }
 }
 
+// A sweep runs equal baselines only once. `canonical` removes the differences in notation that do not change the outcome: defaults that
+// depend on the schedule are written out, and keys without effect are cleared.
 impl Job {
-    /// What is run, however it is written: jobs of which this is equal have the same outcome.
+    /// Returns the job in canonical form; jobs with equal canonical forms have the same outcome.
     #[must_use]
     pub(super) fn canonical(&self) -> RawJob {
         let mut raw = self.raw.clone();
@@ -65,7 +67,7 @@ impl Job {
         let adapts = self.timeout == Timeout::Adaptive;
         raw.tasks.audit_share = adapts.then_some(self.limits().audit_share);
         raw.tasks.reference_time = adapts.then_some(self.raw.tasks.reference_time.unwrap_or(true));
-        // It reads each prompt once, and no more than it trains on.
+        // `sync` reads each prompt at most once within such a run, so the length of the epoch has no effect.
         let read = self.total_steps().saturating_mul(raw.data.train_batch_size as u64);
         if raw.schedule.name == "sync" && read <= self.prompts() {
             (raw.data.prompts, raw.data.epoch_rounds) = (None, None);

@@ -1,4 +1,5 @@
-//! What a schedule trained on beside what the policy samples, where both are known: in a simulation the baseline selects nothing.
+//! Length bias: the lengths that a schedule trains on, compared with those that the policy samples. In a simulation the `sync` baseline
+//! trains on every response, so its lengths are the policy's.
 
 use std::collections::BTreeMap;
 
@@ -8,42 +9,46 @@ use serde::Serialize;
 use super::outcome::Outcome;
 use super::stat::{Stat, stat};
 
-/// How much each length was trained on: the sum of the weights of its responses.
+/// The training weight of each length: the sum of the weights of its responses.
 type Trained = BTreeMap<u32, f64>;
 
-/// The first bucket of lengths ends here, tokens; each other has twice the end of the one before.
+/// The end of the first bucket of lengths, in tokens; each further bucket ends at twice the end of the previous one.
 const FIRST_BUCKET: u32 = 512;
 
-/// Prefix of the metrics of inclusion, by bucket.
+/// Prefix of the inclusion metrics; the bucket follows.
 const INCLUSION: &str = "bias/inclusion/";
-/// The metric of the effective sample size.
+/// Metric of the effective sample size.
 const ESS: &str = "bias/ess";
-/// The metrics of the tokens that a step launched, and of those that it discarded.
+/// Metrics of the tokens that a step launched, and of those that it discarded.
 const LAUNCHED: &str = "rollout/launched_tokens";
 const DISCARDED: &str = "rollout/discarded_tokens";
 
-/// How the lengths that were trained on stand to the policy's.
+/// The trained lengths relative to the policy's.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Bias {
-    /// Mean length trained on over the policy's; weights counted.
+    /// Weighted mean of the trained lengths over the policy's mean.
     pub mean_ratio: Option<Stat>,
-    /// The same of the 90th percentiles.
+    /// Ratio of the 90th percentiles of length.
     pub p90_ratio: Option<Stat>,
-    /// The same of the 99th.
+    /// Ratio of the 99th percentiles of length.
     pub p99_ratio: Option<Stat>,
-    /// Trained share over the policy's share, of the bucket of lengths where it is least.
+    /// The least inclusion over all buckets: share of a bucket in the trained responses over its share in the policy's.
     pub least_inclusion: Option<Stat>,
-    /// The same by bucket, in the order of lengths.
+    /// The inclusion by bucket, in the order of lengths.
     pub inclusion: Vec<(String, Stat)>,
-    /// Effective sample size over responses: 1 without weights.
+    /// Effective sample size over the number of responses; 1 without weights.
     pub ess: Option<Stat>,
-    /// Share of sampled tokens that were not trained on.
+    /// The share of sampled tokens that were not trained on.
     pub discarded: Option<Stat>,
 }
 
 impl Bias {
-    /// As the run's own ledger has it where that is exact; otherwise beside the lengths of the baseline, seed by seed: it trains on all that
-    /// the policy samples.
+    /// Measures the bias of `runs` against `baseline`, seed by seed.
+    ///
+    /// There are two sources for the policy's lengths. The run's own ledger estimates them from all launched responses, censored ones
+    /// included. The baseline samples them independently of the schedule. If the ledger is exact (see [`is_exact`]), it is preferred,
+    /// because it concerns the very responses of this run; the baseline's responses are another sample of the policy. Otherwise the ratio
+    /// is taken to the baseline, and the ledger's estimate serves only where the baseline has no value.
     pub(super) fn of(runs: &[Outcome], baseline: &[Outcome]) -> Self {
         let estimated = |run: &Outcome, name: &str| {
             last(run, &format!("bias/weighted_{name}")).or(last(run, &format!("bias/{name}")))
@@ -68,7 +73,7 @@ impl Bias {
         }
     }
 
-    /// Whether the mean length is within `tolerance` of the policy's, and no more than a twentieth of the sample is lost to weights.
+    /// Returns `true` if the mean length is within `tolerance` of the policy's and the effective sample size is at least [`LEAST_ESS`].
     #[must_use]
     pub fn is_low(&self, tolerance: f64) -> bool {
         let near = self.mean_ratio.is_some_and(|ratio| (ratio.mean - 1.0).abs() <= tolerance);
@@ -76,11 +81,11 @@ impl Bias {
     }
 }
 
-/// Least effective sample size of a configuration that is called one of low bias.
+/// The least effective sample size of a configuration of low bias, as a share of the responses.
 pub const LEAST_ESS: f64 = 0.95;
 
-/// Whether the run's own ledger knows the policy's lengths: no response was dropped because its siblings were shorter. It is then nearer than
-/// the baseline, whose responses are others.
+/// Returns `true` if the run's own ledger knows the policy's lengths exactly: no response was dropped because its siblings were shorter.
+/// The ledger's estimate is then better than the baseline, which consists of other responses.
 fn is_exact(run: &Outcome) -> bool {
     let bounds = ["bias/policy_mean", "bias/policy_mean_low"].map(|name| last(run, name));
     matches!(bounds, [Some(estimate), Some(low)] if (estimate - low).abs() <= 1e-3 * estimate)
@@ -121,17 +126,18 @@ fn estimated_inclusion(runs: &[Outcome]) -> Vec<(String, Stat)> {
     buckets.into_iter().filter_map(|(bucket, _)| Some((bucket.to_owned(), of(bucket)?))).collect()
 }
 
-/// Mean length over the baseline's.
+/// Returns the mean length over the baseline's.
 fn mean_ratio(run: &Outcome, baseline: &Outcome) -> Option<f64> {
     Some(mean(&run.trained)? / mean(&baseline.trained)?)
 }
 
-/// The `q`-th quantile of lengths over the baseline's.
+/// Returns the `q`-th quantile of the lengths over the baseline's.
 fn quantile_ratio(run: &Outcome, baseline: &Outcome, q: f64) -> Option<f64> {
     Some(quantile(&run.trained, q)? / quantile(&baseline.trained, q)?)
 }
 
-/// Share of the lengths of each bucket over the baseline's share, by the bounds of the bucket, ascending; of those that the baseline has.
+/// Returns the inclusion by bucket, ascending: the bucket's share of the trained lengths over its share in the baseline. Buckets that the
+/// baseline does not have are left out.
 fn inclusion(run: &Outcome, baseline: &Outcome) -> Vec<(String, f64)> {
     let (Some(total), Some(beside)) = (weight(&run.trained), weight(&baseline.trained)) else {
         return Vec::new();
@@ -177,7 +183,7 @@ fn discarded(run: &Outcome) -> Option<f64> {
     (launched > 0.0).then(|| sum(DISCARDED) / launched)
 }
 
-/// The value at the end of a run, of a metric that is kept over the whole of it.
+/// Returns the last value of a metric that accumulates over the run.
 fn last(run: &Outcome, name: &str) -> Option<f64> {
     run.steps.iter().rev().find_map(|step| step.metrics.get(name).copied())
 }

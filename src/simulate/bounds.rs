@@ -1,23 +1,26 @@
-//! The bounds of every setting of a job.
+//! Bounds of the settings of a job.
 
 use super::raw::RawJob;
 use crate::recipe::RecipeError;
 use crate::recipe::error::{at_least, between, bound, within};
 use crate::recipe::most;
 
-/// GPUs of a cluster.
+/// Maximum number of GPUs of a cluster.
 const MOST_GPUS: u32 = 1 << 17;
-/// Prompts of an epoch.
+/// Maximum number of prompts of an epoch.
 const MOST_PROMPTS: u64 = 1 << 40;
-/// CPU slots of the sandbox.
+/// Maximum number of CPU slots of the sandbox.
 const MOST_SLOTS: usize = 1 << 20;
-/// Steps of a run, whose virtual time is counted in nanoseconds.
+/// Maximum number of steps of a run, whose virtual time is counted in nanoseconds.
 const MOST_STEPS: u64 = 1_000_000;
-/// Runs of a configuration.
+/// Maximum number of seeds of a configuration.
 const MOST_SEEDS: u64 = 1_000_000;
 
 impl RawJob {
-    /// The first setting out of its bounds is an error; schedules and length models check their own.
+    /// Checks that every setting is within its bounds; schedules and length models check their own.
+    ///
+    /// # Errors
+    /// For the first setting that is out of bounds.
     pub(super) fn check(&self) -> Result<(), RecipeError> {
         let Self { cluster, rollout, data, tasks, stream, sim, .. } = self;
         between("cluster.gpus", cluster.gpus, 1, MOST_GPUS)?;
@@ -50,7 +53,7 @@ impl RawJob {
             "tasks.math",
             tasks.math + tasks.code + tasks.judge,
             |sum| sum > 0.0,
-            "more than 0 with the other shares",
+            "a sum with tasks.code and tasks.judge above 0",
         )?;
         between("tasks.sandbox_slots", tasks.sandbox_slots.unwrap_or(1), 1, MOST_SLOTS)?;
         let longest = |s: f64| s > 0.0 && s <= 86_400.0;
@@ -73,14 +76,14 @@ impl RawJob {
         self.check_layout()
     }
 
-    /// Responses to a prompt are alike, and never equal.
+    /// Checks the correlation of the lengths within a prompt. It is less than 1: responses to a prompt are never identical.
     fn check_correlation(&self) -> Result<(), RecipeError> {
         let correlation = self.lengths.correlation.unwrap_or(0.0);
         let fits = |correlation: f64| (0.0..=0.99).contains(&correlation);
         within("lengths.correlation", correlation, fits, "from 0 to 0.99")
     }
 
-    /// Groups of GPUs are no larger than the cluster.
+    /// Checks that no group of GPUs is larger than the cluster.
     fn check_groups(&self) -> Result<(), RecipeError> {
         let Self { cluster, rollout, training, .. } = self;
         for (key, gpus) in [
@@ -97,7 +100,7 @@ impl RawJob {
         Ok(())
     }
 
-    /// Groups of GPUs divide what they are groups of.
+    /// Checks that the groups of GPUs divide the cluster.
     fn check_layout(&self) -> Result<(), RecipeError> {
         let Self { cluster, rollout, training, .. } = self;
         let whole = |key, gpus: u64, expected| match u64::from(cluster.gpus) % gpus {
@@ -108,7 +111,7 @@ impl RawJob {
         whole(
             "training.tensor_parallel",
             training.replica(),
-            "a product with pipeline and context that divides",
+            "a product with pipeline_parallel and context_parallel that divides",
         )
     }
 }

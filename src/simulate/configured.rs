@@ -1,4 +1,4 @@
-//! What came of the configurations of a sweep.
+//! Results of the configurations of a sweep.
 
 use anyhow::Context;
 
@@ -6,33 +6,33 @@ use super::outcome::Outcome;
 use super::setup::Setup;
 use super::summary::Summary;
 
-/// A configuration, and what came of it.
+/// A configuration with its results.
 #[derive(Clone, Debug)]
 pub struct Configured {
-    /// Its name in tables.
+    /// Name in tables.
     pub label: String,
-    /// Which job it is, where the values of a sweep make several: those of the keys that are not the schedule's.
+    /// The job that it belongs to, as the values of the swept keys that are not the schedule's.
     pub job: String,
-    /// What it overrides in the job.
+    /// Its settings beyond those of the job, `key=value` each.
     pub settings: Vec<String>,
     /// Parallelism, placement and hand-out.
     pub setup: Setup,
-    /// The seeds of the outcomes.
+    /// The seeds of the outcomes, in the same order.
     pub seeds: Vec<u64>,
-    /// One a seed.
+    /// The outcomes, one per seed.
     pub outcomes: Vec<Outcome>,
-    /// Where its baseline is among the configurations.
+    /// Index of its baseline among the configurations.
     pub baseline: usize,
-    /// Whether it was asked for; otherwise it is there as a baseline alone.
+    /// `true` if it was requested; `false` if it was added only as a baseline.
     pub asked: bool,
-    /// Whether every trained token is sampled by the weights that are updated.
+    /// `true` if every trained token is sampled by the weights that are updated.
     pub on_policy: bool,
 }
 
-/// Summaries of the configurations, each beside its baseline and the plain `sync` of its job, in the same order.
+/// Returns the summaries of the configurations in the same order, each relative to its baseline and to the plain `sync` of its job.
 ///
 /// # Errors
-/// If a configuration has no step that counts; it is named.
+/// If a configuration has no steps after the warm-up; the error names it.
 pub fn summaries(runs: &[Configured]) -> anyhow::Result<Vec<Summary>> {
     let summary = |(run, sync): (&Configured, usize)| {
         Summary::of(run, &runs[run.baseline], &runs[sync])
@@ -41,8 +41,8 @@ pub fn summaries(runs: &[Configured]) -> anyhow::Result<Vec<Summary>> {
     runs.iter().zip(plain_syncs(runs)).map(summary).collect()
 }
 
-/// Where the configurations of each job are: those that were asked for, and their baselines. Jobs are in the order of their first
-/// configuration.
+/// Returns the indices of the configurations of each job: those that were requested, and their baselines. The jobs are in the order of
+/// their first configuration.
 #[must_use]
 pub fn jobs(runs: &[Configured]) -> Vec<(&str, Vec<usize>)> {
     let mut names: Vec<&str> = Vec::new();
@@ -60,7 +60,8 @@ fn members(runs: &[Configured], job: &str) -> Vec<usize> {
     (0..runs.len()).filter(|&index| asked(&runs[index]) || stands_by(index)).collect()
 }
 
-/// For each configuration, the baseline with the fewest settings in its job; in the first, where it is a baseline of several.
+/// Returns, for each configuration, the baseline with the fewest settings in its job. A baseline that several jobs share gets that of the
+/// first of them.
 fn plain_syncs(runs: &[Configured]) -> Vec<usize> {
     let mut plain: Vec<usize> = runs.iter().map(|run| run.baseline).collect();
     for (_, members) in jobs(runs).into_iter().rev() {
@@ -79,7 +80,7 @@ pub(crate) mod tests {
     use super::super::summary::tests::run;
     use super::*;
 
-    /// A configuration that is its own baseline, the first.
+    /// Returns a configuration with the first one, itself, as its baseline.
     pub(crate) fn configured(label: &str, outcomes: &[Outcome]) -> Configured {
         Configured {
             label: label.to_owned(),

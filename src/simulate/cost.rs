@@ -1,27 +1,27 @@
-//! The cost model of the simulated cluster as placement policies ask it.
+//! The cost model of the simulated cluster, as the interface of placement policies.
 
 use rollpacker_operators::placement::StepCost;
 use rollpacker_stages::cluster::{Cost, TrainingLayout};
 use rollpacker_stages::rollout::Placement;
 
-/// What placement policies predict with: the model by which the stages take their time.
+/// The cost model with which placement policies predict; the simulated stages use the same model.
 #[derive(Clone, Debug)]
 pub(super) struct Modelled {
     cost: Cost,
     layout: TrainingLayout,
-    /// Tokens that a cache has to hold.
+    /// Tokens that a KV cache must be able to hold: the longest prompt and response.
     longest_sequence: u64,
 }
 
-/// Tokens of a sequence as predicted from a number of tokens alone: about the mean of the paper's jobs, prompt included. Attention over
-/// longer ones is left out.
+/// The length of a sequence, in tokens, where only a total number of tokens is known: about the mean of the paper's jobs, prompt included.
+/// The additional attention cost of longer sequences is neglected.
 pub(super) const SEQUENCE: f64 = 1500.0;
 
-/// Sequences that are packed one by one; a larger batch takes as much longer as it has more.
+/// Maximum number of sequences that are packed individually; the time of a larger batch is extrapolated in proportion.
 const MOST_SEQUENCES: f64 = 4096.0;
 
 impl Modelled {
-    /// The costs of a model that is trained in copies of `layout`, on instances that each hold a sequence of `longest_sequence` tokens.
+    /// Creates the cost model of a model that is trained in copies of `layout`, on instances that must each hold `longest_sequence` tokens.
     #[must_use]
     pub(super) fn new(cost: Cost, layout: TrainingLayout, longest_sequence: u64) -> Self {
         Self { cost, layout, longest_sequence }
@@ -45,7 +45,7 @@ impl StepCost for Modelled {
 
     fn kv_capacity(&self, tensor_parallel: u32) -> u64 {
         let capacity = self.cost.kv_capacity(tensor_parallel).unwrap_or(0);
-        // Policies know the longest response, and not the prompt before it.
+        // Policies check the capacity against the longest response alone; the prompt has to fit as well.
         if capacity >= self.longest_sequence { capacity } else { 0 }
     }
 
@@ -58,7 +58,7 @@ impl StepCost for Modelled {
         } else {
             self.cost.reconfiguration()
         };
-        // What has to move is computed again, one response after the other, on the instances that are left.
+        // The KV cache that has to move is recomputed by prefill, one response after the other, on the remaining instances.
         let moved = if from.tensor_parallel == to.tensor_parallel {
             1.0 - f64::from(to.instances) / f64::from(from.instances.max(1))
         } else {

@@ -1,4 +1,4 @@
-//! The figures at both ends of the within-prompt correlation that a trace leaves open.
+//! Figures at both ends of the within-prompt correlation that a trace leaves open.
 
 use serde::Serialize;
 
@@ -6,46 +6,46 @@ use super::interval::Interval;
 use super::stat::Stat;
 use super::summary::Summary;
 
-/// A figure at the lower and at the upper end of the correlation.
+/// The value of a figure at the lower and at the upper end of the correlation; not sorted by size.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Both {
-    /// At the lower end.
+    /// Value at the lower end.
     pub low: f64,
-    /// At the upper end.
+    /// Value at the upper end.
     pub high: f64,
 }
 
-/// The means of the figures at both ends; the correlations are those of the trace.
+/// The means of the figures of a configuration at both ends; the trace determines the two correlations.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Ends {
     /// Seconds of a step.
     pub step_s: Both,
-    /// Response tokens trained on in a second.
+    /// Trained response tokens per second.
     pub tokens_per_s: Both,
-    /// Steps in the time of one of the baseline.
+    /// Speed-up of a step over the baseline.
     pub speedup: Option<Both>,
-    /// The interval of the speed-up at both ends together.
+    /// The smallest interval that contains the speed-up's intervals at both ends.
     pub speedup_interval: Option<Interval>,
-    /// Trained tokens in the time of one of the baseline.
+    /// Speed-up over the baseline in trained tokens per second.
     pub token_speedup: Option<Both>,
-    /// Steps in the time of one of the job's plain `sync`.
+    /// Speed-up of a step over the plain `sync` of the job.
     pub speedup_over_sync: Option<Both>,
-    /// Mean length trained on over the policy's.
+    /// Mean trained length over the policy's.
     pub mean_ratio: Option<Both>,
-    /// The same of the 90th percentiles.
+    /// Ratio of the 90th percentiles of length.
     pub p90_ratio: Option<Both>,
-    /// The same of the 99th.
+    /// Ratio of the 99th percentiles of length.
     pub p99_ratio: Option<Both>,
-    /// Trained share over the policy's share, of the bucket of lengths where it is least.
+    /// The least inclusion over all buckets of length: trained share over the policy's share.
     pub least_inclusion: Option<Both>,
-    /// Effective sample size over responses.
+    /// Effective sample size over the number of responses.
     pub ess: Option<Both>,
-    /// Share of sampled tokens that were not trained on.
+    /// The share of sampled tokens that were not trained on.
     pub discarded: Option<Both>,
 }
 
 impl Ends {
-    /// The figures of a configuration at both ends.
+    /// Collects the figures of a configuration at both ends.
     #[must_use]
     pub fn of(low: &Summary, high: &Summary) -> Self {
         let both = |of: fn(&Summary) -> Option<Stat>| {

@@ -1,4 +1,4 @@
-//! Gantt charts: which instance generated how much, and when the trainer computed, within a step.
+//! Gantt charts of a step: the load of each instance, and the intervals in which the trainer computed.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,24 +12,24 @@ use rollpacker_stages::rollout::Policy;
 use rollpacker_stages::train::{Inferred, Metrics, Partial, Sequence, TrainError, Trainer};
 use serde::Serialize;
 
-/// Parts into which the time of a step is cut.
+/// Number of equal parts into which a step is divided.
 const BINS: usize = 240;
 
-/// Who worked when in a step. Times are seconds since the step before it was complete.
+/// The activity of instances and trainer during a step. Times are seconds since the previous step was complete.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Gantt {
-    /// The step, from 1.
+    /// The number of the step, from 1.
     pub step: u64,
-    /// Its length.
+    /// The duration of the step, in seconds.
     pub seconds: f64,
-    /// For each instance, by its number, how many responses it ran on average in each of as many equal parts of the step.
+    /// For each instance, by its number: the mean number of running responses in each of 240 equal parts of the step.
     pub running: Vec<Vec<f32>>,
-    /// When the trainer computed.
+    /// The intervals in which the trainer computed, as start and end.
     pub training: Vec<(f64, f64)>,
 }
 
 impl Gantt {
-    /// Of a step that began at `from`, with the intervals in which the trainer computed.
+    /// Creates the chart of a step that began at `from`, with the intervals in which the trainer computed.
     #[must_use]
     pub fn of(report: &StepReport, from: Nanos, training: &[(Nanos, Nanos)]) -> Self {
         let seconds = report.closed.since(from).as_secs_f64();
@@ -56,7 +56,7 @@ impl Gantt {
     }
 }
 
-/// Adds a response that ran from `began` to `ended` to the parts of `seconds` that it touched.
+/// Adds a response that ran from `began` to `ended` (in seconds) to the bins of a step of `seconds` that it overlaps.
 fn spread(bins: &mut [f32], began: f64, ended: f64, seconds: f64) {
     if seconds <= 0.0 {
         return;
@@ -72,12 +72,12 @@ fn spread(bins: &mut [f32], began: f64, ended: f64, seconds: f64) {
     }
 }
 
-/// When a trainer computed. Clones share it.
+/// The intervals in which a trainer computed. Clones share the same log.
 #[derive(Clone, Debug, Default)]
 pub struct TrainingLog(Arc<Mutex<Vec<(Nanos, Nanos)>>>);
 
 impl TrainingLog {
-    /// Intervals that began before `until`, which are forgotten; those that touch are one.
+    /// Removes and returns the intervals that began before `until`. Adjacent intervals have been merged.
     #[must_use]
     pub fn take_until(&self, until: Nanos) -> Vec<(Nanos, Nanos)> {
         let mut log = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -95,13 +95,13 @@ impl TrainingLog {
     }
 }
 
-/// A trainer whose hours are logged.
+/// A trainer that logs the intervals in which it computes.
 pub struct Logged<T> {
-    /// The trainer.
+    /// The wrapped trainer.
     pub trainer: T,
-    /// What time it is for it.
+    /// The clock of the trainer.
     pub clock: Arc<dyn Clock>,
-    /// Where its hours are written.
+    /// The log to which the intervals are added.
     pub log: TrainingLog,
 }
 

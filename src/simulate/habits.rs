@@ -1,4 +1,4 @@
-//! What the authors of a schedule do where a job does not say.
+//! Defaults of a job that depend on its schedule: each schedule runs as its authors run it.
 
 use rollpacker_operators::overlap::{Fetch, Scoring};
 use rollpacker_operators::reward::Timeout;
@@ -6,7 +6,7 @@ use rollpacker_operators::reward::Timeout;
 use super::raw::{Dispatch, Judge, Placement, RawJob};
 use crate::recipe::{RecipeError, raw};
 
-/// How the authors of a schedule run it.
+/// The way in which the authors of a schedule run it.
 struct Habits {
     placement: Placement,
     dispatch: Dispatch,
@@ -38,17 +38,17 @@ impl RawJob {
         Habits::of(&self.schedule.name)
     }
 
-    /// Which GPUs generate and which train.
+    /// Returns the placement: which GPUs generate and which train.
     pub(super) fn placement(&self) -> Placement {
         self.pipeline.placement.unwrap_or(self.habits().placement)
     }
 
-    /// Which instance a response goes to.
+    /// Returns the dispatch: which instance receives a response.
     pub(super) fn dispatch(&self) -> Dispatch {
         self.rollout.dispatch.unwrap_or(self.habits().dispatch)
     }
 
-    /// Where the judge runs.
+    /// Returns the placement of the judge.
     pub(super) fn judge(&self) -> Judge {
         self.tasks.judge_placement.unwrap_or(self.habits().judge)
     }
@@ -59,7 +59,8 @@ impl RawJob {
         Ok(shares && self.scoring()? == Scoring::Streamed)
     }
 
-    /// How long a sandbox waits. What scores after the rollout knows no times of the task yet.
+    /// Returns the mode of the sandbox's time limits. Rewards after the rollout use fixed limits by default, since no execution times of
+    /// the task are known before.
     pub(super) fn timeout(&self) -> Result<Timeout, RecipeError> {
         let habit = match self.scoring()? {
             Scoring::AfterRollout => Timeout::Fixed,
@@ -68,17 +69,17 @@ impl RawJob {
         Ok(self.tasks.timeout.unwrap_or(habit))
     }
 
-    /// When responses are scored.
+    /// Returns when responses are scored.
     pub(super) fn scoring(&self) -> Result<Scoring, RecipeError> {
         self.overlap().scoring(&self.schedule)
     }
 
-    /// When groups are trained on.
+    /// Returns when groups are fetched for training.
     pub(super) fn fetch(&self) -> Result<Fetch, RecipeError> {
         self.overlap().fetch(&self.schedule)
     }
 
-    /// How stages overlap, as recipes have it.
+    /// Returns the overlap of the stages as a section of a recipe.
     fn overlap(&self) -> raw::Pipeline {
         raw::Pipeline {
             reward: self.pipeline.reward,

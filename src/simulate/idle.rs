@@ -1,4 +1,4 @@
-//! Settings that have no effect beside others: refused where a job has them, left out where a sweep brings the others.
+//! Settings that have no effect next to others. A job that writes one is rejected; a sweep that makes one useless drops it.
 
 use rollpacker_operators::overlap::{Fetch, Scoring};
 use rollpacker_operators::reward::Timeout;
@@ -9,7 +9,7 @@ use crate::recipe::RecipeError;
 use crate::recipe::error::bound;
 
 impl RawJob {
-    /// Refuses the first setting that would be read and ignored.
+    /// Rejects the first setting that would be read and then ignored.
     pub(super) fn refuse_idle(&self) -> Result<(), RecipeError> {
         let placement = self.placement();
         if let Some((key, found)) = self.idle_stream().next() {
@@ -22,7 +22,7 @@ impl RawJob {
         if self.scoring()? == Scoring::AfterRollout && self.tasks.timeout == Some(Timeout::Adaptive)
         {
             let expected =
-                "fixed with rewards after the rollout: no time of a task is known before";
+                "fixed with rewards after the rollout: no execution times are known before";
             return Err(bound("tasks.timeout", expected, "adaptive"));
         }
         if self.tasks.judge_sharing != JudgeSharing::Mps && !self.judges_beside_rollout()? {
@@ -31,17 +31,17 @@ impl RawJob {
             return Err(bound("tasks.judge_sharing", expected, text(&self.tasks.judge_sharing)));
         }
         if let (Timeout::Fixed, Some((key, found))) = (self.timeout()?, self.adapting().next()) {
-            let expected = "nothing with tasks.timeout = fixed: the limit follows from nothing";
+            let expected = "no value with tasks.timeout = fixed: only adaptive limits use it";
             return Err(bound(key, expected, found));
         }
         if let (Some(_), Some(rounds)) = (self.data.prompts, self.data.epoch_rounds) {
-            let expected = "nothing beside data.prompts, which says the same";
+            let expected = "no value with data.prompts: both set the prompts of an epoch";
             return Err(bound("data.epoch_rounds", expected, rounds));
         }
         self.refuse_idle_lengths()
     }
 
-    /// What is said of adaptive limits.
+    /// Returns the settings that only adaptive limits use, with their values.
     fn adapting(&self) -> impl Iterator<Item = (&'static str, String)> {
         let share = self.tasks.audit_share.map(|share| ("tasks.audit_share", share.to_string()));
         let told = self.tasks.reference_time;
@@ -60,28 +60,32 @@ impl RawJob {
         let source = text(&lengths.source);
         match told.into_iter().find(|(_, told)| *told) {
             Some((key, _)) if lengths.source != Source::Trace => {
-                return Err(bound("lengths.source", format!("trace beside {key}"), source));
+                return Err(bound("lengths.source", format!("trace with {key}"), source));
             }
             _ => {}
         }
         let drawn_alike = matches!(lengths.source, Source::Paper | Source::Trace);
         if lengths.correlation.is_some() && !drawn_alike {
-            let expected = "paper or trace beside lengths.correlation: the domains have their own";
+            let expected = "paper or trace with lengths.correlation: each domain sets its own";
             return Err(bound("lengths.source", expected, source));
         }
         let named = !lengths.domains.is_empty();
         if named && drawn_alike {
-            let expected = "two_mode or empirical beside lengths.domains";
+            let expected = "two_mode or empirical with lengths.domains";
             return Err(bound("lengths.source", expected, source));
         }
         Ok(())
     }
 
-    /// Leaves out what a configuration has from the job and cannot use, where it is `settings`, those of a sweep, that bring what it cannot
-    /// be used with.
+    /// Drops settings of the job that a sweep has made useless.
+    ///
+    /// A sweep lays `settings` over the job. If a swept value, such as another schedule or placement, gives a setting of the job no effect,
+    /// the setting is dropped rather than rejected: the job as written may use it in another configuration. A combination that the job
+    /// itself writes is not touched; [`refuse_idle`](Self::refuse_idle) still rejects it. Each dependency is handled in turn, because what
+    /// is dropped decides what the later checks see.
     ///
     /// # Errors
-    /// If `pipeline.gradient` is no way to train.
+    /// If `pipeline.gradient` is invalid.
     pub(super) fn leave_idle(&mut self, settings: &[String]) -> Result<(), RecipeError> {
         let brings = |key: &str| {
             settings.iter().any(|setting| setting.split_once('=').is_some_and(|(of, _)| of == key))
@@ -133,7 +137,7 @@ impl RawJob {
         }
     }
 
-    /// Leaves out what the source of lengths has no use for.
+    /// Drops the settings that the source of lengths does not use.
     pub(super) fn leave_idle_lengths(&mut self) {
         let lengths = &mut self.lengths;
         if lengths.source != Source::Trace {
@@ -157,7 +161,7 @@ impl RawJob {
             Value::Table(table).try_into().expect("invariant: a section reads what it wrote");
     }
 
-    /// Keys of `[stream]` that are not the default and not used, with their values.
+    /// Returns the keys of `[stream]` that differ from the default and have no effect, with their values.
     fn idle_stream(&self) -> impl Iterator<Item = (String, String)> {
         let (table, default) = (table(&self.stream), table_of_defaults());
         self.unused_by_stream().iter().filter_map(move |key| {
@@ -187,7 +191,7 @@ impl RawJob {
                 format!("no value with stream.trigger = {}", text(&self.stream.trigger))
             }
             placement => format!(
-                "no value with pipeline.placement = {}: no GPUs leave the rollout for the trainer",
+                "no value with pipeline.placement = {}: no GPUs move from the rollout to the trainer",
                 text(&placement)
             ),
         }
@@ -202,7 +206,7 @@ fn table_of_defaults() -> Table {
     table(&Stream::default())
 }
 
-/// A name as it is written in a job.
+/// Returns the name of a choice as a job spells it.
 pub(super) fn text(choice: &impl serde::Serialize) -> String {
     let value = Value::try_from(choice).expect("invariant: a choice is a name");
     value.as_str().map(str::to_owned).unwrap_or_default()
@@ -221,7 +225,7 @@ mod tests {
         from_table(table).expect("valid")
     }
 
-    /// The job with `written`, and then the settings of a sweep.
+    /// Returns the job `written` with the settings of a sweep laid over it.
     fn swept(written: &[&str], brought: &[&str]) -> RawJob {
         let mut raw = raw(&[written, brought].concat());
         let brought: Vec<String> = brought.iter().map(|&setting| setting.to_owned()).collect();

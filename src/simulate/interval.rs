@@ -1,28 +1,29 @@
-//! How far a speed-up may be from the truth.
+//! Intervals around simulated speed-ups.
 
 use serde::Serialize;
 
 use super::stat::Stat;
 
-/// The relative error of a ratio of step times, as a speed-up is one: that of the cells of `rollpacker simulate paper` that are ratios of
-/// step times and were kept out of the fit. To be set anew whenever the model is fitted anew.
+/// Relative error of a ratio of step times, and thus of a speed-up: that of the cells of `rollpacker simulate paper` that are ratios of
+/// step times and were held out of the fit. Update it whenever the model is fitted again.
 pub const HELD_OUT_ERROR: f64 = 0.15;
 
-/// Standard errors of the mean over seeds on either side of it.
+/// Half the width of the interval over seeds, in standard errors of the mean.
 const STANDARD_ERRORS: f64 = 2.0;
 
-/// Where a speed-up is expected to be.
+/// An interval within which a speed-up is expected.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Interval {
-    /// Its lower end.
+    /// The lower end.
     pub low: f64,
-    /// Its upper end.
+    /// The upper end.
     pub high: f64,
 }
 
 impl Interval {
-    /// The interval of a speed-up over `seeds` seeds: [`HELD_OUT_ERROR`] of the model and the spread over seeds, added as independent
-    /// errors. With one seed the spread is unknown and left out. A job has no error beside itself.
+    /// Returns the interval of a speed-up over `seeds` seeds. The error of the model, [`HELD_OUT_ERROR`], and the spread over seeds are
+    /// combined as independent errors. With one seed the spread is unknown and left out. A speed-up of exactly 1, that of a baseline over
+    /// itself, has no error.
     #[must_use]
     pub fn of(speedup: Stat, seeds: usize) -> Self {
         let Stat { mean, sd } = speedup;
@@ -34,13 +35,13 @@ impl Interval {
         Self { low: (mean - error).max(0.0), high: mean + error }
     }
 
-    /// The least interval that holds both.
+    /// Returns the smallest interval that contains both.
     #[must_use]
     pub fn hull(self, other: Self) -> Self {
         Self { low: self.low.min(other.low), high: self.high.max(other.high) }
     }
 
-    /// Whether some value is in both.
+    /// Returns `true` if the intervals have a value in common.
     #[must_use]
     pub fn overlaps(self, other: Self) -> bool {
         self.low <= other.high && other.low <= self.high

@@ -1,4 +1,4 @@
-//! Jobs: what is simulated, checked.
+//! Jobs: a checked description of what is simulated.
 
 use std::sync::Arc;
 
@@ -16,49 +16,53 @@ use super::trace::Recording;
 use crate::recipe::schedule::{Section, Size};
 use crate::recipe::{RecipeError, from_table, overlay};
 
-/// A job, checked.
+/// A checked job.
 ///
-/// What `[pipeline]`, `rollout.dispatch`, `tasks.judge_placement` and `tasks.timeout` leave out is what the authors of the schedule do:
-/// `sync` is veRL, which dispatches chunks of prompts, scores when the rollout has ended, and trains on whole steps, on GPUs that generate
-/// and train in turn; the others dispatch by response and score each as it ends; `tail_batching` has the stream trainer, and
-/// `frontier_group` GPUs of its own for each stage. The judge has GPUs of its own and the sandbox a fixed time limit in `sync` and `fused`;
-/// the others have RollPacker's reward scheduler.
+/// Values that `[pipeline]`, `rollout.dispatch`, `tasks.judge_placement` and `tasks.timeout` leave out default to what the authors of the
+/// schedule do:
+///
+/// - `sync` is veRL. It dispatches chunks of prompts, scores after the rollout, and trains on whole steps, on GPUs that generate and train
+///   in turn.
+/// - All others dispatch by response and score each response when it ends.
+/// - `tail_batching` has the stream trainer.
+/// - `frontier_group` has separate GPUs for generation and for training.
+/// - `sync` and `fused` have a judge on its own GPUs and a fixed time limit of the sandbox. The others have RollPacker's reward scheduler.
 #[derive(Clone, Debug)]
 pub struct Job {
-    /// What was written, defaults filled in.
+    /// The job as written, with defaults filled in.
     pub raw: RawJob,
-    /// The devices.
+    /// The hardware of the devices.
     pub hardware: Hardware,
     /// The model.
     pub model: ModelShape,
-    /// The constants of the cost model, the controller's work shared among as many as there are.
+    /// The constants of the cost model, after the controller's work is divided among the controllers.
     pub calibration: Calibration,
-    /// When responses are scored.
+    /// The time of scoring: during the rollout or after it.
     pub scoring: Scoring,
-    /// When groups are trained on.
+    /// The time at which the trainer fetches groups.
     pub fetch: Fetch,
-    /// Which GPUs generate and which train.
+    /// The assignment of GPUs to generation and training.
     pub placement: Placement,
-    /// GPUs that train, where they are others than those that generate.
+    /// The number of GPUs that train. With separate placement these do not generate.
     pub training_gpus: u32,
-    /// How a copy of the model is laid out while it is trained.
+    /// The layout of a copy of the model during training.
     pub training_layout: TrainingLayout,
-    /// Which instance a response goes to.
+    /// The dispatch of responses to instances.
     pub dispatch: Dispatch,
-    /// Where the judge runs.
+    /// The placement of the judge.
     pub judge: Judge,
-    /// How long a sandbox waits.
+    /// The mode of the sandbox's time limits.
     pub timeout: Timeout,
-    /// The recorded responses, if lengths are those.
+    /// The recorded responses, if the lengths are those of a trace.
     pub trace: Option<Arc<Recording>>,
-    /// The length that no prompt exceeds, tokens.
+    /// The length that no prompt exceeds, in tokens.
     pub longest_prompt: u32,
-    /// Which step has its Gantt chart kept.
+    /// The step whose Gantt chart is kept.
     pub charted: Charted,
 }
 
 impl Job {
-    /// The schedule, at its beginning.
+    /// Returns the schedule in its initial state.
     ///
     /// # Errors
     /// If its options are out of bounds.
@@ -71,8 +75,8 @@ impl Job {
         })
     }
 
-    /// Whether every trained token is sampled by the weights that are updated: no staleness, and no response that goes on in a later
-    /// step.
+    /// Returns `true` if every trained token is sampled by the weights that are updated: no staleness, and no response that continues in a
+    /// later step.
     #[must_use]
     pub fn is_on_policy(&self) -> bool {
         let Section { name, options } = &self.raw.schedule;
@@ -82,7 +86,7 @@ impl Job {
         self.raw.pipeline.staleness == 0 && !resumes
     }
 
-    /// Returns the files that the job reads, apart from its own.
+    /// Returns the files that the job reads, apart from the job file itself.
     #[must_use]
     pub fn inputs(&self) -> Inputs {
         let lengths = &self.raw.lengths;
@@ -90,7 +94,7 @@ impl Job {
         Inputs::of(trace.chain(&lengths.file).chain(&lengths.tokenizer))
     }
 
-    /// Returns the correlation of the lengths of two responses to a prompt of the trace: as written, or the lower end of what is open.
+    /// Returns the correlation of the lengths of two responses to a prompt: as set, or the lower end of what the trace leaves open.
     #[must_use]
     pub fn correlation(&self) -> f64 {
         let open = self.likeness().map_or(0.0, |likeness| likeness.low);
@@ -101,16 +105,16 @@ impl Job {
         self.trace.as_ref()?.likeness
     }
 
-    /// The upper end of what the trace leaves open, unless the job sets a correlation.
+    /// Returns the upper end of the correlation that the trace leaves open; `None` if the job sets a correlation.
     pub(super) fn upper_correlation(&self) -> Option<f64> {
         let Likeness { low, high, .. } = self.likeness()?;
         (self.raw.lengths.correlation.is_none() && low < high).then_some(high)
     }
 
-    /// The job with settings laid over it, run with one seed.
+    /// Returns the job with `settings` laid over it and a single seed.
     ///
     /// # Errors
-    /// If it is no valid job.
+    /// If the result is not a valid job.
     pub(super) fn under(&self, settings: &[String]) -> anyhow::Result<Self> {
         let mut table = Table::try_from(&self.raw)?;
         settings.iter().try_for_each(|setting| overlay(&mut table, setting))?;
@@ -119,24 +123,24 @@ impl Job {
         Self::resolve(raw, self.trace.clone())
     }
 
-    /// Tokens of a longest prompt and response, which each instance has to hold.
+    /// Returns the tokens of a longest prompt with a longest response, which each instance has to hold.
     pub(super) fn longest_sequence(&self) -> u64 {
         u64::from(self.longest_prompt) + u64::from(self.raw.data.max_response_length)
     }
 
-    /// Responses that the engine runs at once, unless its KV cache is full before.
+    /// Returns the maximum number of responses that the engine runs at once; a full KV cache may lower it.
     fn slots(&self) -> u32 {
         let rollout = &self.raw.rollout;
         (self.rollout_gpus() / rollout.tensor_parallel).saturating_mul(rollout.max_num_seqs)
     }
 
-    /// How long its work takes.
+    /// Returns the cost model of the job.
     #[must_use]
     pub(super) fn cost(&self) -> Cost {
         Cost::new(self.hardware.clone(), self.model.clone(), self.calibration)
     }
 
-    /// How the sandbox's time limits are set.
+    /// Returns the options of the sandbox's time limits.
     #[must_use]
     pub fn limits(&self) -> LimitOptions {
         let tasks = &self.raw.tasks;
@@ -150,22 +154,22 @@ impl Job {
         }
     }
 
-    /// Steps that are run, those that do not count included.
+    /// Returns the number of simulated steps, warm-up included.
     #[must_use]
     pub fn total_steps(&self) -> u64 {
         self.raw.sim.warmup_steps + self.raw.sim.steps
     }
 
-    /// Prompts of an epoch.
+    /// Returns the number of prompts of an epoch.
     #[must_use]
     pub fn prompts(&self) -> u64 {
-        // Oversubscription reads ahead, and DAPO leaves prompts out.
+        // By default an epoch is 16 times the run, because oversubscription reads ahead and DAPO drops prompts.
         let round = self.raw.data.train_batch_size as u64;
         let rounds = self.raw.data.epoch_rounds.unwrap_or(self.total_steps().saturating_mul(16));
         self.raw.data.prompts.unwrap_or(rounds.saturating_mul(round))
     }
 
-    /// GPUs that generate at the beginning of a round.
+    /// Returns the number of GPUs that generate at the beginning of a round.
     #[must_use]
     pub fn rollout_gpus(&self) -> u32 {
         match self.placement {
@@ -174,14 +178,14 @@ impl Job {
         }
     }
 
-    /// The seeds to run it with.
+    /// Returns the seeds of the runs.
     #[must_use]
     pub fn seeds(&self) -> Vec<u64> {
         let sim = &self.raw.sim;
         (sim.seed..).zip(0..sim.seeds).map(|(seed, _)| seed).collect()
     }
 
-    /// What it is, in a line.
+    /// Returns a one-line description of the job.
     #[must_use]
     pub fn title(&self) -> String {
         let RawJob { cluster, rollout, data, .. } = &self.raw;

@@ -1,4 +1,4 @@
-//! How a copy of the model is laid out over the trainer's devices.
+//! Layout of a copy of the model over the trainer's devices.
 
 use rollpacker_operators::placement::StepCost;
 use rollpacker_stages::cluster::{Cost, TrainingLayout};
@@ -8,10 +8,10 @@ use super::job::Job;
 use super::raw::Training;
 use crate::recipe::RecipeError;
 
-/// Share of a device's memory that training may take; the rest is lost to fragments and to buffers of communication.
+/// The share of a device's memory that training may use; the rest is lost to fragmentation and communication buffers.
 const USABLE: f64 = 0.95;
 
-/// Returns the layout of a job as it is written.
+/// Returns the layout as the job writes it.
 #[must_use]
 pub(super) fn written(training: &Training) -> TrainingLayout {
     TrainingLayout {
@@ -22,7 +22,8 @@ pub(super) fn written(training: &Training) -> TrainingLayout {
     }
 }
 
-/// Returns the layout over as many devices as the job's that is predicted to train fastest, of those that fit; the job's if none does.
+/// Returns the layout that is predicted to train fastest, among those that fit and use as many devices as the job's; the job's own layout
+/// if none fits.
 #[must_use]
 pub(super) fn planned(job: &Job) -> TrainingLayout {
     let written = job.training_layout;
@@ -38,10 +39,10 @@ pub(super) fn planned(job: &Job) -> TrainingLayout {
         .unwrap_or(written)
 }
 
-/// Refuses a layout whose weights, gradient, optimizer state and activations are more than a device holds.
+/// Checks that weights, gradient, optimizer state and activations fit on a device.
 ///
 /// # Errors
-/// If it does not fit; the error names the key.
+/// If they do not fit; the error names the key.
 pub(super) fn check(job: &Job) -> Result<(), RecipeError> {
     let (cost, layout) = (job.cost(), job.training_layout);
     if fits(&cost, job, layout) {
@@ -50,7 +51,7 @@ pub(super) fn check(job: &Job) -> Result<(), RecipeError> {
     let TrainingLayout { tensor_parallel, pipeline, context, .. } = layout;
     let reason = format!(
         "expected a trainer that fits, found {:.1} GB for weights, gradient, optimizer state and activations on each {} of {:.1} GB: a copy of \
-         {} is spread over {tensor_parallel} x {pipeline} x {context} GPUs (tensor, pipeline and context parallel); use more of them",
+         {} is spread over {tensor_parallel} x {pipeline} x {context} GPUs (tensor, pipeline and context parallel); spread it over more GPUs",
         bytes(&cost, job, layout) * 1e-9,
         job.hardware.name,
         job.hardware.memory * 1e-9,
@@ -67,7 +68,7 @@ fn bytes(cost: &Cost, job: &Job, layout: TrainingLayout) -> f64 {
     cost.training_bytes(job.training_gpus, layout, job.longest_sequence() as f64)
 }
 
-/// The ways to split the devices of `written`, each layer within a server.
+/// Returns the ways to split the devices of `written`, with tensor-parallel groups that stay within a server.
 fn splits(written: TrainingLayout, of_a_server: u32) -> impl Iterator<Item = TrainingLayout> {
     let devices = written.devices();
     let divisors = |of: u32| (1..=of).filter(move |part| of.is_multiple_of(*part));

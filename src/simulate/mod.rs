@@ -1,8 +1,8 @@
-//! Simulation: a job that runs the pipeline in virtual time, swept over its settings, and what came of it.
+//! Simulation of jobs: the pipeline runs in virtual time, and sweeps compare configurations.
 //!
-//! A [`Job`] is read from TOML like a recipe, an [`Outcome`] is one run of it with one seed, a [`Summary`] what the runs of one
-//! configuration say together, beside the `sync` baseline of the same job. The schedules, operators and policies are those of a live run;
-//! stages and clock are simulated.
+//! A [`Job`] is read from TOML like a recipe. An [`Outcome`] is one run of it with one seed. A [`Summary`] aggregates the runs of one
+//! configuration and compares them with the `sync` baseline of the same job. The schedules, operators and policies are those of a live run;
+//! only stages and clock are simulated.
 
 pub mod advice;
 pub mod axis;

@@ -1,4 +1,4 @@
-//! Outcomes: what a simulated run was like, step by step.
+//! Outcomes: the measurements of a simulated run, step by step.
 
 use std::collections::BTreeMap;
 
@@ -16,41 +16,41 @@ use serde::Serialize;
 use super::gantt::{Gantt, TrainingLog};
 use super::setup::Begun;
 
-/// A run with one seed.
+/// The outcome of a run with one seed.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Outcome {
-    /// The steps that count, in order.
+    /// The steps after the warm-up, in order.
     pub steps: Vec<StepOutcome>,
-    /// How much each length was trained on: the sum of the weights of its responses.
+    /// The training weight of each length: the sum of the weights of its responses.
     pub trained: BTreeMap<u32, f64>,
-    /// The lengths of all launched responses, aborted ones censored.
+    /// The lengths of all launched responses; aborted ones are censored.
     pub launched: Survival,
-    /// Who worked when, in the step that was asked for.
+    /// The Gantt chart of the requested step.
     pub gantt: Option<Gantt>,
-    /// How many rounds of each kind began with which instances.
+    /// The number of rounds by kind and by the instances that they began with.
     pub instances: Begun,
 }
 
-/// A step.
+/// The measurements of a step.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct StepOutcome {
-    /// Its number, from 1.
+    /// The number of the step, from 1.
     pub step: u64,
     /// `full`, `short` or `long`.
     pub round: String,
-    /// Seconds since the step before it was complete.
+    /// Seconds since the previous step was complete.
     pub seconds: f64,
-    /// What these seconds went to.
+    /// The seconds by stage.
     pub stages: Stages,
-    /// Response tokens that were trained on.
+    /// The number of response tokens that were trained on.
     pub trained_tokens: f64,
-    /// Responses that were trained on.
+    /// The number of responses that were trained on.
     pub trained_responses: f64,
-    /// All other numbers, by name.
+    /// All other metrics, by name.
     pub metrics: Metrics,
 }
 
-/// Makes an [`Outcome`] of the reports of steps.
+/// Collects an [`Outcome`] from the reports of steps.
 #[derive(Debug, Default)]
 pub struct Recorder {
     outcome: Outcome,
@@ -59,26 +59,26 @@ pub struct Recorder {
     training: TrainingLog,
 }
 
-/// Which step has its Gantt chart kept.
+/// The step whose Gantt chart is kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Charted {
-    /// None.
+    /// No chart.
     #[default]
     None,
-    /// The one that took longest.
+    /// The step that took longest, after the warm-up.
     Slowest,
-    /// The one of this number, from 1.
+    /// The step with this number, from 1.
     Step(u64),
 }
 
 impl Recorder {
-    /// Leaves the first `warmup_steps` out, and charts the step that `gantt` says with what `training` logs.
+    /// Creates a recorder that skips the first `warmup_steps`, and charts the step that `gantt` selects with the intervals of `training`.
     #[must_use]
     pub fn new(warmup_steps: u64, gantt: Charted, training: TrainingLog) -> Self {
         Self { warmup_steps, gantt, training, ..Self::default() }
     }
 
-    /// What was recorded so far.
+    /// Returns the outcome recorded so far and starts a new one.
     #[must_use]
     pub fn take(&mut self) -> Outcome {
         std::mem::take(&mut self.outcome)
@@ -121,7 +121,7 @@ impl Observer for Recorder {
 }
 
 impl Outcome {
-    /// Adds the lengths of a step; tokens and responses that were trained on.
+    /// Adds the lengths of a step. Returns the numbers of tokens and responses that were trained on.
     fn observe(&mut self, report: &StepReport) -> (f64, f64) {
         for batch in &report.responses {
             let tokens = batch.values::<UInt32Type>(column::RESPONSE_LENGTH).values();
@@ -129,9 +129,9 @@ impl Outcome {
             let reasons = batch.text(column::FINISH_REASON).iter();
             for ((&tokens, &resumed), reason) in tokens.iter().zip(resumed).zip(reasons) {
                 match reason.and_then(|reason| reason.parse::<FinishReason>().ok()) {
-                    // It goes on in a later step, and is observed there.
+                    // The response continues in a later step and is observed there.
                     Some(FinishReason::Pause) => {}
-                    // It was observed in the step that kept it.
+                    // The response was already observed in the step that kept it.
                     Some(reason) if is_given_again(reason, tokens, resumed) => {}
                     reason => {
                         self.launched.observe(tokens, reason.is_some_and(FinishReason::is_whole))
@@ -171,7 +171,7 @@ mod tests {
         run(&Job::read(&path, &settings).expect("a job"), 1).expect("simulated")
     }
 
-    // Nothing is dropped, and the queue is empty at the end of the run.
+    // The test drops no prompt, and the queue is empty at the end of the run.
     #[test]
     fn a_response_that_was_kept_is_launched_once() {
         let outcome = outcome(&[

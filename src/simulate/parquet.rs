@@ -1,4 +1,4 @@
-//! Steps of a sweep as a Parquet file, one row a step.
+//! Export of the steps of a sweep to Parquet, one row per step.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -17,13 +17,15 @@ use rollpacker_files::NewFile;
 use super::configured::Configured;
 use super::outcome::StepOutcome;
 
-/// Columns: `configuration`, `settings` (a line each), `seed`, `step`, `round`, `step_s`, `sync_s`, `rollout_s`, `reward_s`,
-/// `training_s`, `trained_tokens`, `trained_responses`, and every metric under its name, null where a step has none.
+/// Writes the steps of all runs to a Parquet file.
+///
+/// Columns: `configuration`, `settings` (one per line), `seed`, `step`, `round`, `step_s`, `sync_s`, `rollout_s`, `reward_s`, `training_s`,
+/// `trained_tokens`, `trained_responses`, and every metric under its name, null where a step does not have it.
 ///
 /// # Errors
 /// If the file cannot be written.
 pub fn write(path: &Path, runs: &[Configured]) -> anyhow::Result<()> {
-    let batch = batch(runs).context("cannot lay out the steps")?;
+    let batch = batch(runs).context("cannot build the columns of the steps")?;
     let file = NewFile::create(path)?;
     let properties = WriterProperties::builder().set_compression(Compression::SNAPPY).build();
     let written =

@@ -1,4 +1,4 @@
-//! Which GPUs of a job generate and which train, round by round.
+//! Placement policy of a job: which GPUs generate and which train, round by round.
 
 use rollpacker_operators::placement::planner::Rule;
 use rollpacker_operators::placement::{
@@ -12,10 +12,10 @@ use super::raw;
 use crate::recipe::RecipeError;
 use crate::recipe::error::bound;
 
-/// The policy of a job.
+/// Creates the placement policy of a job.
 ///
 /// # Errors
-/// If the model does not fit on its instances, or GPUs and options do not go together; the error names the key.
+/// If the model does not fit on its instances, or if GPUs and options are inconsistent; the error names the key.
 pub(super) fn policy(job: &Job) -> Result<Box<dyn Place>, RecipeError> {
     let rollout = at_first(job);
     check_cache(job, rollout.tensor_parallel)?;
@@ -30,11 +30,11 @@ pub(super) fn policy(job: &Job) -> Result<Box<dyn Place>, RecipeError> {
     })
 }
 
-/// Refuses instances whose KV cache a longest prompt and response do not fit in: they would never end.
+/// Rejects instances whose KV cache cannot hold a longest prompt and response: such a response would be preempted forever and never end.
 fn check_cache(job: &Job, tensor_parallel: u32) -> Result<(), RecipeError> {
     let refused = |reason: String| RecipeError::Type {
         key: TENSOR_PARALLEL.to_owned(),
-        reason: format!("{reason}; the rest follows from {OF_MEMORY}"),
+        reason: format!("{reason}; the memory left depends on {OF_MEMORY}"),
     };
     let capacity =
         job.cost().kv_capacity(tensor_parallel).map_err(|error| refused(error.to_string()))?;
@@ -74,12 +74,12 @@ fn refused(error: PlacementError) -> RecipeError {
     RecipeError::Type { key: key.to_owned(), reason: error.to_string() }
 }
 
-/// What the memory for weights and KV cache follows from.
+/// The settings that determine the memory for weights and KV cache.
 const OF_MEMORY: &str = "cluster.hardware.memory, rollout.gpu_memory_utilization, calibration.memory_share and calibration.activation_bytes";
 
 const TENSOR_PARALLEL: &str = "rollout.tensor_parallel";
 
-/// The instances at the beginning of a run.
+/// Returns the instances at the beginning of a run.
 pub(super) fn at_first(job: &Job) -> Placement {
     let tensor_parallel = job.raw.rollout.tensor_parallel;
     Placement { instances: job.rollout_gpus() / tensor_parallel, tensor_parallel }

@@ -1,4 +1,4 @@
-//! The prompts of a job, and how long the responses to them are.
+//! Prompts of a job, and the length model of their responses.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::recipe::RecipeError;
 use crate::recipe::error::bound;
 use crate::recipe::value::read_value;
 
-/// The length model of a run with `seed`.
+/// Returns the length model of a run with `seed`.
 ///
 /// # Errors
 /// If a key of `[lengths]` is out of its bounds.
@@ -31,7 +31,7 @@ pub(super) fn lengths(job: &Job, seed: u64) -> anyhow::Result<Arc<dyn LengthMode
     Ok(Arc::new(recorded(&recording.trace, &config)?))
 }
 
-/// The length that no prompt of a job exceeds, tokens.
+/// Returns the length that no prompt of the job exceeds, in tokens.
 ///
 /// # Errors
 /// If `lengths.population` cannot be read.
@@ -42,7 +42,7 @@ pub(super) fn longest_prompt(lengths: &Lengths, trace: Option<&Trace>) -> Result
     Ok(lengths.max().unwrap_or(drawn))
 }
 
-/// Refuses what [`lengths`] would. A trace is a model whatever is in it, and is not made one here.
+/// Checks `[lengths]` as building the model would, without building the model of a trace, which is valid whatever it contains.
 ///
 /// # Errors
 /// If a key of `[lengths]` is out of its bounds.
@@ -50,7 +50,7 @@ pub(super) fn check(job: &Job) -> Result<(), RecipeError> {
     drawn(job, job.raw.sim.seed).map(drop)
 }
 
-/// Lengths that are not recorded, or that would be drawn in place of those that are.
+/// Returns the model that draws lengths: the configured one, or for a trace the paper's.
 fn drawn(job: &Job, seed: u64) -> Result<Arc<dyn LengthModel>, RecipeError> {
     let lengths = &job.raw.lengths;
     let shares = shares(&job.raw.tasks);
@@ -79,7 +79,7 @@ fn population(lengths: &Lengths) -> Result<PopulationConfig, RecipeError> {
     }
 }
 
-/// An error of a length model, by the key that was written.
+/// Maps an error of a length model to the key of the job.
 fn named(error: LengthModelError, domains: &BTreeMap<String, f64>) -> RecipeError {
     match error {
         LengthModelError::Field { field, expected, found } => {
@@ -91,7 +91,7 @@ fn named(error: LengthModelError, domains: &BTreeMap<String, f64>) -> RecipeErro
     }
 }
 
-/// Kinds of tasks that a job has, with their shares.
+/// Returns the kinds of tasks that the job has, with their shares.
 fn shares(tasks: &Tasks) -> BTreeMap<String, f64> {
     [("math", tasks.math), ("code", tasks.code), ("judge", tasks.judge)]
         .into_iter()
@@ -111,7 +111,7 @@ fn paper(shares: &BTreeMap<String, f64>, correlation: Option<f64>) -> EmpiricalC
     paper
 }
 
-/// The domains that are written, or the default of each kind of task.
+/// Returns the domains as written, or the default domain of each kind of task.
 fn domains<D: DeserializeOwned>(
     written: &BTreeMap<String, Table>,
     shares: &BTreeMap<String, f64>,
@@ -137,7 +137,7 @@ fn read_domains<D: DeserializeOwned>(
     let domain = |(name, table): (&String, &Table)| {
         let key = format!("lengths.domains.{name}");
         if table.contains_key("share") {
-            let reason = format!("expected nothing: the share is that of tasks.{name}");
+            let reason = format!("expected no value: the share is that of tasks.{name}");
             return Err(RecipeError::Type { key: format!("{key}.share"), reason });
         }
         let mut table = table.clone();
@@ -147,22 +147,22 @@ fn read_domains<D: DeserializeOwned>(
     written.iter().map(domain).collect()
 }
 
-/// The kind of task of a trace: the one with the largest share, math among equals.
+/// Returns the kind of task of a trace: the one with the largest share, and math among equals.
 fn largest(tasks: &Tasks) -> &'static str {
     let shares = [("judge", tasks.judge), ("code", tasks.code), ("math", tasks.math)];
     let largest = shares.into_iter().max_by(|a, b| a.1.total_cmp(&b.1));
     largest.expect("invariant: there are three").0
 }
 
-/// A trace as a model. Responses whose step, prompt and sample are recorded are replayed; the others are drawn, as
-/// [`lengths::Trace`] has it; dropped ones are as long as they are likely to have become.
+/// Builds the length model of a trace. Responses with a recorded step, prompt and sample are replayed; all others are drawn as
+/// [`lengths::Trace`] describes. The length of a dropped response is drawn from the recorded longer ones (Kaplan-Meier).
 fn recorded(trace: &Trace, config: &TraceConfig) -> anyhow::Result<lengths::Trace> {
     let records = trace.uncensored(config.seed).into_iter().map(|row| TraceRecord {
         prompt: row.prompt.map(|prompt| prompt.to_string()),
         prompt_length: row.prompt_tokens.map(|tokens| tokens.max(1)),
         response_length: row.tokens,
     });
-    // Steps of a run folder count from 1.
+    // Run folders number their steps from 1.
     let replayed = trace.rows.iter().filter_map(|row| {
         let step = Step(row.step?.checked_sub(1)?);
         let id = SampleId { step, prompt: PromptId(row.prompt?), sample: row.sample? };

@@ -1,4 +1,4 @@
-//! What the iterations of a job's simulated engine take.
+//! Profile of the iteration times of a job's simulated engine.
 
 use rollpacker_dataflow::clock::{Clock, Nanos, VirtualClock};
 use rollpacker_stages::cluster::Cost;
@@ -8,21 +8,21 @@ use rollpacker_stages::rollout::profile::{self, Grid, Row};
 
 use super::Job;
 
-/// Measurements, and what they took.
+/// Measured iteration times, with the effort that they took.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Profiled {
-    /// The measurements, by point.
+    /// The measurements, sorted by point.
     pub rows: Vec<Row>,
-    /// Points that were to be measured.
+    /// The number of points that were requested.
     pub points: usize,
-    /// Seconds that the engine ran; of a cluster that is simulated, simulated ones.
+    /// Seconds that the engine ran, in simulated time.
     pub seconds: f64,
 }
 
-/// Measures the cluster of `job` at every tensor-parallel size that its model fits on and its GPUs divide into, for `budget` seconds of the
-/// cluster, shared equally among the sizes, or until every point is measured.
+/// Measures the cluster of `job` at every tensor-parallel size on which its model fits and that divides its GPUs. It stops after `budget`
+/// seconds of the cluster, shared equally among the sizes, or when every point is measured.
 ///
-/// Prompts are as long as responses may be: a cache that was given up is computed again with the tokens that the response had.
+/// Prompts are as long as responses may be, because a preempted response is prefilled again together with the tokens that it already has.
 ///
 /// # Errors
 /// If the model fits at no size.
@@ -41,7 +41,7 @@ pub fn measure(job: &Job, budget: Option<f64>) -> anyhow::Result<Profiled> {
     Ok(Profiled { rows, points, seconds: clock.now().as_secs_f64() })
 }
 
-/// A grid for each tensor-parallel size, ascending.
+/// Returns a grid for each tensor-parallel size, ascending.
 fn grids(job: &Job, cost: &Cost) -> anyhow::Result<Vec<Grid>> {
     let gpus = job.raw.cluster.gpus;
     let sizes = doublings(1, job.hardware.devices_per_server.min(gpus));

@@ -1,4 +1,4 @@
-//! What is written in a job: every key with its default, nothing checked yet.
+//! The keys of a job with their defaults, before any check.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -13,103 +13,106 @@ use crate::recipe::raw::section;
 use crate::recipe::schedule;
 
 section! {
-    /// A job as written.
+    /// A job as written in TOML.
     RawJob {
-        /// Devices.
+        /// The devices.
         cluster: Cluster = Cluster::default(),
         /// The model that is trained.
         model: Model = Model::default(),
-        /// How responses are generated.
+        /// Generation of responses.
         rollout: Rollout = Rollout::default(),
-        /// How the trainer is laid out.
+        /// Layout of the trainer.
         training: Training = Training::default(),
         /// Prompts and batches.
         data: Data = Data::default(),
-        /// How long responses are.
+        /// Lengths of the responses.
         lengths: Lengths = Lengths::default(),
-        /// What kinds of tasks there are, and how they are rewarded.
+        /// Kinds of tasks, and how they are rewarded.
         tasks: Tasks = Tasks::default(),
-        /// Which prompts and responses a round launches and keeps: the section of recipes.
+        /// The schedule: which prompts and responses a round launches and keeps; the same section as in recipes.
         schedule: schedule::Section = schedule::Section::default(),
-        /// How the stages overlap.
+        /// Overlap of the stages.
         pipeline: Pipeline = Pipeline::default(),
-        /// How the stream trainer decides, with `pipeline.placement = "stream"`.
+        /// Options of the stream trainer, with `pipeline.placement = "stream"`.
         stream: Stream = Stream::default(),
-        /// How the rollout's tensor parallelism is chosen.
+        /// Choice of the rollout's tensor parallelism.
         planner: Planner = Planner::default(),
         /// Constants of the cost model that replace those fitted to RollPacker's set-up; the fields of
         /// [`Calibration`](rollpacker_stages::cluster::Calibration).
         calibration: Option<Table> = None,
-        /// Which steps are simulated.
+        /// The steps and seeds that are simulated.
         sim: Sim = Sim::default(),
     }
 }
 
 section! {
-    /// `[cluster]`
+    /// The `[cluster]` section.
     Cluster {
-        /// `A100`, `H800`, `H100`, `H200`, `B200`, or a table of a device's data sheet.
+        /// The device: `A100`, `H800`, `H100`, `H200`, `B200`, or a table with the data of another one. Default: `H800`.
         hardware: Value = Value::String("H800".to_owned()),
-        /// GPUs of the job.
+        /// The number of GPUs of the job. Default: 32.
         gpus: u32 = 32,
-        /// Controllers that share the work of handing out requests, collecting responses and passing batches on; the paper's systems have
-        /// one.
+        /// The number of controllers that share the work of handing out requests, collecting responses and passing on batches. Default: 1,
+        /// as in the papers' systems.
         controllers: u32 = 1,
-        /// GPUs of a server, within which a tensor-parallel group stays; left out, those of the hardware.
+        /// The number of GPUs of a server; a tensor-parallel group stays within one. Default: that of the hardware.
         gpus_per_server: Option<u32> = None,
     }
 }
 
 section! {
-    /// `[model]`
+    /// The `[model]` section.
     Model {
-        /// `Qwen2.5-7B`, `Qwen2.5-14B`, `Qwen2.5-32B`, `Qwen3-1.7B` or `Qwen3-8B`.
+        /// The model: `Qwen2.5-7B`, `Qwen2.5-14B`, `Qwen2.5-32B`, `Qwen3-1.7B` or `Qwen3-8B`. Default: `Qwen2.5-14B`.
         name: String = "Qwen2.5-14B".to_owned(),
-        /// The numbers of another model; replaces `name`.
+        /// The shape of a model that is not built in; replaces `name`.
         shape: Option<Table> = None,
     }
 }
 
 section! {
-    /// `[rollout]`
+    /// The `[rollout]` section.
     Rollout {
-        /// Responses of a group: R0.
+        /// The number of responses to a prompt, R0 in the paper. Default: 8. (verl: `rollout.n`, TRL: `num_generations`)
         #[serde(alias = "num_generations", alias = "n_samples_per_prompt", alias = "group_size")]
         n: u32 = 8,
-        /// GPUs over which an engine instance is sharded.
+        /// The number of GPUs over which an engine instance is sharded. Default: 1. (verl: `rollout.tensor_model_parallel_size`)
         #[serde(alias = "tensor_model_parallel_size")]
         tensor_parallel: u32 = 1,
-        /// Responses that an instance runs at once.
+        /// Maximum number of responses that an instance runs at once. Default: 256. (verl: `rollout.max_num_seqs`)
         max_num_seqs: u32 = 256,
-        /// Share of GPU memory for weights and KV cache; left out, the calibration's.
+        /// The share of GPU memory for weights and KV cache, from 0.001 to 1. Default: that of the calibration. (verl:
+        /// `rollout.gpu_memory_utilization`)
         gpu_memory_utilization: Option<f64> = None,
-        /// `round_robin` by response, or `prompt_chunks`; left out, what the schedule's authors do.
+        /// Dispatch of responses to instances: `round_robin` or `prompt_chunks`. Default: as the authors of the schedule do.
         dispatch: Option<Dispatch> = None,
-        /// Whether instances get what is launched at once when all of it is handed out, or each response when it is.
+        /// The time at which instances receive requests that are launched together: `together` once all of them are handed out, `streamed`
+        /// each one immediately. Default: `together`.
         hand_out: HandOut = HandOut::Together,
-        /// Seconds between two looks at what has ended.
+        /// Interval between two checks for ended responses, in seconds, from 0 to 60. Default: 0.01.
         report_interval_s: f64 = 0.01,
     }
 }
 
 section! {
-    /// `[training]`
+    /// The `[training]` section.
     Training {
-        /// GPUs of a tensor-parallel group.
+        /// The number of GPUs of a tensor-parallel group. Default: 2.
         tensor_parallel: u32 = 2,
-        /// Pipeline stages.
+        /// The number of pipeline stages. Default: 1.
         pipeline_parallel: u32 = 1,
-        /// GPUs over which a sequence is split.
+        /// The number of GPUs over which a sequence is split. Default: 1.
         context_parallel: u32 = 1,
-        /// Tokens that sequences are packed into micro-batches of; a longer sequence is a micro-batch of its own, and 1 packs none.
+        /// The size of a micro-batch into which sequences are packed, in tokens; a longer sequence is a micro-batch of its own, and 1
+        /// disables packing. Default: 16384.
         micro_batch_tokens: u32 = 16_384,
-        /// Whether the devices of a copy are laid out as written, or in the way that is predicted to train fastest.
+        /// The layout of a copy of the model: `written`, or `planned`, the one that is predicted to train fastest. Default: `written`.
         layout: Layout = Layout::Written,
     }
 }
 
 impl Training {
-    /// GPUs that hold one copy of the model.
+    /// Returns the number of GPUs that hold one copy of the model.
     pub(super) fn replica(&self) -> u64 {
         let parts = [self.tensor_parallel, self.pipeline_parallel, self.context_parallel];
         parts.into_iter().fold(1, |product: u64, part| product.saturating_mul(part.into()))
@@ -117,132 +120,134 @@ impl Training {
 }
 
 section! {
-    /// `[data]`
+    /// The `[data]` section.
     Data {
-        /// Prompts of an epoch; left out, more than a run of the job reads.
+        /// The number of prompts of an epoch. Default: more than a run of the job reads.
         prompts: Option<u64> = None,
-        /// The same in rounds.
+        /// The number of prompts of an epoch, in rounds; an alternative to `prompts`.
         epoch_rounds: Option<u64> = None,
-        /// Prompts of a step: P0.
+        /// The number of prompts per step, P0 in the paper. Default: 128. (verl: `data.train_batch_size`)
         train_batch_size: usize = 128,
-        /// Longest response in tokens.
+        /// Maximum length of a response, in tokens. Default: 16384. (verl: `data.max_response_length`, TRL: `max_completion_length`)
         max_response_length: u32 = 16_384,
     }
 }
 
 section! {
-    /// `[lengths]`
+    /// The `[lengths]` section.
     Lengths {
-        /// `paper`, `two_mode`, `empirical` or `trace`.
+        /// The source of lengths: `paper`, `two_mode`, `empirical` or `trace`. Default: `paper`.
         source: Source = Source::Paper,
         /// The recorded responses of `trace`: a file or a folder.
         file: Option<PathBuf> = None,
-        /// Its column of lengths; left out, found by name.
+        /// The column of response lengths. Default: found by name.
         length_column: Option<String> = None,
-        /// Its column of prompt keys; left out, found by name.
+        /// The column of prompt keys. Default: found by name.
         prompt_column: Option<String> = None,
-        /// Its column of prompt lengths; left out, found by name. Prompts without one have a length drawn from `population`.
+        /// The column of prompt lengths. Default: found by name. Where no length is recorded, it is drawn from `population`.
         prompt_length_column: Option<String> = None,
-        /// Correlation of the lengths of two responses to a prompt, in ranks of a normal, in [0, 0.99], for `paper` and `trace`; left out,
-        /// the calibration's, or both ends of what the trace leaves open.
+        /// The correlation of the lengths of two responses to a prompt, as the correlation of their normal scores (Gaussian copula), from 0 to
+        /// 0.99, for `paper` and `trace`. Default: that of the calibration, or both ends of the interval that the trace leaves open.
         correlation: Option<f64> = None,
-        /// Folder of the tokenizer that counts the tokens of a trace of texts.
+        /// The folder of the tokenizer that counts the tokens of a trace of texts.
         tokenizer: Option<PathBuf> = None,
-        /// The distribution of each kind of task, for `two_mode` and `empirical`.
+        /// The length distribution of each kind of task, for `two_mode` and `empirical`.
         domains: BTreeMap<String, Table> = BTreeMap::new(),
-        /// Lengths of prompts and pass rates; left out, the calibration's.
+        /// The distributions of prompt lengths and pass rates. Default: those of the calibration.
         population: Option<Table> = None,
     }
 }
 
 section! {
-    /// `[tasks]`: shares of the prompts, and what rewards them.
+    /// `[tasks]`: shares of the kinds of tasks, and how they are rewarded.
     Tasks {
-        /// Share of math tasks.
+        /// The share of math tasks.
         math: f64 = 1.0,
-        /// Share of code tasks, run in a sandbox.
+        /// The share of code tasks, which run in a sandbox.
         code: f64 = 1.0,
-        /// Share of tasks that a model judges.
+        /// The share of tasks that a model judges.
         judge: f64 = 1.0,
-        /// Programs that the sandbox runs at once; left out, 8 a GPU.
+        /// The number of programs that the sandbox runs at once. Default: 8 per GPU.
         sandbox_slots: Option<usize> = None,
-        /// Which slot a program waits for; left out, `in_turn` if rewards follow the rollout and `first_free` if they are streamed.
+        /// The slot that a program waits for. Default: `in_turn` if rewards follow the rollout, `first_free` if they are streamed.
         sandbox_workers: Option<SandboxWorkers> = None,
-        /// Whether the judge has GPUs beside those of the job or shares those of the rollout; left out, what the schedule's authors do.
+        /// The GPUs of the judge: `dedicated` ones, or those of the rollout (`colocated`). Default: as the authors of the schedule do.
         judge_placement: Option<Judge> = None,
-        /// How a judge that shares the GPUs of the rollout shares them.
+        /// Sharing of the rollout's GPUs with a colocated judge: `mps` or `time_slicing`. Default: `mps`.
         judge_sharing: JudgeSharing = JudgeSharing::Mps,
-        /// Whether a sandbox waits as long for each run, or by what right answers took; left out, what the schedule's authors do.
+        /// The time limits of the sandbox: `fixed`, or `adaptive` to the time that correct answers took. Default: as the authors of the
+        /// schedule do.
         timeout: Option<Timeout> = None,
-        /// The fixed time limit, and the upper bound of the adaptive one.
+        /// The fixed time limit, and the upper bound of the adaptive one, in seconds. Default: 30.
         timeout_s: f64 = 30.0,
-        /// Whether the dataset says what a correct solution takes, which adaptive limits go by until a right answer is known; left out, it
-        /// does.
+        /// `true` if the dataset contains the time that a correct solution takes, which adaptive limits use until a correct answer is
+        /// known. Default: `true`.
         reference_time: Option<bool> = None,
-        /// Share of the responses that an adaptive limit does not end before `timeout_s`, to learn how often it is wrong; left out, that of
-        /// recipes.
+        /// The share of responses that an adaptive limit does not end before `timeout_s`, to measure how often the limit is wrong. Default:
+        /// that of recipes.
         audit_share: Option<f64> = None,
     }
 }
 
 section! {
-    /// `[pipeline]`: left out, what the authors of the schedule do; see [`super::job`].
+    /// `[pipeline]`: keys that are left out default to what the authors of the schedule do; see [`super::job`].
     Pipeline {
-        /// When responses are scored, as in recipes: `streamed` or `after_rollout`.
+        /// The time of scoring, as in recipes: `streamed` or `after_rollout`.
         reward: Option<Scoring> = None,
-        /// When groups are trained on, as in recipes: `streamed`, `once` or `whole_step`.
+        /// The time at which groups are fetched for training, as in recipes: `streamed`, `once` or `whole_step`.
         gradient: Option<String> = None,
-        /// Groups that the trainer is given at once, as in recipes.
+        /// Maximum number of groups that the trainer receives at once, as in recipes.
         max_groups: Option<usize> = None,
-        /// Which GPUs generate and which train.
+        /// The assignment of GPUs: `colocated`, `separate` or `stream`. Default: as the authors of the schedule do.
         placement: Option<Placement> = None,
-        /// GPUs that train, with `placement = "separate"`; left out, half.
+        /// The number of GPUs that train, with `placement = "separate"`. Default: half of them.
         training_gpus: Option<u32> = None,
-        /// Steps that the sampling policy may lag behind: 0 is on-policy.
+        /// Maximum number of steps by which the sampling policy may lag behind. Default: 0, which is on-policy.
         staleness: u64 = 0,
     }
 }
 
 section! {
-    /// `[stream]`: Algorithm 1 of RollPacker, and beyond.
+    /// `[stream]`: the stream trainer, Algorithm 1 of RollPacker with extensions.
     Stream {
-        /// In which rounds GPUs may leave the rollout.
+        /// The rounds in which GPUs may move from the rollout to the trainer. Default: `long`.
         rounds: StreamRounds = StreamRounds::Long,
-        /// When they leave.
+        /// The trigger for moving them: `never`, `fixed`, `adaptive` or `predicted`. Default: `adaptive`.
         trigger: Trigger = Trigger::Adaptive,
-        /// Share of responses done: that of `fixed`, the first milestone of `adaptive`, the earliest of `predicted`.
+        /// A share of completed responses: that of `fixed`, the first milestone of `adaptive`, or the earliest one of `predicted`. Default:
+        /// 0.2.
         from: f64 = 0.2,
-        /// The last milestone.
+        /// The last milestone of `adaptive`, as a share of completed responses. Default: 0.5.
         to: f64 = 0.5,
-        /// Between two.
+        /// The distance between two milestones. Default: 0.05.
         every: f64 = 0.05,
-        /// Least share of the instances that keeps generating.
+        /// The least share of the instances that keeps generating. Default: 0.5.
         keep: f64 = 0.5,
-        /// Share of the kept KV caches that a projection may fill.
+        /// The share of the remaining KV caches that the projected need may fill. Default: 0.95.
         headroom: f64 = 0.95,
-        /// Whether the last responses may be merged onto fewer, wider instances.
+        /// `true` if the last responses may be merged onto fewer, wider instances. Default: `false`.
         consolidate: bool = false,
     }
 }
 
 section! {
-    /// `[planner]`
+    /// The `[planner]` section.
     Planner {
-        /// `fixed`, `paper` or `predictive`.
+        /// The rule that chooses the tensor parallelism: `fixed`, `paper` or `predictive`. Default: `fixed`.
         rule: PlannerRule = PlannerRule::Fixed,
     }
 }
 
 section! {
-    /// `[sim]`
+    /// The `[sim]` section.
     Sim {
-        /// Steps that count.
+        /// The number of measured steps. Default: 40.
         steps: u64 = 40,
-        /// Steps before them that do not.
+        /// The number of steps before them that are not measured. Default: 0.
         warmup_steps: u64 = 0,
-        /// The first seed.
+        /// The first seed. Default: 1.
         seed: u64 = 1,
-        /// How many seeds, each one more than the last.
+        /// The number of seeds, each one more than the previous. Default: 1.
         seeds: u64 = 1,
     }
 }
@@ -257,43 +262,43 @@ macro_rules! choice {
 }
 
 choice! {
-    /// Which instance a response goes to.
+    /// The instance that receives a response.
     Dispatch {
-        /// Each response to the next.
+        /// Each response goes to the next instance.
         RoundRobin,
-        /// Consecutive prompts to the same (veRL).
+        /// Consecutive prompts go to the same instance (veRL).
         PromptChunks,
     }
 }
 
 choice! {
-    /// How a replica of the trainer is laid out.
+    /// The layout of a replica of the trainer.
     Layout {
-        /// As written.
+        /// The layout as written.
         Written,
-        /// As is predicted to train fastest, of the layouts that fit.
+        /// The layout that is predicted to train fastest, among those that fit.
         Planned,
     }
 }
 
 choice! {
-    /// When instances get the responses that are launched at once.
+    /// The time at which instances receive requests that are launched together.
     HandOut {
-        /// All when the last is handed out (veRL, RollPacker).
+        /// All of them when the last is handed out (veRL, RollPacker).
         Together,
-        /// Each when it is handed out.
+        /// Each one immediately.
         Streamed,
     }
 }
 
 choice! {
-    /// Where lengths come from.
+    /// The source of response lengths.
     Source {
         /// RollPacker's Fig. 2a.
         Paper,
-        /// Two log-normal modes a domain.
+        /// Two log-normal modes per domain.
         TwoMode,
-        /// Percentiles a domain.
+        /// Percentiles per domain.
         Empirical,
         /// Recorded responses.
         Trace,
@@ -301,27 +306,27 @@ choice! {
 }
 
 choice! {
-    /// Where the judge runs.
+    /// The GPUs of the judge.
     Judge {
-        /// On GPUs that the rollout does not have.
+        /// GPUs that the rollout does not use.
         Dedicated,
-        /// On those of the rollout.
+        /// The GPUs of the rollout.
         Colocated,
     }
 }
 
 choice! {
-    /// Which slot of the sandbox a program waits for.
+    /// The slot of the sandbox that a program waits for.
     SandboxWorkers {
-        /// The next one in turn, busy or not (veRL).
+        /// The next slot in turn, busy or not (veRL).
         InTurn,
-        /// The first that is free.
+        /// The first free slot.
         FirstFree,
     }
 }
 
 choice! {
-    /// How a colocated judge shares a GPU with the engine.
+    /// The way in which a colocated judge shares a GPU with the engine.
     JudgeSharing {
         /// Both run at the same time.
         Mps,
@@ -331,55 +336,55 @@ choice! {
 }
 
 choice! {
-    /// Which GPUs generate and which train.
+    /// The assignment of GPUs to generation and training.
     Placement {
-        /// All generate, then all train.
+        /// All GPUs generate, then all train.
         Colocated,
-        /// Some generate and the others train.
+        /// Some GPUs generate and the others train.
         Separate,
-        /// All generate, some train before the rollout ends.
+        /// All GPUs generate, and some begin to train before the rollout ends.
         Stream,
     }
 }
 
 choice! {
-    /// Kinds of rounds.
+    /// The rounds in which GPUs may move to the trainer.
     StreamRounds {
-        /// Those that wait for each response.
+        /// Long rounds, which wait for every response.
         Long,
-        /// Speculative ones as well.
+        /// All rounds, including speculative ones.
         All,
     }
 }
 
 choice! {
-    /// When GPUs leave the rollout.
+    /// The trigger for moving GPUs from the rollout to the trainer.
     Trigger {
         /// Never.
         Never,
-        /// At a share of the responses.
+        /// At a fixed share of completed responses.
         Fixed,
-        /// At the first milestone at which the rest fits.
+        /// At the first milestone at which the remaining responses fit on fewer instances.
         Adaptive,
-        /// When the step is predicted to end sooner.
+        /// As soon as moving GPUs is predicted to shorten the step.
         Predicted,
     }
 }
 
 choice! {
-    /// How the rollout's tensor parallelism is chosen.
+    /// The choice of the rollout's tensor parallelism.
     PlannerRule {
-        /// As written.
+        /// The tensor parallelism as written.
         Fixed,
-        /// By preemptions (RollPacker, section 4.3).
+        /// Chosen by preemptions (RollPacker, section 4.3).
         Paper,
-        /// The shortest predicted round.
+        /// The one with the shortest predicted round.
         Predictive,
     }
 }
 
 impl RawJob {
-    /// Returns the dotted names of all keys that a job may have, as [`Raw::keys`](crate::recipe::Raw::keys) does of recipes.
+    /// Returns the dotted names of all keys of a job, like [`Raw::keys`](crate::recipe::Raw::keys) for recipes.
     #[must_use]
     pub fn keys() -> Vec<String> {
         crate::recipe::keys::all::<Self>()

@@ -1,4 +1,4 @@
-//! Jobs as written become jobs to run: names looked up, what is left out filled in, everything tried that a run would begin with.
+//! Resolution of jobs: looks up names, fills in what is left out, and checks everything on which a run could fail at its start.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -20,16 +20,16 @@ impl Job {
     /// Reads and checks a job.
     ///
     /// # Errors
-    /// If the file cannot be used; the error names the key, or the trace's file, row and column.
+    /// If the file cannot be read or a setting is invalid; the error names the key, or the file, row and column of the trace.
     pub fn read(path: &Path, overrides: &[String]) -> anyhow::Result<Self> {
         let table = crate::recipe::read_table(path, overrides)?;
         Self::resolve(crate::recipe::from_table(table)?, None)
     }
 
-    /// Checks a job. The trace that it names is read unless it is handed over.
+    /// Checks a job. It reads the trace that the job names, unless the caller passes one that was read before.
     ///
     /// # Errors
-    /// As [`read`](Self::read).
+    /// As for [`read`](Self::read).
     pub fn resolve(raw: RawJob, trace: Option<Arc<Recording>>) -> anyhow::Result<Self> {
         raw.check()?;
         raw.refuse_idle()?;
@@ -43,7 +43,7 @@ impl Job {
             && recording.likeness.is_none()
         {
             let expected =
-                format!("nothing: the trace has {ENOUGH} responses or more to each prompt");
+                format!("no value: the trace has at least {ENOUGH} responses to each prompt");
             return Err(bound("lengths.correlation", expected, correlation).into());
         }
         let recorded = trace.as_deref().map(|recording| &recording.trace);
@@ -79,12 +79,12 @@ impl Job {
 fn training_gpus(raw: &RawJob, placement: Placement) -> Result<u32, RecipeError> {
     if raw.pipeline.staleness > 0 && placement != Placement::Separate {
         let expected =
-            "0, unless pipeline.placement = separate: steps that overlap need GPUs of their own";
+            "0, unless pipeline.placement = separate: overlapping steps need separate GPUs";
         return Err(bound("pipeline.staleness", expected, raw.pipeline.staleness));
     }
     let (key, gpus) = ("pipeline.training_gpus", raw.cluster.gpus);
     if placement != Placement::Separate {
-        let expected = "pipeline.placement = separate beside it";
+        let expected = "pipeline.placement = separate with it";
         return raw
             .pipeline
             .training_gpus
@@ -99,7 +99,7 @@ fn training_gpus(raw: &RawJob, placement: Placement) -> Result<u32, RecipeError>
         return Ok(training);
     }
     let expected = format!(
-        "more than 0 and less than cluster.gpus = {gpus}, whole replicas of {replica} and leaving whole instances of {instance}"
+        "more than 0 and less than cluster.gpus = {gpus}, a multiple of {replica} (a replica) that leaves a multiple of {instance} (an instance)"
     );
     Err(bound(key, expected, training))
 }
@@ -154,7 +154,7 @@ fn calibration(raw: &RawJob) -> Result<Calibration, RecipeError> {
     Ok(calibration)
 }
 
-/// A name that is none of those that are known.
+/// Returns the error for an unknown name, with the nearest known one as a hint.
 fn unknown(key: &'static str, name: &str, names: &[&'static str]) -> RecipeError {
     let near = nearest(name, names.iter().copied());
     let hint = near.map(|near| format!(" (did you mean `{near}`?)")).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! One run of a job: the pipeline of a live run over simulated stages, in virtual time.
+//! A run of a job: the pipeline of a live run with simulated stages, in virtual time.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -27,16 +27,16 @@ use super::setup::InstanceLog;
 use super::{placement, population, raw, tasks};
 use crate::pipeline::{Begin, Pipeline, PromptSource, Time};
 
-/// Prompts that are read at once.
+/// The number of prompts in a batch of the reader.
 const CHUNK: usize = 1024;
 
-/// Rounds that the reader may be ahead of the schedule.
+/// The number of rounds by which the reader may be ahead of the schedule.
 const ROUNDS_AHEAD: usize = 4;
 
-/// Runs `job` with `seed`; the same seed gives the same outcome, bit for bit.
+/// Runs `job` with `seed`. Runs with the same seed have bit-identical outcomes.
 ///
 /// # Errors
-/// If the model does not fit, an option is out of its bounds, or a stage fails.
+/// If the model does not fit, an option is out of bounds, or a stage fails.
 pub fn run(job: &Job, seed: u64) -> anyhow::Result<Outcome> {
     let stages = Stages::new(job, seed)?;
     let log = TrainingLog::default();
@@ -48,15 +48,15 @@ pub fn run(job: &Job, seed: u64) -> anyhow::Result<Outcome> {
     Ok(Outcome { instances: instances.take(), ..outcome })
 }
 
-/// What [`run`] runs, for an observer of one's own: what each step decided, and not only what came of it.
+/// Returns the pipeline that [`run`] runs, for callers with their own observer, which can see the decisions of each step.
 ///
 /// # Errors
-/// If the model does not fit, or an option is out of its bounds.
+/// If the model does not fit, or an option is out of bounds.
 pub fn pipeline(job: &Job, seed: u64) -> anyhow::Result<Pipeline> {
     Stages::new(job, seed)?.pipeline(job, TrainingLog::default(), &InstanceLog::default())
 }
 
-/// What the stages of a run share.
+/// The parts that the simulated stages of a run share.
 struct Stages {
     seed: u64,
     clock: VirtualClock,
@@ -152,7 +152,10 @@ impl Stages {
     }
 }
 
-/// Where nothing is decided, placed or scored before the last response of a round has ended, the pipeline is not woken for each.
+/// Returns how the engine reports completions.
+///
+/// If no decision, placement or score depends on a single completion before the round has ended, the engine reports all responses of a
+/// round together, which saves waking the pipeline for each of them.
 fn collect(job: &Job) -> simulated::Collect {
     let waits_for_all = job.raw.schedule.name == "sync" && job.scoring == Scoring::AfterRollout;
     let is_placed_by_rounds =
@@ -163,7 +166,7 @@ fn collect(job: &Job) -> simulated::Collect {
     }
 }
 
-/// The prompts of a run, epoch after epoch, in the order of their rows. The only token of a prompt is its row.
+/// Returns the prompts of a run, epoch after epoch, in the order of their rows. The only token of a prompt is its row.
 fn prompts(job: &Job, lengths: Arc<dyn LengthModel>) -> impl Iterator<Item = Batch> + 'static {
     let rows = job.prompts();
     (0..).step_by(CHUNK).map(move |first| {

@@ -1,5 +1,5 @@
-//! The bounds of what describes devices, models and constants of the cost model: within which its arithmetic stays finite and a clock of
-//! nanoseconds does not run out.
+//! Bounds of the numbers that describe devices, models and constants of the cost model. Within them its arithmetic stays finite and the
+//! nanosecond clock does not overflow.
 
 use rollpacker_stages::cluster::{Calibration, Hardware, ModelShape};
 use rollpacker_stages::model::config::most;
@@ -8,10 +8,10 @@ use toml::{Table, Value};
 use crate::recipe::RecipeError;
 use crate::recipe::error::{Number, between, within};
 
-/// By how many times a constant may differ from the fitted one.
+/// The factor by which a constant may differ from the fitted value.
 const TIMES: f64 = 1000.0;
 
-/// Constants that are shares of something, and more than 0.
+/// Constants that are shares and must be above 0.
 const SHARES: [&str; 6] = [
     "memory_share",
     "weight_bandwidth",
@@ -21,14 +21,14 @@ const SHARES: [&str; 6] = [
     "training_utilisation",
 ];
 
-/// Constants that are more than 0: factors, and work that no trainer is spared.
+/// Other constants that must be above 0: factors, and work that every trainer has to do.
 const POSITIVE: [&str; 3] =
     ["judge_slowdown", "judge_time_slicing", "training_flops_per_parameter"];
 
 /// Constants that are correlations.
 const CORRELATIONS: [&str; 1] = ["sandbox_correlation"];
 
-/// Refuses constants that are no numbers of their kind, or differ from the fitted ones by more than is plausible.
+/// Rejects constants that are out of the range of their kind, or differ implausibly from the fitted values.
 pub(super) fn check_calibration(calibration: &Calibration) -> Result<(), RecipeError> {
     let fitted = constants(&Calibration::default());
     for ((name, value), (_, fitted)) in constants(calibration).into_iter().zip(fitted) {
@@ -39,7 +39,7 @@ pub(super) fn check_calibration(calibration: &Calibration) -> Result<(), RecipeE
     Ok(())
 }
 
-/// The least and greatest value of a constant, and both in words.
+/// Returns the least and greatest value of a constant, and a description of the range.
 fn range(name: &str, fitted: f64) -> (f64, f64, String) {
     if SHARES.contains(&name) {
         return (1e-3, 1.0, "from 0.001 to 1".to_owned());
@@ -48,7 +48,7 @@ fn range(name: &str, fitted: f64) -> (f64, f64, String) {
         return (0.0, 1.0, "from 0 to 1".to_owned());
     }
     if fitted == 0.0 {
-        // Seconds.
+        // Constants with a fitted value of 0 are times in seconds.
         return (0.0, TIMES, format!("from 0 to {TIMES}"));
     }
     let most = fitted * TIMES;
@@ -58,7 +58,7 @@ fn range(name: &str, fitted: f64) -> (f64, f64, String) {
     (least, most, expected)
 }
 
-/// The constants by name.
+/// Returns the constants by name.
 fn constants(calibration: &Calibration) -> Vec<(String, f64)> {
     let table = Table::try_from(calibration).expect("invariant: constants are numbers by name");
     let number = |(name, value): (String, Value)| {
@@ -68,7 +68,7 @@ fn constants(calibration: &Calibration) -> Vec<(String, f64)> {
     table.into_iter().filter_map(number).collect()
 }
 
-/// Refuses devices without speed or memory, and such as no factory makes.
+/// Rejects devices without speed or memory, and implausibly large ones.
 pub(super) fn check_hardware(hardware: &Hardware) -> Result<(), RecipeError> {
     let Hardware { flops, memory_bandwidth, memory, interconnect_bandwidth, .. } = *hardware;
     for (field, value) in [
@@ -84,7 +84,7 @@ pub(super) fn check_hardware(hardware: &Hardware) -> Result<(), RecipeError> {
     between(key, hardware.devices_per_server, 1, most)
 }
 
-/// Refuses models that are larger than any.
+/// Rejects implausibly large models.
 pub(super) fn check_model(model: &ModelShape) -> Result<(), RecipeError> {
     let fits = |parameters: f64| (1.0..=1e15).contains(&parameters);
     within("model.shape.parameters", model.parameters, fits, "from 1 to 1e15")?;

@@ -1,4 +1,4 @@
-//! How a configuration runs: parallelism, placement and hand-out, as written or chosen.
+//! Effective setup of a configuration: parallelism, placement and hand-out, as written or as chosen during its runs.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -18,59 +18,59 @@ use super::outcome::Outcome;
 use super::placement::at_first;
 use super::raw::{Dispatch, HandOut, Judge, Placement, PlannerRule};
 
-/// How a configuration runs.
+/// The effective setup of a configuration.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Setup {
-    /// Which GPUs generate and which train.
+    /// The assignment of GPUs to generation and training.
     pub placement: Placement,
     /// The engine instances that rounds began with, the most frequent first.
     pub rollout: Vec<RolloutSetup>,
-    /// How the trainer is laid out.
+    /// The layout of the trainer.
     pub training: TrainingSetup,
-    /// How the rollout's tensor parallelism is chosen.
+    /// The rule that chooses the rollout's tensor parallelism.
     pub planner: PlannerRule,
-    /// Which instance a response goes to.
+    /// The instance that receives a response.
     pub dispatch: Dispatch,
-    /// When instances get the responses that are launched at once.
+    /// The time at which instances receive requests that are launched together.
     pub hand_out: HandOut,
-    /// When responses are scored.
+    /// The time of scoring: during the rollout or after it.
     pub reward: Scoring,
-    /// Where the judge runs; none without tasks that are judged.
+    /// The placement of the judge; `None` without judged tasks.
     pub judge: Option<Judge>,
-    /// Steps that the sampling policy may lag behind.
+    /// Maximum number of steps by which the sampling policy may lag behind.
     pub staleness: u64,
 }
 
-/// Engine instances of the rollout.
+/// Engine instances with which rounds began.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RolloutSetup {
-    /// `full`, `short` or `long`.
+    /// The kind of round: `full`, `short` or `long`.
     pub round: String,
-    /// Engine instances.
+    /// The number of engine instances.
     pub instances: u32,
-    /// GPUs of an instance.
+    /// The number of GPUs of an instance.
     pub tensor_parallel: u32,
-    /// Share of the rounds of all kinds that began so.
+    /// The share of these rounds among the rounds of all kinds.
     pub share: f64,
 }
 
-/// How the trainer is laid out.
+/// The layout of the trainer.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct TrainingSetup {
-    /// GPUs that train.
+    /// The number of GPUs that train.
     pub gpus: u32,
-    /// Copies of the model.
+    /// The number of copies of the model.
     pub replicas: u32,
-    /// GPUs of a tensor-parallel group.
+    /// The number of GPUs of a tensor-parallel group.
     pub tensor_parallel: u32,
-    /// Pipeline stages.
+    /// The number of pipeline stages.
     pub pipeline_parallel: u32,
-    /// GPUs over which a sequence is split.
+    /// The number of GPUs over which a sequence is split.
     pub context_parallel: u32,
 }
 
 impl Setup {
-    /// That of a job and of what its runs chose.
+    /// Collects the setup of a job and the instances that its runs chose.
     #[must_use]
     pub fn of(job: &Job, outcomes: &[Outcome]) -> Self {
         let layout = job.training_layout;
@@ -94,8 +94,8 @@ impl Setup {
         }
     }
 
-    /// The instances in short: those of all rounds where they are the same, otherwise the most frequent of each kind of round, with its
-    /// share of the kind unless it is all of it.
+    /// Describes the instances in short. If all rounds began with the same instances, these are named once. Otherwise the most frequent
+    /// instances of each kind of round are named, with their share of that kind unless it is 100 %.
     #[must_use]
     pub fn rollout_text(&self) -> String {
         let Some(first) = self.rollout.first() else { return "-".to_owned() };
@@ -160,32 +160,32 @@ fn rollout(job: &Job, outcomes: &[Outcome]) -> Vec<RolloutSetup> {
     rollout
 }
 
-/// How many rounds of each kind began with which instances.
+/// The number of rounds by kind and by the instances that they began with.
 pub type Begun = BTreeMap<(Round, Instances), u64>;
 
-/// Counts with which instances rounds begin. Clones share the counts.
+/// A counter of the instances that rounds begin with. Clones share the counts.
 #[derive(Clone, Debug, Default)]
 pub(super) struct InstanceLog(Rc<RefCell<Begun>>);
 
 impl InstanceLog {
-    /// What was counted so far.
+    /// Returns the counts so far and clears them.
     pub(super) fn take(&self) -> Begun {
         self.0.take()
     }
 
-    /// Has the rounds of `policy` counted, but for those of the first `warmup_steps`.
+    /// Wraps `policy` so that its rounds are counted, except those of the first `warmup_steps`.
     pub(super) fn watch(&self, policy: Box<dyn Place>, warmup_steps: u64) -> Watched {
         Watched { policy, log: self.clone(), warmup_steps, current: None, opened: None }
     }
 }
 
-/// A policy of placement whose rounds are counted.
+/// A placement policy whose rounds are counted.
 pub(super) struct Watched {
     policy: Box<dyn Place>,
     log: InstanceLog,
     warmup_steps: u64,
     current: Option<Instances>,
-    /// The round that opened last, until its first response is launched.
+    /// The last opened round, until its first response is launched.
     opened: Option<(Step, Round)>,
 }
 
@@ -193,7 +193,7 @@ impl Place for Watched {
     fn on(&mut self, now: Nanos, event: Event) {
         match &event {
             Event::Opened { step, round } => self.opened = Some((*step, *round)),
-            // What generates is decided by then.
+            // A round is counted at its first launch rather than when it opens, because only then has the policy decided its instances.
             Event::Launched { .. } => {
                 let opened = self.opened.take().filter(|(step, _)| step.0 >= self.warmup_steps);
                 if let (Some((_, round)), Some(instances)) = (opened, self.current) {
@@ -233,7 +233,7 @@ pub(crate) mod tests {
         Job::resolve(from_table::<RawJob>(table).expect("valid"), None).expect("valid")
     }
 
-    /// That of the default job.
+    /// Returns the setup of the default job.
     pub(crate) fn setup() -> Setup {
         Setup::of(&job(&["schedule.name=sync"]), &[])
     }

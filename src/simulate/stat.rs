@@ -9,12 +9,12 @@ use super::outcome::Outcome;
 pub struct Stat {
     /// The mean.
     pub mean: f64,
-    /// The standard deviation over seeds; 0 for one.
+    /// The sample standard deviation over seeds; 0 for a single seed.
     pub sd: f64,
 }
 
 impl Stat {
-    /// Of one value a seed; `None` for none.
+    /// Computes the statistics of one value per seed; `None` without values.
     #[must_use]
     pub fn of(values: &[f64]) -> Option<Self> {
         let count = values.len() as f64;
@@ -28,7 +28,7 @@ impl Stat {
     }
 }
 
-/// Returns a value of each run; `None` if no run has it.
+/// Returns the statistics of a value over the runs that have it; `None` if no run has it.
 pub(super) fn stat(runs: &[Outcome], value: impl Fn(&Outcome) -> Option<f64>) -> Option<Stat> {
     Stat::of(&runs.iter().filter_map(value).collect::<Vec<_>>())
 }

@@ -1,4 +1,4 @@
-//! A sweep and all that is said of it: figures, warnings and advice.
+//! Studies: a sweep with its figures, warnings and advice.
 
 use super::advice::assumption::{self, Assumption};
 use super::advice::{self, Advice, Checked, Decision, OpenCorrelation};
@@ -8,25 +8,25 @@ use super::summary::Summary;
 use super::sweep::Sweep;
 use super::trace::TraceSummary;
 
-/// Runs the configurations of a sweep.
+/// A function that runs the configurations of a sweep.
 pub type Execute<'a> = dyn Fn(Sweep) -> anyhow::Result<Vec<Configured>> + 'a;
 
-/// What came of a sweep.
+/// The results of a sweep.
 #[derive(Clone, Debug)]
 pub struct Study {
-    /// The configurations, at the lower end of what traces leave open.
+    /// The configurations, at the lower end of the correlation that traces leave open.
     pub runs: Vec<Configured>,
     /// Their summaries, in the same order.
     pub summaries: Vec<Summary>,
-    /// What the jobs have of their traces.
+    /// Notes on the traces that the jobs use.
     pub traces: Vec<TraceSummary>,
-    /// What to choose for each job, if that was asked.
+    /// The advice for each job; empty unless it was requested.
     pub advice: Vec<Advice>,
 }
 
 impl Study {
-    /// Runs `sweep` by `execute`; where a trace leaves the within-prompt correlation open, at both ends. With a `tolerance` of the mean
-    /// length it advises.
+    /// Runs `sweep` with `execute`. If a trace leaves the within-prompt correlation open, the sweep is run at both ends. With a `tolerance`
+    /// for the mean length, the study includes advice, which needs further runs under other assumptions.
     ///
     /// # Errors
     /// If a run fails or has no steps.
@@ -62,7 +62,7 @@ impl Study {
 }
 
 impl Study {
-    /// What the traces do not tell, and what is assumed in its place: each once.
+    /// Returns the warnings about what the traces do not determine and what is assumed instead, each once.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
@@ -75,7 +75,7 @@ impl Study {
     }
 }
 
-/// The ends of what the traces leave open: the widest, where there are several.
+/// Returns the ends of the correlation that the traces leave open; of several intervals, the smallest that contains all.
 fn open<'a>(traces: &[TraceSummary], upper: &'a [Summary]) -> OpenCorrelation<'a> {
     let assumed = || traces.iter().filter_map(|trace| trace.assumed);
     let low = assumed().map(|assumed| assumed.low).fold(1.0, f64::min);
@@ -83,7 +83,8 @@ fn open<'a>(traces: &[TraceSummary], upper: &'a [Summary]) -> OpenCorrelation<'a
     OpenCorrelation { low, high, upper }
 }
 
-/// What is chosen among the nearest configurations under each of the other assumptions.
+/// Returns the choice among the nearest configurations under each of the other assumptions. The choices are compared with the one made from
+/// the first seed of the same configurations, since the other assumptions are simulated with one seed only.
 fn checked(
     decision: &Decision<'_>,
     runs: &[Configured],
@@ -104,14 +105,14 @@ fn checked(
     assumption::all(job).into_iter().map(check).collect()
 }
 
-/// What is chosen among the configurations of one job.
+/// Returns the choice among the configurations of one job.
 fn chosen(runs: &[Configured], tolerance: f64) -> anyhow::Result<Option<String>> {
     let figures = summaries(runs)?;
     let decisions = advice::decide(runs, &figures, None, tolerance);
     Ok(decisions.first().and_then(Decision::choice).map(str::to_owned))
 }
 
-/// The configurations at these places alone, all of one job, with their first seed: as they are run under other assumptions.
+/// Reduces `runs` to what is run under other assumptions: only the given places, as a single job, with their first seed.
 fn narrowed(runs: &[Configured], places: &[usize]) -> Vec<Configured> {
     let narrow = |(place, run): (usize, &Configured)| Configured {
         job: String::new(),

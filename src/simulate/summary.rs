@@ -1,4 +1,4 @@
-//! Summaries: what the runs of one configuration say together, beside the baseline's.
+//! Summaries: statistics of the runs of one configuration, relative to its baseline.
 
 use std::collections::BTreeMap;
 
@@ -17,52 +17,52 @@ use super::stat::{Stat, stat};
 pub struct RoundSummary {
     /// Their share of all steps.
     pub share: f64,
-    /// Seconds of one.
+    /// Seconds of such a step.
     pub step_s: Stat,
 }
 
-/// What the runs of one configuration say.
+/// Statistics of the runs of one configuration.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Summary {
-    /// Its name in tables.
+    /// Name in tables.
     pub label: String,
-    /// Which job it is, where the values of a sweep make several: those of the keys that are not the schedule's.
+    /// The job that it belongs to, as the values of the swept keys that are not the schedule's.
     pub job: String,
-    /// What it overrides in the job.
+    /// Its settings beyond those of the job, `key=value` each.
     pub settings: Vec<String>,
     /// Parallelism, placement and hand-out.
     pub setup: Setup,
-    /// How many seeds were run.
+    /// The number of seeds.
     pub seeds: usize,
-    /// Steps of a run.
+    /// The number of measured steps of a run.
     pub steps: usize,
     /// Seconds of a step.
     pub step_s: Stat,
-    /// The same by kind of round.
+    /// The steps by kind of round.
     pub rounds: BTreeMap<String, RoundSummary>,
-    /// Mean seconds by stage.
+    /// Mean seconds of a step by stage.
     pub stages: Stages,
-    /// How empty engines stood during rollouts.
+    /// The share of idle engine slots during rollouts.
     pub bubble_ratio: Option<Stat>,
-    /// Share of the time in which the trainer waited.
+    /// The share of time in which the trainer waited.
     pub waiting_ratio: Option<Stat>,
-    /// Response tokens trained on in a second.
+    /// Trained response tokens per second.
     pub tokens_per_s: Stat,
-    /// What it costs statistically.
+    /// Length bias, effective sample size and discarded tokens.
     pub bias: Bias,
-    /// Whether every trained token was sampled by the weights that are updated.
+    /// `true` if every trained token was sampled by the weights that are updated.
     pub on_policy: bool,
-    /// Steps in the time of one of the baseline: `sync` with the same settings but for those of the schedule.
+    /// Speed-up of a step over the baseline: `sync` with the same settings except those of the schedule.
     pub speedup: Option<Stat>,
-    /// The interval that the true speed-up is expected in.
+    /// The interval in which the true speed-up is expected.
     pub speedup_interval: Option<Interval>,
-    /// Trained tokens in the time of one of the baseline.
+    /// Speed-up over the baseline in trained tokens per second.
     pub token_speedup: Option<Stat>,
-    /// Steps in the time of one of the job's plain `sync`, the baseline with the fewest settings.
+    /// Speed-up of a step over the job's plain `sync`, the baseline with the fewest settings.
     pub speedup_over_sync: Option<Stat>,
-    /// The interval that this is expected in.
+    /// The interval in which that speed-up is expected.
     pub over_sync_interval: Option<Interval>,
-    /// The figures at both ends of the within-prompt correlation that a trace leaves open; the others are those of the lower end.
+    /// The figures at both ends of the within-prompt correlation, if a trace leaves it open; all other fields are those of the lower end.
     pub ends: Option<Ends>,
 }
 
@@ -73,8 +73,8 @@ mod metric {
 }
 
 impl Summary {
-    /// Of the runs of a configuration beside those of its baseline and of the plain `sync` of its job, seed by seed; it may be either
-    /// itself. `None` where no step counts.
+    /// Summarizes the runs of a configuration relative to its baseline and to the plain `sync` of its job, seed by seed. Either of them may
+    /// be the configuration itself. Returns `None` if there are no measured steps.
     #[must_use]
     pub fn of(run: &Configured, baseline: &Configured, sync: &Configured) -> Option<Self> {
         let runs = &run.outcomes;
@@ -104,7 +104,7 @@ impl Summary {
     }
 }
 
-/// One value over another, seed by seed.
+/// Returns the ratio of a value between two configurations, seed by seed.
 fn ratio(above: &Configured, below: &Configured, of: fn(&Outcome) -> f64) -> Option<Stat> {
     let pairs = above.outcomes.iter().zip(&below.outcomes);
     Stat::of(&pairs.map(|(above, below)| of(above) / of(below)).collect::<Vec<_>>())
@@ -170,7 +170,7 @@ pub(super) mod tests {
     use super::super::configured::tests::configured;
     use super::*;
 
-    /// A run whose steps take these seconds, in rounds of these kinds.
+    /// Returns a run with steps of the given kinds of rounds and seconds.
     pub(crate) fn run(steps: &[(&str, f64)], metrics: &[(&str, f64)]) -> Outcome {
         let metrics: Metrics =
             metrics.iter().map(|&(name, value)| (name.to_owned(), value)).collect();

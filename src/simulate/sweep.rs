@@ -1,4 +1,4 @@
-//! Sweeps: the cross product of settings, each configuration run with each seed, on all cores.
+//! Sweeps: the cross product of settings, run with each seed on several threads.
 
 use std::num::NonZero;
 use std::path::Path;
@@ -17,7 +17,7 @@ use super::setup::Setup;
 use super::trace::TraceSummary;
 use crate::recipe::{RecipeError, from_table, overlay, read_table};
 
-/// The configurations of a sweep, to be run.
+/// The configurations of a sweep and their baselines.
 #[derive(Clone, Debug)]
 pub struct Sweep {
     points: Vec<Point>,
@@ -31,16 +31,20 @@ struct Point {
     settings: Vec<String>,
     job: Job,
     baseline: usize,
-    /// Whether it was asked for, and not added as a baseline.
+    /// `true` if it was requested, `false` if it was added as a baseline.
     asked: bool,
 }
 
 impl Sweep {
-    /// The cross product of `axes` over the job in `path` with `overrides`, in their order, and before them the baselines that are not
-    /// among it. `change` is applied to each job.
+    /// Reads the job in `path` with `overrides` and forms the cross product of `axes` over it, in their order. `change` is applied to each
+    /// job.
+    ///
+    /// Every configuration needs a baseline. A baseline that is one of the configurations (the same run, by its canonical form) is not
+    /// added again. The others are added before the configurations, each once even if several configurations share it. An added baseline
+    /// that has the name of a configuration is labelled "baseline".
     ///
     /// # Errors
-    /// If a configuration is no valid job; it is named.
+    /// If a configuration is not a valid job; the error names it.
     pub fn read(
         path: &Path,
         overrides: &[String],
@@ -76,8 +80,7 @@ impl Sweep {
         Ok(Self { points })
     }
 
-    /// The same configurations at the upper end of what their traces leave open of how alike the responses to a prompt are; none where
-    /// they leave nothing open.
+    /// Returns the same configurations at the upper end of the within-prompt correlation; `None` if no trace leaves it open.
     #[must_use]
     pub fn at_upper_end(&self) -> Option<Self> {
         let mut upper = self.clone();
@@ -91,10 +94,11 @@ impl Sweep {
         is_open.then_some(upper)
     }
 
-    /// The configurations at these places, all of one job, and their baselines, run with one seed and `settings` laid over their jobs.
+    /// Returns the configurations at these indices, as a single job, and their baselines, with `settings` laid over their jobs and one
+    /// seed.
     ///
     /// # Errors
-    /// If a configuration is no valid job; it is named.
+    /// If a configuration is not a valid job; the error names it.
     pub fn under(&self, places: &[usize], settings: &[String]) -> anyhow::Result<Self> {
         let wanted = |index: &usize| {
             let stands_by = |place: &usize| self.points[*place].baseline == *index;
@@ -111,24 +115,24 @@ impl Sweep {
         Ok(Self { points: kept.iter().map(point).collect::<anyhow::Result<_>>()? })
     }
 
-    /// The job at a place.
+    /// Returns the job at an index.
     #[must_use]
     pub fn job_at(&self, place: usize) -> Option<&Job> {
         self.points.get(place).map(|point| &point.job)
     }
 
-    /// How many runs there are.
+    /// Returns the number of runs.
     #[must_use]
     pub fn runs(&self) -> usize {
         self.points.iter().map(|point| point.job.seeds().len()).sum()
     }
 
-    /// The jobs, in order.
+    /// Returns the jobs, in order.
     pub fn jobs_mut(&mut self) -> impl Iterator<Item = &mut Job> {
         self.points.iter_mut().map(|point| &mut point.job)
     }
 
-    /// What the jobs have of their traces, each once.
+    /// Returns notes on the traces that the jobs use, each once.
     #[must_use]
     pub fn traces(&self) -> Vec<TraceSummary> {
         let mut traces = Vec::new();
@@ -140,23 +144,23 @@ impl Sweep {
         traces
     }
 
-    /// The least steps that a job runs, those that do not count included.
+    /// Returns the least number of steps of any job, warm-up included.
     #[must_use]
     pub fn least_steps(&self) -> u64 {
         self.points.iter().map(|point| point.job.total_steps()).min().unwrap_or(0)
     }
 
-    /// The first job.
+    /// Returns the first job.
     #[must_use]
     pub fn job(&self) -> Option<&Job> {
         self.points.first().map(|point| &point.job)
     }
 
-    /// Runs everything on `threads` threads; `run` is one run with one seed, `done` is told after each. The result does not depend on
-    /// the number of threads.
+    /// Runs everything on `threads` threads. `run` performs one run with one seed; `done` is called after each run. The result does not
+    /// depend on the number of threads.
     ///
     /// # Errors
-    /// That of the first run that failed; the configuration and the seed are named.
+    /// The error of the first run that failed, in the order of the configurations; it names the configuration and the seed.
     pub fn run(
         self,
         threads: NonZero<usize>,
@@ -203,7 +207,7 @@ impl Point {
     }
 }
 
-/// Calls `work` with 0, 1, .. `count` on `threads` threads; the results are in that order.
+/// Calls `work` with each index below `count` on `threads` threads and returns the results in the order of the indices.
 pub(super) fn parallel<T: Send>(
     threads: NonZero<usize>,
     count: usize,
@@ -230,7 +234,7 @@ pub(super) fn parallel<T: Send>(
     results.into_iter().map(|(_, result)| result).collect()
 }
 
-/// A job that is to be run.
+/// A job to run, at its point of the cross product.
 struct Entry {
     place: Place,
     job: Job,
@@ -246,12 +250,12 @@ impl Entry {
     }
 }
 
-/// Jobs that are to be run, each baseline once.
+/// The jobs to run, in which a baseline occurs only once.
 #[derive(Default)]
 struct Wanted(Vec<Entry>);
 
 impl Wanted {
-    /// A trace is read once for all.
+    /// Resolves a job. A trace with the same settings is shared with an entry that has read it.
     fn entry(&self, place: Place, raw: RawJob) -> anyhow::Result<Entry> {
         let read = self.0.iter().find(|entry| entry.job.raw.lengths == raw.lengths);
         let trace = read.and_then(|entry| entry.job.trace.clone());
@@ -259,7 +263,7 @@ impl Wanted {
         Ok(Entry { place, canonical: job.canonical(), job })
     }
 
-    /// A baseline that is the same run as another stands where that does, under what both are called.
+    /// Adds a job. A baseline that is the same run as a known one is merged into it, and keeps only the labels and settings that both have.
     fn merge(&mut self, entry: Entry) {
         let is_baseline = entry.job.raw.schedule.name == "sync";
         match self.position(&entry).filter(|_| is_baseline) {
@@ -268,7 +272,7 @@ impl Wanted {
         }
     }
 
-    /// Calls those baselines that share their name with a configuration that is wanted.
+    /// Marks the baselines whose label is also that of a requested configuration.
     fn tell_from(&mut self, wanted: &Self) {
         for Entry { place, .. } in &mut self.0 {
             let label = place.label();

@@ -1,4 +1,4 @@
-//! Tables for the terminal: how long steps take and what for, what the speed costs, and how each configuration runs.
+//! Tables for the terminal: step times by stage, speed-up and bias, and the setup of each configuration.
 
 use super::ends::{Both, Ends};
 use super::idle::text as written;
@@ -15,19 +15,19 @@ pub(super) struct Table {
     pub(super) rows: Vec<Vec<String>>,
 }
 
-/// All tables. Where a trace leaves the within-prompt correlation open, figures are those of both ends.
+/// Returns all tables. Where a trace leaves the within-prompt correlation open, figures are those of both ends.
 pub(super) fn all(summaries: &[Summary]) -> [Table; 3] {
     [times(summaries), costs(summaries), setups(summaries)]
 }
 
-/// All tables as text.
+/// Renders all tables as text.
 #[must_use]
 pub fn render(summaries: &[Summary]) -> String {
     let text = |table: Table| aligned(table.head, table.rows.into_iter());
     all(summaries).map(text).join("\n")
 }
 
-/// What is to be known of the tables: responses of a trace that were cut.
+/// Returns the notes below the tables: how many responses of a trace were cut.
 #[must_use]
 pub fn footer(trace: &[TraceSummary]) -> String {
     trace.iter().map(|trace| format!("\n{}\n", trace.text())).collect()
@@ -135,7 +135,7 @@ fn setups(summaries: &[Summary]) -> Table {
     Table { head, rows: summaries.iter().map(row).collect() }
 }
 
-/// The interval of a speed-up, over both ends.
+/// Formats the interval of a speed-up, over both ends.
 fn interval(summary: &Summary) -> String {
     let both = summary.ends.and_then(|ends| ends.speedup_interval);
     match both.or(summary.speedup_interval) {
@@ -144,7 +144,7 @@ fn interval(summary: &Summary) -> String {
     }
 }
 
-/// A figure at both ends, where there are two.
+/// Formats a figure at both ends; `None` if there is only one.
 fn at_ends(
     summary: &Summary,
     of: fn(&Ends) -> Option<Both>,
@@ -153,14 +153,14 @@ fn at_ends(
     Some(range(of(summary.ends.as_ref()?)?, shown))
 }
 
-/// A figure at both ends, ascending; once, where both look the same.
+/// Formats a figure at both ends, ascending; a single number if both format alike.
 pub(super) fn range(values: Both, shown: fn(f64) -> String) -> String {
     let (least, most) = (values.low.min(values.high), values.low.max(values.high));
     let (least, most) = (shown(least), shown(most));
     if least == most { least } else { format!("{least}–{most}") }
 }
 
-/// Pads columns to one width, the first to the left and numbers to the right.
+/// Pads the columns to equal widths; the first column is left-aligned, the others right-aligned.
 pub(super) fn aligned(head: &[&str], rows: impl Iterator<Item = Vec<String>>) -> String {
     let head: Vec<String> = head.iter().map(|&name| name.to_owned()).collect();
     let rows: Vec<Vec<String>> = std::iter::once(head).chain(rows).collect();
@@ -190,7 +190,7 @@ fn spread(stat: Option<Stat>, shown: fn(f64) -> String) -> String {
     }
 }
 
-/// Three digits that count.
+/// Formats a number with three digits, but at most two decimals.
 pub(super) fn number(value: f64) -> String {
     match value.abs() {
         size if size >= 100.0 => format!("{value:.0}"),

@@ -1,4 +1,4 @@
-//! What rewards the tasks of a job.
+//! Rewards of a job's tasks.
 
 use std::sync::Arc;
 
@@ -15,10 +15,10 @@ use rollpacker_stages::rollout::simulated::lengths::LengthModel;
 use super::job::Job;
 use super::raw::{Judge, JudgeSharing, SandboxWorkers};
 
-/// Sandbox slots of a GPU: the CPU workers beside it.
+/// Sandbox slots per GPU: the CPU workers that a server has for each of its GPUs.
 const SLOTS_PER_GPU: usize = 8;
 
-/// The rewards of a job, which draw by `seed`.
+/// Returns the simulated rewards of a job, with random draws by `seed`.
 #[must_use]
 pub(super) fn router(
     job: &Job,
@@ -49,15 +49,16 @@ pub(super) fn router(
     simulated_router(&config, calibration, lengths.clone(), clock)
 }
 
-/// How long the sandbox waits for a run.
+/// Returns the time limits of the sandbox.
 ///
 /// # Errors
-/// If an option is out of its bounds.
+/// If an option is out of bounds.
 pub(super) fn limit(job: &Job, seed: u64) -> anyhow::Result<Timeouts> {
     Ok(Timeouts::new(job.limits(), seed)?)
 }
 
-/// Factor on the time of decoding: a judge on the devices of the rollout takes its share of them while responses are scored.
+/// Returns the factor by which a judge slows down decoding. It exceeds 1 only if the judge shares the devices of the rollout and responses
+/// are scored during the rollout.
 #[must_use]
 pub(super) fn slowdown(job: &Job, calibration: &Calibration) -> f64 {
     let tasks = &job.raw.tasks;

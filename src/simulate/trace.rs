@@ -1,4 +1,4 @@
-//! Recorded lengths as a job has them.
+//! Traces of recorded lengths, as used by a job.
 
 use rollpacker_datasets::{Trace, TraceOptions};
 use rollpacker_stages::model::tokenizer::Tokenizer;
@@ -9,25 +9,25 @@ use super::job::Job;
 use super::raw::Lengths;
 use crate::recipe::error::bound;
 
-/// What a job has of a trace, and what it assumes beside it.
+/// The part of a trace that a job uses, and the assumptions that complete it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TraceSummary {
-    /// Files and column.
+    /// The files and the column of lengths.
     pub trace: String,
-    /// Responses that were recorded.
+    /// The number of recorded responses.
     pub responses: usize,
-    /// `data.max_response_length`, tokens.
+    /// `data.max_response_length`, in tokens.
     pub max_response_length: u32,
-    /// Responses that are longer, and end there.
+    /// The number of responses that are longer than that and are cut to it.
     pub cut: usize,
-    /// The column of prompt lengths; none: they are drawn from `lengths.population`.
+    /// The column of prompt lengths; `None` if they are drawn from `lengths.population`.
     pub prompt_length_column: Option<String>,
-    /// What is assumed of the responses to a prompt; none: nothing, there are enough of them.
+    /// The assumption about responses to the same prompt; `None` if the trace has enough of them.
     pub assumed: Option<Likeness>,
 }
 
 impl TraceSummary {
-    /// Of a job with recorded lengths.
+    /// Summarizes the trace of a job; `None` if its lengths are not recorded.
     #[must_use]
     pub fn of(job: &Job) -> Option<Self> {
         let Recording { trace, likeness } = &**job.trace.as_ref()?;
@@ -43,7 +43,7 @@ impl TraceSummary {
         })
     }
 
-    /// As a sentence.
+    /// Returns the summary as a sentence.
     #[must_use]
     pub fn text(&self) -> String {
         let Self { trace, responses, max_response_length, cut, .. } = self;
@@ -57,7 +57,7 @@ impl TraceSummary {
         }
     }
 
-    /// What the trace does not tell, and what is assumed in its place.
+    /// Returns a warning about what the trace does not determine and what is assumed instead; `None` if nothing is assumed.
     #[must_use]
     pub fn warning(&self) -> Option<String> {
         let likeness = self.assumed?;
@@ -65,7 +65,7 @@ impl TraceSummary {
         let told = match estimate {
             Some(estimate) => format!("the trace gives a correlation of {estimate:.2}"),
             None => {
-                "the trace does not tell how much the lengths of responses to one prompt differ"
+                "the trace does not determine how much the lengths of responses to one prompt differ"
                     .to_owned()
             }
         };
@@ -73,7 +73,7 @@ impl TraceSummary {
             format!("a correlation of {low:.2} is assumed")
         } else {
             format!(
-                "figures are given for a correlation of {low:.2}{} and of {high:.2}; lengths.correlation sets one",
+                "figures are shown for correlations of {low:.2}{} and {high:.2}; set lengths.correlation to choose one",
                 if low == 0.0 { " (independent lengths)" } else { "" },
             )
         };
@@ -85,32 +85,32 @@ impl TraceSummary {
     }
 }
 
-/// What is assumed where a job may set the correlation.
+/// Returns the assumption, narrowed to the correlation that the job sets.
 fn set(likeness: Likeness, correlation: Option<f64>) -> Likeness {
     correlation.map_or(likeness, |set| Likeness { low: set, high: set, ..likeness })
 }
 
-/// How many responses a trace has to each prompt.
+/// Describes how many responses to each prompt the trace has.
 fn recorded(Likeness { prompts, responses_per_prompt, .. }: Likeness) -> String {
     match prompts {
         0 => "no prompt is recorded".to_owned(),
         _ => format!(
-            "{prompts} prompts have {responses_per_prompt:.1} responses each on average, not all of them {ENOUGH}"
+            "{prompts} prompts have {responses_per_prompt:.1} responses each on average, and some have fewer than {ENOUGH}"
         ),
     }
 }
 
-/// A trace that is read once for all configurations of a sweep.
+/// A trace that is read once and shared by all configurations of a sweep.
 #[derive(Clone, Debug)]
 pub struct Recording {
     /// The recorded responses.
     pub trace: Trace,
-    /// What they leave open of how alike the responses to a prompt are.
+    /// The within-prompt correlation that the trace leaves open; `None` if it has enough responses to each prompt.
     pub likeness: Option<Likeness>,
 }
 
 impl Recording {
-    /// Takes what a trace leaves open from its rows.
+    /// Determines what a trace leaves open from its rows.
     #[must_use]
     pub fn of(trace: Trace) -> Self {
         let responses: Vec<_> = trace.rows.iter().map(|row| (row.prompt, row.tokens)).collect();
@@ -118,12 +118,12 @@ impl Recording {
     }
 }
 
-/// Reads the trace that a job names.
+/// Reads the trace of a job.
 ///
 /// # Errors
-/// If it names none, or the trace cannot be read.
+/// If the job names no trace, or the trace cannot be read.
 pub(super) fn read_trace(lengths: &Lengths) -> anyhow::Result<Recording> {
-    let expected = "a file or folder beside lengths.source = trace";
+    let expected = "a file or folder with lengths.source = trace";
     let file = lengths.file.as_ref().ok_or_else(|| bound("lengths.file", expected, "nothing"))?;
     let tokenizer = lengths.tokenizer.as_deref().map(Tokenizer::from_folder).transpose()?;
     let count = tokenizer.map(|tokenizer| {

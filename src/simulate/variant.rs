@@ -1,15 +1,15 @@
-//! The schedules that `schedule.name=all` stands for, each with the settings that make it what its authors describe.
+//! The schedules of `schedule.name=all`, each with the settings that its authors describe.
 
 use crate::recipe::schedule;
 
-/// A schedule by name, with settings.
+/// A schedule with its settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Variant {
-    /// Its name in tables.
+    /// Name in tables.
     pub label: &'static str,
     /// The schedule.
     pub schedule: &'static str,
-    /// What it sets in a job beside the name, `key=value`.
+    /// The settings in addition to the schedule's name, `key=value` each.
     pub settings: &'static [&'static str],
 }
 
@@ -22,14 +22,14 @@ impl Variant {
         Self { label, schedule, settings }
     }
 
-    /// All of its settings.
+    /// Returns all settings, including the schedule's name.
     pub fn overrides(&self) -> impl Iterator<Item = String> {
         let name = format!("schedule.name={}", self.schedule);
         std::iter::once(name).chain(self.settings.iter().map(|&setting| setting.to_owned()))
     }
 }
 
-/// Every schedule, from the baseline on.
+/// Returns every schedule, starting with the baseline.
 pub fn all() -> impl Iterator<Item = &'static Variant> {
     ALL.iter().filter(|variant| schedule::names().any(|name| name == variant.schedule))
 }
@@ -37,8 +37,8 @@ pub fn all() -> impl Iterator<Item = &'static Variant> {
 const ALL: &[Variant] = &[
     // veRL.
     Variant::new("sync", "sync", &[]),
-    // The same with all that is not the schedule's: requests handed out one by one, parallelism by predicted time for rollout and trainer,
-    // sandbox workers that take what is next.
+    // `sync` with better stages: requests handed out one by one, parallelism by predicted time for rollout and trainer, and sandbox workers
+    // that take the next free task.
     Variant::new(
         "sync tuned",
         "sync",
@@ -51,7 +51,7 @@ const ALL: &[Variant] = &[
     ),
     // RLHFuse as RollPacker strengthens it (section 6.1): with the stream trainer.
     Variant::new("fused", "fused", &["pipeline.placement=stream"]),
-    // RollPacker, and its rounds with speculation on prompts alone, weighted against the length bias.
+    // RollPacker; and its rounds with speculation on prompts alone, weighted to correct the length bias.
     Variant::new(
         "tail_batching",
         "tail_batching",
@@ -62,7 +62,7 @@ const ALL: &[Variant] = &[
         "tail_batching",
         &["schedule.eta_prompts=1.25", "schedule.eta_responses=1", "schedule.selection=weighted"],
     ),
-    // The same two with what is beyond the paper: requests handed out one by one, parallelism by predicted time for rollout and trainer; the
+    // Both with extensions beyond the paper: requests handed out one by one, and parallelism by predicted time for rollout and trainer. The
     // second also streams the groups of short rounds and merges stragglers onto wider instances.
     Variant::new(
         "tail_batching tuned",
@@ -91,7 +91,7 @@ const ALL: &[Variant] = &[
             "training.layout=planned",
         ],
     ),
-    // No selection at all, and the same stages.
+    // The extended stages without any selection.
     Variant::new(
         "fused tuned",
         "fused",
@@ -104,7 +104,7 @@ const ALL: &[Variant] = &[
             "training.layout=planned",
         ],
     ),
-    // Long prompts share rounds from the second epoch on; epochs of ten rounds, so that there is one.
+    // Long prompts share rounds from the second epoch on; epochs of ten rounds ensure that a run has a second one.
     Variant::new("history_sorted", "history_sorted", &["data.epoch_rounds=10"]),
     // DAPO.
     Variant::new(

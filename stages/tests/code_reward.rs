@@ -1,4 +1,4 @@
-//! The reward `code` on real datasets, and against code that is after the score rather than the solution.
+//! The reward `code` on real datasets, and against code that games the score instead of solving the task.
 
 use std::sync::LazyLock;
 
@@ -24,7 +24,7 @@ fn score(code: &Code, response: &str, truth: &str) -> Result<Score, RewardError>
     block_on(code.score(&Sample::of("s", response, Some(truth)), &context()))
 }
 
-/// Five seconds for each case.
+/// Returns a context with a limit of five seconds per case.
 fn context() -> Context {
     Context::detached().with_limits(Limits::fixed(Nanos::from_secs_f64(5.0)))
 }
@@ -45,7 +45,7 @@ fn skipped(why: &str) {
     eprintln!("skipped: {why}");
 }
 
-/// The rows of HumanEval, each with a body of the prompt's function; `None` without the data.
+/// Returns the rows of HumanEval, with `body` applied to the body of the prompt's function; `None` without the data.
 fn human_eval(body: impl Fn(&str) -> String) -> Option<Vec<Sample>> {
     let Ok(shared) = std::env::var("ROLLPACKER_SHARED") else {
         skipped("ROLLPACKER_SHARED is not set");
@@ -153,7 +153,7 @@ fn bounds_that_leave_nothing_to_run_in_are_refused() {
     );
 }
 
-/// Each is after the score by another way than adding.
+/// Each hack targets the score in another way, and none of them adds.
 #[test]
 fn what_only_wants_the_score_does_not_get_it() {
     let hacks = [
@@ -187,7 +187,7 @@ fn what_only_wants_the_score_does_not_get_it() {
     check(&fenced("def add(a, b):\n    return a + b"), ADD, (1.0, "passed"));
 }
 
-/// What is written on the link by hand: pickles that would do something if they were read as pickles.
+/// The hacks write to the link themselves: pickles that would have effects if they were loaded as pickles.
 #[test]
 fn a_forged_message_does_nothing() {
     let forge = |payload: &str| {
@@ -305,7 +305,7 @@ fn another_language() {
     assert_eq!(outcome("```zsh\nif\n```"), "compile_error");
 }
 
-/// A language as a recipe adds it, isolated as python is.
+/// A language that a recipe adds is isolated like Python.
 #[test]
 fn a_language_of_a_recipe() {
     if !std::path::Path::new("/usr/bin/perl").exists() {

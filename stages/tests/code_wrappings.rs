@@ -1,4 +1,4 @@
-//! What stands around a solution in a response does not change its score, and does not give it a second try.
+//! The text and markup around a solution in a response neither change its score nor allow a second attempt.
 
 use std::fmt::Write;
 
@@ -6,7 +6,7 @@ use futures::executor::block_on;
 use rollpacker_dataflow::clock::Nanos;
 use rollpacker_stages::reward::{Code, CodeConfig, Context, Limits, Reward, Sample};
 
-/// A task as HumanEval has them.
+/// A task in the form of HumanEval.
 struct Task {
     prompt: &'static str,
     body: &'static str,
@@ -62,7 +62,7 @@ impl Task {
         )
     }
 
-    /// The lines of the prompt before its function, and the function.
+    /// Returns the lines of the prompt before its function, and the function.
     fn split(&self) -> (String, String) {
         let at = self.prompt.find(&format!("def {}", self.entry_point)).expect("a function");
         (self.prompt[..at].to_owned(), format!("{}{}", &self.prompt[at..], self.body))
@@ -73,7 +73,7 @@ fn fenced(info: &str, code: &str) -> String {
     format!("```{info}\n{code}```\n")
 }
 
-/// The text with something before each of its lines, other than blank ones.
+/// Returns the text with `prefix` before each line, trimmed before blank ones.
 fn prefixed(prefix: &str, text: &str) -> String {
     let mut found = String::new();
     for line in text.lines() {
@@ -83,7 +83,7 @@ fn prefixed(prefix: &str, text: &str) -> String {
     found
 }
 
-/// How a solution stands in a response.
+/// A way in which a response presents a solution.
 type Wrapping = (&'static str, fn(&Task) -> String);
 
 const WRAPPINGS: [Wrapping; 38] = [
@@ -254,7 +254,7 @@ fn a_wrong_solution_fails_in_whatever_stands_around_it() {
     }
 }
 
-/// Of several candidates the last is judged, and no other.
+/// Only the last of several candidates is judged.
 #[test]
 fn candidates_are_no_tries() {
     let code = start();

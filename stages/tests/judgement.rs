@@ -1,7 +1,7 @@
-//! The reward `code` on programs that pass without solving and on programs that solve, each with the verdicts that it may get.
+//! The reward `code` on hostile programs, which pass without solving the task, and on honest ones, each with the verdicts that it may get.
 //!
-//! `judgement/hostile.jsonl` and `judgement/honest.jsonl` hold a program a line. A hostile one names the outcomes that it may have and
-//! the highest score. An honest one says what a plain pytest or Python makes of it, which the reward has to agree with.
+//! `judgement/hostile.jsonl` and `judgement/honest.jsonl` hold one program per line. A hostile program lists its permitted outcomes and its
+//! highest score. An honest program records the result of plain pytest or Python, with which the reward must agree.
 
 use futures::executor::block_on;
 use futures::future::join_all;
@@ -12,9 +12,9 @@ use rollpacker_stages::reward::{
 use serde::Deserialize;
 use serde_json::Value;
 
-/// Honest programs that may get another verdict than that of a plain Python, of 100.
+/// The percentage of honest programs whose verdict may differ from that of plain Python.
 const TOLERATED_PERCENT: usize = 3;
-/// Bound of the processor and wall time of each test case, by the recipe that a program names.
+/// Limits on processor and wall time of each test case, by the recipe that a program names.
 const SECONDS: f64 = 3.0;
 const LONG_SECONDS: f64 = 8.0;
 const FRACTION_SECONDS: f64 = 1.0;
@@ -25,7 +25,7 @@ struct Program {
     response: String,
     ground_truth: Value,
     extra_info: Option<Value>,
-    /// What the interpreter has to have beside its own library.
+    /// Modules beyond the standard library that the interpreter must have.
     #[serde(default)]
     needs: String,
     #[serde(default)]
@@ -34,7 +34,7 @@ struct Program {
     expect: Vec<String>,
     #[serde(default)]
     most: f64,
-    /// `None` where a plain Python runs no such test.
+    /// `None` if plain Python does not run such a test.
     plain_passes: Option<bool>,
 }
 
@@ -69,7 +69,7 @@ fn start(score: CodeScore) -> Code {
     Code::start(config).expect("there is a sandbox")
 }
 
-/// The programs with their scores, or why there are none.
+/// Returns the programs with their scores, or with the error of scoring.
 fn scored(text: &str) -> Vec<(Program, Result<Score, String>)> {
     let (all, fraction) = (start(CodeScore::All), start(CodeScore::Fraction));
     let programs = programs(text);

@@ -1,5 +1,4 @@
-//! Losses against what verl and TRL computed on the same inputs: values, metrics and gradients of every entry of
-//! `fixtures/losses.json`.
+//! Losses compared with those of verl and TRL on the same inputs: values, metrics and gradients of every entry of `fixtures/losses.json`.
 #![cfg(feature = "torch")]
 #![allow(clippy::unwrap_used, reason = "the fixture is part of the test")]
 
@@ -12,7 +11,7 @@ use serde_json::Value;
 use tch::{Device, Kind, Tensor};
 
 const RELATIVE: f64 = 1e-5;
-/// Numbers of a tensor below this share of its largest are compared as if they were so large: they are differences of float32 numbers.
+/// Relative tolerances apply to at least this share of a tensor's largest value: smaller values are differences of float32 numbers.
 const FLOOR: f64 = 0.01;
 
 fn fixture() -> Value {
@@ -26,7 +25,7 @@ fn numbers(value: &Value) -> Vec<f32> {
     }
 }
 
-/// The entries of a `[8, 12]` array at the unmasked positions, end to end: our packed form.
+/// Returns the unmasked entries of a `[8, 12]` array, row after row: the packed form.
 fn packed(values: &Value, mask: &Value) -> Tensor {
     let kept =
         numbers(values).into_iter().zip(numbers(mask)).filter(|(_, m)| *m != 0.0).map(|(v, _)| v);
@@ -59,7 +58,7 @@ fn close(what: &str, ours: &[f64], theirs: &[f64]) {
     }
 }
 
-/// Numerator over denominator, as a trainer adds them up.
+/// Returns the numerator over the denominator, the way in which a trainer aggregates.
 fn aggregate(mode: Aggregation, scale: f64, lengths: &[usize], losses: &Tensor) -> Tensor {
     let coefficients: Vec<f32> =
         lengths.iter().flat_map(|n| vec![mode.coefficient(*n, scale) as f32; *n]).collect();
@@ -67,12 +66,12 @@ fn aggregate(mode: Aggregation, scale: f64, lengths: &[usize], losses: &Tensor) 
     (losses * Tensor::from_slice(&coefficients)).sum(Kind::Float) / denominator
 }
 
-/// An entry of `losses` as we would configure it.
+/// An entry of `losses` in terms of this crate's configuration.
 struct Configured {
     loss: SharedPolicyLoss,
     mode: Aggregation,
     scale: f64,
-    /// Factor of the KL term, and whether it is multiplied by the ratio.
+    /// The factor of the KL term, and `true` if the term is multiplied by the ratio.
     kl: Option<(f64, bool)>,
 }
 
@@ -98,8 +97,8 @@ fn verl(entry: &Value) -> Configured {
     Configured { loss, mode, scale, kl: None }
 }
 
-/// TRL's loss types are pairs of ours: a policy loss and an aggregation. Its `delta` is the dual clip; its CISPO clips above only, at
-/// `epsilon_high` itself.
+/// Maps TRL's loss types to a policy loss and an aggregation. TRL's `delta` is the dual clip. Its CISPO clips only above, at `epsilon_high`
+/// itself.
 fn trl(entry: &Value) -> Configured {
     let far = 1e30;
     let policy = entry["policy"].as_str().unwrap();
@@ -128,7 +127,7 @@ fn trl(entry: &Value) -> Configured {
     }
 }
 
-/// Advantages of each token, packed.
+/// Returns the advantage of each token, packed.
 fn advantages(all: &Value, entry: &Value, mask: &Value) -> Tensor {
     if let Some(sequences) = entry.get("advantages_seq") {
         let of = numbers(sequences).into_iter().zip(lengths(mask));
@@ -142,7 +141,7 @@ fn advantages(all: &Value, entry: &Value, mask: &Value) -> Tensor {
     packed(&all["advantages"].as_array().unwrap().iter().find(wanted).unwrap()["advantages"], mask)
 }
 
-/// Checks one entry: loss, gradient and the metrics that we have.
+/// Checks the loss, the gradient and the shared metrics of an entry.
 fn check(all: &Value, entry: &Value) {
     let configured = if entry["source"] == "verl" { verl(entry) } else { trl(entry) };
     let what = format!("{} {} {}", entry["name"], entry["agg"], entry["mask"]);
@@ -211,7 +210,7 @@ fn kl_estimators_match_verl() {
     }
 }
 
-/// What verl has no numbers of: every `+` has the value of its estimator and the gradient of `mse`.
+/// verl has no numbers for these: an estimator with `+` has its own value and the gradient of `mse`.
 #[test]
 fn straight_through_changes_the_gradient_and_not_the_value() {
     let reference = Tensor::from_slice(&[-1.0f32, -0.5, -3.0]);
@@ -255,7 +254,7 @@ fn value_losses_match_verl() {
     }
 }
 
-/// `exp(old - rollout)` by hand, for two sequences of 2 and 1 tokens.
+/// The expected values are `exp(old - rollout)`, computed by hand for two sequences of 2 and 1 tokens.
 #[test]
 fn importance_weights_are_of_tokens_or_sequences_and_cut_off() {
     let old = Tensor::from_slice(&[-1.0f32, -2.0, -0.5]).set_requires_grad(true);
@@ -274,7 +273,8 @@ fn importance_weights_are_of_tokens_or_sequences_and_cut_off() {
     close("band", &weights(Level::Token, Threshold::Outside(0.7, 4.0)), &[one, 0.0, 0.0]);
 }
 
-/// Losses of tokens are weighed token by token; GMPO weighs a sequence by the geometric mean of its token weights, as verl does.
+/// Importance weights apply token by token, except for GMPO, which weighs a sequence by the geometric mean of its token weights, as verl
+/// does.
 #[test]
 fn geo_mean_weighs_sequences_by_the_geometric_mean() {
     let weights = Tensor::from_slice(&[0.5f32, 2.0, 1.5, 0.25, 0.0]);

@@ -1,6 +1,6 @@
-//! Random answers: no panic, bounded work, equality that is reflexive and, between values, symmetric.
+//! Random answers: no panic, bounded work, and an equality that is reflexive and, between values, symmetric.
 //!
-//! `PROPTEST_CASES=2000000 cargo test -p rollpacker-stages --no-default-features --test math_fuzz` runs for long.
+//! `PROPTEST_CASES=2000000 cargo test -p rollpacker-stages --no-default-features --test math_fuzz` runs a long fuzz.
 
 #![allow(missing_docs, reason = "tests")]
 
@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use rollpacker_stages::reward::math::verl::{Gsm8k, MathDapo, MathReward, SearchR1};
 use rollpacker_stages::reward::math::{Math, Target};
 
-/// Pieces that answers are made of, most of them LaTeX.
+/// Pieces from which answers are composed, most of them LaTeX.
 const PIECES: &[&str] = &[
     "\\frac",
     "\\sqrt",
@@ -146,7 +146,7 @@ const PIECES: &[&str] = &[
     "−",
 ];
 
-/// Answers as they are given.
+/// Realistic answers.
 const ANSWERS: &[&str] = &[
     "\\frac{3}{4}",
     "x^2+2x+1",
@@ -179,7 +179,7 @@ fn pieces() -> impl Strategy<Value = String> {
     prop::collection::vec(prop::sample::select(PIECES), 0..24).prop_map(|pieces| pieces.concat())
 }
 
-/// An answer with a part replaced, doubled or cut out.
+/// Returns an answer with a part replaced or doubled, or with a piece inserted.
 fn mutated() -> impl Strategy<Value = String> {
     let answer = prop::sample::select(ANSWERS);
     (
@@ -233,7 +233,7 @@ proptest! {
     #[test]
     fn an_answer_equals_itself(answer in answers()) {
         let boxed = format!("\\boxed{{{answer}}}");
-        // Whatever is found in a text is found in it again; a text in which nothing is found is never right.
+        // What is extracted from a text is extracted again from an equal text. A text without an extractable answer is never correct.
         let found = Math::default().is_correct(&boxed, &boxed);
         let balanced = !answer.trim().is_empty() && !answer.contains(['{', '}', '\\', '$', '#', '<', ':']);
         prop_assert!(found || !balanced, "{boxed}");
@@ -241,7 +241,7 @@ proptest! {
 
     #[test]
     fn values_are_equal_both_ways(left in answers(), right in answers()) {
-        // A relation or a list may be answered by less than it says, and a comma in a bare truth may be a decimal one.
+        // Excluded: a relation or a list may be answered by a part of it, and a comma in an unmarked ground truth may be a decimal comma.
         let value = |text: &str| !text.contains(['=', '<', '>', ',', ';', '≤', '$', '#', ':']) && !text.contains("\\le")
             && !text.contains("\\ge") && !text.contains("\\ne") && !text.contains("boxed") && !text.contains("\\{")
             && !text.contains("and") && !text.contains("or") && !text.contains("\\in") && !text.contains("\\pm")

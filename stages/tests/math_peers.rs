@@ -1,4 +1,4 @@
-//! The math rewards against what peers' suites expect; needs their files in the folder that `ROLLPACKER_SHARED` names.
+//! The math rewards compared with the test suites of peers; needs their files in the folder `ROLLPACKER_SHARED`.
 
 #![allow(missing_docs, reason = "tests")]
 #![allow(clippy::print_stdout, reason = "says what was skipped, and which rows differ")]
@@ -9,7 +9,7 @@ use rollpacker_stages::reward::math::Math;
 use rollpacker_stages::reward::math::verl::{Gsm8k, MathDapo, MathReward, SearchR1};
 use serde_json::Value;
 
-/// The rows of a file, if there is one.
+/// Returns the rows of a fixture; none if `ROLLPACKER_SHARED` is not set.
 fn rows(name: &str) -> Vec<Value> {
     let Some(shared) = std::env::var_os("ROLLPACKER_SHARED") else {
         println!("skipped: ROLLPACKER_SHARED is not set");
@@ -38,7 +38,7 @@ fn text<'a>(row: &'a Value, key: &str) -> &'a str {
     row[key].as_str().expect("a text")
 }
 
-/// Which rows a reward answers otherwise than the suite expects.
+/// Returns the rows for which a reward's verdict differs from the suite's.
 fn differing(rows: &[Value], reward: impl Fn(&Value) -> Math) -> Vec<&Value> {
     let differs = |row: &&Value| {
         let correct = reward(row).is_correct(text(row, "pred"), text(row, "gold"));
@@ -50,7 +50,7 @@ fn differing(rows: &[Value], reward: impl Fn(&Value) -> Math) -> Vec<&Value> {
 #[test]
 fn math_answers_as_math_verify_expects() {
     let rows = rows("math_verify_even.jsonl");
-    // Some rows need the options that they name: LaTeX alone, or fewer decimal places.
+    // Some rows need their own options: LaTeX only, or fewer decimal places.
     let own = ("options of the row", differing(&rows, math), 50);
     let default = ("default options", differing(&rows, |_| Math::default()), 25);
     for (name, differing, one_in) in [own, default] {
@@ -74,7 +74,7 @@ fn math_answers_as_math_verify_expects() {
     }
 }
 
-/// What a named mode answers, as the fixture spells it; `None` for graders of others.
+/// Returns the result of a named mode in the fixture's format; `None` for graders that are tested elsewhere.
 fn graded(row: &Value) -> Option<Value> {
     let response = row["args"][0].as_str()?;
     let truth = row["args"][1].as_str();
@@ -102,7 +102,7 @@ fn graded(row: &Value) -> Option<Value> {
     }
 }
 
-/// The same value with every number as a float: the peers return 0 and 0.0.
+/// Returns the value with all numbers as floats: the peers return both 0 and 0.0.
 fn floats(value: &Value) -> Value {
     match value {
         Value::Number(number) => Value::from(number.as_f64()),

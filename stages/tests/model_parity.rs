@@ -1,4 +1,4 @@
-//! The model computes what transformers computes: logits, log-probs, entropies, gradients and greedy continuations of the fixtures.
+//! The model matches transformers on the fixtures: logits, log-probs, entropies, gradients and greedy continuations.
 #![cfg(feature = "torch")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -9,9 +9,9 @@ use serde_json::Value;
 use tch::{Device, Kind, Tensor};
 
 const MODELS: [&str; 4] = ["qwen2_tied", "qwen3_tied", "llama_untied", "llama3_rope"];
-/// Logits and log-probs; the noise of float32 against float64 is 2e-6 to 4e-6 here.
+/// Tolerance of logits and log-probs. The rounding noise of float32 against float64 is 2e-6 to 4e-6 here.
 const TOLERANCE: f64 = 2e-5;
-/// Gradients, relative to their norm.
+/// Tolerance of gradients, relative to their norm.
 const GRADIENT_TOLERANCE: f64 = 1e-4;
 
 struct Fixture {
@@ -48,7 +48,7 @@ impl Fixture {
             .collect()
     }
 
-    /// The rows of the right-padded `[3, ..]` tensor, end to end, each without its last `less` real columns.
+    /// Returns the rows of the right-padded `[3, ..]` tensor, concatenated, each without its last `less` real columns.
     fn packed(&self, name: &str, less: i64) -> Tensor {
         let rows = self.tensor(name);
         let lengths = self.lengths();
@@ -57,7 +57,7 @@ impl Fixture {
     }
 }
 
-/// `log p(next | before)` and the entropies of the packed rows, last token of each row left out.
+/// Returns `log p(next | before)` and the entropies of the packed rows, without the last token of each row.
 fn log_probs(decoder: &Decoder, fixture: &Fixture) -> (Tensor, Tensor) {
     let ids = fixture.packed("input_ids", 0);
     let lengths = fixture.lengths();
@@ -184,8 +184,8 @@ fn greedy_continuation_is_that_of_transformers() {
     }
 }
 
-/// RoPE is relative: the same tokens further on in a context attend to one another as before. The rows of the left-padded fixture
-/// begin at positions above 0 only in memory; here they do in the rotation too.
+/// RoPE is relative: shifted positions leave attention unchanged. The rows of the left-padded fixture begin at positions above 0 only in
+/// memory; here the rotation is shifted too.
 #[test]
 fn only_distances_between_positions_matter() {
     for model in MODELS {
@@ -207,7 +207,7 @@ fn only_distances_between_positions_matter() {
     }
 }
 
-/// Attention spelled out, to check the kernels against.
+/// Reference implementation of causal attention, with which the kernels are compared.
 fn causal(q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor, tch::TchError> {
     let (tokens, heads, dim) = q.size3()?;
     let repeats = heads / k.size()[1];
@@ -218,7 +218,7 @@ fn causal(q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor, tch::TchError> {
     Ok(weights.matmul(&by_head(v)).transpose(0, 1).reshape([tokens, -1]))
 }
 
-/// Training runs separate projections, inference stacked ones.
+/// Training uses separate projections, inference stacked ones.
 #[test]
 fn the_trainable_model_computes_what_the_frozen_one_does() {
     for model in MODELS {
@@ -236,7 +236,7 @@ fn the_trainable_model_computes_what_the_frozen_one_does() {
     }
 }
 
-/// Neighbours of equal length share a kernel launch; a sequence alone has its own.
+/// Neighbours of equal length share a kernel launch; a sequence of another length has its own.
 #[test]
 fn packing_does_not_change_a_sequence() {
     for model in MODELS {
@@ -303,7 +303,7 @@ fn what_is_saved_loads_bit_by_bit() {
     }
 }
 
-/// A copy of a fixture's folder whose weights are those that `change` makes of them, in as many files as it returns lists.
+/// Copies a fixture's folder with the weights that `change` returns, one file per list.
 fn rewritten(
     model: &str,
     change: impl FnOnce(Vec<(String, Tensor)>) -> Vec<Vec<(String, Tensor)>>,
@@ -353,7 +353,7 @@ fn half_precision_weights_become_float32() {
     }
 }
 
-/// The error that loading gives, its folder written as `.`.
+/// Returns the error of loading, with the folder replaced by `.`.
 fn refusal(folder: &tempfile::TempDir) -> String {
     let error = Decoder::load(folder.path(), Device::Cpu).unwrap_err();
     error.to_string().replace(&folder.path().display().to_string(), ".")

@@ -1,9 +1,9 @@
-"""Loads a saved model folder in transformers and compares its logits with ours.
+"""Loads a saved model folder in transformers and compares its logits with those of this project.
 
 usage: reload_in_transformers.py FOLDER LOGITS IDS...
 
-LOGITS holds float32 values, little-endian, [tokens, vocab]. If the folder has a tokenizer, IDS must also be what it makes of the
-text that it decodes them to. Prints `skipped: ...` where torch or transformers is absent.
+LOGITS holds float32 values, little-endian, [tokens, vocab]. If the folder has a tokenizer, encoding the
+decoded IDS must also return them. Prints `skipped: ...` if torch or transformers is not installed.
 """
 
 import os
@@ -38,7 +38,7 @@ def main(folder, logits_path, *ids):
 def check_tokenizer(folder, ids):
     if not os.path.exists(os.path.join(folder, "tokenizer.json")):
         return
-    # AutoTokenizer goes by the model's family and puts that family's own pre-tokenizer in the place of ours.
+    # AutoTokenizer would replace our pre-tokenizer by that of the model's family.
     tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(folder)
     text = tokenizer.decode(ids)
     assert tokenizer(text)["input_ids"] == ids, f"{text!r} became {tokenizer(text)['input_ids']}"

@@ -1,4 +1,4 @@
-//! What we save, transformers loads, with equal logits.
+//! Saved models load in transformers, with equal logits.
 #![cfg(feature = "torch")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "a skipped test says so")]
@@ -9,7 +9,7 @@ use std::process::Command;
 use rollpacker_stages::model::{Decoder, Tokenizer};
 use tch::{Device, Tensor};
 
-/// Runs the script on `decoder` saved with `tokenizer`; false if transformers is absent.
+/// Runs the script on `decoder` saved with `tokenizer`; returns `false` if transformers is not installed.
 fn reloads(decoder: &Decoder, tokenizer: Option<&Tokenizer>, ids: &[i64]) -> bool {
     let folder = tempfile::tempdir().unwrap();
     decoder.save(folder.path()).unwrap();

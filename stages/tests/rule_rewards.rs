@@ -1,4 +1,4 @@
-//! Rule rewards on what others made: graders' answers and puzzles, where `ROLLPACKER_SHARED` says that they are.
+//! Rule rewards on peers' data: results of their graders, in the folder `ROLLPACKER_SHARED`.
 
 #![allow(clippy::print_stderr, reason = "says what is skipped")]
 
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 fn shared(path: &str) -> Option<PathBuf> {
     let folder = std::env::var_os("ROLLPACKER_SHARED");
     if folder.is_none() {
-        eprintln!("skipped: ROLLPACKER_SHARED does not say where {path} is");
+        eprintln!("skipped: ROLLPACKER_SHARED is not set, so there is no {path}");
     }
     folder.map(|folder| PathBuf::from(folder).join(path))
 }
@@ -24,7 +24,7 @@ fn score(name: &str, options: &Value, sample: &Sample) -> Score {
     block_on(reward.score(sample, &Context::detached())).expect("scored")
 }
 
-/// What ours says of a row, in the form of the grader's answer; `None` for graders that others test.
+/// Returns the result of the matching reward in the grader's format; `None` for graders that are tested elsewhere.
 fn ours(grader: &str, args: &[Value]) -> Option<Value> {
     let text = |index: usize| args[index].as_str().expect("a text");
     let response = |text: &str| Sample::of("any", text, None);
@@ -49,7 +49,7 @@ fn ours(grader: &str, args: &[Value]) -> Option<Value> {
     })
 }
 
-/// The same numbers, whether written as integers or not.
+/// Compares numbers, whether they are written as integers or not.
 fn same(ours: &Value, theirs: &Value) -> bool {
     match (ours, theirs) {
         (Value::Array(ours), Value::Array(theirs)) => {

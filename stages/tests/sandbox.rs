@@ -1,4 +1,4 @@
-//! The sandbox against code that means harm: none of it passes, nothing of it is left, and the next sample is right.
+//! The sandbox against hostile code: no attack passes, none leaves anything behind, and the next sample is scored correctly.
 
 mod sandbox {
     pub(crate) mod hostile;
@@ -20,7 +20,7 @@ use rollpacker_stages::sandbox::{
 use crate::sandbox::hostile::{self, Attack};
 use crate::sandbox::machine::{self, alone};
 
-/// The tests of which every attack wants to pass: an addition, of numbers that a solution cannot guess.
+/// The tests that every attack tries to pass: an addition of numbers that a solution cannot guess.
 const TESTS: &str = "from solution import add\n\ndef test_add():\n    assert add(2, 3) == 5\n    assert add(987654300, 21) == 987654321\n";
 const RIGHT: &str = "def add(a, b):\n    return a + b\n";
 const WRONG: &str = "def add(a, b):\n    return a - b\n";
@@ -37,7 +37,7 @@ fn start(slots: usize) -> Sandbox {
 
 fn start_without_isolation() -> Sandbox {
     let config = SandboxConfig { isolation: Isolation::None, slots: 1, ..SandboxConfig::default() };
-    Sandbox::start(config).expect("it was told so")
+    Sandbox::start(config).expect("isolation is turned off explicitly")
 }
 
 fn run(sandbox: &Sandbox, solution: &str) -> Verdict {
@@ -95,7 +95,7 @@ fn a_thousand_samples_leak_nothing() {
     for _ in 0..20 {
         warm(50);
     }
-    // A zygote closes the last of a job after it has answered.
+    // A zygote closes a job's last descriptors after it has answered.
     machine::until(|| machine::usage().descriptors <= before.descriptors);
     let after = machine::usage();
     assert_eq!(after.processes, before.processes);
@@ -124,7 +124,7 @@ fn a_job_that_is_dropped_is_killed_and_the_slot_goes_on() {
     block_on(async {
         let mut running = Box::pin(sandbox.run(&endless));
         let mut waiting = Box::pin(sandbox.run(&queued));
-        // Both are under way once polled; the first holds the slot until it is dropped.
+        // Both jobs are in flight once polled; the first holds the slot until it is dropped.
         futures::future::poll_fn(|context| {
             assert!(
                 running.as_mut().poll(context).is_pending()
@@ -140,7 +140,7 @@ fn a_job_that_is_dropped_is_killed_and_the_slot_goes_on() {
     assert_eq!(machine::descendants(), idle);
 }
 
-/// What each process may take alone, many together may not, where groups are permitted.
+/// With control groups, many processes together may not use what each of them may use alone.
 #[test]
 fn many_processes_share_one_limit_on_memory() {
     let _alone = alone();
@@ -198,7 +198,7 @@ fn jobs_share_nothing() {
     }
 }
 
-/// What the zygote held, every job forked after would hold: neither a solution nor tests of a former job are in memory.
+/// Every job is forked from the zygote and inherits its memory. Neither the solution nor the tests of a former job may be in it.
 #[test]
 fn no_memory_of_a_former_job() {
     let _alone = alone();
@@ -217,7 +217,7 @@ fn no_memory_of_a_former_job() {
     assert_ne!(search(&mark), "0\n", "of its own source a run has copies: the search works");
 }
 
-/// Runs a job on a sandbox of one slot, and kills the slot under it so many times.
+/// Runs a job on a sandbox with one slot, and kills the slot `times` times while the job runs.
 fn run_under_fire(sandbox: &Sandbox, job: &Job, times: usize) -> Result<Verdict, SandboxError> {
     let idle = machine::descendants();
     block_on(async {
@@ -260,7 +260,7 @@ fn a_slot_that_is_killed_again_is_a_fault_and_is_replaced() {
     assert_eq!(machine::descendants(), idle);
 }
 
-/// What threads reserve of addresses does not count as memory.
+/// Address space that threads reserve does not count as memory.
 #[test]
 fn sixteen_threads_are_honest() {
     let _alone = alone();
@@ -273,7 +273,7 @@ fn sixteen_threads_are_honest() {
     assert_eq!(verdict.outcome(), Outcome::Passed, "{verdict:?}");
 }
 
-/// Thirty processes in sessions of their own take as much of the processors as one slot may, where groups are permitted.
+/// With control groups, thirty processes in their own sessions together use no more CPU time than one slot may.
 #[test]
 fn many_processes_share_one_limit_on_the_processors() {
     let _alone = alone();
@@ -291,7 +291,8 @@ fn many_processes_share_one_limit_on_the_processors() {
     assert!(processors < 1.4, "{processors} processors for one of {cores} slots");
 }
 
-/// Time in which a solution waits for a processor is not its own: two calls of 0.3 s each are within 1.5 s, however many others compute.
+/// Time in which a solution waits for a processor is not charged: two calls of 0.3 s each stay within 1.5 s, however many other processes
+/// compute.
 #[test]
 fn a_busy_neighbour_fails_nobody() {
     let _alone = alone();
@@ -316,7 +317,7 @@ fn a_busy_neighbour_fails_nobody() {
     });
 }
 
-/// A process that is killed leaves folders behind, and the next that starts a sandbox removes them.
+/// A killed process leaves folders behind; the next process that starts a sandbox removes them.
 #[test]
 fn folders_of_dead_processes_are_removed() {
     const ROLE: &str = "SANDBOX_TEST_ROLE";
@@ -350,7 +351,7 @@ fn it_starts_and_runs_within_a_multi_threaded_runtime() {
         .enable_all()
         .build()
         .expect("a runtime");
-    // Threads that hold the allocator's locks now and then, while the slots are forked.
+    // Threads that occasionally hold the allocator's locks while the slots are forked.
     let noise: Vec<_> = (0..3)
         .map(|i| {
             runtime.spawn(async move { (0..200_000).map(|n| vec![n; i + 1].len()).sum::<usize>() })
@@ -417,7 +418,7 @@ fn what_cannot_start_says_why() {
     assert!(error.contains("seconds") && error.contains("-1"), "{error}");
 }
 
-/// More than a pipe holds, and then an end.
+/// The module writes more to standard error than a pipe holds before it fails.
 #[test]
 fn what_a_preload_says_is_heard_to_its_end() {
     let _alone = alone();
@@ -443,7 +444,7 @@ fn what_a_preload_says_is_heard_to_its_end() {
     assert!(error.contains("ValueError: loud"), "{}", &error[error.len().saturating_sub(500)..]);
 }
 
-/// The tests of isolation once more, as a user without rights.
+/// Runs the isolation tests again as an unprivileged user.
 #[test]
 fn all_the_same_as_an_ordinary_user() {
     const USER: u32 = 61_234;

@@ -1,4 +1,4 @@
-//! The Python side of the sandbox by itself: its tests are Python.
+//! Runs the Python tests of the sandbox's Python side.
 
 use std::path::Path;
 use std::process::Command;

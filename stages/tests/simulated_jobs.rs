@@ -1,6 +1,7 @@
-//! Rollout and training of the simulated cluster on the jobs of RollPacker's evaluation, as they were when its constants were fitted.
+//! Rollout and training of the simulated cluster on the jobs of RollPacker's evaluation, compared with their values when the constants were
+//! fitted.
 //!
-//! Rounds are driven by hand here, without schedule or graph: what is compared is engine, lengths and training time.
+//! The rounds are driven by hand, without schedule or graph: the test covers engine, lengths and training time.
 
 #![allow(missing_docs, reason = "tests")]
 
@@ -33,7 +34,7 @@ struct Round {
     prompts: u64,
     samples: u32,
     dispatch: Dispatch,
-    /// Prompts after which the round ends, each with its first responses; the rest is dropped.
+    /// The number of complete groups after which the round ends, each with its first responses; the rest is aborted.
     wanted: usize,
 }
 
@@ -53,7 +54,7 @@ impl Job {
     fn cost(&self) -> Cost {
         let hardware = Hardware::built_in("H800").expect("built in");
         let model = ModelShape::built_in(self.model).expect("built in");
-        // The controller of RollPacker's jobs, as in `configs/sim`.
+        // The controller costs of RollPacker's jobs, as in `configs/sim`.
         let calibration = Calibration {
             dispatch_interval: 0.028,
             rollout_overhead: 2.0,
@@ -69,7 +70,7 @@ impl Job {
         config.build(&PopulationConfig::default(), 101, self.cap).expect("in bounds")
     }
 
-    /// Mean seconds of rollout, without weight synchronisation, and of training.
+    /// Returns the mean seconds of a rollout, without weight synchronization, and of training.
     fn run(&self, round: &Round) -> (f64, f64) {
         let clock = VirtualClock::default();
         let placement = Placement {
@@ -89,7 +90,7 @@ impl Job {
             trained.push((step, round.play(step, &mut engine, &clock)));
             rollout += clock.now().since(begun).as_secs_f64() - self.cost().weight_sync();
         }
-        // After the rounds: what is spent on a thread shows in all its clocks.
+        // Training follows all rounds, because virtual time that is spent on a thread advances all of its clocks.
         let training: f64 = trained.iter().map(|(step, of)| self.training(*step, of)).sum();
         (rollout / ROUNDS as f64, training / ROUNDS as f64)
     }
@@ -123,7 +124,7 @@ impl Job {
 }
 
 impl Round {
-    /// Plays the round to its end; the responses to train on.
+    /// Runs the round to its end and returns the responses to train on.
     fn play(
         &self,
         step: Step,
@@ -166,7 +167,8 @@ impl Round {
     }
 }
 
-/// Compares with the seconds of rollout and of training at the fit of the model; short rounds of 32B took 70.1 and 162.8 s in the paper (Fig. 11c).
+/// Compares the seconds of rollout and training with those when the model was fitted. In the paper, short rounds of 32B took 70.1 and 162.8
+/// s (Fig. 11c).
 fn check(job: &Job, round: &Round, (rollout, training): (f64, f64)) {
     let found = job.run(round);
     let close = |found: f64, expected: f64| (found / expected - 1.0).abs() < 0.05;
@@ -190,7 +192,7 @@ fn large() -> Job {
     job("Qwen2.5-32B", 64, 2, [4, 1, 4], 32_768)
 }
 
-// One comparison a test: each has a thread of its own, and with it a trainer that has spent nothing yet.
+// One comparison per test: each test has its own thread, on which no virtual time has been spent.
 
 #[test]
 fn plain_rounds_of_7b() {

@@ -1,4 +1,4 @@
-//! A streamed decoder takes no more memory than its budget: measured at the process, which does nothing else here.
+//! A streamed decoder stays within its memory budget. The memory is that of the whole process, which therefore does nothing else.
 #![cfg(all(feature = "torch", target_os = "linux"))]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -13,12 +13,12 @@ use tch::{Device, Kind, Tensor};
 
 const MEGABYTE: u64 = 1 << 20;
 const BUDGET: u64 = 60 * MEGABYTE;
-/// What is not weights, tokens or pieces of files: the thread's stack, working memory of the matrix kernels, what malloc does not give
-/// back, names and offsets of the tensors.
+/// Allowance for memory other than weights, tokens and file buffers: the thread's stack, working memory of the matrix kernels, memory that
+/// malloc does not return, names and offsets of the tensors.
 const SLACK: u64 = 4 * MEGABYTE;
 const TOKENS: i64 = 128;
 
-/// 200 MB in float32, 16 MB a layer.
+/// About 200 MB in float32 with 12 layers, 16 MB per layer.
 fn config(layers: i64) -> ModelConfig {
     ModelConfig {
         family: Family::Llama,
@@ -57,7 +57,7 @@ fn tensors(layers: i64) -> Vec<(String, Vec<usize>)> {
     (0..layers).flat_map(layer).chain(ends).collect()
 }
 
-/// Writes the model piece by piece: memory that was used and freed here would hide what the decoder takes.
+/// Writes the model piece by piece. Memory that is allocated and freed here would be reused by the decoder and hide its consumption.
 fn write(folder: &Path, layers: i64) {
     config(layers).write(folder).unwrap();
     let tensors = tensors(layers);
@@ -82,14 +82,14 @@ fn write(folder: &Path, layers: i64) {
     file.flush().unwrap();
 }
 
-/// A line of `/proc/self/status`, in bytes.
+/// Returns a value of `/proc/self/status`, in bytes.
 fn status(key: &str) -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with(key)).unwrap();
     line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
 }
 
-/// The most that `work` had resident at once beyond what was before.
+/// Returns the peak of resident memory during `work`, relative to the memory before.
 fn growth<T>(work: impl FnOnce() -> T) -> (u64, T) {
     std::fs::write("/proc/self/clear_refs", "5").unwrap();
     let before = status("VmRSS");
@@ -126,7 +126,7 @@ fn a_model_of_200_mb_runs_in_60() {
     let (small, large) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     write(small.path(), 1);
     write(large.path(), 12);
-    // Kernels and libraries are loaded by a model of one layer, whose memory is part of what was before.
+    // A model of one layer loads kernels and libraries first, so that their memory is part of the starting value.
     let _warm = resident(small.path());
     let (taken, (logits, held, layers)) = growth(|| streamed(large.path()));
     assert_eq!(layers, 1);

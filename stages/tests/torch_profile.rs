@@ -1,4 +1,4 @@
-//! The iterations of the torch engine, measured on a small model.
+//! Profiling of the torch engine's iterations, on a small model.
 #![cfg(feature = "torch")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -55,11 +55,11 @@ fn the_live_engine_is_measured_on_the_whole_grid() {
             assert!(least > 0.0 && most > 2.0 * least, "{phase} x {instances}: {least} {most}");
         }
     }
-    // 64 prompts of 200 tokens are computed one by one, whatever they have in common.
+    // 64 prompts of 200 tokens are prefilled one by one, even if they share a prefix.
     assert!(seconds(Phase::Prefill, 1, 64, 200) > 8.0 * seconds(Phase::Prefill, 1, 1, 200));
 }
 
-/// Counts its readings.
+/// A clock that counts its readings.
 #[derive(Default)]
 struct Counting(AtomicU64);
 

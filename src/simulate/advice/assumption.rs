@@ -1,18 +1,18 @@
-//! Assumptions that a choice may depend on, and the settings that make others.
+//! Alternative assumptions under which a choice is checked, and the settings that make them.
 
 use super::super::job::Job;
 use super::super::raw::Source;
 
-/// An assumption other than that of a job.
+/// An assumption that differs from the job's own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Assumption {
-    /// Its name in sentences.
+    /// The name that advice uses for it in sentences.
     pub name: &'static str,
-    /// The settings that make it.
+    /// The settings that make the assumption, `key=value` each.
     pub settings: Vec<String>,
 }
 
-/// The assumptions that are tried on a job: what the papers do not tell, and what other systems do not share with theirs.
+/// Returns the alternative assumptions for a job: facts that the papers do not state, and costs that other systems need not share.
 #[must_use]
 pub fn all(job: &Job) -> Vec<Assumption> {
     let one = |name, setting: &str| Assumption { name, settings: vec![setting.to_owned()] };

@@ -1,36 +1,36 @@
-//! Candidates: configurations of a job, and which of them to choose.
+//! Candidates of a job, and the choice among them.
 
 use super::super::interval::Interval;
 use super::super::stat::Stat;
 use super::super::summary::Summary;
 
-/// A configuration of a job.
+/// A configuration of a job, considered as the choice.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Candidate<'a> {
-    /// Where it is among all configurations.
+    /// Its index among all configurations.
     pub(super) place: usize,
     /// The summary of its runs.
     pub(super) summary: &'a Summary,
-    /// The summary at the upper end of the correlation that a trace leaves open.
+    /// The summary at the upper end of the correlation; `None` unless the trace leaves an interval open.
     pub(super) upper: Option<&'a Summary>,
 }
 
 /// The choice among the candidates of a job.
 #[derive(Clone, Debug)]
 pub(super) struct Chosen<'a> {
-    /// The choice.
+    /// The candidate to choose.
     pub(super) choice: Candidate<'a>,
-    /// The others of low bias whose interval overlaps that of the fastest, which is one of them unless it is chosen.
+    /// The other low-bias candidates whose interval overlaps that of the fastest. They include the fastest itself unless it is the choice.
     pub(super) rivals: Vec<Candidate<'a>>,
 }
 
-/// Differences of the bias that count.
+/// The error of the mean length is compared in multiples of this; smaller differences are ignored.
 const BIAS_GRAIN: f64 = 0.01;
-/// Differences of the discarded share that count.
+/// The discarded share is compared in multiples of this; smaller differences are ignored.
 const WASTE_GRAIN: f64 = 0.05;
 
-/// The disadvantages of a configuration beside its time, the most important first: the error of the mean length, the share of discarded
-/// tokens, and the number of settings, 0 for plain `sync`.
+/// The costs of a configuration other than time, the most important first: the error of the mean length, the share of discarded tokens, and
+/// the number of settings (0 for plain `sync`). The derived order compares them in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Price {
     pub(super) bias: u32,
@@ -39,7 +39,7 @@ pub(super) struct Price {
 }
 
 impl<'a> Candidate<'a> {
-    /// Its name.
+    /// Returns its name in tables.
     pub(super) fn label(&self) -> &'a str {
         &self.summary.label
     }
@@ -49,25 +49,25 @@ impl<'a> Candidate<'a> {
         std::iter::once(self.summary).chain(self.upper)
     }
 
-    /// Steps in the time of one of plain `sync`, at the worse end.
+    /// Returns the speed-up over plain `sync`, the lower of those at both ends.
     pub(super) fn speed(&self) -> f64 {
         let speed = |summary: &Summary| summary.speedup_over_sync.map_or(0.0, |stat| stat.mean);
         self.summaries().map(speed).fold(f64::INFINITY, f64::min)
     }
 
-    /// Where that is expected to be, at either end.
+    /// Returns the interval of that speed-up; with two ends, the smallest interval that contains both.
     pub(super) fn interval(&self) -> Interval {
         let nothing = Interval { low: 0.0, high: 0.0 };
         let intervals = self.summaries().filter_map(|summary| summary.over_sync_interval);
         intervals.reduce(Interval::hull).unwrap_or(nothing)
     }
 
-    /// Returns true if it is on-policy and its mean length is within `tolerance` of the policy's, at both ends.
+    /// Returns `true` if it is on-policy and its mean length is within `tolerance` of the policy's, at both ends.
     pub(super) fn is_low(&self, tolerance: f64) -> bool {
         self.summaries().all(|summary| summary.on_policy && summary.bias.is_low(tolerance))
     }
 
-    /// Whether it is plain `sync`, beside which the others stand.
+    /// Returns `true` if this is plain `sync`, to which all speed-ups are relative.
     fn is_sync(&self) -> bool {
         self.summary.speedup_over_sync == Some(Stat { mean: 1.0, sd: 0.0 })
     }
@@ -86,8 +86,10 @@ impl<'a> Candidate<'a> {
     }
 }
 
-/// Of the candidates of low bias, those whose interval overlaps that of the fastest, and of these the cheapest. `None` where none is of low
-/// bias.
+/// Returns the cheapest candidate among those that are indistinguishable from the fastest, or `None` if no candidate has low bias.
+///
+/// Only candidates of low bias count. A candidate is indistinguishable from the fastest if their intervals overlap. Ties in [`Price`] go to
+/// the faster one.
 pub(super) fn choose<'a>(candidates: &[Candidate<'a>], tolerance: f64) -> Option<Chosen<'a>> {
     let fit = || candidates.iter().filter(|candidate| candidate.is_low(tolerance));
     let fastest = *fit().max_by(|a, b| a.speed().total_cmp(&b.speed()))?;

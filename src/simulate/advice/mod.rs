@@ -1,4 +1,4 @@
-//! Advice: which configuration of a job to choose, why, and what would change it.
+//! Advice: which configuration of a job to choose, why, and which assumptions would change the choice.
 
 pub mod assumption;
 mod candidate;
@@ -10,61 +10,61 @@ use self::candidate::{Candidate, Chosen, choose};
 use super::configured::{Configured, jobs};
 use super::summary::Summary;
 
-/// What to choose for one job.
+/// The recommended configuration of one job.
 ///
-/// Configurations of different jobs are not compared: more GPUs or shorter responses are no schedule.
+/// Configurations of different jobs are not compared: more GPUs or shorter responses change the job, not the schedule.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Advice {
-    /// The job, by the values of the swept keys that are not the schedule's; empty for one job.
+    /// The job, as the values of the swept keys that are not the schedule's; empty if there is only one job.
     pub job: String,
-    /// The configuration to choose; none where none is of low bias at both ends of what a trace leaves open.
+    /// The configuration to choose; `None` if none has low bias at both ends of the correlation that a trace leaves open.
     pub choice: Option<String>,
-    /// Other configurations of low bias whose speed-up the simulator cannot tell from that of the fastest of them.
+    /// Other low-bias configurations whose speed-up the simulator cannot tell from that of the fastest of them.
     pub not_separated: Vec<String>,
-    /// The fastest configuration, whatever it trains on.
+    /// The fastest configuration, regardless of its bias.
     pub fastest: Option<String>,
-    /// What to choose at each end of the within-prompt correlation that a trace leaves open.
+    /// The choice at each end of the within-prompt correlation; empty unless a trace leaves it open.
     pub ends: Vec<AtEnd>,
-    /// What to choose under other assumptions.
+    /// The choice under other assumptions.
     pub assumptions: Vec<Checked>,
-    /// The same in sentences.
+    /// The advice in sentences.
     pub text: String,
 }
 
-/// What to choose at an end of the within-prompt correlation.
+/// The choice at one end of the within-prompt correlation.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct AtEnd {
-    /// Correlation of the lengths of two responses to a prompt.
+    /// The correlation of the lengths of two responses to a prompt.
     pub correlation: f64,
-    /// The configuration to choose.
+    /// The configuration to choose; `None` if none has low bias.
     pub choice: Option<String>,
 }
 
-/// What to choose under another assumption, among the nearest configurations.
+/// The choice under another assumption, among the fastest low-bias configurations.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Checked {
-    /// The assumption.
+    /// The assumption, by name.
     pub assumption: String,
-    /// The settings that make it.
+    /// The settings that make the assumption.
     pub settings: Vec<String>,
-    /// The configuration to choose.
+    /// The configuration to choose; `None` if none has low bias.
     pub choice: Option<String>,
-    /// Whether that is another.
+    /// `true` if it differs from the choice under the job's own assumptions.
     pub changes: bool,
 }
 
 /// The ends of the within-prompt correlation that a trace leaves open.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct OpenCorrelation<'a> {
-    /// The lower end, that of the summaries.
+    /// The lower end, at which the regular summaries were made.
     pub low: f64,
     /// The upper end.
     pub high: f64,
-    /// The summaries at the upper end, in the same order.
+    /// The summaries at the upper end, in the same order as those at the lower end.
     pub upper: &'a [Summary],
 }
 
-/// What is decided before other assumptions are tried.
+/// The decision for one job, before other assumptions are tried.
 pub(super) struct Decision<'a> {
     /// The job.
     pub(super) job: String,
@@ -74,7 +74,7 @@ pub(super) struct Decision<'a> {
     tolerance: f64,
 }
 
-/// Decides for each job of `runs`, whose summaries are `summaries`, with mean lengths that may be off by `tolerance`.
+/// Decides for each job of `runs`, whose summaries are `summaries`. The mean length may deviate from the policy's by the share `tolerance`.
 pub(super) fn decide<'a>(
     runs: &'a [Configured],
     summaries: &'a [Summary],
@@ -111,16 +111,16 @@ pub(super) fn decide<'a>(
     jobs(runs).into_iter().map(decision).collect()
 }
 
-/// Configurations that are simulated under other assumptions, beside their baselines.
+/// The maximum number of low-bias configurations that are simulated again under other assumptions; baselines are added to them.
 const NEAREST: usize = 4;
 
 impl Decision<'_> {
-    /// The label of the configuration to choose.
+    /// Returns the label of the configuration to choose.
     pub(super) fn choice(&self) -> Option<&str> {
         self.chosen.as_ref().map(|chosen| chosen.choice.label())
     }
 
-    /// Where the choice and those that might take its place are: the fastest of low bias. Nothing where there is no other.
+    /// Returns the indices of the choice and of the fastest low-bias configurations; empty if there is only one of them.
     pub(super) fn nearest(&self) -> Vec<usize> {
         let Some(chosen) = &self.chosen else { return Vec::new() };
         let mut fit: Vec<&Candidate<'_>> =
@@ -134,7 +134,7 @@ impl Decision<'_> {
         if places.len() > 1 { places } else { Vec::new() }
     }
 
-    /// The advice, with what came of other assumptions.
+    /// Returns the advice, including the results under other assumptions.
     pub(super) fn advice(self, assumptions: Vec<Checked>) -> Advice {
         let text = text::of(&self, &assumptions);
         let label = |candidate: &Candidate<'_>| candidate.label().to_owned();
@@ -150,7 +150,7 @@ impl Decision<'_> {
         }
     }
 
-    /// The fastest of all.
+    /// Returns the fastest candidate, regardless of its bias.
     fn fastest(&self) -> Option<&Candidate<'_>> {
         self.candidates.iter().max_by(|a, b| a.speed().total_cmp(&b.speed()))
     }

@@ -5,7 +5,7 @@ use super::super::configured::{Configured, summaries};
 use super::super::summary::tests::run;
 use super::*;
 
-/// A configuration of the first's job that takes `seconds` a step, with this ratio of mean lengths and share of tokens discarded.
+/// Returns a configuration that takes `seconds` per step, with the given ratio of mean lengths and share of discarded tokens.
 fn of(label: &str, seconds: f64, ratio: f64, discarded: f64) -> Configured {
     let metrics = [
         ("bias/mean_ratio", ratio),
@@ -49,8 +49,8 @@ fn the_fastest_of_low_bias_is_chosen_and_the_fastest_named() {
     check(
         &advice,
         expect![[r#"
-        Choose history_sorted: steps of 40 s, 2.50 [2.12 to 2.88] times as fast as plain sync, and 2.50 times the trained tokens a second of its baseline. It is on-policy; the mean trained length is 1.01 of the policy's, the 99th percentile 1.01 of the policy's, and 0 % of the sampled tokens are discarded.
-        Without the bounds, tail_batching one-off has the shortest steps: steps of 25 s, 4.00 [3.40 to 4.60] times as fast as plain sync, and 4.00 times the trained tokens a second of its baseline, but the mean trained length is 0.66 of the policy's, the 99th percentile 0.66 of the policy's, and 20 % of the sampled tokens are discarded; responses of earlier steps go on, so tokens are of earlier weights.
+        Choose history_sorted: steps of 40 s, 2.50 [2.12 to 2.88] times as fast as plain sync, and 2.50 times the trained tokens per second of its baseline. It is on-policy; the mean trained length is 1.01 of the policy's, the 99th percentile 1.01 of the policy's, and 0 % of the sampled tokens are discarded.
+        Without the bounds, tail_batching one-off has the shortest steps: steps of 25 s, 4.00 [3.40 to 4.60] times as fast as plain sync, and 4.00 times the trained tokens per second of its baseline, but the mean trained length is 0.66 of the policy's, the 99th percentile 0.66 of the policy's, and 20 % of the sampled tokens are discarded; it resumes responses of earlier steps, so some tokens were sampled by earlier weights.
         Bounds of a choice: on-policy, a mean trained length within 3 % of the policy's, an effective sample size of at least 0.95. Intervals allow for the error of step-time ratios on held-out measurements, 15 %; the spread over seeds is unknown with one seed."#]],
     );
 }
@@ -67,8 +67,8 @@ fn where_intervals_overlap_the_less_biased_and_then_the_simpler_is_preferred() {
     check(
         &biased,
         expect![[r#"
-        Choose fused: steps of 55 s, 1.82 [1.55 to 2.09] times as fast as plain sync, and 1.82 times the trained tokens a second of its baseline. It is on-policy; the mean trained length is 1.00 of the policy's, the 99th percentile 1.00 of the policy's, and 0 % of the sampled tokens are discarded.
-        The intervals of these overlap that of the first, so the simulator does not tell which is faster: weighted 2.00 [1.70 to 2.30], fused 1.82 [1.55 to 2.09]. Of them fused has the least bias.
+        Choose fused: steps of 55 s, 1.82 [1.55 to 2.09] times as fast as plain sync, and 1.82 times the trained tokens per second of its baseline. It is on-policy; the mean trained length is 1.00 of the policy's, the 99th percentile 1.00 of the policy's, and 0 % of the sampled tokens are discarded.
+        The intervals of these overlap that of the first, so the simulator cannot tell which is faster: weighted 2.00 [1.70 to 2.30], fused 1.82 [1.55 to 2.09]. Of them fused has the least bias.
         Bounds of a choice: on-policy, a mean trained length within 3 % of the policy's, an effective sample size of at least 0.95. Intervals allow for the error of step-time ratios on held-out measurements, 15 %; the spread over seeds is unknown with one seed."#]],
     );
     let wasteful = advise(&[
@@ -137,9 +137,9 @@ fn a_choice_holds_at_both_ends_or_names_the_correlation() {
     check(
         &decided,
         expect![[r#"
-        Choose fused: steps of 70 s, 1.43 [1.21 to 1.64] times as fast as plain sync, and 1.43 times the trained tokens a second of its baseline. It is on-policy; the mean trained length is 1.00 of the policy's, the 99th percentile 1.00 of the policy's, and 0 % of the sampled tokens are discarded.
-        Without the bounds, batched has the shortest steps: steps of 30 s, 3.33 [2.83 to 3.83] times as fast as plain sync, and 3.33 times the trained tokens a second of its baseline, but the mean trained length is 0.70–1.00 of the policy's, the 99th percentile 0.70–1.00 of the policy's, and 0 % of the sampled tokens are discarded.
-        The within-prompt correlation of lengths decides: with 0.00 it would be fused, with 0.80 batched. fused is of low bias at both ends. Record several responses to each prompt to know.
+        Choose fused: steps of 70 s, 1.43 [1.21 to 1.64] times as fast as plain sync, and 1.43 times the trained tokens per second of its baseline. It is on-policy; the mean trained length is 1.00 of the policy's, the 99th percentile 1.00 of the policy's, and 0 % of the sampled tokens are discarded.
+        Without the bounds, batched has the shortest steps: steps of 30 s, 3.33 [2.83 to 3.83] times as fast as plain sync, and 3.33 times the trained tokens per second of its baseline, but the mean trained length is 0.70–1.00 of the policy's, the 99th percentile 0.70–1.00 of the policy's, and 0 % of the sampled tokens are discarded.
+        The choice depends on the within-prompt correlation of lengths: with 0.00 it would be fused, with 0.80 batched. fused is of low bias at both ends. Record several responses to each prompt to determine it.
         Bounds of a choice: on-policy, a mean trained length within 3 % of the policy's, an effective sample size of at least 0.95. Intervals allow for the error of step-time ratios on held-out measurements, 15 %; the spread over seeds is unknown with one seed."#]],
     );
     let robust = advice((30.0, 1.0), (40.0, 0.99));

@@ -8,7 +8,7 @@ use super::super::table::{percent, range, ratio};
 use super::candidate::{Candidate, Chosen};
 use super::{AtEnd, Checked, Decision};
 
-/// A line for what to choose, and one for each thing that speaks against it or would change it.
+/// Returns the advice as lines: the choice first, then one line for each objection or condition that would change it.
 pub(super) fn of(decision: &Decision<'_>, assumptions: &[Checked]) -> String {
     let mut lines = vec![choice(decision)];
     lines.extend(decision.chosen.as_ref().and_then(overlap));
@@ -35,7 +35,7 @@ fn choice(decision: &Decision<'_>) -> String {
     }
 }
 
-/// Which configurations cannot be told apart, and why the choice is preferred.
+/// Names the configurations that the simulator cannot tell apart, and says why the choice is preferred.
 fn overlap(chosen: &Chosen<'_>) -> Option<String> {
     let Chosen { choice, rivals } = chosen;
     if rivals.is_empty() {
@@ -46,7 +46,7 @@ fn overlap(chosen: &Chosen<'_>) -> Option<String> {
     let named = |one: &Candidate<'_>| format!("{} {}", one.label(), speed(one));
     let named: Vec<String> = near.into_iter().map(named).collect();
     Some(format!(
-        "The intervals of these overlap that of the first, so the simulator does not tell which is faster: {}. Of them {}",
+        "The intervals of these overlap that of the first, so the simulator cannot tell which is faster: {}. Of them {}",
         named.join(", "),
         preference(choice, rivals),
     ))
@@ -69,19 +69,19 @@ fn preference(choice: &Candidate<'_>, rivals: &[Candidate<'_>]) -> String {
     format!("{label} {reason}.")
 }
 
-/// The fastest whatever it trains on, unless it is chosen.
+/// Describes the fastest configuration regardless of its bias, unless it is the choice.
 fn unbounded(decision: &Decision<'_>) -> Option<String> {
     let fastest = decision.fastest()?;
     let choice = decision.chosen.as_ref().map(|chosen| chosen.choice);
     if fastest.is_low(decision.tolerance) {
         let is_chosen = choice.is_none_or(|choice| choice.place == fastest.place);
-        return is_chosen.then(|| "No other has shorter steps.".to_owned());
+        return is_chosen.then(|| "No other configuration has shorter steps.".to_owned());
     }
     let stale = match fastest.summary.setup.staleness {
         _ if fastest.summary.on_policy => String::new(),
-        0 => "; responses of earlier steps go on, so tokens are of earlier weights".to_owned(),
-        1 => "; it trains on tokens of weights that are up to a step older".to_owned(),
-        steps => format!("; it trains on tokens of weights that are up to {steps} steps older"),
+        0 => "; it resumes responses of earlier steps, so some tokens were sampled by earlier weights".to_owned(),
+        1 => "; its tokens were sampled by weights up to one step older".to_owned(),
+        steps => format!("; its tokens were sampled by weights up to {steps} steps older"),
     };
     let overlaps = choice.is_some_and(|choice| choice.interval().overlaps(fastest.interval()));
     let sure = if overlaps { "; its interval overlaps that of the choice" } else { "" };
@@ -93,7 +93,7 @@ fn unbounded(decision: &Decision<'_>) -> Option<String> {
     ))
 }
 
-/// Whether the choice holds at both ends of the within-prompt correlation.
+/// States whether the choice holds at both ends of the within-prompt correlation.
 fn ends(decision: &Decision<'_>) -> Option<String> {
     let [low, high] = &decision.ends[..] else { return None };
     let shown = |end: &AtEnd| end.choice.clone().unwrap_or_else(|| "none".to_owned());
@@ -105,7 +105,7 @@ fn ends(decision: &Decision<'_>) -> Option<String> {
     }
     if low.choice == high.choice {
         return Some(format!(
-            "At either end of the within-prompt correlation alone it would be {}.",
+            "Each end of the within-prompt correlation on its own would choose {}.",
             shown(low)
         ));
     }
@@ -118,17 +118,17 @@ fn ends(decision: &Decision<'_>) -> Option<String> {
     );
     Some(match decision.choice() {
         Some(choice) => format!(
-            "The within-prompt correlation of lengths decides: {each}. {choice} is of low bias at both ends. Record several responses to \
-             each prompt to know."
+            "The choice depends on the within-prompt correlation of lengths: {each}. {choice} is of low bias at both ends. Record several responses \
+             to each prompt to determine it."
         ),
         None => format!(
-            "The within-prompt correlation of lengths decides: {each}; none is of low bias at both ends. Record several responses to each \
-             prompt to know."
+            "The choice depends on the within-prompt correlation of lengths: {each}; none is of low bias at both ends. Record several responses to \
+             each prompt to determine it."
         ),
     })
 }
 
-/// Which other assumptions change the choice.
+/// Lists the assumptions that change the choice, and those that do not.
 fn changes(decision: &Decision<'_>, assumptions: &[Checked]) -> Option<String> {
     decision.choice()?;
     let (changed, same): (Vec<_>, Vec<_>) = assumptions.iter().partition(|one| one.changes);
@@ -145,7 +145,7 @@ fn changes(decision: &Decision<'_>, assumptions: &[Checked]) -> Option<String> {
     (!all.is_empty()).then(|| all.join(" "))
 }
 
-/// The bounds of a choice, and what intervals allow for.
+/// States the bounds of a choice, and which errors the intervals include.
 fn bounds(decision: &Decision<'_>) -> String {
     let seeds = decision.candidates.iter().map(|one| one.summary.seeds).min().unwrap_or(0);
     let spread = match seeds {
@@ -163,14 +163,14 @@ fn bounds(decision: &Decision<'_>) -> String {
 fn pace(candidate: &Candidate<'_>) -> String {
     let tokens = both(candidate, |summary| summary.token_speedup);
     format!(
-        "steps of {} s, {} times as fast as plain sync, and {} times the trained tokens a second of its baseline",
+        "steps of {} s, {} times as fast as plain sync, and {} times the trained tokens per second of its baseline",
         range(steps(candidate), |seconds| format!("{seconds:.0}")),
         speed(candidate),
         tokens.map_or("-".to_owned(), |tokens| range(tokens, ratio)),
     )
 }
 
-/// Speed-up over plain `sync` with its interval.
+/// Formats the speed-up over plain `sync` with its interval.
 fn speed(candidate: &Candidate<'_>) -> String {
     let Interval { low, high } = candidate.interval();
     let mean = both(candidate, |summary| summary.speedup_over_sync);
@@ -198,7 +198,7 @@ fn steps(candidate: &Candidate<'_>) -> Both {
     Both { low, high: candidate.upper.map_or(low, seconds) }
 }
 
-/// A figure at both ends; the same twice where nothing is open.
+/// Returns a figure at both ends; the same value twice if there is no upper end.
 fn both(candidate: &Candidate<'_>, of: fn(&Summary) -> Option<Stat>) -> Option<Both> {
     let low = of(candidate.summary)?.mean;
     let high = match candidate.upper {

@@ -103,7 +103,7 @@ fn names_and_bounds_are_told() {
         "",
         &["pipeline.training_gpus=3"],
         expect![
-            "key `pipeline.training_gpus`: expected pipeline.placement = separate beside it, found 3"
+            "key `pipeline.training_gpus`: expected pipeline.placement = separate with it, found 3"
         ],
     );
     check_error(
@@ -117,7 +117,7 @@ fn names_and_bounds_are_told() {
         "",
         &["lengths.source=trace"],
         expect![
-            "key `lengths.file`: expected a file or folder beside lengths.source = trace, found nothing"
+            "key `lengths.file`: expected a file or folder with lengths.source = trace, found nothing"
         ],
     );
     check_error("", &["sim.seeds=0"], expect!["key `sim.seeds`: expected at least 1, found 0"]);
@@ -129,13 +129,13 @@ fn what_would_be_read_and_ignored_is_refused() {
     check(
         &["pipeline.placement=separate", "stream.keep=0.25"],
         expect![
-            "key `stream.keep`: expected no value with pipeline.placement = separate: no GPUs leave the rollout for the trainer, found 0.25"
+            "key `stream.keep`: expected no value with pipeline.placement = separate: no GPUs move from the rollout to the trainer, found 0.25"
         ],
     );
     check(
         &["schedule.name=fused", "stream.trigger=fixed"],
         expect![
-            "key `stream.trigger`: expected no value with pipeline.placement = colocated: no GPUs leave the rollout for the trainer, found fixed"
+            "key `stream.trigger`: expected no value with pipeline.placement = colocated: no GPUs move from the rollout to the trainer, found fixed"
         ],
     );
     check(
@@ -151,29 +151,29 @@ fn what_would_be_read_and_ignored_is_refused() {
     check(
         &["pipeline.reward=after_rollout", "tasks.timeout=adaptive"],
         expect![
-            "key `tasks.timeout`: expected fixed with rewards after the rollout: no time of a task is known before, found adaptive"
+            "key `tasks.timeout`: expected fixed with rewards after the rollout: no execution times are known before, found adaptive"
         ],
     );
     check(
         &["tasks.timeout=fixed", "tasks.audit_share=0.1"],
         expect![
-            "key `tasks.audit_share`: expected nothing with tasks.timeout = fixed: the limit follows from nothing, found 0.1"
+            "key `tasks.audit_share`: expected no value with tasks.timeout = fixed: only adaptive limits use it, found 0.1"
         ],
     );
     check(
         &["lengths.file=a.csv"],
-        expect!["key `lengths.source`: expected trace beside lengths.file, found paper"],
+        expect!["key `lengths.source`: expected trace with lengths.file, found paper"],
     );
     check(
         &["lengths.domains={math = {median = 100.0}}"],
         expect![
-            "key `lengths.source`: expected two_mode or empirical beside lengths.domains, found paper"
+            "key `lengths.source`: expected two_mode or empirical with lengths.domains, found paper"
         ],
     );
     check(
         &["data.prompts=100", "data.epoch_rounds=10"],
         expect![
-            "key `data.epoch_rounds`: expected nothing beside data.prompts, which says the same, found 10"
+            "key `data.epoch_rounds`: expected no value with data.prompts: both set the prompts of an epoch, found 10"
         ],
     );
 }
@@ -184,13 +184,13 @@ fn what_does_not_fit_is_refused_before_a_run() {
     check(
         &["model.name=Qwen2.5-32B"],
         expect![
-            "key `rollout.tensor_parallel`: Qwen2.5-32B does not fit on 1 x H800: weights take 65.5 GB, expected less than 60.0 GB; the rest follows from cluster.hardware.memory, rollout.gpu_memory_utilization, calibration.memory_share and calibration.activation_bytes"
+            "key `rollout.tensor_parallel`: Qwen2.5-32B does not fit on 1 x H800: weights take 65.5 GB, expected less than 60.0 GB; the memory left depends on cluster.hardware.memory, rollout.gpu_memory_utilization, calibration.memory_share and calibration.activation_bytes"
         ],
     );
     check(
         &["data.max_response_length=4000000"],
         expect![
-            "key `rollout.tensor_parallel`: expected instances whose KV cache holds data.max_response_length = 4000000 tokens and a longest prompt of 2000 (recorded, or of lengths.population.prompt_length), found 154927 tokens on 1 x H800; the rest follows from cluster.hardware.memory, rollout.gpu_memory_utilization, calibration.memory_share and calibration.activation_bytes"
+            "key `rollout.tensor_parallel`: expected instances whose KV cache holds data.max_response_length = 4000000 tokens and a longest prompt of 2000 (recorded, or of lengths.population.prompt_length), found 154927 tokens on 1 x H800; the memory left depends on cluster.hardware.memory, rollout.gpu_memory_utilization, calibration.memory_share and calibration.activation_bytes"
         ],
     );
     check(
@@ -226,7 +226,7 @@ fn what_does_not_fit_is_refused_before_a_run() {
     );
 }
 
-// It was refused for the schedules that plan with it alone.
+// Every schedule rejects it, also those that do not plan with the size of the cache.
 #[test]
 fn a_cache_below_a_longest_prompt_and_response_is_refused_for_every_schedule() {
     let capacity = 154_927;
@@ -235,7 +235,7 @@ fn a_cache_below_a_longest_prompt_and_response_is_refused_for_every_schedule() {
         let settings: Vec<String> = variant.overrides().collect();
         let job = |response| {
             let longest = longest(response);
-            // Wide enough for the trainer to hold the same sequences.
+            // The trainer has to hold the same sequences, so it is spread over more GPUs.
             let also = [longest.as_str(), "training.context_parallel=4"];
             let settings = settings.iter().map(String::as_str).chain(also);
             read("", &settings.collect::<Vec<_>>())
@@ -279,14 +279,14 @@ fn a_correlation_is_of_lengths_that_are_drawn_alike() {
         "",
         &["lengths.source=two_mode", "lengths.correlation=0.5"],
         expect![
-            "key `lengths.source`: expected paper or trace beside lengths.correlation: the domains have their own, found two_mode"
+            "key `lengths.source`: expected paper or trace with lengths.correlation: each domain sets its own, found two_mode"
         ],
     );
     check_error(
         "",
         &["lengths.prompt_length_column=size"],
         expect![
-            "key `lengths.source`: expected trace beside lengths.prompt_length_column, found paper"
+            "key `lengths.source`: expected trace with lengths.prompt_length_column, found paper"
         ],
     );
 }

@@ -1,47 +1,47 @@
-//! A number of a paper beside ours, and the table of them.
+//! The comparison of one number of a paper with the simulated one, and the table of such comparisons.
 
 use serde::Serialize;
 
 use super::super::table::aligned;
 
-/// A number of a paper beside ours.
+/// A number of a paper and its simulated counterpart.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Cell {
-    /// The paper.
+    /// The paper that the number is from.
     pub source: &'static str,
-    /// Its table or figure.
+    /// The table or figure of the paper.
     pub item: &'static str,
-    /// The experiment as the paper describes it, with the section, and where ours departs.
+    /// The experiment as the paper describes it, with the section, and how the simulated experiment differs.
     pub setting: &'static str,
-    /// Which of its numbers, with the unit unless it is a ratio.
+    /// The name of the number within the item, with the unit unless it is a ratio.
     pub cell: String,
-    /// As the paper has it.
+    /// The paper's value.
     pub paper: f64,
-    /// As simulated, mean over seeds.
+    /// The simulated value, averaged over the seeds.
     pub ours: f64,
-    /// How far ours is off; see [`Measure`].
+    /// The error of the simulated value; see [`Measure`].
     pub error: f64,
-    /// Whether a constant of the model was fitted to it, or chosen with it in view.
+    /// `true` if a constant of the model was fitted to the number, or chosen with it in view.
     pub fitted: bool,
-    /// How `error` is measured.
+    /// The measure of `error`.
     #[serde(skip)]
     pub measure: Measure,
 }
 
-/// How an error is measured.
+/// The way in which an error is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Measure {
     /// `ours / paper - 1`: times, speed-ups, throughputs, lengths.
     Relative,
-    /// `ours - paper`, 0.01 a point: shares of a whole, times over that of a variant, correlations.
+    /// `ours - paper`, where 0.01 is one point: shares of a whole, times relative to a variant, correlations.
     Points,
 }
 
-/// Within this a cell is called near, by [`Measure`].
+/// The largest error of a cell that counts as near, by [`Measure`].
 const NEAR: [f64; 2] = [0.15, 0.05];
 
 impl Measure {
-    /// How far `ours` is off.
+    /// Returns the error of `ours`.
     #[must_use]
     pub fn error(self, paper: f64, ours: f64) -> f64 {
         match self {
@@ -59,7 +59,7 @@ impl Measure {
 }
 
 impl Cell {
-    /// Whether it is within 15 %, or within 5 points.
+    /// Returns `true` if the error is at most 15 %, or at most 5 points.
     #[must_use]
     pub fn is_near(&self) -> bool {
         self.error.abs() <= NEAR[usize::from(self.measure == Measure::Points)]
@@ -79,7 +79,7 @@ impl Cell {
     }
 }
 
-/// The cells by item, and how many of them are near.
+/// Renders the cells grouped by item, followed by the number of near cells.
 #[must_use]
 pub fn render(cells: &[Cell]) -> String {
     let head = ["", "paper", "ours", "error", "", ""];

@@ -1,4 +1,4 @@
-//! Figs. 10 and 11: seconds of each of 40 steps, the lengths and rollouts behind them, and what a step is spent on.
+//! Figs. 10 and 11: seconds of each of 40 steps, with their lengths, rollout times and stages.
 
 use super::ROLLPACKER;
 use super::item::Item;
@@ -11,15 +11,15 @@ use super::runs::{JobId, Measured, ROUNDS, Stage};
 const STEP_S: [[f64; 4]; 3] =
     [[233.4, 130.9, 110.6, 133.1], [382.8, 291.4, 138.6, 306.3], [874.6, 766.4, 242.3, 736.8]];
 
-/// Fig. 11a, tokens: the longest trained response of a short round, mean.
+/// Fig. 11a: mean of the longest trained response of a short round, in tokens.
 const SHORT_LONGEST: f64 = 1442.0;
-/// The longest of a long round and of veRL, always.
+/// The longest response of every long round, and of every round of veRL, in tokens.
 const CAP: f64 = 32_768.0;
 
-/// Fig. 11b, means: rollouts of veRL, of short and of long rounds.
+/// Fig. 11b: mean rollout seconds of veRL, of short rounds and of long rounds.
 const ROLLOUT_S: [f64; 3] = [567.4, 75.4, 574.3];
 
-/// Fig. 11c by job, short and long: synchronisation, rollout, exposed rewards, training.
+/// Fig. 11c by job, short and long: seconds of synchronization, rollout, exposed rewards and training.
 const BREAKDOWN: [[[f64; 4]; 2]; 3] = [
     [[4.9, 74.5, 2.8, 24.4], [5.1, 87.4, 3.9, 32.5]],
     [[14.8, 68.0, 1.5, 49.7], [15.2, 225.1, 2.2, 59.4]],
@@ -60,7 +60,7 @@ pub(super) fn items(plan: &mut Plan) -> Vec<Item> {
             plan,
             ROLLPACKER,
             "Fig. 11c",
-            "section 6.2: full system; not said: tasks, steps; ours: mix, 40 steps, exposed rewards",
+            "section 6.2: full system; not stated: tasks, steps; ours: mix, 40 steps, exposed rewards",
             breakdown,
         ),
     ]

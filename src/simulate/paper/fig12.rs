@@ -1,6 +1,6 @@
-//! Fig. 12: how long rollouts take with more speculation on prompts, on responses, and on both; mathematical tasks.
+//! Fig. 12: rollout time with more speculation on prompts, on responses, and on both; mathematical tasks.
 //!
-//! Mean seconds of a rollout, all rounds counted, without the stream trainer. The bar without speculation is veRL's.
+//! The numbers are mean seconds of a rollout over all rounds, without the stream trainer. The bar without speculation is veRL's.
 
 use super::ROLLPACKER;
 use super::item::Provenance::{Fitted, HeldOut};
@@ -20,15 +20,15 @@ const FACTORS: [(&str, [&str; 2]); 7] = [
     ("both 1.25", ["1.25", "1.25"]),
 ];
 
-/// By job: no speculation, then as [`FACTORS`]. The share of endless responses to a hard prompt was chosen by the bars of 32k with
-/// R 1.25 and R 1.5.
+/// By job: no speculation, then as [`FACTORS`]. The share of endless responses to a hard prompt was chosen to match the 32k bars with R
+/// 1.25 and R 1.5.
 const PAPER: [[f64; 8]; 3] = [
     [82.0, 77.0, 71.0, 54.0, 77.0, 72.0, 60.0, 47.0],
     [277.0, 260.0, 232.0, 115.0, 244.0, 169.0, 143.0, 88.0],
     [673.0, 658.0, 655.0, 265.0, 636.0, 259.0, 279.0, 170.0],
 ];
 
-/// A whole number of cycles of short and long rounds with each of the factors: 9, 5 and 3.
+/// A whole number of cycles of short and long rounds for each of the factors, which have cycles of 9, 5 and 3 steps.
 const STEPS: &str = "sim.steps=45";
 
 pub(super) fn items(plan: &mut Plan) -> Vec<Item> {
@@ -36,7 +36,7 @@ pub(super) fn items(plan: &mut Plan) -> Vec<Item> {
         plan,
         ROLLPACKER,
         "Fig. 12",
-        "section 6.3: rollout time, mean over a full period; not said: model, GPUs, batch, task; ours: jobs of section 6.1, math",
+        "section 6.3: rollout time, mean over a full period; not stated: model, GPUs, batch, task; ours: jobs of section 6.1, math",
         |item, plan| {
             for (base, paper) in EVALUATION.into_iter().zip(PAPER) {
                 bars(item, plan, base, paper);

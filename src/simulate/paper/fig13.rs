@@ -1,7 +1,7 @@
 //! Fig. 13: the parallelism planner as responses grow longer; Qwen2.5-14B on 16 GPUs.
 //!
 //! The paper forces the response length from 8k to 32k tokens, and its planner doubles the tensor parallelism when the KV cache overflows.
-//! Here 128 responses have exactly the forced length, and the planner's rule asks for the least parallelism without preemptions.
+//! Here 128 responses have exactly the forced length, and the planner's choice is the least parallelism without preemptions.
 
 use super::ROLLPACKER;
 use super::item::Item;
@@ -10,7 +10,7 @@ use super::jobs::{MATH, QWEN_14B, REWARD_SCHEDULER, THINKING_8B};
 use super::plan::Plan;
 use super::runs::{JobId, Runs};
 
-/// Thousands of tokens, the planner's tensor parallelism, and seconds.
+/// Thousands of tokens, the tensor parallelism that the planner chooses, and seconds.
 const PLANNED: [(u32, u32, f64); 13] = [
     (8, 1, 163.7),
     (10, 1, 202.1),
@@ -27,13 +27,13 @@ const PLANNED: [(u32, u32, f64); 13] = [
     (32, 4, 463.1),
 ];
 
-/// The same where it had not changed its mind.
+/// The same with the tensor parallelism that the planner abandons at that length.
 const KEPT: [(u32, u32, f64); 2] = [(14, 1, 280.0), (24, 2, 446.1)];
 
-/// What it could choose.
+/// The tensor parallelisms among which the planner chooses.
 const CHOICES: [u32; 3] = [1, 2, 4];
 
-/// Fig. 13c: seconds with the planner over those without, mean of six steps.
+/// Fig. 13c: seconds with the planner over those without it, mean of six steps.
 const TIME_RATIO: f64 = 0.900;
 
 pub(super) fn items(plan: &mut Plan) -> Vec<Item> {
@@ -42,7 +42,7 @@ pub(super) fn items(plan: &mut Plan) -> Vec<Item> {
             plan,
             ROLLPACKER,
             "Fig. 13a",
-            "section 6.4: 14B, 16 GPUs, response length forced; not said: batch; ours: 128 responses, all as long as forced, KV share 0.7: with these \
+            "section 6.4: 14B, 16 GPUs, response length forced; not stated: batch; ours: 128 responses, all as long as forced, KV share 0.7: with these \
                    the KV cache is full where the paper's planner switches",
             |item, plan| {
                 for (thousands, parallel, paper) in PLANNED.into_iter().chain(KEPT) {
@@ -71,7 +71,7 @@ pub(super) fn items(plan: &mut Plan) -> Vec<Item> {
             plan,
             ROLLPACKER,
             "Fig. 13c",
-            "section 6.4: cap 32k, initial TP 2, 6 steps; not said: model, GPUs; ours: Qwen3-8B on 8 GPUs as in Fig. 7",
+            "section 6.4: cap 32k, initial TP 2, 6 steps; not stated: model, GPUs; ours: Qwen3-8B on 8 GPUs as in Fig. 7",
             |item, plan| {
                 let [fixed, planned] = ["fixed", "paper"].map(|rule| {
                     let settings = [

@@ -1,11 +1,11 @@
 //! Fig. 14: the reward scheduler.
 //!
-//! - 14a: a judge on the GPUs of the rollout that runs beside the engine (MPS), over one that takes turns with it; judged tasks alone on the
-//!   7B job.
-//! - 14c: rollout and exposed rewards of code tasks with adaptive and fixed time limits, 7B. The number of prompts is that of the run in
-//!   the authors' repository, 44.
+//! - 14a: seconds with a judge that runs concurrently with the engine on the same GPUs (MPS), over those with a judge that takes turns with
+//!   it; judged tasks only, on the 7B job.
+//! - 14c: rollout and exposed rewards of code tasks with adaptive and with fixed time limits, 7B. The number of prompts, 44, is that of the
+//!   run in the authors' repository.
 //!
-//! 14b, weights of the judge loaded layer by layer, is below what is simulated.
+//! Fig. 14b loads the weights of the judge layer by layer; the simulation does not model this.
 
 use super::ROLLPACKER;
 use super::item::Provenance::{Fitted, HeldOut};
@@ -14,7 +14,7 @@ use super::jobs::{CODE, JUDGED, QWEN_7B, REWARD_SCHEDULER};
 use super::plan::Plan;
 use super::runs::{Measured, ROUNDS};
 
-/// 14a: mean ratios of five short rounds and of the long one. The cost of taking turns was set by the short rounds.
+/// 14a: mean ratios of five short rounds and of the long one. The cost of taking turns was fitted to the short rounds.
 const MPS: [f64; 2] = [0.914, 0.824];
 
 /// 14c: seconds of short and long rounds, means.
@@ -26,14 +26,14 @@ pub(super) fn items(plan: &mut Plan) -> Vec<Item> {
             plan,
             ROLLPACKER,
             "Fig. 14a",
-            "section 6.5: 7B/8k, judged tasks, judge colocated, MPS on over MPS off, 5 + 1 steps; not said: MPS share",
+            "section 6.5: 7B/8k, judged tasks, judge colocated, MPS on over MPS off, 5 + 1 steps; not stated: MPS share",
             judge,
         ),
         Item::new(
             plan,
             ROLLPACKER,
             "Fig. 14c",
-            "section 6.5: 7B/8k, code, rollout and streamed reward, 20 steps; not said: batch; ours: 44 prompts, as in the authors' repository",
+            "section 6.5: 7B/8k, code, rollout and streamed reward, 20 steps; not stated: batch; ours: 44 prompts, as in the authors' repository",
             sandbox,
         ),
     ]

@@ -1,6 +1,6 @@
-//! Fig. 15: RollPacker in a one-off pipeline; section 6.7: the 7B job on 8 GPUs that generate and 8 that train, 32 prompts a step.
+//! Fig. 15: RollPacker in a one-off pipeline; section 6.7: the 7B job on 8 GPUs that generate and 8 that train, 32 prompts per step.
 //!
-//! Both pipelines are one step off the policy. The paper does not say which of RollPacker's parts are on; here they are tail batching and
+//! Both pipelines train one step off-policy. The paper does not say which parts of RollPacker are enabled; here they are tail batching and
 //! streamed rewards.
 
 use super::ROLLPACKER;
@@ -25,7 +25,7 @@ const BATCHED: System = &[
 ];
 
 pub(super) fn items(plan: &mut Plan) -> Vec<Item> {
-    let setting = "section 6.7: 7B/8k, 8 GPUs generate and 8 train, 32 prompts a step; not said: responses a prompt, tasks, steps";
+    let setting = "section 6.7: 7B/8k, 8 GPUs generate and 8 train, 32 prompts a step; not stated: responses a prompt, tasks, steps";
     vec![Item::new(plan, ROLLPACKER, "Fig. 15", setting, |item, plan| {
         let [plain, batched] =
             [PLAIN, BATCHED].map(|system| plan.job(QWEN_7B, system.iter().copied()));

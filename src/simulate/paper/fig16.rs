@@ -1,4 +1,4 @@
-//! Fig. 16: throughput on more GPUs, with as many more prompts a step (weak scaling); Qwen2.5-14B.
+//! Fig. 16: throughput as GPUs and prompts per step grow in proportion (weak scaling); Qwen2.5-14B.
 
 use super::ROLLPACKER;
 use super::item::Item;
@@ -8,11 +8,11 @@ use super::plan::Plan;
 use super::runs::{JobId, Runs};
 
 const GPUS: [u32; 3] = [32, 64, 128];
-/// Samples a second on [`GPUS`].
+/// Samples per second on [`GPUS`].
 const VERL_RATE: [f64; 3] = [2.73, 3.87, 5.96];
 const ROLLPACKER_RATE: [f64; 3] = [6.07, 9.20, 13.14];
 
-/// Prompts of a step for each GPU.
+/// Prompts per step and GPU.
 const PROMPTS: u32 = 4;
 
 pub(super) fn items(plan: &mut Plan) -> Vec<Item> {
@@ -20,7 +20,7 @@ pub(super) fn items(plan: &mut Plan) -> Vec<Item> {
         plan,
         ROLLPACKER,
         "Fig. 16",
-        "section 6.8: 14B/16k, 4 prompts a GPU, mean of 20 steps; not said: task; ours: mix",
+        "section 6.8: 14B/16k, 4 prompts a GPU, mean of 20 steps; not stated: task; ours: mix",
         |item, plan| {
             let verl = GPUS.map(|gpus| job(plan, VERL, gpus));
             let rollpacker = GPUS.map(|gpus| job(plan, jobs::ROLLPACKER, gpus));
@@ -53,7 +53,7 @@ fn rates(item: &mut Item, name: &str, jobs: [JobId; 3], paper: [f64; 3]) {
     }
 }
 
-/// The 14B job itself where it has as many GPUs as written there, so that it is run once.
+/// Returns the job with `gpus` GPUs. With the GPUs of the 14B job itself it has the same settings, so that both are run only once.
 fn job(plan: &mut Plan, system: System, gpus: u32) -> JobId {
     let scale =
         [format!("cluster.gpus={gpus}"), format!("data.train_batch_size={}", gpus * PROMPTS)];

@@ -7,19 +7,19 @@ use super::jobs::{CODE, QWEN_14B, TAIL_BATCHING, VERL};
 use super::plan::Plan;
 use super::table1::STAGES;
 
-/// Share of veRL's responses, and tokens that it does not exceed; mean over five steps.
+/// Share of veRL's responses, and the tokens that this share does not exceed; mean over five steps.
 const QUARTILES: [(&str, f64, f64); 3] =
     [("first quartile", 0.25, 353.4), ("median", 0.5, 613.6), ("third quartile", 0.75, 1206.8)];
-/// Longest trained response of a short round, mean over four.
+/// Longest trained response of a short round, in tokens; mean over four rounds.
 const SHORT_LONGEST: f64 = 2078.0;
 /// Seconds of veRL's rollout, rewards and training over five steps.
 const VERL_SECONDS: [f64; 3] = [1125.0, 225.0, 350.0];
-/// Seconds of rollout in four short rounds and in a long one, of rewards and training in all five.
+/// Rollout seconds of four short rounds and of a long one; seconds of rewards and of training over all five.
 const SHORT_ROLLOUT: f64 = 351.0;
 const LONG_ROLLOUT: f64 = 255.0;
 const REWARD_AND_TRAINING: [f64; 2] = [255.0, 287.0];
 
-/// Steps of the figure, and how many are short.
+/// The number of steps in the figure, and how many of them are short.
 const STEPS: f64 = 5.0;
 const SHORT: f64 = 4.0;
 

@@ -1,6 +1,7 @@
-//! Fig. 7: preemptions and rollout seconds of a model that thinks, Qwen3-8B with 32k tokens on 8 GPUs, by tensor parallelism.
+//! Fig. 7: preemptions and rollout seconds of a thinking model by tensor parallelism; Qwen3-8B with 32k tokens on 8 GPUs.
 //!
-//! Neither the lengths of its responses nor the memory of its KV caches are told: the shipped job's were chosen with this figure in view.
+//! The paper states neither the lengths of the responses nor the memory for KV caches. Those of the shipped job were chosen to match this
+//! figure.
 
 use super::ROLLPACKER;
 use super::item::Provenance::Fitted;
@@ -9,7 +10,7 @@ use super::jobs::{REWARD_SCHEDULER, THINKING_8B};
 use super::plan::Plan;
 use super::runs::{JobId, ROUNDS, Runs};
 
-/// By tensor parallelism: preemptions of a short and a long round, seconds of both.
+/// By tensor parallelism: preemptions of a short and of a long round, then seconds of both.
 const PAPER: [(u32, [f64; 2], [f64; 2]); 2] =
     [(1, [5199.0, 2900.0], [1029.0, 1172.0]), (2, [4102.0, 2601.0], [768.0, 1284.0])];
 
@@ -18,7 +19,7 @@ pub(super) fn items(plan: &mut Plan) -> Vec<Item> {
         plan,
         ROLLPACKER,
         "Fig. 7",
-        "section 4.2: Qwen3-8B/32k, 8 GPUs, batch 128, tail batching, fixed TP; not said: lengths, KV share; ours: an assumed distribution",
+        "section 4.2: Qwen3-8B/32k, 8 GPUs, batch 128, tail batching, fixed TP; not stated: lengths, KV share; ours: an assumed distribution",
         |item, plan| {
             let jobs = PAPER.map(|(parallel, ..)| job(plan, parallel));
             item.signs(comparisons(jobs));
@@ -49,7 +50,7 @@ fn job(plan: &mut Plan, parallel: u32) -> JobId {
     plan.job(THINKING_8B, system.chain([parallelism]))
 }
 
-/// More tensor parallelism over less: preemptions and seconds, of short and of long rounds.
+/// Ratios of tensor parallelism 2 over 1: preemptions and seconds, for short and for long rounds.
 fn comparisons([one, two]: [JobId; 2]) -> Vec<(f64, Ours)> {
     let [(_, few, short), (_, many, long)] = PAPER;
     let mut pairs: Vec<(f64, Ours)> = Vec::new();

@@ -1,10 +1,10 @@
-//! Items: a table or figure of a paper, and what each of its numbers is here.
+//! Items: a table or figure of a paper, and how each of its numbers is computed from simulated runs.
 
 use super::cell::{Cell, Measure};
 use super::plan::Plan;
 use super::runs::{JobId, Runs};
 
-/// A table or figure.
+/// A table or figure of a paper.
 pub(super) struct Item {
     source: &'static str,
     name: &'static str,
@@ -15,16 +15,16 @@ pub(super) struct Item {
     pub(super) jobs: Vec<JobId>,
 }
 
-/// Whether the fit of the model knew a number.
+/// The relation of a number to the fit of the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Provenance {
     /// A constant was fitted to it, or chosen with it in view.
     Fitted,
-    /// It was kept out of the fit.
+    /// The number was held out of the fit.
     HeldOut,
 }
 
-/// A number of ours.
+/// A function that computes the simulated value from the runs.
 pub(super) type Ours = Box<dyn Fn(&Runs) -> f64>;
 
 struct Target {
@@ -36,8 +36,8 @@ struct Target {
 }
 
 impl Item {
-    /// The item `name` of `source`, with the targets that `fill` adds and the jobs that it plans. `setting` is the experiment as the
-    /// source describes it, with the section, and where ours departs.
+    /// Creates the item `name` of `source` with the targets that `fill` adds and the jobs that it plans. `setting` describes the experiment
+    /// of the source, with the section, and how the simulated one differs.
     pub(super) fn new(
         plan: &mut Plan,
         source: &'static str,
@@ -52,12 +52,12 @@ impl Item {
         item
     }
 
-    /// What it is called.
+    /// Returns the title: source and name.
     pub(super) fn title(&self) -> String {
         format!("{}, {}", self.source, self.name)
     }
 
-    /// A time, speed-up, throughput or length.
+    /// Adds a time, speed-up, throughput or length.
     pub(super) fn relative(
         &mut self,
         cell: impl Into<String>,
@@ -68,7 +68,7 @@ impl Item {
         self.add(cell.into(), paper, Measure::Relative, provenance, Box::new(ours));
     }
 
-    /// A share, a ratio to a variant, or a correlation.
+    /// Adds a share, a ratio to a variant, or a correlation.
     pub(super) fn points(
         &mut self,
         cell: impl Into<String>,
@@ -79,7 +79,8 @@ impl Item {
         self.add(cell.into(), paper, Measure::Points, provenance, Box::new(ours));
     }
 
-    /// The share of `signs` that agree: of a value and of ours, whether it is more or less than 1, or within half a percent of it.
+    /// Adds the share of ratios whose direction agrees between the paper and the simulation: more than 1, less than 1, or within half a
+    /// percent of 1.
     pub(super) fn signs(&mut self, pairs: Vec<(f64, Ours)>) {
         self.points("signs that agree", 1.0, Provenance::HeldOut, move |runs| {
             let agree = pairs.iter().filter(|(paper, ours)| sign(*paper) == sign(ours(runs)));
@@ -87,7 +88,7 @@ impl Item {
         });
     }
 
-    /// Spearman's rank correlation of the paper's values and ours.
+    /// Adds Spearman's rank correlation between the paper's values and the simulated ones.
     pub(super) fn order(&mut self, cell: impl Into<String>, pairs: Vec<(f64, Ours)>) {
         self.points(cell, 1.0, Provenance::HeldOut, move |runs| {
             let (paper, ours): (Vec<_>, Vec<_>) =
@@ -107,7 +108,7 @@ impl Item {
         self.targets.push(Target { cell, paper, measure, provenance, ours });
     }
 
-    /// Its numbers beside those of the runs.
+    /// Evaluates the targets on the runs.
     pub(super) fn cells(&self, runs: &Runs) -> Vec<Cell> {
         let cell = |target: &Target| {
             let Target { paper, measure, .. } = *target;
@@ -128,15 +129,15 @@ impl Item {
     }
 }
 
-/// How far from 1 a ratio is a change.
+/// The least deviation of a ratio from 1 that counts as a change.
 const CHANGE: f64 = 0.005;
 
-/// Whether a ratio is less than 1, as good as 1, or more.
+/// Returns the direction of a ratio: -1 below 1, 0 near 1, 1 above.
 fn sign(ratio: f64) -> i8 {
     i8::from(ratio > 1.0 + CHANGE) - i8::from(ratio < 1.0 - CHANGE)
 }
 
-/// Spearman's rank correlation; equal values share the mean of their ranks.
+/// Returns Spearman's rank correlation; equal values share the mean of their ranks.
 fn rank_correlation(one: &[f64], other: &[f64]) -> f64 {
     let (one, other) = (ranks(one), ranks(other));
     let middle = (one.len() as f64 - 1.0) / 2.0;

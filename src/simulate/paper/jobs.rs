@@ -1,13 +1,13 @@
-//! The jobs of RollPacker's evaluation (section 6.1), and the systems that it compares, as settings.
+//! The jobs of RollPacker's evaluation (section 6.1), and the compared systems as settings.
 
-/// A job that is shipped.
+/// A job in `configs/sim`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Base {
-    /// The file.
+    /// The path of the file.
     pub(super) path: &'static str,
-    /// What is in it.
+    /// The contents of the file.
     pub(super) text: &'static str,
-    /// What figures call it.
+    /// The name of the job in cells.
     pub(super) label: &'static str,
 }
 
@@ -24,43 +24,43 @@ macro_rules! base {
 pub(super) const QWEN_7B: Base = base!("7B/8k", "7b.toml");
 pub(super) const QWEN_14B: Base = base!("14B/16k", "14b.toml");
 pub(super) const QWEN_32B: Base = base!("32B/32k", "32b.toml");
-/// Fig. 7: a model that thinks.
+/// The thinking model of Fig. 7.
 pub(super) const THINKING_8B: Base = base!("Qwen3-8B/32k", "thinking_8b.toml");
 /// SortedRL: 512 samples on 128 slots.
 pub(super) const SORTED_RL: Base = base!("512 samples/8k", "sorted_rl.toml");
 /// The run of the authors' repository.
 pub(super) const REPOSITORY: Base = base!("7B/4k, A100", "repository_7b.toml");
-/// RolloutPipe: GPUs of its own for each stage.
+/// RolloutPipe: separate GPUs for generation and for training.
 pub(super) const ROLLOUT_PIPE: Base = base!("Qwen3-1.7B", "rollout_pipe.toml");
 
 /// The jobs of the paper's evaluation.
 pub(super) const EVALUATION: [Base; 3] = [QWEN_7B, QWEN_14B, QWEN_32B];
 
-/// What makes a job the system that is compared.
+/// The settings that turn a job into a compared system.
 pub(super) type System = &'static [&'static str];
 
 /// The baseline.
 pub(super) const VERL: System = &["schedule.name=sync"];
-/// RLHFuse as section 6.1 strengthens it: rewards beside the rollout, and the stream trainer.
+/// RLHFuse as section 6.1 strengthens it: rewards concurrent with the rollout, and the stream trainer.
 pub(super) const RLHFUSE: System = &["schedule.name=fused", "pipeline.placement=stream"];
-/// Tail batching alone: rewards after the rollout, training after the rewards.
+/// Tail batching only: rewards after the rollout, training after the rewards.
 pub(super) const TAIL_BATCHING: System = &[
     "pipeline.reward=after_rollout",
     "pipeline.gradient=whole_step",
     "pipeline.placement=colocated",
 ];
-/// With the reward scheduler: rewards beside the rollout, adaptive time limits, the judge on the GPUs of the rollout.
+/// Adds the reward scheduler: rewards concurrent with the rollout, adaptive time limits, the judge on the GPUs of the rollout.
 pub(super) const REWARD_SCHEDULER: System =
     &["pipeline.gradient=whole_step", "pipeline.placement=colocated"];
-/// With the parallelism planner.
+/// Adds the parallelism planner.
 pub(super) const PLANNER: System =
     &["pipeline.gradient=whole_step", "pipeline.placement=colocated", "planner.rule=paper"];
-/// With the stream trainer: all of RollPacker.
+/// Adds the stream trainer; this is all of RollPacker.
 pub(super) const ROLLPACKER: System = &["planner.rule=paper"];
 
-/// Mathematical tasks alone.
+/// Math tasks only.
 pub(super) const MATH: System = &["tasks.math=1", "tasks.code=0", "tasks.judge=0"];
-/// Code alone.
+/// Code tasks only.
 pub(super) const CODE: System = &["tasks.math=0", "tasks.code=1", "tasks.judge=0"];
-/// Judged tasks alone.
+/// Judged tasks only.
 pub(super) const JUDGED: System = &["tasks.math=0", "tasks.code=0", "tasks.judge=1"];

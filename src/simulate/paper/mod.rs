@@ -1,8 +1,8 @@
-//! The numbers of papers beside those of the simulator: which it explains, and which it does not.
+//! Comparison of the papers' numbers with simulated ones.
 //!
-//! A [`Cell`] is one number of a table or figure. Ours comes of runs of jobs in `configs/sim` with overrides, through the pipeline of
-//! `rollpacker simulate`; [`Reproduction::commands`] says which. The constants of the model were fitted to some of the cells, which
-//! therefore show that it can explain them; the others, kept out of the fit, show what it predicts.
+//! A [`Cell`] is one number of a table or figure. The simulated value comes from runs of the jobs in `configs/sim` with overrides, through
+//! the pipeline of `rollpacker simulate`; [`Reproduction::commands`] lists the commands. The constants of the model were fitted to some of
+//! the cells; these show what the model can explain. The other cells were held out of the fit; they show what it predicts.
 
 mod cell;
 mod fig10_11;
@@ -33,10 +33,10 @@ use item::Item;
 use plan::Plan;
 pub use plan::Size;
 
-/// Where RollPacker's numbers are from.
+/// The source of RollPacker's numbers.
 const ROLLPACKER: &str = "RollPacker (NSDI '26)";
 
-/// Items in the order of their papers.
+/// The items, in the order of their papers.
 const ITEMS: &[fn(&mut Plan) -> Vec<Item>] = &[
     table1::items,
     table2::items,
@@ -54,17 +54,18 @@ const ITEMS: &[fn(&mut Plan) -> Vec<Item>] = &[
     rollout_pipe::items,
 ];
 
-/// Items of papers, to be run.
+/// A selection of items with the jobs that they need.
 pub struct Reproduction {
     plan: Plan,
     items: Vec<Item>,
 }
 
 impl Reproduction {
-    /// Those whose source or name contains one of `only`, all for none; `overrides` are settings of every job, `key=value`.
+    /// Selects the items whose source or name contains one of `only`, or all items if `only` is empty. `overrides` are settings of every
+    /// job, `key=value` each.
     ///
     /// # Errors
-    /// If nothing contains one of `only`.
+    /// If no item contains one of `only`.
     pub fn new(only: &[String], overrides: &[String], size: Size) -> anyhow::Result<Self> {
         let mut plan = Plan::new(size, overrides.to_vec());
         let mut items: Vec<Item> = ITEMS.iter().flat_map(|items| items(&mut plan)).collect();
@@ -85,7 +86,7 @@ impl Reproduction {
         Ok(Self { plan, items })
     }
 
-    /// How many runs there are; a job that several items need is run once.
+    /// Returns the number of runs; a job that several items need is run once.
     ///
     /// # Errors
     /// If a job is not valid.
@@ -93,10 +94,10 @@ impl Reproduction {
         self.plan.runs()
     }
 
-    /// Runs everything on `threads` threads; `done` is told after each run. The cells do not depend on the number of threads.
+    /// Runs everything on `threads` threads and calls `done` after each run. The cells do not depend on the number of threads.
     ///
     /// # Errors
-    /// If a run fails, or has no step of the kind that a cell measures.
+    /// If a run fails, or has no step of the kind of round that a cell measures.
     pub fn run(
         &self,
         threads: NonZero<usize>,
@@ -111,7 +112,7 @@ impl Reproduction {
         Ok(cells)
     }
 
-    /// The commands that run the jobs of each item by themselves: the title of the item, its setting in the paper, and one command a job.
+    /// Returns the title of each item, its setting in the paper, and the commands that run its jobs individually.
     #[must_use]
     pub fn commands(&self) -> Vec<(String, &'static str, Vec<String>)> {
         let of = |item: &Item| item.jobs.iter().map(|&job| self.plan.command(job)).collect();
@@ -131,12 +132,12 @@ mod tests {
 
     #[test]
     fn a_job_that_several_items_need_is_run_once_a_seed() {
-        // Three jobs by veRL and the four systems.
+        // Three jobs, each with veRL and the four systems.
         assert_eq!(runs(&["Table 2"], 1), 15);
-        // veRL and RollPacker are known, RLHFuse is not.
+        // Table 2 already runs veRL and RollPacker, but not RLHFuse.
         assert_eq!(runs(&["Table 2", "Fig. 10"], 1), 18);
         assert_eq!(runs(&["Table 2", "Fig. 10"], 2), 36);
-        // The 14B job as it is written has the 32 GPUs that Fig. 16 begins with.
+        // The 14B job has 32 GPUs, the first number of GPUs of Fig. 16.
         assert_eq!(runs(&["Table 2", "Fig. 16"], 1), 15 + 4);
         assert!(runs(&[], 1) > 100);
     }

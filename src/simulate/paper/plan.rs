@@ -1,4 +1,4 @@
-//! Which jobs are run, each once however many items need it.
+//! The plan of jobs to run; each job is run once, even if several items need it.
 
 use std::num::NonZero;
 
@@ -13,22 +13,22 @@ use super::jobs::Base;
 use super::runs::{JobId, Runs};
 use crate::recipe::{from_table, overlay};
 
-/// Jobs to be run.
+/// The jobs to run.
 pub(super) struct Plan {
     size: Size,
-    /// Settings of every job, after its own.
+    /// Settings of every job, applied after its own.
     overrides: Vec<String>,
     wanted: Vec<Wanted>,
-    /// Those that were asked for since they were last taken.
+    /// The jobs that were added or looked up since the last call of [`take_asked`](Self::take_asked).
     asked: Vec<JobId>,
 }
 
-/// How much of each job is run.
+/// The number of seeds and steps of each job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size {
-    /// Seeds.
+    /// The number of seeds.
     pub seeds: NonZero<u64>,
-    /// Steps at most; none: as many as the job has.
+    /// The maximum number of steps; `None` for as many as the job has.
     pub steps: Option<NonZero<u64>>,
 }
 
@@ -40,12 +40,12 @@ struct Wanted {
 }
 
 impl Plan {
-    /// No jobs yet.
+    /// Creates an empty plan.
     pub(super) fn new(size: Size, overrides: Vec<String>) -> Self {
         Self { size, overrides, wanted: Vec::new(), asked: Vec::new() }
     }
 
-    /// The job `base` with `settings`, `key=value` each.
+    /// Adds the job `base` with `settings`, `key=value` each, or finds it if the plan has it already.
     pub(super) fn job<S: Into<String>>(
         &mut self,
         base: Base,
@@ -65,18 +65,18 @@ impl Plan {
         id
     }
 
-    /// The jobs that were asked for since this was last called.
+    /// Returns the jobs that were requested through [`job`](Self::job) since the last call.
     pub(super) fn take_asked(&mut self) -> Vec<JobId> {
         std::mem::take(&mut self.asked)
     }
 
-    /// Runs only these.
+    /// Restricts the runs to these jobs.
     pub(super) fn keep(&mut self, jobs: impl Iterator<Item = JobId>) {
         self.wanted.iter_mut().for_each(|wanted| wanted.kept = false);
         jobs.for_each(|JobId(job)| self.wanted[job].kept = true);
     }
 
-    /// The command that runs a job by itself.
+    /// Returns the command that runs a job by itself.
     pub(super) fn command(&self, JobId(job): JobId) -> String {
         let Wanted { base, settings, .. } = &self.wanted[job];
         let quoted = |setting: &String| match setting.contains(['[', '{', '"', ' ']) {
@@ -90,7 +90,7 @@ impl Plan {
             .to_owned()
     }
 
-    /// How many runs there are.
+    /// Returns the number of runs.
     ///
     /// # Errors
     /// If a job is not valid.
@@ -99,7 +99,7 @@ impl Plan {
         Ok(jobs.iter().map(|job| job.seeds().len()).sum())
     }
 
-    /// Runs all jobs, those that take long first; `done` is told after each run.
+    /// Runs all jobs, the largest first so that no thread ends long after the others, and calls `done` after each run.
     ///
     /// # Errors
     /// If a job is not valid or its run fails.
@@ -129,7 +129,7 @@ impl Plan {
         Ok(Runs::new(by_job, of))
     }
 
-    /// The jobs that differ, and which of them each wanted one is.
+    /// Returns the distinct jobs, and for each requested job its index among them; `None` for a job that is not run.
     fn distinct(&self) -> anyhow::Result<(Vec<Job>, Vec<Option<usize>>)> {
         let (mut jobs, mut of): (Vec<Job>, _) = (Vec::new(), Vec::new());
         let mut canonical = Vec::new();

@@ -1,6 +1,6 @@
-//! The run that the authors of RollPacker keep in their repository: 8 A100-40G, Qwen2.5-7B, 4k tokens, 64 prompts x 4 responses.
+//! The run in the repository of RollPacker's authors: 8 A100-40G, Qwen2.5-7B, 4k tokens, 64 prompts x 4 responses.
 //!
-//! None of it was used to fit the model, and the controller costs of the evaluation's jobs are not in it.
+//! The model was not fitted to it, and the job does not have the controller costs of the evaluation's jobs.
 
 use super::ROLLPACKER;
 use super::item::Item;
@@ -9,12 +9,12 @@ use super::jobs::REPOSITORY;
 use super::plan::Plan;
 use super::runs::ROUNDS;
 
-/// Means over the screenshots, short and long rounds: seconds of a step and of its rollout, tokens.
+/// Means over the screenshots for short and long rounds: seconds of a step, seconds of its rollout, and the longest response in tokens.
 const STEP_S: [f64; 2] = [47.3, 78.7];
 const ROLLOUT_S: [f64; 2] = [20.3, 42.5];
 const SHORT_LONGEST: f64 = 1382.0;
 
-/// Seconds of a step without tail batching whose stream trainer begins at a share of 0.4, mean of five.
+/// Seconds of a step without tail batching, with a stream trainer that begins at a share of 0.4; mean of five.
 const STREAMED_S: f64 = 64.7;
 
 pub(super) fn items(plan: &mut Plan) -> Vec<Item> {

@@ -1,7 +1,9 @@
-//! RolloutPipe: frontier groups first and complete groups straight to the trainer; Qwen3-1.7B, 8 GPUs that generate and 8 that train.
+//! RolloutPipe: schedules frontier groups first and sends complete groups directly to the trainer; Qwen3-1.7B, 8 GPUs that generate and 8
+//! that train.
 //!
-//! The paper gives ranges over its settings. How long training takes beside the rollout decides where one falls, and is not told; here it is
-//! varied by the longest response. Ours are the ends of the range over these. The baseline has the same GPUs and trains on whole steps.
+//! The paper reports ranges over its settings. The position within a range depends on the ratio of training to rollout time, which the
+//! paper does not state. Here the longest response varies this ratio, and the simulated values are the ends of the resulting range. The
+//! baseline has the same GPUs and trains on whole steps.
 
 use super::item::Item;
 use super::item::Provenance::HeldOut;
@@ -11,9 +13,9 @@ use super::runs::{JobId, Runs};
 
 const SOURCE: &str = "RolloutPipe";
 
-/// Cut of the end time of a step, least and most.
+/// Least and greatest reduction of the end time of a step.
 const END_TIME: [f64; 2] = [0.307, 0.423];
-/// Cut of the time that the trainer waits.
+/// Least and greatest reduction of the time that the trainer waits.
 const WAITING: [f64; 2] = [0.37, 0.76];
 
 const CAPS: [u32; 4] = [1024, 2048, 4096, 8192];
@@ -27,7 +29,7 @@ pub(super) fn items(plan: &mut Plan) -> Vec<Item> {
         plan,
         SOURCE,
         "end time and waiting",
-        "abstract: Qwen3-1.7B, pools of their own; not said: batch, GPUs, lengths; ours: 8 + 8 GPUs, caps of 1k to 8k tokens",
+        "abstract: Qwen3-1.7B, separate pools; not stated: batch, GPUs, lengths; ours: 8 + 8 GPUs, caps of 1k to 8k tokens",
         |item, plan| {
             let pairs = CAPS.map(|cap| pair(plan, cap));
             let measures: [(&str, [f64; 2], Seconds); 2] = [
@@ -49,7 +51,7 @@ pub(super) fn items(plan: &mut Plan) -> Vec<Item> {
     )]
 }
 
-/// The baseline and RolloutPipe.
+/// Plans the baseline and RolloutPipe.
 fn pair(plan: &mut Plan, cap: u32) -> Pair {
     let cap = format!("data.max_response_length={cap}");
     let mut job = |settings: &[&str]| {

@@ -1,33 +1,33 @@
-//! What came of the jobs, and what figures show of it.
+//! Outcomes of the jobs, and the statistics of them that figures show.
 
 use super::super::outcome::{Outcome, Stages, StepOutcome};
 
-/// A job of a plan.
+/// The index of a job in a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct JobId(pub(super) usize);
 
 /// The outcomes of a plan.
 pub(super) struct Runs {
-    /// By distinct job, one a seed.
+    /// The outcomes by distinct job, one per seed.
     outcomes: Vec<Vec<Outcome>>,
-    /// Which of them a job of the plan is; none where it was not run.
+    /// The index of each job of the plan among the distinct ones; `None` where it was not run.
     of: Vec<Option<usize>>,
 }
 
-/// The steps of a job, or those of one kind of round.
+/// The steps of a job, or only those of one kind of round.
 #[derive(Clone, Copy)]
 pub(super) struct Measured<'a> {
     outcomes: &'a [Outcome],
     round: Option<&'static str>,
 }
 
-/// A stage by name, and the mean seconds that steps spend on it.
+/// The name of a stage, and a function that returns the mean seconds that steps spend on it.
 pub(super) type Stage = (&'static str, fn(Measured<'_>) -> f64);
 
-/// A kind of rounds by name, and how to pick it.
+/// The name of a kind of round, and a function that selects it.
 pub(super) type Kind = (&'static str, fn(Measured<'_>) -> Measured<'_>);
 
-/// The kinds of rounds that tail batching has.
+/// The kinds of rounds of tail batching.
 pub(super) const ROUNDS: [Kind; 2] =
     [("short", |measured| measured.short()), ("long", |measured| measured.long())];
 
@@ -36,7 +36,7 @@ impl Runs {
         Self { outcomes, of }
     }
 
-    /// What came of a job.
+    /// Returns the steps of a job.
     pub(super) fn of(&self, JobId(job): JobId) -> Measured<'_> {
         let outcomes = self.of[job].map_or(&[][..], |index| &self.outcomes[index]);
         Measured { outcomes, round: None }
@@ -44,48 +44,48 @@ impl Runs {
 }
 
 impl<'a> Measured<'a> {
-    /// Its speculative rounds.
+    /// Selects the short rounds, which are speculative.
     pub(super) fn short(self) -> Self {
         Self { round: Some("short"), ..self }
     }
 
-    /// Its rounds that wait for each response.
+    /// Selects the long rounds, which wait for every response.
     pub(super) fn long(self) -> Self {
         Self { round: Some("long"), ..self }
     }
 
-    /// Mean seconds of a step.
+    /// Returns the mean seconds of a step.
     pub(super) fn step_s(self) -> f64 {
         self.mean(|step| step.seconds)
     }
 
-    /// Mean over the steps.
+    /// Returns the mean of `of` over the steps.
     pub(super) fn mean(self, of: impl Fn(&StepOutcome) -> f64) -> f64 {
         mean(self.steps().map(of))
     }
 
-    /// Mean seconds of a stage.
+    /// Returns the mean seconds of a stage.
     pub(super) fn stage(self, stage: fn(&Stages) -> f64) -> f64 {
         self.mean(|step| stage(&step.stages))
     }
 
-    /// Mean of a metric over the steps that have it.
+    /// Returns the mean of a metric over the steps that have it.
     pub(super) fn metric(self, name: &str) -> f64 {
         mean(self.steps().filter_map(|step| step.metrics.get(name).copied()))
     }
 
-    /// How many times as fast a step is as one of `baseline`, seed by seed.
+    /// Returns the speed-up of a step over `baseline`, averaged over pairs of equal seeds.
     pub(super) fn speedup(self, baseline: Self) -> f64 {
         let pairs = self.seeds().zip(baseline.seeds());
         mean(pairs.map(|(own, base)| base.step_s() / own.step_s()))
     }
 
-    /// Trained responses a second.
+    /// Returns the trained responses per second.
     pub(super) fn samples_per_s(self) -> f64 {
         self.mean(|step| step.trained_responses) / self.step_s()
     }
 
-    /// Response tokens that `share` of the trained responses do not exceed.
+    /// Returns the number of tokens that the given share of the trained responses does not exceed.
     pub(super) fn trained_quantile(self, share: f64) -> f64 {
         mean(self.outcomes.iter().map(|outcome| {
             let total: f64 = outcome.trained.values().sum();
@@ -108,7 +108,7 @@ impl<'a> Measured<'a> {
     }
 }
 
-/// Not a number for no values.
+/// Returns the mean; NaN without values.
 pub(super) fn mean(values: impl Iterator<Item = f64>) -> f64 {
     let (sum, count) = values.fold((0.0, 0.0), |(sum, count), value| (sum + value, count + 1.0));
     sum / count

@@ -1,8 +1,9 @@
-//! SortedRL: how empty the engine stands, and tokens a second of rollout; 512 samples on 128 slots, at most 8k tokens.
+//! SortedRL: the bubble ratio of the engine, and tokens per second of rollout; 512 samples on 128 slots, at most 8k tokens.
 //!
-//! The baseline generates four batches of 128 one after the other; SortedRL loads all 512 and harvests four times. Its model and engine are
-//! not known: one instance of the shipped job stands for them. A load whose last responses must end before the next begins leaves more
-//! than 5.8 % of 128 slots empty unless all responses are equally long, so the on-policy row is out of reach here.
+//! The baseline generates four batches of 128 one after the other. SortedRL loads all 512 and harvests four times. Its model and engine are
+//! not known; one instance of the shipped job stands for them. If the last responses of a load must end before the next load begins, more
+//! than 5.8 % of 128 slots remain idle unless all responses have the same length. The paper's on-policy value is therefore out of reach of
+//! this simulation.
 
 use super::item::Item;
 use super::item::Provenance::{Fitted, HeldOut};
@@ -12,9 +13,9 @@ use super::runs::Measured;
 
 const SOURCE: &str = "SortedRL";
 
-/// Share of the engine that stands empty.
+/// Share of idle slots: baseline, on-policy, partial.
 const BUBBLE: [f64; 3] = [0.74, 0.0581, 0.0337];
-/// Tokens a second over the baseline's: on-policy, partial.
+/// Tokens per second over the baseline's: on-policy, partial.
 const SPEEDUP: [f64; 2] = [1.0757, 1.3948];
 
 /// Four separate batches of 128, one after the other.
@@ -33,7 +34,7 @@ pub(super) fn items(plan: &mut Plan) -> Vec<Item> {
         plan,
         SOURCE,
         "bubbles and throughput",
-        "section 4.4.1: 512 samples, cap 8k; the baseline is four separate batches of 128; not said: model, GPUs, slots; ours: 128 slots",
+        "section 4.4.1: 512 samples, cap 8k; the baseline is four separate batches of 128; not stated: model, GPUs, slots; ours: 128 slots",
         |item, plan| {
             let baseline = plan.job(SORTED_RL, BASELINE);
             let sorted = [plan.job(SORTED_RL, ON_POLICY), plan.job(SORTED_RL, PARTIAL)];
@@ -44,7 +45,7 @@ pub(super) fn items(plan: &mut Plan) -> Vec<Item> {
                     bubble_ratio(runs.of(job))
                 });
             }
-            // The cost of a response was set from the tokens a second with and without bubbles: the baseline's and partial mode's.
+            // The cost of a response was fitted to tokens per second with and without bubbles: those of the baseline and of partial mode.
             let kinds = names[1..].iter().zip(sorted).zip([HeldOut, Fitted]);
             for (((name, job), provenance), paper) in kinds.zip(SPEEDUP) {
                 let cell = format!("{name}: throughput over baseline");
@@ -56,7 +57,7 @@ pub(super) fn items(plan: &mut Plan) -> Vec<Item> {
     )]
 }
 
-/// Over all of the time that was spent generating.
+/// Returns the share of idle slots over the time that was spent generating.
 fn bubble_ratio(measured: Measured<'_>) -> f64 {
     let generating = |step: &super::super::StepOutcome, name: &str| {
         step.metrics.get(name).copied().unwrap_or(0.0)
@@ -66,7 +67,7 @@ fn bubble_ratio(measured: Measured<'_>) -> f64 {
     empty / measured.metric("timing_s/gen")
 }
 
-/// Trained tokens over the time that was spent generating.
+/// Returns the trained tokens per second that was spent generating.
 fn tokens_per_s(measured: Measured<'_>) -> f64 {
     measured.mean(|step| step.trained_tokens) / measured.stage(|stages| stages.rollout)
 }

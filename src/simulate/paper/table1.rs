@@ -1,4 +1,4 @@
-//! Table 1: what a step of veRL is spent on, by kind of task; Qwen2.5-14B, 16k tokens, 32 GPUs.
+//! Table 1: shares of the stages in a step of veRL, by kind of task; Qwen2.5-14B, 16k tokens, 32 GPUs.
 
 use super::item::Item;
 use super::item::Provenance::{self, Fitted, HeldOut};
@@ -7,14 +7,14 @@ use super::plan::Plan;
 use super::runs::Stage;
 use super::{ROLLPACKER, runs};
 
-/// Shares of rollout, reward and training. The judge's time was set by its row.
+/// Shares of rollout, reward and training. The judge's time was fitted to its row.
 const PAPER: [(&str, System, [f64; 3], Provenance); 3] = [
     ("math", MATH, [0.72, 0.05, 0.23], HeldOut),
     ("code", CODE, [0.66, 0.13, 0.21], HeldOut),
     ("judge", JUDGED, [0.71, 0.07, 0.22], Fitted),
 ];
 
-/// The paper's three stages, of our four: weights are synchronised as a part of training.
+/// The paper's three stages in terms of the four here: weight synchronization is part of training.
 pub(super) const STAGES: [Stage; 3] = [
     ("rollout", |measured| measured.stage(|stages| stages.rollout)),
     ("reward", |measured| measured.stage(|stages| stages.reward)),

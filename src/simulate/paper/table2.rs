@@ -1,4 +1,4 @@
-//! Table 2: the speed-up over veRL, a step, as the parts of RollPacker are added.
+//! Table 2: speed-up of a step over veRL, as the parts of RollPacker are added one by one.
 
 use super::ROLLPACKER;
 use super::item::Item;
@@ -13,7 +13,7 @@ const SYSTEMS: [(&str, System); 4] = [
     ("+stream", jobs::ROLLPACKER),
 ];
 
-/// By job, in the order of [`EVALUATION`], and system.
+/// By job in the order of [`EVALUATION`], then by system.
 const PAPER: [[f64; 4]; 3] =
     [[1.30, 2.01, 2.01, 2.03], [1.48, 1.99, 2.02, 2.22], [2.21, 2.48, 2.52, 2.56]];
 
@@ -22,7 +22,7 @@ pub(super) fn items(plan: &mut Plan) -> Vec<Item> {
         plan,
         ROLLPACKER,
         "Table 2",
-        "section 6.2: parts added to veRL one after the other; not said: tasks, steps; ours: mix, 40 steps",
+        "section 6.2: parts added to veRL one after the other; not stated: tasks, steps; ours: mix, 40 steps",
         |item, plan| {
             for (base, paper) in EVALUATION.into_iter().zip(PAPER) {
                 let baseline = plan.job(base, VERL.iter().copied());

@@ -1,4 +1,4 @@
-//! Tables 3 and 4: when the stream trainer begins, and what comes of fetching once; long rounds of the 7B job on mathematical tasks.
+//! Tables 3 and 4: when the stream trainer begins, and the effect of fetching groups once; long rounds of the 7B job on mathematical tasks.
 
 use super::ROLLPACKER;
 use super::item::Provenance::HeldOut;
@@ -10,13 +10,13 @@ use super::runs::JobId;
 /// Seconds of a long round without the stream trainer.
 const WITHOUT: f64 = 124.2;
 
-/// Seconds with it, by the share of responses at which it begins.
+/// Seconds with the stream trainer, by the share of responses at which it begins.
 const TRIGGERS: [(&str, f64); 3] = [("0.2", 122.7), ("0.3", 118.2), ("0.4", 119.8)];
 
-/// Where it chooses.
+/// Seconds with the adaptive trigger.
 const ADAPTIVE: f64 = 115.2;
 
-/// Seconds where what is there at that share is fetched, and the rest at the end.
+/// Seconds if the groups that are ready at that share are fetched then, and the rest at the end.
 const FETCHES: [(&str, f64); 4] = [("0.2", 128.6), ("0.3", 129.5), ("0.4", 133.8), ("0.5", 132.0)];
 
 pub(super) fn items(plan: &mut Plan) -> Vec<Item> {
@@ -75,7 +75,7 @@ fn triggered(plan: &mut Plan, share: &str, gradient: &str) -> JobId {
     plan.job(QWEN_7B, MATH.iter().map(|&setting| setting.to_owned()).chain(trigger))
 }
 
-/// A ratio of long rounds, in points.
+/// Adds the ratio of long rounds over those without the stream trainer, in points.
 fn over(item: &mut Item, cell: String, paper: f64, job: JobId, without: JobId) {
     item.points(cell, paper / WITHOUT, HeldOut, ratio(job, without));
 }
@@ -84,7 +84,7 @@ fn ratio(job: JobId, without: JobId) -> Ours {
     Box::new(move |runs| runs.of(job).long().step_s() / runs.of(without).long().step_s())
 }
 
-/// The signs of the effects, and their order.
+/// Adds the agreement of the effects: their directions and their order.
 fn agreement(item: &mut Item, jobs: &[(f64, JobId)], without: JobId) {
     let pairs =
         || jobs.iter().map(|&(paper, job)| (paper / WITHOUT, ratio(job, without))).collect();

@@ -1,16 +1,16 @@
-//! What all charts share: size, colours, and drawing into a string.
+//! Common parts of all charts: size, colours, and drawing into a string.
 
 use plotters::coord::Shift;
 use plotters::prelude::*;
 
-/// A drawing area that ends as SVG text.
+/// A drawing area that is written as SVG text.
 pub(super) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-/// Okabe and Ito's colours, which colour-blind people tell apart, without black, which is the policy's, and yellow, which is faint on
-/// white.
+/// The colours of Okabe and Ito, which colour-blind people can distinguish. Black is left out because it shows the policy, and yellow
+/// because it is too faint on white.
 const COLOURS: [RGBColor; 6] = [BLUE, ORANGE, GREEN, SKY, VERMILLION, PURPLE];
 
-/// What a chart is about.
+/// The subject of a chart.
 pub(super) const BLUE: RGBColor = RGBColor(0, 114, 178);
 /// The trainer.
 pub(super) const ORANGE: RGBColor = RGBColor(230, 159, 0);
@@ -18,16 +18,16 @@ const GREEN: RGBColor = RGBColor(0, 158, 115);
 const SKY: RGBColor = RGBColor(86, 180, 233);
 const VERMILLION: RGBColor = RGBColor(213, 94, 0);
 const PURPLE: RGBColor = RGBColor(204, 121, 167);
-/// What it stands beside.
+/// The reference of a chart.
 pub(super) const GREY: RGBColor = RGBColor(150, 150, 150);
 
-/// Stages of a step, in their order: sync, rollout, reward, training.
+/// The colours of the stages of a step: sync, rollout, reward, training.
 pub(super) const STAGES: [RGBColor; 4] = [PURPLE, BLUE, GREEN, ORANGE];
 
-/// The width of a chart that stands beside others, in pixels: it fits a phone.
+/// The width of a chart that is placed next to others, in pixels; it fits on a phone.
 pub(super) const WIDTH: u32 = 340;
 
-/// Size of the text on axes, in pixels.
+/// The size of the text on axes, in pixels.
 pub(super) const TEXT: u32 = 12;
 
 /// The outline of a mark.
@@ -50,18 +50,18 @@ const SHAPES: [Shape; 6] = [
     Shape::Hexagon,
 ];
 
-/// The mark of a configuration: no two configurations have the same colour, outline and size.
+/// The mark of a configuration. No two configurations have the same colour, outline and size.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Mark {
-    /// Its colour.
+    /// The colour.
     pub(super) colour: RGBColor,
     shape: Shape,
-    /// Pixels from its middle to its corners.
+    /// The distance from the centre to the corners, in pixels.
     radius: f64,
 }
 
 impl Mark {
-    /// That of configuration `index`: another colour for each of the first, then other outlines, then other sizes.
+    /// Returns the mark of configuration `index`: the first ones differ in colour, further ones in outline, and then in size.
     pub(super) fn of(index: usize) -> Self {
         let outline = index / COLOURS.len();
         Self {
@@ -71,9 +71,9 @@ impl Mark {
         }
     }
 
-    /// Its corners, in pixels from its middle.
+    /// Returns the corners, in pixels from the centre.
     fn corners(self) -> Vec<(f64, f64)> {
-        // Outlines of few corners look smaller.
+        // Outlines with few corners look smaller, so they are scaled up.
         let (corners, turn, scale) = match self.shape {
             Shape::Circle => (24, 0.0, 1.0),
             Shape::Square => (4, 0.125, 1.25),
@@ -90,13 +90,13 @@ impl Mark {
         (0..corners).map(corner).collect()
     }
 
-    /// Its corners about a point of a chart.
+    /// Returns the corners around a point of a chart.
     pub(super) fn about(self, x: i32, y: i32) -> Vec<(i32, i32)> {
         let near = |(dx, dy): (f64, f64)| (x + dx.round() as i32, y + dy.round() as i32);
         self.corners().into_iter().map(near).collect()
     }
 
-    /// The mark alone, as SVG that stands in a line of text.
+    /// Returns the mark as SVG for use within a line of text.
     pub(super) fn svg(self) -> String {
         let points: Vec<String> =
             self.corners().iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
@@ -108,16 +108,16 @@ impl Mark {
     }
 }
 
-/// A colour over white, as CSS.
+/// Returns a colour with the given opacity over white, as CSS.
 pub(super) fn css(colour: RGBColor, opacity: f64) -> String {
     let over = |part: u8| (255.0 - (255.0 - f64::from(part)) * opacity).round() as u8;
     format!("#{:02x}{:02x}{:02x}", over(colour.0), over(colour.1), over(colour.2))
 }
 
-/// Lets `paint` draw on a white area of that size.
+/// Calls `paint` with a white area of the given size and returns the SVG.
 ///
 /// # Errors
-/// If it cannot be drawn.
+/// If `paint` fails or the area cannot be drawn.
 pub(super) fn draw(
     (width, height): (u32, u32),
     paint: impl FnOnce(&Area<'_>) -> anyhow::Result<()>,
@@ -132,7 +132,7 @@ pub(super) fn draw(
     Ok(svg)
 }
 
-/// A number on an axis of seconds.
+/// Formats a number on an axis of seconds.
 pub(super) fn seconds(value: &f64, most: f64) -> String {
     match most {
         most if most >= 10.0 => format!("{value:.0}"),
@@ -141,7 +141,7 @@ pub(super) fn seconds(value: &f64, most: f64) -> String {
     }
 }
 
-/// The end of an axis: a little more than `most`.
+/// Returns the end of an axis: a little more than `most`.
 pub(super) fn beyond(most: f64) -> f64 {
     if most > 0.0 { most * 1.05 } else { 1.0 }
 }

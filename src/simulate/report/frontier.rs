@@ -5,30 +5,30 @@ use plotters::prelude::*;
 use super::super::summary::Summary;
 use super::chart::{Mark, TEXT, beyond, draw};
 
-/// Width and height, pixels: text that is scaled to the width of a phone can still be read.
+/// Width and height in pixels; the text remains readable when scaled to the width of a phone.
 const SIZE: (u32, u32) = (520, 420);
 
-/// The figures of a configuration at one end of what a trace leaves open.
+/// The bias and speed-up of a configuration at one end of the within-prompt correlation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Spot {
     bias: f64,
     speedup: f64,
 }
 
-/// A configuration.
+/// A configuration in the chart.
 struct Point {
     mark: Mark,
     at: Spot,
-    /// At the upper end of what a trace leaves open.
+    /// The figures at the upper end of the correlation, if a trace leaves it open.
     upper: Option<Spot>,
     /// The interval of the speed-up.
     interval: (f64, f64),
 }
 
-/// A point for each configuration whose bias is known, with the mark of its place; nothing for fewer than two.
+/// Draws a point for each configuration whose bias is known, with the mark of its index. Returns `None` for fewer than two points.
 ///
 /// # Errors
-/// If it cannot be drawn.
+/// If the chart cannot be drawn.
 pub(super) fn chart(summaries: &[Summary]) -> anyhow::Result<Option<String>> {
     let points: Vec<Point> = summaries.iter().enumerate().filter_map(point).collect();
     if points.len() < 2 {
@@ -51,7 +51,7 @@ pub(super) fn chart(summaries: &[Summary]) -> anyhow::Result<Option<String>> {
             .x_labels(6)
             .y_labels(6)
             .x_desc("mean trained length / mean length of the policy")
-            .y_desc("steps in the time of one of sync")
+            .y_desc("speed-up of a step over sync")
             .x_label_formatter(&|ratio| format!("{ratio:.2}"))
             .y_label_formatter(&|speedup| format!("{speedup:.1}"))
             .label_style(("sans-serif", TEXT + 3))
@@ -59,7 +59,7 @@ pub(super) fn chart(summaries: &[Summary]) -> anyhow::Result<Option<String>> {
             .draw()?;
         let unbiased = [(1.0, 0.0), (1.0, beyond(fastest))];
         chart.draw_series([PathElement::new(unbiased, BLACK.mix(0.5).stroke_width(1))])?;
-        // Lines first, so that they cover no mark.
+        // Lines are drawn first, so that they cover no mark.
         for Point { mark, at, upper, interval } in &points {
             let spread = [(at.bias, interval.0), (at.bias, interval.1)];
             chart.draw_series([PathElement::new(spread, mark.colour.mix(0.5).stroke_width(1))])?;
@@ -81,7 +81,7 @@ pub(super) fn chart(summaries: &[Summary]) -> anyhow::Result<Option<String>> {
             }
             let filled = corners(at);
             area.draw(&Polygon::new(filled.clone(), mark.colour.filled()))?;
-            // Marks that cover each other are told apart.
+            // A white edge separates marks that overlap.
             let edge = filled.iter().chain(filled.first()).copied().collect::<Vec<_>>();
             area.draw(&PathElement::new(edge, WHITE.stroke_width(1)))?;
         }

@@ -6,21 +6,21 @@ use super::super::gantt::Gantt;
 use super::chart::{BLUE, ORANGE, TEXT, WIDTH, css, draw, seconds};
 use super::html::swatch;
 
-/// Instances that are shown at most; of more, evenly spaced ones.
+/// Maximum number of instances that are shown; of more, evenly spaced ones are shown.
 const LANES: usize = 32;
-/// Shades of how many responses run.
+/// Number of shades for the number of running responses.
 const SHADES: u32 = 8;
-/// Lanes between two names of instances.
+/// Interval between labelled instances, in lanes.
 const NAMED: usize = 4;
 
-/// The chart of a step.
+/// Draws the chart of a step.
 ///
 /// # Errors
-/// If it cannot be drawn.
+/// If the chart cannot be drawn.
 pub(super) fn chart(gantt: &Gantt) -> anyhow::Result<String> {
     let shown = shown(gantt.running.len());
     let lanes = shown.len() + 1;
-    // A step that takes no time has an axis all the same.
+    // A step without duration still needs an axis.
     let end = if gantt.seconds > 0.0 { gantt.seconds } else { 1.0 };
     let most = most(gantt);
     draw((WIDTH, 40 + (7 * lanes as u32).max(60)), |area| {
@@ -67,7 +67,7 @@ pub(super) fn chart(gantt: &Gantt) -> anyhow::Result<String> {
     })
 }
 
-/// What the shades of a chart stand for.
+/// Returns the legend of the shades.
 pub(super) fn legend(gantt: &Gantt) -> String {
     let most = most(gantt);
     let upper = |shade: u32| most * f64::from(shade) / f64::from(SHADES);
@@ -81,33 +81,33 @@ pub(super) fn legend(gantt: &Gantt) -> String {
     format!("<span>0&#8202;<b class=\"shades\">{shades}</b>&#8202;{} responses</span>", count(most))
 }
 
-/// What the colour of the trainer stands for.
+/// Returns the legend of the trainer's colour.
 pub(super) fn trainer() -> String {
     swatch(&css(ORANGE, 1.0), "the trainer computes")
 }
 
-/// A number of responses, on average.
+/// Formats a mean number of responses.
 fn count(responses: f64) -> String {
     if responses >= 10.0 { format!("{responses:.0}") } else { format!("{responses:.1}") }
 }
 
-/// How opaque a shade is.
+/// Returns the opacity of a shade.
 fn opacity(shade: u32) -> f64 {
     0.15 + 0.85 * f64::from(shade) / f64::from(SHADES)
 }
 
-/// The most responses of an instance.
+/// Returns the maximum number of responses of an instance.
 fn most(gantt: &Gantt) -> f64 {
     gantt.running.iter().flatten().copied().fold(f32::MIN_POSITIVE, f32::max).into()
 }
 
-/// Which instances are shown.
+/// Returns the instances that are shown.
 fn shown(instances: usize) -> Vec<usize> {
     let count = instances.min(LANES);
     (0..count).map(|lane| lane * instances / count).collect()
 }
 
-/// Neighbouring parts of one shade, those without a response left out.
+/// Merges neighbouring bins of the same shade into bars; bins without a response are left out.
 fn shades(running: &[f32], most: f64) -> Vec<(usize, usize, u32)> {
     let mut bars: Vec<(usize, usize, u32)> = Vec::new();
     for (bin, &running) in running.iter().enumerate() {

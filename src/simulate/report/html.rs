@@ -1,4 +1,4 @@
-//! HTML: names with the settings behind them, tables and legends.
+//! HTML of names with their settings, of tables and of legends.
 
 use std::fmt::Write;
 
@@ -6,7 +6,7 @@ use super::super::summary::Summary;
 use super::super::table::Table;
 use super::chart::Mark;
 
-/// The name of a configuration, its mark before it and its settings behind it.
+/// The name of a configuration with its mark and its settings.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Name<'a> {
     index: usize,
@@ -14,16 +14,16 @@ pub(super) struct Name<'a> {
 }
 
 impl<'a> Name<'a> {
-    /// That of configuration `index`.
+    /// Returns the name of configuration `index`.
     pub(super) fn of(index: usize, summary: &'a Summary) -> Self {
         Self { index, summary }
     }
 
-    /// A line that opens to show the settings.
+    /// Renders a line that expands to show the settings.
     pub(super) fn html(self) -> String {
         let Self { index, summary } = self;
         let settings = match &summary.settings[..] {
-            [] => "as the job has it".to_owned(),
+            [] => "as in the job".to_owned(),
             settings => settings.iter().map(|text| escape(text)).collect::<Vec<_>>().join("<br>"),
         };
         format!(
@@ -34,7 +34,7 @@ impl<'a> Name<'a> {
     }
 }
 
-/// A table with a name at the head of each row.
+/// Renders a table with the name of a configuration at the head of each row.
 pub(super) fn table(table: &Table, summaries: &[Summary]) -> String {
     let head: String =
         table.head.iter().map(|name| format!("<th scope=\"col\">{}</th>", escape(name))).collect();
@@ -50,12 +50,12 @@ pub(super) fn table(table: &Table, summaries: &[Summary]) -> String {
     )
 }
 
-/// A colour and what it stands for.
+/// Renders a colour and its meaning.
 pub(super) fn swatch(colour: &str, name: &str) -> String {
     format!("<span><i class=\"swatch\" style=\"background:{colour}\"></i>{}</span>", escape(name))
 }
 
-/// Text as HTML.
+/// Escapes text for HTML.
 pub(super) fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {

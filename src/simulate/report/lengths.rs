@@ -1,4 +1,4 @@
-//! The charts of lengths: the policy's against those trained on.
+//! Charts of lengths: the policy's and the trained ones.
 
 use std::collections::BTreeMap;
 
@@ -9,14 +9,14 @@ use super::super::configured::Configured;
 use super::super::outcome::Outcome;
 use super::chart::{BLUE, TEXT, WIDTH, draw};
 
-/// Points of a curve.
+/// Number of points of a curve.
 const POINTS: u32 = 120;
 
-/// The share of responses that are not longer, of those that a configuration trained on and of those of its baseline, which drops
-/// nothing; nothing where no length is known.
+/// Draws the cumulative distribution of lengths, of the responses that a configuration trained on and of those of its baseline, which drops
+/// nothing. Returns `None` if no length is known.
 ///
 /// # Errors
-/// If it cannot be drawn.
+/// If the chart cannot be drawn.
 pub(super) fn chart(run: &Configured, runs: &[Configured]) -> anyhow::Result<Option<String>> {
     let (policy, trained) = (policy(&runs[run.baseline].outcomes), trained(&run.outcomes));
     let (Some((&shortest, _)), Some((&longest, _)), true) =
@@ -55,7 +55,8 @@ pub(super) fn chart(run: &Configured, runs: &[Configured]) -> anyhow::Result<Opt
     .map(Some)
 }
 
-/// The lengths of a baseline: of a response that a schedule drops the rest is not known, and that it was dropped says something of it.
+/// Returns the lengths of the baseline. The lengths of the configuration itself cannot serve: it censors dropped responses, and which ones
+/// it drops depends on their lengths.
 fn policy(outcomes: &[Outcome]) -> Survival {
     let mut policy = Survival::default();
     outcomes.iter().for_each(|outcome| policy.merge(&outcome.launched));
@@ -70,7 +71,7 @@ fn trained(outcomes: &[Outcome]) -> BTreeMap<u32, f64> {
     lengths
 }
 
-/// The share of the weights that lies at or under each of some lengths, which ascend.
+/// Returns, for each of the ascending lengths `at`, the share of the weights at or below it.
 fn cumulated(lengths: &BTreeMap<u32, f64>, at: impl Iterator<Item = f64>) -> Vec<(f64, f64)> {
     let total: f64 = lengths.values().sum();
     let (mut sum, mut rest) = (0.0, lengths.iter().peekable());

@@ -1,4 +1,4 @@
-//! The report of a sweep: a page that needs nothing beside itself.
+//! The report of a sweep: a self-contained HTML page.
 
 mod chart;
 mod frontier;
@@ -15,12 +15,12 @@ use super::configured::Configured;
 use super::study::Study;
 use super::table;
 
-/// A report.
+/// The data of a report.
 #[derive(Clone, Copy, Debug)]
 pub struct Report<'a> {
-    /// What was simulated.
+    /// The title of the page.
     pub title: &'a str,
-    /// What came of it.
+    /// The results to report.
     pub study: &'a Study,
 }
 
@@ -35,7 +35,7 @@ impl Report<'_> {
         Ok(rollpacker_files::write(path, self.html()?.as_bytes())?)
     }
 
-    /// The page.
+    /// Renders the page.
     ///
     /// # Errors
     /// If a chart cannot be drawn.
@@ -51,11 +51,11 @@ impl Report<'_> {
             page.section("Speed and bias", FRONTIER, &self.frontier(&svg));
         }
         page.section("Lengths", &lengths_legend(), &self.panels(&lengths::chart)?);
-        page.section("Who worked when", &gantt_legend(), &self.gantts()?);
+        page.section("Activity of instances and trainer", &gantt_legend(), &self.gantts()?);
         Ok(page.finish(self.title))
     }
 
-    /// Warnings, advice and what is to be known of traces.
+    /// Adds warnings, advice and notes on the traces.
     fn head(&self, page: &mut Page) {
         for warning in self.study.warnings() {
             page.push(&format!("<p class=\"warning\">{}</p>", escape(&warning)));
@@ -75,7 +75,7 @@ impl Report<'_> {
         table::all(summaries).iter().map(|table| html::table(table, summaries)).collect()
     }
 
-    /// A chart for each configuration that has one, under its name.
+    /// Renders a chart under the name of each configuration that has one.
     fn panels(&self, chart: &Chart) -> anyhow::Result<String> {
         let mut panels = String::new();
         for (name, run) in self.named() {
@@ -115,49 +115,49 @@ impl Report<'_> {
     }
 }
 
-/// Draws a chart of a configuration among all.
+/// A function that draws the chart of a configuration, given all of them; `None` if there is nothing to draw.
 type Chart = dyn Fn(&Configured, &[Configured]) -> anyhow::Result<Option<String>>;
 
-const FIGURES: &str = "Seconds of a step by kind of round, with its share; what the speed costs, beside the <code>sync</code> of the same \
-                       job; and how each configuration runs. A name opens to show its settings. Where a trace leaves the correlation of \
-                       lengths within a prompt open, ranges are the figures at both of its ends.";
+const FIGURES: &str = "Seconds of a step by kind of round, with the share of these rounds; speed-up and bias relative to the <code>sync</code> \
+                       of the same job; and the setup of each configuration. Click a name to show its settings. Where a trace leaves the \
+                       correlation of lengths within a prompt open, ranges show the figures at both of its ends.";
 
-const STAGES: &str = "Mean over steps and seeds; training that the rollout hides is not counted.";
+const STAGES: &str = "Mean over steps and seeds, without training that overlaps with the rollout.";
 
-const FRONTIER: &str = "Steps in the time of one of the job&#8217;s plain <code>sync</code>, against the mean trained length over the \
+const FRONTIER: &str = "Speed-up of a step over the job&#8217;s plain <code>sync</code>, against the mean trained length over the \
                         policy&#8217;s: unbiased is 1. Vertical lines are intervals of the speed-up. Where a trace leaves the correlation \
                         of lengths within a prompt open, the hollow mark is its upper end.";
 
-/// What the lines of step times are.
+/// Returns the legend of the step times.
 fn series_legend() -> String {
     format!(
-        "Seconds of each step, first seed; the same axis for all. Tail batching packs long responses into few rounds, which stand out.\
+        "Seconds of each step with the first seed; all charts share one axis. Tail batching collects long responses in few rounds, seen as peaks.\
          </p><p class=\"legend\">{}{}",
         line(&css(BLUE, 1.0), "solid", "the configuration"),
         line(&css(GREY, 1.0), "solid", "its sync"),
     )
 }
 
-/// What the lines of lengths are.
+/// Returns the legend of the lengths.
 fn lengths_legend() -> String {
     format!(
-        "Share of responses that are not longer, over tokens (logarithmic), weights counted.</p><p class=\"legend\">{}{}",
+        "Cumulative share of responses over tokens (logarithmic), weighted.</p><p class=\"legend\">{}{}",
         line(&css(BLUE, 1.0), "solid", "trained on"),
-        line("#000", "dashed", "sampled by the policy, as the baseline keeps all"),
+        line("#000", "dashed", "sampled by the policy (the baseline keeps all responses)"),
     )
 }
 
-/// What the colours of Gantt charts are.
+/// Returns the legend of the Gantt charts.
 fn gantt_legend() -> String {
     format!(
         "One step of the first seed, in seconds: instances of the rollout by number, darker where they run more responses, and the trainer. \
-         The scale above a chart says how many. A response that was moved is shown where it ended.</p><p class=\"legend\">{}{}",
+         The scale above a chart shows the number. A response that moved is shown on the instance where it ended.</p><p class=\"legend\">{}{}",
         html::swatch(&css(BLUE, 1.0), "an instance generates"),
         gantt::trainer(),
     )
 }
 
-/// A line and what it stands for.
+/// Renders a line style and its meaning.
 fn line(colour: &str, style: &str, name: &str) -> String {
     format!(
         "<span><i class=\"line\" style=\"border-top-color:{colour};border-top-style:{style}\"></i>{}</span>",
@@ -185,7 +185,7 @@ impl Page {
         self.0.push('\n');
     }
 
-    /// A headline, a line of HTML, and content; nothing where there is no content.
+    /// Adds a section with a title, a paragraph of HTML and content; nothing if the content is empty.
     fn section(&mut self, title: &str, text: &str, content: &str) {
         if !content.is_empty() {
             let title = escape(title);

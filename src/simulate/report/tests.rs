@@ -74,11 +74,11 @@ fn the_page_shows_everything_and_needs_nothing_else() {
         "Job &amp; cluster",
         "Choose sync.",
         "t.csv (column tokens): 2 of 9 responses are longer",
-        "the trace does not tell how much the lengths",
+        "the trace does not determine how much the lengths",
         "Seconds of a step by stage",
         "<code>schedule.name=a&lt;b</code>",
         "mean trained length / mean length of the policy",
-        "steps in the time of one of sync",
+        "speed-up of a step over sync",
         "over tokens (logarithmic)",
         "step 2, 210 s",
         "an instance generates",
@@ -88,7 +88,7 @@ fn the_page_shows_everything_and_needs_nothing_else() {
     ] {
         assert!(page.contains(part), "{part}");
     }
-    // Step times, lengths and Gantt chart of both, and the frontier.
+    // Step times, lengths and a Gantt chart for each of the two configurations, and the frontier.
     assert_eq!(page.matches("<svg width").count(), 7);
     assert!(!page.contains("a<b"));
     let outside = page.replace("http://www.w3.org/2000/svg", "");
@@ -117,9 +117,9 @@ fn a_single_run_has_no_frontier() {
     assert!(!page.contains("Speed and bias"));
 }
 
-// An axis from 0 to 0 has no labels to find, and the search for them did not end.
+// The charting library searches for labels of an axis; on an axis from 0 to 0 the search does not end.
 #[test]
 fn steps_that_take_no_time_are_drawn() {
     let page = page(&study(vec![simulated("a", [0.0, 0.0], 1.0), simulated("b", [0.0, 0.0], 1.0)]));
-    assert!(page.contains("Who worked when"));
+    assert!(page.contains("Activity of instances and trainer"));
 }

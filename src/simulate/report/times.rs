@@ -1,4 +1,4 @@
-//! Charts of step times: by stage, and one after another.
+//! Charts of step times: by stage, and step by step.
 
 use plotters::prelude::*;
 
@@ -8,10 +8,10 @@ use super::super::table::number;
 use super::chart::{BLUE, GREY, STAGES, TEXT, WIDTH, beyond, css, draw, seconds};
 use super::html::{Name, swatch};
 
-/// The names of the stages, in their order.
+/// The names of the stages, in the order of their colours.
 const NAMES: [&str; 4] = ["sync", "rollout", "reward", "training"];
 
-/// Bars of the stages, one for each configuration, with a legend above them.
+/// Renders a bar of the stages for each configuration, with a legend above.
 pub(super) fn breakdown(summaries: &[Summary]) -> String {
     let most = summaries.iter().map(|summary| summary.step_s.mean).fold(0.0, f64::max);
     let legend: String =
@@ -35,7 +35,7 @@ fn bar(index: usize, summary: &Summary, most: f64) -> String {
 }
 
 fn part(stage: &str, seconds: f64, most: f64, colour: &str) -> String {
-    // The total stands behind the bar.
+    // The rest of the width is left for the total, which follows the bar.
     let share = if most > 0.0 { 85.0 * seconds / most } else { 0.0 };
     let seconds = number(seconds);
     format!(
@@ -43,10 +43,10 @@ fn part(stage: &str, seconds: f64, most: f64, colour: &str) -> String {
     )
 }
 
-/// The step times of a configuration, of its first seed, over those of its baseline; nothing for fewer than two steps.
+/// Draws the step times of a configuration over those of its baseline, both with their first seed. Returns `None` for fewer than two steps.
 ///
 /// # Errors
-/// If it cannot be drawn.
+/// If the chart cannot be drawn.
 pub(super) fn series(run: &Configured, runs: &[Configured]) -> anyhow::Result<Option<String>> {
     let (own, sync) = (steps(run), steps(&runs[run.baseline]));
     let ([first, .., last], most) = (&own[..], longest(runs)) else { return Ok(None) };
@@ -75,7 +75,7 @@ pub(super) fn series(run: &Configured, runs: &[Configured]) -> anyhow::Result<Op
     .map(Some)
 }
 
-/// The longest step of all configurations, by which their charts can be compared.
+/// Returns the longest step of all configurations; their charts share this scale.
 fn longest(runs: &[Configured]) -> f64 {
     runs.iter().flat_map(steps).map(|(_, seconds)| seconds).fold(0.0, f64::max)
 }

@@ -81,7 +81,7 @@ fn baselines_that_are_the_same_run_are_listed_once() {
             layout=planned n=8 | training.layout=planned rollout.n=8 | n=8 sync
         "#]],
     );
-    // An epoch of one round is no less than the one step that is run.
+    // With `sim.steps = 1`, an epoch of one round is long enough for the run, so the length of the epoch has no effect on `sync`.
     check(
         &["data.epoch_rounds=1,2", "schedule.name=sync,fused"],
         expect![[r#"
@@ -104,7 +104,7 @@ fn every_schedule_runs_beside_settings_that_some_have_no_use_for() {
         let sweep = read_sweep(overrides, &["schedule.name=all"]).expect("valid");
         sweep.points.into_iter().map(|point| point.label).collect::<Vec<_>>()
     };
-    // With the planner it is not what the others stand beside.
+    // With the planner, the `sync` of the sweep differs from the baseline, which is therefore added.
     let mut beside = labels(&overrides);
     assert_eq!(beside.remove(0), "sync baseline");
     assert_eq!(beside, labels(&[]));

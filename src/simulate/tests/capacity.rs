@@ -1,4 +1,4 @@
-//! No device does two things at once, whatever the schedule.
+//! Invariant: no device does two things at once, whatever the schedule.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -21,15 +21,15 @@ use crate::simulate::job::Job;
 use crate::simulate::variant::{self, Variant};
 use crate::simulate::{population, run};
 
-/// A stretch of time, in nanoseconds.
+/// An interval of time, in nanoseconds.
 type Span = (u64, u64);
 
-/// What a run did on its devices.
+/// The activity on the devices of a run.
 #[derive(Default)]
 struct Log {
-    /// When the trainer computed, and on how many devices.
+    /// The intervals in which the trainer computed, each with its number of devices.
     training: Vec<(Span, u32)>,
-    /// Devices of an instance, from when on.
+    /// The number of devices of an instance, by the time from which it holds.
     tensor_parallel: BTreeMap<u64, u32>,
 }
 
@@ -76,7 +76,7 @@ impl Trainer for LoggedTrainer {
     }
 }
 
-/// A placement whose decisions are logged.
+/// A placement policy whose decisions are logged.
 struct LoggedPlacement {
     policy: Box<dyn Place>,
     now: Nanos,
@@ -97,7 +97,7 @@ impl Place for LoggedPlacement {
     }
 }
 
-/// Runs a job; what its devices did, and its steps.
+/// Runs a job and returns the activity on its devices and its steps.
 fn watched(job: &Job) -> (Log, Vec<StepReport>) {
     let log = Shared::default();
     let seed = job.raw.sim.seed;
@@ -116,7 +116,8 @@ fn watched(job: &Job) -> (Log, Vec<StepReport>) {
     (std::mem::take(&mut log.lock().expect("unpoisoned")), reports)
 }
 
-/// When each instance, by its number, had a response under way. One that moved counts where it ended.
+/// Returns the intervals in which each instance, by its number, had responses in flight. A response that moved counts for the instance
+/// where it ended.
 fn generating(reports: &[StepReport]) -> BTreeMap<u32, Vec<Span>> {
     let mut spans: BTreeMap<u32, Vec<Span>> = BTreeMap::new();
     for batch in reports.iter().flat_map(|report| &report.responses) {
@@ -130,7 +131,7 @@ fn generating(reports: &[StepReport]) -> BTreeMap<u32, Vec<Span>> {
     spans.into_iter().map(|(instance, spans)| (instance, joined(spans))).collect()
 }
 
-/// Spans that touch as one, in order.
+/// Merges intervals that touch or overlap, in order.
 fn joined(mut spans: Vec<Span>) -> Vec<Span> {
     spans.sort_unstable();
     let mut joined: Vec<Span> = Vec::new();
@@ -148,14 +149,14 @@ fn overlap(one: Span, other: Span) -> u64 {
 }
 
 impl Log {
-    /// Devices of an instance at a time.
+    /// Returns the number of devices of an instance at a time.
     fn width(&self, at: u64) -> u32 {
         let before = self.tensor_parallel.range(..=at).next_back();
         before.map_or_else(|| panic!("no placement at {at}"), |(_, width)| *width)
     }
 }
 
-/// Checks that instances and trainer share no device, and that all of them together are busy no longer than there are devices.
+/// Checks that instances and trainer share no device, and that the total busy time does not exceed that of all devices.
 fn check(name: &str, job: &Job) {
     let (log, reports) = watched(job);
     let (instances, gpus) = (generating(&reports), job.raw.cluster.gpus);

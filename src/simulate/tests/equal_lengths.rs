@@ -1,8 +1,8 @@
-//! What schedules are for is that lengths differ: where they do not, a synchronous schedule takes as long as `sync`.
+//! Schedules gain from unequal lengths: with equal lengths, every synchronous schedule takes as long as `sync`.
 
 use super::{job, owned, step_seconds};
 
-/// All prompts and all responses are as long as each other, and tasks of one kind are scored in the same time.
+/// All prompts have the same length, as have all responses, and all tasks are scored in the same time.
 const BASE: &str = r#"
 [cluster]
 gpus = 8
@@ -33,7 +33,7 @@ tail_spread = 0.0
 steps = 4
 "#;
 
-/// What is not the schedule's, the same for all.
+/// Settings of the stages, the same for all schedules.
 const STAGES: [&str; 6] = [
     "pipeline.reward=streamed",
     "pipeline.gradient=whole_step",
@@ -47,7 +47,7 @@ fn seconds(schedule: &[&str]) -> f64 {
     step_seconds(&job(BASE, &owned(&[schedule, &STAGES].concat())))
 }
 
-/// How many times as long as that of `sync` a step takes.
+/// Returns the time of a step over that of `sync`.
 fn ratio(schedule: &[&str]) -> f64 {
     seconds(schedule) / seconds(&["schedule.name=sync"])
 }
@@ -80,7 +80,7 @@ fn without_speculation_every_synchronous_schedule_takes_as_long_as_sync() {
     }
 }
 
-/// Rounds that launch more have more to decode, and nothing to gain.
+/// Rounds that launch more have more to decode and gain nothing.
 #[test]
 fn speculation_gains_nothing() {
     for factors in [["1.25", "1"], ["1", "1.25"], ["1.5", "1.5"]] {

@@ -1,4 +1,4 @@
-//! Tests of whole simulated jobs: laws that hold whatever the constants of the cost model are.
+//! Tests of whole simulated jobs: properties that hold for any constants of the cost model.
 
 mod capacity;
 mod equal_lengths;
@@ -17,7 +17,7 @@ use super::run;
 use crate::pipeline::Pipeline;
 use crate::recipe::{from_table, overlay};
 
-/// A job on `base`, the text of a file, with `settings`, `key=value` each.
+/// Returns the job of `base`, the text of a file, with `settings`, `key=value` each.
 fn job(base: &str, settings: &[String]) -> Job {
     let mut table = base.parse().expect("TOML");
     settings.iter().for_each(|setting| overlay(&mut table, setting).expect("a setting"));
@@ -30,7 +30,7 @@ fn owned(settings: &[&str]) -> Vec<String> {
     settings.iter().map(|&setting| setting.to_owned()).collect()
 }
 
-/// Keeps the reports of a run.
+/// An observer that keeps the reports of a run.
 #[derive(Default)]
 struct Reports(Vec<StepReport>);
 
@@ -46,7 +46,7 @@ fn reports(pipeline: Pipeline) -> Vec<StepReport> {
     reports.take().0
 }
 
-/// Mean seconds of a step.
+/// Returns the mean seconds of a step.
 fn step_seconds(job: &Job) -> f64 {
     let Outcome { steps, .. } = run::run(job, job.raw.sim.seed).expect("it runs");
     steps.iter().map(|step| step.seconds).sum::<f64>() / steps.len() as f64

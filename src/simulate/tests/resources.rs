@@ -1,4 +1,4 @@
-//! More of anything never makes a step longer.
+//! Invariant: more of any resource never makes a step longer.
 
 use super::{job, owned, step_seconds};
 use crate::simulate::variant;
@@ -22,7 +22,7 @@ max_response_length = 4096
 steps = 4
 "#;
 
-/// More of each kind.
+/// Settings that each increase one resource.
 const MORE: [&str; 5] = [
     "cluster.gpus=8",
     "cluster.hardware.memory=120e9",
@@ -31,7 +31,7 @@ const MORE: [&str; 5] = [
     "cluster.hardware.flops=2e15",
 ];
 
-/// What is selected by length hangs on who ends first, and with it how long the next steps are.
+/// Tolerance for schedules that select by length: the resources change which responses end first, and thereby the length of the next steps.
 const NOISE: f64 = 0.02;
 
 #[test]

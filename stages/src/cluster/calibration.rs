@@ -1,8 +1,9 @@
-//! The fitted constants of the cost model, all of them, and the measured distributions that it draws from.
+//! The fitted constants of the cost model, and the measured distributions from which the simulation draws.
 //!
-//! Source: RollPacker, the numbers of its paper and those read off its figures; all sections, tables and figures below are its. The
-//! constants were fitted together to Table 2, the totals of Fig. 10, Fig. 11c and Fig. 16; beside each is what it mostly follows from.
-//! Kept out of the fit: the runs of the authors' repository, Figs. 4b, 12, 13, 14c and 15, Table 1 in its single tasks, Tables 3 and 4.
+//! Source: RollPacker, the numbers in its paper and those read off its figures; all sections, tables and figures below are from it. The
+//! constants were fitted together to Table 2, the totals of Fig. 10, Fig. 11c and Fig. 16. The documentation of each constant names the
+//! measurements that determine it most. Held out of the fit: the run of the authors' repository, Figs. 4b, 12, 13, 14c and 15, the single
+//! tasks of Table 1, and Tables 3 and 4.
 //!
 //! The defaults describe an engine and a trainer without a slow controller. The serial work of RollPacker's own controller does not
 //! transfer to other clusters: the authors' repository run shows none of it. The jobs of the evaluation in `configs/sim` therefore set
@@ -12,79 +13,80 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Constants that no data sheet gives. [`Default`] is the fit; a recipe may change any of them for a sensitivity study.
+/// Constants that no data sheet provides. [`Default`] is the fit; a recipe may change any of them for a sensitivity study.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Calibration {
-    /// Share of a device's memory that an engine may use. vLLM's usual setting; not fitted.
+    /// The share of a device's memory that an engine may use. vLLM's usual setting; not fitted.
     pub memory_share: f64,
-    /// Bytes of a device that activations and graphs of an engine take. Not fitted.
+    /// Bytes per device for the activations and graphs of an engine. Not fitted.
     pub activation_bytes: f64,
-    /// Share of the memory bandwidth at which weights are read. Fitted to the long rounds of Fig. 11c.
+    /// The share of the memory bandwidth that reading weights achieves. Fitted to the long rounds of Fig. 11c.
     pub weight_bandwidth: f64,
-    /// Share of the memory bandwidth at which the KV cache is read. Fitted to the long rounds of Fig. 11c.
+    /// The share of the memory bandwidth that reading the KV cache achieves. Fitted to the long rounds of Fig. 11c.
     pub kv_bandwidth: f64,
-    /// Share of the peak that decoding reaches where it is bound by arithmetic. Not fitted.
+    /// The share of peak FLOP/s that decoding achieves where it is compute-bound. Not fitted.
     pub decode_utilisation: f64,
-    /// Share of the peak that prefill reaches. Not fitted.
+    /// The share of peak FLOP/s that prefill achieves. Not fitted.
     pub prefill_utilisation: f64,
-    /// Seconds of a prefill beside its arithmetic. Not fitted.
+    /// Seconds of a prefill in addition to its arithmetic. Not fitted.
     pub prefill_overhead: f64,
-    /// Seconds to launch the kernels of a layer in a decode iteration, which overlaps with the devices' own time. Fitted to the long
-    /// rounds of Fig. 11c: their time a token is proportional to the layers of the model, not to its weights on a device.
+    /// Seconds to launch the kernels of a layer in a decode iteration; this overlaps with the work of the device. Fitted to the long rounds
+    /// of Fig. 11c: their time per token is proportional to the number of layers of the model, not to the weights on a device.
     pub layer_launch: f64,
-    /// Seconds of a decode iteration on the host, whatever runs. Fitted to the long rounds of Fig. 11c.
+    /// Seconds per decode iteration on the host, independent of the batch. Fitted to the long rounds of Fig. 11c.
     pub iteration_overhead: f64,
-    /// Seconds of a decode iteration on the host for each running response: sampling, scheduling, detokenisation. Fitted with the above.
+    /// Seconds per decode iteration on the host for each running response: sampling, scheduling, detokenization. Fitted with the two above.
     pub response_overhead: f64,
-    /// Seconds that the all-reduces of a layer take between two devices, however little they carry; grows with the logarithm of the
-    /// devices. Fitted to the long rollouts of the 32B job beside those of the 7B job.
+    /// Latency of the all-reduces of a layer between two devices, in seconds, regardless of their size; it grows with the logarithm of the
+    /// number of devices. Fitted to the long rollouts of the 32B job relative to those of the 7B job.
     pub all_reduce_latency: f64,
-    /// Seconds that the controller of a job takes to hand out a response; those launched together arrive when all are handed out. None by
-    /// default.
+    /// Seconds that the controller of a job takes to hand out a response. Responses that are launched together arrive when all of them are
+    /// handed out. 0 by default.
     pub dispatch_interval: f64,
-    /// Seconds of a rollout before its first token, whatever the model. None by default.
+    /// Seconds of a rollout before its first token, independent of the model. 0 by default.
     pub rollout_overhead: f64,
-    /// Seconds of weight synchronisation a parameter. Fitted to the synchronisation of Fig. 11c.
+    /// Seconds of weight synchronization per parameter. Fitted to the synchronization in Fig. 11c.
     pub weight_sync_per_parameter: f64,
-    /// Seconds to restart engine instances with another tensor parallelism, beside loading the weights. Not fitted: none is
-    /// seen in Table 2, whose planner never changes it.
+    /// Seconds to restart engine instances with another tensor parallelism, in addition to loading the weights. Not fitted: Table 2 shows
+    /// none, because its planner never changes the parallelism.
     pub reconfiguration: f64,
-    /// Seconds of an optimizer step, whatever the model. Not fitted.
+    /// Seconds of an optimizer step, independent of the model. Not fitted.
     pub optimizer_step: f64,
-    /// Seconds a token of the padded batch in the single controller, once for each of its responses. None by default.
+    /// Seconds per token of the padded batch in the single controller, once for each response. 0 by default.
     pub padding_per_token: f64,
-    /// Model FLOP utilisation of a trainer whose devices are filled. Fitted to the training times of Fig. 11c.
+    /// Model FLOP utilization of a trainer whose devices are fully loaded. Fitted to the training times of Fig. 11c.
     pub training_utilisation: f64,
-    /// Seconds that a micro-batch takes in each layer beside its arithmetic, over all passes, where two devices share a sequence; grows with
-    /// the logarithm of these devices. Fitted with the utilisation: it explains why of the three jobs the one that splits sequences over
-    /// the most devices trains at the lowest utilisation.
+    /// Seconds per layer of a micro-batch in addition to its arithmetic, over all passes, where two devices share a sequence; it grows with
+    /// the logarithm of the number of these devices. Fitted together with the utilization: it explains why, of the three jobs, the one that
+    /// splits sequences over the most devices trains at the lowest utilization.
     pub training_layer: f64,
-    /// Arithmetic of training a token in multiples of the parameters: 6 for forward and backward, 2 for the log-probabilities of the
-    /// reference, 2 for those of the old policy. Not fitted.
+    /// FLOPs of training per token, in multiples of the number of parameters: 6 for forward and backward, 2 for the log-probabilities of
+    /// the reference, 2 for those of the old policy. Not fitted.
     pub training_flops_per_parameter: f64,
-    /// Seconds from the decision that a trainer takes some of the devices to its first group. Not fitted.
+    /// Seconds from the decision to move devices to the trainer until its first group. Not fitted.
     pub handover: f64,
-    /// Seconds until a trainer that computes already computes on more devices. Not fitted.
+    /// Seconds until a trainer that is already computing uses additional devices. Not fitted.
     pub reassignment: f64,
-    /// Seconds that the controller takes to have a response scored after the rollout; those scored together are handed out when all are
-    /// taken in. None by default.
+    /// Seconds that the controller takes to submit a response for scoring after the rollout. Responses that are scored together are handed
+    /// out when all of them are submitted. 0 by default.
     pub scoring_interval: f64,
-    /// Seconds that a reward adds to its own time when responses are scored as they end. Set by the exposed rewards of Fig. 11c.
+    /// Seconds that a reward adds to its own time when responses are scored as they end. Chosen to match the exposed rewards of Fig. 11c.
     pub scoring_latency: f64,
-    /// Seconds of checking a mathematical answer. Not fitted.
+    /// Seconds to check a mathematical answer. Not fitted.
     pub math: f64,
-    /// Seconds in which a judge has scored all responses of a step at once. Set by Table 1.
+    /// Seconds in which a judge scores all responses of a step at once. Chosen to match Table 1.
     pub judge_batch: f64,
-    /// Seconds in which a judge with devices of its own scores a response. Not identified by the figures.
+    /// Seconds in which a judge on its own devices scores a response. Not identified by the figures.
     pub judge_dedicated: f64,
-    /// Seconds in which a judge that shares the devices of the rollout scores a response. Not identified by the figures.
+    /// Seconds in which a judge on the devices of the rollout scores a response. Not identified by the figures.
     pub judge_colocated: f64,
-    /// Factor on the time of decoding beside a colocated judge that runs at the same time (MPS). Not fitted.
+    /// Factor on the time of decoding while a colocated judge runs concurrently (MPS). Not fitted.
     pub judge_slowdown: f64,
-    /// The same factor where the judge and the engine take turns on a device (no MPS). Fitted to the short rounds of Fig. 14a.
+    /// Factor on the time of decoding while a colocated judge takes turns with the engine (no MPS). Fitted to the short rounds of Fig. 14a.
     pub judge_time_slicing: f64,
-    /// Correlation of the times of two runs for one task, in ranks of a normal. Not identified by the figures.
+    /// Correlation of the execution times of two runs for one task, as the correlation of their normal scores (Gaussian copula). Not identified
+    /// by the figures.
     pub sandbox_correlation: f64,
 }
 
@@ -129,7 +131,7 @@ impl Default for Calibration {
 /// Tokens to which prompts are padded in a batch; veRL's setting in RollPacker's jobs.
 pub const PADDED_PROMPT: f64 = 2048.0;
 
-/// Execution times of a code sandbox: percentile and seconds. Fig. 8a; about 5 % run into the timeout of 30 s.
+/// Execution times in a code sandbox: percentile and seconds. Fig. 8a; about 5 % reach the timeout of 30 s.
 pub const SANDBOX_SECONDS: [(f64, f64); 15] = [
     (0.0, 0.13),
     (5.0, 0.15),
@@ -148,21 +150,22 @@ pub const SANDBOX_SECONDS: [(f64, f64); 15] = [
     (94.5, 12.6),
 ];
 
-/// Share of sandbox runs that never end by themselves; Fig. 8a: the CDF reaches 94.8 % short of the timeout.
+/// The share of sandbox runs that never end by themselves. In Fig. 8a the CDF reaches 94.8 % before the timeout.
 pub const SANDBOX_HANGS: f64 = 0.052;
 
-/// Share of responses that never end among those to a prompt that has any. Set by the bars of Fig. 12 that launch more responses; values
-/// from 0.12 to 0.25 do alike.
+/// The share of endless responses among the responses to a prompt that has any. Chosen to match the bars of Fig. 12 that launch more
+/// responses; values from 0.12 to 0.25 fit about as well.
 pub const ENDLESS_OF_HARD: f64 = 0.18;
 
-/// Correlation of the lengths of two responses to a prompt that end, in ranks of a normal. Weakly identified by Figs. 11a and 12: 0.1 to
-/// 0.3 do alike.
+/// Correlation of the lengths of two responses to a prompt, both of which end, as the correlation of their normal scores (Gaussian copula).
+/// Weakly identified by Figs. 11a and 12: 0.1 to 0.3 fit about as well.
 pub const LENGTH_CORRELATION: f64 = 0.15;
 
-/// Name of a task, share of its responses that never end, and percentiles with their tokens.
+/// The name of a task, the share of its responses that never end, and percentiles with their lengths in tokens.
 pub type TaskLengths = (&'static str, f64, &'static [(f64, f64)]);
 
-/// Response lengths of Qwen2.5-14B by task. Fig. 2a; between the last measured percentile and the responses that never end, up to the 16k of the measured run.
+/// Response lengths of Qwen2.5-14B by task, from Fig. 2a. Between the last measured percentile and the endless responses, they reach up to
+/// the 16k of the measured run.
 pub const LENGTHS: [TaskLengths; 3] = [
     (
         "math",

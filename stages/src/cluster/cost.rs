@@ -1,8 +1,8 @@
-//! How long the work of a step takes; all times in seconds.
+//! Cost model of inference: the time and memory that the work of a rollout takes. All times are in seconds.
 
 use super::{Calibration, Decode, Hardware, ModelShape};
 
-/// The cost model of one model on one kind of device.
+/// The cost model of a model on a kind of device.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cost {
     pub(super) hardware: Hardware,
@@ -10,66 +10,66 @@ pub struct Cost {
     pub(super) calibration: Calibration,
 }
 
-/// A model does not fit.
+/// An instance that cannot hold the model.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum CostError {
-    /// Weights leave no room for a KV cache.
+    /// The weights leave no room for a KV cache.
     #[error(
         "{model} does not fit on {tensor_parallel} x {hardware}: weights take {weights:.1} GB, expected less than {room:.1} GB"
     )]
     Memory {
-        /// The model.
+        /// The name of the model.
         model: String,
-        /// The device.
+        /// The name of the device.
         hardware: String,
-        /// Devices of an instance.
+        /// The number of devices of an instance.
         tensor_parallel: u32,
-        /// Bytes of the weights, in GB.
+        /// The size of the weights, in GB.
         weights: f64,
-        /// Bytes that weights and KV cache may take, in GB.
+        /// The memory for weights and KV cache, in GB.
         room: f64,
     },
-    /// A tensor-parallel group would leave its server, or has no device.
+    /// A tensor-parallel group is larger than a server, or has no device.
     #[error(
         "tensor_parallel: expected 1 to {devices_per_server}, the devices of a server, found {tensor_parallel}"
     )]
     TensorParallel {
-        /// Devices of an instance.
+        /// The number of devices of an instance.
         tensor_parallel: u32,
-        /// Devices of a server.
+        /// The number of devices of a server.
         devices_per_server: u32,
     },
 }
 
 impl Cost {
-    /// The cost of `model` on `hardware`.
+    /// Creates the cost model of `model` on `hardware`.
     #[must_use]
     pub fn new(hardware: Hardware, model: ModelShape, calibration: Calibration) -> Self {
         Self { hardware, model, calibration }
     }
 
-    /// The devices.
+    /// Returns the hardware.
     #[must_use]
     pub fn hardware(&self) -> &Hardware {
         &self.hardware
     }
 
-    /// The model.
+    /// Returns the shape of the model.
     #[must_use]
     pub fn model(&self) -> &ModelShape {
         &self.model
     }
 
-    /// The fitted constants.
+    /// Returns the fitted constants.
     #[must_use]
     pub fn calibration(&self) -> &Calibration {
         &self.calibration
     }
 
-    /// Tokens that the KV cache of an instance of `tensor_parallel` devices holds.
+    /// Returns the number of tokens that the KV cache of an instance of `tensor_parallel` devices holds.
     ///
     /// # Errors
-    /// If there is no such instance, or the weights leave no room.
+    /// If such an instance does not exist, or the weights leave no room.
     pub fn kv_capacity(&self, tensor_parallel: u32) -> Result<u64, CostError> {
         let devices_per_server = self.hardware.devices_per_server;
         if !(1..=devices_per_server).contains(&tensor_parallel) {
@@ -92,7 +92,7 @@ impl Cost {
         })
     }
 
-    /// How an instance of `tensor_parallel` devices decodes.
+    /// Returns the decoding costs of an instance of `tensor_parallel` devices.
     #[must_use]
     pub fn decode(&self, tensor_parallel: u32) -> Decode {
         let Self { hardware, model, calibration } = self;
@@ -112,20 +112,20 @@ impl Cost {
         }
     }
 
-    /// Seconds of an iteration that tensor parallelism takes: whatever runs, and for each running response.
+    /// Returns the seconds of the all-reduces in an iteration: a fixed latency, and the transfer time per running response.
     fn all_reduces(&self, devices: f64) -> (f64, f64) {
         if devices <= 1.0 {
             return (0.0, 0.0);
         }
         let layers = f64::from(self.model.layers);
         let latency = self.calibration.all_reduce_latency * growth(devices);
-        // Two all-reduces a layer; each sends and receives a hidden state in bf16, but for the device's own share of it.
+        // Two all-reduces per layer; each sends and receives a hidden state in bf16, except for the device's own share of it.
         let bytes = 8.0 * f64::from(self.model.hidden_size) * (devices - 1.0) / devices;
         (layers * latency, layers * bytes / self.hardware.interconnect_bandwidth)
     }
 
-    /// Running `tokens` tokens of a sequence through the model at once on an instance of `tensor_parallel` devices, which decodes
-    /// nothing meanwhile.
+    /// Returns the time to prefill `tokens` tokens of a sequence on an instance of `tensor_parallel` devices. The instance does not decode
+    /// during that time.
     #[must_use]
     pub fn prefill(&self, tensor_parallel: u32, tokens: f64) -> f64 {
         let Self { hardware, model, calibration } = self;
@@ -135,26 +135,27 @@ impl Cost {
         calibration.prefill_overhead + flops / rate
     }
 
-    /// The transfer of new weights to an instance.
+    /// Returns the time to transfer new weights to an instance.
     #[must_use]
     pub fn weight_sync(&self) -> f64 {
         self.calibration.weight_sync_per_parameter * self.model.parameters
     }
 
-    /// What a rollout with new weights takes before its first token, beside their transfer: resharding, the KV cache set up anew.
+    /// Returns the time of a rollout with new weights before its first token, in addition to their transfer: resharding, and setting up the
+    /// KV cache.
     #[must_use]
     pub fn rollout_overhead(&self) -> f64 {
         self.calibration.rollout_overhead
     }
 
-    /// Starting instances with another tensor parallelism.
+    /// Returns the time to restart instances with another tensor parallelism.
     #[must_use]
     pub fn reconfiguration(&self) -> f64 {
         self.calibration.reconfiguration
     }
 }
 
-/// How a latency between devices grows with their number, 1 for two of them.
+/// Returns the growth of a latency with the number of devices, relative to two devices.
 pub(super) fn growth(devices: f64) -> f64 {
     0.65 + 0.35 * devices.log2()
 }
@@ -199,9 +200,9 @@ mod tests {
     #[test]
     fn decoding_alone_takes_the_launch_of_its_kernels_or_the_reading_of_the_weights() {
         let decode = cost("Qwen2.5-7B").decode(1);
-        // 28 layers at 0.25 ms, and 0.25 ms of the host.
+        // 28 layers at 0.25 ms, and 0.25 ms on the host.
         assert!((decode.iteration(1, 0) - 7.25e-3).abs() < 0.01e-3);
-        // 15.24 GB at 95 % of 3.35 TB/s, and the same of the host.
+        // 15.24 GB at 95 % of 3.35 TB/s, and 0.25 ms on the host.
         let graphs = Calibration { layer_launch: 0.0, ..Calibration::default() };
         let hardware = Hardware::built_in("H800").unwrap();
         let model = ModelShape::built_in("Qwen2.5-7B").unwrap();

@@ -1,38 +1,38 @@
-//! How an engine instance decodes.
+//! Decoding costs of an engine instance.
 
-/// How an engine instance decodes: each iteration samples one token for each running response.
+/// The decoding costs of an engine instance. Each iteration samples one token for each running response.
 ///
-/// The devices read the weights and the KV cache while the host launches the kernels of the iteration one layer after the other, so the
-/// slower of the two counts. Sampling and scheduling come on top. With `n` running responses that hold `s` tokens, an iteration takes
+/// The devices read the weights and the KV cache while the host launches the kernels of the iteration layer by layer, so the slower of the
+/// two determines the time. Sampling and scheduling are added. With `n` running responses that hold `s` tokens, an iteration takes
 ///
 /// ```text
 /// host(n) + max(launch, device(n) + a_token * s)
 /// ```
 ///
-/// seconds and leaves `s + n` tokens. The iterations between two events therefore have a closed form, and a simulation jumps from event
-/// to event.
+/// seconds and leaves `s + n` tokens. The time of the iterations between two events therefore has a closed form, and a simulation jumps
+/// from event to event.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Decode {
-    /// Seconds of the host, whatever runs.
+    /// Seconds on the host, independent of the batch.
     pub(super) overhead: f64,
-    /// Seconds of the host for each running response.
+    /// Seconds on the host for each running response.
     pub(super) a_response: f64,
     /// Seconds to launch the kernels of an iteration.
     pub(super) launch: f64,
-    /// Seconds that the all-reduces of an iteration take at least.
+    /// Latency of the all-reduces of an iteration, in seconds.
     pub(super) latency: f64,
-    /// Seconds that the all-reduces take for each running response.
+    /// Transfer time of the all-reduces for each running response, in seconds.
     pub(super) transfer: f64,
     /// Seconds to read the weights.
     pub(super) weights: f64,
-    /// Seconds of arithmetic for each running response; hidden by the reading of the weights until it exceeds it.
+    /// Seconds of arithmetic for each running response; hidden behind reading the weights until it exceeds that time.
     pub(super) arithmetic: f64,
-    /// Seconds to read a token of KV cache.
+    /// Seconds to read one token of the KV cache.
     pub(super) a_token: f64,
 }
 
 impl Decode {
-    /// Returns the same instance, `factor` times as slow: something else runs on its devices.
+    /// Returns the costs multiplied by `factor`, for an instance that shares its devices with other work.
     #[must_use]
     pub fn slowed(self, factor: f64) -> Self {
         Self {
@@ -47,13 +47,16 @@ impl Decode {
         }
     }
 
-    /// Seconds of one iteration of `running` responses that hold `tokens` tokens.
+    /// Returns the seconds of one iteration of `running` responses that hold `tokens` tokens.
     #[must_use]
     pub fn iteration(&self, running: u32, tokens: u64) -> f64 {
         self.iterations(1, running, tokens)
     }
 
-    /// Seconds of `count` iterations on end.
+    /// Returns the seconds of `count` consecutive iterations.
+    ///
+    /// The KV cache grows by `running` tokens per iteration. The first iterations take the launch time, because reading the cache is still
+    /// hidden behind it; see `launch_bound`. From then on the time of an iteration grows linearly, so that the sum is an arithmetic series.
     #[must_use]
     pub fn iterations(&self, count: u64, running: u32, tokens: u64) -> f64 {
         let launched = self.launch_bound(running, tokens).min(count);
@@ -66,7 +69,7 @@ impl Decode {
             + self.a_token * (read * first + grown)
     }
 
-    /// How many iterations end within `seconds`: the inverse of [`iterations`](Self::iterations), rounded down.
+    /// Returns the number of iterations that end within `seconds`: the inverse of [`iterations`](Self::iterations), rounded down.
     #[must_use]
     pub fn within(&self, seconds: f64, running: u32, tokens: u64) -> u64 {
         let seconds = seconds.max(0.0);
@@ -79,7 +82,7 @@ impl Decode {
             let first = tokens + launched * u64::from(running);
             launched + self.reading_within(seconds - launched as f64 * fixed, running, first)
         };
-        // Division and square root may err on either side of a whole iteration.
+        // Rounding in the division and the square root can miss the result by an iteration in either direction.
         while self.iterations(count, running, tokens) > seconds && count > 0 {
             count -= 1;
         }
@@ -89,7 +92,7 @@ impl Decode {
         count
     }
 
-    /// How many iterations end within `seconds` if the devices determine the time of each.
+    /// Returns the number of iterations that end within `seconds` if the devices determine the time of each.
     fn reading_within(&self, seconds: f64, running: u32, tokens: u64) -> u64 {
         // a n / 2 * k^2 + (host + device + a (s - n / 2)) * k = seconds
         let half = self.a_token * f64::from(running) * 0.5;
@@ -97,10 +100,12 @@ impl Decode {
         let linear = base + self.a_token * tokens as f64 - half;
         let seconds = seconds.max(0.0);
         let root = (linear * linear + 4.0 * half * seconds).sqrt();
+        // This form of the root has no cancellation if the quadratic term is small, and is defined if it is 0.
         (2.0 * seconds / (linear + root)) as u64
     }
 
-    /// How many iterations from `tokens` tokens on take as long as their launch: until the KV cache takes longer to read.
+    /// Returns the number of iterations, starting at `tokens` tokens, that take as long as their launch: until reading the KV cache takes
+    /// longer.
     fn launch_bound(&self, running: u32, tokens: u64) -> u64 {
         let hidden = (self.launch - self.device(running)) / self.a_token - tokens as f64;
         if hidden <= 0.0 {
@@ -113,7 +118,7 @@ impl Decode {
         self.overhead + self.a_response * f64::from(running)
     }
 
-    /// Seconds of the devices beside the reading of the KV cache.
+    /// Returns the seconds of an iteration on the devices, without reading the KV cache.
     fn device(&self, running: u32) -> f64 {
         let running = f64::from(running);
         self.latency + self.transfer * running + self.weights.max(self.arithmetic * running)

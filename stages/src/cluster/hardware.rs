@@ -1,27 +1,27 @@
-//! Devices and servers.
+//! Data sheets of devices and servers.
 
 use serde::{Deserialize, Serialize};
 
-/// A device of a cluster and the server it is in, as its data sheet describes it.
+/// A device of a cluster and its server, as described by its data sheet.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Hardware {
-    /// What it is called.
+    /// The name.
     pub name: String,
-    /// Dense bf16 peak, FLOP/s.
+    /// Dense bf16 peak, in FLOP/s.
     pub flops: f64,
-    /// Bandwidth of the device's memory, bytes/s.
+    /// Bandwidth of the device's memory, in bytes/s.
     pub memory_bandwidth: f64,
-    /// Memory of the device, bytes.
+    /// Memory of the device, in bytes.
     pub memory: f64,
-    /// Bandwidth between devices of a server in one direction, bytes/s a device.
+    /// Bandwidth between the devices of a server in one direction, in bytes/s per device.
     pub interconnect_bandwidth: f64,
-    /// Devices of a server; tensor-parallel groups stay inside one.
+    /// The number of devices of a server; tensor-parallel groups stay within one.
     pub devices_per_server: u32,
 }
 
-/// Name, FLOP/s, bytes/s of memory, bytes, bytes/s between devices. Dense bf16 rates and one-directional NVLink rates of NVIDIA's data
-/// sheets (SXM variants); H800 is an H100 with NVLink cut to 400 GB/s in both directions together.
+/// Name, FLOP/s, memory bandwidth in bytes/s, memory in bytes, bandwidth between devices in bytes/s. Dense bf16 rates and one-directional
+/// NVLink rates from NVIDIA's data sheets (SXM variants). The H800 is an H100 with NVLink reduced to 400 GB/s in both directions together.
 const BUILT_IN: [(&str, f64, f64, f64, f64); 5] = [
     ("A100", 312e12, 2.039e12, 80e9, 300e9),
     ("H800", 989e12, 3.35e12, 80e9, 200e9),
@@ -31,7 +31,7 @@ const BUILT_IN: [(&str, f64, f64, f64, f64); 5] = [
 ];
 
 impl Hardware {
-    /// The hardware of that name, in servers of 8. `None` if it is not built in.
+    /// Returns the hardware with this name, in servers of 8, or `None` if it is not built in. Case is ignored.
     #[must_use]
     pub fn built_in(name: &str) -> Option<Self> {
         let &(name, flops, memory_bandwidth, memory, interconnect_bandwidth) =
@@ -46,7 +46,7 @@ impl Hardware {
         })
     }
 
-    /// Names that [`built_in`](Self::built_in) knows.
+    /// Returns the names that [`built_in`](Self::built_in) knows.
     #[must_use]
     pub fn names() -> [&'static str; 5] {
         BUILT_IN.map(|(name, ..)| name)

@@ -1,7 +1,7 @@
-//! What the simulated stages cost: the hardware, the model, and the time that work takes on them.
+//! Cost model of the simulated stages: the hardware, the model, and the time that work takes on them.
 //!
-//! Everything here is a pure function of a few numbers. Data sheets are in [`hardware`], model shapes in [`model`], fitted constants in
-//! [`calibration`] and nowhere else, formulas in [`cost`] and beside it.
+//! All functions are pure. Data sheets are in [`hardware`], model shapes in [`model`], all fitted constants in [`calibration`], and the
+//! formulas in [`cost`] and the private modules.
 //!
 //! Architecture invariant: no clock, no randomness, no state.
 

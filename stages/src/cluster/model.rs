@@ -1,26 +1,26 @@
-//! Shapes of models: what their arithmetic and their memory follow from.
+//! Shapes of models, which determine their arithmetic and memory.
 
 use serde::{Deserialize, Serialize};
 
-/// The numbers of a dense decoder-only transformer that its cost follows from; weights and KV cache are in bf16.
+/// The dimensions of a dense decoder-only transformer that determine its cost. Weights and KV cache are in bf16.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ModelShape {
-    /// What it is called.
+    /// The name.
     pub name: String,
-    /// Parameters.
+    /// The number of parameters.
     pub parameters: f64,
-    /// Layers.
+    /// The number of layers.
     pub layers: u32,
-    /// Width of the hidden state.
+    /// The width of the hidden state.
     pub hidden_size: u32,
-    /// Heads of keys and values.
+    /// The number of key and value heads.
     pub kv_heads: u32,
-    /// Width of a head.
+    /// The width of a head.
     pub head_dim: u32,
 }
 
-/// Bytes of a bf16 number.
+/// Bytes per bf16 number.
 const BF16: f64 = 2.0;
 
 /// Name, parameters, layers, hidden size, KV heads, head width; from the models' `config.json`.
@@ -33,7 +33,7 @@ const BUILT_IN: [(&str, f64, u32, u32, u32, u32); 5] = [
 ];
 
 impl ModelShape {
-    /// The model of that name. `None` if it is not built in.
+    /// Returns the model with this name, or `None` if it is not built in. Case is ignored.
     #[must_use]
     pub fn built_in(name: &str) -> Option<Self> {
         let &(name, parameters, layers, hidden_size, kv_heads, head_dim) =
@@ -41,19 +41,19 @@ impl ModelShape {
         Some(Self { name: name.to_owned(), parameters, layers, hidden_size, kv_heads, head_dim })
     }
 
-    /// Names that [`built_in`](Self::built_in) knows.
+    /// Returns the names that [`built_in`](Self::built_in) knows.
     #[must_use]
     pub fn names() -> [&'static str; 5] {
         BUILT_IN.map(|(name, ..)| name)
     }
 
-    /// Bytes of the weights.
+    /// Returns the size of the weights, in bytes.
     #[must_use]
     pub fn weight_bytes(&self) -> f64 {
         BF16 * self.parameters
     }
 
-    /// Bytes that a token holds in the KV cache: keys and values of all layers.
+    /// Returns the bytes per token in the KV cache: keys and values of all layers.
     #[must_use]
     pub fn kv_bytes_per_token(&self) -> f64 {
         2.0 * f64::from(self.layers) * f64::from(self.kv_heads) * f64::from(self.head_dim) * BF16

@@ -1,4 +1,4 @@
-//! How long a trainer takes, and what it holds in memory.
+//! Time and memory of training.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -9,44 +9,46 @@ use serde::{Deserialize, Serialize};
 use super::Cost;
 use super::cost::growth;
 
-/// Bytes a parameter of the weights (bf16) and of the gradient (f32), on each device that holds the parameter.
+/// Bytes per parameter of the weights (bf16) and of the gradient (f32), on each device that holds the parameter.
 const WEIGHT_AND_GRADIENT: f64 = 2.0 + 4.0;
-/// Bytes a parameter of the optimizer's state (f32 weight and two moments), sharded over all devices that hold the parameter.
+/// Bytes per parameter of the optimizer's state (f32 weight and two moments), sharded over all devices that hold the parameter.
 const OPTIMIZER: f64 = 12.0;
-/// Bytes a token and unit of the hidden state that a layer keeps between forward and backward: its input, in bf16. The rest is recomputed.
+/// Bytes per token and unit of the hidden state that a layer keeps between forward and backward: its input, in bf16. The rest is
+/// recomputed.
 const CHECKPOINT: f64 = 2.0;
-/// The same of the one layer that is being recomputed (Korthikanti et al., 2022, equation 2, without attention scores).
+/// Bytes per token and unit of the hidden state for the one layer that is being recomputed (Korthikanti et al., 2022, equation 2, without
+/// attention scores).
 const RECOMPUTED: f64 = 34.0;
 
-/// How a copy of the model is laid out over devices while it is trained.
+/// The layout of a copy of the model over devices during training.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TrainingLayout {
-    /// Devices over which each layer is sharded.
+    /// The number of devices over which each layer is sharded.
     pub tensor_parallel: u32,
-    /// Groups of layers.
+    /// The number of pipeline stages, each with an equal part of the layers.
     pub pipeline: u32,
-    /// Parts of each sequence.
+    /// The number of devices over which a sequence is split.
     pub context: u32,
-    /// Sequences are packed into micro-batches of at most so many tokens; a longer one is a micro-batch of its own.
+    /// Maximum number of tokens of a micro-batch into which sequences are packed; a longer sequence is a micro-batch of its own.
     pub micro_batch_tokens: u32,
 }
 
 impl TrainingLayout {
-    /// Devices that hold one copy of the model.
+    /// Returns the number of devices that hold one copy of the model.
     #[must_use]
     pub fn devices(self) -> u32 {
         self.tensor_parallel * self.pipeline * self.context
     }
 
-    /// Devices over which a micro-batch is split.
+    /// Returns the number of devices over which a micro-batch is split.
     fn sequence_devices(self) -> f64 {
         f64::from(self.tensor_parallel) * f64::from(self.context)
     }
 }
 
 impl Cost {
-    /// Arithmetic of training a sequence of `tokens` tokens, prompt and response.
+    /// Returns the FLOPs of training on a sequence of `tokens` tokens, prompt and response.
     #[must_use]
     pub fn training_flops(&self, tokens: f64) -> f64 {
         let attention = 5.0 * f64::from(self.model.layers) * f64::from(self.model.hidden_size);
@@ -54,11 +56,12 @@ impl Cost {
         parameters * tokens + attention * tokens * tokens
     }
 
-    /// Seconds of the gradient of sequences with so many `tokens` each, in one call of the trainer on `devices` devices.
+    /// Returns the seconds of the gradient of sequences with the given numbers of `tokens`, in one call of the trainer on `devices`
+    /// devices.
     ///
-    /// The sequences are spread over the copies of the model, the most expensive first, each to the copy with the least work. A copy
-    /// packs its own into micro-batches, and runs these through its pipeline stages one after the other, so that a call pays the
-    /// pipeline's bubble. The call ends with the last copy.
+    /// The sequences are distributed over the copies of the model, the most expensive first, each to the copy with the least work so far
+    /// (the longest-processing-time rule). A copy packs its sequences into micro-batches and runs these through its pipeline stages one
+    /// after the other, so that each call has the bubble of the pipeline once. The call ends with the last copy.
     #[must_use]
     pub fn training(&self, devices: u32, layout: TrainingLayout, tokens: &[f64]) -> f64 {
         let mut tokens = tokens.to_vec();
@@ -76,7 +79,8 @@ impl Cost {
         packed.iter().map(|copy| copy.seconds(layout)).fold(0.0, f64::max)
     }
 
-    /// Seconds of the gradient of `sequences` sequences of `tokens` tokens each, as [`training`](Self::training) has them.
+    /// Returns the seconds of the gradient of `sequences` sequences of `tokens` tokens each: the same as [`training`](Self::training), but
+    /// without a list of sequences.
     #[must_use]
     pub fn training_alike(
         &self,
@@ -91,8 +95,8 @@ impl Cost {
         busiest.seconds(layout)
     }
 
-    /// Seconds that a micro-batch of `flops` [arithmetic](Self::training_flops) takes one stage of one copy of the model: its kernels are
-    /// launched, and its devices exchange what they share, layer by layer, however few its tokens are.
+    /// Returns the seconds of a micro-batch of `flops` [FLOPs](Self::training_flops) in one pipeline stage of one copy of the model.
+    /// Launching kernels and communication between devices take a minimum time per layer, however few the tokens are.
     fn micro_batch(&self, layout: TrainingLayout, flops: f64) -> f64 {
         let calibration = &self.calibration;
         let rate =
@@ -102,22 +106,23 @@ impl Cost {
         layers * latency + flops / rate
     }
 
-    /// Bytes that training holds on a device when `devices` devices share the optimizer's state and the longest sequence has `longest`
-    /// tokens: weights, gradient, optimizer state, and the activations of one micro-batch for each pipeline stage, recomputed by layer.
+    /// Returns the bytes that training holds on a device if `devices` devices share the optimizer's state and the longest sequence has
+    /// `longest` tokens: weights, gradient, optimizer state, and the activations of one micro-batch for each pipeline stage, recomputed by
+    /// layer.
     #[must_use]
     pub fn training_bytes(&self, devices: u32, layout: TrainingLayout, longest: f64) -> f64 {
         let parts = f64::from(layout.tensor_parallel) * f64::from(layout.pipeline);
         let held = self.model.parameters / parts;
         let sharers = (f64::from(devices) / parts).max(1.0);
         let tokens = longest.max(f64::from(layout.micro_batch_tokens)) / layout.sequence_devices();
-        // The first stage keeps the inputs of its layers for as many micro-batches as there are stages.
+        // With s stages, the first one holds 1/s of the layers but keeps the layer inputs of s micro-batches, so s cancels out.
         let kept = CHECKPOINT * f64::from(self.model.layers) + RECOMPUTED;
         let activations = tokens * f64::from(self.model.hidden_size) * kept;
         held * (WEIGHT_AND_GRADIENT + OPTIMIZER / sharers) + activations
     }
 
-    /// Seconds of the optimizer step after `responses` responses, the longest of them `longest` tokens, including the time in which the
-    /// controller passes the padded batch on.
+    /// Returns the seconds of the optimizer step after `responses` responses, the longest of them of `longest` tokens. This includes the
+    /// time in which the controller passes on the padded batch.
     #[must_use]
     pub fn optimizer(&self, responses: u64, longest: u32) -> f64 {
         let calibration = &self.calibration;
@@ -126,13 +131,13 @@ impl Cost {
     }
 }
 
-/// The micro-batches of one copy of the model.
+/// The work of one copy of the model, as micro-batches.
 #[derive(Clone, Copy, Debug, Default)]
 struct Replica {
-    /// Seconds of those that are full, and of the longest of them.
+    /// Total seconds of the full micro-batches, and seconds of the longest of them.
     full: f64,
     longest: f64,
-    /// The one that is being packed: its arithmetic, its tokens, and its seconds.
+    /// FLOPs, tokens and seconds of the micro-batch that is being packed.
     flops: f64,
     tokens: f64,
     open: f64,
@@ -150,7 +155,7 @@ impl Replica {
         self.open = cost.micro_batch(layout, self.flops);
     }
 
-    /// Seconds until the last micro-batch has left the last stage.
+    /// Returns the seconds until the last micro-batch has left the last stage.
     fn seconds(&self, layout: TrainingLayout) -> f64 {
         let bubble = f64::from(layout.pipeline - 1) * self.longest.max(self.open);
         self.full + self.open + bubble

@@ -1,14 +1,14 @@
-//! Solutions that want to pass without adding, or worse. Each returns the right sum if and only if what it tries works.
+//! Hostile solutions: they try to pass without adding, or worse. Each returns the correct sum if and only if its attempt succeeds.
 
 use rollpacker_stages::sandbox::Outcome::{
     self, Failed, Forbidden, Memory, Passed, RuntimeError, Timeout,
 };
 
-/// One of them.
+/// A hostile solution.
 pub(crate) struct Attack {
     pub(crate) name: &'static str,
     pub(crate) code: String,
-    /// How it may end.
+    /// The permitted outcomes.
     pub(crate) expected: &'static [Outcome],
 }
 
@@ -26,7 +26,8 @@ def add(a, b):
     return -1
 ";
 
-/// Counts where in its memory a word lies that it does not hold itself. Unmapped pages are skipped: a pipe does not take them.
+/// Counts the occurrences in memory of a word that the program itself does not hold. Unmapped pages are skipped: a write of them to a pipe
+/// fails.
 pub(crate) const SEARCH: &str = "\
 import ctypes, os
 libc = ctypes.CDLL(None)
@@ -47,15 +48,15 @@ for start, size in ((brk - (32 << 20), 32 << 20), (near - (32 << 20), 64 << 20))
 print(found)
 ";
 
-/// A name in the environment of the test process, with a value that nothing else has.
+/// Returns the name of an environment variable of the test process whose value occurs nowhere else.
 pub(crate) fn secret() -> String {
-    // What cargo sets for every test is as secret as what a user exports.
+    // Any variable of the parent must be hidden; cargo sets this one for every test.
     let name = "CARGO_MANIFEST_DIR";
     assert!(std::env::var_os(name).is_some() || std::env::var_os("SANDBOX_TEST_AS_USER").is_some());
     name.into()
 }
 
-/// The samples of the long run, by number.
+/// Returns sample `number` of the long run, with its outcome.
 pub(crate) fn mixed(number: usize) -> (&'static str, Outcome) {
     const MIX: [(&str, Outcome); 10] = [
         ("def add(a, b):\n    return a + b\n", Passed),
@@ -81,7 +82,7 @@ pub(crate) fn mixed(number: usize) -> (&'static str, Outcome) {
     MIX[number % MIX.len()]
 }
 
-/// Runs `attempt`, indented into the function, and then adds.
+/// Returns a solution that runs `attempt` inside the function and then adds.
 fn adds_after(attempt: &str) -> String {
     let body: String = attempt.lines().map(|line| format!("    {line}\n")).collect();
     format!(
@@ -89,7 +90,7 @@ fn adds_after(attempt: &str) -> String {
     )
 }
 
-/// Calls the system call of that name and number.
+/// Returns an attack that invokes a system call; `arguments` begin with its number.
 fn calls(name: &'static str, arguments: &str) -> Attack {
     let code =
         adds_after(&format!("if ctypes.CDLL(None).syscall({arguments}) == -1: raise OSError"));

@@ -1,11 +1,11 @@
-//! What this machine says of processes, descriptors and memory.
+//! Processes, descriptors and memory of this machine, as the tests measure them.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// One test at a time: they count the processes of this one.
+/// Lets only one test run at a time, because the tests count the processes of this one.
 pub(crate) fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -15,12 +15,12 @@ pub(crate) fn is_root() -> bool {
     fs::metadata("/proc/self").is_ok_and(|file| std::os::unix::fs::MetadataExt::uid(&file) == 0)
 }
 
-/// How many processes descend from this one, those that are dead but not waited for among them.
+/// Returns the number of descendants of this process, including dead ones that have not been waited for.
 pub(crate) fn descendants() -> usize {
     tree().len()
 }
 
-/// Waits for something that another process does.
+/// Waits until a condition holds that another process brings about.
 pub(crate) fn until(holds: impl Fn() -> bool) {
     for _ in 0..20_000 {
         if holds() {
@@ -31,7 +31,7 @@ pub(crate) fn until(holds: impl Fn() -> bool) {
     panic!("it never holds");
 }
 
-/// The children of this process: the outermost process of each slot.
+/// Returns the children of this process: the outermost process of each slot.
 pub(crate) fn slots() -> Vec<u32> {
     tree()
         .into_iter()
@@ -55,7 +55,7 @@ fn kill(process: u32) {
     assert!(status.is_ok_and(|status| status.success()));
 }
 
-/// The control groups of sandboxes of this process.
+/// Returns the control groups of this process's sandboxes.
 pub(crate) fn groups() -> Vec<PathBuf> {
     let name = format!("rollpacker-sandbox-{}-", std::process::id());
     let mut found = Vec::new();
@@ -77,7 +77,7 @@ fn below(folder: &Path, levels: u32, visit: &mut impl FnMut(&Path)) {
     }
 }
 
-/// What a sandbox holds: its processes, their descriptors and ours, and the memory of all.
+/// Resources in use: the processes of sandboxes, the descriptors of these and of this process, and the memory of all.
 #[derive(Debug)]
 pub(crate) struct Usage {
     pub(crate) processes: usize,
@@ -103,7 +103,7 @@ fn resident(pid: u32) -> u64 {
     line.and_then(|line| line.trim().trim_end_matches(" kB").parse().ok()).unwrap_or(0)
 }
 
-/// The descendants of this process, each with its parent.
+/// Returns the descendants of this process, each with its parent.
 fn tree() -> BTreeMap<u32, u32> {
     let parents = parents();
     let mut found = BTreeMap::new();
@@ -123,7 +123,7 @@ fn parents() -> BTreeMap<u32, u32> {
     pids.filter_map(|pid| Some((pid, parent(pid)?))).collect()
 }
 
-/// The fourth field of `stat`; the second, a name in parentheses, may hold anything.
+/// Returns the fourth field of `stat`. The second field, a name in parentheses, may contain anything, so the text is split at its end.
 fn parent(pid: u32) -> Option<u32> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()

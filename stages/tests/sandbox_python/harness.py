@@ -1,4 +1,4 @@
-"""Drives the two sides of a job in forks of this process, without any isolation."""
+"""Runs the two sides of a job, checker and solution, in forks of this process without isolation."""
 
 import gc
 import json
@@ -11,7 +11,7 @@ import sys
 import types
 
 SOURCES = pathlib.Path(__file__).resolve().parents[2] / "src" / "sandbox" / "python"
-# In the order in which a slot loads them, without the zygote.
+# All modules except the zygote, in the order in which a slot loads them.
 MODULES = re.findall(r'\("(\w+)", include_str', (SOURCES.parent / "setup.rs").read_text())[:-1]
 
 
@@ -26,7 +26,7 @@ modules = {name: load(name) for name in MODULES}
 
 
 class Side:
-    """What the zygote gives to the solution side; here it confines nothing but descriptors."""
+    """The interface of the zygote for the solution side; this one confines nothing but descriptors."""
 
     isolated = False
 
@@ -61,7 +61,7 @@ class Progress:
 
 
 def verdict(solution, check, seconds=(5.0,), language="python", spec=None):
-    """What the checker says of a solution."""
+    """Returns the checker's verdict on a solution."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     solution_side = fork(lambda: modules["solution"].serve(ours, Side()), theirs)
     job = {"language": language, "spec": spec, "solution": solution, "check": check, "seconds": list(seconds)}

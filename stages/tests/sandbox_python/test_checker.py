@@ -1,4 +1,4 @@
-"""The checker, the proxies and the stand-in for pytest, by jobs in forks of this process."""
+"""Tests of the checker, the proxies and the substitute for pytest, with jobs in forks of this process."""
 
 import unittest
 
@@ -43,7 +43,7 @@ class Case(unittest.TestCase):
     maxDiff = None
 
     def check(self, solution, test, *expected, **options):
-        """Checks the outcomes of a solution by tests; one that is given alone is that of every case."""
+        """Checks the outcomes of a solution under `test`; a single outcome applies to every case."""
         found = harness.verdict(solution, dict(kind="tests", tests=[test], **options))
         self.assertIn("verdict", found, found)
         cases = found["verdict"]["cases"]

@@ -1,4 +1,4 @@
-"""Tests of what a case is charged."""
+"""Tests of the time that is charged to a case."""
 
 import time
 import unittest
@@ -9,7 +9,7 @@ clock = harness.modules["clock"]
 
 
 class Told:
-    """Waits that a test sets."""
+    """Waiting times that a test sets."""
 
     def __init__(self, now=0.0):
         self.now = now

@@ -1,4 +1,4 @@
-"""Objects that pose as values in tests beside a solution."""
+"""Tests of decoys: objects that pose as values, with tests in the process of the solution."""
 
 import ast
 import unittest
@@ -23,7 +23,7 @@ class Sorted(list):
 
 
 class Modulo:
-    """A number modulo 7: it equals every seventh integer."""
+    """A number modulo 7, which equals every seventh integer."""
 
     def __init__(self, value):
         self.value = value

@@ -1,4 +1,4 @@
-"""The second judgement: tests beside the solution, believed as far as wrong expectations are noticed."""
+"""Tests of the second judgement: the tests run in the process of the solution, and must notice wrong expectations to be believed."""
 
 import ast
 import unittest

@@ -1,4 +1,4 @@
-//! Deterministic generation: tokens and log-probabilities to the bit.
+//! Deterministic generation: bit-identical tokens and log-probabilities.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use super::driver::{
     BUILT_IN, Driver, Turnstile, config, decoder, deterministic, id, request, scaled,
 };
 
-/// Token ids, bits of log-probabilities, and how it ended.
+/// Token ids, bits of the log-probabilities, and the finish reason.
 pub(super) type Bits = (Vec<i32>, Vec<u32>, FinishReason);
 
 pub(super) fn bits(completion: &Completion) -> Bits {
@@ -24,14 +24,14 @@ pub(super) fn bits(completion: &Completion) -> Bits {
     (completion.response_ids.clone(), logprobs, completion.finish_reason)
 }
 
-/// Prompts of 1 to 130 tokens that no model lacks.
+/// Returns prompts of 1 to 130 tokens, with ids that every model has.
 pub(super) fn prompts() -> Vec<Vec<i32>> {
     let lengths = [1, 9, 17, 25, 40, 64, 65, 130];
     let prompt = |(p, length): (usize, i32)| (0..length).map(move |i| (i * 7 + p as i32 * 13) % 38);
     lengths.into_iter().enumerate().map(|at| prompt(at).collect()).collect()
 }
 
-/// Six samples of every prompt, asked for in an order, in one piece or two.
+/// Generates six samples of each prompt in `order`, requested in two parts, `0..cut` and `cut..6`.
 fn generated(
     model: &str,
     config: TorchEngineConfig,
@@ -153,7 +153,7 @@ fn a_response_keeps_the_policy_that_was_loaded_when_it_was_requested() {
             let weights = scaled(&decoder("qwen2_tied"), 1.0 + version as f64 / 8.0);
             driver.engine.load(&store.publish(PolicyVersion(version), weights));
         }
-        // Aborts do not wait for a policy: this one is behind two.
+        // Aborts do not wait for a policy: this one is queued behind two of them.
         driver.engine.abort(id(3, 5));
         let all = driver.collect(24);
         for (id, completion) in &all {

@@ -1,4 +1,4 @@
-//! An engine on a small model, driven to the end of what it was asked for.
+//! A driver that runs an engine with a small model until all requests are complete.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ pub(super) fn folder(model: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/models").join(model)
 }
 
-/// The model of the built-in task, by its shape; drawn at random.
+/// A randomly initialized model with the shape of the built-in task's model.
 pub(super) const BUILT_IN: &str = "built-in";
 
 pub(super) fn decoder(model: &str) -> Decoder {
@@ -52,7 +52,7 @@ fn built_in() -> ModelConfig {
     }
 }
 
-/// The weights of a model times a factor.
+/// Returns the weights of a model times `factor`.
 pub(super) fn scaled(decoder: &Decoder, factor: f64) -> Weights {
     let scaled = |(name, tensor): &(String, Tensor)| (name.clone(), tensor * factor);
     Weights::new(decoder.parameters().iter().map(scaled).collect()).unwrap()
@@ -75,7 +75,7 @@ pub(super) fn config(sampling: Sampling) -> TorchEngineConfig {
     }
 }
 
-/// An engine, and what its waker calls.
+/// An engine with the receiver that its waker signals.
 pub(super) struct Driver {
     pub(super) engine: TorchEngine,
     woken: Receiver<()>,
@@ -106,7 +106,7 @@ impl Driver {
         Self::start("qwen2_tied", config, WeightStore::new(2))
     }
 
-    /// The next event; blocks until the engine wakes.
+    /// Returns the next event; blocks until there is one.
     pub(super) fn next(&mut self) -> RolloutEvent {
         loop {
             if let Some(event) = self.engine.poll() {
@@ -116,14 +116,14 @@ impl Driver {
         }
     }
 
-    /// Blocks until the engine wakes its caller.
+    /// Blocks until the engine signals its waker.
     pub(super) fn wait(&self) {
         self.woken.recv_timeout(Duration::from_secs(120)).expect("the engine wakes its caller");
     }
 
-    /// Waits at a [`Turnstile`] until every instance has decoded for so many iterations.
+    /// Waits until every instance, held up at a [`Turnstile`], has run `iterations` decode iterations.
     pub(super) fn pass(&self, turnstile: &Sender<()>, iterations: u64) {
-        // On a busy machine one instance may take the readings of all: the others are given more, a few at a time.
+        // On a busy machine one instance may take all permitted readings, so more are permitted, a few at a time.
         for turn in 1.. {
             let mut instances = self.engine.statistics().into_iter();
             if instances.all(|instance| instance.decode_iterations >= iterations) {
@@ -168,12 +168,12 @@ pub(super) fn id(prompt: u64, sample: u32) -> SampleId {
     SampleId { step: Step(3), prompt: PromptId(prompt), sample }
 }
 
-/// Prompts of 1 to about 40 tokens, all different.
+/// Returns different prompts of 1 to about 40 tokens.
 pub(super) fn prompts() -> Vec<Vec<i32>> {
     (0..6).map(|p| (0..1 + 8 * p).map(|i| (i * 7 + p * 13) % 256).collect()).collect()
 }
 
-/// A clock that holds up whoever reads it more often than it was told to bear, until the other end is dropped.
+/// A clock that blocks its readers after a number of readings, until the other end is dropped.
 pub(super) struct Turnstile(Mutex<Receiver<()>>);
 
 impl Turnstile {

@@ -1,4 +1,4 @@
-//! Races in lockstep: the same winners and the same tokens, however long the engine takes for what.
+//! Races in lockstep: the winners and their tokens do not depend on the speed of the engine.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use rollpacker_stages::rollout::{
 use super::deterministic::{Bits, bits, prompts};
 use super::driver::{BUILT_IN, Driver, Turnstile, config, decoder, deterministic, id, scaled};
 
-/// A clock that holds up each of its readers for another while.
+/// A clock that delays its readers by varying times.
 struct Jitter {
     readings: AtomicU64,
     seed: u64,
@@ -28,35 +28,35 @@ impl Clock for Jitter {
     fn now(&self) -> Nanos {
         let reading = self.readings.fetch_add(1, Ordering::Relaxed);
         let mixed = (reading ^ self.seed).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
-        // One reading in many takes long.
+        // Only a few readings take long.
         let turns = if mixed.is_multiple_of(64) { mixed % 60 } else { 0 };
         (0..turns).for_each(|_| std::thread::yield_now());
         Nanos(reading)
     }
 }
 
-/// Some machine: how an engine is run, none of which may show.
+/// A way to run an engine, which must not affect the result.
 #[derive(Clone, Copy, Debug)]
 struct Setting {
     instances: u32,
     max_running: usize,
     kv_cache_tokens: usize,
     jitter: u64,
-    /// Give up all instances but one, and take them back, in every round.
+    /// If `true`, every round gives up all instances but one and takes them back.
     moves: bool,
 }
 
 const PLAIN: Setting =
     Setting { instances: 1, max_running: 64, kv_cache_tokens: 10_000, jitter: 0, moves: false };
 
-/// A race that is played by rounds: a response is asked for of every prompt and sample, so many first win, the rest is dropped
-/// and goes on in the next round.
+/// A race in rounds. Each round requests a response for every prompt and sample. A number of responses that end first win; the others are
+/// aborted, and continue in the next round.
 struct Game {
     driver: Driver,
     setting: Setting,
     store: WeightStore,
     ends: BTreeSet<End>,
-    /// All that ended up to here was heard of.
+    /// Every end up to this tick was reported.
     floor: Tick,
     now: Tick,
     kept: BTreeMap<(u64, u32), Completion>,
@@ -118,7 +118,7 @@ impl Game {
         asked
     }
 
-    /// Plays a round of which `wins` win; when it was decided, who won, and what was reported.
+    /// Runs a round with `wins` winners. Returns the tick of the decision, the winners, and the reported responses.
     fn round(&mut self, step: u64, wins: usize) -> Round {
         let asked = self.ask(step);
         self.floor = self.now;
@@ -148,7 +148,7 @@ impl Game {
         for (id, completion) in &all {
             assert_eq!(completion.finish_reason.is_whole(), winners.contains(id), "{id}");
             assert_eq!(completion.text, format!("{:?}", completion.response_ids));
-            // One that ends at the very tick has nothing to go on with.
+            // A response that ends at the deciding tick is complete and cannot continue.
             let ended = self.ends.iter().any(|end| end.id == *id && end.tick <= tick);
             if !ended && id.sample < 2 {
                 self.kept.insert((id.prompt.0, id.sample), completion.clone());

@@ -1,4 +1,4 @@
-//! The torch engine on small models: what it samples, and what it owes its caller.
+//! The torch engine on small models: what it samples, and its contract with the caller.
 #![cfg(feature = "torch")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -26,7 +26,7 @@ use tch::{Kind, Tensor};
 
 const MODELS: [&str; 4] = ["qwen2_tied", "qwen3_tied", "llama_untied", "llama3_rope"];
 
-/// Log-probabilities of a response under a plain forward pass over prompt and response.
+/// Returns the log-probabilities of a response under a plain forward pass over prompt and response.
 fn packed_logprobs(decoder: &Decoder, prompt: &[i32], response: &[i32]) -> Vec<f32> {
     let ids: Vec<i64> = prompt.iter().chain(response).copied().map(i64::from).collect();
     let hidden = decoder.forward_packed(&Tensor::from_slice(&ids), &[ids.len() as i64]).unwrap();
@@ -80,7 +80,7 @@ fn logprobs_are_those_of_a_plain_forward_pass() {
     }
 }
 
-/// Response ids of four samples of every prompt, asked for in the order of `order`.
+/// Returns the response ids of four samples of each prompt, requested in the order of `order`.
 fn sampled(
     config: TorchEngineConfig,
     order: &[usize],
@@ -147,7 +147,7 @@ fn samples_of_a_prompt_share_its_prefill() {
 fn what_is_asked_for_between_two_polls_starts_together() {
     let mut driver = Driver::new(config(Sampling::unrestricted(20)));
     driver.engine.generate(request(0, 0..2, &[1, 2, 3]));
-    // Takes longer than the first request would need to start.
+    // Loading takes longer than the first request would need to start.
     let _slow = decoder("qwen2_tied");
     driver.engine.generate(request(1, 0..2, &[4, 5]));
     let all = driver.collect(4);

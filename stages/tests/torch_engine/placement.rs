@@ -1,4 +1,4 @@
-//! Instances that are given up and taken back while responses are under way.
+//! Instances that are given up and taken back while responses are in flight.
 
 use std::collections::BTreeMap;
 
@@ -141,7 +141,7 @@ proptest! {
                     on = instances;
                 }
                 Action::Abort(prompt, sample) => driver.engine.abort(id(prompt, sample)),
-                // Waits for what comes for sure.
+                // Waits only for events that are certain to come.
                 Action::Poll(events) if on > 0 => {
                     let left = 24 - reported.len();
                     (0..events.min(left)).for_each(|_| reported.push(driver.next()));

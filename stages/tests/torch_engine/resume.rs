@@ -1,4 +1,4 @@
-//! Responses that are stopped and go on.
+//! Responses that are aborted and resumed.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use rollpacker_stages::rollout::{
 
 use super::driver::{Driver, EOS, Turnstile, config, decoder, id, prompts, request};
 
-/// The first `tokens` of a response, as a caller keeps them.
+/// Returns the first `tokens` tokens of a response, in the form that a caller keeps.
 fn first(completion: &Completion, tokens: usize) -> Partial {
     Partial {
         sample: completion.id.sample,
@@ -25,7 +25,7 @@ fn first(completion: &Completion, tokens: usize) -> Partial {
     }
 }
 
-/// What matters of a response, beside its times.
+/// Returns the parts of a response that resuming must preserve, which excludes its times.
 fn outcome(completion: &Completion) -> (Vec<i32>, FinishReason, Vec<PolicyVersion>) {
     let Completion { response_ids, finish_reason, token_versions, .. } = completion;
     (response_ids.clone(), *finish_reason, token_versions.clone())
@@ -56,7 +56,7 @@ fn a_response_goes_on_as_if_it_had_never_stopped() {
     assert!(whole.values().any(|completion| completion.finish_reason == FinishReason::Stop));
     let mut driver = Driver::new(base);
     for (prompt, ids) in (0..).zip(prompts()) {
-        // The first sample starts anew, the others bring up to all tokens but the last.
+        // The first sample starts afresh; the others bring up to all tokens but the last.
         let resumed = (1..4).map(|sample| {
             let completion = &whole[&id(prompt, sample)];
             first(completion, (completion.response_ids.len() - 1) * sample as usize / 3)
@@ -84,7 +84,7 @@ fn stopping_again_and_again_changes_nothing() {
     let mut kept = Partial { launched: Step(3), ..Partial::default() };
     let mut stops = 0;
     let last = loop {
-        // Two readings an iteration.
+        // An iteration reads the clock twice.
         let (clock, closed) = Turnstile::for_readings(10);
         let mut driver =
             Driver::start_by(clock, "qwen2_tied", config(sampling), WeightStore::new(1));
@@ -152,7 +152,7 @@ fn a_replayed_length_counts_what_was_brought() {
     driver.engine.generate(request(0, 0..1, &[1, 2, 3]));
     let long = driver.collect(1).remove(&id(0, 0)).unwrap();
     assert_eq!(long.response_ids.len(), 9);
-    // Two that are stopped, and go on in step 5.
+    // Two responses that are aborted and continue in step 5.
     driver.engine.generate(request(1, 0..1, &[1, 2, 3]));
     driver.engine.abort(id(1, 0));
     driver.collect(1);
@@ -165,7 +165,7 @@ fn a_replayed_length_counts_what_was_brought() {
     }
     let lengths: Vec<usize> =
         driver.collect(2).values().map(|completion| completion.response_ids.len()).collect();
-    // The second and third launches of step 3 were given 3 and 9: the first of these brings more already.
+    // The second and third launches of step 3 were given lengths 3 and 9. The first of these already brings more tokens than that.
     assert_eq!(lengths, [6, 9]);
 }
 
