@@ -202,7 +202,7 @@ fn a_group_that_cannot_be_scored_is_an_error_of_its_rows_or_of_the_file() {
     let error = |row: usize| lines[row]["error"].as_str().expect("an error").to_owned();
     assert_eq!(error(0), "row 1 of its group has no score");
     assert_eq!(error(1), "column `response`: expected a text, found 3");
-    assert_eq!(error(2), "column `uid`: expected what tells its group, found null");
+    assert_eq!(error(2), "column `uid`: expected a group id, found null");
     let expected = "reward `length`: failed: needs the field `response_length`, which the row of data_source `g` lacks";
     assert_eq!(error(3), expected);
     assert_eq!(summary["errors"], json!({"fatal": 1, "group": 1, "input": 2}));
@@ -234,7 +234,7 @@ fn what_cannot_be_used_is_refused_by_name_with_exit_status_2() {
         (&["exact", "rows.jsonl", "--option", "attempts"], "expected key=value"),
         (
             &["length", "rows.jsonl"],
-            "key `reward.routes.*`: `length` goes by the scores of a reward for samples",
+            "key `reward.routes.*`: `length` depends on the scores of a per-sample reward",
         ),
         (&["exact", "rows.jsonl", "--group-key", "uid"], "no reward scores whole groups"),
         (
