@@ -28,7 +28,7 @@ use crate::terminal;
 /// Train a small model from scratch on the demonstrations of a prompt dataset, and write it in Hugging Face format.
 #[derive(Debug, Args)]
 pub(crate) struct SftArgs {
-    /// Recipe (TOML file), whose sections `[sft]` and `[trainer]` apply.
+    /// Recipe (TOML file) with a section `[sft]`.
     #[arg(long)]
     pub(crate) config: PathBuf,
     /// Settings that override those of the recipe, by their dotted names.
