@@ -222,10 +222,10 @@ impl Pipeline {
     /// Builds the graph of the RL step.
     ///
     /// Data flows from the prompts to the update in the order of the chained calls. The only cycle is the policy stream: `feedback` opens
-    /// it before the schedule, and `weights.connect` closes it at the end. Its delay of `staleness + 1` steps provides flow control. After
-    /// a resume the budget of prompts first reserves the prompts that the snapshot already contains. The observer receives the streams of
-    /// all workers, routed to the first worker. The fault handler is registered before errors are raised, so that the observer learns about
-    /// a fault before the run ends.
+    /// it before the schedule, and `weights.connect` closes it at the end. A policy is delayed by `staleness` steps on its way back, which
+    /// limits how far the rollout can run ahead. After a resume, prompts that the schedule holds already occupy their share of the budget.
+    /// Responses, groups and warnings of all workers are routed to the first worker, whose observer reports them. The observer is
+    /// registered with the faults before the error streams are, so that it learns about a fault before the run ends.
     fn build(
         self,
         policies: &[Policy],

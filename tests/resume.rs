@@ -199,8 +199,8 @@ fn a_run_that_goes_on_from_any_step_ends_as_the_uninterrupted_one() {
             }
         }
         assert_eq!(left.metrics.len(), straight.metrics.len());
-        assert_eq!(left.sampled(), straight.sampled(), "resumed behind step {step}");
-        assert!(near(&left.weights, &straight.weights), "weights, resumed behind step {step}");
+        assert_eq!(left.sampled(), straight.sampled(), "resumed after step {step}");
+        assert!(near(&left.weights, &straight.weights), "weights, resumed after step {step}");
     });
 }
 
@@ -232,9 +232,9 @@ fn in_deterministic_mode_it_ends_with_the_same_bits() {
             };
             left.metrics.iter().map(|(step, data)| (*step, numbers(data))).collect()
         };
-        assert_eq!(bits(left), bits(&straight), "metrics, resumed behind step {step}");
-        assert_eq!(left.sampled(), straight.sampled(), "resumed behind step {step}");
-        assert!(left.weights == straight.weights, "weights, resumed behind step {step}");
+        assert_eq!(bits(left), bits(&straight), "metrics, resumed after step {step}");
+        assert_eq!(left.sampled(), straight.sampled(), "resumed after step {step}");
+        assert!(left.weights == straight.weights, "weights, resumed after step {step}");
     });
 }
 
@@ -250,7 +250,7 @@ fn no_prompt_is_lost_or_trained_twice_under_tail_batching() {
     let all: Vec<u64> = (0..24).collect();
     assert_eq!(straight.trained(), all);
     from_every_step(&place, "straight", &[], |step, left| {
-        assert_eq!(left.trained(), all, "resumed behind step {step}");
+        assert_eq!(left.trained(), all, "resumed after step {step}");
     });
 }
 
@@ -259,31 +259,37 @@ fn what_cannot_be_resumed_is_refused_by_name() {
     let place = Workplace::warm(RECIPE, 64, 4);
     let short = ["trainer.total_training_steps=2", "data.val_files=[]"];
     let first = place.train("run", &[&["--resume"][..], &short].concat());
-    assert!(first.contains("there is no snapshot to resume from; the run begins anew"), "{first}");
+    assert!(
+        first.contains("no snapshot to resume from; the run starts from the beginning"),
+        "{first}"
+    );
 
     let error = place.train_refused("run", &short);
     assert!(
-        error.contains("go on from them with --resume, or begin anew with --overwrite"),
+        error.contains("resume from them with --resume, or remove them with --overwrite"),
         "{error}"
     );
     let error = place.train_refused("run", &["--resume", "5"]);
     assert!(
-        error.contains("expected a snapshot behind step 5, found those behind 1, 2"),
+        error.contains("expected a snapshot after step 5, found snapshots after 1, 2"),
         "{error}"
     );
     let error = place
         .train_refused("run", &["--resume", "latest", "actor.lr=0.1", "schedule.eta_prompts=3"]);
     for line in [
-        "the snapshot behind step 2 is of another recipe",
+        "the snapshot after step 2 was taken with another recipe",
         "key `actor.lr`: expected 0.001, found 0.1",
         "key `schedule.eta_prompts`: expected 2, found 3",
     ] {
         assert!(error.contains(line), "{error}");
     }
     let error = place.train_refused("run", &["--resume", "latest", "model.path=run/model"]);
-    assert!(error.contains("key `model.path`: expected a folder that the run leaves"), "{error}");
+    assert!(
+        error.contains("key `model.path`: expected a folder that the run does not write to"),
+        "{error}"
+    );
     let error = place.train_refused("run", &["--resume", "latest", "data.shuffle=false"]);
-    assert!(error.contains("of a run on other prompts"), "{error}");
+    assert!(error.contains("was taken with other prompts"), "{error}");
 
     let longer = place.train(
         "run",

@@ -41,7 +41,7 @@ fn a_run_that_is_asked_to_end_does_so_after_its_step_and_says_that_steps_are_lef
         signal(&child, name);
         let end = End::of(child);
         assert_eq!(end.code, Some(75), "{name}: {end:?}");
-        assert!(end.out.contains("it was asked to"), "{name}: {end:?}");
+        assert!(end.out.contains("a stop was requested"), "{name}: {end:?}");
         assert_eq!(end.errors(), [] as [&str; 0]);
         let summary = place.summary("run");
         assert_eq!(summary["ended"], json!("stopped"));
