@@ -26,7 +26,7 @@ pub enum DriftError {
     /// The rows of the file are not a valid profile.
     #[error("{path}: {reason}")]
     Rows {
-        /// The file.
+        /// The path of the profile.
         path: PathBuf,
         /// The cause.
         reason: PlacementError,

@@ -1,4 +1,4 @@
-//! How runs end: when all steps are done, on request, when the time is over, or with an error.
+//! The end of a run: after all steps, on request, when the time is over, or with an error.
 
 use std::collections::VecDeque;
 use std::sync::mpsc::{self, RecvTimeoutError};

@@ -67,7 +67,7 @@ impl Time {
     }
 }
 
-/// Where a run begins.
+/// The start of a run.
 pub enum Begin {
     /// At the first step, with this initial policy.
     Anew(Policy),
@@ -104,7 +104,7 @@ pub struct Pipeline {
     pub router: Router,
     /// Decides how long test cases may run. [`Limits`](rollpacker_stages::reward::Limits) are the same for all responses.
     pub limit: Box<dyn Limit>,
-    /// When responses are scored.
+    /// The time at which responses are scored.
     pub scoring: Scoring,
     /// The advantage estimator.
     pub advantage: Estimator,
@@ -112,20 +112,20 @@ pub struct Pipeline {
     pub reward_kl: Option<KlController>,
     /// The trainer.
     pub trainer: Rc<TrainerThread>,
-    /// When the trainer receives groups.
+    /// The time at which the trainer receives groups.
     pub fetch: Fetch,
     /// The validator and the number of steps between two validations, 0 for none.
     pub validator: Option<(u64, Rc<ValidatorThread>)>,
-    /// Where the run begins.
+    /// The start of the run.
     pub begin: Begin,
-    /// How snapshots of the run are taken; `None` disables them.
+    /// The plan by which snapshots of the run are taken; `None` disables them.
     pub snapshots: Option<SnapshotPlan>,
     /// Maximum number of steps by which the sampling policy may lag behind the trained one.
     pub staleness: u64,
     /// `true` if races between responses are decided by tokens instead of time, so that every run launches, admits and trains on the same
     /// responses. Needs an engine that can race in [lockstep](rollpacker_stages::rollout::lockstep) and a deterministic trainer.
     pub deterministic: bool,
-    /// Where rewards run.
+    /// The executor of the rewards.
     pub rewards: Executor,
     /// The time of the run. In virtual time no stage may block on a thread.
     pub time: Time,

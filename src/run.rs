@@ -29,7 +29,7 @@ pub struct Run {
     folder: RunFolder,
     telemetry: Option<Telemetry>,
     stop: Stop,
-    /// How long a failed run may take to end.
+    /// The time within which a failed run must end.
     grace: Duration,
     ending: Option<Grace>,
     totals: Totals,
@@ -109,7 +109,7 @@ pub struct Validation {
 /// Step times in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct StepTime {
-    /// Mean over the steps.
+    /// The mean over the steps.
     pub mean: f64,
     /// The sum over the steps. Larger than the wall time if steps overlap because of staleness.
     pub total: f64,

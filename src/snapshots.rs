@@ -81,7 +81,7 @@ impl FromStr for ResumeFrom {
 /// The snapshots of a run that is about to start.
 #[derive(Clone, Default)]
 pub struct RunSnapshots {
-    /// How snapshots are taken; `None` disables them.
+    /// The plan by which snapshots are taken; `None` disables them.
     pub plan: Option<SnapshotPlan>,
     /// The snapshot to resume from, if any.
     pub restored: Option<Restored>,

@@ -1,4 +1,4 @@
-//! When rewards and gradients are computed: as the section `[pipeline]` says, or as the schedule does by default.
+//! The times at which rewards and gradients are computed: as the section `[pipeline]` says, or as the schedule does by default.
 
 use rollpacker_operators::overlap::{Fetch, Scoring};
 

@@ -48,7 +48,7 @@ section! {
         rollout: Rollout = Rollout::default(),
         /// The schedule: which prompts and responses a round launches and admits.
         schedule: schedule::Section = schedule::Section::default(),
-        /// How the stages of a step overlap.
+        /// Overlap of the stages of a step.
         pipeline: Pipeline = Pipeline::default(),
         /// The rewards that score responses.
         reward: Reward = Reward::default(),
@@ -147,9 +147,11 @@ section! {
 section! {
     /// The section `[pipeline]`: how the stages of a step overlap.
     Pipeline {
-        /// When responses are scored: `streamed`, each as soon as it ends, or `after_rollout`. Default: as the schedule requires.
+        /// Scoring of responses: `streamed` scores each response as soon as it ends, `after_rollout` scores all of a step after its
+        /// rollout. Default: as the schedule requires.
         reward: Option<Scoring> = None,
-        /// When groups are trained on: `streamed`, `once` or `whole_step`. Default: as the schedule requires.
+        /// Training on groups: `streamed` trains on groups as they become complete, `once` on those that are complete when a device starts
+        /// to train and then on the rest, `whole_step` on all groups of the step at once. Default: as the schedule requires.
         gradient: Option<String> = None,
         /// Maximum number of groups that the trainer receives at once while they are streamed, at least 1. Default: all that are complete.
         max_groups: Option<usize> = None,
@@ -164,7 +166,7 @@ section! {
         routes: BTreeMap<String, Routed> = BTreeMap::from([("*".to_owned(), Routed::One("math".to_owned()))]),
         /// Number of threads that score responses, from 1 to 4096; default 1. (verl: `reward.num_workers`)
         num_workers: usize = 1,
-        /// What an error of a reward does, unless the reward's options set `on_error`: `tolerate` (the default), `fail`, `zero` or
+        /// Reaction to an error of a reward, unless the reward's options set `on_error`: `tolerate` (the default), `fail`, `zero` or
         /// `drop_group`.
         on_error: OnError = OnError::default(),
         /// Time limits of the test cases of code: `mode` (`adaptive` or `fixed`), `min_s`, `max_s`, `slack` and `audit_share`.
@@ -261,7 +263,7 @@ section! {
     }
 }
 
-/// Where importance weights are truncated.
+/// The bounds at which importance weights are truncated.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged, expecting = "a number, or a text `low_high`")]
 pub enum IsThreshold {
@@ -306,8 +308,7 @@ section! {
         tau_pos: Option<f64> = None,
         /// Temperature of SAPO's gate for the other advantages. Default: as the policy loss has it. (verl: `actor.tau_neg`)
         tau_neg: Option<f64> = None,
-        /// How token losses are aggregated. Default: `token-mean`, unless the policy loss requires another mode. (verl:
-        /// `actor.loss_agg_mode`)
+        /// Aggregation of token losses. Default: `token-mean`, unless the policy loss requires another mode. (verl: `actor.loss_agg_mode`)
         loss_agg_mode: Option<Aggregation> = None,
         /// Divisor of `seq-mean-token-sum-norm`, from 1e-6 to 1e12. Default: `data.max_response_length`. (verl: `actor.loss_scale_factor`)
         loss_scale_factor: Option<f64> = None,
@@ -370,12 +371,12 @@ section! {
         /// Maximum distance of a predicted value from the prediction before the update, above 0; default 0.5. (verl:
         /// `critic.cliprange_value`)
         cliprange_value: f64 = 0.5,
-        /// How token losses are aggregated. Default: `token-mean`. (verl: `critic.loss_agg_mode`)
+        /// Aggregation of token losses. Default: `token-mean`. (verl: `critic.loss_agg_mode`)
         loss_agg_mode: Aggregation = Aggregation::TokenMean,
     }
 }
 
-/// What to do when a snapshot cannot be written.
+/// The reaction to a snapshot that cannot be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SnapshotOnError {
@@ -429,15 +430,15 @@ section! {
         /// Number of valid snapshots to keep, newest first. At least 1; default 2. (verl: `trainer.max_actor_ckpt_to_keep`; TRL:
         /// `save_total_limit`)
         max_ckpt_to_keep: usize = 2,
-        /// What to do when a snapshot cannot be written: `fail` (the default) ends the run, `warn` continues and tries again.
+        /// Reaction to a snapshot that cannot be written: `fail` (the default) ends the run, `warn` continues and tries again.
         snapshot_on_error: SnapshotOnError = SnapshotOnError::Fail,
         /// Maximum wall time of the run, in seconds or as a string such as `1h30m`. A step that may not finish in time is not started.
         /// Default: unlimited.
         max_wall_time: Option<Period> = None,
-        /// How long the run may make no progress before the watchdog prints what it waits for, in seconds or as a string such as `5m`. 0
-        /// disables it; default 300.
+        /// Time without progress after which the watchdog prints what the run waits for, in seconds or as a string such as `5m`. 0 disables
+        /// the watchdog; default 300.
         stall_timeout: Period = Period::Seconds(300.0),
-        /// What the watchdog does on a stall: `warn` (the default), or `fail`, which ends the run.
+        /// Reaction of the watchdog to a stall: `warn` (the default), or `fail`, which ends the run.
         on_stall: OnStall = OnStall::default(),
     }
 }

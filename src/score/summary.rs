@@ -26,7 +26,7 @@ pub struct Summary {
     pub scored: u64,
     /// The mean score; `None` without any scores.
     pub mean: Option<f64>,
-    /// The same by data source.
+    /// The rows and the mean score of each data source.
     pub by_data_source: BTreeMap<String, SourceSummary>,
     /// The means of the score components, each over the rows that have the component.
     pub components: BTreeMap<String, f64>,
