@@ -125,7 +125,7 @@ fn make<T>(catalog: &Catalog<T>, written: &Written) -> Result<T, RecipeError> {
     let names: Vec<&str> = catalog.names().collect();
     let Some(known) = catalog.options(&choice.name) else {
         one_of(*key, &choice.name, &names)?;
-        unreachable!("invariant: a name without entry is none of the names");
+        unreachable!("invariant: a name without an entry is rejected above");
     };
     if let Some(stray) = keyed.iter().find(|keyed| !known.contains(&keyed.option)) {
         let has =

@@ -113,7 +113,7 @@ impl Rows {
     /// # Panics
     /// Never: the template is valid.
     #[must_use]
-    #[expect(clippy::new_without_default, reason = "it takes hold of the terminal")]
+    #[expect(clippy::new_without_default, reason = "it draws on the terminal")]
     pub fn new() -> Self {
         Self(std::io::stderr().is_terminal().then(|| {
             let style =

@@ -98,11 +98,11 @@ impl ModelShape {
             (self.hidden_size, self.num_attention_heads, self.num_key_value_heads);
         ensure!(
             heads > 0 && hidden % (2 * heads) == 0,
-            "hidden_size {hidden} is not {heads} heads of even width"
+            "hidden_size: expected an even multiple of {heads} heads, found {hidden}"
         );
         ensure!(
             kv_heads > 0 && heads % kv_heads == 0,
-            "num_key_value_heads {kv_heads} does not divide {heads} heads"
+            "num_key_value_heads: expected a divisor of {heads} heads, found {kv_heads}"
         );
         Ok(ModelConfig {
             family: Family::Qwen3,

@@ -118,7 +118,8 @@ impl Raw {
             }
         };
         if correction.bypass_mode == Some(true) {
-            let expected = "false: weights are of the trainer's log-probabilities to the engine's";
+            let expected =
+                "false when rollout_is is set, whose weights need the trainer's log-probabilities";
             return Err(bound("algorithm.rollout_correction.bypass_mode", expected, true));
         }
         Ok(Some(RolloutIs { level, threshold: threshold(&correction.rollout_is_threshold)? }))

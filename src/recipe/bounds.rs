@@ -178,7 +178,8 @@ impl Raw {
             between(key, value, 1, most)?;
         }
         if sft.hidden_size / sft.num_attention_heads > size::HEAD_DIM {
-            let expected = format!("enough for heads of at most {} numbers each", size::HEAD_DIM);
+            let expected =
+                format!("enough heads that each has at most {} dimensions", size::HEAD_DIM);
             return Err(bound("sft.num_attention_heads", expected, sft.num_attention_heads));
         }
         if sft.hidden_size % (2 * sft.num_attention_heads) != 0 {

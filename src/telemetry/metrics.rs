@@ -74,7 +74,7 @@ impl Closing {
     pub(super) fn end(self, limit: Duration) -> Option<Loss> {
         self.losses.at_the_end(match self.done.recv_timeout(limit) {
             Ok(()) | Err(RecvTimeoutError::Disconnected) => Ok(()),
-            Err(RecvTimeoutError::Timeout) => Err("no answer at the end of the run"),
+            Err(RecvTimeoutError::Timeout) => Err("no response at the end of the run"),
         })
     }
 }
