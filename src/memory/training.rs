@@ -32,7 +32,7 @@ const OF_VALIDATION: u64 = 2;
 /// Initial capacity in tokens of a slot of a KV cache, unless sequences are shorter.
 const SLOT_TOKENS: u64 = 64;
 
-/// Bytes of a response in the schedule, the engine and the stream, without its tokens. 4,600 were measured.
+/// Bytes of a response in the schedule, the engine and the stream, without its tokens: a lower bound; 4,600 were measured.
 const OF_RESPONSE: u64 = 2048;
 
 /// Bytes of a prompt in memory, without its text and tokens.
