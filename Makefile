@@ -1,18 +1,18 @@
-# Everything that set-up needs. `make` alone prints what there is.
+# Targets for setting up, building, training and testing. `make` without a target lists them.
 
 SEED = 1
 CONFIG = configs/chain.toml
-# Further settings for the training run, such as ARGS="trainer.total_training_steps=10".
+# Further settings of the training run, such as ARGS="trainer.total_training_steps=10".
 ARGS =
 
-# A seed other than 1 has folders of its own, so that runs can be compared.
+# Seeds other than 1 use their own folders, so that runs can be compared.
 suffix := $(if $(filter-out 1,$(SEED)),-seed$(SEED))
 DATA = data/chain
 WARM_START = runs/chain-warm-start$(suffix)
 RUN = runs/$(basename $(notdir $(CONFIG)))$(suffix)
 
 rollpacker := target/release/rollpacker
-# Cargo follows CARGO_TARGET_DIR; the recipes below name the binary by where it then is.
+# The path of the binary follows CARGO_TARGET_DIR, as cargo does.
 ifdef CARGO_TARGET_DIR
 rollpacker := $(CARGO_TARGET_DIR)/release/rollpacker
 endif
@@ -21,13 +21,13 @@ endif
 .DELETE_ON_ERROR:
 .PHONY: help prerequisites libtorch release data warm-start train test bench doc lint clean
 
-help: ## this list
+help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-prerequisites: ## name what is missing on this machine
+prerequisites: ## report missing prerequisites of this machine
 	@sh .cargo/prerequisites.sh
 
-libtorch: prerequisites ## lay out libtorch in .libtorch/, unless LIBTORCH or LIBTORCH_USE_PYTORCH is set
+libtorch: prerequisites ## install libtorch in .libtorch/, unless LIBTORCH or LIBTORCH_USE_PYTORCH is set
 	@python3 .cargo/libtorch.py
 
 release: libtorch ## build target/release/rollpacker
@@ -38,10 +38,10 @@ train: warm-start ## train on the built-in task; SEED, CONFIG, RUN and ARGS may 
 
 data: $(DATA)/train.parquet ## generate the prompts of the built-in task
 
-warm-start: $(WARM_START)/tokenizer_config.json ## fine-tune the model that training starts from
+warm-start: $(WARM_START)/tokenizer_config.json ## fine-tune the initial model of training
 
-# Made once, whatever becomes of the code: remove the folder to have it made again. Each command writes the file that is named here
-# last, so that it is there only if the rest is.
+# Generated once, even if the code changes later: remove the folder to generate it again. Each command writes the file named here last,
+# so the file exists only if the output is complete.
 $(DATA)/train.parquet: | release
 	$(rollpacker) data generate -o $(DATA)
 
@@ -61,5 +61,5 @@ lint: libtorch ## check formatting and lints
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
 
-clean: ## remove what was built, not what was fetched, generated or trained
+clean: ## remove build outputs, but not downloads, generated data or models
 	cargo clean

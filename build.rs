@@ -1,4 +1,4 @@
-//! Lets the binary, the tests and the examples find libtorch at run time without `LD_LIBRARY_PATH`.
+//! Sets the run-time search path of libtorch in the binary, the tests and the examples, so that they run without `LD_LIBRARY_PATH`.
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");

@@ -1,4 +1,4 @@
-//! An advantage of one's own, in a pipeline over an engine and a trainer of one's own: the bandit of `custom_pipeline`.
+//! A custom advantage estimator in a pipeline with a custom engine and trainer: the bandit of `custom_pipeline`.
 //!
 //! `cargo run --no-default-features --example custom_advantage`
 
@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use rollpacker::prelude::*;
 
-/// How far a response is above the worst of its group, less the group's mean of that; bounded by 1 whatever the scale of the reward.
+/// The rank of a response in its group, minus the mean rank. Its absolute value is at most 1, whatever the scale of the reward.
 struct Ranked;
 
 impl Advantage for Ranked {
@@ -26,7 +26,7 @@ impl Advantage for Ranked {
     }
 }
 
-/// The larger the digit, the better.
+/// A reward that is the digit itself.
 struct Digit;
 
 impl Reward for Digit {

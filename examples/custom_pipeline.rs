@@ -1,4 +1,4 @@
-//! The RL step assembled operator by operator, over an engine and a trainer of one's own: a bandit that learns to say 7.
+//! The RL step assembled from its operators, with a custom engine and trainer: a bandit that learns to say 7.
 //!
 //! Nothing here needs libtorch: the policy is a table of ten logits, shared between engine and trainer.
 //! `cargo run --no-default-features --example custom_pipeline`
@@ -17,7 +17,7 @@ use rollpacker::dataflow::budget::Budget;
 use rollpacker::operators::policy::policy_batch;
 use rollpacker::prelude::*;
 
-/// One point for a 7.
+/// A reward of 1 for a 7, and 0 otherwise.
 struct Sevens;
 
 impl Reward for Sevens {

@@ -1,5 +1,5 @@
-//! A reward of one's own on real stages: registered under a name, routed to by a recipe, two steps of GRPO on a fresh model that is
-//! rewarded for short answers.
+//! A custom reward with the built-in stages. The reward is registered under a name, and a recipe routes to that name. The program trains
+//! two steps of GRPO on a randomly initialized model that is rewarded for short answers.
 //!
 //! `cargo run --example custom_reward`
 
@@ -10,7 +10,7 @@ use rollpacker::prelude::*;
 use rollpacker::recipe::{Raw, raw};
 use rollpacker::stages::model::{Decoder, Family, ModelConfig, Rope, Tokenizer};
 
-/// 1 for an empty response, and half as much for every so many characters more.
+/// A reward of 1 for an empty response that halves with every `halved_every` characters.
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Terse {
@@ -25,7 +25,7 @@ impl Reward for Terse {
     }
 }
 
-/// What a recipe says of it; in the file of a run, the same below `[reward]`.
+/// The section `[reward]` of the recipe, as a recipe file would contain it.
 const REWARD: &str = r#"
 routes = { "rollpacker/*" = "terse" }
 options.terse = { halved_every = 10 }
@@ -65,7 +65,7 @@ fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A model with random weights over the characters of the built-in task.
+/// Writes a model with random weights for the characters of the built-in task.
 fn fresh_model(folder: &std::path::Path) -> anyhow::Result<()> {
     let tokenizer = Tokenizer::characters(generate::ALPHABET)?;
     let config = ModelConfig {

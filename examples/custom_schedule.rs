@@ -1,7 +1,7 @@
-//! A schedule of one's own: more prompts are launched than a step trains on, and the last to finish try again in the next step.
+//! A custom schedule: it launches more prompts than a step trains on, and defers the slowest ones to the next step.
 //!
-//! A schedule is told events and asked for decisions; the graph does the rest. This one is all there is to it: the built-in ones are
-//! written against the same trait. It runs over the bandit that learns to say 7.
+//! A schedule receives events and returns decisions; the graph carries them out. The built-in schedules implement the same trait. This one
+//! runs with the bandit that learns to say 7.
 //! `cargo run --no-default-features --example custom_schedule`
 
 #![allow(clippy::print_stdout, reason = "a program")]
@@ -21,23 +21,23 @@ use rollpacker::operators::schedule::{Decision, Event, Queue, Reason, Round};
 use rollpacker::prelude::*;
 use serde::{Deserialize, Serialize};
 
-/// What outlives a round: the state that a snapshot has.
+/// The state that outlives a round, which a snapshot contains.
 #[derive(Serialize, Deserialize)]
 struct Saved {
     waiting: BTreeMap<PromptId, Option<Step>>,
 }
 
-/// Launches `launched` prompts a step and trains on the first `prompts` groups of `responses`. For data of one epoch.
+/// Launches `launched` prompts per step and trains on the first `prompts` complete groups of `responses` responses. For data of one epoch.
 struct Oversampling {
     prompts: usize,
     launched: usize,
     responses: u32,
-    /// Prompts to launch, with the step that deferred them if one did.
+    /// The prompts to launch, with the step that deferred them, if any.
     waiting: BTreeMap<PromptId, Option<Step>>,
-    /// Steps whose policy is published.
+    /// The steps whose policy is published but whose round is not open yet.
     due: VecDeque<Step>,
     open: Option<OpenRound>,
-    /// Whether all prompts are read.
+    /// `true` once all prompts are read.
     complete: bool,
     finished: bool,
     decisions: VecDeque<Decision>,
@@ -45,9 +45,9 @@ struct Oversampling {
 
 struct OpenRound {
     step: Step,
-    /// Groups still to be admitted.
+    /// The number of groups still to be admitted.
     places: usize,
-    /// Which responses of each prompt have ended.
+    /// The finished responses of each prompt.
     groups: BTreeMap<PromptId, BTreeSet<u32>>,
 }
 
@@ -66,7 +66,7 @@ impl Oversampling {
         }
     }
 
-    /// Counts a response that ended by itself, and admits its prompt if it was the last.
+    /// Records a response that ended by itself, and admits its prompt if all its responses have ended.
     fn on_response(&mut self, id: SampleId) {
         let Some(round) = self.open.as_mut().filter(|round| round.step == id.step) else { return };
         let Some(ended) = round.groups.get_mut(&id.prompt) else { return };
@@ -85,7 +85,7 @@ impl Oversampling {
         }
     }
 
-    /// Aborts and defers what a full round has left, and closes it.
+    /// Aborts the running responses of a full round, defers their prompts, and closes the round.
     fn close(&mut self, OpenRound { step, groups, .. }: OpenRound) {
         let reason = Reason::RoundFull;
         for (&prompt, ended) in &groups {
@@ -103,7 +103,7 @@ impl Oversampling {
         self.decisions.push_back(Decision::Close { step, queue });
     }
 
-    /// Launches the earliest prompts, deferred ones first among them.
+    /// Launches the prompts with the smallest ids. Deferred prompts have smaller ids than fresh ones.
     fn open(&mut self, step: Step) {
         let taken: Vec<PromptId> = self.waiting.keys().copied().take(self.launched).collect();
         let places = self.prompts.min(taken.len());
@@ -119,7 +119,7 @@ impl Oversampling {
         self.open = Some(OpenRound { step, places, groups });
     }
 
-    /// Does what can be done now.
+    /// Closes the open round if it is full, and opens the next one if that is possible.
     fn settle(&mut self) {
         if let Some(round) = self.open.take_if(|round| round.places == 0) {
             self.close(round);
@@ -142,7 +142,7 @@ impl Schedule for Oversampling {
             Event::Prompt(offer) => drop(self.waiting.insert(offer.prompt, None)),
             Event::EndOfPrompts => self.complete = true,
             Event::Policy { step } => self.due.push_back(step),
-            // Engines abort nothing unasked, and what this schedule aborts it does not wait for.
+            // Engines do not abort responses on their own, and this schedule does not wait for the responses that it aborts.
             Event::Response { id, finish_reason, .. } if finish_reason.is_whole() => {
                 self.on_response(id);
             }
@@ -170,7 +170,7 @@ impl Schedule for Oversampling {
     }
 }
 
-/// One point for a 7.
+/// A reward of 1 for a 7, and 0 otherwise.
 struct Sevens;
 
 impl Reward for Sevens {

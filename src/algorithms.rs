@@ -1,4 +1,4 @@
-//! The algorithms that recipes can name: estimators of advantages, policy losses, estimators of a KL divergence.
+//! The algorithms that recipes can name: advantage estimators, policy losses and KL estimators.
 
 use std::fmt::Write;
 
@@ -13,7 +13,7 @@ use crate::recipe::aliases::{ALIASES, Alias};
 use crate::recipe::error::{RecipeError, bound, nearest, one_of};
 use crate::recipe::raw::Critic;
 
-/// What recipes can name; a name of one's own is added to a catalog.
+/// The algorithms that recipes can name. A program adds its own algorithms to these catalogs.
 ///
 /// ```
 /// use rollpacker::algorithms::Algorithms;
@@ -34,16 +34,16 @@ use crate::recipe::raw::Critic;
 /// ```
 #[derive(Clone)]
 pub struct Algorithms {
-    /// Estimators of advantages: `algorithm.adv_estimator`.
+    /// The advantage estimators: `algorithm.adv_estimator`.
     pub advantages: Catalog<Estimator>,
-    /// Policy losses: `actor.policy_loss.loss_mode`.
+    /// The policy losses: `actor.policy_loss.loss_mode`.
     pub policy_losses: Catalog<SharedPolicyLoss>,
-    /// Estimators of a KL divergence: `actor.kl_loss_type`, `algorithm.kl_penalty`.
+    /// The KL estimators: `actor.kl_loss_type` and `algorithm.kl_penalty`.
     pub kl_estimators: Catalog<SharedKl>,
 }
 
 impl Default for Algorithms {
-    /// Those that come with the project.
+    /// Returns the built-in algorithms.
     fn default() -> Self {
         Self {
             advantages: advantages(),
@@ -54,33 +54,35 @@ impl Default for Algorithms {
 }
 
 impl Algorithms {
-    /// The estimator of advantages that a recipe names.
+    /// Returns the advantage estimator that a recipe names.
     ///
     /// # Errors
-    /// If there is none of the name, or an option is wrong or not one of it; the message names the key.
+    /// If the name or an option is unknown, an option has a wrong value, or the recipe configures a critic that the estimator does not use.
+    /// The message names the key.
     pub fn estimator(&self, recipe: &Recipe) -> Result<Estimator, RecipeError> {
         let estimator = make(&self.advantages, &recipe.raw.adv_estimator())?;
         let raw = &recipe.raw;
         let idle = raw.critic == Critic::default() && raw.trainer.critic_warmup == 0;
         if !idle && !estimator.needs_values() {
-            let expected = "one with a critic beside `[critic]` or trainer.critic_warmup";
+            let expected =
+                "an estimator with a critic when `[critic]` or trainer.critic_warmup is set";
             let found = format!("`{}`", raw.algorithm.adv_estimator);
             return Err(bound("algorithm.adv_estimator", expected, found));
         }
         Ok(estimator)
     }
 
-    /// The losses and estimators that a recipe names.
+    /// Returns the policy loss and the KL estimators that a recipe names.
     ///
     /// # Errors
-    /// If there is none of a name, or an option is wrong or not one of it; the message names the key.
+    /// If a name or an option is unknown, or an option has a wrong value. The message names the key.
     pub fn objective(&self, recipe: &Recipe) -> Result<Objective, RecipeError> {
         let actor = &recipe.raw.actor;
         let policy_loss = make(&self.policy_losses, &recipe.raw.policy_loss())?;
         if let (Some(own), Some(written)) = (policy_loss.aggregation(), actor.loss_agg_mode)
             && own != written
         {
-            let expected = format!("{own}, which `{}` fixes", actor.policy_loss.loss_mode);
+            let expected = format!("{own}, which `{}` requires", actor.policy_loss.loss_mode);
             return Err(bound("actor.loss_agg_mode", expected, written));
         }
         let kl = |key, name: &str| {
@@ -96,7 +98,7 @@ impl Algorithms {
         })
     }
 
-    /// The tables of the documentation, in Markdown.
+    /// Returns the tables of the documentation, in Markdown.
     #[must_use]
     pub fn tables(&self) -> String {
         let mut text = String::new();
@@ -117,22 +119,22 @@ impl Algorithms {
     }
 }
 
-/// Makes what is written; an error names the key.
+/// Builds the chosen entry of a catalog. Errors name the recipe key.
 fn make<T>(catalog: &Catalog<T>, written: &Written) -> Result<T, RecipeError> {
     let Written { key, section, choice, keyed } = written;
     let names: Vec<&str> = catalog.names().collect();
     let Some(known) = catalog.options(&choice.name) else {
         one_of(*key, &choice.name, &names)?;
-        unreachable!("invariant: a name without entry is none of the names");
+        unreachable!("invariant: a name without an entry is rejected above");
     };
     if let Some(stray) = keyed.iter().find(|keyed| !known.contains(&keyed.option)) {
         let has =
             |name: &&str| catalog.options(name).is_some_and(|all| all.contains(&stray.option));
         let having = names.iter().copied().filter(has).collect::<Vec<_>>().join(", ");
-        let expected = format!("one of {having} beside `{}`", stray.key);
+        let expected = format!("one of {having} when `{}` is set", stray.key);
         return Err(bound(*key, expected, format!("`{}`", choice.name)));
     }
-    // Where options cannot be told, the maker finds out itself.
+    // For an entry whose options are not listed, the constructor reports unknown options.
     let stray = choice.options.keys().find(|option| !known.contains(&option.as_str()));
     if let Some(stray) = stray.filter(|_| !known.is_empty()) {
         let nearest = nearest(stray, known.iter().copied());
@@ -199,8 +201,10 @@ fn also(entry: &Listed<'_>) -> String {
 }
 
 fn aliases(text: &mut String) {
-    let _ =
-        writeln!(text, "### Keys of other frameworks\n\n| key | theirs | whose |\n|---|---|---|");
+    let _ = writeln!(
+        text,
+        "### Keys of other frameworks\n\n| key | alias | framework |\n|---|---|---|"
+    );
     for Alias { section, theirs, ours, peers } in ALIASES {
         let _ = writeln!(text, "| `{section}.{ours}` | `{section}.{theirs}` | {peers} |");
     }

@@ -1,4 +1,4 @@
-//! The profile of a live engine, compared with it step by step and renewed where it drifted; RollPacker, section 7.
+//! Compares the profile of a live engine with its measured iterations in every step, and renews what drifted (RollPacker, section 7).
 
 use std::cell::RefCell;
 use std::path::PathBuf;
@@ -17,25 +17,25 @@ use serde::{Deserialize, Serialize};
 
 use crate::profile::{self, ProfileError};
 
-/// Why a profile cannot be kept up to date.
+/// An error of a profile that is kept up to date.
 #[derive(Debug, thiserror::Error)]
 pub enum DriftError {
-    /// The file.
+    /// The file cannot be read or written.
     #[error(transparent)]
     File(#[from] ProfileError),
-    /// What it says.
+    /// The rows of the file are not a valid profile.
     #[error("{path}: {reason}")]
     Rows {
-        /// The file.
+        /// The path of the profile.
         path: PathBuf,
-        /// What is wrong.
+        /// The cause.
         reason: PlacementError,
     },
 }
 
 /// A profile that is kept up to date with a live engine.
 ///
-/// What drifted is measured again by the run itself: the cells' seconds become what live iterations took.
+/// The run itself measures the cells that drifted: their times are replaced by those of live iterations.
 pub struct Monitor {
     path: PathBuf,
     profile: Profile,
@@ -48,7 +48,7 @@ impl Monitor {
     /// Reads the profile at `path`.
     ///
     /// # Errors
-    /// If it cannot be read, a row is no measurement, or an option is out of range.
+    /// If the file cannot be read, a row is not a valid measurement, or an option is out of its range.
     pub fn open(path: PathBuf, options: Options) -> Result<Self, DriftError> {
         let rows = profile::read(&path)?;
         let wrong = |reason| DriftError::Rows { path: path.clone(), reason };
@@ -57,9 +57,11 @@ impl Monitor {
         Ok(Self { path, profile, drift, renewed: 0, failed: None })
     }
 
-    /// Compares the live iterations of a step, and renews what drifted. `profile/drift/max_ratio` is the largest factor between measured
-    /// and profiled seconds of a cell, either way, in a moving mean over steps, left out while nothing was compared;
-    /// `profile/drifted_cells` is the number of cells that were renewed in this step.
+    /// Compares the live iterations of a step with the profile, renews the cells that drifted, and returns two metrics.
+    ///
+    /// `profile/drift/max_ratio` is the largest ratio between the measured and the profiled time of a cell, in either direction, as a
+    /// moving mean over steps. It is absent as long as no cell was compared. `profile/drifted_cells` is the number of cells renewed in this
+    /// step.
     pub fn step(&mut self, live: &[Row]) -> Metrics {
         self.drift.observe_step(&self.profile, live);
         let max_ratio = self.drift.max_ratio();
@@ -73,13 +75,13 @@ impl Monitor {
         ratio.into_iter().chain([cells]).collect()
     }
 
-    /// What a snapshot has of it.
+    /// Returns the state that a snapshot contains.
     fn kept(&self) -> Kept {
         let Self { profile, drift, renewed, .. } = self;
         Kept { profile: profile.clone(), drift: drift.clone(), renewed: *renewed }
     }
 
-    /// Goes on from what a snapshot has of it, if it has anything.
+    /// Restores the state from a snapshot, if the snapshot contains one.
     ///
     /// # Errors
     /// If the snapshot cannot be read.
@@ -90,10 +92,10 @@ impl Monitor {
         Ok(())
     }
 
-    /// Writes the profile over the file that it was read from, if any of it was renewed.
+    /// Rewrites the file that the profile was read from, if any cell was renewed.
     ///
     /// # Errors
-    /// If it cannot be written, or a cell could not be renewed.
+    /// If the file cannot be written, or a cell could not be renewed.
     pub fn finish(&self) -> Result<(), DriftError> {
         if let Some(reason) = self.failed.clone() {
             return Err(DriftError::Rows { path: self.path.clone(), reason });
@@ -105,7 +107,7 @@ impl Monitor {
     }
 }
 
-/// What a snapshot has of a monitor, and under which name.
+/// The state of a monitor in a snapshot.
 #[derive(Serialize, Deserialize)]
 struct Kept {
     profile: Profile,
@@ -115,13 +117,13 @@ struct Kept {
 
 const KEPT: &str = "profile";
 
-/// An observer whose steps are told what [`Monitor`] says of them.
+/// An observer that adds the metrics of a [`Monitor`] to the reports of steps.
 pub struct Monitored<O, L> {
-    /// Who is told.
+    /// The observer that receives the extended reports.
     pub observer: O,
-    /// Nothing where no profile is kept.
+    /// The monitor; `None` if the recipe has no profile.
     pub monitor: Option<Rc<RefCell<Monitor>>>,
-    /// The live iterations since it was asked last.
+    /// Returns the live iterations since the previous call.
     pub live: L,
 }
 

@@ -1,4 +1,6 @@
-//! What the guests of a live engine cost, step by step.
+//! Metrics about the guests of a live engine, reported in each step.
+//!
+//! Guests are other models, such as judges, that run on the engine's instances.
 
 use rollpacker_dataflow::fault::Fault;
 use rollpacker_dataflow::step::Step;
@@ -6,11 +8,11 @@ use rollpacker_operators::report::{Observer, Progress, Saved, StepReport};
 use rollpacker_stages::rollout::guests::{GuestUse, Hosting};
 use rollpacker_stages::train::Metrics;
 
-/// An observer whose steps are told what guests took of the engine since the step before.
+/// An observer that adds the guests' use of the engine since the previous step to the reports of steps.
 pub struct Hosted<O> {
-    /// Who is told.
+    /// The observer that receives the extended reports.
     pub observer: O,
-    /// What they take; nothing where the engine has no guests.
+    /// Measures the guests' use; `None` if the engine has no guests.
     pub hosting: Option<Hosting>,
 }
 
@@ -27,7 +29,7 @@ impl<O: Observer> Observer for Hosted<O> {
         self.observer.failed(fault);
     }
 
-    /// `rollout/guest_slowdown` is [`GuestUse::slowdown`], `rollout/guest_tokens` what they processed.
+    /// Adds `rollout/guest_slowdown`, which is [`GuestUse::slowdown`], and `rollout/guest_tokens`, the tokens that guests processed.
     fn step(&mut self, mut report: StepReport) {
         if let Some(used) = self.hosting.as_mut().map(Hosting::take) {
             report.metrics.extend(metrics(&used));

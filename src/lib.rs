@@ -38,7 +38,7 @@ pub use rollpacker_datasets as datasets;
 pub use rollpacker_operators as operators;
 pub use rollpacker_stages as stages;
 
-/// What a program over the pipeline mostly needs.
+/// The names that a program built on the pipeline usually needs.
 pub mod prelude {
     pub use rollpacker_dataflow::batch::Batch;
     pub use rollpacker_dataflow::bridge::Executor;

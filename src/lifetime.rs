@@ -1,4 +1,4 @@
-//! How runs end: when all is done, when someone asks, when the time is over, or when they fail.
+//! The end of a run: after all steps, on request, when the time is over, or with an error.
 
 use std::collections::VecDeque;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -13,25 +13,27 @@ use serde::Serialize;
 
 use crate::terminal;
 
-/// Exit status of a run that ended before its last step and can be resumed: `EX_TEMPFAIL` of sysexits.h, what batch systems are told to
-/// run a job again by.
+/// Exit status of a run that ended before its last step and can be resumed: `EX_TEMPFAIL` of sysexits.h. Batch systems can requeue a job
+/// with this status.
 pub const ENDED_EARLY: u8 = 75;
 
-/// Why a run ended.
+/// The reason why a run ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Ended {
-    /// Nothing was left to do.
+    /// No step was left.
     #[default]
     Finished,
-    /// It was asked to: by a signal, or from Rust.
+    /// A stop was requested, by a signal or by the program.
     Stopped,
-    /// Another step did not fit into `trainer.max_wall_time`.
+    /// The next step would not have fitted into `trainer.max_wall_time`.
     OutOfTime,
 }
 
 impl Ended {
-    /// Of a run that `stop` could end, and that has made `updates` updates, of `wanted` if that is known.
+    /// Returns the reason for a run with the stop handle `stop` that made `updates` updates, of `wanted` if the total is known.
+    ///
+    /// A run that made all its updates is finished, even if a stop was requested meanwhile.
     #[must_use]
     pub fn by(stop: &Stop, updates: u64, wanted: Option<u64>) -> Self {
         match stop.reason() {
@@ -45,41 +47,41 @@ impl Ended {
     }
 }
 
-/// The wall time of a run: no step begins that may not fit.
+/// The wall-time limit of a run. A step that may not finish in time is not started.
 ///
-/// A step is expected to take no longer than the longest of the last [`RECENT`], from the opening of one round to the next, so with
-/// validation and whatever else was waited for; with a staleness `k`, `k` rounds are under way before it. A tenth more is kept for
-/// snapshot and model. The first step always begins: a job that is run again and again gets on.
+/// The expected time of a step is the longest of the last [`RECENT`] steps. A step lasts from the opening of one round to the opening of
+/// the next, which includes validation and waiting. With staleness `k`, `k` further rounds are in flight and must end first. A margin of 10
+/// % is reserved for the snapshot and the model. The first step is always started, so that a job that is run repeatedly makes progress.
 pub struct WallTime {
     clock: Arc<dyn Clock>,
     limit: Nanos,
-    /// Rounds that end before one that opens now does, itself among them.
+    /// The number of rounds that must end before a round that opens now does, this round included.
     rounds: f64,
     pace: Mutex<Pace>,
 }
 
-/// Steps by which the length of the next is foreseen: long rounds of tail batching are a few steps apart.
+/// The number of past steps that determine the expected time of the next step. Long rounds of tail batching are a few steps apart.
 pub const RECENT: usize = 16;
 
-/// Of the time that is foreseen, how much more is kept.
+/// The share of the expected time that is reserved in addition.
 const MARGIN: f64 = 0.1;
 
 #[derive(Default)]
 struct Pace {
     opened: Option<Nanos>,
-    /// How long the last rounds took.
+    /// The durations of the last rounds.
     took: VecDeque<Nanos>,
 }
 
 impl WallTime {
-    /// A run that began when `clock` read 0, and may take `limit`.
+    /// Limits a run to `limit`, measured from time 0 of `clock`.
     #[must_use]
     pub fn new(clock: Arc<dyn Clock>, limit: Nanos, staleness: u64) -> Self {
         let rounds = staleness as f64 + 1.0;
         Self { clock, limit, rounds, pace: Mutex::default() }
     }
 
-    /// Whether there is time for another round. To be asked when one can open.
+    /// Returns `true` if there is time for another round. Call this whenever a round can open: the calls also measure the rounds.
     pub fn allows(&self, _step: Step) -> bool {
         let now = self.clock.now();
         let mut pace = self.pace.lock().unwrap_or_else(PoisonError::into_inner);
@@ -95,22 +97,22 @@ impl WallTime {
     }
 }
 
-/// Ends the process if a run that has failed does not: it waits for the threads of its stages, and one of them may be what failed.
+/// Ends the process if a failed run does not end by itself. A failed run waits for the threads of its stages, one of which may hang.
 pub(crate) struct Grace(
     #[expect(dead_code, reason = "the thread ends when it is dropped")] mpsc::Sender<()>,
 );
 
 impl Grace {
-    /// After `time` the process ends with exit status 1, and says `error`.
+    /// Starts a timer that, after `time`, prints `error` and ends the process with exit status 1. Dropping the value stops the timer.
     pub(crate) fn begin(time: Duration, error: String) -> Self {
         let (end, ended) = mpsc::channel();
         let wait = move || {
             if ended.recv_timeout(time) == Err(RecvTimeoutError::Timeout) {
-                terminal::warn(&format!("error: {error}; a stage did not end in {time:?}"));
+                terminal::warn(&format!("error: {error}; a stage did not end within {time:?}"));
                 exit_now(1);
             }
         };
-        // A system without threads has other troubles: the process may then have to be killed.
+        // If the system cannot start a thread, the process may have to be killed by hand.
         drop(std::thread::Builder::new().name("grace".to_owned()).spawn(wait));
         Self(end)
     }
@@ -122,7 +124,7 @@ mod tests {
 
     use super::*;
 
-    /// How many rounds of the given lengths, in seconds, begin.
+    /// Returns the number of rounds that are started, for rounds of the given lengths in seconds.
     fn rounds(limit: f64, staleness: u64, lengths: &[f64]) -> usize {
         let clock = VirtualClock::default();
         let limit = Nanos::from_secs_f64(limit);
@@ -148,7 +150,7 @@ mod tests {
     fn the_longest_of_the_last_steps_counts() {
         let mut lengths = vec![1.0; 40];
         lengths[3] = 20.0;
-        // Of 44 s, the 21 that are left behind the long one are too few for another, and the run does not live to forget it.
+        // Of 44 s, 21 s are left after the long step. This is too short for another long one, which is still among the recent steps.
         assert_eq!(rounds(44.0, 0, &lengths), 4);
         assert_eq!(rounds(62.0, 0, &lengths), lengths.len());
         assert_eq!(rounds(45.0, 0, &lengths[4..]), 36);

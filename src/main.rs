@@ -1,4 +1,4 @@
-//! The command line program.
+//! The `rollpacker` command line program.
 
 use std::process::ExitCode;
 

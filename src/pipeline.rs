@@ -1,4 +1,4 @@
-//! The RL step as one graph, over stages given by value.
+//! The RL step as one dataflow graph over stages that are passed by value.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -36,28 +36,28 @@ use rollpacker_operators::{
 use rollpacker_stages::reward::Router;
 use rollpacker_stages::rollout::{Policy, RolloutEngine};
 
-/// Emits prompts until it has no more, or nobody wants them.
+/// Emits prompts until there are no more, or until they are no longer needed.
 pub type Produce = Box<dyn FnOnce(&Emitter) -> Result<(), String> + Send>;
 
-/// What hands over the prompts of a run, as batches of [`schema::PROMPTS`].
+/// The source of a run's prompts, as batches of [`schema::PROMPTS`].
 pub enum PromptSource {
-    /// A thread of its own, which may wait for files.
+    /// Runs on its own thread, which may block on files.
     Thread(Produce),
-    /// The worker's own thread: for runs in virtual time.
+    /// Runs on the worker's thread; for runs in virtual time.
     Inline(Box<dyn Iterator<Item = Batch>>),
 }
 
-/// The time that a run goes by.
+/// The time of a run.
 #[derive(Clone)]
 pub enum Time {
-    /// That of the machine.
+    /// The time of the machine.
     Wall(Arc<dyn Clock>),
-    /// One that passes as the stages say.
+    /// Virtual time, which the stages advance.
     Virtual(VirtualClock),
 }
 
 impl Time {
-    /// What tells it.
+    /// Returns the clock that shows this time.
     #[must_use]
     pub fn clock(&self) -> Arc<dyn Clock> {
         match self {
@@ -67,11 +67,11 @@ impl Time {
     }
 }
 
-/// Where a run begins.
+/// The start of a run.
 pub enum Begin {
-    /// At the first step, with this policy.
+    /// At the first step, with this initial policy.
     Anew(Policy),
-    /// Behind the last step of a snapshot. The schedule and the trainer are as they are made: the snapshot has their states.
+    /// After the last step of a snapshot. The schedule and the trainer are passed in their initial state; the snapshot restores them.
     Resumed(Rc<Resumed>),
 }
 
@@ -86,60 +86,60 @@ impl Begin {
 
 /// The stages of an RL step, ready to be run.
 pub struct Pipeline {
-    /// Where prompts come from.
+    /// The source of the prompts.
     pub prompts: PromptSource,
-    /// Prompts that the source may be ahead of the schedule.
+    /// Maximum number of prompts that the source may be ahead of the schedule.
     pub prompts_ahead: usize,
-    /// What a round launches and keeps.
+    /// Decides which prompts and responses each round launches and admits.
     pub schedule: Box<dyn Schedule>,
-    /// What generates responses.
+    /// Generates responses.
     pub engine: Box<dyn RolloutEngine>,
-    /// The longest response it samples, tokens: what the ledger's shares go by.
+    /// The maximum response length in tokens. The ledger measures length shares relative to it.
     pub max_response_length: u32,
-    /// Steps at the start that the ledger's columns leave out.
+    /// The number of initial steps that the ledger's columns leave out.
     pub warmup_steps: u64,
-    /// What generates and what trains, when; none: the engine as it is, and the trainer beside it.
+    /// Divides devices between generation and training. `None` runs the engine as it is, with the trainer next to it.
     pub placement: Option<Box<dyn Place>>,
-    /// What scores responses.
+    /// The rewards that score responses, by data source.
     pub router: Router,
-    /// How long test cases may run; [`Limits`](rollpacker_stages::reward::Limits) are the same for all.
+    /// Decides how long test cases may run. [`Limits`](rollpacker_stages::reward::Limits) are the same for all responses.
     pub limit: Box<dyn Limit>,
-    /// When they are scored.
+    /// The time at which responses are scored.
     pub scoring: Scoring,
-    /// How much better a response is than its group.
+    /// The advantage estimator.
     pub advantage: Estimator,
-    /// The factor of the KL divergence that rewards are lessened by, if they are; the trainer estimates it.
+    /// The coefficient of the KL penalty in rewards, or `None` for no penalty. The trainer estimates the divergence.
     pub reward_kl: Option<KlController>,
-    /// What learns from groups.
+    /// The trainer.
     pub trainer: Rc<TrainerThread>,
-    /// When it is given them.
+    /// The time at which the trainer receives groups.
     pub fetch: Fetch,
-    /// What tries policies on other prompts, and every how many steps; 0 for never.
+    /// The validator and the number of steps between two validations, 0 for none.
     pub validator: Option<(u64, Rc<ValidatorThread>)>,
-    /// Where the run begins.
+    /// The start of the run.
     pub begin: Begin,
-    /// How snapshots of the run are taken; none: there are none.
+    /// The plan by which snapshots of the run are taken; `None` disables them.
     pub snapshots: Option<SnapshotPlan>,
-    /// Steps that the sampling policy may lag behind the trained one.
+    /// Maximum number of steps by which the sampling policy may lag behind the trained one.
     pub staleness: u64,
-    /// Whether races of responses are decided by tokens instead of by time, so that every run launches, admits and trains on the same. The
-    /// engine must be one that can race in [lockstep](rollpacker_stages::rollout::lockstep), and the trainer deterministic.
+    /// `true` if races between responses are decided by tokens instead of time, so that every run launches, admits and trains on the same
+    /// responses. Needs an engine that can race in [lockstep](rollpacker_stages::rollout::lockstep) and a deterministic trainer.
     pub deterministic: bool,
-    /// Where rewards run.
+    /// The executor of the rewards.
     pub rewards: Executor,
-    /// What time it is. In virtual time no stage may wait for a thread.
+    /// The time of the run. In virtual time no stage may block on a thread.
     pub time: Time,
-    /// Ends the run after the round that is open.
+    /// A handle to request that the run ends after the open round.
     pub stop: Stop,
-    /// Tells the observer, or ends the run, when nothing moves any more; not in virtual time. A run that `stop` asks to end does in any case.
+    /// Reports a stall to the observer or ends the run. Unused in virtual time. Always ends a stalled run if `stop` was requested.
     pub watchdog: Option<Watch>,
 }
 
 impl Pipeline {
-    /// Runs steps until the schedule finishes, or `stop` is requested; `observer` is told of each.
+    /// Runs steps until the schedule finishes or `stop` is requested, and reports each step to `observer`.
     ///
     /// # Errors
-    /// The first fault of any stage, which names operator, step and response; or that the run cannot go on from its snapshot.
+    /// The first fault of any stage, with its operator, step and response; or an error if the run cannot be restored from its snapshot.
     pub fn run(mut self, observer: impl Observer + 'static) -> Result<(), Fault> {
         let policies = self.policies()?;
         let observer = Rc::new(RefCell::new(observer));
@@ -156,14 +156,15 @@ impl Pipeline {
         }
     }
 
-    /// Runs the share of one worker of several, each of which has stages of its own and the same options; the first one's `observer` is told
-    /// of each step, as its schedule, prompts and validator are the ones that count.
+    /// Runs one worker's share of a run with several workers. Each worker has its own stages, built with the same options.
+    ///
+    /// Only the first worker's schedule, prompts and validator are used, and only its `observer` receives the steps.
     ///
     /// # Errors
-    /// The first fault of any stage of any worker, that a process was lost, or that the time is virtual: workers share the machine's.
+    /// The first fault of any stage of any worker, the loss of a process, or virtual time, which supports a single worker only.
     pub fn run_at(mut self, seat: Seat, observer: impl Observer + 'static) -> Result<(), Fault> {
         let Time::Wall(clock) = self.time.clone() else {
-            return Err(Fault::new("pipeline", "virtual time is that of a single worker"));
+            return Err(Fault::new("pipeline", "virtual time supports a single worker only"));
         };
         let policies = self.policies()?;
         let observer = Rc::new(RefCell::new(observer));
@@ -183,7 +184,7 @@ impl Pipeline {
         watchdog.map(|watchdog| watchdog.ending_if(move || stop.is_requested()))
     }
 
-    /// The policies that the first steps sample with. Schedule and trainer take their states up.
+    /// Returns the policies that the first steps sample with. Restores the schedule, the placement and the trainer from the snapshot.
     fn policies(&mut self) -> Result<Vec<Policy>, Fault> {
         let resumed = match &self.begin {
             Begin::Anew(initial) => return Ok(vec![initial.clone()]),
@@ -204,7 +205,7 @@ impl Pipeline {
         usize::try_from(self.staleness).unwrap_or(usize::MAX - 1)
     }
 
-    /// What operators take part in.
+    /// Returns the snapshot handle in which the operators take part.
     fn resumable<'scope>(&self, scope: Scope<'scope, Step>) -> Resumable<'scope> {
         let resumed = self.begin.resumed().cloned();
         let plan = self.snapshots.clone().map(|plan| {
@@ -218,7 +219,13 @@ impl Pipeline {
         Resumable::new(snapshots, resumed)
     }
 
-    /// Lays out the graph of the RL step.
+    /// Builds the graph of the RL step.
+    ///
+    /// Data flows from the prompts to the update in the order of the chained calls. The only cycle is the policy stream: `feedback` opens
+    /// it before the schedule, and `weights.connect` closes it at the end. A policy is delayed by `staleness` steps on its way back, which
+    /// limits how far the rollout can run ahead. After a resume, prompts that the schedule holds already occupy their share of the budget.
+    /// Responses, groups and warnings of all workers are routed to the first worker, whose observer reports them. The observer is
+    /// registered with the faults before the error streams are, so that it learns about a fault before the run ends.
     fn build(
         self,
         policies: &[Policy],

@@ -1,4 +1,4 @@
-//! Profiles of an engine as Parquet.
+//! Engine profiles as Parquet files.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use rollpacker_files::{FileError, NewFile};
 use rollpacker_stages::rollout::profile::{Phase, Row};
 
-/// Why a profile cannot be read or written.
+/// An error in reading or writing a profile.
 #[derive(Debug, thiserror::Error)]
 pub enum ProfileError {
     /// The file cannot be written.
@@ -22,30 +22,30 @@ pub enum ProfileError {
     Write {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the writer or the system.
         reason: String,
     },
-    /// The place of the file has something that must not be replaced, or it cannot be written there.
+    /// The path holds something that must not be replaced, or no file can be created there.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The file cannot be read, or is no Parquet.
+    /// The file cannot be read or is not Parquet.
     #[error("cannot read {path}: {reason}")]
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the reader or the system.
         reason: String,
     },
-    /// A column is missing or of another type.
+    /// A column is missing or has another type.
     #[error("{path} column `{column}`: expected {expected}, found {found}")]
     Column {
         /// The file.
         path: PathBuf,
         /// The column.
         column: String,
-        /// Its type.
+        /// The expected type.
         expected: DataType,
-        /// The type that it has, or none.
+        /// The type found, or that there is no such column.
         found: String,
     },
     /// A value cannot be used.
@@ -57,9 +57,9 @@ pub enum ProfileError {
         row: usize,
         /// The column.
         column: String,
-        /// What can be used.
+        /// The valid values.
         expected: &'static str,
-        /// What was there.
+        /// The value found.
         found: String,
     },
 }
@@ -72,7 +72,7 @@ const TOKENS: &str = "tokens";
 const SECONDS: &str = "seconds";
 const REPEATS: &str = "repeats";
 
-/// The columns of a profile, those of [`Row`].
+/// The columns of a profile, which are the fields of [`Row`].
 static PROFILE: LazyLock<SchemaRef> = LazyLock::new(|| {
     let count = |name| Field::new(name, DataType::UInt32, false);
     Arc::new(Schema::new(vec![
@@ -86,11 +86,13 @@ static PROFILE: LazyLock<SchemaRef> = LazyLock::new(|| {
     ]))
 });
 
-/// Writes `rows` to a Parquet file, a row each: columns `phase` (`prefill` or `decode`), `instances`, `tensor_parallel`, `batch_size`,
-/// `tokens`, `seconds` and `repeats`. A file that is there is replaced at once: whoever reads meanwhile sees the one or the other.
+/// Writes `rows` to a Parquet file.
+///
+/// The columns are `phase` (`prefill` or `decode`), `instances`, `tensor_parallel`, `batch_size`, `tokens`, `seconds` and `repeats`. An
+/// existing file is replaced atomically: concurrent readers see either the old or the new file.
 ///
 /// # Errors
-/// If the file cannot be written, or its place has something that is not a regular file.
+/// If the file cannot be written, or the path holds something that is not a regular file.
 pub fn write(path: &Path, rows: &[Row]) -> Result<(), ProfileError> {
     let failed = |reason: &dyn std::fmt::Display| ProfileError::Write {
         path: path.to_owned(),
@@ -121,11 +123,11 @@ fn encoded(rows: &[Row]) -> RecordBatch {
         .expect("invariant: the columns are those of the schema")
 }
 
-/// Reads the rows of a Parquet file; columns that are no profile's are passed over.
+/// Reads the rows of a Parquet file. Other columns are ignored.
 ///
 /// # Errors
-/// If the file cannot be read, a column is missing or of another type, or a value cannot be used: it is null, the phase is neither
-/// `prefill` nor `decode`, or the time is not positive.
+/// If the file cannot be read, a column is missing or has another type, or a value is invalid: null, a phase other than `prefill` or
+/// `decode`, or a time that is not positive.
 pub fn read(path: &Path) -> Result<Vec<Row>, ProfileError> {
     let failed = |reason: &dyn std::fmt::Display| ProfileError::Read {
         path: path.to_owned(),
@@ -146,11 +148,11 @@ pub fn read(path: &Path) -> Result<Vec<Row>, ProfileError> {
     Ok(rows)
 }
 
-/// The columns of a batch, whose types are those of [`PROFILE`].
+/// The columns of a batch, with the types of [`PROFILE`].
 struct Columns<'a> {
     path: &'a Path,
     batch: &'a RecordBatch,
-    /// Rows of the file before this batch.
+    /// The number of rows of the file before this batch.
     before: usize,
 }
 

@@ -1,4 +1,4 @@
-//! What a person sees of a run: a live line on a terminal, one line a step elsewhere.
+//! Progress of a run for a person: a live line on a terminal, and one line per step elsewhere.
 
 use std::io::IsTerminal;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use rollpacker_stages::train::Metrics;
 
 use crate::terminal::{self, clean};
 
-/// Metrics of the line of a step, in this order, if the step has them.
+/// The metrics in the line of a step, in this order. Metrics that a step does not have are skipped.
 const SHOWN: [&str; 14] = [
     "critic/score/mean",
     "response_length/mean",
@@ -27,7 +27,7 @@ const SHOWN: [&str; 14] = [
     "val/score",
 ];
 
-/// Shows a run.
+/// Shows the progress of a run.
 pub struct Console {
     bar: Option<ProgressBar>,
     wanted: usize,
@@ -36,7 +36,7 @@ pub struct Console {
 }
 
 impl Console {
-    /// For a run of about `steps` steps, which train on `wanted` responses each.
+    /// Creates the display of a run of about `steps` steps that train on `wanted` responses each.
     ///
     /// # Panics
     /// Never: the template is valid.
@@ -52,7 +52,7 @@ impl Console {
         Self { bar, wanted, score: f64::NAN, queue: (0.0, 0.0) }
     }
 
-    /// A step is under way.
+    /// Shows the progress within a step.
     pub fn progress(&mut self, progress: &Progress) {
         if let Some(bar) = &self.bar {
             let rate = progress.tokens as f64 / progress.elapsed.as_secs_f64().max(1e-3);
@@ -69,7 +69,7 @@ impl Console {
         }
     }
 
-    /// A step is over.
+    /// Shows a finished step.
     pub fn step(&mut self, step: u64, round: &str, metrics: &Metrics) {
         let metric = |name: &str| metrics.get(name).copied();
         self.score = metric("critic/score/mean").unwrap_or(f64::NAN);
@@ -87,16 +87,16 @@ impl Console {
         }
     }
 
-    /// A line of text.
+    /// Prints a line of text.
     pub fn say(&self, line: &str) {
         match &self.bar {
             Some(bar) => bar.println(clean(line)),
-            // The run goes on where its output cannot be written: its folder has all of it.
+            // The run continues if its output cannot be written. The run folder contains the same information.
             None => drop(terminal::say(line)),
         }
     }
 
-    /// The run is over.
+    /// Removes the live line at the end of the run.
     pub fn finish(&self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
@@ -104,16 +104,16 @@ impl Console {
     }
 }
 
-/// Shows how many rows of a file are done; nothing where there is no terminal.
+/// Shows the number of scored rows of a file. Shows nothing if standard error is not a terminal.
 pub struct Rows(Option<ProgressBar>);
 
 impl Rows {
-    /// Before the first row.
+    /// Creates the display before the first row.
     ///
     /// # Panics
     /// Never: the template is valid.
     #[must_use]
-    #[expect(clippy::new_without_default, reason = "it takes hold of the terminal")]
+    #[expect(clippy::new_without_default, reason = "it draws on the terminal")]
     pub fn new() -> Self {
         Self(std::io::stderr().is_terminal().then(|| {
             let style =
@@ -122,7 +122,7 @@ impl Rows {
         }))
     }
 
-    /// So many rows are done, of so many where that is known.
+    /// Shows that `rows` rows are done, of `of` if the total is known.
     pub fn done(&self, rows: u64, of: Option<u64>) {
         if let Some(bar) = &self.0 {
             of.into_iter().for_each(|of| bar.set_length(of));
@@ -130,7 +130,7 @@ impl Rows {
         }
     }
 
-    /// All are.
+    /// Removes the live line at the end.
     pub fn finish(&self) {
         if let Some(bar) = &self.0 {
             bar.finish_and_clear();
@@ -145,7 +145,7 @@ fn line(step: u64, round: &str, metrics: &Metrics) -> String {
     format!("step:{step} - round:{round}{}", shown.collect::<String>())
 }
 
-/// Four significant digits.
+/// Formats a value with about four significant digits.
 fn short(value: f64) -> String {
     match value.abs() {
         magnitude if magnitude == 0.0 || (1000.0..1e9).contains(&magnitude) => {

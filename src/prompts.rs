@@ -1,4 +1,4 @@
-//! From a dataset to the stream of prompts: chat template, tokenizer, and what is left out on the way.
+//! Converts a dataset to the stream of prompts: applies the chat template and the tokenizer, and filters by length.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,10 +11,10 @@ use rollpacker_operators::resume::LastPrompt;
 use rollpacker_stages::model::{Encoded, Message, ModelError, PromptEncoder};
 use rollpacker_stages::reward::{NoRoute, Router};
 
-/// Prompts in a batch of the stream.
+/// Number of prompts in a batch of the stream.
 const BATCH_ROWS: usize = 64;
 
-/// Why a prompt cannot be used.
+/// An error of a prompt.
 #[derive(Debug, thiserror::Error)]
 pub enum PromptError {
     /// The dataset cannot be read.
@@ -23,51 +23,51 @@ pub enum PromptError {
     /// Every prompt is too long.
     #[error("key `data.max_prompt_length`: {0}")]
     AllTooLong(DatasetError),
-    /// The dataset does not have the prompt that a resumed run was last given.
-    #[error("the dataset has no row {row}, which prompt {prompt} of the run was")]
+    /// The dataset no longer has the prompt that a resumed run read last.
+    #[error("the dataset has no row {row}, which the run read as prompt {prompt}")]
     Gone {
         /// The row.
         row: u64,
         /// The prompt.
         prompt: PromptId,
     },
-    /// The model cannot read the prompt.
+    /// The prompt cannot be converted to tokens.
     #[error("{file}, row {row}: {source}")]
     Encode {
         /// The file.
         file: String,
-        /// Its row, from 0.
+        /// The row in the file, from 0.
         row: u64,
-        /// What is wrong.
+        /// The cause.
         source: Box<ModelError>,
     },
-    /// The tokenizer is not that of the model.
+    /// The tokenizer does not belong to the model.
     #[error(
-        "{file}, row {row}: the tokenizer makes token {id} of the prompt, and the model has a vocab_size of {vocab_size}"
+        "{file}, row {row}: the tokenizer encodes the prompt with token {id}, but the model has a vocab_size of {vocab_size}"
     )]
     Vocabulary {
         /// The file.
         file: String,
-        /// Its row, from 0.
+        /// The row in the file, from 0.
         row: u64,
-        /// The token.
+        /// The token id.
         id: i32,
-        /// Tokens that the model knows.
+        /// The vocabulary size of the model.
         vocab_size: i64,
     },
-    /// No reward could score a response to it.
+    /// No reward is registered for the prompt's data source.
     #[error("{file}, row {row}: {source}")]
     Reward {
         /// The file.
         file: String,
-        /// Its row, from 0.
+        /// The row in the file, from 0.
         row: u64,
-        /// What is wrong.
+        /// The cause.
         source: NoRoute,
     },
 }
 
-/// Returns a warning if a batch is larger than its dataset. `effect` says what the batches have instead.
+/// Returns a warning if a batch is larger than its dataset. `effect` describes the consequence.
 #[must_use]
 pub fn too_large(key: &str, batch: usize, rows: u64, effect: &str) -> Option<String> {
     (batch as u64 > rows).then(|| {
@@ -77,10 +77,15 @@ pub fn too_large(key: &str, batch: usize, rows: u64, effect: &str) -> Option<Str
     })
 }
 
-/// Returns the warning for a run, whose rounds end with the epoch.
+/// Returns the warning for a training run. Its rounds end with the epoch.
 #[must_use]
 pub fn too_large_for_training(batch: usize, rows: u64) -> Option<String> {
-    too_large("data.train_batch_size", batch, rows, "a step has no more prompts than an epoch")
+    too_large(
+        "data.train_batch_size",
+        batch,
+        rows,
+        "a step trains on at most the prompts of one epoch",
+    )
 }
 
 impl From<DatasetError> for PromptError {
@@ -92,40 +97,40 @@ impl From<DatasetError> for PromptError {
     }
 }
 
-/// Prompts that were left out for their length. Clones share the count.
+/// The number of prompts that were left out because of their length. Clones share the count.
 #[derive(Clone, Debug, Default)]
 pub struct LeftOut(Arc<AtomicU64>);
 
 impl LeftOut {
-    /// How many so far.
+    /// Returns the number of prompts left out so far.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// Reads prompts for a run.
+/// Reads and tokenizes the prompts of a run.
 pub struct PromptReader {
-    /// Where from.
+    /// The dataset.
     pub dataset: Dataset,
-    /// To token ids.
+    /// Converts prompts to token ids.
     pub encoder: Arc<PromptEncoder>,
-    /// Longest prompt in tokens.
+    /// Maximum prompt length in tokens.
     pub max_prompt_length: usize,
-    /// Tokens that the model knows: ids are below it.
+    /// The vocabulary size of the model. Token ids must be below it.
     pub vocab_size: i64,
-    /// The rewards that will score responses: a prompt without one is refused before it is launched.
+    /// The rewards. A prompt whose data source has no reward is rejected before it is launched.
     pub router: Router,
-    /// Prompts left out for their length.
+    /// Counts the prompts left out because of their length.
     pub left_out: LeftOut,
 }
 
 impl PromptReader {
-    /// Hands over the prompts of `epochs` epochs, those behind `last` if the run is resumed, as batches of `schema::PROMPTS`, until
-    /// nobody wants more.
+    /// Emits the prompts of `epochs` epochs as batches of `schema::PROMPTS`, until they are no longer needed. A resumed run continues after
+    /// `last`.
     ///
     /// # Errors
-    /// At the first prompt that cannot be used; the message names file and row.
+    /// At the first prompt that cannot be used. The message names the file and the row.
     pub fn emit(
         &self,
         epochs: u32,
@@ -139,12 +144,12 @@ impl PromptReader {
                 return Ok(());
             }
         }
-        // Whether the rest is still wanted makes no difference: it is all there is.
+        // This is the last batch. It does not matter whether the receiver accepts it.
         let _wanted = rows.is_empty() || emitter.send(prompt_batch(&rows));
         Ok(())
     }
 
-    /// All prompts of one epoch, to validate on.
+    /// Returns all prompts of one epoch, for validation.
     ///
     /// # Errors
     /// At the first prompt that cannot be used.
@@ -152,7 +157,7 @@ impl PromptReader {
         self.rows(1, None)?.collect()
     }
 
-    /// The prompts that are not too long, numbered.
+    /// Returns the prompts that are not too long, with consecutive ids.
     fn rows(
         &self,
         epochs: u32,
@@ -161,7 +166,7 @@ impl PromptReader {
         let measured = |prompt: &Prompt| match self.encode(prompt) {
             Ok(Encoded::Ids(ids)) => (ids.len(), Ok(ids)),
             Ok(Encoded::TooLong(least)) => (least, Ok(Vec::new())),
-            // Of length 0 it is not left out, and comes up as an error.
+            // The filter measures only lengths. Length 0 lets a failed prompt pass the filter, and the map below returns its error.
             Err(error) => (0, Err(error)),
         };
         let Start { cursor, next, left_out } = self.start(last)?;
@@ -178,7 +183,7 @@ impl PromptReader {
         }))
     }
 
-    /// Where reading begins. What is behind the start and has no id was left out.
+    /// Returns the position to start reading from. Rows before it that have no id were left out because of their length.
     fn start(&self, last: Option<LastPrompt>) -> Result<Start, PromptError> {
         let Some(LastPrompt { prompt, epoch, row }) = last else { return Ok(Start::default()) };
         let cursor = self.dataset.behind(epoch, row).ok_or(PromptError::Gone { row, prompt })?;
@@ -186,7 +191,7 @@ impl PromptReader {
         Ok(Start { cursor, next, left_out: read.saturating_sub(next) })
     }
 
-    /// The tokens of a prompt, unless its text is so long that it must have too many.
+    /// Returns the tokens of a prompt, or `TooLong` if its text alone shows that it has too many tokens.
     fn encode(&self, prompt: &Prompt) -> Result<Encoded, PromptError> {
         let place = || (prompt.file().display().to_string(), prompt.file_row());
         self.router.check(prompt.data_source()).map_err(|source| {
@@ -207,24 +212,24 @@ impl PromptReader {
         }
     }
 
-    /// A token that the tokenizer knows and the model does not.
+    /// Returns a token id that is outside of the model's vocabulary, if there is one.
     fn stranger(&self, encoded: &Encoded) -> Option<i32> {
         let Encoded::Ids(ids) = encoded else { return None };
         ids.iter().copied().find(|&id| !(0..self.vocab_size).contains(&i64::from(id)))
     }
 }
 
-/// Where reading begins.
+/// The position to start reading from.
 #[derive(Default)]
 struct Start {
     cursor: Cursor,
     /// The id of the next prompt.
     next: u64,
-    /// Prompts that were left out before.
+    /// The number of prompts that were left out before.
     left_out: u64,
 }
 
-/// The messages of a prompt, as the model's template takes them.
+/// Returns the messages of a prompt in the form that the chat template takes.
 pub(crate) fn chat(prompt: &Prompt) -> Vec<Message> {
     let owned = |message: MessageRef<'_>| Message {
         role: message.role.to_owned(),
@@ -233,7 +238,7 @@ pub(crate) fn chat(prompt: &Prompt) -> Vec<Message> {
     prompt.messages().map(owned).collect()
 }
 
-/// The rows that the stream and the validation carry of a prompt.
+/// Returns the row that the stream and the validation use for a prompt.
 fn row(prompt: &Prompt, id: PromptId, prompt_ids: Vec<i32>) -> PromptRow {
     PromptRow {
         prompt: id,

@@ -1,4 +1,4 @@
-//! The run folder: what a run leaves behind.
+//! The run folder, which contains the records of a run.
 
 use std::cell::RefCell;
 use std::fs::{self, File};
@@ -20,18 +20,18 @@ use rollpacker_operators::report::{Saved, StepReport, by_id};
 use rollpacker_stages::train::Metrics;
 use serde::{Deserialize, Serialize};
 
-/// A file of the run folder cannot be written.
+/// An error in writing a file of the run folder.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
-    /// The system or the writer of a format refused.
+    /// The file cannot be written.
     #[error("cannot write {path}: {reason}")]
     Write {
         /// The file.
         path: PathBuf,
-        /// The reason.
+        /// The error of the writer or the system.
         reason: String,
     },
-    /// The place of a file has something that must not be replaced.
+    /// The path holds something that must not be replaced.
     #[error(transparent)]
     File(#[from] FileError),
 }
@@ -43,7 +43,7 @@ impl RecordError {
     }
 }
 
-/// The files that a run writes into its folder from its start on.
+/// The files that a run writes into its folder from its start.
 const WRITTEN: [&str; 3] = [RECIPE, METRICS, SUMMARY];
 const RECIPE: &str = "recipe.toml";
 const METRICS: &str = "metrics.jsonl";
@@ -58,51 +58,53 @@ pub struct RunFolder {
     folder: PathBuf,
     metrics: BufWriter<File>,
     rollouts: bool,
-    /// Bytes of the metrics.
+    /// The number of bytes written to the metrics file.
     written: u64,
-    /// Files of rollouts of which a snapshot is yet to say that they are on the disk.
+    /// Rollout files that no snapshot has synchronized to the disk yet.
     unsaved: RefCell<Vec<PathBuf>>,
 }
 
-/// How far a run folder was written at the end of a step.
+/// The extent of a run folder at the end of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Extent {
-    /// Steps.
+    /// The number of steps.
     pub steps: u64,
-    /// Bytes of `metrics.jsonl`.
+    /// The size of `metrics.jsonl` in bytes.
     pub metrics: u64,
 }
 
 impl RunFolder {
-    /// Checks that a run may write its records into a folder: that nothing there is one of its inputs, or must not be replaced.
+    /// Checks that a run may write its records into a folder: no file to be written is an input of the run, or is something that must not
+    /// be replaced.
     ///
-    /// The recipe of an earlier run may be the input: it is read before it is written.
+    /// The recipe of an earlier run may be the input, because it is read before it is written.
     ///
     /// # Errors
-    /// If it may not.
+    /// If the folder contains such a file.
     pub fn check(folder: &Path, inputs: &Inputs) -> Result<(), FileError> {
         check_places(folder)?;
         WRITTEN.iter().try_for_each(|name| inputs.refuse(&folder.join(name)))?;
         inputs.refuse_within(&folder.join(ROLLOUTS_FOLDER))
     }
 
-    /// The recipe in a run folder.
+    /// Returns the path of the recipe in a run folder.
     #[must_use]
     pub fn recipe(folder: &Path) -> PathBuf {
         folder.join(RECIPE)
     }
 
-    /// The folder of the trained model in a run folder.
+    /// Returns the path of the trained model in a run folder.
     #[must_use]
     pub fn model(folder: &Path) -> PathBuf {
         folder.join(MODEL_FOLDER)
     }
 
-    /// Makes the folder, and writes the recipe into it. What an earlier run wrote into it goes, but for
-    /// its model, which may be what this run starts from.
+    /// Creates the folder and writes the recipe into it.
+    ///
+    /// Removes the records of an earlier run, except its model, which may be the initial model of this run.
     ///
     /// # Errors
-    /// If a file cannot be written, or its place has something that is not a regular file.
+    /// If a file cannot be written, or the path holds something that is not a regular file.
     pub fn create(folder: &Path, recipe: &str, rollouts: bool) -> Result<Self, RecordError> {
         check_places(folder)?;
         let steps = folder.join(ROLLOUTS_FOLDER);
@@ -116,10 +118,10 @@ impl RunFolder {
         Ok(Self::of(folder, metrics, rollouts, 0))
     }
 
-    /// Goes on in the folder of a run. What was written beyond `extent` goes.
+    /// Continues in the folder of an earlier run. Removes everything written after `extent`.
     ///
     /// # Errors
-    /// If a file cannot be written, or the metrics are shorter than that.
+    /// If a file cannot be written, or the metrics file is shorter than `extent`.
     pub fn resume(
         folder: &Path,
         recipe: &str,
@@ -143,22 +145,22 @@ impl RunFolder {
         Self { folder, metrics, rollouts, written, unsaved: RefCell::default() }
     }
 
-    /// How far it is written after `steps` steps. A snapshot counts on what was written.
+    /// Returns the extent after `steps` steps, and adds the written files to the files that the snapshot synchronizes to the disk.
     pub fn save(&self, steps: u64, saved: &mut Saved) -> Extent {
         let rollouts = self.unsaved.take().into_iter().map(File::open);
         let metrics = self.metrics.get_ref().try_clone();
-        // What cannot be opened any more was not removed by us: there is nothing to count on.
+        // A file that cannot be opened was removed by someone else, so there is nothing to synchronize.
         rollouts.chain([metrics]).flatten().for_each(|file| saved.count_on(file));
         Extent { steps, metrics: self.written }
     }
 
-    /// The folder.
+    /// Returns the path of the folder.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.folder
     }
 
-    /// Writes what happened in a step.
+    /// Writes the records of a step.
     ///
     /// # Errors
     /// If a file cannot be written.
@@ -174,7 +176,7 @@ impl RunFolder {
         self.write_metrics(report.step.0 + 1, round, metrics)
     }
 
-    /// Writes metrics that belong to no step in particular, such as those of the validation before the first.
+    /// Writes metrics that do not belong to a training step, such as those of the validation before the first step.
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -222,14 +224,14 @@ impl RunFolder {
         for rows in rollouts(report) {
             writer.write(&rows).map_err(|error| failed(&error))?;
         }
-        // A snapshot brings it to the disk.
+        // The next snapshot synchronizes the file to the disk.
         writer.into_inner().map_err(|error| failed(&error))?.rename()?;
         self.unsaved.borrow_mut().push(path);
         Ok(())
     }
 }
 
-/// Removes the rollouts of the steps behind the first `steps`.
+/// Removes the rollouts of all steps after the first `steps`.
 fn remove_later(folder: &Path, steps: u64) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
@@ -247,7 +249,7 @@ fn check_places(folder: &Path) -> Result<(), FileError> {
     WRITTEN.iter().try_for_each(|name| check_place(&folder.join(name)))
 }
 
-/// Writes the recipe, and removes the summary of an earlier run and the temporary files of one that was killed.
+/// Writes the recipe. Removes the summary of an earlier run and the temporary files of a killed one.
 fn begin(folder: &Path, recipe: &str) -> Result<(), RecordError> {
     let written = [folder.to_owned(), folder.join(ROLLOUTS_FOLDER), RunFolder::model(folder)];
     written.iter().try_for_each(|folder| remove_abandoned(folder))?;
@@ -258,8 +260,9 @@ fn begin(folder: &Path, recipe: &str) -> Result<(), RecordError> {
     Ok(rollpacker_files::write(&folder.join(RECIPE), recipe.as_bytes())?)
 }
 
-/// Replaces a file by one that has its first `length` bytes, and returns that to go on writing. A copy of the folder that has the file by
-/// another hard link keeps all of it.
+/// Truncates a file to its first `length` bytes, and returns it opened for appending.
+///
+/// The file is replaced by a new one, so that another hard link to it, for example in a copy of the folder, keeps all bytes.
 fn cut(path: &Path, length: u64) -> Result<File, RecordError> {
     let failed = RecordError::of(path);
     let file = File::open(path).map_err(|error| failed(&error))?;
@@ -268,12 +271,12 @@ fn cut(path: &Path, length: u64) -> Result<File, RecordError> {
     if found < length {
         return Err(failed(&format_args!("expected at least {length} bytes, found {found}")));
     }
-    // Snapshots count on these bytes.
+    // Snapshots rely on these bytes, so they are synchronized to the disk now.
     Ok(kept.finish_open()?)
 }
 
-/// Columns of `rollouts/step_NNNNN.parquet`: `step`, `admitted`, then those of [`schema::GROUPS`], with nulls in score, weight and
-/// advantages where a response was not trained on.
+/// Columns of `rollouts/step_NNNNN.parquet`: `step`, `admitted`, then those of [`schema::GROUPS`]. The score, the weight and the advantages
+/// are null for responses that were not trained on.
 static ROLLOUTS: LazyLock<SchemaRef> = LazyLock::new(|| {
     let own = [
         Field::new("step", DataType::UInt64, false),
@@ -287,7 +290,7 @@ static ROLLOUTS: LazyLock<SchemaRef> = LazyLock::new(|| {
     Arc::new(Schema::new(own.into_iter().chain(fields).collect::<Vec<_>>()))
 });
 
-/// First what was trained on, then the rest, each in the order of ids.
+/// Returns the rows of the responses trained on, then of the others, each ordered by id.
 fn rollouts(report: &StepReport) -> impl Iterator<Item = RecordBatch> {
     let trained: std::collections::BTreeSet<(u64, u32)> =
         report.groups.iter().flat_map(ids).collect();

@@ -1,4 +1,6 @@
-//! The rewards of a recipe: the section `[reward]`, made and routed. Training, validation and `rollpacker score` all score by these.
+//! Builds and routes the rewards that a recipe defines in its section `[reward]`.
+//!
+//! Training, validation and `rollpacker score` all use these rewards.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,17 +14,18 @@ use crate::recipe::RecipeError;
 use crate::recipe::error::{bound, nearest, one_of};
 use crate::recipe::raw::{self, Routed};
 
-/// Keys of every reward's options, beside its own and its guard's.
+/// Option keys that every reward accepts, in addition to its own keys and those of its guard.
 const COMMON: [&str; 2] = ["kind", "on_error"];
 
-/// Runs of code at once, each with processes of its own.
+/// Maximum number of concurrent code executions of one sandbox. Each execution has its own processes.
 const MOST_SLOTS: u64 = 1024;
 
-/// Makes the rewards of a recipe out of those that `registry` has, and routes data sources to them. A reward that several routes lead to is
-/// one: its limits hold over all of them.
+/// Builds the rewards of a recipe with the constructors of `registry` and routes data sources to them.
+///
+/// A reward that several routes name is built once; its limits apply across all of these routes.
 ///
 /// # Errors
-/// If a route leads to no reward, or an option does not exist, is of the wrong type or out of its bounds; the message names the key.
+/// If a route names an unknown reward, or an option is unknown, has the wrong type or is out of its bounds. The message names the key.
 pub fn rewards(section: &raw::Reward, registry: &Registry) -> Result<Router, RecipeError> {
     let named = section.make_all(registry)?;
     let mut router = Router::default();
@@ -38,7 +41,7 @@ pub fn rewards(section: &raw::Reward, registry: &Registry) -> Result<Router, Rec
         if told.len() > 1 {
             return Err(wrong(
                 route_key(pattern),
-                "its rewards say different things of `on_error`",
+                "its rewards set different values of `on_error`",
             ));
         }
         let on_error = told.first().copied().unwrap_or(section.on_error);
@@ -47,7 +50,7 @@ pub fn rewards(section: &raw::Reward, registry: &Registry) -> Result<Router, Rec
     Ok(router)
 }
 
-/// A reward of the recipe.
+/// A reward of the recipe, with its own `on_error` if it sets one.
 struct Named {
     made: Made,
     on_error: Option<OnError>,
@@ -72,7 +75,7 @@ impl raw::Reward {
                 }
             }
         }
-        // What no route leads to is not made, but a key that nothing has is a slip all the same.
+        // Rewards without a route are not built, but their keys are still checked, so that a misspelt key is reported.
         for name in self.options.keys().filter(|name| !all.contains_key(*name)) {
             Written::of(self, name)?.check(name, registry)?;
         }
@@ -89,7 +92,10 @@ impl raw::Reward {
             Made::Sample(reward) => Made::Sample(guard.wrap(reward).map_err(refuse)?),
             Made::Group(_) if guard != Guard::default() => {
                 let key = format!("reward.options.{name}");
-                return Err(wrong(key, "expected no guard: it is a reward of whole groups"));
+                return Err(wrong(
+                    key,
+                    "expected no guard options: the reward scores whole groups",
+                ));
             }
             group => group,
         };
@@ -97,7 +103,7 @@ impl raw::Reward {
     }
 }
 
-/// The options of a reward as written.
+/// The options of a reward, as written in the recipe.
 struct Written {
     kind: String,
     on_error: Option<OnError>,
@@ -110,10 +116,7 @@ impl Written {
         let table = section.options.get(name).cloned().unwrap_or_default();
         let options = serde_json::to_value(table);
         let Ok(Value::Object(mut options)) = options else {
-            return Err(wrong(
-                format!("reward.options.{name}"),
-                "expected numbers that are finite",
-            ));
+            return Err(wrong(format!("reward.options.{name}"), "expected finite numbers"));
         };
         let kind = match options.remove("kind") {
             None => name.to_owned(),
@@ -127,13 +130,13 @@ impl Written {
         Ok(Self { kind, on_error, options })
     }
 
-    /// Refuses a kind that does not exist and keys that it does not have; takes the guard's out.
+    /// Checks that the kind exists and that it has every key, and removes the guard's options from the reward's own.
     fn check(&mut self, name: &str, registry: &Registry) -> Result<Guard, RecipeError> {
         let section = format!("reward.options.{name}");
         let key = if self.kind == name { section.clone() } else { format!("{section}.kind") };
         one_of(key, &self.kind, &registry.names().collect::<Vec<_>>())?;
         let own = registry.options(&self.kind).unwrap_or_default();
-        // Where a reward has an option of the name of a guard's, it is the reward's.
+        // A reward may have an option with the same name as a guard option. The option then belongs to the reward.
         let of_guard = |key: &str| Guard::KEYS.contains(&key) && !own.contains(&key);
         let (mut guard, options): (Options, Options) =
             std::mem::take(&mut self.options).into_iter().partition(|(key, _)| of_guard(key));
@@ -151,7 +154,7 @@ impl Written {
 }
 
 impl Written {
-    /// Refuses more runs of code at once than a machine has processes for.
+    /// Rejects a sandbox with more than [`MOST_SLOTS`] concurrent executions.
     fn check_slots(&self, section: &str) -> Result<(), RecipeError> {
         let slots = self.options.get("sandbox").and_then(|sandbox| sandbox.get("slots"));
         match slots.and_then(Value::as_u64).filter(|slots| *slots > MOST_SLOTS) {
@@ -174,7 +177,7 @@ impl Named {
     }
 }
 
-/// Refuses a route without a reward for samples that leads to one which goes by what that says.
+/// Rejects a route that has no per-sample reward although one of its group rewards depends on per-sample scores.
 fn check_alone(
     pattern: &str,
     names: &[&String],
@@ -190,8 +193,9 @@ fn check_alone(
     }
     let needy = all.find(|(_, needs)| *needs == Some(true));
     needy.map_or(Ok(()), |(name, _)| {
-        let reason =
-            format!("`{name}` goes by the scores of a reward for samples: expected one beside it");
+        let reason = format!(
+            "`{name}` depends on the scores of a per-sample reward: expected one on this route"
+        );
         Err(wrong(route_key(pattern), &reason))
     })
 }
@@ -263,7 +267,7 @@ fn wrong(key: String, reason: &str) -> RecipeError {
     RecipeError::Type { key, reason: reason.to_owned() }
 }
 
-/// An error of the registry, as one of the section that the options stand in.
+/// Converts an error of the registry into a recipe error whose key starts with `section`.
 fn refused(section: &str, error: CatalogError) -> RecipeError {
     match error {
         CatalogError::Option { key, reason } if !key.is_empty() => {
@@ -274,13 +278,13 @@ fn refused(section: &str, error: CatalogError) -> RecipeError {
     }
 }
 
-/// The rewards that a route can name.
+/// The reward names that a route may use: those of the registry and those with options in the recipe.
 fn names<'a>(registry: &'a Registry, section: &'a raw::Reward) -> Vec<&'a str> {
     let names = registry.names().chain(section.options.keys().map(String::as_str));
     names.collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-/// The page on rewards, whose programs are tested.
+/// The documentation page on rewards. Its code samples run as doctests.
 #[cfg(doctest)]
 #[doc = include_str!("../docs/rewards.md")]
 pub mod page {}

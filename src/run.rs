@@ -1,4 +1,4 @@
-//! What a run tells: to the person who watches, to the run folder, and to a collector of telemetry.
+//! Reports a run to the console, to the run folder and to a telemetry collector.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -23,27 +23,27 @@ use crate::record::{Extent, RecordError, RunFolder};
 use crate::session::Finished;
 use crate::telemetry::Telemetry;
 
-/// A run while it goes on.
+/// The reporting state of a run.
 pub struct Run {
     console: Console,
     folder: RunFolder,
     telemetry: Option<Telemetry>,
     stop: Stop,
-    /// For how long a run that fails may take to end.
+    /// The time within which a failed run must end.
     grace: Duration,
     ending: Option<Grace>,
     totals: Totals,
-    /// What the validation before the first step said.
+    /// The metrics of the validation before the first step.
     warm_start: Option<Metrics>,
     failed: Option<RecordError>,
 }
 
-/// What a snapshot has of a run, and under which name.
+/// The state of a run in a snapshot.
 #[derive(Serialize, Deserialize)]
 struct Kept {
     totals: Totals,
     extent: Extent,
-    /// Numbers that are none have no JSON.
+    /// JSON has no NaN; such values are null.
     warm_start: Option<BTreeMap<String, Option<f64>>>,
 }
 
@@ -62,64 +62,64 @@ struct Totals {
     prompts: u64,
 }
 
-/// `summary.json`.
+/// The content of `summary.json`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Summary {
-    /// Why the run ended: `finished`, `stopped` or `out_of_time`.
+    /// The reason why the run ended: `finished`, `stopped` or `out_of_time`.
     pub ended: Ended,
-    /// Steps that were trained.
+    /// The number of steps trained.
     pub steps: u64,
-    /// Prompts that were trained on.
+    /// The number of prompts trained on.
     pub trained_prompts: u64,
-    /// Prompts that were read and left out because they are longer than `data.max_prompt_length`, once for each epoch.
+    /// The number of prompts left out because they are longer than `data.max_prompt_length`, counted once per epoch.
     pub overlong_prompts: u64,
-    /// Accuracy on held-out prompts.
+    /// The accuracy on held-out prompts.
     pub validation: Validation,
-    /// Wall time of a step, validation apart.
+    /// The wall time of steps, without validation.
     pub step_time_s: StepTime,
-    /// Tokens sampled in a second of rollout, aborted responses included.
+    /// Sampled tokens per second of rollout, including those of aborted responses.
     pub tokens_per_s: f64,
-    /// Mean length of the responses trained on, tokens.
+    /// The mean length in tokens of the responses trained on.
     pub mean_trained_length: f64,
-    /// Tokens sampled.
+    /// The number of tokens sampled.
     pub launched_tokens: usize,
-    /// Tokens sampled and not trained on.
+    /// The number of tokens sampled but not trained on.
     pub discarded_tokens: usize,
 }
 
-/// Mean scores on held-out prompts; null where there was no validation.
+/// Mean scores on held-out prompts; null if there was no validation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Validation {
-    /// Prompts validated on.
+    /// The number of validation prompts.
     pub prompts: usize,
-    /// Prompts that were left out because they are longer than `data.max_prompt_length`.
+    /// The number of validation prompts left out because they are longer than `data.max_prompt_length`.
     pub overlong_prompts: u64,
-    /// Before the first step, sampled at the rollout temperature.
+    /// The score before the first step, sampled at the rollout temperature.
     pub warm_start: Option<f64>,
-    /// The same, greedy.
+    /// The score before the first step, decoded greedily.
     pub warm_start_greedy: Option<f64>,
-    /// After the last step, sampled at the rollout temperature.
+    /// The score after the last step, sampled at the rollout temperature.
     #[serde(rename = "final")]
     pub last: Option<f64>,
-    /// The same, greedy.
+    /// The score after the last step, decoded greedily.
     #[serde(rename = "final_greedy")]
     pub last_greedy: Option<f64>,
 }
 
-/// Seconds.
+/// Step times in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct StepTime {
-    /// Mean over the steps.
+    /// The mean over the steps.
     pub mean: f64,
-    /// Sum over the steps; more than the wall time where a staleness lets steps overlap.
+    /// The sum over the steps. Larger than the wall time if steps overlap because of staleness.
     pub total: f64,
 }
 
 impl Run {
-    /// Makes the run folder, for a run over `prompts` prompts an epoch.
+    /// Creates the run folder, for a run with `prompts` prompts per epoch.
     ///
     /// # Errors
-    /// If it cannot be written.
+    /// If the folder cannot be written.
     pub fn start(
         recipe: &Recipe,
         prompts: u64,
@@ -132,10 +132,10 @@ impl Run {
         Ok(Self::of(recipe, prompts, telemetry, stop, folder))
     }
 
-    /// Goes on in the folder of a run behind the step of a snapshot of it.
+    /// Continues in the run folder after the last step of a snapshot.
     ///
     /// # Errors
-    /// If the snapshot has nothing of the run, or the folder cannot be written or has less than it had.
+    /// If the snapshot contains no state of the run, the folder cannot be written, or the folder has less than the snapshot expects.
     pub fn resume(
         recipe: &Recipe,
         prompts: u64,
@@ -144,7 +144,7 @@ impl Run {
         restored: &Restored,
     ) -> anyhow::Result<Self> {
         let Some(kept) = Saved::read::<Kept>(restored, KEPT)? else {
-            bail!("the snapshot behind step {} has no run folder", restored.step().next());
+            bail!("the snapshot after step {} has no run folder", restored.step().next());
         };
         let trainer = &recipe.raw.trainer;
         let (path, text) = (&trainer.default_local_dir, recipe.to_toml());
@@ -180,18 +180,18 @@ impl Run {
         }
     }
 
-    /// Tells whoever watches.
+    /// Prints a line on the console.
     pub fn say(&self, line: &str) {
         self.console.say(line);
     }
 
-    /// Where the trained model goes.
+    /// Returns the folder for the trained model.
     #[must_use]
     pub fn model_folder(&self) -> PathBuf {
         RunFolder::model(self.folder.path())
     }
 
-    /// A validation outside of any step.
+    /// Reports a validation that does not belong to a training step.
     pub fn validated(&mut self, step: u64, metrics: &Metrics) {
         let score = |name: &str| metrics.get(name).copied().unwrap_or(f64::NAN);
         self.console.say(&format!(
@@ -208,10 +208,10 @@ impl Run {
         self.note(written);
     }
 
-    /// Writes the summary, and returns it as JSON.
+    /// Writes the summary and returns it as JSON.
     ///
     /// # Errors
-    /// If it, or anything before it, could not be written.
+    /// If the summary, or any record before it, could not be written.
     pub fn finish(&mut self, finished: &Finished) -> Result<String, RecordError> {
         if let Some(last) = &finished.last {
             self.validated(self.totals.steps, last);
@@ -232,7 +232,7 @@ impl Run {
         Ok(serde_json::to_string_pretty(&summary).expect("invariant: a summary is plain data"))
     }
 
-    /// Why the run could not be recorded, if it could not.
+    /// Takes the error that prevented recording the run, if there was one.
     pub fn take_failure(&mut self) -> Option<RecordError> {
         self.failed.take()
     }
@@ -243,7 +243,7 @@ impl Run {
         }
     }
 
-    /// A run that cannot be recorded ends after its step.
+    /// Requests that the run ends after its step if it cannot be recorded.
     fn note(&mut self, written: Result<(), RecordError>) {
         if let Err(error) = written {
             self.stop.request();
@@ -280,7 +280,7 @@ impl Observer for Run {
             (name.clone(), Some(*value).filter(|value| value.is_finite()))
         };
         let warm_start = self.warm_start.as_ref().map(|all| all.iter().map(number).collect());
-        // Who goes on from a snapshot counts on the records of all steps before.
+        // A resumed run relies on the records of all earlier steps, so a snapshot without them is refused.
         if let Some(error) = &self.failed {
             saved.refuse(error.to_string());
         }
@@ -340,7 +340,7 @@ impl Totals {
 fn why(ended: Ended) -> Option<&'static str> {
     match ended {
         Ended::Finished => None,
-        Ended::Stopped => Some("it was asked to"),
+        Ended::Stopped => Some("a stop was requested"),
         Ended::OutOfTime => Some("another step may not fit into trainer.max_wall_time"),
     }
 }
@@ -350,21 +350,21 @@ fn round(report: &StepReport) -> String {
     rounds.next_back().unwrap_or("none").to_owned()
 }
 
-/// As long as nothing may move for, within reason.
+/// Returns how long a failed run may take to end: the stall timeout, but at least 1 s and at most 30 s.
 fn grace(recipe: &Recipe) -> Duration {
     let (least, most) = (Duration::from_secs(1), Duration::from_secs(30));
     let watch = recipe.watch().ok().flatten();
     watch.map_or(most, |watch| Duration::from_nanos(watch.after.0).clamp(least, most))
 }
 
-/// Steps of a run, unless prompts are left out.
+/// Returns the expected number of steps, assuming that no prompts are left out.
 fn expected_steps(recipe: &Recipe, prompts: u64) -> u64 {
     let (data, trainer) = (&recipe.raw.data, &recipe.raw.trainer);
     let steps = prompts.div_ceil(data.train_batch_size as u64) * u64::from(trainer.total_epochs);
     trainer.total_training_steps.map_or(steps, |limit| limit.min(steps))
 }
 
-/// A recipe as a person wants to see it before it runs: resolved, with the batch arithmetic and the graph.
+/// Returns a description of the run before it starts: the resolved recipe, the batch arithmetic and the graph.
 ///
 /// # Errors
 /// If the schedule's options are out of bounds.

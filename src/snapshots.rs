@@ -1,4 +1,4 @@
-//! Snapshots of a training run: where they lie, of what run they are, and from which one a run goes on.
+//! Snapshots of a training run: their location, their identity, and the choice of the snapshot to resume from.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -16,12 +16,12 @@ use serde_json::Value;
 use crate::recipe::{Raw, Recipe};
 use crate::record::RunFolder;
 
-/// What a run is, in the words of [`Identity`]: a folder holds the snapshots of one, and the rest is in the facts.
+/// The name of the kind of run in its [`Identity`]. A folder holds the snapshots of one kind. The facts contain the rest.
 const RUN: &str = "train";
 const RECIPE: &str = "recipe";
 const DATA: &str = "data";
 
-/// Keys that a run may be resumed with another value of: they say how long it takes, where it runs and what is told of it.
+/// Keys that may change when a run is resumed. They affect the duration, the location or the reports of a run, not what it computes.
 const FREE: [&str; 27] = [
     "actor.threads",
     "data.train_files",
@@ -52,15 +52,15 @@ const FREE: [&str; 27] = [
     "trainer.write_rollouts",
 ];
 
-/// Sections of which a run knows nothing.
+/// Sections that do not affect training runs.
 const UNUSED: [&str; 1] = ["sft."];
 
-/// Which snapshot a run goes on from.
+/// The snapshot to resume from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResumeFrom {
-    /// The newest that is good. Where there is no snapshot yet, the run begins anew.
+    /// The newest valid snapshot. If there are no snapshots yet, the run starts from the beginning.
     Latest,
-    /// That behind so many steps.
+    /// The snapshot taken after this number of steps.
     Steps(u64),
 }
 
@@ -72,34 +72,39 @@ impl FromStr for ResumeFrom {
             "latest" => Ok(Self::Latest),
             steps => match steps.parse() {
                 Ok(steps) if steps > 0 => Ok(Self::Steps(steps)),
-                _ => Err("expected `latest`, or how many steps are done".to_owned()),
+                _ => Err("expected `latest` or a number of steps, at least 1".to_owned()),
             },
         }
     }
 }
 
-/// The snapshots of a run that is about to begin.
+/// The snapshots of a run that is about to start.
 #[derive(Clone, Default)]
 pub struct RunSnapshots {
-    /// How they are taken; none: they are not.
+    /// The plan by which snapshots are taken; `None` disables them.
     pub plan: Option<SnapshotPlan>,
-    /// What the run goes on from.
+    /// The snapshot to resume from, if any.
     pub restored: Option<Restored>,
-    /// The generation of the store, for processes that join it.
+    /// The generation of the store, which the other processes need to join it.
     generation: Option<Generation>,
-    /// What is to be told: which snapshots were passed over, and why.
+    /// Messages for the user: which snapshots were skipped, and why.
     pub notes: Vec<String>,
 }
 
 impl RunSnapshots {
-    /// Opens `snapshots` in the run folder of a recipe, if it takes any or goes on from one.
+    /// Opens the folder `snapshots` in the run folder of a recipe, if the run takes snapshots or resumes from one.
     ///
-    /// `data` is the fingerprint of the prompts. A folder that has snapshots is not begun anew, unless its run is to be overwritten:
-    /// then they are removed.
+    /// `data` is the fingerprint of the prompts. Existing snapshots are only removed if `overwrite` is set; otherwise a run that does not
+    /// resume is rejected.
+    ///
+    /// The order of the checks matters: nothing is discarded before they have passed. The initial model must not be the folder into which
+    /// the run writes its model, because a resumed run needs the initial weights again. The identity of the snapshot must match the recipe.
+    /// Only then, with [`ResumeFrom::Steps`], the store discards the later snapshots: resuming removes the records of later steps from the
+    /// run folder, and the later snapshots rely on these records.
     ///
     /// # Errors
-    /// If there are snapshots and the run is neither to be resumed nor overwritten, if there is none to resume from that is good, if it
-    /// is of another recipe, or the folder cannot be read or written.
+    /// If there are snapshots and the run neither resumes nor overwrites them, no snapshot is valid, the snapshot was taken with another
+    /// recipe, or the folder cannot be read or written.
     pub fn open(
         recipe: &Recipe,
         data: u64,
@@ -113,7 +118,7 @@ impl RunSnapshots {
             (&recipe.raw.model.path, RunFolder::model(&recipe.raw.trainer.default_local_dir));
         ensure!(
             (every == 0 && resume.is_none()) || !is_same(begins, &ends),
-            "key `model.path`: expected a folder that the run leaves as it is, found `{}`, where it writes its model: a run that goes on needs what it began with, a copy of it",
+            "key `model.path`: expected a folder that the run does not write to, found `{}`, where it writes its model; resuming needs the initial weights, so start from a copy",
             begins.display()
         );
         if resume.is_none() && !known.is_empty() {
@@ -133,7 +138,7 @@ impl RunSnapshots {
         };
         if let Some(restored) = &restored {
             check(&identity, restored)?;
-            // What the run folder has of later steps is about to go, and they need it.
+            // Resuming removes the records of later steps from the run folder, and the later snapshots rely on them.
             if matches!(resume, Some(ResumeFrom::Steps(_))) {
                 store.go_back_to(restored)?;
             }
@@ -144,7 +149,7 @@ impl RunSnapshots {
         Ok(Self { plan, restored, generation, notes })
     }
 
-    /// What other processes of the run need to [join](Self::join).
+    /// Returns the note with which other processes of the run [join](Self::join).
     #[must_use]
     pub fn note(&self) -> String {
         let note = Note {
@@ -154,13 +159,13 @@ impl RunSnapshots {
         serde_json::to_string(&note).expect("invariant: a note is plain data")
     }
 
-    /// Takes part in the snapshots that the first process has opened, by its `note`: in the run folder, which all processes see.
+    /// Joins the snapshots that the first process has opened, as its `note` says. All processes must see the same run folder.
     ///
     /// # Errors
-    /// If what the run goes on from cannot be read here.
+    /// If the snapshot to resume from cannot be read in this process.
     pub fn join(recipe: &Recipe, data: u64, note: &str) -> anyhow::Result<Self> {
-        let Note { generation, resumed } =
-            serde_json::from_str(note).context("what the first process says of its snapshots")?;
+        let Note { generation, resumed } = serde_json::from_str(note)
+            .context("cannot read the first process's note about its snapshots")?;
         let Some(generation) = generation else { return Ok(Self::default()) };
         let (folder, identity) =
             (folder(&recipe.raw.trainer.default_local_dir), identity(recipe, data));
@@ -172,20 +177,20 @@ impl RunSnapshots {
     }
 }
 
-/// What the first process tells the others.
+/// The message of the first process to the others.
 #[derive(Serialize, Deserialize)]
 struct Note {
     generation: Option<Generation>,
-    /// The last step of the snapshot that the run goes on from.
+    /// The last step of the snapshot to resume from.
     resumed: Option<Step>,
 }
 
-/// Whether two folders are one.
+/// Returns `true` if both paths lead to the same folder.
 fn is_same(one: &Path, other: &Path) -> bool {
     one.canonicalize().is_ok_and(|one| other.canonicalize().is_ok_and(|other| one == other))
 }
 
-/// How snapshots are taken, if they are.
+/// Returns how snapshots are taken, or `None` if `trainer.save_freq` disables them.
 fn plan(
     recipe: &Recipe,
     store: SnapshotStore,
@@ -200,12 +205,12 @@ fn plan(
     })
 }
 
-/// The snapshot that the first process goes on from.
+/// Returns the snapshot that the first process resumes from, as this process sees it.
 fn seen(store: &SnapshotStore, folder: &Path, step: Step) -> anyhow::Result<Restored> {
     let found = store.at(step)?.restored;
     found.with_context(|| {
         let steps = step.next();
-        format!("{}: the snapshot behind step {steps}, which the first process resumes from, is not here: all processes need one run folder", folder.display())
+        format!("{}: the first process resumes from the snapshot after step {steps}, which this process does not see: all processes need one run folder", folder.display())
     })
 }
 
@@ -213,13 +218,13 @@ fn remove(folder: &Path, overwrite: bool) -> anyhow::Result<()> {
     let path = folder.display();
     if !overwrite {
         bail!(
-            "{path} has snapshots of a run: go on from them with --resume, or begin anew with --overwrite"
+            "{path} already has snapshots: resume from them with --resume, or remove them with --overwrite"
         );
     }
     Ok(SnapshotStore::clear(folder)?)
 }
 
-/// The snapshot to go on from; none where there is no snapshot of any step yet.
+/// Returns the snapshot to resume from, or `None` if there are no snapshots yet.
 fn find(
     store: &SnapshotStore,
     folder: &Path,
@@ -231,7 +236,7 @@ fn find(
     if let ResumeFrom::Steps(steps) = from
         && !known.contains(&Step(steps - 1))
     {
-        bail!("{path}: expected a snapshot behind step {steps}, found {}", Listed(known));
+        bail!("{path}: expected a snapshot after step {steps}, found {}", Listed(known));
     }
     let Found { restored, damage } = match from {
         ResumeFrom::Latest => store.latest()?,
@@ -240,16 +245,17 @@ fn find(
     let told = damage.iter().map(|damage| format!("a snapshot cannot be used: {damage}"));
     if restored.is_none() && !known.is_empty() {
         let told: Vec<_> = told.collect();
-        bail!("{path}: no snapshot is good\n{}", told.join("\n"));
+        bail!("{path}: no snapshot is valid\n{}", told.join("\n"));
     }
     notes.extend(told.map(|line| format!("warning: {line}")));
     if restored.is_none() {
-        notes.push(format!("{path}: there is no snapshot to resume from; the run begins anew"));
+        notes
+            .push(format!("{path}: no snapshot to resume from; the run starts from the beginning"));
     }
     Ok(restored)
 }
 
-/// Steps as users count them.
+/// Steps, counted from 1 as users see them.
 struct Listed<'a>(&'a [Step]);
 
 impl fmt::Display for Listed<'_> {
@@ -258,7 +264,7 @@ impl fmt::Display for Listed<'_> {
             return f.write_str("none");
         }
         let steps: Vec<_> = self.0.iter().rev().map(|step| step.next().to_string()).collect();
-        write!(f, "those behind {}", steps.join(", "))
+        write!(f, "snapshots after {}", steps.join(", "))
     }
 }
 
@@ -283,13 +289,13 @@ fn is_free(key: &str) -> bool {
     FREE.contains(&key) || UNUSED.iter().any(|section| key.starts_with(section))
 }
 
-/// Refuses a snapshot of a run that trains on other prompts, or by other keys.
+/// Rejects a snapshot of a run with other prompts, or with other values of keys that must not change.
 fn check(ours: &Identity, restored: &Restored) -> anyhow::Result<()> {
     let theirs = &restored.manifest().identity;
     let steps = restored.step().next();
     if ours.facts.get(DATA) != theirs.facts.get(DATA) {
         bail!(
-            "the snapshot behind step {steps} is of a run on other prompts, or in another order: key `data.train_files`, or the files have changed"
+            "the snapshot after step {steps} was taken with other prompts or in another order: key `data.train_files` or the files have changed"
         );
     }
     let of = |identity: &Identity| {
@@ -312,12 +318,15 @@ fn check(ours: &Identity, restored: &Restored) -> anyhow::Result<()> {
         })
         .collect();
     if !differing.is_empty() {
-        bail!("the snapshot behind step {steps} is of another recipe\n{}", differing.join("\n"));
+        bail!(
+            "the snapshot after step {steps} was taken with another recipe\n{}",
+            differing.join("\n")
+        );
     }
     Ok(())
 }
 
-/// Where the snapshots of a run folder lie.
+/// Returns the folder of the snapshots in a run folder.
 #[must_use]
 pub fn folder(run: &Path) -> PathBuf {
     run.join("snapshots")

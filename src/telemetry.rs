@@ -1,25 +1,25 @@
-//! Export of traces and metrics over OTLP, when the `OTEL_*` variables name a collector.
+//! Exports traces and metrics over OTLP if the `OTEL_*` variables name a collector.
 //!
-//! One trace a step: the span `step` with a span per stage below it, as `rollpacker_dataflow::telemetry` opens and closes them. The metrics
-//! of every step go out as gauges. Exports run on threads of their own; a collector that is slow or gone costs the run nothing but what
-//! it did not receive, which [`Telemetry::shutdown`] counts. Without the variables no thread, no subscriber and no exporter exists.
+//! Each step is one trace: the span `step` with a child span per stage, as `rollpacker_dataflow::telemetry` opens and closes them. The
+//! metrics of each step are exported as gauges. Exports run on their own threads. A slow or absent collector never delays the run; it only
+//! loses data, which [`Telemetry::shutdown`] counts. Without the variables there is no thread, no subscriber and no exporter.
 //!
 //! | variable | meaning |
 //! |---|---|
 //! | `OTEL_EXPORTER_OTLP_ENDPOINT` | collector of both signals, `http://host:port` or `https://`; `/v1/traces` and `/v1/metrics` are appended |
-//! | `OTEL_EXPORTER_OTLP_{TRACES,METRICS}_ENDPOINT` | collector of one signal, taken as it is; comes before the general one |
+//! | `OTEL_EXPORTER_OTLP_{TRACES,METRICS}_ENDPOINT` | collector of one signal, used without changes; has precedence over the general one |
 //! | `OTEL_SDK_DISABLED` | `true`: nothing is exported |
 //! | `OTEL_{TRACES,METRICS}_EXPORTER` | `otlp` (default) or `none` |
-//! | `OTEL_EXPORTER_OTLP_PROTOCOL`, `..._{TRACES,METRICS}_PROTOCOL` | `http/protobuf`, the only one |
-//! | `OTEL_EXPORTER_OTLP_COMPRESSION`, `..._{TRACES,METRICS}_COMPRESSION` | `none`, the only one |
-//! | `OTEL_EXPORTER_OTLP_TIMEOUT`, `..._{TRACES,METRICS}_TIMEOUT` | milliseconds until an export is given up; 10,000 |
+//! | `OTEL_EXPORTER_OTLP_PROTOCOL`, `..._{TRACES,METRICS}_PROTOCOL` | must be `http/protobuf` |
+//! | `OTEL_EXPORTER_OTLP_COMPRESSION`, `..._{TRACES,METRICS}_COMPRESSION` | must be `none` |
+//! | `OTEL_EXPORTER_OTLP_TIMEOUT`, `..._{TRACES,METRICS}_TIMEOUT` | timeout of an export in milliseconds, above 0; default 10,000 |
 //! | `OTEL_EXPORTER_OTLP_HEADERS`, `..._{TRACES,METRICS}_HEADERS` | as the SDK reads them |
-//! | `SSL_CERT_FILE`, `SSL_CERT_DIR` | certificates that a collector over `https://` has to be signed by, in the place of the system's |
-//! | `OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES` | as the SDK reads them; the service is `rollpacker` unless one names it |
+//! | `SSL_CERT_FILE`, `SSL_CERT_DIR` | certificates to verify a collector over `https://` with, instead of the system's |
+//! | `OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES` | as the SDK reads them; the default service name is `rollpacker` |
 //! | `OTEL_TRACES_SAMPLER`, `OTEL_TRACES_SAMPLER_ARG`, `OTEL_BSP_*` | as the SDK reads them |
 //!
-//! An empty variable is an unset one. A signal without an endpoint is not exported: unlike the SDK's own default, nothing is ever sent
-//! to an address that nobody named. `OTEL_METRIC_EXPORT_INTERVAL` has no part: metrics are exported once a step.
+//! An empty variable counts as unset. A signal without an endpoint is not exported: unlike the SDK, this program never sends data to a
+//! default address. `OTEL_METRIC_EXPORT_INTERVAL` is ignored, because metrics are exported once per step.
 
 mod client;
 mod env;
@@ -48,65 +48,65 @@ use self::metrics::Metrics;
 
 pub use self::loss::{Loss, Signal};
 
-/// How long the end of a run waits for the collector.
+/// Maximum time that the end of a run waits for the collector.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(5);
 
-/// Export of traces and metrics over OTLP, for as long as it lives; flushed on drop.
+/// Exports traces and metrics over OTLP as long as it exists, and flushes them on drop.
 ///
-/// Dropped after the run: spans that end later are lost.
+/// Drop it after the run: spans that end later are lost.
 #[derive(Debug)]
 pub struct Telemetry {
     traces: Option<Traces>,
     metrics: Option<Metrics>,
 }
 
-/// Why nothing is exported, or not all.
+/// An error of the export.
 #[derive(Debug, thiserror::Error)]
 pub enum TelemetryError {
-    /// A variable asks for what this program does not do.
+    /// A variable has a value that this program does not support.
     #[error("{variable}: expected {expected}, found `{found}`")]
     Variable {
         /// Name of the variable.
         variable: String,
-        /// What is possible.
+        /// The supported values.
         expected: &'static str,
-        /// Its value.
+        /// The value found.
         found: String,
     },
-    /// The client of a signal cannot be made.
-    #[error("no HTTP client for the export of {signal}: {reason}")]
+    /// The HTTP client of a signal cannot be created.
+    #[error("cannot create an HTTP client to export {signal}: {reason}")]
     Client {
-        /// What was to be exported.
+        /// The signal to export.
         signal: Signal,
-        /// What happened.
+        /// The cause.
         reason: String,
     },
-    /// The SDK refused the variables of a signal.
-    #[error("no exporter of {signal}")]
+    /// The SDK rejected the variables of a signal.
+    #[error("cannot create an exporter of {signal}")]
     Exporter {
-        /// What was to be exported.
+        /// The signal to export.
         signal: Signal,
-        /// The SDK's reason.
+        /// The error of the SDK.
         source: opentelemetry_otlp::ExporterBuildError,
     },
-    /// Spans go to a subscriber that was there before.
+    /// A global tracing subscriber already receives the spans.
     #[error("spans cannot be exported: a global tracing subscriber is already set")]
     Subscriber(#[from] tracing::subscriber::SetGlobalDefaultError),
-    /// The thread that exports metrics did not start.
-    #[error("no thread to export metrics on")]
+    /// The thread that exports metrics cannot be started.
+    #[error("cannot start the thread that exports metrics")]
     Thread(#[source] std::io::Error),
-    /// The run is done and the collector has not received everything.
+    /// The run has ended, and the collector has not received all data.
     #[error("telemetry was lost: {}", loss::join(.0))]
     Lost(Vec<Loss>),
 }
 
 impl Telemetry {
-    /// Begins to export what the `OTEL_*` variables ask for (module documentation); `None` if that is nothing.
+    /// Starts the exports that the `OTEL_*` variables ask for, as the module documentation describes. Returns `None` if they ask for none.
     ///
-    /// Installs the global `tracing` subscriber if traces are asked for.
+    /// Installs the global `tracing` subscriber if traces are exported.
     ///
     /// # Errors
-    /// A variable with a value that is not possible; a global subscriber that is already set; a thread that does not start.
+    /// If a variable has an unsupported value, a global subscriber is already set, or a thread cannot be started.
     pub fn from_env() -> Result<Option<Self>, TelemetryError> {
         let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         keep_secrets(&variable);
@@ -122,25 +122,25 @@ impl Telemetry {
         Ok(Some(Self { traces, metrics }))
     }
 
-    /// Exports a step's metrics: each a gauge named `rollpacker.<name>` without attributes, `/` in the name as `.`.
+    /// Exports the metrics of a step, each as a gauge `rollpacker.<name>` without attributes. A `/` in the name becomes `.`.
     ///
-    /// Other characters that no instrument may have in its name become `_`. Values that are not finite are left out. Returns at once; if the
-    /// collector is many steps behind, the step is lost.
+    /// Other characters that are not allowed in instrument names become `_`. Values that are not finite are left out. Returns at once. If
+    /// the collector is too many steps behind, the step is lost and counted.
     pub fn record(&self, metrics: &BTreeMap<String, f64>) {
         if let Some(exported) = &self.metrics {
             exported.record(metrics);
         }
     }
 
-    /// Exports what is left and ends; waits for the collector for 5 seconds at most.
+    /// Exports the remaining data and ends the export. Waits for the collector for at most 5 seconds.
     ///
     /// # Errors
-    /// [`TelemetryError::Lost`]: a warning for the user. The run is none the worse.
+    /// [`TelemetryError::Lost`] if data was lost. This is a warning: the run itself is not affected.
     pub fn shutdown(mut self) -> Result<(), TelemetryError> {
         self.end()
     }
 
-    /// Nothing if it has ended before.
+    /// Ends the export. Does nothing if it has already ended.
     fn end(&mut self) -> Result<(), TelemetryError> {
         let watch = WallClock::start();
         let (traces, metrics) = (self.traces.take(), self.metrics.take());
@@ -161,19 +161,19 @@ impl Drop for Telemetry {
     }
 }
 
-/// Keeps the values of the headers that exports are sent with: collectors repeat them in errors.
+/// Registers the values of the configured export headers as secrets, because collectors repeat them in error messages.
 fn keep_secrets(variable: &impl Fn(&str) -> Option<String>) {
     for name in ["", "TRACES_", "METRICS_"] {
         let headers = variable(&format!("OTEL_EXPORTER_OTLP_{name}HEADERS")).unwrap_or_default();
         for (_, value) in headers.split(',').filter_map(|header| header.split_once('=')) {
             secret::keep(value.trim());
-            // Of `Bearer <key>`, servers repeat the key alone, too.
+            // For `Bearer <key>`, servers may also repeat the key alone.
             value.trim().split_once(' ').into_iter().for_each(|(_, key)| secret::keep(key));
         }
     }
 }
 
-/// The spans of steps and stages, on their way.
+/// The exporter of the spans of steps and stages.
 #[derive(Debug)]
 struct Traces {
     provider: SdkTracerProvider,
@@ -201,7 +201,7 @@ impl Traces {
     }
 }
 
-/// Makes spans of the target, and only they, spans of traces; the places in the code that open them say nothing of interest.
+/// Installs a subscriber that exports only the spans of the telemetry target. Source locations and thread names are left out.
 fn subscribe(provider: &SdkTracerProvider) -> Result<(), TelemetryError> {
     let ours = FilterFn::new(|metadata| metadata.is_span() && metadata.target() == TARGET)
         .with_max_level_hint(LevelFilter::INFO);

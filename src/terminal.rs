@@ -1,8 +1,8 @@
-//! What the program prints.
+//! Output of the program.
 //!
-//! All text goes to the terminal through this module. Foreign text, such as the answers of a server, the strings of a dataset and the
-//! names of files, may hold control sequences that move the cursor or change what was printed before: they are escaped. Secrets are
-//! redacted. A closed standard output or standard error, as `head` leaves it, is no error: the run goes on.
+//! All text for the terminal is printed by this module. Text from other sources, such as server responses, dataset strings and file names,
+//! may contain control sequences that move the cursor or change earlier output. These are escaped, and secrets are redacted. A closed
+//! standard output or standard error, as `head` leaves it, is not an error: the run continues.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -14,7 +14,7 @@ use rollpacker_stages::secret::redact;
 ///
 /// # Errors
 ///
-/// If it cannot be written, unless its reader is gone.
+/// If it cannot be written, unless the reader has closed the stream.
 pub fn say(line: &str) -> io::Result<()> {
     print(&format!("{line}\n"))
 }
@@ -23,14 +23,14 @@ pub fn say(line: &str) -> io::Result<()> {
 ///
 /// # Errors
 ///
-/// If it cannot be written, unless its reader is gone.
+/// If it cannot be written, unless the reader has closed the stream.
 pub fn print(text: &str) -> io::Result<()> {
     let mut output = io::stdout().lock();
     let written = output.write_all(clean(text).as_bytes()).and_then(|()| output.flush());
     unless_closed(written)
 }
 
-/// Prints a line on standard error. If that fails, nobody can be told.
+/// Prints a line on standard error. Write errors are ignored, because there is no place left to report them.
 pub fn warn(line: &str) {
     drop(io::stderr().write_all(clean(&format!("{line}\n")).as_bytes()));
 }
@@ -40,20 +40,21 @@ pub fn error(error: &anyhow::Error) {
     warn(&format!("error: {error:#}"));
 }
 
-/// Returns a text as it is printed: secrets redacted, control characters escaped.
+/// Returns a text as it is printed, with secrets redacted and control characters escaped.
 #[must_use]
 pub fn clean(text: &str) -> String {
     escape(&redact(text)).into_owned()
 }
 
-/// Escapes the control characters of a text, apart from line feeds and tabs, and the characters that change the direction of the text
-/// around them: as `\u001b`, which JSON reads as the same character.
+/// Escapes control characters, except line feeds and tabs, and characters that change the text direction.
+///
+/// The form is `\u001b`, which JSON parsers read as the same character.
 #[must_use]
 pub fn escape(text: &str) -> Cow<'_, str> {
     escape_where(text, |c| is_control(c) && !matches!(c, '\n' | '\t'))
 }
 
-/// Escapes a text that is part of a line: also its line feeds and tabs.
+/// Escapes a text that is part of a line, including its line feeds and tabs.
 #[must_use]
 pub fn escape_line(text: &str) -> Cow<'_, str> {
     escape_where(text, is_control)
@@ -80,12 +81,12 @@ fn escape_where(text: &str, escaped: impl Fn(char) -> bool) -> Cow<'_, str> {
     shown.into()
 }
 
-/// Standard output for rows of JSON: their control characters are escaped, which leaves their values as they are.
+/// Standard output for JSON rows. Control characters are escaped in a form that does not change the JSON values.
 #[derive(Debug)]
 pub struct JsonRows(BufWriter<Stdout>);
 
 impl JsonRows {
-    /// Standard output.
+    /// Creates a writer to standard output.
     #[must_use]
     pub fn new() -> Self {
         Self(BufWriter::new(io::stdout()))
@@ -99,7 +100,7 @@ impl Default for JsonRows {
 }
 
 impl Write for JsonRows {
-    /// Writes a piece of text. Formatting hands over whole texts, never a part of a character.
+    /// Writes a piece of text. Formatting writes complete strings, never a part of a character.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(bytes);
         self.0.write_all(escape(&text).as_bytes())?;
@@ -111,7 +112,7 @@ impl Write for JsonRows {
     }
 }
 
-/// Returns the result of writing to a stream whose reader may have had enough.
+/// Returns the result of a write, where a closed stream counts as success.
 fn unless_closed(written: io::Result<()>) -> io::Result<()> {
     match written {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),

@@ -1,17 +1,17 @@
-//! Validation of a run: a policy, sampled and greedy, as metrics.
+//! Validation of a policy by sampling and by greedy decoding, as metrics.
 
 use anyhow::anyhow;
 use rollpacker_operators::validate::{Outcome, ValidatorThread};
 use rollpacker_stages::rollout::Policy;
 use rollpacker_stages::train::Metrics;
 
-/// Tries a policy; waits.
+/// Validates a policy and blocks until the metrics are available.
 pub(crate) fn validate(validator: &ValidatorThread, policy: Policy) -> anyhow::Result<Metrics> {
     let reply = validator.call(|| {}, move |validate| validate(&policy));
     reply.wait_outcome().map_err(|reason| anyhow!("validation: {reason}"))
 }
 
-/// What two tries say.
+/// Returns the metrics of a sampled and a greedy validation.
 pub(crate) fn metrics(sampled: &Outcome, greedy: &Outcome) -> Metrics {
     let by_source = |kind: &'static str, outcome: &Outcome| {
         let named = outcome.by_source.iter();

@@ -1,4 +1,4 @@
-//! Every algorithm that a recipe can name: trains live, is refused by name where it is misspelt, and stands in the documentation.
+//! Tests that every algorithm that a recipe can name trains live, that misspelt names are rejected, and that the documentation lists all.
 #![cfg(feature = "torch")]
 
 mod workplace;
@@ -61,7 +61,7 @@ impl Workplace {
         Recipe::read(&self.path("recipe.toml"), &all).expect("a valid recipe")
     }
 
-    /// Metrics of the two steps of a run, and where its model lies.
+    /// Trains, and returns the metrics of the two steps and the folder of the model.
     fn train(&self, name: &str, overrides: &[String]) -> (Vec<Metrics>, PathBuf) {
         let session = Session::open(self.recipe(overrides)).expect("it opens");
         self.train_session(name, session, overrides)
@@ -88,7 +88,7 @@ impl Workplace {
     }
 }
 
-/// A score that differs from response to response, whatever a model of 16 channels says.
+/// A reward whose scores differ between responses, even for an untrained model with 16 channels.
 struct Spread;
 
 impl Reward for Spread {
@@ -115,7 +115,7 @@ fn names<'a>(names: impl Iterator<Item = &'a str>) -> Vec<String> {
     names.map(str::to_owned).collect()
 }
 
-/// As many runs as there are estimators of advantages; losses and estimators of the divergence take turns.
+/// One run per advantage estimator. The losses and the KL estimators take turns over these runs.
 #[test]
 fn every_name_trains_two_live_steps() {
     let (place, algorithms) = (Workplace::warm(RECIPE, 16, 2), Algorithms::default());
@@ -147,7 +147,7 @@ fn every_name_trains_two_live_steps() {
     }
 }
 
-/// How many responses it sees at once.
+/// An estimator whose advantages are the number of responses that it receives at once.
 struct Seen;
 
 impl TokenAdvantage for Seen {
@@ -160,7 +160,7 @@ impl TokenAdvantage for Seen {
     }
 }
 
-/// Whatever the policy does.
+/// A policy loss that does not depend on the policy.
 #[derive(Debug)]
 struct Constant(f64);
 
@@ -255,13 +255,14 @@ fn rewards_are_lessened_by_the_divergence_and_the_factor_adapts() {
     };
     near("actor/reward_kl_penalty", 0, 0.0);
     near("critic/rewards/mean", 0, steps[0]["critic/score/mean"]);
-    // Nine responses far below the target: an error of -0.2.
+    // The divergence of nine responses is far below the target, which gives the clipped error of -0.2.
     near("actor/reward_kl_penalty_coeff", 1, 0.5 * (1.0 - 0.2 * 9.0 / 18.0));
     assert!(steps[1]["actor/reward_kl_penalty"] > 0.0, "the policy has moved");
     assert!(steps[1]["critic/rewards/mean"] < steps[1]["critic/score/mean"]);
 }
 
-/// Groups of the next step arrive before the update: inference and the factor of the penalty wait for it, and nothing waits for ever.
+/// With staleness, groups of the next step arrive before the update. Inference and the penalty's coefficient must wait for the update,
+/// without a deadlock.
 #[test]
 fn with_a_staleness_models_and_factors_are_those_of_the_step() {
     let place = Workplace::warm(RECIPE, 16, 2);
@@ -311,11 +312,11 @@ fn what_does_not_fit_is_refused_by_its_key() {
         (&["actor.kl_loss_type=k4"], "key `actor.kl_loss_type`: expected one of abs, abs+, kl, "),
         (
             &["algorithm.lam=0.9"],
-            "key `algorithm.adv_estimator`: expected one of gae beside `algorithm.lam`, found `grpo`",
+            "key `algorithm.adv_estimator`: expected one of gae when `algorithm.lam` is set, found `grpo`",
         ),
         (
             &["actor.policy_loss.loss_mode=gpg", "actor.clip_ratio=0.1"],
-            "beside `actor.clip_ratio`, found `gpg`",
+            "when `actor.clip_ratio` is set, found `gpg`",
         ),
         (&["actor.epsilon=1.5"], "key `actor.clip_ratio_low`: expected in [0, 1], found 1.5"),
         (
@@ -324,7 +325,7 @@ fn what_does_not_fit_is_refused_by_its_key() {
         ),
         (
             &["actor.policy_loss.loss_mode=sapo", "actor.loss_agg_mode=token-mean"],
-            "key `actor.loss_agg_mode`: expected seq-mean-token-mean, which `sapo` fixes, found token-mean",
+            "key `actor.loss_agg_mode`: expected seq-mean-token-mean, which `sapo` requires, found token-mean",
         ),
     ];
     for (overrides, expected) in cases {
@@ -333,10 +334,10 @@ fn what_does_not_fit_is_refused_by_its_key() {
         assert!(error.contains(expected), "{overrides:?}: {error}");
     }
     let idle = Session::open(place.recipe(&owned(&["critic.lr=1e-4"]))).err().expect("refused");
-    assert!(idle.to_string().contains("one with a critic beside `[critic]`"), "{idle:#}");
+    assert!(idle.to_string().contains("an estimator with a critic when `[critic]`"), "{idle:#}");
 }
 
-/// Between two marks, the page of algorithms is printed from the catalogs.
+/// The tables between two marks of the algorithms page are generated from the catalogs.
 #[test]
 fn the_page_of_algorithms_is_up_to_date() {
     const MARKS: [&str; 2] = ["<!-- tables: begin -->\n", "<!-- tables: end -->"];

@@ -1,4 +1,4 @@
-//! `trainer.deterministic`: a run can be repeated to the bit, on any number of instances, on a machine under any load.
+//! Tests `trainer.deterministic`: a run is reproducible bit by bit, with any number of instances and under any load of the machine.
 #![cfg(feature = "torch")]
 
 mod workplace;
@@ -55,7 +55,7 @@ num_key_value_heads = 1
 "#;
 
 impl Workplace {
-    /// Trains into the folder `name`, and reads what it left.
+    /// Trains into the folder `name` and reads the result.
     fn train(&self, name: &str, keys: &[&str]) -> Outcome {
         let folder = format!("trainer.default_local_dir={name}");
         self.ok(&[&["train", "--config", "recipe.toml", &folder], keys].concat());
@@ -63,10 +63,10 @@ impl Workplace {
     }
 }
 
-/// What a run leaves, times apart.
+/// The result of a run, without times.
 struct Outcome {
     weights: Vec<u8>,
-    /// Step and round with the metrics as bits.
+    /// The step and the round, and the metrics as bit patterns.
     metrics: Vec<(String, Vec<(String, u64)>)>,
     rollouts: Vec<Vec<(String, ArrayRef)>>,
 }

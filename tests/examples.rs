@@ -1,10 +1,10 @@
-//! The examples run, and learn what they say they learn.
+//! Tests that the examples run, and that they learn what they claim.
 
 use std::path::PathBuf;
 use std::process::Command;
 
 fn run(example: &str) -> Vec<String> {
-    // `cargo test` builds the examples beside the tests.
+    // `cargo test` builds the examples into a folder next to the tests.
     let mut path = PathBuf::from(env!("CARGO_BIN_EXE_rollpacker"));
     path.set_file_name("examples");
     let output = Command::new(path.join(example)).output().expect("the example starts");
@@ -13,7 +13,7 @@ fn run(example: &str) -> Vec<String> {
     String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect()
 }
 
-/// The number before `unit` in a line of words.
+/// Returns the word with index `word` of a line as a number.
 fn number(line: &str, word: usize) -> f64 {
     line.split_whitespace().nth(word).and_then(|word| word.parse().ok()).expect("a number")
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Whether the folder that a run exports is a model to transformers: the same prompts, the same greedy answers, the same text.
+"""Checks that transformers can use the model folder that a run exports: the same prompt tokens, greedy answers and texts.
 
     python3 tests/hf_export.py --model runs/chain/model [--config configs/chain.toml] [--prompts 64] [--binary target/release/rollpacker]
 
@@ -27,7 +27,7 @@ def options():
 
 
 def rollouts(args, folder):
-    """The responses of one greedy step, as rows."""
+    """Returns the responses of one greedy step, as rows."""
     import pyarrow.parquet
 
     settings = {
@@ -43,14 +43,14 @@ def rollouts(args, folder):
 
 
 def prompt_ids(tokenizer, messages):
-    """With a chat template or, as base models and that of the built-in task have none, the contents as they are."""
+    """Returns the token ids of a prompt: with the chat template, or of the plain contents if there is none."""
     if tokenizer.chat_template:
         return tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=True, return_dict=False)
     return tokenizer("".join(message["content"] for message in messages)).input_ids
 
 
 def differences(rows, model, tokenizer):
-    """What transformers sees otherwise, by prompt."""
+    """Yields the differences from transformers, by prompt."""
     import json
 
     import torch

@@ -1,4 +1,4 @@
-//! `rollpacker train` and `score` with a judge in process, on the actor's instances and off them.
+//! Tests of `rollpacker train` and `score` with an in-process judge, on the actor's instances and on separate ones.
 #![cfg(feature = "torch")]
 
 mod workplace;
@@ -56,11 +56,11 @@ num_attention_heads = 2
 num_key_value_heads = 1
 "#;
 
-/// What the judge's model reads and writes.
+/// The characters that the judge's model reads and writes.
 const ALPHABET: &str = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 \n.,:;?!+-*/=()<>[]{}'`\"|_#%&@";
 
-/// A model that says `text`, no character of which stands in it twice, to everything: a token is a direction, its one layer changes
-/// nothing, and the head turns each token into the next.
+/// Writes a model that answers every prompt with `text`, in which no character occurs twice. Each token is one direction of the residual
+/// stream, the only layer adds nothing, and the head maps each token to the next.
 fn speaker(folder: &Path, text: &str) {
     let tokenizer = Tokenizer::characters(ALPHABET).expect("distinct");
     let vocab = tokenizer.vocab_size() as i64;

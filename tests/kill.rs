@@ -1,4 +1,5 @@
-//! Runs killed at any instant, resumed, and compared with the run that nobody killed: the same weights, metrics and rollouts, to the bit.
+//! Kills runs at random instants, resumes them, and compares them with an uninterrupted run: weights, metrics and rollouts must be
+//! identical bit by bit.
 #![cfg(feature = "torch")]
 
 mod workplace;
@@ -31,7 +32,7 @@ const OPTIONS: [&str; 5] = [
     "reward.routes={\"*\"=\"repetition\"}",
 ];
 
-/// SplitMix64.
+/// The SplitMix64 random number generator.
 struct Random(u64);
 
 impl Random {
@@ -44,12 +45,12 @@ impl Random {
     }
 }
 
-/// When a run is killed.
+/// The instant at which a run is killed.
 #[derive(Clone, Copy, Debug)]
 enum Instant {
-    /// So long after the line of a step; that of step 0 is the start of the process.
+    /// This long after the line of a step. Step 0 stands for the start of the process.
     After(u64, Duration),
-    /// While the snapshot of a step is written: its folder is there, its manifest is not.
+    /// While the snapshot of a step is written: its folder exists, its manifest does not.
     Within(u64),
 }
 
@@ -70,7 +71,7 @@ fn a_run_that_is_killed_and_resumed_ends_as_if_it_had_not_been() {
     let whole = Outcome::read(&place.path("whole"));
     let mut random = Random(SEED);
     let (mut kills, mut with_queue, mut within) = (0, 0, 0);
-    // A run that has ended before its instant was not there to be killed: another takes its place.
+    // A run that ended before its instant was not killed and is replaced by another run.
     for at in 0..4 * RUNS {
         if kills >= RUNS {
             break;
@@ -88,7 +89,7 @@ fn a_run_that_is_killed_and_resumed_ends_as_if_it_had_not_been() {
         }
         let rollouts = place.path(&name).join("rollouts");
         if rollouts.exists() {
-            // As a kill while rollouts are written leaves it.
+            // A kill during the writing of rollouts leaves such a file.
             fs::write(rollouts.join(".rollpacker-killed.partial"), "").expect("written");
         }
         place.trained(&run(&name, &resumed(&place, &name)));
@@ -105,7 +106,7 @@ fn run<'a>(name: &'a str, more: &[&'a str]) -> Vec<&'a str> {
     [&["--out", name], &OPTIONS[..], more].concat()
 }
 
-/// `--resume` where there is something to resume.
+/// Returns `--resume` if there is a snapshot to resume from.
 fn resumed(place: &Workplace, name: &str) -> Vec<&'static str> {
     if newest_snapshot(&place.path(name)).is_some() {
         vec!["--resume", "latest"]
@@ -114,7 +115,7 @@ fn resumed(place: &Workplace, name: &str) -> Vec<&'static str> {
     }
 }
 
-/// Whether the process was still there.
+/// Runs the program and kills it at the instant. Returns `true` if the process was still running.
 fn kill(place: &Workplace, name: &str, instant: Instant) -> bool {
     let args = run(name, &resumed(place, name));
     let mut child = place.training(&args).spawn().expect("the program starts");
@@ -137,7 +138,7 @@ fn kill(place: &Workplace, name: &str, instant: Instant) -> bool {
     end.code.is_none()
 }
 
-/// Steps that a process tells of; the channel closes with the process.
+/// Returns a channel of the steps that a process prints. The channel closes with the process.
 fn steps(out: ChildStdout) -> Receiver<u64> {
     let (sender, receiver) = channel();
     std::thread::spawn(move || {
@@ -152,7 +153,7 @@ fn wait_for(steps: &Receiver<u64>, step: u64) {
     while step > 0 && steps.recv().is_ok_and(|told| told < step) {}
 }
 
-/// Waits for a time, or the end of the process.
+/// Waits for a duration, or until the process ends.
 fn wait(steps: &Receiver<u64>, mut time: Duration) {
     let tick = Duration::from_millis(1);
     while time > Duration::ZERO {
@@ -172,7 +173,7 @@ fn names(folder: &Path) -> BTreeSet<String> {
     entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
 }
 
-/// Whether the snapshot of `step`, or a later one, is being written.
+/// Returns `true` while the snapshot of `step`, or a later one, is being written.
 fn is_written(folder: &Path, step: u64) -> bool {
     let names = names(folder);
     let number = |name: &str| name.strip_prefix("step-")?.parse::<u64>().ok();
@@ -189,18 +190,18 @@ fn newest_manifest(names: &BTreeSet<String>) -> Option<u64> {
     names.iter().filter_map(number).max()
 }
 
-/// The last step of the newest snapshot, from 0.
+/// Returns the last step of the newest snapshot, from 0.
 fn newest_snapshot(run: &Path) -> Option<u64> {
     newest_manifest(&names(&run.join("snapshots")))
 }
 
-/// Prompts that tail batching had put off at the end of a step.
+/// Returns the number of prompts that tail batching had deferred at the end of a step.
 fn queue_at(whole: &Outcome, step: Option<u64>) -> f64 {
     let line = step.and_then(|step| whole.metrics.get(&(step + 1)));
     line.and_then(|line| line["schedule/queue_length"].as_f64()).unwrap_or(0.0)
 }
 
-/// What a run leaves, times apart.
+/// The result of a run, without times.
 struct Outcome {
     weights: Vec<u8>,
     metrics: BTreeMap<u64, serde_json::Map<String, Value>>,
@@ -259,7 +260,7 @@ fn metrics(line: &str) -> (u64, serde_json::Map<String, Value>) {
     (line["step"].as_u64().expect("a step"), data)
 }
 
-/// All rows of a file without the columns that are times.
+/// Returns all rows of a file, without the columns that contain times.
 fn rollouts(path: PathBuf) -> RecordBatch {
     let file = fs::File::open(path).expect("the file is there");
     let reader = ParquetRecordBatchReaderBuilder::try_new(file).expect("Parquet");

@@ -1,4 +1,4 @@
-//! One recipe, live and simulated with the lengths that the live run recorded: the same rounds, admissions and deferrals.
+//! Compares a live run with a simulation that uses the recorded lengths: rounds, admissions and deferrals must be the same.
 #![cfg(feature = "torch")]
 
 mod workplace;
@@ -16,11 +16,11 @@ use rollpacker::simulate::{Job, run::pipeline};
 use rollpacker_dataflow::schema::column;
 use workplace::Workplace;
 
-/// Prompts of an epoch. Runs go on into a second one.
+/// Number of prompts of an epoch. Runs continue into a second epoch.
 const ROWS: usize = 24;
 
-/// With one instance, which has slots for all that a round launches, what a round admits hangs on the lengths alone. Rows come in their
-/// order, so that the simulation knows a prompt by its row.
+/// The recipe of the live run. With one instance that has a slot for every response of a round, the admissions depend only on the lengths.
+/// Prompts keep the order of the rows, so that the simulation can identify a prompt by its row.
 const RECIPE: &str = r#"
 [data]
 train_files = ["data/train.parquet"]
@@ -87,7 +87,7 @@ steps = 9
 "#;
 
 impl Workplace {
-    /// Trains, and leaves the rollouts in the run folder.
+    /// Trains and leaves the rollouts in the run folder.
     fn live(&self, schedule: &[String]) -> Vec<Decided> {
         let place = |key: &str, name: &str| format!("{key}={}", self.path(name).display());
         let mut overrides = schedule.to_vec();
@@ -102,7 +102,7 @@ impl Workplace {
         std::mem::take(&mut watched.borrow_mut().decided)
     }
 
-    /// Simulates a job over the rollouts that [`live`](Self::live) left.
+    /// Simulates a job with the rollouts that [`live`](Self::live) wrote.
     fn simulated(&self, schedule: &[String]) -> Vec<Decided> {
         let mut overrides = schedule.to_vec();
         overrides.push(format!("lengths.file={}", self.path("run/rollouts").display()));
@@ -113,20 +113,20 @@ impl Workplace {
     }
 }
 
-/// What a step decided.
+/// The decisions of a step.
 #[derive(Debug, Default, PartialEq)]
 struct Decided {
     step: u64,
     round: String,
-    /// Prompt and sample of each response.
+    /// The prompt and the sample of each response.
     launched: BTreeSet<(u64, u32)>,
-    /// In the order of decision: prompt and samples.
+    /// The prompt and the samples, in the order of decision.
     admitted: Vec<(u64, Vec<u32>)>,
-    /// In the order of decision.
+    /// The prompts, in the order of decision.
     deferred: Vec<u64>,
 }
 
-/// Takes down decisions, and writes rollouts if it has a folder.
+/// Records decisions, and writes rollouts if it has a folder.
 #[derive(Default)]
 struct Watched {
     folder: Option<RunFolder>,
@@ -164,7 +164,8 @@ fn decided(report: &StepReport) -> Decided {
     all
 }
 
-/// Rounds of both kinds, prompts deferred, and groups that are not the first samples of their prompts: what differs by length.
+/// Asserts that the run has rounds of both kinds, deferred prompts, and groups that do not consist of the first samples: everything that
+/// depends on lengths.
 fn check_that_lengths_decide(live: &[Decided]) {
     let all = |holds: fn(&Decided) -> bool| live.iter().filter(|step| holds(step)).count();
     assert_eq!(live.len(), 9);

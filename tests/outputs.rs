@@ -1,4 +1,4 @@
-//! Outputs of every command: none replaces an input, a link, a pipe or a device.
+//! Tests of the outputs of every command: none replaces an input, a link, a pipe or a device.
 #![cfg(feature = "torch")]
 
 mod workplace;
@@ -27,7 +27,7 @@ num_attention_heads = 2
 num_key_value_heads = 1
 "#;
 
-/// A folder with a link, a dangling link, a pipe, and what other programs put there: that is left as it is.
+/// Creates a folder with a link, a dangling link, a pipe, and files of other programs, which must not change.
 fn place_with_traps() -> Workplace {
     let place = Workplace::new(&format!("{RECIPE}{SFT}"));
     place.write("rows.jsonl", ROWS);

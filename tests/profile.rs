@@ -1,4 +1,4 @@
-//! `rollpacker profile` on a model made for the test.
+//! Tests of `rollpacker profile` with a model created for the test.
 #![cfg(feature = "torch")]
 
 use std::collections::BTreeSet;
@@ -60,7 +60,7 @@ fn a_profile_covers_what_the_recipe_allows_and_reads_back() {
     let printed = ok(folder, &["profile", "--config", "recipe.toml", "--budget", "60"]);
     let rows = profile::read(&folder.join("profile.parquet")).expect("readable");
     let points: BTreeSet<_> = rows.iter().map(|row| row.point()).collect();
-    // 2 instance counts x batches of 1, 2 and 3 x (prompts of 16 and 20, contexts of 16, 32 and 50).
+    // 2 instance counts x batch sizes 1, 2 and 3 x (prompts of 16 and 20 tokens, contexts of 16, 32 and 50 tokens).
     assert_eq!((rows.len(), points.len()), (30, 30));
     assert!(rows.iter().all(|row| row.seconds > 0.0 && row.seconds < 10.0 && row.repeats >= 3));
     assert_eq!(rows.iter().filter(|row| row.phase == Phase::Prefill).count(), 12);
@@ -78,7 +78,7 @@ fn a_profile_covers_what_the_recipe_allows_and_reads_back() {
     refused(&["data.max_response_length=9999"], "data.max_response_length");
 }
 
-/// A profile says that the engine takes an hour for an iteration: by the end of a run it says what the iterations took.
+/// The initial profile claims an hour per iteration. At the end of the run it must contain the measured times.
 #[test]
 fn a_run_renews_a_profile_that_drifted() {
     let place = tempfile::tempdir().expect("a folder");
@@ -128,7 +128,8 @@ fn a_run_renews_a_profile_that_drifted() {
     assert_eq!(drifted[..7], [0.0; 7], "eight steps are wanted");
     let renewed = profile::read(&path).expect("readable");
     let changed: Vec<_> = renewed.iter().filter(|row| row.seconds != seconds).collect();
-    // Four cells share 30 steps: one is seen in eight, whatever the machine does meanwhile. One that is renewed may drift again.
+    // Four cells share 30 steps, so that each is seen in about one of eight steps, whatever the load of the machine. A renewed cell may
+    // drift again.
     assert!(changed.len() as f64 <= drifted.iter().sum() && renewed.len() == rows.len());
     assert!(!changed.is_empty() && changed.iter().all(|row| row.seconds < 10.0), "{changed:?}");
     assert!(changed.iter().all(|row| row.tokens == 32), "none was as long as 4096: {changed:?}");

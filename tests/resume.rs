@@ -1,4 +1,4 @@
-//! `rollpacker train --resume`: a run that goes on from any of its snapshots ends as the one that was not interrupted.
+//! Tests of `rollpacker train --resume`: a run resumed from any of its snapshots ends like an uninterrupted one.
 #![cfg(feature = "torch")]
 
 mod workplace;
@@ -16,7 +16,7 @@ use workplace::Workplace;
 
 const STEPS: usize = 6;
 
-/// Tail batching that puts prompts off, with little else to do.
+/// The recipe of a small run whose tail batching defers prompts.
 const RECIPE: &str = r#"
 [data]
 train_files = ["data/train.parquet"]
@@ -61,7 +61,7 @@ impl Workplace {
         self.ok(&[&["train", "--config", "recipe.toml", "--out", out][..], more].concat())
     }
 
-    /// The error of a run that is refused.
+    /// Returns the error of a run that is rejected.
     fn train_refused(&self, out: &str, more: &[&str]) -> String {
         self.refused(&[&["train", "--config", "recipe.toml", "--out", out][..], more].concat())
     }
@@ -80,7 +80,7 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// Lines of the metrics without what measures time, or counts what moved in the graph.
+/// Returns the lines of the metrics, without metrics that measure time or count the data moved in the graph.
 fn metrics(run: &Path) -> Vec<(u64, BTreeMap<String, f64>)> {
     let text = fs::read_to_string(run.join("metrics.jsonl")).expect("the file is there");
     text.lines().map(|line| told(&serde_json::from_str(line).expect("JSON"))).collect()
@@ -93,7 +93,7 @@ fn told(line: &Value) -> (u64, BTreeMap<String, f64>) {
     (line["step"].as_u64().expect("a number"), numbers.collect())
 }
 
-/// The rollouts of each step.
+/// Returns the rollouts of each step.
 fn rollouts(run: &Path) -> BTreeMap<String, Vec<RecordBatch>> {
     let files = fs::read_dir(run.join("rollouts")).expect("the folder is there");
     let read = |path: PathBuf| {
@@ -110,7 +110,7 @@ fn weights(run: &Path) -> Vec<u8> {
     fs::read(run.join("model/model.safetensors")).expect("the file is there")
 }
 
-/// What a run left.
+/// The result of a run.
 struct Left {
     metrics: Vec<(u64, BTreeMap<String, f64>)>,
     rollouts: BTreeMap<String, Vec<RecordBatch>>,
@@ -122,7 +122,7 @@ impl Left {
         Self { metrics: metrics(run), rollouts: rollouts(run), weights: weights(run) }
     }
 
-    /// The tokens of every response, by file, prompt and sample.
+    /// Returns the tokens of every response, by file, prompt and sample.
     fn sampled(&self) -> BTreeMap<(String, u64, u32), Vec<i32>> {
         let of = |rows: &RecordBatch, row: usize| {
             let prompt = rows["prompt_id"].as_primitive::<UInt64Type>().value(row);
@@ -138,7 +138,7 @@ impl Left {
             .collect()
     }
 
-    /// The prompts that were trained on, as often as that was.
+    /// Returns the prompts trained on, with repetitions.
     fn trained(&self) -> Vec<u64> {
         let mut prompts: Vec<u64> = self
             .rollouts
@@ -156,7 +156,7 @@ impl Left {
     }
 }
 
-/// Goes on from each step of a run.
+/// Resumes a run from each of its steps.
 fn from_every_step(place: &Workplace, straight: &str, more: &[&str], check: impl Fn(usize, &Left)) {
     for step in 1..=STEPS {
         let name = format!("{straight}-from{step}");
@@ -172,8 +172,8 @@ fn from_every_step(place: &Workplace, straight: &str, more: &[&str], check: impl
     }
 }
 
-/// Without races, but for the order in which gradients are added: one instance, and one call of the trainer a step. What is sampled is the
-/// same, and numbers are within rounding.
+/// Without races the runs differ only in the order in which gradients are added: one instance, and one call of the trainer per step.
+/// Samples must be identical, and numbers equal up to rounding.
 #[test]
 fn a_run_that_goes_on_from_any_step_ends_as_the_uninterrupted_one() {
     let place = Workplace::warm(RECIPE, 64, 4);
@@ -199,12 +199,12 @@ fn a_run_that_goes_on_from_any_step_ends_as_the_uninterrupted_one() {
             }
         }
         assert_eq!(left.metrics.len(), straight.metrics.len());
-        assert_eq!(left.sampled(), straight.sampled(), "resumed behind step {step}");
-        assert!(near(&left.weights, &straight.weights), "weights, resumed behind step {step}");
+        assert_eq!(left.sampled(), straight.sampled(), "resumed after step {step}");
+        assert!(near(&left.weights, &straight.weights), "weights, resumed after step {step}");
     });
 }
 
-/// Whether two files of `f32` weights are the same but for rounding; the header is.
+/// Returns `true` if two files of `f32` weights have the same header and are equal up to rounding.
 fn near(one: &[u8], other: &[u8]) -> bool {
     let header = 8 + u64::from_le_bytes(one[..8].try_into().expect("eight bytes")) as usize;
     let numbers = |file: &[u8]| -> Vec<f32> {
@@ -218,7 +218,7 @@ fn near(one: &[u8], other: &[u8]) -> bool {
         && pairs.all(|(one, other)| (one - other).abs() <= 1e-4)
 }
 
-/// Where races are decided by tokens and sums are exact, all of it is the same.
+/// If races are decided by tokens and sums are exact, everything must be identical.
 #[test]
 fn in_deterministic_mode_it_ends_with_the_same_bits() {
     let place = Workplace::warm(RECIPE, 64, 4);
@@ -232,9 +232,9 @@ fn in_deterministic_mode_it_ends_with_the_same_bits() {
             };
             left.metrics.iter().map(|(step, data)| (*step, numbers(data))).collect()
         };
-        assert_eq!(bits(left), bits(&straight), "metrics, resumed behind step {step}");
-        assert_eq!(left.sampled(), straight.sampled(), "resumed behind step {step}");
-        assert!(left.weights == straight.weights, "weights, resumed behind step {step}");
+        assert_eq!(bits(left), bits(&straight), "metrics, resumed after step {step}");
+        assert_eq!(left.sampled(), straight.sampled(), "resumed after step {step}");
+        assert!(left.weights == straight.weights, "weights, resumed after step {step}");
     });
 }
 
@@ -250,7 +250,7 @@ fn no_prompt_is_lost_or_trained_twice_under_tail_batching() {
     let all: Vec<u64> = (0..24).collect();
     assert_eq!(straight.trained(), all);
     from_every_step(&place, "straight", &[], |step, left| {
-        assert_eq!(left.trained(), all, "resumed behind step {step}");
+        assert_eq!(left.trained(), all, "resumed after step {step}");
     });
 }
 
@@ -259,31 +259,37 @@ fn what_cannot_be_resumed_is_refused_by_name() {
     let place = Workplace::warm(RECIPE, 64, 4);
     let short = ["trainer.total_training_steps=2", "data.val_files=[]"];
     let first = place.train("run", &[&["--resume"][..], &short].concat());
-    assert!(first.contains("there is no snapshot to resume from; the run begins anew"), "{first}");
+    assert!(
+        first.contains("no snapshot to resume from; the run starts from the beginning"),
+        "{first}"
+    );
 
     let error = place.train_refused("run", &short);
     assert!(
-        error.contains("go on from them with --resume, or begin anew with --overwrite"),
+        error.contains("resume from them with --resume, or remove them with --overwrite"),
         "{error}"
     );
     let error = place.train_refused("run", &["--resume", "5"]);
     assert!(
-        error.contains("expected a snapshot behind step 5, found those behind 1, 2"),
+        error.contains("expected a snapshot after step 5, found snapshots after 1, 2"),
         "{error}"
     );
     let error = place
         .train_refused("run", &["--resume", "latest", "actor.lr=0.1", "schedule.eta_prompts=3"]);
     for line in [
-        "the snapshot behind step 2 is of another recipe",
+        "the snapshot after step 2 was taken with another recipe",
         "key `actor.lr`: expected 0.001, found 0.1",
         "key `schedule.eta_prompts`: expected 2, found 3",
     ] {
         assert!(error.contains(line), "{error}");
     }
     let error = place.train_refused("run", &["--resume", "latest", "model.path=run/model"]);
-    assert!(error.contains("key `model.path`: expected a folder that the run leaves"), "{error}");
+    assert!(
+        error.contains("key `model.path`: expected a folder that the run does not write to"),
+        "{error}"
+    );
     let error = place.train_refused("run", &["--resume", "latest", "data.shuffle=false"]);
-    assert!(error.contains("of a run on other prompts"), "{error}");
+    assert!(error.contains("was taken with other prompts"), "{error}");
 
     let longer = place.train(
         "run",

@@ -1,4 +1,4 @@
-//! `rollpacker score` through the program: lines, order, errors, exit status.
+//! Tests of the program `rollpacker score`: lines, order, errors and exit status.
 
 #![allow(clippy::print_stderr, reason = "says what is skipped")]
 
@@ -34,7 +34,7 @@ impl Place {
         self.run(&[&["score"], args].concat())
     }
 
-    /// The summary and the lines, of a run that exits with `status`.
+    /// Returns the summary and the lines of a run that exits with `status`.
     fn scored(&self, status: i32, args: &[&str]) -> (Value, Vec<Value>) {
         let output = self.score(&[args, &["--json", "--output", "out.jsonl"]].concat());
         let error = String::from_utf8_lossy(&output.stderr);
@@ -151,7 +151,7 @@ const GROUPED: &str = r#"
     "*" = "exact"
 "#;
 
-/// The row of a right or wrong response, of so many tokens, in a group.
+/// Returns the row of a right or wrong response with this many tokens, in a group.
 fn of_group(uid: u64, right: bool, tokens: u64) -> Value {
     let response = if right { "yes" } else { "no" };
     json!({"data_source": "g", "response": response, "ground_truth": "yes", "uid": uid, "response_length": tokens})
@@ -163,7 +163,7 @@ fn rows_of_one_prompt_are_scored_together_wherever_they_stand() {
     fs::write(place.path().join("recipe.toml"), GROUPED).expect("written");
     let alone = json!({"data_source": "s", "response": "yes", "ground_truth": "yes"});
     let mut rows = vec![of_group(1, true, 10), of_group(2, true, 8), of_group(1, false, 30), alone];
-    // Far behind, with more rows between than are scored at once or wait for an earlier one.
+    // The rows of a group are further apart than the number of rows scored at once and of rows that wait for an earlier one.
     rows.extend(
         (0..100).map(|_| json!({"data_source": "s", "response": "no", "ground_truth": "yes"})),
     );
@@ -173,7 +173,7 @@ fn rows_of_one_prompt_are_scored_together_wherever_they_stand() {
     let one_by_one = [&args[..], &["--concurrency", "1"]].concat();
     let (summary, lines) = place.scored(0, &one_by_one);
     let score = |row: usize| lines[row]["score"].as_f64().expect("a score");
-    // 1 or 0 for being right, and 0.5 times 0.5 to -0.5 for the length.
+    // The score is 1 or 0 for correctness, plus 0.5 times a value between 0.5 and -0.5 for the length.
     assert_eq!([0, 2, 104].map(score), [1.25, -0.25, 1.0]);
     assert_eq!([1, 105, 3, 4].map(score), [1.0, 0.0, 1.0, 0.0]);
     assert_eq!(lines[0]["components"], json!({"exact": 1.0, "length": 0.5}));
@@ -181,7 +181,7 @@ fn rows_of_one_prompt_are_scored_together_wherever_they_stand() {
     assert_eq!((&summary["rows"], &summary["groups"]), (&json!(106), &json!(2)));
     assert_eq!(place.scored(0, &args).1, lines);
 
-    // Every row is a group of its own.
+    // Each row is its own group.
     let (summary, lines) =
         place.scored(0, &[&args[..], &["--group-key", "response_length"]].concat());
     assert_eq!((&summary["groups"], &lines[2]["score"]), (&json!(4), &json!(0.0)));
@@ -202,7 +202,7 @@ fn a_group_that_cannot_be_scored_is_an_error_of_its_rows_or_of_the_file() {
     let error = |row: usize| lines[row]["error"].as_str().expect("an error").to_owned();
     assert_eq!(error(0), "row 1 of its group has no score");
     assert_eq!(error(1), "column `response`: expected a text, found 3");
-    assert_eq!(error(2), "column `uid`: expected what tells its group, found null");
+    assert_eq!(error(2), "column `uid`: expected a group id, found null");
     let expected = "reward `length`: failed: needs the field `response_length`, which the row of data_source `g` lacks";
     assert_eq!(error(3), expected);
     assert_eq!(summary["errors"], json!({"fatal": 1, "group": 1, "input": 2}));
@@ -234,7 +234,7 @@ fn what_cannot_be_used_is_refused_by_name_with_exit_status_2() {
         (&["exact", "rows.jsonl", "--option", "attempts"], "expected key=value"),
         (
             &["length", "rows.jsonl"],
-            "key `reward.routes.*`: `length` goes by the scores of a reward for samples",
+            "key `reward.routes.*`: `length` depends on the scores of a per-sample reward",
         ),
         (&["exact", "rows.jsonl", "--group-key", "uid"], "no reward scores whole groups"),
         (
@@ -271,7 +271,7 @@ fn demonstrations_of_the_built_in_task_are_right() {
     assert!(lines.iter().zip(0..).all(|(line, index)| line["index"] == index));
 }
 
-/// Knights and knaves of others: the solution is right, and wrong with any one of them taken for the other.
+/// Scores knights-and-knaves puzzles of an external dataset: the solution is right, and wrong with the role of any one person changed.
 #[test]
 fn knights_are_told_from_knaves_in_the_data_of_logic_rl() {
     let Some(shared) = std::env::var_os("ROLLPACKER_SHARED").map(PathBuf::from) else {
@@ -305,7 +305,7 @@ fn knights_are_told_from_knaves_in_the_data_of_logic_rl() {
     }
 }
 
-/// The solution with the role of one line taken for the other.
+/// Returns the solution with the role in one line changed.
 fn flipped(solution: &str, at: usize) -> String {
     let flip = |(index, line): (usize, &str)| match line.rsplit_once(' ') {
         Some((claim, role)) if index == at => {

@@ -1,4 +1,4 @@
-//! `rollpacker simulate`: what it refuses before it runs, and what it says of a trace.
+//! Tests of `rollpacker simulate`: what it rejects before it runs, and what it reports about a trace.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -71,7 +71,7 @@ fn what_is_cut_of_a_trace_is_told() {
     assert!(page.contains(cut) && page.contains(whole));
 }
 
-/// A trace of `prompts` prompts with `responses` responses each, whose lengths have most of their variance within a prompt.
+/// Writes a trace of `prompts` prompts with `responses` responses each. Most of the variance of the lengths is within prompts.
 fn trace(folder: &Path, prompts: u64, responses: u64) {
     let length = |n: u64| 100 + n.wrapping_mul(2_654_435_761) % 97 * (n % 89 + 1);
     let rows = (0..prompts).flat_map(|prompt| (0..responses).map(move |n| (prompt, n)));
@@ -89,7 +89,7 @@ fn simulated(folder: &Path, args: &[&str]) -> (Value, String) {
     (serde_json::from_slice(&output.stdout).expect("JSON"), errors)
 }
 
-// Equal lengths of all responses to a prompt were assumed, and tail batching advised as unbiased.
+// Regression test: the simulator assumed equal lengths for all responses to a prompt, and recommended tail batching as unbiased.
 #[test]
 fn a_trace_of_one_response_a_prompt_warns_and_shows_both_ends() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -114,7 +114,7 @@ fn a_trace_of_one_response_a_prompt_warns_and_shows_both_ends() {
     let text = String::from_utf8(simulate(folder, &args).stdout).expect("text");
     let row = text.lines().filter(|line| line.starts_with("tail_batching")).nth(1).expect("a row");
     assert!(row.contains('–'), "{row}");
-    // A correlation that is set leaves nothing open.
+    // With a given correlation nothing is uncertain.
     let (json, _) = simulated(folder, &[&args[..], &["lengths.correlation=0.3"]].concat());
     assert!(json["configurations"][2]["ends"].is_null());
     assert_eq!(json["trace"][0]["assumed"]["low"], 0.3);

@@ -1,4 +1,4 @@
-//! `rollpacker simulate --json` and its page in `docs/`: every field of one is in the other.
+//! Compares the output of `rollpacker simulate --json` with its documentation page: both must have the same fields.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-/// Prints of the program with these arguments, as JSON.
+/// Returns the JSON that the program prints with these arguments.
 fn json(folder: &Path, args: &[&str]) -> Value {
     let output = Command::new(env!("CARGO_BIN_EXE_rollpacker"))
         .current_dir(folder)
@@ -19,7 +19,7 @@ fn json(folder: &Path, args: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).expect("JSON and nothing else")
 }
 
-/// Adds the path of each field to `into`. Objects whose keys are data are `*`; statistics and pairs have no fields of their own.
+/// Adds the path of each field to `into`. Objects whose keys are data appear as `*`. Statistics and pairs count as one field.
 fn collect(path: &str, value: &Value, into: &mut BTreeSet<String>) {
     match value {
         Value::Object(fields) => {
@@ -33,7 +33,7 @@ fn collect(path: &str, value: &Value, into: &mut BTreeSet<String>) {
                 collect(&field, value, into);
             }
         }
-        // Pairs of a name and a statistic have no fields.
+        // A pair of a name and a statistic has no fields of its own.
         Value::Array(items) => {
             items.iter().for_each(|item| collect(&format!("{path}[]"), item, into));
         }
@@ -41,7 +41,7 @@ fn collect(path: &str, value: &Value, into: &mut BTreeSet<String>) {
     }
 }
 
-/// The fields in the table of the page that follows the mark `name`.
+/// Returns the fields in the first table of the page after the mark `name`.
 fn documented(name: &str) -> BTreeSet<String> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/simulate-json.md");
     let page = std::fs::read_to_string(path).expect("the page");

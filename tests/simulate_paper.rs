@@ -1,6 +1,6 @@
-//! `rollpacker simulate paper`: the shape of what it prints, and how near the model is where it is held to a bound.
+//! Tests of `rollpacker simulate paper`: the form of its output, and the accuracy of the model where the tests bound it.
 //!
-//! Seeds are fixed, so the numbers are the same on every machine. The bounds are those of the acceptance, not what is reached.
+//! Seeds are fixed, so the numbers are the same on every machine. The bounds are acceptance criteria, not the accuracy reached.
 
 use std::process::{Command, Output};
 
@@ -32,7 +32,7 @@ fn cells(only: &[&str]) -> Vec<Cell> {
     serde_json::from_slice(&output.stdout).expect("an array of cells and nothing else")
 }
 
-/// Fails with all that are further off than `bound`.
+/// Fails with all cells whose error is larger than `bound`.
 fn check(cells: &[Cell], bound: f64) {
     let far: Vec<_> = cells.iter().filter(|cell| cell.error.abs() > bound).collect();
     assert!(far.is_empty(), "further off than {bound}: {far:#?}");

@@ -1,6 +1,7 @@
-//! Steps and stages reach an OTLP collector as traces, metrics as gauges; no collector harms a run.
+//! Tests that an OTLP collector receives steps and stages as traces and metrics as gauges, and that no collector can harm a run.
 //!
-//! Variables and the global subscriber belong to a process: every case runs the test [`child`] of this program in a process of its own.
+//! Environment variables and the global subscriber belong to a process, so every case runs the test [`child`] of this program in a separate
+//! process.
 
 #![cfg(feature = "torch")]
 
@@ -37,7 +38,7 @@ use timely::dataflow::channels::pact::Pipeline;
 const STEPS: u64 = 3;
 const MODE: &str = "ROLLPACKER_TEST_TELEMETRY";
 
-// The run that is watched.
+// The run under test.
 
 fn batch() -> Batch {
     let version: ArrayRef = Arc::new(UInt64Array::from(vec![0]));
@@ -45,7 +46,7 @@ fn batch() -> Batch {
     Batch::from_columns(&schema::POLICIES, vec![version.clone(), text, version])
 }
 
-/// Hands on what belongs to the first steps.
+/// Forwards only the data of the first steps.
 fn sample(policies: BatchStream<'_>) -> BatchStream<'_> {
     let mut operator = Operator::new("sample", policies.scope());
     let mut input = operator.input(policies, Pipeline, &schema::POLICIES);
@@ -63,7 +64,7 @@ fn sample(policies: BatchStream<'_>) -> BatchStream<'_> {
     sampled
 }
 
-/// Makes a policy of a step when the step is complete.
+/// Emits the policy of a step once the step is complete.
 fn train(sampled: BatchStream<'_>) -> BatchStream<'_> {
     let mut operator = Operator::new("train", sampled.scope());
     let mut input = operator.input(sampled, Pipeline, &schema::POLICIES);
@@ -86,7 +87,7 @@ fn train(sampled: BatchStream<'_>) -> BatchStream<'_> {
     policies
 }
 
-/// Ends the steps, and has no output by which its own spans would end.
+/// Ends the steps. It has no output that would end its own spans.
 fn report(stream: BatchStream<'_>) {
     let mut operator = Operator::new("report", stream.scope());
     let mut input = operator.input(stream, Pipeline, &schema::POLICIES);
@@ -105,7 +106,7 @@ fn report(stream: BatchStream<'_>) {
     });
 }
 
-/// Fails at step 1.
+/// A stage that fails at step 1.
 fn fail(stream: BatchStream<'_>) -> BatchStream<'_> {
     let mut operator = Operator::new("fail", stream.scope());
     let mut input = operator.input(stream, Pipeline, &schema::POLICIES);
@@ -153,7 +154,7 @@ fn metrics(step: u64) -> BTreeMap<String, f64> {
     metrics
 }
 
-/// What runs in a process of its own, with the variables of its case; on its own it has nothing to do.
+/// Runs a case in a separate process, with the environment variables of the case. Does nothing if run directly.
 #[test]
 fn child() {
     match std::env::var(MODE).as_deref() {
@@ -179,7 +180,7 @@ fn telemetry() -> Option<Telemetry> {
     Telemetry::from_env().expect("variables that are possible")
 }
 
-/// A blocking HTTP client panics where it is made or used inside a runtime.
+/// Runs a function inside an async runtime, where creating or using a blocking HTTP client panics.
 fn in_an_async_context(run: fn()) {
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
     runtime.block_on(async { run() });
@@ -229,7 +230,7 @@ fn subscribed() {
     assert!(matches!(error, TelemetryError::Subscriber(_)), "{error}");
 }
 
-/// Runs the test [`child`] under the variables, and no others that matter.
+/// Runs the test [`child`] with these environment variables, and with no others that matter.
 fn spawn(mode: &str, variables: &[(&str, &str)]) {
     let ours = std::env::vars_os().filter(|(name, _)| {
         let name = name.to_string_lossy().to_uppercase();
@@ -272,7 +273,7 @@ impl Collector {
         Self { endpoint: format!("http://{address}"), posts }
     }
 
-    /// One that is `localhost`, as its certificate says, and talks TLS.
+    /// Starts a collector over TLS whose certificate names `localhost`.
     fn start_encrypted() -> Self {
         let (listener, address) = listen();
         let (sender, posts) = channel();
@@ -289,7 +290,7 @@ impl Collector {
         Self { endpoint: format!("https://localhost:{}", address.port()), posts }
     }
 
-    /// Everything that a child has sent.
+    /// Returns everything that a child has sent.
     fn of_child(mode: &str, variables: &[(&str, &str)]) -> Vec<Post> {
         let collector = Self::start();
         let endpoint = ("OTEL_EXPORTER_OTLP_ENDPOINT", collector.endpoint.as_str());
@@ -304,7 +305,7 @@ fn listen() -> (TcpListener, SocketAddr) {
     (listener, address)
 }
 
-/// Takes posts until the other side is done.
+/// Accepts requests until the other side closes the connection.
 fn serve(connection: impl Read + Write, posts: &Sender<Post>) {
     let mut reader = BufReader::new(connection);
     while let Some(post) = read_post(&mut reader) {
@@ -315,7 +316,7 @@ fn serve(connection: impl Read + Write, posts: &Sender<Post>) {
     }
 }
 
-/// File of a key or certificate, made for these tests by `tests/fixtures/tls/make.sh`.
+/// Returns the path of a key or certificate that `tests/fixtures/tls/make.sh` created for these tests.
 fn tls_file(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/tls").join(name)
 }
@@ -346,7 +347,7 @@ fn read_post(reader: &mut impl BufRead) -> Option<Post> {
     Some(Post { path, headers, body })
 }
 
-// What it has received.
+// The data that the collector has received.
 
 fn trace_requests(posts: &[Post]) -> Vec<ExportTraceServiceRequest> {
     let traces = posts.iter().filter(|post| post.path == "/v1/traces");
@@ -358,7 +359,7 @@ fn metrics_requests(posts: &[Post]) -> Vec<ExportMetricsServiceRequest> {
     metrics.map(|post| Message::decode(&*post.body).expect("protobuf")).collect()
 }
 
-/// The spans of each trace: the root, then the others.
+/// Returns the spans of each trace, the root first.
 fn traces(posts: &[Post]) -> Vec<(Span, Vec<Span>)> {
     let mut traces = BTreeMap::<Vec<u8>, Vec<Span>>::new();
     for resource in trace_requests(posts).into_iter().flat_map(|request| request.resource_spans) {
@@ -398,7 +399,7 @@ fn text(resource: Option<&Resource>, key: &str) -> String {
     }
 }
 
-/// The spans of a trace: of which step they are, how they hang together, when they were open.
+/// Checks the spans of a trace: their step, their parents, and their times.
 fn check_trace(step: i64, root: &Span, stages: &[Span], names: &[&str]) {
     assert_eq!((root.name.as_str(), step_of(root)), ("step", step));
     let found: BTreeSet<_> = stages.iter().map(|span| span.name.as_str()).collect();
@@ -424,7 +425,7 @@ fn a_step_is_a_trace_with_a_span_per_stage() {
     for (step, (root, stages)) in (1..).zip(steps) {
         check_trace(step, root, stages, &["sample", "train", "report"]);
     }
-    // The last policy goes to where the next step would begin.
+    // The last policy belongs to the step after the last one.
     check_trace(STEPS.cast_signed() + 1, after, stages_after, &["sample"]);
     assert!(steps[0].0.end_time_unix_nano < steps[2].0.start_time_unix_nano, "ended in time");
     for post in &posts {
@@ -450,7 +451,7 @@ fn what_is_dropped_is_flushed() {
     assert_eq!(traces(&Collector::of_child("drop", &[])).len() as u64, STEPS + 1);
 }
 
-/// Names and values of the gauges of each export.
+/// Returns the names and values of the gauges of each export.
 fn gauges(posts: &[Post]) -> Vec<BTreeMap<String, f64>> {
     let mut exports = Vec::new();
     for resource in metrics_requests(posts).into_iter().flat_map(|request| request.resource_metrics)
@@ -501,7 +502,7 @@ fn another_protocol_is_refused_by_the_name_of_its_variable() {
     spawn("refused", &[endpoint, ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")]);
 }
 
-/// Everything that a child has sent to a collector over TLS, whose authority is the one of the system.
+/// Returns everything that a child has sent to a collector over TLS whose authority the system trusts.
 fn over_tls(mode: &str, authority: &str) -> Vec<Post> {
     let collector = Collector::start_encrypted();
     let authority = tls_file(authority);
@@ -521,7 +522,7 @@ fn a_collector_over_tls_is_told_if_the_system_knows_its_authority() {
     assert!(over_tls("unknown authority", "another.pem").is_empty());
 }
 
-// The clients of plain connections ask for no certificates.
+// Clients of unencrypted connections need no certificates.
 #[test]
 fn a_machine_without_certificates_exports_without_tls_only() {
     let nothing = [("SSL_CERT_FILE", "/dev/null"), ("SSL_CERT_DIR", "/dev/null")];

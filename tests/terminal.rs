@@ -1,4 +1,4 @@
-//! What the program prints: no control sequences of others, no secrets, and no end for a reader that has had enough.
+//! Tests of the program's output: no foreign control sequences, no secrets, and no failure when the reader closes the stream.
 #![cfg(feature = "torch")]
 
 mod workplace;
@@ -11,14 +11,15 @@ use std::path::Path;
 use serde_json::{Value, json};
 use workplace::{End, RECIPE, Workplace, json as read_json};
 
-/// Clears the screen, rings, changes colours with one and with two characters, returns to the begin of the line, turns the text around.
+/// Clears the screen, rings the bell, changes colors with a one-character and a two-character sequence, returns the carriage, and reverses
+/// the text direction.
 const FOREIGN: &str = "\u{1b}[2J\u{7}\u{9b}31m\u{1b}]0;title\u{7}\rover\u{202e}\u{7f}\n";
 
 fn is_control(c: char) -> bool {
     (c.is_control() && c != '\n' && c != '\t') || ('\u{202a}'..='\u{202e}').contains(&c)
 }
 
-/// What a command printed, which has no control characters.
+/// Returns the output of a command, after asserting that it has no control characters.
 fn printed(end: &End) -> String {
     let all = format!("{}{}", end.out, end.err);
     assert!(!all.contains(is_control), "{:?}", all);
@@ -77,7 +78,7 @@ fn files_and_json_keep_foreign_text_as_it_is() {
     assert!(label.contains("\u{9b}31m"), "{label:?}");
 }
 
-/// Reads one line of a command's output, closes it, and waits for the command.
+/// Reads one line of a command's output, closes the stream, and waits for the command.
 fn first_line(place: &Workplace, args: &[&str]) -> (String, End) {
     let mut child = place.command(args).spawn().expect("it starts");
     let mut line = String::new();
@@ -118,7 +119,7 @@ fn a_reader_that_has_had_enough_of_scores_is_no_error() {
     assert!(!end.err.contains("error"), "{end:?}");
 }
 
-/// Answers every request with its own headers: as the message of an error, and as a label.
+/// Answers every request with the request's own headers, as an error message and as a label.
 fn repeating_server() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("bound");
     let address = listener.local_addr().expect("bound");
@@ -153,7 +154,7 @@ fn answer(stream: TcpStream, number: usize) {
     stream.write_all(format!("{head}{body}").as_bytes()).expect("written");
 }
 
-/// Every file below a folder that holds one of the secrets.
+/// Returns every file below a folder that contains one of the secrets.
 fn leaks(folder: &Path, secrets: &[&str]) -> Vec<String> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).expect("a folder").flatten() {
@@ -174,7 +175,7 @@ fn no_secret_is_printed_or_written() {
     let place = Workplace::new(RECIPE);
     place.write("rows.jsonl", &"{\"response\": \"1\", \"answer\": \"1\"}\n".repeat(4));
     let url = format!("http://user:pass-word@{}/rm?key=query-key-1", repeating_server());
-    // Of `user:pass-word`, as the client encodes it.
+    // `user:pass-word` in Base64, as the client encodes it.
     let secrets = ["bearer-key-1", "pass-word", "query-key-1", "dXNlcjpwYXNzLXdvcmQ"];
     let checked = |mut command: std::process::Command, status: i32| {
         let child = command.env("SCORER_KEY", "bearer-key-1").spawn().expect("it starts");
@@ -184,7 +185,7 @@ fn no_secret_is_printed_or_written() {
         assert!(!secrets.iter().any(|secret| all.contains(secret)), "{all}");
         all
     };
-    // User information takes the place of the key: each is sent by one of the URLs.
+    // User information in the URL replaces the key. One of the URLs sends each of them.
     for url in [&url, &url.replace("user:pass-word@", "")] {
         let options = [&format!("url={url}"), "api_key_env=SCORER_KEY"];
         let options = options.iter().flat_map(|option| ["--option", option]);
@@ -210,7 +211,7 @@ fn no_secret_is_printed_or_written() {
     let more = ["trainer.total_training_steps=5", "--resume"];
     checked(place.command(&[&train[..], &more].concat()), 0);
     assert_eq!(leaks(&place.path(""), &secrets), Vec::<String>::new());
-    // What stands in the place of the credentials is no credential.
+    // The placeholder of redacted credentials is not accepted as a credential.
     let recorded = ["train", "--config", "run/recipe.toml", "--out", "again"];
     assert!(checked(place.command(&recorded), 2).contains("expected its credentials"));
     let own = ["train", "--config", &recipe, "trainer.stall_timeout=http://a:pass-word@b"];

@@ -1,4 +1,4 @@
-//! `rollpacker train` from data to a model that loads again, and what it refuses.
+//! Tests of `rollpacker train`, from data to a model that loads again, and of the inputs that it rejects.
 #![cfg(feature = "torch")]
 #![allow(clippy::print_stdout, reason = "a test that skips says so")]
 
@@ -92,7 +92,7 @@ fn a_run_leaves_metrics_rollouts_summary_and_a_model_to_go_on_from() {
         let step = line["step"].as_u64().expect("a step");
         check_rollouts(&place.path(&format!("run/rollouts/step_{step:05}.parquet")), line);
     }
-    // Into the same folder: the model is read before it is written, and its tokenizer stays.
+    // The run writes into the folder of its initial model. The model is read before it is written, and the tokenizer remains.
     let again = place.ok(&["train", "--config", "run/recipe.toml", "model.path=run/model"]);
     let tokenizer =
         fs::metadata(place.path("run/model/tokenizer.json")).expect("the file is there");
@@ -100,7 +100,7 @@ fn a_run_leaves_metrics_rollouts_summary_and_a_model_to_go_on_from() {
     assert!(again.contains("\"steps\": 4"), "{again}");
 }
 
-/// Every response that was launched is in the file, with as many log-probs as tokens; a score where it was trained on.
+/// Every launched response is in the file with one log-probability per token. It has a score if it was trained on.
 fn check_rollouts(path: &Path, line: &Value) {
     let (mut rows, mut trained) = (0, 0);
     for batch in rollouts(path) {
@@ -138,7 +138,7 @@ fn check_rollouts(path: &Path, line: &Value) {
 fn the_same_seed_gives_the_same_synchronous_run() {
     let place = Workplace::warm(RECIPE, 64, 8);
     let scores = |out: &str| {
-        // One trainer call a step: the order in which groups finish cannot show.
+        // The trainer is called once per step, so the order in which groups finish has no effect.
         place.ok(&[
             "train",
             "--config",
@@ -236,7 +236,7 @@ fn overlong_prompts_are_left_out_and_counted() {
     assert!(error.contains("every prompt is longer than 1"), "{error}");
 }
 
-/// Real prompt sets, where they lie on this machine: two files in verl's schema.
+/// Trains on real prompt sets, two files in verl's schema, if they exist on this machine.
 #[test]
 fn real_prompts_train() {
     let Some(shared) = std::env::var_os("ROLLPACKER_SHARED").map(PathBuf::from) else {

@@ -1,4 +1,4 @@
-//! `rollpacker train` on several workers: threads, and processes of this machine.
+//! Tests of `rollpacker train` with several workers: threads, and processes on this machine.
 #![cfg(feature = "torch")]
 
 #[path = "../dataflow/tests/ports/mod.rs"]
@@ -51,7 +51,7 @@ num_key_value_heads = 1
 "#;
 
 impl Workplace {
-    /// A hostfile of so many processes on this machine.
+    /// Writes a hostfile of this many processes on this machine.
     fn hosts(&self, processes: usize) -> Vec<String> {
         let host = |_| format!("127.0.0.1:{}", ports::reserved());
         let hosts: Vec<String> = (0..processes).map(host).collect();
@@ -59,14 +59,14 @@ impl Workplace {
         hosts
     }
 
-    /// One process of several.
+    /// Starts one of several processes.
     fn start(&self, process: usize, args: &[&str]) -> Child {
         let process = process.to_string();
         let seat = ["--hostfile", "hosts", "--process", &process];
         self.training(&[&seat[..], args].concat()).spawn().expect("the program starts")
     }
 
-    /// A run on so many processes.
+    /// Runs the program with this many processes.
     fn train_on(&self, processes: usize, args: &[&str]) {
         if processes == 1 {
             self.trained(args);
@@ -84,7 +84,7 @@ impl Workplace {
         fs::read(self.path(run).join("model/model.safetensors")).expect("a model")
     }
 
-    /// The metrics of each step.
+    /// Returns the metrics of each step.
     fn metrics(&self, run: &str) -> Vec<Value> {
         let lines = fs::read_to_string(self.path(run).join("metrics.jsonl")).expect("metrics");
         let lines = lines.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
@@ -126,7 +126,7 @@ fn two_workers_and_two_processes_train_on_what_one_worker_trains_on() {
             let rollouts = format!("rollouts/step_{:05}.parquet", step + 1);
             assert!(place.path(run).join(rollouts).exists());
         }
-        // Of the first step everything is the same, whoever computed it: its weights are the same.
+        // The first step is identical whichever worker computes it, because the weights are identical.
         for name in ["critic/score/mean", "response_length/mean", "actor/pg_loss"] {
             let [several, one] =
                 [&metrics[0], &one[0]].map(|step| step[name].as_f64().expect(name));
@@ -137,7 +137,7 @@ fn two_workers_and_two_processes_train_on_what_one_worker_trains_on() {
     }
 }
 
-/// Races of tail batching, with a tail to defer.
+/// Settings of tail batching with races between responses and deferred prompts.
 const DETERMINISTIC: [&str; 4] = [
     "trainer.deterministic=true",
     "schedule.name=tail_batching",
@@ -164,7 +164,8 @@ fn in_deterministic_mode_any_workers_end_with_the_same_weights() {
     }
 }
 
-/// Metrics are the same wherever what they are of was computed, but for times and for the reduction, which one worker does not need.
+/// Metrics do not depend on the worker that computes them. Times and the metrics of the reduction, which a single worker does not need, are
+/// exceptions.
 fn assert_told_the_same(several: &[Value], one: &[Value], run: &str) {
     let told = |step: &Value| -> BTreeMap<String, Value> {
         let all = step.as_object().expect("an object").clone().into_iter();
@@ -182,7 +183,7 @@ fn assert_told_the_same(several: &[Value], one: &[Value], run: &str) {
 #[test]
 fn a_run_is_resumed_with_another_number_of_workers_and_processes() {
     let place = Workplace::warm(RECIPE, 64, 8);
-    // A schedule that does not plan for the last step: the run that is cut short decides as the whole one does.
+    // This schedule does not plan for the last step, so a shortened run makes the same decisions as the full one.
     let exact = ["trainer.deterministic=true"];
     place.train_on(1, &[&["--out", "whole"][..], &exact].concat());
     let shapes = [((1, "1"), (1, "2")), ((1, "2"), (1, "1")), ((2, "1"), (2, "1"))];

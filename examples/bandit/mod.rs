@@ -1,4 +1,4 @@
-//! A policy of ten logits: the smallest engine and trainer that learn.
+//! A policy of ten logits, with the smallest engine and trainer that learn.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,7 +18,7 @@ impl Logits {
     }
 }
 
-/// An engine whose responses are one token long.
+/// An engine whose responses are one token long. Each token is the arm of a bandit.
 pub(crate) struct Arms {
     logits: Logits,
     version: PolicyVersion,
@@ -27,7 +27,7 @@ pub(crate) struct Arms {
 }
 
 impl Arms {
-    /// Samples from `logits`.
+    /// Creates an engine that samples from `logits`.
     pub(crate) fn new(logits: Logits) -> Self {
         Self { logits, version: PolicyVersion(0), ended: Vec::new(), waker: None }
     }
@@ -56,7 +56,7 @@ impl Arms {
     }
 }
 
-/// A number in [0, 1) that depends on the response alone (SplitMix64).
+/// Returns a number in [0, 1) that depends only on the id of the response (SplitMix64).
 fn uniform(id: SampleId) -> f64 {
     let mut bits = (id.step.0 << 32) ^ (id.prompt.0 << 8) ^ u64::from(id.sample);
     for factor in [0x9e37_79b9_7f4a_7c15_u64, 0xbf58_476d_1ce4_e5b9, 0x94d0_49bb_1331_11eb] {
@@ -88,7 +88,7 @@ impl RolloutEngine for Arms {
     }
 }
 
-/// REINFORCE on the logits.
+/// A trainer that applies REINFORCE to the logits.
 pub(crate) struct Learner {
     logits: Logits,
     gradient: [f64; 10],
@@ -97,7 +97,7 @@ pub(crate) struct Learner {
 }
 
 impl Learner {
-    /// Learns `logits`.
+    /// Creates a trainer that updates `logits`.
     pub(crate) fn new(logits: Logits) -> Self {
         Self { logits, gradient: [0.0; 10], tokens: 0.0, updates: 0 }
     }
@@ -146,7 +146,7 @@ impl Trainer for Learner {
     }
 }
 
-/// Prompts without content.
+/// Emits `count` prompts without content.
 pub(crate) fn prompts(count: u64) -> impl FnOnce(&Emitter) -> Result<(), String> + Send {
     move |emitter| {
         let row = |id| PromptRow {
@@ -156,7 +156,7 @@ pub(crate) fn prompts(count: u64) -> impl FnOnce(&Emitter) -> Result<(), String>
             prompt_length: 1,
             ..PromptRow::default()
         };
-        // Whether all of them are wanted is up to the schedule.
+        // The schedule decides how many of the prompts it reads.
         let _wanted = emitter.send(prompt_batch(&(0..count).map(row).collect::<Vec<_>>()));
         Ok(())
     }

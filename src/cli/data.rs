@@ -1,4 +1,4 @@
-//! `rollpacker data`: look at, check, convert and make prompt datasets.
+//! `rollpacker data`: inspect, validate, convert and generate prompt datasets.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -14,7 +14,7 @@ use rollpacker_datasets::{Columns, Compression, DatasetConfig, DatasetError, Wri
 use super::{BAD_INPUT, bad_input};
 use crate::terminal::{self, escape_line};
 
-/// Prompt datasets.
+/// Inspect, validate, convert and generate prompt datasets.
 #[derive(Debug, Args)]
 pub(crate) struct DataArgs {
     #[command(subcommand)]
@@ -23,13 +23,13 @@ pub(crate) struct DataArgs {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Tell what is in a dataset: rows, columns, sources, prompt lengths, reference answers, samples.
+    /// Describe a dataset: rows, columns, data sources, prompt lengths, reference answers and samples.
     Inspect(InspectArgs),
-    /// Go over every row and list every kind of defect; exit with 2 if a row cannot be used.
+    /// Check every row and list the defects by kind; exit with 2 if a row cannot be used.
     Validate(ValidateArgs),
     /// Convert between Parquet in verl's schema and JSON lines.
     Convert(ConvertArgs),
-    /// Make train.parquet and validation.parquet of the built-in task.
+    /// Generate train.parquet and validation.parquet of the built-in task.
     Generate(GenerateArgs),
 }
 
@@ -38,25 +38,25 @@ struct Input {
     /// Parquet or JSONL files, or globs.
     #[arg(required = true)]
     files: Vec<String>,
-    /// Column of the prompt; a dot leads into a struct.
+    /// Column of the prompt; a dot selects a field of a struct. (verl: data.prompt_key)
     #[arg(long)]
     prompt_key: Option<String>,
-    /// Column that says where a prompt comes from.
+    /// Column of the data source, which selects the reward. (verl: data.reward_fn_key)
     #[arg(long)]
     data_source_key: Option<String>,
     /// Column of the reference answer.
     #[arg(long)]
     ground_truth_key: Option<String>,
-    /// Column of everything else.
+    /// Column of additional information.
     #[arg(long)]
     extra_info_key: Option<String>,
-    /// Column of the kind of task.
+    /// Column of the domain.
     #[arg(long)]
     domain_key: Option<String>,
-    /// Data source of rows that name none.
+    /// Data source of rows without one.
     #[arg(long, default_value = "unknown")]
     default_data_source: String,
-    /// Further columns to read into extra_info; `*` for all.
+    /// Further columns to copy into extra_info; `*` for all.
     #[arg(long, value_delimiter = ',')]
     extra_columns: Vec<String>,
 }
@@ -65,10 +65,10 @@ struct Input {
 struct InspectArgs {
     #[command(flatten)]
     input: Input,
-    /// Prompts to show.
+    /// Number of prompts to show.
     #[arg(long, default_value_t = 2)]
     samples: usize,
-    /// Print one JSON object.
+    /// Print the result as one JSON object.
     #[arg(long)]
     json: bool,
 }
@@ -77,10 +77,10 @@ struct InspectArgs {
 struct ValidateArgs {
     #[command(flatten)]
     input: Input,
-    /// Places to name of each kind of defect.
+    /// Maximum number of locations to list for each kind of defect.
     #[arg(long, default_value_t = 5)]
     first: usize,
-    /// Print one JSON object.
+    /// Print the result as one JSON object.
     #[arg(long)]
     json: bool,
 }
@@ -89,10 +89,10 @@ struct ValidateArgs {
 struct ConvertArgs {
     #[command(flatten)]
     input: Input,
-    /// The file to write.
+    /// File to write.
     #[arg(short, long)]
     output: PathBuf,
-    /// Format to write [default: verl for .parquet, messages otherwise].
+    /// Format to write [default: verl for a .parquet file, messages otherwise].
     #[arg(long, value_enum)]
     to: Option<To>,
     #[command(flatten)]
@@ -104,25 +104,25 @@ struct GenerateArgs {
     /// Folder to write into.
     #[arg(short, long)]
     output: PathBuf,
-    /// Prompts to train on.
+    /// Number of training prompts.
     #[arg(long, default_value_t = ChainConfig::default().rows)]
     rows: u64,
-    /// Prompts held out.
+    /// Number of held-out prompts.
     #[arg(long, default_value_t = ChainConfig::default().validation_rows)]
     validation_rows: u64,
-    /// Seed of everything.
+    /// Seed of the generator.
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// Half of the prompts have at most so many maps.
+    /// Median number of maps of a prompt.
     #[arg(long, default_value_t = Lengths::default().median)]
     median: f64,
     /// Standard deviation of the logarithm of the number of maps.
     #[arg(long, default_value_t = Lengths::default().sigma)]
     sigma: f64,
-    /// No prompt has more maps.
+    /// Maximum number of maps of a prompt.
     #[arg(long, default_value_t = Lengths::default().most)]
     max_maps: u32,
-    /// Share of demonstrations that answer at once.
+    /// Share of demonstrations without a worked solution, from 0 to 1.
     #[arg(long, default_value_t = ChainConfig::default().direct_share)]
     direct_share: f64,
     #[command(flatten)]
@@ -134,7 +134,7 @@ struct Writing {
     /// Compression of Parquet pages.
     #[arg(long, value_enum, default_value_t = Codec::Snappy)]
     compression: Codec,
-    /// Rows of a Parquet row group at most.
+    /// Maximum number of rows of a Parquet row group.
     #[arg(long, default_value_t = WriteOptions::default().row_group_rows)]
     row_group_rows: usize,
 }
@@ -182,11 +182,11 @@ impl Writing {
     }
 }
 
-/// Runs a subcommand: 0 if the input is fine or only warned of, 2 if it is not, with the reason on standard error.
+/// Runs a subcommand. The exit status is 0 if the input has no errors, and 2 otherwise; the reason is on standard error.
 ///
 /// # Errors
 ///
-/// When the report cannot be printed.
+/// If the report cannot be printed.
 pub(crate) fn run(args: DataArgs) -> anyhow::Result<ExitCode> {
     let report = match args.command {
         Command::Inspect(args) => inspect_report(&args)?,
@@ -203,7 +203,7 @@ pub(crate) fn run(args: DataArgs) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// What to print and how to exit, or what is wrong with the input.
+/// The text to print and the exit status, or the defect of the input.
 type Report = Result<(String, ExitCode), DatasetError>;
 
 fn inspect_report(args: &InspectArgs) -> anyhow::Result<Report> {
@@ -246,7 +246,7 @@ fn convert_report(args: &ConvertArgs) -> Report {
     };
     let mut config = args.input.config();
     if config.extra_columns.is_empty() {
-        config.extra_columns.push("*".to_owned()); // a conversion loses nothing unless told to
+        config.extra_columns.push("*".to_owned()); // by default a conversion keeps all columns
     }
     let rows = convert(&config, &args.output, format, args.writing.options())?;
     Ok((format!("{}: {rows} rows", args.output.display()), ExitCode::SUCCESS))
@@ -275,7 +275,7 @@ fn generate_report(args: &GenerateArgs) -> Report {
     ))
 }
 
-/// An error of a setting, by the flag that says it.
+/// Replaces the setting that an error names by the flag that sets it.
 fn by_flag(error: DatasetError) -> DatasetError {
     let DatasetError::Setting { key, expected, found } = error else { return error };
     let (key, expected) = match key {
@@ -360,7 +360,7 @@ fn file_text(file: &FileFacts) -> String {
     text
 }
 
-/// The commonest values, at most 20.
+/// Formats the 20 most frequent values.
 fn counts(title: &str, counts: &std::collections::BTreeMap<String, u64>) -> String {
     let mut commonest: Vec<_> = counts.iter().collect();
     commonest.sort_by(|a, b| b.1.cmp(a.1).then(a.0.cmp(b.0)));

@@ -18,7 +18,7 @@ use rollpacker_stages::reward::{Code, CodeConfig, Registry};
 
 use crate::terminal;
 
-/// Exit status of input that cannot be used: a recipe, a dataset, a model folder.
+/// Exit status for input that cannot be used: the command line, a recipe, a dataset or a model folder.
 pub(crate) const BAD_INPUT: u8 = 2;
 
 /// Reinforcement-learning post-training of language models as a streaming dataflow graph, with tail batching.
@@ -37,17 +37,17 @@ enum Command {
     /// Train a small model from scratch on demonstrations, as a warm start.
     #[cfg(feature = "torch")]
     Sft(sft::SftArgs),
-    /// Simulate a job on a cluster, schedule beside schedule: how fast, and at what statistical price.
+    /// Simulate a job on a cluster under several schedules, and compare their speed and their statistical bias.
     Simulate(simulate::SimulateArgs),
-    /// Measure what the iterations of the rollout engine cost, over batch sizes, lengths and instances.
+    /// Measure the iteration times of the rollout engine over batch sizes, lengths and instance counts.
     Profile(profile::ProfileArgs),
-    /// Score rows of a file by a reward, outside of any training.
+    /// Score the rows of a file with a reward, without training.
     Score(score::ScoreArgs),
     /// Inspect, validate, convert and generate prompt datasets.
     Data(data::DataArgs),
 }
 
-/// The rewards that come with the project; one that runs code says what keeps it in.
+/// Returns the built-in rewards. The reward `code` prints how its sandbox is isolated when it starts.
 fn registry() -> Registry {
     Registry::builtin().with("code", |config: CodeConfig| {
         let code = Code::start(config)?;
@@ -56,13 +56,13 @@ fn registry() -> Registry {
     })
 }
 
-/// Returns the command line with all its subcommands and flags, as for completions of a shell.
+/// Returns the definition of the command line with all subcommands and flags, for example to generate shell completions.
 #[must_use]
 pub fn command() -> clap::Command {
     Cli::command()
 }
 
-/// Runs the command of the command line, prints what went wrong, and returns the exit status.
+/// Runs the command that the command line names, prints errors on standard error, and returns the exit status.
 #[must_use]
 pub fn run() -> ExitCode {
     let cli = match Cli::try_parse() {
@@ -75,8 +75,10 @@ pub fn run() -> ExitCode {
     })
 }
 
-/// Prints help, or why the command line cannot be used. An argument that it repeats may hold control sequences: a shell expands names of
-/// files into arguments.
+/// Prints the help, or why the command line cannot be used.
+///
+/// An argument quoted in the message may contain control sequences, because a shell expands file names into arguments. Such a message is
+/// printed through [`terminal`], which escapes them.
 fn refused(error: &clap::Error) -> ExitCode {
     let text = error.render().to_string();
     if terminal::clean(&text) == text {
@@ -86,7 +88,7 @@ fn refused(error: &clap::Error) -> ExitCode {
     ExitCode::from(BAD_INPUT)
 }
 
-/// Prints why the input cannot be used, and returns the exit status.
+/// Prints why the input cannot be used, and returns the exit status [`BAD_INPUT`].
 pub(crate) fn bad_input(error: &anyhow::Error) -> ExitCode {
     terminal::error(error);
     ExitCode::from(BAD_INPUT)

@@ -1,4 +1,4 @@
-//! `rollpacker profile`: what the iterations of a rollout engine cost.
+//! `rollpacker profile`: measures the iteration times of a rollout engine.
 
 #[cfg(feature = "torch")]
 mod torch;
@@ -19,27 +19,27 @@ use crate::simulate::profile::Profiled;
 use crate::simulate::{self, Job};
 use crate::terminal;
 
-/// Seconds that an engine is measured for, unless the command line says so.
+/// Default measurement budget of an engine, in seconds.
 const BUDGET: f64 = 240.0;
 
-/// Measure what the iterations of the rollout engine cost, over batch sizes, lengths and instances.
+/// Measure the iteration times of the rollout engine over batch sizes, lengths and instance counts.
 #[derive(Debug, Args)]
 pub(crate) struct ProfileArgs {
-    /// The recipe, a TOML file: its model, device and engine are measured, up to its longest prompts and responses; with
-    /// `--simulated` a job.
+    /// Recipe (TOML file) whose model, device and engine are measured, up to its longest prompts and responses; with `--simulated` a
+    /// simulated job.
     #[arg(long)]
     config: PathBuf,
-    /// Settings that replace those of the file, by their dotted names.
+    /// Settings that override those of the file, by their dotted names.
     #[arg(value_name = "KEY=VALUE")]
     overrides: Vec<String>,
     /// Parquet file to write.
     #[arg(long, short, default_value = "profile.parquet")]
     output: PathBuf,
-    /// Measure the simulated cluster of a job: batch sizes, lengths, instances and tensor-parallel sizes.
+    /// Measure the simulated cluster of a job, over batch sizes, lengths, instance counts and tensor-parallel sizes.
     #[arg(long)]
     simulated: bool,
-    /// Seconds to measure for; the finer the grid, and the more repeats, the longer. Left out, 240; with `--simulated` these are seconds
-    /// of the cluster, and left out as many as it takes.
+    /// Time budget of the measurement in seconds, above 0 and at most 1e9; a larger budget measures a finer grid with more repeats
+    /// [default: 240]. With `--simulated`, simulated seconds of the cluster [default: unlimited].
     #[arg(long)]
     budget: Option<f64>,
 }
@@ -74,13 +74,13 @@ impl ProfileArgs {
             budget <= most::SECONDS,
             "option `--budget`: expected at most 1e9 seconds, found {found}"
         );
-        // Measuring takes minutes: what cannot be written is found out before.
+        // A measurement takes minutes. Check first that the result can be written.
         drop(NewFile::create(&self.output)?);
         Ok(())
     }
 }
 
-/// What is measured, checked.
+/// The validated subject of a measurement.
 enum Opened {
     Simulated(Box<Job>),
     #[cfg(feature = "torch")]
@@ -88,7 +88,7 @@ enum Opened {
 }
 
 impl Opened {
-    /// The files that it was opened from.
+    /// Returns the input files of the measurement.
     fn inputs(&self, config: &Path) -> Inputs {
         let mut inputs = match self {
             Self::Simulated(job) => job.inputs(),
@@ -115,7 +115,7 @@ fn open_engine(args: &ProfileArgs) -> anyhow::Result<Opened> {
 
 #[cfg(not(feature = "torch"))]
 fn open_engine(_args: &ProfileArgs) -> anyhow::Result<Opened> {
-    anyhow::bail!("this build is without the torch engine: expected `--simulated`, with a job")
+    anyhow::bail!("this build has no torch engine: expected `--simulated` with a job")
 }
 
 fn text(measured: &Profiled, args: &ProfileArgs) -> String {
@@ -129,7 +129,8 @@ fn text(measured: &Profiled, args: &ProfileArgs) -> String {
     )
 }
 
-/// Milliseconds, a block for each phase, instance count and tensor-parallel size: batch sizes down, tokens across. Points that were not measured are blank.
+/// Formats a table of milliseconds for each phase, instance count and tensor-parallel size. Rows are batch sizes and columns are lengths in
+/// tokens. Points that were not measured are blank.
 fn table(rows: &[Row]) -> String {
     let block = |row: &Row| (row.phase, row.instances, row.tensor_parallel);
     rows.chunk_by(|one, next| block(one) == block(next)).map(block_text).collect()
@@ -155,7 +156,7 @@ fn block_text(rows: &[Row]) -> String {
     format!("{what}, {instances} {plural}{devices}\n{:>8}{header}\n{lines}\n", "")
 }
 
-/// The rows of one batch size.
+/// Formats the measurements of one batch size.
 fn line_text(rows: &[Row], lengths: &[u32]) -> String {
     let cell = |length: &u32| {
         let row = rows.iter().find(|row| row.tokens == *length);

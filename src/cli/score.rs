@@ -1,4 +1,4 @@
-//! `rollpacker score`: a reward, tried on the rows of a file.
+//! `rollpacker score`: scores the rows of a file with a reward.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -23,34 +23,35 @@ use crate::rewards::rewards;
 use crate::score::{Columns, Scoring, Summary};
 use crate::terminal::{self, JsonRows};
 
-/// The most rows that are scored at once: all of them are in memory.
+/// Maximum of `--concurrency`. All concurrently scored rows are in memory.
 const CONCURRENCY: usize = 1 << 16;
 
-/// Score rows of a file by a reward, outside of any training.
+/// Score the rows of a file with a reward, without training.
 ///
-/// Every row is data_source, response, ground_truth, extra_info, further columns and the prompt, as far as they are there. Exits with 1 if a
-/// row has no score, unless `--allow-errors`, and with 2 for a reward or a file that cannot be used.
+/// A row has the columns data_source, response, ground_truth, extra_info, prompt and further ones; only the response is required. Exits
+/// with 1 if a row has no score, unless `--allow-errors` is given, and with 2 if the reward or the file cannot be used.
 #[derive(Debug, Args)]
 pub(crate) struct ScoreArgs {
-    /// Name of a reward, or a recipe (a TOML file): its routes, options and columns.
+    /// Name of a reward, or a recipe (TOML file) with routes, options and columns.
     #[arg(long)]
     reward: String,
     /// Parquet or JSONL file, or a pipe of JSONL.
     #[arg(long, short)]
     input: PathBuf,
-    /// File to write, one JSON line a row in their order; `-` for standard output. It appears when all rows are scored.
+    /// File to write, one JSON object per line in the order of the rows; `-` for standard output. The file appears after all rows are
+    /// scored.
     #[arg(long, short)]
     output: Option<PathBuf>,
     /// Print the summary as one JSON object.
     #[arg(long)]
     json: bool,
-    /// Option of the reward, of its guard, or with a recipe any of its settings by its dotted name.
+    /// Option of the reward or of its guard; with a recipe, any setting by its dotted name.
     #[arg(long = "option", value_name = "KEY=VALUE")]
     options: Vec<String>,
-    /// Rows that are scored at once.
+    /// Maximum number of rows scored at once, from 1 to 65536.
     #[arg(long, default_value_t = 32)]
     concurrency: usize,
-    /// Exit with 0 even if rows have no score.
+    /// Exit with 0 even if some rows have no score.
     #[arg(long)]
     allow_errors: bool,
     #[command(flatten)]
@@ -59,10 +60,10 @@ pub(crate) struct ScoreArgs {
 
 #[derive(Debug, Args)]
 struct ColumnArgs {
-    /// Column of the response; a dot leads into a struct [default: response, solution_str, completion, output or generation].
+    /// Column of the response; a dot selects a field of a struct [default: response, solution_str, completion, output or generation].
     #[arg(long)]
     response_key: Option<String>,
-    /// Column that says where a prompt comes from.
+    /// Column of the data source, which selects the reward. (verl: data.reward_fn_key)
     #[arg(long, alias = "reward-fn-key")]
     data_source_key: Option<String>,
     /// Column of the reference answer.
@@ -71,17 +72,17 @@ struct ColumnArgs {
     /// Column of the prompt.
     #[arg(long)]
     prompt_key: Option<String>,
-    /// Column of everything else.
+    /// Column of additional information.
     #[arg(long)]
     extra_info_key: Option<String>,
-    /// Column that rows of one prompt have in common, for rewards of whole groups [default: uid, group_id, prompt_id, index or
+    /// Column that identifies the prompt of a row, for rewards that score whole groups [default: uid, group_id, prompt_id, index or
     /// extra_info.index].
     #[arg(long)]
     group_key: Option<String>,
-    /// Further columns to hand to the reward within extra_info; `*` for all [default: all, or the recipe's].
+    /// Further columns to pass to the reward in extra_info; `*` for all [default: all, or those of the recipe].
     #[arg(long, value_delimiter = ',')]
     extra_columns: Option<Vec<String>>,
-    /// Data source of rows that name none.
+    /// Data source of rows without one.
     #[arg(long, default_value = "unknown")]
     default_data_source: String,
 }
@@ -93,7 +94,7 @@ pub(crate) fn run(args: ScoreArgs) -> anyhow::Result<ExitCode> {
     };
     let summary = match score(&args, scoring, output) {
         Ok(summary) => summary,
-        // Whoever reads the rows has had enough of them.
+        // The reader of the rows has closed its end, as `head` does.
         Err(error) if is_closed(&error) => return Ok(ExitCode::SUCCESS),
         Err(error) => return Ok(bad_input(&error)),
     };
@@ -123,7 +124,7 @@ fn score(args: &ScoreArgs, scoring: Scoring, mut output: Output) -> anyhow::Resu
     Ok(summary)
 }
 
-/// Where the rows go.
+/// The destination of the scored rows.
 enum Output {
     Nowhere(io::Sink),
     Terminal(JsonRows),
@@ -131,7 +132,7 @@ enum Output {
 }
 
 impl Output {
-    /// Puts a file in its place.
+    /// Moves a finished file into place. Until then the path keeps its old content.
     fn finish(self) -> anyhow::Result<()> {
         match self {
             Self::Nowhere(_) | Self::Terminal(_) => Ok(()),
@@ -222,7 +223,7 @@ impl ScoreArgs {
         })
     }
 
-    /// The summary, on standard output unless the rows are there.
+    /// Prints the summary on standard output, or on standard error if the rows go to standard output.
     fn print(&self, summary: &Summary) -> anyhow::Result<()> {
         let text = match self.json {
             true => serde_json::to_string(summary)?,
@@ -236,7 +237,7 @@ impl ScoreArgs {
     }
 }
 
-/// The rewards, which column is what, and the files that both were read from or name.
+/// The rewards and columns to score with, and the input files that they were read from or that they name.
 struct Section {
     reward: raw::Reward,
     columns: Columns,
@@ -248,7 +249,7 @@ fn is_standard(path: &Path) -> bool {
 }
 
 impl ColumnArgs {
-    /// The columns of the command line, and where it says nothing those of a recipe.
+    /// Returns the columns that the command line names, and those of a recipe where it names none.
     fn over(&self, recipe: Option<&raw::Data>) -> Columns {
         let data = recipe.cloned().unwrap_or_default();
         let extra = || recipe.map(|data| data.extra_columns.clone());

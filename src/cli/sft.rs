@@ -1,4 +1,4 @@
-//! `rollpacker sft`: the warm start, a small model fine-tuned on demonstrations.
+//! `rollpacker sft`: fine-tunes a small model on demonstrations, as the initial model of training.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -25,55 +25,55 @@ use crate::prompts::{chat, too_large};
 use crate::recipe::Recipe;
 use crate::terminal;
 
-/// Fine-tune a model from scratch on the demonstrations of a prompt dataset, and write it as a Hugging Face folder.
+/// Train a small model from scratch on the demonstrations of a prompt dataset, and write it in Hugging Face format.
 #[derive(Debug, Args)]
 pub(crate) struct SftArgs {
-    /// The recipe, a TOML file.
+    /// Recipe (TOML file) with a section `[sft]`.
     #[arg(long)]
     pub(crate) config: PathBuf,
-    /// Settings that replace those of the recipe, by their dotted names.
+    /// Settings that override those of the recipe, by their dotted names.
     #[arg(value_name = "KEY=VALUE")]
     pub(crate) overrides: Vec<String>,
-    /// Folder to write; replaces the recipe's.
+    /// Folder to write the model to; overrides `model.path`.
     #[arg(long)]
     pub(crate) out: Option<PathBuf>,
 }
 
-/// A warm start, resolved.
+/// The resolved settings of a fine-tuning run.
 #[derive(Clone, Debug)]
 pub(crate) struct SftRecipe {
-    /// Sizes of the model.
+    /// The sizes of the model.
     pub(crate) model: ModelShape,
-    /// The characters that are its tokens, each once; the ids follow its order.
+    /// The characters of the tokenizer, each once. Token ids follow their order.
     pub(crate) alphabet: String,
-    /// Prompts with demonstrations.
+    /// The prompts with demonstrations.
     pub(crate) data: DatasetConfig,
-    /// The field of `extra_info` that holds the demonstration.
+    /// The field of `extra_info` that contains the demonstration.
     pub(crate) demonstration_key: String,
-    /// Optimizer, steps, batch size and seed; the seed also draws the initial weights.
+    /// Optimizer, steps, batch size and seed. The seed also determines the initial weights.
     pub(crate) training: SftConfig,
-    /// Where to train.
+    /// The device to train on.
     pub(crate) device: DeviceChoice,
-    /// Steps between two printed lines; at least 1.
+    /// Number of steps between two printed lines, at least 1.
     pub(crate) print_every: u64,
-    /// Folder to write the model and its tokenizer to.
+    /// The folder for the model and its tokenizer.
     pub(crate) out: PathBuf,
 }
 
-/// Sizes of a model to train from scratch: a decoder of the Qwen3 family with its head tied to the embedding.
+/// The sizes of a model to train from scratch: a decoder of the Qwen3 family whose head is tied to the embedding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ModelShape {
-    /// Width of the residual stream, from 1.
+    /// Width of the residual stream, at least 1.
     pub(crate) hidden_size: i64,
-    /// Inner width of the feed-forward blocks, from 1.
+    /// Inner width of the feed-forward blocks, at least 1.
     pub(crate) intermediate_size: i64,
-    /// Transformer blocks, from 1.
+    /// Number of transformer blocks, at least 1.
     pub(crate) num_hidden_layers: i64,
-    /// Query heads, from 1; a divisor of `hidden_size` into heads of even width.
+    /// Number of query heads, at least 1. `hidden_size` must be an even multiple of it.
     pub(crate) num_attention_heads: i64,
-    /// Key and value heads; a divisor of `num_attention_heads`.
+    /// Number of key and value heads. Must divide `num_attention_heads`.
     pub(crate) num_key_value_heads: i64,
-    /// Longest context in tokens, written down for engines that want to know, from 1.
+    /// Maximum context length in tokens, at least 1. Written into the model's configuration.
     pub(crate) max_position_embeddings: i64,
 }
 
@@ -92,17 +92,17 @@ impl Default for ModelShape {
 }
 
 impl ModelShape {
-    /// The model with the tokens of `tokenizer`.
+    /// Returns the configuration of a model with the vocabulary of `tokenizer`.
     fn config(&self, tokenizer: &Tokenizer) -> anyhow::Result<ModelConfig> {
         let (hidden, heads, kv_heads) =
             (self.hidden_size, self.num_attention_heads, self.num_key_value_heads);
         ensure!(
             heads > 0 && hidden % (2 * heads) == 0,
-            "hidden_size {hidden} is not {heads} heads of even width"
+            "hidden_size: expected an even multiple of {heads} heads, found {hidden}"
         );
         ensure!(
             kv_heads > 0 && heads % kv_heads == 0,
-            "num_key_value_heads {kv_heads} does not divide {heads} heads"
+            "num_key_value_heads: expected a divisor of {heads} heads, found {kv_heads}"
         );
         Ok(ModelConfig {
             family: Family::Qwen3,
@@ -126,11 +126,12 @@ impl ModelShape {
     }
 }
 
-/// Reads the recipe that the command line names, and runs its warm start.
+/// Reads the recipe that the command line names and runs its fine-tuning.
+///
+/// A recipe or a dataset that cannot be used, or a run that does not fit into memory, is reported on standard error with exit status 2.
 ///
 /// # Errors
-/// If training fails, or the folder cannot be written. A recipe or a dataset that cannot be used, or that does not fit into memory, is
-/// printed on standard error, and is exit status 2.
+/// If training fails, or the folder cannot be written.
 pub(crate) fn run_args(args: SftArgs) -> anyhow::Result<ExitCode> {
     let opened = Recipe::read(&args.config, &args.overrides)
         .map_err(anyhow::Error::from)
@@ -144,7 +145,7 @@ pub(crate) fn run_args(args: SftArgs) -> anyhow::Result<ExitCode> {
 }
 
 impl SftRecipe {
-    /// Checks that the files of the model can be written, and that none of them is read.
+    /// Checks that the files of the model can be written, and that none of them is an input.
     fn check_outputs(&self, config: &Path) -> anyhow::Result<()> {
         let mut inputs = Inputs::of([config]);
         self.data.paths()?.iter().for_each(|path| inputs.add(path));
@@ -199,7 +200,7 @@ impl SftRecipe {
     }
 }
 
-/// A warm start that is ready to train.
+/// A fine-tuning run that is ready to train.
 struct Opened {
     recipe: SftRecipe,
     device: Device,
@@ -209,7 +210,7 @@ struct Opened {
 }
 
 impl Opened {
-    /// Reads the demonstrations, and refuses what does not fit into memory before it is allocated.
+    /// Reads the demonstrations. Rejects a run that does not fit into memory before it allocates.
     ///
     /// # Errors
     ///
@@ -230,11 +231,11 @@ impl Opened {
         Ok(Self { recipe, device, tokenizer, model, examples })
     }
 
-    /// Trains the model and writes it, and prints its progress on standard output.
+    /// Trains the model, prints its progress on standard output, and writes the model.
     ///
     /// # Errors
     ///
-    /// If the model cannot be made, training fails, or the folder cannot be written.
+    /// If the model cannot be created, training fails, or the folder cannot be written.
     fn train(self) -> anyhow::Result<()> {
         let Self { recipe, device, tokenizer, model, examples } = self;
         let training = &recipe.training;
@@ -248,10 +249,10 @@ impl Opened {
     }
 }
 
-/// Returns the first line that a warm start prints, after a warning if a batch is larger than the dataset.
+/// Returns the first line to print, preceded by a warning if a batch is larger than the dataset.
 fn heading(training: &SftConfig, parameters: i64, rows: usize) -> String {
     let SftConfig { steps, batch_size, .. } = *training;
-    let effect = "an update has some rows several times";
+    let effect = "an update contains rows more than once";
     let warning = too_large("sft.batch_size", batch_size, rows as u64, effect);
     format!(
         "{}fine-tuning {parameters} parameters on {rows} demonstrations for {steps} steps",
@@ -259,7 +260,7 @@ fn heading(training: &SftConfig, parameters: i64, rows: usize) -> String {
     )
 }
 
-/// The dataset as token ids, in its order.
+/// Reads the dataset as token ids, in the order of its rows.
 fn examples(
     recipe: &SftRecipe,
     tokenizer: &Arc<Tokenizer>,
@@ -281,7 +282,7 @@ fn examples(
         .collect()
 }
 
-/// The tokens of a row. A text that does not fit into memory as the activations of its tokens is refused before it is tokenised.
+/// Tokenizes a row. A text whose activations would not fit into memory is rejected before it is tokenized.
 fn example(
     prompt: &Prompt,
     encoder: &PromptEncoder,
@@ -298,7 +299,7 @@ fn example(
     for text in prompt.messages().map(|message| message.content).chain([demonstration]) {
         ensure!(
             fits(text),
-            "a text of {} bytes: training on so many tokens at once takes more memory than is available; leave the row out",
+            "a text of {} bytes: training on its tokens at once needs more memory than is available; remove the row",
             text.len()
         );
     }
@@ -306,13 +307,13 @@ fn example(
     let mut response_ids = encoder.tokenizer.encode(demonstration)?;
     let unknown = encoder.tokenizer.token_to_id(UNKNOWN);
     if prompt_ids.iter().chain(&response_ids).any(|&id| Some(id) == unknown) {
-        bail!("prompt or demonstration has a character that the alphabet lacks");
+        bail!("the prompt or the demonstration contains a character that is not in `sft.alphabet`");
     }
     response_ids.extend(encoder.tokenizer.token_to_id(EOS));
     Ok(Example { prompt_ids, response_ids })
 }
 
-/// Writes the Hugging Face folder: configuration, weights, tokenizer.
+/// Writes the Hugging Face folder: configuration, weights and tokenizer.
 fn save(decoder: &Decoder, tokenizer: &Tokenizer, folder: &Path) -> anyhow::Result<()> {
     decoder.save(folder)?;
     tokenizer.save(folder)?;
@@ -320,7 +321,7 @@ fn save(decoder: &Decoder, tokenizer: &Tokenizer, folder: &Path) -> anyhow::Resu
     Ok(())
 }
 
-/// Loss and speed between two printed lines.
+/// Mean loss and throughput since the last printed line.
 struct Progress {
     every: u64,
     steps: u64,
@@ -345,7 +346,7 @@ impl Progress {
         }
     }
 
-    /// The line of a step, if it is one of those to print: means since the last line.
+    /// Adds a step, and returns the line to print if the step is one of those that are printed.
     fn take(&mut self, step: &SftStep) -> Option<String> {
         self.loss += step.loss * step.response_tokens as f64;
         self.response_tokens += step.response_tokens;
@@ -365,7 +366,7 @@ impl Progress {
     }
 }
 
-/// Prints a line. Training goes on where nobody reads it.
+/// Prints a line. Errors are ignored, so that training continues when standard output is closed.
 fn print(line: &str) {
     drop(terminal::say(line));
 }
@@ -378,7 +379,7 @@ mod tests {
 
     use super::*;
 
-    /// All of a warm start.
+    /// Opens and trains a fine-tuning run.
     fn run(recipe: SftRecipe) -> anyhow::Result<()> {
         Opened::open(recipe)?.train()
     }
@@ -441,7 +442,7 @@ mod tests {
         let recipe = SftRecipe { alphabet: "0123456789+*=,:".to_owned(), ..recipe(folder.path()) };
         assert!(
             format!("{:#}", run(recipe).unwrap_err())
-                .contains("a character that the alphabet lacks")
+                .contains("a character that is not in `sft.alphabet`")
         );
     }
 

@@ -1,4 +1,4 @@
-//! `rollpacker simulate`: a job in virtual time, swept, beside its baseline.
+//! `rollpacker simulate`: simulates a job in virtual time, sweeps its settings, and compares with a baseline.
 
 mod paper;
 
@@ -31,28 +31,28 @@ use crate::simulate::trace::TraceSummary;
 use crate::simulate::{Job, Summary, parquet, run as simulation, table};
 use crate::terminal;
 
-/// Simulate a job on a cluster, schedule beside schedule: how fast, and at what statistical price.
+/// Simulate a job on a cluster under several schedules, and compare their speed and their statistical bias.
 #[derive(Debug, Args)]
 #[command(subcommand_negates_reqs = true, args_conflicts_with_subcommands = true)]
 pub(crate) struct SimulateArgs {
     #[command(subcommand)]
     command: Option<Simulation>,
-    /// The job, a TOML file; several, each given by a `--config` of its own, are simulated one after the other.
+    /// Job (TOML file). Give `--config` several times to simulate several jobs one after the other.
     #[arg(long, required = true)]
     config: Vec<PathBuf>,
-    /// Settings that replace those of the job, by their dotted names.
+    /// Settings that override those of the job, by their dotted names.
     #[arg(value_name = "KEY=VALUE")]
     overrides: Vec<String>,
-    /// A setting and the values that it takes; several are crossed. `schedule.name=all` is every schedule.
+    /// Setting to sweep and its values; several sweeps are combined. `schedule.name=all` sweeps every schedule.
     #[arg(long, value_name = "KEY=A,B,C")]
     sweep: Vec<String>,
-    /// Seeds of each configuration; replaces the job's.
+    /// Number of seeds of each configuration; overrides the job's.
     #[arg(long, value_name = "N")]
     seeds: Option<u64>,
-    /// Response lengths of a run, in a file or a folder of files; ends with the schedule to choose.
+    /// Recorded response lengths of a run, in a file or a folder of files. The output ends with advice on the schedule.
     #[arg(long, value_name = "PATH")]
     trace: Option<PathBuf>,
-    /// Column of the lengths in the trace.
+    /// Column of the response lengths in the trace.
     #[arg(long, requires = "trace")]
     length_column: Option<String>,
     /// Column of the prompt keys in the trace.
@@ -61,33 +61,33 @@ pub(crate) struct SimulateArgs {
     /// Column of the prompt lengths in the trace.
     #[arg(long, requires = "trace")]
     prompt_length_column: Option<String>,
-    /// Folder of the tokenizer that counts the tokens of a trace of texts.
+    /// Folder of the tokenizer that counts the tokens if the trace contains texts.
     #[arg(long, requires = "trace", value_name = "FOLDER")]
     tokenizer: Option<PathBuf>,
-    /// How far the mean trained length may be from the policy's in a configuration of low bias.
+    /// Maximum relative difference between the mean trained length and the policy's mean length that counts as low bias, at least 0.
     #[arg(long, default_value_t = 0.03, value_name = "SHARE")]
     max_bias: f64,
-    /// Print JSON: an object for a job, a list of them for several.
+    /// Print JSON: an object for one job, a list of objects for several.
     #[arg(long)]
     json: bool,
-    /// Write a report with charts, one HTML page.
+    /// HTML file to write a report with charts to.
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
-    /// Step whose Gantt chart the report has; left out, the one that took longest.
+    /// Step, from 1, whose Gantt chart the report shows [default: the slowest step].
     #[arg(long, value_name = "N", requires = "report")]
     gantt_step: Option<u64>,
-    /// Write every step of every run, a Parquet file.
+    /// Parquet file to write every step of every run to.
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Runs at a time; left out, one a core.
+    /// Maximum number of concurrent runs [default: one per core].
     #[arg(long, value_name = "N", value_parser = thread_count)]
     threads: Option<NonZero<usize>>,
 }
 
-/// What is simulated, unless it is one job.
+/// Subcommands of `simulate`.
 #[derive(Debug, Subcommand)]
 enum Simulation {
-    /// Simulate what papers measured, and print their numbers beside ours.
+    /// Reproduce measurements of papers, and print the papers' numbers next to the simulated ones.
     Paper(PaperArgs),
 }
 
@@ -127,7 +127,7 @@ pub(crate) fn run(args: SimulateArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What was found of a job.
+/// The results of a job.
 #[derive(Serialize)]
 struct Simulated {
     job: String,
@@ -151,7 +151,7 @@ impl Simulated {
     }
 }
 
-/// One object for a job, a list for several.
+/// Formats one object for one job, and a list for several.
 fn json(jobs: &[Simulated]) -> serde_json::Result<String> {
     match jobs {
         [job] => serde_json::to_string_pretty(job),
@@ -160,7 +160,7 @@ fn json(jobs: &[Simulated]) -> serde_json::Result<String> {
 }
 
 impl SimulateArgs {
-    /// Files are written of one job at a time.
+    /// Checks the options. Files can be written for a single job only.
     fn check(&self) -> anyhow::Result<()> {
         let written = self.report.is_some() || self.output.is_some();
         ensure!(
@@ -176,7 +176,7 @@ impl SimulateArgs {
                 .is_some_and(|(report, output)| is_same_file(report, output)),
             "--report and --output: expected two files, found one"
         );
-        // What cannot be written is found out before everything has run.
+        // Check that the files can be written before the jobs run.
         for (flag, place) in self.outputs() {
             NewFile::create(place).map_err(refused(flag))?;
         }
@@ -195,7 +195,7 @@ impl SimulateArgs {
     fn sweep(&self, path: &Path) -> anyhow::Result<Sweep> {
         let mut axes =
             self.sweep.iter().map(|text| Axis::parse(text)).collect::<Result<Vec<_>, _>>()?;
-        // A trace asks which schedule to choose.
+        // With a trace the question is which schedule to choose: sweep all of them.
         if self.trace.is_some() && axes.is_empty() {
             axes.push(Axis::schedules());
         }
@@ -222,7 +222,7 @@ impl SimulateArgs {
         Ok(sweep)
     }
 
-    /// The files to write, and the options that name them.
+    /// Returns the files to write, with the options that name them.
     fn outputs(&self) -> impl Iterator<Item = (&'static str, &Path)> {
         let named = [("--report", &self.report), ("--output", &self.output)];
         named.into_iter().filter_map(|(flag, place)| Some((flag, place.as_deref()?)))
@@ -239,12 +239,12 @@ impl SimulateArgs {
             raw.lengths.prompt_column.clone_from(&self.prompt_column);
             raw.lengths.prompt_length_column.clone_from(&self.prompt_length_column);
             raw.lengths.tokenizer.clone_from(&self.tokenizer);
-            // What the job draws from is replaced.
+            // The trace replaces the distribution that the job draws from.
             raw.lengths.domains.clear();
         }
     }
 
-    /// Whether there is a choice to advise on: how a job is scheduled.
+    /// Returns `true` if there are several schedules to advise on.
     fn advises(&self) -> anyhow::Result<bool> {
         let axes =
             self.sweep.iter().map(|text| Axis::parse(text)).collect::<Result<Vec<_>, _>>()?;
@@ -269,24 +269,24 @@ impl SimulateArgs {
     }
 }
 
-/// Says which option names a file that cannot be written.
+/// Adds the option that names a file to an error about the file.
 fn refused(flag: &'static str) -> impl Fn(FileError) -> anyhow::Error {
     move |error| anyhow!("{flag} {error}")
 }
 
-/// Reads a number of threads.
+/// Parses a number of threads.
 fn thread_count(text: &str) -> Result<NonZero<usize>, String> {
     let count = text.parse::<NonZero<usize>>().ok().filter(|count| count.get() <= most::THREADS);
     count.ok_or_else(|| format!("expected 1 to {}", most::THREADS))
 }
 
-/// As many as asked for, or one a core.
+/// Returns the requested number of threads, or one per core.
 fn threads(wanted: Option<NonZero<usize>>) -> NonZero<usize> {
     let one = NonZero::<usize>::MIN;
     wanted.or(std::thread::available_parallelism().ok()).unwrap_or(one)
 }
 
-/// A bar of runs, on a terminal and where there are several.
+/// Returns a progress bar over the runs. It is visible on a terminal if there are several runs.
 fn progress(runs: u64) -> ProgressBar {
     let shown = runs > 1 && std::io::stderr().is_terminal();
     let target = if shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };

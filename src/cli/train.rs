@@ -1,4 +1,4 @@
-//! `rollpacker train`: a recipe, run to its end.
+//! `rollpacker train`: trains a model as a recipe describes.
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
@@ -28,38 +28,39 @@ use rollpacker_stages::model::FOLDER_FILES;
 /// Train a model by reinforcement learning on a prompt dataset.
 #[derive(Debug, Args)]
 pub(crate) struct TrainArgs {
-    /// The recipe, a TOML file.
+    /// Recipe (TOML file).
     #[arg(long)]
     config: PathBuf,
-    /// Settings that replace those of the recipe, by their dotted names.
+    /// Settings that override those of the recipe, by their dotted names.
     #[arg(value_name = "KEY=VALUE")]
     overrides: Vec<String>,
-    /// Run folder; replaces the recipe's.
+    /// Run folder; overrides `trainer.default_local_dir`.
     #[arg(long)]
     out: Option<PathBuf>,
-    /// Workers of this process; replaces the recipe's. Each has engine instances and a replica of the trainer.
+    /// Number of workers of this process, each with its engine instances and a replica of the trainer; overrides `trainer.workers`.
     #[arg(long, value_name = "W", value_parser = clap::value_parser!(u16).range(1..=256))]
     workers: Option<u16>,
-    /// Addresses of all processes of the run, `host:port`, one a line. Each is started with the same recipe.
+    /// File with the addresses of all processes of the run, `host:port`, one per line. Start each process with the same recipe.
     #[arg(long, value_name = "FILE", requires = "process")]
     hostfile: Option<PathBuf>,
-    /// Which line of the hostfile this process is, from 0. The first writes the run folder.
+    /// Index of this process's line in the hostfile, from 0. Process 0 writes the run folder.
     #[arg(long, value_name = "I", requires = "hostfile")]
     process: Option<usize>,
-    /// Go on from a snapshot in the run folder: the newest that is good, or that behind so many steps. Where there is none yet, the run
-    /// begins anew.
+    /// Resume from a snapshot in the run folder: the newest valid one, or the one taken after the given step. `latest` starts from the
+    /// beginning if there is no snapshot yet.
     #[arg(long, value_name = "latest|STEP", num_args = 0..=1, default_missing_value = "latest")]
     resume: Option<String>,
-    /// Remove the snapshots of an earlier run in the run folder, and begin anew.
+    /// Remove the snapshots of an earlier run in the run folder, and start from the beginning.
     #[arg(long, conflicts_with = "resume")]
     overwrite: bool,
-    /// Check everything, print the resolved recipe, the batch arithmetic and the graph, and train nothing.
+    /// Check all inputs, print the resolved recipe, the batch arithmetic and the graph, and exit without training.
     #[arg(long)]
     dry_run: bool,
 }
 
 impl TrainArgs {
-    /// Where to go on. What is written behind `--resume` may be a setting already.
+    /// Returns the snapshot to resume from. The value after `--resume` is optional, so an override that follows it is parsed as its value;
+    /// it is moved back to the overrides.
     fn take_resume(&mut self) -> anyhow::Result<Option<ResumeFrom>> {
         let written = match self.resume.take() {
             Some(setting) if setting.contains('=') => {
@@ -108,7 +109,7 @@ pub(crate) fn run(mut args: TrainArgs) -> anyhow::Result<ExitCode> {
     let stop = Stop::default();
     let leads = cluster.as_ref().is_none_or(|cluster| cluster.process() == 0);
     stop_on_signal(&stop, leads)?;
-    // Of several processes the first opens the snapshots; the others join it.
+    // With several processes, process 0 opens the snapshots and the others join them.
     let snapshots = match if leads { opened() } else { Ok(RunSnapshots::default()) } {
         Ok(snapshots) => snapshots,
         Err(error) => return Ok(bad_input(&error)),
@@ -121,7 +122,7 @@ pub(crate) fn run(mut args: TrainArgs) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Refuses a run folder whose files are inputs of the run. The model may be one: it is read whole before it is replaced.
+/// Rejects a run folder whose files are inputs of the run. The model may be an input: it is read completely before it is replaced.
 fn check_outputs(recipe: &Recipe, config: &Path) -> anyhow::Result<()> {
     let folder = &recipe.raw.trainer.default_local_dir;
     let inputs = recipe.raw.inputs();
@@ -130,14 +131,14 @@ fn check_outputs(recipe: &Recipe, config: &Path) -> anyhow::Result<()> {
     inputs.refuse_within(&snapshots::folder(folder)).with_context(key)?;
     let model = FOLDER_FILES.map(|name| folder.join("model").join(name));
     model.iter().try_for_each(|place| check_place(place)).with_context(key)?;
-    // The recipe of a run folder may be the one that is read, unless writing it down loses something.
+    // The recipe in the run folder may itself be the input, unless recording it would remove credentials from it.
     if recipe.raw.has_credentials() {
         Inputs::of([config]).refuse(&RunFolder::recipe(folder)).with_context(key)?;
     }
     Ok(())
 }
 
-/// The workers of a run, if there are several, or several processes.
+/// Returns the cluster of workers, or `None` for a single worker of a single process.
 fn cluster(
     recipe: &Recipe,
     hostfile: Option<&Path>,
@@ -152,14 +153,14 @@ fn cluster(
     }
 }
 
-/// What a run ended with.
+/// The outcome of a finished run.
 pub(super) struct Report {
     summary: String,
     ended: Ended,
 }
 
 impl Report {
-    /// Prints the summary; the exit status.
+    /// Prints the summary and returns the exit status.
     pub(super) fn report(self) -> anyhow::Result<ExitCode> {
         terminal::say(&self.summary).context("cannot print")?;
         Ok(match self.ended {
@@ -169,7 +170,7 @@ impl Report {
     }
 }
 
-/// Trains and tells, as the first worker of several where there is a `seat`.
+/// Trains and records the run. With a `seat`, this is the first worker of several.
 pub(super) fn train(
     recipe: &Recipe,
     session: Session,
@@ -193,7 +194,7 @@ pub(super) fn train(
             validated.borrow_mut().validated(0, metrics)
         })
         .map_err(|error| match run.borrow_mut().take_failure() {
-            // The snapshot that was refused for it says it, too.
+            // The refused snapshot may already have reported the same failure.
             Some(failure) if format!("{error:#}").contains(&failure.to_string()) => failure.into(),
             Some(failure) => error.context(failure),
             None => error,
@@ -202,14 +203,16 @@ pub(super) fn train(
     Ok(Report { summary, ended: finished.ended })
 }
 
-/// Has SIGINT, SIGTERM and SIGHUP end the run after the round that is open, and a second one end the process. Of several processes the one
-/// that `leads` ends the run.
+/// Installs a handler for SIGINT, SIGTERM and SIGHUP. The first signal requests a stop after the open round; a second one ends the process
+/// at once.
+///
+/// With several processes, only the one that `leads` can end the run. The others print a notice.
 fn stop_on_signal(stop: &Stop, leads: bool) -> anyhow::Result<()> {
     let (stop, asked) = (stop.clone(), AtomicBool::new(false));
     let said = if leads {
-        "the run ends with the step that is under way, or fails if nothing moves for trainer.stall_timeout; a second signal ends it now"
+        "the run ends after the current step, or fails if it makes no progress for trainer.stall_timeout; a second signal ends it now"
     } else {
-        "the run goes on: process 0 ends it; a second signal ends this process, and with it the run"
+        "the run continues: only process 0 can end it; a second signal ends this process and thereby the run"
     };
     ctrlc::set_handler(move || {
         if asked.swap(true, Ordering::Relaxed) {

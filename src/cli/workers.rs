@@ -1,4 +1,4 @@
-//! `rollpacker train` on several workers.
+//! `rollpacker train` with several workers.
 
 use std::process::ExitCode;
 use std::sync::{Mutex, PoisonError};
@@ -16,22 +16,26 @@ use crate::session::{Opened, Session};
 use crate::snapshots::RunSnapshots;
 use crate::terminal;
 
-/// What the workers of this process run.
+/// The inputs of the workers of this process.
 pub(super) struct Workers {
     pub(super) recipe: Recipe,
     /// Fingerprint of the prompts.
     pub(super) data: u64,
-    /// Those of the first process.
+    /// The snapshots as process 0 has opened them; empty in the other processes.
     pub(super) snapshots: RunSnapshots,
     pub(super) stop: Stop,
 }
 
 impl Workers {
-    /// Runs this process's workers to the end.
+    /// Runs the workers of this process to the end of the run.
+    ///
+    /// Process 0 publishes a note about its snapshots when the processes connect. In every other process the first worker that starts joins
+    /// the snapshots by that note, and the other workers clone the result, because all workers of a process must share one snapshot plan.
+    /// The report comes from worker 0 of the whole cluster, so that only process 0 prints a summary.
     pub(super) fn train(self, session: &Session, cluster: &Cluster) -> anyhow::Result<ExitCode> {
         let (facts, note) = (self.facts(), self.snapshots.note());
         let (opened, process) = (session.opened(), cluster.process());
-        // Workers of one process take their snapshots by one plan.
+        // The workers of one process share one snapshot plan.
         let joined: Mutex<Option<RunSnapshots>> = Mutex::default();
         let ended = cluster.run(&facts, &note, move |seat| {
             let snapshots = match process {
@@ -56,7 +60,7 @@ impl Workers {
         }
     }
 
-    /// What processes must agree on: the program, the prompts and every setting but the path of the run folder.
+    /// Returns the facts on which all processes must agree: the version, the prompts, and every setting except the path of the run folder.
     fn facts(&self) -> Facts {
         let version = ("version of the program", env!("CARGO_PKG_VERSION").to_owned());
         let prompts = ("fingerprint of the prompts", format!("{:016x}", self.data));
@@ -80,7 +84,7 @@ impl Workers {
         Ok(joined.insert(snapshots).clone())
     }
 
-    /// One worker; the report, if it is the first.
+    /// Runs one worker. Returns the report if it is the first worker of the cluster.
     fn worker(
         &self,
         opened: &Opened,
@@ -98,7 +102,7 @@ impl Workers {
     }
 }
 
-/// The observer of a worker that is told nothing.
+/// An observer that ignores all events, for workers other than the first.
 struct Silent;
 
 impl Observer for Silent {

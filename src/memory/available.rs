@@ -1,27 +1,27 @@
-//! How much memory this process can still have.
+//! The amount of memory that this process can still allocate.
 
 use std::fmt;
 use std::path::Path;
 
 use rustix::process::{Resource, getrlimit};
 
-/// Memory that this process can still have, and what limits it.
+/// The memory that this process can still allocate, and the limit that determines it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Available {
-    /// How much.
+    /// The amount in bytes.
     pub bytes: u64,
-    /// Why no more.
+    /// The limit that is reached first.
     pub limit: Limit,
 }
 
-/// What limits memory.
+/// A limit on memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
-    /// What the kernel estimates that programs can have without others losing theirs, swap included.
+    /// The kernel's estimate of the memory that is available without evicting other programs, plus free swap.
     Machine,
-    /// The limit of a control group, as containers have.
+    /// The limit of a control group, which containers use.
     ControlGroup,
-    /// The limit of the address space of a process, `RLIMIT_AS`.
+    /// The limit on the address space of a process, `RLIMIT_AS`.
     AddressSpace,
 }
 
@@ -35,7 +35,8 @@ impl fmt::Display for Limit {
     }
 }
 
-/// Returns the least of what the machine, the control groups of this process and its limits leave; `None` if the system says nothing.
+/// Returns the smallest of the amounts that the machine, the control groups and the limits of this process leave, or `None` if the system
+/// reports none of them.
 #[must_use]
 pub fn available() -> Option<Available> {
     let swap = read("/proc/meminfo").and_then(|text| field(&text, "SwapFree:")).unwrap_or(0);
@@ -56,14 +57,14 @@ fn read(path: impl AsRef<Path>) -> Option<String> {
     std::fs::read_to_string(path).ok()
 }
 
-/// The value in bytes of a line such as `MemAvailable:  1024 kB`, as the files of /proc have them.
+/// Returns the value in bytes of a line such as `MemAvailable:  1024 kB` in a file of /proc.
 fn field(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     kibibytes.checked_mul(1024)
 }
 
-/// The folders of the control groups that limit memory, those of their parents included, of either version.
+/// Returns the folders of the memory control groups of either version, including those of their parents.
 fn folders(groups: &str) -> Vec<String> {
     let with_parents = |(root, path): (&str, &str)| {
         let parents = Path::new(path).ancestors().map(|path| path.display().to_string());
@@ -72,7 +73,7 @@ fn folders(groups: &str) -> Vec<String> {
     groups.lines().filter_map(folder).flat_map(with_parents).collect()
 }
 
-/// Where the control group of a line of `/proc/self/cgroup` is, root and path, if it may limit memory.
+/// Returns the root and the path of the control group in a line of `/proc/self/cgroup`, if that group can limit memory.
 fn folder(line: &str) -> Option<(&'static str, &str)> {
     let mut parts = line.splitn(3, ':').skip(1);
     match (parts.next()?, parts.next()?) {
@@ -84,7 +85,8 @@ fn folder(line: &str) -> Option<(&'static str, &str)> {
     }
 }
 
-/// What a control group still has, if it has a limit. Pages of files are given back when memory is short.
+/// Returns the memory left in a control group, or `None` if it has no limit. Cached file pages count as free, because the kernel reclaims
+/// them.
 fn left_in_group(folder: &Path) -> Option<u64> {
     let number = |name: &str| read(folder.join(name))?.trim().parse::<u64>().ok();
     let first = |names: [&str; 2]| names.into_iter().find_map(number);
@@ -94,7 +96,7 @@ fn left_in_group(folder: &Path) -> Option<u64> {
     Some(limit.saturating_sub(used.saturating_sub(cached)))
 }
 
-/// Pages of files in a `memory.stat`; where there are totals of a hierarchy, those.
+/// Returns the bytes of cached file pages in a `memory.stat`, preferring hierarchical totals.
 fn cached(stat: &str) -> u64 {
     let value = |name: &str| {
         let line = stat.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));

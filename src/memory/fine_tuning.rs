@@ -1,4 +1,4 @@
-//! Memory of supervised fine-tuning.
+//! The memory of supervised fine-tuning.
 
 use rollpacker_stages::model::ModelConfig;
 use rollpacker_stages::train::sft::{Example, SftConfig};
@@ -6,13 +6,13 @@ use rollpacker_stages::train::sft::{Example, SftConfig};
 use super::model::{FLOAT, activations_of_token, size, weights};
 use super::{Part, setting};
 
-/// Copies of the weights in the first update: the weights, their gradient, two moments, the gradient in one piece, and the change.
+/// Copies of the weights during the first update: the weights, their gradient, two moments, the flattened gradient, and the change.
 const OF_TRAINER: u64 = 6;
 
-/// Bytes of an example of an update: two slices of tokens, and its places in the order and the plan.
+/// Bytes of an example of an update: two slices of tokens, and its entries in the order and in the plan.
 const OF_EXAMPLE: u64 = 48;
 
-/// Returns the parts of fine-tuning a model from scratch, whatever the data.
+/// Returns the parts of fine-tuning a model from scratch that do not depend on the data.
 pub(crate) fn fine_tuning(model: &ModelConfig, training: &SftConfig, on_host: bool) -> Vec<Part> {
     let batch = [setting("sft.batch_size", training.batch_size)];
     let factors = [training.batch_size as u64, OF_EXAMPLE];
@@ -29,12 +29,12 @@ pub(crate) fn fine_tuning(model: &ModelConfig, training: &SftConfig, on_host: bo
     parts
 }
 
-/// Returns the bytes that a micro-batch of `tokens` takes at least.
+/// Returns a lower bound on the bytes of a micro-batch of `tokens` tokens.
 pub(crate) fn least_bytes_of_tokens(model: &ModelConfig, tokens: usize) -> u64 {
     (tokens as u64).saturating_mul(activations_of_token(model))
 }
 
-/// The micro-batches of fine-tuning.
+/// The micro-batches of a fine-tuning run.
 pub(crate) struct Batches<'a> {
     pub(crate) model: &'a ModelConfig,
     pub(crate) training: &'a SftConfig,
@@ -60,8 +60,8 @@ impl Batches<'_> {
         ]
     }
 
-    /// Tokens that the largest micro-batch has in every epoch: the longest example, or what fills the budget whichever examples of the
-    /// dataset meet.
+    /// Returns a number of tokens that the largest micro-batch of every epoch reaches: the longest example, or as much of the budget as is
+    /// filled whichever examples are batched together.
     fn tokens(&self) -> usize {
         let mut lengths: Vec<usize> = self.examples.iter().map(tokens).collect();
         lengths.sort_unstable();
@@ -71,7 +71,7 @@ impl Batches<'_> {
     }
 }
 
-/// Tokens that the model runs over: all but the last, which is only predicted.
+/// Returns the number of tokens that the model processes: all but the last, which is only predicted.
 fn tokens(example: &Example) -> usize {
     (example.prompt_ids.len() + example.response_ids.len()).saturating_sub(1)
 }

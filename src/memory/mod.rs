@@ -1,9 +1,9 @@
-//! The least memory that a run needs, estimated before it starts, so that a run that cannot fit is refused by its settings instead of
-//! being ended by the kernel.
+//! Estimates the least memory that a run needs before it starts, so that a run that cannot fit is rejected with its settings instead of
+//! being killed by the kernel.
 //!
-//! An [`Estimate`] is a sum of [`Part`]s, each a product of settings and sizes of the model. It is a lower bound: a part counts only what
-//! is allocated whatever the responses are, and what a run may need beyond (longer responses, fragmentation, the program itself) is left
-//! out. So no run is refused that fits, and one that is not refused may still be too large. What is on a GPU is not counted.
+//! An [`Estimate`] is a sum of [`Part`]s, each of which is a product of settings and model sizes. It is a lower bound: a part only counts
+//! memory that is allocated whatever the responses are. Longer responses, fragmentation and the program itself are not counted. Therefore a
+//! run that fits is never rejected, but an accepted run may still be too large. GPU memory is not counted.
 
 mod available;
 #[cfg(feature = "torch")]
@@ -23,39 +23,39 @@ pub(crate) use simulation::simulation;
 #[cfg(feature = "torch")]
 pub(crate) use training::{Training, profiling, training};
 
-/// Memory of one kind.
+/// One kind of memory that a run needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// What it holds.
+    /// The contents.
     pub what: &'static str,
-    /// How much it is at least.
+    /// The least size in bytes.
     pub bytes: u64,
-    /// The settings that it follows from, each `key = value`.
+    /// The settings that determine the size, each as `key = value`.
     pub settings: Vec<String>,
 }
 
-/// The least memory that a run needs.
+/// A lower bound on the memory that a run needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Estimate {
     parts: Vec<Part>,
 }
 
-/// A run needs more memory than there is.
+/// The run needs more memory than is available.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "not enough memory: the run needs at least {}, and {} are available ({}). Needed are {}; lower these settings or free memory",
+    "not enough memory: the run needs at least {}, and {} are available ({}). The largest parts are {}; lower these settings or free memory",
     Size(*.needed), Size(.available.bytes), .available.limit, list(.largest)
 )]
 pub struct OutOfMemory {
-    /// Bytes that the run needs.
+    /// The bytes that the run needs.
     pub needed: u64,
-    /// What there is.
+    /// The available memory.
     pub available: Available,
-    /// The largest parts of what it needs, in descending order.
+    /// The largest parts, in descending order.
     pub largest: Vec<Part>,
 }
 
-/// Parts that an error names.
+/// Maximum number of parts that an error names.
 const NAMED: usize = 3;
 
 impl Estimate {
@@ -66,24 +66,24 @@ impl Estimate {
         self
     }
 
-    /// The sum of the parts, bytes.
+    /// Returns the sum of the parts in bytes.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.parts.iter().fold(0, |sum, part| sum.saturating_add(part.bytes))
     }
 
-    /// Refuses a run that this process cannot have the memory for. Where the system does not say what there is, nothing is refused.
+    /// Rejects a run that needs more memory than this process can allocate. Accepts every run if the system does not report its memory.
     ///
     /// # Errors
-    /// If more is needed than is available.
+    /// If the run needs more than is available.
     pub fn check(&self) -> Result<(), OutOfMemory> {
         available().map_or(Ok(()), |available| self.check_against(available))
     }
 
-    /// Refuses a run that needs more than `available`.
+    /// Rejects a run that needs more than `available`.
     ///
     /// # Errors
-    /// If it does.
+    /// If the run needs more than that.
     pub fn check_against(&self, available: Available) -> Result<(), OutOfMemory> {
         let needed = self.bytes();
         if needed <= available.bytes {
@@ -91,7 +91,7 @@ impl Estimate {
         }
         let mut largest = self.parts.clone();
         largest.sort_by_key(|part| std::cmp::Reverse(part.bytes));
-        // Parts of a hundredth explain nothing.
+        // Parts below 1 % do not help the user.
         largest.retain(|part| part.bytes >= needed / 100);
         largest.truncate(NAMED);
         Err(OutOfMemory { needed, available, largest })
@@ -105,7 +105,7 @@ impl Extend<Part> for Estimate {
 }
 
 impl Part {
-    /// A part of as many bytes as the product of `factors`.
+    /// Returns a part whose size in bytes is the product of `factors`.
     pub(crate) fn new(
         what: &'static str,
         settings: impl IntoIterator<Item = String>,
@@ -116,7 +116,7 @@ impl Part {
     }
 }
 
-/// A setting as errors quote it.
+/// Formats a setting for error messages.
 pub(crate) fn setting(key: &str, value: impl fmt::Display) -> String {
     format!("{key} = {value}")
 }
@@ -129,7 +129,7 @@ fn list(parts: &[Part]) -> String {
     parts.iter().map(part).collect::<Vec<_>>().join(", ")
 }
 
-/// Bytes, in the largest unit of which there is at least one.
+/// A number of bytes, printed in the largest unit in which it is at least 1.
 struct Size(u64);
 
 impl fmt::Display for Size {
@@ -163,7 +163,7 @@ mod tests {
         let available = Available { bytes: 21 << 30, limit: Limit::Machine };
         let error = estimate.check_against(available).expect_err("refused");
         expect![
-            "not enough memory: the run needs at least 1.0 TiB, and 21.0 GiB are available (free memory of the machine). Needed are 976.6 GiB for logits (sft.batch_size = 4000000), 64.0 GiB for weights (model.path = m); lower these settings or free memory"
+            "not enough memory: the run needs at least 1.0 TiB, and 21.0 GiB are available (free memory of the machine). The largest parts are 976.6 GiB for logits (sft.batch_size = 4000000), 64.0 GiB for weights (model.path = m); lower these settings or free memory"
         ]
         .assert_eq(&error.to_string());
         assert_eq!(

@@ -1,4 +1,4 @@
-//! Memory of models.
+//! The memory of models.
 
 use std::path::Path;
 
@@ -8,15 +8,15 @@ use toml::{Table, Value};
 use super::{Part, setting};
 use crate::recipe::raw;
 
-/// Bytes of a float32, in which every model is held.
+/// Bytes of a float32, the type of all weights.
 pub(super) const FLOAT: u64 = size_of::<f32>() as u64;
 
-/// Returns the bytes of the weights of a model.
+/// Returns the size of a model's weights in bytes.
 pub(super) fn weights(model: &ModelConfig) -> u64 {
     size(model.parameter_count()).saturating_mul(FLOAT)
 }
 
-/// Bytes of keys and values of a token.
+/// Returns the bytes of keys and values per token in a KV cache.
 #[cfg(feature = "torch")]
 pub(super) fn cache_of_token(model: &ModelConfig) -> u64 {
     [2 * FLOAT, size(model.layers), size(model.kv_heads), size(model.head_dim)]
@@ -24,25 +24,27 @@ pub(super) fn cache_of_token(model: &ModelConfig) -> u64 {
         .fold(1, u64::saturating_mul)
 }
 
-/// Bytes that the layers keep of a token for the backward pass: what each saves of its norms, its attention and its feed-forward block.
+/// Returns the bytes of activations that the layers save per token for the backward pass.
 #[cfg(feature = "torch")]
 pub(super) fn activations_of_token(model: &ModelConfig) -> u64 {
     let heads = |heads: i64| size(heads).saturating_mul(size(model.head_dim));
     let (queries, keys) = (heads(model.heads), heads(model.kv_heads));
-    // Both norms save their input and the maps behind them their output; then come rotated queries and keys, values, the attended values,
-    // and of the feed-forward block the gate, its activation, the other factor and the product.
+    // Both norms save their input, and the linear maps after them save the norms' output. The attention saves rotated queries, rotated
+    // keys, values and its output. The feed-forward block saves the gate, its activation, the other factor and the product.
     let floats =
         4 * size(model.hidden_size) + 2 * (queries + keys) + 4 * size(model.intermediate_size);
     floats.saturating_mul(size(model.layers)).saturating_mul(FLOAT)
 }
 
-/// A size of a model, which is never negative.
+/// Converts a size of a model, which is never negative.
 pub(super) fn size(size: i64) -> u64 {
     u64::try_from(size).unwrap_or(0)
 }
 
-/// The weights of the judges in process that the routes of a recipe lead to, unless they are streamed within a budget. A folder that cannot
-/// be read is left to the judge, which says what is wrong with it.
+/// Returns the weights of the in-process judges that routes of a recipe name, except judges that stream their weights within a memory
+/// budget.
+///
+/// A model folder that cannot be read is skipped here; the judge reports the error when it is built.
 pub(crate) fn judges(section: &raw::Reward) -> impl Iterator<Item = Part> {
     let names = section.routes.values().flat_map(|routed| match routed {
         raw::Routed::One(name) => vec![name],

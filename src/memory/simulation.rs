@@ -1,18 +1,18 @@
-//! Memory of simulated jobs.
+//! The memory of simulated jobs.
 
 use super::{Part, setting};
 use crate::simulate::Job;
 
-/// Bytes of a simulated response: its place in the schedule, the engine and the stream.
+/// Bytes of a simulated response: its entries in the schedule, the engine and the stream.
 const OF_RESPONSE: u64 = 256;
 
 /// Bytes of a simulated engine instance.
 const OF_INSTANCE: u64 = 128;
 
-/// Bytes that are kept of a step.
+/// Bytes that are kept per step.
 const OF_STEP: u64 = 64;
 
-/// Returns the parts of the runs of a job, of which as many as `at_once` run at the same time.
+/// Returns the parts of the runs of a job, of which at most `at_once` are concurrent.
 pub(crate) fn simulation(job: &Job, at_once: u64) -> Vec<Part> {
     let (data, rollout, sim) = (&job.raw.data, &job.raw.rollout, &job.raw.sim);
     let runs = at_once.min(sim.seeds);

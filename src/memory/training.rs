@@ -1,4 +1,4 @@
-//! Memory of reinforcement learning.
+//! The memory of reinforcement learning.
 
 use rollpacker_stages::model::ModelConfig;
 
@@ -6,39 +6,39 @@ use super::model::{FLOAT, cache_of_token, size, weights};
 use super::{Part, setting};
 use crate::recipe::Recipe;
 
-/// What a training run is beside its recipe.
+/// The inputs of the estimate of a training run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Training<'a> {
     pub(crate) recipe: &'a Recipe,
     pub(crate) model: &'a ModelConfig,
-    /// Whether advantages need a critic.
+    /// `true` if the advantage estimator needs a critic.
     pub(crate) has_critic: bool,
-    /// Prompts of an epoch.
+    /// The number of prompts of an epoch.
     pub(crate) prompts: u64,
-    /// Whether models are in the memory of this machine, and not on a GPU.
+    /// `true` if models are in main memory and not on a GPU.
     pub(crate) on_host: bool,
 }
 
-/// Copies of the weights that a trainer holds in its first update: the weights, their gradient, two moments, the gradient in one piece, the
-/// change, and the published weights.
+/// Copies of the weights that a trainer holds during the first update: the weights, their gradient, two moments, the flattened gradient,
+/// the change, and the published weights.
 const OF_TRAINER: u64 = 7;
 
-/// Copies for a critic: its weights, their gradient and two moments.
+/// Copies of the weights of a critic: the weights, their gradient and two moments.
 const OF_CRITIC: u64 = 4;
 
-/// Engines beside that of training, where there is validation: one that samples and a greedy one.
+/// Engines for validation in addition to the training engine: one that samples and one that decodes greedily.
 const OF_VALIDATION: u64 = 2;
 
-/// Tokens that a slot of a KV cache has room for from the start, if a sequence may be as long.
+/// Initial capacity in tokens of a slot of a KV cache, unless sequences are shorter.
 const SLOT_TOKENS: u64 = 64;
 
-/// Bytes of a response in the schedule, the engine and the stream, without its tokens; 4,600 were measured.
+/// Bytes of a response in the schedule, the engine and the stream, without its tokens: a lower bound; 4,600 were measured.
 const OF_RESPONSE: u64 = 2048;
 
-/// Bytes of a prompt that is read, without its text and tokens.
+/// Bytes of a prompt in memory, without its text and tokens.
 const OF_PROMPT: u64 = 256;
 
-/// Returns the weights of the instances of an engine that is profiled.
+/// Returns the weights of the instances of a profiled engine.
 pub(crate) fn profiling(recipe: &Recipe, model: &ModelConfig) -> Part {
     let instances = recipe.raw.rollout.instances;
     let path = setting("model.path", recipe.raw.model.path.display());
@@ -82,7 +82,7 @@ impl Training<'_> {
         )
     }
 
-    /// Versions beside the newest, which the trainer counts.
+    /// Returns the published weight versions other than the newest, which is counted with the trainer.
     fn published(&self) -> Part {
         let staleness = self.recipe.raw.algorithm.staleness;
         let held = (staleness + 1).min(self.steps().saturating_sub(1));
@@ -138,7 +138,8 @@ impl Training<'_> {
         Part::new("the prompts of a step", settings, [self.launched().0, OF_PROMPT])
     }
 
-    /// Responses that the engines run at once in the first step, as many as there are slots and budget for, and the tokens of the longest.
+    /// Returns the number of responses that the engines run at once in the first step, limited by slots and KV-cache tokens, and the tokens
+    /// of the longest.
     fn running(&self) -> (u64, u64) {
         let rollout = &self.recipe.raw.rollout;
         let data = &self.recipe.raw.data;
@@ -151,21 +152,21 @@ impl Training<'_> {
         (running, longest)
     }
 
-    /// Responses that a schedule lets run at once which holds the others back.
+    /// Returns the schedule's own limit on responses in flight, if it has one.
     fn let_run(&self) -> u64 {
         let slots = self.recipe.raw.schedule.options.get("slots");
         let slots = slots.and_then(toml::Value::as_integer);
         slots.and_then(|slots| u64::try_from(slots).ok()).unwrap_or(u64::MAX)
     }
 
-    /// Prompts and responses to each that the first step launches, of those that the dataset has.
+    /// Returns the number of prompts that the first step launches, limited by the dataset, and the number of responses to each.
     fn launched(&self) -> (u64, u64) {
         let (prompts, responses) = self.recipe.launched();
         let epochs = u64::from(self.recipe.raw.trainer.total_epochs);
         ((prompts as u64).min(self.prompts.saturating_mul(epochs)), responses.into())
     }
 
-    /// Steps of the run, at most.
+    /// Returns the maximum number of steps of the run.
     fn steps(&self) -> u64 {
         let (data, trainer) = (&self.recipe.raw.data, &self.recipe.raw.trainer);
         let prompts = self.prompts.saturating_mul(trainer.total_epochs.into());
@@ -181,7 +182,7 @@ impl Training<'_> {
         setting("trainer.workers", self.recipe.raw.trainer.workers)
     }
 
-    /// The model, and what else a part follows from.
+    /// Returns the model setting together with other settings.
     fn model_and<const N: usize>(&self, others: [String; N]) -> Vec<String> {
         let model = setting("model.path", self.recipe.raw.model.path.display());
         std::iter::once(model).chain(others).collect()

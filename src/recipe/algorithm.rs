@@ -1,4 +1,4 @@
-//! What a recipe says of the algorithm, as the stages want it.
+//! Converts the algorithm settings of a recipe into the configuration of the stages.
 
 use rollpacker_operators::advantage::{KlControl, KlController};
 use rollpacker_operators::schedule::Schedule;
@@ -14,13 +14,13 @@ use super::error::{RecipeError, bound, one_of};
 use super::most;
 use super::raw::{Algorithm, IsThreshold, Raw, RolloutCorrection};
 
-/// A choice, with the key under which each of its options is written.
+/// A catalog choice together with the recipe keys under which its options are written.
 pub(crate) struct Written {
     pub(crate) key: &'static str,
-    /// The table of options that have no key of their own.
+    /// The table that holds the options without a recipe key of their own.
     pub(crate) section: &'static str,
     pub(crate) choice: Choice,
-    /// Options with a key of their own: the key, whether the thing chosen must have it, and the option.
+    /// The options that have a recipe key of their own.
     pub(crate) keyed: Vec<Keyed>,
 }
 
@@ -85,12 +85,14 @@ impl Raw {
         }
     }
 
-    /// Whether ratios are against the engine's log-probabilities. Unless the recipe says, they are where tokens may be of another policy
-    /// than the one that is trained.
+    /// Returns `true` if policy ratios use the engine's log-probabilities instead of the trainer's.
+    ///
+    /// Defaults to `true` when tokens can come from a policy other than the trained one: with staleness, or with a schedule that pauses
+    /// responses.
     pub(super) fn bypasses(&self) -> Result<bool, RecipeError> {
         let correction = &self.algorithm.rollout_correction;
         let older = self.algorithm.staleness > 0 || self.build_schedule()?.pauses();
-        // Weights correct for what is older, and against the engine's numbers they are 1.
+        // Importance weights already correct for the older policy. Against the engine's own log-probabilities they would all be 1.
         Ok(correction.bypass_mode.unwrap_or(older && correction.rollout_is.is_none()))
     }
 
@@ -101,7 +103,11 @@ impl Raw {
             None if correction.rollout_is_threshold
                 != RolloutCorrection::default().rollout_is_threshold =>
             {
-                return Err(bound(key, "`token` or `sequence` beside a threshold", "nothing"));
+                return Err(bound(
+                    key,
+                    "`token` or `sequence` when rollout_is_threshold is set",
+                    "nothing",
+                ));
             }
             None => return Ok(None),
             Some("token") => Level::Token,
@@ -112,13 +118,14 @@ impl Raw {
             }
         };
         if correction.bypass_mode == Some(true) {
-            let expected = "false: weights are of the trainer's log-probabilities to the engine's";
+            let expected =
+                "false when rollout_is is set, whose weights need the trainer's log-probabilities";
             return Err(bound("algorithm.rollout_correction.bypass_mode", expected, true));
         }
         Ok(Some(RolloutIs { level, threshold: threshold(&correction.rollout_is_threshold)? }))
     }
 
-    /// The policy loss; what it is written as.
+    /// Returns the policy loss with its options and their recipe keys.
     pub(crate) fn policy_loss(&self) -> Written {
         let actor = &self.actor;
         let low = actor.clip_ratio_low.or(actor.clip_ratio);
@@ -139,7 +146,7 @@ impl Raw {
         }
     }
 
-    /// The estimator of advantages; what it is written as.
+    /// Returns the advantage estimator with its options and their recipe keys.
     pub(crate) fn adv_estimator(&self) -> Written {
         let Algorithm { adv_estimator, adv_options, norm_adv_by_std_in_grpo, .. } = &self.algorithm;
         let norm = norm_adv_by_std_in_grpo.map(|norm| Keyed {
@@ -159,7 +166,7 @@ impl Raw {
         }
     }
 
-    /// The KL penalty of rewards, at its beginning, if there is one.
+    /// Returns the KL penalty of the rewards in its initial state, or `None` if `algorithm.use_kl_in_reward` is `false`.
     #[must_use]
     pub fn reward_kl(&self) -> Option<KlController> {
         let control = &self.algorithm.kl_ctrl;
@@ -173,7 +180,7 @@ impl Raw {
 }
 
 impl Written {
-    /// The choice with all its options.
+    /// Returns the choice with all its options, those with a key of their own included.
     pub(crate) fn all(&self) -> Choice {
         self.keyed.iter().fold(self.choice.clone(), |choice, keyed| {
             choice.with(keyed.option, keyed.value.clone())
@@ -206,7 +213,7 @@ fn threshold(written: &IsThreshold) -> Result<Threshold, RecipeError> {
         }
     };
     let fits = |threshold: &Threshold| match *threshold {
-        // `0.5_2` is a number to TOML.
+        // TOML reads `0.5_2` as a number, therefore a band must be written as a string.
         Threshold::Above(above) => (1.0..=most::FACTOR).contains(&above),
         Threshold::Outside(low, high) => {
             low >= 1.0 / most::FACTOR && low <= high && high <= most::FACTOR

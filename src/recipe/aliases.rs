@@ -1,19 +1,19 @@
-//! Keys of other frameworks, and which of ours they mean: one table, which the documentation prints.
+//! Keys of other frameworks and the keys of this project that they stand for. The documentation prints this table.
 
 use toml::{Table, Value};
 
 use super::error::RecipeError;
 
-/// A key of another framework.
+/// A key of another framework that recipes accept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Alias {
-    /// The section, the same for both.
+    /// The section, which is the same for both keys.
     pub section: &'static str,
-    /// Their key.
+    /// The key of the other framework.
     pub theirs: &'static str,
-    /// Ours, which is verl's where verl has one.
+    /// The key of this project. It is verl's key where verl has one.
     pub ours: &'static str,
-    /// Who says so.
+    /// The frameworks that use the other key.
     pub peers: &'static str,
 }
 
@@ -26,7 +26,7 @@ const fn alias(
     Alias { section, theirs, ours, peers }
 }
 
-/// The aliases of recipes.
+/// All aliases that recipes accept.
 pub static ALIASES: &[Alias] = &[
     alias("data", "rollout_batch_size", "train_batch_size", "slime, ROLL"),
     alias("data", "max_completion_length", "max_response_length", "TRL"),
@@ -70,7 +70,7 @@ pub static ALIASES: &[Alias] = &[
     alias("trainer", "output_dir", "default_local_dir", "TRL, ROLL"),
 ];
 
-/// Writes our keys for those of `aliases`.
+/// Replaces each alias in `table` by the key that it stands for. Setting both is an error.
 pub(super) fn rename(table: &mut Table, aliases: &[Alias]) -> Result<(), RecipeError> {
     for Alias { section, theirs, ours, .. } in aliases {
         let Some(found) = section_of(table, section) else { continue };

@@ -1,4 +1,4 @@
-//! The bounds of every setting of a recipe.
+//! Checks the bounds of every setting of a recipe.
 
 use rollpacker_operators::reward::{LimitOptions, Timeout};
 
@@ -9,7 +9,7 @@ use super::most;
 use super::raw::{Actor, Algorithm, KlCtrl, Raw};
 
 impl Raw {
-    /// The first setting out of its bounds is an error; the schedule checks its own.
+    /// Returns an error for the first setting that is out of its bounds. Schedules check their own options.
     pub(super) fn check(&self) -> Result<(), RecipeError> {
         self.check_data()?;
         self.check_rollout()?;
@@ -83,7 +83,7 @@ impl Raw {
             "from 1e-6 to 1e12",
         )?;
         if !actor.use_kl_loss && actor.kl_loss_coef != Actor::default().kl_loss_coef {
-            let expected = "actor.use_kl_loss = true beside it";
+            let expected = "actor.use_kl_loss = true when it is set";
             return Err(bound("actor.kl_loss_coef", expected, actor.kl_loss_coef));
         }
         between("actor.lr_warmup_steps", actor.lr_warmup_steps, 0, most::STEPS)?;
@@ -114,7 +114,7 @@ impl Raw {
         between("trainer.max_ckpt_to_keep", trainer.max_ckpt_to_keep, 1, most::AT_ONCE)
     }
 
-    /// Refuses more threads of torch operations together than a system gives a process.
+    /// Rejects recipes whose torch operations would use more threads in total than a system grants a process.
     fn check_threads(&self) -> Result<(), RecipeError> {
         let (rollout, workers) = (&self.rollout, self.trainer.workers);
         let of_engines = rollout.instances as usize * rollout.threads_per_instance;
@@ -153,13 +153,13 @@ impl Raw {
         let initial = KlCtrl::default();
         let aims = (control.horizon, control.target_kl) != (initial.horizon, initial.target_kl);
         if control.r#type == "fixed" && aims {
-            let expected = "`adaptive` beside a horizon or a target";
+            let expected = "`adaptive` when horizon or target_kl is set";
             return Err(bound("algorithm.kl_ctrl.type", expected, "`fixed`"));
         }
         let kl = (&algorithm.kl_penalty, control);
         let unused = Algorithm::default();
         if !algorithm.use_kl_in_reward && kl != (&unused.kl_penalty, &unused.kl_ctrl) {
-            let expected = "true beside algorithm.kl_penalty or algorithm.kl_ctrl";
+            let expected = "true when algorithm.kl_penalty or algorithm.kl_ctrl is set";
             return Err(bound("algorithm.use_kl_in_reward", expected, false));
         }
         self.rollout_is().map(|_| ())
@@ -178,7 +178,8 @@ impl Raw {
             between(key, value, 1, most)?;
         }
         if sft.hidden_size / sft.num_attention_heads > size::HEAD_DIM {
-            let expected = format!("enough for heads of at most {} numbers each", size::HEAD_DIM);
+            let expected =
+                format!("enough heads that each has at most {} dimensions", size::HEAD_DIM);
             return Err(bound("sft.num_attention_heads", expected, sft.num_attention_heads));
         }
         if sft.hidden_size % (2 * sft.num_attention_heads) != 0 {
@@ -196,7 +197,7 @@ impl Raw {
     }
 }
 
-/// Refuses limits of test cases that are out of their bounds, or follow from nothing and say what from.
+/// Rejects test-case limits that are out of their bounds, and adaptive options that a fixed limit would ignore.
 fn check_limits(limits: &LimitOptions) -> Result<(), RecipeError> {
     let key = |key: &str| format!("reward.timeout.{key}");
     limits.validated().map_err(|error| bound(key(error.key), error.expected, error.found))?;
@@ -209,13 +210,13 @@ fn check_limits(limits: &LimitOptions) -> Result<(), RecipeError> {
     let said = adapting.into_iter().find(|(_, found, usual)| found != usual);
     match said.filter(|_| limits.mode == Timeout::Fixed) {
         Some((name, found, _)) => {
-            Err(bound(key(name), "`reward.timeout.mode = \"adaptive\"` beside it", found))
+            Err(bound(key(name), "`reward.timeout.mode = \"adaptive\"` when it is set", found))
         }
         None => Ok(()),
     }
 }
 
-/// Refuses a factor of the loss that is negative, or so large that the loss becomes infinite.
+/// Rejects a loss coefficient that is negative, or so large that the loss could become infinite.
 fn factor(key: &str, value: f64) -> Result<(), RecipeError> {
     within(key, value, |value| (0.0..=most::FACTOR).contains(&value), "from 0 to 1e6")
 }
@@ -228,7 +229,7 @@ fn weight_decay(key: &str, decay: f64) -> Result<(), RecipeError> {
     within(key, decay, |decay| (0.0..=most::WEIGHT_DECAY).contains(&decay), "from 0 to 1000")
 }
 
-/// Refuses what Adam cannot do with.
+/// Rejects optimizer settings that are out of Adam's bounds.
 fn check_optimizer(
     section: &str,
     lr: f64,

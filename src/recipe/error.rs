@@ -1,8 +1,8 @@
-//! What is wrong with a recipe, and the checks that say so.
+//! Errors of recipes, and the checks that return them.
 
 use std::path::PathBuf;
 
-/// Why a recipe cannot be used.
+/// An error in a recipe.
 #[derive(Debug, thiserror::Error)]
 pub enum RecipeError {
     /// The file cannot be read.
@@ -10,29 +10,29 @@ pub enum RecipeError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the operating system.
         source: std::io::Error,
     },
-    /// The file is no TOML.
-    #[error("{path} is no TOML: {reason}")]
+    /// The file is not valid TOML.
+    #[error("{path} is not valid TOML: {reason}")]
     Toml {
         /// The file.
         path: PathBuf,
-        /// Where and why.
+        /// The position and the cause.
         reason: String,
     },
     /// An override is not `key=value`.
     #[error("override `{text}`: expected key=value")]
     Override {
-        /// What was typed.
+        /// The override as written.
         text: String,
     },
     /// A key does not exist.
     #[error("unknown key `{key}`{}", nearest.as_ref().map(|key| format!("; did you mean `{key}`?")).unwrap_or_default())]
     UnknownKey {
-        /// What was written.
+        /// The key as written.
         key: String,
-        /// The valid key that is nearest.
+        /// The most similar valid key, if any.
         nearest: Option<String>,
     },
     /// A value is of the wrong type.
@@ -40,7 +40,7 @@ pub enum RecipeError {
     Type {
         /// The key.
         key: String,
-        /// Expected and found.
+        /// The expected and the found type or value.
         reason: String,
     },
     /// A value is out of its bounds.
@@ -48,14 +48,14 @@ pub enum RecipeError {
     Bound {
         /// The key.
         key: String,
-        /// What is allowed.
+        /// The allowed values.
         expected: String,
-        /// What was written.
+        /// The value as written.
         found: String,
     },
 }
 
-/// A value that is not what is expected of its key.
+/// Returns an error for a value that its key does not allow.
 pub(crate) fn bound(
     key: impl Into<String>,
     expected: impl Into<String>,
@@ -64,7 +64,7 @@ pub(crate) fn bound(
     RecipeError::Bound { key: key.into(), expected: expected.into(), found: found.to_string() }
 }
 
-/// Refuses a value below `least`.
+/// Rejects a value below `least`.
 pub(crate) fn at_least<T: PartialOrd + std::fmt::Display>(
     key: impl Into<String>,
     value: T,
@@ -73,7 +73,7 @@ pub(crate) fn at_least<T: PartialOrd + std::fmt::Display>(
     if value >= least { Ok(()) } else { Err(bound(key, format!("at least {least}"), value)) }
 }
 
-/// Refuses a value below `least` or above `most`.
+/// Rejects a value below `least` or above `most`.
 pub(crate) fn between<T: PartialOrd + std::fmt::Display>(
     key: &str,
     value: T,
@@ -86,7 +86,7 @@ pub(crate) fn between<T: PartialOrd + std::fmt::Display>(
     at_least(key, value, least)
 }
 
-/// Refuses a number that is not finite or does not fit.
+/// Rejects a number that is not finite or for which `fits` returns `false`.
 pub(crate) fn within(
     key: impl Into<String>,
     value: f64,
@@ -96,7 +96,7 @@ pub(crate) fn within(
     if value.is_finite() && fits(value) { Ok(()) } else { Err(bound(key, expected, Number(value))) }
 }
 
-/// A number as errors quote it: in scientific notation where it would have many zeros.
+/// A number as error messages print it. Very large and very small numbers use scientific notation.
 pub(crate) struct Number(pub(crate) f64);
 
 impl std::fmt::Display for Number {
@@ -110,7 +110,7 @@ impl std::fmt::Display for Number {
     }
 }
 
-/// Refuses a name that is not allowed, and tells the nearest that is.
+/// Rejects a name that is not in `allowed`, and suggests the most similar allowed name.
 pub(crate) fn one_of(
     key: impl Into<String>,
     value: &str,
@@ -124,7 +124,7 @@ pub(crate) fn one_of(
     Err(bound(key, format!("one of {}{hint}", allowed.join(", ")), format!("`{value}`")))
 }
 
-/// Of `candidates`, the one that is fewest edits away, if it is near at all.
+/// Returns the candidate with the smallest edit distance to `text`, if the distance is at most one plus a third of its length.
 pub(crate) fn nearest<'a>(
     text: &str,
     candidates: impl Iterator<Item = &'a str>,
@@ -136,7 +136,7 @@ pub(crate) fn nearest<'a>(
         .map(|(_, candidate)| candidate)
 }
 
-/// The first line of a message: toml repeats the key in further ones.
+/// Returns the first line of a message. The TOML parser repeats the key in later lines.
 pub(crate) fn first_line(message: &str) -> String {
     message.lines().next().unwrap_or_default().to_owned()
 }

@@ -1,4 +1,4 @@
-//! The files that a recipe names as inputs, which no command may replace.
+//! The input files that a recipe names. No command may overwrite them.
 
 use std::path::Path;
 
@@ -9,9 +9,9 @@ use toml::Value;
 use super::raw::{Raw, Reward};
 
 impl Raw {
-    /// Returns the files that a run of this recipe reads: datasets, models, and whatever the options of rewards name.
+    /// Returns the files that a run of this recipe reads: datasets, models, and the files that reward options name.
     ///
-    /// A path that leads nowhere is passed over: it is reported by whoever reads it.
+    /// Paths that do not exist are ignored here. The code that reads them reports the error.
     #[must_use]
     pub fn inputs(&self) -> Inputs {
         let mut inputs = self.reward.inputs();
@@ -29,7 +29,7 @@ impl Raw {
 }
 
 impl Reward {
-    /// Returns the files that the options of rewards name, at any depth.
+    /// Returns the files that reward options name, at any nesting depth.
     #[must_use]
     pub fn inputs(&self) -> Inputs {
         let mut inputs = Inputs::default();
@@ -39,7 +39,7 @@ impl Reward {
     }
 }
 
-/// Adds every text that is a path of a file: a model, a program and its arguments.
+/// Adds every string that is the path of an existing file, such as a model, a program or one of its arguments.
 fn add_paths(option: &Value, inputs: &mut Inputs) {
     match option {
         Value::String(text) => inputs.add(Path::new(text)),

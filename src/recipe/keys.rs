@@ -1,4 +1,4 @@
-//! Which keys a recipe has, read off its types, so that an unknown one is answered with the nearest.
+//! The keys that a recipe may have, read from its types. An unknown key is reported with the most similar known one.
 
 pub(crate) use rollpacker_stages::fields::fields;
 use toml::{Table, Value};
@@ -6,18 +6,18 @@ use toml::{Table, Value};
 use super::aliases::Alias;
 use super::error::{RecipeError, nearest};
 
-/// Something that is written in TOML sections.
+/// A type that is written as TOML sections.
 pub(crate) trait Sections: serde::de::DeserializeOwned {
-    /// Keys of the section of this dotted name, "" for the file itself; none where the section is no struct.
+    /// Returns the keys of the section with this dotted name, or of the file itself for "". Returns `None` if the section is not a struct.
     fn keys(section: &str) -> Option<&'static [&'static str]>;
 
-    /// Keys that are understood as others.
+    /// Returns the aliases that are accepted for other keys.
     fn aliases() -> &'static [Alias] {
         &[]
     }
 }
 
-/// Refuses the first key that `T`, or the section it stands in, does not have.
+/// Returns an error for the first key that `T`, or the section that contains it, does not have.
 pub(super) fn check<T: Sections>(table: &Table) -> Result<(), RecipeError> {
     for (key, value) in table {
         if T::keys(key).is_some() && !value.is_table() {
@@ -29,7 +29,7 @@ pub(super) fn check<T: Sections>(table: &Table) -> Result<(), RecipeError> {
     check_section::<T>(table, "")
 }
 
-/// The dotted names of all keys of `T`. A section that is no struct, whose keys depend on a name within it, is a key itself.
+/// Returns the dotted names of all keys of `T`. A section that is not a struct counts as one key, because its keys depend on a name in it.
 pub(crate) fn all<T: Sections>() -> Vec<String> {
     let mut keys = Vec::new();
     collect::<T>("", &mut keys);

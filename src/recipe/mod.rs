@@ -1,6 +1,7 @@
-//! Recipes: what a run is, in TOML, overridden key by key on the command line.
+//! Recipes: TOML files that describe a run, with overrides on the command line.
 //!
-//! Two phases: [`Raw`] is what was typed, [`Recipe`] what was meant, every bound checked. Nothing after this looks at text again.
+//! Reading has two phases. [`Raw`] holds the settings as written, with defaults. [`Recipe`] holds the validated settings. Later code never
+//! parses text again.
 
 pub(crate) mod algorithm;
 pub mod aliases;
@@ -31,40 +32,42 @@ use error::{bound, one_of};
 pub use raw::Raw;
 pub(crate) use table::{from_table, overlay, read_table};
 
-/// A run, checked.
+/// A validated recipe.
 #[derive(Clone, Debug)]
 pub struct Recipe {
-    /// What was written, defaults filled in.
+    /// The settings as written, with defaults filled in.
     pub raw: Raw,
-    /// Prompts to train on.
+    /// The training prompts.
     pub train_data: DatasetConfig,
-    /// Prompts to validate on.
+    /// The validation prompts, if any.
     pub val_data: Option<DatasetConfig>,
-    /// The trainer's options; the critic is left to whoever knows whether advantages need one.
+    /// The trainer's options. The critic is not set here: only the advantage estimator knows whether it needs one.
     pub trainer: TrainerConfig,
-    /// The critic's, if advantages need one.
+    /// The critic's options, used if the advantage estimator needs one.
     pub critic: CriticConfig,
-    /// Steps between two validations; 0 for none.
+    /// Number of steps between two validations; 0 disables validation during training.
     pub test_freq: u64,
 }
 
 impl Raw {
-    /// Reads a recipe, and lays `overrides`, each `section.key=value`, over it.
+    /// Reads a recipe and applies `overrides`, each of the form `section.key=value`.
     ///
     /// # Errors
-    /// If the file cannot be read or is no TOML, a key does not exist, or a value is of the wrong type.
+    /// If the file cannot be read or is not valid TOML, a key does not exist, or a value has the wrong type.
     pub fn read(path: &Path, overrides: &[String]) -> Result<Self, RecipeError> {
         from_table(read_table(path, overrides)?)
     }
 
-    /// Returns the dotted names of all keys that a recipe may have. `schedule`, `actor.policy_loss` and tables of options are one key each:
-    /// what they may hold depends on what they name, as [`schedule::options`] says of schedules.
+    /// Returns the dotted names of all keys that a recipe may have.
+    ///
+    /// `schedule`, `actor.policy_loss` and tables of options count as one key each: the keys in them depend on a name in them.
+    /// See [`schedule::options`] for the keys of schedules.
     #[must_use]
     pub fn keys() -> Vec<String> {
         keys::all::<Self>()
     }
 
-    /// Checks every bound.
+    /// Checks the bounds of all settings.
     ///
     /// # Errors
     /// [`RecipeError::Bound`] for the first value out of its bounds.
@@ -94,13 +97,13 @@ impl Raw {
         self.schedule.build(schedule::Size {
             prompts: self.data.train_batch_size,
             responses: self.rollout.n,
-            // What one round trains on, all at once.
+            // The responses of one round, all in flight at once.
             slots: (self.data.train_batch_size as u64).saturating_mul(self.rollout.n.into()),
             total_steps: self.trainer.total_training_steps,
         })
     }
 
-    /// Seed of the order of prompts.
+    /// Returns the seed of the prompt order: `data.seed`, or `trainer.seed` if that is not set.
     #[must_use]
     pub fn data_seed(&self) -> u64 {
         self.data.seed.unwrap_or(self.trainer.seed)
@@ -135,7 +138,7 @@ impl Raw {
         if self.actor.lr_scheduler_type == "constant" {
             return Ok(Decay::Constant);
         }
-        let needs = "`constant`, unless trainer.total_training_steps says where the rate ends";
+        let needs = "`constant`, unless trainer.total_training_steps is set";
         let total_steps = self
             .trainer
             .total_training_steps
@@ -149,7 +152,7 @@ impl Raw {
 }
 
 impl Recipe {
-    /// Reads and checks a recipe.
+    /// Reads a recipe and validates it.
     ///
     /// # Errors
     /// As [`Raw::read`] and [`Raw::resolve`].
@@ -157,7 +160,7 @@ impl Recipe {
         Raw::read(path, overrides)?.resolve()
     }
 
-    /// The schedule, at its beginning.
+    /// Returns the schedule in its initial state.
     ///
     /// # Errors
     /// If its options are out of bounds.
@@ -165,10 +168,10 @@ impl Recipe {
         self.raw.build_schedule()
     }
 
-    /// How the run is watched; `None` if it is not.
+    /// Returns the configuration of the watchdog, or `None` if `trainer.stall_timeout` is 0.
     ///
     /// # Errors
-    /// If `trainer.stall_timeout` is no time.
+    /// If `trainer.stall_timeout` is not a valid duration.
     pub fn watch(&self) -> Result<Option<Watch>, RecipeError> {
         let trainer = &self.raw.trainer;
         let after = trainer.stall_timeout.nanos("trainer.stall_timeout")?;
@@ -176,32 +179,32 @@ impl Recipe {
         Ok((after > Nanos(0)).then_some(watch))
     }
 
-    /// How long the run may take, if there is a limit.
+    /// Returns the maximum wall time of the run, if the recipe sets one.
     ///
     /// # Errors
-    /// If `trainer.max_wall_time` is no time.
+    /// If `trainer.max_wall_time` is not a valid duration.
     pub fn max_wall_time(&self) -> Result<Option<Nanos>, RecipeError> {
         let limit = self.raw.trainer.max_wall_time.as_ref();
         limit.map(|limit| limit.nanos("trainer.max_wall_time")).transpose()
     }
 
-    /// When responses are scored.
+    /// Returns when responses are scored: as `pipeline.reward` says, or as the schedule does by default.
     ///
     /// # Errors
-    /// If there is no schedule of the recipe's name.
+    /// If the recipe names an unknown schedule.
     pub fn scoring(&self) -> Result<Scoring, RecipeError> {
         self.raw.pipeline.scoring(&self.raw.schedule)
     }
 
-    /// When groups are trained on.
+    /// Returns when groups are trained on: as `pipeline.gradient` says, or as the schedule does by default.
     ///
     /// # Errors
-    /// If `pipeline.gradient` is no way of it, or `pipeline.max_groups` is set where groups are not streamed.
+    /// If `pipeline.gradient` has an unknown value, or `pipeline.max_groups` is set although groups are not streamed.
     pub fn fetch(&self) -> Result<Fetch, RecipeError> {
         self.raw.pipeline.fetch(&self.raw.schedule)
     }
 
-    /// Prompts, and responses to each, that a round of fresh prompts launches.
+    /// Returns the number of prompts that a round of fresh prompts launches, and the number of responses to each.
     #[must_use]
     pub fn launched(&self) -> (usize, u32) {
         let (prompts, responses) = (self.raw.data.train_batch_size, self.raw.rollout.n);
@@ -211,10 +214,10 @@ impl Recipe {
         }
     }
 
-    /// Returns the recipe as TOML, defaults filled in and credentials left out.
+    /// Returns the recipe as TOML, with defaults filled in and credentials removed.
     ///
     /// # Panics
-    /// Never: every value of a recipe is TOML.
+    /// Never: every value of a recipe can be written as TOML.
     #[must_use]
     pub fn to_toml(&self) -> String {
         toml::to_string_pretty(&self.raw.recorded()).expect("invariant: recipes are read from TOML")

@@ -1,51 +1,52 @@
-//! The largest values of settings that count something.
+//! Upper bounds of settings.
 //!
-//! They are far above what any run needs. Below them no sum or product of settings overflows, no setting alone asks the system for more
-//! threads than it gives, and a slip of the pen is an error that names its key. Whether a run fits this machine is a question of its
-//! [memory](crate::memory).
+//! The bounds are far above what any run needs. They ensure that no sum or product of settings overflows, that no single setting requests
+//! more threads than a system grants, and that a typing error is reported with its key. Whether a run fits into the memory of this machine
+//! is checked by [`memory`](crate::memory).
 
 use toml::Value;
 
 use super::error::{Number, RecipeError, bound};
 
-/// Threads, and engine instances and workers, which have threads of their own.
+/// Maximum number of threads, and of engine instances and workers, each of which has threads of its own.
 pub(crate) const THREADS: usize = 1024;
-/// Threads that score; they mostly wait.
+/// Maximum number of threads that score responses. They mostly wait.
 pub(crate) const REWARD_THREADS: usize = 4096;
-/// Steps, epochs and updates.
+/// Maximum number of steps, epochs and updates.
 pub(crate) const STEPS: u64 = 1_000_000_000;
-/// Steps that a policy may be behind.
+/// Maximum staleness, in steps.
 pub(crate) const STALENESS: u64 = 1 << 16;
-/// Prompts of a step.
+/// Maximum number of prompts of a step.
 pub(crate) const PROMPTS: usize = 1 << 24;
-/// Responses to a prompt.
+/// Maximum number of responses to a prompt.
 pub(crate) const RESPONSES: u32 = 1 << 20;
-/// Positions of a model, of which each has a number of 32 bits.
+/// Maximum number of positions of a model. Positions are 32-bit integers.
 pub(crate) const POSITIONS: i64 = i32::MAX as i64;
-/// Tokens that are held or processed at once.
+/// Maximum number of tokens that are held or processed at once.
 pub(crate) const TOKENS: usize = 1 << 40;
-/// What options of schedules count: rounds, prompts and responses.
+/// Maximum number of rounds, prompts and responses in options of schedules.
 pub(crate) const OF_SCHEDULE: u64 = 1 << 20;
-/// Responses that run at once, examples of an update, snapshots that are kept.
+/// Maximum number of responses in flight, of examples of an update, and of snapshots kept.
 pub(crate) const AT_ONCE: usize = 1 << 31;
-/// Seconds: 31 years.
+/// Maximum duration in seconds: about 31 years.
 pub(crate) const SECONDS: f64 = 1e9;
-/// Factors of a loss, and of ratios of probabilities.
+/// Maximum coefficient of a loss, and maximum ratio of probabilities.
 pub(crate) const FACTOR: f64 = 1e6;
-/// Learning rates: Adam moves every weight by as much in an update.
+/// Maximum learning rate. Adam changes each weight by about this much in one update.
 pub(crate) const LEARNING_RATE: f64 = 10.0;
-/// Weight decay, which is multiplied by the learning rate.
+/// Maximum weight decay. It is multiplied by the learning rate.
 pub(crate) const WEIGHT_DECAY: f64 = 1e3;
-/// Workers of a process. Channels between them grow with their square.
+/// Maximum number of workers of a process. The number of channels between them grows quadratically.
 pub(crate) const WORKERS: usize = 256;
-/// Threads of a process, all together.
+/// Maximum number of threads of a process in total.
 pub(crate) const ALL_THREADS: usize = 1 << 14;
 
-/// The range of the magnitude of numbers: what float32 holds with all its digits, and squared still in float64.
+/// Range of the absolute value of numbers. Float32 represents them with full precision, and their squares are finite in float64.
 const MAGNITUDE: (f64, f64) = (1e-30, 1e30);
 
-/// Refuses numbers anywhere below `value` that would become infinite, or 0, where tensors hold them. Numbers that are not finite are left
-/// to the bounds of their keys, as some mean something.
+/// Rejects numbers at any depth of `value` that would become infinite or 0 in a float32 tensor.
+///
+/// Numbers that are not finite are accepted here: some keys give them a meaning, and the other keys check them.
 pub(super) fn check_magnitudes(key: &str, value: &Value) -> Result<(), RecipeError> {
     match value {
         Value::Float(number) => {
@@ -69,7 +70,7 @@ pub(super) fn check_magnitudes(key: &str, value: &Value) -> Result<(), RecipeErr
     }
 }
 
-/// Refuses whole numbers anywhere below `value` that are larger than `most` in size. For options that are defined elsewhere.
+/// Rejects integers at any depth of `value` whose absolute value is larger than `most`. Used for options that other crates define.
 pub(super) fn check_integers(key: &str, value: &Value, most: u64) -> Result<(), RecipeError> {
     match value {
         Value::Integer(number) if number.unsigned_abs() > most => {

@@ -1,4 +1,4 @@
-//! How long something may take, as written in a recipe.
+//! Durations, as written in a recipe.
 
 use rollpacker_dataflow::clock::Nanos;
 use serde::{Deserialize, Serialize};
@@ -6,24 +6,24 @@ use serde::{Deserialize, Serialize};
 use super::error::{Number, RecipeError, bound};
 use super::most;
 
-/// Seconds, or a text of days, hours, minutes and seconds, such as `1h30m`.
+/// A duration: a number of seconds, or a string of days, hours, minutes and seconds such as `1h30m`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged, expecting = "seconds, or a text such as `1h30m`")]
 pub enum Period {
-    /// Seconds.
+    /// A number of seconds.
     Seconds(f64),
-    /// Numbers with the units `d`, `h`, `m` and `s`, the longest first.
+    /// Numbers with the units `d`, `h`, `m` and `s`, in this order, each unit at most once.
     Text(String),
 }
 
-/// Seconds of each unit, the longest first.
+/// The units and their seconds, largest first.
 const UNITS: [(char, f64); 4] = [('d', 86_400.0), ('h', 3_600.0), ('m', 60.0), ('s', 1.0)];
 
 impl Period {
-    /// What it says.
+    /// Returns the duration.
     ///
     /// # Errors
-    /// If it is no time, naming `key`.
+    /// If the value is negative, larger than 1e9 seconds or not a valid duration. The error names `key`.
     pub fn nanos(&self, key: &str) -> Result<Nanos, RecipeError> {
         let seconds = match self {
             Self::Seconds(seconds) => Some(*seconds),

@@ -1,4 +1,4 @@
-//! When rewards and gradients run: `[pipeline]`, or else as the schedule's authors have it.
+//! The times at which rewards and gradients are computed: as the section `[pipeline]` says, or as the schedule does by default.
 
 use rollpacker_operators::overlap::{Fetch, Scoring};
 
@@ -29,9 +29,11 @@ impl raw::Pipeline {
                 Err(bound("pipeline.max_groups", format!("at most {}", most::AT_ONCE), found))
             }
             (Fetch::Streamed { .. }, max_groups) => Ok(Fetch::Streamed { max_groups }),
-            (_, Some(found)) => {
-                Err(bound("pipeline.max_groups", "streamed groups beside it", found))
-            }
+            (_, Some(found)) => Err(bound(
+                "pipeline.max_groups",
+                "`pipeline.gradient = \"streamed\"` when it is set",
+                found,
+            )),
         }
     }
 }

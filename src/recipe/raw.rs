@@ -1,6 +1,7 @@
-//! What is written in a recipe: every key with its default, nothing checked yet.
+//! The settings of a recipe as written: every key with its default, before bounds are checked.
 //!
-//! Keys are those of verl where it has them; the names of other frameworks are accepted as aliases where they mean the same.
+//! Keys have verl's names where verl has them. Names of other frameworks are accepted as [aliases](super::aliases) where they mean the
+//! same.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -18,7 +19,7 @@ use super::keys::{Sections, fields};
 use super::period::Period;
 use super::schedule;
 
-/// A section: its keys with their defaults, as a struct.
+/// Declares a section: a struct with its keys and their defaults.
 macro_rules! section {
     ($(#[$meta:meta])* $name:ident { $($(#[$field_meta:meta])* $field:ident: $type:ty = $default:expr,)* }) => {
         $(#[$meta])*
@@ -39,147 +40,155 @@ pub(crate) use section;
 section! {
     /// A recipe as written.
     Raw {
-        /// Prompts to train and to validate on.
+        /// The datasets to train and to validate on.
         data: Data = Data::default(),
-        /// The model to start from.
+        /// The initial model.
         model: Model = Model::default(),
-        /// How responses are sampled, and by what.
+        /// Sampling of responses, and the engine that samples them.
         rollout: Rollout = Rollout::default(),
-        /// Which prompts and responses a round launches and keeps.
+        /// The schedule: which prompts and responses a round launches and admits.
         schedule: schedule::Section = schedule::Section::default(),
-        /// How the stages of a step overlap.
+        /// Overlap of the stages of a step.
         pipeline: Pipeline = Pipeline::default(),
-        /// How good a response is.
+        /// The rewards that score responses.
         reward: Reward = Reward::default(),
-        /// Advantages, and how old a policy may be.
+        /// Advantages, and the staleness of policies.
         algorithm: Algorithm = Algorithm::default(),
-        /// Loss and optimizer.
+        /// The loss and the optimizer.
         actor: Actor = Actor::default(),
-        /// The model of values.
+        /// The value model.
         critic: Critic = Critic::default(),
-        /// How long to train, and what to write.
+        /// The length of training, and the outputs.
         trainer: Trainer = Trainer::default(),
-        /// The supervised warm start.
+        /// Supervised fine-tuning before training.
         sft: Sft = Sft::default(),
     }
 }
 
 section! {
-    /// `[data]`
+    /// The section `[data]`: the prompt datasets.
     Data {
-        /// Parquet or JSONL files, or globs.
+        /// Parquet or JSONL files or globs of training prompts: a string or a list. (verl: `data.train_files`)
         #[serde(deserialize_with = "one_or_many")]
         train_files: Vec<String> = Vec::new(),
-        /// The same, to validate on; none: no validation.
+        /// Parquet or JSONL files or globs of validation prompts. Default: none, which disables validation. (verl: `data.val_files`)
         #[serde(deserialize_with = "one_or_many")]
         val_files: Vec<String> = Vec::new(),
-        /// Prompts of a step: P0.
+        /// Number of prompts of a step, called P0 in the RollPacker paper. At least 1; default 16. (verl: `data.train_batch_size`; TRL:
+        /// `generation_batch_size / num_generations`)
         train_batch_size: usize = 16,
-        /// Use only so many rows; -1 for all.
+        /// Maximum number of training rows to use; -1, the default, uses all. (verl: `data.train_max_samples`)
         train_max_samples: i64 = -1,
-        /// The same for validation.
+        /// Maximum number of validation rows to use; -1, the default, uses all. (verl: `data.val_max_samples`)
         val_max_samples: i64 = -1,
-        /// Whether to shuffle, anew every epoch.
+        /// `true`, the default, to shuffle the prompts anew in every epoch. (verl: `data.shuffle`)
         shuffle: bool = true,
-        /// Seed of the order; left out, that of the trainer.
+        /// Seed of the prompt order. Default: `trainer.seed`. (verl: `data.seed`)
         seed: Option<u64> = None,
-        /// Longest prompt in tokens; longer ones are left out, and counted.
+        /// Maximum prompt length in tokens, at least 1; default 512. Longer prompts are left out and counted. (verl:
+        /// `data.max_prompt_length`)
         max_prompt_length: usize = 512,
-        /// Longest response in tokens.
+        /// Maximum response length in tokens, at least 1; default 512. (verl: `data.max_response_length`; TRL: `max_completion_length`)
         max_response_length: u32 = 512,
-        /// Column of the prompt.
+        /// Column of the prompt. Default: one of the usual names. (verl: `data.prompt_key`)
         prompt_key: Option<String> = None,
-        /// Column that says where a prompt comes from.
+        /// Column of the data source, which selects the reward. Default: one of the usual names. (verl: `data.reward_fn_key`)
         reward_fn_key: Option<String> = None,
-        /// Column of the reference answer.
+        /// Column of the reference answer. Default: one of the usual names.
         ground_truth_key: Option<String> = None,
-        /// Column of the kind of task, by which quotas go.
+        /// Column of the domain, to which the schedule's quotas apply. Default: one of the usual names.
         domain_key: Option<String> = None,
-        /// Further columns to hand to rewards within `extra_info`.
+        /// Further columns to pass to rewards in `extra_info`. Default: none.
         extra_columns: Vec<String> = Vec::new(),
     }
 }
 
 section! {
-    /// `[model]`
+    /// The section `[model]`: the initial model.
     Model {
-        /// Folder in Hugging Face format.
+        /// Folder of the model in Hugging Face format. Required for training. (verl: `actor_rollout_ref.model.path`)
         path: PathBuf = PathBuf::new(),
     }
 }
 
 section! {
-    /// `[rollout]`
+    /// The section `[rollout]`: sampling, and the rollout engine.
     Rollout {
-        /// Responses of a group: R0.
+        /// Number of responses of a group, called R0 in the RollPacker paper. At least 1; default 8. (verl: `rollout.n`; TRL:
+        /// `num_generations`)
         n: u32 = 8,
-        /// Divides the logits.
+        /// Sampling temperature, by which logits are divided. From 0.001 to 1000; default 1. (verl: `rollout.temperature`)
         temperature: f64 = 1.0,
-        /// Draws from the likeliest tokens whose probabilities sum to at least this; 1 is off.
+        /// Nucleus sampling: draws from the most likely tokens whose probabilities sum to at least this value. In (0, 1]; the default, 1,
+        /// disables it. (verl: `rollout.top_p`)
         top_p: f64 = 1.0,
-        /// Draws from this many likeliest tokens; -1 and 0 are off.
+        /// Top-k sampling: draws from this many most likely tokens. The default, -1, and 0 disable it. (verl: `rollout.top_k`)
         top_k: i64 = -1,
-        /// Tokens before which no response ends by itself.
+        /// Minimum response length in tokens: no response ends by itself before. At most `data.max_response_length`; default 0.
         min_response_length: u32 = 0,
-        /// Engine instances, each on a thread of its own.
+        /// Number of engine instances of a worker, each on its own thread. From 1 to 1024; default 2.
         instances: u32 = 2,
-        /// Threads that the tensor operations of an instance use on the CPU.
+        /// Number of CPU threads that the tensor operations of an instance use. From 1 to 1024; default 1.
         threads_per_instance: usize = 1,
-        /// Responses that an instance runs at once.
+        /// Maximum number of responses that an instance runs at once, at least 1; default 256. (verl: `rollout.max_num_seqs`)
         max_num_seqs: usize = 256,
-        /// Tokens that the KV cache of an instance holds.
+        /// Capacity of an instance's KV cache in tokens. At least `data.max_prompt_length + data.max_response_length`; default 262,144.
         kv_cache_tokens: usize = 262_144,
-        /// Seed of sampling; left out, that of the trainer.
+        /// Seed of sampling. Default: `trainer.seed`. (verl: `rollout.seed`)
         seed: Option<u64> = None,
-        /// File of response lengths to force, for benchmarks: a JSON list of steps, each a list of lengths.
+        /// File of response lengths to force, for benchmarks: a JSON list of steps, each a list of lengths in tokens. Default: none.
         replay_lengths: Option<PathBuf> = None,
-        /// Profile of the engine, as `rollpacker profile` writes it: compared with each step, and rewritten at the end of the run where the
-        /// engine is no longer as fast as it says.
+        /// Profile of the engine, as `rollpacker profile` writes it. Each step compares it with the live engine. Cells that drifted are
+        /// measured again, and the file is rewritten at the end of the run. Default: none.
         profile: Option<PathBuf> = None,
     }
 }
 
 section! {
-    /// `[pipeline]`: how the stages of a step overlap.
+    /// The section `[pipeline]`: how the stages of a step overlap.
     Pipeline {
-        /// When responses are scored: `streamed`, each as it ends, or `after_rollout`; left out, as the schedule has it.
+        /// Scoring of responses: `streamed` scores each response as soon as it ends, `after_rollout` scores all of a step after its
+        /// rollout. Default: as the schedule requires.
         reward: Option<Scoring> = None,
-        /// When groups are trained on: `streamed`, `once` or `whole_step`; left out, as the schedule has it.
+        /// Training on groups: `streamed` trains on groups as they become complete, `once` on those that are complete when a device starts
+        /// to train and then on the rest, `whole_step` on all groups of the step at once. Default: as the schedule requires.
         gradient: Option<String> = None,
-        /// Groups that the trainer is given at once where they are streamed; left out, all that wait.
+        /// Maximum number of groups that the trainer receives at once while they are streamed, at least 1. Default: all that are complete.
         max_groups: Option<usize> = None,
     }
 }
 
 section! {
-    /// `[reward]`
+    /// The section `[reward]`: the rewards, and which data sources they score.
     Reward {
-        /// Reward by data source, or a table of rewards and their weights; a trailing `*` matches any ending.
+        /// Maps each data source to the name of a reward, or to a table of rewards and weights. A trailing `*` matches any suffix. Default:
+        /// `math` for all.
         routes: BTreeMap<String, Routed> = BTreeMap::from([("*".to_owned(), Routed::One("math".to_owned()))]),
-        /// Threads that score.
+        /// Number of threads that score responses, from 1 to 4096; default 1. (verl: `reward.num_workers`)
         num_workers: usize = 1,
-        /// What an error does, unless the options of the reward say so: `tolerate`, `fail`, `zero` or `drop_group`.
+        /// Reaction to an error of a reward, unless the reward's options set `on_error`: `tolerate` (the default), `fail`, `zero` or
+        /// `drop_group`.
         on_error: OnError = OnError::default(),
-        /// How long the test cases of code may run: `mode`, `adaptive` or `fixed`; `min_s`, `max_s`, `slack` and `audit_share`.
+        /// Time limits of the test cases of code: `mode` (`adaptive` or `fixed`), `min_s`, `max_s`, `slack` and `audit_share`.
         timeout: LimitOptions = LimitOptions::default(),
-        /// Options by the name of the reward: its own; those of its [guard](rollpacker_stages::reward::Guard); `on_error`; and `kind`, the
-        /// built-in reward that it is, where the name is another.
+        /// Options by the name of the reward: its own keys, those of its [guard](rollpacker_stages::reward::Guard), `on_error`, and `kind`.
+        /// `kind` names the built-in reward if it differs from the name.
         options: BTreeMap<String, Table> = BTreeMap::new(),
     }
 }
 
-/// Where a route leads.
+/// The target of a route.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged, expecting = "the name of a reward, or a table of rewards and their weights")]
 pub enum Routed {
-    /// To a reward.
+    /// One reward.
     One(String),
-    /// To the weighted sum of several.
+    /// The weighted sum of several rewards.
     Sum(BTreeMap<String, f64>),
 }
 
 impl std::fmt::Display for Routed {
-    /// `math`, or `0.8 math + 0.2 format`.
+    /// Formats as `math`, or as `0.8 math + 0.2 format`.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::One(name) => f.write_str(name),
@@ -193,124 +202,138 @@ impl std::fmt::Display for Routed {
 }
 
 section! {
-    /// `[algorithm]`
+    /// The section `[algorithm]`: advantages, KL penalty, correction of rollouts, and staleness.
     Algorithm {
-        /// An estimator of advantages, by a name of [`advantages`](rollpacker_operators::advantage::advantages) or of one's own.
+        /// Name of the advantage estimator: one of [`advantages`](rollpacker_operators::advantage::advantages), or one that the program
+        /// adds. Default: `grpo`. (verl: `algorithm.adv_estimator`)
         adv_estimator: String = "grpo".to_owned(),
-        /// Whether GRPO divides by the deviation of the group; left out, it does. Without it is Dr. GRPO.
+        /// `true` if GRPO divides advantages by the standard deviation of the group; `false` gives Dr. GRPO. Default: as the estimator has
+        /// it, which is `true` for `grpo`. (verl: `algorithm.norm_adv_by_std_in_grpo`)
         norm_adv_by_std_in_grpo: Option<bool> = None,
-        /// Discount of a token; left out, 1.
+        /// Discount factor per token. Default: 1. (verl: `algorithm.gamma`)
         gamma: Option<f64> = None,
-        /// Decay of a critic's later errors; left out, 1.
+        /// Lambda of generalized advantage estimation. Default: 1. (verl: `algorithm.lam`)
         lam: Option<f64> = None,
         /// Further options of the estimator.
         adv_options: Table = Table::new(),
-        /// Whether rewards are lessened by the KL divergence from the initial weights.
+        /// `true` to subtract the KL divergence from the initial policy from the rewards. Default: `false`. (verl:
+        /// `algorithm.use_kl_in_reward`)
         use_kl_in_reward: bool = false,
-        /// Estimator of that divergence, by a name of `kl_estimators`.
+        /// Estimator of this divergence: a name of `kl_estimators`. Default: `kl`. (verl: `algorithm.kl_penalty`)
         kl_penalty: String = "kl".to_owned(),
-        /// Its factor.
+        /// Coefficient of this divergence. (verl: `algorithm.kl_ctrl`)
         kl_ctrl: KlCtrl = KlCtrl::default(),
-        /// What is done about the difference between the engine's policy and the trainer's.
+        /// Correction for the difference between the engine's and the trainer's policy. (verl: `algorithm.rollout_correction`)
         rollout_correction: RolloutCorrection = RolloutCorrection::default(),
-        /// Steps that the sampling policy may lag behind: 0 is on-policy.
+        /// Maximum number of steps by which the sampling policy may lag behind the trained one, from 0 to 65,536. The default, 0, is
+        /// on-policy. (TRL: `max_staleness`)
         staleness: u64 = 0,
     }
 }
 
 section! {
-    /// `[algorithm.kl_ctrl]`
+    /// The section `[algorithm.kl_ctrl]`: the coefficient of the KL penalty in rewards.
     KlCtrl {
-        /// `fixed` or `adaptive`.
+        /// `fixed`, the default, or `adaptive`. (verl: `algorithm.kl_ctrl.type`)
         r#type: String = "fixed".to_owned(),
-        /// The factor, or where it begins.
+        /// The fixed coefficient, or the initial value of an adaptive one. From 0 to 1e6; default 0.001. (verl:
+        /// `algorithm.kl_ctrl.kl_coef`)
         kl_coef: f64 = 0.001,
-        /// Responses over which an adaptive factor follows.
+        /// Number of responses over which an adaptive coefficient changes. From 1 to 1e12; default 10,000. (verl:
+        /// `algorithm.kl_ctrl.horizon`)
         horizon: f64 = 10_000.0,
-        /// Divergence that an adaptive factor aims at, nats a token.
+        /// Target divergence of an adaptive coefficient, nats per token. From 1e-9 to 1e6; default 0.1. (verl:
+        /// `algorithm.kl_ctrl.target_kl`)
         target_kl: f64 = 0.1,
     }
 }
 
 section! {
-    /// `[algorithm.rollout_correction]`
+    /// The section `[algorithm.rollout_correction]`: correction for the difference between the engine's and the trainer's policy.
     RolloutCorrection {
-        /// Weights for the difference of log-probabilities between engine and trainer: of a `token` or a `sequence`; left out, none.
+        /// Level of the importance weights between engine and trainer: `token` or `sequence`. Default: no weights. (verl:
+        /// `algorithm.rollout_correction.rollout_is`)
         rollout_is: Option<String> = None,
-        /// They count up to this number, or, as text `low_high`, only within this band.
+        /// Upper bound of the weights, from 1 to 1e6; or a band `low_high`, outside of which a weight is 0. Default: 2. (verl:
+        /// `algorithm.rollout_correction.rollout_is_threshold`)
         rollout_is_threshold: IsThreshold = IsThreshold::Above(2.0),
-        /// Whether ratios are against the engine's log-probabilities instead of the trainer's; left out, where the sampling policy can be
-        /// another than the trained one.
+        /// `true` if policy ratios use the engine's log-probabilities instead of the trainer's. Default: `true` if the sampling policy can
+        /// differ from the trained one and no weights are set. (verl: `algorithm.rollout_correction.bypass_mode`)
         bypass_mode: Option<bool> = None,
     }
 }
 
-/// Where importance weights are cut off.
+/// The bounds at which importance weights are truncated.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged, expecting = "a number, or a text `low_high`")]
 pub enum IsThreshold {
-    /// Above this.
+    /// Weights above this value are set to it.
     Above(f64),
-    /// Out of this band.
+    /// Weights outside of this band, written `low_high`, are set to 0.
     Band(String),
 }
 
 section! {
-    /// `[actor]`
+    /// The section `[actor]`: the loss and the optimizer.
     Actor {
-        /// Highest learning rate.
+        /// Peak learning rate, above 0 and at most 10; default 1e-6. (verl: `actor.optim.lr`; TRL: `learning_rate`)
         lr: f64 = 1e-6,
-        /// Updates over which the rate rises.
+        /// Number of updates over which the learning rate rises to its peak; default 0. (verl: `actor.optim.lr_warmup_steps`)
         lr_warmup_steps: u64 = 0,
-        /// `constant`, `linear` or `cosine`.
+        /// Decay of the learning rate after the warm-up: `constant` (the default), `linear` or `cosine`. The latter two need
+        /// `trainer.total_training_steps`. (verl: `actor.optim.lr_scheduler_type`)
         lr_scheduler_type: String = "constant".to_owned(),
-        /// Decoupled weight decay.
+        /// Decoupled weight decay of AdamW, from 0 to 1000; default 0.01. (verl: `actor.optim.weight_decay`)
         weight_decay: f64 = 0.01,
-        /// Decay of the moments.
+        /// Decay rates of Adam's first and second moment, each in [0, 1); default 0.9 and 0.999. (verl: `actor.optim.betas`)
         betas: (f64, f64) = (0.9, 0.999),
-        /// Added to the root of the second moment.
+        /// Term that Adam adds to the root of the second moment, above 0; default 1e-8.
         eps: f64 = 1e-8,
-        /// Longest gradient.
+        /// Maximum L2 norm of the gradient; larger gradients are scaled down. Above 0, or `inf`; default 1. (verl: `actor.grad_clip`; TRL:
+        /// `max_grad_norm`)
         grad_clip: f64 = 1.0,
         /// The policy loss.
         policy_loss: PolicyLoss = PolicyLoss::default(),
-        /// Both of the next two.
+        /// Sets both `clip_ratio_low` and `clip_ratio_high`. (verl: `actor.clip_ratio`)
         clip_ratio: Option<f64> = None,
-        /// The ratio counts down to 1 less this; left out, as the policy loss has it.
+        /// Lower clip range: ratios are clipped at 1 minus this value. Default: as the policy loss has it. (verl: `actor.clip_ratio_low`;
+        /// TRL: `epsilon`)
         clip_ratio_low: Option<f64> = None,
-        /// The ratio counts up to 1 plus this; left out, as the policy loss has it.
+        /// Upper clip range: ratios are clipped at 1 plus this value. Default: as the policy loss has it. (verl: `actor.clip_ratio_high`;
+        /// TRL: `epsilon_high`)
         clip_ratio_high: Option<f64> = None,
-        /// Second clip for negative advantages; left out, as the policy loss has it.
+        /// Second clip for negative advantages (dual clip). Default: as the policy loss has it. (verl: `actor.clip_ratio_c`; TRL: `delta`)
         clip_ratio_c: Option<f64> = None,
-        /// Steepness of SAPO's gate for positive advantages.
+        /// Temperature of SAPO's gate for positive advantages. Default: as the policy loss has it. (verl: `actor.tau_pos`)
         tau_pos: Option<f64> = None,
-        /// Steepness of SAPO's gate for the others.
+        /// Temperature of SAPO's gate for the other advantages. Default: as the policy loss has it. (verl: `actor.tau_neg`)
         tau_neg: Option<f64> = None,
-        /// How the losses of tokens become one number; left out, `token-mean`, unless the policy loss fixes it.
+        /// Aggregation of token losses. Default: `token-mean`, unless the policy loss requires another mode. (verl: `actor.loss_agg_mode`)
         loss_agg_mode: Option<Aggregation> = None,
-        /// What `seq-mean-token-sum-norm` divides by; left out, `data.max_response_length`.
+        /// Divisor of `seq-mean-token-sum-norm`, from 1e-6 to 1e12. Default: `data.max_response_length`. (verl: `actor.loss_scale_factor`)
         loss_scale_factor: Option<f64> = None,
-        /// Whether the loss has a KL term against the initial weights.
+        /// `true` to add the KL divergence from the initial policy to the loss. Default: `false`. (verl: `actor.use_kl_loss`)
         use_kl_loss: bool = false,
-        /// Its factor.
+        /// Coefficient of this divergence, from 0 to 1e6; default 0.001. (verl: `actor.kl_loss_coef`; TRL: `beta`)
         kl_loss_coef: f64 = 0.001,
-        /// Its estimator, by a name of `kl_estimators`.
+        /// Estimator of this divergence: a name of `kl_estimators`. Default: `low_var_kl`. (verl: `actor.kl_loss_type`)
         kl_loss_type: String = "low_var_kl".to_owned(),
-        /// Whether the KL term is multiplied by the ratio.
+        /// `true` to multiply this divergence by the policy ratio. Default: `false`. (TRL: `use_bias_correction_kl`)
         use_bias_correction_kl: bool = false,
-        /// Factor of the entropy bonus.
+        /// Coefficient of the entropy bonus, from 0 to 1e6; default 0. (verl: `actor.entropy_coeff`)
         entropy_coeff: f64 = 0.0,
-        /// Tokens of a packed micro-batch.
+        /// Maximum number of tokens of a packed micro-batch, at least 1; default 4096. (verl: `actor.ppo_max_token_len_per_gpu`)
         ppo_max_token_len: usize = 4096,
-        /// Threads that the tensor operations of the trainer use on the CPU.
+        /// Number of CPU threads that the trainer's tensor operations use, from 1 to 1024; default 1.
         threads: usize = 1,
     }
 }
 
-/// `[actor.policy_loss]`
+/// The section `[actor.policy_loss]`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PolicyLoss {
-    /// A policy loss, by a name of `policy_losses` or of one's own.
+    /// Name of the policy loss: one of `policy_losses`, or one that the program adds. Default: `vanilla`. (verl:
+    /// `actor.policy_loss.loss_mode`)
     #[serde(default = "vanilla")]
     pub loss_mode: String,
     /// Further options of the policy loss.
@@ -329,36 +352,37 @@ fn vanilla() -> String {
 }
 
 section! {
-    /// `[critic]`: the model of values, where the estimator of advantages needs one.
+    /// The section `[critic]`: the value model, for advantage estimators that need one.
     Critic {
-        /// Folder in Hugging Face format; left out, that of `model.path`.
+        /// Folder of the model in Hugging Face format. Default: `model.path`.
         path: Option<PathBuf> = None,
-        /// Highest learning rate.
+        /// Peak learning rate, above 0 and at most 10; default 1e-5. (verl: `critic.optim.lr`)
         lr: f64 = 1e-5,
-        /// Updates over which the rate rises.
+        /// Number of updates over which the learning rate rises to its peak; default 0.
         lr_warmup_steps: u64 = 0,
-        /// Decoupled weight decay.
+        /// Decoupled weight decay of AdamW, from 0 to 1000; default 0.01.
         weight_decay: f64 = 0.01,
-        /// Decay of the moments.
+        /// Decay rates of Adam's first and second moment, each in [0, 1); default 0.9 and 0.999.
         betas: (f64, f64) = (0.9, 0.999),
-        /// Added to the root of the second moment.
+        /// Term that Adam adds to the root of the second moment, above 0; default 1e-8.
         eps: f64 = 1e-8,
-        /// Longest gradient.
+        /// Maximum L2 norm of the gradient; larger gradients are scaled down. Above 0, or `inf`; default 1.
         grad_clip: f64 = 1.0,
-        /// Predictions count up to this far from those before the update.
+        /// Maximum distance of a predicted value from the prediction before the update, above 0; default 0.5. (verl:
+        /// `critic.cliprange_value`)
         cliprange_value: f64 = 0.5,
-        /// How the losses of tokens become one number.
+        /// Aggregation of token losses. Default: `token-mean`. (verl: `critic.loss_agg_mode`)
         loss_agg_mode: Aggregation = Aggregation::TokenMean,
     }
 }
 
-/// What it means that a snapshot cannot be written.
+/// The reaction to a snapshot that cannot be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SnapshotOnError {
-    /// The run ends.
+    /// End the run with the error.
     Fail,
-    /// It is told, and tried again.
+    /// Print a warning, and try again at the next snapshot.
     Warn,
 }
 
@@ -372,81 +396,88 @@ impl From<SnapshotOnError> for rollpacker_dataflow::snapshot::OnError {
 }
 
 section! {
-    /// `[trainer]`
+    /// The section `[trainer]`: the length of training, workers, snapshots and outputs.
     Trainer {
-        /// Steps; left out, as many as the epochs give.
+        /// Maximum number of steps, at least 1. Default: as many as the epochs have. (verl: `trainer.total_training_steps`; TRL:
+        /// `max_steps`)
         total_training_steps: Option<u64> = None,
-        /// Epochs at most.
+        /// Maximum number of epochs, at least 1; default 1. (verl: `trainer.total_epochs`; TRL: `num_train_epochs`)
         total_epochs: u32 = 1,
-        /// Steps between two validations; -1 and 0 for none but the first and the last.
+        /// Number of steps between two validations. With -1, the default, and 0 only the validations before the first and after the last
+        /// step run. (verl: `trainer.test_freq`)
         test_freq: i64 = -1,
-        /// Whether to validate before the first step.
+        /// `true`, the default, to validate before the first step. (verl: `trainer.val_before_train`)
         val_before_train: bool = true,
-        /// Seed of everything that has none of its own.
+        /// Seed of everything that has no seed of its own; default 1.
         seed: u64 = 1,
-        /// `auto`, `cpu`, `cuda` or `cuda:N`.
+        /// Device of the models: `auto` (the default), `cpu`, `cuda` or `cuda:N`.
         device: String = "auto".to_owned(),
-        /// Workers of each process, unless the command line says so: each has `rollout.instances` engine instances and a replica of the
-        /// trainer.
+        /// Number of workers of each process, from 1 to 256; default 1. Each worker has `rollout.instances` engine instances and a replica
+        /// of the trainer. `--workers` has precedence.
         workers: usize = 1,
-        /// Run folder, unless the command line says so.
+        /// Run folder; default `runs/default`. `--out` has precedence. (verl: `trainer.default_local_dir`; TRL: `output_dir`)
         default_local_dir: PathBuf = PathBuf::from("runs/default"),
-        /// Steps at the start in which the critic alone is trained.
+        /// Number of initial steps that train only the critic; default 0. (verl: `trainer.critic_warmup`)
         critic_warmup: u64 = 0,
-        /// Whether to write every response to `rollouts/`.
+        /// `true`, the default, to write every response to `rollouts/` in the run folder.
         write_rollouts: bool = true,
-        /// Whether a run can be repeated to the bit: races of responses are decided by tokens, and sums have no order. Slower.
+        /// `true` to make a run reproducible bit by bit: races between responses are decided by tokens instead of time, and sums do not
+        /// depend on order. Slower. Default: `false`.
         deterministic: bool = false,
-        /// Steps between two snapshots, from which `--resume` goes on; -1 and 0 for none. The end of a run that takes any has one, too.
+        /// Number of steps between two snapshots, from which `--resume` continues. -1, the default, and 0 disable snapshots. A run with
+        /// snapshots also takes one at its end. (verl: `trainer.save_freq`; TRL: `save_steps`)
         save_freq: i64 = -1,
-        /// Good snapshots that are kept, the newest.
+        /// Number of valid snapshots to keep, newest first. At least 1; default 2. (verl: `trainer.max_actor_ckpt_to_keep`; TRL:
+        /// `save_total_limit`)
         max_ckpt_to_keep: usize = 2,
-        /// What it means that a snapshot cannot be written: `fail`, the run ends, or `warn`, it goes on and tries again.
+        /// Reaction to a snapshot that cannot be written: `fail` (the default) ends the run, `warn` continues and tries again.
         snapshot_on_error: SnapshotOnError = SnapshotOnError::Fail,
-        /// How long the run may take, in seconds or as in `1h30m`: no step begins that may not end by then. Left out, as long as it takes.
+        /// Maximum wall time of the run, in seconds or as a string such as `1h30m`. A step that may not finish in time is not started.
+        /// Default: unlimited.
         max_wall_time: Option<Period> = None,
-        /// How long nothing may move, in seconds or as in `5m`, before the run says what it waits for; 0 for ever.
+        /// Time without progress after which the watchdog prints what the run waits for, in seconds or as a string such as `5m`. 0 disables
+        /// the watchdog; default 300.
         stall_timeout: Period = Period::Seconds(300.0),
-        /// What that does: `warn`, or `fail`, which ends the run.
+        /// Reaction of the watchdog to a stall: `warn` (the default), or `fail`, which ends the run.
         on_stall: OnStall = OnStall::default(),
     }
 }
 
 section! {
-    /// `[sft]`
+    /// The section `[sft]`: supervised fine-tuning of a small model made from scratch, for `rollpacker sft`.
     Sft {
-        /// Parquet files with demonstrations.
+        /// Parquet or JSONL files or globs with demonstrations: a string or a list.
         #[serde(deserialize_with = "one_or_many")]
         train_files: Vec<String> = Vec::new(),
-        /// Field of `extra_info` that holds the demonstration.
+        /// Field of `extra_info` that contains the demonstration. Default: `demonstration`.
         response_key: String = "demonstration".to_owned(),
-        /// Updates.
+        /// Number of updates, at least 1; default 1800.
         steps: u64 = 1800,
-        /// Examples of an update.
+        /// Number of examples of an update, at least 1; default 48.
         batch_size: usize = 48,
-        /// Highest learning rate.
+        /// Peak learning rate, above 0 and at most 10; default 2e-3.
         lr: f64 = 2e-3,
-        /// Updates over which the rate rises.
+        /// Number of updates over which the learning rate rises to its peak; default 50.
         lr_warmup_steps: u64 = 50,
-        /// Decoupled weight decay.
+        /// Decoupled weight decay of AdamW, from 0 to 1000; default 0.01.
         weight_decay: f64 = 0.01,
-        /// Characters of the tokenizer, if the model is made from scratch.
+        /// Characters of the tokenizer, each of which is one token. Default: the alphabet of the built-in task.
         alphabet: String = rollpacker_datasets::generate::ALPHABET.to_owned(),
-        /// Width of a model made from scratch.
+        /// Width of the residual stream; default 96.
         hidden_size: i64 = 96,
-        /// Inner width of its feed-forward blocks.
+        /// Inner width of the feed-forward blocks; default 256.
         intermediate_size: i64 = 256,
-        /// Its blocks.
+        /// Number of transformer blocks; default 3.
         num_hidden_layers: i64 = 3,
-        /// Its query heads.
+        /// Number of query heads; default 4. `hidden_size` must be an even multiple of it.
         num_attention_heads: i64 = 4,
-        /// Its key and value heads.
+        /// Number of key and value heads; default 2. Must divide `num_attention_heads`.
         num_key_value_heads: i64 = 2,
-        /// Its longest context in tokens.
+        /// Maximum context length in tokens; default 4096.
         max_position_embeddings: i64 = 4096,
-        /// Tokens of a packed micro-batch.
+        /// Maximum number of tokens of a packed micro-batch, at least 1; default 4096.
         micro_batch_tokens: usize = 4096,
-        /// Threads that tensor operations use on the CPU.
+        /// Number of CPU threads that tensor operations use, from 1 to 1024; default 1.
         threads: usize = 1,
     }
 }
@@ -468,7 +499,7 @@ impl Sections for Raw {
             "critic" => fields::<Critic>(),
             "trainer" => fields::<Trainer>(),
             "sft" => fields::<Sft>(),
-            // The keys of a schedule or of a policy loss depend on its name; it checks them when it is built.
+            // The keys of a schedule or of a policy loss depend on its name and are checked when it is built.
             _ => return None,
         })
     }
@@ -478,7 +509,7 @@ impl Sections for Raw {
     }
 }
 
-/// A text, or a list of them.
+/// Deserializes a string or a list of strings.
 fn one_or_many<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged, expecting = "a text or a list of texts")]

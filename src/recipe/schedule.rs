@@ -1,4 +1,4 @@
-//! The section `[schedule]`: which schedule, and the options of its own; recipes and simulated jobs share it.
+//! The section `[schedule]`: the name of a schedule and its options. Recipes and simulated jobs share it.
 
 use rollpacker_operators::overlap::{Fetch, Scoring};
 use rollpacker_operators::schedule::{
@@ -15,34 +15,34 @@ use super::keys;
 use super::most::{self, check_integers};
 use super::value::read_value;
 
-/// `[schedule]`: a name, and the keys of that schedule's `Config` but for those that other sections say.
+/// The section `[schedule]`: a name, and the keys of that schedule's `Config` except those that other sections set.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Section {
-    /// One of [`names`].
+    /// The name of the schedule, one of [`names`]. Default: `tail_batching`.
     #[serde(default = "default_name")]
     pub name: String,
-    /// The other keys.
+    /// The options of the schedule.
     #[serde(flatten)]
     pub options: Table,
 }
 
-/// What other sections say of every schedule.
+/// The settings of other sections that every schedule uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size {
-    /// Prompts of a round.
+    /// Number of prompts of a round (`data.train_batch_size`).
     pub prompts: usize,
-    /// Responses to each.
+    /// Number of responses to each prompt (`rollout.n`).
     pub responses: u32,
-    /// Responses that run at once under a schedule that holds the others back, unless its `slots` says so.
+    /// Maximum number of responses in flight under a schedule that holds others back. The schedule's own `slots` has precedence.
     pub slots: u64,
-    /// Steps of the run, if it has an end of its own.
+    /// Number of steps of the run, if it is limited.
     pub total_steps: Option<u64>,
 }
 
-/// Keys that a [`Size`] says.
+/// Keys of schedule configurations that [`Size`] sets.
 const SAID_ELSEWHERE: [&str; 3] = ["prompts", "responses", "total_steps"];
 
-/// A schedule that can be named.
+/// A schedule that recipes can name.
 struct Known {
     name: &'static str,
     fields: fn() -> &'static [&'static str],
@@ -114,24 +114,24 @@ static KNOWN: [Known; 8] = [
     },
 ];
 
-/// The schedules that can be named.
+/// Returns the names of all schedules.
 pub fn names() -> impl Iterator<Item = &'static str> {
     KNOWN.iter().map(|known| known.name)
 }
 
-/// Returns the keys that `[schedule]` may have beside the name of a schedule; `None` if there is none of that name.
+/// Returns the keys that `[schedule]` may have for the schedule `name`, or `None` if there is no such schedule.
 #[must_use]
 pub fn options(name: &str) -> Option<Vec<&'static str>> {
     let known = KNOWN.iter().find(|known| known.name == name)?;
     Some(own_fields(known).collect())
 }
 
-/// The fields of a schedule's configuration that no other section says.
+/// Returns the configuration keys of a schedule that no other section sets.
 fn own_fields(known: &Known) -> impl Iterator<Item = &'static str> {
     (known.fields)().iter().copied().filter(|key| !SAID_ELSEWHERE.contains(key))
 }
 
-/// Refuses a schedule that decides by scores where there are none before its round is over: it would never be.
+/// Rejects a schedule that decides by scores if responses are scored only after the round. Such a round would never end.
 pub(crate) fn check_scoring(schedule: &Builtin, scoring: Scoring) -> Result<(), RecipeError> {
     if schedule.wants_scores() && scoring == Scoring::AfterRollout {
         let expected = "`streamed` with a schedule that decides by scores";
@@ -140,7 +140,7 @@ pub(crate) fn check_scoring(schedule: &Builtin, scoring: Scoring) -> Result<(), 
     Ok(())
 }
 
-/// Drops the keys of other schedules than the one that a section names, so that an override of the name is enough to change it.
+/// Removes the keys of other schedules from a section, so that overriding the name suffices to change the schedule.
 pub(super) fn leave_others(section: &mut Table) {
     let name = section.get("name").and_then(Value::as_str).unwrap_or_default();
     let has = |known: &Known, key: &str| (known.fields)().contains(&key);
@@ -157,10 +157,10 @@ impl Default for Section {
 }
 
 impl Section {
-    /// The schedule, at its beginning.
+    /// Returns the schedule in its initial state.
     ///
     /// # Errors
-    /// If there is no schedule of that name, it does not have a key, or a value is of a wrong type or out of its bounds.
+    /// If there is no schedule of that name, it does not have a key, or a value has the wrong type or is out of its bounds.
     pub fn build(&self, size: Size) -> Result<Builtin, RecipeError> {
         let known = self.known()?;
         self.check_keys(known)?;
@@ -177,7 +177,7 @@ impl Section {
         (known.build)(table)?.map_err(|error| self.refused(error))
     }
 
-    /// When its responses are scored, unless the recipe says otherwise.
+    /// Returns when the schedule's responses are scored by default.
     ///
     /// # Errors
     /// If there is no schedule of that name.
@@ -185,7 +185,7 @@ impl Section {
         Ok(self.known()?.scoring)
     }
 
-    /// When its groups are trained on, unless the recipe says otherwise.
+    /// Returns when the schedule's groups are trained on by default.
     ///
     /// # Errors
     /// If there is no schedule of that name.
@@ -201,7 +201,7 @@ impl Section {
             .expect("invariant: the name is one of them"))
     }
 
-    /// What the schedule refuses, by the key that was written.
+    /// Converts an error of a schedule into a recipe error that names the key as written.
     fn refused(&self, error: ScheduleError) -> RecipeError {
         match error {
             ScheduleError::Zero { key } => bound(self.path(&key), "at least 1", 0),
@@ -213,12 +213,12 @@ impl Section {
             }
             ScheduleError::Conflict { key, with, why } => RecipeError::Type {
                 key: self.path(key),
-                reason: format!("cannot be had with {with}: {why}"),
+                reason: format!("cannot be combined with {with}: {why}"),
             },
             ScheduleError::Weighted { eta_responses } => RecipeError::Type {
                 key: self.path("selection"),
                 reason: format!(
-                    "cannot be had with `eta_responses = {eta_responses}`: no weight makes up for responses that surplus ones cut off"
+                    "cannot be combined with `eta_responses = {eta_responses}`: weights cannot correct for responses that are aborted because of surplus responses"
                 ),
             },
             ScheduleError::Quotas { found, expected } => {
@@ -228,7 +228,7 @@ impl Section {
         }
     }
 
-    /// A schedule's key as it is written in a recipe.
+    /// Returns the path under which the recipe contains a key of the schedule.
     fn path(&self, key: &str) -> String {
         let nests = |(_, value): &(&String, &Value)| {
             value.as_table().is_some_and(|inner| inner.contains_key(key))

@@ -1,4 +1,4 @@
-//! Recipes as tables: read from files, overridden, and taken apart by keys.
+//! Recipes as TOML tables: reading files, applying overrides and listing settings.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,11 +11,11 @@ use super::raw::Raw;
 use super::{aliases, keys, most, schedule};
 
 impl Raw {
-    /// The settings by their dotted names, as they are written in TOML; defaults filled in, without those that have none, and without
-    /// credentials.
+    /// Returns the settings by their dotted names, formatted as TOML. Defaults are filled in. Optional settings without a value and
+    /// credentials are omitted.
     ///
     /// # Panics
-    /// Never: every value of a recipe is TOML.
+    /// Never: every value of a recipe can be written as TOML.
     #[must_use]
     pub fn settings(&self) -> BTreeMap<String, String> {
         let table = Table::try_from(self.recorded());
@@ -25,15 +25,17 @@ impl Raw {
         settings
     }
 
-    /// Returns the recipe as it is printed and written down. Options of rewards are written by users and may have credentials: those in
-    /// URLs are left out, and so are texts whose key has the name of a secret.
+    /// Returns the recipe as it is printed and recorded, without credentials.
+    ///
+    /// Reward options are free-form and may contain credentials. Credentials in URLs are removed, as are strings whose key looks like the
+    /// name of a secret.
     pub(crate) fn recorded(&self) -> Self {
         let mut recorded = self.clone();
         recorded.reward.options.values_mut().for_each(leave_out_credentials);
         recorded
     }
 
-    /// Returns whether [`recorded`](Self::recorded) leaves something out.
+    /// Returns `true` if [`recorded`](Self::recorded) removes something.
     pub(crate) fn has_credentials(&self) -> bool {
         self.reward.options != self.recorded().reward.options
     }
@@ -64,7 +66,7 @@ fn flatten(prefix: &str, table: Table, settings: &mut BTreeMap<String, String>) 
     }
 }
 
-/// Reads a TOML file, and lays `overrides`, each `section.key=value`, over it.
+/// Reads a TOML file and applies `overrides`, each of the form `section.key=value`.
 pub(crate) fn read_table(path: &Path, overrides: &[String]) -> Result<Table, RecipeError> {
     let text = std::fs::read_to_string(path)
         .map_err(|source| RecipeError::Read { path: path.to_owned(), source })?;
@@ -78,7 +80,7 @@ pub(crate) fn read_table(path: &Path, overrides: &[String]) -> Result<Table, Rec
     Ok(table)
 }
 
-/// What is written in a table, every key known and of its type.
+/// Deserializes a table, after checking that every key is known and has the right type.
 pub(crate) fn from_table<T: keys::Sections>(mut table: Table) -> Result<T, RecipeError> {
     aliases::rename(&mut table, T::aliases())?;
     keys::check::<T>(&table)?;
@@ -90,8 +92,9 @@ pub(crate) fn from_table<T: keys::Sections>(mut table: Table) -> Result<T, Recip
     })
 }
 
-/// Lays `section.key=value` over a table. The value is TOML if it reads as such, otherwise text. Another schedule leaves the keys of the
-/// one before behind.
+/// Applies one override, `section.key=value`, to a table.
+///
+/// The value is parsed as TOML and falls back to a plain string. Overriding `schedule.name` drops the previous schedule's keys.
 pub(crate) fn overlay(table: &mut Table, text: &str) -> Result<(), RecipeError> {
     let wrong = || RecipeError::Override { text: text.to_owned() };
     let (key, value) = text.split_once('=').ok_or_else(wrong)?;

@@ -97,7 +97,7 @@ fn wrong_types_and_bounds_name_the_key() {
         "",
         &["actor.lr_scheduler_type=cosine"],
         expect![
-            "key `actor.lr_scheduler_type`: expected `constant`, unless trainer.total_training_steps says where the rate ends, found cosine"
+            "key `actor.lr_scheduler_type`: expected `constant`, unless trainer.total_training_steps is set, found cosine"
         ],
     );
     check_error(
@@ -115,7 +115,9 @@ fn wrong_types_and_bounds_name_the_key() {
     check_error(
         "",
         &["actor.beta=0.1"],
-        expect!["key `actor.kl_loss_coef`: expected actor.use_kl_loss = true beside it, found 0.1"],
+        expect![
+            "key `actor.kl_loss_coef`: expected actor.use_kl_loss = true when it is set, found 0.1"
+        ],
     );
     check_error(
         "",
@@ -144,7 +146,7 @@ fn limits_of_test_cases_are_checked_by_their_keys() {
     check(
         &["reward.timeout.mode=fixed", "reward.timeout.slack=2"],
         expect![[
-            r#"key `reward.timeout.slack`: expected `reward.timeout.mode = "adaptive"` beside it, found 2"#
+            r#"key `reward.timeout.slack`: expected `reward.timeout.mode = "adaptive"` when it is set, found 2"#
         ]],
     );
     check(
@@ -191,7 +193,7 @@ fn what_a_schedule_refuses_names_the_key_that_was_written() {
     check(
         &["schedule.selection=weighted", "schedule.eta_responses=2"],
         expect![
-            "key `schedule.selection`: cannot be had with `eta_responses = 2`: no weight makes up for responses that surplus ones cut off"
+            "key `schedule.selection`: cannot be combined with `eta_responses = 2`: weights cannot correct for responses that are aborted because of surplus responses"
         ],
     );
     check(
@@ -210,8 +212,8 @@ fn what_a_schedule_refuses_names_the_key_that_was_written() {
             "schedule.carry_over=true",
         ],
         expect![[
-            r#"key `schedule.carry_over`: cannot be had with `mode = "on_policy"`: the next load would be aborted"#
-        ]],
+            r#"key `schedule.carry_over`: cannot be combined with `mode = "on_policy"`: the next load would be aborted"#
+                ]],
     );
     check(
         &[

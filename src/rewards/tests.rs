@@ -3,7 +3,7 @@ use rollpacker_stages::reward::{Context, Exact, F1, Format, Length, Pattern, Sam
 
 use super::*;
 
-/// Few of the built-in rewards: messages list them all.
+/// A registry with a few of the built-in rewards. Error messages list every name of the registry.
 fn registry() -> Registry {
     Registry::default()
         .with("exact", |exact: Exact| Ok(exact))
@@ -119,12 +119,14 @@ fn what_cannot_be_made_is_named_by_its_key() {
     );
     check_error(
         "routes.\"*\" = \"length\"\n[options.length]\nattempts = 3",
-        expect!["key `reward.options.length`: expected no guard: it is a reward of whole groups"],
+        expect![
+            "key `reward.options.length`: expected no guard options: the reward scores whole groups"
+        ],
     );
     check_error(
         "routes.\"*\" = { length = 0.5 }",
         expect![
-            "key `reward.routes.*`: `length` goes by the scores of a reward for samples: expected one beside it"
+            "key `reward.routes.*`: `length` depends on the scores of a per-sample reward: expected one on this route"
         ],
     );
     check_error(
@@ -137,6 +139,6 @@ fn what_cannot_be_made_is_named_by_its_key() {
     );
     check_error(
         "routes.\"*\" = { exact = 1.0, f1 = 1.0 }\noptions.f1.on_error = \"zero\"\noptions.exact.on_error = \"fail\"",
-        expect!["key `reward.routes.*`: its rewards say different things of `on_error`"],
+        expect!["key `reward.routes.*`: its rewards set different values of `on_error`"],
     );
 }

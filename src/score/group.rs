@@ -1,4 +1,4 @@
-//! Rows that are scored together: the responses to one prompt.
+//! Groups of rows that are scored together: the responses to one prompt.
 
 use std::collections::BTreeMap;
 
@@ -7,31 +7,31 @@ use rollpacker_stages::reward::{Context, Router, Sample, Score};
 use super::RowError;
 use super::summary::Scored;
 
-/// Which rows belong together: those of one data source with one text in the column of the group.
+/// The key of a group: its data source and the text in the group column.
 pub(super) type Key = (String, String);
 
-/// A row with what its own reward said.
+/// A row of a group with the score of its per-sample reward.
 pub(super) struct Member {
     pub(super) row: u64,
     pub(super) data_source: String,
     pub(super) own: Result<(Sample, Score), RowError>,
 }
 
-/// Groups whose rows are not all here. They wait for each other in memory, however far apart the file has them.
+/// Groups with missing rows. Their rows wait in memory until the last one is scored, wherever in the file it is.
 #[derive(Default)]
 pub(super) struct Groups {
-    /// Rows that are still to come, by group.
+    /// The number of rows that are still missing, by group.
     owed: BTreeMap<Key, usize>,
     open: BTreeMap<Key, Vec<Member>>,
 }
 
 impl Groups {
-    /// The file has a further row of a group.
+    /// Counts a row of a group, before the rows are scored.
     pub(super) fn expect(&mut self, key: Key) {
         *self.owed.entry(key).or_default() += 1;
     }
 
-    /// Takes a row in; with the last one of its group, all of them in their order.
+    /// Adds a scored row. Returns the rows of the group, ordered by row number, if this was the last missing one.
     pub(super) fn take(&mut self, key: Key, member: Member) -> Option<Vec<Member>> {
         let owed = self.owed.get_mut(&key)?;
         *owed -= 1;
@@ -47,14 +47,15 @@ impl Groups {
         Some(members)
     }
 
-    /// Whether no row waits for another.
+    /// Returns `true` if no row waits for others of its group.
     pub(super) fn is_empty(&self) -> bool {
         self.open.is_empty()
     }
 }
 
-/// Adds what the reward of the group says to what the rows' own said. A row without a score leaves the others without one: what they are
-/// compared with is not known.
+/// Adds the scores of the group reward to the per-sample scores of the rows.
+///
+/// A row without a score leaves the whole group without one, because a group reward compares responses with each other.
 pub(super) async fn score(
     router: Router,
     members: Vec<Member>,

@@ -1,10 +1,10 @@
-//! Scoring rows of a file outside of any training: how a reward is tried.
+//! Scores the rows of a file without training, for example to try a reward.
 //!
-//! Rows are read, scored and written one after another, a bounded number at once, so that memory does not grow with the file. What a row
-//! makes of an error is its error: the others go on.
+//! Rows are read, scored and written in order with bounded concurrency, so that memory does not grow with the file. An error affects only
+//! the row in which it occurs.
 //!
-//! Where a reward scores whole groups, a column says which rows are of one. The file is then read twice, first to count the rows of each
-//! group: a group is scored once its last row is, wherever in the file that stands, and no sooner are its rows written.
+//! If a reward scores whole groups, a column identifies the group of each row. The file is then read twice: the first pass counts the rows
+//! of each group. A group is scored once its last row is scored, and its rows are written after that.
 
 mod group;
 mod row;
@@ -28,27 +28,33 @@ use row::Object;
 use summary::Scored;
 use window::{Done, Window};
 
-/// How rows are scored.
+/// Settings for scoring the rows of a file.
 pub struct Scoring {
-    /// The rewards.
+    /// The rewards by data source.
     pub router: Router,
-    /// Which column is what.
+    /// The columns of the file.
     pub columns: Columns,
-    /// Rows that are scored at once.
+    /// Maximum number of rows scored at once.
     pub concurrency: usize,
-    /// How long test cases may run.
+    /// Time limits of test cases.
     pub limits: Limits,
     /// The clock of the rewards.
     pub clock: Arc<dyn Clock>,
 }
 
 impl Scoring {
-    /// Scores every row of `input`, writes one JSON line for each to `output`, in order, and tells `progress` how many are done and how
-    /// many there are, where the file says so.
+    /// Scores every row of `input` and writes one JSON line for each to `output`, in the order of the rows.
+    ///
+    /// Calls `progress` with the number of rows done, and with the total if the file states it.
+    ///
+    /// The loop has three phases. It first admits rows until the window is full or the file ends. It then waits for at least one task; a
+    /// group whose last row has just been scored becomes a task of its own. Finally it writes the rows that are next in order. If no task
+    /// is running although rows still wait for their group, the file has fewer rows than in the first pass, and the run fails instead of
+    /// waiting forever.
     ///
     /// # Errors
-    /// If the file cannot be read on, a column that was named is not there, a reward scores whole groups and no column says which rows are
-    /// of one, or a line cannot be written.
+    /// If the file cannot be read, a named column does not exist, a reward scores whole groups but no column identifies them, or a line
+    /// cannot be written.
     pub async fn run(
         mut self,
         input: &Path,
@@ -80,7 +86,7 @@ impl Scoring {
             }
             ensure!(
                 more || window.is_running() || window.is_empty(),
-                "{}: it has changed while it was read, and groups lack rows",
+                "{}: the file changed while it was read: groups are missing rows",
                 input.display()
             );
             progress(summary.rows, rows);
@@ -94,7 +100,7 @@ impl Scoring {
         Context::new(self.clock.clone()).with_limits(self.limits.clone())
     }
 
-    /// Counts the rows of each group, where groups are scored.
+    /// Counts the rows of each group. Does nothing unless a reward scores whole groups.
     fn groups(&mut self, input: &Path) -> anyhow::Result<Groups> {
         let mut groups = Groups::default();
         if !self.router.scores_groups() {
@@ -115,7 +121,7 @@ impl Scoring {
         Ok(groups)
     }
 
-    /// The group of a row, if it is scored with others.
+    /// Returns the group of a row, if its data source has a group reward.
     fn key(&mut self, row: &Object) -> anyhow::Result<Option<Result<Key, RowError>>> {
         let Ok(source) = self.columns.source(row).map(str::to_owned) else { return Ok(None) };
         let Ok(Some(reward)) = self.router.group_reward_of(&source) else { return Ok(None) };
@@ -152,7 +158,7 @@ impl Scoring {
     }
 }
 
-/// What the row's own reward says, where it has one.
+/// Scores a row with its per-sample reward. The score is 0 if its data source has only a group reward.
 async fn score(
     router: &Router,
     read: Result<Sample, RowError>,

@@ -1,4 +1,4 @@
-//! A row of a file as a sample.
+//! Converts rows of a file to samples.
 
 use anyhow::Context as _;
 use rollpacker_stages::reward::{RewardError, Sample};
@@ -7,25 +7,25 @@ use serde_json::{Map, Value};
 
 pub(super) type Object = Map<String, Value>;
 
-/// Which column is what; a dot leads into an object. Left out, it is the first of the usual names that a row has.
+/// The columns of a file; a dot selects a field of an object. `None` selects the first of the usual names that a row has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Columns {
-    /// The response: text, or messages, of which the last counts. Usual: `response`, `solution_str`, `completion`, `output`, `generation`.
+    /// The response: a text, or messages of which the last counts. Usual names: `response`, `solution_str`, `completion`, `output`,
+    /// `generation`.
     pub response: Option<String>,
-    /// Where the prompt comes from. Usual: `data_source`, `source`.
+    /// The data source of the prompt. Usual names: `data_source`, `source`.
     pub data_source: Option<String>,
-    /// The reference answer. Usual: `reward_model.ground_truth`, `reward_spec.ground_truth`, `ground_truth`, `answer`, `label`.
+    /// The reference answer. Usual names: `reward_model.ground_truth`, `reward_spec.ground_truth`, `ground_truth`, `answer`, `label`.
     pub ground_truth: Option<String>,
-    /// The prompt, messages or text. Usual: `messages`, `prompt`, `question`, `problem`.
+    /// The prompt: messages or a text. Usual names: `messages`, `prompt`, `question`, `problem`.
     pub prompt: Option<String>,
-    /// Everything else, an object, or one as text. Usual: `extra_info`.
+    /// Additional information: an object, or an object as JSON text. Usual name: `extra_info`.
     pub extra_info: Option<String>,
-    /// What rows of one prompt have in common, for rewards of whole groups. Usual: `uid`, `group_id`, `prompt_id`, `index`,
-    /// `extra_info.index`.
+    /// The group of the row, for rewards of whole groups. Usual names: `uid`, `group_id`, `prompt_id`, `index`, `extra_info.index`.
     pub group: Option<String>,
-    /// Columns to hand on beside it; `None` for all that play no other part.
+    /// Further columns to pass on in `extra_info`; `None` for all columns without another role.
     pub extra_columns: Option<Vec<String>>,
-    /// The data source of rows that name none.
+    /// The data source of rows without one.
     pub default_data_source: String,
 }
 
@@ -37,14 +37,14 @@ const PROMPT: [&str; 4] = ["messages", "prompt", "question", "problem"];
 const EXTRA_INFO: [&str; 1] = ["extra_info"];
 const GROUP: [&str; 5] = ["uid", "group_id", "prompt_id", "index", "extra_info.index"];
 
-/// Why a row has no score.
+/// The reason why a row has no score.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}")]
 pub struct RowError {
-    /// `input` for a row that cannot be read, `group` for one whose group lacks a score, else the name of the
+    /// The kind of error: `input` if the row cannot be read, `group` if another row of its group has no score, else the name of the
     /// [`ErrorKind`](rollpacker_stages::reward::ErrorKind).
     pub kind: &'static str,
-    /// What happened.
+    /// The cause.
     pub reason: String,
 }
 
@@ -53,7 +53,7 @@ impl RowError {
         Self { kind: "input", reason: reason.to_string() }
     }
 
-    /// Of a row whose group has another one, `row`, without a score.
+    /// Returns the error of a row whose group contains the row `row` without a score.
     pub(super) fn incomplete(row: u64) -> Self {
         Self { kind: "group", reason: format!("row {row} of its group has no score") }
     }
@@ -66,10 +66,11 @@ impl From<RewardError> for RowError {
 }
 
 impl Columns {
-    /// The sample that a row is. The columns are settled with the first row.
+    /// Converts a row to a sample. The first row determines the columns.
     ///
     /// # Errors
-    /// If the first row has no column that could be the response, or lacks one that was named; what is wrong with one row alone is its own.
+    /// If the first row has no column that can be the response, or lacks a named column. Errors of a single row are returned as the inner
+    /// result.
     pub(super) fn sample(&mut self, row: Object) -> anyhow::Result<Result<Sample, RowError>> {
         if self.response.is_none() {
             self.settle(&row)?;
@@ -82,10 +83,10 @@ impl Columns {
         Ok(())
     }
 
-    /// Finds the column of the group, unless it is known.
+    /// Determines the group column from a row, unless it is already known.
     ///
     /// # Errors
-    /// If the row has none that could be.
+    /// If the row has no column that can be the group.
     pub(super) fn settle_group(&mut self, row: &Object) -> anyhow::Result<()> {
         if self.group.is_none() {
             self.group = Some(usual(row, "group", &GROUP)?);
@@ -93,14 +94,14 @@ impl Columns {
         Ok(())
     }
 
-    /// What a row has in common with the others of its prompt.
+    /// Returns the group of a row.
     pub(super) fn group(&self, row: &Object) -> Result<String, RowError> {
         let name = self.group.as_deref().unwrap_or("group");
         let value = find(row, name).filter(|value| !value.is_null());
-        value.map(plain).ok_or_else(|| wrong(name, "what tells its group", &Value::Null))
+        value.map(plain).ok_or_else(|| wrong(name, "a group id", &Value::Null))
     }
 
-    /// Where the prompt of a row comes from.
+    /// Returns the data source of a row.
     pub(super) fn source<'a>(&'a self, row: &'a Object) -> Result<&'a str, RowError> {
         let given = self.data_source.as_deref().map(|name| find(row, name));
         let found = given.unwrap_or_else(|| DATA_SOURCE.iter().find_map(|name| find(row, name)));
@@ -144,7 +145,7 @@ impl Columns {
         })
     }
 
-    /// `extra_info` and the further columns as one object; a field of `extra_info` wins.
+    /// Returns `extra_info` and the further columns as one JSON object. Fields of `extra_info` have precedence.
     fn extra(
         &self,
         row: &Object,
@@ -177,7 +178,7 @@ impl Columns {
     }
 }
 
-/// The usual name of a column that a row has.
+/// Returns the first of the usual column names that a row has.
 fn usual(row: &Object, part: &str, names: &[&str]) -> anyhow::Result<String> {
     let found = names.iter().find(|name| find(row, name).is_some());
     found.map(|name| (*name).to_owned()).with_context(|| {
@@ -189,7 +190,7 @@ fn usual(row: &Object, part: &str, names: &[&str]) -> anyhow::Result<String> {
     })
 }
 
-/// What a path leads to: a column of that very name, dots and all, or the path that the dots make.
+/// Returns the value at a path: the column with exactly this name, dots included, or else the nested field.
 fn find<'a>(row: &'a Object, name: &str) -> Option<&'a Value> {
     let path = || {
         let mut parts = name.split('.');
@@ -204,7 +205,7 @@ fn root(row: &Object, name: &str) -> String {
     whole.or_else(|| name.split('.').next()).unwrap_or(name).to_owned()
 }
 
-/// A response: text, or that of the last message.
+/// Returns the text of a response: the response itself, or the content of its last message.
 fn said(response: &Value) -> Option<String> {
     match response {
         Value::String(text) => Some(text.clone()),
@@ -213,7 +214,7 @@ fn said(response: &Value) -> Option<String> {
     }
 }
 
-/// A prompt as JSON messages: text is one of the user's, unless it is messages as text.
+/// Returns a prompt as JSON messages. A text that is not JSON messages becomes one message of the user.
 fn messages(prompt: &Value) -> String {
     match prompt {
         Value::String(text) if serde_json::from_str::<Vec<Object>>(text).is_ok() => text.clone(),
@@ -222,7 +223,7 @@ fn messages(prompt: &Value) -> String {
     }
 }
 
-/// Text as it is, everything else as JSON.
+/// Returns a string as it is, and any other value as JSON.
 fn plain(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }

@@ -1,4 +1,4 @@
-//! What rows scored, one by one and together.
+//! The scores of rows, individually and summarized.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -10,53 +10,53 @@ use serde_json::json;
 use super::RowError;
 use crate::terminal::escape_line;
 
-/// A row and its score.
+/// A row and its score or error.
 pub(super) struct Scored {
-    /// Where the row comes from; `None` for one that cannot be read.
+    /// The data source of the row; `None` if the row cannot be read.
     pub(super) data_source: Option<String>,
     pub(super) score: Result<Score, RowError>,
 }
 
-/// What rows scored together.
+/// A summary of the scores of all rows.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Summary {
-    /// Rows read.
+    /// The number of rows read.
     pub rows: u64,
-    /// Rows with a score.
+    /// The number of rows with a score.
     pub scored: u64,
-    /// Mean of the scores; `None` without any.
+    /// The mean score; `None` without any scores.
     pub mean: Option<f64>,
-    /// The same by data source.
+    /// The rows and the mean score of each data source.
     pub by_data_source: BTreeMap<String, SourceSummary>,
-    /// Means of the parts of the scores, over the rows that have them.
+    /// The means of the score components, each over the rows that have the component.
     pub components: BTreeMap<String, f64>,
-    /// Rows by outcome: the label `outcome` of their scores, or `scored`.
+    /// The number of rows by outcome: the label `outcome` of the score, or `scored`.
     pub outcomes: BTreeMap<String, u64>,
-    /// Groups that were scored as a whole.
+    /// The number of groups scored as a whole.
     pub groups: u64,
-    /// Rows without a score, by kind of error.
+    /// The number of rows without a score, by kind of error.
     pub errors: BTreeMap<String, u64>,
-    /// The first error of each kind: its row, and what happened.
+    /// The first error of each kind: the row and the message.
     pub first_errors: BTreeMap<String, (u64, String)>,
-    /// How long it took.
+    /// The duration in seconds.
     pub seconds: f64,
     #[serde(skip)]
     counts: BTreeMap<String, u64>,
 }
 
-/// The rows of one data source.
+/// The scores of one data source.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct SourceSummary {
-    /// Rows read.
+    /// The number of rows read.
     pub rows: u64,
-    /// Rows with a score.
+    /// The number of rows with a score.
     pub scored: u64,
-    /// Mean of the scores; `None` without any.
+    /// The mean score; `None` without any scores.
     pub mean: Option<f64>,
 }
 
 impl Scored {
-    /// The row's line of the output.
+    /// Returns the output line of the row, as JSON.
     pub(super) fn line(&self, index: u64) -> String {
         let line = match &self.score {
             Ok(score) => {
@@ -85,7 +85,7 @@ impl Scored {
 }
 
 impl Summary {
-    /// Rows without a score.
+    /// Returns the number of rows without a score.
     #[must_use]
     pub fn failed(&self) -> u64 {
         self.rows - self.scored
@@ -125,7 +125,7 @@ impl Summary {
         }
     }
 
-    /// The summary as a person reads it.
+    /// Returns the summary as text for a person.
     #[must_use]
     pub fn text(&self) -> String {
         let mut text = format!(
@@ -165,7 +165,7 @@ impl Summary {
 
 fn running(mean: Option<f64>, count: u64, value: f64) -> f64 {
     let mean = mean.unwrap_or(0.0);
-    // The difference of two large values could overflow.
+    // Divide before adding: the difference of two large values could overflow.
     mean - mean / count as f64 + value / count as f64
 }
 

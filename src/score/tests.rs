@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::*;
 
-/// The later the row, the sooner it is done.
+/// A reward for which later rows finish earlier.
 struct Backwards;
 
 impl Reward for Backwards {

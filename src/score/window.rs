@@ -1,4 +1,4 @@
-//! Rows under way, and those that wait: for an earlier one to be written, or for the others of their group.
+//! The rows in flight, and the rows that wait until an earlier row is written or until their group is complete.
 
 use std::collections::BTreeMap;
 
@@ -8,20 +8,21 @@ use tokio::task::JoinSet;
 use super::group::{Groups, Key, Member};
 use super::summary::Scored;
 
-/// Rows that wait for an earlier one, for each that is scored at once: one slow row does not hold up the others for long.
+/// The number of finished rows that may wait for an earlier row, per concurrently scored row. This way a slow row does not hold up the
+/// others for long.
 const AHEAD: u64 = 16;
 
-/// What a task has done.
+/// The result of a task.
 pub(super) enum Done {
-    /// Scored a row.
+    /// A scored row.
     Row(u64, Scored),
-    /// Scored a row by its own reward; that of its group is to follow.
+    /// A row with the score of its per-sample reward. The score of its group follows.
     Member(Key, Box<Member>),
-    /// Scored a group.
+    /// The scored rows of a group.
     Group(Vec<(u64, Scored)>),
 }
 
-/// Rows under way, and those that wait.
+/// The rows in flight, and the finished rows that wait.
 pub(super) struct Window {
     running: JoinSet<Done>,
     groups: Groups,
@@ -31,13 +32,15 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// Nothing is under way; `groups` are those that the file has.
+    /// Creates an empty window. `groups` contains the number of rows of each group of the file.
     pub(super) fn new(groups: Groups) -> Self {
         Self { running: JoinSet::new(), groups, waiting: BTreeMap::new(), admitted: 0, written: 0 }
     }
 
-    /// Whether another row may be begun. The rows that wait for the others of their group hold up what is behind them, so that there is no
-    /// bound but the file's while there are any.
+    /// Returns `true` if another row may be admitted.
+    ///
+    /// Rows of incomplete groups hold up all rows after them, and only further rows can complete these groups. Therefore the number of
+    /// waiting rows is not bounded while there are incomplete groups.
     pub(super) fn has_room(&self, width: usize) -> bool {
         let near = || self.admitted - self.written < AHEAD * width as u64;
         self.running.len() < width && (!self.groups.is_empty() || near())
@@ -51,18 +54,18 @@ impl Window {
         !self.running.is_empty()
     }
 
-    /// The number of the next row.
+    /// Returns the number of the next row.
     pub(super) fn next_row(&self) -> u64 {
         self.admitted
     }
 
-    /// Begins the next row.
+    /// Starts to score the next row.
     pub(super) fn admit(&mut self, task: impl Future<Output = Done> + Send + 'static) {
         self.admitted += 1;
         self.running.spawn(task);
     }
 
-    /// Begins a group.
+    /// Starts to score a group.
     pub(super) fn score_group(
         &mut self,
         task: impl Future<Output = Vec<(u64, Scored)>> + Send + 'static,
@@ -70,12 +73,12 @@ impl Window {
         self.running.spawn(async { Done::Group(task.await) });
     }
 
-    /// Waits for one task, and takes what all others have done; the groups that are whole with it.
+    /// Waits for one task, and collects the results of all other finished tasks. Returns the groups that became complete.
     pub(super) async fn wait(&mut self) -> anyhow::Result<Vec<Vec<Member>>> {
         let mut whole = Vec::new();
         let mut next = self.running.join_next().await;
         while let Some(joined) = next {
-            match joined.context("a reward ended without a score")? {
+            match joined.context("the task of a reward failed")? {
                 Done::Row(row, scored) => self.waiting.extend([(row, scored)]),
                 Done::Group(scored) => self.waiting.extend(scored),
                 Done::Member(key, member) => whole.extend(self.groups.take(key, *member)),
@@ -85,7 +88,7 @@ impl Window {
         Ok(whole)
     }
 
-    /// The next row in order, once it is scored.
+    /// Removes and returns the next row in order, if it is scored.
     pub(super) fn pop(&mut self) -> Option<Scored> {
         let scored = self.waiting.remove(&self.written)?;
         self.written += 1;

@@ -1,4 +1,4 @@
-//! The engine that a recipe names.
+//! The rollout engine that a recipe describes.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,7 +14,8 @@ use super::opened::{Opened, Stages};
 use crate::recipe::Recipe;
 
 impl Opened {
-    /// An engine that draws by `sampling`, and stops where the recipe's recorded lengths say if they are `replayed`.
+    /// Returns the options of an engine with the sampling settings `sampling`. If `replayed` is `true`, the recipe's recorded lengths are
+    /// forced.
     pub(super) fn engine_options(
         &self,
         sampling: Sampling,
@@ -33,7 +34,7 @@ impl Opened {
     }
 }
 
-/// What it takes to start an engine, on whatever thread wants one.
+/// The options to start an engine, which can be moved to the thread that starts it.
 pub(super) struct EngineOptions {
     config: TorchEngineConfig,
     model: PathBuf,
@@ -44,7 +45,7 @@ pub(super) struct EngineOptions {
 impl EngineOptions {
     pub(super) fn start(self) -> anyhow::Result<TorchEngine> {
         let Self { config, model, device, stages: Stages { clock, encoder, store, .. } } = self;
-        // Ids that the tokenizer does not have are the model's padding: they decode to nothing.
+        // Some models have more ids than the tokenizer; these padding ids decode to an empty text.
         let detokenize =
             Arc::new(move |ids: &[i32]| encoder.tokenizer.decode(ids, true).unwrap_or_default());
         Ok(TorchEngine::start(
@@ -57,7 +58,7 @@ impl EngineOptions {
     }
 }
 
-/// How tokens are drawn in training.
+/// Returns the sampling settings of training.
 pub(super) fn sampling(recipe: &Recipe) -> Sampling {
     let (rollout, data) = (&recipe.raw.rollout, &recipe.raw.data);
     Sampling {
@@ -69,7 +70,7 @@ pub(super) fn sampling(recipe: &Recipe) -> Sampling {
     }
 }
 
-/// The engine that a recipe trains with, no lengths replayed.
+/// Returns the configuration of the training engine, without replayed lengths.
 pub(crate) fn engine_config(recipe: &Recipe) -> TorchEngineConfig {
     let rollout = &recipe.raw.rollout;
     TorchEngineConfig {
@@ -84,7 +85,7 @@ pub(crate) fn engine_config(recipe: &Recipe) -> TorchEngineConfig {
     }
 }
 
-/// Refuses prompts and responses that the model has no positions for.
+/// Rejects prompt and response lengths that exceed the model's maximum context.
 pub(crate) fn check_context(recipe: &Recipe, model: &ModelConfig) -> anyhow::Result<()> {
     let data = &recipe.raw.data;
     let longest = data.max_prompt_length as i64 + i64::from(data.max_response_length);

@@ -1,4 +1,4 @@
-//! A training run from a recipe: opens what the recipe names, and runs the pipeline over the torch stages.
+//! A training run from a recipe: opens the inputs that the recipe names, and runs the pipeline with the torch stages.
 
 mod engine;
 mod opened;
@@ -45,25 +45,25 @@ use crate::recipe::Recipe;
 use crate::snapshots::RunSnapshots;
 use crate::validation::validate;
 
-/// Rounds that the prompt reader may be ahead of the schedule.
+/// Number of rounds that the prompt reader may be ahead of the schedule.
 const ROUNDS_AHEAD: usize = 4;
 
-/// What a run did, beyond what its observer was told.
+/// The results of a run that its observer does not receive.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Finished {
-    /// Validation before the first step, if there was one.
+    /// The metrics of the validation before the first step, if there was one.
     pub warm_start: Option<Metrics>,
-    /// Validation after the last step, if there was one.
+    /// The metrics of the validation after the last step, if there was one.
     pub last: Option<Metrics>,
-    /// What was validated on.
+    /// The prompts validated on.
     pub validated: Validated,
-    /// Prompts left out for their length.
+    /// The number of prompts left out because of their length.
     pub left_out: u64,
-    /// Why it ended.
+    /// The reason why the run ended.
     pub ended: Ended,
 }
 
-/// A run, or one worker of it, before anything flows.
+/// A run, or one worker of it, that is ready to start.
 pub struct Session {
     opened: Opened,
     left_out: LeftOut,
@@ -71,15 +71,15 @@ pub struct Session {
 }
 
 impl Session {
-    /// Opens datasets, model folder, tokenizer, rewards and device.
+    /// Opens the datasets, the model folder, the tokenizer, the rewards and the device.
     ///
     /// # Errors
-    /// If any of it cannot be used; the message names file and field.
+    /// If any of them cannot be used. The message names the file and the field.
     pub fn open(recipe: Recipe) -> anyhow::Result<Self> {
         Self::open_with(recipe, &Registry::builtin())
     }
 
-    /// The same, with the rewards of `registry` for the names that the recipe routes to.
+    /// Opens a session like [`Session::open`], with the rewards of `registry`.
     ///
     /// # Errors
     /// As [`Session::open`].
@@ -87,7 +87,7 @@ impl Session {
         Self::open_from(recipe, registry, &Algorithms::default())
     }
 
-    /// The same, with the estimators and losses of `algorithms` for the names of the recipe.
+    /// Opens a session like [`Session::open_with`], with the advantage estimators, losses and KL estimators of `algorithms`.
     ///
     /// # Errors
     /// As [`Session::open`].
@@ -99,7 +99,7 @@ impl Session {
         Self::of(Opened::open(recipe, registry, algorithms)?, true)
     }
 
-    /// Of what is open; the first worker keeps the profile, if there is one.
+    /// Creates a session from opened inputs. Only the first worker monitors the profile, if there is one.
     fn of(opened: Opened, leads: bool) -> anyhow::Result<Self> {
         Ok(Self {
             monitor: if leads { monitor(&opened.recipe)? } else { None },
@@ -108,7 +108,8 @@ impl Session {
         })
     }
 
-    /// Scores responses to prompts of `data_source`, a source or a prefix that ends in `*`, with `reward`; goes before the recipe's.
+    /// Scores responses to prompts of `data_source` with `reward`, which has precedence over the recipe's. A trailing `*` in `data_source`
+    /// matches any suffix.
     #[must_use]
     pub fn with_reward(mut self, data_source: &str, reward: impl Reward) -> Self {
         self.opened.stages.router = self.opened.stages.router.route(data_source, reward);
@@ -123,27 +124,27 @@ impl Session {
         self
     }
 
-    /// Optimises `loss` instead of the recipe's policy loss.
+    /// Optimizes `loss` instead of the recipe's policy loss.
     #[must_use]
     pub fn with_policy_loss(mut self, loss: impl PolicyLoss + 'static) -> Self {
         self.opened.objective.policy_loss = Arc::new(loss);
         self
     }
 
-    /// Estimates the KL divergence of the loss with `estimator` instead of the recipe's.
+    /// Estimates the KL divergence in the loss with `estimator` instead of the recipe's.
     #[must_use]
     pub fn with_kl_loss(mut self, estimator: impl KlEstimator + 'static) -> Self {
         self.opened.objective.kl_loss = Arc::new(estimator);
         self
     }
 
-    /// Takes snapshots, and goes on from one.
+    /// Takes snapshots, and resumes from one, as `snapshots` says.
     #[must_use]
     pub fn with_snapshots(self, snapshots: RunSnapshots) -> Self {
         Self { opened: self.opened.with_snapshots(snapshots), ..self }
     }
 
-    /// A digest of the prompts and of the order in which they come.
+    /// Returns a digest of the prompts and their order.
     ///
     /// # Errors
     /// If the dataset cannot be read.
@@ -152,10 +153,10 @@ impl Session {
         cursor.fingerprint.context("the dataset has no fingerprint")
     }
 
-    /// Refuses data sources that no reward scores. Of Parquet files it reads that one column, JSONL files it goes over.
+    /// Checks that every data source has a reward. Reads only the data source column of Parquet files, and all of JSONL files.
     ///
     /// # Errors
-    /// If there is one, or a file cannot be read; the message names file and row.
+    /// If a data source has no reward, or a file cannot be read. The message names the file and the row.
     pub fn check_rewards(&self) -> anyhow::Result<()> {
         if self.opened.rewards_checked.load(Ordering::Relaxed) {
             return Ok(());
@@ -170,29 +171,31 @@ impl Session {
         Ok(())
     }
 
-    /// Prompts of an epoch.
+    /// Returns the number of prompts of an epoch.
     #[must_use]
     pub fn prompts(&self) -> u64 {
         self.opened.train_data.len()
     }
 
-    /// The clock of the run.
+    /// Returns the clock of the run.
     #[must_use]
     pub fn clock(&self) -> Arc<dyn Clock> {
         self.opened.stages.clock.clone()
     }
 
-    /// What several workers of this process share with it.
+    /// Returns the inputs that the workers of this process share.
     #[must_use]
     pub fn opened(&self) -> Opened {
         self.opened.clone().with_snapshots(RunSnapshots::default())
     }
 
-    /// Trains, once the [rewards are checked](Self::check_rewards), to the recipe's end or a requested stop, tells `observer` of each step
-    /// and `validated` of the first validation, and writes the model to `folder`.
+    /// Trains to the end of the recipe or until a requested stop, and writes the model to `folder`.
+    ///
+    /// First checks the [rewards](Self::check_rewards). Reports each step to `observer`, and the metrics of the validation before the first
+    /// step to `validated`.
     ///
     /// # Errors
-    /// The first fault of any stage; the message names operator, step and response.
+    /// The first fault of any stage. The message names the operator, the step and the response.
     pub fn train(
         self,
         stop: &Stop,
@@ -203,11 +206,18 @@ impl Session {
         self.train_at(None, stop, folder, observer, validated)
     }
 
-    /// The same as one worker of several, with engine instances and a replica of the trainer of its own. The first one reads prompts,
-    /// decides, validates, tells and writes; of the others nothing is told.
+    /// Trains like [`Session::train`], as one worker of several if `seat` is given.
+    ///
+    /// Each worker has its own engine instances and a replica of the trainer. The first worker reads the prompts, decides, validates,
+    /// reports to its observer and writes the model. The observers of the other workers receive no steps.
+    ///
+    /// The order of the steps matters. A resumed run takes its initial policies from the snapshot. A new run publishes the initial weights
+    /// and, if asked to, validates them before the training engine starts. After the pipeline only the first worker goes on: it writes the
+    /// profile, validates the last policy and writes the model. A run that ended early skips this validation, because it will be resumed
+    /// and the process may have little time left.
     ///
     /// # Errors
-    /// As [`Session::train`]; of any worker.
+    /// As [`Session::train`], for any worker.
     pub fn train_at(
         self,
         seat: Option<Seat>,
@@ -267,10 +277,10 @@ impl Session {
             Ended::by(stop, updates.0, self.opened.recipe.raw.trainer.total_training_steps);
         ensure!(
             updates > PolicyVersion(0) || stop.is_requested(),
-            "no prompt could be trained on: {} are longer than data.max_prompt_length, the others have no quota",
+            "no prompt could be trained on: {} are longer than data.max_prompt_length, and the schedule has no quota for the others",
             finished.left_out
         );
-        // A run that is to be resumed is tried when it is done; whoever ended it early may not wait for long.
+        // A run that will be resumed is validated at its end. A process that was stopped early may have little time left.
         if let Some(validator) = validator.filter(|_| finished.ended == Ended::Finished) {
             let policy = trainer
                 .policy()
@@ -281,7 +291,7 @@ impl Session {
         Ok(finished)
     }
 
-    /// What the run goes on from; the monitor takes its state up.
+    /// Returns the state to resume from, if there is one. Also restores the monitor of the profile.
     fn resumed(&self) -> anyhow::Result<Option<Rc<Resumed>>> {
         let Some(restored) = &self.opened.snapshots.restored else { return Ok(None) };
         if let Some(monitor) = &self.monitor {
@@ -290,7 +300,7 @@ impl Session {
         Ok(Some(Rc::new(Resumed::read(restored)?)))
     }
 
-    /// The validation before the first step, if there is to be one.
+    /// Validates the initial policy, if the recipe asks for it.
     fn warm_start(
         &self,
         validator: Option<&Rc<ValidatorThread>>,
@@ -300,7 +310,7 @@ impl Session {
         validator.map(|validator| validate(validator, initial.clone())).transpose()
     }
 
-    /// Has `stop` end the run in time.
+    /// Makes `stop` end the run before its wall-time limit.
     fn limit(&self, stop: &Stop) -> anyhow::Result<()> {
         if let Some(limit) = self.opened.recipe.max_wall_time()? {
             let time =

@@ -1,4 +1,4 @@
-//! What the workers of a process share.
+//! The inputs that the workers of a process share.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ use crate::recipe::Recipe;
 use crate::rewards::rewards;
 use crate::snapshots::RunSnapshots;
 
-/// What a recipe names, opened and checked, which the workers of a process share: data, algorithms, rewards and their threads.
+/// The opened and validated inputs of a recipe that the workers of a process share: data, algorithms, rewards and their threads.
 #[derive(Clone)]
 pub struct Opened {
     pub(super) recipe: Recipe,
@@ -41,17 +41,17 @@ pub struct Opened {
     pub(super) advantage: Estimator,
     pub(super) objective: Objective,
     pub(super) rewards: Arc<tokio::runtime::Runtime>,
-    /// Whether every data source is known to have a reward.
+    /// `true` once every data source is known to have a reward.
     pub(super) rewards_checked: Arc<AtomicBool>,
-    /// Judges that share the instances of the engine that trains.
+    /// Judges that run on the instances of the training engine.
     pub(super) guests: Guests,
-    /// Tokens that the model knows.
+    /// The vocabulary size of the model.
     pub(super) vocab_size: i64,
     pub(super) watch: Option<Watch>,
     pub(super) snapshots: RunSnapshots,
 }
 
-/// What the threads of a worker share.
+/// The inputs that the threads of a worker share.
 #[derive(Clone)]
 pub(super) struct Stages {
     pub(super) clock: Arc<dyn Clock>,
@@ -90,7 +90,7 @@ impl Opened {
         }));
         estimate.extend(memory::judges(&recipe.raw.reward));
         estimate.check()?;
-        // Judges in process are loaded here.
+        // In-process judges load their models here, after the memory check.
         let router = rewards(&recipe.raw.reward, registry)?;
         let encoder = PromptEncoder {
             tokenizer: Arc::new(Tokenizer::from_folder(folder)?),
@@ -125,14 +125,16 @@ impl Opened {
         })
     }
 
-    /// Takes part in snapshots, and goes on from one if there is one to go on from.
+    /// Takes snapshots, and resumes from one, as `snapshots` says.
     #[must_use]
     pub fn with_snapshots(self, snapshots: RunSnapshots) -> Self {
         Self { snapshots, ..self }
     }
 
-    /// The session of one worker. Judges that share an engine share that of the first worker of the process; a profile is kept by the first
-    /// of all; of several devices each worker of a process has its own, in turn.
+    /// Creates the session of one worker.
+    ///
+    /// Judges that share an engine use the one of the first worker of the process. Only the first worker of the cluster monitors the
+    /// profile. If the machine has several devices, the workers of a process use them in turn.
     ///
     /// # Errors
     /// If the recipe's profile cannot be read.
@@ -176,12 +178,12 @@ impl Opened {
         })
     }
 
-    /// What threads beat that the graph waits for.
+    /// Returns the counter that threads outside of the graph advance to show progress to the watchdog.
     pub(super) fn pulse(&self) -> Pulse {
         self.watch.as_ref().map(|watch| watch.pulse.clone()).unwrap_or_default()
     }
 
-    /// The model with its tokenizer and chat template: a folder that a run can start from.
+    /// Writes the model with its tokenizer and chat template, as a folder that another run can start from.
     pub(super) fn save(&self, trainer: &TrainerThread, folder: &Path) -> anyhow::Result<()> {
         trainer.save(folder.to_owned()).map_err(|reason| anyhow!(reason))?;
         for name in TOKENIZER_FILES {
@@ -194,12 +196,12 @@ impl Opened {
     }
 }
 
-/// Versions of the weights that engines may ask for.
+/// Returns the number of weight versions that engines may still request.
 fn versions(recipe: &Recipe) -> usize {
     usize::try_from(recipe.raw.algorithm.staleness + 2).unwrap_or(usize::MAX)
 }
 
-/// The device of a worker where `written` names none in particular and `resolved` is one of several.
+/// Returns the device of a worker. If `written` does not name a specific device, the workers use the CUDA devices in turn.
 fn device_of(written: &str, resolved: Device, worker: usize) -> Device {
     match resolved {
         Device::Cuda(_) if !written.contains(':') => {

@@ -1,4 +1,4 @@
-//! Validation: policies on held-out prompts.
+//! Validation of policies on held-out prompts.
 
 use std::rc::Rc;
 
@@ -15,17 +15,18 @@ use super::opened::Opened;
 use crate::prompts::LeftOut;
 use crate::validation::metrics;
 
-/// What policies are tried on.
+/// The prompts that policies are validated on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Validated {
-    /// Prompts.
+    /// The number of prompts.
     pub prompts: usize,
-    /// Prompts left out for their length.
+    /// The number of prompts left out because of their length.
     pub left_out: u64,
 }
 
 impl Opened {
-    /// The validator, and what it validates on. Workers that do not lead have one that is never asked.
+    /// Returns the validator and the number of its prompts, or `None` without validation data. Workers other than the first get a
+    /// placeholder that is never called.
     pub(super) fn validator(
         &self,
         leads: bool,
@@ -61,7 +62,7 @@ impl Opened {
             };
             let (mut sampled, mut greedy) =
                 (tries(sampled, prompts.clone())?, tries(greedy, prompts)?);
-            // The last policy of a run may be tried in its step and asked for again behind it.
+            // The last policy may be validated in its step and again after the run. The second time returns the known metrics.
             let mut last: Option<(PolicyVersion, Metrics)> = None;
             let validate = move |policy: &Policy| {
                 if let Some((_, known)) =
@@ -82,7 +83,7 @@ impl Opened {
     }
 }
 
-/// The validator of a worker that does not validate.
+/// Returns the placeholder of a worker that does not validate.
 fn never_asked() -> anyhow::Result<ValidatorThread> {
     OwnerThread::spawn("validation", || {
         let refuse = |_: &Policy| Err("another worker validates".to_owned());

@@ -7,13 +7,13 @@ use reqwest::blocking::{Client, ClientBuilder};
 use super::TelemetryError;
 use super::loss::Signal;
 
-/// A client for exports of a signal to `endpoint`, that gives up after `timeout`.
+/// Returns a client for exports of a signal to `endpoint`, with the given timeout per request.
 ///
-/// Over TLS the collector proves who it is to the certificates of the system; `SSL_CERT_FILE` and `SSL_CERT_DIR` name others. Without TLS
-/// none are needed, and a machine without any is no fault.
+/// Over TLS the collector's certificate is verified with the system's certificates, or with those of `SSL_CERT_FILE` and `SSL_CERT_DIR`.
+/// Plain HTTP needs no certificates, so a machine without any is not an error.
 ///
 /// # Errors
-/// If a machine without certificates is to export over TLS.
+/// If the endpoint uses TLS and the machine has no certificates.
 pub(super) fn client(
     signal: Signal,
     endpoint: &str,
@@ -26,7 +26,7 @@ pub(super) fn client(
     build(builder).map_err(|reason| TelemetryError::Client { signal, reason })
 }
 
-/// On a thread of its own: a blocking client panics where it is made within a runtime.
+/// Builds the client on a separate thread, because a blocking client panics if it is created within an async runtime.
 fn build(builder: ClientBuilder) -> Result<Client, String> {
     let thread = std::thread::Builder::new().spawn(move || builder.build());
     let built = thread.map_err(|error| error.to_string())?.join();
@@ -34,7 +34,7 @@ fn build(builder: ClientBuilder) -> Result<Client, String> {
     built.map_err(|error| chain(&error))
 }
 
-/// An error and what caused it, in one line.
+/// Formats an error and its causes in one line.
 fn chain(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(error.source(), |error| error.source());
     causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))

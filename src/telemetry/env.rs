@@ -1,4 +1,4 @@
-//! What the `OTEL_*` variables ask for; what they say wrongly is refused, where the SDK would fall back in silence.
+//! Reads the `OTEL_*` variables. Unsupported values are errors, whereas the SDK would silently use defaults.
 
 use std::time::Duration;
 
@@ -8,22 +8,22 @@ use rollpacker_stages::secret::without_credentials;
 use super::TelemetryError;
 use super::loss::Signal;
 
-/// Where to export a signal to.
+/// The destination of a signal.
 #[derive(Debug)]
 pub(super) struct Target {
-    /// URL of the collector, as it is written.
+    /// The URL of the collector, as written.
     pub(super) endpoint: String,
-    /// When an export is given up.
+    /// The timeout of an export.
     pub(super) timeout: Duration,
 }
 
-/// How long an export may take unless a variable says so, as OpenTelemetry has it.
+/// The default timeout of an export, as OpenTelemetry specifies it.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Where to export a signal to; `None` if it is not asked for. `variable` looks a variable up and knows no empty ones.
+/// Returns the destination of a signal, or `None` if it is not exported. `variable` looks up a variable and returns `None` for empty ones.
 ///
 /// # Errors
-/// A variable of the signal with a value that is not possible.
+/// If a variable of the signal has an unsupported value.
 pub(super) fn target(
     signal: Signal,
     variable: &impl Fn(&str) -> Option<String>,
@@ -56,7 +56,7 @@ fn milliseconds((name, value): (String, String)) -> Result<Duration, TelemetryEr
     parsed.ok_or_else(|| refused(name, "a number of milliseconds above 0", &value))
 }
 
-/// Names the service unless a variable does.
+/// Sets the default service name, unless a variable sets one.
 pub(super) fn name_service(
     resource: ResourceBuilder,
     variable: &impl Fn(&str) -> Option<String>,
@@ -71,7 +71,7 @@ pub(super) fn name_service(
     }
 }
 
-/// The variable of the signal, or else that of both, and its value.
+/// Returns the name and the value of the signal's own variable, or else of the general one.
 fn setting(
     signal: Signal,
     what: &str,
@@ -103,7 +103,7 @@ fn refused(variable: String, expected: &'static str, found: &str) -> TelemetryEr
 mod tests {
     use super::*;
 
-    /// Endpoints of traces and metrics under the variables, `-` for none, or the error.
+    /// Checks the endpoints of traces and metrics for the given variables, `-` for none, or the error.
     fn check(variables: &[(&str, &str)], expected: &str) {
         let variable = |wanted: &str| {
             variables.iter().find(|(name, _)| *name == wanted).map(|(_, value)| (*value).to_owned())

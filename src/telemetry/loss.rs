@@ -1,4 +1,4 @@
-//! What did not reach the collector. The SDK tells its own log of a failed export, and nobody else.
+//! Counts exports that did not reach the collector. The SDK only logs a failed export internally.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,12 +13,12 @@ use opentelemetry_sdk::metrics::exporter::PushMetricExporter;
 use opentelemetry_sdk::trace::{SpanData, SpanExporter};
 use rollpacker_stages::secret::{redact, without_credentials};
 
-/// A kind of telemetry, with a path and variables of its own.
+/// A kind of telemetry with its own path and variables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signal {
     /// Spans of steps and stages.
     Traces,
-    /// Gauges of a step.
+    /// Gauges of each step.
     Metrics,
 }
 
@@ -40,16 +40,16 @@ impl fmt::Display for Signal {
     }
 }
 
-/// Exports of one signal that the collector did not take.
+/// The failed exports of one signal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loss {
-    /// Of what.
+    /// The signal.
     pub signal: Signal,
-    /// Where it was to go, without credentials.
+    /// The endpoint, without credentials.
     pub endpoint: String,
-    /// How many exports, each of one batch of spans or the metrics of one step, are known to have failed.
+    /// The number of failed exports. An export is one batch of spans, or the metrics of one step.
     pub exports: u64,
-    /// Why the first did.
+    /// The cause of the first failure.
     pub cause: String,
 }
 
@@ -64,7 +64,7 @@ pub(super) fn join(losses: &[Loss]) -> String {
     losses.iter().map(Loss::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// The account of one signal's losses, shared by the threads that make them.
+/// The loss counter of one signal, shared by the threads that export it.
 #[derive(Clone, Debug)]
 pub(super) struct Losses(Arc<Account>);
 
@@ -91,7 +91,7 @@ impl Losses {
         self.0.cause.get_or_init(|| redact(&cause.to_string()).into_owned());
     }
 
-    /// What was lost over the run, whose last export ended like `ended`.
+    /// Returns the losses of the run. `ended` is the result of the last export.
     pub(super) fn at_the_end(&self, ended: Result<(), impl fmt::Display>) -> Option<Loss> {
         if let Err(error) = ended {
             self.note(&error);
@@ -105,7 +105,7 @@ impl Losses {
     }
 }
 
-/// An exporter whose failures are noted.
+/// An exporter that counts its failures.
 #[derive(Debug)]
 pub(super) struct Watched<E> {
     exporter: E,

@@ -1,7 +1,7 @@
-//! The metrics of steps as gauges, each step exported once, on a thread that may wait for the collector.
+//! Exports the metrics of each step once, as gauges, on a thread that may block on the collector.
 //!
-//! The SDK's reader exports the last value of a gauge every so many seconds, and its flush waits without limit; a training run has
-//! one value a step, and must not wait.
+//! The SDK's reader exports the last value of each gauge at fixed intervals, and its flush blocks without a limit. A training run has one
+//! value per step, and must not block.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -18,22 +18,22 @@ use super::client::client;
 use super::env::Target;
 use super::loss::{Loss, Losses, Signal, Watched};
 
-/// Steps that wait for the collector; more are lost.
+/// Maximum number of steps that wait for the collector. Further steps are lost.
 const WAITING_STEPS: usize = 64;
 
-/// Longer than any run: steps are exported when they are there.
+/// An interval longer than any run. Steps are exported explicitly.
 const NEVER: Duration = Duration::from_secs(u32::MAX as u64);
 
 type StepMetrics = BTreeMap<String, f64>;
 
-/// The metrics of steps, on their way.
+/// The metrics of steps that are still to be exported.
 #[derive(Debug)]
 pub(super) struct Metrics {
     steps: SyncSender<StepMetrics>,
     closing: Closing,
 }
 
-/// Metrics to which no step is added any more.
+/// An export that receives no more steps but may still be running.
 #[derive(Debug)]
 pub(super) struct Closing {
     done: Receiver<()>,
@@ -74,12 +74,12 @@ impl Closing {
     pub(super) fn end(self, limit: Duration) -> Option<Loss> {
         self.losses.at_the_end(match self.done.recv_timeout(limit) {
             Ok(()) | Err(RecvTimeoutError::Disconnected) => Ok(()),
-            Err(RecvTimeoutError::Timeout) => Err("no answer at the end of the run"),
+            Err(RecvTimeoutError::Timeout) => Err("no response at the end of the run"),
         })
     }
 }
 
-/// Delta temporality: a gauge is exported with the steps that have it, and only with them.
+/// Creates the provider. With delta temporality a gauge is exported only in the steps that have it.
 fn provider(
     client: Client,
     losses: Losses,
@@ -106,12 +106,12 @@ fn export(provider: &SdkMeterProvider, steps: Receiver<StepMetrics>) {
                 .or_insert_with_key(|name| meter.f64_gauge(instrument(name)).build())
                 .record(value, &[]);
         }
-        // A failure is noted by the exporter.
+        // The exporter counts a failure itself.
         let _noted = provider.force_flush();
     }
 }
 
-/// The name of the gauge of a metric: letters, digits, `_`, `-` and `.`, 255 at most, or the SDK makes a gauge that goes nowhere.
+/// Returns the name of a metric's gauge: letters, digits, `_`, `-` and `.`, at most 255. The SDK silently drops gauges with other names.
 fn instrument(metric: &str) -> String {
     let allowed = |letter: char| match letter {
         '/' => '.',

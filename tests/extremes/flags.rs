@@ -1,4 +1,4 @@
-//! Numeric flags of the command line.
+//! Tests of the numeric flags of the command line.
 
 use std::any::TypeId;
 use std::num::NonZero;
@@ -8,7 +8,7 @@ use rollpacker::cli;
 use crate::program::{self, Case};
 use crate::workplace::{RECIPE, Workplace};
 
-/// Values of a flag: the ends of the types of numbers.
+/// Values of a flag: the bounds of the numeric types, and values around them.
 const VALUES: [&str; 11] = [
     "-1",
     "0",
@@ -26,8 +26,8 @@ const VALUES: [&str; 11] = [
 const JOB: &str = "[cluster]\ngpus = 8\n[model]\nname = \"Qwen2.5-7B\"\n[data]\ntrain_batch_size = 4\nmax_response_length = 64\n\
                    [schedule]\nname = \"fused\"\n[sim]\nsteps = 1\n";
 
-/// A command line of each subcommand that ends soon, with the flags that some flag needs beside it. `NUMBER` stands for the number of the run, so
-/// that each writes files of its own.
+/// Returns a command line of the subcommand that ends soon, with the further flags that `flag` needs. `NUMBER` stands for the number of the
+/// run, so that each run writes its own files.
 fn line(subcommand: &str, flag: &str) -> Vec<&'static str> {
     let (line, beside): (&[&str], &[&str]) = match (subcommand, flag) {
         ("train", "process") => (&["train", "--config", "recipe.toml"], &["--hostfile", "hosts"]),
@@ -61,7 +61,7 @@ fn line(subcommand: &str, flag: &str) -> Vec<&'static str> {
     line.iter().chain(beside).copied().collect()
 }
 
-/// The numeric flags of a command and of those below it: their subcommand, name and name on the command line.
+/// Collects the numeric flags of a command and its subcommands: the subcommand, the id, and the name on the command line.
 fn flags(path: &str, command: &clap::Command, into: &mut Vec<(String, String, String)>) {
     let numbers = [
         TypeId::of::<u16>(),
@@ -100,7 +100,7 @@ fn every_numeric_flag_ends_well_or_is_named() {
     assert!(found.len() > 15, "{found:?}");
     let mut cases = Vec::new();
     for (subcommand, id, long) in found {
-        // Of a line of the hostfile there are no processes to wait for, and papers take as long as they take.
+        // With a valid process index the program waits for the other processes, and more steps of the papers take too long.
         let skipped = |value: &str| {
             (id == "process" && (value == "0" || value == "1"))
                 || (subcommand == "simulate paper"

@@ -1,4 +1,4 @@
-//! Keys of simulated jobs: `simulate`, its sweeps, and `profile --simulated`.
+//! Tests of the keys of simulated jobs, in `simulate`, its sweeps, and `profile --simulated`.
 
 use std::panic::catch_unwind;
 use std::path::Path;
@@ -37,7 +37,7 @@ name = "fused"
 steps = 1
 "#;
 
-/// Settings beside which a key has an effect.
+/// Returns the settings that a key needs to have an effect.
 fn beside(name: &str) -> &'static [&'static str] {
     match name {
         "pipeline.staleness" | "pipeline.training_gpus" => &["pipeline.placement=separate"],
@@ -49,7 +49,7 @@ fn beside(name: &str) -> &'static [&'static str] {
     }
 }
 
-/// The keys of a table that another type defines, each beside all numbers of the table and `others`.
+/// Returns the keys of a table that another type defines. Each key is set together with all numbers of the table and `others`.
 fn of_table(prefix: &str, table: &impl Serialize, others: &[&str]) -> Vec<Key> {
     let numbers = numbers(table);
     let written = numbers.iter().map(|(name, value)| format!("{prefix}.{name}={value}"));
@@ -61,7 +61,7 @@ fn of_table(prefix: &str, table: &impl Serialize, others: &[&str]) -> Vec<Key> {
     numbers.iter().map(key).collect()
 }
 
-/// All keys; which of them are numeric is seen when they are set.
+/// Returns all keys. Whether a key is numeric is found out by setting it.
 fn keys() -> Vec<Key> {
     let plain = |name: String| Key { beside: owned(beside(&name)), name };
     let mut keys: Vec<Key> = RawJob::keys().into_iter().map(plain).collect();
@@ -72,7 +72,7 @@ fn keys() -> Vec<Key> {
     keys.extend(of_table("cluster.hardware", &hardware, &["cluster.hardware.name=x"]));
     keys.extend(of_table("model.shape", &model, &["model.shape.name=x"]));
     let mut domain = serde_json::to_value(TwoModeDomain::default()).expect("JSON");
-    // The share is that of the task.
+    // The share is a setting of the task instead.
     domain.as_object_mut().expect("a table").remove("share");
     let two_mode = ["lengths.source=two_mode", "tasks.code=0", "tasks.judge=0"];
     keys.extend(of_table("lengths.domains.math", &domain, &two_mode));
@@ -88,7 +88,7 @@ fn keys() -> Vec<Key> {
     keys
 }
 
-/// Values of `key` that its bounds let through; `None` if it is no number, or another name of a key that the job has.
+/// Returns the values of `key` that its bounds allow, or `None` if it is not numeric or is another name of a key that the job sets.
 fn accepted(path: &Path, key: &Key) -> Option<Vec<&'static str>> {
     let resolve = |value: &str| {
         let settings = key.settings(value);
@@ -104,7 +104,7 @@ fn accepted(path: &Path, key: &Key) -> Option<Vec<&'static str>> {
     let is_accepted = |value: &&'static str| match resolve(value) {
         Ok(()) => true,
         Err(error) => {
-            // The key of a setting with several names is the documented one.
+            // Errors name a key with several names by its documented name.
             let section = key.name.split_once('.').map_or("", |(section, _)| section);
             let documented = error.contains(&format!("key `{section}."));
             assert!(documented || key.is_named_by(&error), "{} = {value}: {error}", key.name);

@@ -1,8 +1,8 @@
-//! Every numeric key and flag at its extremes, for every command: an error that names it, or a normal end; never a panic, a crash, a hang or
-//! all of the memory.
+//! Tests every numeric key and flag of every command at its extremes. The result must be an error that names the key or a normal exit,
+//! never a panic, a crash, a hang or the use of all memory.
 //!
-//! What is tried is read off the program (keys of recipes and jobs, options of schedules, losses, estimators and rewards, flags of the
-//! command line, sizes in `config.json`), so that a new setting is tried without a change here.
+//! The keys and flags are read from the program: keys of recipes and jobs, options of schedules, losses, estimators and rewards, command
+//! line flags, and sizes in `config.json`. A new setting is therefore tested without a change here.
 #![cfg(feature = "torch")]
 
 mod flags;
@@ -18,7 +18,7 @@ mod workplace;
 use serde::Serialize;
 use serde_json::Value;
 
-/// Values of a setting, as TOML: the least and greatest of every type of number, beside the least that may be usual.
+/// Values of a setting, as TOML: the smallest and the largest value of every numeric type, and small usual values.
 pub(crate) const EXTREMES: [&str; 16] = [
     "-9223372036854775808",
     "-1",
@@ -38,20 +38,20 @@ pub(crate) const EXTREMES: [&str; 16] = [
     "-inf",
 ];
 
-/// A numeric key, and the settings beside which it has an effect.
+/// A numeric key, and the settings that it needs to have an effect.
 pub(crate) struct Key {
     pub(crate) name: String,
     pub(crate) beside: Vec<String>,
 }
 
 impl Key {
-    /// All that is set for the key to have a value.
+    /// Returns all settings that give the key a value.
     pub(crate) fn settings(&self, value: &str) -> Vec<String> {
         let own = format!("{}={value}", self.name);
         self.beside.iter().cloned().chain([own]).collect()
     }
 
-    /// What an error may name: the key, in full or within its section, and those beside it.
+    /// Returns the names that an error may contain: the key, in full or within its section, and the keys set together with it.
     pub(crate) fn named(&self) -> Vec<String> {
         let last = self.name.rsplit('.').next().unwrap_or_default();
         let beside = self.beside.iter().filter_map(|setting| setting.split_once('='));
@@ -59,14 +59,14 @@ impl Key {
         [self.name.clone(), format!("`{last}`")].into_iter().chain(beside).collect()
     }
 
-    /// Whether an error names one of them.
+    /// Returns `true` if an error contains one of these names.
     pub(crate) fn is_named_by(&self, error: &str) -> bool {
         let named = self.named();
         names(error, &named.iter().map(String::as_str).collect::<Vec<_>>())
     }
 }
 
-/// The numbers of a table, or of what makes one, by their dotted names in it.
+/// Returns the numbers in a table, or in a value that serializes to one, with their dotted names.
 pub(crate) fn numbers(table: &impl Serialize) -> Vec<(String, Value)> {
     let mut all = Vec::new();
     collect("", &serde_json::to_value(table).expect("JSON"), &mut all);
@@ -84,7 +84,7 @@ fn collect(prefix: &str, value: &Value, into: &mut Vec<(String, Value)>) {
     }
 }
 
-/// Whether an error says what was wrong with one of `keys`, and not how the program broke.
+/// Returns `true` if an error names one of `keys` and does not show that the program itself failed.
 pub(crate) fn names(error: &str, keys: &[&str]) -> bool {
     let broken = ["panicked", "overflow", "RUST_BACKTRACE"];
     keys.iter().any(|key| error.contains(key)) && !broken.iter().any(|word| error.contains(word))

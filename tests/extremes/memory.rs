@@ -1,4 +1,4 @@
-//! What does not fit into memory is refused before it is allocated.
+//! Tests that runs that do not fit into memory are rejected before they allocate.
 
 use crate::program::{owned, run_within};
 use crate::workplace::{RECIPE, Workplace};
@@ -6,7 +6,7 @@ use crate::workplace::{RECIPE, Workplace};
 const SFT: &str = "[sft]\ntrain_files = \"data/train.parquet\"\nsteps = 2\nbatch_size = 4\nhidden_size = 16\nintermediate_size = 32\n\
                    num_hidden_layers = 1\nnum_attention_heads = 2\nnum_key_value_heads = 1\n";
 
-/// KiB of address space that no run of these settings fits into, whatever the machine has.
+/// A limit on the address space in KiB that is too small for these settings on any machine.
 const ADDRESS_SPACE: u64 = 16 << 20;
 
 fn check_refused(place: &Workplace, args: &[&str], parts: &[&str]) {
@@ -51,7 +51,7 @@ fn a_prompt_of_64_mb_is_left_out_without_being_tokenised() {
     place.write("rows.jsonl", &(usual + &row(&"1+".repeat(32 << 20))));
     let line =
         ["train", "--config", "recipe.toml", "data.train_files=rows.jsonl", "schedule.name=fused"];
-    // Tokenised, it took 23.8 GB.
+    // Tokenizing this prompt took 23.8 GB.
     let end = run_within(&place, 6 << 20, &owned(&line));
     assert_eq!(end.code, Some(0), "{end:?}");
     assert_eq!(place.summary("run")["overlong_prompts"], 1);

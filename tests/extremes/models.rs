@@ -1,4 +1,4 @@
-//! Numbers of a model's folder.
+//! Tests of the numbers in the files of a model folder.
 
 use std::fs;
 use std::panic::catch_unwind;
@@ -10,11 +10,11 @@ use crate::program::{self, Case, owned};
 use crate::workplace::{RECIPE, Workplace};
 use crate::{names, numbers};
 
-/// A run of one step.
+/// The command line of a run of one step.
 const TRAIN: [&str; 5] =
     ["train", "--config", "recipe.toml", "schedule.name=fused", "trainer.total_training_steps=1"];
 
-/// Values of a size, an id or a factor, as JSON.
+/// Returns values of a size, an id or a factor, as JSON.
 fn extremes() -> Vec<Value> {
     let whole = [i64::MIN, -1, 0, 1, i64::from(i32::MAX), 1 << 32, i64::MAX];
     let broken = [5e-324, 1e-30, 1e30, f64::MAX];
@@ -43,7 +43,7 @@ fn every_number_of_a_configuration_is_fit_to_train_with_or_named() {
             copy(&place, &folder, &config);
             let read = catch_unwind(|| Decoder::check_folder(&place.path(&folder)).map(drop));
             match read.unwrap_or_else(|_| panic!("{key} = {value} panics")) {
-                // Tensors of other sizes are named by their names.
+                // Errors about tensors of unexpected sizes contain the names of the tensors.
                 Err(error) => {
                     let error = error.to_string();
                     let named = names(&error, &[&key, "tensor", "self_attn", "model.layers"]);
@@ -80,7 +80,7 @@ fn numbers_of_a_tokenizer_end_well_or_name_the_tokenizer() {
     let original: Value =
         serde_json::from_str(&fs::read_to_string(&path).expect("readable")).expect("JSON");
     let mut paths: Vec<String> = vec!["added_tokens.0.id".to_owned()];
-    // Every character of the alphabet is a number of the vocabulary; two of them are enough.
+    // Each character of the alphabet is an entry of the vocabulary. Two of them suffice.
     paths.extend(numbers(&original).into_iter().map(|(path, _)| path).step_by(10));
     for path in &paths {
         for value in [json!(-1), json!(u32::MAX), json!(1 << 31), json!(u64::MAX)] {
@@ -95,13 +95,13 @@ fn numbers_of_a_tokenizer_end_well_or_name_the_tokenizer() {
     }
 }
 
-/// The value of a dotted name.
+/// Returns the value with a dotted name.
 fn at_path<'a>(value: &'a mut Value, path: &str) -> &'a mut Value {
     let pointer = path.split('.').map(|name| format!("/{name}")).collect::<String>();
     value.pointer_mut(&pointer).expect("it is there")
 }
 
-/// A copy of the model with another configuration.
+/// Copies the model with another configuration.
 fn copy(place: &Workplace, folder: &str, config: &Value) {
     fs::create_dir_all(place.path(folder)).expect("made");
     for file in ["model.safetensors", "tokenizer.json", "tokenizer_config.json"] {

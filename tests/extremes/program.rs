@@ -1,4 +1,4 @@
-//! The program under limits of time and memory.
+//! Runs the program with limits on time and memory.
 
 use std::process::Command;
 use std::sync::Mutex;
@@ -6,16 +6,16 @@ use std::sync::Mutex;
 use crate::names;
 use crate::workplace::{End, Workplace};
 
-/// Address space of a run, KiB: with room for a thousand threads, whose stacks are reserved and not used.
+/// Address space of a run in KiB. It has room for a thousand threads, whose stacks are reserved but not used.
 const ADDRESS_SPACE: u64 = 48 << 20;
 
-/// Seconds that a run may take.
+/// Time limit of a run in seconds.
 const PATIENCE: u64 = 120;
 
-/// Runs at once.
+/// Number of concurrent runs.
 const AT_ONCE: usize = 2;
 
-/// Runs the program in the folder of `place`, with so much address space in KiB. One that hangs is killed.
+/// Runs the program in the folder of `place` with an address space of this many KiB. Kills it if it hangs.
 pub(crate) fn run_within(place: &Workplace, address_space: u64, args: &[String]) -> End {
     let script = format!(
         "ulimit -c 0; ulimit -v {address_space}; exec timeout -s KILL {PATIENCE} \"$0\" \"$@\""
@@ -26,18 +26,18 @@ pub(crate) fn run_within(place: &Workplace, address_space: u64, args: &[String])
     End::of(command.spawn().expect("the program starts"))
 }
 
-/// Runs the program with as much memory as any usual run needs.
+/// Runs the program with as much memory as any ordinary run needs.
 pub(crate) fn run(place: &Workplace, args: &[String]) -> End {
     run_within(place, ADDRESS_SPACE, args)
 }
 
-/// A run, and what its error may name.
+/// A run, and the names that its error may contain.
 pub(crate) struct Case {
     pub(crate) args: Vec<String>,
     pub(crate) keys: Vec<String>,
 }
 
-/// Runs all cases, and tells those that neither succeed nor end with an error that names a key.
+/// Runs all cases and reports those that neither succeed nor fail with an error that names a key.
 pub(crate) fn check(place: &Workplace, cases: &[Case]) {
     let (next, failed) = (Mutex::new(cases.iter()), Mutex::new(Vec::new()));
     let work = || {
@@ -57,14 +57,14 @@ pub(crate) fn check(place: &Workplace, cases: &[Case]) {
     assert!(failed.is_empty(), "{} of {} runs:\n{}", failed.len(), cases.len(), failed.join("\n"));
 }
 
-/// What is wrong with how a case ends.
+/// Returns the failure of a case, if any.
 fn fault(place: &Workplace, Case { args, keys }: &Case) -> Option<String> {
     let End { code, err, .. } = run(place, args);
     let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
     match code {
-        // A run for which there is no time ends early.
+        // A run without enough time ends early.
         Some(0 | 75) => None,
-        // Data that do not go with a setting are found while they are read.
+        // Some data errors are found only while the data is read.
         Some(1 | 2) if names(&err, &keys) => None,
         code => {
             let last: Vec<&str> = err.lines().rev().take(3).collect();
@@ -73,7 +73,7 @@ fn fault(place: &Workplace, Case { args, keys }: &Case) -> Option<String> {
     }
 }
 
-/// Owned arguments.
+/// Converts arguments to owned strings.
 pub(crate) fn owned(args: &[&str]) -> Vec<String> {
     args.iter().map(|&arg| arg.to_owned()).collect()
 }

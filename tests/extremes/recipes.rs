@@ -1,4 +1,4 @@
-//! Keys of recipes: `train`, `sft`, `profile` and `score`.
+//! Tests of the keys of recipes, in `train`, `sft`, `profile` and `score`.
 
 use std::panic::catch_unwind;
 use std::path::Path;
@@ -43,7 +43,7 @@ num_attention_heads = 2
 num_key_value_heads = 1
 "#;
 
-/// Settings beside which a key has an effect, by what the key begins with.
+/// Settings that keys need to have an effect, by the prefix of the key.
 const BESIDE: [(&str, &[&str]); 12] = [
     ("critic.", &["algorithm.adv_estimator=gae"]),
     ("trainer.critic_warmup", &["algorithm.adv_estimator=gae"]),
@@ -59,7 +59,7 @@ const BESIDE: [(&str, &[&str]); 12] = [
     ("actor.lr_warmup_steps", &["actor.lr_scheduler_type=cosine"]),
 ];
 
-/// What a schedule needs to be named.
+/// Returns the settings that name a schedule, with the options that it requires.
 pub(crate) fn of_schedule(name: &str) -> Vec<String> {
     let needs: &[&str] = match name {
         "dynamic" => &["max_generated_batches=2", "on_exhausted=smaller_step"],
@@ -76,12 +76,12 @@ fn is_of_sft(key: &Key) -> bool {
     key.name.starts_with("sft.")
 }
 
-/// Whether some number is of the type of a key; what it is beside others does not matter.
+/// Returns `true` if the key accepts some number, ignoring its dependencies on other keys.
 fn is_numeric(path: &Path, name: &str) -> bool {
     ["1", "0.5"].iter().any(|value| Raw::read(path, &[format!("{name}={value}")]).is_ok())
 }
 
-/// All numeric keys of recipes, those of schedules, losses and estimators among them.
+/// Returns all numeric keys of recipes, including those of schedules, losses and estimators.
 fn keys(path: &Path) -> Vec<Key> {
     let beside = |name: &str| {
         let found = BESIDE.iter().filter(|(prefix, _)| name.starts_with(prefix));
@@ -120,7 +120,7 @@ fn keys(path: &Path) -> Vec<Key> {
     keys
 }
 
-/// Values of `key` that its bounds let through; an error of the others has to name it.
+/// Returns the values of `key` that its bounds allow. Errors for the other values must name the key.
 fn accepted(path: &Path, key: &Key) -> Vec<&'static str> {
     let is_accepted = |value: &&'static str| {
         let settings = key.settings(value);
@@ -139,7 +139,7 @@ fn accepted(path: &Path, key: &Key) -> Vec<&'static str> {
     EXTREMES.into_iter().filter(is_accepted).collect()
 }
 
-/// Runs of `command` with each numeric key that `of` picks at each extreme that its bounds let through.
+/// Returns runs of `command` with each numeric key that `of` selects, at each extreme that its bounds allow.
 fn cases(place: &Workplace, command: &[&str], of: impl Fn(&Key) -> bool) -> Vec<Case> {
     let path = place.path("recipe.toml");
     let keys = keys(&path);
@@ -154,7 +154,7 @@ fn cases(place: &Workplace, command: &[&str], of: impl Fn(&Key) -> bool) -> Vec<
     cases
 }
 
-/// The same, each with a place of its own to write to, which `flag` says.
+/// Returns the same runs, each with its own output path, which `flag` sets.
 fn cases_apart(
     place: &Workplace,
     command: &[&str],

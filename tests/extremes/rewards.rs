@@ -1,4 +1,4 @@
-//! Options of rewards.
+//! Tests of the options of rewards.
 
 use std::panic::catch_unwind;
 
@@ -13,14 +13,14 @@ use crate::program::{self, Case, owned};
 use crate::workplace::Workplace;
 use crate::{EXTREMES, names, numbers};
 
-/// A reward that has all its options, and those that it cannot be made without.
+/// A reward with the names of all its options, and the options that it requires.
 struct Tried {
     name: &'static str,
     needs: &'static [&'static str],
     options: Vec<String>,
 }
 
-/// Every reward of the registry but that of groups, of which `score` wants several rows.
+/// Returns every reward of the registry except the group reward, for which `score` needs several rows.
 fn all() -> Vec<Tried> {
     let registry = Registry::builtin();
     let leaked = |name: &str| -> &'static str { name.to_owned().leak() };
@@ -45,10 +45,10 @@ fn all() -> Vec<Tried> {
     names.into_iter().map(plain).chain([torch]).collect()
 }
 
-/// A judge behind a server that nobody asks.
+/// The options of a judge behind a server that is never called.
 const JUDGE: [&str; 3] = ["base_url=\"http://localhost:1/v1\"", "model=judge", "temperature=1"];
 
-/// A judge in process.
+/// The options of an in-process judge.
 const TORCH: [&str; 6] = [
     "engine=torch",
     "model_path=model",
@@ -71,7 +71,7 @@ fn every_numeric_option_ends_well_or_is_named() {
         for option in &tried.options {
             let Some(values) = accepted(&place, &tried, option) else { continue };
             numeric += 1;
-            // These would have to answer; and a guard is the same around any reward.
+            // These rewards would need a server or a program that responds. Guards are the same for every reward.
             let answers = !["http", "process", "judge"].contains(&tried.name);
             let is_guard = Guard::KEYS.contains(&option.as_str());
             if !answers || (is_guard && tried.name != "exact") {
@@ -94,7 +94,7 @@ fn every_numeric_option_ends_well_or_is_named() {
     program::check(&place, &cases);
 }
 
-/// Values of an option that its bounds let through; `None` if it is no number.
+/// Returns the values of an option that its bounds allow, or `None` if the option is not numeric.
 fn accepted(place: &Workplace, tried: &Tried, option: &str) -> Option<Vec<&'static str>> {
     let Tried { name, needs, .. } = tried;
     let key = format!("reward.options.{name}.{option}");
@@ -107,7 +107,7 @@ fn accepted(place: &Workplace, tried: &Tried, option: &str) -> Option<Vec<&'stat
         let settings: Vec<String> = needs.chain(own).collect();
         let made = catch_unwind(|| {
             let raw = Raw::read(&place.path("recipe.toml"), &settings)?;
-            // A sandbox is started by the program.
+            // In the real program the registry starts a sandbox.
             let section = &raw.reward;
             let registry = Registry::builtin().with("code", |options: Sandboxed| options.reward());
             rewards(section, &registry).map(drop)
@@ -123,7 +123,7 @@ fn accepted(place: &Workplace, tried: &Tried, option: &str) -> Option<Vec<&'stat
     let is_accepted = |value: &&'static str| match made(value) {
         Ok(()) => true,
         Err(error) => {
-            // The key of an option with several names is the documented one.
+            // Errors name an option with several names by its documented name.
             let documented = format!("`reward.options.{name}.");
             assert!(names(&error, &[option, &documented]), "{key} = {value}: {error}");
             false
@@ -132,7 +132,7 @@ fn accepted(place: &Workplace, tried: &Tried, option: &str) -> Option<Vec<&'stat
     is_numeric.then(|| EXTREMES.into_iter().filter(is_accepted).collect())
 }
 
-/// The options of `code`, of which no sandbox is started.
+/// The options of `code`, without starting a sandbox.
 #[derive(serde::Deserialize)]
 struct Sandboxed(CodeConfig);
 

@@ -1,11 +1,11 @@
-//! Snapshots that are not as they were written: passed over for the one before, and named.
+//! Tests of damaged snapshots: a run resumes from the one before, and reports the damage.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::workplace::{End, RECIPE, Workplace};
 
-/// A run of three steps and their snapshots.
+/// Trains three steps with a snapshot after each.
 fn trained() -> Workplace {
     let place = Workplace::new(RECIPE);
     place.trained(&[&KEPT[..], &["trainer.total_training_steps=3"]].concat());
@@ -22,7 +22,7 @@ fn manifest(place: &Workplace, step: u64) -> PathBuf {
     place.path(&format!("run/snapshots/step-{step:08}.0001.json"))
 }
 
-/// The largest part of the snapshot of `step`: the trainer's.
+/// Returns the largest part of the snapshot of `step`, which is the trainer's.
 fn part(place: &Workplace, step: u64) -> PathBuf {
     let folder = place.path(&format!("run/snapshots/step-{step:08}/0001"));
     let parts = fs::read_dir(&folder).expect("a snapshot").flatten().map(|entry| entry.path());
@@ -37,7 +37,7 @@ fn steps_of_metrics(place: &Workplace) -> Vec<u64> {
     text.lines().map(|line| step(line).expect("a step")).collect()
 }
 
-/// That the newest snapshot is passed over, `named` and the step that the run goes on from being told.
+/// Asserts that the newest snapshot is skipped, and that the output contains `named` and the step that the run resumes from.
 fn check(harm: impl FnOnce(&Path, &Path), named: &[&str]) {
     let place = trained();
     harm(&part(&place, 2), &manifest(&place, 2));

@@ -1,6 +1,6 @@
-//! Disks that take no more: full ones, and ones that may only be read.
+//! Tests of disks that cannot be written: full ones, and read-only ones.
 //!
-//! The folder of the snapshots is a small file system of its own, in a namespace of its own, where the machine permits that.
+//! The folder of the snapshots is a small file system in its own mount namespace, on machines that permit this.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -8,7 +8,7 @@ use std::process::Command;
 
 use super::workplace::{End, RECIPE, Workplace};
 
-/// Runs a script with `$train` and an empty file system of 8 MiB on `run/snapshots`; `None` where none can be mounted.
+/// Runs a script with `$train` and an empty file system of 8 MiB on `run/snapshots`. Returns `None` if none can be mounted.
 fn with_small_disk(place: &Workplace, script: &str) -> Option<End> {
     let mount = "mkdir -p run/snapshots && mount -t tmpfs -o size=8m none run/snapshots";
     let unshare = |script: &str| {
@@ -29,7 +29,7 @@ fn with_small_disk(place: &Workplace, script: &str) -> Option<End> {
     None
 }
 
-/// Two steps, and no room for a third snapshot.
+/// Trains two steps and leaves no room for a third snapshot.
 const FILLED: &str = "
     $train trainer.total_training_steps=2
     dd if=/dev/zero of=run/snapshots/filler bs=4k 2> /dev/null || true
@@ -90,7 +90,7 @@ fn what_could_not_be_recorded_is_in_no_snapshot() {
     assert!(end.err.starts_with("error: ") && end.err.contains("run/rollouts/step_"), "{end:?}");
     fs::remove_file(&rollouts).expect("removed");
     fs::rename(place.path("away"), &rollouts).expect("moved");
-    // A file that was being written when the folder was moved stays unfinished beside them, under a name of its own.
+    // A file that was being written when the folder was moved remains there unfinished, under a temporary name.
     let names = fs::read_dir(&rollouts).expect("the folder").map(|entry| entry.expect("read"));
     let recorded = names
         .filter(|entry| entry.file_name().to_string_lossy().starts_with("step_"))

@@ -1,4 +1,4 @@
-//! Runs that are asked to end, or whose time is over.
+//! Tests of runs that are asked to stop, or whose time is over.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command};
@@ -7,11 +7,11 @@ use serde_json::json;
 
 use super::workplace::{End, RECIPE, Workplace};
 
-/// Many steps: nobody waits for their end.
+/// More steps than any test waits for.
 pub(super) const ENDLESS: [&str; 2] =
     ["trainer.total_training_steps=100000", "trainer.total_epochs=10000"];
 
-/// Reads the run's lines until one starts with `start`; what was read.
+/// Reads the output of the run until a line starts with `start`, and returns the lines read.
 pub(super) fn read_until(child: &mut Child, start: &str) -> String {
     let mut read = String::new();
     let mut lines = BufReader::with_capacity(1, child.stdout.take().expect("kept"));
@@ -41,7 +41,7 @@ fn a_run_that_is_asked_to_end_does_so_after_its_step_and_says_that_steps_are_lef
         signal(&child, name);
         let end = End::of(child);
         assert_eq!(end.code, Some(75), "{name}: {end:?}");
-        assert!(end.out.contains("it was asked to"), "{name}: {end:?}");
+        assert!(end.out.contains("a stop was requested"), "{name}: {end:?}");
         assert_eq!(end.errors(), [] as [&str; 0]);
         let summary = place.summary("run");
         assert_eq!(summary["ended"], json!("stopped"));
@@ -53,11 +53,11 @@ fn a_run_that_is_asked_to_end_does_so_after_its_step_and_says_that_steps_are_lef
 #[test]
 fn a_second_signal_ends_a_run_at_once() {
     let place = Workplace::new(RECIPE);
-    // A step that does not end by itself: no reward ever answers.
+    // The step never ends by itself, because no reward ever returns.
     let stuck = "reward.options.process={command=[\"sleep\",\"600\"]}";
     let args = [stuck, "reward.routes={\"*\"=\"process\"}"];
     let mut child = place.training(&args).spawn().expect("the program starts");
-    // It listens once it has written its recipe.
+    // The signal handler is installed before the run folder is created.
     let mut err = BufReader::with_capacity(1, child.stderr.take().expect("kept"));
     while !place.path("run/metrics.jsonl").exists() {
         std::thread::yield_now();

@@ -1,4 +1,4 @@
-//! Two processes on one run: the one that was thought dead is not to write any more.
+//! Tests of two processes on one run: the process that was thought dead must not write any more.
 
 use super::ends::{ENDLESS, read_until, signal};
 use super::workplace::{End, RECIPE, Workplace};
@@ -18,7 +18,7 @@ fn of_two_processes_on_one_run_the_older_ends() {
     signal(&newer, "TERM");
     let end = End::of(newer);
     assert_eq!(end.code, Some(75), "{end:?}");
-    // What the older one did until it knew is not among what the newer one did.
+    // Steps that the older process trained before it noticed are not among the records of the newer one.
     let text = std::fs::read_to_string(place.path("run/metrics.jsonl")).expect("metrics");
     let step = |line: &str| {
         let line: serde_json::Value = serde_json::from_str(line).expect("whole lines");

@@ -1,4 +1,4 @@
-//! What becomes of runs that something happens to: each ends in bounded time, says why, and leaves nothing half-written that is trusted.
+//! Tests of runs with faults: each ends in bounded time, reports the cause, and leaves no partial file that a later run would trust.
 #![cfg(feature = "torch")]
 #![allow(clippy::print_stdout, reason = "a test that skips says so")]
 

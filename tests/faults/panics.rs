@@ -1,6 +1,6 @@
-//! Panics of threads: bugs, of ours or in what a user brought. The process stops, and says which thread it was.
+//! Tests of panics, which are bugs of this project or of user code. The process stops and names the thread.
 //!
-//! What ends a process runs in one of its own: the test [`child`] of this program.
+//! A case that ends its process runs in a separate process: the test [`child`] of this program.
 
 use std::process::Command;
 use std::sync::Arc;
@@ -57,7 +57,7 @@ fn a_panic_of_logic_on_the_worker_stops_the_process() {
     check("worker", "panics::child", "no step for this observer");
 }
 
-/// Ends the process in which it is asked for a case.
+/// Ends the process in which it runs, if the environment names a case.
 #[test]
 fn child() {
     let Ok(case) = std::env::var(CASE) else { return };
@@ -102,7 +102,7 @@ impl Observer for Observes {
     }
 }
 
-/// Waits for a response whose text cannot be made.
+/// Waits for a response whose text cannot be decoded.
 fn engine() {
     let config = TorchEngineConfig {
         instances: 1,

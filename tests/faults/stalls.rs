@@ -1,9 +1,9 @@
-//! Runs in which nothing moves any more.
+//! Tests of runs that make no progress.
 
 use super::ends::{read_until, signal};
 use super::workplace::{End, RECIPE, Workplace};
 
-/// A reward that never answers.
+/// A reward that never returns.
 const STUCK: [&str; 3] = [
     "reward.routes={\"*\"=\"slow\"}",
     "reward.options.slow={kind=\"process\",command=[\"sleep\",\"600\"]}",
@@ -20,7 +20,7 @@ fn a_reward_that_is_stuck_is_named_and_ends_the_run() {
         " for a score by `slow`: p",
         " more",
     ]);
-    // The engine has answered all that was asked of it.
+    // The engine has finished all its requests.
     assert!(!end.errors()[0].contains("rollout, step 1"), "{end:?}");
 }
 
@@ -39,7 +39,7 @@ fn a_signal_ends_a_run_whose_step_is_stuck() {
 #[test]
 fn a_stall_is_told_of_and_the_run_goes_on_when_it_is_over() {
     let place = Workplace::new(RECIPE);
-    // Answers with 0 for ever, and begins after longer than nothing may move for.
+    // This reward always returns 0, but only starts after the stall timeout.
     let script = r#"sleep 5; sed -u 's/.*"id":\([0-9]*\).*/{"id":\1,"score":0}/' "#;
     let slow =
         format!("reward.options.slow={{kind=\"process\",command=[\"sh\",\"-c\",'''{script}''']}}");
@@ -52,7 +52,7 @@ fn a_stall_is_told_of_and_the_run_goes_on_when_it_is_over() {
 #[test]
 fn a_long_rollout_is_no_stall() {
     let place = Workplace::new(RECIPE);
-    // All responses end with the same iteration: until then nothing flows, for longer than the graph may be silent.
+    // All responses end in the same iteration. No data flows before, for longer than the stall timeout.
     let end = place.trained(&[
         "rollout.instances=1",
         "rollout.n=32",

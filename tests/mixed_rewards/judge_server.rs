@@ -1,4 +1,4 @@
-//! A judge behind an API as OpenAI's, on this machine; it can be made to die in the middle of a run.
+//! A local judge behind an OpenAI-compatible API. It can stop in the middle of a run.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::{Value, json};
 
-/// A server that judges responses until it dies.
+/// A server that judges responses until it stops.
 pub(crate) struct JudgeServer {
     address: SocketAddr,
     state: Arc<State>,
@@ -15,18 +15,18 @@ pub(crate) struct JudgeServer {
 
 struct State {
     address: SocketAddr,
-    /// Answers that it gives before it dies.
+    /// The number of answers before the server stops.
     left: AtomicUsize,
     answered: AtomicUsize,
 }
 
-/// What the server thinks of a response.
+/// The verdict of the server on a response.
 pub(crate) fn verdict(response: &str) -> bool {
     response.len().is_multiple_of(3)
 }
 
 impl JudgeServer {
-    /// A server that gives so many answers. What it is asked after that ends without one, and nobody listens any more.
+    /// Starts a server that gives this many answers. Later requests are closed without an answer, and the server stops listening.
     pub(crate) fn start(answers: usize) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("is bound");
@@ -45,7 +45,7 @@ impl JudgeServer {
         Self { address, state }
     }
 
-    /// What recipes call its address.
+    /// Returns the address of the server, as the reward option `base_url` takes it.
     pub(crate) fn base_url(&self) -> String {
         format!("http://{}/v1", self.address)
     }
@@ -72,17 +72,17 @@ impl State {
             let body = answer(&request).to_string();
             let length = body.len();
             let text = format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n{body}");
-            // A run that has ended waits for no answer.
+            // The write fails if the client has already ended, which is not an error of the server.
             drop(connection.write_all(text.as_bytes()));
             if before == 1 {
-                // The listener looks up, and goes.
+                // This connection wakes the listener, which then ends.
                 drop(TcpStream::connect(self.address));
             }
         }
     }
 }
 
-/// The response stands between two lines of its own.
+/// Returns the response, which is between two marker lines of the prompt.
 fn answer(request: &Value) -> Value {
     assert_eq!(request["model"], "judge");
     let asked = request["messages"][0]["content"].as_str().expect("a text");

@@ -1,4 +1,4 @@
-//! Runs over three domains with a reward each, mathematics, code and a judge, and what becomes of them when the judge dies.
+//! Tests of runs over three domains, each with its own reward: mathematics, code and a judge. Also tests the effect of a judge that stops.
 #![cfg(feature = "torch")]
 
 mod judge_server;
@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use workplace::{End, Workplace};
 
 const STEPS: u64 = 3;
-/// Prompts of a domain in a step, and responses to each.
+/// The number of prompts of a domain in a step, and the number of responses to each.
 const QUOTA: usize = 2;
 const GROUP: usize = 4;
 
@@ -72,7 +72,7 @@ num_attention_heads = 2
 num_key_value_heads = 1
 "#;
 
-/// Rows of a domain. The model knows digits and few other characters, and speaks at random.
+/// Returns the rows of a domain. The model knows digits and few other characters, and its output is random.
 fn rows(domain: &str, truth: &str, count: usize) -> impl Iterator<Item = Value> {
     (0..count).map(move |row| {
         json!({
@@ -84,7 +84,7 @@ fn rows(domain: &str, truth: &str, count: usize) -> impl Iterator<Item = Value> 
     })
 }
 
-/// What a response has to be to pass: short of a prompt that says so, any rule will do.
+/// A criterion that a response must meet to pass. Any rule serves the test.
 fn is_even(response: &str) -> bool {
     response.len().is_multiple_of(2)
 }
@@ -97,7 +97,7 @@ fn all_rows(count: usize) -> String {
     all.map(|row| format!("{row}\n")).collect()
 }
 
-/// Prompts of all domains, and a model that can do next to nothing.
+/// Creates the prompts of all domains and an untrained model.
 fn workplace() -> Workplace {
     let place = Workplace::warm(RECIPE, 16, 1);
     place.write("train.jsonl", &all_rows(12));
@@ -106,13 +106,13 @@ fn workplace() -> Workplace {
 }
 
 impl Workplace {
-    /// A run that asks `server`.
+    /// Trains with rewards that call `server`.
     fn train(&self, server: &JudgeServer, settings: &[&str]) -> End {
         let url = format!("reward.options.judge.base_url=\"{}\"", server.base_url());
         self.ended(&[&[url.as_str()], settings].concat())
     }
 
-    /// The metrics of the steps, and of the validation after the last.
+    /// Returns the metrics of the steps, and of the validation after the last step.
     fn metrics(&self) -> (Vec<Value>, Value) {
         let text = fs::read_to_string(self.path("run/metrics.jsonl")).expect("written");
         let line = |line| serde_json::from_str::<Value>(line).expect("JSON")["data"].take();
@@ -121,7 +121,7 @@ impl Workplace {
         (all, validation)
     }
 
-    /// What was trained on in a step, by data source.
+    /// Returns the responses trained on in a step, by data source.
     fn rows_of(&self, step: u64) -> BTreeMap<String, Vec<Trained>> {
         let path = self.path(&format!("run/rollouts/step_{step:05}.parquet"));
         let file = fs::File::open(path).expect("written");
@@ -178,7 +178,7 @@ fn mean(rows: &[Trained]) -> f64 {
     rows.iter().map(|row| row.score).sum::<f64>() / rows.len() as f64
 }
 
-/// What the reward of a data source says of a response, found out without it.
+/// Returns the expected score of a response, computed without the reward under test.
 fn expected(source: &str, response: &str) -> f64 {
     match source {
         "t/code" => f64::from(is_even(response)),
@@ -227,16 +227,16 @@ fn every_domain_is_scored_by_its_reward_and_has_its_quota_in_every_step() {
         assert!(number(metrics, "rollout/load_s") >= 0.0);
         assert_eq!(number(metrics, "reward/errors/retryable"), 0.0);
     }
-    // Both scores of code and judge were there.
+    // The scores of both code and the judge are present.
     scores.sort_unstable();
     scores.dedup();
     assert!(scores.len() >= 5, "{scores:?}");
     assert_eq!(number(&validation, "val/reward_errors"), 0.0);
-    // Beside what was trained on, the responses to two prompts are judged twice in validation.
+    // Besides the responses trained on, validation judges the responses to two prompts twice.
     assert!(server.answered() >= STEPS as usize * QUOTA * GROUP + 4);
 }
 
-/// Errors of the judge, and what they did to the groups of each step.
+/// Tests the errors of the judge and their effect on the groups of each step.
 fn check_errors(steps: &[Value], dropped: f64) {
     for (step, metrics) in (1..).zip(steps) {
         let errors = number(metrics, "reward/errors/retryable/judge");
@@ -276,7 +276,7 @@ fn a_judge_that_dies_scores_0_or_drops_its_groups_and_the_run_goes_on() {
             );
             assert!(warned[0].contains(&told), "{warned:?}");
         }
-        // Two prompts are tried, at the temperature of the rollout and greedily.
+        // Two prompts are validated, by sampling and by greedy decoding.
         assert_eq!(number(&validation, "val/reward_errors"), 4.0);
         let judged = validation.get("val-core/t/judge/acc/mean@1").and_then(Value::as_f64);
         assert_eq!(judged, (on_error == "zero").then_some(0.0), "{validation}");

@@ -1,4 +1,4 @@
-"""The set-up scripts, with a `pip` in place of the real one: it makes the wheels itself, or misbehaves."""
+"""Tests of the set-up scripts with a fake `pip`, which creates the wheels itself or misbehaves."""
 
 import functools
 import os
@@ -13,7 +13,7 @@ from pathlib import Path
 
 SCRIPTS = Path(__file__).resolve().parents[2] / ".cargo"
 
-# Makes the wheel that it is asked for; `PIP` says how it behaves.
+# Creates the requested wheel. The environment variable `PIP` selects its behavior.
 PIP = """
 import os, sys, zipfile
 arguments = dict(zip(sys.argv, sys.argv[1:]))
@@ -60,7 +60,7 @@ LAID_OUT = [
 
 
 class Project:
-    """A folder with the scripts and a `pip` of ours."""
+    """A folder with the scripts and the fake `pip`."""
 
     def __init__(self, case):
         self.root = Path(tempfile.mkdtemp())
@@ -76,18 +76,18 @@ class Project:
     def start(self, **environment):
         command = [sys.executable, str(self.root / ".cargo" / "libtorch.py")]
         pipes = {"stdin": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        # A job in the background of a shell is started with SIGINT ignored, and what it starts inherits that.
+        # A shell starts background jobs with SIGINT ignored, and their child processes inherit that.
         heed = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
         return subprocess.Popen(command, env={**self.environment, **environment}, preexec_fn=heed, **pipes)
 
     def run(self, **environment):
-        """Exit code, and what was said last."""
+        """Returns the exit code and the last line of output."""
         process = self.start(**environment)
         _, said = process.communicate("", timeout=60)
         return process.returncode, said.strip().splitlines()[-1]
 
     def interrupt(self, signal_number):
-        """Ends a run in the middle of a download."""
+        """Sends a signal to a run in the middle of a download."""
         process = self.start(PIP="hangs")
         for line in process.stderr:
             if line.strip() == "hanging":

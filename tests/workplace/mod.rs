@@ -1,4 +1,4 @@
-//! A folder with data, a small model and a recipe, and the program that trains on them.
+//! A temporary folder with data, a small model and a recipe, in which tests run the program.
 #![allow(dead_code, reason = "every test of the program uses its own part")]
 
 use std::fs;
@@ -13,7 +13,7 @@ pub(crate) struct Workplace {
     folder: tempfile::TempDir,
 }
 
-/// What all runs have in common: little of everything.
+/// The settings that all runs share: small sizes throughout.
 pub(crate) const RECIPE: &str = r#"
 [data]
 train_files = "data/train.parquet"
@@ -50,7 +50,7 @@ impl Workplace {
         place
     }
 
-    /// The same with a model that was fine-tuned by the recipe, on data of so many rows.
+    /// Creates a workplace whose model is fine-tuned with the recipe, on data with this many rows.
     pub(crate) fn warm(recipe: &str, rows: usize, validation_rows: usize) -> Self {
         let place = Self { folder: tempfile::tempdir().expect("a folder") };
         let [rows, validation_rows] = [rows, validation_rows].map(|rows| rows.to_string());
@@ -69,7 +69,7 @@ impl Workplace {
         fs::write(self.path(name), text).expect("written");
     }
 
-    /// The program in the folder, its output kept.
+    /// Returns a command that runs the program in the folder and captures its output.
     pub(crate) fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_rollpacker"));
         command.args(args);
@@ -81,21 +81,21 @@ impl Workplace {
         End::of(self.command(args).spawn().expect("the program starts"))
     }
 
-    /// What a command prints that is to succeed.
+    /// Runs a command that must succeed, and returns its output.
     pub(crate) fn ok(&self, args: &[&str]) -> String {
         let end = self.run(args);
         assert_eq!(end.code, Some(0), "{args:?}: {end:?}");
         end.out
     }
 
-    /// The error of a command that is refused with exit status 2.
+    /// Runs a command that must fail with exit status 2, and returns its error.
     pub(crate) fn refused(&self, args: &[&str]) -> String {
         let end = self.run(args);
         assert_eq!(end.code, Some(2), "{args:?}: {end:?}");
         end.err
     }
 
-    /// `rollpacker train` by the recipe.
+    /// Returns a command that runs `rollpacker train` with the recipe.
     pub(crate) fn training(&self, args: &[&str]) -> Command {
         self.command(&[&["train", "--config", "recipe.toml"], args].concat())
     }
@@ -104,14 +104,14 @@ impl Workplace {
         End::of(self.training(args).spawn().expect("the program starts"))
     }
 
-    /// A run that is to succeed.
+    /// Trains, and asserts that the run succeeds.
     pub(crate) fn trained(&self, args: &[&str]) -> End {
         let end = self.ended(args);
         assert_eq!(end.code, Some(0), "{args:?}: {end:?}");
         end
     }
 
-    /// Runs in the folder, with its output kept.
+    /// Sets the folder of a command, and captures its output.
     pub(crate) fn here(&self, command: &mut Command) {
         command.current_dir(self.folder.path()).env("RUST_BACKTRACE", "0");
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -122,10 +122,10 @@ impl Workplace {
     }
 }
 
-/// How a process ended, and what it said.
+/// The exit code and the output of a process.
 #[derive(Debug)]
 pub(crate) struct End {
-    /// `None` if a signal ended it.
+    /// The exit code; `None` if a signal ended the process.
     pub(crate) code: Option<i32>,
     pub(crate) out: String,
     pub(crate) err: String,
@@ -138,12 +138,12 @@ impl End {
         Self { code: status.code(), out: text(stdout), err: text(stderr) }
     }
 
-    /// Lines of standard error that say why it ended.
+    /// Returns the lines of standard error that contain errors.
     pub(crate) fn errors(&self) -> Vec<&str> {
         self.err.lines().filter(|line| line.starts_with("error: ")).collect()
     }
 
-    /// That the run failed, and with one line that holds all of `parts`.
+    /// Asserts that the run failed with exactly one error line, which contains all of `parts`.
     pub(crate) fn assert_failed(&self, parts: &[&str]) {
         assert_eq!(self.code, Some(1), "{self:?}");
         let [error] = self.errors()[..] else { panic!("one error is expected: {self:?}") };
@@ -159,7 +159,7 @@ pub(crate) fn json(path: &Path) -> Value {
     serde_json::from_str(&text).expect("JSON")
 }
 
-/// A model with random weights over the characters of the built-in task.
+/// Writes a model with random weights for the characters of the built-in task.
 fn fresh_model(folder: &Path) {
     let tokenizer = Tokenizer::characters(generate::ALPHABET).expect("a tokenizer");
     let config = ModelConfig {

@@ -1,4 +1,4 @@
-//! The torch engine of a recipe, measured.
+//! Measures the torch engine of a recipe.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::recipe::Recipe;
 use crate::session::{check_context, engine_config};
 use crate::simulate::profile::Profiled;
 
-/// An engine that is ready to be measured.
+/// A torch engine ready to be measured.
 pub(super) struct Opened {
     inputs: Inputs,
     engine: TorchMeasure,
@@ -40,7 +40,7 @@ impl Opened {
         Ok(Self { inputs: recipe.raw.inputs(), engine, grid: grid(&recipe), clock })
     }
 
-    /// The files that the recipe names.
+    /// Returns the input files that the recipe names.
     pub(super) fn inputs(&self) -> Inputs {
         self.inputs.clone()
     }
@@ -54,7 +54,7 @@ impl Opened {
     }
 }
 
-/// Up to what the recipe lets an instance hold.
+/// Returns the grid of points, up to the largest batches and lengths that the recipe allows an instance.
 fn grid(recipe: &Recipe) -> Grid {
     let (data, rollout) = (&recipe.raw.data, &recipe.raw.rollout);
     let tokens = |tokens: usize| u32::try_from(tokens).unwrap_or(u32::MAX);

@@ -1,4 +1,4 @@
-//! `rollpacker simulate paper`: the numbers of papers beside ours.
+//! `rollpacker simulate paper`: prints the numbers of papers next to the simulated ones.
 
 use std::num::NonZero;
 use std::process::ExitCode;
@@ -11,35 +11,36 @@ use super::{progress, threads};
 use crate::simulate::paper::{Reproduction, Size, render};
 use crate::terminal;
 
-/// Runs of a job.
+/// Maximum of `--seeds`.
 const MOST_SEEDS: u64 = 1_000_000;
 
 #[derive(Debug, Args)]
 pub(crate) struct PaperArgs {
-    /// Print one JSON array, an object a number: source, item, setting, cell, paper, ours, error, and whether the model was fitted to it.
+    /// Print a JSON array with one object per number: source, item, setting, cell, paper, ours, error, and whether the model was fitted to
+    /// it.
     #[arg(long)]
     json: bool,
-    /// Only tables and figures whose title contains this; may be given again.
+    /// Run only the tables and figures whose title contains this text; may be given several times.
     #[arg(long, value_name = "TEXT")]
     only: Vec<String>,
     /// Print the commands that run the jobs behind each table and figure, and run nothing.
     #[arg(long, conflicts_with = "json")]
     commands: bool,
-    /// Seeds of each job.
+    /// Number of seeds of each job, from 1 to 1000000.
     #[arg(long, value_name = "N", default_value = "2", value_parser = seed_count)]
     seeds: NonZero<u64>,
-    /// Steps of each job at most; left out, as many as the papers have.
+    /// Maximum number of steps of each job [default: as many as in the papers].
     #[arg(long, value_name = "N", conflicts_with = "commands")]
     steps: Option<NonZero<u64>>,
-    /// Runs at a time; left out, one a core.
+    /// Maximum number of concurrent runs [default: one per core].
     #[arg(long, value_name = "N", value_parser = super::thread_count)]
     threads: Option<NonZero<usize>>,
-    /// Settings of every job, such as `calibration.dispatch_interval=0`.
+    /// Settings that override those of every job, such as `calibration.dispatch_interval=0`.
     #[arg(value_name = "KEY=VALUE")]
     overrides: Vec<String>,
 }
 
-/// Reads a number of seeds.
+/// Parses a number of seeds.
 fn seed_count(text: &str) -> Result<NonZero<u64>, String> {
     let count = text.parse::<NonZero<u64>>().ok().filter(|count| count.get() <= MOST_SEEDS);
     count.ok_or_else(|| format!("expected 1 to {MOST_SEEDS}"))
