@@ -160,7 +160,8 @@ fn key(variable: &str) -> Result<String, CatalogError> {
 
 fn authorization(key: &str, variable: &str) -> Result<HeaderMap, CatalogError> {
     let value = HeaderValue::from_str(&format!("Bearer {key}"));
-    let mut value = value.map_err(|_| wrong_key(variable, "has characters that a key cannot contain"))?;
+    let mut value =
+        value.map_err(|_| wrong_key(variable, "has characters that a key cannot contain"))?;
     value.set_sensitive(true);
     Ok([(AUTHORIZATION, value)].into_iter().collect())
 }

@@ -166,7 +166,8 @@ impl TorchChatOptions {
             None => Ok(()),
             Some((key, found)) => {
                 let theirs = theirs.get(key).cloned().unwrap_or_default();
-                let expected = format!("{theirs}, the value that another judge of the same model uses");
+                let expected =
+                    format!("{theirs}, the value that another judge of the same model uses");
                 Err(CatalogError::bound(key, &expected, found))
             }
         }

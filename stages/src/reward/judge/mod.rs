@@ -192,7 +192,9 @@ impl Judge {
             }
         }
         let unreadable = unreadable.map(|error| error.to_string()).unwrap_or_default();
-        Err(RewardError::fatal(format_args!("two answers without a readable verdict: {unreadable}")))
+        Err(RewardError::fatal(format_args!(
+            "two answers without a readable verdict: {unreadable}"
+        )))
     }
 }
 

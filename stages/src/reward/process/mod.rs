@@ -85,7 +85,11 @@ impl ProcessReward {
             return Err(CatalogError::bound("processes", &expected, options.processes));
         }
         if options.fields.contains_key("id") {
-            return bound("fields", "no field `id`, which is reserved for the request number", "one");
+            return bound(
+                "fields",
+                "no field `id`, which is reserved for the request number",
+                "one",
+            );
         }
         Ok(Self {
             command: options.command,

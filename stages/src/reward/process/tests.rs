@@ -189,6 +189,7 @@ fn options_are_checked() {
     };
     check(&[], 1, &[], "`command`: expected a program, found an empty list");
     check(&["true"], 0, &[], "`processes`: expected a number above 0, found 0");
-    let taken = "`fields`: expected no field `id`, which is reserved for the request number, found one";
+    let taken =
+        "`fields`: expected no field `id`, which is reserved for the request number, found one";
     check(&["true"], 1, &["id"], taken);
 }

@@ -95,7 +95,9 @@ impl GroupReward for Length {
 }
 
 fn no_own_score() -> RewardError {
-    RewardError::fatal("expected a reward for samples on the same route, whose scores show which responses are right")
+    RewardError::fatal(
+        "expected a reward for samples on the same route, whose scores show which responses are right",
+    )
 }
 
 /// Returns the number of tokens of a response.
