@@ -50,7 +50,7 @@ impl<R: GroupReward> DynGroupReward for R {
     }
 }
 
-/// A group reward that is shared.
+/// A group reward behind a shared pointer.
 #[derive(Clone)]
 pub struct SharedGroupReward(Arc<dyn DynGroupReward>);
 

@@ -33,7 +33,7 @@ pub struct JudgeSampling {
     pub seed: u64,
 }
 
-/// [`Chat`] behind a pointer.
+/// Object-safe form of [`Chat`].
 trait DynChat: Send + Sync + 'static {
     fn complete<'a>(
         &'a self,
@@ -52,7 +52,7 @@ impl<C: Chat> DynChat for C {
     }
 }
 
-/// A chat model that is shared.
+/// A chat model behind a shared pointer.
 #[derive(Clone)]
 pub struct SharedChat(Arc<dyn DynChat>);
 
