@@ -31,7 +31,7 @@ pub enum SandboxError {
         reason: String,
     },
     /// The language of the job is not configured.
-    #[error("no language `{language}` in the sandbox; there are {known}")]
+    #[error("no language `{language}` in the sandbox; the known languages are {known}")]
     UnknownLanguage {
         /// The requested language.
         language: String,

@@ -21,6 +21,10 @@ pub(super) struct Task {
 }
 
 /// The stage of a job, shared between the caller and the slot.
+///
+/// The mutex decides the race between starting and cancelling a job. A job that is cancelled before [`begin`](Self::begin) never starts. A
+/// job that is cancelled after it is killed by its number. A number that arrives when the job is over does no harm: the zygote ignores the
+/// numbers of other jobs.
 #[derive(Default)]
 pub(super) struct Call(Mutex<Stage>);
 

@@ -73,7 +73,7 @@ async fn a_process_that_ends_is_told_of_and_replaced() {
     ));
     let error = score(&reward, "x").await.expect_err("it exits");
     assert_eq!(error.kind, ErrorKind::Retryable);
-    let expected = "the process ended before it answered: exit status: 3; it said: no luck";
+    let expected = "the process ended before it answered: exit status: 3; its output: no luck";
     assert_eq!(error.reason, expected);
     assert_eq!(score(&reward, "x").await, Ok(1.0.into()));
 }
@@ -95,8 +95,8 @@ async fn a_process_that_breaks_the_protocol_is_replaced() {
         assert_eq!(error.kind, ErrorKind::Retryable);
         assert!(error.reason.contains(expected), "{error}");
     };
-    check("echo loading", "answered `loading`, which is no line of JSON with the id 0").await;
-    check(r#"echo '{"id": 7, "score": 1}'"#, "no line of JSON with the id 0").await;
+    check("echo loading", "answered `loading`, which is not a line of JSON with the id 0").await;
+    check(r#"echo '{"id": 7, "score": 1}'"#, "not a line of JSON with the id 0").await;
     check(r#"head -c 3000000 /dev/zero"#, "a line of over 1048576 bytes").await;
     check("printf half; exit", "ended before it answered").await;
 }

@@ -92,7 +92,7 @@ impl Worker {
         found.ok_or_else(|| {
             let text = String::from_utf8_lossy(&answer);
             let text = quote(&text, LONGEST_QUOTE);
-            self.broke(format_args!("`{text}`, which is no line of JSON with the id {id}"))
+            self.broke(format_args!("`{text}`, which is not a line of JSON with the id {id}"))
         })
     }
 
@@ -135,7 +135,7 @@ impl Worker {
 
     fn wrong(&self, reason: std::fmt::Arguments<'_>) -> RewardError {
         let said = self.said.text();
-        let said = if said.is_empty() { said } else { format!("; it said: {said}") };
+        let said = if said.is_empty() { said } else { format!("; its output: {said}") };
         RewardError::retryable(format_args!("{reason}{said}"))
     }
 
