@@ -89,8 +89,8 @@ impl Answer {
 /// Returns the answer of a text; empty if there is none.
 ///
 /// Candidates are tried by priority and, within a priority, from the last to the first. A number within a formula that could not be parsed
-/// is skipped, because it is only a part of that answer. The returned text is that of the first candidate, even if a later one provides the
-/// meanings: comparing texts must not accept a fallback.
+/// is skipped, because it is only a part of that answer. The returned text is the first one that is not empty, even if a later candidate
+/// provides the meanings.
 pub(super) fn extract(text: &str, places: &Places<'_>) -> Answer {
     let text = tail(text);
     let mut candidates = candidates(text, places);
