@@ -1,4 +1,5 @@
-//! Catalogs: things that recipes name, each made of its options. A name of one's own is one call.
+//! Catalogs: registries that make the things a recipe names (losses, rewards, schedules) from their options. Users add a name with one
+//! call.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,27 +9,27 @@ use serde::{Deserialize, Serialize};
 
 use crate::fields::fields;
 
-/// Options by name, as a recipe has them.
+/// Options by name, as written in a recipe.
 pub type Options = serde_json::Map<String, serde_json::Value>;
 
-/// A name of a catalog, with the options that were written beside it.
+/// A name of a catalog entry, with the options given for it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Choice {
-    /// The name, or an alias of it.
+    /// The name of the entry, or one of its aliases.
     pub name: String,
-    /// The options; those left out have their defaults.
+    /// The options. Options that are left out take their defaults.
     #[serde(default)]
     pub options: Options,
 }
 
 impl Choice {
-    /// The name alone, every option at its default.
+    /// Returns a choice of the entry `name` with every option at its default.
     #[must_use]
     pub fn of(name: &str) -> Self {
         Self { name: name.to_owned(), options: Options::new() }
     }
 
-    /// The same with an option more.
+    /// Adds an option, replacing the option of the same name.
     #[must_use]
     pub fn with(mut self, option: &str, value: impl Into<serde_json::Value>) -> Self {
         self.options.insert(option.to_owned(), value.into());
@@ -36,41 +37,44 @@ impl Choice {
     }
 }
 
-/// Why a catalog cannot make something.
+/// An error of [`Catalog::make`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CatalogError {
-    /// It does not have the name.
+    /// The catalog has no entry of this name or alias.
     #[error("there is no {kind} `{name}`; there are {known}")]
     Unknown {
-        /// What the catalog is of.
+        /// The kind of entries that the catalog has.
         kind: &'static str,
-        /// The name.
+        /// The requested name.
         name: String,
-        /// The names that there are.
+        /// The names of the catalog, separated by commas.
         known: String,
     },
-    /// An option is wrong.
+    /// An option is invalid.
     #[error("{}{reason}", if key.is_empty() { String::new() } else { format!("`{key}`: ") })]
     Option {
-        /// The option; empty if the fault is in none alone.
+        /// The option; empty if the error does not concern a single option.
         key: String,
-        /// Expected and found.
+        /// The reason: what was expected and what was found.
         reason: String,
     },
-    /// What was chosen cannot start.
+    /// The options are valid, but the chosen entry failed to start.
     #[error("{0}")]
     Start(String),
 }
 
 impl CatalogError {
-    /// An option is out of its bounds.
+    /// Returns the error for the option `key`, whose value is out of range.
     #[must_use]
     pub fn bound(key: &str, expected: &str, found: impl std::fmt::Display) -> Self {
         Self::Option { key: key.to_owned(), reason: format!("expected {expected}, found {found}") }
     }
 }
 
-/// Refuses an option that is not finite or does not fit.
+/// Checks that the option `key` is finite and that `fits` accepts it.
+///
+/// # Errors
+/// [`CatalogError::Option`] if not.
 #[cfg(feature = "torch")]
 pub(crate) fn within(
     key: &str,
@@ -85,24 +89,24 @@ pub(crate) fn within(
     }
 }
 
-/// For what has no options: any is an error.
+/// The options of an entry that has none. Any option is an error.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NoOptions {}
 
-/// What a page of documentation says of an entry.
+/// The documentation of a catalog entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct About {
-    /// Other names of it, with the project that uses them.
+    /// Other names of the entry, each with the project that uses it.
     pub aliases: &'static [(&'static str, &'static str)],
-    /// What it computes, in a line.
+    /// A one-line summary of what the entry computes.
     pub summary: &'static str,
-    /// Where it is from.
+    /// The source: a paper or a project.
     pub source: &'static str,
 }
 
 impl About {
-    /// What is said of an entry.
+    /// Returns the documentation of an entry.
     #[must_use]
     pub const fn new(
         aliases: &'static [(&'static str, &'static str)],
@@ -113,14 +117,14 @@ impl About {
     }
 }
 
-/// An entry, for whoever lists them.
+/// A catalog entry as [`Catalog::list`] returns it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Listed<'a> {
     /// The name.
     pub name: &'a str,
-    /// What is said of it.
+    /// The documentation.
     pub about: About,
-    /// Its options with their defaults, as JSON; empty for an entry of a user's own.
+    /// The options with their defaults, as JSON; empty for an entry that was added with [`Catalog::with`].
     pub defaults: &'a Options,
 }
 
@@ -134,7 +138,7 @@ struct Entry<T> {
     make: Make<T>,
 }
 
-/// Makers of `T` by the names that recipes use.
+/// A set of constructors of `T`, by the names that recipes use.
 #[derive(Clone)]
 pub struct Catalog<T> {
     kind: &'static str,
@@ -142,13 +146,13 @@ pub struct Catalog<T> {
 }
 
 impl<T> Catalog<T> {
-    /// An empty catalog of `kind`, the word of errors: `policy loss`.
+    /// Returns an empty catalog. `kind` is the noun that errors use for an entry, such as `policy loss`.
     #[must_use]
     pub fn new(kind: &'static str) -> Self {
         Self { kind, entries: BTreeMap::new() }
     }
 
-    /// The same catalog with a further entry, made of its options; replaces one of the same name.
+    /// Adds an entry that `make` constructs from its options. Replaces an entry of the same name.
     #[must_use]
     pub fn with<O: DeserializeOwned>(
         self,
@@ -158,7 +162,7 @@ impl<T> Catalog<T> {
         self.insert(name, About::default(), Options::new(), make)
     }
 
-    /// The same with what a page of documentation says of it; defaults are read off `O`.
+    /// Adds an entry with its documentation. The defaults of the options are those of `O::default()`. Replaces an entry of the same name.
     #[must_use]
     pub fn described<O: DeserializeOwned + Serialize + Default>(
         self,
@@ -186,12 +190,12 @@ impl<T> Catalog<T> {
         self
     }
 
-    /// The names that there are, in order, without aliases.
+    /// Returns the names of the entries in alphabetical order, without aliases.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.entries.keys().map(String::as_str)
     }
 
-    /// The entries, in the order of their names.
+    /// Returns the entries in the order of their names.
     pub fn list(&self) -> impl Iterator<Item = Listed<'_>> {
         self.entries.iter().map(|(name, entry)| Listed {
             name,
@@ -200,16 +204,17 @@ impl<T> Catalog<T> {
         })
     }
 
-    /// The options of an entry, aliases included; empty where they cannot be told, and `None` if there is none of that name.
+    /// Returns the names of the options of an entry, serde aliases included. The slice is empty if the option type does not list its
+    /// fields. Returns `None` if no entry has this name or alias.
     #[must_use]
     pub fn options(&self, name: &str) -> Option<&'static [&'static str]> {
         self.find(name).map(|entry| entry.options)
     }
 
-    /// Makes what was chosen.
+    /// Makes the chosen entry.
     ///
     /// # Errors
-    /// If there is none of that name, an option is wrong, or what was chosen cannot start.
+    /// If no entry has this name, an option is invalid, or the entry fails to start.
     pub fn make(&self, choice: &Choice) -> Result<T, CatalogError> {
         let unknown = || CatalogError::Unknown {
             kind: self.kind,
@@ -219,7 +224,7 @@ impl<T> Catalog<T> {
         (self.find(&choice.name).ok_or_else(unknown)?.make)(choice.options.clone())
     }
 
-    /// Own names win over aliases.
+    /// Finds an entry by name or alias. A name takes precedence over the same alias of another entry.
     fn find(&self, name: &str) -> Option<&Entry<T>> {
         let aliased =
             |entry: &&Entry<T>| entry.about.aliases.iter().any(|(alias, _)| *alias == name);
@@ -227,12 +232,12 @@ impl<T> Catalog<T> {
     }
 }
 
-/// Takes some options out of others.
+/// Removes the options named by `keys` and returns them.
 pub(crate) fn take(options: &mut Options, keys: &[&str]) -> Options {
     keys.iter().filter_map(|key| options.remove_entry(*key)).collect()
 }
 
-/// Reads options.
+/// Deserializes options.
 pub(crate) fn read<O: DeserializeOwned>(options: Options) -> Result<O, CatalogError> {
     serde_path_to_error::deserialize(serde_json::Value::Object(options)).map_err(|error| {
         let path = error.path().to_string();

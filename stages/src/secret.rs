@@ -1,8 +1,8 @@
 //! Secrets: keys and passwords, which must not be printed or written.
 //!
-//! A part of the program that uses a secret [keeps](keep) it, and a part that prints or writes foreign text passes it through
-//! [`redact`]. Servers repeat the headers of requests in their errors, and programs repeat their environment: redaction is therefore by the
-//! secret's text, wherever it comes from.
+//! A component that uses a secret [registers](keep) it, and a component that prints or writes external text passes it through [`redact`].
+//! Servers repeat the headers of requests in their errors, and programs repeat their environment. Redaction therefore searches for the text
+//! of the secret, wherever it comes from.
 
 use std::borrow::Cow;
 use std::sync::{PoisonError, RwLock};
@@ -11,23 +11,23 @@ use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode
 use reqwest::Url;
 use serde_json::Value;
 
-/// The text that takes the place of a secret.
+/// The replacement for a secret.
 pub const REDACTED: &str = "[redacted]";
-/// The length in bytes from which a text is a secret. Shorter ones occur in ordinary text.
+/// The minimum length of a secret in bytes. Shorter texts occur by chance in ordinary text.
 const SHORTEST: usize = 4;
-/// The same for a secret that is redacted everywhere, not only in the answers of the server that was sent it.
+/// The minimum length in bytes of a secret that is redacted everywhere, as opposed to the answers of the server that received it.
 const SHORTEST_EVERYWHERE: usize = 8;
-/// The length in bytes from which a value in the query of a URL is a secret, whatever the name of its parameter.
+/// The length in bytes from which a value in the query of a URL counts as a secret, whatever the name of its parameter.
 const LONG_VALUE: usize = 20;
 
 static KNOWN: RwLock<Secrets> = RwLock::new(Secrets(Vec::new()));
 
-/// Texts that must not be shown.
+/// A set of secrets to redact.
 #[derive(Clone, Default)]
 pub struct Secrets(Vec<String>);
 
 impl Secrets {
-    /// Adds a secret, and the forms that it has in JSON, in URLs and decoded from a URL.
+    /// Adds a secret, also in the forms that it has in JSON, encoded in a URL and decoded from a URL.
     pub fn add(&mut self, secret: &str) {
         let json = Value::from(secret).to_string();
         let forms: [Cow<'_, str>; 4] = [
@@ -45,11 +45,11 @@ impl Secrets {
                 self.0.push(form.to_owned());
             }
         }
-        // A secret may be part of another: the whole is replaced first.
+        // A secret may be part of another one: replace the longer one first.
         self.0.sort_unstable_by_key(|secret| std::cmp::Reverse(secret.len()));
     }
 
-    /// Adds the credentials in a URL: the password, or else the user name, and what looks like a key in the query.
+    /// Adds the credentials of a URL: the password, or else the user name, and values of the query that look like keys.
     pub fn add_url(&mut self, url: &Url) {
         self.add(url.password().unwrap_or(url.username()));
         for (name, value) in url.query_pairs() {
@@ -59,7 +59,7 @@ impl Secrets {
         }
     }
 
-    /// Keeps the secrets of at least 8 bytes for the rest of the process: [`redact`](redact()) replaces them everywhere.
+    /// Registers the secrets of at least 8 bytes for the lifetime of the process: [`redact`](redact()) replaces them everywhere.
     pub fn keep(&self) {
         let mut known = KNOWN.write().unwrap_or_else(PoisonError::into_inner);
         known.add_forms(self.0.iter().map(String::as_str), SHORTEST_EVERYWHERE);
@@ -96,21 +96,21 @@ impl Secrets {
     }
 }
 
-/// Keeps a secret for the rest of the process, if it has at least 8 bytes.
+/// Registers a secret of at least 8 bytes for the lifetime of the process. Shorter secrets are ignored.
 pub fn keep(secret: &str) {
     let mut secrets = Secrets::default();
     secrets.add(secret);
     secrets.keep();
 }
 
-/// Replaces in a text every secret that was kept. Text without one stays as it is, so that this is for data.
+/// Replaces every registered secret in a text. All other text is unchanged, so this is suitable for data.
 #[must_use]
 pub fn redact_known(text: &str) -> Cow<'_, str> {
     KNOWN.read().unwrap_or_else(PoisonError::into_inner).redact(text)
 }
 
-/// Replaces in a message every secret that was kept, and in every URL the user information and the values whose names are those of
-/// secrets.
+/// Replaces every registered secret in a message. In URLs, it also replaces the user information and the values of parameters whose names
+/// indicate secrets.
 #[must_use]
 pub fn redact(text: &str) -> Cow<'_, str> {
     match redact_known(text) {
@@ -119,7 +119,8 @@ pub fn redact(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// Returns the first `length` characters of a text, without secrets. A secret that the cut goes through is replaced too.
+/// Returns the first `length` characters of a text without secrets. A secret at the cut is replaced too, since the text is redacted before
+/// it is cut.
 #[must_use]
 pub fn quote(text: &str, length: usize) -> String {
     redact(text).trim().chars().take(length).collect()
@@ -151,7 +152,7 @@ pub fn without_credentials(text: &str) -> Cow<'_, str> {
     format!("{}{mark}{}", without_secrets_of_urls(before), pairs.join("&")).into()
 }
 
-/// Returns whether a setting of this name holds a secret. The name of an environment variable that has one is none.
+/// Returns `true` if a setting of this name holds a secret. A name for an environment variable, such as `api_key_env`, does not.
 #[must_use]
 pub fn is_secret_name(name: &str) -> bool {
     const NAMES: [&str; 12] = [
@@ -171,24 +172,24 @@ pub fn is_secret_name(name: &str) -> bool {
     ends_with(name, &NAMES)
 }
 
-/// Returns whether a parameter of this name in the query of a URL holds a secret.
+/// Returns `true` if a parameter of this name in the query of a URL holds a secret.
 fn is_secret_parameter(name: &str) -> bool {
     is_secret_name(name) || ends_with(name, &["key", "token", "auth", "sig", "signature"])
 }
 
-/// Returns whether a name ends with one of some words.
+/// Returns `true` if a name ends with one of the words.
 fn ends_with(name: &str, words: &[&str]) -> bool {
     let name = name.to_lowercase().replace('-', "_");
     let whole = |rest: &str| rest.is_empty() || rest.ends_with('_');
     words.iter().any(|word| name.strip_suffix(word).is_some_and(whole))
 }
 
-/// Returns the name of a parameter with its `=`; nothing for one that is a value alone.
+/// Returns the name of a parameter with its `=`; empty if the parameter has only a value.
 fn name_of(pair: &str) -> &str {
     pair.find('=').map_or("", |end| &pair[..=end])
 }
 
-/// Replaces the user information of every URL in a text, and the values in its query whose names are those of secrets.
+/// Replaces the user information in every URL of a text, and the values of query parameters whose names indicate secrets.
 fn without_secrets_of_urls(text: &str) -> Cow<'_, str> {
     const SCHEME: &str = "://";
     let is_end = |c: char| c.is_whitespace() || matches!(c, '"' | '`' | '\'' | '<' | '>');
@@ -208,7 +209,7 @@ fn without_secrets_of_urls(text: &str) -> Cow<'_, str> {
     kept.into()
 }
 
-/// Does so for what follows the scheme of one URL.
+/// Redacts one URL after its scheme.
 fn without_user_information(url: &str) -> String {
     let (authority, path) = url.split_at(url.find(['/', '?', '#']).unwrap_or(url.len()));
     let host = authority.rfind('@').map(|at| format!("{REDACTED}{}", &authority[at..]));

@@ -1,18 +1,21 @@
-//! Scores as scorers outside of the process write them.
+//! Parsing of scores that servers and programs return.
 
 use serde_json::{Map, Value};
 
 use super::{RewardError, Score};
 use crate::secret::quote;
 
-/// Where a score is looked for, in this order.
+/// The fields that may hold the score, in order of preference.
 const VALUES: [&str; 4] = ["rewards", "reward", "scores", "score"];
-/// Objects whose entries count as entries of the answer.
+/// Objects whose entries count as entries of the answer itself.
 const NESTED: [&str; 3] = ["extra_logs", "components", "labels"];
 
-/// Reads the answer for one sample: a number, a boolean, null for a reward that is not applicable, or an object with one of them at
-/// `field` (by default `rewards`, `reward`, `scores` or `score`), whose other numbers are components and whose other texts are labels,
-/// also within `extra_logs`, `components` and `labels`. An object with `error` is an error of the `kind` beside it, by default fatal.
+/// Parses the answer for one sample.
+///
+/// The answer is a number, a boolean, null (the reward is not applicable), or an object that has one of these at `field` (by default
+/// `rewards`, `reward`, `scores` or `score`). The other numbers of the object become components and its other texts become labels, also
+/// those within `extra_logs`, `components` and `labels`. An object with the field `error` is an error; the field `kind` next to it selects
+/// the kind, by default fatal.
 pub(super) fn score(answer: &Value, field: Option<&str>) -> Result<Score, RewardError> {
     let Value::Object(entries) = answer else { return value(answer).map(Score::from) };
     if let Some(reason) = entries.get("error").filter(|reason| !reason.is_null()) {
@@ -29,7 +32,7 @@ pub(super) fn score(answer: &Value, field: Option<&str>) -> Result<Score, Reward
     Ok(others.fold(value(found)?.into(), |score, (key, value)| part(score, key, value)))
 }
 
-/// Reads the answers for `count` samples: an array of answers, or an object whose arrays have one entry for each.
+/// Parses the answers for `count` samples: an array of answers, or an object whose arrays have one entry for each sample.
 pub(super) fn scores(
     answer: &Value,
     count: usize,
@@ -52,7 +55,7 @@ pub(super) fn scores(
     }
 }
 
-/// The answer for one sample of an answer whose entries are lists.
+/// Extracts the answer for the sample at `row` from an object whose entries are lists.
 fn row_of(entries: &Map<String, Value>, row: usize, count: usize) -> Map<String, Value> {
     let of = |value: &Value| match value {
         Value::Array(values) if values.len() == count => values[row].clone(),
@@ -68,7 +71,7 @@ fn value(value: &Value) -> Result<f64, RewardError> {
         Value::Number(number) if number.as_f64().is_some_and(f64::is_finite) => {
             Ok(number.as_f64().unwrap_or_default())
         }
-        Value::Null => Err(RewardError::not_applicable("the scorer says null")),
+        Value::Null => Err(RewardError::not_applicable("the scorer returned null")),
         other => Err(unreadable(format_args!("expected a score, found {other}"))),
     }
 }

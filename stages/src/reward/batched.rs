@@ -1,4 +1,4 @@
-//! Rewards that score many samples at once.
+//! Rewards that score many samples in one call.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -11,22 +11,22 @@ use tokio::sync::Notify;
 
 use super::{Context, Reward, RewardError, Sample, Score};
 
-/// Something that scores several samples in one call, because that is cheaper: a model, a server that takes lists.
+/// A reward that scores several samples in one call, for scorers to which a batch is cheaper: a model, or a server that accepts lists.
 ///
 /// # Contract
-/// As [`Reward`]: the future is dropped when none of the scores is wanted any more.
+/// As for [`Reward`]: the future is dropped once no score of the batch is needed any more.
 pub trait BatchReward: Send + Sync + 'static {
-    /// Scores samples: one result each, in their order.
+    /// Scores samples. Returns one result for each of them, in their order.
     ///
     /// # Errors
-    /// One that befalls all of them.
+    /// An error that applies to all samples of the call.
     fn score(
         &self,
         calls: &[Call],
     ) -> impl Future<Output = Result<Vec<Result<Score, RewardError>>, RewardError>> + Send;
 }
 
-/// A sample to score, and what may be known and done besides.
+/// A sample to score, with its context.
 #[derive(Clone)]
 pub struct Call {
     /// The sample.
@@ -35,10 +35,11 @@ pub struct Call {
     pub context: Context,
 }
 
-/// A [`BatchReward`] as a [`Reward`]: calls that come within a while of each other are made as one.
+/// Adapts a [`BatchReward`] to [`Reward`]: calls that arrive within `max_wait` of each other are combined into one.
 ///
-/// Nothing runs beside the calls: those of a batch wait together for its time or its last place, and whichever is polled drives it. A call
-/// that is dropped leaves a batch that has not begun; a batch that has ends with its last call.
+/// No task runs in the background. The calls of a batch share one future, which completes the batch when the wait is over or the batch is
+/// full, and whichever call is polled drives it. A call that is dropped leaves a batch that has not started. A batch that has started is
+/// cancelled when its last call is dropped.
 pub struct Batched<R> {
     reward: Arc<R>,
     max_size: usize,
@@ -46,14 +47,14 @@ pub struct Batched<R> {
     collecting: Arc<Mutex<Collecting>>,
 }
 
-/// The batch that can be joined, and how many calls there ever were.
+/// The batch that new calls join, and the number of calls so far, which numbers the calls.
 #[derive(Default)]
 struct Collecting {
     tickets: u64,
     open: Option<(Arc<Batch>, Scores)>,
 }
 
-/// Calls of one batch that has not begun.
+/// The calls of a batch that has not started.
 #[derive(Default)]
 struct Batch {
     calls: Mutex<BTreeMap<u64, Call>>,
@@ -63,7 +64,7 @@ struct Batch {
 type Scores = Shared<BoxFuture<'static, Arc<BTreeMap<u64, Result<Score, RewardError>>>>>;
 
 impl<R: BatchReward> Batched<R> {
-    /// Batches of up to `max_size` calls, the first of which waits up to `max_wait` for the others.
+    /// Collects batches of up to `max_size` calls. The first call of a batch waits up to `max_wait` for others.
     #[must_use]
     pub fn new(reward: R, max_size: usize, max_wait: Duration) -> Self {
         Self {
@@ -74,7 +75,7 @@ impl<R: BatchReward> Batched<R> {
         }
     }
 
-    /// Joins the open batch, or opens one; closes it if that was the last place.
+    /// Adds a call to the open batch, or opens one. Closes the batch if it is full.
     fn join(&self, call: Call) -> Joined<'_> {
         let mut collecting = lock(&self.collecting);
         let ticket = collecting.tickets;
@@ -95,7 +96,8 @@ impl<R: BatchReward> Batched<R> {
         let (reward, collecting) = (Arc::clone(&self.reward), Arc::clone(&self.collecting));
         let (own, max_wait) = (Arc::clone(&batch), self.max_wait);
         let scores = async move {
-            // Full or late, it is time.
+            // Start when the batch is full or the wait is over, whichever comes first. The batch is closed before its calls are taken, so
+            // that no call can join a batch that would not score it.
             let _ = tokio::time::timeout(max_wait, own.full.notified()).await;
             lock(&collecting).close(&own);
             let calls = std::mem::take(&mut *lock(&own.calls));
@@ -106,7 +108,7 @@ impl<R: BatchReward> Batched<R> {
 }
 
 impl Collecting {
-    /// Lets nobody join `batch` any more.
+    /// Prevents further calls from joining `batch`, if it is still the open one.
     fn close(&mut self, batch: &Arc<Batch>) {
         self.open.take_if(|(open, _)| Arc::ptr_eq(open, batch));
     }
@@ -120,7 +122,8 @@ impl<R: BatchReward> Reward for Batched<R> {
     }
 }
 
-/// A call in a batch, until it is dropped.
+/// Membership of a call in a batch. Dropping it before the batch starts removes the call; a batch that this leaves empty is closed, because
+/// nothing polls its timer any more.
 struct Joined<'a> {
     collecting: &'a Mutex<Collecting>,
     batch: Arc<Batch>,

@@ -1,4 +1,4 @@
-//! What a reward may know and do besides the sample.
+//! The context of a reward call.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,20 +9,20 @@ use rollpacker_dataflow::clock::{Clock, Nanos, WallClock};
 use super::guard::{Buckets, Cost};
 use super::limits::Limits;
 
-/// What a reward may know and do besides the sample. Clones share cancellation and metrics.
+/// The context of a reward call: limits, deadline, cancellation, metrics and budgets. Clones share cancellation and metrics.
 #[derive(Clone)]
 pub struct Context {
-    /// How long the test cases of the sample's prompt may run.
+    /// The time limits of the test cases of the sample's prompt.
     pub limits: Limits,
     deadline: Option<Nanos>,
     clock: Arc<dyn Clock>,
     cancelled: Arc<Cancelled>,
     metrics: Arc<Mutex<Vec<(String, f64)>>>,
-    /// Those of each [`Limited`](super::Limited) around the call.
+    /// The budgets of each [`Limited`](super::Limited) around the call.
     budgets: Vec<Arc<Buckets>>,
 }
 
-/// Whether a score is no longer wanted: it alone, or what it is a part of.
+/// The cancellation of a score. A score is also cancelled if the score that it is part of is cancelled.
 #[derive(Default)]
 struct Cancelled {
     said: AtomicBool,
@@ -36,7 +36,7 @@ impl Cancelled {
 }
 
 impl Context {
-    /// A context without a deadline.
+    /// Returns a context without a deadline.
     #[must_use]
     pub fn new(clock: Arc<dyn Clock>) -> Self {
         Self {
@@ -49,19 +49,19 @@ impl Context {
         }
     }
 
-    /// A context outside of any run, by the time of the system: for tests and tools.
+    /// Returns a context that belongs to no run and uses the system clock, for tests and tools.
     #[must_use]
     pub fn detached() -> Self {
         Self::new(Arc::new(WallClock::start()))
     }
 
-    /// The same, with these limits of test cases.
+    /// Sets the limits of test cases.
     #[must_use]
     pub fn with_limits(self, limits: Limits) -> Self {
         Self { limits, ..self }
     }
 
-    /// The same, for a call that is given up after `timeout` from now, or at the deadline that there is, whichever comes first.
+    /// Returns a copy whose deadline is `timeout` from now, or the current deadline if that is earlier.
     #[must_use]
     pub fn within(&self, timeout: Duration) -> Self {
         let timeout = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
@@ -72,61 +72,62 @@ impl Context {
         }
     }
 
-    /// How long until the call is given up; `None` if it is not.
+    /// Returns the time until the deadline, or `None` if there is none.
     #[must_use]
     pub fn remaining(&self) -> Option<Duration> {
         let left = |deadline: Nanos| Duration::from_nanos(deadline.since(self.clock.now()).0);
         self.deadline.map(left)
     }
 
-    /// Whether the score is no longer wanted.
+    /// Returns `true` if the score is no longer needed.
     ///
-    /// A future is dropped then and need not ask; work that blocks a thread should, now and then.
+    /// A future does not need to check this, since it is dropped. Code that blocks a thread should check it from time to time.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         self.cancelled.get()
     }
 
-    /// Says that the score is no longer wanted.
+    /// Marks the score as no longer needed.
     pub fn cancel(&self) {
         self.cancelled.said.store(true, Ordering::Release);
     }
 
-    /// The same, cancelled with this one or without it: for one of several tries.
+    /// Returns a copy that is cancelled when this context is, and that can also be cancelled alone: for one of several attempts.
     #[must_use]
     pub fn nested(&self) -> Self {
         let outer = Some(Arc::clone(&self.cancelled));
         Self { cancelled: Arc::new(Cancelled { outer, ..Cancelled::default() }), ..self.clone() }
     }
 
-    /// The same, within budgets.
+    /// Returns a copy whose call also spends from `budgets`.
     pub(super) fn paying(&self, budgets: Arc<Buckets>) -> Self {
         let mut context = self.clone();
         context.budgets.push(budgets);
         context
     }
 
-    /// Waits until the [budgets](super::Guard) of the call have as much left: for what [`Reward::cost`](super::Reward::cost) could not
-    /// foresee.
+    /// Waits until all [budgets](super::Guard) of the call can cover `cost`, and takes it from them. For costs that
+    /// [`Reward::cost`](super::Reward::cost) could not foresee.
     pub async fn spend(&self, cost: Cost) {
         for budgets in &self.budgets {
             budgets.take(cost).await;
         }
     }
 
-    /// Tells a number, also where no score comes of it; the metric `reward/<name>` of a step is the mean of all that is told in it.
+    /// Records a value, also if the call returns no score. The metric `reward/<name>` of a step is the mean of all values recorded in the
+    /// step.
     pub fn metric(&self, name: &str, value: f64) {
         let mut metrics = self.metrics.lock().unwrap_or_else(PoisonError::into_inner);
         metrics.push((name.to_owned(), value));
     }
 
-    /// What was told since the last call.
+    /// Returns the values recorded since the last call.
     #[must_use]
     pub fn take_metrics(&self) -> Vec<(String, f64)> {
         std::mem::take(&mut *self.metrics.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The clock of the run.
+    /// Returns the clock of the run.
     #[must_use]
     pub fn clock(&self) -> &Arc<dyn Clock> {
         &self.clock

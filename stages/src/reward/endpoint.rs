@@ -1,4 +1,4 @@
-//! A server that is asked in JSON and answers in JSON.
+//! A client of servers that exchange JSON over HTTP.
 
 use std::error::Error;
 use std::time::Duration;
@@ -13,29 +13,30 @@ use super::tls::use_ring;
 use crate::catalog::CatalogError;
 use crate::secret::{REDACTED, Secrets};
 
-/// A server that is asked in JSON and answers in JSON. Connections are kept for later calls; that of a dropped call is closed.
+/// A server that accepts and returns JSON. Connections are reused for later calls; the connection of a dropped call is closed.
 ///
-/// What it was sent in confidence, the key and the credentials of the URL, is replaced in all that the server answers: some servers
-/// repeat the headers of a request.
+/// The API key and the credentials of the URL are redacted in everything that the server returns, because some servers repeat the headers
+/// of a request.
 pub struct Endpoint {
     client: Client,
     url: Url,
     secrets: Secrets,
 }
 
-/// No call is longer: a server that never answers shall not hold a run for ever. Shorter limits are a [`Timeout`](super::Timeout)'s.
+/// The timeout of every call, so that a server that never answers cannot block a run forever. [`Timeout`](super::Timeout) sets shorter
+/// limits.
 const LONGEST_CALL: Duration = Duration::from_secs(600);
 const LONGEST_CONNECT: Duration = Duration::from_secs(10);
-/// No answer is larger, in bytes.
+/// The maximum size of an answer in bytes.
 const LARGEST_ANSWER: usize = 16 << 20;
-/// How much of a server's words an error repeats, in characters.
+/// The maximum number of characters of a server's answer that an error quotes.
 const LONGEST_QUOTE: usize = 500;
 
 impl Endpoint {
-    /// A server by its URL, with the key in the environment variable `api_key_env`, if there is one.
+    /// Creates a client for a URL. The key is read from the environment variable `api_key_env`, if given.
     ///
     /// # Errors
-    /// If the URL is none, or the key is missing.
+    /// If the URL is invalid or the key is missing.
     pub fn new(url: &str, api_key_env: Option<&str>) -> Result<Self, CatalogError> {
         use_ring();
         let url = parse(url)?;
@@ -44,7 +45,7 @@ impl Endpoint {
         let key = api_key_env.map(key).transpose()?;
         if let Some(key) = &key {
             secrets.add(key);
-            // A short key is recognised by what precedes it.
+            // Secrets of few characters are not redacted by themselves, but are recognized after this prefix.
             secrets.add(&format!("Bearer {key}"));
         }
         let headers = key.zip(api_key_env).map(|(key, name)| authorization(&key, name));
@@ -54,7 +55,7 @@ impl Endpoint {
             .timeout(LONGEST_CALL)
             .default_headers(headers.transpose()?.unwrap_or_default());
         if url.scheme() == "http" {
-            // No certificate is needed, and a machine without any is no fault.
+            // Plain HTTP needs no certificates, so a machine without any must not cause an error.
             client = client.tls_certs_only([]);
         }
         let client = client.build();
@@ -64,11 +65,11 @@ impl Endpoint {
         Ok(Self { client, url, secrets })
     }
 
-    /// Posts JSON.
+    /// Posts JSON and returns the JSON of the answer.
     ///
     /// # Errors
-    /// Retryable: a server that cannot be reached, hangs up, or answers 408, 429 or 5xx. A timeout: one that answers not at all. Fatal:
-    /// everything else, with what the server says.
+    /// Retryable if the server cannot be reached, closes the connection, or answers with status 408, 429 or 5xx. A timeout if it does not
+    /// answer in time. Otherwise fatal, with the server's error message.
     pub async fn post(&self, body: &Value) -> Result<Value, RewardError> {
         let request = self.client.post(self.url.clone()).header(CONTENT_TYPE, "application/json");
         let sent = request.body(body.to_string()).send().await;
@@ -95,7 +96,7 @@ impl Endpoint {
         let mut body = Vec::new();
         while let Some(chunk) = response.chunk().await.map_err(|error| self.broken(error))? {
             if body.len() + chunk.len() > LARGEST_ANSWER {
-                return Err(self.wrong(format_args!("an answer of over {LARGEST_ANSWER} bytes")));
+                return Err(self.wrong(format_args!("the answer exceeds {LARGEST_ANSWER} bytes")));
             }
             body.extend_from_slice(&chunk);
         }
@@ -117,12 +118,12 @@ impl Endpoint {
         }
     }
 
-    /// The beginning of a text, without secrets.
+    /// Returns the beginning of a text without secrets.
     fn quote(&self, text: &str) -> String {
         self.secrets.redact(text).trim().chars().take(LONGEST_QUOTE).collect()
     }
 
-    /// The URL without what may be secret in it.
+    /// Returns the URL without parts that may be secret.
     fn place(&self) -> String {
         let host = self.url.host_str().unwrap_or_default();
         let port = self.url.port().map(|port| format!(":{port}")).unwrap_or_default();
@@ -133,23 +134,23 @@ impl Endpoint {
 fn parse(url: &str) -> Result<Url, CatalogError> {
     if url.contains(REDACTED) {
         let reason = format!(
-            "the URL `{url}`: expected its credentials, found {REDACTED}, which recipes of run folders have in their place"
+            "the URL `{url}`: expected credentials, found {REDACTED}; recipes in run folders are redacted, so insert the credentials"
         );
         return Err(CatalogError::Start(reason));
     }
     Url::parse(url).map_err(|error| {
-        // What is no URL may still have a password, wherever that is.
+        // An invalid URL may contain a password at any position.
         let shown = if url.contains(['@', '?']) { REDACTED } else { url };
         CatalogError::Start(format!("the URL `{shown}`: {error}"))
     })
 }
 
-/// Reads the key out of an environment variable.
+/// Reads the key from an environment variable.
 fn key(variable: &str) -> Result<String, CatalogError> {
     let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
     if !variable.chars().all(is_part) || variable.starts_with(|c: char| c.is_ascii_digit()) {
-        // It may be the key itself.
-        let reason = "`api_key_env`: expected the name of an environment variable that has the key, found a text that is none";
+        // The text is not repeated, since it may be the key itself.
+        let reason = "`api_key_env`: expected the name of an environment variable that has the key, found a text that is not a valid name";
         return Err(CatalogError::Start(reason.to_owned()));
     }
     let key =
@@ -159,7 +160,8 @@ fn key(variable: &str) -> Result<String, CatalogError> {
 
 fn authorization(key: &str, variable: &str) -> Result<HeaderMap, CatalogError> {
     let value = HeaderValue::from_str(&format!("Bearer {key}"));
-    let mut value = value.map_err(|_| wrong_key(variable, "holds characters that no key has"))?;
+    let mut value =
+        value.map_err(|_| wrong_key(variable, "has characters that a key cannot contain"))?;
     value.set_sensitive(true);
     Ok([(AUTHORIZATION, value)].into_iter().collect())
 }
@@ -182,20 +184,20 @@ fn retryable(status: StatusCode) -> bool {
     status.is_server_error() || busy.contains(&status)
 }
 
-/// The header in seconds; its other form, a date, would need the server's clock to be ours.
+/// Parses the header as seconds. Its other form, a date, would require synchronized clocks and is ignored.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let seconds = headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
     Duration::try_from_secs_f64(seconds).ok()
 }
 
-/// Returns what a server says of an error: `error.message`, `error`, `message` or `detail` of its JSON, or else all of it.
+/// Returns the error message of an answer: the field `error.message`, `error`, `message` or `detail`, or else all of the JSON.
 fn message(json: Value) -> String {
     let said = [&json["error"]["message"], &json["error"], &json["message"], &json["detail"]];
     let said = said.into_iter().find_map(Value::as_str);
     said.map_or_else(|| json.to_string(), str::to_owned)
 }
 
-/// An error and what caused it, in one line.
+/// Returns an error and its causes in one line.
 fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

@@ -1,36 +1,37 @@
-//! Why a response has no score.
+//! Errors of rewards.
 
 use std::fmt;
 use std::time::Duration;
 
 use crate::secret::redact;
 
-/// Why a response could not be scored. Never turned into a silent 0: what it does to the run is configured, and it is always counted.
+/// The reason why a response could not be scored. It is never replaced by a silent 0: errors are counted, and [`OnError`] configures their
+/// effect on the run.
 ///
-/// A response that is merely wrong is a low score, never an error.
+/// A response that is merely wrong gets a low score and is not an error.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}{kind}: {reason}", if reward.is_empty() { String::new() } else { format!("reward `{reward}`: ") })]
 pub struct RewardError {
-    /// The reward, by the name under which it is routed; the [`Router`](super::Router) fills it in.
+    /// The name under which the reward is routed; set by the [`Router`](super::Router).
     pub reward: String,
-    /// What can be done about it.
+    /// The kind of error, which determines the reaction.
     pub kind: ErrorKind,
-    /// What happened; for a field that is missing or cannot be read: which, what was expected and what was found.
+    /// The reason. For a missing or unreadable field, it names the field and says what was expected and what was found.
     pub reason: String,
-    /// How long whoever failed asks to be left alone before another try.
+    /// The time to wait before another attempt, if the scorer asked for one.
     pub retry_after: Option<Duration>,
 }
 
-/// What can be done about a [`RewardError`].
+/// The kind of a [`RewardError`], which determines the reaction to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ErrorKind {
-    /// Another try may succeed: a server that is busy, a connection that broke, a sandbox that failed.
+    /// Another attempt may succeed: the server is busy, a connection broke, or a sandbox failed.
     Retryable,
-    /// No try will succeed: a field that is missing, a verdict that cannot be read, a setting that is wrong.
+    /// No attempt can succeed: a field is missing, a verdict cannot be parsed, or a setting is wrong.
     Fatal,
-    /// The scorer took longer than it may. Code under test that does is a score, not an error.
+    /// The scorer exceeded its time limit. Code under test that exceeds its limit gets a score instead.
     Timeout,
-    /// The reward has nothing to say of this sample; a [weighted sum](super::WeightedSum) goes on without it.
+    /// The reward does not apply to this sample. A [weighted sum](super::WeightedSum) leaves it out.
     NotApplicable,
 }
 
@@ -38,7 +39,7 @@ impl ErrorKind {
     /// All kinds.
     pub const ALL: [Self; 4] = [Self::Retryable, Self::Fatal, Self::Timeout, Self::NotApplicable];
 
-    /// As written in metrics: `reward/errors/<name>`.
+    /// Returns the name used in metrics: `reward/errors/<name>`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -62,31 +63,31 @@ impl fmt::Display for ErrorKind {
 }
 
 impl RewardError {
-    /// Another try may succeed.
+    /// Returns an error after which another attempt may succeed.
     #[must_use]
     pub fn retryable(reason: impl fmt::Display) -> Self {
         Self::new(ErrorKind::Retryable, reason)
     }
 
-    /// No try will succeed.
+    /// Returns an error after which no attempt can succeed.
     #[must_use]
     pub fn fatal(reason: impl fmt::Display) -> Self {
         Self::new(ErrorKind::Fatal, reason)
     }
 
-    /// The scorer took longer than it may.
+    /// Returns the error of a scorer that exceeded its time limit.
     #[must_use]
     pub fn timeout(reason: impl fmt::Display) -> Self {
         Self::new(ErrorKind::Timeout, reason)
     }
 
-    /// The reward has nothing to say of the sample.
+    /// Returns the error of a reward that does not apply to the sample.
     #[must_use]
     pub fn not_applicable(reason: impl fmt::Display) -> Self {
         Self::new(ErrorKind::NotApplicable, reason)
     }
 
-    /// The dataset row lacks a field that the reward needs.
+    /// Returns the error of a dataset row that lacks a required field.
     #[must_use]
     pub fn missing(field: &str, data_source: &str) -> Self {
         Self::fatal(format_args!(
@@ -95,18 +96,18 @@ impl RewardError {
     }
 
     fn new(kind: ErrorKind, reason: impl fmt::Display) -> Self {
-        // A program that scores may repeat its environment.
+        // Scoring programs may print their environment.
         let reason = redact(&reason.to_string()).into_owned();
         Self { reward: String::new(), kind, reason, retry_after: None }
     }
 
-    /// The same error, of one who asks to be left alone for so long.
+    /// Sets the time to wait before another attempt.
     #[must_use]
     pub fn retry_after(self, wait: Option<Duration>) -> Self {
         Self { retry_after: wait, ..self }
     }
 
-    /// The same error, of the reward `name`, unless it has a name.
+    /// Sets the name of the reward, unless one is set.
     #[must_use]
     pub(crate) fn named(mut self, name: &str) -> Self {
         if self.reward.is_empty() {
@@ -116,10 +117,10 @@ impl RewardError {
     }
 }
 
-/// Errors of one reward in a row, with no score between them, after which [`OnError::Tolerate`] ends a run.
+/// The number of consecutive errors of one reward, without a score in between, after which [`OnError::Tolerate`] ends a run.
 pub const MOST_TOLERATED: u32 = 32;
 
-/// What the error of a reward does to the run.
+/// The effect of a reward's error on the run.
 #[derive(
     Clone,
     Copy,
@@ -135,14 +136,14 @@ pub const MOST_TOLERATED: u32 = 32;
 )]
 #[serde(rename_all = "snake_case")]
 pub enum OnError {
-    /// As [`DropGroup`](Self::DropGroup), as long as the reward scores others: [`MOST_TOLERATED`] errors in a row end the run, since a reward
-    /// that never scores is broken.
+    /// Like [`DropGroup`](Self::DropGroup), but [`MOST_TOLERATED`] consecutive errors end the run, since a reward that never scores is
+    /// broken.
     #[default]
     Tolerate,
     /// The run ends with the error.
     Fail,
-    /// The response counts as 0, and is counted.
+    /// The response scores 0, and the error is counted.
     Zero,
-    /// Its group is not trained on, and is counted.
+    /// The group is not trained on, and the error is counted.
     DropGroup,
 }

@@ -1,4 +1,4 @@
-//! Fields of samples, as they are sent to scorers outside of the process.
+//! Fields of samples, as sent to external scorers.
 
 use std::collections::BTreeMap;
 
@@ -11,13 +11,13 @@ use super::{RewardError, Sample};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Field {
-    /// Where the prompt comes from.
+    /// The data source of the prompt.
     DataSource,
     /// The prompt as an array of `{role, content}`.
     Messages,
-    /// The contents of the messages, one to a line.
+    /// The contents of the messages, joined by line breaks.
     Prompt,
-    /// Prompt and response as one text.
+    /// The prompt followed by the response, as one text.
     Query,
     /// The response.
     Response,
@@ -25,30 +25,30 @@ pub enum Field {
     ResponseIds,
     /// The reference answer, as text, or null.
     GroundTruth,
-    /// What else the dataset says, an object.
+    /// The extra fields of the dataset row, as an object.
     ExtraInfo,
-    /// Why the response ended.
+    /// The reason why the response ended.
     FinishReason,
 }
 
-/// Which fields are sent, by the names that the scorer knows them under.
+/// The fields to send, by the names that the scorer expects.
 pub type Fields = BTreeMap<String, Field>;
 
-/// Fields by names.
+/// Collects fields by their names.
 pub(super) fn fields<const N: usize>(fields: [(&str, Field); N]) -> Fields {
     fields.map(|(name, field)| (name.to_owned(), field)).into()
 }
 
-/// The fields of a sample as an object.
+/// Returns the fields of a sample as a JSON object.
 pub(super) fn object(fields: &Fields, sample: &Sample) -> Result<Map<String, Value>, RewardError> {
     fields.iter().map(|(name, field)| Ok((name.clone(), field.of(sample)?))).collect()
 }
 
 impl Field {
-    /// The field of a sample.
+    /// Returns the value of this field for a sample.
     ///
     /// # Errors
-    /// If the dataset's messages or extra information are not what they should be.
+    /// If the field requires `messages` or `extra_info`, and the dataset's value is not a JSON array or object, respectively.
     pub fn of(self, sample: &Sample) -> Result<Value, RewardError> {
         Ok(match self {
             Self::DataSource => sample.data_source.as_str().into(),
@@ -64,14 +64,14 @@ impl Field {
     }
 }
 
-/// The prompt as messages.
+/// Returns the prompt as messages.
 pub(super) fn messages(sample: &Sample) -> Result<Vec<Value>, RewardError> {
     serde_json::from_str(&sample.messages).map_err(|error| {
         RewardError::fatal(format_args!("field `messages`: expected a JSON array, found {error}"))
     })
 }
 
-/// What a message says: its content if that is text, else the content's JSON.
+/// Returns the content of a message, or the JSON of the content if it is not text.
 pub(super) fn content(message: &Value) -> String {
     let content = &message["content"];
     content.as_str().map_or_else(|| content.to_string(), str::to_owned)

@@ -1,4 +1,4 @@
-//! Rewards that are functions.
+//! Functions as rewards.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,10 +9,11 @@ use tokio::task::{AbortHandle, JoinError};
 
 use super::{Context, Reward, RewardError, Sample, Score};
 
-/// A function of a sample as a reward.
+/// Turns a function of a sample into a reward.
 ///
-/// It may compute for long or block: on a tokio runtime it is called on a thread of its own kind, elsewhere in place. A panic is a
-/// [fatal](super::ErrorKind::Fatal) error. A function that runs cannot be ended from outside; see [`from_fn_with`] for one that asks.
+/// The function may compute for long or block: within a tokio runtime it is called on a thread for blocking work, otherwise on the current
+/// thread. A panic becomes a [fatal](super::ErrorKind::Fatal) error. A running function cannot be cancelled from outside; see
+/// [`from_fn_with`] for functions that check for cancellation.
 ///
 /// ```
 /// use rollpacker_stages::reward::{Router, from_fn};
@@ -27,7 +28,7 @@ where
     from_fn_with(move |sample: &Sample, _: &Context| function(sample))
 }
 
-/// The same of a function that is also told the [`Context`], in which it can see that its score is no longer wanted.
+/// Like [`from_fn`], for a function that also takes the [`Context`], by which it can check for cancellation.
 pub fn from_fn_with<F>(function: F) -> FromFn<F>
 where
     F: Fn(&Sample, &Context) -> Result<Score, RewardError> + Send + Sync + 'static,
@@ -35,7 +36,7 @@ where
     FromFn(Arc::new(function))
 }
 
-/// A function as a reward; made by [`from_fn`] and [`from_fn_with`].
+/// A function as a reward, returned by [`from_fn`] and [`from_fn_with`].
 pub struct FromFn<F>(Arc<F>);
 
 impl<F> Reward for FromFn<F>
@@ -54,7 +55,7 @@ where
     }
 }
 
-/// Cancels the context of a call that is dropped, and the call itself if it has not begun.
+/// Cancels the context of a call when the call is dropped, and the call itself if it has not started.
 struct Unwanted {
     context: Context,
     call: AbortHandle,
@@ -81,7 +82,7 @@ fn panicked(panic: &(dyn Any + Send)) -> RewardError {
     RewardError::fatal(format_args!("panicked: {}", text.unwrap_or("without a message")))
 }
 
-/// The runtime shuts down: the call was not made.
+/// Returns the error of a call that was not made because the runtime shuts down.
 fn lost(error: &JoinError) -> RewardError {
     RewardError::retryable(format_args!("the call was not made: {error}"))
 }

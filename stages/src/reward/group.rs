@@ -7,20 +7,20 @@ use futures::future::BoxFuture;
 
 use super::{Context, RewardError, Sample, Score};
 
-/// Something that scores the responses of a group together: a comparison, a vote, a bonus for what is rare among them.
+/// A reward that scores the responses of a group together: a comparison, a vote, or a bonus for rare answers.
 ///
 /// # Contract
-/// As [`Reward`](super::Reward). Called once the group is complete, with the responses that are trained on and no others; what it says
-/// is added to what the samples' own reward said.
+/// As for [`Reward`](super::Reward). It is called once the group is complete, with exactly the responses that are trained on. Its scores
+/// are added to those of the samples' own reward.
 pub trait GroupReward: Send + Sync + 'static {
-    /// Scores the responses of a group: one score each, in their order.
+    /// Scores the responses of a group. Returns one score for each, in their order.
     fn score(
         &self,
         group: &[Sample],
         context: &Context,
     ) -> impl Future<Output = Result<Vec<Score>, RewardError>> + Send;
 
-    /// Whether it goes by [`Sample::own_score`], and so is nothing without a reward for samples beside it.
+    /// Returns `true` if it uses [`Sample::own_score`], and therefore requires that the samples also have a reward of their own.
     fn needs_own_scores(&self) -> bool {
         false
     }
@@ -50,7 +50,7 @@ impl<R: GroupReward> DynGroupReward for R {
     }
 }
 
-/// A group reward that is shared.
+/// A group reward behind a shared pointer.
 #[derive(Clone)]
 pub struct SharedGroupReward(Arc<dyn DynGroupReward>);
 

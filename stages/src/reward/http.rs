@@ -1,4 +1,4 @@
-//! Rewards of a server of one's own.
+//! Rewards that a server computes.
 
 use std::time::Duration;
 
@@ -11,9 +11,9 @@ use super::field::{Field, Fields, fields, object};
 use super::{Context, Reward, RewardError, Sample, Score, answer};
 use crate::catalog::CatalogError;
 
-/// A reward that a server computes: samples are posted as JSON, scores come back as JSON.
+/// A reward that a server computes. Samples are posted as JSON, and scores are returned as JSON.
 ///
-/// Servers written for slime's `remote_rm` and OpenRLHF's `remote_rm_url` answer it as they are, by [`HttpForm`].
+/// Servers written for slime's `remote_rm` and OpenRLHF's `remote_rm_url` work without changes; [`HttpForm`] selects the format.
 pub struct HttpReward(Kind);
 
 enum Kind {
@@ -21,14 +21,14 @@ enum Kind {
     Batch(Batched<Remote>),
 }
 
-/// What a server is sent.
+/// The form of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HttpForm {
-    /// One sample a request, by default `{prompt, response, label}` as slime has it.
+    /// One sample per request, by default with the fields `{prompt, response, label}` as in slime.
     #[default]
     Single,
-    /// Several, each field a list, by default `{query, prompts, labels}` as OpenRLHF has it.
+    /// Several samples per request, each field a list, by default `{query, prompts, labels}` as in OpenRLHF.
     Batch,
 }
 
@@ -36,33 +36,33 @@ pub enum HttpForm {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HttpOptions {
-    /// Where samples are posted.
+    /// The URL to which samples are posted.
     pub url: String,
-    /// Environment variable with the key that is sent as a bearer token; none by default.
+    /// The environment variable with the key that is sent as a bearer token; no key by default.
     #[serde(default)]
     pub api_key_env: Option<String>,
-    /// What is sent.
+    /// The form of a request.
     #[serde(default)]
     pub form: HttpForm,
-    /// Fields of the request and what they hold, in place of the form's.
+    /// The names and contents of the fields of a request; by default those of the form.
     #[serde(default)]
     pub fields: Option<Fields>,
-    /// Field of the answer that is the score; by default `rewards`, `reward`, `scores` or `score`, whichever is there. Other numbers of the
-    /// answer are components, other texts labels.
+    /// The field of the answer that holds the score; by default the first of `rewards`, `reward`, `scores` and `score` that is present.
+    /// Other numbers of the answer become components and other texts labels.
     #[serde(default)]
     pub score: Option<String>,
-    /// The most samples of a request of the form `batch`.
+    /// Maximum number of samples per request of the form `batch`, from 1 to 1048576; 32 by default.
     #[serde(default = "max_batch")]
     pub max_batch: usize,
-    /// How long a request of the form `batch` waits for further samples, in seconds.
+    /// Maximum time in seconds that a request of the form `batch` waits for further samples, from 0 to 3600; 0.05 by default.
     #[serde(default = "max_wait_s")]
     pub max_wait_s: f64,
 }
 
-/// The longest that a request may wait for further samples, seconds.
+/// The maximum of `max_wait_s` in seconds.
 const LONGEST_WAIT: f64 = 3600.0;
 
-/// The most samples of a request.
+/// The maximum of `max_batch`.
 const LARGEST_BATCH: usize = 1 << 20;
 
 fn max_batch() -> usize {
@@ -74,10 +74,10 @@ fn max_wait_s() -> f64 {
 }
 
 impl HttpReward {
-    /// A reward of a server.
+    /// Creates a reward for a server.
     ///
     /// # Errors
-    /// If an option is out of its bounds, or the key is missing.
+    /// If an option is out of range, the URL is invalid, or the key is missing.
     pub fn new(options: HttpOptions) -> Result<Self, CatalogError> {
         if !(0.0..=LONGEST_WAIT).contains(&options.max_wait_s) {
             let expected = format!("from 0 to {LONGEST_WAIT} seconds");
@@ -124,7 +124,7 @@ impl Reward for HttpReward {
     }
 }
 
-/// The server, what it is sent, and where its answers have the score.
+/// A server with the fields to send and the field that holds the score.
 struct Remote {
     endpoint: Endpoint,
     fields: Fields,
@@ -138,7 +138,7 @@ impl Remote {
         scores.pop().expect("invariant: one score for one sample")
     }
 
-    /// A list for each field.
+    /// Returns the fields of all calls as lists.
     fn lists(&self, calls: &[Call]) -> Result<Value, RewardError> {
         let list = |field: &Field| -> Result<Value, RewardError> {
             calls.iter().map(|call| field.of(&call.sample)).collect()

@@ -1,31 +1,31 @@
-//! How long a test case may run.
+//! Time limits of test cases.
 
 use std::sync::Arc;
 
 use rollpacker_dataflow::clock::Nanos;
 use serde::{Deserialize, Serialize};
 
-/// How the limit of a test case follows from what is known of it (RollPacker, section 4.3).
+/// The rule that sets the time limit of a test case from its longest correct execution (RollPacker, section 4.3).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LimitRule {
-    /// The least limit.
+    /// The minimum limit.
     pub min: Nanos,
-    /// The limit of a case of which nothing is known, and the greatest.
+    /// The maximum limit, which also applies to cases without an anchor.
     pub max: Nanos,
-    /// Factor on the longest correct execution.
+    /// The factor applied to the longest correct execution.
     pub slack: f64,
 }
 
 impl Default for LimitRule {
-    /// 2 s, 30 s and 1.5, as in the paper.
+    /// Returns 2 s, 30 s and 1.5, as in the paper.
     fn default() -> Self {
         Self { min: Nanos(2_000_000_000), max: Nanos(30_000_000_000), slack: 1.5 }
     }
 }
 
 impl LimitRule {
-    /// `min(max(T_min, slack * T_anchor), T_max)`, or `T_max` without an anchor.
+    /// Returns `min(max(T_min, slack * T_anchor), T_max)`, or `T_max` without an anchor.
     #[must_use]
     pub fn limit(&self, anchor: Option<Nanos>) -> Nanos {
         let scaled = |anchor: Nanos| Nanos::from_secs_f64(self.slack * anchor.as_secs_f64());
@@ -36,36 +36,37 @@ impl LimitRule {
 /// The limits of the test cases of one prompt.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Limits {
-    /// How a limit follows from an anchor.
+    /// The rule that sets a limit from an anchor.
     pub rule: LimitRule,
-    /// The longest correct execution of each case so far, in the order of the cases; missing ones are not known.
+    /// The longest correct execution of each case so far, in the order of the cases. `None` and missing entries are unknown.
     pub anchors: Arc<[Option<Nanos>]>,
-    /// Whether an execution that reaches its limit goes on to the greatest one, to learn whether it was right to end it. It counts as
-    /// ended at its limit all the same.
+    /// `true` if an execution continues past its limit up to the maximum, to measure whether ending it at its limit would have been wrong.
+    /// It counts as ended at its limit nevertheless.
     pub audit: bool,
 }
 
 impl Limits {
-    /// The same limit for every case.
+    /// Returns the same limit for every case.
     #[must_use]
     pub fn fixed(limit: Nanos) -> Self {
         let rule = LimitRule { min: limit, max: limit, ..LimitRule::default() };
         Self { rule, ..Self::default() }
     }
 
-    /// The limit of a case; `reference` is what its dataset says that it takes, used until a correct execution is known.
+    /// Returns the limit of a case. `reference` is the duration stated by the dataset; it serves as the anchor until a correct execution is
+    /// known.
     #[must_use]
     pub fn of(&self, case: usize, reference: Option<Nanos>) -> Nanos {
         self.rule.limit(self.anchors.get(case).copied().flatten().or(reference))
     }
 
-    /// How long an execution of the case is let run: its limit, or the greatest where it is audited.
+    /// Returns the time after which an execution of the case is ended: its limit, or the maximum if it is audited.
     #[must_use]
     pub fn run_for(&self, case: usize, reference: Option<Nanos>) -> Nanos {
         if self.audit { self.rule.max } else { self.of(case, reference) }
     }
 
-    /// What an execution of the case says: it ran for `took`, and was right or not.
+    /// Returns the record of an execution of the case that took `took`.
     #[must_use]
     pub fn execution(
         &self,
@@ -81,35 +82,35 @@ impl Limits {
     }
 }
 
-/// One execution of a test case: what limits are learned from.
+/// One execution of a test case, from which limits are learned.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Execution {
-    /// Which of the prompt's test cases, from 0.
+    /// The index of the test case within the prompt, from 0.
     pub case: u32,
-    /// How long it ran, without the time that it waited for a processor; no less than `limit` where it was ended there.
+    /// The duration, without the time spent waiting for a processor. At least `limit` if the execution was ended there.
     pub took: Nanos,
-    /// What it was allowed.
+    /// The limit at the time of the execution.
     pub limit: Nanos,
-    /// Whether it ended with the right result, also where that was after its limit (an audit).
+    /// `true` if it ended with the right result, including after its limit in an audit.
     pub correct: bool,
-    /// Whether it was let run on past its limit.
+    /// `true` if it was allowed to run past its limit.
     pub audited: bool,
 }
 
 impl Execution {
-    /// Whether its limit ended it, or would have but for an audit.
+    /// Returns `true` if the limit ended it, or would have ended it without an audit.
     #[must_use]
     pub fn is_killed(&self) -> bool {
         self.took > self.limit || (self.took == self.limit && !self.correct)
     }
 
-    /// Whether an audit found that its limit ended it before it would have been right.
+    /// Returns `true` if an audit found that its limit was too short: it would have been right.
     #[must_use]
     pub fn is_wrongly_killed(&self) -> bool {
         self.audited && self.is_killed() && self.correct
     }
 
-    /// Whether it counts as right: it ended within its limit with the right result.
+    /// Returns `true` if it counts as passed: it ended within its limit with the right result.
     #[must_use]
     pub fn is_right(&self) -> bool {
         self.correct && !self.is_killed()

@@ -1,6 +1,6 @@
-//! Rewards: what says how good a response is.
+//! Rewards: the scoring of responses.
 //!
-//! A reward of one's own is one trait with one method:
+//! A custom reward implements one trait with one method:
 //!
 //! ```
 //! use rollpacker_stages::reward::{Context, Reward, RewardError, Sample, Score};
@@ -15,11 +15,11 @@
 //! }
 //! ```
 //!
-//! [`GroupReward`] sees all responses to a prompt at once. Everything else about rewards is made of these two: [`Router`] sends each
-//! sample to the reward of its data source, [`Registry`] makes rewards by the names that recipes use.
+//! [`GroupReward`] scores all responses to a prompt together. All other parts build on these two traits: [`Router`] sends each sample to
+//! the reward of its data source, and [`Registry`] makes rewards by the names that recipes use.
 //!
 //! A reward can also be a function ([`from_fn`]), a batch of samples ([`Batched`]), a server ([`HttpReward`]), a program
-//! ([`ProcessReward`]) or a language model ([`judge`]). [`Guard`] wraps any of them in limits.
+//! ([`ProcessReward`]) or a language model ([`judge`]). [`Guard`] adds limits, retries and a cache to any of them.
 
 mod answer;
 mod batched;
@@ -79,35 +79,35 @@ pub use weighted_sum::WeightedSum;
 pub use crate::catalog::{CatalogError, NoOptions, Options};
 use crate::rollout::FinishReason;
 
-/// A response to score, and what its dataset says of the prompt.
+/// A response to score, with the columns of its dataset row.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sample {
-    /// Which response.
+    /// The id of the response.
     pub id: SampleId,
-    /// Row of the dataset that the prompt is: the same in every epoch.
+    /// The index of the prompt's row in the dataset, the same in every epoch.
     pub row: u64,
-    /// Where the prompt comes from.
+    /// The data source of the prompt.
     pub data_source: String,
     /// The prompt as chat messages, a JSON array of `{role, content}`.
     pub messages: String,
-    /// The response as text, special tokens left out.
+    /// The response as text without special tokens.
     pub response: String,
-    /// Tokens of the response: how many, also where an engine counts tokens without sampling them.
+    /// The number of tokens of the response. Also set by engines that count tokens without sampling them.
     pub response_length: u32,
     /// The response as token ids.
     pub response_ids: Vec<i32>,
-    /// The reference answer; structured ones as JSON.
+    /// The reference answer. Structured answers are JSON.
     pub ground_truth: Option<String>,
-    /// Everything else that the dataset says, a JSON object.
+    /// The remaining columns of the dataset row, as a JSON object.
     pub extra_info: Option<String>,
-    /// Why the response ended.
+    /// The reason why the response ended.
     pub finish_reason: FinishReason,
-    /// What its own reward said, where a whole group is scored; `None` before, and where it has none.
+    /// The score by the sample's own reward, for group rewards; `None` if it has none or is not scored yet.
     pub own_score: Option<f64>,
 }
 
 impl Sample {
-    /// A response that ended by itself, outside of any run: for tests and tools.
+    /// Returns a response that belongs to no run and ended by itself, for tests and tools.
     #[must_use]
     pub fn of(data_source: &str, response: &str, ground_truth: Option<&str>) -> Self {
         Self {
@@ -125,13 +125,13 @@ impl Sample {
         }
     }
 
-    /// Tokens of the response; 0 where nothing says how many.
+    /// Returns the number of tokens of the response, or 0 if it is unknown.
     #[must_use]
     pub(crate) fn tokens(&self) -> u32 {
         u32::try_from(self.response_ids.len()).unwrap_or(u32::MAX).max(self.response_length)
     }
 
-    /// The reference answer.
+    /// Returns the reference answer.
     ///
     /// # Errors
     /// [`RewardError::missing`] if the dataset row has none.
@@ -140,10 +140,10 @@ impl Sample {
         self.ground_truth.as_deref().ok_or_else(missing)
     }
 
-    /// What else the dataset says, as a JSON object; empty if it says nothing.
+    /// Returns the extra fields of the dataset row; empty if there are none.
     ///
     /// # Errors
-    /// If it is no JSON object.
+    /// If `extra_info` is not a JSON object.
     pub fn extra(&self) -> Result<serde_json::Map<String, serde_json::Value>, RewardError> {
         let Some(text) = self.extra_info.as_deref() else { return Ok(serde_json::Map::new()) };
         serde_json::from_str(text).map_err(|error| {
@@ -154,12 +154,12 @@ impl Sample {
     }
 }
 
-/// Something that scores responses, beside the rollout, as they arrive.
+/// A reward that scores responses as they arrive, concurrently with the rollout.
 ///
 /// # Contract
-/// Called concurrently, from several threads. The future is dropped when the score is no longer wanted, and must then leave nothing
-/// running. It must not hold its thread: what computes for long or blocks goes through `from_fn`. A response that is merely wrong is a
-/// low score, never an error.
+/// Called concurrently from several threads. The future is dropped when the score is no longer needed, and must then leave nothing running.
+/// It must not block its thread: code that computes for long or blocks uses [`from_fn`]. A response that is merely wrong gets a low score
+/// and is not an error.
 pub trait Reward: Send + Sync + 'static {
     /// Scores one response.
     fn score(
@@ -168,13 +168,14 @@ pub trait Reward: Send + Sync + 'static {
         context: &Context,
     ) -> impl Future<Output = Result<Score, RewardError>> + Send;
 
-    /// What a call takes of the budgets of a [`Guard`], in requests and tokens: by default one request with the texts of the sample.
+    /// Returns the cost of a call against the budgets of a [`Guard`], in requests and tokens. By default one request with the texts of the
+    /// sample.
     fn cost(&self, sample: &Sample) -> Cost {
         Cost::of_sample(sample)
     }
 }
 
-/// [`Reward`] behind a pointer.
+/// Object-safe form of [`Reward`].
 trait DynReward: Send + Sync + 'static {
     fn score<'a>(
         &'a self,
@@ -199,7 +200,7 @@ impl<R: Reward> DynReward for R {
     }
 }
 
-/// A reward that is shared.
+/// A reward behind a shared pointer.
 #[derive(Clone)]
 pub struct SharedReward(Arc<dyn DynReward>);
 

@@ -1,4 +1,4 @@
-//! Rewards by name.
+//! The registry of rewards.
 
 use serde::de::DeserializeOwned;
 
@@ -14,16 +14,16 @@ use super::{
     Reward, SharedReward, SoftOverlong,
 };
 
-/// A reward as the registry makes it.
+/// A reward made by the registry.
 #[derive(Clone)]
 pub enum Made {
-    /// Of single samples.
+    /// A reward for single samples.
     Sample(SharedReward),
-    /// Of whole groups.
+    /// A reward for whole groups.
     Group(SharedGroupReward),
 }
 
-/// Rewards by the names that recipes use. A name of one's own is one call.
+/// Rewards by the names that recipes use. Users add a name with one call.
 ///
 /// ```
 /// use rollpacker_stages::reward::{Context, Registry, Reward, RewardError, Sample, Score};
@@ -49,7 +49,7 @@ pub struct Registry {
 }
 
 impl Default for Registry {
-    /// No rewards.
+    /// Returns a registry without rewards.
     fn default() -> Self {
         Self {
             rewards: Catalog::new("reward"),
@@ -60,7 +60,7 @@ impl Default for Registry {
 }
 
 impl Registry {
-    /// The rewards that come with the project.
+    /// Returns a registry with the built-in rewards.
     #[must_use]
     pub fn builtin() -> Self {
         let chats = Chats::default();
@@ -93,7 +93,7 @@ impl Registry {
             .with("process", ProcessReward::new)
     }
 
-    /// The same registry with a further reward, made of its options; replaces one of the same name.
+    /// Adds a reward that `make` constructs from its options. Replaces a reward of the same name.
     #[must_use]
     pub fn with<O: DeserializeOwned, R: Reward>(
         self,
@@ -103,7 +103,7 @@ impl Registry {
         self.insert(name, move |options| Ok(Made::Sample(SharedReward::new(make(options)?))))
     }
 
-    /// The same registry with a further reward of groups.
+    /// Adds a reward for groups. Replaces a reward of the same name.
     #[must_use]
     pub fn with_group<O: DeserializeOwned, R: GroupReward>(
         self,
@@ -122,28 +122,29 @@ impl Registry {
         self
     }
 
-    /// The judges in process that it has made to share an engine's instances; an engine runs them once it
-    /// [hosts](crate::rollout::torch::TorchEngine::host) this.
+    /// Returns the colocated in-process judges of this registry. An engine runs them on its instances once it
+    /// [hosts](crate::rollout::torch::TorchEngine::host) them.
     #[cfg(feature = "torch")]
     #[must_use]
     pub fn guests(&self) -> crate::rollout::guests::Guests {
         self.chats.guests()
     }
 
-    /// The names that there are, in order.
+    /// Returns the names of the rewards in alphabetical order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.rewards.names()
     }
 
-    /// Makes the reward of a name.
+    /// Makes the reward with this name.
     ///
     /// # Errors
-    /// If there is none of that name, an option is wrong, or the reward cannot start.
+    /// If there is no reward of this name, an option is invalid, or the reward fails to start.
     pub fn make(&self, name: &str, options: Options) -> Result<Made, CatalogError> {
         self.rewards.make(&Choice { name: name.to_owned(), options })
     }
 
-    /// The options of the reward of a name, aliases included; empty where they cannot be told, and `None` if there is none of that name.
+    /// Returns the names of the options of a reward, serde aliases included. The slice is empty if the option type does not list its
+    /// fields. Returns `None` if no reward has this name.
     #[must_use]
     pub fn options(&self, name: &str) -> Option<&'static [&'static str]> {
         self.rewards.options(name)

@@ -1,4 +1,4 @@
-//! Which reward scores which data source.
+//! Routing of data sources to rewards.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use super::{Context, GroupReward, OnError, Reward, RewardError, Sample, Score, S
 
 /// Routes responses to rewards by their data source. Clones share routes and rewards.
 ///
-/// A route is an exact data source, a prefix that ends in `*`, or `*` for everything else. The longest match wins.
+/// A pattern is an exact data source, a prefix that ends in `*`, or `*` for everything else. The longest match wins.
 #[derive(Clone, Default)]
 pub struct Router {
     routes: Arc<BTreeMap<String, Route>>,
@@ -18,29 +18,29 @@ pub struct Router {
 struct Route {
     name: String,
     reward: Option<SharedReward>,
-    /// With the name that errors call it.
+    /// The group reward, with the name that errors use.
     group: Option<(String, SharedGroupReward)>,
     on_error: OnError,
 }
 
-/// No reward is routed for a data source.
+/// An error for a data source without a reward.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no reward for data_source `{data_source}`; there are routes for {routes}")]
 pub struct NoRoute {
     /// The data source.
     pub data_source: String,
-    /// What is routed.
+    /// The patterns of the routes, separated by commas.
     pub routes: String,
 }
 
 impl Router {
-    /// Adds a route, known in errors by its pattern; replaces an earlier reward for the same pattern.
+    /// Adds a route whose errors use the pattern as name. Replaces an earlier reward for the same pattern.
     #[must_use]
     pub fn route(self, pattern: &str, reward: impl Reward) -> Self {
         self.route_named(pattern, pattern, reward)
     }
 
-    /// Adds a route to a reward that errors call `name`.
+    /// Adds a route whose errors use `name`. Replaces an earlier reward for the same pattern.
     #[must_use]
     pub fn route_named(mut self, pattern: &str, name: &str, reward: impl Reward) -> Self {
         let route = self.entry(pattern);
@@ -49,14 +49,14 @@ impl Router {
         self
     }
 
-    /// Adds a reward for whole groups to the route of a pattern: beside the samples' own, or alone.
+    /// Adds a group reward to the route of a pattern, in addition to the samples' own reward or without one.
     #[must_use]
     pub fn route_groups(mut self, pattern: &str, name: &str, reward: impl GroupReward) -> Self {
         self.entry(pattern).group = Some((name.to_owned(), SharedGroupReward::new(reward)));
         self
     }
 
-    /// Says what an error does on the route of a pattern, before or after its reward is given; without it, it is
+    /// Sets the effect of errors on the route of a pattern. It may be called before or after adding the reward. By default, errors are
     /// [tolerated](OnError::Tolerate).
     #[must_use]
     pub fn on_error(mut self, pattern: &str, on_error: OnError) -> Self {
@@ -68,7 +68,7 @@ impl Router {
         Arc::make_mut(&mut self.routes).entry(pattern.to_owned()).or_default()
     }
 
-    /// Whether a data source has a reward.
+    /// Checks that a data source has a reward.
     ///
     /// # Errors
     /// [`NoRoute`] if it has none.
@@ -76,10 +76,10 @@ impl Router {
         self.find(data_source).map(drop)
     }
 
-    /// Scores a response by the reward of its data source; 0 if it has one for groups only.
+    /// Scores a response by the reward of its data source. The score is 0 if the data source only has a group reward.
     ///
     /// # Errors
-    /// If there is no such reward, or what it returns.
+    /// If there is no route, or the error of the reward.
     pub async fn score(&self, sample: &Sample, context: &Context) -> Result<Score, RewardError> {
         let route = self.find(&sample.data_source).map_err(RewardError::fatal)?;
         let Some(reward) = &route.reward else { return Ok(Score::default()) };
@@ -87,15 +87,15 @@ impl Router {
         score.map(Score::redacted).map_err(|error| error.named(&route.name))
     }
 
-    /// Whether a data source has a reward for samples, not for groups only.
+    /// Returns `true` if a data source has a reward for samples, `false` if only for groups.
     ///
     /// # Errors
-    /// [`NoRoute`] if it has none at all.
+    /// [`NoRoute`] if it has neither.
     pub fn scores_samples(&self, data_source: &str) -> Result<bool, NoRoute> {
         self.find(data_source).map(|route| route.reward.is_some())
     }
 
-    /// Name of the reward that scores the responses of a data source, if there is one.
+    /// Returns the name of the reward that scores the responses of a data source, if there is one.
     ///
     /// # Errors
     /// [`NoRoute`] if it has no reward at all.
@@ -103,7 +103,7 @@ impl Router {
         self.find(data_source).map(|route| route.reward.as_ref().map(|_| route.name.as_str()))
     }
 
-    /// Name of the reward that scores the groups of a data source, if there is one.
+    /// Returns the name of the reward that scores the groups of a data source, if there is one.
     ///
     /// # Errors
     /// [`NoRoute`] if it has no reward at all.
@@ -112,16 +112,16 @@ impl Router {
         Ok(group.map(|(name, _)| name.as_str()))
     }
 
-    /// Whether complete groups of any data source are scored.
+    /// Returns `true` if any data source has a group reward.
     #[must_use]
     pub fn scores_groups(&self) -> bool {
         self.routes.values().any(|route| route.group.is_some())
     }
 
-    /// Scores a complete group by the group reward of its data source; `None` if it has none.
+    /// Scores a complete group by the group reward of its data source. Returns `None` if it has none.
     ///
     /// # Errors
-    /// If there is no route, or what the reward returns.
+    /// If there is no route, or the error of the reward.
     pub async fn score_group(
         &self,
         group: &[Sample],
@@ -140,7 +140,7 @@ impl Router {
         Some(scores.map_err(|error| error.named(name)))
     }
 
-    /// What an error of a data source's reward does.
+    /// Returns the effect of an error of a data source's reward. Without a route, the run fails.
     #[must_use]
     pub fn on_error_of(&self, data_source: &str) -> OnError {
         self.find(data_source).map_or(OnError::Fail, |route| route.on_error)
@@ -159,7 +159,7 @@ impl Router {
         })
     }
 
-    /// The routes that lead somewhere, by their patterns.
+    /// Returns the routes that have a reward, with their patterns. A call of [`on_error`](Self::on_error) alone leaves a route without one.
     fn led(&self) -> impl Iterator<Item = (&str, &Route)> {
         let all = self.routes.iter().map(|(pattern, route)| (pattern.as_str(), route));
         all.filter(|(_, route)| route.reward.is_some() || route.group.is_some())

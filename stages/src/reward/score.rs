@@ -1,4 +1,4 @@
-//! What a reward says of a response.
+//! The score of a response.
 
 use std::collections::BTreeMap;
 
@@ -6,18 +6,18 @@ use super::limits::Execution;
 use super::{RewardError, Sample};
 use crate::secret::redact_known;
 
-/// What a reward says of a response.
+/// The score of a response.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Score {
     /// The reward.
     pub value: f64,
-    /// Its parts by name; averaged into the metrics `reward/<name>`.
+    /// The components of the reward by name. The metrics `reward/<name>` are their means.
     pub components: BTreeMap<String, f64>,
-    /// What is to be read of it, by name: an outcome, the answer that was found. Written beside the response.
+    /// Labels by name, such as the outcome or the extracted answer. They are written with the response.
     pub labels: BTreeMap<String, String>,
-    /// A reward for each token of the response, beside the value, which it is added to; empty for none.
+    /// A reward for each token of the response, in addition to `value`; empty for none.
     pub token_values: Vec<f32>,
-    /// Executions of test cases, which limits of later ones follow from.
+    /// Executions of test cases, from which later limits are learned.
     pub executions: Vec<Execution>,
 }
 
@@ -28,23 +28,24 @@ impl From<f64> for Score {
 }
 
 impl From<bool> for Score {
-    /// 1 for right, 0 for wrong.
+    /// Returns 1 for `true` and 0 for `false`.
     fn from(right: bool) -> Self {
         f64::from(right).into()
     }
 }
 
 impl Score {
-    /// The largest magnitude of a score. Sums over groups and their squares stay finite, also in single precision where they are divided.
+    /// The maximum magnitude of a score. With it, sums over groups and sums of squares stay finite, including in single precision where
+    /// they are divided.
     pub const LARGEST: f64 = 1e30;
 
-    /// The reward with those of the tokens.
+    /// Returns the reward including the token rewards.
     #[must_use]
     pub fn total(&self) -> f64 {
         self.value + self.token_values.iter().copied().map(f64::from).sum::<f64>()
     }
 
-    /// The same with another score added: parts of one name are added, labels of one name replaced.
+    /// Adds another score. Components of the same name are added, labels of the same name are replaced.
     #[must_use]
     pub fn plus(mut self, other: Self) -> Self {
         self.value += other.value;
@@ -59,10 +60,10 @@ impl Score {
         self
     }
 
-    /// The same, if it and its parts are numbers that can be trained on.
+    /// Returns the score, if its values are usable for training.
     ///
     /// # Errors
-    /// If a part is not finite, or the score is beyond [`LARGEST`](Self::LARGEST).
+    /// If a component is not finite, or the magnitude of the total exceeds [`LARGEST`](Self::LARGEST).
     pub(crate) fn finite(self) -> Result<Self, RewardError> {
         let total = self.total();
         let parts = self.components.iter().map(|(name, value)| (name.as_str(), *value));
@@ -81,7 +82,7 @@ impl Score {
         Ok(self)
     }
 
-    /// The same without [secrets](crate::secret) in names and labels, which whoever scores may have had from anywhere.
+    /// Redacts [secrets](crate::secret) in names and labels, since a scorer may have included them.
     pub(crate) fn redacted(self) -> Self {
         let text = |text: String| redact_known(&text).into_owned();
         let components = self.components.into_iter().map(|(name, value)| (text(name), value));
@@ -89,7 +90,7 @@ impl Score {
         Self { components: components.collect(), labels: labels.collect(), ..self }
     }
 
-    /// The same, if it is [finite](Self::finite), with a value for each token of the response or none.
+    /// Returns the score, if it is [finite](Self::finite) and has either no token rewards or one for each token of the response.
     pub(crate) fn checked(self, sample: &Sample) -> Result<Self, RewardError> {
         let (values, tokens) = (self.token_values.len(), sample.tokens());
         if values > 0 && tokens > 0 && values != tokens as usize {
@@ -100,14 +101,14 @@ impl Score {
         self.finite()
     }
 
-    /// The same, with a part.
+    /// Sets a component.
     #[must_use]
     pub fn component(mut self, name: &str, value: f64) -> Self {
         self.components.insert(name.to_owned(), value);
         self
     }
 
-    /// The same, with a label.
+    /// Sets a label.
     #[must_use]
     pub fn label(mut self, name: &str, value: impl Into<String>) -> Self {
         self.labels.insert(name.to_owned(), value.into());

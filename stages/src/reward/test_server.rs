@@ -1,4 +1,4 @@
-//! A small HTTP server for tests: every request is answered by a function, which may also hang or break off.
+//! A small HTTP server for tests. A function answers every request; it may also never answer or break the connection.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -9,7 +9,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
-/// A request that the server saw.
+/// A request that the server received.
 #[derive(Clone, Debug)]
 pub(super) struct Request {
     /// Method, path and headers, in lower case.
@@ -18,11 +18,11 @@ pub(super) struct Request {
     pub(super) body: Value,
 }
 
-/// What the server does.
+/// The action of the server.
 pub(super) enum Reply {
-    /// Answers with a status, further headers, and a body.
+    /// Sends a status, further headers, and a body.
     Text(u16, &'static str, String),
-    /// Sends this as it is, and hangs up.
+    /// Sends the text as it is and closes the connection.
     Raw(&'static str),
     /// Never answers.
     Hang,
@@ -34,7 +34,7 @@ impl Reply {
     }
 }
 
-/// The server, until it is dropped.
+/// A running server. Dropping it stops the server.
 pub(super) struct Server {
     pub(super) url: String,
     seen: Arc<Seen>,
@@ -51,7 +51,7 @@ struct Seen {
 type Answer = dyn Fn(usize, &Request) -> Reply + Send + Sync;
 
 impl Server {
-    /// A server whose replies follow from the number of the request, from 0, and the request.
+    /// Starts a server. `answer` maps the index of a request, from 0, and the request to a reply.
     pub(super) async fn start(
         answer: impl Fn(usize, &Request) -> Reply + Send + Sync + 'static,
     ) -> Self {
@@ -84,12 +84,12 @@ impl Server {
         self.seen.connections.load(Ordering::Relaxed)
     }
 
-    /// Waits for a request to arrive.
+    /// Waits until a request arrives.
     pub(super) async fn arrived(&self) {
         self.seen.arrived.acquire().await.expect("is open").forget();
     }
 
-    /// Waits for a client to hang up before its answer.
+    /// Waits until a client closes the connection before it is answered.
     pub(super) async fn hung_up(&self) {
         self.seen.hung_up.acquire().await.expect("is open").forget();
     }

@@ -1,9 +1,9 @@
-//! What encrypts connections to servers.
+//! The TLS library of connections to servers.
 
-/// Makes ring the TLS library of all HTTP clients of this process, unless another has been chosen.
+/// Selects ring as the TLS library of all HTTP clients of this process, unless another one is selected already.
 ///
-/// To be called before the first client is made: reqwest comes without a TLS library here, and panics where none is chosen.
+/// Must be called before the first client is created: reqwest is built without a TLS library here, and panics if none is selected.
 pub fn use_ring() {
-    // It fails if there is one already, which is as good.
+    // Fails if a library is selected already, which is fine.
     drop(rustls::crypto::ring::default_provider().install_default());
 }

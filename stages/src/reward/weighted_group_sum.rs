@@ -1,18 +1,18 @@
-//! Several rewards of groups as one.
+//! The weighted sum of group rewards.
 
 use futures::future::join_all;
 
 use super::weighted_sum::add;
 use super::{Context, ErrorKind, GroupReward, RewardError, Sample, Score, SharedGroupReward};
 
-/// The weighted sum of rewards of groups, as a [`WeightedSum`](super::WeightedSum) is of rewards of samples.
+/// The weighted sum of group rewards, analogous to [`WeightedSum`](super::WeightedSum).
 #[derive(Clone, Default)]
 pub struct WeightedGroupSum {
     terms: Vec<(String, f64, SharedGroupReward)>,
 }
 
 impl WeightedGroupSum {
-    /// The sum with a further term. Its parts and labels keep their names under `<name>/`, and `<name>` is its value before weighting.
+    /// Adds a term. The component `<name>` is its value before weighting; its own components and labels are prefixed with `<name>/`.
     #[must_use]
     pub fn with(mut self, name: &str, weight: f64, reward: impl GroupReward) -> Self {
         self.terms.push((name.to_owned(), weight, SharedGroupReward::new(reward)));
@@ -37,7 +37,7 @@ impl GroupReward for WeightedGroupSum {
             }
             applicable = true;
         }
-        let none = || RewardError::not_applicable("none of its terms is");
+        let none = || RewardError::not_applicable("no term is applicable");
         applicable.then_some(sums).ok_or_else(none)
     }
 

@@ -1,18 +1,18 @@
-//! Several rewards as one.
+//! The weighted sum of rewards.
 
 use futures::future::join_all;
 
 use super::{Context, ErrorKind, Reward, RewardError, Sample, Score, SharedReward};
 
-/// The weighted sum of rewards, asked at the same time. One that is [not applicable](ErrorKind::NotApplicable) counts for nothing; the
-/// sum is not applicable if none of them is.
+/// The weighted sum of rewards, which are computed concurrently. Rewards that are [not applicable](ErrorKind::NotApplicable) are left out;
+/// the sum is not applicable if none of them is.
 #[derive(Clone, Default)]
 pub struct WeightedSum {
     terms: Vec<(String, f64, SharedReward)>,
 }
 
 impl WeightedSum {
-    /// The sum with a further term. Its parts and labels keep their names under `<name>/`, and `<name>` is its value before weighting.
+    /// Adds a term. The component `<name>` is its value before weighting; its own components and labels are prefixed with `<name>/`.
     #[must_use]
     pub fn with(mut self, name: &str, weight: f64, reward: impl Reward) -> Self {
         self.terms.push((name.to_owned(), weight, SharedReward::new(reward)));
@@ -34,15 +34,15 @@ impl Reward for WeightedSum {
             }
             applicable = true;
         }
-        let none = || RewardError::not_applicable("none of its terms is");
+        let none = || RewardError::not_applicable("no term is applicable");
         applicable.then_some(sum).ok_or_else(none)
     }
 }
 
-/// Adds a weighted term.
+/// Adds a weighted term to a sum.
 ///
 /// # Errors
-/// If the term, weighted or added, is not finite; the error has the name of the term's reward.
+/// If the term or the sum is not finite or too large. The error names the term's reward.
 pub(super) fn add(
     sum: &mut Score,
     name: &str,
@@ -67,7 +67,7 @@ pub(super) fn add(
         return Ok(());
     }
     let reason = format_args!(
-        "`score`: expected a weighted sum of at most {:e}, found {total:e} with {own:e} times {weight}",
+        "`score`: expected a weighted sum of magnitude at most {:e}, found {total:e} after adding {own:e} times {weight}",
         Score::LARGEST
     );
     Err(RewardError::fatal(reason).named(name))

@@ -1,64 +1,64 @@
-//! What a solution is checked against.
+//! The checks of a solution.
 
 use serde::{Serialize, Serializer};
 use serde_json::value::RawValue;
 
-/// The tests of a job, as the checker side reads them.
+/// The tests of a job, as the checker reads them.
 ///
-/// `stop_at_failure` says that no case is run after one that did not pass.
+/// `stop_at_failure` skips all cases after the first one that does not pass.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
 pub enum Check {
-    /// The solution runs to its end, with code 0.
+    /// The solution runs to its end and exits with code 0.
     Runs,
-    /// Python tests that import from the module `solution`, or use its names without an import: test functions and classes as pytest and
-    /// unittest run them, or bare assertions. Each is a case.
+    /// Python tests that import the module `solution` or use its names without an import: test functions and classes as pytest and unittest
+    /// run them, or bare assertions. Each of them is a case.
     Tests {
-        /// The texts, each a module of its own.
+        /// The texts, each a separate module.
         tests: Vec<String>,
-        /// Whether the usual imports of competition datasets stand before the solution.
+        /// `true` if the usual imports of competition datasets precede the solution.
         prelude: bool,
-        /// See above.
+        /// `true` to skip the cases after a failure.
         stop_at_failure: bool,
     },
     /// A function `check(candidate)`, as in HumanEval: one case.
     Entry {
         /// The code that defines `check`.
         test: String,
-        /// The function of the solution to check.
+        /// The name of the function to check.
         entry_point: String,
-        /// The code that the solution was to complete; the test may use the functions that it defines.
+        /// The code that the solution completes. The test may use the functions that it defines.
         prompt: Option<String>,
-        /// What stands before the solution: imports.
+        /// Code before the solution: imports.
         import_prefix: String,
     },
     /// A function, or a method of the class `Solution`, called with arguments.
     Calls {
-        /// Its name.
+        /// The name of the function.
         function: String,
         /// The calls.
         cases: Vec<Call>,
-        /// Whether the usual imports of competition datasets stand before the solution.
+        /// `true` if the usual imports of competition datasets precede the solution.
         prelude: bool,
-        /// See above.
+        /// `true` to skip the cases after a failure.
         stop_at_failure: bool,
     },
-    /// A program that reads its standard input and writes its standard output. Blanks at the ends of lines do not count.
+    /// A program that reads its standard input and writes its standard output. Trailing blanks of lines are ignored.
     Stdio {
         /// The runs.
         cases: Vec<Stdio>,
-        /// Whether the usual imports of competition datasets stand before the solution.
+        /// `true` if the usual imports of competition datasets precede the solution.
         prelude: bool,
-        /// See above.
+        /// `true` to skip the cases after a failure.
         stop_at_failure: bool,
     },
-    /// Python code that checks the text of a response, which stands as a literal where it says `{response}`.
+    /// Python code that checks the text of a response, which replaces `{response}` as a literal.
     Text {
         /// The checks.
         tests: Vec<String>,
         /// The response.
         response: String,
-        /// See above.
+        /// `true` to skip the cases after a failure.
         stop_at_failure: bool,
     },
 }
@@ -68,20 +68,20 @@ pub enum Check {
 pub struct Call {
     /// The arguments, by position.
     pub arguments: Vec<Json>,
-    /// The results that are right; any of them.
+    /// The accepted results.
     pub expected: Vec<Json>,
 }
 
 /// A run of a program.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Stdio {
-    /// What it reads.
+    /// The standard input.
     pub stdin: String,
-    /// What it is to write.
+    /// The expected standard output.
     pub expected_stdout: String,
 }
 
-/// A JSON value as it is written: integers of any length stay what they are.
+/// A JSON value as its text, so that integers of any length are preserved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Json(String);
 
@@ -92,15 +92,15 @@ impl From<&RawValue> for Json {
 }
 
 impl Json {
-    /// Reads a text that is one JSON value.
+    /// Parses a text that is one JSON value.
     ///
     /// # Errors
-    /// If it is none.
+    /// If the text is not valid JSON.
     pub fn parse(text: &str) -> Result<Self, serde_json::Error> {
         serde_json::from_str::<&RawValue>(text).map(Self::from)
     }
 
-    /// A text as a JSON value.
+    /// Returns a text as a JSON string.
     #[must_use]
     pub fn text(text: &str) -> Self {
         Self(serde_json::Value::from(text).to_string())
@@ -115,13 +115,13 @@ impl Serialize for Json {
 }
 
 impl Check {
-    /// Whether only a solution in python can be checked so.
+    /// Returns `true` if the check requires a solution in Python.
     #[must_use]
     pub fn needs_python(&self) -> bool {
         !matches!(self, Self::Runs | Self::Stdio { .. })
     }
 
-    /// Test cases that there are at least: Python tests say how many they are only when they are run.
+    /// Returns the minimum number of test cases. The exact number of Python tests is known only when they run.
     #[must_use]
     pub fn least_cases(&self) -> usize {
         match self {
@@ -132,7 +132,7 @@ impl Check {
         }
     }
 
-    /// The same, with no case run after one that did not pass.
+    /// Sets `stop_at_failure`.
     #[must_use]
     pub fn stopping_at_failure(mut self) -> Self {
         if let Self::Tests { stop_at_failure, .. }

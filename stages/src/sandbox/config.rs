@@ -1,4 +1,4 @@
-//! What a sandbox is made of and what it allows.
+//! The configuration of a sandbox.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -7,39 +7,39 @@ use serde::{Deserialize, Serialize};
 
 use super::error::SandboxError;
 
-/// Below this an interpreter runs next to nothing, bytes.
+/// The minimum of `memory_bytes`. With less, an interpreter can run almost nothing.
 const LEAST_MEMORY: u64 = 1 << 20;
 
-/// The three standard streams, and one more.
+/// The minimum of `open_files`: the three standard streams and one more.
 const LEAST_FILES: u64 = 4;
 
-/// A sandbox, as a recipe writes it.
+/// The configuration of a sandbox, as written in a recipe.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SandboxConfig {
-    /// How far code is kept from this machine.
+    /// The isolation of code from this machine; [`Full`](Isolation::Full) by default.
     pub isolation: Isolation,
-    /// Jobs at a time, at least 1; as many as there are cores unless said otherwise.
+    /// Number of concurrent jobs, at least 1; the number of cores by default.
     pub slots: usize,
-    /// The interpreter, by name or path.
+    /// The interpreter, by name or path; `python3` by default.
     pub python: PathBuf,
-    /// Modules that are loaded once and then there for each job at no cost.
+    /// Modules that are imported once, so that jobs can use them without a loading time; none by default.
     pub preload: Vec<String>,
-    /// Files and folders that code may read besides the interpreter and the system's libraries.
+    /// Files and folders that code may read in addition to the interpreter and the system's libraries; none by default.
     pub binds: Vec<PathBuf>,
-    /// Memory of a process, in bytes, besides what the interpreter itself takes.
+    /// Maximum memory of a process in bytes, in addition to that of the interpreter itself; at least 1 MiB, 512 MiB by default.
     pub memory_bytes: u64,
-    /// Processes and threads of a run.
+    /// Maximum number of processes and threads of a run, at least 1; 32 by default.
     pub processes: u32,
-    /// Size of a file that is written, in bytes.
+    /// Maximum size of a written file in bytes; 16 MiB by default.
     pub file_bytes: u64,
-    /// Open files of a process.
+    /// Maximum number of open files of a process, at least 4; 64 by default.
     pub open_files: u32,
-    /// Size of the private /tmp, in bytes.
+    /// Size of the private /tmp in bytes; 64 MiB by default.
     pub tmpfs_bytes: u64,
-    /// How much of what a run prints is kept, in bytes.
+    /// Maximum size of a run's output that is kept, in bytes; 1 MiB by default.
     pub output_bytes: u64,
-    /// Languages besides `python`, by name.
+    /// Languages in addition to `python`, by name; none by default.
     pub languages: BTreeMap<String, Language>,
 }
 
@@ -63,7 +63,7 @@ impl Default for SandboxConfig {
 }
 
 impl SandboxConfig {
-    /// Refuses what could never run.
+    /// Checks that the configuration can work.
     pub(super) fn check(&self) -> Result<(), SandboxError> {
         let bounds = [
             ("slots", 1, self.slots as u64),
@@ -80,29 +80,29 @@ impl SandboxConfig {
     }
 }
 
-/// How far code is kept from this machine.
+/// The isolation of code from this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Isolation {
-    /// Namespaces, a read-only view, seccomp and limits; a sandbox that lacks one of them does not start.
+    /// Namespaces, a read-only file system, seccomp and limits. The sandbox does not start if one of them is unavailable.
     Full,
-    /// Seccomp and limits alone: code reads what this process may read. For machines that allow no namespaces, and code that is trusted.
+    /// Only seccomp and limits: code can read everything that this process can read. For machines without namespaces and trusted code.
     None,
 }
 
-/// A language whose solutions are run by a program of their own.
+/// A language whose solutions are run by a separate program.
 ///
-/// Each run has a private folder, which is its home, and the environment of a sandbox: nothing of the user's. Programs that are not among
-/// the system's have to be in [`SandboxConfig::binds`].
+/// Each run has a private folder as its home, and the sandbox's environment without any variables of the user. Programs outside of the
+/// system's folders must be listed in [`SandboxConfig::binds`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Language {
-    /// How fenced blocks name it besides its name in the table, such as `c++`; upper or lower case.
+    /// Names that fenced blocks use in addition to the language's name in the table, such as `c++`. Case is ignored.
     #[serde(default)]
     pub fences: Vec<String>,
-    /// The file to which a solution is written: a name without folders.
+    /// The name of the file to which a solution is written, without folders.
     pub file: String,
-    /// The command that compiles it, once for all test cases; a solution at which it fails is a compile error.
+    /// The command that compiles a solution, once for all test cases. If it fails, the outcome is a compile error.
     #[serde(default)]
     pub compile: Option<Vec<String>>,
     /// The command that runs it, for each test case.
@@ -110,7 +110,7 @@ pub struct Language {
 }
 
 impl Language {
-    /// Refuses what could never run.
+    /// Checks that the language can work.
     pub(super) fn check(&self, name: &str) -> Result<(), SandboxError> {
         let wrong = |field, expected, found: &str| {
             let (name, found) = (name.into(), found.into());

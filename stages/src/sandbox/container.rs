@@ -1,4 +1,4 @@
-//! The container of a slot: what of this machine its processes see.
+//! The container of a slot, which defines the part of this machine that its processes see.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,17 +8,18 @@ use hakoniwa::{Container, MountOptions, Namespace, Runctl};
 use super::config::SandboxConfig;
 use super::interpreter::Interpreter;
 
-/// The system's programs and libraries. What is a link here is one there.
+/// The system's programs and libraries. Symbolic links are recreated as links.
 const SYSTEM: &[&str] =
     &["/bin", "/lib", "/lib32", "/lib64", "/sbin", "/usr", "/etc/alternatives", "/etc/ld.so.cache"];
 const DEVICES: &[&str] = &["/dev/null", "/dev/random", "/dev/urandom", "/dev/zero"];
-/// Where each job mounts its own.
+/// The folder where each job mounts its own file system.
 const MOUNT_POINT: &str = "/tmp";
-/// Who a run is, so that a program which asks finds a name.
+/// The user database, so that programs which look up their user find a name.
 const PASSWD: &str = "root:x:0:0::/:/bin/false\nnobody:x:65534:65534::/tmp:/bin/false\n";
 const GROUP: &str = "root:x:0:\nnogroup:x:65534:\n";
 
-/// The container of a slot. Root keeps its user namespace, and becomes nobody in the zygote; any other user gets one.
+/// Returns the container of a slot. Root needs no user namespace and changes to the user nobody in the zygote; any other user gets a user
+/// namespace.
 pub(super) fn container(
     config: &SandboxConfig,
     interpreter: &Interpreter,
@@ -54,14 +55,14 @@ pub(super) fn container(
     container
 }
 
-/// A container, and what of this machine it shows so far.
+/// A container, and the paths that it shows so far.
 struct View {
     container: Container,
     bound: Vec<PathBuf>,
 }
 
 impl View {
-    /// Shows a file or folder where it is, read-only; what is not there, or is shown already, is left out.
+    /// Makes a file or folder visible read-only at the same path. Paths that do not exist or are visible already are skipped.
     fn show(&mut self, path: &Path) {
         let Some(name) = path.to_str() else { return };
         if self.bound.iter().any(|bound| path.starts_with(bound)) {
@@ -85,7 +86,8 @@ impl View {
         }
     }
 
-    /// Lets anyone through to `path`, whatever the folders on the way allow on this machine: these are others, and hold nothing else.
+    /// Makes the parent folders of `path` accessible, whatever their permissions on this machine. They are new folders of the container
+    /// without other contents.
     fn open_the_way(&mut self, path: &Path) {
         for folder in
             path.ancestors().skip(1).filter_map(Path::to_str).filter(|folder| *folder != "/")

@@ -1,26 +1,26 @@
-//! A filter that answers by the number of a system call alone.
+//! A seccomp filter that decides only by the number of a system call.
 //!
-//! A list of comparisons, one for each call, is what filter libraries write; the kernel then walks it for each of its calls whenever the
-//! filter is installed, and that took as long as the fork before it. This one halves: ranges of numbers with the same answer, and a
-//! binary search over where they begin.
+//! Filter libraries generate a list of comparisons, one for each call. The kernel evaluates such a list for every system call number when
+//! the filter is installed, which took as long as the fork before it. This filter uses a binary search over ranges of numbers with the same
+//! answer instead.
 
 use std::collections::BTreeMap;
 
 use seccompiler::{SeccompAction, sock_filter};
 
-/// Where `struct seccomp_data` has the number of the call.
+/// The offset of the call number in `struct seccomp_data`.
 const NUMBER: u32 = 0;
 
-/// Numbers from `from` up to where the next range begins, and what the filter returns for them.
+/// The numbers from `from` up to the next range, and the filter's answer for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Range {
     from: u32,
     answer: u32,
 }
 
-/// The program that answers the calls in `answers` as it says there, and all others by `others`.
+/// Returns the program that answers the calls in `answers` as given, and all other calls with `others`.
 ///
-/// It does not look at the architecture: that is for a program beside it.
+/// It does not check the architecture; a separate program must.
 pub(super) fn program(
     answers: &BTreeMap<i64, SeccompAction>,
     others: SeccompAction,
@@ -30,7 +30,7 @@ pub(super) fn program(
     program
 }
 
-/// The ranges, the first of which begins at 0.
+/// Returns the ranges. The first one begins at 0.
 fn ranges(answers: &BTreeMap<i64, SeccompAction>, others: SeccompAction) -> Vec<Range> {
     let others = u32::from(others);
     let mut found = vec![Range { from: 0, answer: others }];
@@ -43,7 +43,7 @@ fn ranges(answers: &BTreeMap<i64, SeccompAction>, others: SeccompAction) -> Vec<
     found
 }
 
-/// Adds a range, in the place of one that turns out to be empty.
+/// Appends a range. Replaces the last range if it is empty, that is, if both begin at the same number.
 fn push(ranges: &mut Vec<Range>, range: Range) {
     if ranges.last().is_some_and(|last| last.from == range.from) {
         ranges.pop();
@@ -51,7 +51,7 @@ fn push(ranges: &mut Vec<Range>, range: Range) {
     ranges.push(range);
 }
 
-/// Finds the range of the number that is loaded, and returns its answer.
+/// Returns the instructions that find the range of the loaded number by binary search and return its answer.
 fn search(ranges: &[Range]) -> Vec<sock_filter> {
     if let [Range { answer, .. }] = ranges {
         return vec![statement(libc::BPF_RET | libc::BPF_K, *answer)];
@@ -81,7 +81,7 @@ mod tests {
 
     use super::*;
 
-    /// What the kernel makes of a program for a call.
+    /// Interprets a program as the kernel does.
     fn run(program: &[sock_filter], number: u32) -> u32 {
         let mut at = 1;
         loop {

@@ -1,69 +1,69 @@
-//! What goes wrong with a sandbox, as against with a solution.
+//! Errors of the sandbox, as opposed to failures of a solution.
 
-/// Why there is no verdict. Never scored as the model's.
+/// The reason why there is no verdict. It never counts as a failure of the model.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SandboxError {
-    /// The machine does not allow what keeps code in.
+    /// The machine does not allow the required isolation.
     #[error(
-        "no sandbox on this machine: {missing}. To run code without isolation all the same, trusting it with all that this process may \
+        "no sandbox on this machine: {missing}. To run code without isolation, which lets it read everything that this process can \
          read, set `isolation = \"none\"`"
     )]
     NoIsolation {
-        /// What is missing.
+        /// The missing parts.
         missing: String,
     },
     /// The interpreter did not start.
     #[error("the sandbox did not start: {reason}")]
     Start {
-        /// What it said.
+        /// The reason, such as the interpreter's error output.
         reason: String,
     },
-    /// A slot failed; it is started anew for the next job.
+    /// A slot failed. It is restarted for the next job.
     #[error("sandbox fault: {reason}")]
     Fault {
-        /// What happened.
+        /// The reason.
         reason: String,
     },
-    /// The tests are broken: the dataset's fault, not the model's.
+    /// The tests cannot be run, which is an error of the dataset and not of the model.
     #[error("the tests are broken: {reason}")]
     Tests {
-        /// What is wrong with them.
+        /// The reason.
         reason: String,
     },
-    /// The job is in a language of which there is nothing in the table.
-    #[error("no language `{language}` in the sandbox; there are {known}")]
+    /// The language of the job is not configured.
+    #[error("no language `{language}` in the sandbox; the known languages are {known}")]
     UnknownLanguage {
-        /// What was asked for.
+        /// The requested language.
         language: String,
-        /// What there is.
+        /// The known languages, separated by commas.
         known: String,
     },
-    /// A bound of the sandbox leaves nothing to run in.
+    /// A setting of the sandbox is too small to run anything.
     #[error("`{field}`: expected at least {least}, found {found}")]
     Bound {
-        /// Its name.
+        /// The name of the setting.
         field: &'static str,
-        /// The least that there may be.
+        /// The minimum.
         least: u64,
-        /// What there is.
+        /// The value found.
         found: u64,
     },
-    /// A language of the table can never run.
+    /// The configuration of a language is invalid.
     #[error("language `{name}`, field `{field}`: expected {expected}, found `{found}`")]
     Language {
-        /// Its name.
+        /// The name of the language.
         name: String,
-        /// The field of its row.
+        /// The name of the field.
         field: &'static str,
-        /// What may be there.
+        /// The expected value.
         expected: &'static str,
-        /// What is.
+        /// The value found.
         found: String,
     },
-    /// The job's times are none, or not times.
+    /// The time limits of the job are missing or not positive.
     #[error("field `seconds`: expected one or more positive numbers, found {seconds}")]
     Seconds {
-        /// What was given.
+        /// The value found.
         seconds: String,
     },
 }

@@ -1,9 +1,11 @@
-//! Which system calls a run may make.
+//! The system calls that a run may make.
 //!
-//! Calls that only an attack makes end the process, so that they can be told from a mistake; a few are refused for what they are asked;
-//! and of all others those are allowed that are listed. What is in no list does not exist, as it would not on an older kernel.
+//! Calls that only an attack makes kill the process, so that an attack can be distinguished from a mistake. Some calls are rejected
+//! depending on their arguments. Of all other calls, only the listed ones are allowed; the rest fail as if they did not exist (`ENOSYS`),
+//! as on an older kernel.
 //!
-//! Two programs, of which the kernel takes the strictest answer: one looks at what is asked, the other at the number of the call.
+//! There are several programs, of which the kernel applies the strictest answer: those that check arguments, and one that only checks the
+//! number of the call.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +19,7 @@ use super::error::SandboxError;
 
 const EPERM: SeccompAction = SeccompAction::Errno(libc::EPERM.unsigned_abs());
 
-/// Ends the process.
+/// Calls that kill the process.
 const FORBIDDEN: &[i64] = &[
     libc::SYS_acct,
     libc::SYS_add_key,
@@ -67,7 +69,7 @@ const FORBIDDEN: &[i64] = &[
     libc::SYS_userfaultfd,
 ];
 
-/// Flags of `clone` that ask for namespaces.
+/// The flags of `clone` that create namespaces.
 const NAMESPACES: &[i32] = &[
     libc::CLONE_NEWCGROUP,
     libc::CLONE_NEWIPC,
@@ -78,8 +80,8 @@ const NAMESPACES: &[i32] = &[
     libc::CLONE_NEWUTS,
 ];
 
-/// What programs do. Not here on purpose: `clone3`, whose flags no filter can read; `memfd_create` and the System V shared memory,
-/// which no limit on memory counts; and what changes how another process is scheduled.
+/// The calls that programs need. Excluded on purpose: `clone3`, because filters cannot read its flags; `memfd_create` and System V shared
+/// memory, because no memory limit covers them; and calls that change the scheduling of other processes.
 const ALLOWED: &[i64] = &[
     libc::SYS_accept,
     libc::SYS_accept4,
@@ -262,7 +264,7 @@ const ALLOWED: &[i64] = &[
     libc::SYS_writev,
 ];
 
-/// The same by the names that newer architectures no longer have.
+/// The equivalents of the above that newer architectures no longer have.
 #[cfg(target_arch = "x86_64")]
 const LEGACY: &[i64] = &[
     libc::SYS_access,
@@ -304,7 +306,7 @@ const LEGACY: &[i64] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const LEGACY: &[i64] = &[];
 
-/// The programs for a run, in the order in which they are installed; `execute` leaves a run the start of other programs.
+/// Returns the programs for a run, in the order in which they are installed. `execute` allows the run to execute other programs.
 pub(super) fn programs(execute: bool) -> Result<Vec<Vec<u8>>, SandboxError> {
     let asked = [asked(namespaces(), SeccompAction::KillProcess), asked(others(), EPERM)];
     let mut programs: Vec<_> = asked.into_iter().collect::<Built<_>>().map_err(failed)?;
@@ -318,7 +320,7 @@ pub(super) fn programs(execute: bool) -> Result<Vec<Vec<u8>>, SandboxError> {
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 type Built<T> = Result<T, seccompiler::BackendError>;
 
-/// What is answered to a call whatever it asks.
+/// Returns the answers that do not depend on arguments.
 fn answers(execute: bool) -> BTreeMap<i64, SeccompAction> {
     let listed = |calls: &'static [i64], action: SeccompAction| {
         calls.iter().map(move |call| (*call, action.clone()))
@@ -332,7 +334,7 @@ fn answers(execute: bool) -> BTreeMap<i64, SeccompAction> {
     answers
 }
 
-/// `clone` into namespaces.
+/// Matches `clone` with namespaces.
 fn namespaces() -> Built<Rules> {
     let asks = |flag: &i32| {
         let flag = u64::from(flag.unsigned_abs());
@@ -346,13 +348,13 @@ fn namespaces() -> Built<Rules> {
     Ok(Rules::from([(libc::SYS_clone, NAMESPACES.iter().map(asks).collect::<Built<_>>()?)]))
 }
 
-/// What is not permitted, of calls that otherwise are.
+/// Matches arguments that are not permitted, of calls that are allowed otherwise.
 fn others() -> Built<Rules> {
     let local = libc::AF_UNIX.unsigned_abs();
     Ok(Rules::from([
         (libc::SYS_socket, vec![other_than(0, local)?]),
         (libc::SYS_socketpair, vec![other_than(0, local)?]),
-        // Both of oneself alone: the first process of the side belongs to the same user.
+        // Both only for the process itself: the first process of the side belongs to the same user.
         (libc::SYS_prlimit64, vec![other_than(0, 0)?]),
         (libc::SYS_sched_setaffinity, vec![other_than(0, 0)?]),
         (libc::SYS_ioctl, vec![equal_to(1, libc::TIOCSTI)?]),
@@ -377,13 +379,13 @@ fn equal_to(argument: u8, value: u64) -> Built<SeccompRule> {
     )?])
 }
 
-/// A filter of native calls that answers those which a rule fits; those of another architecture end the process.
+/// Builds a filter that gives `answer` to the calls that match a rule, and kills the process on a call of another architecture.
 fn asked(rules: Built<Rules>, answer: SeccompAction) -> Built<BpfProgram> {
     let target: TargetArch = std::env::consts::ARCH.try_into()?;
     SeccompFilter::new(rules?, SeccompAction::Allow, answer, target)?.try_into()
 }
 
-/// As `struct sock_filter` of the kernel lies in memory.
+/// Returns a program in the memory layout of the kernel's `struct sock_filter`.
 fn bytes(program: &BpfProgram) -> Vec<u8> {
     let instruction = |i: &seccompiler::sock_filter| {
         let [a, b] = i.code.to_ne_bytes();

@@ -1,8 +1,8 @@
-//! Folders of slots, in the folder for temporary files.
+//! The folders of slots, within the folder for temporary files.
 //!
-//! A folder is locked (`flock`) as long as the process lives that made it, and the kernel lets go of the lock however that process ends. So
-//! a folder that can be locked has no owner any more, and the next sandbox removes it. Others may write where temporary files are: what
-//! belongs to another user is let be, and links are not followed.
+//! A folder is locked with `flock` while the process that created it lives. The kernel releases the lock however that process ends, so a
+//! folder that can be locked is abandoned, and the next sandbox removes it. Since other users may write to the folder for temporary files,
+//! the folders of other users are left alone and symbolic links are not followed.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -11,10 +11,11 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
-/// How the folders of slots begin.
+/// The prefix of the names of slot folders.
 const PREFIX: &str = "rollpacker-slot-";
 
-/// How often to make another folder where a sandbox that starts at the same time takes a new one for an old one.
+/// The number of attempts to create a folder. A sandbox that starts at the same time may mistake a new folder, which is not locked yet, for
+/// an abandoned one and remove it.
 const TRIES: u32 = 100;
 
 /// The folder of a slot. Dropping it removes it.
@@ -24,7 +25,7 @@ pub(super) struct Folder {
 }
 
 impl Folder {
-    /// Makes an empty folder that nobody else may look into.
+    /// Creates an empty folder that only this user can access.
     pub(super) fn make() -> io::Result<Self> {
         for _ in 0..TRIES {
             let path = tempfile::Builder::new().prefix(PREFIX).tempdir()?;
@@ -32,10 +33,12 @@ impl Folder {
                 return Ok(Self { path, _lock: lock });
             }
         }
-        Err(io::Error::other(format!("the folders `{PREFIX}*` are removed as they are made")))
+        Err(io::Error::other(format!(
+            "another sandbox removed each new folder `{PREFIX}*` before it was locked"
+        )))
     }
 
-    /// Makes a folder within.
+    /// Creates a folder within it.
     pub(super) fn within(&self, name: &str, mode: u32) -> io::Result<PathBuf> {
         let path = self.path.path().join(name);
         fs::DirBuilder::new().mode(mode).create(&path)?;
@@ -43,11 +46,11 @@ impl Folder {
     }
 }
 
-/// Removes everything in a folder, as far as that is possible.
+/// Removes the contents of a folder, as far as possible.
 pub(super) fn clear(folder: &Path) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let path = entry.path();
-        // What cannot be removed now goes with the slot, or is swept with it.
+        // Entries that cannot be removed now are removed together with the slot, or by a later sweep.
         let _ = match entry.file_type() {
             Ok(kind) if kind.is_dir() => fs::remove_dir_all(&path),
             _ => fs::remove_file(&path),
@@ -66,13 +69,15 @@ fn sweep_in(folder: &Path) {
         if entry.file_name().to_string_lossy().starts_with(PREFIX)
             && let Some(_lock) = lock(&path)
         {
-            // Locked meanwhile: nobody else removes it, or takes it for theirs. What is left of it is swept another time.
+            // The lock is held meanwhile, so that no other process removes the folder or adopts it. Remaining contents are removed by a
+            // later sweep.
             let _ = fs::remove_dir_all(&path);
         }
     }
 }
 
-/// Locks a folder of this user's; `None` if it is not, if it has an owner, or if another folder stands there by now.
+/// Locks a folder of this user. Returns `None` if it belongs to another user, is locked, or was replaced by another folder. The last check
+/// is necessary because the folder may be removed between opening and locking it.
 fn lock(path: &Path) -> Option<File> {
     let flags = libc::O_DIRECTORY | libc::O_NOFOLLOW;
     let folder = OpenOptions::new().read(true).custom_flags(flags).open(path).ok()?;

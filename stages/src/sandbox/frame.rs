@@ -1,14 +1,14 @@
-//! Frames of the control socket: a length of 4 bytes, little-endian, then JSON.
+//! Frames of the control socket: a length of 4 bytes in little-endian order, then JSON.
 
 use std::io::{self, Read};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// The largest frame that is read.
+/// The maximum size of a received frame in bytes.
 const LIMIT: usize = 1 << 20;
 
-/// A value as a frame.
+/// Encodes a value as a frame.
 pub(super) fn encode(value: &impl Serialize) -> Vec<u8> {
     let mut bytes = vec![0; 4];
     serde_json::to_writer(&mut bytes, value)
@@ -18,18 +18,21 @@ pub(super) fn encode(value: &impl Serialize) -> Vec<u8> {
     bytes
 }
 
-/// The next frame.
+/// Reads the next frame.
 pub(super) fn read<T: DeserializeOwned>(from: &mut impl Read) -> io::Result<T> {
     let mut size = [0; 4];
     from.read_exact(&mut size)?;
     let size = u32::from_le_bytes(size) as usize;
     if size > LIMIT {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, format!("a frame of {size} bytes")));
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!("a frame of {size} bytes exceeds the limit of {LIMIT}"),
+        ));
     }
     serde_json::from_slice(&read_bytes(from, size)?).map_err(io::Error::from)
 }
 
-/// So many bytes.
+/// Reads exactly `size` bytes.
 pub(super) fn read_bytes(from: &mut impl Read, size: usize) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; size];
     from.read_exact(&mut bytes)?;

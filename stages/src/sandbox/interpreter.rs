@@ -1,4 +1,4 @@
-//! Which interpreter a name stands for, and what of the file system it needs.
+//! The Python interpreter: its program and the folders that it needs.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,27 +7,27 @@ use serde::Deserialize;
 
 use super::error::SandboxError;
 
-/// Asked of the interpreter itself: a name on the path may be a shim that a container could not start.
+/// The interpreter describes itself, because a program on the path may be a shim that cannot be started in a container.
 const QUESTION: &str = "import json, sys\n\
     print(json.dumps({'version': sys.version_info[:2], 'executable': sys.executable,\n\
     'prefixes': [sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix],\n\
     'packages': [path for path in sys.path if path.endswith(('site-packages', 'dist-packages'))]}))";
 
-/// The oldest interpreter on which the zygote runs.
+/// The oldest Python version that the zygote supports.
 const OLDEST: (u32, u32) = (3, 8);
 
 /// An interpreter as it describes itself.
 #[derive(Debug, Deserialize)]
 pub(super) struct Interpreter {
     version: (u32, u32),
-    /// The program itself.
+    /// The path of the program itself.
     pub(super) executable: PathBuf,
     prefixes: Vec<PathBuf>,
     packages: Vec<PathBuf>,
 }
 
 impl Interpreter {
-    /// Asks the interpreter `python`.
+    /// Runs the interpreter `python` to describe itself.
     pub(super) fn find(python: &Path) -> Result<Self, SandboxError> {
         let failed = |reason: String| SandboxError::Start {
             reason: format!("{}: {reason}", python.display()),
@@ -50,12 +50,12 @@ impl Interpreter {
         Ok(found)
     }
 
-    /// What must be in view for it to run.
+    /// Returns the folders that must be visible for it to run.
     pub(super) fn folders(&self) -> impl Iterator<Item = &Path> {
         self.prefixes.iter().chain(&self.packages).map(PathBuf::as_path)
     }
 
-    /// Where packages are that are not the interpreter's own.
+    /// Returns the folders of installed packages.
     pub(super) fn packages(&self) -> &[PathBuf] {
         &self.packages
     }

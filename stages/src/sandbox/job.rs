@@ -1,4 +1,4 @@
-//! What a sandbox is asked.
+//! The jobs of a sandbox.
 
 use serde::Serialize;
 
@@ -7,25 +7,25 @@ use super::config::{Language, SandboxConfig};
 use super::error::SandboxError;
 use super::frame;
 
-/// A solution, and what it is checked against.
+/// A solution and its tests.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Job {
     /// The code.
     pub solution: String,
-    /// In which language it is: `python`, or one of the configuration.
+    /// The language: `python`, or one of the configuration.
     pub language: String,
     /// The tests.
     pub check: Check,
-    /// Limits of the test cases, in seconds as they are [charged](super::Case::seconds); the last counts for all further ones. By the wall
-    /// clock, a case may take five times its limit.
+    /// The time limits of the test cases in [charged](super::Case::seconds) seconds. The last limit applies to all further cases. By the
+    /// wall clock, a case may take five times its limit.
     pub seconds: Vec<f64>,
 }
 
-/// What the checker side reads.
+/// The frame that the checker reads.
 #[derive(Serialize)]
 struct JobFrame<'a> {
     language: &'a str,
-    /// How the language is started; none for the interpreter that is there.
+    /// The configuration of the language; `None` for the warm Python interpreter.
     spec: Option<&'a Language>,
     solution: &'a str,
     check: &'a Check,
@@ -33,19 +33,19 @@ struct JobFrame<'a> {
     output_bytes: u64,
 }
 
-/// A job as it goes over the control socket.
+/// A job as it is sent over the control socket.
 pub(super) struct Packed {
-    /// What the checker side reads.
+    /// The frame that the checker reads.
     pub(super) frame: Vec<u8>,
-    /// Whether its runs find what an earlier one left, as a program finds what was compiled; the zygote is told.
+    /// `true` if the runs share a file system, so that one run finds what another has compiled. The zygote needs to know it.
     pub(super) together: bool,
 }
 
 impl Job {
-    /// The job as it is sent.
+    /// Encodes the job.
     ///
     /// # Errors
-    /// The language is not in the table, or there is no time.
+    /// If the language is not configured, or the time limits are missing or invalid.
     pub(super) fn pack(&self, config: &SandboxConfig) -> Result<Packed, SandboxError> {
         let Self { solution, language, check, seconds } = self;
         let output_bytes = config.output_bytes;

@@ -1,28 +1,31 @@
-//! The sandbox: runs code that a model wrote against the tests of a dataset, and trusts neither.
+//! The sandbox: runs code of a model against the tests of a dataset, and trusts neither.
 //!
-//! A [`Sandbox`] is a pool of slots. Each slot is a container around one warm Python interpreter, the zygote, that forks what a job needs
-//! and starts nothing anew. For each job it forks a *checker*, which reads the job and runs the tests, and beside it a *run* of the
-//! solution, which the checker tells what to do; a run that dies, hangs or is not the last one gets a successor. Each is the first process
-//! of namespaces of its own. They share no memory, and only plain values cross between them, so a solution can neither read the tests nor
-//! change what checks it. The runs of a language that is not Python share the namespaces of a *host*, for what one compiles the next runs.
+//! A [`Sandbox`] is a pool of slots. Each slot is a container around one warm Python interpreter, the *zygote*, which forks all processes
+//! of a job instead of starting new interpreters. For each job it forks a *checker*, which reads the job and runs the tests, and a *run* of
+//! the solution, which the checker controls. A run that dies, hangs or is not the last one is replaced by a new one. Each of these
+//! processes is the first process of its own namespaces. They share no memory and exchange only plain values, so a solution can neither
+//! read the tests nor change the code that checks it. The runs of a language other than Python share the namespaces of a *host*, because
+//! one run compiles what the next runs execute.
 //!
-//! Some tests ask for what no copy of a value can show: the identity of an object, a patched module, a captured stream. The checker lets
-//! those run once more in a run of the solution, and believes what that reports only if the same tests with a changed expectation fail.
-//! `python/recheck.py` says how.
+//! Some tests need what a copy of a value cannot provide: the identity of an object, a patched module, a captured stream. The checker runs
+//! those once more within a run of the solution, and trusts the report only if the same tests with a changed expectation fail. See
+//! `python/recheck.py`.
 //!
-//! A job is two forks, because a fork is what it costs: of the processor time of a child nearly half goes into copying the pages that it
-//! touches, and a fifth into giving them back. What a fork has to copy is kept small; isolation costs nothing that can be measured beside it.
+//! A job consists of two forks, which make up most of its cost: of the processor time of a child, nearly half is spent on copying the pages
+//! that it touches, and a fifth on releasing them. The memory of the zygote is therefore kept small. The additional cost of isolation is
+//! not measurable.
 //!
-//! What is kept out by what:
+//! The layers of protection:
 //!
-//! | layer | from | holds |
+//! | layer | implementation | restricts |
 //! |---|---|---|
 //! | container | `hakoniwa` | mount, pid, net, ipc and uts namespaces; a read-only view of the interpreter and the system's libraries |
-//! | side | `clone` in the zygote | user, pid and mount namespaces of the checker's or the run's own; a private tmpfs as /tmp; no /proc |
+//! | side | `clone` in the zygote | user, pid and mount namespaces of the checker or run; a private tmpfs as /tmp; no /proc |
 //! | run | `setrlimit`, `seccompiler` | memory, processes, files, processor time; the system calls |
-//! | slot | control groups, where permitted | memory, processes and processor time of all together |
+//! | slot | control groups, where permitted | total memory, processes and processor time |
 //!
-//! Architecture invariant: neither the zygote nor a host ever holds a byte of a job. It would be in the memory of whatever is forked next.
+//! Architecture invariant: neither the zygote nor a host ever reads a byte of a job. It would remain in the memory of all processes forked
+//! later.
 
 mod cgroup;
 mod check;

@@ -1,4 +1,4 @@
-//! The pool: jobs in, verdicts out.
+//! The pool of slots, which accepts jobs and returns verdicts.
 
 use std::fmt;
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -17,7 +17,7 @@ use super::slot::{Call, Slot, Task};
 use super::verdict::Verdict;
 use super::zygote::{Facts, Zygote};
 
-/// Slots that run jobs. A clone is the same pool; with the last one every process is gone.
+/// A pool of slots that run jobs. Clones share the pool; dropping the last one ends all of its processes.
 #[derive(Clone)]
 pub struct Sandbox {
     pool: Arc<Pool>,
@@ -26,16 +26,16 @@ pub struct Sandbox {
 struct Pool {
     setup: Arc<Setup>,
     active: Probe,
-    /// None only while it is dropped.
+    /// `None` only during drop.
     tasks: Option<Sender<Task>>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Sandbox {
-    /// Starts the slots, side by side, and returns when all are ready. What sandboxes of dead processes left behind is removed.
+    /// Starts the slots concurrently and returns when all of them are ready. Leftovers of sandboxes of dead processes are removed.
     ///
     /// # Errors
-    /// The machine does not allow the isolation that is asked for, or the interpreter does not start.
+    /// If the machine does not allow the requested isolation, or the interpreter does not start.
     pub fn start(config: SandboxConfig) -> Result<Self, SandboxError> {
         folder::sweep();
         let setup = Arc::new(Setup::new(config)?);
@@ -52,7 +52,7 @@ impl Sandbox {
         Ok(Self { pool: Arc::new(pool) })
     }
 
-    /// What isolation this machine allows: tried out, not looked up.
+    /// Returns the isolation that this machine allows, determined by a trial run.
     #[must_use]
     pub fn probe(config: &SandboxConfig) -> Probe {
         let tried =
@@ -63,18 +63,18 @@ impl Sandbox {
         }
     }
 
-    /// What isolation is in force.
+    /// Returns the isolation in force.
     #[must_use]
     pub fn active(&self) -> &Probe {
         &self.pool.active
     }
 
-    /// Runs a job as soon as a slot is free; the wait does not count against its time.
+    /// Runs a job as soon as a slot is free. The wait does not count toward its time limits.
     ///
-    /// Dropping the future kills the job's processes at once.
+    /// Dropping the future kills the processes of the job immediately.
     ///
     /// # Errors
-    /// There is no verdict, through no fault of the solution.
+    /// If there is no verdict, for a reason other than the solution.
     pub async fn run(&self, job: &Job) -> Result<Verdict, SandboxError> {
         let lost = || SandboxError::Fault { reason: "no slot is left".into() };
         let job = job.pack(&self.pool.setup.config)?;
@@ -96,13 +96,13 @@ impl Drop for Pool {
     fn drop(&mut self) {
         drop(self.tasks.take());
         for thread in self.threads.drain(..) {
-            // A slot that panicked has said so, and its zygote ends with its thread.
+            // A slot that panicked has reported it already, and its zygote ended together with its thread.
             let _ = thread.join();
         }
     }
 }
 
-/// Calls a job off when it is dropped; nothing if the job is over.
+/// Cancels a job when it is dropped. Has no effect if the job is over.
 struct Called(Arc<Call>);
 
 impl Drop for Called {
@@ -123,7 +123,7 @@ fn spawn(
     thread.map_err(|error| SandboxError::Start { reason: error.to_string() })
 }
 
-/// Waits until every slot has started, and refuses where one is not isolated as asked.
+/// Waits until every slot has started. Returns an error if one of them is not isolated as requested.
 fn judge(
     config: &SandboxConfig,
     started: &Receiver<Result<Facts, SandboxError>>,

@@ -1,4 +1,4 @@
-//! What isolation there is.
+//! The probe of the available isolation.
 
 use std::fmt;
 use std::fs;
@@ -7,7 +7,7 @@ use super::config::{Isolation, SandboxConfig};
 use super::error::SandboxError;
 use super::zygote::Facts;
 
-/// What keeps the code of a sandbox in, layer by layer, as a trial run found it.
+/// The isolation of a sandbox by layers, as determined by a trial run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Probe {
     isolation: Isolation,
@@ -16,16 +16,16 @@ pub struct Probe {
     cgroups: String,
 }
 
-/// One thing that keeps code in.
+/// One layer of isolation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Layer {
     name: &'static str,
-    /// Whether a sandbox must have it to start with full isolation.
+    /// `true` if full isolation requires it.
     required: bool,
     state: Result<String, String>,
 }
 
-/// Namespaces by the kernel's name and ours.
+/// Namespaces: the kernel's name, the displayed name, and `true` if full isolation requires it.
 const NAMESPACES: [(&str, &str, bool); 6] = [
     ("user", "user namespace", true),
     ("pid", "pid namespace", true),
@@ -36,7 +36,7 @@ const NAMESPACES: [(&str, &str, bool); 6] = [
 ];
 
 impl Probe {
-    /// Compares what a side sees with what this process sees.
+    /// Compares the namespaces of a side with those of this process.
     pub(super) fn of(config: &SandboxConfig, facts: &Facts) -> Self {
         let mut layers: Vec<_> = NAMESPACES
             .iter()
@@ -48,14 +48,14 @@ impl Probe {
         Self { isolation: config.isolation, layers, limits: limits(config), cgroups }
     }
 
-    /// Nothing is in force, for `reason`.
+    /// Returns a probe without any isolation, because of `reason`.
     pub(super) fn failed(config: &SandboxConfig, reason: &str) -> Self {
         let layer = Layer { name: "isolation", required: true, state: Err(reason.into()) };
         let cgroups = "not tried".into();
         Self { isolation: config.isolation, layers: vec![layer], limits: limits(config), cgroups }
     }
 
-    /// Whether all that a sandbox needs is there.
+    /// Returns `true` if all required layers are active.
     #[must_use]
     pub fn is_isolated(&self) -> bool {
         self.missing().next().is_none()
@@ -68,7 +68,7 @@ impl Probe {
         })
     }
 
-    /// Refuses full isolation that is not full.
+    /// Returns an error if full isolation is requested and a required layer is missing.
     pub(super) fn check(&self) -> Result<(), SandboxError> {
         let missing: Vec<_> = self.missing().collect();
         if self.isolation == Isolation::None || missing.is_empty() {
@@ -91,7 +91,7 @@ impl fmt::Display for Probe {
         if self.isolation == Isolation::None {
             writeln!(
                 f,
-                "warning: isolation = \"none\": code reads and writes what this process may read and write"
+                "warning: isolation = \"none\": code can read and write everything that this process can"
             )?;
         }
         Ok(())
@@ -136,7 +136,7 @@ fn limits(config: &SandboxConfig) -> String {
     } = config;
     let mib = |bytes: &u64| bytes >> 20;
     format!(
-        "{} MiB of memory a process, {processes} processes, files of {} MiB, {open_files} open files, {} MiB in /tmp, {} MiB of output",
+        "{} MiB of memory per process, {processes} processes, files of {} MiB, {open_files} open files, {} MiB in /tmp, {} MiB of output",
         mib(memory_bytes),
         mib(file_bytes),
         mib(tmpfs_bytes),

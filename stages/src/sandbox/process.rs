@@ -1,4 +1,4 @@
-//! A zygote as the host's kernel has it: how it is started and how it is killed.
+//! The process of a zygote on the host: starting and killing it.
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -14,32 +14,32 @@ use std::time::Duration;
 use super::error::SandboxError;
 use super::setup::{ARGUMENTS, ENVIRONMENT, Setup};
 
-/// How long the processes of a container may take to be gone once they are killed.
+/// The time that the processes of a container may take to end after they were killed.
 const DYING: Duration = Duration::from_secs(2);
 
-/// What is kept of an error stream, in bytes.
+/// The maximum number of bytes of an error stream that are read.
 const WORDS: u64 = 64 << 10;
 
-/// One arena of the allocator for all threads. By default each thread reserves 64 MiB of addresses, which count against the limit on
-/// memory, so that eight threads would find none left.
+/// Limits the allocator to one arena for all threads. By default, each thread reserves 64 MiB of address space, which counts toward the
+/// memory limit, so that eight threads could exhaust it.
 const ALLOCATOR: (&str, &str) = ("MALLOC_ARENA_MAX", "1");
 
 /// The outermost process of a slot.
 pub(super) struct Process {
     child: Child,
-    /// Its error stream. A file: into a pipe that nobody reads it could say no more than that holds.
+    /// Its error stream. This is a file, because a pipe that nobody reads would block the process when it is full.
     errors: File,
 }
 
 enum Child {
-    /// In a container.
+    /// A process in a container.
     Contained(Box<hakoniwa::Child>),
-    /// As any other.
+    /// A process without a container.
     Plain(std::process::Child),
 }
 
 impl Process {
-    /// Its number.
+    /// Returns the process id.
     pub(super) fn id(&self) -> u32 {
         match &self.child {
             Child::Contained(child) => child.id(),
@@ -47,11 +47,11 @@ impl Process {
         }
     }
 
-    /// Kills it with all that it started, and waits until they are gone.
+    /// Kills the process with all of its descendants and waits until they have ended.
     pub(super) fn kill(&mut self, control: &mut UnixStream) {
         match &mut self.child {
             Child::Contained(child) => {
-                // What can fail here is to kill or wait for what is dead already.
+                // Errors mean that the process has ended already.
                 let _ = child.kill();
                 let _ = child.wait();
                 drain(control);
@@ -65,7 +65,8 @@ impl Process {
         }
     }
 
-    /// Kills it, and reads its error stream; and whether it was the container that failed.
+    /// Kills the process and returns the end of its error stream. The flag is `true` if the container failed, rather than the process in
+    /// it.
     pub(super) fn last_words(&mut self) -> (bool, String) {
         match &mut self.child {
             Child::Contained(child) => {
@@ -97,7 +98,7 @@ pub(super) fn contained(
     control: OwnedFd,
     cancel: OwnedFd,
 ) -> Result<Process, SandboxError> {
-    // One fork at a time: until it has closed them, a new process holds the descriptors of all slots.
+    // Processes are started one at a time: until a new process has closed them, it holds the descriptors of all slots.
     static FORK: Mutex<()> = Mutex::new(());
     let mut command = setup.container(root).command(&setup.executable().to_string_lossy());
     command.args(ARGUMENTS).current_dir("/").envs(environment());
@@ -111,7 +112,7 @@ pub(super) fn contained(
         .map_err(|error| SandboxError::NoIsolation { missing: error.to_string() })
 }
 
-/// Starts an interpreter as it is, with `work` as the folder that it writes to.
+/// Starts an interpreter without a container. `work` is the folder that it writes to.
 pub(super) fn plain(
     setup: &Setup,
     work: &Path,
@@ -135,7 +136,7 @@ fn environment() -> impl Iterator<Item = (&'static str, &'static str)> {
     ENVIRONMENT.iter().copied().chain([ALLOCATOR])
 }
 
-/// The end of an error stream, where what went wrong stands; what cannot be read says nothing.
+/// Returns the end of an error stream, which usually contains the reason of a failure; empty if it cannot be read.
 fn words(errors: &mut File) -> String {
     let mut said = Vec::new();
     let size = errors.metadata().map_or(0, |file| file.len());
@@ -145,13 +146,14 @@ fn words(errors: &mut File) -> String {
     String::from_utf8_lossy(&said).into_owned()
 }
 
-/// Reads until nobody holds the other end any more.
+/// Reads until all processes have closed the other end of the socket. The processes of a container hold it open, so this waits for their
+/// end.
 fn drain(control: &mut UnixStream) {
     let _ = control.set_read_timeout(Some(DYING));
     let _ = io::copy(control, &mut io::sink());
 }
 
-/// Waits until a process has ended, not for ever.
+/// Waits up to two seconds until a process has ended.
 fn wait_a_while(child: &std::process::Child) {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     use rustix::process::{Pid, PidfdFlags, pidfd_open};

@@ -1,4 +1,4 @@
-//! What a zygote is started with.
+//! The setup of a zygote.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use super::error::SandboxError;
 use super::interpreter::Interpreter;
 use super::{cgroup, container, filter};
 
-/// The zygote's program, each module after those that it imports.
+/// The modules of the zygote's program, in an order in which each follows those that it imports.
 const MODULES: &[(&str, &str)] = &[
     ("clock", include_str!("python/clock.py")),
     ("isolation", include_str!("python/isolation.py")),
@@ -39,13 +39,13 @@ const MODULES: &[(&str, &str)] = &[
     ("zygote", include_str!("python/zygote.py")),
 ];
 
-/// Nothing of the user's or the installation's runs at the start: neither from the environment nor from files in site-packages. What
-/// those load, each fork would copy.
+/// Arguments that keep the interpreter from loading anything of the user or the installation, from the environment or from site-packages.
+/// Each fork would have to copy what is loaded.
 pub(super) const ARGUMENTS: [&str; 7] =
     ["-I", "-S", "-B", "-X", "utf8", "-c", include_str!("python/loader.py")];
 
-/// All that a run's environment has. A library that starts threads as it is imported could not be preloaded. What the linker leaves for
-/// later, each fork would do again.
+/// The complete environment of a run. The thread settings keep libraries from starting threads on import, which would prevent preloading
+/// them. `LD_BIND_NOW` resolves symbols at the start, which each fork would otherwise repeat.
 pub(super) const ENVIRONMENT: &[(&str, &str)] = &[
     ("HOME", "/tmp"),
     ("LANG", "C.UTF-8"),
@@ -56,10 +56,10 @@ pub(super) const ENVIRONMENT: &[(&str, &str)] = &[
     ("PATH", "/usr/local/bin:/usr/bin:/bin"),
 ];
 
-/// Who a run is where the container is root's: nobody.
+/// The user of runs if the container belongs to root: nobody.
 const NOBODY: u32 = 65534;
 
-/// All that slots have in common.
+/// The setup that all slots share.
 pub(super) struct Setup {
     pub(super) config: SandboxConfig,
     interpreter: Interpreter,
@@ -67,10 +67,10 @@ pub(super) struct Setup {
     privileged: bool,
 }
 
-/// What the zygote is told of at its start.
+/// The first frame that the zygote reads.
 #[derive(Serialize)]
 pub(super) struct Boot<'a> {
-    /// By name, each after those that it imports.
+    /// The modules by name, each after those that it imports.
     modules: &'static [(&'static str, &'static str)],
     filters: &'a BTreeMap<&'static str, Vec<String>>,
     limits: Limits,
@@ -91,7 +91,7 @@ struct Limits {
 }
 
 impl Setup {
-    /// Finds the interpreter, compiles the filters, and clears away what sandboxes of dead processes left.
+    /// Finds the interpreter, compiles the filters, and removes the control groups that sandboxes of dead processes left.
     pub(super) fn new(config: SandboxConfig) -> Result<Self, SandboxError> {
         config.check()?;
         cgroup::sweep();
@@ -105,12 +105,12 @@ impl Setup {
         Ok(Self { config, interpreter, filters, privileged })
     }
 
-    /// Whether there is a container around a slot.
+    /// Returns `true` if slots run in containers.
     pub(super) fn isolated(&self) -> bool {
         self.config.isolation == Isolation::Full
     }
 
-    /// The first frame that the zygote reads.
+    /// Returns the first frame for the zygote.
     pub(super) fn boot(&self) -> Boot<'_> {
         let SandboxConfig { memory_bytes, processes, file_bytes, open_files, tmpfs_bytes, .. } =
             self.config;
@@ -127,12 +127,12 @@ impl Setup {
         }
     }
 
-    /// The interpreter's program.
+    /// Returns the path of the interpreter.
     pub(super) fn executable(&self) -> &Path {
         &self.interpreter.executable
     }
 
-    /// A container on `root`.
+    /// Returns a container with the root folder `root`.
     pub(super) fn container(&self, root: &Path) -> Container {
         container::container(&self.config, &self.interpreter, root, self.privileged)
     }

@@ -1,4 +1,4 @@
-//! A slot: the thread that starts a zygote, hands it one job at a time, and starts another where it fails.
+//! A slot: a thread that starts a zygote, passes it one job at a time, and restarts it after a failure.
 
 use std::io::Write;
 use std::os::unix::net::UnixStream;
@@ -20,7 +20,11 @@ pub(super) struct Task {
     pub(super) reply: oneshot::Sender<Result<Verdict, SandboxError>>,
 }
 
-/// Where a job is, shared between who asked for it and the slot.
+/// The stage of a job, shared between the caller and the slot.
+///
+/// The mutex decides the race between starting and cancelling a job. A job that is cancelled before [`begin`](Self::begin) never starts. A
+/// job that is cancelled after it is killed by its number. A number that arrives when the job is over does no harm: the zygote ignores the
+/// numbers of other jobs.
 #[derive(Default)]
 pub(super) struct Call(Mutex<Stage>);
 
@@ -37,7 +41,7 @@ impl Call {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has a slot take the job; `false` if it was called off.
+    /// Marks the job as running. Returns `false` if it was cancelled.
     fn begin(&self, number: u32, zygote: &Zygote) -> bool {
         let mut stage = self.stage();
         let wanted = !matches!(*stage, Stage::Over);
@@ -51,16 +55,16 @@ impl Call {
         *self.stage() = Stage::Over;
     }
 
-    /// Whether it was called off, or is done.
+    /// Returns `true` if the job was cancelled or is done.
     fn is_over(&self) -> bool {
         matches!(*self.stage(), Stage::Over)
     }
 
-    /// Calls the job off: its processes are killed at once, and if it has not begun, it never does.
+    /// Cancels the job. Its processes are killed immediately; if it has not started, it never starts.
     pub(super) fn cancel(&self) {
         let mut stage = self.stage();
         if let Stage::Running(number, zygote) = &*stage {
-            // A zygote that does not listen is dead or about to be killed for its silence.
+            // Write errors are ignored: a zygote that does not read is dead, or is about to be killed because it does not respond.
             let _ = (&**zygote).write_all(&number.to_le_bytes());
         }
         *stage = Stage::Over;
@@ -75,7 +79,7 @@ pub(super) struct Slot {
 }
 
 impl Slot {
-    /// Starts a zygote, says how that went, and takes jobs until there is nobody left to send any.
+    /// Starts a zygote, reports the result, and runs jobs until the sandbox is dropped.
     pub(super) fn serve(
         setup: Arc<Setup>,
         started: Sender<Result<Facts, SandboxError>>,
@@ -92,12 +96,12 @@ impl Slot {
             let Task { job, call, reply } = task;
             let answer = slot.run(&job, &call);
             call.end();
-            // Nobody waits for what was called off.
+            // The receiver of a cancelled job is gone.
             let _ = reply.send(answer);
         }
     }
 
-    /// The zygote, started if there is none.
+    /// Returns the zygote, after starting it if necessary.
     fn zygote(&mut self) -> Result<&mut Zygote, SandboxError> {
         let zygote = match self.zygote.take() {
             Some(zygote) => zygote,
@@ -106,17 +110,19 @@ impl Slot {
         Ok(self.zygote.insert(zygote))
     }
 
-    /// Runs a job; once more where the first try ended in a way for which this machine may be to blame.
+    /// Runs a job. It is run a second time if the machine may have caused the end of the first attempt: the zygote was lost or did not
+    /// respond, or the checker died. If the second attempt breaks off too, a dead checker or a silent slot counts against the solution, and
+    /// anything else is an error.
     fn run(&mut self, job: &Packed, call: &Call) -> Result<Verdict, SandboxError> {
         let first = match self.attempt(job, call) {
             Ending::Over(answer) => return answer,
             first if call.is_over() => return first.told(),
             first => first,
         };
-        tracing::warn!("sandbox: {}; the job is run once more", first.reason());
+        tracing::warn!("sandbox: {}; running the job a second time", first.reason());
         let second = self.attempt(job, call);
         if !matches!(second, Ending::Over(_)) {
-            tracing::warn!("sandbox: {} once more", second.reason());
+            tracing::warn!("sandbox: {} again in the second attempt", second.reason());
         }
         second.told()
     }
@@ -126,7 +132,7 @@ impl Slot {
         let number = self.jobs;
         let zygote = match self.zygote() {
             Ok(zygote) => zygote,
-            Err(error) => return Ending::Fault(format!("the slot does not start anew: {error}")),
+            Err(error) => return Ending::Fault(format!("the slot cannot be restarted: {error}")),
         };
         if !call.begin(number, zygote) {
             return Ending::Over(Err(called_off()));
@@ -145,18 +151,18 @@ impl Slot {
     }
 }
 
-/// How a try of a job ended.
+/// The end of an attempt.
 enum Ending {
-    /// As it would end again.
+    /// A final result, which another attempt would reproduce.
     Over(Result<Verdict, SandboxError>),
-    /// The checker died, or the slot fell silent: by what the solution did, if it happens twice.
+    /// The checker died, or the slot did not respond. If it happens twice, the solution caused it.
     Broken(Verdict),
-    /// No fault of the solution.
+    /// A failure that the solution did not cause.
     Fault(String),
 }
 
 impl Ending {
-    /// The same where the kernel ended a process for the memory that all take together: that was the solution's.
+    /// Returns the result of an attempt in which the kernel killed a process because the slot ran out of memory. The solution caused that.
     fn starved(self) -> Self {
         let nothing = |reason| Verdict {
             cases: vec![Case { outcome: Outcome::Failed, seconds: 0.0, message: reason }],
@@ -181,7 +187,7 @@ impl Ending {
         }
     }
 
-    /// What is told of a job that is not tried again.
+    /// Returns the result of a job that is not attempted again.
     fn told(self) -> Result<Verdict, SandboxError> {
         match self {
             Self::Over(answer) => answer,
@@ -191,12 +197,12 @@ impl Ending {
     }
 }
 
-/// The next job, or none when the sandbox is gone.
+/// Returns the next job, or `None` when the sandbox is dropped.
 fn next(tasks: &Mutex<Receiver<Task>>) -> Option<Task> {
     tasks.lock().unwrap_or_else(PoisonError::into_inner).recv().ok()
 }
 
-/// What an answer says of the solution.
+/// Converts an answer of the zygote to the end of an attempt.
 fn read(answer: Answer) -> Ending {
     let Answer { end, message, report, seconds } = answer;
     let last = |outcome, message: &str| Case { outcome, seconds, message: message.into() };
@@ -206,7 +212,7 @@ fn read(answer: Answer) -> Ending {
             other => Ending::Over(other),
         },
         End::Deadline => {
-            let late = last(Outcome::Timeout, "not over in its time");
+            let late = last(Outcome::Timeout, "exceeded its time limit");
             Ending::Over(Ok(verdict::partial(&report, late)))
         }
         End::Died => {
@@ -220,11 +226,11 @@ fn read(answer: Answer) -> Ending {
     }
 }
 
-/// What it says of the solution that a zygote was lost.
+/// Converts the loss of a zygote to the end of an attempt.
 fn lose(lost: &Lost) -> Ending {
     match lost.silent_in_case() {
         Some(seconds) => {
-            let message = "the slot did not answer when the time of the case was over".into();
+            let message = "the slot did not respond after the time limit of the case".into();
             let silent = Case { outcome: Outcome::Timeout, seconds, message };
             Ending::Broken(verdict::partial(&[], silent))
         }
@@ -233,5 +239,5 @@ fn lose(lost: &Lost) -> Ending {
 }
 
 fn called_off() -> SandboxError {
-    SandboxError::Fault { reason: "the job was called off".into() }
+    SandboxError::Fault { reason: "the job was cancelled".into() }
 }

@@ -1,55 +1,55 @@
-//! What a sandbox answers.
+//! The verdict on a job.
 
 use serde::{Deserialize, Serialize};
 
 use super::error::SandboxError;
 
-/// How a test case ended. What goes wrong on our side is a [`SandboxError`], never one of these.
+/// The outcome of a test case. Failures of the sandbox itself are a [`SandboxError`] instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
-    /// As expected.
+    /// The result is as expected.
     Passed,
-    /// With another result than expected.
+    /// The result differs from the expected one.
     Failed,
-    /// By an exception, a signal or an exit code.
+    /// The run ended with an exception, a signal or an exit code.
     RuntimeError,
     /// The solution did not compile.
     CompileError,
-    /// Not within its time.
+    /// The run exceeded its time limit.
     Timeout,
-    /// For want of memory.
+    /// The run exceeded its memory limit.
     Memory,
-    /// By a system call that is not allowed.
+    /// The run made a forbidden system call.
     Forbidden,
 }
 
-/// One test case.
+/// The result of a test case.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Case {
-    /// How it ended.
+    /// The outcome.
     pub outcome: Outcome,
-    /// What it was charged, in seconds: the time that it took, less what its processes waited for a processor.
+    /// The charged time in seconds: the elapsed time without the time that its processes waited for a processor.
     pub seconds: f64,
-    /// What did not hold; empty for a case that passed.
+    /// The reason of a failure; empty for a case that passed.
     pub message: String,
 }
 
-/// What became of a job.
+/// The verdict on a job.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Verdict {
     /// The test cases that were run, in order.
     pub cases: Vec<Case>,
-    /// The start of what the solution printed.
+    /// The beginning of the solution's standard output.
     pub stdout: String,
-    /// The start of what it printed on the error stream.
+    /// The beginning of the solution's standard error.
     pub stderr: String,
 }
 
 impl Verdict {
-    /// The first outcome that is not [`Outcome::Passed`]; [`Outcome::Failed`] where no case was run.
+    /// Returns the first outcome other than [`Outcome::Passed`], if there is one. Returns [`Outcome::Failed`] if no case was run.
     #[must_use]
     pub fn outcome(&self) -> Outcome {
         if self.cases.is_empty() {
@@ -59,7 +59,7 @@ impl Verdict {
         outcomes.find(|outcome| *outcome != Outcome::Passed).unwrap_or(Outcome::Passed)
     }
 
-    /// How many cases passed.
+    /// Returns the number of cases that passed.
     #[must_use]
     pub fn passed(&self) -> usize {
         self.cases.iter().filter(|case| case.outcome == Outcome::Passed).count()
@@ -72,23 +72,23 @@ impl Verdict {
 enum Line {
     /// A case has ended.
     Case(Case),
-    /// How many cases there are in all, once that is known.
+    /// The total number of cases, once it is known.
     Expected(usize),
-    /// What became of the job; the last line.
+    /// The verdict on the job; the last line.
     Verdict(Verdict),
-    /// It could not be done, through no fault of the solution; the last line.
+    /// The job could not be run, for a reason other than the solution; the last line.
     Fault(String),
     /// The tests cannot be run; the last line.
     Tests(String),
 }
 
-/// How the last line of a complete report begins. The checker alone writes reports.
+/// The beginning of the last line of a complete report. Only the checker writes reports.
 const VERDICT: &[u8] = b"{\"verdict\": {\"cases\": ";
 
-/// Reads a report that the checker finished. If the end of its last line is cut off, by the bound on reports, its cases are what counts.
+/// Parses the report of a checker that finished. If the bound on reports truncated the last line, the cases in it are used.
 ///
 /// # Errors
-/// The report says so: a fault of the checker, or of the tests.
+/// If the report contains a failure of the checker or of the tests.
 pub(super) fn complete(report: &[u8]) -> Result<Verdict, SandboxError> {
     let (mut lines, rest) = lines(report);
     match lines.pop() {
@@ -103,16 +103,16 @@ pub(super) fn complete(report: &[u8]) -> Result<Verdict, SandboxError> {
     if let Some(cases) = cases {
         return Ok(Verdict { cases, ..Verdict::default() });
     }
-    let message = format!("the tests left no verdict in {} bytes of a report", report.len());
+    let message = format!("no verdict in the {} bytes of the report", report.len());
     Ok(broken_off(lines, Case { outcome: Outcome::Failed, seconds: 0.0, message }))
 }
 
-/// Reads a report that broke off: the cases that were done, and `last` for the one that was under way.
+/// Parses an incomplete report: the cases that ended, and `last` for the case that was running.
 pub(super) fn partial(report: &[u8], last: Case) -> Verdict {
     broken_off(lines(report).0, last)
 }
 
-/// What is known of a job that broke off. Cases that never ran have failed.
+/// Builds the verdict of a job that broke off. Cases that never ran count as failed.
 fn broken_off(lines: Vec<Line>, last: Case) -> Verdict {
     let mut verdict = Verdict::default();
     let mut expected = 0;
@@ -130,10 +130,10 @@ fn broken_off(lines: Vec<Line>, last: Case) -> Verdict {
     verdict
 }
 
-/// A verdict on a solution of which the kernel ended a process for the memory of all: whatever it was that did not pass then, this is why.
+/// Blames the first failure of a verdict on memory, after the kernel killed a process because the slot ran out of memory.
 pub(super) fn starved(mut verdict: Verdict) -> Verdict {
     const WHY: &str =
-        "the kernel ended a process of the solution for the memory that all took together";
+        "the kernel killed a process of the solution because the slot ran out of memory";
     if let Some(case) = verdict.cases.iter_mut().find(|case| case.outcome != Outcome::Passed)
         && matches!(case.outcome, Outcome::Failed | Outcome::RuntimeError | Outcome::Timeout)
     {
@@ -147,8 +147,8 @@ pub(super) fn starved(mut verdict: Verdict) -> Verdict {
     verdict
 }
 
-/// The lines of a report up to the first that cannot be read, and the rest: nothing, unless it was cut off. What a solution makes of the
-/// checker's report is its own affair, and never a fault of ours.
+/// Parses the lines of a report up to the first invalid one. Returns the rest as well, which is not empty only if the report was truncated
+/// or is invalid. A solution that corrupts the report of its checker only harms its own verdict, so this is not an error of the sandbox.
 fn lines(report: &[u8]) -> (Vec<Line>, &[u8]) {
     let mut lines = Vec::new();
     let mut rest = report;
@@ -187,7 +187,7 @@ mod tests {
 "#;
     use Outcome::{Failed, Passed, RuntimeError, Timeout};
 
-    /// The outcomes that a finished report has.
+    /// Checks the outcomes of a complete report.
     #[track_caller]
     fn check(report: &str, expected: &[Outcome]) {
         let verdict = complete(report.as_bytes()).expect("a verdict");
@@ -203,7 +203,7 @@ mod tests {
         check("", &[Failed]);
         check("{\"verdict\": {\"cases", &[Failed]);
         check(&CASES[CASES.find("{\"case\"").expect("a case")..], &[Passed, RuntimeError, Failed]);
-        // The last word on the cases is that of the verdict, which may differ from what was said as they ended.
+        // The final verdict takes precedence over the outcomes reported as the cases ended.
         let verdict = r#"{"verdict": {"cases": [{"outcome": "passed", "seconds": 1, "message": "]"}], "stdout": "x"#;
         check(&format!("{CASES}{verdict}"), &[Passed]);
         check(&format!("{CASES}{}", &verdict[..60]), more);

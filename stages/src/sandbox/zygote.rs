@@ -1,4 +1,4 @@
-//! The process behind a slot: started, spoken to and killed from one thread.
+//! The zygote of a slot, as seen from the host. One thread starts it, communicates with it and kills it.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -17,12 +17,12 @@ use super::job::Packed;
 use super::process::{self, Process};
 use super::setup::Setup;
 
-/// How long an interpreter may take until it is ready, with all its preloads.
+/// The time that an interpreter may take to get ready, including all preloads.
 const START: Duration = Duration::from_secs(60);
-/// How long a zygote may be silent before a case begins, and beyond the time that it announced: it shares the processors with what it
-/// watches over, and with all else on the machine.
+/// The time that a zygote may be silent before a case begins, and in addition to the time that it announced. It is generous because the
+/// zygote shares the processors with its own jobs and with everything else on the machine.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// The longest report that is taken from a zygote, which itself cuts them off well below.
+/// The maximum size in bytes of a report from a zygote. The zygote truncates reports to a much smaller size.
 const MOST_REPORT: usize = 64 << 20;
 
 #[derive(Deserialize)]
@@ -30,7 +30,7 @@ struct Ready {
     ready: Found,
 }
 
-/// What a trial side found.
+/// The result of the trial side.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Found {
@@ -38,63 +38,63 @@ enum Found {
     Error { error: String },
 }
 
-/// In which namespaces a side is, as links such as `net:[4026531840]`, and as whom.
+/// The namespaces of a side, as links such as `net:[4026531840]`, and its user.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub(super) struct Facts {
-    /// Of the container.
+    /// The namespaces of the container.
     pub(super) outer: BTreeMap<String, String>,
-    /// Of the side.
+    /// The namespaces of the side.
     pub(super) inner: BTreeMap<String, String>,
     pub(super) uid: u32,
-    /// What its control groups limit; known out here alone.
+    /// The description of the control groups, which the host adds.
     #[serde(skip)]
     pub(super) cgroups: String,
 }
 
-/// What the zygote says of a job.
+/// A message of the zygote about a job.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Word {
-    /// A case began that is over, or ended by the zygote, within so many seconds.
+    /// A case began. It ends, or the zygote ends it, within this number of seconds.
     Within { within: f64 },
-    /// The job is over, and so many bytes of a report follow.
+    /// The job ended. A report of `report` bytes follows.
     End { end: End, message: String, report: usize },
 }
 
-/// How a job ended.
+/// The way in which a job ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum End {
     /// The checker finished.
     Done,
-    /// A case was not over in its time.
+    /// A case exceeded its time limit.
     Deadline,
     /// The checker died.
     Died,
-    /// It was called off.
+    /// The job was cancelled.
     Cancelled,
-    /// The zygote could not do it, and ends itself.
+    /// The zygote failed and ends itself.
     Fault,
 }
 
-/// How a job ended, and what it left.
+/// The end of a job and its report.
 pub(super) struct Answer {
     pub(super) end: End,
     pub(super) message: String,
     pub(super) report: Vec<u8>,
-    /// How long the last case was given.
+    /// The time limit of the last case in seconds.
     pub(super) seconds: f64,
 }
 
-/// Why there is no answer: the zygote is dead, or silent.
+/// The reason why there is no answer: the zygote is dead or does not respond.
 pub(super) struct Lost {
     pub(super) error: io::Error,
-    /// How long the case under way was given; `None` if none had begun.
+    /// The time limit of the running case in seconds; `None` if no case had begun.
     pub(super) seconds: Option<f64>,
 }
 
 impl Lost {
-    /// How long the case had been given that was under way when the zygote fell silent; `None` if it died.
+    /// Returns the time limit of the case that was running when the zygote stopped responding; `None` if it died.
     pub(super) fn silent_in_case(&self) -> Option<f64> {
         let is_silent =
             matches!(self.error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut);
@@ -102,7 +102,7 @@ impl Lost {
     }
 }
 
-/// The zygote of a slot. Dropping it kills it with all that it started.
+/// The zygote of a slot. Dropping it kills it together with its descendants.
 pub(super) struct Zygote {
     process: Process,
     control: UnixStream,
@@ -110,14 +110,14 @@ pub(super) struct Zygote {
     pub(super) facts: Facts,
     group: Group,
     _folder: Folder,
-    /// What runs write to where they have no folders of their own.
+    /// The folder that runs write to, if they have no folders of their own.
     work: Option<PathBuf>,
 }
 
 impl Zygote {
     /// Starts a zygote and waits until it is ready.
     ///
-    /// The kernel ends it with the thread that calls this.
+    /// The kernel kills it when the calling thread ends.
     pub(super) fn start(setup: &Setup) -> Result<Self, SandboxError> {
         let failed = |error: io::Error| SandboxError::Start { reason: error.to_string() };
         let (control, theirs) = UnixStream::pair().map_err(failed)?;
@@ -125,7 +125,7 @@ impl Zygote {
         cancel.set_nonblocking(true).map_err(failed)?;
         let folder = Folder::make().map_err(failed)?;
         let (process, work) = if setup.isolated() {
-            // Inside, it is seen by a user who does not own it.
+            // In the container, the folder is accessed by a user who does not own it.
             let root = folder.within("root", 0o755).map_err(failed)?;
             (process::contained(setup, &root, theirs.into(), called_off.into())?, None)
         } else {
@@ -133,7 +133,7 @@ impl Zygote {
             let process = process::plain(setup, &work, theirs.into(), called_off.into());
             (process.map_err(failed)?, Some(work))
         };
-        // It waits for its first frame meanwhile, so that nothing it starts is left out.
+        // The zygote waits for its first frame until the group contains it, so that all processes it starts are in the group.
         let group = Group::around(process.id());
         let facts = Facts::default();
         let mut zygote = Self {
@@ -165,7 +165,7 @@ impl Zygote {
         self.facts = Facts { cgroups: self.group.describe(), ..facts };
     }
 
-    /// Why it did not start: what it, or the container, left on the error stream.
+    /// Returns the reason why it did not start, from the error stream of the zygote or the container.
     fn post_mortem(&mut self, error: &io::Error) -> SandboxError {
         let (contained, said) = self.process.last_words();
         let reason =
@@ -177,12 +177,12 @@ impl Zygote {
         }
     }
 
-    /// What to write the number of a job to in order to call it off.
+    /// Returns the socket to which the number of a job is written in order to cancel it.
     pub(super) fn cancel(&self) -> Arc<UnixStream> {
         Arc::clone(&self.cancel)
     }
 
-    /// How many processes of the slot the kernel has ended so far for the memory that all take together.
+    /// Returns the number of processes that the kernel killed so far because the slot ran out of memory.
     pub(super) fn starved(&self) -> u64 {
         self.group.starved()
     }
@@ -190,7 +190,7 @@ impl Zygote {
     /// Runs a job.
     ///
     /// # Errors
-    /// The zygote is of no use any more.
+    /// If the zygote is lost and must be replaced.
     pub(super) fn run(&mut self, number: u32, job: &Packed) -> Result<Answer, Lost> {
         let mut seconds = None;
         let answer =
@@ -219,7 +219,9 @@ impl Zygote {
                         .set_read_timeout(Some(Duration::from_secs_f64(within) + PATIENCE))?;
                 }
                 Word::End { report, .. } if report > MOST_REPORT => {
-                    return Err(io::Error::other(format!("a report of {report} bytes")));
+                    return Err(io::Error::other(format!(
+                        "a report of {report} bytes exceeds the limit of {MOST_REPORT}"
+                    )));
                 }
                 Word::End { end, message, report } => {
                     let report = frame::read_bytes(&mut self.control, report)?;

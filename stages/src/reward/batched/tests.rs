@@ -7,7 +7,7 @@ use tokio::time::{Instant, advance, sleep};
 use super::*;
 use crate::reward::ErrorKind;
 
-/// Takes a second; scores by length, fails for `fail`, and miscounts a batch with `miscount`.
+/// A batch reward that takes a second. It scores by length, fails for `fail`, and returns too few scores for a batch with `miscount`.
 #[derive(Clone, Default)]
 struct Lengths {
     sizes: Arc<Mutex<Vec<usize>>>,

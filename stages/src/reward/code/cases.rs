@@ -1,6 +1,6 @@
-//! The test cases of a prompt, in the forms in which datasets have them.
+//! The test cases of a prompt, in the forms that datasets use.
 //!
-//! | form | where | looks like |
+//! | form | datasets | shape |
 //! |---|---|---|
 //! | tests | KodCode, ROLL `assert` and `pytest` | Python text, a list of such texts, or `{"test": ...}` |
 //! | entry | HumanEval, ROLL `check_based` | `{"test", "entry_point", "prompt"}` |
@@ -8,7 +8,7 @@
 //! | standard input and output | the same, ROLL `input` | `{"inputs", "outputs"}`, or a list of `{"stdin", "expected_stdout"}` or `{"input", "output"}` |
 //! | text | ROLL `text` | Python text with `{response}` in it |
 //!
-//! ROLL's columns `case_type`, `test_cases` and `test_case_function` come in `extra_info`; everything else is the ground truth.
+//! ROLL's columns `case_type`, `test_cases` and `test_case_function` are read from `extra_info`; all other forms from the ground truth.
 
 use std::collections::BTreeMap;
 
@@ -19,10 +19,10 @@ use crate::sandbox::{Call, Check, Json, Stdio};
 
 type Object = BTreeMap<String, Box<RawValue>>;
 
-/// What the tests of a sample are.
+/// Returns the tests of a sample.
 ///
 /// # Errors
-/// If the dataset row has none, or they are in none of the forms.
+/// If the dataset row has no tests, or they have none of the supported forms.
 pub(super) fn check(sample: &Sample) -> Result<Check, RewardError> {
     let extra = sample.extra_info.as_deref().map_or(Node::Text(String::new()), Node::read);
     match extra {
@@ -31,7 +31,7 @@ pub(super) fn check(sample: &Sample) -> Result<Check, RewardError> {
     }
 }
 
-/// JSON as datasets have it: an object or a list, perhaps written into a string; everything else is a text.
+/// JSON as datasets write it: an object or a list, possibly encoded as a string. Everything else is text.
 enum Node {
     Object(Object),
     List(Vec<Box<RawValue>>),
@@ -90,7 +90,7 @@ fn of_object(object: &Object, response: &str) -> Result<Check, RewardError> {
     ))
 }
 
-/// Test code, and perhaps the function that it is to be called with.
+/// Parses test code, and the function to call with it if the object names one.
 fn code_of(object: &Object, raw: &RawValue) -> Result<Check, RewardError> {
     let texts = match Node::read(raw.get()) {
         Node::List(items) => items.iter().map(|item| text_of(item)).collect(),
@@ -118,7 +118,7 @@ fn tests(tests: Vec<String>, prelude: bool) -> Result<Check, RewardError> {
     Ok(Check::Tests { tests, prelude, stop_at_failure: false })
 }
 
-/// A list of test cases; `function` is called with the inputs, if there is one.
+/// Parses a list of test cases. `function`, if given, is called with the inputs.
 fn list(
     items: &[Box<RawValue>],
     function: Option<&str>,
@@ -210,7 +210,7 @@ fn calls(
     })
 }
 
-/// A call, from a list of arguments or a text with one argument as JSON on each line.
+/// Parses a call, from a list of arguments or a text with one argument as JSON on each line.
 fn call(input: &RawValue, output: &RawValue) -> Result<Call, RewardError> {
     let arguments = match serde_json::from_str::<Vec<Box<RawValue>>>(input.get()) {
         Ok(arguments) => arguments.iter().map(|argument| Json::from(argument.as_ref())).collect(),
@@ -228,7 +228,8 @@ fn argument(line: &str) -> Result<Json, RewardError> {
         .map_err(|_| wrong("inputs", "a list, or a JSON value on each line", &brief(line)))
 }
 
-/// What a call may give: the output, as JSON if it is the text of some; and the one element of a list, which some datasets wrap it in.
+/// Returns the accepted results of a call: the output itself; the output parsed as JSON, if it is a string that contains JSON; and the
+/// element of a list of one, since some datasets wrap the output in a list.
 fn expected(output: &RawValue) -> Vec<Json> {
     let mut found = vec![Json::from(output)];
     if let Ok(text) = serde_json::from_str::<String>(output.get()) {
@@ -239,7 +240,7 @@ fn expected(output: &RawValue) -> Vec<Json> {
     found
 }
 
-/// ROLL's columns.
+/// Parses ROLL's columns.
 fn roll(columns: &Object, response: &str) -> Result<Check, RewardError> {
     let items = Node::read(columns["test_cases"].get()).list("test_cases")?;
     let function =
@@ -261,12 +262,12 @@ fn roll(columns: &Object, response: &str) -> Result<Check, RewardError> {
     })
 }
 
-/// What a response says after its thinking.
+/// Returns the part of a response after its thinking.
 fn answer(response: &str) -> &str {
     response.rsplit_once("</think>").map_or(response, |(_, answer)| answer).trim()
 }
 
-/// A string as it is, a list line by line, anything else as it is written.
+/// Returns a string as it is, a list with one element a line, and anything else as its JSON text.
 fn text_of(raw: &RawValue) -> String {
     if let Ok(text) = serde_json::from_str(raw.get()) {
         return text;
@@ -302,7 +303,7 @@ mod tests {
 
     use super::*;
 
-    /// The check of a ground truth, and perhaps further columns, as the checker reads it.
+    /// Returns the check of a ground truth, and optionally of further columns, as the checker reads it.
     fn read(truth: &str, extra: Option<&str>) -> Result<Value, String> {
         let mut sample = Sample::of("s", "thought</think> say ", Some(truth));
         sample.extra_info = extra.map(str::to_owned);

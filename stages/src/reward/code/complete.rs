@@ -1,20 +1,20 @@
-//! Solutions that go on where their prompts end.
+//! Solutions that continue their prompts.
 
 use super::python::{Binding, Outline, Token, statements};
 
-/// What a function is indented by, in prompts as in most code.
+/// The indentation of a function body, in prompts as in most code.
 const INDENT: &str = "    ";
 
-/// A solution together with its prompt.
+/// A solution combined with its prompt.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Completed {
-    /// The code that is the solution.
+    /// The code of the solution.
     pub(super) solution: String,
-    /// What of the prompt stands before it: imports and helpers.
+    /// The part of the prompt before the function: imports and helpers.
     pub(super) preamble: String,
 }
 
-/// Puts together a prompt, which ends within the function `entry_point`, and code that has the whole function or its body alone.
+/// Combines a prompt, which ends within the function `entry_point`, with code that contains the whole function or only its body.
 pub(super) fn complete(code: &str, prompt: &str, entry_point: &str) -> Completed {
     let outline = Outline::of(code);
     if !outline.is_body
@@ -28,7 +28,7 @@ pub(super) fn complete(code: &str, prompt: &str, entry_point: &str) -> Completed
     Completed { solution: format!("{prompt}{}", indented(code)), preamble: String::new() }
 }
 
-/// What stands in a prompt before its function; all of it if there is no such function.
+/// Returns the part of a prompt before its function, or all of the prompt if it has no such function.
 fn preamble<'a>(prompt: &'a str, entry_point: &str) -> &'a str {
     let is_header = |line: &str| {
         let line = line.strip_prefix("async ").unwrap_or(line);
@@ -43,7 +43,7 @@ fn preamble<'a>(prompt: &'a str, entry_point: &str) -> &'a str {
         }
         end += line.len();
     }
-    // Decorators are the function's.
+    // Decorators belong to the function.
     let mut preamble = &prompt[..end];
     while let Some((before, last)) =
         preamble.trim_end().rsplit_once('\n').filter(|_| end < prompt.len())
@@ -56,7 +56,8 @@ fn preamble<'a>(prompt: &'a str, entry_point: &str) -> &'a str {
     preamble
 }
 
-/// A body indented as one: some responses leave the indentation out, of all lines or, trimmed as a whole, of the first.
+/// Returns a body with the indentation of a function body. Some responses omit the indentation, either of all lines or, if the response was
+/// trimmed, of the first line only.
 fn indented(body: &str) -> String {
     let body = body.trim_start_matches(['\r', '\n']);
     if body.starts_with([' ', '\t']) {
@@ -73,7 +74,7 @@ fn indented(body: &str) -> String {
     found
 }
 
-/// Whether the lines are indented as Python has it: by more after a colon alone, and back to where they were.
+/// Returns `true` if the lines are indented as Python requires: deeper only after a colon, and otherwise at a previous level.
 fn is_consistent(body: &str) -> bool {
     let mut levels = vec![0];
     let mut opens = false;

@@ -1,4 +1,4 @@
-//! Code that must pass tests.
+//! The reward `code`: code that must pass tests.
 
 mod cases;
 mod complete;
@@ -18,32 +18,32 @@ use extract::{Fences, Program, Wanted};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct CodeConfig {
-    /// What counts.
+    /// The value of a response.
     pub score: CodeScore,
-    /// Where code is run.
+    /// The sandbox in which code runs.
     pub sandbox: SandboxConfig,
 }
 
-/// What the value of a response is.
+/// The value of a response.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CodeScore {
-    /// 1 if every test case passes, else 0. No case is run after one that failed.
+    /// 1 if every test case passes, otherwise 0. The first failure ends the run: later cases are skipped.
     #[default]
     All,
-    /// The share of the test cases that pass.
+    /// The fraction of the test cases that pass.
     Fraction,
 }
 
 /// Scores the code in a response by the tests of its prompt, in a [sandbox](crate::sandbox).
 ///
-/// The code is one program of the response, after the thinking: the last fenced block that defines what the tests ask for, with
-/// the imports and helpers that other blocks have; without a fence, the code in the text. The forms of tests are those of [`Check`]; they
-/// are found in the ground truth or, in ROLL's columns, in the extra fields.
+/// The code is one program, taken from the response after the thinking: the last fenced block that defines what the tests ask for, with the
+/// imports and helpers of other blocks. Without a fence, it is the code in the text. The forms of tests are those of [`Check`]; they are
+/// read from the ground truth or, for ROLL's columns, from the extra fields.
 ///
-/// Components: `passed`, the share of the cases that passed, and `seconds`, what they took. Labels: `outcome`, that of the first case
-/// that did not pass, `no_code` if there was nothing to run; and `message`, what did not hold. A case that was not run, because the time
-/// of all was over or an earlier one failed, did not pass.
+/// Components: `passed`, the fraction of the cases that passed, and `seconds`, the total time of the cases. Labels: `outcome`, that of the
+/// first case that did not pass, or `no_code` if there was nothing to run; and `message`, the reason why that case did not pass. A case
+/// that was skipped, because the total time was used up or an earlier case failed, counts as not passed.
 #[derive(Clone)]
 pub struct Code {
     score: CodeScore,
@@ -56,7 +56,7 @@ impl Code {
     /// Starts the sandbox.
     ///
     /// # Errors
-    /// [`SandboxError::NoIsolation`] if the machine cannot keep code in, [`SandboxError::Start`] if there is no interpreter.
+    /// [`SandboxError::NoIsolation`] if the machine cannot isolate code, [`SandboxError::Start`] if no interpreter can be started.
     pub fn start(config: CodeConfig) -> Result<Self, SandboxError> {
         let python =
             Fences::from([("python".to_owned(), vec!["py".to_owned(), "python3".to_owned()])]);
@@ -72,13 +72,13 @@ impl Code {
         Ok(Self { score: config.score, sandbox, fences, python })
     }
 
-    /// What keeps the code in, as it was tried out at the start.
+    /// Returns the isolation in force, as probed at start-up.
     #[must_use]
     pub fn isolation(&self) -> &Probe {
         self.sandbox.active()
     }
 
-    /// The job that a response makes; `None` if there is no code in it.
+    /// Returns the sandbox job for a response, or `None` if the response contains no code.
     fn job(&self, sample: &Sample, limits: &Limits) -> Result<Option<Job>, RewardError> {
         let mut check = cases::check(sample)?;
         if self.score == CodeScore::All {
@@ -134,7 +134,8 @@ impl Reward for Code {
     }
 }
 
-/// The program of a response; `None` if there is none, or nothing in it. Tests of its text run none.
+/// Returns the program of a response, or `None` if there is none or it is blank. Checks of the response text run no program and get an
+/// empty one.
 fn program<'a>(response: &str, fences: &'a Fences, check: &Check) -> Option<Program<'a>> {
     if matches!(check, Check::Text { .. }) {
         return Some(Program { language: "python", code: String::new() });
@@ -143,7 +144,7 @@ fn program<'a>(response: &str, fences: &'a Fences, check: &Check) -> Option<Prog
         .filter(|program| !program.code.trim().is_empty())
 }
 
-/// What a check wants of a solution.
+/// Returns the definitions that a check requires of a solution.
 fn wanted(check: &Check) -> Wanted {
     match check {
         Check::Entry { entry_point, prompt, .. } => Wanted::names([entry_point], prompt.is_some()),
@@ -153,7 +154,7 @@ fn wanted(check: &Check) -> Wanted {
     }
 }
 
-/// The solution that code is: after the prompt where it goes on with it.
+/// Returns the solution for the extracted code: combined with the prompt if the code continues it.
 fn solution(code: String, check: &mut Check) -> String {
     let Check::Entry { entry_point, prompt: Some(prompt), import_prefix, .. } = check else {
         return code;
@@ -163,7 +164,7 @@ fn solution(code: String, check: &mut Check) -> String {
     solution
 }
 
-/// What the dataset says that a correct solution takes: `reference_time` of the extra fields, in seconds.
+/// Returns the time in seconds that a correct solution takes according to the dataset: the extra field `reference_time`.
 fn reference(sample: &Sample) -> Result<Option<Nanos>, RewardError> {
     let extra = sample.extra()?;
     let Some(found) = extra.get("reference_time").filter(|found| !found.is_null()) else {
@@ -178,8 +179,8 @@ fn reference(sample: &Sample) -> Result<Option<Nanos>, RewardError> {
     seconds.map(Nanos::from_secs_f64).map(Some).ok_or_else(wrong)
 }
 
-/// What later limits are learned from. A case that was let run on past its limit, to learn whether it was right to end it there, counts
-/// as ended there.
+/// Returns the executions from which later limits are learned. A case that an audit let run past its limit is marked as timed out, even if
+/// its result was right.
 fn judge_limits(
     verdict: &mut Verdict,
     limits: &Limits,
@@ -194,7 +195,7 @@ fn judge_limits(
         if correct && took > limit {
             case.outcome = Outcome::Timeout;
             case.message =
-                format!("right after {:.3} s, limit {:.3} s", case.seconds, limit.as_secs_f64());
+                format!("passed after {:.3} s, limit {:.3} s", case.seconds, limit.as_secs_f64());
         }
     }
     executions
@@ -205,7 +206,7 @@ fn share(passed: usize, of: usize) -> f64 {
     if of == 0 { 0.0 } else { passed as f64 / of as f64 }
 }
 
-/// An outcome as labels have it.
+/// Returns the name of an outcome in labels.
 fn name(outcome: Outcome) -> &'static str {
     match outcome {
         Outcome::Passed => "passed",

@@ -1,4 +1,4 @@
-//! Memory of scores.
+//! A cache of scores.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,10 +10,10 @@ use sha2::{Digest, Sha256};
 use super::Cost;
 use crate::reward::{Context, Reward, RewardError, Sample, Score, SharedReward};
 
-/// A reward that is asked once of equal samples, also of those that are scored at the same time.
+/// A reward that is called once for equal samples, including samples that are scored concurrently.
 ///
-/// Equal is what a reward sees, the ids of sample and row aside. Errors are not remembered; of a remembered score its executions are
-/// left out, which no limit is to follow from twice.
+/// Samples are equal if they agree in everything that a reward sees apart from the ids of sample and row. Errors are not cached. A cached
+/// score has no executions, so that limits do not learn from an execution twice.
 pub struct Cached {
     reward: SharedReward,
     memory: Arc<Mutex<Memory>>,
@@ -22,7 +22,7 @@ pub struct Cached {
 type Key = [u8; 32];
 type Answer = Shared<BoxFuture<'static, Result<Score, RewardError>>>;
 
-/// Scores by key, the latest used last to be forgotten, and the calls that are under way.
+/// The cached scores by key, of which the least recently used one is evicted first, and the calls in flight.
 struct Memory {
     capacity: usize,
     uses: u64,
@@ -31,14 +31,14 @@ struct Memory {
     asked: HashMap<Key, Asked>,
 }
 
-/// A call under way, and how many wait for it.
+/// A call in flight, and the number of callers that wait for it.
 struct Asked {
     answer: Answer,
     waiting: usize,
 }
 
 impl Cached {
-    /// Remembers up to `capacity` scores.
+    /// Caches up to `capacity` scores.
     #[must_use]
     pub fn new(reward: impl Reward, capacity: usize) -> Self {
         let memory = Memory {
@@ -51,10 +51,10 @@ impl Cached {
         Self { reward: SharedReward::new(reward), memory: Arc::new(Mutex::new(memory)) }
     }
 
-    /// The call of a sample, which any who wait for it drive and all who wait must leave to end.
+    /// Returns the shared call of a sample. Any caller that waits for it drives it, and it ends when the last of them leaves.
     fn ask(&self, key: Key, sample: &Sample, context: &Context) -> Answer {
         let (reward, sample) = (self.reward.clone(), sample.clone());
-        // It is cancelled when nobody waits, not when the first who asked no longer does.
+        // The call gets a context of its own: it must not be cancelled when only the first caller leaves.
         let asked = Context::new(Arc::clone(context.clock())).with_limits(context.limits.clone());
         let (memory, told) = (Arc::clone(&self.memory), context.clone());
         let answer = async move {
@@ -95,7 +95,7 @@ impl Reward for Cached {
     }
 }
 
-/// One who waits for a call; with the last one the call goes.
+/// A caller that waits for a call. Dropping the last one drops the call.
 struct Waits<'a> {
     memory: &'a Mutex<Memory>,
     key: Key,
@@ -106,7 +106,7 @@ impl Drop for Waits<'_> {
         let mut memory = lock(self.memory);
         let Some(asked) = memory.asked.get_mut(&self.key) else { return };
         asked.waiting -= 1;
-        // Dropped only once the memory is no longer locked: what ends a call may be long.
+        // Drop the call only after the lock is released, since its destructor may take long.
         let _gone = (asked.waiting == 0).then(|| memory.asked.remove(&self.key));
         drop(memory);
     }
@@ -140,7 +140,8 @@ fn lock(memory: &Mutex<Memory>) -> MutexGuard<'_, Memory> {
     memory.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A digest of what a reward sees of a sample, each part with its length before it.
+/// Returns a digest of everything that a reward sees of a sample. Each text is preceded by its length, so that different samples cannot
+/// collide by moving text between fields.
 fn key(sample: &Sample) -> Key {
     let mut digest = Sha256::new();
     let texts = [

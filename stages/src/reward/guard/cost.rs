@@ -1,20 +1,20 @@
-//! What a call takes of a budget.
+//! The cost of a call.
 
 use std::ops::Mul;
 
 use crate::reward::Sample;
 
-/// What a call takes of the budgets of a [`Guard`](super::Guard).
+/// The cost of a call, which the budgets of a [`Guard`](super::Guard) must cover.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
-    /// Requests to a server.
+    /// The number of requests to a server.
     pub requests: u32,
-    /// Tokens, prompt and answer together.
+    /// The number of tokens of prompt and answer together.
     pub tokens: u64,
 }
 
 impl Cost {
-    /// One request with the texts of a sample.
+    /// Returns the cost of one request with the texts of a sample.
     #[must_use]
     pub fn of_sample(sample: &Sample) -> Self {
         let texts = [Some(&sample.response), sample.ground_truth.as_ref(), Some(&sample.messages)];
@@ -22,7 +22,8 @@ impl Cost {
         Self { requests: 1, tokens: Self::tokens_of(bytes) }
     }
 
-    /// About how many tokens a text of so many bytes has: one in four, as English has in the vocabularies of today.
+    /// Estimates the number of tokens of a text from its length in bytes: one token for every four bytes, as for English in current
+    /// vocabularies.
     #[must_use]
     pub fn tokens_of(bytes: usize) -> u64 {
         bytes.div_ceil(4) as u64

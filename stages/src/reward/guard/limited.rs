@@ -1,4 +1,4 @@
-//! Bounds on the calls at once and on what they take a minute.
+//! Limits on concurrent calls and on requests and tokens per minute.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -9,26 +9,26 @@ use tokio::time::Instant;
 use super::Cost;
 use crate::reward::{Context, Reward, RewardError, Sample, Score};
 
-/// A reward whose calls wait for their turn: first come, first served. The metric `queue_s` is how long, in seconds.
+/// A reward whose calls wait for a free place and for budget, first come first served. The metric `queue_s` is the waiting time in seconds.
 pub struct Limited<R> {
     reward: R,
     calls: Semaphore,
     buckets: Arc<Buckets>,
 }
 
-/// What [`Limited`] allows.
+/// The limits of a [`Limited`]; `None` means no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Budgets {
-    /// Calls at once.
+    /// Maximum number of concurrent calls.
     pub concurrency: Option<usize>,
-    /// Requests a minute.
+    /// Requests per minute.
     pub requests_per_minute: Option<f64>,
-    /// Tokens a minute.
+    /// Tokens per minute.
     pub tokens_per_minute: Option<f64>,
 }
 
 impl<R: Reward> Limited<R> {
-    /// Keeps calls within budgets.
+    /// Limits the calls of a reward.
     #[must_use]
     pub fn new(reward: R, budgets: Budgets) -> Self {
         let calls = budgets.concurrency.unwrap_or(Semaphore::MAX_PERMITS);
@@ -46,7 +46,7 @@ impl<R: Reward> Limited<R> {
 impl<R: Reward> Reward for Limited<R> {
     async fn score(&self, sample: &Sample, context: &Context) -> Result<Score, RewardError> {
         let asked = Instant::now();
-        // The turn comes before the budgets, so that what is granted is used at once.
+        // The place is acquired before the budget, so that budget is used as soon as it is granted.
         let _turn = self.calls.acquire().await.expect("invariant: the semaphore is never closed");
         self.buckets.take(self.reward.cost(sample)).await;
         context.metric("queue_s", asked.elapsed().as_secs_f64());
@@ -58,14 +58,14 @@ impl<R: Reward> Reward for Limited<R> {
     }
 }
 
-/// The budgets of a minute.
+/// The token buckets for requests and tokens.
 pub(in crate::reward) struct Buckets {
     requests: Option<Bucket>,
     tokens: Option<Bucket>,
 }
 
 impl Buckets {
-    /// Waits until there is as much in all.
+    /// Waits until both buckets can cover the cost, and takes it.
     pub(in crate::reward) async fn take(&self, cost: Cost) {
         if let Some(requests) = &self.requests {
             requests.take(f64::from(cost.requests)).await;
@@ -76,13 +76,13 @@ impl Buckets {
     }
 }
 
-/// A token bucket that holds what a minute allows and is full at first.
+/// A token bucket. Its capacity is the allowance of one minute, and it is full at first.
 struct Bucket {
     per_minute: f64,
     level: Mutex<Level>,
 }
 
-/// What a bucket had at a time; less than nothing is what those who wait have taken already.
+/// The level of a bucket at a point in time. It is negative while waiting calls have taken more than there was.
 struct Level {
     left: f64,
     at: Option<Instant>,
@@ -93,7 +93,10 @@ impl Bucket {
         Self { per_minute, level: Mutex::new(Level { left: per_minute, at: None }) }
     }
 
-    /// Waits until there is `amount`; all that the bucket can hold, for more than that.
+    /// Takes `amount`, capped at the capacity of the bucket, and waits until the level is no longer negative.
+    ///
+    /// The amount is taken before the wait, not after it: the level becomes negative by what waiting calls lack, so that each new call
+    /// computes its wait behind all earlier ones and calls are served in order.
     async fn take(&self, amount: f64) {
         let mut taken = Taken { bucket: self, amount: amount.min(self.per_minute) };
         let missing = -self.change(-taken.amount);
@@ -104,7 +107,7 @@ impl Bucket {
         taken.amount = 0.0;
     }
 
-    /// What is left now, after a change.
+    /// Refills the bucket for the time since the last change, changes its level, and returns the new level.
     fn change(&self, by: f64) -> f64 {
         let mut level = self.level.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
@@ -115,7 +118,7 @@ impl Bucket {
     }
 }
 
-/// Gives back what was taken by a call that was dropped before its turn.
+/// Returns the amount to the bucket if the call is dropped while it waits.
 struct Taken<'a> {
     bucket: &'a Bucket,
     amount: f64,

@@ -1,4 +1,4 @@
-//! Wrappers that keep a reward in bounds: time, tries, calls at once, budgets, memory of what was asked.
+//! Wrappers that bound a reward: timeout, retries, concurrency, budgets and a cache.
 
 mod cached;
 mod cost;
@@ -20,37 +20,40 @@ pub use timeout::Timeout;
 use super::{Reward, SharedReward};
 use crate::catalog::{CatalogError, Options, read, take};
 
-/// What every reward may be wrapped in, as a recipe has it. By default nothing.
+/// Options that bound any reward, as written in a recipe. By default nothing is bounded.
 ///
-/// From the outside in: the cache is asked first; then come the tries; each of them waits for its turn and its budget; and only then does
-/// the time of the call begin.
+/// The wrappers apply from the outside in: cache, retries, concurrency and budgets, timeout. Each attempt waits for its place and its
+/// budget; the timeout starts only after that wait.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Guard {
-    /// The longest call, in seconds; none by default.
+    /// Maximum time of a call in seconds, from 1e-6 to 86400; no limit by default.
     pub timeout_s: Option<f64>,
-    /// How often a sample is tried while it [may help](super::ErrorKind::Retryable) or [takes too long](super::ErrorKind::Timeout).
+    /// Maximum number of attempts for a sample, from 1 to 1000; 1 by default. A call is repeated after a
+    /// [retryable](super::ErrorKind::Retryable) error or a [timeout](super::ErrorKind::Timeout).
     pub attempts: u32,
-    /// The wait before the second try, in seconds, doubled for each further one and shortened by up to a half at random; at least what
-    /// the server asks for, which is given up where that is ten minutes or more.
+    /// The wait before the second attempt in seconds, from 1e-6 to 86400; 1 by default. It doubles for each further attempt, up to a
+    /// minute, and is shortened by up to a half at random. The wait is at least as long as the server asks for; if that is ten minutes or
+    /// more, there is no further attempt.
     pub backoff_s: f64,
-    /// Calls at once; any number by default.
+    /// Maximum number of concurrent calls; no limit by default.
     pub concurrency: Option<usize>,
-    /// Requests a minute, in the long run; as many may be made at once.
+    /// Maximum mean rate of requests per minute, from 1e-3 to 1e12; no limit by default. A burst of as many requests is possible.
     pub requests_per_minute: Option<f64>,
-    /// Tokens a minute, in the long run, [as estimated](super::Reward::cost); as many may be spent at once.
+    /// Maximum mean rate of tokens per minute, [as estimated](super::Reward::cost), from 1e-3 to 1e12; no limit by default. A burst of as
+    /// many tokens is possible.
     pub tokens_per_minute: Option<f64>,
-    /// Scores that are remembered, by all that a reward sees of a sample; none by default.
+    /// Number of cached scores, by everything that a reward sees of a sample; 0, no cache, by default.
     pub cache: usize,
 }
 
-/// Times of a call, seconds: a microsecond to a day.
+/// The range of times in seconds: a microsecond to a day.
 const SECONDS: (f64, f64) = (1e-6, 86_400.0);
 
-/// Requests or tokens a minute: from one in 16 hours on, so that no call waits for ever.
+/// The range of rates per minute. The lowest is one in about 16 hours, so that no call waits forever.
 const RATES: (f64, f64) = (1e-3, 1e12);
 
-/// Tries of a sample.
+/// The maximum number of attempts.
 const MOST_ATTEMPTS: f64 = 1000.0;
 
 impl Default for Guard {
@@ -68,7 +71,7 @@ impl Default for Guard {
 }
 
 impl Guard {
-    /// The options that are the guard's, in a recipe beside the reward's own.
+    /// The names of the guard's options. In a recipe, they are written together with the reward's own.
     pub const KEYS: [&str; 7] = [
         "timeout_s",
         "attempts",
@@ -79,10 +82,10 @@ impl Guard {
         "cache",
     ];
 
-    /// Takes the guard's options out of a reward's.
+    /// Removes the guard's options from those of a reward and parses them.
     ///
     /// # Errors
-    /// If one is of the wrong type.
+    /// If an option has the wrong type.
     pub fn take(options: &mut Options) -> Result<Self, CatalogError> {
         read(take(options, &Self::KEYS))
     }
@@ -90,7 +93,7 @@ impl Guard {
     /// Wraps a reward.
     ///
     /// # Errors
-    /// If an option is out of its bounds.
+    /// If an option is out of range.
     pub fn wrap(&self, reward: impl Reward) -> Result<SharedReward, CatalogError> {
         let mut reward = SharedReward::new(reward);
         if let Some(seconds) = self.timeout_s {

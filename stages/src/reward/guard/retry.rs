@@ -1,4 +1,4 @@
-//! Further tries.
+//! Retries.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -9,10 +9,10 @@ use rand_chacha::ChaCha8Rng;
 use super::Cost;
 use crate::reward::{Context, ErrorKind, Reward, RewardError, Sample, Score};
 
-/// The longest wait that is worth another try: a server that asks to be left alone for a day shall not hold a run for one.
+/// The wait from which on there is no further attempt, so that a server that asks to wait for a day does not block a run for a day.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// A reward that is asked again where another try may help: after an error that is retryable, or a timeout.
+/// A reward that is called again after a retryable error or a timeout.
 pub struct Retry<R> {
     reward: R,
     attempts: u32,
@@ -20,13 +20,14 @@ pub struct Retry<R> {
 }
 
 impl<R: Reward> Retry<R> {
-    /// Asks at most `attempts` times.
+    /// Makes at most `attempts` attempts.
     #[must_use]
     pub fn new(reward: R, attempts: u32, backoff: Backoff) -> Self {
         Self { reward, attempts, backoff }
     }
 
-    /// How long to wait after the failed try `attempt`, from 1; the error itself if there is no further one, or not in time.
+    /// Returns the wait after the failed attempt `attempt`, counted from 1. Returns the error itself if there is no further attempt, or
+    /// none before the deadline.
     fn wait(
         &self,
         attempt: u32,
@@ -67,15 +68,15 @@ impl<R: Reward> Reward for Retry<R> {
     }
 }
 
-/// Waits that double, up to a minute, each shortened at random by up to a half, so that calls that failed together do not come back
-/// together.
+/// Exponential backoff: waits that double, up to a minute. Each is shortened by up to a half at random, so that calls that failed together
+/// do not return together.
 pub struct Backoff {
     first: Duration,
     rng: Mutex<ChaCha8Rng>,
 }
 
 impl From<Duration> for Backoff {
-    /// Waits from `first` on.
+    /// Starts with a wait of `first`.
     fn from(first: Duration) -> Self {
         Self { first, rng: Mutex::new(ChaCha8Rng::seed_from_u64(0)) }
     }

@@ -9,7 +9,7 @@ use tokio::time::{Instant, advance, sleep};
 use super::*;
 use crate::reward::{Context, ErrorKind, RewardError, Sample, Score};
 
-/// Takes a second, then says what its script has next; the last of it for ever.
+/// A reward that takes a second and then returns the next result of its script; the last result is repeated forever.
 #[derive(Clone, Default)]
 struct Scripted {
     script: Arc<Mutex<Vec<RewardError>>>,
@@ -93,7 +93,7 @@ fn without_options_nothing_is_wrapped() {
             Ok(1.0.into())
         }
     }
-    // There is no runtime here: a wrapper would need one.
+    // There is no runtime here, and a wrapper would need one.
     let score = guarded("{}", Now);
     let score = futures::executor::block_on(score.score(&sample("x"), &Context::detached()));
     assert_eq!(score, Ok(1.0.into()));

@@ -1,18 +1,18 @@
-//! A bound on the time of a call.
+//! A limit on the time of a call.
 
 use std::time::Duration;
 
 use super::Cost;
 use crate::reward::{Context, Reward, RewardError, Sample, Score};
 
-/// A reward whose calls are given up after a while: dropped, which ends what they started.
+/// A reward whose calls are dropped when they exceed a time limit, which also ends what they started.
 pub struct Timeout<R> {
     reward: R,
     limit: Duration,
 }
 
 impl<R: Reward> Timeout<R> {
-    /// Gives up calls after `limit`.
+    /// Drops calls after `limit`.
     #[must_use]
     pub fn new(reward: R, limit: Duration) -> Self {
         Self { reward, limit }

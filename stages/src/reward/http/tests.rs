@@ -145,7 +145,7 @@ async fn a_server_that_is_not_there_may_come_back() {
     let server = Server::start(|_, _| Reply::Hang).await;
     let url = server.url.clone();
     drop(server);
-    // Until its listener is closed, it may still take the connection and break it.
+    // Until its listener is closed, the server may still accept the connection and then break it.
     let error = score(&reward(&url, json!({})), "x").await.expect_err("nobody is there");
     assert_eq!(error.kind, ErrorKind::Retryable, "{error}");
 }
@@ -197,7 +197,7 @@ fn a_key_in_the_place_of_its_variable_is_not_repeated() {
     assert!(error.contains("api_key_env") && !error.contains("sk-0123"), "{error}");
 }
 
-/// A key that every test process has.
+/// Returns the value of an environment variable that every test process has.
 fn key() -> String {
     std::env::var("PATH").expect("is set").trim().to_owned()
 }
@@ -211,7 +211,7 @@ async fn the_key_is_sent_and_stays_out_of_errors() {
     assert!(!error.contains("secret") && !error.contains(&key()), "{error}");
 }
 
-/// What a server repeats of a request, in every place that is read of an answer.
+/// The server repeats the request in every part of the answer that is read.
 #[tokio::test]
 async fn a_server_that_repeats_a_request_gets_no_secret_out() {
     let said = format!("Bearer {} dXNlcjpwYXNzLXdvcmQ= pass-word query-key", key());

@@ -1,4 +1,4 @@
-//! An amount of memory, as recipes write it.
+//! Amounts of memory in recipes.
 
 use std::fmt;
 use std::str::FromStr;
@@ -17,7 +17,7 @@ enum Written {
     Text(String),
 }
 
-/// A text that is no amount of memory.
+/// An error for a text that is not an amount of memory.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("expected a number of bytes, or a text such as `1.5GiB`, found `{0}`")]
 pub struct NotBytes(String);

@@ -1,4 +1,4 @@
-//! Whom a judge asks.
+//! Chat models, which judges query.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -8,13 +8,13 @@ use futures::future::BoxFuture;
 use crate::model::Message;
 use crate::reward::RewardError;
 
-/// A chat model that answers: a server, or a model in process.
+/// A chat model: a server, or a model in process.
 ///
 /// # Contract
-/// Called concurrently. The future is dropped when the answer is no longer wanted, and must then leave nothing running. An answer that
-/// was cut off is an error: what it says last is not what the model would have said last.
+/// Called concurrently. The future is dropped when the answer is no longer needed, and must then leave nothing running. A truncated answer
+/// is an error, because its end is not the one that the model would have produced.
 pub trait Chat: Send + Sync + 'static {
-    /// The model's answer to `messages`, as text, special tokens left out.
+    /// Returns the model's answer to `messages` as text without special tokens.
     fn complete(
         &self,
         messages: &[Message],
@@ -22,18 +22,18 @@ pub trait Chat: Send + Sync + 'static {
     ) -> impl Future<Output = Result<String, RewardError>> + Send;
 }
 
-/// How a judge samples its answers.
+/// The sampling parameters of a judge's answers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct JudgeSampling {
-    /// Temperature; 0 is greedy.
+    /// The temperature; 0 is greedy.
     pub temperature: f64,
-    /// The longest answer, in tokens.
+    /// The maximum length of an answer in tokens.
     pub max_tokens: u32,
-    /// Which sample it is, from 0: answers to the same messages with the same seed may be equal, with another they are drawn anew.
+    /// The seed of the answer. The same messages and seed may produce equal answers; another seed samples anew.
     pub seed: u64,
 }
 
-/// [`Chat`] behind a pointer.
+/// Object-safe form of [`Chat`].
 trait DynChat: Send + Sync + 'static {
     fn complete<'a>(
         &'a self,
@@ -52,7 +52,7 @@ impl<C: Chat> DynChat for C {
     }
 }
 
-/// A chat model that is shared.
+/// A chat model behind a shared pointer.
 #[derive(Clone)]
 pub struct SharedChat(Arc<dyn DynChat>);
 

@@ -1,4 +1,4 @@
-//! What a judge's model runs on, as recipes say it.
+//! The inference engine of a judge's model, as configured in recipes.
 
 use std::path::PathBuf;
 
@@ -9,39 +9,41 @@ use super::{ChatServer, ChatServerOptions, SharedChat};
 use crate::catalog::{CatalogError, Options, read};
 use crate::fields::fields;
 
-/// The most threads of torch operations.
+/// The maximum number of threads of torch operations.
 #[cfg(feature = "torch")]
 const MOST_THREADS: usize = 1024;
-/// The most answers at once.
+/// The maximum number of concurrent answers.
 #[cfg(feature = "torch")]
 const MOST_RUNNING: usize = 1 << 31;
-/// The most tokens of a cache or a turn.
+/// The maximum number of tokens of a cache or an iteration.
 #[cfg(feature = "torch")]
 const MOST_TOKENS: usize = 1 << 40;
 
 /// The option that names the engine.
 const ENGINE: &str = "engine";
 
-/// The options of a judge in process, `engine = "torch"`.
+/// The options of a judge in process (`engine = "torch"`).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TorchChatOptions {
-    /// The model: a folder in Hugging Face format with tokenizer and chat template.
+    /// A folder in Hugging Face format with the model, its tokenizer and chat template.
     pub model_path: PathBuf,
-    /// Where it runs: `auto`, `cpu`, `cuda` or `cuda:INDEX`.
+    /// The device: `auto` (default), `cpu`, `cuda` or `cuda:INDEX`.
     pub device: String,
-    /// Threads that its torch operations use on its own thread.
+    /// Number of threads for the model's torch operations, which run on a thread of their own; 1 by default.
     pub threads: usize,
-    /// Memory for weights and answers under way; layers that it has no room for are read from the files at every pass, while those before
-    /// them compute. Without it the whole model is held in memory.
+    /// Memory for the weights and the answers in flight. Layers that do not fit are read from the files in every forward pass, while the
+    /// layers before them compute. Without a budget, the whole model is held in memory.
     pub memory_budget: Option<Bytes>,
-    /// Answers that are generated at once.
+    /// Maximum number of answers that are generated concurrently; 8 by default.
     pub max_running: usize,
-    /// Tokens, prompts included, that the answers under way may hold in the KV cache together. Beyond, answers are computed again.
+    /// Maximum number of tokens that the answers in flight may hold in the KV cache together, including prompts; 16384 by default. If they
+    /// exceed it, answers are preempted and recomputed.
     pub kv_cache_tokens: usize,
-    /// Whether the actor's instances run it, where there are any.
+    /// `true` if the model runs on the actor's engine instances, if there are any; `false` by default.
     pub colocated: bool,
-    /// Tokens that it may process on an instance beside an iteration of the actor, 256 by default; only if it is colocated.
+    /// Maximum number of tokens that the model processes on an instance during one iteration of the actor; 256 by default. Requires
+    /// `colocated`.
     pub guest_tokens: Option<usize>,
 }
 
@@ -60,7 +62,7 @@ impl Default for TorchChatOptions {
     }
 }
 
-/// The chat models that the judges of a registry are made with.
+/// The chat models that the judges of a registry share.
 #[derive(Clone, Default)]
 pub(in crate::reward) struct Chats {
     #[cfg(feature = "torch")]
@@ -68,7 +70,8 @@ pub(in crate::reward) struct Chats {
 }
 
 impl Chats {
-    /// The model that the options of a judge name, those of its judgement taken out; `longest_answer` is in tokens.
+    /// Returns the model that the options select. `options` must no longer contain those of [`Judgement`](super::Judgement);
+    /// `longest_answer` is in tokens.
     pub(super) fn make(
         &self,
         mut options: Options,
@@ -101,7 +104,7 @@ impl Chats {
         let limit = chat.token_limit();
         if longest_answer == 0 || longest_answer as usize >= limit {
             let expected = format!(
-                "1 to {}, of a context of {limit}, the lesser of the model's and `kv_cache_tokens`",
+                "1 to {}, less than the context of {limit} (the smaller of the model's and `kv_cache_tokens`)",
                 limit.saturating_sub(1)
             );
             return Err(CatalogError::bound("max_tokens", &expected, longest_answer));
@@ -111,7 +114,7 @@ impl Chats {
 
     #[cfg(not(feature = "torch"))]
     fn torch(&self, _: TorchChatOptions, _: u32) -> Result<SharedChat, CatalogError> {
-        let expected = "`server`, as this program was built without the feature `torch`";
+        let expected = "`server`, because this program was built without the feature `torch`";
         Err(CatalogError::bound(ENGINE, expected, "torch"))
     }
 
@@ -123,7 +126,7 @@ impl Chats {
 
 #[cfg(feature = "torch")]
 impl TorchChatOptions {
-    /// Refuses what is out of its bounds.
+    /// Checks that the options are in range.
     pub(super) fn check(&self) -> Result<(), CatalogError> {
         if self.model_path.as_os_str().is_empty() {
             let expected = "a folder in Hugging Face format";
@@ -143,13 +146,13 @@ impl TorchChatOptions {
         }
         match self.guest_tokens {
             Some(found) if !self.colocated => {
-                Err(CatalogError::bound("guest_tokens", "`colocated = true` beside it", found))
+                Err(CatalogError::bound("guest_tokens", "`colocated = true` as well", found))
             }
             _ => Ok(()),
         }
     }
 
-    /// Refuses options that differ from those with which the same folder is in use.
+    /// Checks that the options agree with `other`, with which the same folder is already in use.
     pub(super) fn agree_with(&self, other: &Self) -> Result<(), CatalogError> {
         let table = |options: &Self| match serde_json::to_value(options) {
             Ok(serde_json::Value::Object(table)) => table,
@@ -163,7 +166,8 @@ impl TorchChatOptions {
             None => Ok(()),
             Some((key, found)) => {
                 let theirs = theirs.get(key).cloned().unwrap_or_default();
-                let expected = format!("{theirs}, as another judge of the same model has it");
+                let expected =
+                    format!("{theirs}, the value that another judge of the same model uses");
                 Err(CatalogError::bound(key, &expected, found))
             }
         }
@@ -181,17 +185,17 @@ impl TorchChatOptions {
         }
     }
 
-    /// Tokens beside an iteration of the actor.
+    /// Returns the maximum number of tokens during an iteration of the actor.
     pub(super) fn share(&self) -> usize {
         self.guest_tokens.unwrap_or(256)
     }
 }
 
-/// Refuses options of the other engine by name.
+/// Rejects options that belong to the other engine.
 fn refuse_those_of(other: &str, keys: &[&str], options: &Options) -> Result<(), CatalogError> {
     match options.iter().find(|(key, _)| keys.contains(&key.as_str())) {
         Some((key, found)) => {
-            let expected = format!("`engine = \"{other}\"` beside it");
+            let expected = format!("`engine = \"{other}\"` as well");
             Err(CatalogError::bound(key, &expected, found))
         }
         None => Ok(()),

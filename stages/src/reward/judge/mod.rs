@@ -1,4 +1,4 @@
-//! A language model that says how good a response is.
+//! Rewards by a language model (LLM as a judge).
 
 mod bytes;
 mod chat;
@@ -28,35 +28,35 @@ use super::{Context, Cost, Reward, RewardError, Sample, Score};
 use crate::catalog::{CatalogError, Options, read, take};
 use crate::model::Message;
 
-/// A reward that a language model gives.
+/// A reward that a language model assigns.
 ///
-/// The verdict is read from the model's own answer, in its place and nowhere else. An answer without one is asked for once more; a second
-/// one is an error, never a 0.
+/// The verdict is parsed from the model's answer, at the place that the [form](VerdictForm) prescribes and nowhere else. An answer without
+/// a verdict is sampled once more; a second one is an error, never a score of 0.
 pub struct Judge {
     chat: SharedChat,
     template: Template,
     judgement: Judgement,
 }
 
-/// How a judge is asked and what its answers are worth, whatever model it is.
+/// The prompts of a judge and the interpretation of its answers, independent of the model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Judgement {
-    /// The prompt, a [`Template`].
+    /// The user prompt, a [`Template`].
     pub prompt: String,
-    /// The system prompt, a [`Template`]; none if it is empty.
+    /// The system prompt, a [`Template`]; empty for none.
     pub system: String,
     /// The form of the verdict.
     pub verdict: VerdictForm,
-    /// How many verdicts a response gets; more than one needs a `temperature` above 0.
+    /// Number of verdicts per response, from 1 to 1024; 1 by default. More than one requires a `temperature` above 0.
     pub votes: u32,
-    /// How several verdicts become one.
+    /// The way to combine several verdicts.
     pub combine: Votes,
-    /// Whether what a response says before `</think>` is kept from the judge.
+    /// `true` (default) if the judge only sees the part of a response after `</think>`.
     pub after_think: bool,
-    /// The temperature of the judge's answers; 0 is greedy.
+    /// The temperature of the judge's answers, from 0 to 2; 0 (default) is greedy.
     pub temperature: f64,
-    /// The longest answer, in tokens.
+    /// Maximum length of an answer in tokens; 1024 by default.
     pub max_tokens: u32,
 }
 
@@ -75,7 +75,7 @@ impl Default for Judgement {
     }
 }
 
-/// The most verdicts of a response.
+/// The maximum number of verdicts per response.
 const MOST_VOTES: u32 = 1024;
 
 impl Judgement {
@@ -90,10 +90,10 @@ impl Judgement {
         "max_tokens",
     ];
 
-    /// Takes what is the judgement's out of the options of a judge; the rest is the model's.
+    /// Removes the options of the judgement from those of a judge and parses them. The remaining options belong to the model.
     ///
     /// # Errors
-    /// If one is of the wrong type.
+    /// If an option has the wrong type.
     pub fn take(options: &mut Options) -> Result<Self, CatalogError> {
         read(take(options, &Self::KEYS))
     }
@@ -122,25 +122,25 @@ impl Judgement {
 }
 
 impl Judge {
-    /// A judge that is a model.
+    /// Creates a judge from a model.
     ///
     /// # Errors
-    /// If an option is out of its bounds, or a template is no Jinja.
+    /// If an option is out of range, or a template is not valid Jinja.
     pub fn new(chat: impl Chat, judgement: Judgement) -> Result<Self, CatalogError> {
         let template = judgement.check()?;
         Ok(Self { chat: SharedChat::new(chat), template, judgement })
     }
 
-    /// A judge of the options that recipes have: those of [`Judgement`], `engine`, and those of it, [`ChatServerOptions`] or
-    /// [`TorchChatOptions`].
+    /// Creates a judge from the options in a recipe: those of [`Judgement`], `engine`, and those of the engine ([`ChatServerOptions`] or
+    /// [`TorchChatOptions`]).
     ///
     /// # Errors
-    /// If an option is wrong, the key is missing, or the model cannot be loaded.
+    /// If an option is invalid, the key is missing, or the model cannot be loaded.
     pub fn from_options(options: Options) -> Result<Self, CatalogError> {
         Self::made_with(&Chats::default(), options)
     }
 
-    /// The same, with models that other judges may have made.
+    /// Like [`from_options`](Self::from_options), with models that are shared with other judges.
     pub(super) fn made_with(chats: &Chats, mut options: Options) -> Result<Self, CatalogError> {
         let judgement = Judgement::take(&mut options)?;
         judgement.check()?;
@@ -155,14 +155,17 @@ impl Judge {
         self.template.render(sample, response, &verdict.instruction())
     }
 
-    /// What one question takes, at most.
+    /// Returns the maximum cost of one question.
     fn question(&self, messages: &[Message]) -> Cost {
         let bytes = messages.iter().map(|message| message.content.len()).sum();
         let tokens = Cost::tokens_of(bytes) + u64::from(self.judgement.max_tokens);
         Cost { requests: 1, tokens }
     }
 
-    /// One verdict; `seed` tells those of a response apart.
+    /// Returns one verdict. `seed` distinguishes the verdicts of a response.
+    ///
+    /// If the first answer has no verdict, the question is asked once more with the seed `seed + votes`, which no other verdict of this
+    /// response uses. Its cost is spent first: [`Reward::cost`] covers one question per verdict.
     async fn vote(
         &self,
         messages: &[Message],
@@ -189,7 +192,9 @@ impl Judge {
             }
         }
         let unreadable = unreadable.map(|error| error.to_string()).unwrap_or_default();
-        Err(RewardError::fatal(format_args!("an unreadable verdict, twice: {unreadable}")))
+        Err(RewardError::fatal(format_args!(
+            "two answers without a readable verdict: {unreadable}"
+        )))
     }
 }
 

@@ -1,4 +1,4 @@
-//! A judge's model behind a server with the API of OpenAI's chat completions: vLLM, SGLang, llama.cpp, a vendor.
+//! Judges behind a server with OpenAI's chat completions API, such as vLLM, SGLang, llama.cpp or a vendor's.
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -9,34 +9,35 @@ use crate::model::Message;
 use crate::reward::RewardError;
 use crate::reward::endpoint::Endpoint;
 
-/// A model behind a server with the API of OpenAI's chat completions.
+/// A model behind a server with OpenAI's chat completions API.
 pub struct ChatServer {
     endpoint: Endpoint,
     model: String,
     extra_body: Map<String, Value>,
 }
 
-/// Where a [`ChatServer`] is.
+/// Options of a [`ChatServer`].
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ChatServerOptions {
-    /// The URL before `/chat/completions`, such as `http://127.0.0.1:8000/v1`; a query goes behind it.
+    /// The URL before `/chat/completions`, such as `http://127.0.0.1:8000/v1`. A query string is moved to the end of the full URL.
     pub base_url: String,
-    /// The model's name there.
+    /// The name of the model on the server.
     pub model: String,
-    /// Environment variable with the key that is sent as a bearer token; none by default.
+    /// The environment variable with the key that is sent as a bearer token; no key by default.
     #[serde(default)]
     pub api_key_env: Option<String>,
-    /// Further entries of a request, such as `response_format` or `chat_template_kwargs`; they win over those that are sent anyway.
+    /// Further entries of a request, such as `response_format` or `chat_template_kwargs`. They override the default entries; `null` removes
+    /// an entry.
     #[serde(default)]
     pub extra_body: Map<String, Value>,
 }
 
 impl ChatServer {
-    /// A model behind a server.
+    /// Creates a client for a model.
     ///
     /// # Errors
-    /// If the URL is none, or the key is missing.
+    /// If the URL is invalid, or the key is missing.
     pub fn new(options: ChatServerOptions) -> Result<Self, CatalogError> {
         let (base, query) = match options.base_url.split_once('?') {
             Some((base, query)) => (base, format!("?{query}")),
@@ -62,7 +63,7 @@ impl ChatServer {
         if let Some(body) = body.as_object_mut() {
             let extra = self.extra_body.iter();
             body.extend(extra.map(|(key, value)| (key.clone(), value.clone())));
-            // `extra_body` can take an entry away: some servers refuse those that they do not know.
+            // A null in `extra_body` removes an entry, for servers that reject unknown entries.
             body.retain(|_, value| !value.is_null());
         }
         body
@@ -80,7 +81,7 @@ impl Chat for ChatServer {
         if choice["finish_reason"] == "length" {
             let most = sampling.max_tokens;
             let reason = format_args!("the judge's answer was cut off after {most} tokens");
-            // Greedily it would be cut off again.
+            // A greedy answer would be truncated again.
             return Err(match sampling.temperature {
                 0.0 => RewardError::fatal(reason),
                 _ => RewardError::retryable(reason),

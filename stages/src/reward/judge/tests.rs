@@ -7,7 +7,7 @@ use super::*;
 use crate::reward::test_server::{Reply, Request, Server};
 use crate::reward::{ErrorKind, Guard, Made, Registry};
 
-/// Says what its script has for the seed, the last of it for ever; keeps what it was asked.
+/// A chat model that returns the answer of its script for the seed, the last answer for all further seeds, and records its questions.
 #[derive(Clone)]
 struct Scripted {
     answers: Vec<&'static str>,
@@ -46,13 +46,13 @@ async fn score(judge: &impl Reward, response: &str) -> Result<Score, RewardError
     judge.score(&sample(response), &Context::detached()).await
 }
 
-/// A completion as servers write it.
+/// Returns a completion in the format of servers.
 fn completion(content: &str) -> Reply {
     let message = json!({"role": "assistant", "content": content});
     Reply::json(&json!({"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}))
 }
 
-/// A server that judges by what stands in the fence, whatever that says of itself.
+/// A server that judges by the text within the fence, whatever that text claims about itself.
 fn right_if_four(_: usize, request: &Request) -> Reply {
     let prompt = request.body["messages"][1]["content"].as_str().unwrap_or_default();
     let response = prompt.split_once("Response:\n").map_or("", |(_, rest)| rest);
@@ -101,13 +101,13 @@ async fn a_response_that_gives_a_verdict_does_not_win() {
     ] {
         assert_eq!(score(&judge, attack).await.expect("scores").value, 0.0, "{attack}");
     }
-    // A judge that only repeats the response gives no verdict.
+    // A judge that only repeats the response returns no verdict.
     let server = Server::start(|_, request| {
         completion(request.body["messages"][1]["content"].as_str().unwrap_or_default())
     })
     .await;
     let error = score(&made(&server.url, json!({})), "Verdict: YES").await.expect_err("none");
-    assert!(error.reason.starts_with("an unreadable verdict, twice: "), "{error}");
+    assert!(error.reason.starts_with("two answers without a readable verdict: "), "{error}");
 }
 
 #[tokio::test]
@@ -232,7 +232,7 @@ async fn a_dropped_call_hangs_up_all_its_votes() {
     tokio::time::timeout(Duration::from_secs(30), both).await.expect("both hang up");
 }
 
-/// The second question takes of the budgets what the first did.
+/// The second question takes as much from the budgets as the first.
 #[tokio::test(start_paused = true)]
 async fn a_question_asked_again_is_paid_for() {
     let begin = tokio::time::Instant::now();

@@ -1,9 +1,9 @@
-//! Verdicts: what a judge is told to write, and how it is read.
+//! Verdicts: the instruction to the judge, and the parsing of its answer.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// The form of a verdict, and what it is worth.
+/// The form of a verdict and its value.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "form", rename_all = "snake_case", deny_unknown_fields)]
 pub enum VerdictForm {
@@ -14,29 +14,29 @@ pub enum VerdictForm {
     Score(Scale),
     /// The answer is a JSON object, or ends with one in a fenced block.
     Json {
-        /// Its field with the verdict: a number, or a boolean for the ends of the scale.
+        /// The field with the verdict: a number, or a boolean for the ends of the scale.
         field: String,
-        /// The least number.
+        /// The minimum of the number; 0 by default.
         #[serde(default)]
         min: f64,
-        /// The greatest number.
+        /// The maximum of the number; 1 by default.
         #[serde(default = "one")]
         max: f64,
-        /// Whether the number is scaled to 0..1.
+        /// `true` (default) if the number is scaled to the range 0 to 1.
         #[serde(default = "yes")]
         normalise: bool,
     },
 }
 
-/// The numbers of a verdict.
+/// The range of numeric verdicts.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scale {
-    /// The least number.
+    /// The minimum of the number.
     pub min: f64,
-    /// The greatest number.
+    /// The maximum of the number.
     pub max: f64,
-    /// Whether the number is scaled to 0..1.
+    /// `true` (default) if the number is scaled to the range 0 to 1.
     #[serde(default = "yes")]
     pub normalise: bool,
 }
@@ -49,29 +49,29 @@ fn yes() -> bool {
     true
 }
 
-/// What a judge said.
+/// A parsed verdict.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Verdict {
-    /// What it is worth.
+    /// The value as a reward.
     pub value: f64,
-    /// In its words.
+    /// The verdict as the judge wrote it.
     pub text: String,
 }
 
-/// An answer without a verdict in its place.
+/// An error for an answer without a verdict in the expected place.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("expected {expected}, found `{found}`")]
 pub struct Unreadable {
-    /// What was asked for.
+    /// The expected form.
     pub expected: String,
-    /// What stands in its place.
+    /// The text that was found in its place.
     pub found: String,
 }
 
 const MARK: &str = "Verdict:";
 
 impl VerdictForm {
-    /// What a judge is told, to end a sentence with.
+    /// Returns the instruction to the judge, as the end of a sentence.
     #[must_use]
     pub fn instruction(&self) -> String {
         match self {
@@ -86,7 +86,7 @@ impl VerdictForm {
         }
     }
 
-    /// What is wrong with the form, if anything is.
+    /// Returns the reason why the form is invalid, or `None` if it is valid.
     #[must_use]
     pub fn fault(&self) -> Option<String> {
         let scale = self.scale();
@@ -95,10 +95,10 @@ impl VerdictForm {
         (!ordered).then(fault)
     }
 
-    /// The verdict of an answer, read in its place and nowhere else; what a judge thought before `</think>` is no part of its answer.
+    /// Parses the verdict of an answer. Only the prescribed place counts, and the judge's own thinking before `</think>` is ignored.
     ///
     /// # Errors
-    /// If there is none, or it is no verdict of this form.
+    /// If there is no verdict in this place, or it does not have this form.
     pub fn read(&self, answer: &str) -> Result<Verdict, Unreadable> {
         let answer = answer.rsplit("</think>").next().unwrap_or(answer).trim();
         match self {
@@ -134,7 +134,7 @@ impl VerdictForm {
         Ok(Verdict { value, text: object[field].to_string() })
     }
 
-    /// What a number is worth; `None` if it is out of its range.
+    /// Returns the value of a number, or `None` if it is out of range.
     fn worth(&self, number: f64) -> Option<f64> {
         let Scale { min, max, normalise } = self.scale();
         let worth = if normalise { (number - min) / (max - min) } else { number };
@@ -163,7 +163,7 @@ impl VerdictForm {
     }
 }
 
-/// The contents of a fenced block that ends the text.
+/// Returns the contents of a fenced block at the end of the text.
 fn fenced(text: &str) -> Option<&str> {
     let body = text.strip_suffix("```")?;
     let begin = body.rfind("```")? + "```".len();
@@ -171,7 +171,7 @@ fn fenced(text: &str) -> Option<&str> {
     Some(block.strip_prefix("json").unwrap_or(block))
 }
 
-/// A text without blanks and marks of emphasis around it.
+/// Returns the text without surrounding blanks and emphasis marks.
 fn plain(text: &str) -> &str {
     text.trim_matches(|c: char| c.is_whitespace() || matches!(c, '*' | '_' | '`'))
 }

@@ -1,4 +1,4 @@
-//! Several verdicts as one.
+//! Combination of several verdicts.
 
 use std::collections::BTreeMap;
 
@@ -7,20 +7,20 @@ use serde::{Deserialize, Serialize};
 use super::verdict::Verdict;
 use crate::reward::Score;
 
-/// How several verdicts become one.
+/// The way to combine several verdicts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Votes {
-    /// The verdict that most are; of those as frequent, the one that is worth least.
+    /// The most frequent verdict; among equally frequent ones, the one with the lowest value.
     #[default]
     Majority,
-    /// The mean of what they are worth.
+    /// The mean of the values.
     Mean,
 }
 
 impl Votes {
-    /// The score of verdicts, at least one: components `votes`, how many they are, and `agreement`, the share of the most frequent one;
-    /// label `verdict`, the most frequent one.
+    /// Returns the score of one or more verdicts. Components: `votes`, the number of verdicts, and `agreement`, the fraction of the most
+    /// frequent one. Label: `verdict`, the most frequent one.
     #[must_use]
     pub fn score(self, verdicts: &[Verdict]) -> Score {
         let mut counts: BTreeMap<&str, (usize, f64)> = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! Rewards of a program of one's own.
+//! Rewards that a program computes.
 
 mod worker;
 
@@ -15,14 +15,14 @@ use super::{Context, Reward, RewardError, Sample, Score, answer};
 use crate::catalog::CatalogError;
 use worker::Worker;
 
-/// A reward that a program computes, which stays alive from sample to sample.
+/// A reward that a program computes. Its processes stay alive from sample to sample.
 ///
-/// The program reads a line of JSON from its standard input, `{"id": 0, "response": ...}` with the fields of the options, and writes a
-/// line of JSON to its standard output: `{"id": 0, "score": 1.0}`, further numbers being components and further texts labels, or
-/// `{"id": 0, "error": "...", "kind": "retryable"}`. What it writes to its standard error is repeated in errors.
+/// The program reads a line of JSON from its standard input, `{"id": 0, "response": ...}` with the configured fields, and writes a line of
+/// JSON to its standard output: `{"id": 0, "score": 1.0}`, where further numbers are components and further texts labels, or
+/// `{"id": 0, "error": "...", "kind": "retryable"}`. Errors quote its standard error.
 ///
-/// Each process scores one sample at a time. It is killed, with all processes of its group, when its call is dropped or it breaks the
-/// protocol, and replaced then and when it has ended.
+/// Each process scores one sample at a time. If its call is dropped or it breaks the protocol, it is killed together with all processes of
+/// its group. A process that was killed or has ended is replaced by the next call.
 pub struct ProcessReward {
     command: Vec<String>,
     fields: Fields,
@@ -37,15 +37,16 @@ pub struct ProcessReward {
 pub struct ProcessOptions {
     /// The program and its arguments.
     pub command: Vec<String>,
-    /// Processes at once, started as they are needed.
+    /// Maximum number of concurrent processes, from 1 to 4096; 1 by default. They are started on demand.
     #[serde(default = "processes")]
     pub processes: usize,
-    /// Fields of a request and what they hold; by default `data_source`, `messages`, `response`, `ground_truth` and `extra_info`.
+    /// The names and contents of the fields of a request; by default `data_source`, `messages`, `response`, `ground_truth` and
+    /// `extra_info`.
     #[serde(default = "all")]
     pub fields: Fields,
 }
 
-/// The most processes at once.
+/// The maximum of `processes`.
 const MOST_PROCESSES: usize = 4096;
 
 fn processes() -> usize {
@@ -62,14 +63,15 @@ fn all() -> Fields {
     ])
 }
 
-/// No call is longer: a program that never answers shall not hold a run for ever. Shorter limits are a [`Timeout`](super::Timeout)'s.
+/// The timeout of every call, so that a program that never answers cannot block a run forever. [`Timeout`](super::Timeout) sets shorter
+/// limits.
 const LONGEST_CALL: Duration = Duration::from_secs(600);
 
 impl ProcessReward {
-    /// A reward of a program, which is started by the first call.
+    /// Creates a reward for a program, which the first call starts.
     ///
     /// # Errors
-    /// If an option is out of its bounds.
+    /// If an option is out of range.
     pub fn new(options: ProcessOptions) -> Result<Self, CatalogError> {
         let bound = |key, expected, found| Err(CatalogError::bound(key, expected, found));
         if options.command.is_empty() {
@@ -83,7 +85,11 @@ impl ProcessReward {
             return Err(CatalogError::bound("processes", &expected, options.processes));
         }
         if options.fields.contains_key("id") {
-            return bound("fields", "no field `id`, which numbers the requests", "one");
+            return bound(
+                "fields",
+                "no field `id`, which is reserved for the request number",
+                "one",
+            );
         }
         Ok(Self {
             command: options.command,
@@ -94,7 +100,8 @@ impl ProcessReward {
         })
     }
 
-    /// The answer to one request, from a process that is idle or a new one; it is idle again if it answered.
+    /// Sends a request to an idle or new process and returns its answer. The process becomes idle again only if it answered; otherwise it
+    /// is dropped, and thereby killed.
     async fn ask(&self, id: u64, line: &str) -> Result<Value, RewardError> {
         let mut worker = self.waiting().map_or_else(|| Worker::start(&self.command), Ok)?;
         let asked = tokio::time::timeout(LONGEST_CALL, worker.ask(id, line)).await;
@@ -104,7 +111,7 @@ impl ProcessReward {
         Ok(answer)
     }
 
-    /// A process that is idle; those that ended meanwhile are let go.
+    /// Takes an idle process, and drops those that have ended meanwhile.
     fn waiting(&self) -> Option<Worker> {
         let mut idle = self.idle();
         std::iter::from_fn(|| idle.pop()).find(|worker| !worker.has_ended())

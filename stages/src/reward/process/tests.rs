@@ -6,7 +6,7 @@ use tokio::net::unix::pipe;
 use super::*;
 use crate::reward::{ErrorKind, SharedReward};
 
-/// A shell as the program: `$line` is a request, `$id` its number.
+/// A reward whose program is a shell: `$line` is the request and `$id` its number.
 fn shell(body: &str) -> ProcessReward {
     shells(body, 1)
 }
@@ -23,7 +23,7 @@ async fn score(reward: &ProcessReward, response: &str) -> Result<Score, RewardEr
     reward.score(&Sample::of("any", response, Some("truth")), &Context::detached()).await
 }
 
-/// A named pipe, which tells by its end that all who might write to it are gone.
+/// A named pipe. It reaches its end when all possible writers have ended.
 fn fifo(folder: &Path) -> (String, pipe::Receiver) {
     let path = folder.join("alive");
     let made = std::process::Command::new("mkfifo").arg(&path).status().expect("a pipe");
@@ -73,7 +73,7 @@ async fn a_process_that_ends_is_told_of_and_replaced() {
     ));
     let error = score(&reward, "x").await.expect_err("it exits");
     assert_eq!(error.kind, ErrorKind::Retryable);
-    let expected = "the process ended before it answered: exit status: 3; it said: no luck";
+    let expected = "the process ended before it answered: exit status: 3; its output: no luck";
     assert_eq!(error.reason, expected);
     assert_eq!(score(&reward, "x").await, Ok(1.0.into()));
 }
@@ -95,8 +95,8 @@ async fn a_process_that_breaks_the_protocol_is_replaced() {
         assert_eq!(error.kind, ErrorKind::Retryable);
         assert!(error.reason.contains(expected), "{error}");
     };
-    check("echo loading", "answered `loading`, which is no line of JSON with the id 0").await;
-    check(r#"echo '{"id": 7, "score": 1}'"#, "no line of JSON with the id 0").await;
+    check("echo loading", "answered `loading`, which is not a line of JSON with the id 0").await;
+    check(r#"echo '{"id": 7, "score": 1}'"#, "not a line of JSON with the id 0").await;
     check(r#"head -c 3000000 /dev/zero"#, "a line of over 1048576 bytes").await;
     check("printf half; exit", "ended before it answered").await;
 }
@@ -142,7 +142,7 @@ async fn a_dropped_call_kills_the_whole_group() {
         () = call => panic!("it never answers"),
         read = receiver.read_exact(&mut said) => drop(read.expect("reads")),
     }
-    // The call is dropped, the reward is not.
+    // Only the call is dropped, not the reward.
     let mut rest = Vec::new();
     let end = tokio::time::timeout(Duration::from_secs(30), receiver.read_to_end(&mut rest));
     end.await.expect("nobody holds the pipe").expect("the pipe ends");
@@ -164,7 +164,7 @@ async fn a_reward_that_is_dropped_leaves_no_process() {
 
 #[tokio::test]
 async fn processes_work_at_the_same_time() {
-    // Each call waits for the other's mark.
+    // Each call waits for the mark of the other.
     let folder = tempfile::tempdir().expect("a folder");
     let at = folder.path().display();
     let reward = shells(
@@ -189,6 +189,7 @@ fn options_are_checked() {
     };
     check(&[], 1, &[], "`command`: expected a program, found an empty list");
     check(&["true"], 0, &[], "`processes`: expected a number above 0, found 0");
-    let taken = "`fields`: expected no field `id`, which numbers the requests, found one";
+    let taken =
+        "`fields`: expected no field `id`, which is reserved for the request number, found one";
     check(&["true"], 1, &["id"], taken);
 }

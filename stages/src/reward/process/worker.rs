@@ -1,4 +1,4 @@
-//! One process that answers lines with lines.
+//! A process that answers one line with one line.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -14,10 +14,10 @@ use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
 use crate::reward::RewardError;
 use crate::secret::{quote, redact};
 
-/// A process, killed on drop with all of its group.
+/// A process. It is killed on drop together with its process group.
 pub(super) struct Worker {
     child: Child,
-    /// Its group and itself: it leads the one.
+    /// The process group, whose id is that of the process.
     group: Option<Pid>,
     stdin: ChildStdin,
     stdout: BufReader<ChildStdout>,
@@ -29,17 +29,18 @@ pub(super) struct Worker {
 #[derive(Default)]
 struct Tail(VecDeque<u8>);
 
-/// No line of an answer is longer, in bytes.
+/// The maximum length of an answer in bytes.
 const LONGEST_LINE: u64 = 1 << 20;
-/// How much of what a process says an error repeats, in characters.
+/// The maximum number of characters of the process's output that an error quotes.
 const LONGEST_QUOTE: usize = 2000;
-/// How much of it is kept, in bytes: no secret is cut in the part that an error repeats.
+/// The number of bytes of standard error that are kept. It is larger than a quote, so that no secret is cut within the quoted part and
+/// thereby missed by the redaction.
 const LONGEST_TAIL: usize = 4 * LONGEST_QUOTE + 4096;
-/// How long a process that closed its output may take to end, before it is killed.
+/// The time that a process may take to end after it closed its output, before it is killed.
 const GRACE: Duration = Duration::from_secs(1);
 
 impl Worker {
-    /// Starts a process in a group of its own.
+    /// Starts a process in a process group of its own.
     pub(super) fn start(command: &[String]) -> Result<Self, RewardError> {
         let failed = |error: io::Error| {
             RewardError::fatal(format_args!("cannot start `{}`: {error}", command.join(" ")))
@@ -69,13 +70,15 @@ impl Worker {
         })
     }
 
-    /// Whether the process has ended. It is not waited for here, so that its group is its own for as long as it is not.
+    /// Returns `true` if the process has ended. The process is not reaped here, so that its id and group cannot be reused before [`Drop`]
+    /// kills the group.
     pub(super) fn has_ended(&self) -> bool {
         let looked = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         self.group.is_none_or(|id| !matches!(waitid(WaitId::Pid(id), looked), Ok(None)))
     }
 
-    /// The answer to the request `id` that is `line`. After an error, or dropped before its end, the process is of no use.
+    /// Sends `line`, the request `id`, and returns the answer. After an error, or if the future is dropped early, the process must not be
+    /// used again.
     pub(super) async fn ask(&mut self, id: u64, line: &str) -> Result<Value, RewardError> {
         let answer = match self.exchange(line).await {
             Ok(answer) if answer.ends_with(b"\n") => answer,
@@ -89,15 +92,15 @@ impl Worker {
         found.ok_or_else(|| {
             let text = String::from_utf8_lossy(&answer);
             let text = quote(&text, LONGEST_QUOTE);
-            self.broke(format_args!("`{text}`, which is no line of JSON with the id {id}"))
+            self.broke(format_args!("`{text}`, which is not a line of JSON with the id {id}"))
         })
     }
 
-    /// Writes a line and reads one, while what is said beside is kept.
+    /// Writes a line and reads one, while collecting standard error.
     async fn exchange(&mut self, line: &str) -> io::Result<Vec<u8>> {
         let Self { stdin, stdout, stderr, said, .. } = self;
         let write = async {
-            // A process that reads no more says why, or exits: that is the better message.
+            // Write errors are ignored: a process that does not read either reports the reason or exits, which makes a better message.
             drop(stdin.write_all(line.as_bytes()).await);
             drop(stdin.flush().await);
         };
@@ -115,9 +118,9 @@ impl Worker {
         }
     }
 
-    /// The process ended before it answered: how, and what it said last.
+    /// Returns the error for a process that ended before it answered, with its status and its last output.
     async fn ended(&mut self, error: Option<io::Error>) -> RewardError {
-        // It ends together with its streams, unless it or a child of it lives on.
+        // Standard error ends with the process, unless a child of it holds it open.
         let _ = tokio::time::timeout(GRACE, self.said.listen(&mut self.stderr)).await;
         self.kill();
         let status =
@@ -132,19 +135,19 @@ impl Worker {
 
     fn wrong(&self, reason: std::fmt::Arguments<'_>) -> RewardError {
         let said = self.said.text();
-        let said = if said.is_empty() { said } else { format!("; it said: {said}") };
+        let said = if said.is_empty() { said } else { format!("; its output: {said}") };
         RewardError::retryable(format_args!("{reason}{said}"))
     }
 
     fn kill(&self) {
-        // It fails if all are gone, which is what is wanted.
+        // Fails if the group is already empty, which is fine.
         let _ = self.group.map(|group| kill_process_group(group, Signal::KILL));
     }
 }
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // Once it is waited for, its group may be another's.
+        // After the process is reaped, its group id may belong to another process.
         if self.child.id().is_some() {
             self.kill();
         }
@@ -152,7 +155,7 @@ impl Drop for Worker {
 }
 
 impl Tail {
-    /// Keeps what a stream says, until it ends.
+    /// Collects the output of a stream until it ends.
     async fn listen(&mut self, stream: &mut ChildStderr) {
         let mut buffer = [0; 4096];
         while let Ok(read @ 1..) = stream.read(&mut buffer).await {

@@ -1,4 +1,4 @@
-//! Where in a response its answer stands, and what it may be compared with.
+//! The position of the answer in a response, and the accepted answers.
 
 use std::borrow::Cow;
 
@@ -6,23 +6,23 @@ use serde_json::Value;
 
 use crate::reward::{RewardError, Sample};
 
-/// Where in a response its answer stands.
+/// The position of the answer in a response.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AnswerIn {
-    /// The last `<answer>...</answer>` if there is one, else what follows the last `</think>`, else the whole response.
+    /// The last `<answer>...</answer>` if there is one, otherwise the text after the last `</think>`, otherwise the whole response.
     #[default]
     Auto,
     /// The last `<answer>...</answer>`.
     Tag,
-    /// What follows the last `</think>`.
+    /// The text after the last `</think>`.
     AfterThink,
     /// The whole response.
     Response,
 }
 
 impl AnswerIn {
-    /// The answer of a response, blanks around it cut; `None` where its mark is missing.
+    /// Returns the answer of a response without surrounding blanks, or `None` if the tags are missing.
     #[must_use]
     pub fn find(self, response: &str) -> Option<&str> {
         let found = match self {
@@ -35,8 +35,8 @@ impl AnswerIn {
     }
 }
 
-/// The contents of the last `<answer>...</answer>`, as the regular expression `<answer>(.*?)</answer>` finds it: from the first
-/// opening tag behind the last pair.
+/// Returns the contents of the last `<answer>...</answer>`. As with the regular expression `<answer>(.*?)</answer>`, they begin at the
+/// first opening tag after the previous pair.
 pub(super) fn tagged(text: &str) -> Option<&str> {
     let (mut rest, mut last) = (text, None);
     while let Some((_, behind)) = rest.split_once("<answer>") {
@@ -50,7 +50,8 @@ fn after_think(text: &str) -> Option<&str> {
     text.rsplit_once("</think>").map(|(_, after)| after)
 }
 
-/// The answers that are right: the ground truth as text, or each text of a JSON list, as it is or as the field `target`.
+/// Returns the accepted answers: the ground truth as text, or each text of a JSON list. The list may be the value itself or its field
+/// `target`.
 ///
 /// # Errors
 /// If the row has no ground truth.

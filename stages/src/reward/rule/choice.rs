@@ -1,13 +1,13 @@
-//! The letter of a choice, however it is wrapped: `B`, `(b)`, `\text{(B)}`, `$\mathbf{B}.$`, `**B)**`.
+//! The letter of a choice within any markup: `B`, `(b)`, `\text{(B)}`, `$\mathbf{B}.$`, `**B)**`.
 
 use std::sync::LazyLock;
 
 use regex::Regex;
 
-/// Commands of LaTeX that change how their argument looks, and not what it says.
+/// LaTeX commands that only change the appearance of their argument.
 const STYLES: &str = r"\\(?:text[a-z]*|math(?:rm|bf|it|sf|tt|cal|bb|scr|frak|normal)|boldsymbol|bm|mbox|hbox|fbox|boxed|operatorname|emph|underline|rm|bf)\s*";
 
-/// What may enclose a letter, from the outside in; the contents are the only group that takes part.
+/// Markup that may enclose a letter. The first matching pattern is removed, repeatedly; its only capture group is the contents.
 static WRAPPERS: LazyLock<Vec<Regex>> = LazyLock::new(|| {
     let pairs = [
         format!(r"(?:{STYLES})?\{{(.*)\}}"),
@@ -27,24 +27,25 @@ static WRAPPERS: LazyLock<Vec<Regex>> = LazyLock::new(|| {
     pairs.iter().map(|pair| valid(&format!(r"(?s)^{pair}$"))).collect()
 });
 
-/// A letter by itself, or marked as the label of what follows.
+/// A letter by itself, or as the label of the text that follows.
 static LABEL: LazyLock<Regex> = LazyLock::new(|| valid(r"^([A-Za-z])(?:$|[)\]}.:,])"));
 
-/// A styled label with a bracket or a stop at the start of a text.
+/// A styled label with a bracket or a period at the start of a text.
 static LABELLED: LazyLock<Regex> = LazyLock::new(|| {
     valid(&format!(
         r"^{STYLES}\{{\s*[(\[]?([A-Za-z])[)\].:]+\s*\}}(?:[\s~]|\\[\s,;:!]|\\q?quad\b)*"
     ))
 });
 
-/// Wrappers that are taken off, at most.
+/// The maximum number of wrappers that are removed.
 const MAX_WRAPPERS: usize = 8;
 
 fn valid(pattern: &str) -> Regex {
     Regex::new(pattern).expect("invariant: a valid pattern")
 }
 
-/// The letter that a text is, in upper case, or the label that it begins with: `B`, `(b)`, `\text{(B)}`, `B) Paris`, `\textbf{(B)} 5`.
+/// Returns the letter that a text consists of or begins with as a label, in upper case: `B`, `(b)`, `\text{(B)}`, `B) Paris`,
+/// `\textbf{(B)} 5`.
 pub(super) fn letter(text: &str) -> Option<char> {
     let text = text.replace("\\left", "").replace("\\right", "").replace("\\ ", " ");
     let bare = unwrapped(&text);
@@ -55,7 +56,7 @@ pub(super) fn letter(text: &str) -> Option<char> {
         .or_else(|| labelled(bare).map(|(letter, _)| letter))
 }
 
-/// The letter that labels a choice in LaTeX, in upper case, and the choice: of `\textbf{(B)}\ 5`, `B` and `5`.
+/// Returns the upper-case letter that labels a choice in LaTeX, and the choice: `B` and `5` for `\textbf{(B)}\ 5`.
 pub(super) fn labelled(text: &str) -> Option<(char, &str)> {
     let group = LABELLED.captures(text)?;
     let letter = group[1].chars().next()?.to_ascii_uppercase();
@@ -63,7 +64,7 @@ pub(super) fn labelled(text: &str) -> Option<(char, &str)> {
     (!choice.is_empty()).then_some((letter, choice))
 }
 
-/// The text without what encloses it as a whole.
+/// Returns the text without markup that encloses all of it.
 pub(super) fn unwrapped(text: &str) -> &str {
     let mut text = trimmed(text);
     for _ in 0..MAX_WRAPPERS {
@@ -76,14 +77,14 @@ pub(super) fn unwrapped(text: &str) -> &str {
     text
 }
 
-/// Without blanks, and without the stop behind a wrapper.
+/// Removes surrounding blanks, and the punctuation after a closing bracket.
 fn trimmed(text: &str) -> &str {
     let text = text.trim();
     let before = text.trim_end_matches(['.', ',', ';', '!']).trim_end();
     if before.ends_with(['}', ')', ']', '$', '*']) { before } else { text }
 }
 
-/// Whether every bracket of the wrapper's kind that opens within closes, none before it opens: otherwise the outer two are no pair.
+/// Returns `true` if the brackets within a wrapper are balanced. Otherwise the outer two brackets are not a pair.
 fn is_balanced(inside: &str, wrapper: &str) -> bool {
     let (open, close) = match wrapper.chars().next_back() {
         Some(')') => ('(', ')'),

@@ -1,27 +1,28 @@
-//! Answers that are to be said word for word.
+//! The reward `exact`: answers that must match word for word.
 
 use super::answer_in::{AnswerIn, targets};
 use super::normal_form::NormalForm;
 use crate::reward::{Context, Reward, RewardError, Sample, Score};
 
-/// 1 if the answer of a response is the ground truth, or one of several, word for word; else 0.
+/// 1 if the answer of a response equals the ground truth, or one of several, word for word; otherwise 0.
 ///
-/// Several are a JSON list of texts, as it is or as the field `target`. Runs of blanks count as one; what else does not count is said.
+/// Several accepted answers are a JSON list of texts, as the value itself or its field `target`. Runs of blanks count as one. The options
+/// select further differences to ignore.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Exact {
-    /// Where the answer stands.
+    /// The position of the answer.
     pub answer: AnswerIn,
-    /// The mark before the answer, such as `A:`. The answer is all that follows the last mark; a response without one has no answer.
-    /// Default: no mark.
+    /// A marker before the answer, such as `A:`. The answer is the text after the last marker; a response without a marker has no answer.
+    /// Default: no marker.
     pub marker: Option<String>,
-    /// Whether upper case is lower case.
+    /// `true` to ignore the difference between upper and lower case; `false` by default.
     pub ignore_case: bool,
-    /// Whether ASCII punctuation does not count.
+    /// `true` to ignore ASCII punctuation; `false` by default.
     pub ignore_punctuation: bool,
-    /// Whether `a`, `an` and `the` do not count.
+    /// `true` to ignore `a`, `an` and `the`; `false` by default.
     pub ignore_articles: bool,
-    /// Whether blanks do not count at all.
+    /// `true` to ignore all blanks; `false` by default.
     pub ignore_blanks: bool,
 }
 
@@ -91,7 +92,7 @@ mod tests {
         check(plain, "Rome", r#"["Paris", "Rome"]"#, 1.0);
     }
 
-    /// As the built-in task is scored: a step that happens to end in the right digit is no answer.
+    /// The scoring of the built-in task: a truncated calculation that happens to end in the right digit is not an answer.
     #[test]
     fn an_answer_may_have_a_marker() {
         let marked = &Exact { marker: Some("A:".to_owned()), ..Exact::default() };

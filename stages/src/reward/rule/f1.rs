@@ -1,4 +1,4 @@
-//! Answers of which some words may be right.
+//! The reward `f1`: answers that may be partly right.
 
 use std::collections::HashMap;
 
@@ -6,18 +6,18 @@ use super::answer_in::{AnswerIn, targets};
 use super::normal_form::{SQUAD, words};
 use crate::reward::{Context, Reward, RewardError, Sample, Score};
 
-/// The F1 of the words of the answer against those of the ground truth, or the best of several, as SQuAD and HotpotQA measure it: words in
-/// lower case, without ASCII punctuation and articles. `yes`, `no` and `noanswer` are right or wrong as a whole.
+/// The F1 score of the words of the answer against those of the ground truth, or the best of several, as in SQuAD and HotpotQA: words in
+/// lower case, without ASCII punctuation and articles. `yes`, `no` and `noanswer` only match as a whole.
 ///
-/// Several are a JSON list of texts, as it is or as the field `target`. Components: `precision`, `recall`.
+/// Several accepted answers are a JSON list of texts, as the value itself or its field `target`. Components: `precision`, `recall`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct F1 {
-    /// Where the answer stands.
+    /// The position of the answer.
     pub answer: AnswerIn,
 }
 
-/// How well words match.
+/// The agreement of two sets of words.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Overlap {
     f1: f64,
@@ -41,7 +41,7 @@ impl Reward for F1 {
     }
 }
 
-/// Answers that share no part with others.
+/// Answers that get no partial credit.
 const WHOLE: [&str; 3] = ["yes", "no", "noanswer"];
 
 fn overlap(said: &str, target: &str) -> Overlap {

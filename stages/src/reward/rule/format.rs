@@ -1,25 +1,26 @@
-//! Whether a response has the shape that it was asked for.
+//! The reward `format`: the structure of a response.
 
 use crate::reward::{Context, Reward, RewardError, Sample, Score};
 
-/// 1 if a response has the shape that it was asked for, else 0.
+/// 1 if a response has the required structure, otherwise 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Format {
-    /// The shape.
+    /// The required structure.
     pub style: FormatStyle,
-    /// Whether the chat template of the model has opened `<think>` already. A prompt that ends in `<think>` has as well.
+    /// `true` if the chat template of the model opens `<think>` itself; `false` by default. A prompt that ends in `<think>` has the same
+    /// effect.
     pub think_in_prompt: bool,
 }
 
-/// A shape of responses.
+/// The structure of a response.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FormatStyle {
-    /// `<think>...</think> <answer>...</answer>`, each tag once, nothing but blanks outside.
+    /// `<think>...</think> <answer>...</answer>`, each tag once and only blanks outside.
     #[default]
     ThinkAnswer,
-    /// `<think>...</think>...`: begins with the one `<think>` and has a `</think>`, as TRL's `think_format_reward`.
+    /// `<think>...</think>...`: begins with its only `<think>` and has a `</think>`, like TRL's `think_format_reward`.
     Think,
 }
 
@@ -31,7 +32,7 @@ impl Reward for Format {
 }
 
 impl FormatStyle {
-    /// Whether a response, or one whose `<think>` the prompt has `opened`, has the shape.
+    /// Returns `true` if a response has the structure. `opened` means that the prompt ends in `<think>`, so that the response may omit it.
     pub(super) fn fits(self, response: &str, opened: bool) -> bool {
         let text = match self {
             Self::ThinkAnswer => response.trim(),
@@ -55,9 +56,9 @@ fn answer_alone(thought: &str, after: &str) -> bool {
         && after.ends_with("</answer>")
 }
 
-/// Whether the last message of the prompt ends in `<think>`.
+/// Returns `true` if the last message of the prompt ends in `<think>`.
 pub(super) fn opened_by_prompt(sample: &Sample) -> bool {
-    // Most prompts do not, and are not read as JSON then.
+    // Avoids parsing the JSON of most prompts.
     sample.messages.contains("<think>") && ends_in_think(&sample.messages)
 }
 

@@ -1,12 +1,12 @@
-//! Rewards for responses that are not longer than they need to be.
+//! Rewards that depend on the length of responses.
 
 use serde::Deserialize;
 
 use crate::catalog::CatalogError;
 use crate::reward::{Context, GroupReward, Reward, RewardError, Sample, Score};
 
-/// A penalty for responses that come near the longest that they may be: 0 up to `max_length - cache` tokens, from there falling in
-/// proportion to -1 at `max_length`, and -1 beyond.
+/// A penalty for responses near the maximum length. It is 0 up to `max_length - cache` tokens, decreases linearly to -1 at `max_length`,
+/// and is -1 beyond.
 ///
 /// Source: DAPO, equation 13.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,10 +16,10 @@ pub struct SoftOverlong(SoftOverlongOptions);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SoftOverlongOptions {
-    /// Tokens from which on the penalty is whole.
+    /// The number of tokens from which on the penalty is -1.
     #[serde(alias = "max_completion_len")]
     pub max_length: u32,
-    /// Tokens before, over which it grows; 0 for at once.
+    /// The number of tokens before `max_length` over which the penalty grows; 0 makes it a step. At most `max_length`.
     #[serde(alias = "soft_punish_cache", alias = "overlong_buffer_len")]
     pub cache: u32,
 }
@@ -28,7 +28,7 @@ impl SoftOverlong {
     /// Checks the options.
     ///
     /// # Errors
-    /// If one is out of its bounds.
+    /// If an option is out of range.
     pub fn new(options: SoftOverlongOptions) -> Result<Self, CatalogError> {
         if options.cache > options.max_length {
             let expected = format!("at most `max_length`, {}", options.max_length);
@@ -53,16 +53,17 @@ impl Reward for SoftOverlong {
     }
 }
 
-/// A bonus for the shorter of the responses to a prompt: `weight * (0.5 - (length - min) / (max - min))` over the lengths of the group. A
-/// response that is wrong has no bonus, only the malus; all have 0 where all are as long.
+/// A bonus for the shorter responses to a prompt: `weight * (0.5 - (length - min) / (max - min))`, where `min` and `max` are over the
+/// lengths of the group. Positive values only go to right responses; a wrong response gets the negative values and otherwise 0. All get 0
+/// if their lengths are equal.
 ///
-/// Wrong is a response whose own reward is less than `right`; it takes a reward for samples beside it. Source: Kimi k1.5, section 2.3.3.
+/// A response is wrong if its own reward is less than `right`, so the samples need a reward of their own. Source: Kimi k1.5, section 2.3.3.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Length {
-    /// Factor.
+    /// The factor of the bonus; 1 by default.
     pub weight: f64,
-    /// The least reward of its own that a response is right with.
+    /// The minimum of a response's own reward with which it counts as right; 1 by default.
     pub right: f64,
 }
 
@@ -94,10 +95,12 @@ impl GroupReward for Length {
 }
 
 fn no_own_score() -> RewardError {
-    RewardError::fatal("expected a reward for samples beside it, whose scores say what is right")
+    RewardError::fatal(
+        "expected a reward for samples on the same route, whose scores show which responses are right",
+    )
 }
 
-/// Tokens of a response.
+/// Returns the number of tokens of a response.
 fn length(sample: &Sample) -> Result<u32, RewardError> {
     match sample.tokens() {
         0 if !sample.response.is_empty() => {
@@ -158,6 +161,6 @@ mod tests {
     fn a_group_needs_scores_of_its_own() {
         let group = [sample(1, None)];
         let error = block_on(Length::default().score(&group, &Context::detached()));
-        assert!(error.expect_err("none").reason.contains("beside it"));
+        assert!(error.expect_err("none").reason.contains("on the same route"));
     }
 }

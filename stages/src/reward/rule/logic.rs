@@ -1,4 +1,4 @@
-//! Knights and knaves: who is what.
+//! The reward `logic`: knights-and-knaves puzzles.
 
 mod claims;
 mod logic_rl;
@@ -13,35 +13,36 @@ use crate::reward::{Context, Reward, RewardError, Sample, Score};
 
 use claims::Claims;
 
-/// Whether a response tells all knights from knaves, in the data of Logic-RL.
+/// Checks the solution of a knights-and-knaves puzzle, in the data of Logic-RL.
 ///
-/// The ground truth is text with a claim a line, `(1) Zoey is a knight`, or JSON with it as the field `solution_text_format`. The answer
-/// has to claim the same of everybody, names as they are written, in any order, and nothing else: a name too many, a claim that is
-/// taken back or one that cannot be read makes it wrong. Whether it has the form that was asked for is the component `format`.
+/// The ground truth is text with one claim a line, `(1) Zoey is a knight`, or JSON with such text in the field `solution_text_format`. The
+/// answer must make exactly the same claims in any order, with the names as they are written. An additional name, a contradiction or an
+/// unreadable claim makes it wrong. The component `format` is 1 if the response has the required structure.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Logic {
-    /// How an answer becomes a number.
+    /// The conversion of an answer to a score.
     pub scoring: LogicScoring,
-    /// Where the answer stands; Logic-RL's scoring reads `<answer>` only.
+    /// The position of the answer. Logic-RL's scoring only reads `<answer>`.
     pub answer: AnswerIn,
-    /// Whether the chat template of the model has opened `<think>` already. A prompt that ends in `<think>` has as well.
+    /// `true` if the chat template of the model opens `<think>` itself; `false` by default. A prompt that ends in `<think>` has the same
+    /// effect.
     pub think_in_prompt: bool,
 }
 
-/// How an answer becomes a number.
+/// The conversion of an answer to a score.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LogicScoring {
-    /// 1 if it is right, else 0, whatever its form.
+    /// 1 if the answer is right, otherwise 0, regardless of the structure.
     #[default]
     Plain,
-    /// As Logic-RL has it: 1 for the form or -1; and 2 for a right answer, -1.5 for a wrong one, -2 for one that cannot be read or is
-    /// not in form.
+    /// The scoring of Logic-RL: 1 or -1 for the structure, plus 2 for a right answer, -1.5 for a wrong one, and -2 for one that is
+    /// unreadable or lacks the structure.
     LogicRl,
 }
 
-/// Who is what.
+/// The role of each person.
 type Roles = BTreeMap<String, String>;
 
 impl Reward for Logic {
@@ -71,7 +72,7 @@ impl Logic {
     }
 }
 
-/// Who is what, as the dataset has it.
+/// Returns the roles in the ground truth.
 fn truth(sample: &Sample) -> Result<Roles, RewardError> {
     let text = sample.truth()?;
     let json = text.starts_with('{').then(|| serde_json::from_str::<serde_json::Value>(text).ok());

@@ -1,4 +1,4 @@
-//! Rewards that follow from the response and the ground truth alone, by a rule.
+//! Rule-based rewards, which only depend on the response and the ground truth.
 
 mod answer_in;
 mod choice;

@@ -1,4 +1,4 @@
-//! Questions with a list of answers to choose from.
+//! The reward `multiple_choice`: questions with a list of answers to choose from.
 
 use std::sync::LazyLock;
 
@@ -11,16 +11,18 @@ use super::math::boxes;
 use super::normal_form::SQUAD;
 use crate::reward::{Context, Reward, RewardError, Sample, Score};
 
-/// 1 if a response chooses the right letter, else 0.
+/// 1 if a response chooses the right letter, otherwise 0.
 ///
-/// The choice is the last of those that are marked, `\boxed{B}`, `Answer: (B)`, `the answer is B` or `**B**`; else the last capital letter
-/// that stands alone; else the choice whose text the answer is. The ground truth is a letter, the text of a choice, or where there are
-/// choices its number from 0. A letter may be wrapped in brackets, quotes, emphasis, dollars and LaTeX commands such as `\text{(B)}`. Choices are the field `choices` or `options` of `extra_info`: a list of texts, an object of texts by letter, or
-/// ARC's `{"text": [...], "label": [...]}`.
+/// The choice is the last one that is marked: `\boxed{B}`, `Answer: (B)`, `the answer is B` or `**B**`. Without a mark, it is the choice
+/// whose text equals the answer, or else the last capital letter that stands alone.
+///
+/// The ground truth is a letter, the text of a choice, or the index of a choice from 0. A letter may be wrapped in brackets, quotes,
+/// emphasis, dollars and LaTeX commands such as `\text{(B)}`. The choices are read from the field `choices` or `options` of `extra_info`: a
+/// list of texts, an object of texts by letter, or ARC's `{"text": [...], "label": [...]}`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct MultipleChoice {
-    /// Where the answer stands.
+    /// The position of the answer.
     pub answer: AnswerIn,
 }
 
@@ -39,14 +41,14 @@ impl Reward for MultipleChoice {
     }
 }
 
-/// Letters where nothing says how many there are: enough for every benchmark, and none of them a word but `A`.
+/// The letters of questions without a list of choices. The range covers common benchmarks, and only `A` is also an English word.
 const LETTERS: std::ops::RangeInclusive<char> = 'A'..='H';
 
-/// What there is to choose from: letters and texts.
+/// The choices: letters and texts.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Choices(Vec<(char, String)>);
 
-/// What may open between the word `answer` and the letter.
+/// Markup that may occur between the word `answer` and the letter.
 const OPENING: &str =
     r#"(?:[\s*_$`"'“‘(\[{]|\\[(\[]|\\left\s*[(\[]|\\(?:text|math|bold|boxed|mbox)[a-z]*[\s{])*"#;
 
@@ -64,8 +66,10 @@ fn valid(pattern: &str) -> Regex {
 }
 
 impl Choices {
+    /// Reads the choices of a sample; empty if it has none.
+    ///
     /// # Errors
-    /// If `extra_info` is no object, or its choices are of none of the forms that are read.
+    /// If `extra_info` is not an object, or its choices have none of the supported forms.
     fn of(sample: &Sample) -> Result<Self, RewardError> {
         let mut extra = sample.extra()?;
         let field = ["choices", "options"].into_iter().find(|field| extra.contains_key(*field));
@@ -107,10 +111,10 @@ impl Choices {
         Some(Self(choices))
     }
 
-    /// The right letter.
+    /// Returns the right letter.
     ///
     /// # Errors
-    /// If the ground truth is none of the choices.
+    /// If the ground truth is not one of the choices.
     fn truth(&self, sample: &Sample) -> Result<char, RewardError> {
         let truth = sample.truth()?;
         let numbered =
@@ -128,7 +132,7 @@ impl Choices {
             .ok_or_else(wrong)
     }
 
-    /// The letter that an answer chooses.
+    /// Returns the letter that an answer chooses.
     fn chosen(&self, answer: &str) -> Option<char> {
         let said = [&*SAID, &*BOLD]
             .into_iter()
@@ -145,7 +149,7 @@ impl Choices {
             .or_else(|| self.alone(answer))
     }
 
-    /// What is marked as the choice: a text that is one of them, or a letter.
+    /// Returns the letter of marked text: the text of a choice, or a letter.
     fn read_choice(&self, marked: &str) -> Option<char> {
         let named = || self.named(marked.trim()).or_else(|| self.named(unwrapped(marked)));
         named().or_else(|| letter(marked)).filter(|letter| self.has(*letter))
@@ -154,7 +158,7 @@ impl Choices {
     fn alone(&self, answer: &str) -> Option<char> {
         let mut last = None;
         let mut from = 0;
-        // The mark behind one letter is the mark before the next, so the search begins anew behind each letter.
+        // The separator after one letter is also the separator before the next, so the search restarts directly after each letter.
         while let Some(found) = ALONE.captures_at(answer, from).and_then(|found| found.get(1)) {
             from = found.end();
             let letter = found.as_str().chars().next().filter(|letter| self.has(*letter));
@@ -163,7 +167,7 @@ impl Choices {
         last
     }
 
-    /// The choice of a text.
+    /// Returns the letter of the choice with this text.
     fn named(&self, text: &str) -> Option<char> {
         let said = SQUAD.of(text);
         let is = |(_, choice): &&(char, String)| {
@@ -185,7 +189,7 @@ fn nth(at: usize) -> Option<char> {
     ('A'..='Z').nth(at)
 }
 
-/// Whether an `A` that this follows is an article.
+/// Returns `true` if the text after an `A` shows that the `A` is an article.
 fn is_article(after: &str) -> bool {
     after.strip_prefix(' ').is_some_and(|word| word.starts_with(char::is_lowercase))
 }

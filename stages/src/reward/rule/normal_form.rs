@@ -1,4 +1,4 @@
-//! What of a text counts when it is compared.
+//! Normalization of texts that are compared.
 
 use std::sync::LazyLock;
 
@@ -7,7 +7,7 @@ use regex::Regex;
 static ARTICLES: LazyLock<Regex> =
     LazyLock::new(|| Regex::new(r"\b(a|an|the)\b").expect("invariant: a valid pattern"));
 
-/// What of a text counts when it is compared. Blanks around it never do.
+/// The differences to ignore when texts are compared. Surrounding blanks are always ignored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct NormalForm {
     pub(super) ignore_case: bool,
@@ -16,7 +16,7 @@ pub(super) struct NormalForm {
     pub(super) ignore_blanks: bool,
 }
 
-/// As SQuAD compares answers: in lower case, without ASCII punctuation and articles, blanks as one.
+/// SQuAD's normalization: lower case, no ASCII punctuation, no articles, runs of blanks as one.
 pub(super) const SQUAD: NormalForm = NormalForm {
     ignore_case: true,
     ignore_punctuation: true,
@@ -25,7 +25,7 @@ pub(super) const SQUAD: NormalForm = NormalForm {
 };
 
 impl NormalForm {
-    /// The text as it is compared: what is ignored left out, runs of blanks as one.
+    /// Returns the normalized text, with runs of blanks replaced by one.
     pub(super) fn of(self, text: &str) -> String {
         let mut text = if self.ignore_case { text.to_lowercase() } else { text.to_owned() };
         if self.ignore_punctuation {
@@ -39,7 +39,7 @@ impl NormalForm {
     }
 }
 
-/// The words of a text, split where Python's `str.split` does.
+/// Returns the words of a text, split as by Python's `str.split`.
 pub(super) fn words(text: &str) -> impl Iterator<Item = &str> {
     let blank = |c: char| c.is_whitespace() || ('\u{1c}'..='\u{1f}').contains(&c);
     text.split(blank).filter(|word| !word.is_empty())

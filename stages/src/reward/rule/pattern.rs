@@ -1,4 +1,4 @@
-//! Whether a response matches a regular expression.
+//! The reward `regex`: a match with a regular expression.
 
 use regex::{Regex, RegexBuilder};
 use serde::Deserialize;
@@ -7,7 +7,7 @@ use super::answer_in::AnswerIn;
 use crate::catalog::CatalogError;
 use crate::reward::{Context, Reward, RewardError, Sample, Score};
 
-/// 1 if the answer of a response matches a regular expression, else 0.
+/// 1 if the answer of a response matches a regular expression, otherwise 0.
 #[derive(Clone, Debug)]
 pub struct Pattern {
     regex: Regex,
@@ -20,16 +20,16 @@ pub struct Pattern {
 pub struct PatternOptions {
     /// The expression, in the syntax of the crate `regex`: linear in time, without look-around.
     pub pattern: String,
-    /// Whether the whole text is to match, not a part of it.
+    /// `true` if the whole text must match; `false` by default, when a part is enough.
     #[serde(default)]
     pub full: bool,
-    /// Whether upper case is lower case.
+    /// `true` to ignore the difference between upper and lower case; `false` by default.
     #[serde(default)]
     pub ignore_case: bool,
-    /// Whether `.` matches line ends.
+    /// `true` (default) if `.` also matches line breaks.
     #[serde(default = "yes")]
     pub dot_all: bool,
-    /// Where the text stands; left out, the whole response.
+    /// The text to match: a position in the response; the whole response by default.
     #[serde(default = "response")]
     pub answer: AnswerIn,
 }
@@ -46,7 +46,7 @@ impl Pattern {
     /// Compiles the expression.
     ///
     /// # Errors
-    /// If it is none.
+    /// If the expression is invalid.
     pub fn new(options: PatternOptions) -> Result<Self, CatalogError> {
         let PatternOptions { pattern, full, ignore_case, dot_all, answer } = options;
         let pattern = if full { format!(r"\A(?:{pattern})\z") } else { pattern };

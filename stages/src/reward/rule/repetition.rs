@@ -1,4 +1,4 @@
-//! A penalty for responses that say the same again and again.
+//! The reward `repetition`: a penalty for repeated text.
 
 use std::collections::HashSet;
 
@@ -8,10 +8,10 @@ use super::normal_form::words;
 use crate::catalog::CatalogError;
 use crate::reward::{Context, Reward, RewardError, Sample, Score};
 
-/// A penalty in proportion to the share of n-grams that repeat an earlier one: `penalty (1 - unique / all)`; 0 for a response that is
-/// shorter than one.
+/// A penalty in proportion to the fraction of n-grams that repeat an earlier one: `penalty (1 - unique / all)`. It is 0 for a response
+/// shorter than one n-gram.
 ///
-/// Source: "Demystifying Long Chain-of-Thought Reasoning in LLMs", appendix C.2; over tokens as TRL's `get_repetition_penalty_reward`.
+/// Source: "Demystifying Long Chain-of-Thought Reasoning in LLMs", appendix C.2; over tokens as in TRL's `get_repetition_penalty_reward`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Repetition(RepetitionOptions);
 
@@ -19,17 +19,17 @@ pub struct Repetition(RepetitionOptions);
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RepetitionOptions {
-    /// Units of an n-gram, at least 1.
+    /// The number of units of an n-gram, at least 1; 3 by default.
     #[serde(alias = "ngram_size")]
     pub ngram: usize,
-    /// The greatest penalty, at most 0.
+    /// The maximum penalty, at most 0; -1 by default.
     #[serde(alias = "max_penalty")]
     pub penalty: f64,
-    /// What an n-gram is made of.
+    /// The unit of an n-gram.
     pub unit: Unit,
 }
 
-/// What an n-gram is made of.
+/// The unit of an n-gram.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unit {
@@ -50,7 +50,7 @@ impl Repetition {
     /// Checks the options.
     ///
     /// # Errors
-    /// If one is out of its bounds.
+    /// If an option is out of range.
     pub fn new(options: RepetitionOptions) -> Result<Self, CatalogError> {
         if options.ngram == 0 {
             return Err(CatalogError::bound("ngram", "at least 1", 0));
@@ -77,7 +77,7 @@ impl Reward for Repetition {
     }
 }
 
-/// The share of n-grams that repeat an earlier one.
+/// Returns the fraction of n-grams that repeat an earlier one.
 fn repeated<T: Eq + std::hash::Hash>(units: &[T], ngram: usize) -> f64 {
     let all = units.windows(ngram);
     let count = all.len();

@@ -1,7 +1,7 @@
-//! Rewards of a simulated cluster: they take the virtual time that scoring would take, and draw the score.
+//! Rewards of a simulated cluster: they sample the score, and take the virtual time that scoring would take.
 //!
-//! A response is right with the pass rate of its prompt, and wrong if it was cut. Whether, and how long it takes to find out, follow from
-//! the seed and the response alone, except for what others make it wait, and for the limits of test cases, which are the caller's
+//! A response is right with the pass rate of its prompt, and wrong if it was cut off. The outcome and the scoring time only depend on the
+//! seed and the response. Additional time comes from waiting for other responses, and the limits of test cases are those of the caller
 //! ([`Context::limits`]).
 
 mod queue;
@@ -21,38 +21,38 @@ use crate::cluster::Calibration;
 use crate::rollout::FinishReason;
 use crate::rollout::simulated::lengths::{Draw, LengthModel};
 
-/// How simulated rewards are set up.
+/// Options of the simulated rewards.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SimulatedRewardsConfig {
-    /// Seed of scores and times.
+    /// The seed of scores and times.
     pub seed: u64,
-    /// Runs that the sandbox executes at once; at least 1.
+    /// Number of concurrent runs in the sandbox; at least 1.
     pub slots: usize,
-    /// Which slot gets which run.
+    /// The assignment of runs to slots.
     pub workers: Workers,
-    /// Whether the dataset says what a correct run for a task takes, which limits go by until one is known.
+    /// `true` if the dataset states the time of a correct run for each task, from which limits are set until one was observed.
     pub reference_time: bool,
-    /// Where the judge runs.
+    /// The placement of the judge.
     pub judge: Judge,
-    /// Whether all responses of a step are scored at once after its rollout, instead of each as it ends.
+    /// `true` if all responses of a step are scored together after its rollout, `false` if each is scored as soon as it ends.
     pub after_rollout: bool,
-    /// Time between two looks of the caller for scores; 0 reports each at once.
+    /// The interval at which the caller polls for scores; 0 reports each score immediately.
     pub report_interval: Nanos,
 }
 
-/// Where a judge runs.
+/// The placement of a judge.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Judge {
-    /// On devices of its own.
+    /// On separate devices.
     Dedicated,
-    /// On the devices of the rollout, which decodes the slower for it.
+    /// On the devices of the rollout, which slows down its decoding.
     #[default]
     Colocated,
 }
 
-/// Rewards for the data sources `math`, `code` and `judge`; any other is scored as `math` is.
+/// Returns rewards for the data sources `math`, `code` and `judge`. All other data sources are scored like `math`.
 #[must_use]
 pub fn simulated_router(
     config: &SimulatedRewardsConfig,
@@ -73,7 +73,8 @@ pub fn simulated_router(
         .route("judge", Steady { seconds: judge, course })
 }
 
-/// Checking an answer, or asking a model: a time that is always the same; what else runs on the model's devices is in the calibration.
+/// A reward with a constant scoring time: checking an answer, or querying a model. The calibration accounts for other load on the model's
+/// devices.
 struct Steady {
     seconds: f64,
     course: Course,
@@ -87,20 +88,20 @@ impl Reward for Steady {
     }
 }
 
-/// What all simulated rewards of a run share.
+/// The state that all simulated rewards of a run share.
 #[derive(Clone)]
 struct Course {
     draw: Draw,
     lengths: Arc<dyn LengthModel>,
     clock: VirtualClock,
-    /// Hands responses out that are scored after the rollout.
+    /// Dispatches the responses if they are scored after the rollout.
     controller: Option<Arc<Controller>>,
-    /// Seconds beside the reward's own.
+    /// The latency in seconds in addition to the scoring time.
     latency: f64,
     report_interval: u64,
 }
 
-/// What is drawn for a response: names for [`Draw::of`].
+/// The kinds of random draws, as keys for [`Draw::of`].
 #[derive(Clone, Copy)]
 enum What {
     Score,
@@ -128,31 +129,31 @@ impl Course {
         }
     }
 
-    /// The draw of something for a response.
+    /// Returns a draw for a response.
     fn draw(&self, what: What, sample: &Sample) -> Draw {
         self.draw.of(what as u64).of_sample(sample.id)
     }
 
-    /// The draw of something for all responses to a prompt, in any epoch.
+    /// Returns a draw for a dataset row: the same for all responses to its prompt, in any epoch.
     fn draw_of_row(&self, what: What, row: u64) -> Draw {
         self.draw.of(what as u64).of(row)
     }
 
-    /// Whether the response is right.
+    /// Returns `true` if the response is right.
     fn outcome(&self, sample: &Sample) -> bool {
         let chance = self.lengths.prompt(sample.row).pass_rate;
         let right = self.draw(What::Score, sample).uniform() < chance;
         right && sample.finish_reason != FinishReason::Length
     }
 
-    /// Waits until the response is handed out.
+    /// Waits until the response is dispatched.
     async fn begin(&self) {
         if let Some(controller) = &self.controller {
             controller.pass(&self.clock).await;
         }
     }
 
-    /// Waits until a look of the caller finds what took `seconds` from now.
+    /// Waits until the caller's first poll that finds a score which is ready `seconds` from now.
     async fn end(&self, seconds: f64) {
         let now = self.clock.now();
         let end = now.0 + Nanos::from_secs_f64(seconds + self.latency).0;

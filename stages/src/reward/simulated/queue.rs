@@ -1,4 +1,4 @@
-//! What responses wait for before they are scored.
+//! Queues in which responses wait before they are scored.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -7,19 +7,19 @@ use std::sync::{Mutex, PoisonError};
 use rollpacker_dataflow::clock::{Clock, Nanos, VirtualClock};
 use serde::{Deserialize, Serialize};
 
-/// The controller of a job: takes in what it is given at one time, one response after the other, and then hands all of it out.
+/// The controller of a job. It receives the responses that arrive at the same time one after the other, and then dispatches all of them.
 #[derive(Debug)]
 pub(super) struct Controller {
-    /// Time to take in a response.
+    /// The time to receive a response.
     interval: Nanos,
     turn: Mutex<Turn>,
 }
 
-/// What was given at one time.
+/// The responses that arrived at the same time.
 #[derive(Debug, Default)]
 struct Turn {
     given: Nanos,
-    /// When it can be begun with.
+    /// The time at which the controller starts to receive them.
     from: Nanos,
     responses: u64,
 }
@@ -29,10 +29,10 @@ impl Controller {
         Self { interval: Nanos::from_secs_f64(interval), turn: Mutex::default() }
     }
 
-    /// Waits until what is given now is handed out.
+    /// Waits until a response that arrives now is dispatched.
     pub(super) async fn pass(&self, clock: &VirtualClock) {
         self.give(clock.now());
-        // All that is given now is counted before the time moves.
+        // Advance the time only after all responses that arrive now are counted.
         clock.sleep(Nanos(1)).await;
         let handed_out = self.handed_out();
         clock.sleep(handed_out.since(clock.now())).await;
@@ -58,18 +58,18 @@ impl Turn {
     }
 }
 
-/// Which slot of a sandbox gets which run.
+/// The assignment of runs to the slots of a sandbox.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Workers {
-    /// The first that is free.
+    /// The first slot that is free.
     #[default]
     FirstFree,
-    /// One after the other, busy or not (veRL).
+    /// Round robin, even if the slot is busy (verl).
     InTurn,
 }
 
-/// Slots that each do one thing after the other. What a slot is given is done to its end, also if nobody waits for it any more.
+/// Slots that each execute one run at a time. A run is executed to its end, even if its score is no longer needed.
 #[derive(Debug)]
 pub(super) struct Slots {
     workers: Workers,
@@ -78,9 +78,9 @@ pub(super) struct Slots {
 
 #[derive(Debug)]
 struct State {
-    /// When each slot is free, and which it is.
+    /// The time at which each slot is free, with the index of the slot.
     free: BinaryHeap<Reverse<(Nanos, usize)>>,
-    /// When each slot is free, where a slot is given its work without a look at the others.
+    /// The time at which each slot is free, for round robin.
     own: Vec<Nanos>,
     given: usize,
 }
@@ -92,7 +92,7 @@ impl Slots {
         Self { workers, state: Mutex::new(State { free, own, given: 0 }) }
     }
 
-    /// Gives work of `duration` to a slot; says when it is done.
+    /// Assigns a run of `duration` to a slot. Returns the time at which it is done.
     pub(super) fn give(&self, now: Nanos, duration: Nanos) -> Nanos {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         match self.workers {

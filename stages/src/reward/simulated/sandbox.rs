@@ -1,4 +1,4 @@
-//! A sandbox that runs code for a simulated time.
+//! A sandbox that executes code in virtual time.
 
 use rollpacker_dataflow::clock::{Clock, Nanos};
 
@@ -8,14 +8,14 @@ use crate::cluster::{Calibration, calibration};
 use crate::reward::{Context, Execution, Limits, Reward, RewardError, Sample, Score};
 use crate::rollout::simulated::lengths::{correlated, normal_cdf};
 
-/// The test case that a response is run on.
+/// The index of the only test case.
 const CASE: usize = 0;
 
-/// Executing code: the times of RollPacker's Fig. 8a, on a number of slots, first come first served. A response has one test case; a run
-/// that reaches its time limit is wrong.
+/// A sandbox with the execution times of RollPacker's Fig. 8a and a number of slots, first come first served. A response has one test case.
+/// A run that reaches its time limit is wrong.
 pub(super) struct SimulatedSandbox {
     slots: Slots,
-    /// How much of how long a run takes is the task's, in standard deviations.
+    /// The weight of the task, as opposed to the response, in the duration of a run; both are standard normal.
     loading: f64,
     reference_time: bool,
     course: Course,
@@ -32,7 +32,7 @@ impl SimulatedSandbox {
         Self { slots, loading, reference_time: config.reference_time, course }
     }
 
-    /// Seconds that a run takes if it is waited for; `None` if it never ends.
+    /// Returns the duration of a run without a limit in seconds, or `None` if it never ends.
     fn run(&self, sample: &Sample) -> Option<f64> {
         let course = &self.course;
         if course.draw(What::Hang, sample).uniform() < calibration::SANDBOX_HANGS {
@@ -42,13 +42,13 @@ impl SimulatedSandbox {
         Some(self.seconds(sample, own))
     }
 
-    /// What the dataset says: a run of the task's reference solution.
+    /// Returns the time that the dataset states: a run of the task's reference solution.
     fn reference(&self, sample: &Sample) -> Option<Nanos> {
         let own = || self.course.draw_of_row(What::ReferenceTime, sample.row).normal();
         self.reference_time.then(|| Nanos::from_secs_f64(self.seconds(sample, own())))
     }
 
-    /// Seconds of a run that ends; `own` is how long it takes beside others for the task, in standard deviations.
+    /// Returns the duration in seconds of a run that ends. `own` is its deviation from other runs of the task, in standard deviations.
     fn seconds(&self, sample: &Sample, own: f64) -> f64 {
         seconds_at(correlated(self.loading, self.task(sample), own))
     }
@@ -61,7 +61,7 @@ impl SimulatedSandbox {
         limits.execution(CASE, reference, ended.unwrap_or(allowed), correct)
     }
 
-    /// How long runs for the task take beside those for others, in standard deviations.
+    /// Returns the deviation of the task from other tasks, in standard deviations.
     fn task(&self, sample: &Sample) -> f64 {
         self.course.draw_of_row(What::TaskTime, sample.row).normal()
     }
@@ -78,7 +78,7 @@ impl Reward for SimulatedSandbox {
     }
 }
 
-/// Seconds of a run that ends, at the share of a standard normal below `normal`.
+/// Returns the duration in seconds of a run that ends, at the quantile that `normal` has in a standard normal distribution.
 fn seconds_at(normal: f64) -> f64 {
     let percent = 100.0 * (1.0 - calibration::SANDBOX_HANGS) * normal_cdf(normal);
     let table = &calibration::SANDBOX_SECONDS;

@@ -41,8 +41,7 @@ fn sample(data_source: &str, prompt: u64, sample: u32) -> Sample {
     }
 }
 
-/// Scores `samples`, all asked for at time 0, with limits as they are before anything is known: when each score was there, in seconds,
-/// and what it was.
+/// Scores `samples`, all submitted at time 0, with the initial limits. Returns the time of each score in seconds, and its value.
 fn score(config: &SimulatedRewardsConfig, samples: Vec<Sample>) -> Vec<(f64, f64)> {
     let scores = score_within(config, samples, &Limits::default());
     scores.into_iter().map(|(end, score)| (end, score.value)).collect()

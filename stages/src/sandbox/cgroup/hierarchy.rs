@@ -1,18 +1,18 @@
-//! Which hierarchies of control groups there are, and where in them this process is.
+//! The hierarchies of control groups on this machine, and the position of this process in them.
 
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// How the groups of sandboxes begin; the number of the process follows.
+/// The prefix of the names of sandbox groups. The process id follows.
 pub(super) const PREFIX: &str = "rollpacker-sandbox-";
 
 /// The version of a hierarchy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Version {
-    /// One hierarchy for each controller.
+    /// One hierarchy per controller.
     V1,
-    /// One for all.
+    /// One hierarchy for all controllers.
     V2,
 }
 
@@ -22,7 +22,7 @@ impl fmt::Display for Version {
     }
 }
 
-/// What a group can limit.
+/// A resource that a group can limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Controller {
     Memory,
@@ -41,7 +41,7 @@ impl Controller {
         }
     }
 
-    /// The file of its limit.
+    /// Returns the file of the limit.
     pub(super) fn limit(self, version: Version) -> &'static str {
         match (self, version) {
             (Self::Memory, Version::V1) => "memory.limit_in_bytes",
@@ -52,7 +52,7 @@ impl Controller {
         }
     }
 
-    /// The file that says what is taken; nothing is taken of what is given anew in each period.
+    /// Returns the file of the current usage; `None` for processor time, of which each period has a new allowance.
     pub(super) fn current(self, version: Version) -> Option<&'static str> {
         match (self, version) {
             (Self::Memory, Version::V1) => Some("memory.usage_in_bytes"),
@@ -62,8 +62,8 @@ impl Controller {
         }
     }
 
-    /// A file beside the limit, which not every kernel has, and what belongs there: no swap, or the same limit for memory and swap together;
-    /// and processor time that may be saved up, which is as much as a period has.
+    /// Returns an additional file of the limit, which not every kernel has, and its value. For memory, it disables swap or limits memory
+    /// and swap together; for processor time, it limits what can be saved up to the allowance of one period.
     pub(super) fn beside(self, version: Version, limit: u64) -> Option<(&'static str, u64)> {
         match (self, version) {
             (Self::Memory, Version::V1) => Some(("memory.memsw.limit_in_bytes", limit)),
@@ -75,39 +75,39 @@ impl Controller {
     }
 }
 
-/// Where groups can be made in one hierarchy.
+/// A location in one hierarchy where groups can be created.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) version: Version,
-    /// What it can limit; nothing for one of version 2 that is there beside those of version 1.
+    /// The controllers that are used here. Empty for a version 2 hierarchy without controllers, next to version 1 hierarchies.
     pub(super) controllers: Vec<Controller>,
-    /// The folder of this process; and for version 2 the one above, since a group that holds processes gives no controllers to others.
+    /// The folder of this process and, for version 2, its parent: a group that contains processes cannot delegate controllers.
     pub(super) candidates: Vec<PathBuf>,
 }
 
-/// The hierarchies of this machine that are of use, version 2 first.
+/// Returns the usable hierarchies of this machine, version 2 first.
 pub(super) fn places() -> Vec<Place> {
-    // Without /proc there are none.
+    // Without /proc there are no hierarchies.
     let read = |file: &str| fs::read_to_string(file).unwrap_or_default();
     places_of(&read("/proc/self/mountinfo"), &read("/proc/self/cgroup"), |folder| {
         fs::read_to_string(folder.join("cgroup.controllers")).unwrap_or_default()
     })
 }
 
-/// Removes the empty groups of processes that are dead.
+/// Removes the empty groups of dead processes.
 pub(in super::super) fn sweep() {
     for folder in places().iter().flat_map(|place| &place.candidates) {
         let names = fs::read_dir(folder).into_iter().flatten().flatten();
         for name in names.filter_map(|entry| entry.file_name().into_string().ok()) {
             if owner(&name).is_some_and(|pid| !Path::new("/proc").join(pid).exists()) {
-                // The kernel refuses while there is a process in it: then its number is of another namespace.
+                // The kernel refuses if the group contains a process; then the id in the name belongs to another pid namespace.
                 let _ = fs::remove_dir(folder.join(name));
             }
         }
     }
 }
 
-/// The number of the process that made the group of that name.
+/// Returns the id of the process that created the group with this name.
 fn owner(name: &str) -> Option<&str> {
     let (pid, _) = name.strip_prefix(PREFIX)?.split_once('-')?;
     pid.parse::<u32>().ok().map(|_| pid)
@@ -136,12 +136,12 @@ fn places_of(mounts: &str, own: &str, available: impl Fn(&Path) -> String) -> Ve
     places
 }
 
-/// Takes the controllers that are offered off those that are left.
+/// Removes the offered controllers from `left` and returns them.
 fn take(left: &mut Vec<Controller>, offered: impl Fn(&str) -> bool) -> Vec<Controller> {
     left.extract_if(.., |controller| offered(controller.name())).collect()
 }
 
-/// The group of this process in the hierarchy of a controller; that of version 2 has none in its line.
+/// Returns the path of this process in the hierarchy of a controller. The line of version 2 names no controller.
 fn own_path<'a>(own: &'a str, controller: &str) -> &'a str {
     let mut lines = own
         .lines()
@@ -153,7 +153,7 @@ fn own_path<'a>(own: &'a str, controller: &str) -> &'a str {
 
 /// A line of `mountinfo`.
 struct Mount<'a> {
-    /// What of the file system is mounted.
+    /// The part of the file system that is mounted.
     root: &'a str,
     point: &'a str,
     kind: &'a str,
@@ -161,7 +161,7 @@ struct Mount<'a> {
 }
 
 impl<'a> Mount<'a> {
-    /// None for a file system of another kind.
+    /// Returns `None` for other file systems.
     fn read(line: &'a str) -> Option<Self> {
         let (mount, system) = line.split_once(" - ")?;
         let mut mount = mount.split(' ').skip(3);
@@ -171,7 +171,7 @@ impl<'a> Mount<'a> {
         matches!(kind, "cgroup" | "cgroup2").then_some(Self { root, point, kind, options })
     }
 
-    /// Where a group is seen; one that is out of view, at the top.
+    /// Returns the folder of a group. A group outside of the mounted part is mapped to the mount point.
     fn folder(&self, group: &str) -> PathBuf {
         let inner = Path::new(group).strip_prefix(self.root).unwrap_or(Path::new(""));
         Path::new(self.point).join(inner)

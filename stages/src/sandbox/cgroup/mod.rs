@@ -1,13 +1,13 @@
-//! Control groups, where this process may make them: what the processes of a slot may take together.
+//! Control groups: limits on the total resources of the processes of a slot, where this process may create groups.
 //!
-//! Limits of a process count for each process anew, and a solution may have many. A group holds all processes of a slot, and is joined
-//! once, when the slot starts: moving a process costs the kernel more than a job does. It bounds their memory, their number and their
-//! processor time, the latter to the slot's share of the machine. To the kernel one group weighs as much as another, so a solution that
-//! forks slows itself down and not the next slot. Version 2 is taken before version 1, controller by controller, as the machine has
-//! them. Without permission for groups the other limits stand alone; a [`Probe`](super::Probe) says so.
+//! Process limits apply to each process separately, and a solution may start many. A group contains all processes of a slot. Processes join
+//! it once, when the slot starts, because moving a process costs the kernel more than a whole job. The group limits memory, number of
+//! processes and processor time, the latter to the slot's share of the machine. The kernel gives all groups the same weight, so a solution
+//! that forks slows down itself and not the other slots. Each controller is taken from version 2 if the machine has it there, otherwise
+//! from version 1. Without permission to create groups, only the other limits apply, and the [`Probe`](super::Probe) reports it.
 //!
-//! Groups bear the number of the process that made them. They are removed with their slot; those of a process that died before it could
-//! are removed by the next sandbox.
+//! The names of groups contain the id of the process that created them. Groups are removed with their slot. The next sandbox removes the
+//! groups of processes that died before they could.
 
 mod hierarchy;
 
@@ -22,22 +22,22 @@ use super::config::SandboxConfig;
 pub(super) use hierarchy::sweep;
 use hierarchy::{Controller, PREFIX, Version, places};
 
-/// What kernel and interpreter may take besides, in bytes: page tables, sockets, the pages of a fork.
+/// An allowance for kernel and interpreter in bytes: page tables, sockets, pages that a fork copies.
 const SLACK_BYTES: u64 = 32 << 20;
-/// Processes of a side besides those of a run.
+/// The number of processes of a side in addition to those of a run.
 const SIDE_PROCESSES: u64 = 2;
-/// How often the kernel gives a group its processor time anew, in microseconds; what it is in a new group.
+/// The period of processor time in microseconds, which is the default of new groups.
 const PERIOD_US: u64 = 100_000;
-/// How often to try to remove a group whose processes are about to be gone, one millisecond apart.
+/// The number of attempts to remove a group whose processes are about to end, one millisecond apart.
 const TRIES: u32 = 200;
 
 /// The group of a slot: a folder in each hierarchy that has one of the controllers.
 ///
-/// Dropping it removes it; its processes must be dead by then.
+/// Dropping it removes it. Its processes must have ended by then.
 #[derive(Debug, Default)]
 pub(super) struct Group {
     folders: Vec<Folder>,
-    /// What could not be had, and why.
+    /// The reasons why parts of the group are missing.
     refused: Vec<String>,
 }
 
@@ -49,12 +49,12 @@ struct Folder {
     controllers: Vec<Controller>,
 }
 
-/// What the processes of a slot may take together, beyond what they take when it is ready.
+/// The limits of a slot, in addition to the usage of an idle slot.
 struct Limits {
-    /// In bytes.
+    /// Memory in bytes.
     memory: u64,
     processes: u64,
-    /// Processor time in each [`PERIOD_US`], in microseconds.
+    /// Processor time per [`PERIOD_US`], in microseconds.
     processor_us: u64,
 }
 
@@ -78,14 +78,14 @@ impl Limits {
     }
 }
 
-/// The share of a slot in the processors, but one processor at least, in microseconds of each period.
+/// Returns the slot's share of the processors, but at least one processor, in microseconds per period.
 fn processor_us(cores: usize, slots: usize) -> u64 {
     let share = PERIOD_US.saturating_mul(cores as u64) / (slots as u64).max(1);
     share.max(PERIOD_US)
 }
 
 impl Group {
-    /// Makes a group and moves a process, with all that descend from it, there; as far as that is permitted.
+    /// Creates a group and moves a process and its descendants into it, as far as permitted.
     pub(super) fn around(pid: u32) -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -101,7 +101,7 @@ impl Group {
         group
     }
 
-    /// Sets the limits of a slot that is ready and runs nothing yet: what it takes now, and the share of two sides.
+    /// Sets the limits of an idle slot: its current usage plus the allowance of two sides.
     pub(super) fn limit(&mut self, config: &SandboxConfig) {
         let limits = Limits::of(config);
         for folder in &mut self.folders {
@@ -112,23 +112,23 @@ impl Group {
         }
     }
 
-    /// How many processes the kernel has ended for the memory of the group.
+    /// Returns the number of processes that the kernel killed because the group ran out of memory.
     pub(super) fn starved(&self) -> u64 {
         self.folders.iter().map(Folder::starved).sum()
     }
 
-    /// Kills every process in it, where the kernel can do so at a stroke.
+    /// Kills all processes of the group, if the kernel supports it as one operation.
     pub(super) fn kill(&self) {
         for folder in self.folders.iter().filter(|folder| folder.version == Version::V2) {
-            // What fails here is an older kernel; the namespace of the processes is killed besides.
+            // Fails on older kernels. The pid namespace of the processes is killed in any case.
             let _ = fs::write(folder.path.join("cgroup.kill"), "1");
         }
     }
 
-    /// What is in force, as a probe prints it.
+    /// Returns a description of the limits in force, for a probe.
     pub(super) fn describe(&self) -> String {
         let mut said: Vec<_> = self.folders.iter().map(Folder::describe).collect();
-        // Where one is refused, so are the others, for the same reason.
+        // All failures have the same reason, so the first is enough.
         said.extend(self.refused.first().map(|reason| format!("not permitted: {reason}")));
         said.retain(|said| !said.is_empty());
         if said.is_empty() { "none on this machine".into() } else { said.join("; ") }
@@ -136,7 +136,7 @@ impl Group {
 }
 
 impl Folder {
-    /// Makes a group in the first folder that gives it the controllers.
+    /// Creates a group in the first candidate that provides the controllers.
     fn make(
         candidates: &[PathBuf],
         name: &str,
@@ -162,7 +162,7 @@ impl Folder {
     ) -> Result<Self, String> {
         if version == Version::V2 {
             for controller in wanted {
-                // Where it is on already, or may not be switched on, the group shows.
+                // Errors are ignored: whether the controller is enabled is checked in the new group.
                 let _ = fs::write(
                     parent.join("cgroup.subtree_control"),
                     format!("+{}", controller.name()),
@@ -182,7 +182,7 @@ impl Folder {
         Ok(folder)
     }
 
-    /// Moves a process, then its children: what it starts meanwhile starts in here.
+    /// Moves a process and then its children, in this order: processes that it starts meanwhile are already created in the group.
     fn join(&self, pid: u32) -> Result<(), String> {
         let file = self.path.join("cgroup.procs");
         match fs::write(&file, pid.to_string()) {
@@ -207,10 +207,10 @@ impl Folder {
             let taken = controller.current(self.version).map_or(Ok(0), |file| self.read(file))?;
             let limit = taken.saturating_add(limits.of_controller(*controller));
             let file = self.path.join(controller.limit(self.version));
-            // A group of either version begins with this period.
+            // The value is per period, and the period of a new group is the default in both versions.
             fs::write(&file, limit.to_string()).map_err(|error| said(&file, &error))?;
             if let Some((name, value)) = controller.beside(self.version, limit) {
-                // Without swap on the machine, or on an older kernel, there is no such file.
+                // The file is missing on machines without swap and on older kernels.
                 let _ = fs::write(self.path.join(name), value.to_string());
             }
         }
@@ -227,7 +227,7 @@ impl Folder {
 
     fn starved(&self) -> u64 {
         let file = if self.version == Version::V2 { "memory.events" } else { "memory.oom_control" };
-        // A group without the controller has no such file.
+        // The file is missing if the group does not have the controller.
         let text = fs::read_to_string(self.path.join(file)).unwrap_or_default();
         let count = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
         count.and_then(|count| count.trim().parse().ok()).unwrap_or(0)
@@ -248,7 +248,7 @@ impl Folder {
 }
 
 impl Drop for Folder {
-    /// Removes the group once the kernel is done with its processes. What cannot be removed now, the next sandbox removes.
+    /// Removes the group once the kernel has cleaned up its processes. If this fails, the next sandbox removes it.
     fn drop(&mut self) {
         let moment = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
         for _ in 0..TRIES {

@@ -1,4 +1,4 @@
-"""Cases, each within its time, and what comes of them."""
+"""Runs test cases within their time limits and records the results."""
 
 import linecache
 import mmap
@@ -10,26 +10,26 @@ import rollpacker_wire as wire
 from rollpacker_pytest_shim import Skipped
 from rollpacker_session import MESSAGE_CHARACTERS, Unloadable, brief
 
-# After so many cases that took too long, those left are not run.
+# After this number of timeouts, the remaining cases are skipped.
 PATIENCE = 3
-# All runs that judge cases again may take so many times the limit of a case.
+# The total time of all runs that judge cases again, as a multiple of a case's limit.
 SPARE = 10
-# Kept free for what has to be done when the memory of the checker is used up.
+# Memory reserved for the cleanup after the checker has run out of memory.
 RESERVE_BYTES = 8 << 20
-# Characters of the messages of all cases; those of later ones are cut short.
+# The total number of characters of all messages. Messages beyond it are truncated to the second number.
 ALL_CHARACTERS, SHORT_CHARACTERS = 100_000, 100
 
 
 class Deadline(wire.Stop):
-    """The time of a case is over."""
+    """The time limit of a case was reached."""
 
 
 class BrokenTests(BaseException):
-    """The tests themselves cannot be run: not the solution's fault."""
+    """The tests themselves cannot be run. This is not the fault of the solution."""
 
 
 def where(error):
-    """The line of the tests at which an error came up."""
+    """Returns the line of the tests at which an error was raised."""
     found = ""
     trace = error.__traceback__
     while trace is not None:
@@ -41,7 +41,7 @@ def where(error):
 
 
 def describe_end(end):
-    """What the end of a run says of the solution."""
+    """Returns the outcome and the message for the end of a run."""
     number, code = end.get("signal"), end.get("code")
     if number == signal.SIGSYS:
         return "forbidden", "the solution made a system call that is forbidden"
@@ -55,22 +55,24 @@ def describe_end(end):
 
 
 class Bench:
-    """Runs cases one by one, each within its time, and keeps what came of them."""
+    """Runs cases one by one, each within its time limit, and records their results."""
 
     def __init__(self, session, job, progress):
         self.session, self.progress = session, progress
         self.language, self.seconds = job.get("language", "python"), job["seconds"]
         self.stop = job["check"].get("stop_at_failure", False)
         self.cases = []
-        # Cases, by number, that passed by the solution's word for an equality, and those that passed without asking it anything.
+        # The indexes of cases that passed only because the solution claimed an equality, and of those that passed without calling the
+        # solution.
         self.vouched, self.unasked = set(), set()
-        # Whether tests did what no copy shows, how many cases said nothing about the solution, and how many skipped themselves.
+        # `undecided`: the tests did something that a copy cannot reproduce. `dropped`: the number of cases that do not depend on the
+        # solution. `skipped`: the number of tests that skipped themselves.
         self.undecided, self.dropped, self.skipped = False, 0, 0
-        # Seconds that are left for judging cases again.
+        # The remaining seconds for judging cases again.
         self.spare = SPARE * max(float(seconds) for seconds in self.seconds)
         self.hopeless = None
         self.timeouts = self.characters = 0
-        # Address space, which is what the limit counts: not a page of it is ever touched.
+        # This reserves address space, which is what the limit counts. Its pages are never touched.
         self.reserve = mmap.mmap(-1, RESERVE_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self.clock = session.clock
 
@@ -78,7 +80,7 @@ class Bench:
         return float(self.seconds[min(len(self.cases), len(self.seconds) - 1)])
 
     def case(self, body):
-        """Runs one case; `body` raises what is wrong. Where every further case would end the same, none is run."""
+        """Runs one case. `body` raises an error if the case fails. If all further cases would fail in the same way, they are not run."""
         if self.stop and any(case["outcome"] != "passed" for case in self.cases):
             return
         if self.hopeless:
@@ -106,21 +108,21 @@ class Bench:
         self.progress.case(case)
 
     def whole(self, body):
-        """Runs what belongs to no case; gives what every case then is, if it fails."""
+        """Runs code that belongs to no case. If it fails, returns the result that all cases get."""
         allowed = self.allowed()
         self.progress.begin(allowed)
         outcome, message = self.attempt(body, allowed)
         return None if outcome == "passed" else (outcome, self.clock.charged(), message)
 
     def attempt(self, body, allowed):
-        """Runs `body`, and says what came of it. What stopped it counts even if the test took it for an error and went on."""
+        """Runs `body` and returns its outcome and message. A `Stop` counts even if the test caught it and continued."""
         found = self.within(allowed, lambda: body(allowed))
         if isinstance(found, (BrokenTests, Skipped)):
             raise found
         if found is None:
             return "passed", ""
         self.undecided = self.undecided or self.session.peer.is_stale()
-        # Messages are made of objects of the solution, which is not asked any more.
+        # Messages may contain objects of the solution, which must not be called any more.
         self.session.peer.muted = True
         outcome, message = self.explain(found, allowed)
         self.session.peer.muted = False
@@ -130,7 +132,7 @@ class Bench:
         return outcome, message
 
     def within(self, seconds, body):
-        """Runs `body` for so many seconds at most; returns what ended it early."""
+        """Runs `body` for at most this number of seconds. Returns the error that ended it early."""
         wire.Stop.raised = found = None
         self.clock.begin(seconds)
         try:
@@ -149,7 +151,7 @@ class Bench:
         return wire.Stop.raised or found
 
     def look(self, _signal, _frame):
-        """Looks at the clock when the time of a case is over: it goes on for as long as it was kept waiting."""
+        """Handles the alarm at the time limit of a case. The case continues for as long as it was kept waiting for a processor."""
         left = self.clock.left()
         if not left:
             raise Deadline()
@@ -157,7 +159,7 @@ class Bench:
         signal.setitimer(signal.ITIMER_REAL, left, 0.05)
 
     def give_up_memory(self):
-        """Drops what the tests keep, which is what fills the memory of this process; none of them is run any more."""
+        """Drops the objects of the tests, which fill the memory of this process. No further test is run."""
         self.reserve.close()
         self.reserve = None
         self.session.stop()
@@ -182,12 +184,12 @@ class Bench:
 
 
 def is_missing_module(error, modules):
-    """Whether the tests import what is not there; of the modules that they import, the solution is always."""
+    """Returns true if the tests import a module that is missing. The module `solution` always exists."""
     return isinstance(error, ModuleNotFoundError) and not has_crossed(error) and str(error.name).partition(".")[0] in set(modules) - {"solution"}
 
 
 def has_crossed(error):
-    """Whether the solution raised an error, as against the tests."""
+    """Returns true if the solution raised the error, rather than the tests."""
     return "_rp_crossed" in error.__dict__ or "_rp" in error.__dict__
 
 
@@ -196,7 +198,7 @@ def clean(message, characters=MESSAGE_CHARACTERS):
 
 
 def judge(error):
-    """What an error that a test let through says."""
+    """Returns the outcome and the message for an error that a test did not catch."""
     message = "\n".join(part for part in (where(error), brief(error)) if part)
     if isinstance(error, MemoryError):
         return "memory", message

@@ -1,7 +1,7 @@
-"""Tests beside the solution in one interpreter, as pytest would run them.
+"""Runs tests and solution in one interpreter, as pytest would.
 
-What this process reports is the solution's word: nothing here is out of its reach. The checker believes it only as far as the same process
-also notices wrong expectations (see `rollpacker_recheck`), and gives it compiled tests without their text.
+The solution can change anything in this process, including the report. The checker therefore trusts the report only if the same process
+also detects wrong expectations (see `rollpacker_recheck`), and passes it the compiled tests without their source.
 """
 
 import base64
@@ -21,7 +21,7 @@ MESSAGE_CHARACTERS = 500
 
 
 def run(link, load, job):
-    """Runs the tests of a job; reports each over the link as it ends, and then the end."""
+    """Runs the tests of a job. Reports each result over the link as soon as it is known, and then the end."""
     link = socket.socket(fileno=link)
     tests = job["tests"]
     sys.modules["pytest"] = pytest_shim.module()
@@ -39,7 +39,7 @@ def run(link, load, job):
 
 
 def space_of(solution, tests):
-    """Returns the module of the tests, with what they use without an import and get of the solution by a star."""
+    """Returns the module of the tests, with the names that they use without an import or import with a star."""
     module = types.ModuleType("test_solution")
     module.__file__ = tests["file"]
     sys.modules["test_solution"] = module
@@ -60,7 +60,7 @@ def statements(space, _module, _tests, parts):
 
 
 def entry(space, module, tests, parts):
-    """HumanEval: the prompt's helpers, then the tests, whose `check` gets the function of the solution."""
+    """HumanEval: runs the helpers of the prompt and then the tests, whose `check` is called with the function of the solution."""
     if len(parts) > 1:
         exec(parts[0], space.__dict__)
     candidate = module.__dict__[tests["entry_point"]]
@@ -73,7 +73,7 @@ FORMS = {"functions": functions, "statements": statements, "entry": entry}
 
 
 def attempt(case):
-    """Runs a case. Failing is not the same as breaking: a wrong expectation has to make a case fail."""
+    """Runs a case. Only an assertion counts as `failed`, other errors as `broken`: a wrong expectation must make a case fail."""
     try:
         case()
     except pytest_shim.Skipped:
@@ -86,7 +86,7 @@ def attempt(case):
 
 
 def where(error):
-    """The line of the tests, or of the solution, at which an error came up."""
+    """Returns the line of the tests, or of the solution, at which an error was raised."""
     found = ""
     trace = error.__traceback__
     while trace is not None:

@@ -1,9 +1,9 @@
-"""Which names the tests of a job get without importing them."""
+"""The names that the tests of a job can use without importing them."""
 
 import builtins
 import importlib
 
-# What competition datasets expect to be there without an import, in the solution.
+# The imports that competition datasets expect before the solution.
 PRELUDE = """
 from typing import *
 from collections import *
@@ -18,17 +18,17 @@ import bisect, collections, copy, datetime, functools, heapq, itertools, json, m
 PRELUDE_NAMES = {}
 exec(PRELUDE, PRELUDE_NAMES)
 
-# Modules that tests may use without an import; always python's own.
+# Modules that tests may use without an import. They are always those of the standard library.
 TRUSTED = ("bisect", "collections", "copy", "datetime", "functools", "heapq", "itertools", "json", "math", "operator", "os", "random",
            "re", "string", "sys", "time", "typing")
 
 
-# Names by which libraries are known.
+# The customary names of libraries.
 ALIASES = {"np": "numpy", "numpy": "numpy", "pd": "pandas", "pandas": "pandas", "plt": "matplotlib.pyplot"}
 
 
 def trusted(used):
-    """Returns what names of a text mean that neither the text nor the solution defines."""
+    """Returns the values of the used names that neither the text nor the solution defines."""
     found = {name: value for name, value in PRELUDE_NAMES.items() if name in used and not name.startswith("_")}
     found.update((name, importlib.import_module(name)) for name in TRUSTED if name in used)
     for name in sorted(set(ALIASES).intersection(used)):
@@ -40,20 +40,21 @@ def trusted(used):
 
 
 def is_foreign(name):
-    """Whether a name means something of python's, or a library."""
+    """Returns true if a name is a builtin or a customary name of a library."""
     return hasattr(builtins, name) or name in ALIASES
 
 
 def is_reserved(name):
-    """Whether a name means something else to a text that imports nothing: also what the prelude of competitions brings along."""
+    """Returns true if a name has a meaning in a text without imports: a builtin, a library, or a name of the prelude."""
     return is_foreign(name) or name in PRELUDE_NAMES
 
 
 def taken(used, imported, names, reserved):
-    """Returns the names of a solution that a text means without importing them one by one, in order.
+    """Returns the names of a solution that a text uses without importing them one by one, in order.
 
-    A reserved name is the solution's only where the text takes nothing else from it: then it is what the text tests. Otherwise a solution
-    that redefines `len` or `Counter` would judge itself. Among the names that a text imports, `solution` says that it takes something.
+    A reserved name refers to the solution only if the text uses no other name of it; then it is the name that the text tests. Otherwise a
+    solution that redefines `len` or `Counter` could judge itself. The name `solution` among the imported names means that the text imports
+    something from it.
     """
     found = [name for name in names if type(name) is str and name in used and not name.startswith("__")
              and name not in imported and name not in TRUSTED]
@@ -62,7 +63,9 @@ def taken(used, imported, names, reserved):
 
 
 def bind(space, used, imported, names, get):
-    """Binds what a text uses without an import: names of the solution, unless the text imports those it wants, then well-known ones."""
+    """Binds the names that a text uses without an import: those of the solution, unless the text imports what it uses from there, and then
+    well-known names.
+    """
     for name in taken(used, imported, names, is_reserved) if "solution" not in imported else ():
         if name not in space:
             space[name] = get(name)

@@ -1,8 +1,8 @@
-"""The checker side of a job: runs the tests, and gives a verdict on each case.
+"""The checker of a job: runs the tests and returns a verdict on each case.
 
-The solution is never run in this process: its functions and classes are proxies (see `rollpacker_wire`) of what lives in a run, which the
-zygote starts. What the solution prints is data. A run that dies, hangs or breaks the protocol fails the case at hand,
-whatever the test made of it, and the next case gets another run.
+The solution never runs in this process. Its functions and classes are proxies (see `rollpacker_wire`) of objects in a run, which the zygote
+starts. The output of the solution is treated as data. A run that dies, hangs or breaks the protocol fails the current case, whatever the
+test does about it, and the next case gets a new run.
 """
 
 import ast
@@ -31,7 +31,7 @@ def check_tests(check, bench):
 
 
 def check_entry(check, bench):
-    """HumanEval: `check(candidate)`. The prompt's own helpers are the dataset's, not what the solution made of them."""
+    """HumanEval: `check(candidate)`. The helpers of the prompt are those of the dataset, not those that the solution may have redefined."""
     test, prompt = parse(check["test"], "test_solution.py"), parse_prompt(check.get("prompt"))
     used, imported = loaded_names(test), imported_names(test).union(("solution",))
     bench.session.modules = imported_modules(test)
@@ -56,7 +56,7 @@ def check_entry(check, bench):
 
 
 def parse_prompt(prompt):
-    """Returns the tree of a prompt; None if there is none, or if it is no program by itself."""
+    """Returns the syntax tree of a prompt, or None if there is no prompt or it is not a complete program."""
     try:
         return ast.parse(prompt, "prompt.py") if prompt else None
     except (SyntaxError, ValueError):
@@ -64,7 +64,7 @@ def parse_prompt(prompt):
 
 
 def check_calls(check, bench):
-    """A function, or a method of the class `Solution`, called with arguments and compared with what is expected."""
+    """Calls a function, or a method of the class `Solution`, and compares the results with the expected ones."""
     for case in check["cases"]:
         def body(allowed, case=case):
             if not bench.session.alive():
@@ -93,21 +93,23 @@ def short(value):
 
 
 def check_stdio(check, bench):
-    """What a program prints for a given input; blanks at the ends of lines are ignored."""
+    """Compares the output of a program for a given input. Trailing blanks of lines are ignored."""
     kind = prepare(bench, len(check["cases"]))
     for case in check["cases"] if kind else ():
         bench.case(lambda allowed: run_program(bench.session, kind, case, allowed))
 
 
 def check_runs(_check, bench):
-    """A program that ends with code 0."""
+    """Runs a program, which must exit with code 0."""
     kind = prepare(bench, 1)
     if kind:
         bench.case(lambda allowed: run_program(bench.session, kind, {"stdin": "", "expected_stdout": None}, allowed))
 
 
 def prepare(bench, cases):
-    """The kind of runs of a program, compiled if its language is; None if that fails, and with it every case."""
+    """Returns the kind of runs for a program, after compiling it if its language requires that. If this fails, all cases fail and the
+    result is None.
+    """
     if bench.language == "python":
         return "main"
 
@@ -137,11 +139,11 @@ def lines(text):
 
 
 class Unavailable(BrokenTests):
-    """What compiles or runs the language is not there: nobody's fault but ours."""
+    """The compiler or interpreter of the language is missing, which is a fault of the sandbox's configuration."""
 
 
 class Died(Unloadable):
-    """A program did not end with code 0."""
+    """A program did not exit with code 0."""
 
     def __init__(self, end, errors):
         wire.Stop.__init__(self)
@@ -153,9 +155,9 @@ class Died(Unloadable):
 
 
 def finish_program(session, kind, stdin, allowed, limit):
-    """Runs a program to its end: how it ended, what it printed on stdout and on stderr.
+    """Runs a program to its end. Returns how it ended, its stdout and its stderr.
 
-    One that prints more than `limit` is wrong; without a limit, what is too much is dropped.
+    A program that prints more than `limit` fails; without a limit, excess output is dropped.
     """
     session.begin(kind, allowed, stdin)
     run = session.run
@@ -182,7 +184,7 @@ def finish_program(session, kind, stdin, allowed, limit):
 
 
 def listen(run):
-    """Takes what a program says of its end."""
+    """Receives the name of the exception that ended a program."""
     try:
         run.receive_some()
     except wire.Ended:
@@ -191,7 +193,7 @@ def listen(run):
 
 
 def check_text(check, bench):
-    """Tests of the text of a response, which is the value of `{response}` where an expression stands, and within string literals."""
+    """Runs tests of the text of a response. The text replaces `{response}` in expressions, as a value, and within string literals."""
     for number, code in enumerate(check["tests"]):
         file = "test_solution_%d.py" % number
         tree = ast.fix_missing_locations(Placeholder(check["response"]).visit(parse(code, file)))
@@ -206,7 +208,7 @@ def check_text(check, bench):
 
 
 class Placeholder(ast.NodeTransformer):
-    """Puts a text where a program says `{response}`; as a value, never as code."""
+    """Replaces `{response}` by a text, always as a value and never as code."""
 
     def __init__(self, response):
         self.response = response
@@ -226,7 +228,7 @@ FORMS = {"tests": check_tests, "entry": check_entry, "calls": check_calls, "stdi
 
 
 def check(job, requests, progress):
-    """The verdict on a solution, or why its tests cannot be run."""
+    """Returns the verdict on a solution, or the reason why its tests cannot be run."""
     sys.stdout, sys.stderr, sys.stdin = Capture(), Capture(), io.StringIO()
     out, errors = sys.stdout, sys.stderr
     sys.modules["pytest"] = PYTEST
@@ -245,7 +247,7 @@ def check(job, requests, progress):
 
 
 def demand_cases(bench):
-    """A solution passes by cases that it passed. Where there are none, it is wrong, unless the tests are."""
+    """Requires that there are cases. Without cases a solution is wrong, unless the tests contain no test at all."""
     if bench.cases:
         return
     if bench.dropped:
@@ -257,7 +259,7 @@ def demand_cases(bench):
 
 
 def clean_output(stream):
-    """Returns the start of what was printed: as much as fits into a report once its control characters are escaped."""
+    """Returns the beginning of the output, as much as fits into a report after escaping control characters."""
     text = clean(stream.getvalue(), None)
     while len(json.dumps(text)) > 2 * OUTPUT_BYTES:
         text = text[: len(text) // 2]

@@ -1,22 +1,24 @@
-"""Time as a case is charged for it: that of the clock, less what its processes waited for a processor.
+"""The time that a case is charged: the elapsed time without the time that its processes waited for a processor.
 
-A limit by the clock alone fails whoever has a busy neighbour, and one of processor time alone lets a sleeper go on for ever. So a case is
-charged for what it computes and for what it sleeps, and not for the time in which it could have gone on and no processor was free. The
-kernel counts that for each thread; the first threads of the checker and of the run are looked at. A solution whose own processes
-keep it waiting is not charged for that either, and is ended by the clock after `WALL_FACTOR` times its limit.
+A limit on elapsed time fails solutions on a busy machine, and a limit on processor time alone never ends one that sleeps. A case is
+therefore charged for computing and sleeping, but not for waiting while no processor was free. The kernel counts this wait for each thread;
+the first threads of the checker and of the run are measured. Waits that the solution's own processes cause are not charged either, but the
+case ends after `WALL_FACTOR` times its limit of elapsed time.
 """
 
 import os
 import time
 
-# However long its processes wait, a case may take so many times its limit by the clock.
+# The maximum elapsed time of a case as a multiple of its limit.
 WALL_FACTOR = 5
-# Below this there is no point in another look, in seconds.
+# A remaining time below this number of seconds counts as none.
 LEAST = 0.01
 
 
 def open_waits(process="self"):
-    """Opens what tells how long a process waited, for whoever holds the descriptor; None where the kernel or a namespace does not show it."""
+    """Opens the file that shows how long a process waited. Returns None if the kernel or a namespace does not provide it. Any process that
+    receives the descriptor can read it.
+    """
     try:
         return os.open("/proc/%s/schedstat" % process, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -24,15 +26,15 @@ def open_waits(process="self"):
 
 
 class Waits:
-    """How long the first thread of a process has waited for a processor."""
+    """The time that the first thread of a process waited for a processor."""
 
     def __init__(self, fd):
         self.fd, self.last = fd, 0.0
 
     def seconds(self):
-        """Returns the seconds so far; of a process that is gone, those of the last time it was asked for."""
+        """Returns the seconds so far. For a process that has ended, returns the last known value."""
         try:
-            # Time on a processor and time of waiting, in nanoseconds, and how often it got a processor.
+            # The fields are the time on a processor and the time of waiting in nanoseconds, and the number of time slices.
             self.last = int(os.pread(self.fd, 64, 0).split()[1]) / 1e9
         except (OSError, IndexError, ValueError, TypeError):
             pass
@@ -45,19 +47,19 @@ class Waits:
 
 
 class Clock:
-    """What the case at hand is charged."""
+    """The time that the current case is charged."""
 
     def __init__(self, own):
         self.own, self.run = own, Waits(None)
         self.limit = self.began = self.waited = 0.0
 
     def begin(self, limit):
-        """A case begins that may be charged `limit` seconds."""
+        """Starts a case with a limit of `limit` seconds."""
         self.limit, self.began = limit, time.monotonic()
         self.waited = -self.own.seconds() - self.run.seconds()
 
     def watch(self, run):
-        """Another run takes part, of which `run` tells the waits; what those before it have waited stays."""
+        """Adds the waits of another run, `run`. The waits of the previous run remain counted."""
         self.waited += self.run.seconds() - run.seconds()
         self.run.close()
         self.run = run
@@ -67,7 +69,7 @@ class Clock:
         return max(0.0, time.monotonic() - self.began - self.waited - self.own.seconds() - self.run.seconds())
 
     def left(self):
-        """Returns the seconds that the case may go on at least; 0 if it is over."""
+        """Returns a lower bound of the seconds that the case may still run, or 0 if its time is over."""
         by_clock = WALL_FACTOR * self.limit - (time.monotonic() - self.began)
         left = min(self.limit - self.charged(), by_clock)
         return left if left >= LEAST else 0.0

@@ -1,10 +1,9 @@
-"""Values to bytes and back.
+"""Encodes values as bytes and decodes them.
 
-Neither end trusts the bytes of the other. A message is a pickle of plain values in which no global can be named: what is not plain is a
-call of `Codec.restore`, whatever the pickle says. So nothing of the other end is ever executed here and no class of it becomes a class
-here. Values of the types below cross by value. An object of a class derived from one of `BASES` crosses as its plain value, so that no
-method of the other side decides what it equals or contains; only attributes that the plain type lacks are asked of its owner. Everything
-else is a proxy.
+Neither end trusts the bytes of the other. A message is a pickle of plain values that cannot name a global: every reference in it resolves
+to `Codec.restore`. Therefore no code of the other end is executed here, and no class of it becomes a class here. Values of the types below
+are copied. An object whose class is derived from one of `BASES` is copied as its plain value, so that no method of the other side decides
+what it equals or contains; its owner is only asked for attributes that the plain type lacks. All other objects become proxies.
 """
 
 import builtins
@@ -22,28 +21,29 @@ from rollpacker_proxy import Broken, Proxy, Undecided, ask, face, sheet_of
 
 
 def restore():
-    """What the pickles name. Never called: see `Codec.restore`."""
+    """The name that all pickles refer to. It is never called: see `Codec.restore`."""
 
 
 def factory(kind):
     return kind.__name__ if kind in FACTORIES.values() else None
 
 
-# The plain value of an object whose class is derived from a plain type, by methods of that type.
+# Extract the plain value of an object whose class is derived from a plain type, with methods of the plain type.
 BASES = {
     int: lambda value: int.__add__(value, 0), float: lambda value: float.__add__(value, 0.0),
     str: lambda value: str.__add__(value, ""), bytes: lambda value: bytes.__add__(value, b""),
     list: lambda value: list(list.__iter__(value)), tuple: lambda value: tuple(tuple.__iter__(value)),
     dict: dict.copy, set: lambda value: set(set.__iter__(value)), frozenset: lambda value: frozenset(frozenset.__iter__(value)),
 }
-# Deeper than the interpreter's own limit, and well within a stack of 8 MiB.
+# More than the interpreter's own limit, and well within a stack of 8 MiB.
 PICKLE_DEPTH = 10_000
 FACTORIES = {kind.__name__: kind for kind in (int, float, str, bool, list, dict, set, tuple)}
 TYPES = {kind.__name__: kind for kind in (
     int, float, str, bool, list, dict, set, tuple, frozenset, bytes, bytearray, complex, object, range, slice, type(None))}
 ERRORS = {name: kind for name, kind in vars(builtins).items() if isinstance(kind, type) and issubclass(kind, BaseException)}
 
-# Exactly these types cross as values; the pickle knows the others: numbers, text, bytes, lists, tuples, dicts, sets.
+# Objects of exactly these types are copied as values. The pickle itself handles the others: numbers, text, bytes, lists, tuples, dicts,
+# sets.
 PLAIN = {
     complex: lambda value: ("complex", value.real, value.imag),
     range: lambda value: ("range", value.start, value.stop, value.step),
@@ -69,7 +69,7 @@ PLAIN = {
 
 
 def time_zone(offset, name):
-    """Returns a time zone; the one that tests compare by identity is one object."""
+    """Returns a time zone. UTC is always the same object, because tests compare it by identity."""
     zone = datetime.timezone(offset, name)
     return datetime.timezone.utc if zone == datetime.timezone.utc and name == "UTC" else zone
 
@@ -84,7 +84,7 @@ VALUES = {
 }
 
 
-# Value types of modules that are imported only when one of them crosses: what describes a value, and what makes one from that.
+# Value types of modules that are imported only when such a value arrives: a function that describes a value, and one that recreates it.
 LIBRARY = {
     ("ipaddress", "IPv4Address"): (lambda value: (str(value),), lambda module, text: module.IPv4Address(text)),
     ("ipaddress", "IPv6Address"): (lambda value: (str(value),), lambda module, text: module.IPv6Address(text)),
@@ -112,7 +112,7 @@ def array_of(numpy, code, data):
 
 
 def library_key(kind):
-    """Returns the key of `LIBRARY` that a class is, if it is one."""
+    """Returns the key in `LIBRARY` of a class, or None."""
     key = (kind.__module__, kind.__name__)
     return key if key in LIBRARY and getattr(sys.modules.get(key[0]), key[1], None) is kind else None
 
@@ -142,7 +142,7 @@ def derived_class(name, base, cache={}):
 
 
 class ForeignError(type):
-    """The class of exception classes that stand for those of the other side."""
+    """The metaclass of exception classes that represent those of the other side."""
 
     def __setstate__(cls, state):
         raise Broken("the state of a class is nobody's to set")
@@ -169,7 +169,9 @@ class Unpickler(pickle.Unpickler):
 
 
 class CarefulUnpickler(pickle._Unpickler):
-    """Knows no opcode that sets the state of an object; needed once the other side may name objects of ours."""
+    """An unpickler without the opcode that sets the state of an object. Required as soon as the other side can name objects of this
+    side.
+    """
 
     dispatch = {code: load for code, load in pickle._Unpickler.dispatch.items() if code != pickle.BUILD[0]}
     find_class = Unpickler.find_class
@@ -180,7 +182,7 @@ class CarefulUnpickler(pickle._Unpickler):
 
 
 class Codec:
-    """Values to bytes and back, for one peer."""
+    """Encodes and decodes values for one peer."""
 
     def __init__(self, peer):
         self.peer = peer
@@ -311,7 +313,9 @@ class Codec:
 
 
 def is_standard(module):
-    """Whether exceptions of a module are the same on both sides; those by which a test skips itself are nobody's to raise here."""
+    """Returns true if the exceptions of a module are the same on both sides. Those by which a test skips itself are excluded: the solution
+    must not raise them here.
+    """
     top = str(module).partition(".")[0]
     names = getattr(sys, "stdlib_module_names", ("json", "decimal", "queue", "asyncio", "concurrent", "dataclasses", "enum", "struct", "re"))
     return top in names and top not in ("unittest", "__main__")
@@ -329,7 +333,7 @@ def error_attribute(error, name):
 
 
 def generate(state):
-    """A generator here for one of the other side."""
+    """Represents a generator of the other side."""
     proxy, sent = Proxy(state), None
     while True:
         try:
@@ -340,5 +344,5 @@ def generate(state):
 
 
 async def wait(state):
-    """A coroutine here for one of the other side."""
+    """Represents a coroutine of the other side."""
     return ask(Proxy(state), "await")

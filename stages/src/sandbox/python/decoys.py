@@ -1,8 +1,8 @@
-"""Comparisons of tests beside a solution, which an object of the solution may decide.
+"""Checks the comparisons of tests that run in the same process as the solution, because an object of the solution may decide them.
 
-Every comparison and subtraction of a text of tests becomes a call of `compare`, `sides` or `subtract` here. Where an object that is no
-plain value takes part, the same object is also compared with values that are not expected. One that equals most of those too, or whose
-difference from each is the same, poses as a value that it is not, and the test fails.
+Every comparison and subtraction in the tests is replaced by a call of `compare`, `sides` or `subtract`. If an object that is not a plain
+value takes part in a comparison that holds, the same object is also compared with unexpected values (decoys). An object that equals most of
+these too, or whose difference from each is the same, impersonates a value, and the test fails.
 """
 
 import ast
@@ -19,20 +19,20 @@ ORDERS = ("Lt", "LtE", "Gt", "GtE")
 PLAIN = (type(None), bool, int, float, complex, str, bytes)
 CONTAINERS = (list, tuple, dict)
 COMPARE, SIDES, SUBTRACT = "_rp_compare", "_rp_sides", "_rp_subtract"
-# Values in place of an expected one.
+# The number of decoys for an expected value.
 DECOYS = 8
 FAR = 10.0 ** 12
 
 
 class Posing(AssertionError):
-    """An object of the solution stands for a value that it is not."""
+    """An object of the solution impersonates a value."""
 
     def __init__(self, posing):
         super().__init__("an object of type %s poses as values that it is not" % type(posing).__name__)
 
 
 class Instrument(ast.NodeTransformer):
-    """Turns comparisons and subtractions into calls."""
+    """Replaces comparisons and subtractions by calls."""
 
     def visit_Compare(self, node):
         self.generic_visit(node)
@@ -44,7 +44,7 @@ class Instrument(ast.NodeTransformer):
         return self.call(node, SUBTRACT, [node.left, node.right]) if isinstance(node.op, ast.Sub) else node
 
     def visit_Call(self, node):
-        """`assertEqual(a, b)` becomes `assertEqual(*sides("Eq", a, b))`."""
+        """Replaces `assertEqual(a, b)` by `assertEqual(*sides("Eq", a, b))`."""
         self.generic_visit(node)
         name = getattr(node.func, "attr", "")
         plain = len(node.args) > 1 and not any(isinstance(argument, ast.Starred) for argument in node.args[:2])
@@ -59,7 +59,7 @@ class Instrument(ast.NodeTransformer):
 
 
 def instrumented(tree):
-    """Returns a text whose comparisons are calls, and without the columns that would tell which constant was changed."""
+    """Returns the tests with comparisons replaced by calls. Columns are removed, since they would reveal which constant was changed."""
     tree = ast.fix_missing_locations(Instrument().visit(copy.deepcopy(tree)))
     for node in ast.walk(tree):
         if hasattr(node, "col_offset"):
@@ -68,7 +68,7 @@ def instrumented(tree):
 
 
 def compare(names, *values):
-    """Returns the value of a comparison, perhaps a chain of several."""
+    """Returns the value of a comparison or of a chain of comparisons."""
     found = True
     for name, left, right in zip(names, values, values[1:]):
         found = OPERATORS[name](left, right)
@@ -80,13 +80,13 @@ def compare(names, *values):
 
 
 def sides(name, left, right):
-    """Returns both sides of an assertion of equality, or of containment, if no object of theirs poses."""
+    """Returns both sides of an assertion of equality or containment, after checking that no object in them impersonates a value."""
     check(name, left, right, holds(name, left, right))
     return left, right
 
 
 def check(name, left, right, found):
-    """Raises if an object decides a comparison whatever it is compared with."""
+    """Raises an error if an object makes a comparison hold regardless of the other side."""
     if isinstance(left, Approx) or isinstance(right, Approx) or not is_true(found if name not in ("NotEq", "NotIn") else not_(found)):
         return
     if name in ORDERS:
@@ -101,7 +101,7 @@ def not_(found):
 
 
 def is_true(found):
-    """Whether a result is true; an array of several is neither."""
+    """Returns true if a result is true. An array with several elements is not."""
     try:
         return bool(found)
     except Exception:
@@ -109,7 +109,7 @@ def is_true(found):
 
 
 def leaves(left, right):
-    """Returns the pairs of parts of two values that are not both plain."""
+    """Returns the pairs of corresponding parts of two values that are not both plain."""
     if type(left) is type(right) and type(left) in (list, tuple) and len(left) == len(right):
         for one, other in zip(left, right):
             yield from leaves(one, other)
@@ -122,7 +122,9 @@ def leaves(left, right):
 
 
 def check_decoys(name, left, right):
-    """A scalar may equal some decoys, as numbers of a class of remainders do; a container none; and nothing contains all of them."""
+    """Compares with decoys. A scalar may equal half of them, as instances of a modular integer class do; a container may equal none; and a
+    collection must not contain all of them.
+    """
     most = 0
     if name == "In":
         pairs, most = [(value, right) for value in alterations(left)], DECOYS - 1
@@ -138,7 +140,9 @@ def check_decoys(name, left, right):
 
 
 def check_order(name, left, right):
-    """What lies above a number does not lie below a smaller one, and not every number lies below it."""
+    """Checks an order against a number. An object that is greater than a number must not be less than a smaller one, and must not be
+    greater than every number; and vice versa.
+    """
     for one, other in ((left, right), (right, left)):
         if type(one) not in (int, float) or type(other) in PLAIN:
             continue
@@ -152,7 +156,7 @@ def check_order(name, left, right):
 
 
 def holds(name, left, right):
-    """Whether a comparison holds; one that raises does not."""
+    """Returns true if a comparison holds. If it raises an error, it does not hold."""
     try:
         return bool(OPERATORS[name](left, right))
     except Exception:
@@ -160,12 +164,12 @@ def holds(name, left, right):
 
 
 def alterations(value):
-    """Returns values that differ from one, near and far."""
+    """Returns values near and far that differ from a value."""
     return [altered(value) for _ in range(DECOYS)]
 
 
 def altered(value):
-    """Returns a value of the same kind that differs in one part, or of which all numbers are moved."""
+    """Returns a value of the same kind that differs in one part, or in which all numbers are shifted."""
     kind = type(value)
     if kind in (list, tuple) and value:
         if all(type(item) in (int, float) for item in value) and random.random() < 0.5:
@@ -187,7 +191,7 @@ def altered(value):
 
 
 def subtract(left, right):
-    """Returns a difference, which has to depend on what an object of the solution is compared with."""
+    """Returns a difference, after checking that it depends on the operand of an object of the solution."""
     found = left - right
     for one, other in ((left, right), (right, left)):
         if type(found) in (int, float) and type(one) in (int, float) and type(other) not in PLAIN:

@@ -1,17 +1,19 @@
-"""Equality of what a function gives and what a dataset expects, which is a JSON value."""
+"""Equality of the result of a function and the expected JSON value of a dataset."""
 
 import collections
 import decimal
 import fractions
 import math
 
-# Datasets round what they expect; competitions accept as much.
+# Datasets round the expected values, and competitions accept this tolerance.
 TOLERANCE = 1e-6
 SEQUENCES = (list, tuple, range, collections.deque, type({}.keys()), type({}.values()), type({}.items()))
 
 
 def equal(answer, expected):
-    """Whether an answer is the expected value: any sequence is a list, any number its value, and floats agree to six decimals."""
+    """Returns true if an answer is the expected value. Any sequence counts as a list, numbers are compared by value, and floats need to
+    agree to six decimals.
+    """
     answer = plain(answer)
     if type(expected) is list:
         return type(answer) is list and len(answer) == len(expected) and all(map(equal, answer, expected))
@@ -25,13 +27,13 @@ def equal(answer, expected):
 
 
 def are_keys(answer, expected):
-    """Whether the keys of an answer are those of a JSON object, which are texts; two of an answer never stand for one."""
+    """Returns true if the keys of an answer correspond one to one to those of a JSON object, which are texts."""
     keys = [str(key) for key in answer if type(key) in (int, float, bool, str, type(None))]
     return len(keys) == len(answer) == len(expected) and set(keys) == set(expected)
 
 
 def plain(answer):
-    """Returns the JSON value that an answer of a plain type, or of a class derived from one, stands for."""
+    """Returns the JSON value of an answer whose type is plain or derived from a plain type."""
     if type(answer).__module__ == "numpy":
         answer = answer.tolist()
     if isinstance(answer, SEQUENCES):

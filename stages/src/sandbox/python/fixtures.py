@@ -1,4 +1,4 @@
-"""The fixtures that pytest brings along."""
+"""The built-in fixtures of pytest."""
 
 import contextlib
 import io
@@ -15,7 +15,7 @@ class Patches:
         self.undone = []
 
     def resolve(self, target, name, value):
-        """Returns the object, attribute and value that a call means, whose target may be a dotted path."""
+        """Returns the object, attribute and value that a call refers to. The target may be a dotted path."""
         if not isinstance(target, str):
             return target, name, value
         path, _, attribute = target.rpartition(".")
@@ -86,7 +86,7 @@ class Patches:
 
 
 class PrintedText(tuple):
-    """What was printed since one last looked."""
+    """The output since the last call of `readouterr`."""
 
     def __new__(cls, out, err):
         return super().__new__(cls, (out, err))
@@ -96,7 +96,7 @@ class PrintedText(tuple):
 
 
 class PrintedStreams:
-    """The fixture `capsys`: what goes through `sys.stdout` and `sys.stderr`."""
+    """The fixture `capsys`: captures `sys.stdout` and `sys.stderr`."""
 
     def __init__(self):
         self.before = sys.stdout, sys.stderr
@@ -128,7 +128,7 @@ class PrintedStreams:
 
 
 class PrintedBytes(PrintedStreams):
-    """The fixture `capsysbinary`: the same as bytes, of streams that have a buffer."""
+    """The fixture `capsysbinary`: captures the same as bytes, with streams that have a buffer."""
 
     def fresh(self):
         self.now = tuple(io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
@@ -146,7 +146,7 @@ class PrintedBytes(PrintedStreams):
 
 
 class PrintedFiles(PrintedStreams):
-    """The fixture `capfd`: what goes through the descriptors 1 and 2, however it gets there."""
+    """The fixture `capfd`: captures the descriptors 1 and 2."""
 
     def fresh(self):
         import tempfile
@@ -298,7 +298,7 @@ def recwarn():
 
 
 def closing(make):
-    """Returns a fixture function for what `make` makes, closed after the test."""
+    """Returns a fixture function for the object that `make` returns, which is closed after the test."""
 
     def fixture():
         with contextlib.closing(make()) as made:
@@ -315,7 +315,7 @@ def tmpdir(tmp_path):
     return local_path(tmp_path)
 
 
-# By name, and the scope that each lives in.
+# The fixtures by name, each with its scope.
 BUILT_IN = {
     "monkeypatch": (monkeypatch, "function"), "capsys": (closing(PrintedStreams), "function"), "capfd": (closing(PrintedFiles), "function"),
     "capsysbinary": (closing(PrintedBytes), "function"), "caplog": (closing(LogRecords), "function"), "recwarn": (recwarn, "function"),

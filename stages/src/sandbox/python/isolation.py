@@ -1,4 +1,4 @@
-"""What keeps the code of a job in: namespaces, limits and system calls, for a process that gives up what it could do."""
+"""The isolation of the code of a job: namespaces, limits and system call filters, for a process that gives up its privileges."""
 
 import ctypes
 import os
@@ -17,12 +17,12 @@ PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_SET_CHILD_SUBREAPER, PR_SE
 SECCOMP_MODE_FILTER = 2
 
 libc = ctypes.CDLL(None, use_errno=True)
-# Looked up here, not in each child.
+# Resolve the symbols once here, not in each child.
 for _name in ("capset", "mount", "prctl"):
     getattr(libc, _name)
-# The same, with the interpreter's lock held.
+# Calls through this library hold the interpreter's lock.
 python = ctypes.PyDLL(None, use_errno=True)
-# In the checker, what tells how long it waited for a processor; opened while /proc is in view.
+# In the checker: the descriptor that shows how long it waited for a processor. It is opened while /proc is still visible.
 waits = None
 
 
@@ -33,7 +33,7 @@ class SockFprog(ctypes.Structure):
 
 
 def call(name, *arguments):
-    """Calls libc and raises what errno says."""
+    """Calls a function of libc and raises the error of errno if it fails."""
     if getattr(libc, name)(*arguments) != 0:
         number = ctypes.get_errno()
         raise OSError(number, "%s: %s" % (name, os.strerror(number)))
@@ -44,24 +44,25 @@ def prctl(option, value):
 
 
 def drop_capabilities():
-    """Gives up what the creator of a user namespace may do in it."""
+    """Drops the capabilities that the creator of a user namespace has in it."""
     header = struct.pack("=Ii", 0x20080522, 0)
     call("capset", header, bytes(24))
 
 
 def install(programs):
-    """Puts seccomp programs on this process, for good."""
+    """Installs seccomp programs in this process. They cannot be removed."""
     for program in programs:
         call("prctl", PR_SET_SECCOMP, ctypes.c_ulong(SECCOMP_MODE_FILTER), ctypes.byref(SockFprog(len(program) // 8, program)))
 
 
 def clone(flags, handlers):
-    """Forks, into new namespaces if `flags` say so, as fork and unshare would in two processes; the child of a new pid namespace is its first.
+    """Forks, into new namespaces according to `flags`. The child of a new pid namespace is its first process.
 
-    Libc has no call for it that returns twice, so this is the system call itself. The thread id that libc keeps is set as its own fork
-    sets it. What libc and python do around a fork is for processes with threads, of which this one has none: the interpreter's locks are
-    as free in the child as they are here. Python's handlers cost a child more than all else that it does to settle in; they are run if
-    there are others than those of the standard library, whose only effect on one thread is another seed: see `reseed`.
+    Libc has no call for this that returns twice, so this uses the system call itself. The thread id that libc caches is updated as its own
+    fork does. The other work of libc and Python around a fork is only needed in processes with several threads; in this one, the
+    interpreter's locks are as free in the child as in the parent. Python's fork handlers would take a child longer than the rest of its
+    setup. They are run only if there are handlers besides those of the standard library, whose only effect on a single thread is a new
+    seed: see `reseed`.
     """
     own_id = ctypes.c_void_p()
     settid = CLONE_CHILD_SETTID | CLONE_CHILD_CLEARTID
@@ -69,7 +70,8 @@ def clone(flags, handlers):
         settid = 0
     if handlers:
         python.PyOS_BeforeFork()
-    # The last two are the child's thread id and its thread-local storage, in an order that depends on the architecture; the latter is not read.
+    # The last two arguments are the child's thread id and its thread-local storage, in an order that depends on the architecture. The
+    # latter is not read.
     pid = python.syscall(SYS_CLONE, ctypes.c_ulong(flags | settid | signal.SIGCHLD), ctypes.c_ulong(0), ctypes.c_ulong(0), own_id, own_id)
     if pid == 0:
         if handlers:
@@ -84,12 +86,12 @@ def clone(flags, handlers):
 
 
 def reseed():
-    """Gives this process random numbers of its own."""
+    """Reseeds the random numbers of this process."""
     random.seed()
 
 
 def enter(boot, uid, gid):
-    """Settles in new namespaces: the same user as outside, a private /tmp, and no /proc."""
+    """Sets up new namespaces: the same user as outside, a private /tmp, and no /proc."""
     write_file("/proc/self/setgroups", b"deny")
     write_file("/proc/self/gid_map", b"%d %d 1" % (gid, gid))
     write_file("/proc/self/uid_map", b"%d %d 1" % (uid, uid))
@@ -106,7 +108,7 @@ def write_file(path, data):
 
 
 def fork_side(boot, name, events, body):
-    """Forks a side into namespaces of its own, if there is isolation; it does `body` and never returns."""
+    """Forks a side, into its own namespaces if isolation is enabled. The child runs `body` and never returns."""
     global waits
     uid, gid = os.getuid(), os.getgid()
     pid = clone(CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNS if boot["isolated"] else 0, boot["handlers"])
@@ -117,7 +119,7 @@ def fork_side(boot, name, events, body):
         if name == "checker":
             waits = clock.open_waits()
         if name == "solution":
-            # Where memory runs out, nobody else is to die for it.
+            # If memory runs out, the kernel should kill this process and not another one.
             write_file("/proc/self/oom_score_adj", b"1000")
         if boot["isolated"]:
             enter(boot, uid, gid)
@@ -134,7 +136,7 @@ def fork_side(boot, name, events, body):
 
 
 def hear_deaths():
-    """A descriptor that can be read whenever a child has ended."""
+    """Returns a descriptor that becomes readable whenever a child ends."""
     reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
@@ -142,19 +144,19 @@ def hear_deaths():
 
 
 def forget_deaths():
-    """Undoes that in a child, whose own children are its own affair."""
+    """Reverts `hear_deaths` in a child, which has children of its own."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
 def children():
-    """The children of this process; only where /proc is in view."""
+    """Returns the children of this process. Requires that /proc is visible."""
     with open("/proc/thread-self/children") as file:
         return [int(pid) for pid in file.read().split()]
 
 
 def reap():
-    """Waits for every child."""
+    """Waits for all children."""
     try:
         while True:
             os.waitpid(-1, 0)
@@ -163,10 +165,10 @@ def reap():
 
 
 def close_all_but(keep):
-    """Closes every descriptor that is not in `keep`."""
+    """Closes all descriptors except those in `keep`."""
     low = 0
     for fd in sorted(set(keep)):
-        # To python's closerange an empty range that starts at 0 is all there is.
+        # Python's closerange treats an empty range that starts at 0 as the full range.
         if low < fd:
             os.closerange(low, fd)
         low = fd + 1
@@ -174,7 +176,7 @@ def close_all_but(keep):
 
 
 def redirect(*fds):
-    """Puts /dev/null in the place of these descriptors."""
+    """Redirects these descriptors to /dev/null."""
     null = os.open("/dev/null", os.O_RDWR)
     for fd in fds:
         os.dup2(null, fd)
@@ -182,9 +184,9 @@ def redirect(*fds):
 
 
 class Side:
-    """What a side of a job gets from the zygote.
+    """The settings that a side of a job receives from the zygote.
 
-    Runs that are kept `together` share the namespaces of the process that starts them; else each has its own.
+    Runs that are kept `together` share the namespaces of the process that starts them; otherwise each run has its own.
     """
 
     def __init__(self, boot, events=None, together=False):
@@ -192,7 +194,7 @@ class Side:
         self.events, self.together = events, together
 
     def fork(self, body):
-        """Forks a run that does `body`, which never returns."""
+        """Forks a run that runs `body`, which never returns."""
         if not self.together:
             return fork_side(self.boot, "solution", self.events, body)
         pid = clone(0, self.boot["handlers"])
@@ -202,7 +204,9 @@ class Side:
         return pid
 
     def sweep(self):
-        """Kills what a run has left: nothing if it was the first process of its namespace, with which the kernel ends all others."""
+        """Kills the processes that a run left. If the run was the first process of its pid namespace, the kernel has killed them
+        already.
+        """
         if not self.isolated:
             sweep_orphans()
         elif self.together:
@@ -213,9 +217,9 @@ class Side:
             reap()
 
     def confine(self, keep, seconds, execute=False):
-        """Locks this process in, for good: descriptors but `keep` closed, limits, no capabilities, seccomp.
+        """Confines this process permanently: closes all descriptors except `keep`, sets limits, drops capabilities, installs seccomp.
 
-        `seconds` bounds the processor time. `execute` leaves execve to a language that is not python.
+        `seconds` bounds the processor time. `execute` permits execve, for languages other than Python.
         """
         close_all_but(keep)
         os.setsid()
@@ -241,19 +245,19 @@ class Side:
 
 
 def processor_seconds(seconds):
-    """The processor time of a process that has so much time by the clock."""
+    """Returns the limit of processor time for a process with this limit of charged time."""
     return int(seconds) + 2
 
 
 def lower(what, value):
-    """Sets a limit, or leaves it where it is already lower."""
+    """Lowers a limit, or keeps it if it is lower already."""
     hard = resource.getrlimit(what)[1]
     value = value if hard == resource.RLIM_INFINITY else min(value, hard)
     resource.setrlimit(what, (value, value))
 
 
 def sweep_orphans():
-    """Kills every descendant: what loses its parent becomes a child of this process, the subreaper."""
+    """Kills all descendants. Orphans become children of this process, because it is a subreaper."""
     while True:
         pids = children()
         if not pids:

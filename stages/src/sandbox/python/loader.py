@@ -1,4 +1,6 @@
-"""What the interpreter of a slot is started with: it reads the modules off its standard input, loads them in order and starts the zygote."""
+"""The program with which the interpreter of a slot is started. It reads the modules from its standard input, loads them in order and starts
+the zygote.
+"""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Tests that are a text of Python: test functions and classes, or bare assertions."""
+"""Tests that are Python source: test functions and classes, or bare assertions."""
 
 import ast
 import linecache
@@ -10,12 +10,12 @@ from rollpacker_bench import BrokenTests
 from rollpacker_binding import bind, starred
 from rollpacker_recheck import Recheck, Text
 
-# What a module says of itself.
+# Attributes by which a module describes itself.
 DESCRIPTIONS = ("__version__", "__author__", "__license__")
 
 
 class SolutionModule(types.ModuleType):
-    """What a test imports as `solution`."""
+    """The module that tests import as `solution`."""
 
     def __init__(self, session):
         super().__init__("solution")
@@ -60,7 +60,7 @@ def loaded_names(tree):
 
 
 def imported_names(tree):
-    """Returns the names that a text imports from elsewhere than the solution, and `solution` if it takes anything from that by name."""
+    """Returns the names that a text imports from modules other than the solution, and `solution` if it imports any name from there."""
     found = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module == "solution":
@@ -111,7 +111,7 @@ class Tests:
         return any(self.tests_of(node) for node in self.tree.body)
 
     def tests_of(self, node):
-        """How many tests a statement defines, parameters aside."""
+        """Returns the number of tests that a statement defines, without counting parameters."""
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             return int(node.name.startswith("test"))
         if isinstance(node, ast.ClassDef):
@@ -119,7 +119,7 @@ class Tests:
         return 0
 
     def ready(self, allowed):
-        """Sees to it that there is a run, and binds what the tests use without an import."""
+        """Ensures that there is a run, and binds the names that the tests use without an import."""
         if self.session.alive():
             return
         self.session.import_solution(allowed)
@@ -130,7 +130,9 @@ class Tests:
         exec(compile(ast.Module(body, []), self.file, "exec", dont_inherit=True), self.module.__dict__)
 
     def groups(self):
-        """Returns the statements of each case, as ranges: every assertion of the top level ends one, and what follows the last is its own."""
+        """Returns the statements of each case as ranges. Every top-level assertion ends a case; statements after the last one belong to
+        it.
+        """
         body = self.tree.body
         ends = [number + 1 for number, node in enumerate(body) if isinstance(node, ast.Assert)] or [len(body)]
         ends[-1] = len(body)
@@ -142,7 +144,7 @@ class Tests:
             self.bench.case(lambda allowed: (self.ready(allowed), self.execute(body)))
 
     def run_functions(self):
-        """Runs test functions; returns their names, or None if they could not be collected."""
+        """Runs test functions. Returns their names, or None if they could not be collected."""
         tests = []
 
         def collect(allowed):

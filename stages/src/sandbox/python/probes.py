@@ -1,19 +1,19 @@
-"""Tests with wrong expectations, made from tests with right ones.
+"""Derives tests with wrong expectations from tests with right ones.
 
-A process that runs tests beside the solution could report that they passed, or the solution could look up what is expected. Both would do
-so with another expectation too. So a pass counts only if a changed expectation fails; which of the texts is the right one, the process
-cannot know. Objects that equal everything are found out before that, by `rollpacker_decoys`.
+A process that runs tests together with the solution could report that they passed without running them, or the solution could look up the
+expected values. Both would also happen with another expectation. Therefore a pass counts only if a changed expectation fails; the process
+cannot know which of the texts is the original one. Objects that equal everything are detected earlier, by `rollpacker_decoys`.
 """
 
 import ast
 import copy
 import random
 
-# Different changes of one expectation that all have to be noticed.
+# The number of changes of one expectation that must all be detected.
 REPEATS = 4
-# Groups of changes that are tried, of which one has to be noticed.
+# The maximum number of groups of changes, at least one of which must be detected.
 MOST = 6
-# Functions of libraries in an expected value, such as `approx(3)` or `{1, 2}.union(...)`.
+# Functions that may occur in an expected value, such as `approx(3)` or `{1, 2}.union(...)`.
 NEUTRAL = frozenset((
     "approx", "set", "frozenset", "list", "tuple", "dict", "sorted", "array", "Decimal", "Fraction", "Counter", "OrderedDict", "deque",
     "float", "int", "str", "range", "date", "datetime", "timedelta", "UUID", "Path", "bytes", "bytearray"))
@@ -23,23 +23,26 @@ ASSERTED_ORDERS = ("assertLess", "assertLessEqual", "assertGreater", "assertGrea
 
 
 class Site:
-    """Constants of one demand that make up its expectation; `far` if near ones may hold as well."""
+    """The constants that make up the expectation of one assertion. `far` if nearby values may satisfy the assertion as well."""
 
     def __init__(self, constants, far=False):
         self.constants, self.far = constants, far
 
     def groups(self, places):
-        """Returns changes by position in the tree; the site is noticed if a case fails with every change of one group."""
+        """Returns groups of changes, each by position in the tree. A change of the site is detected if a case fails with every change of
+        one group.
+        """
         if self.far:
             return [[{places[id(found)]: extreme(found.value, sign) for found in self.constants} for _ in range(2)] for sign in (-1, 1)]
         return [[{places[id(found)]: altered(found.value) for found in self.constants} for _ in range(REPEATS)]]
 
 
 def probes(tree, node):
-    """Returns the probes of a case that the statement `node` of a text defines: each is groups of changes, of which it notices one.
+    """Returns the probes of the case that the statement `node` of a text defines. Each probe is a list of groups of changes, at least one
+    of which the case must detect.
 
-    A case with an expected constant has to notice that this is another. Every number that is subtracted has to matter. A case without any
-    such constant has to notice its inputs, or an assertion turned into its opposite. A case that demands nothing has no probes.
+    A case with an expected constant must detect that the constant was changed. Every number in a subtraction must matter. A case without
+    either must detect changed inputs, or an assertion that was negated. A case without assertions has no probes.
     """
     places = {id(found): place for place, found in enumerate(ast.walk(tree))}
     values = assigned(tree, node)
@@ -59,7 +62,7 @@ def probes(tree, node):
 
 
 def assigned(tree, node):
-    """Returns the values of names that a case uses once, and that are assigned once, in the case or at the top of the text."""
+    """Returns the values of names that a case uses once and that are assigned once, in the case or at the top level of the text."""
     uses = [found.id for found in ast.walk(node) if isinstance(found, ast.Name) and isinstance(found.ctx, ast.Load)]
     values, often = {}, set()
     for found in list(getattr(tree, "body", ())) + list(ast.walk(node)):
@@ -71,13 +74,13 @@ def assigned(tree, node):
 
 
 def is_raises(node):
-    """Whether a statement is a block that has to raise."""
+    """Returns true if a statement is a block that must raise an exception."""
     return isinstance(node, ast.With) and any(
         isinstance(item.context_expr, ast.Call) and getattr(item.context_expr.func, "attr", "") in RAISES for item in node.items)
 
 
 def parameter_columns(node):
-    """Returns the constants of the last column of every `parametrize` with several: by custom what is expected."""
+    """Returns the constants in the last column of every `parametrize` with several names. By convention, these are the expected values."""
     for decorator in getattr(node, "decorator_list", ()):
         if not (isinstance(decorator, ast.Call) and getattr(decorator.func, "attr", "") == "parametrize" and len(decorator.args) > 1):
             continue
@@ -88,7 +91,7 @@ def parameter_columns(node):
 
 
 def checks(node):
-    """Returns the expressions that the assertions within a statement demand."""
+    """Returns the expressions that the assertions within a statement require."""
     for found in ast.walk(node):
         if isinstance(found, ast.Assert):
             yield found.test
@@ -109,7 +112,7 @@ def conjuncts(test):
 
 
 def expected_sites(demand, values):
-    """Returns the site of what a demand expects, if that is a constant expression."""
+    """Returns the site of the expected value of an assertion, if it is a constant expression."""
     if isinstance(demand, ast.Compare):
         if any(isinstance(operator, (ast.NotEq, ast.IsNot, ast.NotIn)) for operator in demand.ops):
             return []
@@ -136,7 +139,7 @@ def site_of(sides, values, far):
 
 
 def difference_sites(demand, values):
-    """Returns the numbers that something else is subtracted from, or that are subtracted from it, within an order."""
+    """Returns the numbers in the subtractions within an order comparison, if the other operand is not constant."""
     if not (isinstance(demand, ast.Compare) and any(isinstance(operator, ORDERS) for operator in demand.ops)):
         return []
     parts = [(found.left, found.right) for found in ast.walk(demand) if isinstance(found, ast.BinOp) and isinstance(found.op, ast.Sub)]
@@ -145,13 +148,13 @@ def difference_sites(demand, values):
 
 
 def resolved(node, values):
-    """Returns what a name stands for, if a constant expression was assigned to it."""
+    """Returns the constant expression that was assigned to a name, if there is one."""
     value = values.get(node.id) if isinstance(node, ast.Name) else None
     return value if value is not None and is_neutral(value) and constants_of([value]) else node
 
 
 def is_neutral(node):
-    """Whether an expression is made of constants, by well-known functions of libraries at most."""
+    """Returns true if an expression consists of constants and calls of well-known functions only."""
     for found in ast.walk(node):
         if isinstance(found, ast.Call):
             if (getattr(found.func, "attr", None) or getattr(found.func, "id", None)) not in NEUTRAL:
@@ -162,7 +165,7 @@ def is_neutral(node):
 
 
 def constants_of(nodes):
-    """Returns the constants of expressions, but for those that say where to look or how near: indices and keyword arguments."""
+    """Returns the constants of expressions, except for indices and keyword arguments, which select a part or a tolerance."""
     apart = {id(part) for node in nodes for found in ast.walk(node) for part in apart_from(found)}
     return [found for node in nodes for found in ast.walk(node)
             if isinstance(found, ast.Constant) and is_alterable(found.value) and id(found) not in apart]
@@ -178,7 +181,7 @@ def is_alterable(value):
 
 
 def altered(value):
-    """Returns another value of the same kind, which looks as if it were as likely."""
+    """Returns another value of the same kind that looks equally plausible."""
     if value is None:
         return random.randint(1, 9)
     if isinstance(value, bool):
@@ -191,7 +194,7 @@ def altered(value):
 
 
 def altered_number(value):
-    """Returns a number with as many digits, one of the first of which is another."""
+    """Returns a number with the same number of digits, where one of the first digits differs."""
     text = repr(value)
     digits = [at for at, letter in enumerate(text.partition("e")[0]) if letter.isdigit()]
     first = next((at for at in digits if text[at] != "0"), None)
@@ -203,7 +206,7 @@ def altered_number(value):
 
 
 def altered_text(text):
-    """Returns a text of the same length with another letter, of the same kind, in one place."""
+    """Returns a text of the same length in which one character is replaced by another of the same kind."""
     if not text:
         return random.choice("aeiou")
     at = random.randrange(len(text))
@@ -213,16 +216,16 @@ def altered_text(text):
 
 
 def extreme(value, sign):
-    """Returns a value of the same kind that lies beyond all that a solution is likely to give."""
+    """Returns a value of the same kind beyond all values that a solution is likely to return."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return type(value)(sign * random.randint(10 ** 9, 10 ** 12))
     return altered(value)
 
 
 def changed(tree, change):
-    """Returns a text with the constants at the places of a change replaced.
+    """Returns a text with the constants at the positions of a change replaced.
 
-    `None` turns an assertion into its opposite, and empties a block that has to raise.
+    `None` negates an assertion, and empties a block that must raise an exception.
     """
     tree = copy.deepcopy(tree)
     for place, node in enumerate(list(ast.walk(tree))):

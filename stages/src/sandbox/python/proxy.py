@@ -1,18 +1,19 @@
-"""Proxies: what stands on one side for an object that stays on the other.
+"""Proxies: objects that represent objects of the other side.
 
-What is done to a proxy is asked of the owner of its object. At the checker, which is the strict side, an object of the solution never
-stands for a plain value: it equals none, has no order or arithmetic with one, and does not turn into a number. Otherwise
-`abs(answer - 3) < 1e-6` would hold for an answer whose `__sub__` returns 0. A test that needs more of the solution's own classes is judged
-again beside the solution: see `rollpacker_recheck`.
+Operations on a proxy are forwarded to the owner of its object. On the strict side, the checker, an object of the solution never represents
+a plain value: it does not equal one, has no order or arithmetic with one, and does not convert to a number. Otherwise
+`abs(answer - 3) < 1e-6` would hold for an answer whose `__sub__` returns 0. Tests that need more of the solution's own classes are run
+again in the process of the solution: see `rollpacker_recheck`.
 """
 
 import operator
 
 
 class Stop(BaseException):
-    """What ends a case at once. No `except Exception` of a test takes it for an error of the solution, and it never crosses.
+    """Ends a case immediately. It is no `Exception`, so that tests do not take it for an error of the solution, and it is never sent to the
+    other side.
 
-    The last one is remembered: a test that swallows it with a bare `except` does not make it undone.
+    The last one is recorded, so that it counts even if a test catches it with a bare `except`.
     """
 
     raised = None
@@ -23,15 +24,15 @@ class Stop(BaseException):
 
 
 class Broken(Stop):
-    """The other end does not keep to the protocol."""
+    """The other end violated the protocol."""
 
 
 class Ended(Stop):
-    """The other end is gone."""
+    """The other end has closed the link."""
 
 
 class Undecided(Stop):
-    """The tests do what no copy can show, so this attempt says nothing about the solution."""
+    """The tests do something that no copy can reproduce, so this attempt is no evidence about the solution."""
 
 
 def is_strict(proxy):
@@ -60,7 +61,7 @@ def arithmetic(name, reflected):
 
 
 def meet(asked):
-    """Returns the method of a proxy for an operator with two sides."""
+    """Returns the method of a proxy for a binary operator."""
 
     def method(self, other):
         if is_strict(self) and not isinstance(other, Proxy):
@@ -100,10 +101,10 @@ def awaited(coroutine):
         loop.close()
 
 
-# The strict side never asks these: they make a number of an object, or ask it about a plain value.
+# Operations that the strict side never forwards: they convert an object to a number, or ask it about a plain value.
 REFUSED = frozenset((
     "__abs__", "__int__", "__float__", "__index__", "__complex__", "__round__", "__neg__", "__pos__", "__invert__", "__contains__"))
-# What may be asked of an object, and how its owner does it. Only the part that its class has is part of its proxy.
+# The operations on an object and their implementation by its owner. A proxy only has those that the object's class has.
 OPTIONAL = {
     "__len__": len, "__getitem__": operator.getitem, "__setitem__": operator.setitem, "__delitem__": operator.delitem,
     "__contains__": operator.contains, "__iter__": iter, "__next__": next, "__reversed__": reversed,
@@ -115,7 +116,7 @@ ALWAYS = {
     "__str__": str, "__repr__": repr, "__format__": format, "__dir__": dir, "__hash__": hash,
     "__getattr__": getattr, "__setattr__": setattr, "__delattr__": delattr,
 }
-# What a proxy of a class can be asked, of any value: bool(isinstance(...)).
+# Operations on proxies of any class.
 ASKED = {"call": call, "isinstance": isinstance, "issubclass": issubclass, "class": type, "advance": advance, "await": awaited}
 
 METHODS = {name: relay(name) for name in list(OPTIONAL) + list(ALWAYS)}
@@ -134,7 +135,7 @@ OPERATIONS = dict(OPTIONAL, **ALWAYS, **ASKED)
 
 
 class State:
-    """What a proxy is behind its face."""
+    """The state of a proxy."""
 
     __slots__ = ("peer", "handle", "generation")
 
@@ -147,7 +148,7 @@ def ask(proxy, operation, *operands):
 
 
 class Proxy:
-    """An object of the other side. Its class is a subclass that has the special methods of the object's class, and its name."""
+    """An object of the other side. Its class is a subclass with the name and the special methods of the object's class."""
 
     __slots__ = ("_rp", "__weakref__")
 
@@ -203,7 +204,7 @@ class Proxy:
         raise Undecided("a test derives a class from a class of the solution")
 
 
-# Attributes that python itself looks for in passing and that no object of the other side should answer for.
+# Attributes that Python looks up implicitly and that are never forwarded.
 UNASKED = frozenset((
     "__class_getitem__", "__array__", "__array_interface__", "__array_struct__", "__copy__", "__deepcopy__", "__getstate__", "__get__",
     "__set__", "__set_name__", "__signature__", "__conform__", "__await__", "__aiter__", "__anext__", "__aenter__", "__aexit__",
@@ -225,7 +226,7 @@ def subclass_check(self, value):
 
 
 def face(sheet, strict, cache={}):
-    """Returns the class of the proxies whose owner describes them by `sheet`: a name, and which special methods there are."""
+    """Returns the class of proxies for the description `sheet`: the name of a class and its special methods."""
     if (sheet, strict) not in cache:
         name, methods = sheet
         body = {"__slots__": (), "__module__": "solution"}

@@ -1,6 +1,6 @@
-"""As much of pytest as the tests of datasets use: `raises`, `approx`, `mark.parametrize`, fixtures. `rollpacker_suite` runs them.
+"""The part of pytest that the tests of datasets use: `raises`, `approx`, `mark.parametrize`, fixtures. `rollpacker_suite` runs them.
 
-Not the real one: that would have to be installed, takes longer to import than most tests to run, and reads files.
+The real pytest would have to be installed, takes longer to import than most tests to run, and reads files.
 """
 
 import contextlib
@@ -17,15 +17,15 @@ import rollpacker_wire as wire
 
 
 class Skipped(BaseException):
-    """A test that says of itself that it does not count."""
+    """Raised by a test that skips itself."""
 
 
 class Failed(AssertionError):
-    """A test that says of itself that it failed."""
+    """Raised by a test that fails explicitly."""
 
 
 class Raised:
-    """What `raises` caught."""
+    """The exception that `raises` caught."""
 
     value = type = tb = None
     typename = property(lambda self: self.type.__name__)
@@ -77,7 +77,7 @@ def raises(expected_exception=Exception, *arguments, match=None, **keywords):
 
 
 class Approx:
-    """Equal to numbers near by, element by element."""
+    """Equals numbers within a tolerance, element by element."""
 
     __hash__ = None
     __array_priority__ = 100
@@ -133,7 +133,7 @@ class Parameters:
 
 
 class Mark:
-    """A mark: a decorator that notes itself on the test."""
+    """A mark: a decorator that adds itself to the test."""
 
     def __init__(self, name, arguments=(), keywords=None):
         self.name, self.args, self.kwargs = name, arguments, keywords or {}
@@ -151,14 +151,14 @@ class Mark:
 
 
 class Marks:
-    """`pytest.mark`: any name will do."""
+    """`pytest.mark`, which accepts any name."""
 
     def __getattr__(self, name):
         return Mark(name)
 
 
 class Fixture:
-    """A function whose value tests ask for by its name."""
+    """A function whose value tests request by its name."""
 
     def __init__(self, function, scope, params, autouse, name):
         self.function, self.scope, self.autouse = function, scope, autouse
@@ -167,7 +167,7 @@ class Fixture:
         self.outer = None
 
     def over(self, outer):
-        """Returns this fixture as one that stands in for another of its name, which it may ask for."""
+        """Returns this fixture as an override of another one with the same name, whose value it may request."""
         found = Fixture(self.function, self.scope, self.params, self.autouse, self.name)
         found.outer = outer
         return found
@@ -242,7 +242,7 @@ def warns(expected_warning=Warning, *arguments, match=None, **keywords):
 
 
 def module():
-    """The module that tests import as `pytest`."""
+    """Returns the module that tests import as `pytest`."""
     found = types.ModuleType("pytest")
     found.__dict__.update(
         raises=raises, approx=Approx, mark=Marks(), param=Parameters, fixture=fixture, fail=fail, skip=skip, importorskip=importorskip,

@@ -1,7 +1,7 @@
-"""Why the verdict of the strict checker on a text of tests may be wrong: what copies and proxies cannot show.
+"""Reasons why the verdict of the strict checker may be wrong: properties that copies and proxies cannot reproduce.
 
-All but one reason are read off the tests, which no response can change. `veto` says which solutions are not judged beside the tests even
-so: those that reflect on the interpreter, and those whose objects could pose as plain values where the tests name no class.
+All reasons but one are derived from the tests, which no response can change. `veto` excludes solutions from running together with the tests
+despite a reason: those that use reflection, and those whose objects could impersonate plain values in tests that name no class.
 """
 
 import ast
@@ -18,41 +18,41 @@ STATE = "the tests share the state of the process with the solution"
 LIBRARY = "the tests import a library that is not python's own"
 COPY = "the tests do with an object what no copy of it can show"
 
-# What test functions ask for by name and that concerns the process that they run in.
+# Fixtures that affect the process in which the test functions run.
 FIXTURES = frozenset(BUILT_IN)
-# Modules through which a test reaches the state of its process.
+# Modules by which a test accesses the state of its process.
 STATEFUL = frozenset((
     "asyncio", "builtins", "concurrent", "contextvars", "gc", "importlib", "inspect", "io", "logging", "multiprocessing", "os", "pathlib",
     "queue", "shutil", "signal", "sqlite3", "subprocess", "sys", "tempfile", "threading", "traceback", "types", "warnings", "weakref"))
 STATEFUL_NAMES = frozenset((
     "open", "globals", "vars", "id", "patch", "mock", "redirect_stdout", "redirect_stderr", "warns", "deprecated_call", "StopIteration",
     "StopAsyncIteration"))
-# Classes of python's own whose objects cross as iterators.
+# Builtin classes whose objects arrive as iterators.
 ITERATORS = frozenset(("map", "filter", "zip", "enumerate", "reversed"))
-# Attributes by which a test sets the state of a module that is otherwise harmless.
+# Attributes by which a test sets the state of an otherwise harmless module.
 STATEFUL_ATTRIBUTES = frozenset((
     "seed", "setstate", "warns", "deprecated_call", "MonkeyPatch", "assertWarns", "assertWarnsRegex", "assertLogs", "assertNoLogs",
     "filterwarnings", "simplefilter", "__wrapped__", "__code__", "__closure__", "__defaults__", "__annotations__"))
 
-# Names by which a solution looks at the interpreter, its callers or its tests rather than at its arguments.
+# Names by which a solution inspects the interpreter, its callers or its tests instead of its arguments.
 REFLECTION = frozenset((
     "ctypes", "gc", "inspect", "linecache", "traceback", "marshal", "exec", "eval", "compile", "_getframe", "_current_frames", "settrace",
     "setprofile", "f_back", "f_code", "f_globals", "f_locals", "tb_frame", "tb_next", "gi_frame", "cr_frame", "__code__", "__closure__",
     "__globals__", "__traceback__", "co_consts", "get_objects", "get_referrers", "test_solution", "builtins", "__builtins__", "modules", "pytest", "_pytest",
     "ANY", "MagicMock"))
-# Methods by which an object poses as a value that it is not.
+# Methods by which an object can impersonate a value.
 POSING = frozenset("__%s__" % name for name in (
     "eq ne lt le gt ge hash bool float int index complex contains add radd sub rsub mul rmul truediv rtruediv floordiv rfloordiv mod rmod pow "
     "rpow matmul rmatmul neg pos abs invert round trunc floor ceil and rand or ror xor rxor getattribute class array array_ufunc "
     "array_function array_priority instancecheck subclasscheck").split())
 
-# Ready-made objects that equal everything, and ways to make a class that no `class` statement shows.
+# Existing objects that equal everything, and ways to create a class without a `class` statement.
 MADE_CLASS = "type(name, bases, body)"
 STAND_INS = frozenset(("Mock", "setattr", MADE_CLASS))
 
 
 def reasons(tree):
-    """Returns the reasons that a text of tests gives."""
+    """Returns the reasons that apply to a text of tests."""
     found = set()
     for node in ast.walk(tree):
         found.update(reasons_of(node))
@@ -85,7 +85,7 @@ def reasons_of(node):
 
 
 def is_identity(operator, *sides):
-    """Whether a comparison asks if two objects are one."""
+    """Returns true if a comparison tests the identity of two objects."""
     singletons = (isinstance(side, ast.Constant) and side.value in (None, True, False, Ellipsis) for side in sides)
     return isinstance(operator, (ast.Is, ast.IsNot)) and not any(singletons)
 
@@ -100,7 +100,7 @@ def is_test_class(node):
 
 
 def names_class(tree):
-    """Whether a text uses a name of the solution that is spelled as a class is."""
+    """Returns true if a text uses a name of the solution that is spelled like a class."""
     own, asked = set(dir(builtins)).union(typing.__all__, collections.__all__), set()
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.module == "solution":
@@ -116,7 +116,7 @@ def names_class(tree):
 
 
 def bound_name(node):
-    """Returns the name that a part of a text binds, if it binds one."""
+    """Returns the name that a node binds, as a list of at most one."""
     if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
         return [node.name]
     if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
@@ -125,7 +125,7 @@ def bound_name(node):
 
 
 def veto(source, found):
-    """Returns why a solution is not judged beside its tests, or None."""
+    """Returns the reason why a solution must not run together with its tests, or None."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -149,7 +149,7 @@ def veto(source, found):
 
 
 def bound_names(node):
-    """Returns names by which a part of a program may give objects a behaviour."""
+    """Returns the names by which a node may define the behavior of objects."""
     if isinstance(node, ast.ClassDef):
         return [name for item in node.body for name in defined_names(item)]
     if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):

@@ -1,9 +1,9 @@
-"""A second judgement of tests that the strict checker did not pass, for reasons that lie in the tests.
+"""A second judgment of tests that the strict checker did not pass, for reasons that lie in the tests.
 
-The strict checker runs tests in a process of its own, where a copy of an object is not the object: `rollpacker_reasons` lists what it
-cannot show. Such tests run once more beside the solution (see `rollpacker_beside`). There an object that poses as a value is found out by
-`rollpacker_decoys`. A process that only says that it passed, or that looks up what is expected, is found out by `rollpacker_probes`: the
-same tests with a changed expectation have to fail.
+The strict checker runs tests in a separate process, where a copy of an object is not the object itself; `rollpacker_reasons` lists the
+properties that it cannot reproduce. Such tests are run once more in the process of the solution (see `rollpacker_beside`). There,
+`rollpacker_decoys` detects objects that impersonate values. `rollpacker_probes` detects processes that only claim to have passed, or that
+look up the expected values: the same tests with a changed expectation must fail.
 """
 
 import ast
@@ -20,15 +20,15 @@ from rollpacker_reasons import COPY, reasons, veto
 UNNOTICED = "the tests pass beside the solution, but they do with another expectation too"
 VOUCHED = "an equality holds by the word of the solution alone"
 NEEDLESS = "no test asks the solution for anything"
-# Of one run's report.
+# The maximum number of lines of one run's report.
 MOST_LINES = 10_000
 
 
 class Text:
-    """A text of tests as it runs beside a solution.
+    """A text of tests that runs together with a solution.
 
-    `form` says how the cases are found: test functions by name, a case for each group of statements, or HumanEval's `check`. `least` is
-    how many there are at least. `names` are the names of all, once the strict checker has collected them.
+    `form` determines the cases: test functions by name, a case for each group of statements, or HumanEval's `check`. `least` is the minimum
+    number of cases. `names` are the names of all cases, once the strict checker has collected them.
     """
 
     def __init__(self, tree, file, form, used, imported, least, groups=(), prompt=None, entry_point=None):
@@ -38,7 +38,7 @@ class Text:
         self.names = None if form == "functions" else [str(number) for number in range(len(groups))] or ["check"]
 
     def job(self, tree):
-        """Returns what a run needs to know of the tests: their code, not their text."""
+        """Returns the description of the tests for a run: their compiled code without the source."""
         tree = instrumented(tree)
         if self.form == "statements":
             parts = [ast.Module(tree.body[begin:end], []) for begin, end in self.groups]
@@ -49,7 +49,7 @@ class Text:
                 "parts": [base64.b64encode(part).decode() for part in code]}
 
     def node(self, number, name):
-        """Returns the statement that defines a case; None if there is none of that name."""
+        """Returns the statement that defines a case, or None if there is none of this name."""
         if self.form == "statements":
             begin, end = self.groups[number]
             return ast.Module(self.tree.body[begin:end], [])
@@ -61,10 +61,10 @@ class Text:
         return found
 
     def cases(self, lines):
-        """Returns the cases that a report tells of in the order of the text; None if they are not those of the text."""
+        """Returns the reported cases in the order of the text, or None if they are not those of the text."""
         if self.names is not None:
             return lines if [line["case"] for line in lines] == self.names else None
-        # What could not be collected without the solution counts once by its name, however often it is reported.
+        # Tests that could not be collected without the solution count once by name, however often they are reported.
         merged = {}
         for line in lines:
             known = merged.setdefault(line["case"], line)
@@ -75,14 +75,14 @@ class Text:
 
 
 class Recheck:
-    """Judges the cases of one text again where the strict checker cannot."""
+    """Judges the cases of one text again if the strict checker cannot decide them."""
 
     def __init__(self, bench, text):
         self.bench, self.session, self.text = bench, bench.session, text
         self.first = len(bench.cases)
 
     def settle(self):
-        """Drops cases that pass without a solution, and judges those again that may have failed for a reason of the tests' own."""
+        """Drops cases that pass without a solution, and judges cases again that may have failed for a reason that lies in the tests."""
         self.drop_needless()
         strict = self.bench.cases[self.first:]
         vouched = [number for number in self.bench.vouched if number >= self.first]
@@ -98,7 +98,7 @@ class Recheck:
         self.bench.cases[self.first:] = [self.judge(number, case, hopeless) for number, case in enumerate(judged)]
 
     def drop_needless(self):
-        """A case that passes with an empty solution says nothing about this one."""
+        """Drops cases that also pass with an empty solution, because they do not depend on the solution."""
         if not self.bench.unasked:
             return
         found = self.run(self.text.tree, "") or []
@@ -110,14 +110,14 @@ class Recheck:
         self.bench.unasked.clear()
 
     def is_open(self, vouched):
-        """Whether the strict checker may be wrong about these tests, and the solution may be judged beside them."""
+        """Returns true if the strict checker may be wrong about these tests and the solution may run together with them."""
         found = reasons(self.text.tree)
         if self.bench.undecided:
             found.add(COPY)
         return bool(found or vouched) and veto(self.session.solution, found) is None
 
     def judge(self, number, found, hopeless):
-        """Returns the case that a report makes; `hopeless` if its probes no longer matter."""
+        """Returns the result of a reported case. `hopeless` if its probes no longer matter."""
         at = self.first + number
         strict = self.bench.cases[at] if at < len(self.bench.cases) else None
         if strict is not None and strict["outcome"] == "passed" and at not in self.bench.vouched:
@@ -130,13 +130,15 @@ class Recheck:
         return dict(outcome="passed", seconds=found["seconds"], message="")
 
     def is_proven(self, number, name):
-        """Whether a case that passed notices changed expectations."""
+        """Returns true if a case that passed detects changed expectations."""
         node = self.text.node(number, name)
         return node is not None and all(
             any(self.notices(changes, number) for changes in groups) for groups in probes(self.text.tree, node))
 
     def notices(self, changes, number):
-        """Whether a case fails with every change, and passes without: in random order, so that no run knows which it is."""
+        """Returns true if a case fails with every change and passes without one. The order is random, so that a run cannot know which text
+        it has.
+        """
         runs = [(changed(self.text.tree, change), "failed") for change in changes] + [(self.text.tree, "passed")]
         random.shuffle(runs)
         return all(self.outcome(tree, number) == expected for tree, expected in runs)
@@ -146,7 +148,9 @@ class Recheck:
         return found[number]["outcome"] if found and self.bench.spare > 0 else None
 
     def run(self, tree, solution):
-        """Runs the tests beside a solution; None if they did not get to their end, or are not those of the text."""
+        """Runs the tests together with a solution. Returns None if they did not run to the end, or the reported cases are not those of the
+        text.
+        """
         seconds = min(self.bench.allowed() * max(1, self.text.least, len(self.bench.cases) - self.first), max(self.bench.spare, 0.1))
         self.bench.progress.begin(seconds)
         lines = []

@@ -12,7 +12,7 @@ BUILT_IN_FIXTURES = {name: Fixture(function, scope, None, False, name) for name,
 
 
 class Scope:
-    """The values of fixtures that live as long, taken down in reverse."""
+    """The values of the fixtures of one scope. They are torn down in reverse order."""
 
     def __init__(self):
         self.values, self.finals = {}, contextlib.ExitStack()
@@ -23,7 +23,7 @@ class Scope:
 
 
 class Setup:
-    """The fixtures of one test: `values` of parameters by name, and the parameter `chosen` for each fixture that has several."""
+    """The fixtures of one test: the `values` of parameters by name, and the `chosen` parameter of each fixture that has several."""
 
     def __init__(self, fixtures, scopes, values, chosen, owner, function):
         self.fixtures, self.scopes = fixtures, scopes
@@ -61,13 +61,13 @@ class Setup:
         return value
 
     def argument(self, found, name, scope):
-        """Returns what a fixture asks for; by its own name, the one that it stands in for."""
+        """Returns the value that a fixture requests. For its own name, this is the fixture that it overrides."""
         if name == "request":
             return self.request(found.name, scope)
         return self.value(found.outer or BUILT_IN_FIXTURES[name]) if name == found.name else self.get(name)
 
     def request(self, name, scope):
-        """Returns what pytest gives to a fixture that asks for `request`."""
+        """Returns the object that pytest passes to a fixture as `request`."""
         found = types.SimpleNamespace(
             addfinalizer=scope.finals.callback, getfixturevalue=self.get, fixturename=name, instance=self.owner,
             cls=type(self.owner) if self.owner is not None else None, function=self.function,
@@ -90,7 +90,7 @@ def finish_async(made, scope):
 
 
 def arguments_of(function):
-    """What a test or a fixture asks for: its parameters without a default."""
+    """Returns the names that a test or a fixture requests: its parameters without a default."""
     try:
         found = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""The runs of the solution, as the checker side starts and hears them."""
+"""The runs of the solution, as the checker starts and communicates with them."""
 
 import array
 import builtins
@@ -18,21 +18,21 @@ from rollpacker_solution import ENDED
 
 OUTPUT_BYTES = 1 << 20
 MESSAGE_CHARACTERS = 2000
-# Of one read; a larger buffer would be mapped and unmapped each time.
+# The size of one read. A larger buffer would be mapped and unmapped each time.
 READ_BYTES = 1 << 16
-# Of one line of what tests beside the solution report.
+# The maximum size of a line in the report of tests that run together with the solution.
 REPORT_LINE_BYTES = 1 << 16
 
 
 class Capture(io.StringIO):
-    """Text that is kept up to a bound."""
+    """A text buffer of bounded size."""
 
     def write(self, text):
         return super().write(text[: max(0, OUTPUT_BYTES - self.tell())]) and len(text)
 
 
 class Run:
-    """A run of the solution as the checker sees it: a link, and what it prints."""
+    """A run of the solution, as the checker sees it: a link and its output."""
 
     def __init__(self, link, out, errors, limit):
         self.link, self.out, self.errors = link, out, errors
@@ -65,7 +65,7 @@ class Run:
         return data
 
     def receive_line(self, limit):
-        """Waits for a line of at most `limit` bytes, and takes what the solution prints meanwhile."""
+        """Waits for a line of at most `limit` bytes, and reads the output of the solution meanwhile."""
         while b"\n" not in self.pending:
             if len(self.pending) > limit:
                 raise wire.Broken("a line of more than %d bytes" % limit)
@@ -87,7 +87,7 @@ class Run:
         self.pending += part
 
     def drain(self):
-        """Takes what the solution printed, without waiting; keeps up to the limit."""
+        """Reads the output of the solution without waiting. Output beyond the limit is dropped."""
         for fd in list(self.open):
             try:
                 while self.keep(fd, os.read(fd, READ_BYTES)):
@@ -108,7 +108,7 @@ class Run:
         os.close(fd)
 
     def forward(self):
-        """Prints what the solution printed as if the test had."""
+        """Prints the output of the solution as if the test had printed it."""
         for fd, stream in ((self.out, sys.stdout), (self.errors, sys.stderr)):
             if self.printed[fd] and self.forwards:
                 stream.write(self.text(fd))
@@ -118,7 +118,7 @@ class Run:
         return self.printed[fd].decode("utf-8", "replace")
 
     def finish(self):
-        """Reads what is left, and lets go of everything."""
+        """Reads the remaining output and closes all descriptors."""
         self.drain()
         self.link.close()
         for fd in list(self.open):
@@ -136,7 +136,7 @@ class Session:
         self.asked = True
         self.run = None
         self.end = None
-        # The names that the text of tests at hand uses, and those that it imports.
+        # The names that the current text of tests uses, and those that it imports.
         self.names_used = frozenset(), frozenset()
         # The modules that the text imports.
         self.modules = frozenset()
@@ -146,10 +146,10 @@ class Session:
         self.peer.services = {"input": lambda prompt: builtins.input(prompt)}
 
     def begin(self, kind, seconds, stdin="", solution=None, tests=None):
-        """Has a run do something; the solution of the job unless another one is given."""
+        """Starts a run of this kind, with the solution of the job unless another one is given."""
         self.stop()
         self.end = None
-        # The first run is under way without being asked for.
+        # The zygote has already started the first run.
         if not self.asked:
             self.requests.send(b"S")
         self.asked = False
@@ -176,7 +176,7 @@ class Session:
         return list(fds)
 
     def alive(self):
-        """Whether there is a run that has not hung up."""
+        """Returns true if there is a run that has not closed its link."""
         if self.run is None:
             return False
         hung_up = select.POLLHUP | select.POLLERR
@@ -189,7 +189,7 @@ class Session:
             self.collect()
 
     def collect(self):
-        """Learns how the run ended."""
+        """Receives how the run ended."""
         run, self.run = self.run, None
         status, killed, seconds = ENDED.unpack(self.requests.recv(ENDED.size))
         self.end = {
@@ -202,7 +202,7 @@ class Session:
         run.forward()
 
     def import_solution(self, seconds):
-        """Starts a run that has the solution as a module."""
+        """Starts a run that imports the solution as a module."""
         self.importing = True
         self.begin("module", seconds)
         while self.importing:
@@ -217,7 +217,7 @@ class Session:
                 raise wire.Broken("a message of kind %r" % (kind,))
 
     def run_tests(self, tests, solution, seconds, hear):
-        """Runs tests beside a solution; `hear` gets each line of the report, until the last one or the end of the run."""
+        """Runs tests together with a solution. `hear` is called with each line of the report, up to the last one or the end of the run."""
         self.begin("tests", seconds, solution=solution, tests=tests)
         self.run.forwards = False
         while True:
@@ -232,7 +232,7 @@ class Session:
 
 
 def read_report(line):
-    """Returns a line of a report of tests that ran beside a solution, which may have written it itself."""
+    """Parses a line of the report of tests that ran together with a solution. The solution may have written it."""
     try:
         said = json.loads(line)
     except (ValueError, RecursionError) as error:

@@ -1,15 +1,16 @@
-"""The runs of the solution: how they are started, what one does, and how it ended.
+"""The runs of the solution: how they are started, what they do, and how they end.
 
-What starts a run knows nothing of the job. A run is a child that reads what it is to do off its link, gives up what it could do and then
-loads the solution. One run is started for each job at the outset; the checker asks for a further one by the message `S` and has one killed
-by `K`. It hears `started`, which comes with descriptors, the checker's end of the link, the ends of stdout and stderr and what the run waits, and then,
-as an `ENDED`, how it ended. What a run reads first is `{"run": kind, "solution": text, "prelude": text, "stdin": text, "seconds": bound on
-processor time, "spec": how the language is started}`. Kinds:
+The process that starts a run never reads the job. A run is a child that reads its instructions from its link, gives up its privileges and
+then loads the solution. One run is started in advance for each job. The checker requests another one by the message `S`, and has a run
+killed by `K`. It receives `started` together with descriptors (the checker's end of the link, the read ends of stdout and stderr, and the
+waits of the run) and later, when the run ends, an `ENDED` record. The first message to a run is
+`{"run": kind, "solution": text, "prelude": text, "stdin": text, "seconds": bound on processor time, "spec": how the language is started}`.
+The kinds:
 
-- `module`: the solution is imported as the module `solution` and then answers what the checker asks over the link.
-- `tests`: the solution is imported, and `tests` are run beside it, which report over the link.
-- `main`: the solution is run as a script.
-- `compile`, `exec`: the command lines of a language that is not python, in one directory.
+- `module`: imports the solution as the module `solution` and then answers the requests of the checker over the link.
+- `tests`: imports the solution and runs `tests` in the same process, which report over the link.
+- `main`: runs the solution as a script.
+- `compile`, `exec`: the command lines of a language other than Python, in one directory.
 """
 
 import array
@@ -33,12 +34,12 @@ import rollpacker_streams as streams
 import rollpacker_wire as wire
 
 LINK = 3
-# Of a run: its status as the kernel gives it, whether it was killed by the checker's will, and how much processor time it took.
+# The end of a run: its wait status, true if the checker had it killed, and its processor time in seconds.
 ENDED = struct.Struct("<i?d")
 
 
 def receive_exactly(link, size):
-    """`size` bytes; None at the end."""
+    """Returns exactly `size` bytes, or None at the end of the stream."""
     parts = []
     while size:
         part = link.recv(min(size, 1 << 20))
@@ -50,14 +51,14 @@ def receive_exactly(link, size):
 
 
 class Runs:
-    """The runs of one job, one after another, for a checker at the other end of `requests`."""
+    """The runs of one job, one after another, for the checker at the other end of `requests`."""
 
     def __init__(self, requests, side):
         self.requests, self.side = requests, side
         self.pid, self.killed = None, False
 
     def start(self):
-        """Starts a run, in the place of one that there may be."""
+        """Starts a run. Replaces the previous one, if any."""
         self.kill()
         ours, theirs = socket.socketpair()
         out_reader, out_writer = os.pipe()
@@ -66,7 +67,7 @@ class Runs:
         for fd in (theirs.detach(), out_writer, error_writer):
             os.close(fd)
         fds = [ours.detach(), out_reader, error_reader]
-        # Where this process sees no /proc, runs are charged by the clock.
+        # If this process cannot see /proc, runs are charged their elapsed time.
         waits = clock.open_waits(self.pid)
         fds += [waits] if waits is not None else []
         self.say(b"started", [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))])
@@ -74,7 +75,7 @@ class Runs:
             os.close(fd)
 
     def heed(self):
-        """Does what the checker asks; false once it is gone."""
+        """Handles a request of the checker. Returns false when the checker has ended."""
         try:
             word = self.requests.recv(16)
         except ConnectionError:
@@ -87,7 +88,7 @@ class Runs:
         return word != b""
 
     def bury(self):
-        """Says how the run ended, if it has."""
+        """Reports how the run ended, if it has."""
         if self.pid is None:
             return
         done, status, usage = os.wait4(self.pid, os.WNOHANG)
@@ -97,7 +98,7 @@ class Runs:
             self.say(ENDED.pack(status, self.killed, usage.ru_utime + usage.ru_stime))
 
     def kill(self):
-        """Ends the run without a word."""
+        """Ends the run without a report."""
         if self.pid is not None:
             os.kill(self.pid, signal.SIGKILL)
             os.waitpid(self.pid, 0)
@@ -108,12 +109,12 @@ class Runs:
         try:
             self.requests.sendmsg([message], control)
         except ConnectionError:
-            # That the checker is gone is found out otherwise.
+            # The main loop detects that the checker has ended.
             pass
 
 
 def serve(requests, side):
-    """Starts the runs of a job until the checker is gone."""
+    """Starts the runs of a job until the checker ends."""
     deaths = isolation.hear_deaths()
     directory = None if side.isolated else make_directory()
     runs = Runs(requests, side)
@@ -137,7 +138,7 @@ def serve(requests, side):
 
 
 def make_directory():
-    """A folder to run in, where there is no /tmp of a run's own."""
+    """Creates a folder for runs that have no private /tmp."""
     import tempfile
 
     directory = tempfile.mkdtemp()
@@ -153,7 +154,7 @@ def remove_directory(directory):
 
 
 def run(side, fds):
-    """What the child does. Never returns."""
+    """The program of the child. Never returns."""
     code = 1
     try:
         settle(fds)
@@ -174,7 +175,7 @@ def run(side, fds):
 
 
 def given():
-    """What the checker gives this run to do; without anything it ends."""
+    """Returns the instructions of the checker. Ends the process if there are none."""
     link = socket.socket(fileno=LINK)
     header = receive_exactly(link, 4)
     body = header and receive_exactly(link, struct.unpack("<I", header)[0])
@@ -185,7 +186,7 @@ def given():
 
 
 def settle(fds):
-    """Puts stdout, stderr and the link where a run has them."""
+    """Moves stdout, stderr and the link to their descriptors in a run."""
     high = [fcntl.fcntl(fd, fcntl.F_DUPFD, LINK + 1) for fd in fds]
     for number, fd in enumerate(high, 1):
         os.dup2(fd, number, inheritable=number < LINK)
@@ -201,7 +202,7 @@ def exit_code(leave):
 
 
 def load(name, source, prelude):
-    """A fresh module `name`, and what runs the solution in it."""
+    """Returns a new module `name` and the compiled solution to run in it."""
     module = types.ModuleType(name)
     module.__file__ = "solution.py"
     module.__builtins__ = builtins
@@ -213,7 +214,7 @@ def load(name, source, prelude):
 
 
 def run_main(job):
-    """Runs the solution as a script; the link tells what it raised, as far as one believes it."""
+    """Runs the solution as a script. Reports the name of its exception over the link, which the solution could forge."""
     import traceback
 
     link = socket.socket(fileno=LINK)
@@ -233,7 +234,7 @@ def run_main(job):
 
 
 def finish(module):
-    """Ends a program as the interpreter would: threads, exit handlers, the streams, and files that were left open."""
+    """Ends a program as the interpreter would: joins threads, runs exit handlers, flushes streams, closes open files."""
     import atexit
     import threading
 
@@ -241,7 +242,7 @@ def finish(module):
         try:
             last()
         except Exception:
-            # A handler that fails ends nothing.
+            # A failing handler does not stop the others.
             pass
     if module is not None:
         module.__dict__.clear()
@@ -250,7 +251,7 @@ def finish(module):
 
 
 class Channel:
-    """The link as a run has it."""
+    """The link, as a run uses it."""
 
     def __init__(self):
         self.link = socket.socket(fileno=LINK)
@@ -267,7 +268,7 @@ class Channel:
 
 
 def run_module(job):
-    """Imports the solution and answers the checker until it hangs up."""
+    """Imports the solution and answers the checker until it closes the link."""
     peer = wire.Peer(Channel(), strict=False)
     builtins.input = lambda prompt="": peer.ask("input", str(prompt))
     try:
@@ -306,7 +307,7 @@ def names(module):
 
 
 def root(peer, module, name):
-    """A name of the solution's module; its handle is the name."""
+    """Returns an object of the solution's module by name. The name becomes its handle."""
     if name not in module.__dict__:
         raise AttributeError("the solution has no `%s`" % name)
     peer.name(name)
@@ -314,7 +315,7 @@ def root(peer, module, name):
 
 
 def execute(job, kind):
-    """Becomes the compiler or the program of another language."""
+    """Replaces this process by the compiler or the program of another language."""
     spec = job["spec"]
     if kind == "compile":
         with open(spec["file"], "w") as file:
@@ -325,6 +326,6 @@ def execute(job, kind):
     try:
         os.execvpe(argv[0], argv, {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": os.getcwd(), "LANG": "C.UTF-8"})
     except OSError as error:
-        # The link is closed to what is executed: what comes over it is not the solution's word.
+        # The executed program does not inherit the link, so a message on it does not come from the solution.
         socket.socket(fileno=LINK).sendall(("%s: %s" % (argv[0], error.strerror)).encode("utf-8", "replace"))
         os._exit(1)

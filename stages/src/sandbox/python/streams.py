@@ -5,7 +5,7 @@ import io
 import os
 import sys
 
-# There is no /proc in a container, so these lead nowhere.
+# Paths of descriptors, which do not exist in a container, since it has no /proc.
 DESCRIPTORS = {
     path: number for number, name in enumerate(("stdin", "stdout", "stderr"))
     for path in ("/dev/%s" % name, "/dev/fd/%d" % number, "/proc/self/fd/%d" % number)}
@@ -38,19 +38,19 @@ def open_all():
 
 
 def open_path(file, *arguments, **keywords):
-    """`open`, to which `/dev/stdin` and its like are the descriptors that they name."""
+    """Replaces `open`, so that `/dev/stdin` and similar paths refer to their descriptors."""
     number = DESCRIPTORS.get(file) if type(file) is str else None
     return open_file(file if number is None else os.dup(number), *arguments, **keywords)
 
 
 def open_number(path, *arguments, **keywords):
-    """`os.open`, to which `/dev/stdin` and its like are the descriptors that they name."""
+    """Replaces `os.open`, so that `/dev/stdin` and similar paths refer to their descriptors."""
     number = DESCRIPTORS.get(path) if type(path) is str else None
     return open_descriptor(path, *arguments, **keywords) if number is None else os.dup(number)
 
 
 def read_line(prompt=""):
-    """`input` without readline."""
+    """Replaces `input`, without readline."""
     sys.stdout.write(str(prompt))
     sys.stdout.flush()
     line = sys.stdin.readline()
@@ -60,10 +60,10 @@ def read_line(prompt=""):
 
 
 def flush():
-    """Writes what the streams of the program and those it began with still hold; one that it closed holds nothing."""
+    """Flushes the current and the original streams of a program, unless it closed them."""
     for stream in {id(stream): stream for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)}.values():
         try:
             stream.flush()
         except Exception:
-            # A stream of the program's own, of which parts may be gone by then.
+            # The program may have replaced a stream, and parts of the replacement may be gone already.
             pass

@@ -1,4 +1,4 @@
-"""The tests of a module, collected and run as pytest would."""
+"""Collects and runs the tests of a module as pytest would."""
 
 import builtins
 import contextlib
@@ -24,7 +24,7 @@ def names_of(argument):
 
 
 def parameter_sets(marks):
-    """Every combination of what the marks `parametrize` say: values by name, those meant for fixtures, and further marks."""
+    """Returns every combination of the `parametrize` marks: the values by name, the values for fixtures, and additional marks."""
     axes = []
     for mark in marks:
         if mark.name == "parametrize":
@@ -53,14 +53,14 @@ def row_of(names, row):
 
 
 def holds(mark, space):
-    """Whether the conditions of a mark such as `skipif` hold."""
+    """Returns true if the conditions of a mark such as `skipif` hold."""
     conditions = list(mark.args) + ([mark.kwargs["condition"]] if "condition" in mark.kwargs else [])
     return all(eval(item, dict(space)) if isinstance(item, str) else item for item in conditions)
 
 
 @contextlib.contextmanager
 def warning_filters(marks):
-    """Applies the marks `filterwarnings`."""
+    """Applies the `filterwarnings` marks."""
     found = [text for mark in reversed(marks) if mark.name == "filterwarnings" for text in mark.args]
     if not found:
         yield
@@ -142,7 +142,7 @@ class Suite:
             self.call_hook(vars(module).get(name), module)
 
     def is_own(self, function):
-        """Whether the text of the tests defines a function; what it imports does not steer them."""
+        """Returns true if the text of the tests defines a function. Imported functions must not act as hooks or fixtures."""
         function = inspect.unwrap(function) if callable(function) else function
         function = getattr(function, "__func__", function)
         return inspect.isfunction(function) and function.__code__.co_filename == self.module.__file__
@@ -176,7 +176,7 @@ class Suite:
                 self.add_test(FunctionTest(function, owner, values, chosen, marks + more + further))
 
     def add_test(self, test):
-        """Adds a test; one that skips itself stays, so that what is skipped can be counted."""
+        """Adds a test. A skipped test is kept, so that it is counted."""
         skipped = any(mark.name == "skip" or mark.name == "skipif" and holds(mark, vars(self.module)) for mark in test.marks)
         self.tests.append(SkippedTest(test) if skipped else test)
 
@@ -185,7 +185,7 @@ class Suite:
         return list(found) if isinstance(found, (list, tuple)) else [found]
 
     def fixtures_of(self, owner):
-        """Returns the fixtures that tests of a class, or of none, can ask for."""
+        """Returns the fixtures that tests of a class, or functions if it is None, can request."""
         found = dict(self.fixtures)
         for base in reversed(owner.__mro__[:-1] if owner else ()):
             for item in vars(base).values():
@@ -194,7 +194,7 @@ class Suite:
         return found
 
     def closure(self, function, fixtures, marks=(), seen=None):
-        """The fixtures that a test needs, directly or not."""
+        """Returns the fixtures that a test needs, directly or indirectly."""
         seen = [] if seen is None else seen
         used = [name for mark in marks if mark.name == "usefixtures" for name in mark.args]
         for name in arguments_of(function) + used + [name for name, item in fixtures.items() if item.autouse]:
@@ -215,14 +215,14 @@ class Suite:
             self.call_hook(getattr(owner, "teardown_class", None), owner)
 
     def close(self):
-        """Takes down what all tests of the module share."""
+        """Tears down the state that all tests of the module share."""
         for name in ("module", "package", "session"):
             self.scopes[name].close()
         for name in ("teardown_module", "tearDownModule"):
             self.call_hook(vars(self.module).get(name), self.module)
 
     def hook(self, owner, function, what):
-        """Calls what stands around every test function, or every method of a class."""
+        """Calls the set-up or tear-down hooks of a test function or method."""
         names = [what + "_method", what] if owner is not None else [what + "_function"]
         for name in names:
             self.call_hook(getattr(owner, name, None) if owner is not None else vars(self.module).get(name), function)
@@ -233,7 +233,7 @@ class Suite:
 
 
 class SkippedTest:
-    """A test that its marks skip."""
+    """A test that is skipped because of its marks."""
 
     def __init__(self, test):
         self.name, self.owner = test.name, test.owner
@@ -243,7 +243,7 @@ class SkippedTest:
 
 
 def collect(module):
-    """Returns the tests of a module in order: the name of each, and what runs it."""
+    """Returns the tests of a module in order, as pairs of a name and a function that runs the test."""
     suite = Suite(module)
     following = suite.tests[1:] + [None]
     return [(test.name, lambda test=test, then=then: test.run(suite, then)) for test, then in zip(suite.tests, following)]

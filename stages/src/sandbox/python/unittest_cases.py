@@ -1,4 +1,4 @@
-"""Tests of unittest, one by one."""
+"""Runs the tests of unittest classes one by one."""
 
 import unittest
 
@@ -6,7 +6,7 @@ from rollpacker_pytest_shim import Failed, Skipped
 
 
 class Result(unittest.TestResult):
-    """Keeps the first thing that goes wrong, so that a test is torn down before it is raised."""
+    """Records the first error, so that the test is torn down before the error is raised."""
 
     def __init__(self):
         super().__init__()
@@ -36,14 +36,14 @@ class Result(unittest.TestResult):
 
 
 class CaseTest:
-    """A test of a class of unittest."""
+    """A test method of a unittest class."""
 
     def __init__(self, owner, name):
         self.owner, self.method = owner, name
         self.name = "%s.%s" % (owner.__name__, name)
 
     def run(self, suite, following):
-        """Runs the test between the set-ups of its class that it needs."""
+        """Runs the test, including the set-up and tear-down of its class where it begins and ends."""
         result = Result()
         if suite.entered is not self.owner:
             suite.entered = self.owner

@@ -1,7 +1,7 @@
-"""What crosses between the checker and a run of the solution: plain values, and proxies of everything else.
+"""The messages between the checker and a run of the solution: plain values, and proxies of everything else.
 
-Neither end trusts the other: see `rollpacker_codec` for the bytes, `rollpacker_proxy` for what a proxy answers by itself, and `guard` for
-what the owner of an object lets be done to it.
+Neither end trusts the other. `rollpacker_codec` encodes values as bytes, `rollpacker_proxy` defines the operations that a proxy answers
+itself, and `guard` limits the operations on the objects of an owner.
 """
 
 import collections
@@ -15,9 +15,9 @@ from rollpacker_codec import Codec
 from rollpacker_proxy import OPERATIONS, Broken, Ended, Proxy, State, Stop, Undecided, ask  # all of it for those that import this
 
 MESSAGE_BYTES = 64 << 20
-# Calls in one case after which a checker in another process is too slow a judge.
+# The number of calls in one case from which on a checker in another process is too slow.
 MANY_CALLS = 5_000
-# Mutable values that are remembered, and the length of the longest.
+# The maximum number of mutable values that are remembered, and the maximum length of each.
 CROSSED = 500
 
 
@@ -27,7 +27,7 @@ HOLDERS = frozenset(MUTABLE + (tuple,))
 
 
 def containers(values):
-    """The mutable plain containers within `values`, in an order that both sides agree on."""
+    """Returns the mutable plain containers within `values`. Both sides find them in the same order."""
     found, stack, seen = [], [values], set()
     while stack:
         value = stack.pop()
@@ -56,7 +56,7 @@ def same(before, now):
 
 
 def overwrite(container, content):
-    """Makes a container what the other side made of it."""
+    """Replaces the content of a container by that on the other side."""
     if type(container) in (list, bytearray):
         container[:] = content
         return
@@ -64,7 +64,7 @@ def overwrite(container, content):
     if type(container) is collections.deque:
         container.extend(content)
     else:
-        # A counter would add up what it has already.
+        # The update method of a counter would add to its content.
         (dict if type(container) in DICTS else set).update(container, content)
 
 
@@ -72,15 +72,15 @@ CLOSED = (
     types.FunctionType, types.MethodType, types.BuiltinFunctionType, types.GeneratorType, types.CoroutineType, types.FrameType,
     types.CodeType, types.TracebackType, types.ModuleType,
 )
-# What tests may hand over to be used through a proxy: code of theirs, and what comes with python and runs no code of the caller's choice.
-# An object of a C library, used in a way that its tests never would, could break the checker's memory.
+# Objects that tests may share through a proxy: their own code, and objects of Python's library that do not run arbitrary code. An object of
+# a C library could corrupt the checker's memory if the solution uses it in unusual ways.
 SHARED = (types.FunctionType, types.MethodType, types.GeneratorType, types.CoroutineType, types.MethodDescriptorType)
 LIBRARIES = ("test_solution", "prompt", "builtins", "abc", "collections.abc", "dataclasses", "enum", "typing", "unittest.mock")
 UNSHARED = frozenset(("eval", "exec", "compile", "open", "getattr", "setattr", "delattr", "vars", "globals", "locals", "input", "breakpoint"))
 
 
 def may_share(value):
-    """Whether the solution may use an object of the tests through a proxy."""
+    """Returns true if the solution may use an object of the tests through a proxy."""
     kind = value if isinstance(value, type) else type(value)
     if isinstance(value, types.BuiltinFunctionType):
         return value.__module__ in ("builtins", "math", "_operator") and value.__name__ not in UNSHARED
@@ -93,12 +93,12 @@ def may_share(value):
 
 NAMES = ("__name__", "__qualname__", "__doc__", "__module__")
 FORBIDDEN = ("format", "format_map", "configure_mock", "mock_add_spec")
-# What a mock says of how it was called, which the test asks it.
+# The attributes of a mock that record its calls, which the test inspects.
 CALLED = re.compile("assert|call|method_calls|mock_calls|reset_mock")
 
 
 def guard(peer, operation, value, operands):
-    """Refuses what the solution may not do to an object of a test: look into it rather than use it."""
+    """Rejects operations by which the solution would inspect an object of a test instead of using it."""
     if id(value) not in peer.handles:
         raise TypeError("%s of a value that is not shared" % operation)
     if operation == "class" and (isinstance(value, type) or type(value).__module__ != "test_solution"):
@@ -114,17 +114,18 @@ def guard(peer, operation, value, operands):
 
 
 class Peer:
-    """One end of a link: asks the other end, and answers what it asks meanwhile.
+    """One end of a link. It sends requests to the other end, and answers requests from there while it waits.
 
-    The strict end is the checker: it guards its objects and lets nothing of the other end pass for a plain value.
+    The strict end is the checker. It guards its objects and lets no object of the other end pass for a plain value.
     """
 
     def __init__(self, channel, strict):
         self.strict = strict
-        # How often the other end was asked, and to call something; whether its word alone decided a comparison; whether it is asked no more.
+        # `asked`: the number of requests. `calls`: the number of calls among them. `vouched`: the claim of the other end alone decided a
+        # comparison. `muted`: no further requests are allowed.
         self.asked, self.calls, self.vouched, self.muted = 0, 0, False, False
         self.calls_before = 0
-        # Mutable values that crossed and what they were then, up to a bound.
+        # The mutable values that were exchanged, with their content at that time, up to a bound.
         self.crossed = []
         self.codec = Codec(self)
         self.lock = threading.RLock()
@@ -134,13 +135,15 @@ class Peer:
         self.attach(channel)
 
     def attach(self, channel):
-        """Starts afresh with another run at the other end."""
+        """Resets the state for another run at the other end."""
         self.channel = channel
         self.generation += 1
         self.objects, self.handles, self.proxies, self.named = [], {}, {}, {}
 
     def handle(self, value):
-        """The number of an object of ours; what was asked for by a name in the solution's module has that name, which outlives the run."""
+        """Returns the handle of an object of this side: a number, or the name under which it was requested from the solution's module.
+        Names remain valid in later runs.
+        """
         if id(value) not in self.handles:
             if self.strict and not isinstance(value, BaseException) and not may_share(value):
                 raise Undecided("a test hands over an object of type %s" % type(value).__name__)
@@ -152,14 +155,14 @@ class Peer:
         return self.name(handle) if type(handle) is str else self.objects[handle]
 
     def name(self, name):
-        """What a name of the solution's module stands for: what it first stood for in this run, whatever a test puts there."""
+        """Returns the object of a name of the solution's module: the first one in this run, even if a test replaces it."""
         if name not in self.named:
             self.named[name] = self.roots[name]
             self.handles.setdefault(id(self.roots[name]), name)
         return self.named[name]
 
     def own(self, proxy):
-        """The handle of what a proxy stands for."""
+        """Returns the handle of a proxy's object."""
         state = object.__getattribute__(proxy, "_rp")
         if state.peer is not self or type(state.handle) is int and state.generation != self.generation:
             raise Ended("the run that held this object is over")
@@ -185,7 +188,7 @@ class Peer:
         generation = self.generation
         with self.lock:
             if generation != self.generation:
-                # A thread of the tests outlived the run that it asks.
+                # A thread of the tests outlived the run that it addresses.
                 raise Ended("the run that was asked is over")
             passed = containers(operands[1:]) if operation == "call" else []
             self.send(("ask", operation, operands))
@@ -199,13 +202,13 @@ class Peer:
                     raise Broken("a message of kind %r" % (kind,))
 
     def remember(self, values):
-        """Keeps what mutable values that cross are now: the other side does not see what becomes of them."""
+        """Remembers the content of exchanged mutable values, because the other side does not see later changes."""
         for container in containers(values)[: CROSSED - len(self.crossed)]:
             if len(container) <= CROSSED:
                 self.crossed.append((container, snapshot(container)))
 
     def is_stale(self):
-        """Whether a value that crossed was changed on this side since."""
+        """Returns true if an exchanged value was changed on this side afterwards."""
         return any(not same(before, now) for now, before in self.crossed)
 
     def settle(self, operation, kind, passed, value, changes, index):
@@ -223,12 +226,12 @@ class Peer:
             raise Broken("what is raised is no exception")
         value.__dict__["_rp_crossed"] = True
         if isinstance(value, (StopIteration, StopAsyncIteration)) and operation not in ("__next__", "advance", "await"):
-            # In a test's `all(map(f, values))` it would end the iteration, and what is left would count as true.
+            # Within `all(map(f, values))` in a test, it would end the iteration early, and the result would be true.
             raise RuntimeError("the solution raised %s" % type(value).__name__) from value
         raise value
 
     def answer(self, operation, operands):
-        """Does what the other side asks for."""
+        """Handles a request of the other side."""
         passed = containers(operands[1:]) if operation == "call" else []
         before = [snapshot(container) for container in passed]
         try:

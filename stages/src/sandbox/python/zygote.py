@@ -1,10 +1,11 @@
-"""The warm interpreter of one slot: it forks a checker and runs of the solution for each job, watches over them, and kills what is left.
+"""The warm interpreter of a slot. For each job it forks a checker and runs of the solution, watches them, and kills the remaining
+processes.
 
-The zygote reads the number of a job, never its content: the checker reads that off the control socket and gives each run what it is to
-do, and what the checker reports goes from file to socket within the kernel. So nothing of a job stays in the memory from which the next
-job is forked, nor anything of the tests in that of a run.
+The zygote reads the number of a job but never its content. The checker reads the content from the control socket and instructs each run,
+and the kernel copies the checker's report from its file to the socket. So nothing of a job remains in the memory from which the next job is
+forked, and nothing of the tests gets into the memory of a run.
 
-Descriptors: 0 is the control socket, 1 the socket on which jobs are called off, 2 takes what goes wrong before the zygote is ready.
+Descriptors: 0 is the control socket, 1 is the socket on which jobs are cancelled, 2 receives errors until the zygote is ready.
 """
 
 import gc
@@ -25,13 +26,13 @@ import rollpacker_isolation as isolation
 import rollpacker_solution as solution
 
 CONTROL, CANCEL = 0, 1
-# How long the sides may take to set themselves up and to read their frames, and to answer after the time of a case is over.
+# The time that the sides have to set themselves up and to read their frames, and the time to report after the time limit of a case.
 SETUP_SECONDS, GRACE_SECONDS = 10.0, 1.0
 REPORT_BYTES = 8 << 20
 
 
 def read_exactly(fd, size):
-    """`size` bytes of `fd`, not one more: what follows is for another process to read."""
+    """Reads exactly `size` bytes of `fd`. Any further bytes are for another process."""
     parts = []
     while size:
         part = os.read(fd, min(size, 1 << 20))
@@ -59,22 +60,24 @@ def write_frame(fd, value):
 
 
 class Progress:
-    """How the checker says what it is at. The zygote hears of times only."""
+    """The progress reports of the checker. The zygote only learns of time limits."""
 
     def __init__(self, events, report):
         self.events = events
         self.report = report
 
     def begin(self, seconds):
-        """A case begins that may take `seconds` in all: past that the zygote ends the job and the case counts as timed out."""
+        """Reports that a case begins that may take `seconds` in total. After that the zygote ends the job, and the case counts as timed
+        out.
+        """
         os.write(self.events, b"T %f" % seconds)
 
     def case(self, case):
-        """A case has ended; what counts if a later one never does."""
+        """Reports the result of a case, which counts even if a later case never ends."""
         self.line({"case": case})
 
     def expect(self, cases):
-        """Says how many cases there are in all, so that those that never run count as failed."""
+        """Reports the total number of cases, so that cases that never run count as failed."""
         self.line({"expected": cases})
 
     def line(self, value):
@@ -82,7 +85,7 @@ class Progress:
 
 
 def checker_side(boot, requests, events, report):
-    """Reads the job, runs its tests, and leaves a verdict in the report."""
+    """Reads the job, runs its tests, and writes a verdict to the report."""
     progress = Progress(events, report)
     job = read_frame(CONTROL)
     os.write(events, b"R")
@@ -101,7 +104,7 @@ def checker_side(boot, requests, events, report):
 
 
 class Watch:
-    """One job under way, as the zygote sees it: its processes, a deadline, and how it ends."""
+    """A running job, as the zygote sees it: its processes, a deadline, and how it ends."""
 
     def __init__(self, number, events, deaths):
         self.number, self.events, self.deaths = number, events, deaths
@@ -127,16 +130,18 @@ class Watch:
                     poll.unregister(fd)
 
     def over(self):
-        """Whether it has ended with the control socket at the next job; a fault makes an end of the zygote too."""
+        """Returns true if the job has ended and its frame was read from the control socket, so that the socket is at the next job. After a
+        fault the frame may be left over, but then the zygote ends too.
+        """
         return self.end == "fault" or self.end is not None and self.read
 
     def on(self, fd):
-        """Takes what there is at a descriptor; false if nothing more comes."""
+        """Handles input on a descriptor. Returns false if no more will come."""
         if fd == CONTROL:
             os._exit(0)
         elif fd == CANCEL:
             (number,) = struct.unpack("<I", read_exactly(CANCEL, 4))
-            # A call for a job that ended meanwhile is late, and nothing.
+            # A request to cancel a job that has ended meanwhile is ignored.
             if number == self.number:
                 self.finish("cancelled")
         elif fd == self.events.fileno():
@@ -149,7 +154,7 @@ class Watch:
         return True
 
     def hear(self):
-        """Takes what the sides have said so far."""
+        """Handles all pending events of the sides."""
         try:
             while True:
                 said = self.events.recv(1024, socket.MSG_DONTWAIT)
@@ -173,7 +178,7 @@ class Watch:
         if os.waitpid(self.checker, os.WNOHANG)[0]:
             self.checker = None
             self.hear()
-            # If it died before it read its frame, then nobody reads that off the control socket.
+            # If the checker died before it read its frame, the frame remains on the control socket, and the zygote cannot continue.
             self.finish("died") if self.read else self.fault("the checker side died before it read the tests")
 
     def begin(self, seconds):
@@ -194,7 +199,7 @@ class Watch:
         self.end, self.message = "fault", message
 
     def kill(self, isolated):
-        """Kills all sides. As first processes of their namespaces they take everything in there with them."""
+        """Kills all sides. They are the first processes of their pid namespaces, so the kernel kills all other processes in these."""
         if not isolated:
             return isolation.sweep_orphans()
         for pid in (self.checker, self.host, self.runs and self.runs.pid):
@@ -204,7 +209,7 @@ class Watch:
 
 
 def run_job(boot, number, together, deaths):
-    """Runs one job and answers."""
+    """Runs one job and sends the answer."""
     events, writer = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     report = os.memfd_create("report")
@@ -233,7 +238,7 @@ def run_job(boot, number, together, deaths):
 
 
 def fork_host(boot, requests, events):
-    """Forks a process that starts the runs of a job within its own namespaces and folder, where one run needs what another left."""
+    """Forks a process that starts the runs of a job within its own namespaces and folder, so that a run finds the files of earlier ones."""
 
     def host():
         isolation.close_all_but([CONTROL, CANCEL, 2, requests.fileno(), events])
@@ -244,7 +249,7 @@ def fork_host(boot, requests, events):
 
 
 def answer(watch, report):
-    """Sends how the job ended, and the report without looking into it."""
+    """Sends how the job ended, and the report without reading it."""
     size = 0 if watch.end == "cancelled" else min(os.fstat(report).st_size, REPORT_BYTES)
     write_frame(CONTROL, {"job": watch.number, "end": watch.end, "message": watch.message, "report": size})
     at = 0
@@ -253,12 +258,13 @@ def answer(watch, report):
 
 
 def drop_root(boot):
-    """Becomes nobody, where the container has no user namespace of its own."""
+    """Changes to the user nobody, if the container has no user namespace."""
     if boot["uid"] is not None:
         os.setgroups([])
         os.setresgid(boot["gid"], boot["gid"], boot["gid"])
         os.setresuid(boot["uid"], boot["uid"], boot["uid"])
-        # Changing the user clears both; the sides write their id maps through /proc/self, which is ours only while dumpable.
+        # Changing the user resets both. The sides write their id maps through /proc/self, which belongs to the user only while the process
+        # is dumpable.
         isolation.prctl(isolation.PR_SET_DUMPABLE, 1)
         isolation.prctl(isolation.PR_SET_PDEATHSIG, signal.SIGKILL)
 
@@ -269,7 +275,7 @@ def own_bytes():
 
 
 def tasks_of_user():
-    """Tasks that count against a limit on processes where no user namespace counts apart."""
+    """Returns the number of tasks that count toward the limit on processes, for runs without a user namespace of their own."""
     total = 0
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -281,9 +287,9 @@ def tasks_of_user():
 
 
 def facts(boot):
-    """What isolation is in force, as a trial side finds it."""
+    """Returns the isolation in force, as a trial side finds it."""
     reader, writer = os.pipe()
-    # The namespaces of whoever looks: /proc is not in view any more when the trial side does.
+    # The trial side reads its namespaces through this descriptor, because /proc is not visible for it any more.
     own = os.open("/proc", os.O_RDONLY)
 
     def trial():
@@ -302,7 +308,7 @@ def facts(boot):
     os.close(own)
     with open(reader, "rb") as file:
         said = file.read()
-    # What fails before the trial itself is an event, as of any side.
+    # A failure before the trial itself is reported as an event, as by any side.
     found = json.loads(said) if said[:1] == b"{" else {"error": said.decode("utf-8", "replace") or "the trial side died"}
     isolation.reap()
     return found
@@ -318,7 +324,7 @@ def main(boot):
     isolation.drop_capabilities()
     isolation.prctl(isolation.PR_SET_NO_NEW_PRIVS, 1)
     isolation.prctl(isolation.PR_SET_CHILD_SUBREAPER, 1)
-    # The first process of a namespace is deaf to signals that it does not handle; python handles this one.
+    # The first process of a pid namespace ignores signals without a handler. Python has one for SIGINT, which this removes.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     isolation.lower(resource.RLIMIT_NOFILE, 1024)
     isolation.lower(resource.RLIMIT_CORE, 0)
@@ -337,10 +343,10 @@ def main(boot):
     found = facts(boot)
     write_frame(CONTROL, {"ready": found})
     isolation.redirect(2)
-    # What a collection only looks at, a fork has to copy.
+    # A garbage collection writes to all objects that it inspects, and a fork would have to copy their pages.
     gc.collect()
     gc.freeze()
-    # Nor need it copy what the modules were compiled in.
+    # Return the memory in which the modules were compiled, so that forks do not copy it.
     isolation.libc.malloc_trim(0)
     gc.set_threshold(20000, 20, 50)
     deaths = isolation.hear_deaths()

@@ -1,14 +1,15 @@
-//! Which pieces of a response make up its program.
+//! Selection of the pieces of a response that make up its program.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::python::{Binding, Outline};
 use super::Wanted;
 
-/// How many pieces are tried for what they need of others, so that a response of very many is read in linear time.
+/// The number of pieces whose dependencies are followed when looking for a program that reads its input. The bound keeps extraction linear
+/// in the number of pieces.
 const MOST_TRIED: usize = 8;
 
-/// Where a piece stands, the most trusted last.
+/// The position of a piece, from the least to the most trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Rank {
     /// In a fence that names another language.
@@ -26,7 +27,7 @@ pub(super) struct Piece<'a> {
     rank: Rank,
     code: &'a str,
     outline: Outline<'a>,
-    /// Whether other languages are there, so that what is outside of fences is about them.
+    /// `true` if the response has fences in other languages, in which case text outside of fences probably is about those.
     has_foreign: bool,
 }
 
@@ -35,7 +36,7 @@ impl<'a> Piece<'a> {
         Self { rank, code, outline: Outline::of(code), has_foreign }
     }
 
-    /// Whether it may be the program though it defines nothing that is wanted.
+    /// Returns `true` if the piece may be the program even though it defines none of the wanted names.
     fn may_be_all(&self) -> bool {
         match self.rank {
             Rank::Foreign => false,
@@ -46,7 +47,11 @@ impl<'a> Piece<'a> {
     }
 }
 
-/// The program of the pieces; `None` if none of them may be one.
+/// Returns the program that the pieces make up, or `None` if none of them may be a program.
+///
+/// The main piece is chosen first: for tests that ask for names, the best piece that defines one of them; for a program to run, the best
+/// piece that acts and reads its input. If there is none, it is the best piece that may be a program at all. "Best" is the last piece of
+/// the highest rank, since a correction follows its draft. The main piece is then completed by the pieces that define the names it uses.
 pub(super) fn choose(pieces: &[Piece<'_>], wanted: &Wanted) -> Option<String> {
     let found = match wanted {
         Wanted::Names { names, or_body } => {
@@ -58,19 +63,19 @@ pub(super) fn choose(pieces: &[Piece<'_>], wanted: &Wanted) -> Option<String> {
     };
     let chosen = found.or_else(|| best(pieces, |piece| piece.may_be_all()))?;
     if pieces[chosen].outline.is_body {
-        // What it lacks is in the prompt; nothing can stand beside it.
+        // The prompt contains the rest of the function; other pieces cannot be placed next to a body.
         return Some(pieces[chosen].code.to_owned());
     }
     Some(Completion::of(pieces, wanted).complete(chosen))
 }
 
-/// The last of the pieces of the highest rank for which `fits` holds.
+/// Returns the last of the pieces of the highest rank for which `fits` holds.
 fn best(pieces: &[Piece<'_>], fits: impl Fn(&Piece<'_>) -> bool) -> Option<usize> {
     let fitting = pieces.iter().enumerate().filter(|(_, piece)| fits(piece));
     fitting.max_by_key(|(_, piece)| piece.rank).map(|(number, _)| number)
 }
 
-/// The piece that defines a wanted name: by a function or class, or else by less.
+/// Returns the piece that defines a wanted name. A function or class is preferred to a value, a value to a stub, and a stub to an import.
 fn definer(pieces: &[Piece<'_>], names: &BTreeSet<String>) -> Option<usize> {
     let by = |binding: Binding| {
         let defines = |piece: &Piece<'_>| {
@@ -82,7 +87,8 @@ fn definer(pieces: &[Piece<'_>], names: &BTreeSet<String>) -> Option<usize> {
     order.into_iter().find_map(by)
 }
 
-/// The piece that is a program: one that acts, and reads its input, itself or by functions of other pieces, if any does.
+/// Returns the piece that is a program: preferably one that both acts and reads its input, itself or through functions of other pieces, and
+/// otherwise any that acts.
 fn program(pieces: &[Piece<'_>]) -> Option<usize> {
     let acts = |piece: &Piece<'_>| piece.may_be_all() && piece.outline.acts;
     let reads_by_others = || {
@@ -100,10 +106,10 @@ fn program(pieces: &[Piece<'_>]) -> Option<usize> {
         .or_else(|| best(pieces, acts))
 }
 
-/// What defines the names that pieces use.
+/// Resolves the names that pieces use to the pieces that define them.
 struct Completion<'a> {
     pieces: &'a [Piece<'a>],
-    /// The pieces that bind a name, in order.
+    /// The pieces that bind each name, in the order of the response.
     binders: BTreeMap<&'a str, Vec<usize>>,
     wanted: BTreeSet<&'a str>,
 }
@@ -125,7 +131,7 @@ impl<'a> Completion<'a> {
         Self { pieces, binders, wanted }
     }
 
-    /// The code of a piece and of those that it needs, in the order of the response.
+    /// Returns the code of a piece and of those that it needs, in the order of the response.
     fn complete(&self, chosen: usize) -> String {
         let mut code = String::new();
         for number in self.needed(chosen) {
@@ -137,7 +143,10 @@ impl<'a> Completion<'a> {
         code
     }
 
-    /// A piece, and those that define what it lacks.
+    /// Returns a piece together with the pieces that it needs, transitively.
+    ///
+    /// This is a depth-first search over unresolved names. `bound` has the names that the pieces taken so far define; a name is looked up
+    /// only if it is not among them, so that each name is resolved by one piece.
     fn needed(&self, chosen: usize) -> BTreeSet<usize> {
         let mut needed = BTreeSet::new();
         let mut bound: BTreeSet<&str> = BTreeSet::new();
@@ -157,7 +166,8 @@ impl<'a> Completion<'a> {
         needed
     }
 
-    /// The piece that defines a name for another: the nearest before it, or else the first after it that does so by more than a value.
+    /// Returns the piece that defines a name for the piece `user`: the nearest one before it, or else the first one after it that binds the
+    /// name by more than a value.
     fn binder(&self, name: &str, user: usize) -> Option<usize> {
         let binders = self.binders.get(name)?;
         let before = binders.iter().rev().find(|number| **number < user);

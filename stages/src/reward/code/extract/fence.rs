@@ -1,29 +1,32 @@
-//! Fenced code blocks, as CommonMark has them and as models write them.
+//! Fenced code blocks, according to CommonMark and to what models actually write.
 //!
-//! The rules are those of CommonMark: a fence is three or more backticks or tildes, within block quotes and list items too; it is closed
-//! by one at least as long that is indented by less than four columns more; and what is within loses the indentation of the fence. Where
-//! a renderer would show no code although a reader sees some, the reader is right: a fence may follow a tag (`<answer>`), or stand at
-//! the end of a line if it names a language; it may be indented by more than its list item allows; a tag may follow the one that closes
-//! it; and a fence that names a language ends the block before it, which was never closed. A parser of CommonMark would turn each of these
-//! down, and `<answer>` on a line of its own would make HTML of the code after it.
+//! The rules are based on CommonMark. A fence is three or more backticks or tildes, also within block quotes and list items. It is closed
+//! by a fence of the same kind that is at least as long and indented by less than four more columns. The content loses the indentation of
+//! the fence.
+//!
+//! Some deviations accept code that a person would see although a CommonMark renderer would not show it as code. A fence may follow a tag
+//! (`<answer>`), or stand at the end of a line if it names a language. It may be indented by more than its list item allows. A tag may
+//! follow the closing fence. A fence that names a language ends a preceding block that was never closed. A CommonMark parser would reject
+//! each of these, and would treat the code after a line with only `<answer>` as HTML.
 
 use super::super::python::{Token, statements};
 
-/// A part of a text, in the order of the text.
+/// A part of a text.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Part<'a> {
-    /// A fenced block: what stands after its fence, and its code without the indentation of the fence.
+    /// A fenced block.
     Fenced {
-        /// The info string.
+        /// The info string: the rest of the line after the opening fence.
         info: &'a str,
-        /// Whole lines.
+        /// The code as whole lines, without the indentation of the fence.
         code: String,
     },
-    /// What stands outside of fences: whole lines.
+    /// The lines outside of fences.
     Prose(String),
 }
 
-/// The parts of a text. `names_language` tells whether an info string begins with the name of a programming language that is looked for.
+/// Splits a text into its parts. `names_language` returns `true` if an info string begins with the name of a supported programming
+/// language.
 pub(super) fn parts<'a>(text: &'a str, names_language: &impl Fn(&str) -> bool) -> Vec<Part<'a>> {
     let mut parts = Vec::new();
     let mut open: Option<Open<'a>> = None;
@@ -55,7 +58,7 @@ pub(super) fn parts<'a>(text: &'a str, names_language: &impl Fn(&str) -> bool) -
     parts
 }
 
-/// Whether code that stands outside of fences is within a string of three quotes, which may have an example in fences of its own.
+/// The state of string literals in code outside of fences: a docstring may contain an example with fences of its own.
 #[derive(Default)]
 struct Docstring {
     quotes: Option<&'static str>,
@@ -75,13 +78,13 @@ impl Docstring {
         }
     }
 
-    /// Whether a fence belongs to the string: it is indented as one of Markdown's is not.
+    /// Returns `true` if a fence belongs to the open string: it is indented by four columns or more, which Markdown does not allow.
     fn has(&self, fence: &Fence<'_>) -> bool {
         self.quotes.is_some() && fence.column >= 4
     }
 }
 
-/// Takes a line outside of blocks: the block that it opens, or prose.
+/// Handles a line outside of blocks. Returns the block that it opens, or appends it to the prose.
 fn begin<'a>(
     line: &str,
     fence: Option<Fence<'a>>,
@@ -101,12 +104,12 @@ fn begin<'a>(
 struct Fence<'a> {
     mark: char,
     length: usize,
-    /// Columns before it, within the block quotes.
+    /// The number of columns before the fence, within the block quotes.
     column: usize,
-    /// Block quotes around it.
+    /// The number of block quotes around the fence.
     quotes: usize,
     info: &'a str,
-    /// Whether nothing but block quotes, list markers and blanks is before it.
+    /// `true` if only block quotes, list markers and blanks precede the fence.
     is_alone: bool,
 }
 
@@ -135,7 +138,7 @@ impl<'a> Fence<'a> {
     }
 }
 
-/// Where the content of a line begins: after block quotes, list markers and blanks.
+/// The position where the content of a line begins: after block quotes, list markers and blanks.
 struct Place<'a> {
     quotes: usize,
     column: usize,
@@ -160,7 +163,7 @@ impl<'a> Place<'a> {
     }
 }
 
-/// The length of a list marker, if the text begins with one: `-`, `*`, `+`, `1.` or `1)`, and a blank.
+/// Returns the length of a list marker (`-`, `*`, `+`, `1.` or `1)`, followed by a blank) if the text begins with one.
 fn list_marker(rest: &str) -> Option<usize> {
     let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
     let marks: &[char] = if digits == 0 { &['-', '*', '+'] } else { &['.', ')'] };
@@ -168,7 +171,7 @@ fn list_marker(rest: &str) -> Option<usize> {
     (digits < 10 && after.starts_with([' ', '\t'])).then_some(digits + 1)
 }
 
-/// Skips blanks: the column after them, and the rest. A tab ends at a multiple of four.
+/// Skips blanks. Returns the column after them and the rest of the text. A tab advances to the next multiple of four.
 fn skip_blanks(text: &str, mut column: usize) -> (usize, &str) {
     let rest = text.trim_start_matches([' ', '\t']);
     for blank in text[..text.len() - rest.len()].chars() {
@@ -188,7 +191,7 @@ fn skip_tags(mut text: &str) -> &str {
     text
 }
 
-/// The mark of a fence at the start of a text, and its length.
+/// Returns the character and the length of a fence at the start of a text.
 fn run(text: &str) -> Option<(char, usize)> {
     let mark = text.chars().next().filter(|mark| matches!(mark, '`' | '~'))?;
     let length = text.len() - text.trim_start_matches(mark).len();
@@ -201,13 +204,13 @@ struct Open<'a> {
     lines: Vec<&'a str>,
 }
 
-/// What a line does to an open block.
+/// The effect of a line on an open block.
 enum Step<'a> {
-    /// It is within, or would be if it were no fence.
+    /// The line is within the block.
     Inside(Open<'a>),
-    /// It closes it.
+    /// The line closes the block.
     Closed(Open<'a>),
-    /// It is outside of it.
+    /// The line is outside of the block, which thereby ends.
     Left(Open<'a>),
 }
 
@@ -248,7 +251,8 @@ impl<'a> Open<'a> {
         Part::Fenced { info: self.fence.info, code: self.code() }
     }
 
-    /// The block where the text ends within it: up to a fence in the middle of a line, if there is one outside of strings.
+    /// Returns the block at the end of the text, where no fence closed it. The code ends at the first fence in the middle of a line that is
+    /// outside of string literals, if there is one.
     fn cut_off(self) -> Part<'a> {
         let mut code = self.code();
         let fence: String = std::iter::repeat_n(self.fence.mark, self.fence.length).collect();
@@ -264,7 +268,7 @@ impl<'a> Open<'a> {
         Part::Fenced { info: self.fence.info, code }
     }
 
-    /// The lines without the indentation of the fence, or that of the first of them if it has less.
+    /// Returns the lines without the indentation of the fence, or without that of the first line if it is smaller.
     fn code(&self) -> String {
         let first = self.lines.iter().find(|line| !line.trim().is_empty());
         let indent = first.map_or(0, |line| skip_blanks(line, 0).0).min(self.fence.column);
@@ -276,7 +280,7 @@ impl<'a> Open<'a> {
     }
 }
 
-/// A line without its block quotes; `None` if it has fewer.
+/// Removes `quotes` block quote markers from a line. Returns `None` if it has fewer.
 fn unquote(mut line: &str, quotes: usize) -> Option<&str> {
     for _ in 0..quotes {
         let quoted = line.trim_start_matches([' ', '\t']).strip_prefix('>')?;
@@ -285,7 +289,7 @@ fn unquote(mut line: &str, quotes: usize) -> Option<&str> {
     Some(line)
 }
 
-/// Adds a line without up to `columns` of its blanks. What a tab has beyond is spaces.
+/// Appends a line without up to `columns` columns of its leading blanks. A tab that extends beyond them is replaced by spaces.
 fn push_dedented(code: &mut String, line: &str, columns: usize) {
     let mut column = 0;
     let mut rest = line;

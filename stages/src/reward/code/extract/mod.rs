@@ -1,17 +1,17 @@
-//! The code within a response: of all that it says, the one program that is judged.
+//! Extraction of the program from a response. Only this program is judged.
 //!
-//! What counts is what stands after the thinking. Its pieces are the [fenced blocks](fence), those in the language first, then those
-//! without one, and then the [code between them](prose), which is all there is in a response without fences.
+//! Only the text after the thinking counts. Its pieces are, in order of preference, the [fenced blocks](fence) in the language, those
+//! without a language, and the [code between them](prose). A response without fences only has the last kind.
 //!
-//! Where the tests ask for names, the program is the last piece that defines one of them: usage examples and expected output define none,
-//! and of a draft and its correction the correction is last. A function without a body, such as the prompt's, gives way to one with a body. A
-//! program that is run as it is, for tests of standard input and output, is the last piece that reads its input and does something.
+//! If the tests ask for names, the program is the last piece that defines one of them: usage examples and expected output define none, and
+//! a correction follows its draft. A function without a body, such as that of the prompt, gives way to one with a body. A program that is
+//! run as a whole, for tests of standard input and output, is the last piece that reads its input and does something.
 //!
-//! A piece that uses what it does not define is completed by those that define it, the nearest before it first: imports and helpers
-//! in blocks of their own. Nothing else is added, so that neither drafts nor examples run beside the solution. However many candidates a
-//! response has, one program comes of it, and it has one try.
+//! If a piece uses names that it does not define, the pieces that define them are added, the nearest preceding ones first: imports and
+//! helpers are often in blocks of their own. Nothing else is added, so that neither drafts nor examples run with the solution. A response
+//! yields exactly one program, which is judged once, no matter how many candidates the response contains.
 //!
-//! Architecture invariant: nothing here runs or compiles code. Which program is chosen depends on the tokens of the response alone.
+//! Architecture invariant: nothing here runs or compiles code. The choice depends only on the tokens of the response.
 
 mod choice;
 mod fence;
@@ -25,34 +25,34 @@ use fence::Part;
 
 use super::python::{Binding, Outline, attributes_of, imported_from, statements};
 
-/// Code, and the language that it is in.
+/// Code and its language.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Program<'a> {
-    /// A name of the table of languages.
+    /// The language, by its name in the table of languages.
     pub(super) language: &'a str,
     /// The code.
     pub(super) code: String,
 }
 
-/// How fenced blocks name a language, by its name in the table.
+/// The names that info strings use for a language, by the name of the language in the table.
 pub(super) type Fences = BTreeMap<String, Vec<String>>;
 
-/// What the tests want of a solution.
+/// The definitions that the tests require of a solution.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Wanted {
-    /// Any of these names; a body of a function alone will do where the prompt has the rest of it.
+    /// One of these names. A body without its function is accepted if the prompt has the rest of the function.
     Names {
         /// The names.
         names: BTreeSet<String>,
-        /// Whether the prompt has the rest of a function.
+        /// `true` if the prompt has the beginning of the function, so that its body alone is accepted.
         or_body: bool,
     },
-    /// A program that is run.
+    /// A program that is run as a whole.
     Program,
 }
 
 impl Wanted {
-    /// The names that Python tests ask for: those that they import from `solution`, or else all that they use and do not bind.
+    /// Returns the names that Python tests ask for: those that they import from `solution`, or else all that they use and do not bind.
     pub(super) fn of_tests(tests: &[String]) -> Self {
         let own = |names: Vec<&str>| names.into_iter().map(str::to_owned).collect::<BTreeSet<_>>();
         let of_one = |test: &String| {
@@ -68,13 +68,13 @@ impl Wanted {
         Self::Names { names: tests.iter().flat_map(of_one).collect(), or_body: false }
     }
 
-    /// One of these names.
+    /// Requires one of these names.
     pub(super) fn names<const N: usize>(names: [&str; N], or_body: bool) -> Self {
         Self::Names { names: names.map(str::to_owned).into(), or_body }
     }
 }
 
-/// The program of a response; `None` if all of its code is in other languages than those of the table.
+/// Returns the program of a response, or `None` if all of its code is in languages that are not in the table.
 pub(super) fn extract<'a>(
     response: &str,
     fences: &'a Fences,
@@ -100,7 +100,7 @@ pub(super) fn extract<'a>(
     Some(Program { language: "python", code })
 }
 
-/// The pieces of a part that may be Python.
+/// Returns the pieces of a part that may be Python.
 fn candidates<'p>(
     part: &'p Part<'_>,
     fences: &Fences,
@@ -125,7 +125,8 @@ fn candidates<'p>(
     }
 }
 
-/// The code without its indentation, if only then it defines what is wanted: a block may be indented as a whole, and is no body then.
+/// Returns the code without its indentation, if it defines a wanted name only then. Such a block is indented as a whole and is not a
+/// function body.
 fn dedented_definition(code: &str, wanted: &Wanted) -> Option<String> {
     let Wanted::Names { names, .. } = wanted else { return None };
     let first = code.lines().find(|line| !line.trim().is_empty())?;
@@ -143,11 +144,11 @@ fn dedented_definition(code: &str, wanted: &Wanted) -> Option<String> {
     (defines && !outline.is_body).then_some(dedented)
 }
 
-/// The language of the table that an info string names.
+/// Returns the language of the table that an info string names.
 fn language<'a>(info: &str, fences: &'a Fences) -> Option<&'a str> {
     let word = word(info);
     let extension = word.rsplit_once('.').map_or("", |(_, extension)| extension);
-    // `python3`, `python3.11`, `ipython`.
+    // Covers `python3`, `python3.11` and `ipython`.
     let family = word
         .trim_end_matches(|it: char| it.is_ascii_digit() || it == '.')
         .trim_start_matches(['i', 'I']);
@@ -163,8 +164,8 @@ fn language<'a>(info: &str, fences: &'a Fences) -> Option<&'a str> {
         .map(|(name, _)| name.as_str())
 }
 
-/// The language of an info string, as renderers write it: `python`, `{python}`, `{.python .numberLines}`, `python title="x"`,
-/// `python:main.py`, `language-python`.
+/// Returns the language of an info string, in the notations of common renderers: `python`, `{python}`, `{.python .numberLines}`,
+/// `python title="x"`, `python:main.py`, `language-python`.
 fn word(info: &str) -> &str {
     let info = info.trim_start_matches(['{', '.', ' ']);
     let ends = |it: char| {
@@ -175,7 +176,7 @@ fn word(info: &str) -> &str {
     word.strip_prefix("language-").or_else(|| word.strip_prefix("lang-")).unwrap_or(word)
 }
 
-/// Whether a word after a fence names no language.
+/// Returns `true` if the first word of an info string does not name a language.
 fn is_neutral(word: &str) -> bool {
     const NEUTRAL: [&str; 9] =
         ["", "text", "txt", "plain", "plaintext", "code", "none", "solution", "answer"];

@@ -1,18 +1,18 @@
-//! Code in text without fences: the runs of lines that can be Python.
+//! Code in text without fences: runs of lines that can be Python.
 
 use super::super::python::{Statement, Token, is_keyword, statements};
 
-/// Statements that have a body: after their headers, whatever is indented belongs to them.
+/// Keywords of statements that have a body. Indented lines after such a statement belong to it.
 const COMPOUND: [&str; 12] = [
     "def", "class", "async", "if", "elif", "else", "for", "while", "with", "try", "except",
     "finally",
 ];
 
-/// The runs of Python in a text, each of whole lines. A text that is Python from end to end is one run.
+/// Returns the runs of Python in a text, each as whole lines. A text that is Python from beginning to end is one run.
 pub(super) fn runs(text: &str) -> Vec<&str> {
     let statements = statements(text);
     let mut runs = Vec::new();
-    // Where the run begins that is under way, and the statement that it has come to.
+    // The start of the current run, and its last statement so far.
     let mut run: Option<(usize, &Statement<'_>)> = None;
     let mut in_body = false;
     for statement in &statements {
@@ -35,7 +35,7 @@ fn has_body(statement: &Statement<'_>) -> bool {
     matches!(statement.tokens[0].1, Token::Name(first) if COMPOUND.contains(&first))
 }
 
-/// Whether a statement can be Python, and is not more likely prose.
+/// Returns `true` if a statement can be Python and is not more likely to be prose.
 fn is_code(statement: &Statement<'_>) -> bool {
     let tokens: Vec<Token<'_>> = statement.tokens.iter().map(|(_, token)| *token).collect();
     let is_foreign = |token: &Token<'_>| matches!(token, Token::Foreign(_));
@@ -48,7 +48,7 @@ fn is_code(statement: &Statement<'_>) -> bool {
         && ends(&tokens)
 }
 
-/// A value: two of them side by side are prose.
+/// Returns `true` if a token is a value. Two adjacent values are prose.
 fn is_operand(token: Token<'_>) -> bool {
     match token {
         Token::Name(name) => !is_keyword(name) && !matches!(name, "match" | "case" | "type"),
@@ -73,14 +73,14 @@ fn begins(tokens: &[Token<'_>]) -> bool {
         Token::Name("import" | "del" | "global" | "nonlocal" | "assert") => tokens.len() > 1,
         Token::Name("and" | "or" | "is" | "in" | "as") => false,
         Token::Name(first) if is_keyword(first) => true,
-        // `Note: this` is an annotation to Python.
+        // Python parses `Note: this` as an annotation.
         Token::Name(_) => tokens.len() > 1 && (has("=") || tokens[1] != Token::Sign(":")),
         Token::Number(_) => tokens.len() > 1 && tokens[1] != Token::Sign(")"),
         Token::Text(_) => true,
         Token::Sign("@" | "...") => true,
-        // `[PYTHON]` is a list to Python, and a tag to the model.
+        // Python parses `[PYTHON]` as a list, but models write it as a tag.
         Token::Sign("(" | "[" | "{") => has("=") || tokens[1..].contains(&Token::Sign("(")),
-        // Markdown has lists and emphasis, where Python has only `*a, b = c`.
+        // A leading `*` is a list or emphasis in Markdown; in Python it only occurs in `*a, b = c`.
         Token::Sign("*") => has("="),
         _ => false,
     }

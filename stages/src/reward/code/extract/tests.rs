@@ -15,19 +15,19 @@ fn check_for(wanted: &Wanted, response: &str, expected: Option<(&str, &str)>) {
     assert_eq!(found, expected, "{response}");
 }
 
-/// What is chosen where nothing is asked for by name.
+/// Checks the choice for a program that is run as a whole, with a known or no language.
 #[track_caller]
 fn check(response: &str, expected: Option<(&str, &str)>) {
     check_for(&Wanted::names([], false), response, expected);
 }
 
-/// The solution where a function `f` is asked for.
+/// Checks the solution for tests that ask for a function `f`.
 #[track_caller]
 fn check_f(response: &str, expected: &str) {
     check_for(&Wanted::names(["f"], true), response, Some(("python", expected)));
 }
 
-/// The program that is run.
+/// Checks the code of the program that is run.
 #[track_caller]
 fn check_program(response: &str, expected: &str) {
     check_for(&Wanted::Program, response, Some(("python", expected)));

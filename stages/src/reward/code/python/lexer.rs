@@ -1,49 +1,49 @@
-//! A lexer for Python that takes any text: it splits code into logical lines, and says of each whether it can be Python at all.
+//! A lexer for Python that accepts any text. It splits code into logical lines and reports for each whether it can be Python at all.
 //!
-//! It exists to choose among blocks of a response, which may be prose, output or code cut off in the middle; the interpreter has the last
-//! word on the program that is chosen. Time is linear in the length of the text, and depth costs nothing: a response may be hostile.
+//! It serves to choose among the blocks of a response, which may be prose, output or truncated code; the interpreter decides about the
+//! chosen program. Time is linear in the length of the text and there is no recursion, since a response may be hostile.
 
-/// A token; comments and line breaks are none.
+/// A token. Comments and line breaks are not tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Token<'a> {
     /// A name or keyword.
     Name(&'a str),
     /// A number.
     Number(&'a str),
-    /// A string literal, quotes and prefix included.
+    /// A string literal, including quotes and prefix.
     Text(&'a str),
     /// An operator or a bracket.
     Sign(&'a str),
-    /// Anything that is not Python, such as `?`, and a string that does not end.
+    /// Anything that is not Python, such as `?` or an unterminated string.
     Foreign(&'a str),
 }
 
 /// A logical line: a simple statement, or the header of a compound one.
 #[derive(Debug)]
 pub(in super::super) struct Statement<'a> {
-    /// Where its first line begins, in bytes.
+    /// The byte offset where its first line begins.
     pub(in super::super) start: usize,
-    /// Where its last line ends, its line break included.
+    /// The byte offset where its last line ends, including its line break.
     pub(in super::super) end: usize,
-    /// Columns before its first token; a tab ends at a multiple of eight.
+    /// The number of columns before its first token. A tab advances to the next multiple of eight.
     pub(in super::super) indent: usize,
-    /// Its tokens, at least one, each with its position.
+    /// Its tokens, at least one, each with its byte offset.
     pub(in super::super) tokens: Vec<(usize, Token<'a>)>,
-    /// Whether a bracket has no partner in it.
+    /// `true` if a bracket has no partner in the statement.
     pub(in super::super) unbalanced: bool,
 }
 
-/// Operators of more than one character, longest first.
+/// The operators of more than one character, longest first.
 const LONG_SIGNS: [&str; 25] = [
     "**=", "//=", ">>=", "<<=", "...", "->", ":=", "==", "!=", "<=", ">=", "+=", "-=", "*=", "/=",
     "%=", "&=", "|=", "^=", "@=", "**", "//", "<<", ">>", "<>",
 ];
 const SIGNS: &str = "+-*/%@&|^~<>=.,:;()[]{}";
 
-/// Names with which a line begins that no bracket can be open before: there the bracket was prose, or a mistake.
+/// Words that cannot begin a line within brackets. At such a line, an open bracket is taken for prose or a mistake.
 const BEGINNINGS: [&str; 5] = ["def", "class", "import", "from", "async"];
 
-/// The logical lines of a text.
+/// Returns the logical lines of a text.
 pub(in super::super) fn statements(text: &str) -> Vec<Statement<'_>> {
     let mut lexer = Lexer { text, at: 0 };
     std::iter::from_fn(|| lexer.statement()).collect()
@@ -59,7 +59,7 @@ impl<'a> Lexer<'a> {
         &self.text[self.at..]
     }
 
-    /// The next logical line; blank lines and comments belong to none.
+    /// Returns the next logical line, skipping blank lines and comments.
     fn statement(&mut self) -> Option<Statement<'a>> {
         loop {
             let start = self.at;
@@ -75,7 +75,7 @@ impl<'a> Lexer<'a> {
         }
     }
 
-    /// The tokens up to a line break outside of brackets, and whether a bracket has no partner.
+    /// Returns the tokens up to a line break outside of brackets, and `true` if a bracket has no partner.
     fn line(&mut self) -> (Vec<(usize, Token<'a>)>, bool) {
         let mut tokens = Vec::new();
         let (mut depth, mut unbalanced) = (0_usize, false);
@@ -106,7 +106,8 @@ impl<'a> Lexer<'a> {
         (tokens, unbalanced || depth > 0)
     }
 
-    /// Whether the line that begins here ends all brackets, since nothing within brackets begins like it.
+    /// Returns `true` if the line that begins here closes all open brackets, because it begins with a word that cannot occur there within
+    /// brackets.
     fn begins_anew(&self) -> bool {
         let rest = self.rest();
         rest.starts_with('@') || BEGINNINGS.contains(&&rest[..name_length(rest)])
@@ -145,7 +146,7 @@ impl<'a> Lexer<'a> {
         kind(self.take(next.len_utf8()))
     }
 
-    /// A string of which the prefix is `prefix` bytes long. One in single quotes ends with its line at the latest.
+    /// Reads a string with a prefix of `prefix` bytes. A string in single quotes ends at its line break at the latest.
     fn string(&mut self, prefix: usize, quote: char) -> Token<'a> {
         let rest = self.rest();
         let body = &rest[prefix + 1..];
@@ -182,7 +183,7 @@ fn is_blank(character: char) -> bool {
     character != '\n' && (character.is_whitespace() || character == '\u{feff}')
 }
 
-/// The length of a backslash and the line break after it, if the text begins with them.
+/// Returns the length of a backslash and the line break after it, if the text begins with them.
 fn continuation(rest: &str) -> Option<usize> {
     let after = rest.strip_prefix('\\')?;
     let line_break = after.strip_prefix('\r').unwrap_or(after).strip_prefix('\n')?;

@@ -1,4 +1,4 @@
-//! Python as far as its tokens show it: enough to tell what a text defines and uses, without running or compiling it.
+//! Python at the level of tokens: enough to find the names that a text defines and uses, without running or compiling it.
 
 mod lexer;
 mod names;

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::lexer::{Statement, Token};
 use super::outline::{deepen, definition, imports, name_of, targets};
 
-/// Names that are used and bound anywhere in a text, in whatever scope.
+/// The names that are used and bound anywhere in a text, in any scope.
 #[derive(Default)]
 pub(super) struct Names<'a> {
     used: BTreeSet<&'a str>,
@@ -13,12 +13,12 @@ pub(super) struct Names<'a> {
 }
 
 impl<'a> Names<'a> {
-    /// Those that are used and bound nowhere.
+    /// Returns the names that are used but bound nowhere.
     pub(super) fn free(&self) -> BTreeSet<&'a str> {
         self.used.difference(&self.bound).copied().collect()
     }
 
-    /// Takes in a statement.
+    /// Adds the names of a statement.
     pub(super) fn read(&mut self, statement: &Statement<'a>) {
         if statement.begins_with("import") || statement.begins_with("from") {
             return self.bound.extend(imports(statement));
@@ -45,7 +45,7 @@ impl<'a> Names<'a> {
             Token::Sign(":") if place.parameters == Some(place.depth) => place.parameters = None,
             _ => {}
         }
-        // An attribute is a name of another's.
+        // An attribute is not a name of its own.
         let Some(name) = name_of(token).filter(|_| before != Some(Token::Sign("."))) else {
             return;
         };
@@ -63,11 +63,11 @@ impl<'a> Names<'a> {
     }
 }
 
-/// Where in a statement a name stands.
+/// The syntactic context of a token within a statement.
 struct Place {
     depth: usize,
-    /// Among the parameters of a function, which a colon at so many brackets ends.
+    /// `Some(depth)` while within the parameters of a function, which a colon at this bracket depth ends.
     parameters: Option<usize>,
-    /// Between `for` and `in`.
+    /// `true` between `for` and `in`.
     loops: bool,
 }

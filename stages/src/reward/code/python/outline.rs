@@ -1,4 +1,4 @@
-//! What a piece of Python defines, uses and does, as far as its tokens show.
+//! The names that a piece of Python defines and uses, and its effects, as far as its tokens show them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,44 +12,44 @@ const KEYWORDS: [&str; 37] = [
     "try", "while", "with", "yield",
 ];
 
-/// Headers of statements that run their bodies, if they run them, and do nothing else.
+/// Headers of statements that do nothing themselves apart from running their bodies.
 const BRANCHES: [&str; 6] = ["if", "elif", "else", "try", "except", "finally"];
 
-/// How a module gets a name. The order is that of preference where a name has several.
+/// The way in which a module binds a name, from the weakest to the strongest. If a name is bound several times, the strongest way counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in super::super) enum Binding {
-    /// By an assignment.
+    /// An assignment.
     Value,
-    /// By an import.
+    /// An import.
     Import,
-    /// By a function that does nothing: only a docstring, `pass` or `...`.
+    /// A function that does nothing: its body is only a docstring, `pass` or `...`.
     Stub,
-    /// By a function or a class.
+    /// A function or a class.
     Definition,
 }
 
-/// What a piece of Python defines, uses and does.
+/// The names that a piece of Python defines and uses, and its effects.
 #[derive(Debug, Default)]
 pub(in super::super) struct Outline<'a> {
-    /// Names of the module, and the strongest way in which it gets each.
+    /// The names of the module, each with the strongest way in which it is bound.
     pub(in super::super) module: BTreeMap<&'a str, Binding>,
-    /// Names that it uses and does not bind, those of Python's builtins among them.
+    /// The names that are used and not bound, including those of Python's builtins.
     pub(in super::super) free: BTreeSet<&'a str>,
-    /// Whether it reads its standard input.
+    /// `true` if it reads its standard input.
     pub(in super::super) reads: bool,
-    /// Whether loading it does more than define names.
+    /// `true` if loading it does more than define names.
     pub(in super::super) acts: bool,
-    /// Whether it can only stand within a function: it is indented, or returns.
+    /// `true` if it is only valid within a function: it is indented, or returns.
     pub(in super::super) is_body: bool,
 }
 
 impl<'a> Outline<'a> {
-    /// Reads a text; any will do.
+    /// Parses any text.
     pub(in super::super) fn of(text: &'a str) -> Self {
         let statements = statements(text);
         let mut outline = Self::default();
         let mut names = Names::default();
-        // The indentation of the function or class that a statement is within.
+        // The indentation of the function or class that contains the statement.
         let mut within: Option<usize> = None;
         for (number, statement) in statements.iter().enumerate() {
             within = within.filter(|outer| statement.indent > *outer);
@@ -73,13 +73,13 @@ impl<'a> Outline<'a> {
         *known = binding.max(*known);
     }
 
-    /// Whether there is anything in it that a program could be made of.
+    /// Returns `true` if it contains anything that a program could be made of.
     pub(in super::super) fn is_code(&self) -> bool {
         self.acts || self.is_body || !self.module.is_empty()
     }
 }
 
-/// The names of an import in the tests, `from solution import a, b`; nothing for other statements.
+/// Returns the names that an import such as `from solution import a, b` takes from `module`; empty for other statements.
 pub(in super::super) fn imported_from<'a>(statement: &Statement<'a>, module: &str) -> Vec<&'a str> {
     match statement.words().as_slice() {
         [Token::Name("from"), Token::Name(from), Token::Name("import"), names @ ..]
@@ -94,7 +94,7 @@ pub(in super::super) fn imported_from<'a>(statement: &Statement<'a>, module: &st
     }
 }
 
-/// What a statement takes from a module by its name: `a` of `solution.a`.
+/// Returns the attributes of a module that a statement uses: `a` in `solution.a`.
 pub(in super::super) fn attributes_of<'a>(statement: &Statement<'a>, module: &str) -> Vec<&'a str> {
     let words = statement.words();
     let attribute = |three: &[Token<'a>]| match three {
@@ -113,7 +113,7 @@ impl<'a> Statement<'a> {
         matches!(self.tokens[0].1, Token::Name(first) if first == name)
     }
 
-    /// What it assigns to, as tokens between its `=`; nothing if it assigns nothing.
+    /// Returns the targets of an assignment, as the tokens before each `=`; empty if the statement assigns nothing.
     fn assigned(&self) -> Vec<&[(usize, Token<'a>)]> {
         let mut depth = 0;
         let outside = |(_, token): &(usize, Token<'a>)| {
@@ -137,7 +137,7 @@ pub(super) fn deepen(depth: usize, token: Token<'_>) -> usize {
     }
 }
 
-/// A name that is no keyword.
+/// Returns the name, unless it is a keyword.
 pub(super) fn name_of(token: Token<'_>) -> Option<&str> {
     match token {
         Token::Name(name) if !is_keyword(name) => Some(name),
@@ -146,11 +146,11 @@ pub(super) fn name_of(token: Token<'_>) -> Option<&str> {
 }
 
 pub(in super::super) fn is_keyword(name: &str) -> bool {
-    // The soft ones are names as often.
+    // The soft keywords are common as names.
     KEYWORDS.contains(&name) && !matches!(name, "match" | "case")
 }
 
-/// What a statement defines: a function or a class.
+/// Returns the name of the function or class that a statement defines.
 pub(super) fn definition<'a>(statement: &Statement<'a>) -> Option<&'a str> {
     let words: Vec<_> = statement.words().into_iter().take(3).collect();
     match words[..] {
@@ -160,7 +160,7 @@ pub(super) fn definition<'a>(statement: &Statement<'a>) -> Option<&'a str> {
     }
 }
 
-/// What a statement of a module binds there.
+/// Reports the names that a statement binds in the module.
 fn bindings<'a>(
     statement: &Statement<'a>,
     stub: impl Fn() -> bool,
@@ -175,7 +175,7 @@ fn bindings<'a>(
     targets(statement).for_each(|name| bind(name, Binding::Value));
 }
 
-/// The names of an import, as the module sees them.
+/// Returns the names that an import binds.
 pub(super) fn imports<'a>(statement: &Statement<'a>) -> impl Iterator<Item = &'a str> {
     let words = statement.words();
     let from =
@@ -190,11 +190,11 @@ pub(super) fn imports<'a>(statement: &Statement<'a>) -> impl Iterator<Item = &'a
     names.into_iter()
 }
 
-/// The names that a statement assigns to: neither attributes nor what is within brackets.
+/// Returns the names that a statement assigns to, without attributes and names within brackets.
 pub(super) fn targets<'a>(statement: &Statement<'a>) -> impl Iterator<Item = &'a str> {
     let names = |target: &[(usize, Token<'a>)]| {
         let mut depth = 0;
-        // After a colon there is an annotation.
+        // An annotation follows the colon.
         let tokens =
             target.iter().map(|(_, token)| *token).take_while(|token| *token != Token::Sign(":"));
         let tokens: Vec<_> = tokens.collect();
@@ -214,7 +214,7 @@ pub(super) fn targets<'a>(statement: &Statement<'a>) -> impl Iterator<Item = &'a
     statement.assigned().into_iter().flat_map(names).collect::<Vec<_>>().into_iter()
 }
 
-/// Whether a function does nothing.
+/// Returns `true` if a function does nothing.
 fn is_stub(header: &Statement<'_>, following: &[Statement<'_>]) -> bool {
     if header.begins_with("class") {
         return false;
@@ -235,7 +235,7 @@ fn does_nothing(tokens: &[(usize, Token<'_>)]) -> bool {
     matches!(tokens, [(_, Token::Text(_) | Token::Name("pass") | Token::Sign("..."))])
 }
 
-/// Whether a statement of a module does more than define names.
+/// Returns `true` if a statement of a module does more than define names.
 fn acts(statement: &Statement<'_>) -> bool {
     let ends_open = matches!(statement.tokens.last(), Some((_, Token::Sign(":"))));
     match statement.tokens[0].1 {

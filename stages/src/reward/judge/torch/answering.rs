@@ -1,4 +1,4 @@
-//! What answers a judge's questions on one thread.
+//! The worker that answers a judge's questions on one thread.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,15 +16,15 @@ use crate::rollout::generator::{Capacity, Ended, Generator, GeneratorError};
 use crate::rollout::guests::Tenant;
 use crate::rollout::owner::panic_message;
 
-/// A generator that takes questions from the line and answers them: on the judge's own thread, or as the tenant of an instance.
+/// A generator that takes questions from the queue and answers them, either on the judge's own thread or as a tenant of an engine instance.
 ///
-/// A fault of it ends the judge. Dropped, it puts what it has not answered back in line.
+/// An error in it ends the judge. When dropped, it returns its unanswered questions to the queue.
 pub(super) struct Answering {
     questions: Arc<Questions>,
     generator: Generator<Box<dyn Network>>,
-    /// Those that it answers.
+    /// The questions in progress, with the channels of their answers.
     open: BTreeMap<SampleId, oneshot::Sender<Reply>>,
-    /// As what it has entered; none for the judge's own thread.
+    /// The id with which it is registered as a host; `None` for the judge's own thread.
     host: Option<u64>,
 }
 
@@ -40,7 +40,7 @@ impl Answering {
         Ok(Self { questions, generator, open: BTreeMap::new(), host })
     }
 
-    /// Answers on this thread until nobody asks any more.
+    /// Answers questions on this thread until the judge is closed.
     pub(super) fn serve(mut self) {
         let _no_grad = tch::no_grad_guard();
         loop {
@@ -52,7 +52,7 @@ impl Answering {
         }
     }
 
-    /// Does some of the work; a fault or panic in it ends the judge.
+    /// Does some work. An error or panic in it ends the judge.
     fn guarded(&mut self, work: impl FnOnce(&mut Self) -> Result<usize, GeneratorError>) -> usize {
         let outcome = catch_unwind(AssertUnwindSafe(|| work(self)));
         let reason = match outcome {
@@ -65,7 +65,7 @@ impl Answering {
         0
     }
 
-    /// Lets go of what is no longer wanted; all of it if the judge has failed.
+    /// Removes the questions whose answers are no longer needed, or all questions if the judge has failed.
     fn settle(&mut self) -> Result<(), GeneratorError> {
         if let Some(reason) = self.questions.failure() {
             self.give_up(&reason);
@@ -76,7 +76,8 @@ impl Answering {
         Ok(())
     }
 
-    /// Tokens of the running answers, and of the question to be taken up next.
+    /// Returns the number of tokens that the next iteration would process: those of the running answers, and of the next question if there
+    /// is room for it.
     fn wanted(&mut self) -> Result<usize, GeneratorError> {
         self.settle()?;
         let next = match self.generator.in_line() {
@@ -86,6 +87,9 @@ impl Answering {
         Ok(self.generator.running().len() + next.unwrap_or(0))
     }
 
+    // Runs one iteration of at most `most` tokens and returns the number of tokens that it processed. The running answers come first, one
+    // token each: if they alone exceed the allowance, nothing runs, since a decode step advances all of them. The rest of the allowance
+    // goes to prompts that already wait in the generator, and then to new questions.
     fn iterate(&mut self, most: usize) -> Result<usize, GeneratorError> {
         self.settle()?;
         let Some(new) = most.checked_sub(self.generator.running().len()) else { return Ok(0) };
@@ -101,7 +105,7 @@ impl Answering {
         Ok(taken_up.prefilled + rows)
     }
 
-    /// Takes questions of up to `most` tokens together that can be taken up at once.
+    /// Takes questions that can start at once and have up to `most` tokens in total.
     fn take_questions(&mut self, mut most: usize) {
         let Self { questions, generator, open, .. } = self;
         while let Some(Question { sequence, reply }) =
@@ -120,7 +124,7 @@ impl Answering {
         }
     }
 
-    /// Answers everything with a failure.
+    /// Answers all questions in progress with a failure.
     fn give_up(&mut self, reason: &Arc<str>) {
         let _lost = self.generator.give_up();
         for reply in std::mem::take(&mut self.open).into_values() {
@@ -128,7 +132,7 @@ impl Answering {
         }
     }
 
-    /// Puts everything back in line, and gives back the memory of the cache.
+    /// Returns all questions to the queue and frees the memory of the KV cache.
     fn give_back(&mut self) {
         self.put_back();
         self.guarded(|own| own.generator.free().map(|()| 0));

@@ -1,13 +1,13 @@
 //! A judge's model in process, on the generator of the torch engine.
 //!
-//! Questions wait in one line. A thread of the judge's own answers them, as many at once as the options say; where the judge is
-//! colocated and an engine [hosts](crate::rollout::torch::TorchEngine::host) it, the engine's instances answer them in its place, beside
-//! the actor's responses ([`guests`](crate::rollout::guests)). The thread takes over whenever no instance does: before the engine
-//! starts, while all instances are given up, after it has ended, and where there is none, as in `score`. An answer that is cut short by
-//! such a change goes on elsewhere from the tokens that it has.
+//! Questions wait in one queue. By default, a thread of the judge's own answers them, up to `max_running` at once. If the judge is
+//! colocated and an engine [hosts](crate::rollout::torch::TorchEngine::host) it, the engine's instances answer them instead, together with
+//! the actor's responses ([`guests`](crate::rollout::guests)). The thread takes over whenever no instance hosts the judge: before the
+//! engine starts, while all instances are released, after the engine has ended, and without an engine, as in `score`. An answer that such a
+//! change interrupts continues elsewhere from the tokens that it has.
 //!
-//! An answer depends on messages, seed and options only: its random numbers are keyed by the seed and the prompt, and logits are equal in
-//! whatever company they are computed, up to the reassociation that [the engine](crate::rollout::torch) tells of.
+//! An answer depends only on messages, seed and options: its random numbers are keyed by the seed and the prompt, and its logits do not
+//! depend on the other sequences of a batch, apart from the reassociation that [the engine](crate::rollout::torch) documents.
 
 mod answering;
 mod models;
@@ -39,7 +39,7 @@ use crate::rollout::guests::{Guest, Guests, Tenant};
 use crate::rollout::sampling::{RandomStream, Sampling};
 use crate::rollout::{FinishReason, Waker};
 
-/// A chat model in process. Clones are the same model; the last one that is dropped ends its thread.
+/// A chat model in process. Clones share the model; dropping the last one ends its thread.
 #[derive(Clone)]
 pub struct TorchChat(Arc<Model>);
 
@@ -58,7 +58,7 @@ impl TorchChat {
     /// Loads a model and starts its thread.
     ///
     /// # Errors
-    /// If an option is out of its bounds, the folder cannot be used, or the device has no room.
+    /// If an option is out of range, the folder cannot be read, or the device has too little memory.
     pub fn open(options: &TorchChatOptions) -> Result<Self, CatalogError> {
         options.check()?;
         let folder = &options.model_path;
@@ -85,13 +85,13 @@ impl TorchChat {
         Ok(Self(Arc::new(model)))
     }
 
-    /// Has whatever engine hosts `guests` run this model.
+    /// Lets any engine that hosts `guests` run this model.
     pub fn colocate(&self, guests: &Guests) {
         let model: Arc<dyn Guest> = Arc::clone(&self.0) as _;
         guests.invite(Arc::downgrade(&model));
     }
 
-    /// Tokens that a prompt and its answer may have together.
+    /// Returns the maximum number of tokens of a prompt and its answer together.
     #[must_use]
     pub fn token_limit(&self) -> usize {
         self.0.capacity.token_limit
@@ -113,7 +113,7 @@ impl Chat for TorchChat {
         };
         let asked = model.questions.ask(prompt.into(), sampling, stream);
         let answer = match asked {
-            Ok(answer) => answer.await.unwrap_or_else(|_| Err("its thread is gone".into())),
+            Ok(answer) => answer.await.unwrap_or_else(|_| Err("its thread has ended".into())),
             Err(reason) => Err(reason),
         };
         model.read(answer.map_err(|reason| model.fault(reason))?)
@@ -138,7 +138,7 @@ impl Model {
         Answering::new(network, self.capacity, Arc::clone(&self.questions), host)
     }
 
-    /// The prompt as token ids, if it and the longest answer fit.
+    /// Returns the token ids of the prompt, after checking that it fits together with the longest answer.
     fn encode(
         &self,
         messages: &[Message],
@@ -161,14 +161,14 @@ impl Model {
         }
         if tokens == 0 || tokens.saturating_add(max_tokens as usize) > limit {
             let room = limit.saturating_sub(max_tokens as usize);
-            let beside = format!("of {limit} beside an answer of {max_tokens}");
+            let beside = format!("of {limit} tokens with an answer of {max_tokens}");
             return Err(self.fault(format_args!(
-                "a prompt of {tokens} tokens, expected 1 to {room}: all that its context {beside} holds"
+                "the prompt has {tokens} tokens, expected 1 to {room} to fit a context {beside}"
             )));
         }
         match prompt.iter().find(|id| !(0..self.vocab_size).contains(*id)) {
             Some(id) => Err(self.fault(format_args!(
-                "the tokenizer knows token {id}, the model only those below {}",
+                "token {id} of the tokenizer is outside of the model's vocabulary of {} tokens",
                 self.vocab_size
             ))),
             None => Ok(prompt),
@@ -179,7 +179,7 @@ impl Model {
         let Answer { ids, reason } = answer;
         if reason != FinishReason::Stop {
             let most = ids.len();
-            // It would be cut off again: the same question has the same answer.
+            // A retry would be cut off again: the same question has the same answer.
             let reason = format_args!("the judge's answer was cut off after {most} tokens");
             return Err(RewardError::fatal(reason));
         }
@@ -221,7 +221,7 @@ impl Drop for Model {
     }
 }
 
-/// An error of opening a model, as one of the option that asked for it.
+/// Converts an error of opening a model to an error of the option that caused it.
 fn refuse(error: ModelError) -> CatalogError {
     let key = match error {
         ModelError::Device { .. } => "device",
@@ -231,7 +231,7 @@ fn refuse(error: ModelError) -> CatalogError {
     CatalogError::Option { key: key.to_owned(), reason: error.to_string() }
 }
 
-/// The key of an answer's random numbers: another for every prompt and seed.
+/// Returns the key of an answer's random numbers, which differs for every prompt and seed.
 fn key(prompt: &[i32], seed: u64) -> [u8; 32] {
     let mut digest = Sha256::new();
     digest.update(seed.to_le_bytes());

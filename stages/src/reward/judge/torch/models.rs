@@ -1,4 +1,4 @@
-//! The judges in process that a registry has made.
+//! The in-process judge models that a registry has made.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -9,26 +9,26 @@ use crate::catalog::CatalogError;
 use crate::reward::judge::TorchChatOptions;
 use crate::rollout::guests::Guests;
 
-/// The models in process that judges share: one for each folder, however many rewards name it.
+/// The in-process models that judges share: one for each folder, even if several rewards use it.
 #[derive(Clone, Default)]
 pub(in crate::reward::judge) struct Models {
     open: Arc<Mutex<BTreeMap<PathBuf, Opened>>>,
     guests: Guests,
 }
 
-/// A model, and how it was opened.
+/// A model with the options that it was opened with.
 type Opened = (TorchChatOptions, Weak<Model>);
 
 impl Models {
-    /// Where those that are colocated wait for an engine.
+    /// Returns the models that wait for an engine to host them.
     pub(in crate::reward::judge) fn guests(&self) -> Guests {
         self.guests.clone()
     }
 
-    /// The model of a folder; the one that there is, if there is one.
+    /// Returns the model of a folder. Opens it, unless it is open already.
     ///
     /// # Errors
-    /// As [`TorchChat::open`], or if another reward has the same folder with other options.
+    /// As [`TorchChat::open`], or if another reward uses the same folder with different options.
     pub(in crate::reward::judge) fn open(
         &self,
         options: TorchChatOptions,

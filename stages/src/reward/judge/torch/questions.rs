@@ -1,4 +1,4 @@
-//! The line of questions to a judge, between those who ask and those who answer.
+//! The queue of questions to a judge.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -10,29 +10,29 @@ use crate::rollout::sampling::{RandomStream, Sampling};
 use crate::rollout::sequence::Sequence;
 use crate::rollout::{FinishReason, Waker};
 
-/// What was answered.
+/// An answer to a question.
 #[derive(Debug)]
 pub(super) struct Answer {
     /// The tokens.
     pub(super) ids: Vec<i32>,
-    /// Why they end.
+    /// The reason why the answer ended.
     pub(super) reason: FinishReason,
 }
 
-/// The answer, or why there is and will be none.
+/// The answer, or the reason why the judge has failed.
 pub(super) type Reply = Result<Answer, Arc<str>>;
 
-/// A question, with what has been answered of it so far.
+/// A question, with the part of its answer so far.
 pub(super) struct Question {
     pub(super) sequence: Sequence,
-    /// Closed when the answer is no longer wanted.
+    /// Closed when the answer is no longer needed.
     pub(super) reply: oneshot::Sender<Reply>,
 }
 
-/// The questions that nobody answers yet, in order.
+/// The questions that wait to be answered, in order.
 ///
-/// The instances of an engine that have [entered](Self::enter) answer them, or else the judge's own thread. Once the judge has failed,
-/// every question has the failure for an answer.
+/// They are answered by the engine instances that are [registered](Self::enter) as hosts, or by the judge's own thread while there are
+/// none. Once the judge has failed, every question is answered with the failure.
 #[derive(Default)]
 pub(super) struct Questions {
     state: Mutex<State>,
@@ -42,7 +42,7 @@ pub(super) struct Questions {
 #[derive(Default)]
 struct State {
     waiting: VecDeque<Question>,
-    /// Instances that answer, with what wakes them.
+    /// The instances that answer questions, each with its waker.
     hosts: BTreeMap<u64, Waker>,
     asked: u64,
     entered: u64,
@@ -50,19 +50,19 @@ struct State {
     closed: bool,
 }
 
-/// What the judge's own thread is to do.
+/// The next action of the judge's own thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Turn {
-    /// Answer.
+    /// Answer questions.
     Answer,
-    /// Give back what it has: instances answer.
+    /// Return all questions to the queue, because an instance answers them.
     GiveBack,
-    /// End.
+    /// End the thread.
     End,
 }
 
 impl Questions {
-    /// Puts a question at the end of the line; where its answer will be.
+    /// Appends a question. Returns the channel on which its answer arrives.
     pub(super) fn ask(
         &self,
         prompt_ids: Arc<[i32]>,
@@ -82,7 +82,7 @@ impl Questions {
         Ok(answer)
     }
 
-    /// Puts questions back at the head of the line, in the order in which they were asked.
+    /// Puts questions back at the front of the queue, in the order in which they were asked.
     pub(super) fn give_back(&self, mut questions: Vec<Question>) {
         let mut state = self.lock();
         if let Some(failure) = state.failure.clone() {
@@ -93,18 +93,18 @@ impl Questions {
         self.wake(state);
     }
 
-    /// Tokens of the next question, if there is one.
+    /// Returns the number of tokens of the next question, if there is one.
     pub(super) fn next(&self) -> Option<usize> {
         self.lock().next().map(|question| question.sequence.tokens())
     }
 
-    /// Takes the next question if it `fits`, told its tokens.
+    /// Takes the next question if `fits` returns `true` for its number of tokens.
     pub(super) fn take_if(&self, fits: impl FnOnce(usize) -> bool) -> Option<Question> {
         let mut state = self.lock();
         if fits(state.next()?.sequence.tokens()) { state.waiting.pop_front() } else { None }
     }
 
-    /// An instance answers from now on; `waker` tells it of questions. Returns what it [leaves](Self::leave) by.
+    /// Registers an instance as a host. `waker` is called when there is a question. Returns the id for [`leave`](Self::leave).
     pub(super) fn enter(&self, waker: Waker) -> u64 {
         let mut state = self.lock();
         state.entered += 1;
@@ -114,24 +114,25 @@ impl Questions {
         host
     }
 
-    /// An instance answers no more.
+    /// Unregisters an instance.
     pub(super) fn leave(&self, host: u64) {
         let mut state = self.lock();
         state.hosts.remove(&host);
         self.wake(state);
     }
 
-    /// Whether an instance answers.
+    /// Returns `true` if an instance is registered.
     pub(super) fn is_hosted(&self) -> bool {
         !self.lock().hosts.is_empty()
     }
 
-    /// Why there are no answers any more.
+    /// Returns the failure of the judge, if it has failed.
     pub(super) fn failure(&self) -> Option<Arc<str>> {
         self.lock().failure.clone()
     }
 
-    /// Ends the judge; the first reason stays.
+    /// Ends the judge with a failure and answers all waiting questions with it. Returns the failure; if there was one before, that one is
+    /// kept.
     pub(super) fn fail(&self, reason: &str) -> Arc<str> {
         let mut state = self.lock();
         let reason = Arc::clone(state.failure.get_or_insert_with(|| reason.into()));
@@ -140,14 +141,14 @@ impl Questions {
         reason
     }
 
-    /// Nobody asks any more.
+    /// Ends the judge's own thread.
     pub(super) fn close(&self) {
         let mut state = self.lock();
         state.closed = true;
         self.wake(state);
     }
 
-    /// Blocks the judge's own thread until it has something to do; `idle`: it has nothing under way.
+    /// Blocks the judge's own thread until it has to act. `idle` means that it has no question in progress.
     pub(super) fn turn(&self, idle: bool) -> Turn {
         let mut state = self.lock();
         loop {
@@ -168,7 +169,7 @@ impl Questions {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has whoever answers look at the line.
+    /// Wakes the thread and all hosts. The lock is released before, because a waker may lock the queue again.
     fn wake(&self, state: MutexGuard<'_, State>) {
         let hosts: Vec<Waker> = state.hosts.values().cloned().collect();
         drop(state);
@@ -178,7 +179,7 @@ impl Questions {
 }
 
 impl State {
-    /// The next question whose answer is wanted; forgets those before it.
+    /// Returns the next question whose answer is still needed, and removes those before it.
     fn next(&mut self) -> Option<&Question> {
         while self.waiting.pop_front_if(|question| question.reply.is_closed()).is_some() {}
         self.waiting.front()

@@ -1,4 +1,4 @@
-//! The judge in process: what it answers, whoever runs it, and what it owes to those who ask.
+//! Tests of the in-process judge: its answers, independent of where they are computed, and its handling of dropped questions and failures.
 
 mod colocated;
 mod speaker;
@@ -43,7 +43,7 @@ async fn a_model_in_process_judges() {
     assert_eq!((score.value, score.labels["verdict"].as_str()), (1.0, "YES"));
 }
 
-/// What the torch engine says to `prompt`.
+/// Returns the answer of the torch engine to `prompt`.
 fn by_engine(folder: &Folder, prompt: &str, longest: u32) -> String {
     let tokenizer = Tokenizer::from_folder(folder.path()).unwrap();
     let template = ChatTemplate::from_folder(folder.path()).unwrap();
@@ -86,7 +86,7 @@ async fn greedy_answers_are_those_of_the_engine() {
     }
 }
 
-/// As `folder`, with a budget in which no layer of it is resident.
+/// Returns the options for `folder` with a budget in which no layer is resident.
 fn streamed(folder: &Folder) -> TorchChatOptions {
     let small = TorchChatOptions { max_running: 2, kv_cache_tokens: 200, ..options(folder) };
     let tight = TorchChatOptions { memory_budget: Some(Bytes(1)), ..small.clone() };
@@ -151,7 +151,7 @@ async fn what_cannot_be_answered_is_an_error() {
     assert_eq!(cut.reason, "the judge's answer was cut off after 30 tokens");
     assert_eq!(cut.kind, ErrorKind::Fatal);
     let long = error(&"x".repeat(1000), 100).await.reason;
-    let expected = "a prompt of 1003 tokens, expected 1 to 924: all that its context of 1024 beside an answer of 100 holds";
+    let expected = "the prompt has 1003 tokens, expected 1 to 924 to fit a context of 1024 tokens with an answer of 100";
     assert_eq!(long, format!("the judge `{}`: {expected}", folder.path().display()));
     assert!(error("2+2?", 0).await.reason.contains("expected max_tokens above 0"));
 }
@@ -169,12 +169,12 @@ fn options_are_refused_by_name() {
     check(json!({"engine": 3}), "`engine`: expected `server` or `torch`, found 3");
     check(
         json!({"base_url": "http://x"}),
-        "`base_url`: expected `engine = \"server\"` beside it, found \"http://x\"",
+        "`base_url`: expected `engine = \"server\"` as well, found \"http://x\"",
     );
     check(
         json!({"engine": "server", "base_url": "http://x", "model": "m"}),
         &format!(
-            "`model_path`: expected `engine = \"torch\"` beside it, found {}",
+            "`model_path`: expected `engine = \"torch\"` as well, found {}",
             json!(folder.path())
         ),
     );
@@ -185,11 +185,11 @@ fn options_are_refused_by_name() {
     check(json!({"max_running": 0}), "`max_running`: expected at least 1, found 0");
     check(
         json!({"guest_tokens": 8}),
-        "`guest_tokens`: expected `colocated = true` beside it, found 8",
+        "`guest_tokens`: expected `colocated = true` as well, found 8",
     );
     check(
         json!({"max_tokens": 1024}),
-        "`max_tokens`: expected 1 to 1023, of a context of 1024, the lesser of the model's and `kv_cache_tokens`, found 1024",
+        "`max_tokens`: expected 1 to 1023, less than the context of 1024 (the smaller of the model's and `kv_cache_tokens`), found 1024",
     );
     assert!(
         refused(json!({"memory_budget": "much"}))
@@ -215,13 +215,13 @@ fn a_folder_is_one_model_whoever_names_it() {
     let error = models.open(other.clone()).err().unwrap().to_string();
     assert_eq!(
         error,
-        "`max_running`: expected 8, as another judge of the same model has it, found 3"
+        "`max_running`: expected 8, the value that another judge of the same model uses, found 3"
     );
     drop(first);
     assert!(models.open(other).is_ok(), "nobody uses the first any more");
 }
 
-/// A line, and what answers it with the model of `folder`, `max_running` at once.
+/// Returns a queue and a worker that answers it with the model of `folder`, `max_running` questions at once.
 fn answering(
     folder: &Folder,
     max_running: usize,
@@ -238,7 +238,7 @@ fn answering(
 }
 
 fn ask(questions: &Questions, tokens: usize) -> tokio::sync::oneshot::Receiver<Reply> {
-    // Ends with the character that a speaker begins to speak after.
+    // The prompt ends with the character that makes a speaker start its text.
     let tokenizer = Tokenizer::characters(speaker::ALPHABET).unwrap();
     let prompt = tokenizer.encode(&format!("{}>", "x".repeat(tokens - 1))).unwrap();
     questions.ask(prompt.into(), Sampling::greedy(100), RandomStream::keyed([0; 32])).unwrap()
@@ -259,7 +259,7 @@ fn an_answer_that_is_not_wanted_frees_its_slot() {
     drop(first);
     assert_eq!(answering.wants(), 6, "the first is gone");
     assert_eq!(answering.step(usize::MAX), 6);
-    // One that waits is forgotten too.
+    // A waiting question is removed too.
     drop(ask(&questions, 9));
     while answering.wants() > 0 {
         answering.step(usize::MAX);
@@ -307,7 +307,7 @@ fn two_hosts_share_the_line() {
     assert!(replies.iter_mut().all(|reply| answer(reply).is_some()));
 }
 
-/// A model that breaks in its third forward pass.
+/// A model that fails in its third forward pass.
 struct Broken(Decoder, u32, Fault);
 
 type Fault = fn() -> TchError;

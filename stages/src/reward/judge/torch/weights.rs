@@ -1,4 +1,4 @@
-//! Where a judge's weights are.
+//! The location of a judge's weights.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -10,16 +10,16 @@ use crate::model::streamed::{MemoryBudget, StreamedDecoder};
 use crate::model::{Decoder, ModelConfig, ModelError};
 use crate::rollout::generator::Capacity;
 
-/// A judge's weights, in memory once, whoever runs them.
+/// A judge's weights. They are in memory once, even if several threads run the model.
 pub(super) enum Weights {
-    /// All of them resident; whoever runs them has handles of the same tensors.
+    /// All weights are resident. Every user has handles of the same tensors.
     Resident(Decoder),
-    /// Some of them read layer by layer at every pass, of which there is one at a time.
+    /// Some layers are read from the files in every pass, so that passes run one at a time.
     Streamed(Single),
 }
 
 impl Weights {
-    /// Opens them as the options say; a memory budget has room for `capacity` too.
+    /// Loads the weights. A memory budget also has to cover the KV cache of `capacity`.
     pub(super) fn load(
         options: &TorchChatOptions,
         capacity: Capacity,
@@ -34,7 +34,7 @@ impl Weights {
         Ok(Self::Streamed(Single::new(decoder)))
     }
 
-    /// A network to run on one thread.
+    /// Returns a network to run on one thread.
     pub(super) fn network(&self) -> Box<dyn Network> {
         match self {
             Self::Resident(decoder) => Box::new(decoder.share()),
@@ -42,13 +42,13 @@ impl Weights {
         }
     }
 
-    /// Whether several instances may run them at once.
+    /// Returns `true` if several instances may run the model at once.
     pub(super) fn can_be_shared(&self) -> bool {
         matches!(self, Self::Resident(_))
     }
 }
 
-/// A network of which there is one: passes of several threads wait for one another.
+/// A network that exists once: concurrent passes wait for each other.
 #[derive(Clone)]
 pub(super) struct Single {
     config: ModelConfig,

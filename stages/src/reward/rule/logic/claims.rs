@@ -1,4 +1,4 @@
-//! Claims of the form `Zoey is a knight`.
+//! Parsing of claims such as `Zoey is a knight`.
 
 use std::sync::LazyLock;
 
@@ -6,28 +6,28 @@ use regex::Regex;
 
 use super::Roles;
 
-/// What a text claims.
+/// The claims of a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Claims {
-    /// Who is what.
+    /// The role of each person.
     Read(Roles),
-    /// It speaks of roles in a way that is no claim, or takes one back.
+    /// The text mentions roles outside of claims, or contradicts itself.
     Unreadable,
 }
 
-/// A claim and nothing else, a number or bullet before it or a conjunction aside.
+/// A claim, optionally after a number, a bullet or a conjunction, and nothing else.
 static CLAIM: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(r"^(?:\(?\d+\s*[.):]\s*|[-•]\s*)?(?:and\s+)?(\p{Lu}[\p{L}\p{M}'’.-]*(?:\s+\p{Lu}[\p{L}\p{M}'’.-]*)*)\s*(?:(?:is\s+an?|:|=)\s+)(\p{L}+)$")
         .expect("invariant: a valid pattern")
 });
 
-/// Where a claim ends and the next begins.
+/// Separators between claims.
 static BETWEEN: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(r"[\n,;]|\.(?:\s|$)|\s+and\s+").expect("invariant: a valid pattern")
 });
 
 impl Claims {
-    /// The claims of a text, in which `roles` and knights and knaves are roles. Of a text without roles given, every word is one.
+    /// Parses the claims of a text. The known roles are `roles`, knight and knave; if `roles` is empty, any word is accepted as a role.
     pub(super) fn read(text: &str, roles: impl Iterator<Item = impl AsRef<str>>) -> Self {
         let mut known: Vec<String> = roles.map(|role| role.as_ref().to_owned()).collect();
         let any = known.is_empty();
@@ -52,7 +52,7 @@ impl Claims {
     }
 }
 
-/// `1. Zoey` as `1) Zoey`: the dot ends nothing.
+/// Replaces `1. Zoey` by `1) Zoey`, so that the period does not end a claim.
 fn numbered(text: &str) -> String {
     static NUMBER: LazyLock<Regex> =
         LazyLock::new(|| Regex::new(r"\b(\d+)\.\s+").expect("invariant: a valid pattern"));

@@ -1,4 +1,4 @@
-//! Logic-RL's own numbers for form and answer.
+//! The scoring of Logic-RL for structure and answer.
 
 use regex::RegexBuilder;
 
@@ -6,7 +6,7 @@ use super::Roles;
 use crate::reward::Score;
 use crate::reward::rule::answer_in::tagged;
 
-/// Form and answer as Logic-RL scores them; a response whose `<think>` the prompt has `opened` counts with it.
+/// Scores structure and answer as Logic-RL does. `opened` means that the prompt ends in `<think>`, so that the response omits it.
 pub(super) fn score(response: &str, truth: &Roles, opened: bool) -> Score {
     let form = if in_form(response, opened) { 1.0 } else { -1.0 };
     let answer = tagged(response).map(str::trim).filter(|answer| form > 0.0 && !answer.is_empty());
@@ -23,7 +23,7 @@ pub(super) fn score(response: &str, truth: &Roles, opened: bool) -> Score {
         .label("answer", answer.unwrap_or_default())
 }
 
-/// Every tag once, in order.
+/// Returns `true` if every tag occurs once, in order.
 fn in_form(response: &str, opened: bool) -> bool {
     let tags = ["<think>", "</think>", "<answer>", "</answer>"];
     let tags = if opened { &tags[1..] } else { &tags[..] };
@@ -32,7 +32,8 @@ fn in_form(response: &str, opened: bool) -> bool {
         && tags.iter().map(|tag| response.find(tag)).is_sorted()
 }
 
-/// What an answer claims of everybody; `None` if it does not speak of as many roles as there are names, or leaves somebody out.
+/// Returns the claims about all persons. Returns `None` if the number of roles that the answer mentions differs from the number of persons,
+/// or if a person is missing.
 fn claims(answer: &str, truth: &Roles) -> Option<Roles> {
     let lower = answer.to_lowercase();
     let roles = ["knight", "knave"].map(|role| lower.matches(role).count());

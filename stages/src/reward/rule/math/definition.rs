@@ -1,12 +1,14 @@
-//! Left-hand sides that define or name a value, and that the grammar of answers does not read: `E(Y|X) = ...`, `P(X = 2) = ...`,
+//! Left-hand sides that define or name a value and that the grammar of answers does not cover: `E(Y|X) = ...`, `P(X = 2) = ...`,
 //! `T^*(x) = ...`, `\mathcal{L}\{f\}(s) = ...`.
 
-/// Characters of a left-hand side, at most.
+/// The maximum number of characters of a left-hand side.
 const MAX_NAME: usize = 120;
 
-/// The left-hand side of an equation that names a value, spelled without what only changes its looks, and the right-hand side.
+/// Splits an equation that names a value. Returns the left-hand side in a canonical spelling without styling commands, and the right-hand
+/// side.
 ///
-/// A name is a letter, a word or a command with its decorations, applied to something in brackets. A product such as `x(x + 1)` is none.
+/// A name is a letter, a word or a command with its decorations, applied to something in brackets. A product such as `x(x + 1)` is not a
+/// name.
 pub(super) fn definition(text: &str) -> Option<(String, &str)> {
     let sign = equality_sign(text)?;
     let (name, value) = (text[..sign].trim_end_matches('&'), &text[sign + 1..]);
@@ -14,7 +16,7 @@ pub(super) fn definition(text: &str) -> Option<(String, &str)> {
     (name.chars().count() <= MAX_NAME && is_application(&name)).then_some((name, value))
 }
 
-/// Where the first equality sign outside of all brackets stands.
+/// Returns the byte offset of the first equality sign outside of brackets.
 fn equality_sign(text: &str) -> Option<usize> {
     let mut depth = 0_i32;
     let mut before = ' ';
@@ -30,7 +32,7 @@ fn equality_sign(text: &str) -> Option<usize> {
     None
 }
 
-/// The name without blanks, sizes and fonts, its brackets round.
+/// Returns the name without blanks, sizes and fonts, and with round brackets only.
 fn spelled(name: &str) -> String {
     const NOTHING: &[&str] = &[
         "\\left",
@@ -76,7 +78,7 @@ fn spelled(name: &str) -> String {
     same.chars().filter(|c| !c.is_whitespace() && !"{}".contains(*c)).collect()
 }
 
-/// Whether a spelled name is a function with decorations, applied once or more.
+/// Returns `true` if a canonical name is a function with decorations, applied once or several times.
 fn is_application(name: &str) -> bool {
     let Some(open) = name.find('(') else { return false };
     let (head, arguments) = name.split_at(open);
@@ -87,7 +89,7 @@ fn is_application(name: &str) -> bool {
     named && !letters.is_empty() && closes_at_end(arguments) && !is_product(head, arguments)
 }
 
-/// Whether brackets follow one another up to the end, with nothing between them but primes and stars.
+/// Returns `true` if the text consists of bracketed groups with only primes and stars between them.
 fn closes_at_end(arguments: &str) -> bool {
     let mut depth = 0_i32;
     let fits = arguments.chars().all(|c| {
@@ -102,7 +104,8 @@ fn closes_at_end(arguments: &str) -> bool {
     fits && depth == 0 && !arguments.contains("()")
 }
 
-/// Whether a letter before brackets is rather a factor: one that stands in the brackets again, or a variable before a sum.
+/// Returns `true` if a letter before brackets is more likely a factor: the letter also occurs within the brackets, or is a variable before
+/// a sum.
 fn is_product(head: &str, arguments: &str) -> bool {
     let mut letters = head.chars();
     let (Some(letter), None) = (letters.next(), letters.next()) else { return false };

@@ -1,4 +1,4 @@
-//! Whether two answers are the same.
+//! Equality of answers.
 
 use num_traits::Signed;
 
@@ -9,26 +9,26 @@ use super::number::{self, Rational};
 use super::work::Work;
 use super::{matrix, relation, set};
 
-/// Steps that a comparison may take: some hundred milliseconds at worst.
+/// The maximum number of steps of a comparison: a few hundred milliseconds at worst.
 const STEPS: u32 = 1_000_000;
-/// Points at which expressions with variables are compared, and how many of them must be defined.
+/// The number of points at which expressions with variables are compared, and the number of points at which both must be defined.
 const POINTS: u64 = 12;
 const DEFINED: usize = 3;
-/// Elements of collections that are compared pairwise, at most.
+/// The maximum number of elements of collections that are compared pairwise.
 const MAX_ELEMENTS: usize = 200;
 
-/// What counts as equal.
+/// The options of a comparison.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rules {
-    /// Decimal places to which numbers with a decimal point are rounded before they are compared.
+    /// The number of decimal places to which numbers with a decimal point are rounded before they are compared.
     pub(super) precision: u32,
-    /// Whether the names of variables matter, and whether sets differ from tuples.
+    /// `true` if the names of variables matter and sets differ from tuples.
     pub(super) strict: bool,
-    /// Whether a relation may answer a truth that is a set.
+    /// `true` if a relation may answer a truth that is a set.
     pub(super) relation_for_set: bool,
 }
 
-/// Compares an answer to the truth. Not symmetric: `x = 1` may be answered by `1`, `x + y = 1` may not.
+/// Returns `true` if an answer equals the truth. The comparison is not symmetric: `1` answers `x = 1`, but does not answer `x + y = 1`.
 pub(super) fn equal(truth: &Expr, answer: &Expr, rules: Rules) -> bool {
     let comparer = Comparer { rules, work: Work::steps(STEPS) };
     let same = match rules.strict {
@@ -38,7 +38,7 @@ pub(super) fn equal(truth: &Expr, answer: &Expr, rules: Rules) -> bool {
     truth == answer || (same && !comparer.work.is_exhausted())
 }
 
-/// The answer with its variables called as those of the truth, in order of appearance.
+/// Returns the answer with its variables renamed to those of the truth, in order of appearance.
 fn renamed(truth: &Expr, answer: &Expr) -> Expr {
     let (to, from) = (truth.symbols(), answer.symbols());
     if to.len() != from.len() {
@@ -57,14 +57,14 @@ fn rename(expr: &Expr, from: &[&str], to: &[&str]) -> Expr {
     }
 }
 
-/// Rules and the work that is left.
+/// The options of a comparison and its remaining work.
 pub(super) struct Comparer {
     pub(super) rules: Rules,
     pub(super) work: Work,
 }
 
 impl Comparer {
-    /// Whether an answer, or a part of one, is that of the truth.
+    /// Returns `true` if an answer, or a part of one, equals the truth.
     pub(super) fn answers(&self, truth: &Expr, answer: &Expr) -> bool {
         if self.work.spend(1).is_none() {
             return false;
@@ -73,6 +73,9 @@ impl Comparer {
         truth == answer || self.relations(&truth, &answer) || self.values(&truth, &answer)
     }
 
+    // Compares relations in three ways. Two relations may be the same as written. Otherwise, inequalities are compared by the sets of their
+    // solutions, which requires the same variables. Finally, an inequality in the truth may be answered by a set, and with
+    // `relation_for_set` also the other way round.
     fn relations(&self, truth: &Expr, answer: &Expr) -> bool {
         if let (Expr::Relation(truth), Expr::Relation(answer)) = (truth, answer)
             && relation::same(self, truth, answer)
@@ -95,6 +98,8 @@ impl Comparer {
         set::is_set(answer) && inequalities.iter().any(|truth| set::same(self, truth, answer))
     }
 
+    // The kind of collection of the truth decides whether order matters. A tuple keeps its order, a list of answers does not, and in strict
+    // mode a set and a tuple are never equal. Everything that is not a collection is compared as an interval, a matrix or a scalar.
     fn values(&self, truth: &Expr, answer: &Expr) -> bool {
         match (truth, answer) {
             (Expr::Relation(_), _) | (_, Expr::Relation(_)) => false,
@@ -126,7 +131,7 @@ impl Comparer {
             && truth.iter().zip(answer).all(|(truth, answer)| self.answers(truth, answer))
     }
 
-    /// Whether every element of one is in the other and the other way round, twice or once.
+    /// Returns `true` if both have the same elements, regardless of order and repetition.
     fn unordered(&self, truth: &[Expr], answer: &[Expr]) -> bool {
         if truth.len().max(answer.len()) > MAX_ELEMENTS {
             return truth == answer;
@@ -169,7 +174,10 @@ impl Comparer {
         }
     }
 
-    /// Whether two expressions have the same value wherever they have one.
+    /// Returns `true` if two expressions have the same value wherever they are defined.
+    ///
+    /// The tests go from certain and cheap to approximate: the same word or digits; equality after rounding, which alone decides if a side
+    /// is a decimal number; the normal forms, which decide if both exist; and finally the values at several points.
     pub(super) fn scalars(&self, truth: &Expr, answer: &Expr) -> bool {
         if same_words(truth, answer) || same_digits(truth, answer) {
             return true;
@@ -183,7 +191,7 @@ impl Comparer {
         }
     }
 
-    /// Equality after rounding, where one side is a number with a decimal point.
+    /// Compares after rounding, if one side is a number with a decimal point. Returns `None` otherwise.
     fn rounded(&self, truth: &Expr, answer: &Expr) -> Option<bool> {
         if !(is_decimal(truth) || is_decimal(answer)) {
             return None;
@@ -194,7 +202,7 @@ impl Comparer {
         Some(same(&self.number(truth)?, &self.number(answer)?))
     }
 
-    /// The value of an expression without variables: exact, or as near as floating point comes.
+    /// Returns the value of an expression without variables: exact if possible, otherwise as precise as floating point.
     fn number(&self, expr: &Expr) -> Option<Rational> {
         if let Some(exact) = normal::rational(expr, &self.work) {
             return Some(exact);
@@ -211,7 +219,7 @@ impl Comparer {
         normal(truth, &self.work)?.same(&normal(answer, &self.work)?, &self.work)
     }
 
-    /// Equality at several points.
+    /// Compares the values at several points. A logarithm without a base is tried as natural and as decimal.
     fn sampled(&self, truth: &Expr, answer: &Expr) -> bool {
         let bare = |part: &Expr| matches!(part, Expr::Apply(Function::Log, _));
         let bases: &[f64] = if truth.any(&bare) || answer.any(&bare) {
@@ -239,7 +247,7 @@ impl Comparer {
     }
 }
 
-/// The elements of a list or a set; a single value is its own element.
+/// Returns the elements of a list or a set. A single value is its own element.
 fn elements(expr: &Expr) -> Option<&[Expr]> {
     match expr {
         Expr::List(items) | Expr::Set(items) => Some(items),
@@ -248,7 +256,7 @@ fn elements(expr: &Expr) -> Option<&[Expr]> {
     }
 }
 
-/// Whether an expression is a number written with a decimal point, or a percentage of one.
+/// Returns `true` if an expression is a number written with a decimal point, or a percentage of one.
 fn is_decimal(expr: &Expr) -> bool {
     matches!(expr, Expr::Number(Number { decimal: true, .. }))
 }
@@ -257,7 +265,7 @@ fn is_constant(expr: &Expr) -> bool {
     !expr.any(&|part| matches!(part, Expr::Symbol(_) | Expr::Apply(Function::Named(_), _)))
 }
 
-/// Whether a number in a base and a bare number have the same digits, or two numbers in the same base the same value.
+/// Returns `true` if one side is a number in a base, the other a bare number, and both have the same digits.
 fn same_digits(truth: &Expr, answer: &Expr) -> bool {
     let written = |expr: &Expr| match expr {
         Expr::Based(digits, _) => number::decimal(digits),
@@ -270,7 +278,7 @@ fn same_digits(truth: &Expr, answer: &Expr) -> bool {
     one && written(truth).is_some() && written(truth) == written(answer)
 }
 
-/// Whether two answers are the same words, whatever their case; single letters are variables and have one.
+/// Returns `true` if two answers are the same word. Case is ignored, except for single letters, which are variables.
 fn same_words(truth: &Expr, answer: &Expr) -> bool {
     let (Some(truth_word), Some(answer_word)) = (word(truth), word(answer)) else { return false };
     let written = |expr: &Expr| matches!(expr, Expr::Symbol(_));
@@ -284,7 +292,7 @@ fn same_words(truth: &Expr, answer: &Expr) -> bool {
     truth_word == answer_word
 }
 
-/// The letters of a word, whether it was written as text or read as a product of variables.
+/// Returns the letters of a word, which may have been written as text or parsed as a product of variables.
 fn word(expr: &Expr) -> Option<String> {
     match expr {
         Expr::Symbol(name) => {

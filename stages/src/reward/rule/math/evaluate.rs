@@ -1,7 +1,7 @@
-//! Numeric values of expressions, at points that their variables' names and a seed determine.
+//! Numeric evaluation of expressions, at points that a seed and the names of the variables determine.
 //!
-//! Two expressions that agree at several such points are taken for equal: what is tried where no normal form is known. Roots of
-//! negative numbers with an odd degree are real; all other powers and functions have their principal values.
+//! Two expressions that agree at several such points are considered equal; this is the fallback for expressions without a normal form. Odd
+//! roots of negative numbers are real; all other powers and functions have their principal values.
 
 use num_complex::Complex64;
 use num_traits::ToPrimitive;
@@ -9,25 +9,25 @@ use num_traits::ToPrimitive;
 use super::expr::{Constant, Expr, Function};
 use super::number;
 
-/// Where an expression is evaluated.
+/// A point at which an expression is evaluated.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Point<'a> {
-    /// What the values of variables depend on besides their names; odd seeds make some of them negative.
+    /// The seed of the values of variables. Odd seeds make some of them negative.
     pub(super) seed: u64,
-    /// The base of logarithms that do not say theirs.
+    /// The base of logarithms without an explicit base.
     pub(super) log_base: f64,
-    /// The one variable whose value is given.
+    /// A variable with a given value.
     pub(super) given: Option<(&'a str, f64)>,
 }
 
 impl Point<'_> {
-    /// A point for natural logarithms.
+    /// Returns a point with natural logarithms.
     pub(super) fn seeded(seed: u64) -> Self {
         Self { seed, log_base: std::f64::consts::E, given: None }
     }
 }
 
-/// The value of an expression; `None` if it has none, or none that is finite.
+/// Returns the value of an expression, or `None` if it is undefined or not finite.
 pub(super) fn evaluate(expr: &Expr, point: &Point<'_>) -> Option<Complex64> {
     let value = match expr {
         Expr::Number(number) => real(number::to_f64(&number.value)),
@@ -44,7 +44,7 @@ pub(super) fn evaluate(expr: &Expr, point: &Point<'_>) -> Option<Complex64> {
     (value.re.is_finite() && value.im.is_finite()).then_some(value)
 }
 
-/// The value of an expression that is real.
+/// Returns the value of an expression, or `None` if it is not real.
 pub(super) fn evaluate_real(expr: &Expr, point: &Point<'_>) -> Option<f64> {
     if let Some(infinite) = infinity(expr) {
         return Some(infinite);
@@ -53,7 +53,7 @@ pub(super) fn evaluate_real(expr: &Expr, point: &Point<'_>) -> Option<f64> {
     (value.im.abs() <= 1e-9 * value.re.abs().max(1.0)).then_some(value.re)
 }
 
-/// Plus or minus infinity, if the expression is that.
+/// Returns plus or minus infinity if the expression is that.
 pub(super) fn infinity(expr: &Expr) -> Option<f64> {
     match expr {
         Expr::Constant(Constant::Infinity) => Some(f64::INFINITY),
@@ -67,7 +67,7 @@ pub(super) fn infinity(expr: &Expr) -> Option<f64> {
     }
 }
 
-/// Whether two values are the same up to rounding: 1e-9 of the larger, or 1e-12.
+/// Returns `true` if two values are equal up to rounding: a tolerance of 1e-9 of the larger one plus 1e-12.
 pub(super) fn close(left: Complex64, right: Complex64) -> bool {
     (left - right).norm() <= 1e-12 + 1e-9 * left.norm().max(right.norm())
 }
@@ -76,7 +76,7 @@ fn real(value: f64) -> Complex64 {
     Complex64::new(value, 0.0)
 }
 
-/// A value without the imaginary part that rounding leaves, which would choose the branch of a root.
+/// Removes an imaginary part that results from rounding and would select the wrong branch of a root.
 fn tidy(value: Complex64) -> Complex64 {
     if value.im.abs() <= 1e-14 * value.re.abs() { real(value.re) } else { value }
 }
@@ -94,7 +94,7 @@ fn named(constant: Constant) -> Option<Complex64> {
     })
 }
 
-/// The value of a variable: between 0.2 and 2.8 in size, nowhere a simple fraction.
+/// Returns the value of a variable: 0.2 to 2.8 in magnitude, and no simple fraction.
 fn variable(name: &str, point: &Point<'_>) -> f64 {
     if let Some((_, value)) = point.given.filter(|(given, _)| *given == name) {
         return value;
@@ -104,7 +104,7 @@ fn variable(name: &str, point: &Point<'_>) -> f64 {
     if point.seed % 2 == 1 && bits & 1 == 1 { -size } else { size }
 }
 
-/// FNV-1a over the name and the seed, its bits mixed.
+/// FNV-1a over the name and the seed, with a final mix of the bits.
 fn hash(name: &str, seed: u64) -> u64 {
     let bytes = name.bytes().chain(seed.to_le_bytes());
     let sum = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
@@ -184,7 +184,7 @@ fn logarithm(value: Complex64) -> Option<Complex64> {
     (value.norm() > 0.0).then(|| value.ln())
 }
 
-/// A real value, pulled to the whole number that rounding has moved it from.
+/// Returns a real value, rounded to the nearest integer if it differs from it only by rounding errors.
 fn whole_nearby(value: Complex64) -> Option<f64> {
     let near = value.re.round();
     (value.im == 0.0).then(|| if (value.re - near).abs() < 1e-9 { near } else { value.re })
@@ -217,7 +217,7 @@ fn of_reals(function: &Function, values: &[Complex64]) -> Option<f64> {
     }
 }
 
-/// Euclid's algorithm, whose steps are bounded for whole numbers and cut off for others.
+/// Euclid's algorithm. The number of steps is bounded for integers and cut off for other numbers.
 fn gcd(left: f64, right: f64) -> f64 {
     let (mut left, mut right) = (left.abs(), right.abs());
     for _ in 0..2000 {
@@ -229,7 +229,7 @@ fn gcd(left: f64, right: f64) -> f64 {
     f64::NAN
 }
 
-/// A smooth function of its arguments that its name and the point determine.
+/// Returns a smooth function of the arguments, determined by its name and the point.
 fn unknown(name: &str, values: &[Complex64], point: &Point<'_>) -> Complex64 {
     let weights = (0_u64..).map(|place| 0.3 + fraction(hash(name, point.seed ^ (place << 40))));
     let mixed: Complex64 = values.iter().zip(weights).map(|(value, weight)| value * weight).sum();

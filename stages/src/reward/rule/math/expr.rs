@@ -1,17 +1,17 @@
-//! What an answer says, as a tree.
+//! The syntax tree of an answer.
 
 use num_traits::{One, Zero};
 
 use super::number::{self, Rational};
 
-/// An exact number, and whether it was written with a decimal point: only then is it compared after rounding.
+/// An exact number. `decimal` is `true` if it was written with a decimal point; only such numbers are rounded before they are compared.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Number {
     pub(super) value: Rational,
     pub(super) decimal: bool,
 }
 
-/// Numbers that have names.
+/// Named numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Constant {
     Pi,
@@ -20,7 +20,7 @@ pub(super) enum Constant {
     Infinity,
 }
 
-/// What is applied to arguments.
+/// A function or operator that is applied to arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Function {
     Abs,
@@ -34,7 +34,7 @@ pub(super) enum Function {
     Min,
     Mod,
     Ln,
-    /// A logarithm whose base is not written: natural or decimal, as the other side needs.
+    /// A logarithm without a base: natural or decimal, depending on the other side of the comparison.
     Log,
     Sin,
     Cos,
@@ -51,11 +51,11 @@ pub(super) enum Function {
     Tanh,
     Det,
     Transpose,
-    /// Anything else: equal where name and arguments are.
+    /// Any other function: equal if name and arguments are equal.
     Named(String),
 }
 
-/// How two sides compare.
+/// A comparison of two sides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Comparison {
     Equal,
@@ -68,7 +68,7 @@ pub(super) enum Comparison {
     Approximate,
 }
 
-/// How sets are joined.
+/// An operation on sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SetOperation {
     Union,
@@ -76,7 +76,7 @@ pub(super) enum SetOperation {
     Difference,
 }
 
-/// `first op expr op expr ...`.
+/// A chain of comparisons, `first op expr op expr ...`.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Relation {
     pub(super) first: Expr,
@@ -84,12 +84,12 @@ pub(super) struct Relation {
 }
 
 impl Relation {
-    /// Whether this is an equation or a chain of equations.
+    /// Returns `true` if this is an equation or a chain of equations.
     pub(super) fn is_equation(&self) -> bool {
         self.rest.iter().all(|(comparison, _)| *comparison == Comparison::Equal)
     }
 
-    /// The last side.
+    /// Returns the last side.
     pub(super) fn last_side(&self) -> &Expr {
         self.rest.last().map_or(&self.first, |(_, side)| side)
     }
@@ -104,30 +104,30 @@ pub(super) struct Interval {
     pub(super) high_closed: bool,
 }
 
-/// An answer.
+/// An answer or a part of one.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Expr {
     Number(Number),
-    /// A variable, or words.
+    /// A variable, or text.
     Symbol(String),
     Constant(Constant),
-    /// A factor that is first 1, then -1 (`\pm`), or the other way round (`\mp`).
+    /// A factor with two values: first 1, then -1 (`\pm`), or the other way round (`\mp`).
     Sign(bool),
     Sum(Vec<Expr>),
     Product(Vec<Expr>),
     Power(Box<Expr>, Box<Expr>),
     Apply(Function, Vec<Expr>),
-    /// Digits with the base as a subscript.
+    /// Digits with their base as a subscript.
     Based(String, u32),
-    /// Rows.
+    /// A matrix, by rows.
     Matrix(Vec<Vec<Expr>>),
-    /// In parentheses: ordered.
+    /// Elements in parentheses, ordered.
     Tuple(Vec<Expr>),
-    /// Bare, with commas: the answers, in any order.
+    /// Elements separated by commas without brackets: several answers, in any order.
     List(Vec<Expr>),
-    /// In braces.
+    /// Elements in braces.
     Set(Vec<Expr>),
-    /// All values for which a relation holds.
+    /// The set of all values for which a relation holds.
     Solutions(Box<Expr>),
     Interval(Box<Interval>),
     Join(SetOperation, Vec<Expr>),
@@ -145,7 +145,7 @@ impl Expr {
         Self::Number(Number { value, decimal: false })
     }
 
-    /// A sum, its numbers added up.
+    /// Returns a sum with its numbers added up.
     pub(super) fn sum(terms: Vec<Expr>) -> Self {
         let mut flat = Vec::with_capacity(terms.len());
         for term in terms {
@@ -157,7 +157,7 @@ impl Expr {
         fold(flat, Rational::zero(), number::add, Self::Sum)
     }
 
-    /// A product, its numbers multiplied.
+    /// Returns a product with its numbers multiplied.
     pub(super) fn product(factors: Vec<Expr>) -> Self {
         let mut flat = Vec::with_capacity(factors.len());
         for factor in factors {
@@ -181,7 +181,7 @@ impl Expr {
         Self::product(vec![self, other.power(Self::integer(-1))])
     }
 
-    /// A power; of numbers a number where that is exact.
+    /// Returns a power. The power of two numbers is a number if it can be computed exactly.
     pub(super) fn power(self, exponent: Self) -> Self {
         if let (Self::Number(base), Self::Number(exponent)) = (&self, &exponent)
             && let Some(value) = number::power(&base.value, &exponent.value)
@@ -199,7 +199,7 @@ impl Expr {
         Self::Apply(function, arguments)
     }
 
-    /// The number that this is, if it is one.
+    /// Returns the number, if this is one.
     pub(super) fn number(&self) -> Option<&Number> {
         match self {
             Self::Number(number) => Some(number),
@@ -207,7 +207,7 @@ impl Expr {
         }
     }
 
-    /// The parts of this, in order of appearance.
+    /// Returns the children in order of appearance.
     pub(super) fn children(&self) -> Vec<&Expr> {
         match self {
             Self::Number(_)
@@ -234,7 +234,7 @@ impl Expr {
         }
     }
 
-    /// The same tree with its parts changed.
+    /// Returns the tree with `change` applied to each child.
     pub(super) fn map(&self, change: &mut impl FnMut(&Expr) -> Expr) -> Self {
         let mut all = |parts: &[Expr]| parts.iter().map(&mut *change).collect::<Vec<_>>();
         match self {
@@ -261,17 +261,17 @@ impl Expr {
         }
     }
 
-    /// Whether this or one of its parts is what is looked for.
+    /// Returns `true` if `wanted` holds for this or a descendant.
     pub(super) fn any(&self, wanted: &impl Fn(&Expr) -> bool) -> bool {
         wanted(self) || self.children().into_iter().any(|part| part.any(wanted))
     }
 
-    /// How many nodes the tree has.
+    /// Returns the number of nodes of the tree.
     pub(super) fn size(&self) -> usize {
         1 + self.children().into_iter().map(Self::size).sum::<usize>()
     }
 
-    /// The names of the variables, each once, in order of appearance.
+    /// Returns the names of the variables without repetition, in order of appearance.
     pub(super) fn symbols(&self) -> Vec<&str> {
         fn visit<'a>(expr: &'a Expr, found: &mut Vec<&'a str>) {
             if let Expr::Symbol(name) = expr
@@ -287,7 +287,7 @@ impl Expr {
     }
 }
 
-/// Joins the numbers among the parts into one, which comes first and is left out where it changes nothing.
+/// Combines the numbers among the parts into one, which comes first. It is left out if it is neutral.
 fn fold(
     parts: Vec<Expr>,
     neutral: Rational,

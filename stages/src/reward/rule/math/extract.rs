@@ -1,8 +1,9 @@
-//! Which part of a text is its answer.
+//! Extraction of the answer from a text.
 //!
-//! Every place that may be the answer is a candidate with a priority: what the text says is its final answer, boxes and other
-//! markers, what follows the word `answer`, and last any formula or number. Within a priority the last one wins; one that cannot be
-//! read gives way to the next. The priorities are those of Math-Verify (Kydlíček, 2025, <https://github.com/huggingface/Math-Verify>).
+//! Every place that may contain the answer is a candidate with a priority. In descending order of preference, these are an announced final
+//! answer, boxes and other markers, the text after the word `answer`, and any formula or number. Within a priority the last candidate wins;
+//! if it cannot be parsed, the next one is tried. The priorities are those of Math-Verify (Kydlíček, 2025,
+//! <https://github.com/huggingface/Math-Verify>).
 
 pub(in crate::reward::rule) mod boxes;
 mod environment;
@@ -19,10 +20,10 @@ use crate::reward::rule::choice;
 
 use boxes::Boxes;
 
-/// Bytes at the end of a text in which its answer is looked for.
+/// The number of bytes at the end of a text in which the answer is searched.
 const TAIL: usize = 64 * 1024;
 
-/// What an answer may be written in.
+/// A notation of answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Target {
@@ -32,60 +33,64 @@ pub enum Target {
     Expr,
 }
 
-/// Where to look.
+/// The places to search.
 #[derive(Clone, Debug)]
 pub(super) struct Places<'a> {
     pub(super) targets: &'a [Target],
-    /// Priority of boxes and other markers; negative if they are none.
+    /// The priority of boxes and other markers; if negative, boxes are ignored.
     pub(super) boxed: i32,
-    /// Whether `####`, `<answer>` and lines that begin with `Answer:` are markers.
+    /// `true` if `####`, `<answer>` and lines that begin with `Answer:` are markers.
     pub(super) markers: bool,
-    /// Whether anything but a marker counts.
+    /// `true` if answers without a marker count.
     pub(super) unmarked: bool,
 }
 
-/// What is read of a candidate.
+/// The text of a candidate.
 #[derive(Clone, Debug)]
 pub(super) enum Content {
-    /// Formulas that are one answer together, each as written, and whether a percent sign follows it.
+    /// Formulas that make up one answer, each as written; the flag is `true` if a percent sign follows.
     Formulas(Vec<(String, bool)>),
-    /// The last box and those close to it.
+    /// The last box and the nearby boxes that belong to it.
     Boxes(String),
     /// A line after a marker.
     Line(String),
-    /// A number or arithmetic, and whether a percent sign follows it.
+    /// A number or arithmetic; the flag is `true` if a percent sign follows.
     Plain(String, bool),
 }
 
-/// A place that may be the answer.
+/// A place that may contain the answer.
 #[derive(Clone, Debug)]
 pub(super) struct Candidate {
     pub(super) priority: i32,
-    /// Bytes of the text.
+    /// The byte range in the text.
     pub(super) span: (usize, usize),
     pub(super) content: Content,
 }
 
-/// An answer as it can be compared.
+/// A parsed answer.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Answer {
-    /// What it can mean: more than one where a comma may group digits or separate values.
+    /// The possible meanings. There are several if, for example, a comma may either group digits or separate values.
     pub(super) readings: Vec<Expr>,
-    /// The same without the left-hand sides of several boxes, `y_1 = \boxed{2}` and so on; empty if there are none.
+    /// The meanings without the left-hand sides of several boxes (`y_1 = \boxed{2}`); empty if there are no left-hand sides.
     pub(super) unnamed: Vec<Expr>,
-    /// As it was written, blanks aside.
+    /// The answer as written, without blanks.
     pub(super) text: String,
 }
 
 impl Answer {
-    /// What the answer can mean to a truth: left-hand sides of boxes count only if the truth has the same.
+    /// Returns the possible meanings for a comparison with `truth`. Left-hand sides of boxes only count if the truth has the same ones.
     pub(super) fn readings_for(&self, truth: &Expr) -> impl Iterator<Item = &Expr> {
         let same_names = self.readings.iter().any(|answer| relation::same_names(truth, answer));
         self.readings.iter().chain(self.unnamed.iter().filter(move |_| !same_names))
     }
 }
 
-/// The answer of a text; empty if there is none.
+/// Returns the answer of a text; empty if there is none.
+///
+/// Candidates are tried by priority and, within a priority, from the last to the first. A number within a formula that could not be parsed
+/// is skipped, because it is only a part of that answer. The returned text is the first one that is not empty, even if a later candidate
+/// provides the meanings.
 pub(super) fn extract(text: &str, places: &Places<'_>) -> Answer {
     let text = tail(text);
     let mut candidates = candidates(text, places);
@@ -114,10 +119,10 @@ pub(super) fn extract(text: &str, places: &Places<'_>) -> Answer {
     Answer { text: first, ..Answer::default() }
 }
 
-/// Candidates that are tried to be read, at most.
+/// The maximum number of candidates that are parsed.
 const MAX_TRIED: usize = 100;
 
-/// A text that is an answer by itself, as ground truths mostly are. A comma in it may be a decimal one.
+/// Parses a text that consists of an answer only, as most ground truths do. A comma in it may be a decimal comma.
 pub(super) fn whole(text: &str) -> Answer {
     let mut answer = read(&Content::Line(text.to_owned()));
     let number = plain::anywhere(text.trim())
@@ -177,7 +182,7 @@ fn read(content: &Content) -> Answer {
     }
 }
 
-/// The contents of the boxes of a text, or the text itself if it has none.
+/// Returns the contents of the boxes of a text, or the text itself if it has no boxes.
 fn without_boxes(text: &str) -> String {
     Boxes::all(text).map_or_else(|| text.to_owned(), |boxes| boxes.bare())
 }
@@ -195,7 +200,7 @@ fn formulas_together(formulas: &[(String, bool)]) -> Answer {
     }
 }
 
-/// The answer that several boxes are with their left-hand sides; `bare` is the answer without them.
+/// Returns the answer of several boxes with their left-hand sides. `bare` is the answer without them.
 fn named(boxes: &Boxes, bare: Answer) -> Answer {
     let readings = boxes.equations().map(|equations| read_one(&equations, false).readings);
     match readings {
@@ -227,7 +232,7 @@ fn read_one(text: &str, percent: bool) -> Answer {
     Answer { readings, text, ..Answer::default() }
 }
 
-/// An equation whose left-hand side is a name that the grammar does not read, or reads as a product.
+/// Parses an equation whose left-hand side is a name that the grammar does not cover or parses as a product.
 fn defined(text: &str) -> Option<Expr> {
     let (name, value) = definition(text)?;
     let value = match parse(value, true)? {
@@ -243,7 +248,7 @@ fn hundredth() -> Expr {
     Expr::integer(1).over(Expr::integer(100))
 }
 
-/// What follows the last of several equality signs.
+/// Returns the text after the last of several equality signs.
 fn last_side(text: &str) -> Option<&str> {
     if text.contains([',', ';']) {
         return None;
@@ -253,7 +258,7 @@ fn last_side(text: &str) -> Option<&str> {
     (signs.len() > 1).then(|| signs.last().map(|at| &text[at + 1..]))?
 }
 
-/// Several formulas as one list; the first alone if not all can be read.
+/// Combines several formulas into one list. Returns the first alone if not all of them can be parsed.
 fn together(mut answers: Vec<Answer>) -> Answer {
     if answers.len() > 1 && answers.iter().all(|answer| !answer.readings.is_empty()) {
         let text = answers.iter().map(|answer| answer.text.as_str()).collect::<Vec<_>>().join(",");

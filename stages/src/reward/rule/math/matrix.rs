@@ -1,14 +1,14 @@
-//! Matrices, multiplied out.
+//! Matrix arithmetic.
 
 use super::expr::{Expr, Function};
 use super::number;
 
-/// Nodes of a matrix that is computed, at most.
+/// The maximum number of nodes of a computed matrix.
 const MAX_SIZE: usize = 5000;
 
 type Rows = Vec<Vec<Expr>>;
 
-/// The matrix that an expression is, if it is one; products, sums, powers and transposes are carried out.
+/// Returns the matrix that an expression evaluates to, if any. Products, sums, powers and transposes are computed.
 pub(super) fn matrix(expr: &Expr) -> Option<Rows> {
     let rows = match expr {
         Expr::Matrix(rows) => rows.clone(),
@@ -21,7 +21,7 @@ pub(super) fn matrix(expr: &Expr) -> Option<Rows> {
     (rows.iter().flatten().map(Expr::size).sum::<usize>() <= MAX_SIZE).then_some(rows)
 }
 
-/// The determinant of a small matrix, by its first row.
+/// Returns the determinant of a matrix of at most 5 rows, by expansion along its first row.
 pub(super) fn determinant(rows: &[Vec<Expr>]) -> Option<Expr> {
     let side = rows.len();
     if side > 5 || rows.iter().any(|row| row.len() != side) {
@@ -57,7 +57,7 @@ fn add(left: &Rows, right: &Rows) -> Option<Rows> {
     same.then(|| left.iter().zip(right).map(row).collect())
 }
 
-/// A product of matrices and scalars, in which there is a matrix.
+/// Multiplies matrices and scalars. Returns `None` if there is no matrix among them.
 fn product(factors: &[Expr]) -> Option<Rows> {
     let mut scalars = Vec::new();
     let mut result: Option<Rows> = None;

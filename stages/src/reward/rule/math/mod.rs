@@ -1,11 +1,11 @@
-//! Answers in mathematics: which part of a response is its answer, and whether that equals the truth.
+//! The reward `math`: extraction of a mathematical answer and comparison with the ground truth.
 //!
-//! An answer is extracted (`extract`), read as LaTeX or plain text (`parse`) into a tree (`expr`), and compared to the truth
-//! (`equal`): exactly where there is a normal form (`normal`: quotients of polynomials over the rationals, π, e, i and square roots),
-//! else at several points that a seed determines (`evaluate`; tolerance 1e-9). Work is counted in steps and bounded, nesting and sizes
-//! are limited: any input costs some hundred milliseconds at most.
+//! An answer is extracted (`extract`), parsed from LaTeX or plain text (`parse`) into a tree (`expr`), and compared with the truth
+//! (`equal`). The comparison is exact if both have a normal form (`normal`: quotients of polynomials over the rationals, π, e, i and square
+//! roots). Otherwise they are evaluated at several points that a seed determines (`evaluate`; tolerance 1e-9). The number of steps, the
+//! nesting depth and the sizes are bounded, so that any input takes at most a few hundred milliseconds.
 //!
-//! The named modes of veRL, which compare strings, are in [`verl`].
+//! The modes of verl that compare strings are in [`verl`].
 
 mod definition;
 mod equal;
@@ -34,33 +34,34 @@ use crate::reward::{Context, Reward, RewardError, Sample, Score};
 pub use extract::Target;
 pub(super) use extract::boxes;
 
-/// One point if the final answer of a response equals the ground truth, else none.
+/// 1 if the final answer of a response equals the ground truth, otherwise 0.
 ///
-/// The answer is what the response marks as such, the last marker winning: `\boxed{...}`, `#### ...`, `<answer>...</answer>`,
-/// `Answer: ...`, `A:...`, "the final answer is"; else the last formula or number. Equality is that of values: of numbers, fractions,
-/// percentages, sets, intervals, tuples, matrices, equations, inequalities and expressions with variables, units aside.
+/// The answer is the one that the response marks, where the last marker wins: `\boxed{...}`, `#### ...`, `<answer>...</answer>`,
+/// `Answer: ...`, `A:...`, "the final answer is". Without a marker, it is the last formula or number. Answers are compared by value:
+/// numbers, fractions, percentages, sets, intervals, tuples, matrices, equations, inequalities and expressions with variables. Units are
+/// ignored.
 ///
-/// A row of a dataset may set these options for itself in the object `math` of its `extra_info`.
+/// A dataset row can override these options in the object `math` of its `extra_info`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Math {
-    /// Whether the last formula or number of a response without a marker counts as its answer.
+    /// `true` (default) if the last formula or number of a response without a marker counts as its answer.
     pub last_number: bool,
-    /// What answers may be written in.
+    /// The accepted notations of answers; all by default.
     #[serde(alias = "match_types")]
     pub targets: Vec<Target>,
-    /// Decimal places to which numbers with a decimal point are rounded before they are compared; at most 30.
+    /// Number of decimal places to which numbers with a decimal point are rounded before they are compared, at most 30; 6 by default.
     pub precision: u32,
-    /// Whether the names of variables matter, and whether sets differ from tuples.
+    /// `true` (default) if the names of variables matter and sets differ from tuples.
     pub strict: bool,
-    /// Whether an inequality may answer a truth that is a set; a set may always answer an inequality.
+    /// `true` if an inequality may answer a truth that is a set; `false` by default. A set may always answer an inequality.
     #[serde(alias = "allow_set_relation_comp")]
     pub relation_for_set: bool,
-    /// Priority of boxes and other markers: 0 beside "the final answer is ... I hope", 50 beside "the final answer is"; negative if boxes
-    /// do not count.
+    /// Priority of boxes and other markers; 0 by default. 0 is that of "the final answer is ... I hope", 50 that of "the final answer is".
+    /// Boxes are ignored if it is negative.
     #[serde(alias = "boxed_match_priority")]
     pub boxed_priority: i32,
-    /// Whether `####`, `<answer>`, `Answer:` and `A:` mark answers.
+    /// `true` (default) if `####`, `<answer>`, `Answer:` and `A:` mark answers.
     pub markers: bool,
 }
 
@@ -90,9 +91,9 @@ impl Reward for Math {
 }
 
 impl Math {
-    /// Whether the answer of a response equals that of the truth.
+    /// Returns `true` if the answer of a response equals the truth.
     ///
-    /// The truth is an answer by itself, or a text that contains one as a response does.
+    /// The truth is either an answer by itself or a text that contains one, like a response.
     #[must_use]
     pub fn is_correct(&self, response: &str, truth: &str) -> bool {
         let answer = extract::extract(response, &self.places(false));
@@ -113,7 +114,8 @@ impl Math {
         })
     }
 
-    /// The truth as it is written, if it can be read so or is LaTeX that cannot; else what is extracted from it.
+    /// Returns the truth as written if it can be parsed as a whole, or if it is LaTeX that cannot be parsed; otherwise the answer extracted
+    /// from it.
     fn truths(&self, truth: &str) -> Vec<extract::Answer> {
         let whole = extract::whole(truth);
         let within = ["$", "\\boxed", "\\(", "\\[", "####"].iter().any(|mark| truth.contains(mark));
@@ -133,7 +135,7 @@ impl Math {
         }
     }
 
-    /// These options with some of a row's own.
+    /// Returns the options with the overrides of a dataset row.
     fn with(&self, options: serde_json::Value) -> Result<Self, RewardError> {
         let fault = |error: serde_json::Error| {
             RewardError::fatal(format_args!("field `extra_info.math`: {error}"))
@@ -151,7 +153,7 @@ impl Math {
     }
 }
 
-/// The name of an option that Math-Verify calls otherwise.
+/// Translates the names that Math-Verify uses for options.
 fn renamed(option: &str) -> &str {
     match option {
         "match_types" => "targets",

@@ -1,13 +1,13 @@
-//! Names of functions, commands that run into letters, and characters that are commands.
+//! Names of functions, commands that may run into letters, and characters that stand for commands.
 
-/// Names of functions that plain text writes without a backslash.
+/// The names of functions that plain text writes without a backslash.
 pub(super) const FUNCTIONS: &[&str] = &[
     "sin", "cos", "tan", "cot", "sec", "csc", "arcsin", "arccos", "arctan", "arccot", "sinh",
     "cosh", "tanh", "log", "ln", "lg", "exp", "sqrt", "pi", "gcd", "lcm", "max", "min", "mod",
     "floor", "ceil", "det", "theta", "alpha", "beta", "asin", "acos",
 ];
 
-/// Commands after which letters may follow without a blank, as in `\quadx`.
+/// Commands that may be followed by letters without a blank, as in `\quadx`.
 const PREFIXES: &[&str] = &[
     "qquad",
     "quad",
@@ -23,7 +23,7 @@ const PREFIXES: &[&str] = &[
     "Rightarrow",
 ];
 
-/// The command that a run of letters begins with: the whole run, unless that is none and a part of it is.
+/// Returns the command at the start of a run of letters. It is a known prefix if there is one, otherwise the whole run.
 pub(super) fn known_prefix(word: &str) -> &str {
     if ["cdots", "pmod", "pmb"].contains(&word) {
         return word;

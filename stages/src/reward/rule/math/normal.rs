@@ -1,8 +1,8 @@
-//! Quotients of polynomials as the normal form of expressions.
+//! The normal form of expressions: quotients of polynomials.
 //!
-//! Coefficients are rational, unknowns are variables, π, e, i and the square roots of primes. Over these an expression is zero if and
-//! only if its numerator has no terms: `i² = -1` and `√p² = p` are applied, and nothing else relates them (that π and e are
-//! independent is not proven, but no counterexample is known). What does not fit has no normal form.
+//! The coefficients are rational. The unknowns are the variables, π, e, i and the square roots of primes. With the rules `i² = -1` and
+//! `√p² = p`, an expression is zero if and only if its numerator has no terms; no other relation between the unknowns is assumed. (The
+//! independence of π and e is not proven, but no counterexample is known.) All other expressions have no normal form.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use super::expr::{Constant, Expr, Function};
 use super::number::{self, Rational};
 use super::work::Work;
 
-/// Terms of a polynomial and degree of an unknown, at most.
+/// The maximum number of terms of a polynomial, and the maximum degree of an unknown.
 const MAX_TERMS: usize = 300;
 const MAX_DEGREE: u32 = 64;
 
@@ -37,7 +37,7 @@ pub(super) struct Quotient {
     below: Polynomial,
 }
 
-/// The normal form of an expression; `None` if it has none or is undefined.
+/// Returns the normal form of an expression, or `None` if it has none or is undefined.
 pub(super) fn normal(expr: &Expr, work: &Work) -> Option<Quotient> {
     match expr {
         Expr::Number(number) => Some(Polynomial::constant(number.value.clone()).into()),
@@ -56,20 +56,20 @@ pub(super) fn normal(expr: &Expr, work: &Work) -> Option<Quotient> {
     }
 }
 
-/// The rational number that an expression is.
+/// Returns the value of an expression if it is a rational number.
 pub(super) fn rational(expr: &Expr, work: &Work) -> Option<Rational> {
     let quotient = normal(expr, work)?;
     Some(quotient.above.as_constant()? / quotient.below.as_constant()?)
 }
 
 impl Quotient {
-    /// Whether two quotients are the same.
+    /// Returns `true` if two quotients are equal.
     pub(super) fn same(&self, other: &Self, work: &Work) -> Option<bool> {
         let (left, right) = self.crossed(other, work)?;
         Some(left == right)
     }
 
-    /// The constant by which the other is multiplied to give this, if there is one.
+    /// Returns the constant factor `c` with `self = c * other`, if there is one.
     pub(super) fn ratio(&self, other: &Self, work: &Work) -> Option<Rational> {
         let (left, right) = self.crossed(other, work)?;
         let first = |polynomial: &Polynomial| polynomial.0.values().next().cloned();
@@ -77,7 +77,7 @@ impl Quotient {
         (left == right.scaled(&ratio, work)?).then_some(ratio)
     }
 
-    /// Whether this is zero.
+    /// Returns `true` if this is zero.
     pub(super) fn is_zero(&self) -> bool {
         self.above.0.is_empty()
     }
@@ -179,7 +179,7 @@ impl Polynomial {
     }
 }
 
-/// The product of two monomials, and the number that roots and i leave.
+/// Returns the product of two monomials, and the numeric factor that results from powers of roots and i.
 fn times(left: &Monomial, right: &Monomial) -> Option<(Monomial, Rational)> {
     let (mut product, mut factor) = (left.clone(), Rational::one());
     for (unknown, degree) in right {
@@ -246,7 +246,7 @@ fn to_integer(base: Quotient, exponent: i64, work: &Work) -> Option<Quotient> {
     if exponent < 0 { raised.inverse() } else { Some(raised) }
 }
 
-/// The square root of a number by the roots of its primes.
+/// Returns the square root of a number in terms of the square roots of primes.
 fn square_root(value: &Rational, work: &Work) -> Option<Quotient> {
     if value.is_zero() {
         return Some(Polynomial::default().into());
@@ -264,7 +264,7 @@ fn square_root(value: &Rational, work: &Work) -> Option<Quotient> {
     Some(result.into())
 }
 
-/// Functions that make whole numbers of whole numbers.
+/// Applies a function to rational arguments. Only functions with a rational result have a normal form.
 fn apply(function: &Function, arguments: &[Expr], work: &Work) -> Option<Quotient> {
     let values: Vec<Rational> =
         arguments.iter().map(|argument| rational(argument, work)).collect::<Option<_>>()?;

@@ -1,6 +1,6 @@
 //! Exact rational numbers of bounded size.
 //!
-//! Every operation answers `None` where its result would need more than [`MAX_BITS`] bits, so that `10^{10^{10}}` costs nothing.
+//! Every operation returns `None` if its result would need more than [`MAX_BITS`] bits, so that `10^{10^{10}}` is rejected at no cost.
 
 use num_bigint::{BigInt, Sign};
 use num_rational::BigRational;
@@ -9,15 +9,15 @@ use num_traits::{One, Signed, ToPrimitive, Zero};
 /// An exact number.
 pub(super) type Rational = BigRational;
 
-/// Bits of a numerator or denominator, at most.
+/// The maximum number of bits of a numerator or denominator.
 const MAX_BITS: u64 = 4096;
 
-/// A whole number.
+/// Returns an integer.
 pub(super) fn integer(value: i64) -> Rational {
     Rational::from_integer(value.into())
 }
 
-/// The number that decimal digits spell: `12`, `0.5`, `.5`; no sign, no exponent.
+/// Parses decimal digits such as `12`, `0.5` or `.5`, without sign and exponent.
 pub(super) fn decimal(digits: &str) -> Option<Rational> {
     let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
     let all = format!("{whole}{fraction}");
@@ -28,23 +28,23 @@ pub(super) fn decimal(digits: &str) -> Option<Rational> {
     checked(Rational::new(numerator, ten_to(fraction.len())))
 }
 
-/// The whole number that digits spell in a base from 2 to 36.
+/// Parses an integer in a base from 2 to 36.
 pub(super) fn based(digits: &str, base: u32) -> Option<Rational> {
     let fits = (2..=36).contains(&base) && digits.len() <= 500;
     fits.then(|| BigInt::parse_bytes(digits.as_bytes(), base))?.map(Rational::from_integer)
 }
 
-/// A sum.
+/// Returns the sum.
 pub(super) fn add(left: &Rational, right: &Rational) -> Option<Rational> {
     checked(left + right)
 }
 
-/// A product.
+/// Returns the product.
 pub(super) fn multiply(left: &Rational, right: &Rational) -> Option<Rational> {
     checked(left * right)
 }
 
-/// A power with a whole exponent.
+/// Returns the power with an integer exponent.
 pub(super) fn power(base: &Rational, exponent: &Rational) -> Option<Rational> {
     if !exponent.is_integer() {
         return None;
@@ -61,14 +61,14 @@ pub(super) fn power(base: &Rational, exponent: &Rational) -> Option<Rational> {
     fits.then(|| base.pow(exponent))
 }
 
-/// The factorial of a whole number up to 400.
+/// Returns the factorial of an integer from 0 to 400.
 pub(super) fn factorial(value: &Rational) -> Option<Rational> {
     let value = whole(value, 400)?;
     let product = (1..=value).fold(BigInt::one(), |product, factor| product * factor);
     checked(Rational::from_integer(product))
 }
 
-/// How many ways there are to choose `chosen` of `from`, up to 400.
+/// Returns the binomial coefficient of two integers from 0 to 400.
 pub(super) fn binomial(from: &Rational, chosen: &Rational) -> Option<Rational> {
     let (from, chosen) = (whole(from, 400)?, whole(chosen, 400)?);
     if chosen > from {
@@ -78,13 +78,13 @@ pub(super) fn binomial(from: &Rational, chosen: &Rational) -> Option<Rational> {
     Some(Rational::from_integer(ways))
 }
 
-/// A whole number from 0 to `limit`.
+/// Returns the value if it is an integer from 0 to `limit`.
 pub(super) fn whole(value: &Rational, limit: u64) -> Option<u64> {
     let value = value.is_integer().then(|| value.to_integer())?.to_u64()?;
     (value <= limit).then_some(value)
 }
 
-/// Whether two numbers are the same after rounding to so many decimal places, halves to even.
+/// Returns `true` if two numbers are equal after rounding to `places` decimal places, with halves rounded to even.
 pub(super) fn same_rounded(left: &Rational, right: &Rational, places: u32) -> bool {
     round(left, places) == round(right, places)
 }
@@ -101,17 +101,18 @@ fn round(value: &Rational, places: u32) -> BigInt {
     if even.is_zero() { floor } else { floor + 1 }
 }
 
-/// The nearest floating-point number.
+/// Returns the nearest floating-point number.
 pub(super) fn to_f64(value: &Rational) -> f64 {
     value.to_f64().unwrap_or(f64::NAN)
 }
 
-/// The exact value of a finite floating-point number.
+/// Returns the exact value of a finite floating-point number.
 pub(super) fn from_f64(value: f64) -> Option<Rational> {
     Rational::from_float(value)
 }
 
-/// The largest `root` with `root² · rest = value`, and the primes of `rest`; small factors only.
+/// Returns the largest `root` with `root² · rest = value`, and the primes of `rest`. Only factors up to 100000 are searched; returns `None`
+/// if that is not enough.
 pub(super) fn split_square(value: &BigInt) -> Option<(BigInt, Vec<u64>)> {
     let (mut rest, mut root, mut primes) = (value.abs().to_u64()?, BigInt::one(), Vec::new());
     let mut factor = 2_u64;

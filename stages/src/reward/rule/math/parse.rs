@@ -1,8 +1,8 @@
-//! From tokens to a tree.
+//! The parser of answers: from tokens to a syntax tree.
 //!
-//! The grammar of answers: `list := relation (',' relation)*`, `relation := join (op join)*`, `join := sum (∪ sum)*`,
-//! `sum := product (± product)*`, `product := unary (* unary)*`, `unary := -? factor+`. A product without a sign binds tighter than a
-//! division. Text after a value is its unit and left out.
+//! The grammar is `list := relation (',' relation)*`, `relation := join (op join)*`, `join := sum (∪ sum)*`, `sum := product (± product)*`,
+//! `product := unary (* unary)*`, `unary := -? factor+`. A product without an operator binds more tightly than a division. Text after a
+//! value is its unit and is ignored.
 
 mod atom;
 mod environment;
@@ -16,11 +16,11 @@ use super::token::{self, Token};
 
 use finish::{exact, expand, joined};
 
-/// How deep an answer may nest, and how many tokens it may have: what bounds the stack and the work.
+/// The maximum nesting depth and number of tokens of an answer, which bound the stack and the work.
 const MAX_DEPTH: usize = 48;
 const MAX_TOKENS: usize = 3000;
 
-/// Reads an answer; `None` if it is none.
+/// Parses an answer. Returns `None` if the text is not one.
 pub(super) fn parse(text: &str, thousands: bool) -> Option<Expr> {
     if let Some(words) = prose(text) {
         return Some(Expr::Symbol(words));
@@ -34,7 +34,7 @@ pub(super) fn parse(text: &str, thousands: bool) -> Option<Expr> {
     (parser.at == parser.tokens.len()).then(|| expand(expr))
 }
 
-/// The words of an answer that is made of words alone, at least two of them.
+/// Returns the text of an answer that consists of two or more words only.
 fn prose(text: &str) -> Option<String> {
     let words: Vec<&str> = text.split_whitespace().collect();
     let word = |word: &&str| {
@@ -56,9 +56,9 @@ struct Parser {
     tokens: Vec<Token>,
     at: usize,
     depth: usize,
-    /// How many absolute values are open: the next bar closes the innermost.
+    /// The number of open absolute values. If it is not 0, the next bar closes the innermost.
     bars: usize,
-    /// Whether a colon divides, or says `such that`.
+    /// `true` if a colon is a division, `false` if it means "such that".
     colon_divides: bool,
 }
 
@@ -93,7 +93,7 @@ impl Parser {
         found
     }
 
-    /// Runs a rule one level deeper.
+    /// Applies a rule one level deeper.
     fn nested<T>(&mut self, rule: impl FnOnce(&mut Self) -> Option<T>) -> Option<T> {
         if self.depth >= MAX_DEPTH {
             return None;
@@ -104,7 +104,8 @@ impl Parser {
         found
     }
 
-    /// Runs a rule one level deeper, in brackets of its own: so many absolute values are open there. Restored also where it fails.
+    /// Applies a rule one level deeper, within brackets in which `bars` absolute values are open. The outer number is restored even if the
+    /// rule fails.
     fn bracketed<T>(
         &mut self,
         bars: usize,
@@ -116,7 +117,7 @@ impl Parser {
         found
     }
 
-    /// Answers separated by semicolons; several values between two of these belong together.
+    /// Parses answers separated by semicolons. Several values between two semicolons become a tuple.
     fn list(&mut self) -> Option<Expr> {
         let mut groups = vec![self.items()?];
         while self.accept(';') {
@@ -138,7 +139,7 @@ impl Parser {
         Some(Expr::List(groups.into_iter().map(together).collect()))
     }
 
-    /// What is in brackets: relations separated by commas or semicolons, all alike.
+    /// Parses the contents of brackets: relations separated by commas or semicolons, without distinction.
     fn bracket_items(&mut self) -> Option<Vec<Expr>> {
         let mut items = self.items()?;
         while self.accept(';') {
@@ -149,7 +150,7 @@ impl Parser {
         Some(items)
     }
 
-    /// Relations separated by commas.
+    /// Parses relations separated by commas.
     fn items(&mut self) -> Option<Vec<Expr>> {
         while self.accept(',') {}
         let mut items = vec![self.relation()?];
@@ -166,13 +167,13 @@ impl Parser {
         }
     }
 
-    /// Steps over commands that say that what follows is a consequence or a comment.
+    /// Skips an ellipsis.
     fn skip_words(&mut self) -> bool {
         let between = self.accept_command("ldots") || self.accept_command("dots");
         between || self.accept_command("cdots")
     }
 
-    /// Whether nothing more can follow in a list.
+    /// Returns `true` if nothing more can follow in a list.
     fn ends(&self) -> bool {
         match self.peek() {
             None => true,
@@ -225,7 +226,7 @@ impl Parser {
         })
     }
 
-    /// `(mod n)` after a value says in which ring it is meant, and is left out.
+    /// Skips `(mod n)` after a value, which does not change the value.
     fn modulus(&mut self) {
         if self.accept_command("pmod") {
             let _ = self.argument();
@@ -309,7 +310,7 @@ impl Parser {
     }
 }
 
-/// The value of a number token as a leaf.
+/// Parses a number token.
 fn number(digits: &str) -> Option<Expr> {
     let value = token::value(digits)?;
     Some(Expr::Number(super::expr::Number { value, decimal: digits.contains(['.', 'E']) }))

@@ -7,13 +7,13 @@ use super::expr::{Comparison, Expr, Relation, SetOperation};
 use super::normal::normal;
 use super::number;
 
-/// Half the number of places that are tried for solutions; the outermost is at 220,000.
+/// Half the number of points at which solutions are searched. The outermost points are at about ±220,000.
 const GRID: i32 = 1300;
 
-/// Both sides with the names of unknowns taken off where the other has none.
+/// Removes the left-hand sides of equations where the other side of the comparison has none.
 ///
-/// A chain `x = a = b` is `x = b`. An equation answers a bare truth by its right side; a bare answer is held against the right side of
-/// a truth that only names it.
+/// A chain `x = a = b` becomes `x = b`. If only the answer is an equation, its last side is compared with the truth. If only the truth is
+/// an equation, and its left-hand side only names something, its last side is compared with the answer.
 pub(super) fn unwrapped(truth: &Expr, answer: &Expr) -> (Expr, Expr) {
     let (truth_equation, answer_equation) = (equation(truth), equation(answer));
     let (truth_names, answer_names) = (assignment(truth), assignment(answer));
@@ -30,12 +30,12 @@ pub(super) fn unwrapped(truth: &Expr, answer: &Expr) -> (Expr, Expr) {
     (short(truth, truth_names), short(answer, answer_names))
 }
 
-/// Whether an expression is an equation or a chain of equations.
+/// Returns `true` if an expression is an equation or a chain of equations.
 fn equation(expr: &Expr) -> bool {
     matches!(expr, Expr::Relation(relation) if relation.is_equation())
 }
 
-/// Whether an expression is an equation whose left side only names something.
+/// Returns `true` if an expression is an equation whose left-hand side only names something.
 fn assignment(expr: &Expr) -> bool {
     equation(expr) && matches!(expr, Expr::Relation(relation) if only_names(&relation.first))
 }
@@ -63,7 +63,7 @@ fn shortened(relation: &Relation) -> Expr {
     Expr::Relation(Box::new(Relation { first: relation.first.clone(), rest }))
 }
 
-/// Whether two lists of equations have the same left-hand sides, in any order.
+/// Returns `true` if two lists of equations have the same left-hand sides, in any order.
 pub(super) fn same_names(truth: &Expr, answer: &Expr) -> bool {
     let (truth, answer) = (names(truth), names(answer));
     truth.len() == answer.len()
@@ -71,7 +71,7 @@ pub(super) fn same_names(truth: &Expr, answer: &Expr) -> bool {
         && truth.iter().all(|name| answer.contains(name))
 }
 
-/// The left-hand sides of a list of equations; empty for anything else.
+/// Returns the left-hand sides of a list of equations; empty for anything else.
 fn names(expr: &Expr) -> Vec<Expr> {
     let Expr::List(items) = expr else { return Vec::new() };
     let name = |item: &'_ Expr| match item {
@@ -81,7 +81,7 @@ fn names(expr: &Expr) -> Vec<Expr> {
     items.iter().map(name).collect::<Option<_>>().unwrap_or_default()
 }
 
-/// Whether two relations say the same.
+/// Returns `true` if two relations are equivalent: their sides agree, or the differences of their sides are proportional.
 pub(super) fn same(comparer: &Comparer, truth: &Relation, answer: &Relation) -> bool {
     let (truth, answer) = (ascending(truth), ascending(answer));
     if sides_agree(comparer, &truth, &answer) {
@@ -97,7 +97,7 @@ pub(super) fn same(comparer: &Comparer, truth: &Relation, answer: &Relation) -> 
     }
 }
 
-/// The same relation with its smaller side first.
+/// Returns the relation with its smaller side first.
 fn ascending(relation: &Relation) -> Relation {
     let flipped = |comparison: Comparison| match comparison {
         Comparison::Greater => Comparison::Less,
@@ -128,7 +128,8 @@ fn sides_agree(comparer: &Comparer, truth: &Relation, answer: &Relation) -> bool
             .all(|((op, truth), (other, answer))| op == other && comparer.answers(truth, answer))
 }
 
-/// Whether two differences are the same up to a factor that changes nothing about their relation to zero.
+/// Returns `true` if two differences are equal up to a factor that preserves their relation to zero: a positive one for inequalities, any
+/// for equations.
 fn proportional(comparer: &Comparer, truth: &Expr, answer: &Expr, op: Comparison) -> bool {
     let work = &comparer.work;
     let ratio = || normal(truth, work)?.ratio(&normal(answer, work)?, work);
@@ -141,7 +142,8 @@ fn proportional(comparer: &Comparer, truth: &Expr, answer: &Expr, op: Comparison
     }
 }
 
-/// The sets that an inequality, or several that hold together or in turn, can mean; empty for anything else.
+/// Returns the possible meanings of one or several inequalities as sets. Several may be alternatives or hold together. Empty for anything
+/// else.
 pub(super) fn inequalities(expr: &Expr) -> Vec<Expr> {
     let bounds = |expr: &Expr| matches!(expr, Expr::Relation(relation) if !equation(expr) && !relation.rest.is_empty());
     let solutions = |expr: &Expr| Expr::Solutions(Box::new(expr.clone()));
@@ -156,7 +158,7 @@ pub(super) fn inequalities(expr: &Expr) -> Vec<Expr> {
     }
 }
 
-/// Whether a comparison of two real numbers holds, up to rounding.
+/// Returns `true` if a comparison of two real numbers holds, up to rounding.
 pub(super) fn holds(comparison: Comparison, left: f64, right: f64) -> bool {
     let size = 1.0 + left.abs().max(right.abs());
     let same = left == right || (size.is_finite() && (left - right).abs() <= 1e-7 * size);
@@ -170,9 +172,10 @@ pub(super) fn holds(comparison: Comparison, left: f64, right: f64) -> bool {
     }
 }
 
-/// The places where one side of a relation less the other changes sign, touches zero, or stops being defined.
+/// Returns the points at which the difference of two sides changes sign, touches zero, or becomes undefined.
 ///
-/// Found on a grid that is fine near zero and coarse far away, refined by bisection.
+/// They are found on a grid that is fine near zero and coarse far away, and refined by bisection. Touching points do not change the sign;
+/// they are searched wherever the magnitude has a local minimum on the grid.
 pub(super) fn changes(gap: &impl Fn(f64) -> Option<f64>) -> Vec<f64> {
     let steps = GRID;
     let place = |step: i32| (f64::from(step) * 0.01 + 0.001_234).sinh();
@@ -203,7 +206,7 @@ pub(super) fn changes(gap: &impl Fn(f64) -> Option<f64>) -> Vec<f64> {
     found
 }
 
-/// The place up to which something holds that holds at `low` and not at `high`.
+/// Returns the point up to which `holds` is true, between `low`, where it is, and `high`, where it is not.
 fn bisect(mut low: f64, mut high: f64, holds: impl Fn(f64) -> bool) -> f64 {
     for _ in 0..70 {
         let middle = f64::midpoint(low, high);
@@ -212,7 +215,7 @@ fn bisect(mut low: f64, mut high: f64, holds: impl Fn(f64) -> bool) -> f64 {
     f64::midpoint(low, high)
 }
 
-/// The place between two where a value comes nearest to zero, if it gets there.
+/// Returns the point between `low` and `high` where the value is closest to zero, if it reaches zero there.
 fn touching(mut low: f64, mut high: f64, gap: &impl Fn(f64) -> Option<f64>) -> Option<f64> {
     let size = |x: f64| gap(x).map_or(f64::INFINITY, f64::abs);
     for _ in 0..90 {
@@ -223,7 +226,7 @@ fn touching(mut low: f64, mut high: f64, gap: &impl Fn(f64) -> Option<f64>) -> O
     (size(middle) < 1e-9).then_some(middle)
 }
 
-/// Whether a number is what an exact one is.
+/// Returns the integer that a number equals up to rounding, if any.
 pub(super) fn exact_nearby(value: f64) -> Option<Expr> {
     let near = value.round();
     let whole = (value - near).abs() <= 1e-9 * (1.0 + near.abs());

@@ -5,19 +5,19 @@ use super::evaluate::{Point, evaluate_real, infinity};
 use super::expr::{Comparison, Expr, Function, Interval, Relation, SetOperation};
 use super::relation;
 
-/// Whether an answer is a set of numbers, or a pair that may be an open interval.
+/// Returns `true` if an answer is a set of numbers, or a pair that may be an open interval.
 pub(super) fn is_set(expr: &Expr) -> bool {
     is_interval(expr)
         || matches!(expr, Expr::Set(_))
         || matches!(expr, Expr::Tuple(ends) if ends.len() == 2)
 }
 
-/// Whether an answer is a set that is not given by its elements.
+/// Returns `true` if an answer is a set that is not given by its elements.
 pub(super) fn is_interval(expr: &Expr) -> bool {
     matches!(expr, Expr::Interval(_) | Expr::Join(..) | Expr::Solutions(_) | Expr::Domain(_))
 }
 
-/// Whether two answers are the same set.
+/// Returns `true` if two answers are the same set.
 pub(super) fn same(comparer: &Comparer, truth: &Expr, answer: &Expr) -> bool {
     let both = pieces(comparer, truth).zip(pieces(comparer, answer));
     both.is_some_and(|(truth, answer)| {
@@ -26,7 +26,7 @@ pub(super) fn same(comparer: &Comparer, truth: &Expr, answer: &Expr) -> bool {
     })
 }
 
-/// A place where membership may change, and what it was called if it had a name.
+/// A point at which membership may change, with its exact expression if it is known.
 #[derive(Clone, Debug)]
 struct Bound {
     value: f64,
@@ -76,7 +76,7 @@ impl Bound {
     }
 }
 
-/// The connected parts of a set in order; `None` if it is no set of reals that can be told.
+/// Returns the connected parts of a set in order, or `None` if it is not a set of reals or cannot be decided.
 fn pieces(comparer: &Comparer, set: &Expr) -> Option<Vec<Piece>> {
     let set = with_variable(set);
     let mut bounds = bounds(comparer, &set)?;
@@ -89,7 +89,7 @@ fn pieces(comparer: &Comparer, set: &Expr) -> Option<Vec<Piece>> {
     Some(assemble(&bounds, inside))
 }
 
-/// One bound for several at the same place: the one that has a name.
+/// Merges bounds at the same point into one, preferably one with an exact expression.
 fn merge(bounds: &mut Vec<Bound>) {
     bounds.dedup_by(|next, kept| {
         let near = next.near(kept);
@@ -100,7 +100,10 @@ fn merge(bounds: &mut Vec<Bound>) {
     });
 }
 
-/// Tries every bound and a place between each two.
+/// Determines the connected parts of a set from the points at which membership may change.
+///
+/// Membership is constant between two neighboring bounds, so it is enough to test each bound and one point in each gap. A part opens at the
+/// first tested point that belongs to the set and closes at the first that does not. An end is closed if its bound belongs to the set.
 fn assemble(bounds: &[Bound], inside: impl Fn(f64) -> bool) -> Vec<Piece> {
     let mut found = Vec::new();
     let mut open: Option<(Bound, bool)> = None;
@@ -161,7 +164,7 @@ fn bounds(comparer: &Comparer, set: &Expr) -> Option<Vec<Bound>> {
     }
 }
 
-/// Where the sides of a relation in one variable meet.
+/// Returns the points at which neighboring sides of a relation in one variable meet.
 fn solved(comparer: &Comparer, relation: &Relation) -> Option<Vec<Bound>> {
     let whole = Expr::Relation(Box::new(relation.clone()));
     let [name] = whole.symbols()[..] else { return None };
@@ -227,7 +230,7 @@ fn within(interval: &Interval, x: f64) -> bool {
     above && below
 }
 
-/// Whether a condition holds where its only variable has a value.
+/// Returns `true` if a condition holds for the value `x` of its only variable.
 fn satisfied(condition: &Expr, x: f64) -> bool {
     match condition {
         Expr::List(all) => all.iter().all(|part| satisfied(part, x)),
@@ -248,7 +251,7 @@ fn satisfied(condition: &Expr, x: f64) -> bool {
     }
 }
 
-/// The same set with the value of an unknown function, such as `f(x)`, as its variable.
+/// Replaces the value of an unknown function, such as `f(x)`, by a variable.
 fn with_variable(set: &Expr) -> Expr {
     match set {
         Expr::Apply(Function::Named(name), _) => Expr::Symbol(name.clone()),

@@ -1,30 +1,30 @@
-//! LaTeX and plain text as tokens.
+//! Tokens of LaTeX and plain text.
 
 use super::names::{FUNCTIONS, known_prefix, superscript, unicode};
 use super::number::{self, Rational};
 use super::units;
 
-/// Characters of an answer, at most; longer ones are no answers.
+/// The maximum number of characters of an answer. Longer texts are not answers.
 pub(super) const MAX_CHARACTERS: usize = 10_000;
 
-/// A piece of an answer.
+/// A token of an answer.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Token {
     /// An unsigned number as written.
     Number(String),
     /// A command or the name of a function, without its backslash.
     Command(String),
-    /// Anything that stands for itself.
+    /// Any other character.
     Char(char),
-    /// What a text command contains.
+    /// The contents of a text command.
     Text(String),
-    /// A word that is a unit of measure.
+    /// A unit of measure.
     Unit,
 }
 
-/// The tokens of a text; `None` if it is too long.
+/// Returns the tokens of a text, or `None` if it is too long.
 ///
-/// `thousands` says whether `1,234` is one number or two.
+/// `thousands` selects whether `1,234` is one number or two.
 pub(super) fn tokens(text: &str, thousands: bool) -> Option<Vec<Token>> {
     let text = prepare(text);
     let characters: Vec<char> = text.chars().collect();
@@ -39,7 +39,7 @@ pub(super) fn tokens(text: &str, thousands: bool) -> Option<Vec<Token>> {
     Some(lexer.tokens)
 }
 
-/// The value of a number token.
+/// Returns the value of a number token.
 pub(super) fn value(digits: &str) -> Option<Rational> {
     match digits.split_once('E') {
         None => number::decimal(digits),
@@ -51,7 +51,7 @@ pub(super) fn value(digits: &str) -> Option<Rational> {
     }
 }
 
-/// Doubled backslashes before commands are one where no rows are separated; braces round a comma are none.
+/// Replaces doubled backslashes before commands by single ones, unless the text has rows to separate, and removes the braces around commas.
 fn prepare(text: &str) -> String {
     let text = text.replace("{,}", ",").replace("\\! ", "").replace("\\!", "");
     let rows = ["matrix", "array", "cases", "aligned"].iter().any(|name| text.contains(name));
@@ -72,7 +72,7 @@ fn prepare(text: &str) -> String {
     single
 }
 
-/// The letter of a choice that a text command contains with its brackets or stop, `(A)` or `A.`; any other text as it is.
+/// Returns the letter of a choice within its brackets or before its period, as in `(A)` or `A.`. Returns any other text as it is.
 fn choice(text: &str) -> &str {
     let bare = text.trim_start_matches(['(', '[']).trim_end_matches([')', ']', '.', ':']).trim();
     let is_letter = bare.len() == 1 && bare.chars().all(|c| c.is_ascii_alphabetic());
@@ -122,7 +122,7 @@ impl Lexer {
         self.operator(character);
     }
 
-    /// An operator of one or two characters.
+    /// Reads an operator of one or two characters.
     fn operator(&mut self, character: char) {
         let next = self.peek(0);
         let pair = match (character, next) {
@@ -179,7 +179,7 @@ impl Lexer {
         self.tokens.push(Token::Number(digits));
     }
 
-    /// Groups of exactly three digits, all after the same separator. A comma with a blank after it separates answers.
+    /// Reads groups of exactly three digits, all after the same separator. A comma followed by a blank separates answers instead.
     fn groups(&mut self, digits: &mut String) {
         let grouped = digits.len() <= 3 && !digits.is_empty() && !digits.starts_with('0');
         let separator = self.peek(0).filter(|&next| next == ' ' || (next == ',' && self.thousands));
@@ -220,7 +220,7 @@ impl Lexer {
         self.characters[begin..self.at].iter().collect()
     }
 
-    /// A run of letters: a known word, or a product of variables.
+    /// Reads a run of letters: a known word, or a product of variables.
     fn word(&mut self) {
         let spaced = self.at > 0 && self.characters[self.at - 1].is_whitespace();
         let word = self.letters();
@@ -296,7 +296,7 @@ impl Lexer {
         }
     }
 
-    /// The contents of the braces that follow, without further ones.
+    /// Reads the contents of the braces that follow. Returns `None` if there are none.
     fn braced(&mut self) -> Option<String> {
         let mut end = self.at;
         while self.characters.get(end).is_some_and(|character| character.is_whitespace()) {
@@ -344,12 +344,12 @@ impl Lexer {
         self.tokens.push(token);
     }
 
-    /// Whether a number or a closing bracket comes before.
+    /// Returns `true` after a number or a closing bracket.
     fn after_value(&self) -> bool {
         matches!(self.tokens.last(), Some(Token::Number(_) | Token::Char('}' | ')')))
     }
 
-    /// Reads what a text command contains as if it stood there by itself.
+    /// Tokenizes the contents of a text command as if they were outside of it.
     fn inline(&mut self, content: &str) {
         if let Some(inner) = tokens(content, self.thousands) {
             self.tokens.extend(inner);

@@ -1,13 +1,13 @@
-//! Units of measure that answers bear and that change nothing about them.
+//! Units of measure, which are ignored in comparisons.
 
-/// Whether a lower-case word is a unit, singular or plural.
+/// Returns `true` if a lower-case word is a unit, in singular or plural.
 pub(super) fn is_unit(word: &str) -> bool {
     let singular = word.strip_suffix('s').unwrap_or(word);
     let stem = word.strip_suffix("es").unwrap_or(word);
     [word, singular, stem].iter().any(|form| WORDS.contains(form))
 }
 
-/// Whether a letter is a unit where it follows a number and a blank.
+/// Returns `true` if a letter is a unit when it follows a number and a blank.
 pub(super) fn is_letter_unit(letter: &str) -> bool {
     ["m", "g", "s", "h", "l", "L", "N", "J", "W", "V", "C", "F", "K"].contains(&letter)
 }
@@ -98,7 +98,7 @@ const WORDS: &[&str] = &[
     "buck",
     "penny",
     "pence",
-    // what is counted
+    // counted things
     "unit",
     "point",
     "way",

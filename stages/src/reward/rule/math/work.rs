@@ -1,23 +1,24 @@
-//! How much a comparison may cost.
+//! The budget of a comparison.
 
 use std::cell::Cell;
 
-/// Steps that a comparison has left. A step is a node evaluated or a term multiplied: the bound on time that no clock is needed for.
+/// The remaining steps of a comparison. A step is the evaluation of a node or the multiplication of a term. Counting steps bounds the time
+/// without a clock, so that results are reproducible.
 #[derive(Debug)]
 pub(super) struct Work(Cell<u32>);
 
 impl Work {
-    /// Room for so many steps.
+    /// Returns a budget of `steps` steps.
     pub(super) fn steps(steps: u32) -> Self {
         Self(Cell::new(steps))
     }
 
-    /// Whether there are none left, so that nothing that was found can be relied upon.
+    /// Returns `true` if no steps are left, in which case a result is not reliable.
     pub(super) fn is_exhausted(&self) -> bool {
         self.0.get() == 0
     }
 
-    /// Takes steps; `None` where there are not enough left.
+    /// Takes steps. Returns `None`, and exhausts the budget, if not enough are left.
     pub(super) fn spend(&self, steps: usize) -> Option<()> {
         let left = self.0.get();
         let taken = u32::try_from(steps).ok().filter(|steps| *steps <= left);

@@ -1,4 +1,4 @@
-//! The judge as a guest of the actor's engine.
+//! Tests of the judge as a guest of the actor's engine.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, channel};
@@ -10,7 +10,7 @@ use super::*;
 use crate::rollout::Placement;
 use crate::rollout::guests::{GuestUse, Guests, Lodger};
 
-/// An engine that samples from a babbler of its own, and what its waker calls.
+/// An engine that samples from a babbler of its own, and the events of its waker.
 struct Actor {
     engine: TorchEngine,
     woken: Receiver<()>,
@@ -65,7 +65,7 @@ impl Actor {
         self.engine.place(Placement { instances, tensor_parallel: 1 });
     }
 
-    /// Blocks until guests took `tokens`.
+    /// Blocks until guests have processed `tokens` tokens.
     fn until_hosted(&self, tokens: u64) {
         let took = || self.engine.statistics().iter().map(|one| one.guest_tokens).sum::<u64>();
         while took() < tokens {
@@ -82,7 +82,7 @@ fn guest(text: &str, max_running: usize) -> (TorchChat, Guests, Folder) {
     (chat, models.guests(), folder)
 }
 
-/// Asks on a runtime of two threads; what was answered.
+/// Starts asking questions on a runtime with two threads. Returns a function that waits for the answers.
 fn asked(chat: &TorchChat, questions: usize) -> impl FnOnce() -> Vec<String> + use<> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
     let answers: Vec<_> = (0..questions)
@@ -96,7 +96,8 @@ fn asked(chat: &TorchChat, questions: usize) -> impl FnOnce() -> Vec<String> + u
     move || answers.into_iter().map(|answer| runtime.block_on(answer).unwrap().unwrap()).collect()
 }
 
-/// Tokens that it takes to answer so many questions: the prompts but for the last token of each, and the answers with their ends.
+/// Returns the number of tokens processed for a number of questions: the prompts without the last token of each, and the answers with their
+/// end tokens.
 fn tokens_of(questions: u64) -> u64 {
     let one = |question: u64| question.to_string().len() + "?\n\n".len() + CHAIN.len() + 1;
     (0..questions).map(|question| one(question) as u64).sum()

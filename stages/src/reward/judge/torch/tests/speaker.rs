@@ -1,4 +1,4 @@
-//! Small models that answer.
+//! Small models with known answers.
 
 use std::path::Path;
 
@@ -7,14 +7,14 @@ use tch::{Device, Tensor};
 use super::super::TorchChatOptions;
 use crate::model::{Decoder, Message, ModelConfig, Tokenizer};
 
-/// What they read and write: 85 characters, after the tokenizer's own three tokens.
+/// The vocabulary: 85 characters, after the tokenizer's own three tokens.
 pub(super) const ALPHABET: &str =
     "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 \n.,:;?!+-*/=()<>[]{}'`";
 
-/// A long thing to say.
+/// A long text without repeated characters.
 pub(super) const CHAIN: &str = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
 
-/// A folder with a model.
+/// A temporary folder with a model.
 pub(super) struct Folder(tempfile::TempDir);
 
 impl Folder {
@@ -35,12 +35,12 @@ pub(super) fn options(folder: &Folder) -> TorchChatOptions {
     }
 }
 
-/// A model that says `text` to everything. No character of it may stand in it twice, nor may `>`.
+/// Creates a model that answers `text` to every prompt. `text` must contain no character twice and no `>`.
 pub(super) fn speaker(text: &str) -> Folder {
     let tokenizer = Tokenizer::characters(ALPHABET).unwrap();
     let decoder = Decoder::init(config(vec![1], 96), 0, Device::Cpu).unwrap();
     let said = tokenizer.encode(&format!(">{text}<|eos|>")).unwrap();
-    // A token is a direction, layers change nothing, and the head turns each token into the next.
+    // Each token is a direction in the hidden space, the layers change nothing, and the head maps each token to the next one.
     let set = |name: &str, values: Tensor| {
         let (_, parameter) = decoder.parameters().iter().find(|(other, _)| other == name).unwrap();
         tch::no_grad(|| parameter.shallow_clone().copy_(&values));
@@ -63,7 +63,7 @@ pub(super) fn speaker(text: &str) -> Folder {
     saved(&decoder, &tokenizer)
 }
 
-/// A model with random weights, and many tokens that end what it says.
+/// Creates a model with random weights and many end tokens.
 pub(super) fn babbler() -> Folder {
     let ends = (3..88).step_by(6).collect();
     let config = ModelConfig { initializer_range: 0.3, layers: 4, ..config(ends, 32) };

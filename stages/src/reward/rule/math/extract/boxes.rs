@@ -4,40 +4,40 @@ use std::sync::LazyLock;
 
 use regex::Regex;
 
-/// Boxes that are one answer together, in the order of the text.
+/// Boxes that make up one answer, in the order of the text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Boxes(Vec<Boxed>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Boxed {
-    /// The left-hand side of `y_1 = \boxed{2}`, blanks cut.
+    /// The left-hand side of `y_1 = \boxed{2}`, without blanks.
     name: Option<String>,
     content: String,
 }
 
 impl Boxes {
-    /// All boxes of a text.
+    /// Returns all boxes of a text.
     pub(crate) fn all(text: &str) -> Option<Self> {
         read(text, |_, _, _| true)
     }
 
-    /// The last box of a text, and those before it that are part of the same answer.
+    /// Returns the last box of a text together with those before it that are part of the same answer.
     pub(crate) fn last(text: &str) -> Option<Self> {
         read(text, belongs)
     }
 
-    /// The boxes of several texts.
+    /// Concatenates the boxes of several texts.
     pub(crate) fn joined(all: Vec<Self>) -> Self {
         Self(all.into_iter().flat_map(|boxes| boxes.0).collect())
     }
 
-    /// The contents, separated by commas.
+    /// Returns the contents, separated by commas.
     pub(crate) fn bare(&self) -> String {
         let contents: Vec<&str> = self.0.iter().map(|boxed| boxed.content.as_str()).collect();
         contents.join(",")
     }
 
-    /// The contents as equations, separated by commas, if there are several boxes and each has a left-hand side of its own.
+    /// Returns the contents as equations separated by commas, if there are several boxes and each has a left-hand side of its own.
     pub(crate) fn equations(&self) -> Option<String> {
         if self.0.len() < 2 {
             return None;
@@ -53,7 +53,7 @@ impl Boxed {
         self.name.as_ref().map(|name| format!("{name}={}", self.content))
     }
 
-    /// Whether both have names that differ in nothing but their subscripts or primes.
+    /// Returns `true` if both have names that only differ in their subscripts or primes.
     fn is_sibling_of(&self, other: &Self) -> bool {
         let (Some(one), Some(other)) = (&self.name, &other.name) else { return false };
         let stem = |name: &str| name.chars().take_while(|c| !"_'".contains(*c)).collect::<String>();
@@ -61,7 +61,7 @@ impl Boxed {
     }
 }
 
-/// A name and an equality sign right before a box: `y_1 = `, `x_{12}&=`, `f^*(t) = `.
+/// A name and an equality sign directly before a box: `y_1 = `, `x_{12}&=`, `f^*(t) = `.
 static NAME: LazyLock<Regex> = LazyLock::new(|| {
     let decorations = r"(?:_(?:\{[^{}]*\}|[A-Za-z0-9])|\^(?:\{[*'\\a-z]*\}|\*)|')*";
     let name = format!(r"\\?[A-Za-z]+{decorations}(?:\s*\([A-Za-z0-9, ]*\))?");
@@ -69,10 +69,10 @@ static NAME: LazyLock<Regex> = LazyLock::new(|| {
     Regex::new(&pattern).expect("invariant: a valid pattern")
 });
 
-/// Bytes before a box in which its name is looked for.
+/// The number of bytes before a box in which its name is searched.
 const NAME_BYTES: usize = 60;
 
-/// The name that a text ends with, and where it begins.
+/// Returns the name at the end of a text, and the offset at which it begins.
 fn name_at_end(text: &str) -> Option<(usize, String)> {
     let mut from = text.len().saturating_sub(NAME_BYTES);
     while !text.is_char_boundary(from) {
@@ -85,16 +85,16 @@ fn name_at_end(text: &str) -> Option<(usize, String)> {
     (!is_operand).then_some((from + name.start(), name_text))
 }
 
-/// Where the first box of a text begins, its name included.
+/// Returns the offset of the first box of a text, including its name.
 pub(crate) fn begin(text: &str) -> Option<usize> {
     let begin = text.find("\\boxed{").or_else(|| text.find("\\boxed"))?;
     Some(name_at_end(&text[..begin]).map_or(begin, |(begin, _)| begin))
 }
 
-/// Boxes that are looked at by [`contents`], at most: each may run to the end of the text.
+/// The maximum number of boxes that [`contents`] returns. The bound limits the work, since each box may extend to the end of the text.
 const MAX_BOXES: usize = 100;
 
-/// The contents of the last boxes, from the last to the first, and where they begin; boxes that do not close are left out.
+/// Returns the contents of the last boxes with their offsets, from the last to the first. Boxes without a closing brace are left out.
 pub(in crate::reward::rule) fn contents(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut rest = text;
     std::iter::from_fn(move || {
@@ -107,7 +107,7 @@ pub(in crate::reward::rule) fn contents(text: &str) -> impl Iterator<Item = (usi
     .flatten()
 }
 
-/// Whether the boxes of a formula continue the enumeration of those of an earlier one, as `y_2 = ...` continues `y_1 = ...`.
+/// Returns `true` if the boxes of `next` continue the enumeration of those of `formula`, as `y_2 = ...` continues `y_1 = ...`.
 pub(crate) fn continue_enumeration(formula: &str, between: &str, next: &str) -> bool {
     let boxed = |formula: &str| formula.contains("\\boxed").then(|| Boxes::all(formula))?;
     let (Some(boxes), Some(next)) = (boxed(formula), boxed(next)) else { return false };
@@ -115,7 +115,7 @@ pub(crate) fn continue_enumeration(formula: &str, between: &str, next: &str) -> 
     siblings.is_some_and(|(last, first)| last.is_sibling_of(first)) && !is_apart(between)
 }
 
-/// Whether the text between two boxes is long, or corrects the first of them.
+/// Returns `true` if the text between two boxes is long or contains a correction.
 fn is_apart(between: &str) -> bool {
     const CORRECTIONS: &[&str] = &[
         "no",
@@ -135,7 +135,8 @@ fn is_apart(between: &str) -> bool {
         || words.any(|word| CORRECTIONS.contains(&word.to_lowercase().as_str()))
 }
 
-/// Whether a box belongs to the next one: close by, one of an enumeration, or not far and separated as in a list, and not corrected by it.
+/// Returns `true` if a box belongs to the following one: it is directly before it, in the same enumeration, or separated from it as in a
+/// list. A box that is corrected by the following one does not belong to it.
 fn belongs(boxed: &Boxed, between: &str, next: &Boxed) -> bool {
     if is_apart(between) {
         return false;
@@ -146,7 +147,7 @@ fn belongs(boxed: &Boxed, between: &str, next: &Boxed) -> bool {
     near || boxed.is_sibling_of(next) || (boxed.content != next.content && separated)
 }
 
-/// The last boxes up to one that does not belong to its successor.
+/// Returns the last boxes, back to the first that does not belong to its successor.
 fn read(text: &str, belongs: fn(&Boxed, &str, &Boxed) -> bool) -> Option<Boxes> {
     let mut boxes: Vec<Boxed> = Vec::new();
     let mut rest = text;
@@ -172,14 +173,14 @@ fn read(text: &str, belongs: fn(&Boxed, &str, &Boxed) -> bool) -> Option<Boxes> 
     (!boxes.is_empty()).then_some(Boxes(boxes))
 }
 
-/// The contents with the percent sign that follows their box.
+/// Returns the contents together with a percent sign that follows the box.
 fn with_percent(content: &str, after: &str) -> String {
     let after = after.trim_start();
     let percent = after.starts_with('%') || after.starts_with("\\%");
     if percent { format!("{content}\\%") } else { content.to_owned() }
 }
 
-/// Where the last box begins, and where its contents should. A command at the end of the text has no contents and is no box.
+/// Returns the offsets of the last box and of its contents. A command at the end of the text has no contents and is not a box.
 fn last_command(text: &str) -> Option<(usize, usize)> {
     let mut text = text.trim_end();
     loop {
@@ -194,7 +195,7 @@ fn last_command(text: &str) -> Option<(usize, usize)> {
     }
 }
 
-/// The contents of the braces that open at a place, and where they end.
+/// Returns the contents of the braces that open at `open`, and the offset at which they end.
 fn braced(text: &str, open: usize) -> Option<(&str, usize)> {
     let mut depth = 0_usize;
     for (offset, byte) in text[open..].bytes().enumerate() {

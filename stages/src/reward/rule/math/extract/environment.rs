@@ -7,7 +7,7 @@ use regex::Regex;
 
 use super::{Candidate, Content, boxes};
 
-/// A formula: bytes of the text with its delimiters, and what is within.
+/// A formula: its byte range with and without delimiters.
 #[derive(Clone, Debug)]
 struct Formula {
     begin: usize,
@@ -21,7 +21,7 @@ impl Formula {
         &text[self.content.0..self.content.1]
     }
 
-    /// Whether the next formula is part of the same answer.
+    /// Returns `true` if the next formula is part of the same answer.
     fn joins(&self, text: &str, next: &Self) -> bool {
         let Some(between) = text.get(self.end..next.begin) else { return false };
         BETWEEN.is_match(between)
@@ -29,13 +29,13 @@ impl Formula {
     }
 }
 
-/// Bytes of a formula, at most.
+/// The maximum number of bytes of a formula.
 const MAX_LENGTH: usize = 10_000;
 
-/// How many formulas an answer may consist of.
+/// The maximum number of formulas of an answer.
 const MAX_JOINED: usize = 6;
 
-/// Formulas with boxes, and boxes outside of formulas.
+/// Returns formulas that contain boxes, and boxes outside of formulas.
 pub(super) fn boxed(text: &str, priority: i32) -> Vec<Candidate> {
     let has_box = |formula: &Formula| formula.content(text).contains("\\boxed{");
     let mut found: Vec<Candidate> = joined(text, &scan(text, has_box))
@@ -50,7 +50,7 @@ pub(super) fn boxed(text: &str, priority: i32) -> Vec<Candidate> {
     found
 }
 
-/// Formulas that are said to be the answer.
+/// Returns formulas that the text announces as the answer.
 pub(super) fn announced(text: &str) -> Vec<Candidate> {
     let runs = joined(text, &scan(text, |_| true));
     let mut found = Vec::new();
@@ -78,7 +78,7 @@ pub(super) fn announced(text: &str) -> Vec<Candidate> {
     found
 }
 
-/// Any formula.
+/// Returns all formulas.
 pub(super) fn anywhere(text: &str) -> Vec<Candidate> {
     joined(text, &scan(text, |_| true)).iter().map(|run| candidate(text, run, 300)).collect()
 }
@@ -106,7 +106,7 @@ fn candidate(text: &str, run: &[Formula], priority: i32) -> Candidate {
     Candidate { priority, span, content: Content::Formulas(run.iter().map(formula).collect()) }
 }
 
-/// Formulas with nothing but `and`, `or` or a comma between them, or whose boxes are one enumeration, as one.
+/// Groups formulas that have only `and`, `or` or a comma between them, or whose boxes are one enumeration.
 fn joined(text: &str, formulas: &[Formula]) -> Vec<Vec<Formula>> {
     let mut runs: Vec<Vec<Formula>> = Vec::new();
     for formula in formulas {
@@ -121,7 +121,7 @@ fn joined(text: &str, formulas: &[Formula]) -> Vec<Vec<Formula>> {
     runs
 }
 
-/// All formulas that meet a condition, from left to right; one that does not may begin within one that does.
+/// Returns all formulas that satisfy `wanted`, from left to right. A formula that does not satisfy it is searched for formulas within it.
 fn scan(text: &str, wanted: impl Fn(&Formula) -> bool) -> Vec<Formula> {
     let mut found = Vec::new();
     let mut closes = Closes { text, next: BTreeMap::new() };
@@ -145,7 +145,7 @@ fn scan(text: &str, wanted: impl Fn(&Formula) -> bool) -> Vec<Formula> {
     found
 }
 
-/// Where delimiters close, each looked for once: what keeps the search linear.
+/// The positions of closing delimiters. Each position is searched only once, which keeps the search linear.
 struct Closes<'a> {
     text: &'a str,
     next: BTreeMap<&'static str, Option<usize>>,
@@ -192,7 +192,7 @@ fn formula_at(closes: &mut Closes<'_>, begin: usize) -> Option<Formula> {
     inline.then(|| delimited(closes, begin, "$", "$", false))?
 }
 
-/// A formula between two delimiters, on one line unless it is displayed.
+/// Parses a formula between two delimiters. Unless it is displayed (`lines`), it must be on one line.
 fn delimited(
     closes: &mut Closes<'_>,
     begin: usize,
@@ -225,7 +225,7 @@ fn delimited(
     }
 }
 
-/// `[...]` between blanks, with its brackets: an interval, or a formula whose backslashes were lost.
+/// Parses `[...]` between blanks, including its brackets: an interval, or a formula that lost its backslashes.
 fn bracketed(text: &str, begin: usize, before: Option<char>) -> Option<Formula> {
     if !before.is_some_and(char::is_whitespace) {
         return None;

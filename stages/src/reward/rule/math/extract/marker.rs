@@ -1,9 +1,9 @@
-//! Marks that responses set before their answers: `####`, `<answer>`, `Answer:`, `A:`.
+//! Markers before answers: `####`, `<answer>`, `Answer:`, `A:`.
 
 use super::super::units;
 use super::{Candidate, Content};
 
-/// Lines and tags that are marked as the answer.
+/// Returns the lines and tags that are marked as the answer.
 pub(super) fn marked(text: &str, priority: i32) -> Vec<Candidate> {
     let mut found: Vec<Candidate> = Vec::new();
     found.extend(tagged(text, priority));
@@ -21,7 +21,7 @@ fn tagged(text: &str, priority: i32) -> Option<Candidate> {
     Some(Candidate { priority, span: (begin, end), content })
 }
 
-/// The rest of the line after the last such marker.
+/// Returns the rest of the line after the last occurrence of a marker.
 fn after(text: &str, marker: &str, priority: i32) -> Option<Candidate> {
     let at = text.rfind(marker)?;
     let glued = text[..at].ends_with(|c: char| c.is_alphanumeric() || c == '\\');
@@ -34,7 +34,7 @@ fn after(text: &str, marker: &str, priority: i32) -> Option<Candidate> {
     taken.then(|| Candidate { priority, span, content: Content::Line(content.to_owned()) })
 }
 
-/// Whether a line has words besides what is said in mathematics, so that it holds an answer rather than being one.
+/// Returns `true` if a line contains words that are not part of the mathematics. Such a line contains an answer, but is not one.
 pub(super) fn is_sentence(line: &str) -> bool {
     let bare = without_commands(line);
     let words: Vec<&str> =
@@ -76,7 +76,7 @@ const KNOWN: &[&str] = &[
     "percentage",
 ];
 
-/// The text without its commands and the contents of its text commands.
+/// Returns the text without commands and without the contents of text commands.
 fn without_commands(line: &str) -> String {
     let mut bare = String::with_capacity(line.len());
     let mut rest = line;

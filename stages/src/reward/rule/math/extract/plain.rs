@@ -6,7 +6,7 @@ use regex::{Captures, Regex};
 
 use super::{Candidate, Content};
 
-/// What is said to be the answer.
+/// Returns numbers and arithmetic that the text announces as the answer.
 pub(super) fn announced(text: &str) -> Vec<Candidate> {
     let mut found = Vec::new();
     for (pattern, priority) in ANNOUNCED.iter() {
@@ -19,15 +19,15 @@ pub(super) fn announced(text: &str) -> Vec<Candidate> {
     found
 }
 
-/// Any number, any arithmetic.
+/// Returns all numbers and arithmetic.
 pub(super) fn anywhere(text: &str) -> Vec<Candidate> {
     let all = [&*ARITHMETIC, &*NUMBER].into_iter().flat_map(|pattern| pattern.captures_iter(text));
     all.filter_map(|captures| candidate(&captures, 300)).collect()
 }
 
-/// A number: with groups of three digits, with a decimal point or comma, or whole; and a percent sign.
+/// A number with groups of three digits, with a decimal point or comma, or without either; optionally with a percent sign.
 const VALUE: &str = r"(?:(?P<grouped>-?[1-9][0-9]{0,2}(?:[ ,][0-9]{3})+)(?P<after_groups>\.[0-9]+)?|(?P<whole>-?[0-9]+)(?P<point>[.,][0-9]+)?|(?P<fraction>-?\.[0-9]+))(?P<percent>\s*(?:%|[Pp]ercent(?:age)?|[Pp]ct))?";
-/// Digits and operators, beginning with a digit or a parenthesis before one.
+/// Digits and operators that begin with a digit, optionally after a sign or parenthesis.
 const TERM: &str = r"(?P<term>-?\(?-?[0-9][0-9.\s+*×/^()÷-]*[+*×/^()÷-][0-9.\s+*×/^()÷-]+\)?)";
 const BEFORE: &str = r"(?:^|\s|=)(?:\*\*)?";
 const AFTER: &str = r"(?:\*\*)?(?:[.,:\s)$]|$)";

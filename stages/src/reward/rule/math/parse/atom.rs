@@ -6,7 +6,7 @@ use super::function::function;
 use super::{Parser, number};
 
 impl Parser {
-    /// Whether a factor can begin here, so that what comes before it is multiplied by it.
+    /// Returns `true` if a factor can begin here, which multiplies the preceding value.
     pub(super) fn starts_factor(&self) -> bool {
         match self.peek() {
             Some(Token::Number(_)) => true,
@@ -30,7 +30,7 @@ impl Parser {
         })
     }
 
-    /// A number, in a base if it has a subscript.
+    /// Parses a number, which a subscript puts into another base.
     fn numeral(&mut self, digits: &str) -> Option<Expr> {
         let begin = self.at;
         if self.accept('_')
@@ -56,7 +56,7 @@ impl Parser {
         }
     }
 
-    /// A variable with its subscript and primes; a function of that name if arguments follow one that is usually one.
+    /// Parses a variable with its subscript and primes. Names that are typical of functions become a function if arguments follow.
     fn symbol(&mut self, mut name: String) -> Option<Expr> {
         if self.accept('_') {
             name = format!("{name}_{}", self.subscript()?);
@@ -73,7 +73,7 @@ impl Parser {
         Some(Expr::apply(Function::Named(name), arguments))
     }
 
-    /// The tokens of a subscript as one word.
+    /// Returns the tokens of a subscript as one word.
     fn subscript(&mut self) -> Option<String> {
         if !self.accept('{') {
             return self.take().map(|token| spelled(&token));
@@ -153,7 +153,7 @@ impl Parser {
     }
 }
 
-/// Commands that can begin a factor.
+/// Returns `true` if the command can begin a factor.
 fn starts(name: &str) -> bool {
     function(name).is_some()
         || is_symbol(name)
@@ -192,7 +192,7 @@ fn starts(name: &str) -> bool {
         )
 }
 
-/// Greek letters and other commands that stand for variables.
+/// Returns `true` for Greek letters and other commands that stand for variables.
 fn is_symbol(name: &str) -> bool {
     const NAMES: [&str; 50] = [
         "alpha",

@@ -1,10 +1,10 @@
-//! What stands between `\begin` and `\end`: matrices, cases.
+//! Environments between `\begin` and `\end`: matrices and cases.
 
 use super::super::expr::Expr;
 use super::super::token::Token;
 use super::{Parser, group};
 
-/// Rows and columns of a matrix, at most.
+/// The maximum number of rows and columns of a matrix.
 const MAX_SIDE: usize = 32;
 
 impl Parser {
@@ -41,7 +41,7 @@ impl Parser {
             if self.accept_command("\\") || self.accept_command("hline") {
                 rows.push(Vec::new());
             } else if self.accept('&') || self.accept(',') || self.accept(';') || self.accept('.') {
-                // The next cell.
+                // The next cell follows.
             } else if matches!(self.peek(), Some(Token::Text(_)))
                 && rows.last().is_some_and(|r| !r.is_empty())
             {

@@ -1,4 +1,4 @@
-//! Products without a sign, and what is written after values: powers, factorials, units, percent signs.
+//! Products without an operator, and suffixes of values: powers, factorials, units, percent signs.
 
 use super::super::expr::{Expr, Function};
 use super::super::number::{Rational, integer};
@@ -6,7 +6,7 @@ use super::super::token::Token;
 use super::{Parser, number};
 
 impl Parser {
-    /// Factors side by side, and what is written after them: a percent sign, a unit, a full stop at the end.
+    /// Parses adjacent factors and their suffixes: a percent sign, a unit, a period at the end.
     pub(super) fn factors(&mut self) -> Option<Expr> {
         let mut factors = vec![self.mixed()?];
         loop {
@@ -23,7 +23,7 @@ impl Parser {
         }
     }
 
-    /// A unit and its power, and a further one after a slash.
+    /// Skips a unit, its power, and the slash before a further unit.
     fn unit(&mut self) {
         self.at += 1;
         if self.accept('^') {
@@ -36,7 +36,7 @@ impl Parser {
         self.at += usize::from(per);
     }
 
-    /// A factor; a whole number before a proper fraction is added to it.
+    /// Parses a factor. An integer before a proper fraction is a mixed number.
     fn mixed(&mut self) -> Option<Expr> {
         let whole =
             matches!(self.peek(), Some(Token::Number(digits)) if !digits.contains(['.', 'E']));
@@ -48,7 +48,7 @@ impl Parser {
         Some(Expr::sum(vec![value, fraction]))
     }
 
-    /// `\frac{1}{2}` or `1/2` right after a whole number.
+    /// Parses `\frac{1}{2}` or `1/2` directly after an integer.
     fn proper_fraction(&mut self) -> Option<Expr> {
         let begin = self.at;
         let read = |parser: &mut Self| match parser.take()? {
@@ -76,14 +76,14 @@ impl Parser {
         fraction
     }
 
-    /// A value with powers, factorials, primes and degrees after it.
+    /// Parses a value with its powers, factorials, primes and degree signs.
     pub(super) fn postfix(&mut self) -> Option<Expr> {
         let mut base = self.atom()?;
         loop {
             if self.accept('!') {
                 base = Expr::apply(Function::Factorial, vec![base]);
             } else if self.accept('°') {
-                // Degrees are what angles are counted in.
+                // Angles are in degrees by default, so the sign is ignored.
             } else if self.accept('^') {
                 base = self.raised(base)?;
             } else {
@@ -107,7 +107,7 @@ impl Parser {
         Some(base.power(self.exponent()?))
     }
 
-    /// `^*` and its like, which make another name of a name.
+    /// Parses `^*` and similar marks, which are part of a name.
     fn mark(&mut self) -> Option<char> {
         let begin = self.at;
         let braced = self.accept('{');
@@ -123,7 +123,7 @@ impl Parser {
         None
     }
 
-    /// `^\top` and its like; a plain T only after a matrix.
+    /// Parses `^\top` and similar marks. A plain T is a transpose only after a matrix.
     fn transposes(&mut self, matrix: bool) -> bool {
         let begin = self.at;
         let braced = self.accept('{');
@@ -137,7 +137,7 @@ impl Parser {
         false
     }
 
-    /// `^\circ` and its like.
+    /// Parses `^\circ` and similar marks.
     fn degrees(&mut self) -> bool {
         let begin = self.at;
         let braced = self.accept('{');

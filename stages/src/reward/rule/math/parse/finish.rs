@@ -1,8 +1,8 @@
-//! What several values and double signs together mean.
+//! The interpretation of lists of values and of double signs.
 
 use super::super::expr::{Comparison, Expr, Relation};
 
-/// One item is itself; `x = 1, 2` is x with two values; everything else is a list.
+/// Returns a single item as it is, `x = 1, 2` as an equation with two values, and everything else as a list.
 pub(super) fn joined(mut items: Vec<Expr>) -> Expr {
     if items.len() == 1
         && let Some(only) = items.pop()
@@ -22,7 +22,7 @@ pub(super) fn joined(mut items: Vec<Expr>) -> Expr {
     Expr::Relation(Box::new(Relation { first: relation.first.clone(), rest }))
 }
 
-/// A relation without the values that merely approximate the one before them.
+/// Returns a relation without the values that only approximate the value before them.
 pub(super) fn exact(first: Expr, mut rest: Vec<(Comparison, Expr)>) -> Expr {
     let about = rest.iter().position(|(comparison, _)| *comparison == Comparison::Approximate);
     if let Some(about) = about {
@@ -37,7 +37,7 @@ pub(super) fn exact(first: Expr, mut rest: Vec<(Comparison, Expr)>) -> Expr {
     Expr::Relation(Box::new(Relation { first, rest }))
 }
 
-/// Both values of what has a double sign; lists within lists become one.
+/// Replaces an expression with a double sign by both of its values, and flattens lists within lists.
 pub(super) fn expand(expr: Expr) -> Expr {
     match expr {
         Expr::List(items) => {

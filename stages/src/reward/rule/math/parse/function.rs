@@ -1,11 +1,11 @@
-//! Functions and operators by their names, and their arguments.
+//! Functions and operators, and their arguments.
 
 use super::super::expr::{Constant, Expr, Function};
 use super::super::token::Token;
 use super::Parser;
 
 impl Parser {
-    /// A function, its power and its argument.
+    /// Parses the power, base and arguments of a function.
     pub(super) fn applied(&mut self, function: Function) -> Option<Expr> {
         let mut power = None;
         let mut base = None;
@@ -28,7 +28,7 @@ impl Parser {
         })
     }
 
-    /// What is in parentheses, or the product that follows.
+    /// Parses arguments in parentheses, or the product that follows.
     fn function_arguments(&mut self) -> Option<Vec<Expr>> {
         if self.accept('(') {
             return self.arguments(')');
@@ -49,7 +49,7 @@ impl Parser {
         matches!(self.peek(), Some(Token::Command(name)) if function(name).is_some())
     }
 
-    /// A sum, a limit, an integral: compared by its parts, never computed.
+    /// Parses a sum, a limit or an integral. These are compared by their parts and not computed.
     pub(super) fn operator(&mut self, name: &str) -> Option<Expr> {
         let mut parts = Vec::new();
         for _ in 0..2 {
@@ -64,7 +64,7 @@ impl Parser {
         Some(Expr::apply(Function::Named(name.to_owned()), parts))
     }
 
-    /// What stands under an operator, `k = 1` or `x \to 0`: both sides as a product of their own.
+    /// Parses the lower bound of an operator, such as `k = 1` or `x \to 0`, with its sides as separate arguments.
     fn bound(&mut self) -> Option<Expr> {
         if !self.accept('{') {
             return self.atom();
@@ -96,7 +96,7 @@ fn apply(function: Function, base: Option<Expr>, arguments: Vec<Expr>) -> Option
     })
 }
 
-/// The function that a command names.
+/// Returns the function that a command names.
 pub(super) fn function(name: &str) -> Option<Function> {
     Some(match name {
         "sin" => Function::Sin,

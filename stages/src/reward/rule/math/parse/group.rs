@@ -1,4 +1,4 @@
-//! What is in brackets: groups, tuples, intervals, sets.
+//! The contents of brackets: groups, tuples, intervals, sets.
 
 use super::super::expr::{Expr, Function, Interval};
 use super::super::matrix;
@@ -7,7 +7,7 @@ use super::Parser;
 use super::finish::joined;
 
 impl Parser {
-    /// The argument of a command: what is in braces, one digit, one letter or one command.
+    /// Parses the argument of a command: the contents of braces, one digit, one letter or one command.
     pub(super) fn argument(&mut self) -> Option<Expr> {
         if self.accept('{') {
             return self.in_braces();
@@ -27,7 +27,7 @@ impl Parser {
         self.atom()
     }
 
-    /// The rest of `{...}` that only groups.
+    /// Parses the rest of a `{...}` that only groups.
     fn in_braces(&mut self) -> Option<Expr> {
         if self.accept('}') {
             return Some(Expr::Symbol(String::new()));
@@ -36,7 +36,7 @@ impl Parser {
         self.accept('}').then_some(inner)
     }
 
-    /// Values separated by commas or semicolons, up to a bracket.
+    /// Parses values separated by commas or semicolons, up to the bracket `close`.
     pub(super) fn arguments(&mut self, close: char) -> Option<Vec<Expr>> {
         let items = self.bracketed(0, Self::bracket_items)?;
         self.accept(close).then_some(items)
@@ -54,7 +54,7 @@ impl Parser {
         bracketed(items, open == '[', close == ']')
     }
 
-    /// The rest of `\{...\}`: elements, or a condition that they meet.
+    /// Parses the rest of `\{...\}`: elements, or elements with a condition.
     pub(super) fn braces(&mut self) -> Option<Expr> {
         let divides = std::mem::replace(&mut self.colon_divides, false);
         let set = self.bracketed(1, Self::set);
@@ -82,14 +82,15 @@ impl Parser {
         self.accept_command("}") || self.accept_command("rbrace")
     }
 
-    /// The rest of `\langle...\rangle`.
+    /// Parses the rest of `\langle...\rangle`.
     pub(super) fn angles(&mut self) -> Option<Expr> {
         let items = self.bracketed(0, Self::bracket_items)?;
         self.accept_command("rangle").then_some(Expr::Tuple(items))
     }
 }
 
-/// What brackets make of their contents; two values in anything but round ones are an interval.
+/// Interprets bracketed values: a single value is itself, two values are an interval unless both brackets are round, and anything else is a
+/// tuple.
 fn bracketed(mut items: Vec<Expr>, low_closed: bool, high_closed: bool) -> Option<Expr> {
     match (items.pop()?, items.len()) {
         (only, 0) => Some(only),
@@ -104,7 +105,7 @@ fn bracketed(mut items: Vec<Expr>, low_closed: bool, high_closed: bool) -> Optio
     }
 }
 
-/// The determinant of a matrix.
+/// Returns the determinant of a matrix; it stays symbolic if the matrix is too large.
 pub(super) fn determinant(rows: Vec<Vec<Expr>>) -> Expr {
     let computed = matrix::determinant(&rows);
     computed.unwrap_or_else(|| Expr::apply(Function::Det, vec![Expr::Matrix(rows)]))

@@ -1,4 +1,4 @@
-//! Tables of answers of our own making.
+//! Tables of hand-written answers.
 
 mod different;
 mod hostile;
@@ -6,12 +6,12 @@ mod same;
 
 use super::Math;
 
-/// Whether a response is right under the default options.
+/// Returns `true` if a response is right under the default options.
 fn is_correct(response: &str, truth: &str) -> bool {
     Math::default().is_correct(response, truth)
 }
 
-/// Asserts the same of every pair, and reports all that differ.
+/// Asserts the same result for every pair, and reports all that differ.
 fn check(pairs: &[(&str, &str)], expected: bool) {
     let wrong: Vec<_> =
         pairs.iter().filter(|(truth, response)| is_correct(response, truth) != expected).collect();

@@ -1,4 +1,4 @@
-//! `gsm8k`: a number after `####`, or the last one.
+//! The rewards `gsm8k_strict` and `gsm8k_flexible`: a number after `####`, or the last number.
 
 use std::sync::LazyLock;
 
@@ -8,11 +8,12 @@ use serde::Deserialize;
 use super::{last_characters, regex};
 use crate::reward::{Context, Reward, RewardError, Sample, Score};
 
-/// One point if the number of a response is, character for character, the ground truth. Only the last 300 characters count.
+/// 1 if the number in a response equals the ground truth character for character, otherwise 0. Only the last 300 characters count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Gsm8k {
-    /// Whether the last number counts, rather than the last that stands after `#### `. It keeps its commas then.
+    /// `true` if the last number counts, including its commas; `false` (default) if only the last number after `#### ` counts, without its
+    /// commas.
     pub flexible: bool,
 }
 
@@ -20,7 +21,7 @@ static NUMBER: LazyLock<Regex> = LazyLock::new(|| regex(r"-?[0-9.,]+"));
 static MARKED: LazyLock<Regex> = LazyLock::new(|| regex(r"#### (-?[0-9.,]+)"));
 
 impl Gsm8k {
-    /// The score of a response: 1 or 0.
+    /// Returns the score of a response: 1 or 0.
     #[must_use]
     pub fn grade(&self, response: &str, truth: &str) -> f64 {
         let text = last_characters(response, 300);
@@ -34,7 +35,7 @@ fn marked(text: &str) -> Option<String> {
     last.get(1).map(|number| number.as_str().replace(',', ""))
 }
 
-/// The last number that is more than a full stop; the first, whatever it is, if there is none.
+/// Returns the last number that is more than a period, or else the first match.
 fn last_number(text: &str) -> Option<String> {
     let numbers: Vec<&str> = NUMBER.find_iter(text).map(|found| found.as_str()).collect();
     let last = numbers.iter().rev().find(|number| **number != ".").or(numbers.first());

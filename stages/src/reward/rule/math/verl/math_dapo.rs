@@ -1,4 +1,4 @@
-//! `math_dapo`: a line `Answer: ...`, as Minerva normalises it (Lewkowycz et al., 2022, appendix D.1).
+//! The reward `math_dapo`: a line `Answer: ...` with Minerva's normalization (Lewkowycz et al., 2022, appendix D.1).
 
 use std::sync::LazyLock;
 
@@ -8,29 +8,29 @@ use serde::Deserialize;
 use super::{last_characters, regex, through_closing_brace};
 use crate::reward::{Context, Reward, RewardError, Sample, Score};
 
-/// +1 if the answer of a response is the ground truth after both are normalised, else -1. Only the last 300 characters count.
+/// +1 if the answer of a response equals the ground truth after normalizing both, otherwise -1. Only the last 300 characters count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct MathDapo {
-    /// Whether only a `\boxed{...}` within the last 100 characters counts, as it is written.
+    /// `true` if only a `\boxed{...}` within the last 100 characters counts, without normalization; `false` by default.
     pub strict_box: bool,
 }
 
-/// What [`MathDapo`] says of a response.
+/// The result of [`MathDapo`] for a response.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Verdict {
     /// 1 or -1.
     pub score: f64,
-    /// Whether the answer is right.
+    /// `true` if the answer is right.
     pub correct: bool,
-    /// The answer; `[INVALID]` if there is none in the lenient mode.
+    /// The answer. In the lenient mode, it is `[INVALID]` if there is none.
     pub prediction: Option<String>,
 }
 
 const INVALID: &str = "[INVALID]";
 
 impl MathDapo {
-    /// The verdict on a response.
+    /// Grades a response.
     #[must_use]
     pub fn grade(&self, response: &str, truth: &str) -> Verdict {
         let text = last_characters(response, 300);
@@ -67,11 +67,11 @@ fn last_box(text: &str) -> Option<String> {
     boxed.strip_prefix("\\boxed{")?.strip_suffix('}').map(str::to_owned)
 }
 
-/// Python's blanks are Unicode's and four control characters.
+/// In Python, blanks are those of Unicode and four control characters.
 static ANSWER: LazyLock<Regex> =
     LazyLock::new(|| regex(r"(?i)Answer[\s\x1c-\x1f]*:[\s\x1c-\x1f]*([^\n]+)"));
 
-/// What is replaced, in this order.
+/// Replacements, applied in this order.
 static REWRITTEN: LazyLock<[(Regex, &str); 7]> = LazyLock::new(|| {
     [
         (r"(.*?)(\$)(.*?)(\$)(.*)", "$$${3}$$"),
@@ -163,7 +163,8 @@ fn normalised(answer: &str) -> String {
         .to_owned()
 }
 
-/// What Python's `str.isdigit` holds for a digit: decimal ones in any script, raised, lowered and circled ones.
+/// Returns `true` for the characters that Python's `str.isdigit` accepts: decimal digits in any script, superscripts, subscripts and
+/// circled digits.
 fn is_digit(character: char) -> bool {
     static DIGIT: LazyLock<Regex> =
         LazyLock::new(|| regex(r"^[\p{Nd}²³¹⁰⁴-⁹₀-₉①-⑨⑴-⑼⒈-⒐⓪⓵-⓽⓿❶-❾➀-➈➊-➒]$"));

@@ -1,17 +1,17 @@
-//! `math_reward`: the last box, as the Hendrycks MATH benchmark normalises it (Hendrycks et al., 2021, section B).
+//! The reward `math_reward`: the last box with the normalization of the Hendrycks MATH benchmark (Hendrycks et al., 2021, section B).
 
 use serde::Deserialize;
 
 use super::through_closing_brace;
 use crate::reward::{Context, Reward, RewardError, Sample, Score};
 
-/// One point if the last `\boxed{...}` is the ground truth after both are normalised.
+/// 1 if the last `\boxed{...}` equals the ground truth after normalizing both, otherwise 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct MathReward {}
 
 impl MathReward {
-    /// The score of a response: 1 or 0.
+    /// Returns the score of a response: 1 or 0.
     #[must_use]
     pub fn grade(&self, response: &str, truth: &str) -> f64 {
         f64::from(last_box(response).is_some_and(|answer| equivalent(&answer, truth)))
@@ -24,7 +24,7 @@ impl Reward for MathReward {
     }
 }
 
-/// What is in the last box. `\fbox` is found but never opened.
+/// Returns the contents of the last box. As in the original, an `\fbox` is found but its contents are never extracted.
 fn last_box(text: &str) -> Option<String> {
     if let Some(at) = text.rfind("\\boxed ") {
         let rest = &text[at + "\\boxed ".len()..];
@@ -35,7 +35,7 @@ fn last_box(text: &str) -> Option<String> {
     boxed.strip_prefix("\\boxed{")?.strip_suffix('}').map(str::to_owned)
 }
 
-/// Whether two answers are the same when normalised; as they stand where one cannot be.
+/// Returns `true` if two answers are equal after normalization. If one cannot be normalized, both are compared as written.
 fn equivalent(left: &str, right: &str) -> bool {
     match (normalised(left), normalised(right)) {
         (Some(left), Some(right)) => left == right,
@@ -43,7 +43,7 @@ fn equivalent(left: &str, right: &str) -> bool {
     }
 }
 
-/// The normal form of an answer; `None` where the original stumbles.
+/// Returns the normal form of an answer, or `None` where the original raises an error.
 fn normalised(text: &str) -> Option<String> {
     const REMOVED: [(&str, &str); 9] = [
         ("\n", ""),
@@ -77,14 +77,14 @@ fn normalised(text: &str) -> Option<String> {
     Some(as_fraction(&text).unwrap_or(text))
 }
 
-/// Cuts off `\text{ ...`, which may be there once.
+/// Removes a unit that begins with `\text{ `. Returns `None` if there are several.
 fn without_unit(text: &str) -> Option<String> {
     let mut parts = text.split("\\text{ ");
     let value = parts.next()?.to_owned();
     (parts.count() <= 1).then_some(value)
 }
 
-/// `x=5` is `5` if the name has at most two characters.
+/// Returns `5` for `x=5`, if the name has at most two characters.
 fn value_of_short_equation(text: String) -> String {
     let parts: Vec<&str> = text.split('=').collect();
     match parts.as_slice() {
@@ -93,7 +93,7 @@ fn value_of_short_equation(text: String) -> String {
     }
 }
 
-/// `\sqrt3` is `\sqrt{3}`; a root of nothing cannot be normalised.
+/// Returns `\sqrt{3}` for `\sqrt3`. Returns `None` if a root has no argument.
 fn with_braced_roots(text: &str) -> Option<String> {
     let mut parts = text.split("\\sqrt");
     let mut result = parts.next()?.to_owned();
@@ -109,7 +109,7 @@ fn with_braced_roots(text: &str) -> Option<String> {
     Some(result)
 }
 
-/// `\frac12` is `\frac{1}{2}`; all is left alone if one has a single character after it.
+/// Returns `\frac{1}{2}` for `\frac12`. If only one character follows a `\frac`, the text is not changed at all.
 fn with_braced_fractions(text: &str) -> Option<String> {
     let mut parts = text.split("\\frac");
     let mut result = parts.next()?.to_owned();
@@ -131,14 +131,14 @@ fn with_braced_fractions(text: &str) -> Option<String> {
     Some(result)
 }
 
-/// `a/b` of whole numbers as a `\frac`.
+/// Returns a fraction `a/b` of integers as a `\frac`.
 fn as_fraction(text: &str) -> Option<String> {
     let (above, below) = text.split_once('/')?;
     let whole = is_canonical_integer(above) && is_canonical_integer(below);
     whole.then(|| format!("\\frac{{{above}}}{{{below}}}"))
 }
 
-/// Whether a text is how a whole number is printed.
+/// Returns `true` if a text is the canonical form of an integer.
 fn is_canonical_integer(text: &str) -> bool {
     let digits = text.strip_prefix('-').unwrap_or(text);
     let printed = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());

@@ -1,6 +1,6 @@
-//! veRL's graders, string for string (verl 0.9, `verl/utils/reward_score`).
+//! The graders of verl, reproduced exactly (verl 0.9, `verl/utils/reward_score`).
 //!
-//! They compare what they extract by its characters, with quirks that runs were tuned to; each is answered exactly as there.
+//! They compare extracted answers as strings, with quirks to which existing runs were tuned. Every quirk is reproduced.
 
 mod gsm8k;
 mod math_dapo;
@@ -12,13 +12,13 @@ pub use math_dapo::{MathDapo, Verdict};
 pub use math_reward::MathReward;
 pub use search_r1::SearchR1;
 
-/// The last characters of a text.
+/// Returns the last `count` characters of a text.
 fn last_characters(text: &str, count: usize) -> &str {
     let begin = text.char_indices().rev().nth(count.saturating_sub(1)).map_or(0, |(at, _)| at);
     &text[begin..]
 }
 
-/// From a place to the brace that closes the first one that opens after it.
+/// Returns the text from `begin` to the brace that closes the first one opened after it.
 fn through_closing_brace(text: &str, begin: usize) -> Option<&str> {
     let mut depth = 0_i64;
     for (offset, byte) in text[begin..].bytes().enumerate() {

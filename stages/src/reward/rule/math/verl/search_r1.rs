@@ -1,4 +1,5 @@
-//! `search_r1_like_qa_em`: what is between `<answer>` tags, as open-domain question answering compares it (Rajpurkar et al., 2016).
+//! The grader `search_r1_like_qa_em`: the contents of `<answer>` tags, compared as in open-domain question answering (Rajpurkar et al.,
+//! 2016).
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -7,20 +8,19 @@ use crate::reward::rule::answer_in::tagged;
 use crate::reward::rule::normal_form::SQUAD;
 use crate::reward::{Context, Reward, RewardError, Sample, Score};
 
-/// One point if the last `<answer>...</answer>` is one of the golden answers, case, punctuation and articles aside.
+/// 1 if the last `<answer>...</answer>` equals one of the golden answers, ignoring case, punctuation and articles; otherwise 0.
 ///
-/// The ground truth is `{"target": [...]}` or `{"target": "..."}` as JSON, or a single answer; a bare JSON list is refused, as verl
-/// refuses it. Where whole answers are compared, more
-/// than ten tags of a kind leave a quarter of the point.
+/// The ground truth is `{"target": [...]}` or `{"target": "..."}` as JSON, or a single answer. A bare JSON list is rejected, as in verl. If
+/// whole answers are compared, a right response with more than ten opening or closing tags only scores 0.25.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SearchR1 {
-    /// Whether a golden answer within the answer is enough.
+    /// `true` if the answer only has to contain a golden answer; `false` by default.
     pub substring: bool,
 }
 
 impl SearchR1 {
-    /// The score of a response against golden answers: 0, 1, or a quarter.
+    /// Returns the score of a response: 0, 1, or 0.25.
     #[must_use]
     pub fn grade(&self, response: &str, golden: &[String]) -> f64 {
         let Some(answer) = tagged(response).map(|answer| SQUAD.of(answer)) else { return 0.0 };
@@ -55,7 +55,7 @@ struct Golden {
     target: Target,
 }
 
-/// The golden answers of a ground truth.
+/// Returns the golden answers of a ground truth.
 fn golden(truth: &str) -> Result<Vec<String>, RewardError> {
     let refused = |found: &dyn std::fmt::Display| {
         RewardError::fatal(format_args!(
