@@ -213,7 +213,7 @@ fn what_a_schedule_refuses_names_the_key_that_was_written() {
         ],
         expect![[
             r#"key `schedule.carry_over`: cannot be combined with `mode = "on_policy"`: the next load would be aborted"#
-                ]],
+        ]],
     );
     check(
         &[
