@@ -2,6 +2,7 @@
 
 #[cfg(feature = "torch")]
 pub mod algorithms;
+mod app;
 #[doc(hidden)]
 pub mod cli;
 pub mod drift;
@@ -32,6 +33,7 @@ pub mod terminal;
 #[cfg(feature = "torch")]
 mod validation;
 
+pub use app::App;
 pub use rollpacker_dataflow as dataflow;
 pub use rollpacker_dataflow::fault::stop_on_panic;
 pub use rollpacker_datasets as datasets;

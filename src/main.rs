@@ -6,6 +6,5 @@ use std::process::ExitCode;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    rollpacker::stop_on_panic();
-    rollpacker::cli::run()
+    rollpacker::App::new().main()
 }

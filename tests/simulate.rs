@@ -136,7 +136,7 @@ fn more_responses_a_prompt_leave_less_open_and_enough_of_them_nothing() {
     assert!(one["estimate"].is_null() && four["estimate"].is_f64(), "{one} {four}");
     assert!(assumed(32).is_null());
     let error = refused(folder, &["--trace", "t.csv", "lengths.correlation=0.3"]);
-    assert!(error.contains("key `lengths.correlation`: expected nothing"), "{error}");
+    assert!(error.contains("key `lengths.correlation`: expected no value"), "{error}");
 }
 
 #[test]

@@ -213,7 +213,7 @@ fn no_secret_is_printed_or_written() {
     assert_eq!(leaks(&place.path(""), &secrets), Vec::<String>::new());
     // The placeholder of redacted credentials is not accepted as a credential.
     let recorded = ["train", "--config", "run/recipe.toml", "--out", "again"];
-    assert!(checked(place.command(&recorded), 2).contains("expected its credentials"));
+    assert!(checked(place.command(&recorded), 2).contains("expected credentials"));
     let own = ["train", "--config", &recipe, "trainer.stall_timeout=http://a:pass-word@b"];
     checked(place.command(&own), 2);
 }

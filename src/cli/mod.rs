@@ -14,8 +14,8 @@ mod workers;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
-use rollpacker_stages::reward::{Code, CodeConfig, Registry};
 
+use crate::App;
 use crate::terminal;
 
 /// Exit status for input that cannot be used: the command line, a recipe, a dataset or a model folder.
@@ -47,15 +47,6 @@ enum Command {
     Data(data::DataArgs),
 }
 
-/// Returns the built-in rewards. The reward `code` prints how its sandbox is isolated when it starts.
-fn registry() -> Registry {
-    Registry::builtin().with("code", |config: CodeConfig| {
-        let code = Code::start(config)?;
-        terminal::warn(format!("sandbox of the reward `code`\n{}", code.isolation()).trim_end());
-        Ok(code)
-    })
-}
-
 /// Returns the definition of the command line with all subcommands and flags, for example to generate shell completions.
 #[must_use]
 pub fn command() -> clap::Command {
@@ -64,12 +55,12 @@ pub fn command() -> clap::Command {
 
 /// Runs the command that the command line names, prints errors on standard error, and returns the exit status.
 #[must_use]
-pub fn run() -> ExitCode {
+pub(crate) fn run(app: &App) -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return refused(&error),
     };
-    dispatch(cli.command).unwrap_or_else(|error| {
+    dispatch(cli.command, app).unwrap_or_else(|error| {
         terminal::error(&error);
         ExitCode::FAILURE
     })
@@ -94,15 +85,15 @@ pub(crate) fn bad_input(error: &anyhow::Error) -> ExitCode {
     ExitCode::from(BAD_INPUT)
 }
 
-fn dispatch(command: Command) -> anyhow::Result<ExitCode> {
+fn dispatch(command: Command, app: &App) -> anyhow::Result<ExitCode> {
     match command {
         #[cfg(feature = "torch")]
-        Command::Train(args) => train::run(args),
+        Command::Train(args) => train::run(args, app),
         #[cfg(feature = "torch")]
-        Command::Sft(args) => sft::run_args(args),
-        Command::Simulate(args) => simulate::run(args),
-        Command::Profile(args) => profile::run(args),
-        Command::Score(args) => score::run(args),
+        Command::Sft(args) => sft::run_args(args, app),
+        Command::Simulate(args) => simulate::run(args, app),
+        Command::Profile(args) => profile::run(args, app),
+        Command::Score(args) => score::run(args, app),
         Command::Data(args) => data::run(args),
     }
 }

@@ -12,6 +12,7 @@ use rollpacker_files::{Inputs, NewFile};
 use rollpacker_stages::rollout::profile::{Phase, Row};
 
 use super::bad_input;
+use crate::App;
 use crate::profile;
 use crate::recipe::error::Number;
 use crate::recipe::most;
@@ -44,10 +45,13 @@ pub(crate) struct ProfileArgs {
     budget: Option<f64>,
 }
 
-pub(crate) fn run(args: ProfileArgs) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: ProfileArgs, app: &App) -> anyhow::Result<ExitCode> {
     let opened = args.check().and_then(|()| match args.simulated {
-        true => Ok(Opened::Simulated(Box::new(Job::read(&args.config, &args.overrides)?))),
-        false => open_engine(&args),
+        true => {
+            let job = Job::read_with(&args.config, &args.overrides, &app.schedules)?;
+            Ok(Opened::Simulated(Box::new(job)))
+        }
+        false => open_engine(&args, app),
     });
     let opened = opened.and_then(|opened| {
         opened.inputs(&args.config).refuse(&args.output)?;
@@ -109,12 +113,12 @@ impl Opened {
 }
 
 #[cfg(feature = "torch")]
-fn open_engine(args: &ProfileArgs) -> anyhow::Result<Opened> {
-    torch::Opened::open(&args.config, &args.overrides).map(Opened::Torch)
+fn open_engine(args: &ProfileArgs, app: &App) -> anyhow::Result<Opened> {
+    torch::Opened::open(&args.config, &args.overrides, app).map(Opened::Torch)
 }
 
 #[cfg(not(feature = "torch"))]
-fn open_engine(_args: &ProfileArgs) -> anyhow::Result<Opened> {
+fn open_engine(_args: &ProfileArgs, _app: &App) -> anyhow::Result<Opened> {
     anyhow::bail!("this build has no torch engine: expected `--simulated` with a job")
 }
 

@@ -15,6 +15,7 @@ use rollpacker_files::{Inputs, NewFile};
 use toml::Table;
 
 use super::bad_input;
+use crate::App;
 use crate::memory::{Estimate, judges};
 use crate::progress::Rows;
 use crate::recipe::raw::{self, Routed};
@@ -87,8 +88,8 @@ struct ColumnArgs {
     default_data_source: String,
 }
 
-pub(crate) fn run(args: ScoreArgs) -> anyhow::Result<ExitCode> {
-    let (scoring, output) = match args.open() {
+pub(crate) fn run(args: ScoreArgs, app: &App) -> anyhow::Result<ExitCode> {
+    let (scoring, output) = match args.open(app) {
         Ok(opened) => opened,
         Err(error) => return Ok(bad_input(&error)),
     };
@@ -162,21 +163,21 @@ impl Write for Output {
 }
 
 impl ScoreArgs {
-    fn open(&self) -> anyhow::Result<(Scoring, Output)> {
+    fn open(&self, app: &App) -> anyhow::Result<(Scoring, Output)> {
         ensure!(self.concurrency > 0, "option `--concurrency`: expected at least 1, found 0");
         ensure!(
             self.concurrency <= CONCURRENCY,
             "option `--concurrency`: expected at most {CONCURRENCY}, found {}",
             self.concurrency
         );
-        let Section { reward, columns, mut inputs } = self.section()?;
+        let Section { reward, columns, mut inputs } = self.section(app)?;
         let mut estimate = Estimate::default();
         estimate.extend(judges(&reward));
         estimate.check()?;
         inputs.add(&self.input);
         let output = self.output(&inputs)?;
         let scoring = Scoring {
-            router: rewards(&reward, &super::registry())?,
+            router: rewards(&reward, &app.rewards)?,
             columns,
             concurrency: self.concurrency,
             limits: reward.timeout.unlearned()?,
@@ -185,10 +186,10 @@ impl ScoreArgs {
         Ok((scoring, output))
     }
 
-    fn section(&self) -> anyhow::Result<Section> {
+    fn section(&self, app: &App) -> anyhow::Result<Section> {
         let path = Path::new(&self.reward);
         if path.extension().is_some_and(|extension| extension == "toml") {
-            let recipe = Recipe::read(path, &self.options)?;
+            let recipe = Recipe::read_with(path, &self.options, &app.schedules)?;
             let columns = self.columns.over(Some(&recipe.raw.data));
             let mut inputs = recipe.raw.inputs();
             inputs.add(path);

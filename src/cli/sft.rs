@@ -20,6 +20,7 @@ use rollpacker_stages::train::sft::{Example, SftConfig, SftStep, fine_tune};
 use tch::Device;
 
 use super::bad_input;
+use crate::App;
 use crate::memory::{self, Batches, Estimate};
 use crate::prompts::{chat, too_large};
 use crate::recipe::Recipe;
@@ -132,8 +133,8 @@ impl ModelShape {
 ///
 /// # Errors
 /// If training fails, or the folder cannot be written.
-pub(crate) fn run_args(args: SftArgs) -> anyhow::Result<ExitCode> {
-    let opened = Recipe::read(&args.config, &args.overrides)
+pub(crate) fn run_args(args: SftArgs, app: &App) -> anyhow::Result<ExitCode> {
+    let opened = Recipe::read_with(&args.config, &args.overrides, &app.schedules)
         .map_err(anyhow::Error::from)
         .and_then(|recipe| SftRecipe::resolve(&recipe, args.out))
         .and_then(|recipe| recipe.check_outputs(&args.config).map(|()| recipe))

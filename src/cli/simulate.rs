@@ -16,6 +16,7 @@ use serde::Serialize;
 
 use self::paper::PaperArgs;
 use super::bad_input;
+use crate::App;
 use crate::memory::{Estimate, simulation as simulation_parts};
 use crate::recipe::error::Number;
 use crate::recipe::most;
@@ -91,12 +92,12 @@ enum Simulation {
     Paper(PaperArgs),
 }
 
-pub(crate) fn run(args: SimulateArgs) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: SimulateArgs, app: &App) -> anyhow::Result<ExitCode> {
     if let Some(Simulation::Paper(args)) = args.command {
         return paper::run(&args);
     }
     let sweeps = args.check().and_then(|()| {
-        args.config.iter().map(|path| args.sweep(path)).collect::<Result<Vec<_>, _>>()
+        args.config.iter().map(|path| args.sweep(path, app)).collect::<Result<Vec<_>, _>>()
     });
     let sweeps = match sweeps {
         Ok(sweeps) => sweeps,
@@ -192,14 +193,14 @@ impl SimulateArgs {
         Ok(())
     }
 
-    fn sweep(&self, path: &Path) -> anyhow::Result<Sweep> {
+    fn sweep(&self, path: &Path, app: &App) -> anyhow::Result<Sweep> {
         let mut axes =
             self.sweep.iter().map(|text| Axis::parse(text)).collect::<Result<Vec<_>, _>>()?;
         // With a trace the question is which schedule to choose: sweep all of them.
         if self.trace.is_some() && axes.is_empty() {
             axes.push(Axis::schedules());
         }
-        let mut sweep = Sweep::read(path, &self.overrides, &axes, &|raw| self.change(raw))?;
+        let mut sweep = Sweep::read(path, &self.overrides, &axes, &|raw| self.change(raw, app))?;
         for job in sweep.jobs_mut() {
             let mut estimate = Estimate::default();
             estimate.extend(simulation_parts(job, threads(self.threads).get() as u64));
@@ -228,7 +229,8 @@ impl SimulateArgs {
         named.into_iter().filter_map(|(flag, place)| Some((flag, place.as_deref()?)))
     }
 
-    fn change(&self, raw: &mut RawJob) {
+    fn change(&self, raw: &mut RawJob, app: &App) {
+        raw.schedule.schedules = app.schedules.clone();
         if let Some(seeds) = self.seeds {
             raw.sim.seeds = seeds;
         }

@@ -10,6 +10,7 @@ use anyhow::{Context, anyhow};
 use clap::Args;
 
 use super::{bad_input, workers};
+use crate::App;
 use crate::lifetime::{ENDED_EARLY, Ended};
 use crate::prompts::too_large_for_training;
 use crate::recipe::Recipe;
@@ -75,26 +76,25 @@ impl TrainArgs {
     }
 }
 
-pub(crate) fn run(mut args: TrainArgs) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(mut args: TrainArgs, app: &App) -> anyhow::Result<ExitCode> {
     let resume = match args.take_resume() {
         Ok(resume) => resume,
         Err(error) => return Ok(bad_input(&error)),
     };
-    let opened = Recipe::read(&args.config, &args.overrides).map_err(anyhow::Error::from).and_then(
-        |mut recipe| {
-            if let Some(out) = args.out {
-                recipe.raw.trainer.default_local_dir = out;
-            }
-            if let Some(workers) = args.workers {
-                recipe.raw.trainer.workers = usize::from(workers);
-            }
-            check_outputs(&recipe, &args.config)?;
-            let cluster = cluster(&recipe, args.hostfile.as_deref(), args.process)?;
-            let session = Session::open_with(recipe.clone(), &super::registry())?;
-            session.check_rewards()?;
-            Ok((recipe, session, cluster))
-        },
-    );
+    let recipe = Recipe::read_with(&args.config, &args.overrides, &app.schedules);
+    let opened = recipe.map_err(anyhow::Error::from).and_then(|mut recipe| {
+        if let Some(out) = args.out {
+            recipe.raw.trainer.default_local_dir = out;
+        }
+        if let Some(workers) = args.workers {
+            recipe.raw.trainer.workers = usize::from(workers);
+        }
+        check_outputs(&recipe, &args.config)?;
+        let cluster = cluster(&recipe, args.hostfile.as_deref(), args.process)?;
+        let session = Session::open_from(recipe.clone(), &app.rewards, &app.algorithms)?;
+        session.check_rewards()?;
+        Ok((recipe, session, cluster))
+    });
     let (recipe, session, cluster) = match opened {
         Ok(opened) => opened,
         Err(error) => return Ok(bad_input(&error)),

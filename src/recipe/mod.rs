@@ -23,13 +23,14 @@ use rollpacker_dataflow::clock::Nanos;
 use rollpacker_dataflow::watchdog::{Pulse, Watch};
 use rollpacker_datasets::{Columns, DatasetConfig};
 use rollpacker_operators::overlap::{Fetch, Scoring};
-use rollpacker_operators::schedule::Builtin;
+use rollpacker_operators::schedule::Schedule;
 use rollpacker_stages::train::config::{CriticConfig, TrainerConfig};
 use rollpacker_stages::train::learning_rate::Decay;
 
 pub use error::RecipeError;
 use error::{bound, one_of};
 pub use raw::Raw;
+use schedule::Schedules;
 pub(crate) use table::{from_table, overlay, read_table};
 
 /// A validated recipe.
@@ -61,7 +62,7 @@ impl Raw {
     /// Returns the dotted names of all keys that a recipe may have.
     ///
     /// `schedule`, `actor.policy_loss` and tables of options count as one key each: the keys in them depend on a name in them.
-    /// See [`schedule::options`] for the keys of schedules.
+    /// See [`schedule::Schedules::options`] for the keys of schedules.
     #[must_use]
     pub fn keys() -> Vec<String> {
         keys::all::<Self>()
@@ -86,14 +87,14 @@ impl Raw {
             test_freq: u64::try_from(self.trainer.test_freq).unwrap_or(0),
             raw: self,
         };
-        schedule::check_scoring(&recipe.schedule()?, recipe.scoring()?)?;
+        schedule::check_scoring(&*recipe.schedule()?, recipe.scoring()?)?;
         recipe.fetch()?;
         recipe.watch()?;
         recipe.max_wall_time()?;
         Ok(recipe)
     }
 
-    fn build_schedule(&self) -> Result<Builtin, RecipeError> {
+    fn build_schedule(&self) -> Result<Box<dyn Schedule>, RecipeError> {
         self.schedule.build(schedule::Size {
             prompts: self.data.train_batch_size,
             responses: self.rollout.n,
@@ -157,14 +158,28 @@ impl Recipe {
     /// # Errors
     /// As [`Raw::read`] and [`Raw::resolve`].
     pub fn read(path: &Path, overrides: &[String]) -> Result<Self, RecipeError> {
-        Raw::read(path, overrides)?.resolve()
+        Self::read_with(path, overrides, &Schedules::default())
+    }
+
+    /// Reads a recipe that may name one of `schedules`, and validates it.
+    ///
+    /// # Errors
+    /// As [`Raw::read`] and [`Raw::resolve`].
+    pub fn read_with(
+        path: &Path,
+        overrides: &[String],
+        schedules: &Schedules,
+    ) -> Result<Self, RecipeError> {
+        let mut raw = Raw::read(path, overrides)?;
+        raw.schedule.schedules = schedules.clone();
+        raw.resolve()
     }
 
     /// Returns the schedule in its initial state.
     ///
     /// # Errors
     /// If its options are out of bounds.
-    pub fn schedule(&self) -> Result<Builtin, RecipeError> {
+    pub fn schedule(&self) -> Result<Box<dyn Schedule>, RecipeError> {
         self.raw.build_schedule()
     }
 
@@ -208,10 +223,8 @@ impl Recipe {
     #[must_use]
     pub fn launched(&self) -> (usize, u32) {
         let (prompts, responses) = (self.raw.data.train_batch_size, self.raw.rollout.n);
-        match self.schedule() {
-            Ok(Builtin::TailBatching(schedule)) => schedule.launched(),
-            _ => (prompts, responses),
-        }
+        let launched = self.schedule().ok().and_then(|schedule| schedule.round_size());
+        launched.unwrap_or((prompts, responses))
     }
 
     /// Returns the recipe as TOML, with defaults filled in and credentials removed.

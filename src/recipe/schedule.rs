@@ -1,10 +1,12 @@
 //! The section `[schedule]`: the name of a schedule and its options. Recipes and simulated jobs share it.
 
+use std::fmt;
+use std::sync::{Arc, LazyLock};
+
 use rollpacker_operators::overlap::{Fetch, Scoring};
 use rollpacker_operators::schedule::{
-    Builtin, Dynamic, FrontierGroup, HistorySorted, Partial, Schedule, ScheduleError, Sorted,
-    Synchronous, TailBatching, dynamic, frontier_group, history_sorted, partial, sorted, sync,
-    tail_batching,
+    Dynamic, FrontierGroup, HistorySorted, Partial, Schedule, ScheduleError, Sorted, Synchronous,
+    TailBatching,
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -15,15 +17,18 @@ use super::keys;
 use super::most::{self, check_integers};
 use super::value::read_value;
 
-/// The section `[schedule]`: a name, and the keys of that schedule's `Config` except those that other sections set.
+/// The section `[schedule]`: a name, and the keys of that schedule's options except those that other sections set.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Section {
-    /// The name of the schedule, one of [`names`]. Default: `tail_batching`.
+    /// The name of the schedule, one of [`Schedules::names`]. Default: `tail_batching`.
     #[serde(default = "default_name")]
     pub name: String,
     /// The options of the schedule.
     #[serde(flatten)]
     pub options: Table,
+    /// The schedules that `name` may select.
+    #[serde(skip)]
+    pub schedules: Schedules,
 }
 
 /// The settings of other sections that every schedule uses.
@@ -39,100 +44,149 @@ pub struct Size {
     pub total_steps: Option<u64>,
 }
 
-/// Keys of schedule configurations that [`Size`] sets.
-const SAID_ELSEWHERE: [&str; 3] = ["prompts", "responses", "total_steps"];
+/// The schedule of a recipe that names none.
+pub(super) const DEFAULT: &str = "tail_batching";
 
-/// A schedule that recipes can name.
-struct Known {
-    name: &'static str,
-    fields: fn() -> &'static [&'static str],
-    build: fn(Table) -> Result<Built, RecipeError>,
+/// Keys of schedule options that [`Size`] sets.
+const SET_BY_SIZE: [&str; 3] = ["prompts", "responses", "total_steps"];
+
+/// The schedules that recipes and jobs can name. Clones share their entries.
+///
+/// ```
+/// use rollpacker::prelude::*;
+/// use rollpacker::recipe::schedule::Schedules;
+///
+/// let schedules = Schedules::default()
+///     .with("wait_for_all", |options: sync::Config| Ok(Synchronous::new(options)?));
+/// assert!(schedules.names().any(|name| name == "wait_for_all"));
+/// ```
+#[derive(Clone)]
+pub struct Schedules(Arc<Vec<Entry>>);
+
+#[derive(Clone)]
+struct Entry {
+    name: String,
+    fields: &'static [&'static str],
+    build: Build,
     scoring: Scoring,
     fetch: Fetch,
 }
 
-type Built = Result<Builtin, ScheduleError>;
+type Build = Arc<dyn Fn(Table) -> Result<Box<dyn Schedule>, BuildError> + Send + Sync>;
+
+/// An error of a schedule's constructor or of the deserialization of its options.
+enum BuildError {
+    Options(RecipeError),
+    Schedule(ScheduleError),
+}
 
 const STREAMED: Fetch = Fetch::Streamed { max_groups: None };
 
-static KNOWN: [Known; 8] = [
-    Known {
-        name: "sync",
-        fields: keys::fields::<sync::Config>,
-        build: |table| Ok(Synchronous::new(config(table)?).map(Builtin::from)),
-        scoring: Scoring::AfterRollout,
-        fetch: Fetch::WholeStep,
-    },
-    Known {
-        name: "fused",
-        fields: keys::fields::<sync::Config>,
-        build: |table| Ok(Synchronous::new(config(table)?).map(Builtin::from)),
-        scoring: Scoring::Streamed,
-        fetch: STREAMED,
-    },
-    Known {
-        name: "history_sorted",
-        fields: keys::fields::<history_sorted::Config>,
-        build: |table| Ok(HistorySorted::new(config(table)?).map(Builtin::from)),
-        scoring: Scoring::Streamed,
-        fetch: STREAMED,
-    },
-    Known {
-        name: "tail_batching",
-        fields: keys::fields::<tail_batching::Config>,
-        build: |table| Ok(TailBatching::new(config(table)?).map(Builtin::from)),
-        scoring: Scoring::Streamed,
-        fetch: STREAMED,
-    },
-    Known {
-        name: "dynamic",
-        fields: keys::fields::<dynamic::Config>,
-        build: |table| Ok(Dynamic::new(config(table)?).map(Builtin::from)),
-        scoring: Scoring::Streamed,
-        fetch: STREAMED,
-    },
-    Known {
-        name: "sorted",
-        fields: keys::fields::<sorted::Config>,
-        build: |table| Ok(Sorted::new(config(table)?).map(Builtin::from)),
-        scoring: Scoring::Streamed,
-        fetch: STREAMED,
-    },
-    Known {
-        name: "partial",
-        fields: keys::fields::<partial::Config>,
-        build: |table| Ok(Partial::new(config(table)?).map(Builtin::from)),
-        scoring: Scoring::Streamed,
-        fetch: STREAMED,
-    },
-    Known {
-        name: "frontier_group",
-        fields: keys::fields::<frontier_group::Config>,
-        build: |table| Ok(FrontierGroup::new(config(table)?).map(Builtin::from)),
-        scoring: Scoring::Streamed,
-        fetch: STREAMED,
-    },
-];
+impl Entry {
+    fn new<O: DeserializeOwned, S: Schedule + 'static>(
+        name: &str,
+        make: impl Fn(O) -> Result<S, ScheduleError> + Send + Sync + 'static,
+    ) -> Self {
+        let build = move |table| {
+            let options =
+                read_value("schedule", Value::Table(table)).map_err(BuildError::Options)?;
+            let schedule = make(options).map_err(BuildError::Schedule)?;
+            Ok(Box::new(schedule) as Box<dyn Schedule>)
+        };
+        let fields = keys::fields::<O>();
+        let (name, build) = (name.to_owned(), Arc::new(build));
+        Self { name, fields, build, scoring: Scoring::Streamed, fetch: STREAMED }
+    }
 
-/// Returns the names of all schedules.
-pub fn names() -> impl Iterator<Item = &'static str> {
-    KNOWN.iter().map(|known| known.name)
+    /// Makes the stages run one after the other by default.
+    fn in_sequence(self) -> Self {
+        Self { scoring: Scoring::AfterRollout, fetch: Fetch::WholeStep, ..self }
+    }
+
+    fn has(&self, key: &str) -> bool {
+        self.fields.contains(&key)
+    }
+
+    /// Returns the option keys that no other section sets.
+    fn own_fields(&self) -> impl Iterator<Item = &'static str> + use<> {
+        self.fields.iter().copied().filter(|key| !SET_BY_SIZE.contains(key))
+    }
 }
 
-/// Returns the keys that `[schedule]` may have for the schedule `name`, or `None` if there is no such schedule.
-#[must_use]
-pub fn options(name: &str) -> Option<Vec<&'static str>> {
-    let known = KNOWN.iter().find(|known| known.name == name)?;
-    Some(own_fields(known).collect())
+static BUILTIN: LazyLock<Schedules> = LazyLock::new(|| {
+    Schedules(Arc::new(vec![
+        Entry::new("sync", Synchronous::new).in_sequence(),
+        Entry::new("fused", Synchronous::new),
+        Entry::new("history_sorted", HistorySorted::new),
+        Entry::new("tail_batching", TailBatching::new),
+        Entry::new("dynamic", Dynamic::new),
+        Entry::new("sorted", Sorted::new),
+        Entry::new("partial", Partial::new),
+        Entry::new("frontier_group", FrontierGroup::new),
+    ]))
+});
+
+impl Default for Schedules {
+    /// Returns the built-in schedules.
+    fn default() -> Self {
+        BUILTIN.clone()
+    }
 }
 
-/// Returns the configuration keys of a schedule that no other section sets.
-fn own_fields(known: &Known) -> impl Iterator<Item = &'static str> {
-    (known.fields)().iter().copied().filter(|key| !SAID_ELSEWHERE.contains(key))
+impl fmt::Debug for Schedules {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.names()).finish()
+    }
+}
+
+impl PartialEq for Schedules {
+    /// Compares the names.
+    fn eq(&self, other: &Self) -> bool {
+        self.names().eq(other.names())
+    }
+}
+
+impl Schedules {
+    /// Adds a schedule that `make` constructs from its options. Replaces a schedule of the same name.
+    ///
+    /// Options with the names `prompts`, `responses` and `total_steps` are set from `data.train_batch_size`, `rollout.n` and
+    /// `trainer.total_training_steps`, and `slots` by default from the number of responses of a round. Responses are scored as they end
+    /// and groups are trained on as they are complete, unless `[pipeline]` says otherwise.
+    #[must_use]
+    pub fn with<O: DeserializeOwned, S: Schedule + 'static>(
+        mut self,
+        name: &str,
+        make: impl Fn(O) -> Result<S, ScheduleError> + Send + Sync + 'static,
+    ) -> Self {
+        let entries = Arc::make_mut(&mut self.0);
+        entries.retain(|entry| entry.name != name);
+        entries.push(Entry::new(name, make));
+        self
+    }
+
+    /// Returns the names of all schedules.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(|entry| entry.name.as_str())
+    }
+
+    /// Returns the keys that `[schedule]` may have for the schedule `name`, or `None` if there is no such schedule.
+    #[must_use]
+    pub fn options(&self, name: &str) -> Option<Vec<&'static str>> {
+        self.find(name).map(|entry| entry.own_fields().collect())
+    }
+
+    fn find(&self, name: &str) -> Option<&Entry> {
+        self.0.iter().find(|entry| entry.name == name)
+    }
+
+    /// Returns the names of the schedules that have an option `key`.
+    fn with_option(&self, key: &str) -> impl Iterator<Item = &str> {
+        self.0.iter().filter(move |entry| entry.has(key)).map(|entry| entry.name.as_str())
+    }
 }
 
 /// Rejects a schedule that decides by scores if responses are scored only after the round. Such a round would never end.
-pub(crate) fn check_scoring(schedule: &Builtin, scoring: Scoring) -> Result<(), RecipeError> {
+pub(crate) fn check_scoring(schedule: &dyn Schedule, scoring: Scoring) -> Result<(), RecipeError> {
     if schedule.wants_scores() && scoring == Scoring::AfterRollout {
         let expected = "`streamed` with a schedule that decides by scores";
         return Err(bound("pipeline.reward", expected, "`after_rollout`"));
@@ -140,41 +194,63 @@ pub(crate) fn check_scoring(schedule: &Builtin, scoring: Scoring) -> Result<(), 
     Ok(())
 }
 
-/// Removes the keys of other schedules from a section, so that overriding the name suffices to change the schedule.
-pub(super) fn leave_others(section: &mut Table) {
-    let name = section.get("name").and_then(Value::as_str).unwrap_or_default();
-    let has = |known: &Known, key: &str| (known.fields)().contains(&key);
-    let Some(named) = KNOWN.iter().find(|known| known.name == name) else { return };
+/// Removes the keys of the schedule `previous` from a section that now names another one, so that overriding the name suffices to change
+/// the schedule.
+///
+/// Only the keys of built-in schedules are known here. A key that none of them has is a key of `previous` if that is not built in, and
+/// otherwise a mistake, which is kept to be reported.
+pub(super) fn drop_keys_of(previous: &str, section: &mut Table) {
+    let name = section.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
+    if name == previous {
+        return;
+    }
+    let (named, is_mistake_kept) = (BUILTIN.find(&name), BUILTIN.find(previous).is_some());
     section.retain(|key, _| {
-        key == "name" || has(named, key) || !KNOWN.iter().any(|known| has(known, key))
+        let is_known = BUILTIN.with_option(key).next().is_some();
+        key == "name" || named.is_some_and(|named| named.has(key)) || (is_mistake_kept && !is_known)
     });
 }
 
 impl Default for Section {
     fn default() -> Self {
-        Self { name: default_name(), options: Table::new() }
+        Self::named(DEFAULT)
     }
 }
 
 impl Section {
+    /// Returns a section without options that names a built-in schedule.
+    #[must_use]
+    pub fn named(name: &str) -> Self {
+        let (name, options) = (name.to_owned(), Table::new());
+        Self { name, options, schedules: Schedules::default() }
+    }
+
     /// Returns the schedule in its initial state.
     ///
     /// # Errors
     /// If there is no schedule of that name, it does not have a key, or a value has the wrong type or is out of its bounds.
-    pub fn build(&self, size: Size) -> Result<Builtin, RecipeError> {
-        let known = self.known()?;
-        self.check_keys(known)?;
+    pub fn build(&self, size: Size) -> Result<Box<dyn Schedule>, RecipeError> {
+        let entry = self.entry()?;
+        self.check_keys(entry)?;
         check_integers("schedule", &Value::Table(self.options.clone()), most::OF_SCHEDULE)?;
         let mut table = self.options.clone();
-        table.insert("prompts".to_owned(), integer(size.prompts as u64));
-        table.insert("responses".to_owned(), integer(size.responses.into()));
+        let mut set = |key: &str, value: u64| {
+            if entry.has(key) {
+                table.insert(key.to_owned(), integer(value));
+            }
+        };
+        set("prompts", size.prompts as u64);
+        set("responses", size.responses.into());
         if let Some(steps) = size.total_steps {
-            table.insert("total_steps".to_owned(), integer(steps));
+            set("total_steps", steps);
         }
-        if (known.fields)().contains(&"slots") && !table.contains_key("slots") {
-            table.insert("slots".to_owned(), integer(size.slots));
+        if !self.options.contains_key("slots") {
+            set("slots", size.slots);
         }
-        (known.build)(table)?.map_err(|error| self.refused(error))
+        (entry.build)(table).map_err(|error| match error {
+            BuildError::Options(error) => error,
+            BuildError::Schedule(error) => self.refused(error),
+        })
     }
 
     /// Returns when the schedule's responses are scored by default.
@@ -182,7 +258,7 @@ impl Section {
     /// # Errors
     /// If there is no schedule of that name.
     pub fn scoring(&self) -> Result<Scoring, RecipeError> {
-        Ok(self.known()?.scoring)
+        Ok(self.entry()?.scoring)
     }
 
     /// Returns when the schedule's groups are trained on by default.
@@ -190,21 +266,21 @@ impl Section {
     /// # Errors
     /// If there is no schedule of that name.
     pub fn fetch(&self) -> Result<Fetch, RecipeError> {
-        Ok(self.known()?.fetch)
+        Ok(self.entry()?.fetch)
     }
 
-    fn known(&self) -> Result<&'static Known, RecipeError> {
-        one_of("schedule.name", &self.name, &names().collect::<Vec<_>>())?;
-        Ok(KNOWN
-            .iter()
-            .find(|known| known.name == self.name)
-            .expect("invariant: the name is one of them"))
+    fn entry(&self) -> Result<&Entry, RecipeError> {
+        one_of("schedule.name", &self.name, &self.schedules.names().collect::<Vec<_>>())?;
+        Ok(self.schedules.find(&self.name).expect("invariant: the name is one of them"))
     }
 
     /// Converts an error of a schedule into a recipe error that names the key as written.
     fn refused(&self, error: ScheduleError) -> RecipeError {
         match error {
             ScheduleError::Zero { key } => bound(self.path(&key), "at least 1", 0),
+            ScheduleError::Bound { key, expected, found } => {
+                bound(self.path(&key), expected, found)
+            }
             ScheduleError::Small { key, found, least, why } => {
                 bound(self.path(key), format!("at least {least}, {why}"), found)
             }
@@ -241,28 +317,22 @@ impl Section {
         }
     }
 
-    fn check_keys(&self, known: &Known) -> Result<(), RecipeError> {
-        let keys: Vec<&'static str> = own_fields(known).collect();
+    fn check_keys(&self, entry: &Entry) -> Result<(), RecipeError> {
+        let keys: Vec<&'static str> = entry.own_fields().collect();
         let unknown = self.options.keys().find(|key| !keys.contains(&key.as_str()));
         unknown.map_or(Ok(()), |key| {
-            let near = nearest(key, keys.iter().copied());
-            let owner = KNOWN.iter().find(|other| (other.fields)().contains(&key.as_str()));
+            let near = nearest(key, keys.iter().copied()).map(|near| format!("schedule.{near}"));
+            let owner = self.schedules.with_option(key).next();
             Err(RecipeError::UnknownKey {
                 key: format!("schedule.{key}"),
-                nearest: near
-                    .map(|near| format!("schedule.{near}"))
-                    .or_else(|| owner.map(|owner| format!("schedule.name = {}", owner.name))),
+                nearest: near.or_else(|| owner.map(|owner| format!("schedule.name = {owner}"))),
             })
         })
     }
 }
 
 fn default_name() -> String {
-    "tail_batching".to_owned()
-}
-
-fn config<C: DeserializeOwned>(table: Table) -> Result<C, RecipeError> {
-    read_value("schedule", Value::Table(table))
+    DEFAULT.to_owned()
 }
 
 fn integer(value: u64) -> Value {

@@ -109,9 +109,11 @@ pub(crate) fn overlay(table: &mut Table, text: &str) -> Result<(), RecipeError> 
         .parse::<Table>()
         .ok()
         .and_then(|mut parsed| parsed.remove("value"));
-    section.insert(last.to_owned(), parsed.unwrap_or_else(|| Value::String(value.to_owned())));
+    let parsed = parsed.unwrap_or_else(|| Value::String(value.to_owned()));
+    let previous = section.insert(last.to_owned(), parsed);
     if key.trim() == "schedule.name" {
-        schedule::leave_others(section);
+        let previous = previous.as_ref().and_then(Value::as_str);
+        schedule::drop_keys_of(previous.unwrap_or(schedule::DEFAULT), section);
     }
     Ok(())
 }

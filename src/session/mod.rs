@@ -336,7 +336,7 @@ impl Session {
         Ok(Pipeline {
             prompts: self.prompt_source(last),
             prompts_ahead: ROUNDS_AHEAD * raw.data.train_batch_size,
-            schedule: Box::new(self.opened.recipe.schedule()?),
+            schedule: self.opened.recipe.schedule()?,
             engine: Box::new(engine),
             placement: None,
             max_response_length: raw.data.max_response_length,

@@ -1,7 +1,6 @@
 //! The baseline of a job, and the canonical form by which identical runs are found.
 
 use rollpacker_operators::reward::Timeout;
-use toml::Table;
 
 use super::job::Job;
 use super::raw::{HandOut, JudgeSharing, Layout, Pipeline, Planner, RawJob, Stream, Training};
@@ -12,7 +11,7 @@ impl RawJob {
     #[must_use]
     pub fn baseline(&self) -> Self {
         let mut raw = self.clone();
-        raw.schedule = Section { name: "sync".to_owned(), options: Table::new() };
+        raw.schedule = Section::named("sync");
         raw.pipeline = Pipeline::default();
         raw.stream = Stream::default();
         raw.planner = Planner::default();

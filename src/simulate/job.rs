@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rollpacker_files::Inputs;
 use rollpacker_operators::overlap::{Fetch, Scoring};
 use rollpacker_operators::reward::{LimitOptions, Timeout};
-use rollpacker_operators::schedule::Builtin;
+use rollpacker_operators::schedule::Schedule;
 use rollpacker_stages::cluster::{Calibration, Cost, Hardware, ModelShape, TrainingLayout};
 use rollpacker_stages::rollout::simulated::lengths::Likeness;
 use toml::{Table, Value};
@@ -66,7 +66,7 @@ impl Job {
     ///
     /// # Errors
     /// If its options are out of bounds.
-    pub fn schedule(&self) -> Result<Builtin, RecipeError> {
+    pub fn schedule(&self) -> Result<Box<dyn Schedule>, RecipeError> {
         self.raw.schedule.build(Size {
             prompts: self.raw.data.train_batch_size,
             responses: self.raw.rollout.n,
@@ -79,7 +79,7 @@ impl Job {
     /// later step.
     #[must_use]
     pub fn is_on_policy(&self) -> bool {
-        let Section { name, options } = &self.raw.schedule;
+        let Section { name, options, .. } = &self.raw.schedule;
         let resumes = name == "partial"
             || options.get("mode").and_then(Value::as_str) == Some("partial")
             || options.get("keep_partial").and_then(Value::as_bool) == Some(true);
@@ -119,6 +119,7 @@ impl Job {
         let mut table = Table::try_from(&self.raw)?;
         settings.iter().try_for_each(|setting| overlay(&mut table, setting))?;
         let mut raw: RawJob = from_table(table)?;
+        raw.schedule.schedules = self.raw.schedule.schedules.clone();
         raw.sim.seeds = 1;
         Self::resolve(raw, self.trace.clone())
     }

@@ -13,6 +13,7 @@ use super::raw::{Layout, Placement, RawJob, Source};
 use super::trace::{Recording, read_trace};
 use super::{layout, placement, population, scales};
 use crate::recipe::error::{bound, nearest};
+use crate::recipe::schedule::Schedules;
 use crate::recipe::value::read_value;
 use crate::recipe::{RecipeError, schedule};
 
@@ -22,8 +23,22 @@ impl Job {
     /// # Errors
     /// If the file cannot be read or a setting is invalid; the error names the key, or the file, row and column of the trace.
     pub fn read(path: &Path, overrides: &[String]) -> anyhow::Result<Self> {
+        Self::read_with(path, overrides, &Schedules::default())
+    }
+
+    /// Reads and checks a job that may name one of `schedules`.
+    ///
+    /// # Errors
+    /// As for [`read`](Self::read).
+    pub fn read_with(
+        path: &Path,
+        overrides: &[String],
+        schedules: &Schedules,
+    ) -> anyhow::Result<Self> {
         let table = crate::recipe::read_table(path, overrides)?;
-        Self::resolve(crate::recipe::from_table(table)?, None)
+        let mut raw: RawJob = crate::recipe::from_table(table)?;
+        raw.schedule.schedules = schedules.clone();
+        Self::resolve(raw, None)
     }
 
     /// Checks a job. It reads the trace that the job names, unless the caller passes one that was read before.
@@ -68,7 +83,7 @@ impl Job {
         if job.raw.training.layout == Layout::Planned {
             job.training_layout = layout::planned(&job);
         }
-        schedule::check_scoring(&job.schedule()?, job.scoring)?;
+        schedule::check_scoring(&*job.schedule()?, job.scoring)?;
         population::check(&job)?;
         placement::policy(&job)?;
         layout::check(&job)?;

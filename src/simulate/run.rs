@@ -92,7 +92,7 @@ impl Stages {
         Ok(Pipeline {
             prompts: PromptSource::Inline(Box::new(prompts(job, self.lengths.clone()))),
             prompts_ahead: ROUNDS_AHEAD * job.raw.data.train_batch_size,
-            schedule: Box::new(job.schedule()?),
+            schedule: job.schedule()?,
             engine: Box::new(self.engine(job)?),
             max_response_length: job.raw.data.max_response_length,
             warmup_steps: job.raw.sim.warmup_steps,

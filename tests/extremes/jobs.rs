@@ -3,7 +3,7 @@
 use std::panic::catch_unwind;
 use std::path::Path;
 
-use rollpacker::recipe::schedule;
+use rollpacker::recipe::schedule::Schedules;
 use rollpacker::simulate::Job;
 use rollpacker::simulate::raw::RawJob;
 use rollpacker::stages::cluster::{Calibration, Hardware, ModelShape};
@@ -76,8 +76,9 @@ fn keys() -> Vec<Key> {
     domain.as_object_mut().expect("a table").remove("share");
     let two_mode = ["lengths.source=two_mode", "tasks.code=0", "tasks.judge=0"];
     keys.extend(of_table("lengths.domains.math", &domain, &two_mode));
-    for name in schedule::names() {
-        let options = schedule::options(name).expect("it is known");
+    let schedules = Schedules::default();
+    for name in schedules.names() {
+        let options = schedules.options(name).expect("it is known");
         let beside = crate::recipes::of_schedule(name);
         keys.extend(
             options

@@ -4,7 +4,8 @@ use std::panic::catch_unwind;
 use std::path::Path;
 
 use rollpacker::algorithms::Algorithms;
-use rollpacker::recipe::{Raw, Recipe, schedule};
+use rollpacker::recipe::schedule::Schedules;
+use rollpacker::recipe::{Raw, Recipe};
 
 use crate::program::{self, Case, owned};
 use crate::workplace::Workplace;
@@ -89,8 +90,9 @@ fn keys(path: &Path) -> Vec<Key> {
     };
     let plain = Raw::keys().into_iter().filter(|name| is_numeric(path, name));
     let mut keys: Vec<Key> = plain.map(|name| Key { beside: beside(&name), name }).collect();
-    for name in schedule::names() {
-        let options = schedule::options(name).expect("it is known");
+    let schedules = Schedules::default();
+    for name in schedules.names() {
+        let options = schedules.options(name).expect("it is known");
         let key =
             |option: &str| Key { name: format!("schedule.{option}"), beside: of_schedule(name) };
         let typed = |key: &Key| {

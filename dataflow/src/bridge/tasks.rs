@@ -111,7 +111,8 @@ impl Running {
         }
     }
 
-    /// What wakes the operator when a task has answered. One that runs inline answers while the operator polls it.
+    /// Returns the activator that wakes the operator when a task has answered; `None` for inline tasks, which answer while the operator
+    /// polls them.
     fn wakes(&self) -> Option<SyncActivator> {
         match self {
             Self::Tokio(.., activator) => Some(activator.clone()),

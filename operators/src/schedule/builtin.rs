@@ -71,6 +71,10 @@ impl Schedule for Builtin {
         self.inner().pauses()
     }
 
+    fn round_size(&self) -> Option<(usize, u32)> {
+        self.inner().round_size()
+    }
+
     fn save(&self) -> Option<Vec<u8>> {
         self.inner().save()
     }

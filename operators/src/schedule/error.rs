@@ -9,6 +9,16 @@ pub enum ScheduleError {
         /// The key.
         key: String,
     },
+    /// A value is out of its bounds.
+    #[error("`{key}` is {found}, expected {expected}")]
+    Bound {
+        /// The key.
+        key: String,
+        /// The allowed values.
+        expected: String,
+        /// The configured value.
+        found: String,
+    },
     /// A number is too small compared to another one.
     #[error("`{key}` is {found}, expected at least {least}, {why}")]
     Small {
@@ -72,4 +82,13 @@ pub(super) fn at_least(
     why: &'static str,
 ) -> Result<(), ScheduleError> {
     if found < least { Err(ScheduleError::Small { key, found, least, why }) } else { Ok(()) }
+}
+
+impl ScheduleError {
+    /// Returns the error for the option `key`, whose value is out of its bounds.
+    #[must_use]
+    pub fn bound(key: &str, expected: &str, found: impl std::fmt::Display) -> Self {
+        let (key, expected) = (key.to_owned(), expected.to_owned());
+        Self::Bound { key, expected, found: found.to_string() }
+    }
 }

@@ -350,6 +350,12 @@ pub trait Schedule {
         false
     }
 
+    /// Returns the number of prompts that a round of fresh prompts launches, and the number of responses to each; `None` if they are those
+    /// that the round trains on. Estimates of memory and the summary of a recipe use it.
+    fn round_size(&self) -> Option<(usize, u32)> {
+        None
+    }
+
     /// Returns the state for a snapshot, or `None` if the schedule cannot be resumed; a run that takes snapshots rejects such a schedule.
     /// Called between two rounds, after all responses of the earlier one were reported.
     fn save(&self) -> Option<Vec<u8>> {
@@ -390,6 +396,10 @@ impl Schedule for Box<dyn Schedule> {
 
     fn pauses(&self) -> bool {
         self.as_ref().pauses()
+    }
+
+    fn round_size(&self) -> Option<(usize, u32)> {
+        self.as_ref().round_size()
     }
 
     fn save(&self) -> Option<Vec<u8>> {

@@ -73,6 +73,12 @@ pub(super) trait RoundPolicy {
         false
     }
 
+    /// Returns the number of prompts that a round of fresh prompts launches, and the number of responses to each, if they are not those
+    /// that the round trains on.
+    fn round_size(&self) -> Option<(usize, u32)> {
+        None
+    }
+
     /// Processes an event, and then takes every decision that has become possible.
     fn tell(&mut self, event: Event) {
         if self.rounds().is_finished() {
@@ -156,6 +162,10 @@ impl<P: RoundPolicy + Serialize + DeserializeOwned> Schedule for P {
 
     fn pauses(&self) -> bool {
         RoundPolicy::pauses(self)
+    }
+
+    fn round_size(&self) -> Option<(usize, u32)> {
+        RoundPolicy::round_size(self)
     }
 
     fn save(&self) -> Option<Vec<u8>> {

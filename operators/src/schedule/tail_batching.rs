@@ -96,6 +96,26 @@ pub struct Config {
     pub max_weight: f64,
 }
 
+impl Config {
+    /// Returns the configuration of the paper for rounds of `prompts` groups of `responses` responses; other settings have their defaults.
+    #[must_use]
+    pub fn new(prompts: usize, responses: u32) -> Self {
+        Self {
+            prompts,
+            responses,
+            eta_prompts: paper(),
+            eta_responses: paper(),
+            quotas: BTreeMap::new(),
+            max_queue_age: None,
+            total_steps: None,
+            filter_zero_variance: None,
+            keep_partial: false,
+            selection: Selection::default(),
+            max_weight: MAX_WEIGHT,
+        }
+    }
+}
+
 /// The weights in the loss of responses that are selected for finishing first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -197,12 +217,6 @@ impl TailBatching {
         })
     }
 
-    /// Returns the number of prompts that a short round launches over all domains, and the number of responses to each.
-    #[must_use]
-    pub fn launched(&self) -> (usize, u32) {
-        (self.lanes.values().map(|lane| lane.short).sum(), self.short_responses)
-    }
-
     /// Returns the share of each lane, or `None` if some lane needs further prompts to determine its share.
     fn shares(&self, share: impl Fn(&Arc<str>, Lane) -> Option<Share>) -> Option<Vec<Share>> {
         self.lanes.iter().map(|(name, &lane)| share(name, lane)).collect()
@@ -289,6 +303,11 @@ impl RoundPolicy for TailBatching {
 
     fn pauses(&self) -> bool {
         self.keep_partial
+    }
+
+    /// Returns the number of prompts that a short round launches over all domains, and the number of responses to each.
+    fn round_size(&self) -> Option<(usize, u32)> {
+        Some((self.lanes.values().map(|lane| lane.short).sum(), self.short_responses))
     }
 
     fn filter(&self) -> Option<&ZeroVarianceFilter> {

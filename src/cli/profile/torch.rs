@@ -11,6 +11,7 @@ use rollpacker_stages::rollout::profile::torch::TorchMeasure;
 use rollpacker_stages::rollout::profile::{Grid, measure};
 use tch::Device;
 
+use crate::App;
 use crate::memory::{Estimate, profiling};
 use crate::recipe::Recipe;
 use crate::session::{check_context, engine_config};
@@ -25,8 +26,8 @@ pub(super) struct Opened {
 }
 
 impl Opened {
-    pub(super) fn open(config: &Path, overrides: &[String]) -> anyhow::Result<Self> {
-        let recipe = Recipe::read(config, overrides)?;
+    pub(super) fn open(config: &Path, overrides: &[String], app: &App) -> anyhow::Result<Self> {
+        let recipe = Recipe::read_with(config, overrides, &app.schedules)?;
         let folder = &recipe.raw.model.path;
         let model = Decoder::check_folder(folder)?;
         check_context(&recipe, &model)?;

@@ -69,6 +69,7 @@ fn without_speculation_every_synchronous_schedule_takes_as_long_as_sync() {
         vec![
             "schedule.name=dynamic",
             "schedule.max_generated_batches=2",
+            "schedule.on_exhausted=smaller_step",
             "rollout.n=16",
             "data.train_batch_size=8",
             "lengths.population.pass_rate={median=0.5,spread=0.0,length_correlation=0.0}",

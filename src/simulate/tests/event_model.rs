@@ -39,7 +39,7 @@ impl Response {
     }
 }
 
-/// What holds for every instance.
+/// The properties that all instances share.
 struct Engine {
     cost: Cost,
     decode: Decode,
@@ -133,7 +133,7 @@ impl Instance {
     }
 }
 
-/// What a round keeps: the first `responses` of each prompt, of the first `places` prompts.
+/// The responses that a round keeps: the first `responses` of each prompt, of the first `places` prompts.
 struct Round {
     places: usize,
     responses: usize,
@@ -159,7 +159,7 @@ impl Round {
     }
 }
 
-/// What the model says of a round: the time from its opening until its last response has ended or was dropped, and what it keeps.
+/// The outcome of a round: the time from its opening until its last response has ended or was dropped, and the responses that it keeps.
 struct Predicted {
     nanos: u64,
     kept: Kept,
@@ -276,7 +276,7 @@ impl<'a> Model<'a> {
     }
 }
 
-/// What the pipeline did: the same of a step.
+/// Returns the same outcome of a step of the pipeline.
 fn observed(report: &StepReport) -> Predicted {
     let finished = report
         .responses
@@ -421,7 +421,7 @@ impl TailBatching {
         self.queue.len() >= self.prompts
     }
 
-    /// What the next round launches, how many responses to each, and how many of them it keeps.
+    /// Returns the prompts that the next round launches, the number of responses to each, and the number of them that it keeps.
     fn launch(&mut self) -> (Vec<PromptId>, [u32; 2]) {
         if self.is_full() {
             return (self.queue.drain(..self.prompts).collect(), [self.responses; 2]);

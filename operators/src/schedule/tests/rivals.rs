@@ -92,8 +92,8 @@ impl Case {
                 }
             }
             Kind::TailBatching(config) => {
-                let (launched, samples) =
-                    super::super::TailBatching::new(config.clone()).expect("valid").launched();
+                let schedule = super::super::TailBatching::new(config.clone()).expect("valid");
+                let (launched, samples) = schedule.round_size().expect("it speculates");
                 let filter = config.filter_zero_variance;
                 Contract {
                     samples,

@@ -1,0 +1,56 @@
+//! A command line with a reward and a schedule of its own.
+//!
+//! ```sh
+//! cargo run --example own_command_line -- score --reward terse --option most=20 --input rows.jsonl
+//! cargo run --example own_command_line -- simulate --config configs/sim/7b.toml schedule.name=surplus schedule.share=0.25 sim.steps=2
+//! cargo run --example own_command_line -- train --config configs/chain.toml schedule.name=surplus schedule.share=0.25 --dry-run
+//! ```
+
+use std::process::ExitCode;
+
+use rollpacker::App;
+use rollpacker::operators::schedule::ScheduleError;
+use rollpacker::prelude::*;
+use serde::Deserialize;
+
+/// Rewards responses of at most `most` characters.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Terse {
+    most: usize,
+}
+
+impl Reward for Terse {
+    async fn score(&self, sample: &Sample, _: &Context) -> Result<Score, RewardError> {
+        Ok(Score::from(f64::from(sample.response.chars().count() <= self.most)))
+    }
+}
+
+/// The options of the schedule `surplus`. The command line sets all but `share` from other sections of the recipe.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Surplus {
+    prompts: usize,
+    responses: u32,
+    total_steps: Option<u64>,
+    /// Share of prompts that a round launches in addition to those that it trains on.
+    share: f64,
+}
+
+/// Returns a schedule that launches more prompts than it keeps, and all responses of each.
+fn surplus(options: Surplus) -> Result<TailBatching, ScheduleError> {
+    let Surplus { prompts, responses, total_steps, share } = options;
+    if !(0.0..=1.0).contains(&share) {
+        return Err(ScheduleError::bound("share", "a number from 0 to 1", share));
+    }
+    TailBatching::new(tail_batching::Config {
+        eta_prompts: 1.0 + share,
+        eta_responses: 1.0,
+        total_steps,
+        ..tail_batching::Config::new(prompts, responses)
+    })
+}
+
+fn main() -> ExitCode {
+    App::new().reward("terse", |terse: Terse| Ok(terse)).schedule("surplus", surplus).main()
+}

@@ -1,0 +1,163 @@
+//! The command line with a program's own rewards, schedules and algorithms.
+
+use std::process::ExitCode;
+
+#[cfg(feature = "torch")]
+use rollpacker_operators::advantage::Estimator;
+use rollpacker_operators::schedule::{Schedule, ScheduleError};
+use rollpacker_stages::catalog::CatalogError;
+use rollpacker_stages::reward::{Code, CodeConfig, GroupReward, Registry, Reward};
+#[cfg(feature = "torch")]
+use rollpacker_stages::train::loss::{KlEstimator, PolicyLoss};
+use serde::de::DeserializeOwned;
+
+#[cfg(feature = "torch")]
+use crate::algorithms::Algorithms;
+use crate::recipe::schedule::Schedules;
+use crate::{cli, terminal};
+
+/// The `rollpacker` command line, with further entries that recipes and jobs can name.
+///
+/// Each entry has a name and a constructor, which receives the options of the entry as a type that implements `Deserialize`. An option
+/// that the type does not have is an error that names the key. An entry replaces a built-in one of the same name. `train` (with
+/// `--dry-run`, `--resume`, `--workers` and `--hostfile`), `score` and `simulate` know all entries.
+///
+/// ```no_run
+/// use std::process::ExitCode;
+///
+/// use rollpacker::prelude::*;
+/// use serde::Deserialize;
+///
+/// /// Rewards responses of at most `most` characters.
+/// #[derive(Deserialize)]
+/// #[serde(deny_unknown_fields)]
+/// struct Terse {
+///     most: usize,
+/// }
+///
+/// impl Reward for Terse {
+///     async fn score(&self, sample: &Sample, _: &Context) -> Result<Score, RewardError> {
+///         Ok(Score::from(f64::from(sample.response.chars().count() <= self.most)))
+///     }
+/// }
+///
+/// fn main() -> ExitCode {
+///     rollpacker::App::new().reward("terse", |terse: Terse| Ok(terse)).main()
+/// }
+/// ```
+///
+/// With this program, `my_program score --reward terse --option most=20 --input rows.jsonl` scores a file, and a recipe selects the reward
+/// with `reward.routes = { "*" = "terse" }`.
+#[derive(Clone)]
+pub struct App {
+    pub(crate) rewards: Registry,
+    pub(crate) schedules: Schedules,
+    #[cfg(feature = "torch")]
+    pub(crate) algorithms: Algorithms,
+}
+
+impl Default for App {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl App {
+    /// Returns the command line with the built-in entries. The reward `code` prints how its sandbox is isolated when it starts.
+    #[must_use]
+    pub fn new() -> Self {
+        let rewards = Registry::builtin().with("code", |config: CodeConfig| {
+            let code = Code::start(config)?;
+            let isolation = format!("sandbox of the reward `code`\n{}", code.isolation());
+            terminal::warn(isolation.trim_end());
+            Ok(code)
+        });
+        Self {
+            rewards,
+            schedules: Schedules::default(),
+            #[cfg(feature = "torch")]
+            algorithms: Algorithms::default(),
+        }
+    }
+
+    /// Adds a reward, which `reward.routes` can name. Its options are those of `[reward.options.NAME]`.
+    #[must_use]
+    pub fn reward<O: DeserializeOwned, R: Reward>(
+        mut self,
+        name: &str,
+        make: impl Fn(O) -> Result<R, CatalogError> + Send + Sync + 'static,
+    ) -> Self {
+        self.rewards = self.rewards.with(name, make);
+        self
+    }
+
+    /// Adds a reward for groups, which `reward.routes` can name. Its options are those of `[reward.options.NAME]`.
+    #[must_use]
+    pub fn group_reward<O: DeserializeOwned, R: GroupReward>(
+        mut self,
+        name: &str,
+        make: impl Fn(O) -> Result<R, CatalogError> + Send + Sync + 'static,
+    ) -> Self {
+        self.rewards = self.rewards.with_group(name, make);
+        self
+    }
+
+    /// Adds a schedule, which `schedule.name` can name. Its options are the other keys of `[schedule]`; see [`Schedules::with`].
+    #[must_use]
+    pub fn schedule<O: DeserializeOwned, S: Schedule + 'static>(
+        mut self,
+        name: &str,
+        make: impl Fn(O) -> Result<S, ScheduleError> + Send + Sync + 'static,
+    ) -> Self {
+        self.schedules = self.schedules.with(name, make);
+        self
+    }
+
+    /// Adds an advantage estimator, which `algorithm.adv_estimator` can name.
+    #[cfg(feature = "torch")]
+    #[must_use]
+    pub fn advantage<O: DeserializeOwned, E: Into<Estimator>>(
+        mut self,
+        name: &str,
+        make: impl Fn(O) -> Result<E, CatalogError> + Send + Sync + 'static,
+    ) -> Self {
+        let make = move |options| make(options).map(Into::into);
+        self.algorithms.advantages = self.algorithms.advantages.with(name, make);
+        self
+    }
+
+    /// Adds a policy loss, which `actor.policy_loss.loss_mode` can name.
+    #[cfg(feature = "torch")]
+    #[must_use]
+    pub fn policy_loss<O: DeserializeOwned, L: PolicyLoss + 'static>(
+        mut self,
+        name: &str,
+        make: impl Fn(O) -> Result<L, CatalogError> + Send + Sync + 'static,
+    ) -> Self {
+        let make = move |options| Ok(std::sync::Arc::new(make(options)?) as _);
+        self.algorithms.policy_losses = self.algorithms.policy_losses.with(name, make);
+        self
+    }
+
+    /// Adds an estimator of a KL divergence, which `actor.kl_loss_type` and `algorithm.kl_penalty` can name.
+    #[cfg(feature = "torch")]
+    #[must_use]
+    pub fn kl_estimator<O: DeserializeOwned, K: KlEstimator + 'static>(
+        mut self,
+        name: &str,
+        make: impl Fn(O) -> Result<K, CatalogError> + Send + Sync + 'static,
+    ) -> Self {
+        let make = move |options| Ok(std::sync::Arc::new(make(options)?) as _);
+        self.algorithms.kl_estimators = self.algorithms.kl_estimators.with(name, make);
+        self
+    }
+
+    /// Runs the command that the command line names, prints errors on standard error, and returns the exit status.
+    ///
+    /// A panic on any thread ends the process; see [`stop_on_panic`](crate::stop_on_panic).
+    #[must_use]
+    pub fn main(self) -> ExitCode {
+        crate::stop_on_panic();
+        cli::run(&self)
+    }
+}
