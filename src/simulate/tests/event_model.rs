@@ -1,8 +1,7 @@
-//! A model of a rollout that goes iteration by iteration, beside the engine that jumps from event to event.
+//! An independent model of a rollout that runs iteration by iteration, compared with the engine that jumps from event to event.
 //!
-//! It shares with the pipeline the lengths that are drawn and the formulas of what things cost, and nothing else: each instance samples
-//! one token of each running response at a time, a router looks for ended responses at every report interval, and the rules of the two
-//! schedules are those of the paper.
+//! It shares only the drawn lengths and the cost formulas with the pipeline. Each instance samples one token of each running response at a
+//! time, ended responses are collected at every report interval, and the rules of the two schedules are those of the paper.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -21,7 +20,7 @@ use crate::simulate::{population, run};
 
 const NANOS: f64 = 1e9;
 
-/// Which responses of which prompts.
+/// Responses by prompt.
 type Kept = BTreeMap<PromptId, BTreeSet<u32>>;
 
 #[derive(Clone, Copy, Debug)]
@@ -47,7 +46,7 @@ struct Engine {
     max_running: usize,
 }
 
-/// One instance; running responses in the order of their admission, times in nanoseconds.
+/// An instance. Running responses are in the order of their admission; times are in nanoseconds.
 #[derive(Default)]
 struct Instance {
     at: f64,
@@ -60,7 +59,7 @@ impl Instance {
         self.running.iter().map(|&slot| all[slot].context()).sum()
     }
 
-    /// Runs all iterations that end by `now`; says which responses ended, and when.
+    /// Runs all iterations that end by `now`, and returns the responses that ended with their times.
     fn run(&mut self, now: f64, engine: &Engine, all: &mut [Response]) -> Vec<(u64, usize)> {
         let mut ended = Vec::new();
         while self.at <= now {
@@ -103,7 +102,7 @@ impl Instance {
         self.at + NANOS * engine.decode.iteration(self.running.len() as u32, self.held(all))
     }
 
-    /// One iteration.
+    /// Runs one iteration, and returns the responses that ended with their times.
     fn sample(&mut self, engine: &Engine, all: &mut [Response]) -> Vec<(u64, usize)> {
         self.at = self.next_end(engine, all);
         for &slot in &self.running {
@@ -116,7 +115,7 @@ impl Instance {
         Vec::into_iter(ended).map(|slot: usize| (at, slot)).collect()
     }
 
-    /// Drops responses when the iteration under way is over.
+    /// Drops responses when the current iteration ends, and returns those that ended in it.
     fn abort(
         &mut self,
         now: f64,
@@ -186,7 +185,7 @@ impl<'a> Model<'a> {
         Self { job, engine, lengths, next: 0 }
     }
 
-    /// A round that opens at `opened`; interval ends are multiples of the report interval, whenever it opens.
+    /// Runs a round that opens at `opened`. Report intervals end at multiples of their length, independently of `opened`.
     fn round(
         &mut self,
         step: Step,
@@ -246,7 +245,7 @@ impl<'a> Model<'a> {
         ids.map(response).collect()
     }
 
-    /// The instances, with what each is given and when.
+    /// Returns the instances, with the requests of each and their times of arrival.
     fn hand_out(&mut self, opened: f64, prompts: usize, all: &[Response]) -> Vec<Instance> {
         let cost = &self.engine.cost;
         let begun = opened + NANOS * (cost.weight_sync() + cost.rollout_overhead());
@@ -293,7 +292,7 @@ fn observed(report: &StepReport) -> Predicted {
     Predicted { nanos: finished.max().expect("responses") - report.opened.0, kept }
 }
 
-/// Nanoseconds that sums over single iterations may be off.
+/// Tolerance for rounding in sums over single iterations, in nanoseconds.
 const ROUNDING: u64 = 100;
 
 fn compare(step: usize, settings: &[String], predicted: &Predicted, report: &StepReport) {
@@ -319,14 +318,14 @@ max_response_length = 1500
 placement = "colocated"
 "#;
 
-/// One of `values` for the job of number `seed`: not the same for another `key`.
+/// Returns one of `values`, drawn by `seed` and `key`.
 fn pick<T: Copy>(seed: u64, key: u64, values: &[T]) -> T {
     let mixed = (seed * 64 + key + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mixed = (mixed ^ mixed >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     values[(mixed >> 33) as usize % values.len()]
 }
 
-/// A small job drawn by `seed`: some fill their KV caches and preempt, some have more responses than slots.
+/// Returns the settings of a small job, drawn by `seed`. Some jobs fill their KV caches and preempt; some have more responses than slots.
 fn drawn(seed: u64, schedule: &str) -> Vec<String> {
     // A KV cache of some 4000 tokens, of 8000, and of more than there are.
     let memory = pick(seed, 0, &[0.099, 0.105, 0.6]);
@@ -375,7 +374,7 @@ fn preemptions(batch: &rollpacker_dataflow::batch::Batch) -> u32 {
     batch.values::<UInt32Type>(column::PREEMPTIONS).values().iter().sum()
 }
 
-/// The last rounds of a run launch less, to leave nothing in the queue.
+/// The number of rounds at the end of a run that may launch less, to leave nothing in the queue.
 const LAST: usize = 4;
 
 #[test]
@@ -416,7 +415,7 @@ impl TailBatching {
         Self { prompts, responses, short, fresh: 0, queue: VecDeque::new() }
     }
 
-    /// Whether the next round is a long one.
+    /// Returns `true` if the next round is a long one.
     fn is_full(&self) -> bool {
         self.queue.len() >= self.prompts
     }
