@@ -13,14 +13,14 @@ use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::{Capability, Concat};
 use rollpacker_dataflow::watchdog::{Awaiting, Waiting};
 
-use crate::advantage::KlController;
 use crate::group_reward::score_groups;
+use crate::kl_controller::KlController;
 use crate::overlap::Fetch;
 use crate::resume::Resumable;
 use crate::reward::{Scored, Tallies};
 use crate::rollout::Generating;
-use crate::rows::{Row, gather_first};
-use crate::schedule::encode::ADMIT;
+use crate::wire::decision::ADMIT;
+use crate::wire::rows::{Row, gather_first};
 
 /// Complete groups, with the streams of the operators before.
 pub struct Groups<'scope> {

@@ -24,7 +24,7 @@ use crate::reward::{
     Excused, GroupScoring, ScoreRow, Tallies, Timing, describe_last, excuse, name_of, sample,
     scored_batch,
 };
-use crate::rows::Row;
+use crate::wire::rows::Row;
 
 /// The name of the operator in metrics and faults.
 const NAME: &str = "group_reward";

@@ -20,10 +20,10 @@ use rollpacker_dataflow::timely::dataflow::operators::generic::operator::empty;
 use rollpacker_dataflow::watchdog::Awaiting;
 use rollpacker_stages::train::Inferred;
 
-use crate::columns::lists;
 use crate::group::Groups;
 use crate::trainer::TrainerThread;
 use crate::waiting::{Held, Waiting};
+use crate::wire::columns::lists;
 
 /// The name of the operator in metrics and faults.
 const NAME: &str = "inference";

@@ -7,7 +7,7 @@ use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::schema::column;
 pub use rollpacker_operators::report::Stages;
 use rollpacker_operators::report::{Instants, Observer, StepReport, measure};
-use rollpacker_operators::rollout::is_given_again;
+use rollpacker_operators::rollout::is_returned_whole;
 use rollpacker_operators::survival::Survival;
 use rollpacker_stages::rollout::FinishReason;
 use rollpacker_stages::train::Metrics;
@@ -132,7 +132,7 @@ impl Outcome {
                     // The response continues in a later step and is observed there.
                     Some(FinishReason::Pause) => {}
                     // The response was already observed in the step that kept it.
-                    Some(reason) if is_given_again(reason, tokens, resumed) => {}
+                    Some(reason) if is_returned_whole(reason, tokens, resumed) => {}
                     reason => {
                         self.launched.observe(tokens, reason.is_some_and(FinishReason::is_whole))
                     }

@@ -8,7 +8,6 @@ mod builtin;
 mod gae;
 mod gpg;
 mod grpo;
-mod kl_controller;
 mod operator;
 mod opo;
 mod pass_at_k;
@@ -18,11 +17,11 @@ mod whiten;
 
 use std::sync::Arc;
 
+pub use crate::kl_controller::{KlControl, KlController};
 pub use builtin::advantages;
 pub use gae::Gae;
 pub use gpg::Gpg;
 pub use grpo::{Grpo, Rloo};
-pub use kl_controller::{KlControl, KlController};
 pub use operator::AdvantageExt;
 pub use opo::Opo;
 pub use pass_at_k::PassAtK;

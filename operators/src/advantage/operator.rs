@@ -15,14 +15,14 @@ use rollpacker_dataflow::timely::dataflow::operators::{Capability, Concat};
 use rollpacker_dataflow::timely::progress::frontier::MutableAntichain;
 use rollpacker_stages::train::Metrics;
 
-use super::kl_controller::PART;
 use super::token_rewards::{Rewarded, rewarded};
-use super::{Estimate, Estimator, KlController, Trajectory};
-use crate::columns::lists;
+use super::{Estimate, Estimator, Trajectory};
 use crate::group::Groups;
+use crate::kl_controller::{KlController, PART};
 use crate::policy::metrics_batch;
 use crate::resume::Keeper;
-use crate::rows::{Row, gather_first};
+use crate::wire::columns::lists;
+use crate::wire::rows::{Row, gather_first};
 
 /// Adds advantages to groups.
 pub trait AdvantageExt {

@@ -11,9 +11,9 @@ use serde::{Deserialize, Serialize};
 
 use super::bias::{Weighed, units};
 use super::pairs::{Member, Observed, Pair, Products};
-use crate::rollout::is_given_again;
-use crate::schedule::encode::{ADMIT, DEFER, PAUSE_DECISION, REJECT};
-use crate::schedule::operator::finish_reason;
+use crate::wire::decision::{ADMIT, DEFER, PAUSE_DECISION, REJECT};
+use crate::wire::finish_reason::finish_reason;
+use crate::wire::finish_reason::is_returned_whole;
 
 /// A fact about lengths, kept with its number of occurrences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -149,8 +149,8 @@ impl Gathering {
         for at in 0..batch.num_rows() {
             let (reason, tokens) = (finish_reason(reasons.value(at)), tokens.value(at));
             // A paused response is observed when it ends. A response that ended before it was kept has been observed already.
-            let is_observed =
-                reason != FinishReason::Pause && !is_given_again(reason, tokens, resumed.value(at));
+            let is_observed = reason != FinishReason::Pause
+                && !is_returned_whole(reason, tokens, resumed.value(at));
             if is_observed {
                 self.responses.push(Response {
                     prompt: PromptId(prompts.value(at)),

@@ -11,9 +11,9 @@ use rollpacker_dataflow::schema::{self, column};
 use rollpacker_dataflow::snapshot::{Part, Restored};
 
 use super::anchors::{Case, Longest};
+use crate::limit::Limit;
 use crate::resume::ResumeError;
 use crate::resume::part::{read_rows, rows};
-use crate::reward::Limit;
 
 /// The name of the part.
 pub(super) const PART: &str = "ledger_anchors";

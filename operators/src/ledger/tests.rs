@@ -14,7 +14,7 @@ use super::Lengths;
 use super::bias::{Weighed, buckets};
 use super::facts::{Facts, Gathering, Length, Waits};
 use super::pairs::{Member, Observed, Pair, Pairs, Products};
-use crate::columns::lists;
+use crate::wire::columns::lists;
 
 fn near(ours: f64, expected: f64) {
     assert!((ours - expected).abs() < 1e-6, "{ours} is not {expected}");

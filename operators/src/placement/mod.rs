@@ -36,7 +36,7 @@ use rollpacker_dataflow::step::{PromptId, SampleId, Step};
 use rollpacker_stages::rollout::{FinishReason, Placement};
 use serde::{Deserialize, Serialize};
 
-use crate::schedule::Round;
+use crate::wire::decision::Round;
 
 /// An event that a placement policy receives.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -16,9 +16,10 @@ use rollpacker_dataflow::timely::dataflow::operators::Capability;
 
 use super::{Decision, Event, Place};
 use crate::resume::Resumable;
-use crate::schedule::Round;
-use crate::schedule::encode::{ADMIT, CLOSE, LAUNCH, OPEN};
-use crate::schedule::operator::finish_reason;
+use crate::wire::action::LAUNCH;
+use crate::wire::decision::Round;
+use crate::wire::decision::{ADMIT, CLOSE, OPEN};
+use crate::wire::finish_reason::finish_reason;
 
 /// The name of the snapshot part with the learned state of a placement policy.
 pub(crate) const PART: &str = "placement";

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::PlacementError;
 use super::error::within;
-use crate::schedule::Round;
+use crate::wire::decision::Round;
 
 /// The options of a [`StreamTrainer`](super::StreamTrainer).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]

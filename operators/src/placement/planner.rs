@@ -13,8 +13,8 @@ use super::error::within;
 use super::forecast::{Change, Forecast, Layout};
 use super::progress::Load;
 use super::{PlacementError, Reason};
-use crate::schedule::Round;
 use crate::survival::Curve;
+use crate::wire::decision::Round;
 
 /// The rule by which the planner decides.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]

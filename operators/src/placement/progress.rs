@@ -7,9 +7,9 @@ use rollpacker_dataflow::step::PromptId;
 use rollpacker_stages::rollout::FinishReason;
 use serde::{Deserialize, Serialize};
 
-use crate::rollout::is_given_again;
-use crate::schedule::Round;
 use crate::survival::Survival;
+use crate::wire::decision::Round;
+use crate::wire::finish_reason::is_returned_whole;
 
 /// The state of a round according to the events so far.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -143,7 +143,7 @@ impl Progress {
         }
         // A response that was kept whole sampled nothing in this round and was observed before: it counts neither for the pace nor for
         // the lengths.
-        if is_given_again(finish_reason, tokens, resumed) {
+        if is_returned_whole(finish_reason, tokens, resumed) {
             return;
         }
         let ran = (tokens.saturating_sub(resumed), now.since(group.launched));

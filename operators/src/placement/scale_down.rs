@@ -20,8 +20,8 @@ use super::planner::{Kinds, Outlook, Planner};
 use super::progress::{Load, Progress, Response};
 use super::tail::{Due, Tail};
 use super::{Decision, Event, Place, PlacementError, Reason};
-use crate::schedule::Round;
 use crate::survival::{Curve, Survival};
+use crate::wire::decision::Round;
 
 /// A placement policy after RollPacker's stream trainer, with a [`Planner`] for the rounds.
 ///

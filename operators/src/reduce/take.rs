@@ -17,8 +17,8 @@ use rollpacker_stages::train::Partial;
 use super::share::Share;
 use super::{Costs, NAME, wire};
 use crate::rollout::Generating;
-use crate::schedule::encode::ADMIT;
 use crate::trainer::TrainerThread;
+use crate::wire::decision::ADMIT;
 
 /// The output streams of the operator.
 pub(super) struct Taken<'scope> {

@@ -14,7 +14,7 @@ use super::stages::{Instants, Stages, ran};
 use super::statistics::{ratio, spread};
 use super::values::values;
 use crate::schedule::Reason;
-use crate::schedule::encode::{ADMIT, CLOSE, DEFER, PAUSE_DECISION, REJECT};
+use crate::wire::decision::{ADMIT, CLOSE, DEFER, PAUSE_DECISION, REJECT};
 
 /// Lengths of responses, in tokens.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

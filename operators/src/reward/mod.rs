@@ -5,7 +5,6 @@
 //! The step ends with the last score of a response that is trained on.
 
 mod excuse;
-mod limit;
 mod load;
 mod score_row;
 mod scorer;
@@ -32,7 +31,7 @@ use crate::ledger::{Anchors, anchors};
 use crate::overlap::Scoring;
 use crate::resume::Resumable;
 use crate::rollout::{Generating, Rollouts};
-use crate::rows::Row;
+use crate::wire::rows::Row;
 
 use self::scorer::{Arrived, Capabilities, Rules, Scorer};
 
@@ -42,8 +41,8 @@ pub(crate) use self::scorer::{name_of, sample};
 pub(crate) use self::tally::Tallies;
 use self::wanted::Owed;
 
-pub use self::limit::Limit;
 pub use self::timeouts::{LimitError, LimitOptions, Timeout, Timeouts};
+pub use crate::limit::Limit;
 
 /// The name of the operator in metrics and faults.
 const NAME: &str = "reward";

@@ -23,8 +23,8 @@ use super::tally::{Tallies, Tally};
 use super::wanted::{Owed, Wanted};
 use super::{Limit, NAME};
 use crate::overlap::Scoring;
-use crate::rows::Row;
-use crate::schedule::operator::finish_reason;
+use crate::wire::finish_reason::finish_reason;
+use crate::wire::rows::Row;
 
 /// The capabilities for the outputs that follow from a response.
 pub(super) struct Capabilities {

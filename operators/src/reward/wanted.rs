@@ -7,7 +7,7 @@ use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::schema::column;
 use rollpacker_dataflow::step::PromptId;
 
-use crate::schedule::encode::{ADMIT, CLOSE, DEFER, REJECT};
+use crate::wire::decision::{ADMIT, CLOSE, DEFER, REJECT};
 
 /// The responses of one step whose scores are needed: those that are admitted, and those that are not decided yet.
 ///

@@ -25,8 +25,8 @@ use super::notices::Notices;
 use super::port::{Capabilities, Port};
 use super::responses::response_batch;
 use crate::policy::{metrics_batch, policy_of};
-use crate::rows::Row;
-use crate::schedule::encode::{ADVANCE, LAUNCH, PAUSE};
+use crate::wire::action::{ADVANCE, LAUNCH, PAUSE};
+use crate::wire::rows::Row;
 
 const NO_LOCKSTEP: &str = "the run requires races that are decided by tokens, but the engine cannot race in lockstep: make the engine deterministic, or choose another engine";
 

@@ -24,15 +24,6 @@ pub(super) struct Launch {
     pub(super) again: Vec<Ended>,
 }
 
-/// Returns `true` if an earlier round kept the response whole.
-///
-/// Such a response is returned again without sampling another token, and it was observed when it ended. `resumed` of its `tokens` are from
-/// an earlier step.
-#[must_use]
-pub fn is_given_again(finish_reason: FinishReason, tokens: u32, resumed: u32) -> bool {
-    finish_reason.is_whole() && resumed > 0 && resumed == tokens
-}
-
 /// The responses that are kept from one round for a later one.
 pub(super) struct Kept {
     /// `true` if the schedule may pause responses.

@@ -15,10 +15,10 @@ use rollpacker_dataflow::step::{PolicyVersion, PromptId, SampleId, Step};
 use rollpacker_stages::rollout::{Completion, FinishReason, Partial};
 
 use super::kept::{Ended, Sample, Samples};
-use crate::columns::lists;
 use crate::resume::ResumeError;
 use crate::resume::part::{read_rows, rows};
-use crate::schedule::operator::finish_reason;
+use crate::wire::columns::lists;
+use crate::wire::finish_reason::finish_reason;
 
 /// The name of the part.
 pub(super) const PART: &str = "rollout";

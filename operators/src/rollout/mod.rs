@@ -24,8 +24,8 @@ use rollpacker_dataflow::timely::dataflow::operators::{Concat, ConnectLoop, Feed
 use rollpacker_stages::rollout::RolloutEngine;
 
 pub(crate) use self::generating::Generating;
-pub use self::kept::is_given_again;
 pub(crate) use self::kept_rows::KeptRows;
+pub use crate::wire::finish_reason::is_returned_whole;
 
 use self::driver::Driver;
 use self::kept::Samples;
@@ -35,7 +35,7 @@ use crate::overlap::Scoring;
 use crate::placement;
 use crate::resume::Resumable;
 use crate::schedule::operator::{Heard, Rounds, Scheduled, schedule};
-use crate::spread::kept_on;
+use crate::schedule::spread::kept_on;
 
 /// The metric with the load time of a step's weights, in seconds: from when the engine was given them until all of the engine had them. It
 /// is missing for an engine that [does not report it](RolloutEngine::loaded_at).

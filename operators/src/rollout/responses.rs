@@ -12,8 +12,8 @@ use rollpacker_stages::rollout::Completion;
 
 use super::driver::Launched;
 use super::kept::Ended;
-use crate::columns::lists;
-use crate::rows::{Row, gather};
+use crate::wire::columns::lists;
+use crate::wire::rows::{Row, gather};
 
 /// Returns ended responses as a batch of [`schema::RESPONSES`].
 pub(super) fn response_batch(ended: &[Ended], prompts: &BTreeMap<PromptId, Launched>) -> Batch {

@@ -13,16 +13,16 @@ use rollpacker_dataflow::step::{PromptId, SampleId, Step, Tick};
 use rollpacker_dataflow::timely::dataflow::operators::Capability;
 use rollpacker_dataflow::watchdog::{Awaiting, Waiting};
 
-use super::operator::finish_reason;
 use super::published::{Open, Published};
 use super::scores::OrderedScores;
 use super::sequencer::{Sequencer, Turn};
+use super::spread::Spread;
 use super::state::{Held, LastPrompt, State, Stocked};
 use super::stop::Stop;
 use super::{Decision, Event, Offer, Round, Schedule, encode};
-use crate::rollout::notices;
-use crate::rows::Row;
-use crate::spread::Spread;
+use crate::wire::finish_reason::finish_reason;
+use crate::wire::notice;
+use crate::wire::rows::Row;
 
 /// Translates the inputs of the operator into events of its schedule, and the decisions of the schedule into its outputs.
 pub(super) struct Driver {
@@ -207,7 +207,7 @@ impl Driver {
 
     pub(super) fn notice(&mut self, batch: &Batch) {
         if let Some(sequencer) = &mut self.sequencer {
-            sequencer.notice(notices::read(batch));
+            sequencer.notice(notice::read(batch));
         }
     }
 

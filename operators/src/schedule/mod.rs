@@ -26,6 +26,7 @@ mod scores;
 pub(crate) mod sequencer;
 pub mod sorted;
 mod speculation;
+pub(crate) mod spread;
 pub(crate) mod state;
 mod stock;
 mod stop;
@@ -46,6 +47,8 @@ pub use sorted::Sorted;
 pub use sync::Synchronous;
 pub use tail_batching::TailBatching;
 pub use variance::{OnExhausted, ZeroVarianceFilter};
+
+pub use crate::wire::decision::Round;
 
 use std::fmt;
 use std::ops::Range;
@@ -205,36 +208,6 @@ impl fmt::Display for Decision {
             Self::Finish => f.write_str("finish"),
             Self::Fail { message } => write!(f, "fail ({message})"),
         }
-    }
-}
-
-/// The kind of a round.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Round {
-    /// The round waits for every response that it launches.
-    Full,
-    /// A speculative round: it launches more than it keeps.
-    Short,
-    /// A round of deferred prompts that waits for each of their responses.
-    Long,
-}
-
-impl Round {
-    /// Returns the name as written in the column `round`.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Full => "full",
-            Self::Short => "short",
-            Self::Long => "long",
-        }
-    }
-}
-
-impl fmt::Display for Round {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
     }
 }
 

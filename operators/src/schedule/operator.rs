@@ -11,7 +11,6 @@ use rollpacker_dataflow::schema;
 use rollpacker_dataflow::step::Step;
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::Concat;
-use rollpacker_stages::rollout::FinishReason;
 
 use crate::placement::Place;
 use crate::policy::policy_of;
@@ -20,9 +19,9 @@ use crate::resume::Resumable;
 use super::Schedule;
 use super::driver::Driver;
 use super::published::Open;
+use super::spread::Spread;
 use super::state::SavedParts;
 pub use super::stop::{Stop, Stopped};
-use crate::spread::Spread;
 
 /// A stream of prompts, with back-pressure on the reader.
 pub struct Prompts<'scope> {
@@ -218,8 +217,4 @@ fn unsaved_fault() -> Fault {
         "schedule",
         "the schedule cannot be saved in a snapshot: implement `save` and `restore` for it, or train without snapshots",
     )
-}
-
-pub(crate) fn finish_reason(written: &str) -> FinishReason {
-    written.parse().expect("invariant: the rollout writes finish reasons only")
 }

@@ -25,6 +25,7 @@ use rollpacker_dataflow::step::{PromptId, SampleId, Step, Tick};
 use rollpacker_stages::rollout::lockstep::End;
 
 use super::{Decision, Event};
+use crate::wire::notice::Notice;
 
 /// An event for the schedule, with its tick.
 #[derive(Clone, Debug, PartialEq)]
@@ -35,19 +36,6 @@ pub(super) struct Turn {
     pub(super) event: Event,
     /// `true` for the first end of a tick: rollouts must then be informed that the tick has passed.
     pub(super) passes: bool,
-}
-
-/// A worker's report on its rollout.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Notice {
-    /// The worker.
-    pub(crate) worker: usize,
-    /// The number of request rows that it has processed since the start.
-    pub(crate) taken_in: u64,
-    /// A lower bound: every response still running on the worker ends later than this tick.
-    pub(crate) floor: Tick,
-    /// Responses that ended or were dropped since the last notice, in any order.
-    pub(crate) ends: Vec<End>,
 }
 
 /// Orders the events of a schedule.

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use super::{Decision, Schedule};
 use crate::resume::part::{read_bytes, read_rows, rows};
 use crate::resume::{Keeper, Resumable, ResumeError};
-use crate::rows::{Row, gather_first};
+use crate::wire::rows::{Row, gather_first};
 
 /// The name of the part with the schedule's own state.
 const SCHEDULE: &str = "schedule";

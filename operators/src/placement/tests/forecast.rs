@@ -8,8 +8,8 @@ use super::{Cost, cost, job};
 use crate::placement::Load;
 use crate::placement::forecast::{Change, Forecast, Layout, projected};
 use crate::placement::progress::{Progress, Response};
-use crate::schedule::Round;
 use crate::survival::{Curve, Survival};
+use crate::wire::decision::Round;
 
 fn near(found: f64, expected: f64) {
     assert!((found - expected).abs() < 1e-9, "{found} is not {expected}");

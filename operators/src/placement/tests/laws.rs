@@ -10,7 +10,7 @@ use crate::placement::planner::Rule;
 use crate::placement::{
     Decision, Event, Job, Options, Place, Planner, Reason, Rounds, StreamTrainer, Trigger,
 };
-use crate::schedule::Round;
+use crate::wire::decision::Round;
 
 /// A planned response: prompt, sample, length.
 type Response = (u64, u32, u32);

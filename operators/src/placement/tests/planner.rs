@@ -3,8 +3,8 @@
 use super::{Cost, cost, job};
 use crate::placement::planner::{Outlook, Rule};
 use crate::placement::{Job, Load, PlacementError, Planner, Reason};
-use crate::schedule::Round;
 use crate::survival::{Curve, Survival};
+use crate::wire::decision::Round;
 
 fn plan(planner: &mut Planner, round: Round, cost: &Cost) -> (u32, Reason) {
     let nothing = Outlook { last: None, lengths: &Curve::default(), current: None };

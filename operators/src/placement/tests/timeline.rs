@@ -16,7 +16,7 @@ use rollpacker_dataflow::step::{PromptId, SampleId, Step};
 use rollpacker_stages::rollout::FinishReason;
 
 use crate::placement::{Event, Place};
-use crate::schedule::Round;
+use crate::wire::decision::Round;
 
 /// Plays `script` on `policy` and returns the result.
 pub(super) fn play(policy: &mut dyn Place, script: &str) -> String {

@@ -12,7 +12,7 @@ use crate::placement::planner::Rule;
 use crate::placement::{
     Event, Job, Options, Place, Planner, Rounds, StepCost, StreamTrainer, Trigger,
 };
-use crate::schedule::Round;
+use crate::wire::decision::Round;
 
 /// A model with 14 billion parameters on H800: the decode, training and cache terms of a roofline.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]

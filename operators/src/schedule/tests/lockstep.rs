@@ -14,11 +14,12 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use super::engine::mix;
-use crate::schedule::sequencer::{Notice, Sequencer};
+use crate::schedule::sequencer::Sequencer;
 use crate::schedule::{
     Builtin, Decision, Dynamic, Event, FrontierGroup, HistorySorted, Offer, Partial, Reason, Round,
     Schedule, Sorted, Synchronous, TailBatching,
 };
+use crate::wire::notice::Notice;
 
 /// Returns every built-in schedule, in every mode that affects races.
 pub(super) fn schedules() -> Vec<Builtin> {

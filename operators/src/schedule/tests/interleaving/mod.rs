@@ -22,11 +22,11 @@ use super::lockstep::schedules;
 use crate::policy::policy_batch;
 use crate::prompts::{PromptRow, prompt_batch};
 use crate::rollout::driver::Driver as Rollout;
-use crate::rollout::notices;
 use crate::rollout::port::Port;
-use crate::rows::Row;
-use crate::schedule::sequencer::Notice;
 use crate::schedule::{Decision, Reason, encode};
+use crate::wire::notice;
+use crate::wire::notice::Notice;
+use crate::wire::rows::Row;
 
 /// The number of orders in which each race is played.
 const ORDERS: u64 = 60;
@@ -118,7 +118,7 @@ fn a_worker_that_owes_nothing_holds_nobody_back_though_its_instance_is_late() {
             let mut told = Vec::new();
             driver.report(|port, _, batch| {
                 if port == Port::Notices && batch.num_rows() > 0 {
-                    told.push(notices::read(&batch));
+                    told.push(notice::read(&batch));
                 }
             });
             told

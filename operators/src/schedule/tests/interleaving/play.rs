@@ -19,16 +19,16 @@ use super::engine::ModelEngine;
 use crate::policy::policy_batch;
 use crate::prompts::{PromptRow, prompt_batch};
 use crate::rollout::driver::Driver as Rollout;
-use crate::rollout::notices;
 use crate::rollout::port::{Capabilities, Port};
 use crate::schedule::Schedule;
 use crate::schedule::driver::Driver;
 use crate::schedule::operator::Stop;
 use crate::schedule::published::Open;
+use crate::schedule::spread::Spread;
 use crate::schedule::state::Stocked;
 use crate::schedule::tests::engine::mix;
 use crate::schedule::tests::lockstep::schedules;
-use crate::spread::Spread;
+use crate::wire::notice;
 
 /// The parameters of a run, except the order of actions.
 #[derive(Clone, Copy, Debug)]
@@ -546,10 +546,10 @@ fn scored(step: Step, batch: &Batch, seed: u64) -> Batch {
 
 /// Returns the notice with the floor that the engine knows.
 fn late(batch: &Batch, engine: &ModelEngine) -> Batch {
-    let notice = notices::read(batch);
+    let notice = notice::read(batch);
     if notice.floor < Tick::MAX {
         return batch.clone();
     }
     let worker = u32::try_from(notice.worker).expect("few");
-    notices::write(worker, notice.taken_in, engine.known_floor(), &notice.ends)
+    notice::write(worker, notice.taken_in, engine.known_floor(), &notice.ends)
 }

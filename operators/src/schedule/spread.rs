@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use rollpacker_dataflow::step::PromptId;
 use serde::{Deserialize, Serialize};
 
-use crate::schedule::Decision;
+use super::Decision;
 
 /// Assigns prompts to workers by the load of each worker.
 ///

@@ -7,7 +7,7 @@ use crate::resume::ResumeError;
 use crate::resume::part::{json, read_json};
 
 /// The name of the snapshot part with the coefficient.
-pub(super) const PART: &str = "advantage";
+pub(crate) const PART: &str = "advantage";
 
 /// The bound to which the relative error of the divergence is clipped.
 const LARGEST_ERROR: f64 = 0.2;
@@ -46,7 +46,7 @@ impl KlController {
         read_json(restored, PART)
     }
 
-    pub(super) fn part(&self) -> Part {
+    pub(crate) fn part(&self) -> Part {
         json(self)
     }
 
