@@ -77,8 +77,9 @@ impl Merge {
             || ["reward/errors/", "reduce/bytes", "reduce/takes"]
                 .iter()
                 .any(|of| name.starts_with(of));
-        let lasts =
-            name.starts_with("timing_s/") || LEVELS.contains(&name) || name == crate::rollout::LOAD;
+        let lasts = name.starts_with("timing_s/")
+            || LEVELS.contains(&name)
+            || name == crate::wire::metric::LOAD;
         match (counts, lasts) {
             (true, _) => Self::Sum,
             (_, true) => Self::Most,

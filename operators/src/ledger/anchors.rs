@@ -11,7 +11,7 @@ use arrow::array::{UInt32Array, UInt64Array};
 use arrow::datatypes::{UInt32Type, UInt64Type};
 use rollpacker_dataflow::batch::{Batch, BatchStream};
 use rollpacker_dataflow::clock::Nanos;
-use rollpacker_dataflow::differential_dataflow::difference::{IsZero, Semigroup};
+use rollpacker_dataflow::differential_dataflow::difference::Semigroup;
 use rollpacker_dataflow::differential_dataflow::{AsCollection, VecCollection};
 use rollpacker_dataflow::operator::{Operator, Updates};
 use rollpacker_dataflow::schema::{self, column};
@@ -23,7 +23,7 @@ use rollpacker_stages::train::Metrics;
 use serde::{Deserialize, Serialize};
 
 use super::by_step::by_step;
-use super::known_anchors::{KnownAnchors, PART};
+use super::known_anchors::{Case, KnownAnchors, Longest, PART};
 use crate::policy::metrics_batch;
 use crate::resume::Resumable;
 
@@ -54,26 +54,6 @@ pub fn anchors<'scope>(
         metrics_batch(&told_metrics(told))
     });
     Anchors { changes, metrics: metrics.concat(told) }
-}
-
-/// A test case: the dataset row, and the index of the case in the row.
-pub(super) type Case = (u64, u32);
-
-/// A duration in nanoseconds, as a difference type whose sum is the maximum.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub(super) struct Longest(pub(super) u64);
-
-impl IsZero for Longest {
-    /// Returns `false`: a case with a correct execution is known, even if the execution took no time.
-    fn is_zero(&self) -> bool {
-        false
-    }
-}
-
-impl Semigroup for Longest {
-    fn plus_equals(&mut self, other: &Self) {
-        self.0 = self.0.max(other.0);
-    }
 }
 
 /// A summary of all executions up to a step.

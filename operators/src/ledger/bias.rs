@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use rollpacker_stages::train::Metrics;
 use serde::{Deserialize, Serialize};
 
-use super::Lengths;
 use crate::survival::{Curve, Survival};
 
 /// Weights are summed in units of 2^-20. Integer sums do not depend on the order and can be retracted exactly.
@@ -122,6 +121,17 @@ impl Trained {
         let sum: f64 = self.lengths.range(from..).map(|(_, weighed)| by.of(*weighed)).sum();
         sum / by.of(self.all)
     }
+}
+
+/// The length distributions that are compared.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Lengths {
+    /// Lengths of the policy.
+    pub policy: Survival,
+    /// Lengths of the policy if responses that were cut by their own group had ended there: a lower bound.
+    pub policy_low: Survival,
+    /// Lengths that were trained on.
+    pub trained: Trained,
 }
 
 impl Lengths {

@@ -13,25 +13,36 @@ use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::Capability;
 use rollpacker_dataflow::timely::progress::frontier::MutableAntichain;
 
-use super::Recorded;
 use super::bias::Weighed;
 use super::by_step::by_step;
 use super::facts::{Facts, Gathering, Launches, Length, Waits};
 use super::known::{self, KnownFacts};
 use super::known_pairs;
 use super::pairs::Pair;
-use super::told::{compare, compare_pairs, histories, metrics, waits};
+use super::told::{Rows, Sums, Weighing, compare, compare_pairs, histories, metrics, waits};
 use crate::policy::metrics_batch;
-use crate::resume::Keeper;
+use crate::resume::{Keeper, Resumable};
 
-/// The diff of a length: the number of responses, their weights and squared weights.
-pub(super) type Weighing = (i64, i64, i64);
-/// The diff of a pair: the sums of its [`Products`](super::pairs::Products).
-pub(super) type Sums = ((i64, i64, i64), (i64, i64, i64));
-/// The diff of a row: launched responses; whole responses, their tokens and squared tokens; trained responses and their scores.
-pub(super) type Rows = (i64, (i64, i64, i64), (i64, i64));
+/// The input streams of the ledger.
+pub struct Recorded<'scope> {
+    /// All responses, including aborted ones.
+    pub responses: BatchStream<'scope>,
+    /// The groups that were trained on.
+    pub groups: BatchStream<'scope>,
+    /// The decisions of the schedule.
+    pub decisions: BatchStream<'scope>,
+    /// The number of initial steps whose lengths and rows are not counted; 0 counts all. Deferred prompts are tracked from the first step
+    /// on.
+    pub warmup_steps: u64,
+    /// The access to snapshots, in which the facts are saved.
+    pub resumable: Resumable<'scope>,
+}
 
-pub(super) fn ledger(recorded: Recorded<'_>, cap: u32) -> BatchStream<'_> {
+/// Runs the ledger. Returns batches of [`METRICS`](rollpacker_dataflow::schema::METRICS), one for each step.
+///
+/// `cap` is the maximum response length of the engine in tokens. Shares are reported at its quarters.
+#[must_use]
+pub fn ledger(recorded: Recorded<'_>, cap: u32) -> BatchStream<'_> {
     let resumed = recorded.resumable.step();
     let Read { lengths, pairs, rows, waiting } = read(recorded);
     let told = compare(lengths, cap).concat(compare_pairs(pairs));

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, UInt32Array, UInt64Array};
 use arrow::datatypes::{UInt32Type, UInt64Type};
 use rollpacker_dataflow::clock::Nanos;
-use rollpacker_dataflow::differential_dataflow::difference::Semigroup;
+use rollpacker_dataflow::differential_dataflow::difference::{IsZero, Semigroup};
 use rollpacker_dataflow::schema::{self, column};
 use rollpacker_dataflow::snapshot::{Part, Restored};
+use serde::{Deserialize, Serialize};
 
-use super::anchors::{Case, Longest};
 use crate::limit::Limit;
 use crate::resume::ResumeError;
 use crate::resume::part::{read_rows, rows};
@@ -20,6 +20,26 @@ pub(super) const PART: &str = "ledger_anchors";
 
 const KILLS: &str = "audited_kills";
 const WRONG: &str = "wrong_kills";
+
+/// A test case: the dataset row, and the index of the case in the row.
+pub(super) type Case = (u64, u32);
+
+/// A duration in nanoseconds, as a difference type whose sum is the maximum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub(super) struct Longest(pub(super) u64);
+
+impl IsZero for Longest {
+    /// Returns `false`: a case with a correct execution is known, even if the execution took no time.
+    fn is_zero(&self) -> bool {
+        false
+    }
+}
+
+impl Semigroup for Longest {
+    fn plus_equals(&mut self, other: &Self) {
+        self.0 = self.0.max(other.0);
+    }
+}
 
 /// The longest correct execution of each test case, and the results of audits.
 #[derive(Clone, Debug, Default, PartialEq)]

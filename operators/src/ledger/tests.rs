@@ -10,8 +10,7 @@ use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::schema::{self, column};
 use rollpacker_dataflow::step::{PromptId, Step};
 
-use super::Lengths;
-use super::bias::{Weighed, buckets};
+use super::bias::{Lengths, Weighed, buckets};
 use super::facts::{Facts, Gathering, Length, Waits};
 use super::pairs::{Member, Observed, Pair, Pairs, Products};
 use crate::wire::columns::lists;

@@ -5,11 +5,16 @@ use rollpacker_dataflow::step::{PromptId, Step};
 use rollpacker_stages::train::Metrics;
 use serde::{Deserialize, Serialize};
 
-use super::Lengths;
-use super::bias::{UNIT, Weighed};
+use super::bias::{Lengths, UNIT, Weighed};
 use super::facts::Length;
-use super::graph::{Rows, Sums, Weighing};
 use super::pairs::{Pair, Pairs, Products};
+
+/// The diff of a length: the number of responses, their weights and squared weights.
+pub(super) type Weighing = (i64, i64, i64);
+/// The diff of a pair: the sums of its [`Products`](super::pairs::Products).
+pub(super) type Sums = ((i64, i64, i64), (i64, i64, i64));
+/// The diff of a row: launched responses; whole responses, their tokens and squared tokens; trained responses and their scores.
+pub(super) type Rows = (i64, (i64, i64, i64), (i64, i64));
 
 /// A summary of all facts up to a step.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

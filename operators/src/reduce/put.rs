@@ -13,8 +13,8 @@ use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::{Capability, InputCapability};
 use rollpacker_stages::train::{Numbers, Partial, PartialError, Total};
 
+use super::costs::{Costs, NAME};
 use super::wire::{self, Chunk};
-use super::{Costs, NAME};
 use crate::policy::metrics_batch;
 use crate::trainer::TrainerThread;
 

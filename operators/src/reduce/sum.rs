@@ -11,8 +11,8 @@ use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::Capability;
 use rollpacker_stages::train::{Numbers, PartialError};
 
+use super::costs::{Costs, NAME};
 use super::wire::{self, Chunk};
-use super::{Costs, NAME};
 
 /// The output streams of the operator.
 pub(super) struct Summed<'scope> {

@@ -14,8 +14,9 @@ use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::{Capability, InputCapability};
 use rollpacker_stages::train::Partial;
 
+use super::costs::{Costs, NAME};
 use super::share::Share;
-use super::{Costs, NAME, wire};
+use super::wire;
 use crate::rollout::Generating;
 use crate::trainer::TrainerThread;
 use crate::wire::decision::ADMIT;

@@ -20,6 +20,7 @@ use rollpacker_dataflow::clock::{Clock, Nanos};
 use rollpacker_dataflow::fault::Fault;
 use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::schema::{self, column};
+use rollpacker_dataflow::snapshot::Part;
 use rollpacker_dataflow::step::Step;
 use rollpacker_dataflow::telemetry::{self, Reading};
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
@@ -196,14 +197,14 @@ pub fn observe(
                 report.metrics.extend(since(&before, &now));
                 before = now;
                 telemetry::close_step(report.step);
-                parts.before(report.step, |_| saved::part(&observer));
+                parts.before(report.step, |_| saved_part(&observer));
                 observer.step(report);
             }
             if !leads {
                 let open = frontiers.iter().filter_map(|input| input.frontier().first().copied());
                 telemetry::close_steps_before(open.min().unwrap_or(Step::END));
             }
-            parts.passed(frontiers, |_| saved::part(&observer));
+            parts.passed(frontiers, |_| saved_part(&observer));
         }
     });
 }
@@ -271,4 +272,11 @@ impl StepReport {
             _ => self.metrics.extend(named(&batch)),
         }
     }
+}
+
+/// Returns the state of an observer as a part.
+fn saved_part(observer: &impl Observer) -> Part {
+    let mut saved = Saved::default();
+    observer.save(&mut saved);
+    saved.part()
 }

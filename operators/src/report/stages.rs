@@ -7,7 +7,7 @@ use rollpacker_dataflow::schema::column;
 use serde::{Deserialize, Serialize};
 
 use super::StepReport;
-use crate::rollout::LOAD;
+use crate::wire::metric::LOAD;
 
 /// The times at which a step moved from one stage to the next.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -33,7 +33,7 @@ use crate::resume::Resumable;
 use crate::rollout::{Generating, Rollouts};
 use crate::wire::rows::Row;
 
-use self::scorer::{Arrived, Capabilities, Rules, Scorer};
+use self::scorer::{Arrived, Capabilities, NAME, Rules, Scorer};
 
 pub(crate) use self::excuse::{Excused, describe, describe_last, excuse};
 pub(crate) use self::score_row::{ScoreRow, Timing, scored_batch};
@@ -43,9 +43,6 @@ use self::wanted::Owed;
 
 pub use self::timeouts::{LimitError, LimitOptions, Timeout, Timeouts};
 pub use crate::limit::Limit;
-
-/// The name of the operator in metrics and faults.
-const NAME: &str = "reward";
 
 /// Scored responses, with the streams of the operators before.
 pub struct Scored<'scope> {

@@ -21,10 +21,13 @@ use super::load::Turn;
 use super::score_row::{ScoreRow, Timing};
 use super::tally::{Tallies, Tally};
 use super::wanted::{Owed, Wanted};
-use super::{Limit, NAME};
+use crate::limit::Limit;
 use crate::overlap::Scoring;
 use crate::wire::finish_reason::finish_reason;
 use crate::wire::rows::Row;
+
+/// The name of the operator in metrics and faults.
+pub(super) const NAME: &str = "reward";
 
 /// The capabilities for the outputs that follow from a response.
 pub(super) struct Capabilities {

@@ -18,14 +18,14 @@ use rollpacker_stages::rollout::{
 };
 use rollpacker_stages::train::Metrics;
 
-use super::LOAD;
 use super::generating::Generating;
 use super::kept::{Ended, Kept, Launch, Samples};
 use super::notices::Notices;
 use super::port::{Capabilities, Port};
-use super::responses::response_batch;
+use super::responses::{Launched, response_batch};
 use crate::policy::{metrics_batch, policy_of};
 use crate::wire::action::{ADVANCE, LAUNCH, PAUSE};
+use crate::wire::metric::LOAD;
 use crate::wire::rows::Row;
 
 const NO_LOCKSTEP: &str = "the run requires races that are decided by tokens, but the engine cannot race in lockstep: make the engine deterministic, or choose another engine";
@@ -45,12 +45,6 @@ impl UnderWay {
     fn capability(&self, port: Port) -> &Capability<Step> {
         &self.capabilities[port as usize]
     }
-}
-
-/// A prompt for which the engine was asked to generate responses.
-pub(super) struct Launched {
-    pub(super) row: Row,
-    version: PolicyVersion,
 }
 
 /// The requests of a step, with the capabilities for the outputs that follow from them.

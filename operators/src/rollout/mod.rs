@@ -37,10 +37,6 @@ use crate::resume::Resumable;
 use crate::schedule::operator::{Heard, Rounds, Scheduled, schedule};
 use crate::schedule::spread::kept_on;
 
-/// The metric with the load time of a step's weights, in seconds: from when the engine was given them until all of the engine had them. It
-/// is missing for an engine that [does not report it](RolloutEngine::loaded_at).
-pub(crate) const LOAD: &str = "rollout/load_s";
-
 /// The output streams of a rollout.
 pub struct Rollouts<'scope> {
     /// Batches of [`schema::RESPONSES`], sent as responses end, including aborted responses.

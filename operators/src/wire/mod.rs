@@ -7,5 +7,6 @@ pub(crate) mod action;
 pub(crate) mod columns;
 pub(crate) mod decision;
 pub(crate) mod finish_reason;
+pub(crate) mod metric;
 pub(crate) mod notice;
 pub(crate) mod rows;

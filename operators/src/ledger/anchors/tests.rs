@@ -1,3 +1,5 @@
+use rollpacker_dataflow::differential_dataflow::difference::IsZero;
+
 use super::*;
 
 #[test]
