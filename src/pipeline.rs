@@ -10,7 +10,7 @@ use rollpacker_dataflow::budget::Budget;
 use rollpacker_dataflow::clock::{Clock, VirtualClock};
 use rollpacker_dataflow::cluster::Seat;
 use rollpacker_dataflow::fault::{Fault, Faults, raise, warn};
-use rollpacker_dataflow::snapshot::{SnapshotPlan, Snapshots};
+use rollpacker_dataflow::snapshot::{Restored, SnapshotPlan, Snapshots};
 use rollpacker_dataflow::step::Step;
 use rollpacker_dataflow::timely::dataflow::Scope;
 use rollpacker_dataflow::timely::dataflow::operators::Concat;
@@ -20,14 +20,14 @@ use rollpacker_operators::advantage::{Estimator, KlController};
 use rollpacker_operators::ledger::{Recorded, ledger};
 use rollpacker_operators::merge::merged;
 use rollpacker_operators::overlap::{Fetch, Scoring};
-use rollpacker_operators::placement::Place;
+use rollpacker_operators::placement::{self, Place};
 use rollpacker_operators::policy::policy_batch;
 use rollpacker_operators::report::{Observed, Observer, observe, observe_snapshots};
-use rollpacker_operators::resume::{Resumable, Resumed};
+use rollpacker_operators::resume::{Resumable, ResumeError};
 use rollpacker_operators::reward::Limit;
-use rollpacker_operators::schedule::Schedule;
 use rollpacker_operators::schedule::operator::{Prompts, Stop};
-use rollpacker_operators::trainer::TrainerThread;
+use rollpacker_operators::schedule::{self, Schedule};
+use rollpacker_operators::trainer::{self, TrainerThread};
 use rollpacker_operators::validate::{ValidateExt, ValidatorThread};
 use rollpacker_operators::{
     AdvantageExt, GradientExt, GroupExt, InferenceExt, ReduceExt, RewardExt, RolloutExt,
@@ -72,14 +72,14 @@ pub enum Begin {
     /// At the first step, with this initial policy.
     Anew(Policy),
     /// After the last step of a snapshot. The schedule and the trainer are passed in their initial state; the snapshot restores them.
-    Resumed(Rc<Resumed>),
+    Resumed(Restored),
 }
 
 impl Begin {
-    fn resumed(&self) -> Option<&Rc<Resumed>> {
+    fn restored(&self) -> Option<&Restored> {
         match self {
             Self::Anew(_) => None,
-            Self::Resumed(resumed) => Some(resumed),
+            Self::Resumed(restored) => Some(restored),
         }
     }
 }
@@ -141,17 +141,17 @@ impl Pipeline {
     /// # Errors
     /// The first fault of any stage, with its operator, step and response; or an error if the run cannot be restored from its snapshot.
     pub fn run(mut self, observer: impl Observer + 'static) -> Result<(), Fault> {
-        let policies = self.policies()?;
+        let (policies, budget) = self.start()?;
         let observer = Rc::new(RefCell::new(observer));
         match self.time.clone() {
             Time::Wall(clock) => {
                 let watchdog = self.watchdog(clock, &observer);
                 runtime::run_watched(watchdog, |scope, faults| {
-                    self.build(&policies, scope, faults, observer)
+                    self.build(&policies, budget, scope, faults, observer)
                 })
             }
             Time::Virtual(clock) => runtime::run_virtual(&clock, |scope, faults| {
-                self.build(&policies, scope, faults, observer)
+                self.build(&policies, budget, scope, faults, observer)
             }),
         }
     }
@@ -166,10 +166,10 @@ impl Pipeline {
         let Time::Wall(clock) = self.time.clone() else {
             return Err(Fault::new("pipeline", "virtual time supports a single worker only"));
         };
-        let policies = self.policies()?;
+        let (policies, budget) = self.start()?;
         let observer = Rc::new(RefCell::new(observer));
         let watchdog = self.watchdog(clock, &observer);
-        seat.run(watchdog, |scope, faults| self.build(&policies, scope, faults, observer))
+        seat.run(watchdog, |scope, faults| self.build(&policies, budget, scope, faults, observer))
     }
 
     fn watchdog<O: Observer + 'static>(
@@ -184,21 +184,25 @@ impl Pipeline {
         watchdog.map(|watchdog| watchdog.ending_if(move || stop.is_requested()))
     }
 
-    /// Returns the policies that the first steps sample with. Restores the schedule, the placement and the trainer from the snapshot.
-    fn policies(&mut self) -> Result<Vec<Policy>, Fault> {
-        let resumed = match &self.begin {
-            Begin::Anew(initial) => return Ok(vec![initial.clone()]),
-            Begin::Resumed(resumed) => resumed.clone(),
+    /// Returns the policies that the first steps sample with, and the budget of the prompt source. Restores the schedule, the placement and
+    /// the trainer from the snapshot.
+    fn start(&mut self) -> Result<(Vec<Policy>, Budget), Fault> {
+        let budget = Budget::new(self.prompts_ahead);
+        let restored = match &self.begin {
+            Begin::Anew(initial) => return Ok((vec![initial.clone()], budget)),
+            Begin::Resumed(restored) => restored.clone(),
         };
-        let failed = |message: String| Fault::new("resume", message);
-        resumed.restore(&mut self.schedule).map_err(|error| failed(error.to_string()))?;
-        if let Some(placement) = &mut self.placement {
-            resumed.restore_placement(placement).map_err(|error| failed(error.to_string()))?;
+        let failed = |error: ResumeError| Fault::new("resume", error.to_string());
+        schedule::snapshot::restore(&restored, &mut self.schedule).map_err(failed)?;
+        schedule::snapshot::reserve(&restored, &budget).map_err(failed)?;
+        if let Some(policy) = &mut self.placement {
+            placement::restore(&restored, policy).map_err(failed)?;
         }
-        let file = resumed.trainer_file().map_err(|error| failed(error.to_string()))?;
-        let mut policies = self.trainer.load_state(file).map_err(failed)?;
+        let file = trainer::state_file(&restored).map_err(failed)?;
+        let loaded = self.trainer.load_state(file);
+        let mut policies = loaded.map_err(|message| Fault::new("resume", message))?;
         let earlier = policies.len().saturating_sub(self.lag() + 1);
-        Ok(policies.split_off(earlier))
+        Ok((policies.split_off(earlier), budget))
     }
 
     fn lag(&self) -> usize {
@@ -207,16 +211,14 @@ impl Pipeline {
 
     /// Returns the snapshot handle in which the operators take part.
     fn resumable<'scope>(&self, scope: Scope<'scope, Step>) -> Resumable<'scope> {
-        let resumed = self.begin.resumed().cloned();
-        let plan = self.snapshots.clone().map(|plan| {
-            let resumed = resumed.as_ref().map(|resumed| resumed.step());
-            SnapshotPlan { resumed, ..plan }
-        });
+        let restored = self.begin.restored().cloned();
+        let resumed = restored.as_ref().map(Restored::step);
+        let plan = self.snapshots.clone().map(|plan| SnapshotPlan { resumed, ..plan });
         let snapshots = plan.map(|plan| match &self.time {
             Time::Wall(_) => Snapshots::new(scope, &plan),
             Time::Virtual(clock) => Snapshots::in_virtual_time(scope, &plan, clock.clone()),
         });
-        Resumable::new(snapshots, resumed)
+        Resumable::new(snapshots, restored)
     }
 
     /// Builds the graph of the RL step.
@@ -229,16 +231,13 @@ impl Pipeline {
     fn build(
         self,
         policies: &[Policy],
+        budget: Budget,
         scope: Scope<'_, Step>,
         faults: &Faults,
         observer: impl Observer + 'static,
     ) {
         let clock = self.time.clock();
         let resumable = self.resumable(scope);
-        let budget = Budget::new(self.prompts_ahead);
-        if let Some(resumed) = self.begin.resumed() {
-            resumed.reserve(&budget);
-        }
         let (rows, errors) = match self.prompts {
             PromptSource::Thread(body) => {
                 produce(scope, "prompts", &schema::PROMPTS, budget.clone(), body)
@@ -247,7 +246,7 @@ impl Pipeline {
                 produce_inline(scope, "prompts", &schema::PROMPTS, budget.clone(), batches)
             }
         };
-        let first = self.begin.resumed().map_or(Step(0), |resumed| resumed.step().next());
+        let first = self.begin.restored().map_or(Step(0), |restored| restored.step().next());
         let policies = policies.iter().map(policy_batch).collect();
         let (policies, weights) = feedback::policies_from(scope, self.staleness, first, policies);
 
@@ -301,6 +300,7 @@ impl Pipeline {
         let observed =
             Observed { responses, groups, decisions, metrics, resumable: resumable.clone() };
         observe(observed, clock, observer.clone());
+        raise(resumable.errors(scope), faults);
         if let Some(commits) = resumable.commit() {
             raise(commits.errors, faults);
             let mut warned = observer.clone();

@@ -3,8 +3,8 @@
 use rollpacker_dataflow::snapshot::{Part, Restored};
 use serde::{Deserialize, Serialize};
 
-use crate::resume::ResumeError;
 use crate::resume::part::{json, read_json};
+use crate::resume::{ResumeError, SavedState};
 
 /// The name of the snapshot part with the coefficient.
 pub(crate) const PART: &str = "advantage";
@@ -42,10 +42,6 @@ impl KlController {
         Self { control, coefficient }
     }
 
-    pub(crate) fn read(restored: &Restored) -> Result<Option<Self>, ResumeError> {
-        read_json(restored, PART)
-    }
-
     pub(crate) fn part(&self) -> Part {
         json(self)
     }
@@ -68,6 +64,12 @@ impl KlController {
             let error = (kl / target_kl - 1.0).clamp(-LARGEST_ERROR, LARGEST_ERROR);
             self.coefficient *= 1.0 + error * responses as f64 / horizon;
         }
+    }
+}
+
+impl SavedState for KlController {
+    fn read(restored: &Restored) -> Result<Option<Self>, ResumeError> {
+        read_json(restored, PART)
     }
 }
 

@@ -9,12 +9,28 @@ use rollpacker_dataflow::batch::Batch;
 use rollpacker_dataflow::bridge::{Owner, OwnerThread, Reply};
 use rollpacker_dataflow::clock::{Clock, Nanos, VirtualClock};
 use rollpacker_dataflow::schema::column;
+use rollpacker_dataflow::snapshot::Restored;
 use rollpacker_dataflow::step::{PolicyVersion, PromptId, Step};
 use rollpacker_stages::rollout::Policy;
 use rollpacker_stages::train::{Inferred, Metrics, Partial, Sequence, TrainError, Trainer};
 
+use crate::resume::ResumeError;
+
 /// The name of the snapshot part with the trainer's state.
 pub(crate) const PART: &str = "trainer";
+
+/// Returns the file of the trainer's state in a snapshot.
+///
+/// # Errors
+/// If the snapshot contains no trainer state.
+pub fn state_file(restored: &Restored) -> Result<PathBuf, ResumeError> {
+    let record = restored.records(PART).next();
+    record.map(|record| restored.path(record)).ok_or_else(|| ResumeError::Refused {
+        step: restored.step(),
+        part: PART,
+        reason: "the snapshot contains no trainer state".to_owned(),
+    })
+}
 
 /// A trainer and its owner: a thread, or the caller itself in virtual time. The gradient and update operators share it; their calls are
 /// executed in order.

@@ -26,6 +26,7 @@ use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::Concat;
 use rollpacker_operators::advantage::{Grpo, KlControl, KlController};
 use rollpacker_operators::ledger::{Recorded, ledger};
+use rollpacker_operators::placement;
 use rollpacker_operators::placement::planner::Rule;
 use rollpacker_operators::placement::{
     Decision as Placed, Event as PlaceEvent, Job, Options, Place, Planner, StepCost, StreamTrainer,
@@ -33,15 +34,16 @@ use rollpacker_operators::placement::{
 use rollpacker_operators::policy::policy_batch;
 use rollpacker_operators::prompts::{PromptRow, prompt_batch};
 use rollpacker_operators::report::{Observed, Observer, Saved, StepReport, observe};
-use rollpacker_operators::resume::{Resumable, Resumed};
+use rollpacker_operators::resume::Resumable;
 use rollpacker_operators::reward::{LimitOptions, Timeouts};
 use rollpacker_operators::schedule::operator::{Prompts, Scheduled, Stop};
+use rollpacker_operators::schedule::snapshot::{last_prompt, reserve, restore};
 use rollpacker_operators::schedule::{
     Builtin, Decision, Dynamic, Event, FrontierGroup, HistorySorted, OnExhausted, Partial,
     Schedule, Sorted, Synchronous, TailBatching, ZeroVarianceFilter, dynamic, frontier_group,
     history_sorted, partial, sorted, sync, tail_batching,
 };
-use rollpacker_operators::trainer::TrainerThread;
+use rollpacker_operators::trainer::{TrainerThread, state_file};
 use rollpacker_operators::{
     AdvantageExt, GradientExt, GroupExt, InferenceExt, RewardExt, RolloutExt, ScheduleExt,
     UpdateExt,
@@ -455,12 +457,12 @@ impl Run {
         };
         let steps = from.map(|from| Saved::read(from, "steps").expect("kept"));
         let steps = Rc::new(RefCell::new(steps.flatten().unwrap_or(0)));
-        let resumed = from.map(|from| Rc::new(Resumed::read(from).expect("readable")));
         let watching = Watching { steps, staleness: self.staleness, ..Watching::default() };
         run_virtual(&clock, |scope, faults| {
             let snapshots = Snapshots::in_virtual_time(scope, &plan, clock.clone());
-            let resumable = Resumable::new(Some(snapshots), resumed.clone());
-            self.lay(scope, &clock, resumable.clone(), resumed, faults, watching.clone());
+            let resumable = Resumable::new(Some(snapshots), from.cloned());
+            self.lay(scope, &clock, resumable.clone(), from, faults, watching.clone());
+            raise(resumable.errors(scope), faults);
             let commits = resumable.commit().expect("snapshots are taken");
             raise(commits.errors, faults);
         })?;
@@ -472,7 +474,7 @@ impl Run {
         scope: rollpacker_dataflow::timely::dataflow::Scope<'scope, Step>,
         clock: &VirtualClock,
         resumable: Resumable<'scope>,
-        resumed: Option<Rc<Resumed>>,
+        from: Option<&Restored>,
         faults: &rollpacker_dataflow::fault::Faults,
         observer: Watching,
     ) {
@@ -481,13 +483,13 @@ impl Run {
         let trainer = Rc::new(TrainerThread::in_virtual_time(clock.clone(), trainer));
         let mut schedule = self.schedule.clone();
         let budget = Budget::new(9);
-        let (first, policies) = match &resumed {
+        let (first, policies) = match from {
             None => (Step(0), vec![trainer.publish_initial().expect("published")]),
-            Some(resumed) => {
-                resumed.restore(&mut schedule).expect("its own state");
-                resumed.reserve(&budget);
-                let file = resumed.trainer_file().expect("there is one");
-                (resumed.step().next(), trainer.load_state(file).expect("loaded"))
+            Some(from) => {
+                restore(from, &mut schedule).expect("its own state");
+                reserve(from, &budget).expect("readable");
+                let file = state_file(from).expect("there is one");
+                (from.step().next(), trainer.load_state(file).expect("loaded"))
             }
         };
         // The reader starts over; prompts that the schedule has already received are skipped.
@@ -502,7 +504,7 @@ impl Run {
             .until(&self.stop)
             .resumable(&resumable);
         if let Some(mut placement) = self.placement.map(|placement| placement()) {
-            let restored = resumed.map(|resumed| resumed.restore_placement(&mut placement));
+            let restored = from.map(|from| placement::restore(from, &mut placement));
             restored.unwrap_or(Ok(())).expect("its own state");
             scheduled = scheduled.placed(placement);
         }
@@ -746,10 +748,9 @@ fn the_state_of_another_schedule_is_refused() {
     run.stop.unless(|step| step < Step(2));
     run.go(kept.path(), None).expect("no fault");
     let restored = open(kept.path()).latest().expect("readable").restored.expect("one");
-    let resumed = Resumed::read(&restored).expect("readable");
     let mut other = tail(|_| {});
-    let error = resumed.restore(&mut other).expect_err("of another").to_string();
+    let error = restore(&restored, &mut other).expect_err("of another").to_string();
     assert!(error.starts_with("snapshot after step 2, part `schedule`: missing field"), "{error}");
-    let last = resumed.last_prompt().expect("it was offered some");
+    let last = last_prompt(&restored).expect("readable").expect("it was offered some");
     assert!(last.prompt >= PromptId(8) && last.row == last.prompt.0 % EPOCH, "{last:?}");
 }

@@ -50,12 +50,12 @@ impl AdvantageExt for Groups<'_> {
         let groups = operator.spanned(groups);
         let adapting = self.reward_kl.filter(KlController::adapts);
         let resumable = &self.resumable;
-        let known = resumable.resumed().and_then(|resumed| resumed.controller);
+        let known = adapting.and_then(|_| resumable.read());
         let parts = adapting.map(|_| resumable.keep_first(PART, &mut operator));
         let mut estimating = Estimating {
             estimator,
             inferred: self.inferred,
-            controller: adapting.and(known).or(self.reward_kl),
+            controller: known.or(self.reward_kl),
             open: BTreeMap::new(),
             parts,
         };

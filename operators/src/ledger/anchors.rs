@@ -141,8 +141,7 @@ fn read<'scope>(executions: BatchStream<'scope>, resumable: &Resumable<'scope>) 
     let (audits, audit_stream) = operator.updates(&[0]);
     let (mut metrics, metrics_stream) = operator.output(&schema::METRICS, &[0]);
     let mut parts = resumable.keep_first(PART, &mut operator);
-    let mut restored =
-        resumable.resumed_first(worker).map(|resumed| (resumed.step(), resumed.anchors.clone()));
+    let mut restored = resumable.read_first::<KnownAnchors>(worker);
     let mut known = KnownAnchors::default();
     let mut outputs = Outputs { longest, audits };
     operator.build(move |capabilities| {

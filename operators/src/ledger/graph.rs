@@ -83,8 +83,7 @@ fn read(recorded: Recorded<'_>) -> Read<'_> {
         waits: Waits::default(),
         known: KnownFacts::default(),
     };
-    let mut restored =
-        resumable.resumed_first(worker).map(|resumed| (resumed.step(), resumed.facts.clone()));
+    let mut restored = resumable.read_first::<KnownFacts>(worker);
     operator.build(move |capabilities| {
         parts.start(&capabilities);
         let mut capabilities = restored.as_ref().map(|_| capabilities);

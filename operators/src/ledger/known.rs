@@ -17,8 +17,8 @@ use super::bias::Weighed;
 use super::facts::{Facts, Launches, Length, Waiting, Waits};
 use super::known_pairs::{self, PAIR_ROWS, PAIRS};
 use super::pairs::{Pair, Products};
-use crate::resume::ResumeError;
 use crate::resume::part::{read_rows, rows};
+use crate::resume::{ResumeError, SavedState};
 
 /// The names of the parts.
 pub(super) const LENGTHS: &str = "ledger_lengths";
@@ -65,20 +65,22 @@ pub(crate) struct KnownFacts {
     waits: Waits,
 }
 
-impl KnownFacts {
-    pub(crate) fn read(restored: &Restored) -> Result<Self, ResumeError> {
+impl SavedState for KnownFacts {
+    fn read(restored: &Restored) -> Result<Option<Self>, ResumeError> {
         let lengths = read_rows(restored, LENGTHS, &LENGTH_ROWS)?;
         let pairs = read_rows(restored, PAIRS, &PAIR_ROWS)?;
         let rows = read_rows(restored, ROWS, &HISTORY_ROWS)?;
         let waits = read_rows(restored, WAITS, &WAIT_ROWS)?;
-        Ok(Self {
+        Ok(Some(Self {
             lengths: lengths.as_ref().map(read_lengths).unwrap_or_default(),
             pairs: pairs.as_ref().map(known_pairs::read).unwrap_or_default(),
             rows: rows.as_ref().map(read_histories).unwrap_or_default(),
             waits: Waits(waits.as_ref().map(read_waits).unwrap_or_default()),
-        })
+        }))
     }
+}
 
+impl KnownFacts {
     /// Returns the deferred prompts.
     pub(super) fn waits(&self) -> Waits {
         self.waits.clone()

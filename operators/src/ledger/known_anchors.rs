@@ -12,8 +12,8 @@ use rollpacker_dataflow::snapshot::{Part, Restored};
 use serde::{Deserialize, Serialize};
 
 use crate::limit::Limit;
-use crate::resume::ResumeError;
 use crate::resume::part::{read_rows, rows};
+use crate::resume::{ResumeError, SavedState};
 
 /// The name of the part.
 pub(super) const PART: &str = "ledger_anchors";
@@ -49,10 +49,10 @@ pub(crate) struct KnownAnchors {
     pub(super) audits: (i64, i64),
 }
 
-impl KnownAnchors {
-    pub(crate) fn read(restored: &Restored) -> Result<Self, ResumeError> {
+impl SavedState for KnownAnchors {
+    fn read(restored: &Restored) -> Result<Option<Self>, ResumeError> {
         let Some(batch) = read_rows(restored, PART, &schema::ANCHORS)? else {
-            return Ok(Self::default());
+            return Ok(None);
         };
         let fact = |key: &str| {
             let facts = restored.records(PART).find_map(|record| record.facts.get(key));
@@ -62,12 +62,14 @@ impl KnownAnchors {
         let cases = batch.values::<UInt32Type>(column::CASE).values();
         let took = batch.values::<UInt64Type>(column::TOOK).values();
         let longest = ids.iter().zip(cases).zip(took);
-        Ok(Self {
+        Ok(Some(Self {
             longest: longest.map(|((row, case), took)| ((*row, *case), Longest(*took))).collect(),
             audits: (fact(KILLS), fact(WRONG)),
-        })
+        }))
     }
+}
 
+impl KnownAnchors {
     /// Reports the anchors to a limit, as the ledger does when they change.
     pub(crate) fn tell(&self, limit: &mut impl Limit) {
         for ((row, case), Longest(took)) in &self.longest {

@@ -75,7 +75,6 @@ mod told;
 pub use anchors::{Anchors, anchors};
 pub use bias::{Lengths, Trained};
 pub use graph::{Recorded, ledger};
-pub(crate) use known::KnownFacts;
 pub(crate) use known_anchors::KnownAnchors;
 
 #[cfg(test)]

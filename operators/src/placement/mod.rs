@@ -23,6 +23,7 @@ mod tests;
 pub use cost::{Job, StepCost};
 pub use error::PlacementError;
 pub use fixed::{Colocated, Separate, Shared};
+pub use operator::restore;
 pub use options::{Options, Rounds, Trigger};
 pub use planner::Planner;
 pub use profile::Profile;

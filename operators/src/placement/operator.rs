@@ -10,19 +10,31 @@ use rollpacker_dataflow::clock::Clock;
 use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::schema::{self, column};
 use rollpacker_dataflow::snapshot::Part;
+use rollpacker_dataflow::snapshot::Restored;
 use rollpacker_dataflow::step::{PromptId, SampleId, Step};
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::Capability;
 
 use super::{Decision, Event, Place};
-use crate::resume::Resumable;
+use crate::resume::part::read_bytes;
+use crate::resume::{Resumable, ResumeError};
 use crate::wire::action::LAUNCH;
 use crate::wire::decision::Round;
 use crate::wire::decision::{ADMIT, CLOSE, OPEN};
 use crate::wire::finish_reason::finish_reason;
 
 /// The name of the snapshot part with the learned state of a placement policy.
-pub(crate) const PART: &str = "placement";
+const PART: &str = "placement";
+
+/// Restores the state of a newly created placement policy, if the snapshot contains one.
+///
+/// # Errors
+/// If the snapshot cannot be read, or the policy rejects the state.
+pub fn restore(restored: &Restored, policy: &mut dyn Place) -> Result<(), ResumeError> {
+    let Some(learned) = read_bytes(restored, PART)? else { return Ok(()) };
+    let refused = |reason| ResumeError::Refused { step: restored.step(), part: PART, reason };
+    policy.restore(&learned).map_err(refused)
+}
 
 /// The input streams of a placement policy.
 pub(crate) struct Observed<'scope> {

@@ -27,7 +27,7 @@ use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::{Concat, ConnectLoop, Feedback};
 use rollpacker_stages::reward::{Execution, Router};
 
-use crate::ledger::{Anchors, anchors};
+use crate::ledger::{Anchors, KnownAnchors, anchors};
 use crate::overlap::Scoring;
 use crate::resume::Resumable;
 use crate::rollout::{Generating, Rollouts};
@@ -104,8 +104,9 @@ impl<'scope> RewardExt<'scope> for Rollouts<'scope> {
         executor: Executor,
         clock: Arc<dyn Clock>,
     ) -> Scored<'scope> {
-        let known_anchors = self.resumable.resumed().map(|resumed| &resumed.anchors);
-        known_anchors.into_iter().for_each(|known| known.tell(&mut limit));
+        if let Some(known) = self.resumable.read::<KnownAnchors>() {
+            known.tell(&mut limit);
+        }
         let tallies = Tallies::default();
         let (scoring, wants_scores) = (self.scoring, self.wants_scores);
         let owed = match (self.cancels, wants_scores) {

@@ -1,6 +1,5 @@
 //! Responses that are kept for a later round, as rows of a snapshot.
 
-use std::collections::BTreeSet;
 use std::sync::{Arc, LazyLock};
 
 use arrow::array::{ArrayRef, StringArray, UInt32Array, UInt64Array};
@@ -15,8 +14,8 @@ use rollpacker_dataflow::step::{PolicyVersion, PromptId, SampleId, Step};
 use rollpacker_stages::rollout::{Completion, FinishReason, Partial};
 
 use super::kept::{Ended, Sample, Samples};
-use crate::resume::ResumeError;
 use crate::resume::part::{read_rows, rows};
+use crate::resume::{ResumeError, SavedState};
 use crate::wire::columns::lists;
 use crate::wire::finish_reason::finish_reason;
 
@@ -50,25 +49,18 @@ static KEPT: LazyLock<SchemaRef> = LazyLock::new(|| {
 });
 
 /// The kept responses of a snapshot.
-#[derive(Clone, Default)]
-pub(crate) struct KeptRows(Option<Batch>);
+pub(super) struct KeptRows(Batch);
+
+impl SavedState for KeptRows {
+    fn read(restored: &Restored) -> Result<Option<Self>, ResumeError> {
+        Ok(read_rows(restored, PART, &KEPT)?.map(Self))
+    }
+}
 
 impl KeptRows {
-    pub(crate) fn read(restored: &Restored) -> Result<Self, ResumeError> {
-        read_rows(restored, PART, &KEPT).map(Self)
-    }
-
-    /// Returns the prompts of the kept responses.
-    pub(crate) fn prompts(&self) -> BTreeSet<PromptId> {
-        self.samples().into_keys().map(|(prompt, _)| prompt).collect()
-    }
-
     /// Returns the kept responses.
     pub(super) fn samples(&self) -> Samples {
-        let Some(batch) = self.0.as_ref().filter(|batch| batch.num_rows() > 0) else {
-            return Samples::new();
-        };
-        (0..batch.num_rows()).map(|row| read(batch, row)).collect()
+        (0..self.0.num_rows()).map(|row| read(&self.0, row)).collect()
     }
 }
 

@@ -24,7 +24,7 @@ use rollpacker_dataflow::timely::dataflow::operators::{Concat, ConnectLoop, Feed
 use rollpacker_stages::rollout::RolloutEngine;
 
 pub(crate) use self::generating::Generating;
-pub(crate) use self::kept_rows::KeptRows;
+use self::kept_rows::KeptRows;
 pub use crate::wire::finish_reason::is_returned_whole;
 
 use self::driver::Driver;
@@ -104,6 +104,8 @@ impl<'scope> RolloutExt<'scope> for Scheduled<'scope> {
         let resumable = scheduled.resumable.clone();
         let unsaved =
             resumable.is_kept() && placement.as_ref().is_some_and(|policy| policy.save().is_none());
+        let kept = resumable.read::<KeptRows>().map(|kept| kept.samples()).unwrap_or_default();
+        let kept_prompts = kept.keys().map(|(prompt, _)| *prompt).collect();
         let pauses = scheduled.schedule.pauses();
         let wants_scores = scheduled.schedule.wants_scores();
         let in_lockstep = scheduled.in_lockstep;
@@ -128,7 +130,7 @@ impl<'scope> RolloutExt<'scope> for Scheduled<'scope> {
             scores: scored,
         };
         let Rounds { requests, decisions, errors: failed } =
-            schedule(scheduled, published.clone(), told, clock.clone());
+            schedule(scheduled, kept_prompts, published.clone(), told, clock.clone());
         let rounds = placement::operator::Observed {
             policies: published,
             requests: requests.clone(),
@@ -154,7 +156,6 @@ impl<'scope> RolloutExt<'scope> for Scheduled<'scope> {
         );
         let placed = placements.clone().unwrap_or_else(|| empty(scope));
         let generating = Generating::default();
-        let kept = resumable.resumed().map(|resumed| resumed.kept.samples()).unwrap_or_default();
         let kept = of_worker(kept, scope.index(), scope.peers());
         let driver = Driver::new(Box::new(engine), pauses, clock);
         let mut driver = driver.resumes(kept).counts(generating.clone());

@@ -1,5 +1,6 @@
 //! Connects a [`Schedule`] and a rollout engine to streams.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use rollpacker_dataflow::batch::BatchStream;
@@ -8,7 +9,7 @@ use rollpacker_dataflow::clock::Clock;
 use rollpacker_dataflow::fault::{Fault, faults_batch, refuse};
 use rollpacker_dataflow::operator::Operator;
 use rollpacker_dataflow::schema;
-use rollpacker_dataflow::step::Step;
+use rollpacker_dataflow::step::{PromptId, Step};
 use rollpacker_dataflow::timely::dataflow::channels::pact::Pipeline;
 use rollpacker_dataflow::timely::dataflow::operators::Concat;
 
@@ -19,8 +20,8 @@ use crate::resume::Resumable;
 use super::Schedule;
 use super::driver::Driver;
 use super::published::Open;
+use super::snapshot::{SavedParts, Stocked};
 use super::spread::Spread;
-use super::state::SavedParts;
 pub use super::stop::{Stop, Stopped};
 
 /// A stream of prompts, with back-pressure on the reader.
@@ -60,7 +61,7 @@ impl<'scope> ScheduleExt<'scope> for Prompts<'scope> {
 
 impl<'scope> Scheduled<'scope> {
     /// Includes the schedule and all operators after it in snapshots, and resumes from one. On resume, the schedule must have been
-    /// [restored](crate::resume::Resumed::restore) before, and so must the [placement policy](crate::resume::Resumed::restore_placement).
+    /// [restored](super::snapshot::restore) before, and so must the [placement policy](crate::placement::restore).
     #[must_use]
     pub fn resumable(mut self, resumable: &Resumable<'scope>) -> Self {
         self.resumable = resumable.clone();
@@ -107,7 +108,7 @@ pub(crate) struct Heard<'scope> {
     pub(crate) scores: BatchStream<'scope>,
 }
 
-/// Installs the operator. It acts on the first worker, and its inputs carry the data of all workers to the first.
+/// Installs the operator. `kept` are the prompts with tokens in the snapshot that the run resumes from. The operator acts on the first worker, and its inputs carry the data of all workers to the first.
 ///
 /// In terms of progress tracking, no output depends on the inputs in `heard`: the schedule answers them at the step of a round for which it
 /// already holds capabilities. Only policies (input 1) give rise to outputs, so that the cycle through rollout and reward does not hold the
@@ -119,6 +120,7 @@ pub(crate) struct Heard<'scope> {
 /// and the next round. It is also held back while too many snapshots are being written.
 pub(crate) fn schedule<'scope>(
     scheduled: Scheduled<'scope>,
+    kept: BTreeSet<PromptId>,
     policies: BatchStream<'scope>,
     heard: Heard<'scope>,
     clock: Arc<dyn Clock>,
@@ -141,12 +143,8 @@ pub(crate) fn schedule<'scope>(
     let (mut errors, error_stream) = operator.output(&schema::ERRORS, &[1]);
     let decision_stream = operator.spanned(decision_stream);
     let mut parts = SavedParts::register(&resumable, &mut operator);
-    let stocked = resumable.resumed().map(|resumed| resumed.schedule.stocked());
-    let spread = Spread::over(scope.peers());
-    let spread = match resumable.resumed() {
-        Some(resumed) => spread.with_kept(resumed.kept.prompts()),
-        None => spread,
-    };
+    let stocked = resumable.read::<Stocked>();
+    let spread = Spread::over(scope.peers()).with_kept(kept);
     let waiting = operator.waiting();
     operator.build(move |capabilities| {
         parts.start(&capabilities);

@@ -17,7 +17,7 @@ use rollpacker_stages::rollout::Policy;
 use crate::prompts::{PromptRow, prompt_batch};
 use crate::schedule::driver::Driver;
 use crate::schedule::published::Open;
-use crate::schedule::state::Stocked;
+use crate::schedule::snapshot::Stocked;
 use crate::schedule::stop::Stop;
 use crate::schedule::{Dynamic, OnExhausted, Schedule, dynamic};
 
